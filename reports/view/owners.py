@@ -8,7 +8,7 @@ from heapq import nlargest
 from operator import itemgetter
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from traceflops.attribution.device_work_tables import HOST_OP, Owner, work_owners
+from traceflops.attribution.device_work_tables import BY, HOST_OP, Owner
 from traceflops.characters import function_name
 from traceflops.reports.view.figures import count, duration, percent
 from traceflops.reports.view.host import host_operators_table
@@ -83,7 +83,7 @@ def owners_table(analysis: Analysis, by: str, most: int = MOST_OWNERS) -> Report
     if by == HOST_OP:
         return host_operators_table(analysis, most)
     prepared = analysis.prepared
-    found = work_owners(prepared.as_launched, by) if prepared and analysis.attribution else None
+    found = BY[by](prepared.as_launched) if prepared and analysis.attribution else None
     if found is None or not found.owners:
         return table_of((), ())
     if by == "shape" and not any(owner.shapes for owner in found.owners):

@@ -14,7 +14,7 @@ from tests.conftest import analysis_of_sample, examples, shared_file
 from traceflops import Analysis, Trace, analyze, read
 from traceflops.analysis.preparation import prepare
 from traceflops.attribution.device_work import RULES, WorkSum, attributed
-from traceflops.attribution.device_work_tables import BY, WorkOwners, work_owners
+from traceflops.attribution.device_work_tables import BY, WorkOwners
 from traceflops.attribution.time_tree import TimeNode, time_trees
 from traceflops.reports.tables import save_tables
 
@@ -142,7 +142,7 @@ def test_modules_have_their_full_path_and_only_what_they_launched_themselves() -
 
 def table(analysis: Analysis, by: str) -> WorkOwners:
     assert analysis.prepared is not None
-    return work_owners(analysis.prepared, by)
+    return BY[by](analysis.prepared)
 
 
 def test_layers_fold_instances_of_one_class_in_one_other() -> None:
@@ -238,7 +238,7 @@ def test_what_a_kernel_says_itself_comes_before_what_is_around_its_launch() -> N
         ],
     }
     prepared = prepare(trace_of(**run, **host))
-    found = {by: work_owners(prepared, by) for by in ("op", "source", "range")}
+    found = {by: BY[by](prepared) for by in ("op", "source", "range")}
     assert {by: {one.label: one.work for one in each.owners} for by, each in found.items()} == {
         "op": {fused: WorkSum(1, 10), "CompiledFunction": WorkSum(2, 6)},
         "source": {"model.py(12): forward": WorkSum(1, 10), "run.py(1): main": WorkSum(2, 6)},
@@ -250,7 +250,7 @@ def test_annotations_that_differ_only_in_numbers_are_one() -> None:
     run = launched(("k", 100, 200, 10), ("k", 110, 210, 5), ("k", 120, 220, 1))
     names = ("Compute 10", "Compute 20", "Copy 20")
     marks = [event(name, 100 + 10 * at, 109 + 10 * at) for at, name in enumerate(names)]
-    owners = work_owners(prepare(trace_of(**run, marks=marks)), "range").owners
+    owners = BY["range"](prepare(trace_of(**run, marks=marks))).owners
     assert [(one.label, one.instances, one.slowest, one.work) for one in owners] == [
         ("Compute", 2, "Compute 10", WorkSum(2, 15)),
         ("Copy 20", 1, "", WorkSum(1, 1)),

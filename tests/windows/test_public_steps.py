@@ -43,7 +43,7 @@ def test_the_signature_alone_finds_the_same_training_steps() -> None:
     rounds = repeated_signature(order_of(TRAINING))
     assert rounds is not None
     assert len(rounds) == 49
-    assert set(np.diff(rounds.place).tolist()) == {822}
+    assert set(np.diff(rounds.begin).tolist()) == {822}
 
 
 def test_decoding_steps_are_found_by_what_repeats() -> None:

@@ -47,7 +47,7 @@ def test_every_round_is_one_step(step: list[int], steps: int, before: int, after
     found = rounds_of(names)
     assert found.length == len(step)
     assert len(found) in (steps - 1, steps)
-    assert set(np.diff(found.place)) == {len(step)}
+    assert set(np.diff(found.begin)) == {len(step)}
 
 
 @given(
@@ -172,7 +172,7 @@ def test_steps_begin_where_the_device_waits_longest() -> None:
     step = step_of(10, 6)
     begins = [9 + len(step) * k for k in range(6)]
     found = rounds_of([*range(EXTRA, EXTRA + 9), *step * 6], dict.fromkeys(begins, 500))
-    assert found.place.tolist() == begins
+    assert found.begin.tolist() == begins
 
 
 def test_the_last_step_may_end_with_the_last_activity() -> None:
@@ -180,7 +180,7 @@ def test_the_last_step_may_end_with_the_last_activity() -> None:
     names = step * 6
     begins = [len(step) * k for k in range(6)]
     found = rounds_of(names, dict.fromkeys(begins, 500))
-    assert found.place[-1] == len(names)
+    assert found.begin[-1] == len(names)
 
 
 def test_the_analysis_says_how_steps_were_found() -> None:

@@ -150,7 +150,9 @@ def analysis_of(
     """
     whole, linked = prepared, prepared.linked
     if prepared.launch_records.state == "capture":
-        prepared = prepared.without_work
+        # Times of a capture mean nothing: no devices and no steps are reported.
+        plan = replace(whole.plan, choice=StepChoice("none", "", (), ()), notes=())
+        prepared = replace(whole, accounts={}, windows={}, plan=plan, with_work=whole)
     with phase("accounts"):
         most_gaps = GAPS_OF_SUMMARY if is_summarised else None
         reports = [

@@ -1,7 +1,7 @@
 """The time of the chosen windows charged to single activities, and to what launched them.
 
-Of activities that run at once the one whose component comes first owns an instant, and of several
-of one component the one that began first. So charged times sum to the components exactly.
+Where activities overlap, the time is charged to the one whose component comes first in WORK; within
+a component, to the one that began first. So charged times sum to the components exactly.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from traceflops.timeline.records import WORK
 from traceflops.windows.prepared import Prepared
 
 MOST_ROWS: Final = 2_000
-"""At most so many launch paths have a row of their own; the others of a kernel share one."""
+"""Launch paths that get a row of their own; the others of a kernel share one row."""
 LEAST_SHARE: Final = 10_000
-"""So do launch paths with less than one part in so many of all time."""
+"""Launch paths with less than 1/10,000 of all time share that row, too."""
 MOST_FIGURES: Final = 100_000
-"""At most so many times of single steps are listed, those of the rows with most time."""
+"""Times of single steps that are listed at most; rows with most time come first."""
 USUAL: Final = {
     **dict.fromkeys(("op", "shapes", "scope")),
     "backward": False,
@@ -37,17 +37,18 @@ USUAL: Final = {
     "others": 0,
     **dict.fromkeys(("wait_ns", "at_ns", "steps_ns")),
 }
-"""What most rows have in some columns; JSON leaves it out."""
+"""Default values of columns; JSON leaves them out."""
 OF_KERNEL: Final = ("name", "kind", "top", "sub", "rule")
 """Columns that a row shares with the row of its kernel."""
 
 
 @dataclass(frozen=True, slots=True)
 class Charged(Columns):
-    """Pieces of time: of which activity (a row), component (a place in WORK) and used window.
+    """Pieces of time charged to one activity in one window, a row per piece; times in ns.
 
-    `offset_ns` is when a piece begins in its window, `wait_ns` the part of it that the activity
-    waited for other ranks, -1 where that is not known.
+    `row` is the row of the activity, `component` an index into WORK, `window` the number of the
+    used window. `offset_ns` is the start of the piece from the start of its window, `wait_ns` the
+    part of it that the activity waited for other ranks, -1 where that is unknown.
     """
 
     row: IntArray
@@ -68,36 +69,36 @@ class RankTimes:
 
 
 def charged(prepared: Prepared, waits: RankTimes | None = None) -> Charged:
-    """Return the work of the chosen windows in pieces, each ns charged to one activity.
+    """Charge each ns of work in the chosen windows to one activity; a piece per both.
 
-    There is a piece per activity and window that it works in. Without `waits` all `wait_ns` are -1.
+    Without `waits` all `wait_ns` of the pieces are -1.
     """
     empty, before = np.empty(0, dtype=np.int64), 0
     pieces = [Charged(*[empty] * 6)]
     for device, account in prepared.accounts.items():
         rows = account.rows
         windows = [(w.start_ns, w.end_ns) for w in prepared.windows[device] if w.used]
-        begin, stop = np.array(windows, dtype=np.int64).reshape(-1, 2).T
-        for component, name in enumerate(WORK):
-            own = np.flatnonzero(is_top(prepared.linked.categorised, name, rows.row))
-            if not len(own) or not windows:
+        opens, closes = np.array(windows, dtype=np.int64).reshape(-1, 2).T
+        for code, component in enumerate(WORK):
+            selected = np.flatnonzero(is_top(prepared.linked.categorised, component, rows.row))
+            if not len(selected) or not windows:
                 continue
-            # An activity owns what no earlier one of its component covers, less what is of an
-            # earlier component.
-            part = account.timeline.parts[name]
-            started, end = rows.start_ns[own], np.maximum.accumulate(rows.end_ns[own])
-            start = np.maximum(started, np.append(started[0], end[:-1]))
-            first, last = np.searchsorted(stop, start, "right"), np.searchsorted(begin, end, "left")
-            window, work = runs(first, last)
-            row = rows.row[own][work]
-            start, end = np.maximum(start[work], begin[window]), np.minimum(end[work], stop[window])
-            end = np.maximum(start, end)
+            # An activity is charged the time that no earlier activity of its component covers,
+            # less what an earlier component covers (which is not in `visible`).
+            visible = account.timeline.parts[component]
+            begun, end = rows.start_ns[selected], np.maximum.accumulate(rows.end_ns[selected])
+            start = np.maximum(begun, np.append(begun[0], end[:-1]))
+            first = np.searchsorted(closes, start, "right")
+            window, index = runs(first, np.searchsorted(opens, end, "left"))
+            row = rows.row[selected][index]
+            start = np.maximum(start[index], opens[window])
+            end = np.maximum(start, np.minimum(end[index], closes[window]))
             waited = np.full_like(row, -1)
             if waits is not None:
-                until = np.clip(started[work] + waits.wait_ns[row], start, end)
-                waited = np.where(waits.wait_ns[row] >= 0, part.length_within(start, until), -1)
-            ns, kind = part.length_within(start, end), np.full_like(row, component)
-            offset = start - begin[window]
+                until = np.clip(begun[index] + waits.wait_ns[row], start, end)
+                waited = np.where(waits.wait_ns[row] >= 0, visible.length_within(start, until), -1)
+            ns, kind = visible.length_within(start, end), np.full_like(row, code)
+            offset = start - opens[window]
             pieces.append(Charged(row, kind, window + before, ns, offset, waited).only(ns > 0))
         before += len(windows)
     return Charged.joined(pieces)
@@ -105,15 +106,15 @@ def charged(prepared: Prepared, waits: RankTimes | None = None) -> Charged:
 
 @dataclass(frozen=True, slots=True)
 class ChargedKernel:
-    """What a kernel was charged by what launched it, over the chosen windows.
+    """Time charged to one kernel launched in one way, over the chosen windows; times in ns.
 
-    `op` with the `shapes` of its inputs launched it in a `scope`: classes of modules, or an
-    annotation without its numbers; of `backward` it is that of the forward op. `group` are the
-    ranks that it communicates with. All are None where that is unknown. A row may stand for so many
-    `others` of its kernel. `count` are the activities that start in the windows.
-    `charged_ns` holds `wait_ns`, the waiting for other ranks, None where that is unknown. `at_ns`
-    is how far from the start of its window it runs on average, None without time. `steps_ns` is
-    its time by used step, None beyond MOST_FIGURES.
+    `op`, with the `shapes` of its inputs, launched it inside `scope`: classes of modules, or an
+    annotation without its numbers. Where `backward` is set, it is the scope of the forward op.
+    `group` are the ranks that it communicates with. All are None where unknown. `others` counts
+    the launch paths of the kernel that share this row. `count` are the activities that start in
+    the windows. `wait_ns`, a part of `charged_ns`, is the waiting for other ranks, None where
+    unknown. `at_ns` is the mean start of its pieces in their windows, None without time.
+    `steps_ns` is its time by used step, None beyond MOST_FIGURES.
     """
 
     name: str
@@ -135,7 +136,7 @@ class ChargedKernel:
 
     @property
     def order(self) -> tuple[object, ...]:
-        """Return what rows are sorted by: time, then texts, so that no file's order counts."""
+        """Return the sort key: time, then texts, so that the order of files does not matter."""
         texts = (self.name, self.op, self.shapes, self.scope, self.group, self.kind, self.rule)
         return -self.charged_ns, *(text or "" for text in texts), self.backward, self.others
 
@@ -143,16 +144,17 @@ class ChargedKernel:
 def charged_kernels(
     prepared: Prepared, waits: RankTimes | None = None
 ) -> tuple[ChargedKernel, ...]:
-    """Return what each kernel was charged by what launched it, the most time first.
+    """Return the time in ns charged to each kernel and launch path, the most time first.
 
-    They sum to the work of the chosen windows, component by component.
+    The rows sum to the work of the chosen windows, component by component.
     """
     paths, pieces = _launch_paths(prepared, waits), charged(prepared, waits)
     chosen = prepared.chosen
     of_row = np.full(prepared.trace.activities.num_rows, -1, dtype=np.int64)
-    path, one_each = group_rows([code for code, _ in paths.values()])
+    # Paths with little time share a row per kernel: their other columns are unknown, -1.
+    path, row_of_path = group_rows([code for code, _ in paths.values()])
     of_row[chosen.row] = path
-    sums = group_sums(of_row[pieces.row], pieces.ns, len(one_each))
+    sums = group_sums(of_row[pieces.row], pieces.ns, len(row_of_path))
     rare = np.argsort(np.argsort(-sums, kind="stable")) >= MOST_ROWS
     rare |= sums * LEAST_SHARE < sums.sum()
     codes_of = {
@@ -162,10 +164,10 @@ def charged_kernels(
     group, first = group_rows([*codes_of.values(), rare[path].astype(np.int64)])
     of_row[chosen.row] = group
     texts = [
-        [known[code] if code >= 0 else USUAL.get(name) for code in codes_of[name][first].tolist()]
-        for name, (_, known) in paths.items()
+        [values[code] if code >= 0 else USUAL.get(name) for code in codes_of[name][first].tolist()]
+        for name, (_, values) in paths.items()
     ]
-    others = group_sums(group[one_each], rare.astype(np.int64), len(first)).tolist()
+    others = group_sums(group[row_of_path], rare.astype(np.int64), len(first)).tolist()
     counts = group_sums(group, prepared.begins, len(first)).tolist()
     rows: Iterable[Any] = zip(*texts, others, counts, strict=True)
     times: Iterable[Any] = _times(prepared, pieces, of_row[pieces.row], len(first))
@@ -176,29 +178,32 @@ def charged_kernels(
 def _launch_paths(
     prepared: Prepared, waits: RankTimes | None
 ) -> dict[str, tuple[IntArray, Sequence[object]]]:
-    """Return, by column, codes per activity of the chosen windows, and the values of the codes."""
-    launched, row = prepared.as_launched, prepared.chosen.row
-    activities, ops = prepared.trace.activities, launched.trace.ops
+    """Return, by column of ChargedKernel, a code per chosen activity and the value of each code."""
+    prepared_launches, row = prepared.as_launched, prepared.chosen.row
+    activities, ops = prepared.trace.activities, prepared_launches.trace.ops
     categorised = prepared.linked.categorised
-    op, call = ops_that_launched(launched, row), launched.linked.links.call_of_activity[row]
-    around = launch_scopes(launched.linked, call, op, prepared.selection.step_mark)
-    kernels, scopes, range_name = Names(), Names(), range_names(launched.trace)
-    kernel = np.append(kernels.codes(map(kernel_name, names(activities["name"]))), -1)
-    scope = scopes.codes(
+    op, call = (
+        ops_that_launched(prepared_launches, row),
+        prepared_launches.linked.links.call_of_activity[row],
+    )
+    around = launch_scopes(prepared_launches.linked, call, op, prepared.selection.step_mark)
+    kernel_names, scope_names, range_name = Names(), Names(), range_names(prepared_launches.trace)
+    kernel = np.append(kernel_names.codes(map(kernel_name, names(activities["name"]))), -1)
+    scope = scope_names.codes(
         text if is_module else range_name(text)
         for text, is_module in zip(around.texts, around.is_module, strict=True)
     )
     category, categories = categorised.category[row], categorised.categories
     unknown = np.full(len(row), -1, dtype=np.int64)
     return {
-        "name": (kernel[codes(activities["name"])[row]], [*kernels]),
+        "name": (kernel[codes(activities["name"])[row]], [*kernel_names]),
         "kind": (codes(activities["kind"])[row], names(activities["kind"])),
-        "top": (category, [known.top for known in categories]),
-        "sub": (category, [known.sub for known in categories]),
+        "top": (category, [c.top for c in categories]),
+        "sub": (category, [c.sub for c in categories]),
         "rule": (categorised.rule[row], categorised.rules),
         "op": (taken(codes(ops["name"]), op), names(ops["name"])),
         "shapes": (taken(codes(ops["input_dims"]), op), names(ops["input_dims"])),
-        "scope": (taken(scope, around.scope), [*scopes]),
+        "scope": (taken(scope, around.scope), [*scope_names]),
         "backward": (around.backward.astype(np.int64), (False, True)),
         "group": (waits.group[row], waits.groups) if waits is not None else (unknown, ()),
     }
@@ -207,9 +212,12 @@ def _launch_paths(
 def _times(
     prepared: Prepared, charged: Charged, group: IntArray, count: int
 ) -> Iterator[tuple[int, int | None, int | None, tuple[int, ...] | None]]:
-    """Yield charged_ns, wait_ns, at_ns and steps_ns of each group of pieces."""
+    """Yield charged_ns, wait_ns, at_ns and steps_ns (see ChargedKernel) per group of pieces.
+
+    `group` is per piece, a number below `count`.
+    """
     charged_ns = group_sums(group, charged.ns, count)
-    pieces, known = (
+    pieces, pieces_with_wait = (
         group_sums(group, has.astype(np.int64), count)
         for has in (charged.ns > 0, charged.wait_ns >= 0)
     )
@@ -227,9 +235,9 @@ def _times(
     row = list_row[group]
     kept = row >= 0
     np.add.at(by_step, (row[kept], step[charged.window][kept]), charged.ns[kept])
-    columns = (charged_ns, waited, known, offset, pieces, list_row)
-    for ns, wait, is_known, at_ns, has, index in zip(
+    columns = (charged_ns, waited, pieces_with_wait, offset, pieces, list_row)
+    for ns, wait, is_known, at_ns, has_time, index in zip(
         *(column.tolist() for column in columns), strict=True
     ):
         times = tuple(by_step[index].tolist()) if index >= 0 else None
-        yield ns, wait if is_known else None, at_ns if has else None, times
+        yield ns, wait if is_known else None, at_ns if has_time else None, times

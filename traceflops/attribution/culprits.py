@@ -1,10 +1,12 @@
-"""What idle time is due to: all of it, by class and by the name that the owner of the code knows.
+"""The culprits of idle time: what the host did meanwhile, by class and name.
 
-A name is a function at file:line, an operator, a label or a call; see `owners` and CLASSES.
+A name is one that the owner of the code knows: a function at file:line, an operator, a label or a
+call; see `owners` and CLASSES.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -32,21 +34,21 @@ from traceflops.windows.prepared import Prepared
 from traceflops.windows.records import DeviceReport
 
 _MOST: Final = 50
-"""At most so many culprits are named; the rest of each class is one more."""
+"""Culprits that are named at most; the rest of each class becomes one more."""
 REST: Final = "(others)"
 _START_UP: Final = "start_up"
 _SUMS: Final = ("idle_ns", "gaps", "blocked_before_ns")
 _MOST_OF_GAP: Final = 3
-"""At most so many of each class are named in one gap."""
+"""Culprits of each class that are named at most in one gap."""
 
 
 @dataclass(frozen=True, slots=True)
 class Culprit:
     """Idle time of one class and name in the chosen windows of all devices; times in ns.
 
-    `gaps` counts those that it has a part of, `blocked_before_ns` is the part of `idle_ns` in gaps
-    that began while the launching thread waited for the device. `evidence` are the names around the
-    longest slice (`longest_ns`), the innermost first.
+    `gaps` counts the gaps in which it took time, `blocked_before_ns` is the part of `idle_ns` in
+    gaps that began while the launching thread waited for the device. `evidence` are the names
+    around the longest slice (`longest_ns`), the innermost first.
     """
 
     kind: str
@@ -67,26 +69,25 @@ class IdleClass:
 
     @property
     def idle_ns(self) -> int:
-        """Their idle time."""
+        """Idle time of all its culprits, in ns."""
         return sum(culprit.idle_ns for culprit in self.culprits)
 
     @property
     def is_nameless(self) -> bool:
-        """Whether nothing of the host is recorded, and no range around it."""
+        """Whether neither host events nor a range around them are recorded."""
         return self.kind == "host_unrecorded" and not any(c.label for c in self.culprits)
 
     @property
     def remedy(self) -> str:
-        """Return the code of what to do."""
+        """Return the code of the remedy."""
         return f"idle.remedy.{'nameless' if self.is_nameless else self.kind}"
 
 
 @dataclass(frozen=True, slots=True)
 class IdleCulprits:
-    """All idle time of some gaps: that of the culprits, largest first, and what has none.
+    """Idle time by culprit, the largest first, and the time without a culprit; in ns.
 
-    `histogram` is the gaps by length; idle time before the first and after the last work is in
-    none.
+    `histogram` counts gaps by length, without idle time before the first and after the last work.
     """
 
     culprits: tuple[Culprit, ...]
@@ -94,7 +95,7 @@ class IdleCulprits:
     histogram: tuple[GapLengths, ...] = ()
 
     def by_class(self) -> list[IdleClass]:
-        """Return the classes, the largest first."""
+        """Return the culprits grouped by class, the class with most idle time first."""
         by_kind: defaultdict[str, list[Culprit]] = defaultdict(list)
         for culprit in self.culprits:
             by_kind[culprit.kind].append(culprit)
@@ -106,9 +107,9 @@ NO_CULPRITS: Final[IdleCulprits] = IdleCulprits((), 0)
 
 
 def idle_culprits(prepared: Prepared, idle_ns: int) -> IdleCulprits:
-    """Return what the host did in all idle time of the chosen windows of the devices.
+    """Return the culprits of the idle time (`idle_ns` in total) in the chosen windows.
 
-    Idle time that belongs to no gap, before the first and after the last work, is unexplained.
+    Idle time before the first and after the last work is in no gap: it stays unexplained.
     """
     if not prepared.knows_host_work or not prepared.accounts:
         return IdleCulprits((), idle_ns)
@@ -120,31 +121,32 @@ def idle_culprits(prepared: Prepared, idle_ns: int) -> IdleCulprits:
 def culprits_of_devices(
     prepared: Prepared, choices: Sequence[Mapping[int, Intervals]]
 ) -> list[IdleCulprits]:
-    """Return what the host did while devices were idle, by choice of devices and their time."""
+    """Return idle culprits per choice, each a mapping of devices to the times to look at."""
     accounts = {device: prepared.accounts[device] for times in choices for device in times}
     if not accounts or not prepared.knows_host_work:
         return [NO_CULPRITS] * len(choices)
     cap_ns = {device: leads(account).cap_ns for device, account in accounts.items()}
     parts = [
-        GapParts.joined(gap_parts(accounts[d], time, cap_ns[d]) for d, time in times.items())
+        GapParts.joined(gap_parts(accounts[d], within, cap_ns[d]) for d, within in times.items())
         for times in choices
     ]
     return list(_culprits_of_sets(parts, prepared.trace))
 
 
 def culprits_of(parts: GapParts, trace: Trace) -> IdleCulprits:
-    """Return what the host did during parts of gaps."""
+    """Return the culprits of the idle time in some parts of gaps."""
     (culprits,) = _culprits_of_sets([parts], trace)
     return culprits
 
 
 def named_times(parts: GapParts, trace: Trace) -> Counter[tuple[str, str]]:
-    """Return how many ns the host did what during parts of gaps, by class and name.
+    """Return the ns of idle time per class and name of the culprit, for parts of gaps.
 
-    The rest of each class is one more name; time without a culprit is not counted.
+    Beyond _MOST names each class has one more, REST. Time without a culprit is not counted.
     """
     naming = NamedSlices.of(parts, trace)
-    sums = Counter({name: int(naming.slices.dur_ns[own].sum()) for name, own in naming.culprits()})
+    lengths = naming.slices.dur_ns
+    sums = Counter({name: int(lengths[rows].sum()) for name, rows in naming.culprits()})
     largest = sums.most_common()
     times = Counter(dict(largest[:_MOST]))
     for (kind, _), ns in largest[_MOST:]:
@@ -153,16 +155,16 @@ def named_times(parts: GapParts, trace: Trace) -> Counter[tuple[str, str]]:
 
 
 def _culprits_of_sets(sets: Sequence[GapParts], trace: Trace) -> Iterator[IdleCulprits]:
-    """Yield what the host did during each of several sets of parts; sets may overlap.
+    """Yield the culprits of each set of gap parts; sets may overlap.
 
-    Each distinct part is looked at once, whatever sets it is in.
+    Each distinct part is analysed once, however many sets contain it.
     """
     joined = GapParts.joined(sets)
-    part = one_each = np.arange(len(joined.call))
+    part = first_row = np.arange(len(joined.call))
     if len(sets) > 1:
-        part, one_each = group_rows((joined.activity, joined.start_ns, joined.end_ns))
-    naming = NamedSlices.of(joined.only(one_each), trace)
-    set_of_part = np.repeat(np.arange(len(sets)), [len(parts.call) for parts in sets])
+        part, first_row = group_rows((joined.activity, joined.start_ns, joined.end_ns))
+    naming = NamedSlices.of(joined.only(first_row), trace)
+    set_of_part = _source_of_rows(sets)
     by_set: list[list[tuple[Culprit, int]]] = [[] for _ in sets]
     for number, culprit, longest in _by_name_and_set(naming, part, set_of_part):
         by_set[number].append((culprit, longest))
@@ -181,14 +183,15 @@ def _culprits_of_sets(sets: Sequence[GapParts], trace: Trace) -> Iterator[IdleCu
 def _by_name_and_set(
     naming: NamedSlices, part: IntArray, set_of_part: IntArray
 ) -> Iterator[tuple[int, Culprit, int]]:
-    """Yield set, culprit without evidence, and its longest slice, for each class and name.
+    """Yield per set, class and name: set number, culprit without evidence, its longest slice.
 
-    `part` and `set_of_part` are per part of all sets: its row in `naming.parts`, and its set.
+    `part` and `set_of_part` are per part of all sets: its row in `naming.parts`, and its set. The
+    longest slice is a row of `naming.slices`.
     """
     names = list(naming.culprits())
     if not names:
         return
-    # Each slice comes once for every set that its part is in.
+    # A slice is repeated for every set that contains its part.
     slice_row = np.concatenate([rows for _, rows in names])
     name = np.repeat(np.arange(len(names)), [len(rows) for _, rows in names])
     by_part = np.argsort(part, kind="stable")
@@ -203,18 +206,19 @@ def _by_name_and_set(
     gaps = np.bincount(group[group_rows((group, own_part))[1]], minlength=count).tolist()
     longest = np.lexsort((-ns, group))[np.searchsorted(np.sort(group), np.arange(count))]
     for number in range(count):
-        top = int(longest[number])
+        longest_row = int(longest[number])
         sums = idle_ns[number], gaps[number], blocked_ns[number]
         (kind, label), _ = names[int(name[first[number]])]
-        culprit = Culprit(kind, label, *sums, (), int(ns[top]))
-        yield int(sets[first[number]]), culprit, int(row[top])
+        culprit = Culprit(kind, label, *sums, (), int(ns[longest_row]))
+        yield int(sets[first[number]]), culprit, int(row[longest_row])
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class NamedIdle:
-    """Idle time and start-up of one device, in order of time; `name` is a place in `names`.
+    """Named slices of idle time and start-up of one device, in order of time; times in ns.
 
-    `names` are classes and names. Idle time that has no culprit is in no slice.
+    `name` is an index into `names`, pairs of class and name. Idle time without a culprit is left
+    out.
     """
 
     start_ns: IntArray
@@ -224,24 +228,24 @@ class NamedIdle:
 
 
 def named_idle(prepared: Prepared, devices: Sequence[int]) -> dict[int, NamedIdle]:
-    """Return what the host did in all gaps of devices, in chosen windows and elsewhere."""
+    """Return the named slices of all gaps per device, inside and outside the chosen windows."""
     accounts = [prepared.accounts[device] for device in devices]
-    several = [gap_parts(account, Intervals.one(*account.rows.span)) for account in accounts]
-    parts, none = GapParts.joined(several), np.empty(0, dtype=np.int64)
+    by_device = [gap_parts(account, Intervals.one(*account.rows.span)) for account in accounts]
+    parts, none = GapParts.joined(by_device), np.empty(0, dtype=np.int64)
     if not prepared.knows_host_work or not len(parts.start_ns):
         return {device: NamedIdle(none, none, none, ()) for device in devices}
     naming = NamedSlices.of(parts, prepared.trace)
     names, row, name = naming.slices_by_name()
     slices = naming.slices.only(row)
-    owner = np.repeat(np.arange(len(several)), [len(own.start_ns) for own in several])[slices.part]
+    device_number = _source_of_rows(by_device)[slices.part]
     all_names = (*names, *((_START_UP, words) for words in KINDS.values()))
     named = {}
     for number, (device, account) in enumerate(zip(devices, accounts, strict=True)):
-        mine = owner == number
-        pieces = [(slices.start_ns[mine], slices.end_ns[mine], name[mine])]
-        for place, kind in enumerate(KINDS, len(names)):
+        of_device = device_number == number
+        pieces = [(slices.start_ns[of_device], slices.end_ns[of_device], name[of_device])]
+        for name_code, kind in enumerate(KINDS, len(names)):
             if (times := account.start_up_by_kind.get(kind)) is not None:
-                pieces.append((times.start_ns, times.end_ns, np.full(len(times), place)))
+                pieces.append((times.start_ns, times.end_ns, np.full(len(times), name_code)))
         start, end, code = (np.concatenate(columns) for columns in zip(*pieces, strict=True))
         order = np.argsort(start, kind="stable")
         named[device] = NamedIdle(start[order], end[order], code[order], all_names)
@@ -251,9 +255,10 @@ def named_idle(prepared: Prepared, devices: Sequence[int]) -> dict[int, NamedIdl
 def main_culprits(
     prepared: Prepared, parts: GapParts
 ) -> tuple[IntArray, tuple[tuple[str, str], ...]]:
-    """Return, per part of a gap, the place of its culprit in classes and names, and these.
+    """Return the main culprit per part of a gap: an index into the names, and these names.
 
-    It is the one that takes most of the class that takes most; -1 where nothing has a culprit.
+    Names are pairs of class and name. The main culprit has the most time within the class that has
+    the most; -1 where the part has no culprit.
     """
     main = np.full(len(parts.call), -1)
     if not len(main) or not prepared.knows_host_work:
@@ -271,7 +276,7 @@ def main_culprits(
 
 
 def joined_culprits(parts: Sequence[IdleCulprits]) -> IdleCulprits:
-    """Return the idle time of several recordings; the evidence of a name is that of its longest."""
+    """Add up the idle culprits of several recordings; evidence is that of the longest slice."""
     culprits = (culprit for part in parts for culprit in part.culprits)
     by_name: defaultdict[tuple[str, str], list[Culprit]] = defaultdict(list)
     for culprit in sorted(culprits, key=attrgetter("idle_ns"), reverse=True):
@@ -281,10 +286,11 @@ def joined_culprits(parts: Sequence[IdleCulprits]) -> IdleCulprits:
         if label == REST:
             rest += same
         else:
-            named.append(_added(max(same, key=attrgetter("longest_ns")), same))
+            longest = max(same, key=attrgetter("longest_ns"))
+            named.append(_with_sums_of(longest, same))
     named.sort(key=attrgetter("idle_ns"), reverse=True)
     decades: defaultdict[tuple[int, int], list[int]] = defaultdict(lambda: [0, 0])
-    for decade in (decade for part in parts for decade in part.histogram):
+    for decade in itertools.chain.from_iterable(part.histogram for part in parts):
         decades[decade.from_ns, decade.to_ns][0] += decade.gaps
         decades[decade.from_ns, decade.to_ns][1] += decade.idle_ns
     histogram = tuple(GapLengths(*edges, *sums) for edges, sums in sorted(decades.items()))
@@ -293,30 +299,30 @@ def joined_culprits(parts: Sequence[IdleCulprits]) -> IdleCulprits:
     return IdleCulprits(shown, unexplained_ns, histogram)
 
 
-def _added(culprit: Culprit, same: Sequence[Culprit]) -> Culprit:
-    """Return a culprit with the sums of several."""
-    sums = {name: sum(getattr(c, name) for c in same) for name in _SUMS}
-    return replace(culprit, **sums)
+def _with_sums_of(culprit: Culprit, same: Sequence[Culprit]) -> Culprit:
+    """Return a culprit with idle_ns, gaps and blocked_before_ns summed over `same`."""
+    return replace(culprit, **{name: sum(getattr(c, name) for c in same) for name in _SUMS})
 
 
 def with_culprits(prepared: Prepared, devices: Sequence[DeviceReport]) -> list[DeviceReport]:
-    """Return devices with what the host did in all of each of their longest gaps."""
+    """Return the device reports with the culprits of each of their longest gaps filled in."""
     if not any(device.gaps for device in devices) or not prepared.knows_host_work:
         return [*devices]
-    several = []
+    by_device = []
     for device in devices:
         spans = [(gap.start_ns, gap.start_ns + gap.dur_ns) for gap in device.gaps]
         gaps = Intervals.of(*np.array(spans, dtype=np.int64).reshape(-1, 2).T)
-        several.append(gap_parts(prepared.accounts[device.device], gaps))
-    parts = GapParts.joined(several)
-    owner = np.repeat(np.arange(len(several)), [len(own.call) for own in several])
+        by_device.append(gap_parts(prepared.accounts[device.device], gaps))
+    parts = GapParts.joined(by_device)
+    device_number = _source_of_rows(by_device)
     naming = NamedSlices.of(parts, prepared.trace)
     times: defaultdict[tuple[int, int], Counter[tuple[str, str]]] = defaultdict(Counter)
     for name, rows in naming.culprits():
-        part, which = ranked(naming.slices.part[rows])
-        sums = group_sums(which, naming.slices.dur_ns[rows], len(part)).tolist()
+        part, part_index = ranked(naming.slices.part[rows])
+        sums = group_sums(part_index, naming.slices.dur_ns[rows], len(part)).tolist()
         gap_starts = parts.gap_start_ns[part].tolist()
-        for number, start_ns, idle_ns in zip(owner[part].tolist(), gap_starts, sums, strict=True):
+        numbers = device_number[part].tolist()
+        for number, start_ns, idle_ns in zip(numbers, gap_starts, sums, strict=True):
             times[number, start_ns][name] += idle_ns
     for number, device in enumerate(devices):
         by_kind = prepared.accounts[device.device].start_up_by_kind
@@ -326,14 +332,20 @@ def with_culprits(prepared: Prepared, devices: Sequence[DeviceReport]) -> list[D
                     times[number, gap.start_ns][_START_UP, KINDS[kind]] += ns
     reports = []
     for number, device in enumerate(devices):
-        culprits = [_largest(times[number, gap.start_ns]) for gap in device.gaps]
-        named = zip(device.gaps, culprits, strict=True)
-        reports.append(replace(device, gaps=tuple(replace(gap, culprits=c) for gap, c in named)))
+        named = [
+            replace(gap, culprits=_largest(times[number, gap.start_ns])) for gap in device.gaps
+        ]
+        reports.append(replace(device, gaps=tuple(named)))
     return reports
 
 
+def _source_of_rows(joined: Sequence[GapParts]) -> IntArray:
+    """Return, per row of several GapParts joined, the number of the one that it comes from."""
+    return np.repeat(np.arange(len(joined)), [len(parts.call) for parts in joined])
+
+
 def _largest(sums: Mapping[tuple[str, str], int]) -> tuple[GapCulprit, ...]:
-    """Return the largest culprits of each class and the others; the largest class first."""
+    """Return the largest culprits of each class and one for its rest; the largest class first."""
     by_kind: dict[str, dict[str, int]] = {}
     for (kind, name), idle_ns in sorted(sums.items(), key=itemgetter(1), reverse=True):
         shown = by_kind.setdefault(kind, {})
@@ -348,9 +360,6 @@ def _largest(sums: Mapping[tuple[str, str], int]) -> tuple[GapCulprit, ...]:
 
 
 def _rest(culprits: Sequence[Culprit]) -> list[Culprit]:
-    """Return the sums of culprits by class, the largest first."""
-    by_kind: defaultdict[str, list[Culprit]] = defaultdict(list)
-    for culprit in culprits:
-        by_kind[culprit.kind].append(culprit)
-    sums = [_added(Culprit(kind, REST, 0, 0, 0, ()), same) for kind, same in by_kind.items()]
-    return sorted(sums, key=attrgetter("idle_ns"), reverse=True)
+    """Add up culprits into one REST culprit per class, the largest first."""
+    classes = IdleCulprits(tuple(culprits), 0).by_class()
+    return [_with_sums_of(Culprit(c.kind, REST, 0, 0, 0, ()), c.culprits) for c in classes]

@@ -15,7 +15,7 @@ from traceflops.table.columns import IntArray, codes, names, numbers
 from traceflops.windows.prepared import Prepared
 
 UNKNOWN_TYPE: Final = "unknown"
-"""Operands whose types are not recorded, or differ."""
+"""The type where those of the operands are not recorded, or differ."""
 
 LONGEST_NAME: Final = 4096
 
@@ -57,28 +57,30 @@ _OPERANDS: Final[tuple[tuple[str | None, str], ...]] = (
 
 
 def float_type(kernel: str) -> str:
-    """Return `tf32` or `fp32` by the name of a kernel with float operands, or else TF32_OR_FP32.
+    """Return `tf32` or `fp32` from the name of a kernel with float operands.
 
-    That is not guessed: the peaks of the two differ by up to eight times.
+    TF32_OR_FP32 where the name does not say: a guess could be wrong by the factor of eight between
+    the peaks of the two.
     """
     return _first(_FLOAT_KERNELS, kernel) or TF32_OR_FP32
 
 
 def operand_type(kernel: str) -> str:
-    """Return the data type of a product by the name of its kernel alone, or else UNKNOWN_TYPE.
+    """Return the data type of a product from its kernel's name alone, or else UNKNOWN_TYPE.
 
-    A name with both bfloat16 and FP8 is of a kernel with FP8 operands.
+    A name that holds both bfloat16 and FP8 means FP8 operands.
     """
     return _first(_OPERANDS, kernel) or UNKNOWN_TYPE
 
 
 def _first(rules: Sequence[tuple[str | None, str]], kernel: str) -> str | None:
+    """Return the data type of the first rule whose pattern is in a kernel's name."""
     text = kernel[:LONGEST_NAME].lower()
     return next((dtype for dtype, pattern in rules if re.search(pattern, text)), None)
 
 
 def without_tf32(device: Mapping[str, Any]) -> bool:
-    """Return whether a row of the devices table is surely of a device without TF32."""
+    """Return whether a row of the devices table is certainly a device without TF32."""
     if device["type"] == "cpu":
         return True
     major = device["compute_major"]
@@ -86,35 +88,35 @@ def without_tf32(device: Mapping[str, Any]) -> bool:
 
 
 def types_of_ops(prepared: Prepared, attribution: Attribution) -> tuple[IntArray, list[str]]:
-    """Return, per op, the code of the data type of its product, and the types by code.
+    """Return the data type of each op's product as a code per op, and the types by code.
 
-    Float operands are FP32 where the device has no TF32; elsewhere the kernel's name decides. It
-    also decides where no types were recorded, as in the ranges of emit_nvtx.
+    Float operands are FP32 where the device has no TF32; elsewhere the kernel's name decides. The
+    name also decides where no types were recorded, as in the ranges of emit_nvtx.
     """
     trace, work, main = prepared.trace, attribution.work, attribution.main
     kernels = names(trace.activities["name"])
-    own = [
-        (a_work.dtype if isinstance(a_work, Work) else None) or UNKNOWN_TYPE
-        for a_work in work.works
+    recorded = [
+        (op_work.dtype if isinstance(op_work, Work) else None) or UNKNOWN_TYPE
+        for op_work in work.works
     ]
     as_float, by_name = [*map(float_type, kernels)], [*map(operand_type, kernels)]
-    types = list(dict.fromkeys([*own, *as_float, *by_name, *_ALWAYS]))
+    types = list(dict.fromkeys([*recorded, *as_float, *by_name, *_ALWAYS]))
     code_of = {name: code for code, name in enumerate(types)}
     dtype, float_code, name_code = (
         np.array([code_of[name] for name in column], dtype=np.int64)
-        for column in (own, as_float, by_name)
+        for column in (recorded, as_float, by_name)
     )
     dtype, kernel = dtype[work.place], codes(trace.activities["name"])
-    silent = codes(trace.ops["input_types"]) < 0
-    rows = np.flatnonzero(silent & (dtype == code_of[UNKNOWN_TYPE]) & (main >= 0))
+    untyped = codes(trace.ops["input_types"]) < 0
+    rows = np.flatnonzero(untyped & (dtype == code_of[UNKNOWN_TYPE]) & (main >= 0))
     dtype[rows] = name_code[kernel[main[rows]]]
     # Of float operands any of an op's kernels may name the type.
-    named = np.full(len(dtype), code_of[TF32_OR_FP32])
+    float_type_of_op = np.full(len(dtype), code_of[TF32_OR_FP32])
     of_kernel = float_code[kernel]
     rows = np.flatnonzero((attribution.owner >= 0) & (of_kernel != code_of[TF32_OR_FP32]))
-    named[attribution.owner[rows]] = of_kernel[rows]
-    single = np.array([without_tf32(row) for row in trace.devices.to_pylist()], dtype=np.bool_)
+    float_type_of_op[attribution.owner[rows]] = of_kernel[rows]
+    lacks_tf32 = np.array([without_tf32(row) for row in trace.devices.to_pylist()], dtype=np.bool_)
     rows = np.flatnonzero((dtype == code_of[TF32_OR_FP32]) & (main >= 0))
     device = numbers(trace.activities["device"])[main[rows]]
-    dtype[rows] = np.where(single[device], code_of[FP32], named[rows])
+    dtype[rows] = np.where(lacks_tf32[device], code_of[FP32], float_type_of_op[rows])
     return dtype, types

@@ -1,7 +1,7 @@
-"""Whose work the devices did: by module, function, annotation, operator. See `attributed`.
+"""Attributes device work to modules, functions, annotations and operators. See `attributed`.
 
-Work belongs to the first of RULES that gives an answer. Modules are those on the stack of the
-launch call; what a backward node launched belongs to the module of its forward op.
+Each activity is attributed by the first of RULES that applies. Modules are those on the stack of
+the launch call; what a backward node launched belongs to the module of its forward op.
 """
 
 from __future__ import annotations
@@ -34,17 +34,17 @@ RULES: Final = (
     *("module", "backward_module", "gradient_accumulation", "optimizer", "communication"),
     *("user_function", "annotation", "compiled_region", "op", "call", "none"),
 )
-"""What work is attributed to, the first that is known."""
+"""What work is attributed to; the first rule that applies decides."""
 _FUSED: Final = re.compile(r"triton_[a-z]+_fused_")
 """How Inductor names a kernel after the operators that it fuses."""
 _REGION: Final = re.compile(r"Torch-Compiled Region")
 _PATH_LEVELS: Final = 100
-"""At most so many modules of a path are named, the innermost ones."""
+"""Modules of a path that are named at most, the innermost ones."""
 
 
 @dataclass(frozen=True, slots=True)
 class WorkSum:
-    """Activities that start in the chosen windows, and the time inside these, overlaps twice."""
+    """Activities that start in the chosen windows, and their ns inside; overlaps count twice."""
 
     activities: int
     device_ns: int
@@ -61,9 +61,9 @@ Named = tuple[IntArray, Sequence[str]]
 
 @dataclass(frozen=True, slots=True)
 class ModuleWork:
-    """What a module launched itself, not those inside it, and their backward.
+    """Device work that one module instance launched, without the modules inside it; with backward.
 
-    `path` are instances, outermost first; `flops` is None where none are counted.
+    `path` names the instances from the outermost on; `flops` is None where none are counted.
     """
 
     path: str
@@ -74,25 +74,25 @@ class ModuleWork:
 
 @dataclass(frozen=True, slots=True)
 class DeviceWork:
-    """Work of the chosen windows of all devices by the rule that attributes it, all of RULES.
+    """Work of the chosen windows of all devices, by rule (all of RULES) and by module.
 
-    `modules` are those that launched any, with most time first.
+    `modules` holds the modules that launched any work, those with most time first.
     """
 
     by_rule: Mapping[str, WorkSum]
     modules: tuple[ModuleWork, ...]
 
     def share(self, *rules: str) -> float | None:
-        """Return the share of activities that some rules attribute, None where none starts."""
+        """Return the share of activities that `rules` attribute, None without activities."""
         total = sum(work.activities for work in self.by_rule.values())
         return sum(self.by_rule[rule].activities for rule in rules) / total if total else None
 
 
 @dataclass(frozen=True, slots=True)
 class Launched:
-    """Activities with the rows of the call and op that launched them, and of the forward op.
+    """Activities and what launched each: the rows of its call, its op and its forward op.
 
-    `forward` is that of which a backward node around the launch is the derivative; -1: unknown.
+    `forward` is the op whose derivative the backward node around the launch is. -1 is unknown.
     """
 
     prepared: Prepared
@@ -103,45 +103,46 @@ class Launched:
 
     @classmethod
     def of(cls, prepared: Prepared, row: IntArray) -> Launched:
-        """Return what launched some rows of activities."""
+        """Return the launches of some rows of activities."""
         linked, op = prepared.linked, ops_that_launched(prepared, row)
         call = linked.links.call_of_activity[row]
         return cls(prepared, row, call, op, forward_ops(linked, op))
 
-    def only(self, places: IntArray) -> Launched:
-        """Return some of them."""
-        columns = (getattr(self, column.name)[places] for column in fields(self)[1:])
+    def only(self, index: IntArray) -> Launched:
+        """Return the selected activities only."""
+        columns = (getattr(self, column.name)[index] for column in fields(self)[1:])
         return Launched(self.prepared, *columns)
 
     @property
     def causes(self) -> tuple[Instants, Instants]:
-        """When and where they were launched, and the same of the forward ops."""
+        """Instants of the launches, and instants of the forward ops."""
         trace, none = self.prepared.trace, np.full(len(self.row), -1, dtype=np.int64)
         return instants(trace, self.call, self.op), instants(trace, none, self.forward)
 
-    def own(self, column: str) -> Named:
-        """Return the names in a column of their own table."""
+    def texts_in(self, column: str) -> Named:
+        """Return the texts of the activities in a column of the activities table."""
         values = self.prepared.trace.activities[column]
         return codes(values)[self.row], names(values)
 
     def is_inside(self, marked: BoolArray) -> BoolArray:
-        """Return whether a marked op launched the work, or is around the op that did."""
+        """Return, per activity, whether its launching op or an op around that is marked."""
         return taken(self.prepared.linked.op_tree.nearest(marked), self.op) >= 0
 
 
 def launching_names(work: Launched) -> Named:
-    """Return the name of the op that launched the work; of fused ops that of their kernel."""
+    """Return, per activity, the name of its launching op; of a fused kernel its own name."""
     trace = work.prepared.trace
     fused = matching(trace.activities["name"], _FUSED.match)[work.row]
-    code, texts = work.own("name")
+    code, texts = work.texts_in("name")
     by_op = taken(codes(trace.ops["name"]), work.op), names(trace.ops["name"])
     return _first_named((np.where(fused, code, -1), texts), by_op)
 
 
 def user_functions(work: Launched) -> Named:
-    """Return the innermost function of a user, or the lines of source that a compiler states.
+    """Return, per activity, the user's innermost function, or the source lines of its kernel.
 
-    Code that a compiler made, and what runs it, is no user's.
+    Source lines are those that a compiler states. Functions of libraries and compiled code are not
+    the user's.
     """
     trace = work.prepared.trace
     rows, labels = host_marks(trace, "python"), trace.marks["name"]
@@ -149,18 +150,18 @@ def user_functions(work: Launched) -> Named:
     name = codes(labels)[rows]
     launch, forward = (taken(name, innermost_mark(trace, rows, cause)) for cause in work.causes)
     function = np.where(launch >= 0, launch, forward), names(labels)
-    return _first_named(work.own("source"), function)
+    return _first_named(work.texts_in("source"), function)
 
 
 def annotated(work: Launched) -> Named:
-    """Return the annotation of a graph's node, or that of the launch or of the forward op."""
+    """Return, per activity, the annotation of its graph node, else of its launch or forward op."""
     trace, mark = work.prepared.trace, work.prepared.selection.step_mark
     name, _ = annotation_around(trace, *work.causes, mark)
-    return _first_named(work.own("annotation"), (name, names(trace.marks["name"])))
+    return _first_named(work.texts_in("annotation"), (name, names(trace.marks["name"])))
 
 
 def ranges(work: Launched) -> Named:
-    """Return the annotation, or else the compiled region around the launch."""
+    """Return, per activity, its annotation, or else the compiled region around its launch."""
     ops = work.prepared.trace.ops
     regions = work.prepared.linked.op_tree.nearest(matching(ops["name"], _REGION.match))
     region = taken(codes(ops["name"]), taken(regions, work.op)), names(ops["name"])
@@ -168,22 +169,23 @@ def ranges(work: Launched) -> Named:
 
 
 def _first_named(first: Named, second: Named) -> Named:
-    """Return the first name of each piece of work, or else the second."""
-    (code, texts), (other, others) = first, second
+    """Return, per activity, the first name where known, else the second; codes are merged."""
+    (first_code, first_texts), (second_code, second_texts) = first, second
     joined = Names()
     of_first, of_second = (
-        np.append(joined.codes(labels), -1).astype(np.int64) for labels in (texts, others)
+        np.append(joined.codes(labels), -1).astype(np.int64)
+        for labels in (first_texts, second_texts)
     )
-    return np.where(code >= 0, of_first[code], of_second[other]), tuple(joined)
+    return np.where(first_code >= 0, of_first[first_code], of_second[second_code]), tuple(joined)
 
 
 def _communicates(work: Launched) -> BoolArray:
-    known = (work.call >= 0) | (work.op >= 0)
-    return known & is_top(work.prepared.linked.categorised, "communication", work.row)
+    has_launch = (work.call >= 0) | (work.op >= 0)
+    return has_launch & is_top(work.prepared.linked.categorised, "communication", work.row)
 
 
 def _accumulates(work: Launched) -> BoolArray:
-    """Return which work accumulates gradients, without what a hook there communicates."""
+    """Return, per activity, whether it accumulates gradients; communication of hooks does not."""
     ops = work.prepared.trace.ops
     adds = matching(ops["name"], lambda label: label.endswith("::AccumulateGrad"))
     return work.is_inside(adds) & ~_communicates(work)
@@ -219,27 +221,27 @@ _TESTS: Final[dict[str, Callable[[Launched], BoolArray]]] = {
 
 @dataclass(frozen=True, slots=True)
 class Attributed:
-    """Whose each of some activities is: a place in RULES, and the node of its module, -1: none."""
+    """Per activity an index into RULES, and the node of its module (-1: none)."""
 
     rule: IntArray
     paths: ModulePaths
 
 
 def attributed(prepared: Prepared, row: IntArray) -> Attributed:
-    """Return whose work some rows of activities are."""
+    """Attribute some rows of activities by the first of RULES that applies to each."""
     work = Launched.of(prepared, row)
     paths, by_launch = modules_around(prepared.trace, *work.causes)
     rule = np.select([by_launch, paths.node >= 0], [0, 1], -1)
     for name, fits in _TESTS.items():
-        left = np.flatnonzero(rule < 0)
-        rule[left[fits(work.only(left))]] = RULES.index(name)
+        undecided = np.flatnonzero(rule < 0)
+        rule[undecided[fits(work.only(undecided))]] = RULES.index(name)
     return Attributed(rule, paths)
 
 
 def attributed_work(prepared: Prepared, flops: IntArray) -> DeviceWork | None:
-    """Return whose work is in the chosen windows, None without any.
+    """Sum the device work of the chosen windows by rule and by module, None without any.
 
-    `flops` are by row of activities, -1 where they are not counted.
+    `flops` are per activity, -1 where they are not counted.
     """
     row, starts = prepared.chosen.row, prepared.begins
     if not len(row):
@@ -247,17 +249,20 @@ def attributed_work(prepared: Prepared, flops: IntArray) -> DeviceWork | None:
     owner, inside_ns = attributed(prepared, row), prepared.chosen.inside_ns
     sums = (exact_sums(owner.rule, values, len(RULES)) for values in (starts, inside_ns))
     by_rule = dict(zip(RULES, map(WorkSum, *sums), strict=True))
-    paths, done = owner.paths, taken(flops, row)
-    own, nodes, known = np.flatnonzero(paths.node >= 0), len(paths.parent), done >= 0
-    columns = (starts, inside_ns, np.where(known, done * starts, 0), known.astype(np.int64))
-    of_node = zip(*(exact_sums(paths.node[own], c[own], nodes) for c in columns), strict=True)
+    paths, flops_of_row = owner.paths, taken(flops, row)
+    with_module, nodes = np.flatnonzero(paths.node >= 0), len(paths.parent)
+    counted = flops_of_row >= 0
+    flops_started = np.where(counted, flops_of_row * starts, 0)
+    columns = (starts, inside_ns, flops_started, counted.astype(np.int64))
+    node = paths.node[with_module]
+    of_node = zip(*(exact_sums(node, c[with_module], nodes) for c in columns), strict=True)
     texts = names(prepared.trace.marks["name"])
     modules = []
-    for node, (count, ns, flop, counted) in enumerate(of_node):
+    for number, (count, ns, flop, has_flops) in enumerate(of_node):
         if count or ns:
-            levels = paths.levels(node, texts, _PATH_LEVELS + 1, module_name)
+            levels = paths.levels(number, texts, _PATH_LEVELS + 1, module_name)
             if len(levels) > _PATH_LEVELS:
                 levels[0] = "…"
-            modules.append(ModuleWork("/".join(levels), count, ns, flop if counted else None))
+            modules.append(ModuleWork("/".join(levels), count, ns, flop if has_flops else None))
     modules.sort(key=attrgetter("device_ns"), reverse=True)
     return DeviceWork(by_rule, tuple(modules))

@@ -1,4 +1,4 @@
-"""Work of the devices by what owns it: modules as a tree, layers, operators, functions, ranges."""
+"""Device work by owner: modules as a tree, layers, operators, functions, ranges."""
 
 from __future__ import annotations
 
@@ -30,18 +30,18 @@ from traceflops.table.nesting import taken
 from traceflops.windows.prepared import Prepared
 
 _MANY: Final = 4
-"""From so many on, modules of one class in one module are listed as one, with the slowest."""
+"""From 4 modules of one class in one module on, they are listed as one, with the slowest."""
 HOST_OP: Final = "host-op"
 KERNEL: Final = "kernel"
-"""Operators by time of the host, and kernels: no owners of device work, asked for like them."""
+"""Operators by host time, and kernels: no owners of device work, but values of `--by` as well."""
 
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """What an owner launched, a module with those inside it; `depth` is that in a tree.
+    """The device work that one owner launched; a module includes those inside it.
 
-    It may stand for several `instances`; `slowest` is the one with most time. `shapes` are those of
-    an operator's inputs, as recorded.
+    `depth` is its depth in the tree of modules. It may stand for several `instances`; `slowest` is
+    the one with most time. `shapes` are those of an operator's inputs, as recorded.
     """
 
     label: str
@@ -54,28 +54,23 @@ class Owner:
 
 @dataclass(frozen=True, slots=True)
 class WorkOwners:
-    """Owners, each after the one around it and else by time, and the work that has none."""
+    """Owners (a module before those inside it, else by time), and the work without an owner."""
 
     owners: tuple[Owner, ...]
     rest: WorkSum
 
 
 def check_owner(by: str) -> None:
-    """Raise UsageError for what cannot own work."""
-    known = (*BY, HOST_OP, KERNEL)
-    if by not in known:
-        near = get_close_matches(by, known, 1)
+    """Raise UsageError unless `by` is one of BY, HOST_OP and KERNEL."""
+    tables = (*BY, HOST_OP, KERNEL)
+    if by not in tables:
+        near = get_close_matches(by, tables, 1)
         meant = f"did you mean {near[0]}? " if near else ""
-        raise UsageError(f"no such table: --by {by}", f"{meant}choose one of {', '.join(known)}")
-
-
-def work_owners(prepared: Prepared, by: str) -> WorkOwners:
-    """Return who owns the work of the chosen windows, `by` one of BY."""
-    return BY[by](prepared)
+        raise UsageError(f"no such table: --by {by}", f"{meant}choose one of {', '.join(tables)}")
 
 
 def _sums(prepared: Prepared, group: IntArray, groups: int) -> list[WorkSum]:
-    """Return the work of each group; the last has that of -1. `group` is per chosen activity."""
+    """Return the work per group, and at last that of group -1; `group` is per chosen activity."""
     columns = (prepared.begins, prepared.chosen.inside_ns)
     index = np.where(group < 0, groups, group)
     return list(map(WorkSum, *(exact_sums(index, values, groups + 1) for values in columns)))
@@ -84,7 +79,7 @@ def _sums(prepared: Prepared, group: IntArray, groups: int) -> list[WorkSum]:
 def _of_texts(
     prepared: Prepared, code: IntArray, texts: Sequence[str], shapes: Iterable[str] = repeat("")
 ) -> WorkOwners:
-    """Return work by name, where each activity has a code, -1 for none."""
+    """Return the work per text, the most time first; `code` is per chosen activity, -1: none."""
     *sums, rest = _sums(prepared, code, len(texts))
     rows = zip(texts, sums, shapes, strict=False)
     owners = [Owner(text, work, shapes=dims) for text, work, dims in rows if work != NOTHING]
@@ -92,6 +87,7 @@ def _of_texts(
 
 
 def _by_shape(prepared: Prepared) -> WorkOwners:
+    """Return the work per operator and shapes of its inputs."""
     ops = prepared.trace.ops
     op = Launched.of(prepared, prepared.chosen.row).op
     name, shape = (taken(codes(ops[column]), op) for column in ("name", "input_dims"))
@@ -107,7 +103,7 @@ def _by_name(name_of: Callable[[Launched], Named], prepared: Prepared) -> WorkOw
 
 
 def _by_range(prepared: Prepared) -> WorkOwners:
-    """Return work by annotation; those that differ only in their numbers are one."""
+    """Return the work per annotation; annotations that differ only in their numbers are one."""
     work = _by_name(ranges, prepared)
     by_name: defaultdict[str, list[Owner]] = defaultdict(list)
     range_name = range_names(prepared.trace)
@@ -123,7 +119,7 @@ def _by_range(prepared: Prepared) -> WorkOwners:
 
 @dataclass(slots=True)
 class _Branch:
-    """Modules of one name in one other: their work with all inside; time and name of each."""
+    """The modules of one name in one other module, with all work inside; time and name of each."""
 
     work: WorkSum = NOTHING
     members: list[tuple[int, str]] = field(default_factory=list)
@@ -134,7 +130,7 @@ class _Branch:
         self.members.append((work.device_ns, name))
 
     def folded(self) -> list[tuple[str, _Branch]]:
-        """Return what is inside, the least time first; of many of one class only the slowest."""
+        """Return the branches inside, the least time first; _MANY of one class become one."""
         by_class: defaultdict[str, list[tuple[str, _Branch]]] = defaultdict(list)
         for label, branch in self.inside.items():
             by_class[module_class(label)].append((label, branch))
@@ -143,6 +139,7 @@ class _Branch:
             if len(branches) < _MANY:
                 folded += branches
                 continue
+            # Many modules of one class become one, with what is inside the slowest of them.
             slowest = max(branches, key=lambda item: _time(item[1]))
             joined = _Branch(inside=defaultdict(_Branch, [slowest]))
             for name, branch in branches:
@@ -152,23 +149,23 @@ class _Branch:
 
 
 def _by_module(class_of: Callable[[str], str], prepared: Prepared) -> WorkOwners:
-    """Return modules as a tree; those of one class in one module are one.
+    """Return the work per module as a tree: each before those inside it, the most time first.
 
-    The most time first, each module before those inside it.
+    Modules of one `class_of` their names in one other module are one.
     """
     work_of_row = Launched.of(prepared, prepared.chosen.row)
     paths, _ = modules_around(prepared.trace, *work_of_row.causes)
     *work, rest = _sums(prepared, paths.node, len(paths.parent))
-    above = paths.parent.tolist()
-    for node in range(len(above) - 1, -1, -1):  # with that of all nodes inside it
-        if above[node] >= 0:
-            work[above[node]] += work[node]
+    parent_of = paths.parent.tolist()
+    for node in range(len(parent_of) - 1, -1, -1):  # add the work of the nodes inside
+        if parent_of[node] >= 0:
+            work[parent_of[node]] += work[node]
     labels = list(map(module_name, names(prepared.trace.marks["name"])))
     root, branches = _Branch(), list[_Branch]()
-    for parent, code, own in zip(above, paths.name.tolist(), work, strict=True):
+    for parent, code, node_work in zip(parent_of, paths.name.tolist(), work, strict=True):
         outer = branches[parent] if parent >= 0 else root
         branches.append(outer.inside[class_of(labels[code])])
-        branches[-1].add(labels[code], own)
+        branches[-1].add(labels[code], node_work)
     owners = []
     stack = [(0, *item) for item in root.folded()]
     while stack:
@@ -192,4 +189,7 @@ BY: Final[dict[str, Callable[[Prepared], WorkOwners]]] = {
     "source": partial(_by_name, user_functions),
     "range": _by_range,
 }
-"""What can own work. A layer is all modules of one class in one other."""
+"""By kind of owner, the function that returns the owners of the work in the chosen windows.
+
+A layer is all modules of one class in one other module.
+"""

@@ -36,7 +36,10 @@ _END: Final = re.compile(r"(?:cuda|cu|hip)StreamEndCapture")
 
 @dataclass(frozen=True, slots=True)
 class _Kernels:
-    """Kernels of one graph in order: rows of activities, names as codes of both runs, sizes."""
+    """Kernels of one graph in order: rows of activities, names as codes of both runs, sizes.
+
+    `rank` is that of their process, None where they are of several.
+    """
 
     row: IntArray
     name: IntArray
@@ -45,17 +48,15 @@ class _Kernels:
 
     @property
     def sorted(self) -> IntArray:
-        """The places by name, those of one name in order."""
+        """Return the order of the kernels by name; kernels of one name stay in order."""
         return np.argsort(self.name, kind="stable")
 
 
-def has_replays(trace: Trace) -> bool:
-    """Return whether a call of the trace replays a graph."""
-    return bool(graph_launches(trace).any())
-
-
 def replays(timed: LinkedTrace, capture: LinkedTrace) -> Replays | None:
-    """Return which kernels of graph replays are which captured launches, None without either."""
+    """Pair each kernel of a graph replay with its captured launch; None without either.
+
+    `timed` is the recording with the replays, `capture` the one of the capture.
+    """
     activities, call = timed.trace.activities, timed.links.call_of_activity
     ours, theirs = same_kernels(
         *(names(linked.trace.activities["name"]) for linked in (timed, capture))
@@ -65,7 +66,7 @@ def replays(timed: LinkedTrace, capture: LinkedTrace) -> Replays | None:
     is_kernel = is_one_of(activities["kind"], "kernel")
     rows = np.flatnonzero(is_kernel & (taken(is_replay, call, 0) > 0))
     rows = rows[np.argsort(numbers(activities["start_ns"])[rows], kind="stable")]
-    replayed = [_kernels(timed, rows[mine], ours) for _, mine in groups(call[rows])]
+    replayed = [_kernels(timed, rows[of_call], ours) for _, of_call in groups(call[rows])]
     graphs = [graph for graph in _graphs(capture, theirs) if len(graph.row)]
     if not replayed or not graphs:
         return None
@@ -80,19 +81,19 @@ def replays(timed: LinkedTrace, capture: LinkedTrace) -> Replays | None:
         paired += 1
         # Kernels of one name have an order only where all of them run on one stream.
         is_ordered = np.zeros(len(stream), dtype=np.bool_)
-        for _, same in groups(replay.name):
-            is_ordered[same] = len(np.unique(stream[same])) == 1
-        own = replay.sorted
-        captured[replay.row[own]] = np.where(is_ordered[own], graph.row[graph.sorted], -1)
+        for _, of_name in groups(replay.name):
+            is_ordered[of_name] = len(np.unique(stream[of_name])) == 1
+        by_name = replay.sorted
+        captured[replay.row[by_name]] = np.where(is_ordered[by_name], graph.row[graph.sorted], -1)
     host = _with_captured_host(timed, capture, captured)
     return Replays(host, captured, tuple(_notes(captured, paired, refused, capture.trace)))
 
 
 def created_nodes(linked: LinkedTrace) -> Replays | None:
-    """Return the trace with each creation of a graph node as the call that launched its work.
+    """Link the work of graph nodes to the creation of each node, as if that were its launch call.
 
     So the operators and annotations around the creation say whose the work is. None where no work
-    is of a node whose creation was recorded. No captured launches are known, only the notes.
+    is of a node whose creation was recorded. There are no captured launches here, only notes.
     """
     trace, marks, activities = linked.trace, linked.trace.marks, linked.trace.activities
     creations = np.flatnonzero(is_one_of(marks["kind"], "graph_node"))
@@ -124,9 +125,10 @@ def created_nodes(linked: LinkedTrace) -> Replays | None:
 
 
 def _graphs(capture: LinkedTrace, name_of: IntArray) -> Iterator[_Kernels]:
-    """Yield the launches of each graph, in order of the host.
+    """Yield the captured kernel launches of each graph, in the order of the host.
 
-    Where no call of a process begins a graph, all of its launches are of one.
+    `name_of` is the code for both runs of each name. Where no call of a process begins a capture,
+    all launches of the process are taken for one graph.
     """
     calls, activities = capture.trace.calls, capture.trace.activities
     call = capture.links.call_of_activity
@@ -149,6 +151,7 @@ def _graphs(capture: LinkedTrace, name_of: IntArray) -> Iterator[_Kernels]:
 
 
 def _kernels(linked: LinkedTrace, rows: IntArray, name_of: IntArray) -> _Kernels:
+    """Return the kernels in some rows of activities; `name_of` is as in `_graphs`."""
     activities = linked.trace.activities
     sizes = activities.select(["grid", "block"]).take(rows)
     ranks = {
@@ -159,16 +162,16 @@ def _kernels(linked: LinkedTrace, rows: IntArray, name_of: IntArray) -> _Kernels
 
 
 def _fitting(replay: _Kernels, stream: IntArray, graphs: Sequence[_Kernels]) -> _Kernels | Fact:
-    """Return the graph that a replay is of, or else why there is none."""
+    """Return the captured graph that a replay runs, or else the reason why none can be told."""
     sized = [graph for graph in graphs if len(graph.row) == len(replay.row)]
     if not sized:
         counts = tuple(f"{len(graph.row):,}" for graph in graphs[:3])
         return fact("not-paired.kernels", count=len(replay.row), captured=counts)
-    own = replay.name[replay.sorted]
-    alike = [graph for graph in sized if np.array_equal(graph.name[graph.sorted], own)]
+    replay_names = replay.name[replay.sorted]
+    alike = [graph for graph in sized if np.array_equal(graph.name[graph.sorted], replay_names)]
     if not alike:
-        place = int(np.flatnonzero(sized[0].name != replay.name)[0])
-        return fact("not-paired.name", number=place + 1)
+        first_other = int(np.flatnonzero(sized[0].name != replay.name)[0])
+        return fact("not-paired.name", number=first_other + 1)
     if len(np.unique(stream)) == 1:
         alike = [graph for graph in alike if np.array_equal(graph.name, replay.name)]
     if len(alike) > 1:  # as those of several batch sizes
@@ -183,7 +186,7 @@ def _fitting(replay: _Kernels, stream: IntArray, graphs: Sequence[_Kernels]) -> 
 def _notes(
     captured: IntArray, count: int, refused: Mapping[Fact, int], capture: Trace
 ) -> Iterator[Note]:
-    """Yield notes on the kernels that are paired, and on those that are not, by reason."""
+    """Yield a note on the paired kernels of `count` replays, and one per reason on the others."""
     paired = int(np.count_nonzero(captured >= 0))
     if paired:
         process = numbers(capture.activities["process"])[captured[captured >= 0]]
@@ -197,10 +200,11 @@ def _notes(
 def _with_captured_host(
     timed: LinkedTrace, capture: LinkedTrace, captured: IntArray
 ) -> LinkedTrace:
-    """Return `timed` with the calls, ops and marks of the capture, as those of further processes.
+    """Return `timed` with the calls, ops and marks of the capture added, as further processes.
 
-    `captured` is, per activity of `timed`, the captured launch that it replays, -1 for none: it is
-    linked to the call and op of that launch. Times of the capture are not those of the replays.
+    `captured` is, per activity of `timed`, the captured launch that it replays (-1: none); the
+    activity is linked to the call and op of that launch. Times of the capture are not comparable
+    with those of the replays.
     """
     tables = {}
     for name in ("calls", "ops", "marks"):
@@ -209,12 +213,12 @@ def _with_captured_host(
         both = pa.concat_tables([timed.trace.table(name), with_numbers(theirs, "process", process)])
         tables[name] = both.unify_dictionaries().combine_chunks()
     calls, ops = timed.trace.calls.num_rows, timed.trace.ops.num_rows
-    own, other = timed.links, capture.links
-    call, op = (taken(links, captured) for links in (other.call_of_activity, other.op_of_activity))
+    old, new = timed.links, capture.links
+    call, op = (taken(links, captured) for links in (new.call_of_activity, new.op_of_activity))
     links = Links(
-        np.where(call >= 0, call + calls, own.call_of_activity),
-        np.append(own.op_of_call, np.where(other.op_of_call < 0, -1, other.op_of_call + ops)),
-        np.where(op >= 0, op + ops, own.op_of_activity),
+        np.where(call >= 0, call + calls, old.call_of_activity),
+        np.append(old.op_of_call, np.where(new.op_of_call < 0, -1, new.op_of_call + ops)),
+        np.where(op >= 0, op + ops, old.op_of_activity),
     )
     trace = replace(timed.trace, tables={**timed.trace.tables, **tables})
     return replace(timed, trace=trace, links=links)

@@ -32,6 +32,7 @@ from traceflops.table.columns import (
     matching,
     names,
     numbers,
+    thread_columns,
 )
 from traceflops.table.grouping import (
     distinct,
@@ -40,6 +41,7 @@ from traceflops.table.grouping import (
     group_sums,
     groups,
     joint_codes,
+    shared_codes,
 )
 from traceflops.table.nesting import innermost, innermost_pieces, taken
 from traceflops.timeline.intervals import Intervals, latest_end_before
@@ -48,7 +50,7 @@ from traceflops.windows.records import chosen_time
 from traceflops.windows.steps import is_step_label
 
 _MOST_CALLS: Final = 50
-"""At most so many are named; the rest is one more."""
+"""Calls that are named at most; the rest becomes one more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +69,7 @@ class Synchronisation:
 
 
 def synchronisations(prepared: Prepared) -> tuple[Synchronisation, ...]:
-    """Return the calls that waited for a device, those that took the most time first."""
+    """Return the calls that waited for a device, by name and site, the most time first."""
     if not prepared.launch_records.is_judged or not prepared.accounts:
         return ()
     events, event, blocked_ns = calls_inside(prepared, waiting_calls(prepared.trace.calls))
@@ -81,8 +83,8 @@ def synchronisations(prepared: Prepared) -> tuple[Synchronisation, ...]:
     owner = taken(owners(events), event)
     site = np.where(owner == event, -1, owner)
     sums: defaultdict[tuple[str, str], IntArray] = defaultdict(lambda: np.zeros(3, np.int64))
-    for row, (call_event, around) in enumerate(zip(event.tolist(), site.tolist(), strict=True)):
-        name = events.text(call_event), events.text(around)
+    for row, (call_event, site_event) in enumerate(zip(event.tolist(), site.tolist(), strict=True)):
+        name = events.text(call_event), events.text(site_event)
         sums[name] += 1, blocked_ns[row], idle_ns[row]
     waits = [Synchronisation(*name, *times.tolist()) for name, times in sums.items()]
     waits.sort(key=attrgetter("blocked_ns"), reverse=True)
@@ -94,12 +96,12 @@ def synchronisations(prepared: Prepared) -> tuple[Synchronisation, ...]:
 def gaps_due_to(
     prepared: Prepared, gaps: GapParts, began_in: IntArray, waited_ns: IntArray
 ) -> IntArray:
-    """Return, per gap, the wait that it is due to, else -1.
+    """Return, per gap, the index of the wait that caused it, or -1.
 
     `began_in` is, per gap, the wait during which it began, or -1: the queue was empty when that
-    returned. The gaps after it, up to the next wait, are due to it, too, until they add up to the
-    time that the host waited (`waited_ns`, per wait): without the wait, it would have been ahead by
-    as much.
+    wait returned. The following gaps, up to the next wait, are charged to it, too, until they add
+    up to the time that the host waited (`waited_ns`, per wait): without the wait the host would
+    have been ahead by as much.
     """
     device, due = numbers(prepared.trace.activities["device"])[gaps.activity], began_in.copy()
     for _, rows in groups(device):
@@ -114,9 +116,9 @@ def gaps_due_to(
 
 
 def calls_inside(prepared: Prepared, wanted: BoolArray) -> tuple[HostEvents, IntArray, IntArray]:
-    """Return wanted calls in the chosen windows, as events, and the ns of each there.
+    """Return host events, the events of `wanted` calls in the chosen windows, and their ns there.
 
-    Calls that another call makes are left out.
+    `wanted` is per call. Calls that another call makes are left out.
     """
     span = host_span(prepared.trace.calls)
     inside_ns = host_time(host_windows(prepared), *span)
@@ -135,12 +137,12 @@ _MEMORIES: Final = ("pageable", "pinned", None)
 
 @dataclass(frozen=True, slots=True)
 class MemoryOperation:
-    """Copies of one direction, fills, or calls of one name, in the chosen windows.
+    """Copies of one direction, fills, or memory calls of one name, in the chosen windows.
 
-    `kind` is memcpy, memset or call; `name` the direction, "" where there is none, or the call.
-    `memory` is the kind of the host's, `pageable` or `pinned`. `sum_ns` is the time inside the
-    windows, overlaps twice; `bytes`, `largest_bytes` and `bytes_per_ns` are of those that begin
-    there and tell their size. What is not known is None.
+    `kind` is memcpy, memset or call; `name` the direction ("" without one) or the call. `memory` is
+    the kind of host memory, `pageable` or `pinned`. `sum_ns` is the time inside the windows, where
+    overlaps count twice; `bytes`, `largest_bytes` and `bytes_per_ns` are of the copies that begin
+    there and state their size. Unknown values are None.
     """
 
     kind: str
@@ -154,7 +156,7 @@ class MemoryOperation:
 
 
 def memory_operations(prepared: Prepared) -> tuple[MemoryOperation, ...]:
-    """Return copies and fills by kind, then calls that allocate or free; the longest first."""
+    """Return copies and fills by kind and direction, then memory calls; most time first in each."""
     calls = []
     if prepared.accounts:
         allocates = has_fact(prepared.trace.calls["name"], "allocates")
@@ -173,19 +175,19 @@ def memory_operations(prepared: Prepared) -> tuple[MemoryOperation, ...]:
     memory_of = [_MEMORIES.index(m[0].lower()) if m else -1 for m in matches]
     memory = np.array([*memory_of, -1])[codes(activities["name"])[row]]
     group, first = group_rows((kind, direction, memory))
-    size, lasting = numbers(activities["bytes"], ABSENT)[row], numbers(activities["dur_ns"])[row]
+    size, duration = numbers(activities["bytes"], ABSENT)[row], numbers(activities["dur_ns"])[row]
     sized = starts * (size >= 0)
     inside_ns = chosen.inside_ns[moves]
-    figures = (starts, inside_ns, sized, size * sized, lasting * sized)
+    figures = (starts, inside_ns, sized, size * sized, duration * sized)
     totals = (exact_sums(group, column, len(first)) for column in figures)
     largest = np.full(len(first), ABSENT)
     np.maximum.at(largest, group, np.where(sized > 0, size, ABSENT))
     kinds, directions = names(activities["kind"]), [*names(activities["direction"]), ""]
     rows = zip(first.tolist(), largest.tolist(), zip(*totals, strict=True), strict=True)
-    for index, most, (count, ns, known, moved, took_ns) in rows:
+    for index, largest_bytes, (count, ns, sized_count, moved, took_ns) in rows:
         name = kinds[kind[index]], directions[direction[index]], _MEMORIES[memory[index]]
         rate = moved / took_ns if took_ns else None
-        sizes = (moved, most, rate) if known else ()
+        sizes = (moved, largest_bytes, rate) if sized_count else ()
         on_device.append(MemoryOperation(*name, count, ns, *sizes))
     longest = attrgetter("sum_ns")
     return (
@@ -195,18 +197,18 @@ def memory_operations(prepared: Prepared) -> tuple[MemoryOperation, ...]:
 
 
 _MOST_OPERATORS: Final = 100
-"""At most so many are named; the rest is one more."""
+"""Operators that are named at most; the rest becomes one more."""
 _AT_ONCE: Final = 1 << 15
-"""So many are looked at together, which takes less memory than all."""
+"""Operators that are analysed at a time, which takes less memory than all at once."""
 
 
 @dataclass(frozen=True, slots=True)
 class HostOperator:
     """Operators of one name on the launching threads in the chosen windows; times in ns.
 
-    `count` are those that reach into the windows. `self_ns` is the time in which one is the
-    innermost operator of its thread, `total_ns` that in which one runs; None for the rest, whose
-    operators may lie in each other.
+    `count` is the number that reach into the windows. `self_ns` is the time in which one of them is
+    the innermost operator of its thread, `total_ns` the time in which one of them runs; None for
+    the row of the rest, whose operators may lie in each other.
     """
 
     name: str
@@ -216,47 +218,47 @@ class HostOperator:
 
 
 def host_operators(prepared: Prepared) -> tuple[HostOperator, ...]:
-    """Return the operators of the launching threads, those with most time of their own first.
+    """Return the operators of the launching threads by name, the most self time first.
 
-    Marks of steps that old profilers wrote as operators are left out.
+    Step markers, which old profilers wrote as operators, are left out.
     """
     ops, calls, windows = prepared.trace.ops, prepared.trace.calls, host_windows(prepared)
-    owner, tid = (
-        np.concatenate([numbers(table[column], ABSENT) for table in (ops, calls)])
-        for column in ("process", "thread")
-    )
-    thread, calling = np.split(joint_codes(owner, tid), [ops.num_rows])
+    thread, calling = shared_codes(thread_columns(ops), thread_columns(calls))
     call = prepared.linked.links.call_of_activity[prepared.chosen.row]
     launches = np.isin(thread, calling[call[call >= 0]])
     span, is_step = host_span(ops), matching(ops["name"], lambda text: is_step_label(text, None))
     row = np.flatnonzero(launches & ~is_step & (host_time(windows, *span) > 0))
     labels, name = names(ops["name"]), codes(ops["name"])
     count = group_sums(name[row], np.ones_like(row), len(labels))
-    own, total = np.zeros_like(count), np.zeros_like(count)
+    self_ns, total_ns = np.zeros_like(count), np.zeros_like(count)
     for index in _stretches(thread[row], *(times[row] for times in span[1:])):
         rows = row[index]
         process, start, end = (column[rows] for column in span)
         piece, *times = innermost_pieces(np.zeros_like(rows), start, end)
-        own += group_sums(name[rows[piece]], host_time(windows, process[piece], *times), len(own))
-        begun = np.maximum(start, latest_end_before(name[rows], start, end))
-        first_ns = host_time(windows, process, begun, np.maximum(begun, end))
-        total += group_sums(name[rows], first_ns, len(total))
-    sums = zip(labels, count.tolist(), own.tolist(), total.tolist(), strict=True)
+        inner_ns = host_time(windows, process[piece], *times)
+        self_ns += group_sums(name[rows[piece]], inner_ns, len(self_ns))
+        first_begin = np.maximum(start, latest_end_before(name[rows], start, end))
+        first_ns = host_time(windows, process, first_begin, np.maximum(first_begin, end))
+        total_ns += group_sums(name[rows], first_ns, len(total_ns))
+    sums = zip(labels, count.tolist(), self_ns.tolist(), total_ns.tolist(), strict=True)
     return most_important([HostOperator(*figures) for figures in sums if figures[1]])
 
 
 def _stretches(thread: IntArray, start: IntArray, end: IntArray) -> Iterator[IntArray]:
-    """Yield the places of a thread's intervals, in parts between which none of them runs."""
-    for _, own in groups(thread):
-        own = own[np.argsort(start[own], kind="stable")]
-        ended = start[own][1:] >= np.maximum.accumulate(end[own])[:-1]
-        cuts = np.flatnonzero(ended) + 1
-        wanted = np.searchsorted(cuts, np.arange(_AT_ONCE, len(own), _AT_ONCE))
-        yield from np.split(own, cuts[np.unique(wanted[wanted < len(cuts)])])
+    """Yield the intervals of each thread as index arrays, cut where none of the thread runs.
+
+    All arrays are per interval. A piece has about _AT_ONCE intervals, more where none can be cut.
+    """
+    for _, in_thread in groups(thread):
+        in_thread = in_thread[np.argsort(start[in_thread], kind="stable")]
+        is_free = start[in_thread][1:] >= np.maximum.accumulate(end[in_thread])[:-1]
+        cuts = np.flatnonzero(is_free) + 1
+        chosen = np.searchsorted(cuts, np.arange(_AT_ONCE, len(in_thread), _AT_ONCE))
+        yield from np.split(in_thread, cuts[np.unique(chosen[chosen < len(cuts)])])
 
 
 def most_important(operators: Sequence[HostOperator]) -> tuple[HostOperator, ...]:
-    """Return those with most time of their own, and the others as one, the last."""
+    """Return the operators with most self time, and the rest added up as the last one."""
     ordered = sorted(operators, key=lambda op: (op.name == REST, -op.self_ns))
     rest = ordered[_MOST_OPERATORS:]
     count, self_ns = sum(op.count for op in rest), sum(op.self_ns for op in rest)
@@ -265,15 +267,16 @@ def most_important(operators: Sequence[HostOperator]) -> tuple[HostOperator, ...
 
 
 _FEW: Final = 10
-"""What is recorded outside the GPU's work is told from one part in so many of it on."""
+"""Time outside the GPU's work is reported from a tenth of the time of that work on."""
 
 
 @dataclass(frozen=True, slots=True)
 class OutsideGpuWork:
-    """What is recorded before the first GPU operation, after the last, and in no used step; in ns.
+    """Recorded time before the first GPU operation, after the last, and in no used step; in ns.
 
-    `call` is the call in which the launching threads spend most of what is before and after,
-    `call_ns` how long; `once_ns` is start-up, of `unused_ns`, which is of one GPU.
+    `call` is the call in which the launching threads spend most of the time before and after,
+    `call_ns` that time. `unused_ns` is time of one GPU in no used step, `once_ns` the part of it
+    in which the program starts up.
     """
 
     before_ns: int
@@ -286,10 +289,10 @@ class OutsideGpuWork:
 
 
 def outside_gpu_work(prepared: Prepared) -> OutsideGpuWork | None:
-    """Return what a process records before its first GPU work, after its last, in no used step.
+    """Return the time that a process records outside its GPU work and outside used steps.
 
-    Of several processes it is the one with most of that: their clocks may differ. None if it is a
-    small part of what is recorded, or where the clock of a GPU is not that of its process.
+    Only the process with most such time is reported, since clocks of processes may differ. None if
+    it is a small part of the recording, or where the clock of a GPU is not that of its process.
     """
     trace, calls, work = prepared.trace, prepared.trace.calls, prepared.trace.activities
     if not prepared.accounts or prepared.linked.clock_offsets.any():
@@ -304,17 +307,17 @@ def outside_gpu_work(prepared: Prepared) -> OutsideGpuWork | None:
     np.maximum.at(lasts, owner, start_ns + dur_ns)
     begins, ends = firsts.copy(), lasts.copy()
     for table in (calls, trace.ops, trace.marks):
-        of, start = numbers(table["process"]), numbers(table["start_ns"])
-        np.minimum.at(begins, of, start)
-        np.maximum.at(ends, of, start + numbers(table["dur_ns"], 0))
-    works = distinct(owner)
+        processes, start = numbers(table["process"]), numbers(table["start_ns"])
+        np.minimum.at(begins, processes, start)
+        np.maximum.at(ends, processes, start + numbers(table["dur_ns"], 0))
+    with_work = distinct(owner)
     unused = _in_no_step(prepared)
-    rests_ns = firsts[works] - begins[works] + ends[works] - lasts[works]
-    rests_ns += np.array([unused.get(number, (0, 0))[0] for number in works.tolist()])
-    process = int(works[rests_ns.argmax()])
+    outside_ns = firsts[with_work] - begins[with_work] + ends[with_work] - lasts[with_work]
+    outside_ns += np.array([unused.get(number, (0, 0))[0] for number in with_work.tolist()])
+    process = int(with_work[outside_ns.argmax()])
     first, last = int(firsts[process]), int(lasts[process])
     begin, end = int(begins[process]), int(ends[process])
-    if int(rests_ns.max()) * _FEW < last - first:
+    if int(outside_ns.max()) * _FEW < last - first:
         return None
     # What the launching threads called meanwhile.
     owner, start, stop = host_span(calls)
@@ -325,26 +328,26 @@ def outside_gpu_work(prepared: Prepared) -> OutsideGpuWork | None:
     labels = names(calls["name"])
     inside_ns = edges.length_within(start[row], stop[row])
     sums = group_sums(codes(calls["name"])[row], inside_ns, len(labels))
-    most = int(sums.argmax()) if len(sums) else -1
-    named = (labels[most], int(sums[most])) if most >= 0 else ("", 0)
+    longest = int(sums.argmax()) if len(sums) else -1
+    name_and_ns = (labels[longest], int(sums[longest])) if longest >= 0 else ("", 0)
     unused_ns, once_ns = unused.get(process, (0, 0))
-    return OutsideGpuWork(first - begin, end - last, end - begin, *named, unused_ns, once_ns)
+    return OutsideGpuWork(first - begin, end - last, end - begin, *name_and_ns, unused_ns, once_ns)
 
 
 def _in_no_step(prepared: Prepared) -> dict[int, tuple[int, int]]:
-    """Return what of its GPU's time is in no used step, and start-up of it, in ns, by process.
+    """Return, by process, the ns of its GPU in no used step, and the start-up among them.
 
-    Of several GPUs it is the one with most. Without steps there is none, nor where it is mostly as
-    many usual steps as are left out: their number tells.
+    Of several GPUs the one with most such time counts. Without steps there is none. Nor is there
+    any where it is mostly the steps that are left out: the report gives their number anyway.
     """
     process = numbers(prepared.trace.devices["process"]).tolist()
-    most: dict[int, tuple[int, int]] = {}
+    by_process: dict[int, tuple[int, int]] = {}
     for device, account in prepared.accounts.items() if prepared.plan.choice.used else ():
         windows = prepared.windows[device]
-        rest = Intervals.one(*account.rows.span).subtract(chosen_time(windows))
+        outside = Intervals.one(*account.rows.span).subtract(chosen_time(windows))
         used = [window.dur_ns for window in windows if window.used]
         others = sum(window.role == "step" and not window.used for window in windows)
-        if used and 2 * others * np.median(used) < rest.length_ns:
-            own = rest.length_ns, rest.intersect(account.start_up).length_ns
-            most[process[device]] = max(own, most.get(process[device], own))
-    return most
+        if used and 2 * others * np.median(used) < outside.length_ns:
+            times = outside.length_ns, outside.intersect(account.start_up).length_ns
+            by_process[process[device]] = max(times, by_process.get(process[device], times))
+    return by_process

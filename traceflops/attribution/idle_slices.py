@@ -1,10 +1,10 @@
-"""Idle time cut into slices, each with what the host did meanwhile. See `idle_slices`.
+"""Idle time cut into slices, each with the host event that the device waited for.
 
-A gap ends with an activity that the call L of thread T launched. Up to L the host is what the
-device waits for: each slice has the innermost event of T. Where T shows nothing, or runs a backward
-pass that other threads do, it has that of whichever thread last began an operator or a call. From L
-on it is the launch: inside the call, then after it. On a CPU an operator ends a gap, and T is its
-thread: nothing launches it.
+A gap ends with an activity that the call L of thread T launched. Until L begins, the device waits
+for the host: each slice gets the innermost event of T then. Where T shows nothing, or runs a
+backward pass that other threads do, it gets the event of whichever thread of the process last began
+an operator or a call. From L on the device waits for the launch: inside the call, then after it. On
+a CPU a gap ends with an operator, T is its thread, and there is no launch.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ _DECADES_NS: Final = 10 ** np.arange(19)
 class GapParts(Columns):
     """The parts of gaps that lie in chosen windows, a row each; times in ns.
 
-    `gap_start_ns` and `gap_end_ns` are those of the whole gap, `activity` the one that ends it and
-    `call` its launch: rows of their tables, -1 where no launch is known. `op` is that of a CPU, -1
-    for none: it starts as soon as its thread comes to it. What starts within `cap_ns` of its launch
-    started at once.
+    `gap_start_ns` and `gap_end_ns` are the edges of the whole gap. `activity` ends it and `call`
+    launched that activity (-1: unknown): rows of their tables. On a CPU `op` ends the gap (else
+    -1), which starts as soon as its thread comes to it. Activities that start within `cap_ns` of
+    their launch count as started at once.
     """
 
     start_ns: IntArray
@@ -52,12 +52,12 @@ class GapParts(Columns):
 
     @property
     def launched_ns(self) -> IntArray:
-        """Return since when, in each gap, the activity that ends it was launched."""
+        """Return, per part, when the activity that ends its gap was launched, or its gap began."""
         return np.maximum(self.call_start_ns, self.gap_start_ns)
 
 
 def chosen_gaps(prepared: Prepared) -> GapParts:
-    """Return the parts of gaps in the chosen windows of all devices, at least one."""
+    """Return the parts of gaps in the chosen windows of all devices; there must be a device."""
     return GapParts.joined(
         gap_parts(account, chosen_time(prepared.windows[device]))
         for device, account in prepared.accounts.items()
@@ -65,10 +65,10 @@ def chosen_gaps(prepared: Prepared) -> GapParts:
 
 
 def gap_parts(account: DeviceAccount, within: Intervals, cap_ns: int | None = None) -> GapParts:
-    """Return the parts of a device's gaps in some windows; `cap_ns` if it is known already.
+    """Return the parts of a device's gaps that lie `within` some time, without start-up.
 
-    Start-up is no part of them. Where replays without a record may have run, no launch tells what
-    the device waited for.
+    `cap_ns` is calculated if it is not given. Where graph replays without a record may have run,
+    the launch is unknown: it does not tell what the device waited for.
     """
     idle, work, within = account.idle, account.work, within.subtract(account.start_up)
     unseen = within.intersect(idle.unseen)
@@ -95,7 +95,7 @@ def gap_parts(account: DeviceAccount, within: Intervals, cap_ns: int | None = No
 
 @dataclass(frozen=True, slots=True)
 class GapLengths:
-    """The gaps of one decade of lengths, from `from_ns` to below `to_ns`, and their time."""
+    """Number and total time of the gaps with lengths from `from_ns` to below `to_ns`."""
 
     from_ns: int
     to_ns: int
@@ -104,7 +104,7 @@ class GapLengths:
 
 
 def gap_lengths(length_ns: IntArray) -> tuple[GapLengths, ...]:
-    """Return lengths by decade: all decades from the shortest to the longest."""
+    """Count lengths in ns by decade, for all decades from the shortest to the longest."""
     if not len(length_ns):
         return ()
     decade = np.searchsorted(_DECADES_NS[1:-1], length_ns, side="right")
@@ -118,10 +118,10 @@ def gap_lengths(length_ns: IntArray) -> tuple[GapLengths, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Slices(Columns):
-    """Disjoint slices of gap parts, which they fill exactly; times in ns.
+    """Disjoint slices that fill gap parts exactly, a row per slice; times in ns.
 
-    `part` is a row of GapParts, `role` HOST to NO_LAUNCH. `event` is the event that tells of the
-    slice, `own` that of the launching thread, `label` the label around it there: rows of
+    `part` is a row of GapParts, `role` HOST to NO_LAUNCH. `event` is the host event that explains
+    the slice, `own` the event of the launching thread then, `label` the label around that: rows of
     HostEvents or -1.
     """
 
@@ -140,18 +140,18 @@ class Slices(Columns):
 
 
 def idle_slices(parts: GapParts, events: HostEvents) -> Slices:
-    """Return the slices of gap parts."""
-    known, is_op = parts.call >= 0, parts.op >= 0
+    """Cut gap parts into slices by what the host did, and by the launch call. See Slices."""
+    has_call, is_op = parts.call >= 0, parts.op >= 0
     launched = np.where(is_op, parts.end_ns, parts.launched_ns)
     launched = np.clip(launched, parts.start_ns, parts.end_ns)
     returned = np.clip(parts.call_end_ns, launched, parts.end_ns)
-    waits = np.flatnonzero((known | is_op) & (launched > parts.start_ns))
+    waits = np.flatnonzero((has_call | is_op) & (launched > parts.start_ns))
     pieces = list(_host_slices(parts, waits, launched, events))
-    call = events.of_call(parts.call)
+    call, no_event = events.of_call(parts.call), np.full_like(parts.call, -1)
     for role, is_of_role, start, end, event in (
-        (IN_CALL, known, launched, returned, call),
-        (AFTER_CALL, known, returned, parts.end_ns, call),
-        (NO_LAUNCH, ~(known | is_op), parts.start_ns, parts.end_ns, np.full_like(parts.call, -1)),
+        (IN_CALL, has_call, launched, returned, call),
+        (AFTER_CALL, has_call, returned, parts.end_ns, call),
+        (NO_LAUNCH, ~(has_call | is_op), parts.start_ns, parts.end_ns, no_event),
     ):
         part = np.flatnonzero(is_of_role & (end > start))
         roles, none = np.full((2, len(part)), [[role], [-1]])
@@ -160,86 +160,93 @@ def idle_slices(parts: GapParts, events: HostEvents) -> Slices:
 
 
 def starters(parts: GapParts, events: HostEvents) -> tuple[IntArray, IntArray]:
-    """Return process and thread, as events have it, that began the work at the end of each part.
+    """Return, per gap part, process and thread that launched the work at its end.
 
-    -1 where neither a call nor an operator of a CPU is known.
+    Numbers are those of `events`; -1 where neither a call nor an operator of a CPU is known.
     """
-    is_op = parts.op >= 0
-    return (
-        np.where(
-            is_op, taken(events.process_of_op, parts.op), taken(events.process_of_call, parts.call)
-        ),
-        np.where(
-            is_op, taken(events.thread_of_op, parts.op), taken(events.thread_of_call, parts.call)
-        ),
+    is_op, by_op = parts.op >= 0, (events.process_of_op, events.thread_of_op)
+    by_call = events.process_of_call, events.thread_of_call
+    process, thread = (
+        np.where(is_op, taken(of_op, parts.op), taken(of_call, parts.call))
+        for of_op, of_call in zip(by_op, by_call, strict=True)
     )
+    return process, thread
 
 
 def _host_slices(
     parts: GapParts, part: IntArray, until: IntArray, events: HostEvents
 ) -> tuple[Slices, Slices]:
-    """Return the slices of some parts up to a time: by their own thread, and by other threads."""
-    processes, threads = starters(parts.only(part), events)
+    """Return the slices of some parts up to a time, by the launching thread and by others.
+
+    `part` are rows of `parts`, `until` are times in ns per row of `parts`.
+    """
+    process_of_part, thread_of_part = starters(parts.only(part), events)
     is_label = events.kind == LABEL
-    spans = parts.start_ns[part], until[part], threads
-    which, start, end = _cut(spans, events, events.thread, events.is_work | is_label)
-    own = innermost_of(events, events.is_work, events.thread, threads[which], start)
-    label = innermost_of(events, is_label, events.thread, threads[which], start)
-    slices = Slices(part[which], np.full_like(which, HOST), start, end, own, own, label)
-    loads = events.is_inside("data_input", own, label)
-    silent = ((own < 0) | events.has_fact("runs_backward", own)) & ~loads
-    # Where the own thread shows nothing: what any thread of the process did.
-    others, process = slices.only(silent), processes[which[silent]]
+    spans = parts.start_ns[part], until[part], thread_of_part
+    span, start, end = _cut(spans, events, events.thread, events.is_work | is_label)
+    own_event = innermost_of(events, events.is_work, events.thread, thread_of_part[span], start)
+    label = innermost_of(events, is_label, events.thread, thread_of_part[span], start)
+    slices = Slices(part[span], np.full_like(span, HOST), start, end, own_event, own_event, label)
+    is_loading = events.is_inside("data_input", own_event, label)
+    silent = ((own_event < 0) | events.has_fact("runs_backward", own_event)) & ~is_loading
+    # Where the launching thread shows nothing: what any thread of the process did.
+    others, process = slices.only(silent), process_of_part[span[silent]]
     works = ((events.kind == CALL) | (events.kind == OP)) & events.is_work
     spans = others.start_ns, others.end_ns, process
-    which, start, end = _cut(spans, events, events.process, works)
-    event = innermost_of(events, works, events.process, process[which], start)
-    others = replace(others.only(which), start_ns=start, end_ns=end, event=event)
+    span, start, end = _cut(spans, events, events.process, works)
+    event = innermost_of(events, works, events.process, process[span], start)
+    others = replace(others.only(span), start_ns=start, end_ns=end, event=event)
     return slices.only(~silent), others
 
 
 def _cut(
-    spans: tuple[IntArray, IntArray, IntArray], events: HostEvents, group: IntArray, some: BoolArray
+    spans: tuple[IntArray, IntArray, IntArray],
+    events: HostEvents,
+    group: IntArray,
+    selected: BoolArray,
 ) -> tuple[IntArray, IntArray, IntArray]:
-    """Return the pieces of spans between the edges of some events of their group.
+    """Cut spans at the edges of the `selected` events of their group.
 
-    `spans` are start, end and group (a thread or a process) per span, `group` is per event. Per
-    piece, in the order of spans and times: the span, start and end.
+    `spans` are start, end and group (a thread or a process) per span; `group` and `selected` are
+    per event. Returns span, start and end of each piece, in the order of spans and times.
     """
     span_start, span_end, span_group = spans
-    rows = np.flatnonzero(some)
+    rows = np.flatnonzero(selected)
     groups, edges = np.tile(group[rows], 2), np.append(events.start_ns[rows], events.end_ns[rows])
     order = in_order(groups, edges)
     groups, edges = groups[order], edges[order]
     first = places_in_groups(groups, edges, span_group, span_start)
     stop = places_in_groups(groups, edges, span_group, span_end)
-    places, which = runs(first - 1, stop)  # the first piece of a span begins with it
-    opens = differ_from_before(which)
-    closes = np.append(opens[1:], True)[: len(which)]
-    start = np.where(opens, span_start[which], taken(edges, places))
-    end = np.where(closes, span_end[which], np.roll(start, -1))
-    lasts = end > start
-    return which[lasts], start[lasts], end[lasts]
+    edge, span = runs(first - 1, stop)  # one piece more than edges: the first begins with the span
+    opens = differ_from_before(span)
+    closes = np.append(opens[1:], True)[: len(span)]
+    start = np.where(opens, span_start[span], taken(edges, edge))
+    end = np.where(closes, span_end[span], np.roll(start, -1))
+    has_length = end > start
+    return span[has_length], start[has_length], end[has_length]
 
 
 def places_in_groups(
     groups: IntArray, times: IntArray, at_group: IntArray, at_ns: IntArray
 ) -> IntArray:
-    """Return, per instant (group and time), how many of the sorted (group, time) pairs are before.
+    """Return, per instant, how many of the sorted pairs (group, time) are at or before it.
 
-    Pairs with the same time count.
+    `groups` and `times` are per pair, `at_group` and `at_ns` per instant.
     """
-    places = np.empty(len(at_ns), dtype=np.int64)
+    count_before = np.empty(len(at_ns), dtype=np.int64)
     for group, rows in by_group(at_group):
         first, stop = np.searchsorted(groups, [group, group + 1])
-        places[rows] = first + np.searchsorted(times[first:stop], at_ns[rows], side="right")
-    return places
+        count_before[rows] = first + np.searchsorted(times[first:stop], at_ns[rows], side="right")
+    return count_before
 
 
 def innermost_of(
-    events: HostEvents, some: BoolArray, group: IntArray, at_group: IntArray, at_ns: IntArray
+    events: HostEvents, selected: BoolArray, group: IntArray, at_group: IntArray, at_ns: IntArray
 ) -> IntArray:
-    """Return, per instant, the innermost of some events of its group, or -1."""
-    rows = np.flatnonzero(some)
+    """Return, per instant (group and time), the innermost selected event of its group, or -1.
+
+    `selected` and `group` (a thread or a process) are per event.
+    """
+    rows = np.flatnonzero(selected)
     start, end = events.start_ns[rows], events.end_ns[rows]
     return taken(rows, innermost(group[rows], start, end, at_group, at_ns))

@@ -39,7 +39,7 @@ COPIES: Final = "copies"
 KERNELS: Final = "kernels"
 MIGRATIONS: Final = "page migrations"
 MOST: Final = 1_000
-"""Operators in a table."""
+"""Operators in a table at most."""
 _MOVES: Final = {"copy": COPIES, "migration": MIGRATIONS, "memset": "fills"}
 """Kinds of memory work that move or set bytes; all others are kernels."""
 _KERNEL_KINDS: Final = {
@@ -76,12 +76,12 @@ _EXTREMES: Final = {"min_ns": np.minimum, "max_ns": np.maximum}
 
 
 def kernel_table(totals: Sequence[pa.Table], device_time_ns: int) -> pa.Table:
-    """Return a row per distinct activity of the windows, the longest first.
+    """Return a row per distinct kernel or copy of the windows, the most time first.
 
-    `totals` are those of one or more recordings. Columns: name, kind, top, sub, rule (texts); count
-    (activities that start in the windows); sum_ns (time inside the windows, overlaps counted
-    twice); mean_ns, min_ns and max_ns (of whole activities that touch the windows); share (sum_ns
-    of all device time in the windows, null without any).
+    `totals` are the `kernel_totals` of one or more recordings. Columns: name, kind, top, sub, rule
+    (texts); count (activities that start in the windows); sum_ns (time inside the windows, overlaps
+    counted twice); mean_ns, min_ns and max_ns (of whole activities that touch the windows); share
+    (of sum_ns in all device time of the windows, null without any).
     """
     joined = pa.concat_tables(totals)
     group_of: dict[tuple[str, ...], int] = {}
@@ -98,8 +98,8 @@ def kernel_table(totals: Sequence[pa.Table], device_time_ns: int) -> pa.Table:
     figures["mean_ns"] = (whole_ns + whole // 2) // np.maximum(whole, 1)
     # Ties by name: the same however the file lists its names.
     keys, sum_ns = list(group_of), figures["sum_ns"].tolist()
-    order = sorted(range(len(keys)), key=lambda place: (-sum_ns[place], keys[place][0]))
-    texts = {name: [keys[place][column] for place in order] for column, name in enumerate(_TEXTS)}
+    order = sorted(range(len(keys)), key=lambda row: (-sum_ns[row], keys[row][0]))
+    texts = {name: [keys[row][column] for row in order] for column, name in enumerate(_TEXTS)}
     shown = ("count", "sum_ns", "mean_ns", "min_ns", "max_ns")
     return _table(texts, {name: figures[name][order] for name in shown}, device_time_ns)
 
@@ -117,9 +117,10 @@ KERNEL_TOTALS: Final = pa.schema(
 def kernel_totals(
     trace: Trace, categorised: Categorised, split: SplitWork, chosen: InWindows
 ) -> pa.Table:
-    """Return a row per distinct kernel name, kind, category and rule: see KERNEL_TOTALS.
+    """Return a row per distinct kernel name, kind, category and rule, as KERNEL_TOTALS.
 
-    `whole_ns` is the time of `whole` activities: of those that begin, or of all where none does.
+    `whole` counts the activities that `whole_ns` is the duration of: those that begin, or all where
+    none begins.
     """
     activities, row = trace.activities, chosen.row
     labels, kinds = names(activities["name"]), names(activities["kind"])
@@ -153,7 +154,7 @@ def kernel_totals(
 
 
 def category_table(kernels: pa.Table, device_time_ns: int) -> pa.Table:
-    """Return a row per (top, sub) of a kernel table: count, sum_ns, share; the longest first."""
+    """Add up a kernel table by category: top, sub, count, sum_ns, share; most time first."""
     sums: dict[tuple[str, str], tuple[int, int]] = {}
     columns = (kernels[name].to_pylist() for name in ("top", "sub", "count", "sum_ns"))
     for top, sub, count, sum_ns in zip(*columns, strict=True):
@@ -168,16 +169,16 @@ def category_table(kernels: pa.Table, device_time_ns: int) -> pa.Table:
 
 
 def memory_times(trace: Trace, categorised: Categorised, chosen: InWindows) -> dict[str, int]:
-    """Return the ns of memory work by kind of work: "fills", "norm kernels".
+    """Return the ns of memory work in the chosen windows by kind: "fills", "norm kernels".
 
-    Copies are by direction, where that is known.
+    Copies are split by direction where it is known.
     """
-    own = np.flatnonzero(is_top(categorised, "memory", chosen.row))
-    rows = chosen.row[own]
+    moving = np.flatnonzero(is_top(categorised, "memory", chosen.row))
+    rows = chosen.row[moving]
     category, direction = categorised.category[rows], codes(trace.activities["direction"])[rows]
     group, first = group_rows((category, direction))
-    sums = group_sums(group, chosen.inside_ns[own], len(first))
-    directions = [*names(trace.activities["direction"]), ""]  # the last is that of no direction, -1
+    sums = group_sums(group, chosen.inside_ns[moving], len(first))
+    directions = [*names(trace.activities["direction"]), ""]  # the last stands for code -1
     times = Counter[str]()
     for row, sum_ns in zip(first.tolist(), sums.tolist(), strict=True):
         sub = categorised.categories[category[row]].sub
@@ -191,12 +192,12 @@ def memory_times(trace: Trace, categorised: Categorised, chosen: InWindows) -> d
 def _table(
     texts: dict[str, list[str]], figures: dict[str, IntArray], device_time_ns: int
 ) -> pa.Table:
-    """Return columns as a table with units and meanings, and with `sum_ns` as a share."""
+    """Return a table of texts and figures with their meanings, and shares of `device_time_ns`."""
     arrays = {name: string_column(values) for name, values in texts.items()}
     arrays |= {name: number_column(values, pa.int64()) for name, values in figures.items()}
-    known = np.full(len(figures["sum_ns"]), device_time_ns > 0)
+    has_time = np.full(len(figures["sum_ns"]), device_time_ns > 0)
     shares = figures["sum_ns"] / max(device_time_ns, 1)
-    arrays["share"] = number_column(shares, pa.float64(), known)
+    arrays["share"] = number_column(shares, pa.float64(), has_time)
     fields = []
     for name, array in arrays.items():
         unit = {"unit": "ns"} if name.endswith("_ns") else {}
@@ -206,6 +207,7 @@ def _table(
 
 
 def _extreme(function: np.ufunc, group: IntArray, values: IntArray, groups: int) -> IntArray:
+    """Return the minimum or maximum (`function`) of the values of each group."""
     extreme = values[first_rows(group, groups)] if len(values) else np.zeros(groups, np.int64)
     function.at(extreme, group, values)
     return extreme
@@ -213,13 +215,13 @@ def _extreme(function: np.ufunc, group: IntArray, values: IntArray, groups: int)
 
 @dataclass(frozen=True, slots=True)
 class Operators:
-    """The operators with the most device time, and the time of which no operator is known.
+    """The operators with the most device time, and the device time without a known operator.
 
-    `table` has per name of operator: name; activities (those that start in the windows) and sum_ns
-    of what it launched itself; share (sum_ns of all device time in the windows, null without any);
-    total_ns (with what the operators below it launched); calls (how often it launched something,
-    itself or below) and host_ns (how long these calls took, null where that was not recorded).
-    `left` counts the names beyond the table and `left_ns` is their sum_ns.
+    `table` has a row per operator name: activities and sum_ns, the number (starting in the windows)
+    and time of the activities that it launched itself; share of sum_ns in all device time of the
+    windows, null without any; total_ns, sum_ns with what the operators below it launched; calls,
+    how often it launched something, itself or below; host_ns, the duration of these calls, null
+    where not recorded. `left` counts the names beyond the table and `left_ns` is their sum_ns.
     """
 
     table: pa.Table
@@ -230,35 +232,36 @@ class Operators:
 
 
 def operators(prepared: Prepared, most: int = MOST) -> Operators:
-    """Return the operators that launched what the chosen windows hold, the most time first."""
+    """Sum the device work of the chosen windows by launching operator, `most` rows at most."""
     chosen, begins = prepared.chosen, prepared.begins
     ops, tree = prepared.trace.ops, prepared.linked.op_tree
     op, labels = ops_that_launched(prepared, chosen.row), names(ops["name"])
-    name, lasting = codes(ops["name"]), numbers(ops["dur_ns"])
-    own = taken(name, op)
-    activities = group_sums(own, begins, len(labels))
-    sum_ns = group_sums(own, chosen.inside_ns, len(labels))
+    name, duration = codes(ops["name"]), numbers(ops["dur_ns"])
+    name_of_activity = taken(name, op)
+    activities = group_sums(name_of_activity, begins, len(labels))
+    sum_ns = group_sums(name_of_activity, chosen.inside_ns, len(labels))
     total_ns, calls, host_ns = np.zeros((3, len(labels)), dtype=np.int64)
 
-    # Ops that launched anything, themselves or below, sorted by name and place in the tree.
+    # Ops that launched anything, themselves or below, sorted by name and index in the tree.
     launched_ns, launched = _sums_before(tree, op, chosen.inside_ns), _sums_before(tree, op, 1)
     is_busy = np.zeros(len(tree.order), dtype=np.bool_)
-    for some in slices(len(is_busy)):
-        is_busy[some] = launched[tree.stop[some]] > launched[some]
+    for part in slices(len(is_busy)):
+        is_busy[part] = launched[tree.stop[part]] > launched[part]
     busy = np.flatnonzero(is_busy).astype(np.int32)
     busy, reached = busy[by_code(name[tree.order[busy]])], -1
-    for some in slices(len(busy)):
-        index = busy[some]
+    for part in slices(len(busy)):
+        index = busy[part]
         row, stop = tree.order[index], tree.stop[index]
         code = name[row]
-        # Below an op of its own name an op's time must not count twice. Names are shifted apart:
-        # what the ops of one name reach is below all places of the next one.
-        apart = np.multiply(code, len(name) + 1, dtype=np.int64)
-        reach = np.maximum.accumulate(np.append(reached, stop + apart))
-        outer, reached = index + apart >= reach[:-1], int(reach[-1])
+        # An op below another of its name must not count twice: only ops that begin after the
+        # last end of their name are outer ones. Names are shifted apart, so that one running
+        # maximum of the ends serves all names.
+        shift = np.multiply(code, len(name) + 1, dtype=np.int64)
+        reach = np.maximum.accumulate(np.append(reached, stop + shift))
+        outer, reached = index + shift >= reach[:-1], int(reach[-1])
         np.add.at(calls, code, 1)
         np.add.at(total_ns, code[outer], (launched_ns[stop] - launched_ns[index])[outer])
-        np.add.at(host_ns, code[outer], lasting[row[outer]])
+        np.add.at(host_ns, code[outer], duration[row[outer]])
 
     used = np.flatnonzero((calls > 0) | (activities > 0)).tolist()
     order = sorted(used, key=lambda code: (-int(sum_ns[code]), -int(total_ns[code]), labels[code]))
@@ -283,8 +286,10 @@ def operators(prepared: Prepared, most: int = MOST) -> Operators:
 
 
 def _sums_before(tree: OpTree, op: IntArray, values: IntArray | int) -> IntArray:
-    """Return, per place, the sum of what the ops before it launched; and at last that of all."""
+    """Return, per index of the tree, the sum of what the ops before it launched; last, of all."""
     sums = np.zeros(len(tree.order) + 1, dtype=np.int64)
-    known = op >= 0
-    np.add.at(sums, tree.place[op[known]] + 1, values if isinstance(values, int) else values[known])
+    linked = op >= 0
+    np.add.at(
+        sums, tree.place[op[linked]] + 1, values if isinstance(values, int) else values[linked]
+    )
     return np.cumsum(sums, out=sums)

@@ -8,7 +8,7 @@ launch is starved where all earlier work of the device had ended when it was cal
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import astuple, dataclass, field, replace
 from operator import add
 from typing import Any, Final, Literal
@@ -21,13 +21,12 @@ from traceflops.table.grouping import differ_from_before, group_rows, group_sums
 from traceflops.table.nesting import taken
 from traceflops.timeline.account import DeviceAccount
 from traceflops.timeline.idle import LONGEST_START_NS
-from traceflops.timeline.intervals import Intervals
 from traceflops.timeline.records import Window
 from traceflops.windows.prepared import Prepared
 from traceflops.windows.records import chosen_time
 
 _USUAL_FLOOR_NS: Final = 6_000
-"""The floor where there are too few starved launches to measure it."""
+"""The floor where fewer than _ENOUGH launches are starved, too few to measure it."""
 _ENOUGH: Final = 8
 _LEAST_CAP_NS: Final = 20_000
 _AHEAD_NS: Final = 1_000_000
@@ -43,7 +42,7 @@ _LEAD_BITS: Final = 11
 Pace = Literal["host-bound", "partly host-bound", "looming", "not host-bound"]
 
 PACES: Final[tuple[Pace, ...]] = ("host-bound", "partly host-bound", "looming", "not host-bound")
-"""How far the host is ahead of the devices: the worst first."""
+"""How far the host is ahead of the devices, from the worst on."""
 _OF_STEP: Final[dict[str, tuple[Phase, ...]]] = {
     "forward": ("forward",),
     "backward": ("backward", "recompute"),
@@ -54,9 +53,9 @@ _OPTIMIZER: Final = PHASES.index("optimizer")
 
 @dataclass(frozen=True, slots=True)
 class Leads(Columns):
-    """The launches of a device in the order of their first activities; times in ns.
+    """The launches of a device in the order of their first activities, a row each; times in ns.
 
-    `call` are rows of calls.
+    `call` is the row of the launch call, `start_ns` the start of the first activity.
     """
 
     call: IntArray
@@ -66,7 +65,7 @@ class Leads(Columns):
 
     @property
     def floor_ns(self) -> int:
-        """How long a launch takes when nothing is before it: their lower quartile."""
+        """The time of a launch with nothing before it: the lower quartile of the starved leads."""
         alone = self.lead_ns[self.is_starved]
         return int(np.quantile(alone, 0.25)) if len(alone) >= _ENOUGH else _USUAL_FLOOR_NS
 
@@ -76,7 +75,7 @@ class Leads(Columns):
         return min(max(3 * self.floor_ns, _LEAST_CAP_NS), LONGEST_START_NS)
 
     def falls(self, window: Window) -> bool:
-        """Return whether the lead of its last quarter is less than half of that of the first."""
+        """Return whether the median lead in a window halves from its first to its last quarter."""
         begin, stop = np.searchsorted(self.start_ns, (window.start_ns, window.end_ns)).tolist()
         quarter = (stop - begin) // 4
         if quarter < _ENOUGH:
@@ -84,19 +83,15 @@ class Leads(Columns):
         first, last = self.lead_ns[begin : begin + quarter], self.lead_ns[stop - quarter : stop]
         return bool(2 * np.median(last) < np.median(first))
 
-    def within(self, chosen: Intervals) -> Leads:
-        """Return the launches whose first activity starts at some instants."""
-        return self.only(chosen.contains(self.start_ns))
-
 
 @dataclass(frozen=True, slots=True)
 class HostBound:
     """Whether the host is too slow for the device. Times in ns; shares 0 to 1.
 
-    `looming`: the device is busy and the host hardly ahead of it, or less and less through most
-    steps; once the device is faster, it will wait. The verdict is None where the idle time is not
-    known, or neither busy nor starved launches allow one. `phases` are the same of the phases of a
-    training step, with the floor of the whole.
+    `looming`: the device is busy, but the host is hardly ahead of it, or its lead shrinks in most
+    steps; a faster device would wait. The verdict is None where the idle time is unknown, or where
+    neither the idle time nor starved launches allow one. `phases` has the same figures for the
+    phases of a training step, with the floor of the whole.
     """
 
     verdict: Pace | None
@@ -114,7 +109,7 @@ class HostBound:
 
     @property
     def bound_in(self) -> tuple[str, ...]:
-        """The phases that are at least as bad as the whole, where others are better."""
+        """The phases with a verdict as bad as the whole or worse; none where all phases are."""
         worst = PACES[: PACES.index(self.verdict) + 1] if self.verdict else ()
         bound = [name for name, phase in self.phases.items() if phase.verdict in worst]
         return tuple(bound) if len(bound) < len(self.phases) else ()
@@ -122,10 +117,10 @@ class HostBound:
 
 @dataclass(frozen=True, slots=True)
 class LaunchSums:
-    """The launches of a device whose work starts in the chosen windows, and what starts there.
+    """Counts of launches and operations of a device that start in the chosen windows; times in ns.
 
-    `call_ns` is the time of the calls, `long_calls` those of more than 20 us. `late_starts` began
-    longer than an ordinary launch after their call, though all earlier work had ended.
+    `call_ns` is the time of the launch calls, `long_calls` those of more than 20 us. `late_starts`
+    began later after their call than an ordinary launch, though all earlier work had ended.
     """
 
     launches: int = 0
@@ -144,9 +139,10 @@ class LaunchSums:
 
 @dataclass(frozen=True, slots=True)
 class LeadCounts:
-    """How many launches had which lead, by phase: a place in PHASES, -1 where it is unknown.
+    """Number of launches (`count`) per lead, starvation and phase, a row each.
 
-    `steps` is how many steps there are, `falling` in how many of them the lead falls.
+    `phase` is an index into PHASES, -1 where unknown. `falling` is the number of steps, of `steps`,
+    in which the lead falls.
     """
 
     lead_ns: IntArray
@@ -159,7 +155,7 @@ class LeadCounts:
 
     @classmethod
     def joined(cls, parts: Sequence[LeadCounts]) -> LeadCounts:
-        """Return those of several recordings."""
+        """Add up the counts of several recordings."""
         columns: dict[str, Any] = {
             name: np.concatenate([getattr(part, name) for part in parts]) for name in _COUNTED
         }
@@ -178,18 +174,13 @@ class LeadCounts:
         starved, phase = self.is_starved[first], self.phase[first]
         return replace(self, lead_ns=lead_ns[first], is_starved=starved, phase=phase, count=count)
 
-    def of_phases(self, phases: Iterable[Phase]) -> LeadCounts:
-        """Return those of some phases."""
-        is_in = np.isin(self.phase, [PHASES.index(phase) for phase in phases])
-        return replace(self, **{name: getattr(self, name)[is_in] for name in _COUNTED})
-
 
 _COUNTED: Final = ("lead_ns", "is_starved", "phase", "count")
 
 
 @dataclass(frozen=True, slots=True)
 class Launches:
-    """The launches by device. A kernel is short below `short_ns`: 10 us, or the floor if longer."""
+    """Sums of launches by device; kernels below `short_ns` (10 us, or the floor) are short."""
 
     short_ns: int
     leads: LeadCounts
@@ -197,30 +188,33 @@ class Launches:
 
     @classmethod
     def joined(cls, parts: Sequence[Launches]) -> Launches:
-        """Return those of several recordings of other devices."""
+        """Add up the launches of several recordings with different devices."""
         devices = {device: sums for part in parts for device, sums in part.devices.items()}
         short_ns = max(part.short_ns for part in parts)
         return cls(short_ns, LeadCounts.joined([part.leads for part in parts]), devices)
 
     @property
     def total(self) -> LaunchSums:
-        """Those of all devices; a call that launches on two counts at both."""
+        """The sums over all devices; a call that launches on two devices counts for both."""
         return sum(self.devices.values(), LaunchSums())
 
 
 def leads(account: DeviceAccount) -> Leads:
-    """Return the launches of a device."""
+    """Return the launches of a device, with the lead of each and whether it is starved."""
     rows, call, called = account.rows, account.call, account.work.call_start_ns
     order = np.lexsort((rows.start_ns, call))
     order = order[called[order] != ABSENT]
-    first = np.sort(order[differ_from_before(call[order])])
-    before = np.append(np.iinfo(np.int64).min, np.maximum.accumulate(rows.end_ns)[:-1])
+    first = np.sort(order[differ_from_before(call[order])])  # the first activity of each call
+    ended_before = np.append(np.iinfo(np.int64).min, np.maximum.accumulate(rows.end_ns)[:-1])
     lead = np.maximum(rows.start_ns[first] - called[first], 0)
-    return Leads(call[first], rows.start_ns[first], lead, called[first] >= before[first])
+    return Leads(call[first], rows.start_ns[first], lead, called[first] >= ended_before[first])
 
 
 def outstanding_launches(account: DeviceAccount) -> tuple[IntArray, IntArray]:
-    """Return when the number of launches called and not yet started changes, and to what."""
+    """Return the times in ns when the number of outstanding launches changes, and the new numbers.
+
+    A launch is outstanding from its call until its first activity starts.
+    """
     launched = leads(account)
     called = launched.start_ns - launched.lead_ns
     time_ns, index = np.unique(np.append(called, launched.start_ns), return_inverse=True)
@@ -231,17 +225,17 @@ def outstanding_launches(account: DeviceAccount) -> tuple[IntArray, IntArray]:
 
 
 def launching(prepared: Prepared, phases: Phases) -> Launches | None:
-    """Return the launches in the chosen windows, None without any.
+    """Count the launches in the chosen windows by device, lead and phase; None without any.
 
-    The floors are over all launches of a device; `phases` is by row of ops.
+    `phases` is per op. The floor is the lowest of those of the devices, over all their launches.
     """
     trace, windows = prepared.trace, prepared.windows
     of_device = {device: leads(account) for device, account in prepared.accounts.items()}
-    chosen = {
-        device: launches.within(chosen_time(windows[device]))
+    leads_of_device = {
+        device: launches.only(chosen_time(windows[device]).contains(launches.start_ns))
         for device, launches in of_device.items()
     }
-    if not any(len(own.call) for own in chosen.values()):
+    if not any(len(chosen.call) for chosen in leads_of_device.values()):
         return None
     falls = [
         launches.falls(window)
@@ -251,20 +245,21 @@ def launching(prepared: Prepared, phases: Phases) -> Launches | None:
     ]
     phase = taken(phases.phase, prepared.linked.links.op_of_call).astype(np.int64)
     phase[(phase < 0) & in_optimizer(trace, trace.calls)] = _OPTIMIZER
-    own = Leads.joined(chosen.values())
+    chosen = Leads.joined(leads_of_device.values())
     floor_ns = min(launches.floor_ns for launches in of_device.values())
-    each, steps = np.ones_like(own.call), (len(falls), sum(falls))
-    counts = LeadCounts(own.lead_ns, own.is_starved, phase[own.call], each, floor_ns, *steps)
+    ones, steps = np.ones_like(chosen.call), (len(falls), sum(falls))
+    of_launch = chosen.lead_ns, chosen.is_starved, phase[chosen.call], ones
+    counts = LeadCounts(*of_launch, floor_ns, *steps)
     short_ns = max(counts.floor_ns, _SHORT_NS)
     sums = {
-        device: _sums(prepared, device, own, of_device[device].cap_ns, short_ns)
-        for device, own in chosen.items()
+        device: _sums(prepared, device, chosen, of_device[device].cap_ns, short_ns)
+        for device, chosen in leads_of_device.items()
     }
     return Launches(short_ns, counts, sums)
 
 
 def _sums(prepared: Prepared, device: int, own: Leads, cap_ns: int, short_ns: int) -> LaunchSums:
-    """Return the sums of the launches `own` of a device, and of its work in the chosen windows."""
+    """Return the sums of a device's `own` launches and of its work in the chosen windows."""
     activities, chosen = prepared.trace.activities, prepared.chosen
     starts = (numbers(activities["device"])[chosen.row] == device) & (chosen.starts_inside > 0)
     row = chosen.row[starts]
@@ -287,9 +282,9 @@ def _sums(prepared: Prepared, device: int, own: Leads, cap_ns: int, short_ns: in
 
 
 def host_bound(launches: Launches | None, idle: float | None) -> HostBound | None:
-    """Return whether the host is fast enough for launches, None without any.
+    """Return whether the host launches fast enough, None without launches.
 
-    `idle` is the share of idle time, None where it is not known.
+    `idle` is the share of idle time (0 to 1), None where it is unknown.
     """
     if launches is None:
         return None
@@ -298,20 +293,28 @@ def host_bound(launches: Launches | None, idle: float | None) -> HostBound | Non
     is_busy = idle is not None and idle < _BUSY
     if is_busy and pace.verdict == "not host-bound" and 2 * counts.falling > counts.steps:
         pace = replace(pace, verdict="looming")
-    by_phase = {name: counts.of_phases(phases) for name, phases in _OF_STEP.items()}
-    paces = {name: _paced(own, idle) for name, own in by_phase.items() if len(own.count)}
+    by_phase = {}
+    for name, phases in _OF_STEP.items():
+        is_in = np.isin(counts.phase, [PHASES.index(phase) for phase in phases])
+        columns = {column: getattr(counts, column)[is_in] for column in _COUNTED}
+        by_phase[name] = replace(counts, **columns)
+    paces = {
+        name: _paced(phase_counts, idle)
+        for name, phase_counts in by_phase.items()
+        if len(phase_counts.count)
+    }
     return replace(pace, phases=paces if len(paces) > 1 else {})
 
 
 def _paced(counts: LeadCounts, idle: float | None) -> HostBound:
-    """Return the pace of some launches."""
-    order = np.argsort(counts.lead_ns, kind="stable")
-    upto = np.cumsum(counts.count[order])
-    launches, floor_ns = int(upto[-1]), counts.floor_ns
+    """Judge launches by share of starved ones, leads and share of idle time, without phases."""
+    by_lead = np.argsort(counts.lead_ns, kind="stable")
+    count_up_to = np.cumsum(counts.count[by_lead])
+    launches, floor_ns = int(count_up_to[-1]), counts.floor_ns
     starved = int(counts.count[counts.is_starved].sum()) / launches
-    ranks = [int((launches - 1) * part) for part in (0.1, 0.5)]
-    places = np.searchsorted(upto, ranks, side="right")
-    p10_ns, median_ns = counts.lead_ns[order][places].tolist()
+    positions = [int((launches - 1) * part) for part in (0.1, 0.5)]
+    index = np.searchsorted(count_up_to, positions, side="right")
+    p10_ns, median_ns = counts.lead_ns[by_lead][index].tolist()
     verdict: Pace | None = None
     if idle and idle >= _MUCH and starved >= 0.5 and median_ns <= 4 * floor_ns:
         verdict = "host-bound"

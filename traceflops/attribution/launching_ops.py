@@ -1,4 +1,4 @@
-"""What launched each kernel: op, module, shapes. A table over the chosen windows."""
+"""What launched each kernel over the chosen windows: its op, module and input shapes."""
 
 from __future__ import annotations
 
@@ -29,24 +29,27 @@ MOST_PER_KERNEL: Final = 6
 
 @dataclass(frozen=True, slots=True)
 class Launchers:
-    """What launched the kernels with the most time.
+    """The launch paths of the kernels with the most time, a row of `table` per kernel and path.
 
-    `table` has the columns of a kernel table that name a kernel (name, kind, top, sub, rule), what
-    launched it (op; where none is known the call), around what (scope; `is_module` where those are
-    modules, `modules` how many different ones; `backward` where it is the scope of the forward op)
-    and on what (shapes, dtypes: the op's inputs as JSON); null where it is not known. `count`
-    and `sum_ns` sum to those of the kernel. A row with `others` stands for so many launch paths.
+    Columns: name, kind, top, sub, rule as in a kernel table; op, or call where no op is known;
+    scope around the launch (`is_module`: it names modules, `modules` different ones; `backward`: it
+    is the scope of the forward op); shapes, dtypes of the op's inputs as JSON; null where unknown.
+    `count` and `sum_ns` add up to those of the kernel. `others` is the number of further launch
+    paths that a row stands for, 0 for an ordinary row.
     """
 
     table: pa.Table
 
     def knows(self, column: str) -> bool:
-        """Return whether any row has a value in this column."""
+        """Return whether the column has any value that is not null."""
         return bool(self.table[column].null_count < self.table.num_rows)
 
 
 def ops_that_launched(prepared: Prepared, rows: IntArray) -> IntArray:
-    """Return the innermost op that launched each activity, on a CPU the op itself; -1: unknown."""
+    """Return, per row of activities, the innermost op that launched it, or -1.
+
+    On a CPU that is the op itself.
+    """
     activities = prepared.trace.activities
     op = prepared.linked.links.op_of_activity[rows]
     if "op" not in names(activities["kind"]):
@@ -58,11 +61,11 @@ def ops_that_launched(prepared: Prepared, rows: IntArray) -> IntArray:
 def launchers(
     prepared: Prepared, most: int = MOST_PER_KERNEL, most_kernels: int = MOST_KERNELS
 ) -> Launchers:
-    """Return what launched the `most_kernels` kernels with most time, `most` paths of each."""
+    """Return the `most` largest launch paths of each of the `most_kernels` largest kernels."""
     trace, chosen, ops = prepared.trace, prepared.chosen, prepared.trace.ops
     kernels, kernel = _longest_kernels(prepared, most_kernels)
-    inside = kernel >= 0
-    kernel, row, inside_ns = kernel[inside], chosen.row[inside], chosen.inside_ns[inside]
+    is_listed = kernel >= 0
+    kernel, row, inside_ns = kernel[is_listed], chosen.row[is_listed], chosen.inside_ns[is_listed]
     op, call = ops_that_launched(prepared, row), prepared.linked.links.call_of_activity[row]
     around = launch_scopes(prepared.linked, call, op, prepared.selection.step_mark)
     call = np.where(op >= 0, -1, call)
@@ -77,10 +80,10 @@ def launchers(
             taken(codes(ops["input_types"]), op),
         )
     )
-    begins = prepared.begins[inside]
+    begins = prepared.begins[is_listed]
     count, sum_ns = (group_sums(path, values, len(first)) for values in (begins, inside_ns))
-    _, one_each = group_rows((path, around.instance))
-    known = one_each[around.instance[one_each] >= 0]
+    _, pairs = group_rows((path, around.instance))
+    in_module = pairs[around.instance[pairs] >= 0]
     order = np.lexsort((first, -sum_ns, kernel[first]))
     paths = {
         "kernel": kernel[first],
@@ -88,7 +91,7 @@ def launchers(
         "call": call[first],
         "scope": around.scope[first],
         "backward": around.backward[first].astype(np.int64),
-        "modules": np.bincount(path[known], minlength=len(first)),
+        "modules": np.bincount(path[in_module], minlength=len(first)),
         "count": count,
         "sum_ns": sum_ns,
     }
@@ -97,7 +100,10 @@ def launchers(
 
 
 def _longest_kernels(prepared: Prepared, most: int) -> tuple[IntArray, IntArray]:
-    """Return a row of each of the kernels with most time; per chosen activity its place or -1."""
+    """Return a row of activities for each of the `most` largest kernels, the most time first.
+
+    Also, per chosen activity, the index of its kernel among them, or -1.
+    """
     activities, categorised = prepared.trace.activities, prepared.linked.categorised
     row, name = prepared.chosen.row, codes(activities["name"])
     columns = (name, codes(activities["kind"]), categorised.category, categorised.rule)
@@ -117,19 +123,19 @@ def _longest_kernels(prepared: Prepared, most: int) -> tuple[IntArray, IntArray]
 def _table(
     prepared: Prepared, kernels: IntArray, paths: dict[str, IntArray], around: Scopes, most: int
 ) -> pa.Table:
-    """Return the first `most` paths of each kernel, and a row for its others.
+    """Return a table of the first `most` paths of each kernel, and a row for its other paths.
 
-    `kernels` are rows of activities; `paths` are sorted by kernel, then by time.
+    `kernels` has a row of activities per kernel; `paths` are sorted by kernel, then by time.
     """
     of_path = paths["kernel"]
     nth = np.arange(len(of_path)) - first_rows(of_path, len(kernels))[of_path]
-    kept, more = np.flatnonzero(nth < most), nth >= most
-    rest, others = np.unique(of_path[more], return_counts=True)
+    kept, is_beyond = np.flatnonzero(nth < most), nth >= most
+    rest, others = np.unique(of_path[is_beyond], return_counts=True)
     shown = np.concatenate([of_path[kept], rest])
     order = np.argsort(shown, kind="stable")
 
     def summed(name: str) -> IntArray:
-        sums = group_sums(of_path[more], paths[name][more], len(kernels))[rest]
+        sums = group_sums(of_path[is_beyond], paths[name][is_beyond], len(kernels))[rest]
         return np.concatenate([paths[name][kept], sums])[order]
 
     def of_kept(values: IntArray, other: int = -1) -> IntArray:
@@ -148,8 +154,8 @@ def _table(
     columns = {
         "name": texts(activities["name"], row, None),
         "kind": texts(activities["kind"], row),
-        "top": _texts(category, [known.top for known in categories]),
-        "sub": _texts(category, [known.sub for known in categories]),
+        "top": _texts(category, [c.top for c in categories]),
+        "sub": _texts(category, [c.sub for c in categories]),
         "rule": _texts(categorised.rule[row], list(categorised.rules)),
         "op": texts(ops["name"], op),
         "call": texts(prepared.trace.calls["name"], of_kept(paths["call"])),
@@ -168,7 +174,7 @@ def _table(
 
 
 def _texts(code: IntArray, labels: list[str], longest: int | None = 300) -> pa.Array:
-    """Return a column of texts, null where the code is negative; long ones are cut."""
+    """Return a column of the texts with these codes, null for -1; cut to `longest` characters."""
     used = distinct(code[code >= 0])
     texts = [labels[number] for number in used.tolist()]
     if longest is not None:

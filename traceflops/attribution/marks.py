@@ -1,9 +1,9 @@
-"""Which marks of the host are around an instant of a thread, or of the thread that started it.
+"""Which host marks are around an instant of a thread, or of the thread that started that thread.
 
-Autograd's own thread has no ranges of the program. The one that started it waits in `backward()`,
-so its open ranges at the time are around the work. Autograd's thread is recognised by its backward
-nodes. Where only calls are recorded, a range must name the backward pass, or all launches lie in
-ranges of one name while the other thread makes no call.
+The program opens no ranges on autograd's own thread. The thread that started it waits in
+`backward()`, so the ranges that are open there are around the work. Autograd's thread is recognised
+by its backward nodes. Where only calls are recorded, a range must name the backward pass, or all
+launches must lie in ranges of one name while the other thread makes no call.
 """
 
 from __future__ import annotations
@@ -24,15 +24,16 @@ from traceflops.table.columns import (
     is_one_of,
     names,
     numbers,
+    thread_columns,
 )
-from traceflops.table.grouping import distinct, group_rows, groups, joint_codes
+from traceflops.table.grouping import distinct, group_rows, groups, shared_codes
 from traceflops.table.nesting import innermost, recorded_calls, taken
 from traceflops.table.trace import Trace
 
 
 @dataclass(frozen=True, slots=True)
 class Instants(Columns):
-    """When and where on the host work was caused; `known` says for which."""
+    """Process, thread and time of launches, a row each; `known` says whether they are recorded."""
 
     process: IntArray
     thread: IntArray
@@ -41,7 +42,7 @@ class Instants(Columns):
 
 
 def instants(trace: Trace, call: IntArray, op: IntArray) -> Instants:
-    """Return the starts of these rows of calls, or else of ops; -1 is none."""
+    """Return, per pair of rows, the start of the call, or else of the op; -1 stands for none."""
 
     def of(column: str) -> IntArray:
         by_op = taken(numbers(trace.ops[column], ABSENT), op, ABSENT)
@@ -53,7 +54,7 @@ def instants(trace: Trace, call: IntArray, op: IntArray) -> Instants:
 
 
 def host_marks(trace: Trace, *kinds: str) -> IntArray:
-    """Return the rows of the marks of some kinds that have a length and a thread."""
+    """Return the rows of marks of these kinds that have a length and a thread."""
     marks = trace.marks
     wanted = is_one_of(marks["kind"], *kinds)
     wanted &= (numbers(marks["dur_ns"]) > 0) & (numbers(marks["thread"], ABSENT) != ABSENT)
@@ -61,56 +62,55 @@ def host_marks(trace: Trace, *kinds: str) -> IntArray:
 
 
 def innermost_mark(trace: Trace, rows: IntArray, causes: Instants) -> IntArray:
-    """Return, per instant, the place in `rows` of the innermost mark around it, or -1."""
-    marks, asked = trace.marks, causes.only(causes.known)
-    times, start = np.sort(asked.at_ns), numbers(marks["start_ns"])[rows]
+    """Return, per instant, the index into `rows` (of marks) of the innermost around it, or -1."""
+    marks, wanted = trace.marks, causes.only(causes.known)
+    times, start = np.sort(wanted.at_ns), numbers(marks["start_ns"])[rows]
     end = start + numbers(marks["dur_ns"])[rows]
     # Only marks that are around some instant are searched.
-    holds = np.flatnonzero(np.searchsorted(times, start) < np.searchsorted(times, end))
-    holding, count = rows[holds], len(holds)
-    thread = joint_codes(
-        np.concatenate([numbers(marks["process"])[holding], asked.process]),
-        np.concatenate([numbers(marks["thread"], ABSENT)[holding], asked.thread]),
+    holding = np.flatnonzero(np.searchsorted(times, start) < np.searchsorted(times, end))
+    thread_of_mark, thread = shared_codes(
+        thread_columns(marks, rows[holding]), (wanted.process, wanted.thread)
     )
     inner = np.full(len(causes.known), -1, dtype=np.int64)
-    if count:
-        span = thread[:count], start[holds], end[holds]
-        inner[causes.known] = taken(holds, innermost(*span, thread[count:], asked.at_ns))
+    if len(holding):
+        span = thread_of_mark, start[holding], end[holding]
+        inner[causes.known] = taken(holding, innermost(*span, thread, wanted.at_ns))
     return inner
 
 
 _BACKWARD: Final = re.compile(r"backward|bwd|\bgrad", re.IGNORECASE)
 
 _MANY_TIMES: Final = 10
-"""A thread with so many times fewer launches than another did not start its backward pass."""
+"""A thread with ten times fewer launches than another did not start its backward pass."""
 
 
 def starting_mark(trace: Trace, rows: IntArray, launch: Instants, nodes: BoolArray) -> IntArray:
-    """Return, per instant, the place in `rows` of the starting thread's innermost mark, or -1.
+    """Return, per launch in a backward pass, the innermost mark of the thread that started it.
 
-    `rows` are marks; `nodes` is, per op, whether it is a backward node.
+    That is an index into `rows` of marks, -1 for none and outside backward passes. `nodes` is, per
+    op, whether it is a backward node.
     """
     starting = np.full(len(launch.known), -1, dtype=np.int64)
-    wanted = launch.only(launch.known)
-    if not len(rows) or not len(wanted.known):
+    launches_known = launch.only(launch.known)
+    if not len(rows) or not len(launches_known.known):
         return starting
-    threads = _Threads.of(trace, rows, np.flatnonzero(nodes), wanted)
-    mark = threads.starting_marks(trace, rows, threads.of_launch, wanted.at_ns)
-    label, labels = codes(trace.marks["name"])[rows], names(trace.marks["name"])
+    threads = _Threads.of(trace, rows, np.flatnonzero(nodes), launches_known)
+    mark = threads.starting_marks(trace, rows, threads.of_launch, launches_known.at_ns)
+    label_of_mark, labels = codes(trace.marks["name"])[rows], names(trace.marks["name"])
     says_backward = np.array([_BACKWARD.search(text) is not None for text in labels], np.bool_)
     is_backward = (threads.has_nodes | _waited_for(trace, rows, threads))[threads.of_launch]
-    is_started = is_backward | says_backward[taken(label, mark)]
+    is_started = is_backward | says_backward[taken(label_of_mark, mark)]
     starting[launch.known] = np.where(is_started, mark, -1)
     return starting
 
 
 @dataclass(frozen=True, slots=True)
 class _Threads:
-    """Threads by number: process and id of each, and whether it has backward nodes.
+    """All threads, a row each: process, id, and whether they run backward nodes.
 
-    `starter` is the other thread that may have started its work, -1 for none: of the threads of
-    the process with marks and without backward nodes the one that makes most calls. `of_call` is
-    the thread of each call, `of_launch` that of each wanted instant.
+    `starter` is the other thread that may have started its work, -1 for none: among the threads of
+    the process with marks and without backward nodes, the one with most calls. `of_call` is the
+    thread of each call, `of_launch` that of each launch.
     """
 
     process: IntArray
@@ -122,53 +122,57 @@ class _Threads:
 
     @classmethod
     def of(cls, trace: Trace, rows: IntArray, nodes: IntArray, launch: Instants) -> _Threads:
-        """Return the threads of a trace; `rows` are marks, `nodes` rows of ops."""
-        parts = (trace.calls, slice(None)), (trace.marks, rows), (trace.ops, nodes)
-        columns = [
-            np.concatenate([*(numbers(table[name], ABSENT)[some] for table, some in parts), more])
-            for name, more in (("process", launch.process), ("thread", launch.thread))
-        ]
+        """Return the threads of all calls, some marks (`rows`), backward `nodes`, and launches."""
+        sources = (
+            *(thread_columns(trace.calls), thread_columns(trace.marks, rows)),
+            *(thread_columns(trace.ops, nodes), (launch.process, launch.thread)),
+        )
+        columns = [np.concatenate(column) for column in zip(*sources, strict=True)]
         code, first = group_rows(columns)
-        sizes = trace.calls.num_rows, len(rows), len(nodes)
-        of_call, of_mark, of_node, of_launch = np.split(code, np.cumsum(sizes))
+        ends = np.cumsum([len(process) for process, _ in sources])
+        of_call, of_mark, of_node, of_launch = np.split(code, ends[:-1])
         process, thread = (column[first] for column in columns)
-        marked = np.setdiff1d(of_mark, of_node)
-        calls = np.bincount(of_call, minlength=len(first))[marked]
-        # Candidates by process, of each the one with most calls first; the last is none.
-        most = np.append(marked[np.lexsort((marked, -calls, process[marked]))], -1)
-        owner = np.append(process[most[:-1]], -1)
-        best = np.searchsorted(owner[:-1], process)
-        best += most[best] == np.arange(len(first))  # no thread starts its own work
-        starter = np.where(owner[best] == process, most[best], -1)
+        candidates = np.setdiff1d(of_mark, of_node)
+        calls = np.bincount(of_call, minlength=len(first))[candidates]
+        # Candidates sorted by process, those with most calls first; the last entry means none.
+        order = np.lexsort((candidates, -calls, process[candidates]))
+        starters = np.append(candidates[order], -1)
+        owner = np.append(process[starters[:-1]], -1)
+        index = np.searchsorted(owner[:-1], process)
+        index += starters[index] == np.arange(len(first))  # no thread starts its own work
+        starter = np.where(owner[index] == process, starters[index], -1)
         has_nodes = np.isin(np.arange(len(first)), of_node)
         return cls(process, thread, has_nodes, starter, of_call, of_launch)
 
     def starting_marks(
         self, trace: Trace, rows: IntArray, thread: IntArray, at_ns: IntArray
     ) -> IntArray:
-        """Return, per thread and time, the innermost mark of the thread's starter, or -1."""
+        """Return, per thread and time, the innermost mark then on the thread's starter, or -1."""
         starter = self.starter[thread]
         instants = Instants(self.process[thread], self.thread[starter], at_ns, starter >= 0)
         return innermost_mark(trace, rows, instants)
 
 
 def _waited_for(trace: Trace, rows: IntArray, threads: _Threads) -> BoolArray:
-    """Return, per thread, whether it launches in ranges of one name while its starter is silent."""
+    """Return, per thread, whether its launches lie in ranges of one name of a waiting starter.
+
+    The starter waits if it makes no call between most of these launches.
+    """
     launching, start = recorded_calls(trace), numbers(trace.calls["start_ns"])
     order = np.argsort(start, kind="stable")
-    called = {thread: start[order[own]] for thread, own in groups(threads.of_call[order])}
+    called = {thread: start[order[index]] for thread, index in groups(threads.of_call[order])}
     launches = np.bincount(threads.of_call[launching], minlength=len(threads.thread))
     launch = order[launching[order]]
     around = threads.starting_marks(trace, rows, threads.of_call[launch], start[launch])
     label, labels = codes(trace.marks["name"])[rows], names(trace.marks["name"])
     is_waited_for = np.zeros(len(threads.thread), dtype=np.bool_)
-    for thread, own in groups(threads.of_call[launch]):
-        starter, inside = int(threads.starter[thread]), around[own]
-        ranges = {numberless(labels[c]) for c in distinct(label[inside[inside >= 0]]).tolist()}
-        is_helper = launches[starter] * _MANY_TIMES >= len(own)  # else the other way round
+    for thread, index in groups(threads.of_call[launch]):
+        starter, mark = int(threads.starter[thread]), around[index]
+        ranges = {numberless(labels[c]) for c in distinct(label[mark[mark >= 0]]).tolist()}
+        is_helper = launches[starter] * _MANY_TIMES >= len(index)  # else the other way round
         if starter >= 0 and len(ranges) == 1 and is_helper:
             # Most launches follow another one without a call of the starter between them.
-            calls_before = np.searchsorted(called.get(starter, start[:0]), start[launch[own]])
-            alone = np.count_nonzero(np.diff(calls_before) == 0)
-            is_waited_for[thread] = 2 * alone >= len(own)
+            calls_before = np.searchsorted(called.get(starter, start[:0]), start[launch[index]])
+            without_calls = np.count_nonzero(np.diff(calls_before) == 0)
+            is_waited_for[thread] = 2 * without_calls >= len(index)
     return is_waited_for

@@ -1,4 +1,4 @@
-"""The names of slices of idle time: class, owner, call, and what lies around."""
+"""Class and name of each slice of idle time: owner, call, and the names around it."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ from traceflops.timeline.intervals import Intervals
 
 _CALLS: Final = ("sync_call", "blocking_copy", "memory_alloc", "slow_driver_call")
 _BY_WORK: Final = ("device_wait", "host_page_faults")
-"""Classes that are named by the work that ends the gap."""
+"""Classes that take their name from the work that ends the gap."""
 _KINDS: Final = tuple(CLASSES)
 _NEVER: Final = np.iinfo(np.int64).min
 
 
 @dataclass(frozen=True)  # without slots, so that there is a place for what is found on demand
 class NamedSlices:
-    """Slices, the class and owner of each, and what their names are taken from."""
+    """Slices with class (index into CLASSES) and owner (an event), and where names come from."""
 
     slices: Slices
     kind: SmallArray
@@ -48,38 +48,38 @@ class NamedSlices:
 
     @classmethod
     def of(cls, parts: GapParts, trace: Trace) -> NamedSlices:
-        """Return the slices of gap parts."""
+        """Cut gap parts into slices and find class and owner of each."""
         events = host_events(trace, Intervals.of(parts.start_ns, parts.end_ns))
         slices = idle_slices(parts, events)
         kind = class_of(slices, parts, events, trace)
         return cls(slices, kind, parts, events, trace, owner_of(slices, kind, events))
 
     def culprits(self) -> Iterator[tuple[tuple[str, str], IntArray]]:
-        """Yield each class and name with its slices; idle time without a culprit has none."""
+        """Yield ((class, name), rows of slices) for each name; unexplained slices are left out."""
         named, inner = (taken(self.events.name, event) for event in (self.owner, self.inner))
         for kind, table, row in (
             ("launch_latency", "calls", self.parts.call),
             *((kind, "activities", self.parts.activity) for kind in _BY_WORK),
         ):
-            own = np.flatnonzero(self.kind == PLACES[kind])
+            of_kind = np.flatnonzero(self.kind == PLACES[kind])
             labels = codes(self.trace.table(table)["name"])
-            named[own] = taken(labels, row[self.slices.part[own]])
+            named[of_kind] = taken(labels, row[self.slices.part[of_kind]])
         by_name: defaultdict[tuple[str, str], list[IntArray]] = defaultdict(list)
         group, _ = group_rows((self.kind, named, inner))
         for _, rows in groups(group):
             if (kind := _KINDS[self.kind[rows[0]]]) != "unexplained":
                 by_name[kind, self.name(int(rows[0]))].append(rows)
-        for key, several in by_name.items():
-            yield key, np.concatenate(several)
+        for name, rows_of_name in by_name.items():
+            yield name, np.concatenate(rows_of_name)
 
     def slices_by_name(self) -> tuple[tuple[tuple[str, str], ...], IntArray, IntArray]:
-        """Return classes and names, the slices of these, and per slice the place of its name."""
+        """Return pairs of class and name, rows of slices, and the index of the pair per row."""
         rows = dict(self.culprits())
         row = np.concatenate([np.empty(0, dtype=np.int64), *rows.values()])
         return tuple(rows), row, np.repeat(np.arange(len(rows)), [*map(len, rows.values())])
 
     def name(self, row: int) -> str:
-        """Return the name of a slice."""
+        """Return the name of a slice: its owner, with the inner call or function, or the work."""
         part, kind = self.slices.part[row], _KINDS[self.kind[row]]
         if kind == "launch_latency":
             return self._text("calls", self.parts.call[part])
@@ -91,18 +91,21 @@ class NamedSlices:
 
     @cached_property
     def inner(self) -> IntArray:
-        """Per slice, the call or function that it is named by besides its owner, or -1."""
+        """Per slice, the event that its name has besides the owner: a call or function, or -1."""
         event, depth_order = self.slices.event, self.events.tree.place
         is_step = self.kind == PLACES["optimizer_loop"]
-        in_call = np.isin(self.kind, [PLACES[name] for name in _CALLS])
+        is_call = np.isin(self.kind, [PLACES[name] for name in _CALLS])
         in_label = self.events.is_kind(LABEL, self.owner) & ~is_step
-        in_call |= in_label & (self.kind != PLACES["data_input"])
-        helper = taken(self.events.function, event)
-        helps = ~is_step & (taken(depth_order, helper) > taken(depth_order, self.owner))
-        return np.select([in_call, helps], [event, helper], -1)
+        is_call |= in_label & (self.kind != PLACES["data_input"])
+        function = taken(self.events.function, event)
+        is_deeper = ~is_step & (taken(depth_order, function) > taken(depth_order, self.owner))
+        return np.select([is_call, is_deeper], [event, function], -1)
 
     def evidence(self, row: int) -> tuple[str, ...]:
-        """Return the names around a slice: innermost, operator, function, label, launch, work."""
+        """Return the distinct names around a slice: event, operator, functions, label, launch.
+
+        Without any, the neighbours of the slice in time.
+        """
         events, part = self.events, self.slices.part[row]
         around, event = [], int(self.slices.event[row])
         while event >= 0:
@@ -119,21 +122,21 @@ class NamedSlices:
         return tuple(dict.fromkeys(filter(None, texts))) or (self._neighbours(row),)
 
     def _neighbours(self, row: int) -> str:
-        """Return what the process did last before a slice and first after it, the outermost."""
+        """Return "between A and B": the last op or call before a slice, and the first after it."""
         part = self.slices.part[row]
         process = int(starters(self.parts, self.events)[0][part])
         before, after = [(_NEVER, "the start")], [(_NEVER, "the end")]
         for table in (self.trace.ops, self.trace.calls):
-            own = np.flatnonzero(numbers(table["process"]) == process)
-            start = numbers(table["start_ns"])[own]
-            end = start + numbers(table["dur_ns"])[own]
+            of_process = np.flatnonzero(numbers(table["process"]) == process)
+            start = numbers(table["start_ns"])[of_process]
+            end = start + numbers(table["dur_ns"])[of_process]
             ended = np.where(end <= self.slices.start_ns[row], end, _NEVER)
             begun = np.where(start >= self.slices.end_ns[row], -start, _NEVER)
             for neighbours, times in ((before, ended), (after, begun)):
-                nearest = int(times.argmax()) if len(times) else -1
-                if nearest >= 0 and times[nearest] > _NEVER:
-                    text = str(table["name"][int(own[nearest])])
-                    neighbours.append((int(times[nearest]), text))
+                index = int(times.argmax()) if len(times) else -1
+                if index >= 0 and times[index] > _NEVER:
+                    text = str(table["name"][int(of_process[index])])
+                    neighbours.append((int(times[index]), text))
         last, following = (max(side, key=itemgetter(0))[1] for side in (before, after))
         return f"between {last} and {following}"
 
@@ -142,7 +145,7 @@ class NamedSlices:
         return kernel_name(text) if table == "activities" else str(text)
 
     def blocked(self) -> BoolArray:
-        """Return which gaps began while the launching thread waited for the device or copied."""
+        """Return, per part, whether its gap began while the launching thread waited or copied."""
         events, parts = self.events, self.parts
         event = np.arange(len(events.kind))
         waits = events.has_fact("waits_for_device", event) | events.has_fact("copies", event)

@@ -1,10 +1,9 @@
-"""Which ops were really executed, and which of them each activity worked for.
+"""Which matrix ops were really executed, and which of them each activity worked for.
 
-A matrix op counts where it is the innermost one with known work that owns a compute kernel. Ops
-around it are wrappers, or its duplicates where a dispatch mode recorded it twice. One without any
-kernel is a ghost: its result came from a cache, or a recomputation stopped before it was formed.
-Runs on the CPU have no kernels: there products leave `aten::resolve_conj` below themselves when
-they are really formed.
+An op counts where it is the innermost op with known matrix work that owns a compute kernel. Ops
+around it are wrappers, or duplicates where a dispatch mode recorded the op twice. An op without any
+kernel is a ghost: its result came from a cache, or a recomputation stopped before it. There are no
+kernels on the CPU: there a product that is executed has an `aten::resolve_conj` below it.
 """
 
 from __future__ import annotations
@@ -55,10 +54,10 @@ PROOFS: Final[dict[str, str]] = {
     "aten::convolution": "aten::_convolution",
     "aten::mv": "aten::addmv_",
 }
-"""What runs below an op on the CPU if and only if it is executed itself (torch 2.13)."""
+"""By op, the op below it on the CPU that proves its execution (torch 2.13)."""
 
 _AUXILIARY: Final = re.compile(r"splitk_?reduce|epilogue::impl|dot_do_o|convert_dq")
-"""Kernels beside the one that does the work: they add up, convert, prepare."""
+"""Auxiliary kernels, which add up, convert or prepare beside the one that does the work."""
 
 _LONGEST_NAME: Final = 4096
 
@@ -67,12 +66,12 @@ _CLEAR_PROOF: Final = "aten::resolve_conj"
 
 @dataclass(frozen=True, slots=True)
 class Attribution:
-    """What became of every op, and what every activity worked for.
+    """The fate of every op, and the op that every activity worked for.
 
-    `fate` is, per op, its place in FATES. `op` is, per activity, the innermost op it belongs to
-    and `owner` the executed op around it, -1 for none. `main` is, per op, the activity that stands
-    for it: its longest compute kernel (-1 for ops that are not executed). `untold` says that
-    ghosts on the CPU cannot be distinguished from executed ops.
+    `fate` is, per op, an index into FATES. `op` is, per activity, the innermost op around its
+    launch and `owner` the executed op around that, -1 for none. `main` is, per op, its longest
+    compute kernel, -1 for ops that are not executed. `untold`: ghosts on the CPU cannot be
+    distinguished from executed ops.
     """
 
     work: OpWork
@@ -95,12 +94,12 @@ class Attribution:
 
 @dataclass(frozen=True, slots=True)
 class _Input:
-    """What the rules look at: ops and, per activity, what it is.
+    """The columns that the rules of `attribute` look at.
 
-    Per op: `known` whether its matrix work is known, `nearest` the innermost known op around it,
-    itself included, `on_host` whether its process has no device work, `in_mode` whether a dispatch
-    mode got it, which runs it again or not at all. Per activity: `op` that launched it, whether
-    it is a `compute` kernel, or an `unnamed` one that no rule knows.
+    Per op: `known`, whether its matrix work is known; `nearest`, the innermost known op around it
+    or itself; `on_host`, whether its process has no device work; `in_mode`, whether a dispatch mode
+    intercepted it, which runs it again or not at all. Per activity: the `op` that launched it,
+    whether it is a `compute` kernel, or an `unnamed` kernel, of no category.
     """
 
     linked: LinkedTrace
@@ -119,38 +118,38 @@ class _Input:
         return is_one_of(self.linked.trace.ops["name"], *wanted)
 
     def marked(self, op: IntArray) -> BoolArray:
-        """Return a mask of ops (-1: none)."""
+        """Return, per op, whether its row is in `op`; -1 stands for none."""
         mask = np.zeros(len(self.known), dtype=np.bool_)
         mask[op[op >= 0]] = True
         return mask
 
     def owning(self, activities: BoolArray) -> BoolArray:
-        """Return, per op, whether it is the innermost known one around such an activity."""
+        """Return, per op, whether it is the innermost known op of one of the marked activities."""
         return self.marked(taken(self.nearest, self.op[activities]))
 
 
 def attribute(linked: LinkedTrace) -> Attribution:
-    """Return which ops of a linked trace were executed and what activities worked for them."""
+    """Return the fate of each op of a trace, and the executed op that each activity worked for."""
     trace, tree, activities = linked.trace, linked.op_tree, linked.trace.activities
     work = count_ops(trace.ops)
-    known = _known(work, tree)
+    has_work = _known(work, tree)
     is_op = is_one_of(activities["kind"], "op")
     op = np.where(is_op, -1 - numbers(activities["correlation"], 0), linked.links.op_of_activity)
     device_work = distinct(numbers(activities["process"])[~ran_on_cpu(trace)])
     on_host = ~np.isin(numbers(trace.ops["process"]), device_work)
     modes = tree.parent[is_one_of(trace.ops["name"], DISPATCH_MODE)]
-    in_mode = np.zeros(len(known), dtype=np.bool_)
+    in_mode = np.zeros(len(has_work), dtype=np.bool_)
     in_mode[modes[modes >= 0]] = True
-    kernel = is_one_of(activities["kind"], "kernel", "op")
-    compute, unnamed = (kernel & is_top(linked.categorised, top) for top in ("compute", "other"))
-    given = _Input(
-        linked, work, tree, known, tree.nearest(known), on_host, in_mode, op, compute, unnamed
+    is_kernel = is_one_of(activities["kind"], "kernel", "op")
+    compute, unnamed = (is_kernel & is_top(linked.categorised, top) for top in ("compute", "other"))
+    facts = _Input(
+        linked, work, tree, has_work, tree.nearest(has_work), on_host, in_mode, op, compute, unnamed
     )
-    # On a device ops own a compute kernel, or are a lone op with a kernel no rule knows.
-    lone = (tree.below(known) == 0) & ~work.wrapper
-    with_kernels = given.owning(compute) | (lone & given.owning(unnamed))
-    proven, untold = _proven(given)
-    owning = np.where(on_host, proven, with_kernels) & known
+    # On a device an executed op owns a compute kernel, or is alone with a kernel of no category.
+    is_alone = (tree.below(has_work) == 0) & ~work.wrapper
+    with_kernels = facts.owning(compute) | (is_alone & facts.owning(unnamed))
+    proven, untold = _proven(facts)
+    owning = np.where(on_host, proven, with_kernels) & has_work
     executed = owning & (tree.below(owning) == 0)
     owner = taken(tree.nearest(executed), op)
 
@@ -160,69 +159,69 @@ def attribute(linked: LinkedTrace) -> Attribution:
     helps = matching(activities["name"], lambda t: _AUXILIARY.search(t[:_LONGEST_NAME].lower()))
     rank = 2 * (compute & ~helps)[rows] + (unnamed | compute)[rows]
     order = rows[np.lexsort((-start, dur, rank, owner[rows]))]
-    main = np.full(len(known), -1, dtype=np.int64)
-    main[owner[order]] = order  # the last one of each op stays
-    return Attribution(work, tree, _fates(given, executed), op, owner, main, untold)
+    main = np.full(len(has_work), -1, dtype=np.int64)
+    main[owner[order]] = order  # the last activity of each op is kept
+    return Attribution(work, tree, _fates(facts, executed), op, owner, main, untold)
 
 
 def _known(work: OpWork, tree: OpTree) -> BoolArray:
-    """Return, per op, whether its matrix work is known.
+    """Return, per op, whether its matrix work is known and should be used.
 
-    One whose work lies between two bounds is passed over where the op around it is of the same
-    kind and knows exactly: older schemas do not show the mask to the inner one.
+    An op whose work lies between two bounds is skipped where the op around it is of the same kind
+    and has an exact figure: in older schemas the inner op lacks the attention mask.
     """
-    works = [a_work if isinstance(a_work, Work) else None for a_work in work.works]
-    does = np.array([w is not None and w.flops > 0 for w in works], dtype=np.bool_)
+    works = [op_work if isinstance(op_work, Work) else None for op_work in work.works]
+    has_flops = np.array([w is not None and w.flops > 0 for w in works], dtype=np.bool_)
     exact = np.array([w is not None and w.exact for w in works], dtype=np.bool_)
-    known: BoolArray = does[work.place]
-    if exact[does].all():
+    known: BoolArray = has_flops[work.place]
+    if exact[has_flops].all():
         return known
     kind = Names().codes(w.kind if w is not None else "" for w in works)[work.place]
-    around = tree.around(known)
-    better = known & (around >= 0) & exact[work.place][np.maximum(around, 0)]
-    better &= kind[np.maximum(around, 0)] == kind
+    outer = tree.around(known)
+    better = known & (outer >= 0) & exact[work.place][np.maximum(outer, 0)]
+    better &= kind[np.maximum(outer, 0)] == kind
     return known & (exact[work.place] | ~better)
 
 
-def _proven(given: _Input) -> tuple[BoolArray, bool]:
-    """Return, per op, whether it has left a proof on the CPU; and whether proofs are not recorded.
+def _proven(facts: _Input) -> tuple[BoolArray, bool]:
+    """Return, per op, whether it left a proof of execution on the CPU; and if none are recorded.
 
-    Of ops that wrap others only one without a known op below it can own anything.
+    A wrapper of other ops can only own work if no op with known work is below it.
     """
-    tree, proven, untold = given.tree, ~given.work.wrapper, False
-    proven = proven | (tree.below(given.known) == 0)
+    tree, proven, untold = facts.tree, ~facts.work.wrapper, False
+    proven = proven | (tree.below(facts.known) == 0)
     for proof in dict.fromkeys(PROOFS.values()):
-        wanted = given.named(*(name for name, left in PROOFS.items() if left == proof))
-        left = tree.below(given.named(proof)) > 0
-        required = wanted & given.known & given.on_host
-        if proof == _CLEAR_PROOF and required.any() and not (required & left).any():
+        proven_by = facts.named(*(name for name, has_proof in PROOFS.items() if has_proof == proof))
+        has_proof = tree.below(facts.named(proof)) > 0
+        required = proven_by & facts.known & facts.on_host
+        if proof == _CLEAR_PROOF and required.any() and not (required & has_proof).any():
             untold = True  # an older version, or work of a device whose records are not there
             continue
-        proven = np.where(wanted, left, proven)
-    return proven & ~given.in_mode, untold
+        proven = np.where(proven_by, has_proof, proven)
+    return proven & ~facts.in_mode, untold
 
 
-def _fates(given: _Input, executed: BoolArray) -> SmallArray:
-    """Return the fate of each op, its place in FATES."""
-    tree, known, name = given.tree, given.known, codes(given.linked.trace.ops["name"])
+def _fates(facts: _Input, executed: BoolArray) -> SmallArray:
+    """Return the fate of each op, an index into FATES; `executed` is per op."""
+    tree, has_work, name = facts.tree, facts.known, codes(facts.linked.trace.ops["name"])
     # Calls whose activity is not recorded, of names that launched compute kernels elsewhere.
-    calls, call = given.linked.trace.calls, given.linked.links.call_of_activity
-    launching = distinct(codes(calls["name"])[call[given.compute & (call >= 0)]])
+    calls, call = facts.linked.trace.calls, facts.linked.links.call_of_activity
+    launching = distinct(codes(calls["name"])[call[facts.compute & (call >= 0)]])
     lost = np.isin(codes(calls["name"]), launching)
     lost[call[call >= 0]] = False
-    launched = given.marked(taken(given.nearest, given.linked.links.op_of_call[lost]))
-    inside = tree.below(executed) > 0
-    # Known ops with a known op of the same name as the next one below them.
-    around = taken(given.nearest, tree.parent)
-    rows = np.flatnonzero(known & (around >= 0))
-    around_itself = given.marked(around[rows[name[rows] == name[around[rows]]]])
-    bare = known & ~executed & ~inside & (tree.below(known) == 0)
-    fate = np.zeros(len(known), dtype=np.int8)
-    fate[known] = FATES.index("wrapper")
-    fate[known & inside & around_itself] = FATES.index("duplicate")
+    launched = facts.marked(taken(facts.nearest, facts.linked.links.op_of_call[lost]))
+    is_around_executed = tree.below(executed) > 0
+    # Ops with known work whose next inner op with known work has the same name.
+    outer = taken(facts.nearest, tree.parent)
+    rows = np.flatnonzero(has_work & (outer >= 0))
+    around_itself = facts.marked(outer[rows[name[rows] == name[outer[rows]]]])
+    bare = has_work & ~executed & ~is_around_executed & (tree.below(has_work) == 0)
+    fate = np.zeros(len(has_work), dtype=np.int8)
+    fate[has_work] = FATES.index("wrapper")
+    fate[has_work & is_around_executed & around_itself] = FATES.index("duplicate")
     fate[bare] = FATES.index("ghost")
     fate[bare & launched] = FATES.index("lost")
-    fate[bare & given.in_mode] = FATES.index("cached")
+    fate[bare & facts.in_mode] = FATES.index("cached")
     fate[executed] = FATES.index("executed")
     return fate
 

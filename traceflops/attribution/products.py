@@ -1,13 +1,13 @@
 """The role of every matrix product: forward, which gradient, computed again, of an optimizer.
 
-A derivative of one product (`MmBackward0` and its kin) is compared with the forward op that its
-sequence number names. Other backward nodes (compiled graphs, functions of users) have no such
-link: their products are compared with all forward products of the process (R3).
+The derivative of one product (such as `MmBackward0`) is compared with the forward op that has its
+sequence number. Other backward nodes (compiled graphs, functions of users) have no such link: their
+products are compared with all forward products of the process (R3).
 
 A forward product of M x K by K x N has the input gradient M x N by N x K and the weight gradient
-K x M by M x N, or its transpose N x M by M x K. Where shapes leave a choice, how the operands lie
-in memory decides: a weight gradient has a transposed left operand, an input gradient the right
-operand of the forward the other way round, and a forward computed again both as in the forward.
+K x M by M x N, or its transpose N x M by M x K. Where shapes leave a choice, the memory layout of
+the operands decides: a weight gradient has a transposed left operand, an input gradient the right
+operand of the forward transposed, and a recomputed forward has the layouts of the forward.
 """
 
 from __future__ import annotations
@@ -46,10 +46,10 @@ ProductRole = Literal[
     "none", "forward", "recompute", "input_grad", "weight_grad", "gradient", "optimizer"
 ]
 PRODUCT_ROLES: Final[tuple[ProductRole, ...]] = get_args(ProductRole)
-"""`gradient` is one of the two gradients; which of them is unknown."""
+"""`gradient` is one of the two gradients, unknown which."""
 _OfPhase = Literal["forward", "recompute", "optimizer"]
 _BY_PHASE: Final[tuple[_OfPhase, ...]] = get_args(_OfPhase)
-"""Roles that are those of the phase."""
+"""Roles that follow from the phase of the op."""
 
 _ENDING: Final = re.compile(r"Backward[0-9]{0,3}$")
 _LETTERS: Final = re.compile(r"[^a-z0-9]+")
@@ -57,14 +57,14 @@ _LETTERS: Final = re.compile(r"[^a-z0-9]+")
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What a product may be: by shapes and strides, and by shapes alone."""
+    """The roles that a product may have: by shapes and strides, and by shapes alone."""
 
     roles: frozenset[Role]
     by_shape: frozenset[Role]
 
     @property
     def role(self) -> Role | None:
-        """Return the one role it can have, None where there are several or none."""
+        """Return the only role it can have, None where there are several or none."""
         return next(iter(self.roles)) if len(self.roles) == 1 else None
 
 
@@ -81,32 +81,33 @@ class Forwards:
                 self._by_sizes["weight_grad", sizes].append(product)
 
     def verdict(self, product: Product, *, again: bool = True) -> Verdict:
-        """Return what a product can be; a forward computed again only if `again` is set."""
+        """Return the possible roles of a product; `recompute` is one of them only if `again`."""
         left_out = frozenset[Role]() if again else frozenset[Role]({"recompute"})
         by_shape = frozenset(role for role in ROLES if self._like(role, product)) - left_out
-        # A gradient may be formed from copies that lie otherwise, a recomputed forward is not.
-        lies = self.lying(product) & by_shape
-        return Verdict(lies or by_shape - {"recompute"}, by_shape)
+        # Where no layout fits: a gradient may be formed from copies with another layout, but a
+        # recomputed forward is not.
+        by_layout = self.lying(product) & by_shape
+        return Verdict(by_layout or by_shape - {"recompute"}, by_shape)
 
     def lying(self, product: Product) -> frozenset[Role]:
-        """Return the roles that fit the shapes and how the operands lie; None fits anything."""
+        """Return the roles that fit shapes and layouts of the operands; layout None fits any."""
         m, k, left, right = product.m, product.k, product.left, product.right
-        lies: dict[Role, Callable[[Product], bool]] = {
+        fits: dict[Role, Callable[[Product], bool]] = {
             "recompute": lambda forward: (
                 (None in (left, forward.left) or left == forward.left)
                 and (None in (right, forward.right) or right == forward.right)
             ),
-            # The right operand is the forward's the other way round.
+            # The right operand is that of the forward, transposed.
             "input_grad": lambda forward: (
                 (None in (right, forward.right) or right != forward.right) and left != "column"
             ),
-            # The left operand is a transposed one: of the gradient, or of the input.
+            # The left operand is transposed: the gradient or the input.
             "weight_grad": lambda forward: (
                 left in (None, "column")
                 or ((m, k) == (forward.k, forward.m) and forward.left == "column")
             ),
         }
-        return frozenset(role for role in ROLES if any(map(lies[role], self._like(role, product))))
+        return frozenset(role for role in ROLES if any(map(fits[role], self._like(role, product))))
 
     def _like(self, role: Role, product: Product) -> list[Product]:
         sizes = (product.batch, product.m, product.k, product.n)
@@ -114,31 +115,31 @@ class Forwards:
 
 
 def usual_role(product: Product) -> Role | None:
-    """Return what a gradient is by how its left operand lies, None where that is not known."""
+    """Return the usual role of a gradient with this layout on the left, None if unknown."""
     roles: dict[Layout | None, Role] = {"column": "weight_grad", "row": "input_grad"}
     return roles.get(product.left)
 
 
 def surplus(product: Product, times: int, forward: Mapping[Product, int]) -> int:
-    """Return by how much equal products outnumber all possible gradients of the forward pass.
+    """Return how many of `times` equal products cannot be gradients of the forward pass.
 
-    `forward` says how often each product was formed in the forward pass.
+    `forward` counts how often each product was formed in the forward pass; each time may have up to
+    two gradients with the sizes of `product`.
     """
-    slots = sum(
+    possible_gradients = sum(
         count * len(Forwards([formed]).lying(product) - {"recompute"})
         for formed, count in forward.items()
     )
-    return max(0, min(times, times - slots))
+    return max(0, min(times, times - possible_gradients))
 
 
 @dataclass(frozen=True, slots=True)
 class ProductRoles:
-    """What each matrix product is.
+    """The role of each op as a matrix product.
 
-    `role` is, per op, a place in PRODUCT_ROLES. `forward` is, per op in a derivative of one
-    product, the row of the forward op, -1 where none is known. `open` are, by role, the ops that
-    may have it though another one is given (or have it though they may have another). `by_shapes`
-    says which ops R3 decided.
+    `role` is, per op, an index into PRODUCT_ROLES. `forward` is, per op in a derivative of one
+    product, the row of the forward op, else -1. `open` marks, by role, the ops that may have this
+    role among others, whichever they are given. `by_shapes` marks the ops that R3 decided.
     """
 
     role: SmallArray
@@ -152,31 +153,34 @@ class ProductRoles:
 
 
 def product_roles(trace: Trace, attribution: Attribution, phases: Phases) -> ProductRoles:
-    """Return the role of every matrix product of a trace, executed or not."""
+    """Return the role of each matrix product of a trace, executed or not."""
     return _RoleFinder(trace, attribution, phases).roles()
 
 
 class _RoleFinder:
-    """Finds the roles of all products of a trace: by phase, by the forward op, else by shapes."""
+    """Finds the roles of all products of a trace: by phase, by forward op, or by shapes."""
 
     def __init__(self, trace: Trace, attribution: Attribution, phases: Phases) -> None:
-        """Find which ops run a matrix product, and of which sizes; roles are not decided yet."""
+        """Collect which ops run a matrix product, and of which sizes."""
         self._ops, count = trace.ops, trace.ops.num_rows
         self._place = attribution.work.place
         self._phases = phases
         self._executed = attribution.has("executed")
         self._process = numbers(trace.ops["process"])
-        # Per distinct work: its sizes if it is a product, and the first work of the same sizes
-        # (with a bias, say).
+        # Per distinct work: its sizes if it is a product, and the index of the first work of these
+        # sizes (they may differ in a bias).
         self._product = tuple(
             work.signature
             if isinstance(work, Work) and isinstance(work.signature, Product) and work.flops
             else None
             for work in attribution.work.works
         )
-        first: dict[Product | None, int] = {}
-        same = [first.setdefault(product, index) for index, product in enumerate(self._product)]
-        self._same_product = np.array(same, dtype=np.int64)
+        first_of_product: dict[Product | None, int] = {}
+        first_index = [
+            first_of_product.setdefault(product, index)
+            for index, product in enumerate(self._product)
+        ]
+        self._same_product = np.array(first_index, dtype=np.int64)
         is_product = np.array([product is not None for product in self._product], dtype=np.bool_)
         self._is_product = is_product[self._place]
         # The result, per op.
@@ -185,7 +189,7 @@ class _RoleFinder:
         self._open: dict[Role, BoolArray] = {r: np.zeros(count, dtype=np.bool_) for r in ROLES}
 
     def roles(self) -> ProductRoles:
-        """Return the roles."""
+        """Return the roles: of the phase, of linked derivatives, and of other backward products."""
         for phase in _BY_PHASE:
             rows = self._phases.is_in(phase) & self._is_product
             self._role[rows] = PRODUCT_ROLES.index(phase)
@@ -195,18 +199,18 @@ class _RoleFinder:
         )
         root = self._phases.root[backward]
         derivative = (root >= 0) & of_product[np.maximum(root, 0)]
-        linked, others = backward[derivative], backward[~derivative]
+        linked, unlinked = backward[derivative], backward[~derivative]
         self._forward[linked] = _forwards_of(self._ops, self._is_product, root[derivative])
-        known = self._forward[linked] >= 0
-        self._find_linked(linked[known])
-        self._find_by_shapes(linked[~known], again=False)
-        self._find_by_shapes(others, again=True)
+        has_forward = self._forward[linked] >= 0
+        self._find_linked(linked[has_forward])
+        self._find_by_shapes(linked[~has_forward], again=False)
+        self._find_by_shapes(unlinked, again=True)
         by_shapes = np.zeros(len(self._role), dtype=np.bool_)
-        by_shapes[others] = True
+        by_shapes[unlinked] = True
         return ProductRoles(self._role, self._forward, self._open, by_shapes)
 
     def _find_linked(self, rows: IntArray) -> None:
-        """Find the roles of derivatives of one product whose forward op is known."""
+        """Set the roles of derivatives of one product whose forward op is known (`rows` of ops)."""
         index, root = self._place, self._phases.root
         pairs = joint_codes(index[rows], index[self._forward[rows]])
         for _, members in groups(pairs):
@@ -219,8 +223,8 @@ class _RoleFinder:
             role = verdict.role or usual_role(product)
             self._role[equal] = PRODUCT_ROLES.index(role or "gradient")
             if role is None:
-                # Two equal products of one node have a role each; which is which is unknown, and
-                # does not matter: they are equal.
+                # Two equal products of one node are the two gradients. Which is which is unknown
+                # and does not matter.
                 equal = equal[np.lexsort((equal, root[equal]))]
                 _, first, count = np.unique(root[equal], return_index=True, return_counts=True)
                 first = first[count == 2]
@@ -229,36 +233,36 @@ class _RoleFinder:
                 self._leave_open(np.delete(equal, [*first, *first + 1]), verdict.by_shape)
 
     def _find_by_shapes(self, rows: IntArray, *, again: bool) -> None:
-        """Find the roles of products by all forward products of their process (R3).
+        """Set the roles of products by comparison with all forward products of the process (R3).
 
-        Where several roles fit equal products, as many as possible are gradients.
+        `rows` are ops. Where several roles fit equal products, as many as possible are gradients.
         """
         executed_forward = self._is_product & self._executed & self._phases.is_in("forward")
         for process, members in groups(self._process[rows]):
-            own = rows[members]
+            of_process = rows[members]
             # How often each product was formed in the forward passes of the process.
             formed = self._place[executed_forward & (self._process == process)]
-            times = np.bincount(formed, minlength=len(self._product)).tolist()
+            count_of_index = np.bincount(formed, minlength=len(self._product)).tolist()
             forward: Counter[Product] = Counter()
-            for product, count in zip(self._product, times, strict=True):
+            for product, count in zip(self._product, count_of_index, strict=True):
                 if product is not None and count:
                     forward[product] += count
             forwards = Forwards(forward)
-            for index, equal in groups(self._same_product[self._place[own]]):
+            for index, equal in groups(self._same_product[self._place[of_process]]):
                 product = self._product[index]
                 if product is not None:
                     verdict = forwards.verdict(product, again=again)
-                    self._settle(own[equal], product, verdict, forward)
+                    self._settle(of_process[equal], product, verdict, forward)
 
     def _settle(
         self, rows: IntArray, product: Product, verdict: Verdict, forward: Counter[Product]
     ) -> None:
-        """Set the role of equal products, of which as many as possible are gradients."""
+        """Set the role of the ops in `rows`, all the same product: gradients as far as possible."""
         gradients = verdict.roles - {"recompute"}
         if verdict.role is None and "recompute" in verdict.roles:
             counted = rows[self._executed[rows]]
             chosen = surplus(product, len(counted), forward)
-            # Spread evenly among the equal products.
+            # The recomputed ones are spread evenly among the equal products.
             reached = np.arange(len(counted) + 1, dtype=np.int64) * chosen // max(len(counted), 1)
             rest = Verdict(gradients, verdict.by_shape - {"recompute"})
             self._role[rows] = self._gradient(product, rest)
@@ -279,7 +283,7 @@ class _RoleFinder:
 
 
 def _plain(label: str, *, node: bool) -> str:
-    """Return the bare name of an op, or of what a backward node is of; "" for other nodes."""
+    """Return the bare name of an op or, of a backward `node`, of its forward op; else ""."""
     if node:
         label = label.removeprefix(EVALUATE)
         if _ENDING.search(label) is None:
@@ -296,22 +300,23 @@ _PRODUCTS: Final = frozenset(
 """Bare names of the ops that form one product."""
 
 
-def _forwards_of(ops: pa.Table, wanted: BoolArray, roots: IntArray) -> IntArray:
-    """Return the forward op of each backward node, -1 where it is not in the trace.
+def _forwards_of(ops: pa.Table, is_product: BoolArray, roots: IntArray) -> IntArray:
+    """Return the row of the forward op of each backward node in `roots`, -1 without one.
 
-    That is the latest of the wanted ops before the node with the same process, sequence number and
-    bare name: ops that need no gradient share the number of the next one that does.
+    That is the latest product op before the node with the same process, sequence number and bare
+    name: an op that needs no gradient has the sequence number of the next one that does.
     """
     sequence = numbers(ops["sequence"], ABSENT)
-    rows = np.flatnonzero(wanted & (sequence != ABSENT))
-    both = np.concatenate([rows, roots])
-    bare = (_plain(t, node=_ENDING.search(t) is not None) for t in names(ops["name"]))
-    name, process = Names().codes(bare)[codes(ops["name"])[both]], numbers(ops["process"])[both]
-    key = joint_codes(joint_codes(process, sequence[both]), name)
-    order = np.lexsort((numbers(ops["start_ns"])[both], key))
+    rows = np.flatnonzero(is_product & (sequence != ABSENT))
+    candidates = np.concatenate([rows, roots])
+    bare_names = (_plain(t, node=_ENDING.search(t) is not None) for t in names(ops["name"]))
+    name = Names().codes(bare_names)[codes(ops["name"])[candidates]]
+    process = numbers(ops["process"])[candidates]
+    key = joint_codes(joint_codes(process, sequence[candidates]), name)
+    order = np.lexsort((numbers(ops["start_ns"])[candidates], key))
     is_forward = order < len(rows)
-    last = np.maximum.accumulate(np.where(is_forward, np.arange(len(order)), -1))
-    forward = np.full(len(both), -1, dtype=np.int64)
-    fits = (last >= 0) & (taken(key[order], last) == key[order])
-    forward[order] = np.where(fits, taken(both[order], last), -1)
+    last_forward = np.maximum.accumulate(np.where(is_forward, np.arange(len(order)), -1))
+    forward = np.full(len(candidates), -1, dtype=np.int64)
+    is_same_key = (last_forward >= 0) & (taken(key[order], last_forward) == key[order])
+    forward[order] = np.where(is_same_key, taken(candidates[order], last_forward), -1)
     return forward[len(rows) :]

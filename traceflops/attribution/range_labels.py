@@ -1,4 +1,4 @@
-"""What ranges are called: without numbers that count steps, with those that distinguish them."""
+"""Names of ranges without the numbers that count steps, but with those that name a size."""
 
 from __future__ import annotations
 
@@ -23,63 +23,66 @@ _PAIRS: Final = ("()", "[]", "{}", '""', "''")
 
 
 def names_by_process(trace: Trace) -> Callable[[str, int], str]:
-    """Return how to call a range of a process: as `range_names` of that process alone does."""
+    """Return a function of label and process that is `range_names` of each process alone."""
     rows = np.flatnonzero(is_one_of(trace.marks["kind"], "annotation"))
     by_process = groups(numbers(trace.marks["process"])[rows])
-    known = {process: _names_of(trace, rows[own]) for process, own in by_process}
-    return lambda label, process: known.get(process, {}).get(label) or numberless(label)
+    names_of = {
+        process: _names_of(trace, rows[rows_of_process]) for process, rows_of_process in by_process
+    }
+    return lambda label, process: names_of.get(process, {}).get(label) or numberless(label)
 
 
 def range_names(trace: Trace) -> Callable[[str], str]:
-    """Return how to call a range: without the numbers in which it differs from others like it.
+    """Return a function that removes from a label the numbers in which similar labels differ.
 
-    "IO 12" and "IO 13" are "IO"; the sizes in "moe[tokens=16]", which are the same in all, stay.
-    Of one alone only a number at its end, often that of a step, is left out.
+    "IO 12" and "IO 13" become "IO"; in "moe[tokens=16]" the size stays if it is the same in all. A
+    label without similar ones loses only a number at its end, often that of a step.
     """
-    known = _names_of(trace, np.flatnonzero(is_one_of(trace.marks["kind"], "annotation")))
-    return lambda label: known.get(label) or numberless(label)
+    name_of = _names_of(trace, np.flatnonzero(is_one_of(trace.marks["kind"], "annotation")))
+    return lambda label: name_of.get(label) or numberless(label)
 
 
 def _names_of(trace: Trace, rows: IntArray) -> dict[str, str]:
-    """Return what the ranges of some rows of marks are called, by their texts."""
-    texts, times = names(trace.marks["name"]), Counter(codes(trace.marks["name"])[rows].tolist())
-    alike: defaultdict[tuple[str, ...], list[str]] = defaultdict(list)
-    for code in times:
-        alike[tuple(_NUMBER.split(texts[code]))].append(texts[code])
-    lone = {texts[code] for code, count in times.items() if count == 1}
+    """Return the name of each label of some rows of marks."""
+    texts, count_of = names(trace.marks["name"]), Counter(codes(trace.marks["name"])[rows].tolist())
+    by_texts_between: defaultdict[tuple[str, ...], list[str]] = defaultdict(list)
+    for code in count_of:
+        by_texts_between[tuple(_NUMBER.split(texts[code]))].append(texts[code])
+    seen_once = {texts[code] for code, count in count_of.items() if count == 1}
     name_of: dict[str, str] = {}
-    for labels in alike.values():
+    for labels in by_texts_between.values():
         values = zip(*map(_NUMBER.findall, labels), strict=True)
         differs = [len({*column}) > 1 for column in values]
-        is_alone = len(labels) == 1 and labels[0] in lone
+        is_alone = len(labels) == 1 and labels[0] in seen_once
         for label in labels:
             name_of[label] = _begun(label) or label if is_alone else _without(label, differs)
     return name_of
 
 
 def numberless(label: str) -> str:
-    """Return a label without its numbers, which often count steps: "IO 12" as "IO"."""
+    """Return a label without its numbers, which often count steps: "IO 12" becomes "IO"."""
     return _without(label, [True] * len(_NUMBER.findall(label)))
 
 
 def numbered(label: str) -> str:
-    """Return a pattern of the labels that are called this."""
+    """Return a pattern that matches the labels with this name."""
     inner = re.escape(label).replace("N", rf"(?:N|{_NUMBER.pattern})")
     end = "(?![0-9])" if label[-1:].isdigit() else ""
     return f"{inner}{end}[{re.escape(_ENDING)}]*"
 
 
 def _begun(label: str, differs: Sequence[bool] | None = None) -> str:
-    """Return the part of a label before the numbers at its end, or before the first that differs.
+    """Return a label without the numbers at its end, from the first that differs on.
 
-    Other numbers that differ are N. "" where a bracket or quotation mark would be left open.
+    `differs` is per number of the label, by default all differ. Earlier numbers that differ become
+    N. "" where a bracket or quotation mark would be left open.
     """
     matches = [*_NUMBER.finditer(label)]
-    goes = differs if differs is not None else [True] * len(matches)
+    cut = differs if differs is not None else [True] * len(matches)
     end = len(label.rstrip(_ENDING))
-    cuts = (m.start() for m, it in zip(matches, goes, strict=True) if it and m.start() >= end)
+    cuts = (m.start() for m, it in zip(matches, cut, strict=True) if it and m.start() >= end)
     short = label[: next(cuts, 0)].rstrip(_SEPARATORS)
-    # Whether each bracket and quotation mark of a text has its partner
+    # Each bracket and quotation mark must have its partner.
     is_closed = all(
         short.count(opens) % 2 == 0 if opens == shuts else short.count(opens) == short.count(shuts)
         for opens, shuts in _PAIRS
@@ -90,10 +93,11 @@ def _begun(label: str, differs: Sequence[bool] | None = None) -> str:
 
 
 def _replaced(label: str, differs: Sequence[bool]) -> str:
-    left = iter(differs)
-    return _NUMBER.sub(lambda number: "N" if next(left) else number[0], label)
+    """Return a label with N for each number that differs."""
+    differ = iter(differs)
+    return _NUMBER.sub(lambda number: "N" if next(differ) else number[0], label)
 
 
 def _without(label: str, differs: Sequence[bool]) -> str:
-    """Return a label without some of its numbers: cut before one at its end, N elsewhere."""
+    """Return a label without the numbers that differ: cut off at its end, N elsewhere."""
     return _begun(label, differs) or _replaced(label, differs)

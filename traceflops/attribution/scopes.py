@@ -1,17 +1,17 @@
 """What surrounded work on the host: the modules that launched it, else the annotation.
 
-Instances of a module count as one (`Linear_3` is a `Linear`), so that the layers of a model do not
-each have a row of their own. What a backward node launched, in no module itself, belongs to the
-module of the op that it is the derivative of: of the forward ops with its sequence number the last.
+Instances of a module count as one (`Linear_3` is a `Linear`), so that the layers of a model share a
+row. Work that a backward node launched outside of modules belongs to the module of its forward op:
+the last forward op with its sequence number.
 
-When in a training step an op ran: forward, backward, recomputation, optimizer.
+Also the phase of a training step in which each op ran: forward, backward, recompute, optimizer.
 
-R1 An op below a backward node that carries a sequence number, or is inside an op that does, ran
-   with gradients on: it is a forward computed again. Gradients themselves are computed with
-   gradients off and have none. (Double backward, `create_graph`, looks the same.)
-R2 Ghosts and duplicates are none of these: `op_kernels` sorts them out before.
-R3 Products inside backward nodes that are no derivative of one product, above all those of a
-   compiled graph, have no sequence numbers: shapes and strides decide, see `products`.
+R1 An op below a backward node that has a sequence number, or is inside an op that has one, ran with
+   gradients on: it is a forward computed again. Gradients themselves are computed with gradients
+   off and have no sequence number. (Double backward, `create_graph`, looks the same.)
+R2 Ghosts and duplicates are excluded before, by `op_kernels`.
+R3 Products inside other backward nodes than derivatives of one product, mostly those of a compiled
+   graph, have no sequence numbers: shapes and strides decide, see `products`.
 R4 Python frames of torch/utils/checkpoint.py confirm R1 where they were recorded.
 R5 Kernels alone tell no phase; nothing is guessed from their number.
 """
@@ -45,8 +45,9 @@ from traceflops.table.columns import (
     matching,
     names,
     numbers,
+    thread_columns,
 )
-from traceflops.table.grouping import distinct, group_rows, joint_codes, ranked
+from traceflops.table.grouping import distinct, group_rows, joint_codes, ranked, shared_codes
 from traceflops.table.nesting import OpTree, innermost, taken
 from traceflops.table.trace import Trace
 from traceflops.timeline.account import LinkedTrace
@@ -69,11 +70,11 @@ _CHECKPOINT: Final = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Phases:
-    """The phase of each op, and what it hangs on.
+    """The phase of each op, an index into PHASES, and the evidence.
 
-    `phase` is, per op, a place in PHASES; `root` the row of the innermost backward node around it,
-    -1 for none. `confirmed` counts the recomputed ops inside a frame of the checkpoint module and
-    `unconfirmed` the others; both are None where no such frame was recorded.
+    `root` is, per op, the row of the innermost backward node around it, -1 for none. `confirmed`
+    counts the recomputed ops inside a frame of the checkpoint module and `unconfirmed` the others;
+    both are None where no such frame was recorded.
     """
 
     phase: SmallArray
@@ -87,33 +88,33 @@ class Phases:
 
 
 def phases(trace: Trace, attribution: Attribution) -> Phases:
-    """Return the phase of every op of a trace."""
+    """Return the phase of each op of a trace, by R1 and the marks of optimizers."""
     ops, tree = trace.ops, attribution.tree
     node = is_node(ops)
     root = tree.around(node)
     with_gradients = tree.nearest((numbers(ops["sequence"], ABSENT) != ABSENT) & ~node)
-    both = (with_gradients >= 0) & (root >= 0)
-    below_root = both & (taken(tree.place, with_gradients) > taken(tree.place, root))
+    has_both = (with_gradients >= 0) & (root >= 0)
+    below_root = has_both & (taken(tree.place, with_gradients) > taken(tree.place, root))
     phase = np.full(ops.num_rows, PHASES.index("forward"), dtype=np.int8)
-    steps = in_optimizer(trace, ops) | (tree.nearest(has_fact(ops["name"], "optimizer")) >= 0)
-    phase[(with_gradients < 0) & steps] = PHASES.index("optimizer")
+    optimizes = in_optimizer(trace, ops) | (tree.nearest(has_fact(ops["name"], "optimizer")) >= 0)
+    phase[(with_gradients < 0) & optimizes] = PHASES.index("optimizer")
     phase[node | (root >= 0)] = PHASES.index("backward")
     phase[below_root] = PHASES.index("recompute")
-    frames = matching(
+    is_checkpoint = matching(
         trace.marks["name"], lambda name: "checkpoint.py" in name and _CHECKPOINT.fullmatch(name)
     )
-    if not frames.any():
+    if not is_checkpoint.any():
         return Phases(phase, root, None, None)
-    again = np.flatnonzero((phase == PHASES.index("recompute")) & attribution.has("executed"))
-    confirmed = int(_inside(trace, np.flatnonzero(frames), ops)[again].sum())
-    return Phases(phase, root, confirmed, len(again) - confirmed)
+    recomputed = np.flatnonzero((phase == PHASES.index("recompute")) & attribution.has("executed"))
+    confirmed = int(_inside(trace, np.flatnonzero(is_checkpoint), ops)[recomputed].sum())
+    return Phases(phase, root, confirmed, len(recomputed) - confirmed)
 
 
 def is_node(ops: pa.Table) -> BoolArray:
-    """Return, per op, whether it is a backward node, or the engine's call of one.
+    """Return, per op, whether it is a backward node, or the autograd engine's call of one.
 
-    What the engine calls is a node, whatever it is named. Older profilers recorded only the nodes
-    themselves.
+    Whatever the engine calls is a node. Older profilers recorded only the nodes, so names count,
+    too.
     """
     labels = names(ops["name"])
     called = {label.removeprefix(EVALUATE) for label in labels if label.startswith(EVALUATE)}
@@ -133,13 +134,10 @@ def _inside(trace: Trace, marks: IntArray, table: pa.Table) -> BoolArray:
     """Return, per row of a table, whether it starts inside one of these marks, on its thread."""
     if not len(marks) or not table.num_rows:
         return np.zeros(table.num_rows, dtype=np.bool_)
-    count = len(marks)
-    process, tid, start = (
-        np.concatenate([numbers(trace.marks[name], ABSENT)[marks], numbers(table[name], ABSENT)])
-        for name in ("process", "thread", "start_ns")
-    )
-    thread, end = joint_codes(process, tid), start[:count] + numbers(trace.marks["dur_ns"])[marks]
-    return innermost(thread[:count], start[:count], end, thread[count:], start[count:]) >= 0
+    thread_of_mark, thread = shared_codes(thread_columns(trace.marks, marks), thread_columns(table))
+    start, dur_ns = (numbers(trace.marks[name])[marks] for name in ("start_ns", "dur_ns"))
+    at_ns = numbers(table["start_ns"])
+    return innermost(thread_of_mark, start, start + dur_ns, thread, at_ns) >= 0
 
 
 _LEVELS: Final = 3
@@ -150,11 +148,11 @@ _LONGEST: Final = 300
 
 @dataclass(frozen=True, slots=True)
 class Scopes:
-    """The scope of each piece of work: a place in `texts`, -1 where none is known.
+    """The scope of each launch: an index into `texts`, -1 where it is unknown.
 
     `is_module` says, per text, whether it names modules (the innermost last) or an annotation.
-    `instance` distinguishes the modules of a scope: codes of marks' names, -1 without a module.
-    `backward` marks work that belongs to a scope by the forward op.
+    `instance` is, per launch, the code of the innermost module's mark, -1 without a module.
+    `backward` marks launches that got the scope of their forward op.
     """
 
     scope: IntArray
@@ -166,10 +164,10 @@ class Scopes:
 
 @dataclass(frozen=True, slots=True)
 class ModulePaths:
-    """Modules as a forest: a node is one instance in one other. A parent is before its children.
+    """A forest of modules with a node per instance and parent node; parents come first.
 
-    `node` is, per instant, that of the innermost module around it, -1 for none; `parent` (-1: none)
-    and `name`, a code of the names of marks, are by node.
+    `node` is, per instant, the innermost module around it, -1 for none. `parent` (-1: none) and
+    `name`, a code of the names of marks, are per node.
     """
 
     node: IntArray
@@ -179,9 +177,9 @@ class ModulePaths:
     def levels(
         self, node: int, texts: Sequence[str], most: int, name_of: Callable[[str], str]
     ) -> list[str]:
-        """Return the names on the path to a node (-1: none), at most so many innermost ones.
+        """Return the names on the path to a node, from the outermost on, the last `most` of them.
 
-        `texts` are the names of marks. The outermost comes first.
+        `texts` are the names of marks; `node` is -1 for none.
         """
         levels: list[str] = []
         while node >= 0 and len(levels) < most:
@@ -193,46 +191,46 @@ class ModulePaths:
 def launch_scopes(
     linked: LinkedTrace, call: IntArray, op: IntArray, step_mark: str | None
 ) -> Scopes:
-    """Return the scopes of work launched by these rows of calls, or else of ops."""
+    """Return the scope of each launch, given as rows of calls and ops (-1: unknown)."""
     trace, forward = linked.trace, forward_ops(linked, op)
     labels = names(trace.marks["name"])
     causes = instants(trace, call, op), instants(trace, np.full_like(forward, -1), forward)
-    # Paths of module classes, of the innermost levels.
+    # Paths of module classes, the _LEVELS innermost ones.
     paths, by_launch = modules_around(trace, *causes)
     class_codes = Names()
     class_of = class_codes.codes(map(module_class, labels))
     levels = [paths.node]
     for _ in range(_LEVELS - 1):
         levels.append(taken(paths.parent, levels[-1]))
-    kept = [taken(class_of, taken(paths.name, level)) for level in levels]
-    path, first = group_rows(kept)
+    classes_of_level = [taken(class_of, taken(paths.name, level)) for level in levels]
+    path, first = group_rows(classes_of_level)
     classes, is_inside = list(class_codes), paths.node >= 0
     texts = [
         "/".join(classes[code] for code in reversed(codes) if code >= 0)
-        for codes in np.stack(kept, axis=1)[first].tolist()
+        for codes in np.stack(classes_of_level, axis=1)[first].tolist()
     ]
     # Without a module, the annotation.
-    launch, earlier = (replace(cause, known=cause.known & ~is_inside) for cause in causes)
-    name, by_forward = annotation_around(trace, launch, earlier, step_mark)
-    known, rank = ranked(name)
-    ranges = [limited(labels[code]) for code in known.tolist() if code >= 0]
-    rank -= len(known) - len(ranges)  # -1 where there is no annotation
+    of_launch, of_forward = (replace(cause, known=cause.known & ~is_inside) for cause in causes)
+    name, by_forward = annotation_around(trace, of_launch, of_forward, step_mark)
+    used, range_code = ranked(name)
+    annotations = [limited(labels[code]) for code in used.tolist() if code >= 0]
+    range_code -= len(used) - len(annotations)  # -1 without an annotation
     return Scopes(
-        np.where(is_inside, path, np.where(rank >= 0, rank + len(texts), -1)),
-        [*texts, *ranges],
-        [True] * len(texts) + [False] * len(ranges),
+        np.where(is_inside, path, np.where(range_code >= 0, range_code + len(texts), -1)),
+        [*texts, *annotations],
+        [True] * len(texts) + [False] * len(annotations),
         taken(paths.name, paths.node),
         (forward >= 0) & np.where(is_inside, ~by_launch, by_forward),
     )
 
 
 def forward_ops(linked: LinkedTrace, op: IntArray) -> IntArray:
-    """Return, per op, the forward op of the backward node around it, -1 where there is none."""
+    """Return, per row of ops, the forward op of the backward node around it, or -1."""
     ops = linked.trace.ops
     sequence = numbers(ops["sequence"], ABSENT)
     numbered = sequence != ABSENT
     nodes = is_node(ops) & numbered if ops.num_rows else numbered
-    # Sequence numbers of several forward threads cannot be distinguished.
+    # Threads number their ops independently, so several forward threads are ambiguous.
     threads = distinct(numbers(ops["forward_thread"])[nodes])
     if not nodes.any() or len(threads) > 1:
         return np.full(len(op), -1, dtype=np.int64)
@@ -240,14 +238,14 @@ def forward_ops(linked: LinkedTrace, op: IntArray) -> IntArray:
     keys -= int(keys.min())
     rows = np.flatnonzero(numbered & ~nodes)
     rows = rows[np.argsort(numbers(ops["start_ns"])[rows], kind="stable")]
-    last = np.full(int(keys.max()) + 1, -1, dtype=np.int64)
-    last[keys[rows]] = rows  # the last one written stays
+    last_of_key = np.full(int(keys.max()) + 1, -1, dtype=np.int64)
+    last_of_key[keys[rows]] = rows  # the last op of each key is kept
     node = taken(linked.op_tree.nearest(nodes), op)
-    return taken(last, taken(keys, node))
+    return taken(last_of_key, taken(keys, node))
 
 
 def module_paths(trace: Trace, causes: Instants, rows: IntArray | None = None) -> ModulePaths:
-    """Return the modules around instants, or else those of some marks."""
+    """Return the modules around instants; with `rows` the forest of these marks instead."""
     marks, rows = trace.marks, host_marks(trace, "module") if rows is None else rows
     name, start = codes(marks["name"])[rows], numbers(marks["start_ns"])[rows]
     thread = joint_codes(numbers(marks["process"])[rows], numbers(marks["thread"], ABSENT)[rows])
@@ -264,9 +262,9 @@ def module_paths(trace: Trace, causes: Instants, rows: IntArray | None = None) -
 def modules_around(
     trace: Trace, launch: Instants, forward: Instants
 ) -> tuple[ModulePaths, BoolArray]:
-    """Return the modules around launches or else forward ops, and where it is the launch.
+    """Return the modules around launches, else around forward ops, and whether a launch had any.
 
-    What a backward node computes again is launched inside its own modules.
+    The launch comes first: recomputation inside a backward node has modules of its own.
     """
     paths = module_paths(trace, Instants.joined((launch, forward)))
     by_launch, by_forward = np.split(paths.node, 2)
@@ -277,37 +275,37 @@ def modules_around(
 def annotation_around(
     trace: Trace, launch: Instants, forward: Instants, step_mark: str | None
 ) -> tuple[IntArray, BoolArray]:
-    """Return the name of the annotation around each piece of work that is no step, or -1.
+    """Return, per launch, the name code of the annotation around it, and if it is the forward op's.
 
-    Also whether it is the one around the forward op, which is looked at first, then that around the
-    launch. What autograd's own thread launches belongs to the one around the call that started it,
-    if that began after the forward op or there is none around that.
+    -1 is none; annotations of steps do not count. The annotation around the forward op comes
+    first, then the one around the launch. On autograd's own thread the annotation around the call
+    that started the backward pass counts, if it began after the forward op or that has none.
     """
     labels, label = names(trace.marks["name"]), codes(trace.marks["name"])
     rows = host_marks(trace, "annotation")
-    used = distinct(label[rows]).tolist()
-    steps = [code for code in used if is_step_label(labels[code], step_mark)]
-    rows = rows[~np.isin(label[rows], steps)]
-    own, earlier = (innermost_mark(trace, rows, cause) for cause in (launch, forward))
-    unmarked = replace(launch, known=launch.known & (own < 0))
+    used_codes = distinct(label[rows]).tolist()
+    step_codes = [code for code in used_codes if is_step_label(labels[code], step_mark)]
+    rows = rows[~np.isin(label[rows], step_codes)]
+    own_mark, forward_mark = (innermost_mark(trace, rows, cause) for cause in (launch, forward))
+    unmarked = replace(launch, known=launch.known & (own_mark < 0))
     nodes = is_node(trace.ops) if trace.ops.num_rows else np.zeros(0, dtype=np.bool_)
-    started = starting_mark(trace, rows, unmarked, nodes)
-    began = taken(numbers(trace.marks["start_ns"]), taken(rows, started))
-    by_forward = (earlier >= 0) & ((started < 0) | (began <= forward.at_ns))
-    mark = np.where(by_forward, earlier, np.where(started >= 0, started, own))
+    starter_mark = starting_mark(trace, rows, unmarked, nodes)
+    began = taken(numbers(trace.marks["start_ns"]), taken(rows, starter_mark))
+    by_forward = (forward_mark >= 0) & ((starter_mark < 0) | (began <= forward.at_ns))
+    mark = np.where(by_forward, forward_mark, np.where(starter_mark >= 0, starter_mark, own_mark))
     return taken(label, taken(rows, mark)), by_forward
 
 
 def module_name(label: str) -> str:
-    """Return the name of an instance of a module."""
+    """Return the name of a module instance from the label of its mark."""
     return limited(label.removeprefix(_PREFIX))
 
 
 def module_class(label: str) -> str:
-    """Return the name of its class."""
+    """Return the class name of a module from the label of its mark."""
     return limited(_INSTANCE.sub("", label.removeprefix(_PREFIX)[:_LONGEST]))
 
 
 def limited(text: str, longest: int = _LONGEST) -> str:
-    """Return at most so many characters of a text; a cut one ends in an ellipsis."""
+    """Return at most `longest` characters of a text; a cut text ends in an ellipsis."""
     return text if len(text) <= longest else f"{text[: longest - 1]}…"

@@ -1,8 +1,8 @@
 """The time of devices as trees: each ns of the chosen windows belongs to one path of names.
 
-Work is that of the activity that it is charged to, see `charged`. Idle time is charged to the
-activity that ends it, and while data are loaded to what loads them; before the first and after the
-last it is the step's own.
+Work belongs to the activity that it is charged to, see `charged`. Idle time is charged to the
+activity that ends it, or while data are loaded to the loader; idle time before the first and after
+the last activity belongs to the root.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ Path = tuple[str, ...]
 
 @dataclass(slots=True)
 class TimeNode:
-    """The time of a path of names, all inside included: work by kernel name and component, idle."""
+    """Time in ns of a path of names and all below it: by component, by kernel name, and idle."""
 
     label: str
     idle_ns: int = 0
@@ -49,11 +49,11 @@ class TimeNode:
 
     @property
     def total_ns(self) -> int:
-        """All of its time: work inside, and idle time of its own."""
+        """Work and idle time, in ns."""
         return self.idle_ns + self.components.total()
 
     def add(self, path: Path, component: int, ns: int) -> None:
-        """Add time to the nodes of a path, of which the last is a kernel where it is work."""
+        """Add `ns` to all nodes on a path; of work (`component` of WORK) the last is a kernel."""
         node = self
         for label in ("", *path):
             if label and label not in node.inside:
@@ -67,7 +67,7 @@ class TimeNode:
 
 
 def time_trees(prepared: Prepared) -> dict[str, TimeNode]:
-    """Return the time of the chosen windows by lens; each tree sums to their length."""
+    """Return the time in the chosen windows as a tree per lens; each sums to their length."""
     work, gaps = charged(prepared), chosen_gaps(prepared)
     idle_ns, loading = gaps.end_ns - gaps.start_ns, list[tuple[Path, int]]()
     if prepared.knows_host_work:
@@ -89,14 +89,14 @@ def time_trees(prepared: Prepared) -> dict[str, TimeNode]:
     component = np.append(work.component, np.full_like(gaps.activity, _IDLE))
     ns = np.append(work.ns, idle_ns)
     rest_ns = max(rest_ns, 0) + int(ns[(activity < 0) & (ns > 0)].sum())
-    known = (activity >= 0) & (ns > 0)
-    activity, component, ns = activity[known], component[known], ns[known]
+    has_time = (activity >= 0) & (ns > 0)
+    activity, component, ns = activity[has_time], component[has_time], ns[has_time]
     row, index = ranked(activity)
     trees = {}
     for lens, (columns, path) in _lenses(prepared, row).items():
         root = trees[lens] = TimeNode("")
-        key = [*(column[index] for column in columns), component]
-        group, first = group_rows(key)
+        keys = [*(column[index] for column in columns), component]
+        group, first = group_rows(keys)
         sums = group_sums(group, ns, len(first)).tolist()
         parts = component[first].tolist()
         for number, part, sum_ns in zip(index[first].tolist(), parts, sums, strict=True):
@@ -110,47 +110,47 @@ _Lens = tuple[tuple[IntArray, ...], Callable[[int], Path]]
 
 
 def _lenses(prepared: Prepared, row: IntArray) -> dict[str, _Lens]:
-    """Return, by lens, columns per activity that distinguish their paths, and the path of each."""
+    """Return, by lens, columns per row that distinguish paths, and a function of index to path."""
     launched = prepared.as_launched
-    work, trace = Launched.of(launched, row), launched.trace
-    owner, (op, ops) = attributed(launched, row), launching_names(work)
+    launches, trace = Launched.of(launched, row), launched.trace
+    attribution, (op, ops) = attributed(launched, row), launching_names(launches)
     categorised, activities = prepared.linked.categorised, prepared.trace.activities
     kernel, kernels = codes(activities["name"])[row], [*names(activities["name"]), "unknown"]
     category, labels = categorised.category[row], names(trace.marks["name"])
-    # The functions of users around launches.
+    # The functions of users around launches, else around forward ops.
     mark = host_marks(trace, "python")
     library = matching(trace.marks["name"], is_of_library)
     mark = mark[~(library | has_fact(trace.marks["name"], "compiled"))[mark]]
-    launch, forward = (module_paths(trace, cause, mark) for cause in work.causes)
+    launch, forward = (module_paths(trace, cause, mark) for cause in launches.causes)
     frames = replace(launch, node=np.where(launch.node >= 0, launch.node, forward.node))
-    # The place of each phase in TREE_PHASES.
-    node = taken(launched.linked.op_tree.nearest(is_node(trace.ops)), work.op)
-    by_rule = [owner.rule == RULES.index(name.replace(" ", "_")) for name in TREE_PHASES[2:]]
-    is_backward = (work.forward >= 0) | (node >= 0)
+    # The phase of each row, an index into TREE_PHASES.
+    node = taken(launched.linked.op_tree.nearest(is_node(trace.ops)), launches.op)
+    by_rule = [attribution.rule == RULES.index(name.replace(" ", "_")) for name in TREE_PHASES[2:]]
+    is_backward = (launches.forward >= 0) | (node >= 0)
     phase = np.select([*by_rule, is_backward], [2, 3, 4, 1], 0)
     has_phases = bool(phase.any())
 
-    def tail(place: int) -> Path:
-        launcher = (ops[op[place]],) if op[place] >= 0 else ()
-        return (*launcher, kernel_name(kernels[kernel[place]]) or "unknown")
+    def kernel_path(index: int) -> Path:
+        launcher = (ops[op[index]],) if op[index] >= 0 else ()
+        return (*launcher, kernel_name(kernels[kernel[index]]) or "unknown")
 
-    def levels(paths: ModulePaths, place: int, name_of: Callable[[str], str]) -> list[str]:
-        node = int(paths.node[place])
+    def levels(paths: ModulePaths, index: int, name_of: Callable[[str], str]) -> list[str]:
+        node = int(paths.node[index])
         return paths.levels(node, labels, _MOST_LEVELS, lambda text: name_of(text) or "unknown")
 
-    def by_module(place: int) -> Path:
-        phases = TREE_PHASES[phase[place] :][:has_phases]
-        return (*phases, *levels(owner.paths, place, module_name), *tail(place))
+    def by_module(index: int) -> Path:
+        phases = TREE_PHASES[phase[index] :][:has_phases]
+        return (*phases, *levels(attribution.paths, index, module_name), *kernel_path(index))
 
-    def by_category(place: int) -> Path:
-        known = categorised.categories[category[place]]
-        return (known.top, known.sub.replace("_", " "), tail(place)[-1])
+    def by_category(index: int) -> Path:
+        kind = categorised.categories[category[index]]
+        return (kind.top, kind.sub.replace("_", " "), kernel_path(index)[-1])
 
     return {
-        "module": ((phase, owner.paths.node, op, kernel), by_module),
+        "module": ((phase, attribution.paths.node, op, kernel), by_module),
         "python": (
             (frames.node, op, kernel),
-            lambda place: (*levels(frames, place, function_name), *tail(place)),
+            lambda index: (*levels(frames, index, function_name), *kernel_path(index)),
         ),
         "kernel": ((category, kernel), by_category),
     }

@@ -204,7 +204,8 @@ def _overhead(case: Case, prepared: Prepared) -> Iterator[Finding]:
 def _launches(prepared: Prepared, chosen: Mapping[int, Intervals]) -> Iterator[Leads]:
     for device, account in prepared.accounts.items():
         if account.has_calls:
-            yield leads(account).within(chosen[device])
+            launches = leads(account)
+            yield launches.only(chosen[device].contains(launches.start_ns))
 
 
 def _matters(case: Case, unfit: _Unfit, count: int | None) -> bool:

@@ -13,7 +13,6 @@ from typing import Final
 from traceflops.analysis.recipe import analyze
 from traceflops.analysis.result import Analysis, with_finding_rules
 from traceflops.analysis.summary_files import is_summary
-from traceflops.attribution.graph_replays import has_replays
 from traceflops.comparison.report_side import REPORT
 from traceflops.errors import InputError, UsageError
 from traceflops.findings.user_rules import read_finding_rules
@@ -25,6 +24,7 @@ from traceflops.parsers.io.remote import is_remote
 from traceflops.parsers.reading import read
 from traceflops.privacy.environment import check_privacy
 from traceflops.table.trace import Trace
+from traceflops.windows.device_records import graph_launches
 
 SUMMARY_SUFFIX: Final = ".summary"
 _HEAD_BYTES: Final = 4096
@@ -129,7 +129,7 @@ def read_pair(
     if pair:
         return read_files(pair)
     captures = captures_beside(paths)
-    if captures is None or trace.jobs or not has_replays(trace):
+    if captures is None or trace.jobs or not graph_launches(trace).any():
         return None
     try:
         capture = read_files([str(captures)])

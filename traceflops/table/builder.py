@@ -26,21 +26,21 @@ from traceflops.table.columns import (
 from traceflops.table.schema import TABLES, Column, arrow_schema
 
 MOST_TEXTS: Final = 500_000
-"""So many distinct texts a column holds; no recording has more, and each costs memory for good."""
+"""Distinct texts that a column holds at most; each costs memory, and no recording has more."""
 
 BEYOND: Final = "(one of very many more names)"
-"""The name of a record that has none of those."""
+"""The name of records whose own name is beyond MOST_TEXTS."""
 
 _WIDEST: Final = 12
-"""Bytes of a row of the widest column, three numbers of 32 bits."""
+"""Bytes per row of the widest column: three numbers of 32 bits."""
 
 _NARROW: Final = np.iinfo(np.int32)
 
 
 class TableBuilder(Rows):
-    """Collects the rows of one declared table, with so many distinct texts that memory suffices.
+    """Collects the rows of one declared table, with a limited number of distinct texts.
 
-    Further names are BEYOND, further texts of columns that may be null are null.
+    Beyond MOST_TEXTS names become BEYOND, and texts of columns that may be null become null.
     """
 
     def __init__(self, table: str) -> None:
@@ -59,7 +59,7 @@ class TableBuilder(Rows):
 
     @property
     def overflowed(self) -> list[str]:
-        """Return the columns that had more distinct texts than they hold."""
+        """Return the names of the columns that had more than MOST_TEXTS distinct texts."""
         return [column for column, names in self.names.items() if names.overflowed]
 
     def add(self, count: int, /, **columns: Array | int) -> None:
@@ -70,27 +70,27 @@ class TableBuilder(Rows):
         super().add(count, **{name: compact(values) for name, values in columns.items()})
 
     def column(self, name: str) -> Array:
-        """Return a column as collected so far: int64 with ABSENT, float64, or codes with -1."""
+        """Return the rows of a column so far: int64 with ABSENT, float64, or codes with -1."""
         column = self._columns[name]
         dtype = np.float64 if pa.types.is_floating(column.type) else np.int64
         return self._filled(column, np.int32 if pa.types.is_dictionary(column.type) else dtype)
 
     def replace(self, name: str, values: Array) -> None:
-        """Replace a column that was collected; `values` are of all rows."""
+        """Replace a collected column; `values` are per row."""
         start = 0
         for count, piece in self.pieces:
             piece[name] = compact(values[start : start + count])
             start += count
 
     def join(self) -> None:
-        """Join the pieces into one: each of very many small pieces costs more than its rows."""
+        """Join the pieces into one: many small pieces cost more memory than their rows."""
         if len(self.pieces) < 2:
             return
         names = dict.fromkeys(name for _, piece in self.pieces for name in piece)
         self.pieces = [(self.count, {name: compact(self.column(name)) for name in names})]
 
     def put_in_order(self, name: str) -> None:
-        """Sort the pieces by a column, where no two overlap in its values."""
+        """Sort the pieces by a column, if no two of them overlap in its values."""
         ends = [_ends(piece[name]) for _, piece in self.pieces if name in piece]
         order = sorted(range(len(ends)), key=ends.__getitem__)
         apart = all(ends[first][1] < ends[second][0] for first, second in pairwise(order))
@@ -98,19 +98,19 @@ class TableBuilder(Rows):
             self.pieces = [self.pieces[index] for index in order]
 
     def finish(self, order: IntArray | None = None) -> pa.Table:
-        """Return the table, its rows in the given order; the collected rows are given up."""
-        # Columns that hold nothing else share these zeros; writing through one would change all.
+        """Return the table, with rows in the given order, and free the collected rows."""
+        # All-zero columns share this buffer, so nobody may write into it.
         zeros = np.zeros(self.count * _WIDEST, dtype=np.uint8)
         zeros.flags.writeable = False
         arrays, rows = [], slice(None) if order is None else order
         for column in TABLES[self.table]:
             arrays.append(self._arrow(column, rows, pa.py_buffer(zeros)))
             for _, piece in self.pieces:
-                piece.pop(column.name, None)  # each column is held twice only while it is built
+                piece.pop(column.name, None)  # so only one column at a time is in memory twice
         return pa.Table.from_arrays(arrays, schema=arrow_schema(self.table))
 
     def _filled(self, column: Column, dtype: npt.DTypeLike) -> Array:
-        """Return a column of all rows, null where a piece does not have it."""
+        """Return a column of all rows, null in the pieces that lack it."""
         wide = (column.type.list_size,) if pa.types.is_fixed_size_list(column.type) else ()
         values: Array = np.empty((self.count, *wide), dtype)
         begin = 0
@@ -120,7 +120,7 @@ class TableBuilder(Rows):
         return values
 
     def _arrow(self, column: Column, rows: IntArray | slice, zeros: pa.Buffer) -> pa.Array:
-        """Return a column as Arrow; `zeros` are enough for all rows of any column."""
+        """Return a column as an Arrow array; `zeros` is large enough for all rows of any column."""
         kind, null = column.type, _null_of(column)
         values = [piece.get(column.name, null) for _, piece in self.pieces]
         if column.nullable and _all_are(values, null):
@@ -136,11 +136,11 @@ class TableBuilder(Rows):
             return pa.Array.from_buffers(kind, self.count, [zeros, zeros], self.count)
         if not column.nullable and pa.types.is_integer(kind) and _all_are(values, 0):
             return pa.Array.from_buffers(kind, self.count, [None, zeros], 0)
-        # Where no value can be null, the column is made in its own type at once.
+        # If no value can be null, the column is built in its final type at once.
         is_known = not column.nullable or all(
             _NARROW.min <= value <= _NARROW.max
             if isinstance(value, int | float)
-            else value.dtype == np.int32  # so nothing of it is ABSENT
+            else value.dtype == np.int32  # then none is ABSENT
             for value in values
         )
         if pa.types.is_fixed_size_list(kind):
@@ -170,15 +170,15 @@ class TableBuilder(Rows):
             bits = np.packbits(collected == 1, bitorder="little").tobytes()
             bitmap, nulls = pack_validity(collected != ABSENT)
             return pa.Array.from_buffers(kind, len(collected), [bitmap, pa.py_buffer(bits)], nulls)
-        # Numbers that do not fit in the column would wrap: they are null.
+        # Numbers that do not fit in the type would wrap: they become null.
         fits = collected == collected.astype(kind.to_pandas_dtype())
         return number_column(collected, kind, fits & (collected != ABSENT))
 
 
 def compact(values: Array | int) -> Array | int:
-    """Return a column in the least memory: the one value of all rows, or 32 bits if they fit.
+    """Return a column in the least memory: a single value if all are equal, else int32 if it fits.
 
-    A view is copied, so that the array it is part of can be freed.
+    A view is copied, so that the larger array behind it can be freed.
     """
     if isinstance(values, int):
         return values
@@ -196,18 +196,19 @@ def _ends(values: Array | int) -> tuple[int, int]:
 
 
 def _null_of(column: Column) -> int | float:
+    """Return the value that stands for null while rows are collected."""
     if pa.types.is_dictionary(column.type):
         return -1
     return np.nan if pa.types.is_floating(column.type) else ABSENT
 
 
 def _all_are(values: list[Array | int | float], wanted: int | float) -> bool:
-    """Return whether every piece has the wanted value in all of its rows."""
+    """Return whether all rows of all pieces have one value, and it is `wanted`."""
     return all(isinstance(value, int) and value == wanted for value in values)
 
 
 def with_numbers(table: pa.Table, name: str, values: IntArray) -> pa.Table:
-    """Return a table with one of its columns replaced, null where `values` are ABSENT."""
-    known = values != ABSENT
-    filled = np.where(known, values, 0)
-    return with_column(table, name, number_column(filled, table.schema.field(name).type, known))
+    """Return a table with an integer column replaced, null where `values` are ABSENT."""
+    valid = values != ABSENT
+    filled = np.where(valid, values, 0)
+    return with_column(table, name, number_column(filled, table.schema.field(name).type, valid))

@@ -21,7 +21,7 @@ BoolArray = npt.NDArray[np.bool_]
 FloatArray = npt.NDArray[np.float64]
 WholeArray = npt.NDArray[np.signedinteger[Any]]
 SmallArray = npt.NDArray[np.int8]
-"""Places in a table of a few things: one for each of millions of rows, so every byte counts."""
+"""Indices into a small table, one for each of millions of rows, so that every byte counts."""
 
 NAME_TYPE = pa.dictionary(pa.int32(), pa.string())
 _INT32_MAX = 2**31 - 1
@@ -32,7 +32,7 @@ _LARGEST_PRODUCT: Final = 2.0**62
 
 
 def pack_validity(valid: BoolArray | None) -> tuple[pa.Buffer | None, int]:
-    """Return the Arrow validity bitmap of `valid` (None: all valid) and the count of nulls."""
+    """Return the Arrow validity bitmap of `valid` (None: all valid) and the number of nulls."""
     if valid is None or bool(valid.all()):
         return None, 0
     bits = np.packbits(valid, bitorder="little")
@@ -49,7 +49,7 @@ def number_column(
 
 
 def with_column(table: pa.Table, name: str, column: pa.Array) -> pa.Table:
-    """Return a table with other content in one of its columns."""
+    """Return a table with one column replaced."""
     index = table.schema.get_field_index(name)
     return table.set_column(index, table.schema.field(index), column)
 
@@ -86,7 +86,7 @@ def dictionary_column(codes: npt.NDArray[Any], names: Sequence[str]) -> pa.Dicti
 
 
 def merged_column(codes: npt.NDArray[Any], names: Sequence[str]) -> pa.DictionaryArray:
-    """Return a dictionary column of names that may repeat: equal names share a code."""
+    """Return a dictionary column from codes of names that may repeat; equal ones get one code."""
     code_of = {name: code for code, name in enumerate(dict.fromkeys(names))}
     merged = np.array([*(code_of[name] for name in names), -1], np.int32)
     return dictionary_column(merged[codes], list(code_of))
@@ -140,13 +140,20 @@ def names(column: pa.ChunkedArray | pa.Array) -> list[str]:
 
 
 def texts_at(column: pa.ChunkedArray | pa.Array, rows: IntArray) -> list[str]:
-    """Return the texts of a few rows of a dictionary column, "" for null and where a row is -1."""
+    """Return the texts at a few rows of a dictionary column, "" for null and for row -1."""
     array = one_array(column)
     return [(array[row].as_py() or "") if row >= 0 else "" for row in rows.tolist()]
 
 
+def thread_columns(
+    table: pa.Table, rows: IntArray | slice = slice(None)
+) -> tuple[IntArray, IntArray]:
+    """Return process and thread of rows of calls, ops or marks, ABSENT for null."""
+    return numbers(table["process"])[rows], numbers(table["thread"], ABSENT)[rows]
+
+
 def matching(column: pa.ChunkedArray | pa.Array, test: Callable[[str], object]) -> BoolArray:
-    """Return, per row of a dictionary column, whether its text passes a test; null does not."""
+    """Return, per row of a dictionary column, whether its text passes `test`; False for null."""
     passed = [*(bool(test(text)) for text in names(column)), False]
     return np.array(passed, dtype=np.bool_)[codes(column)]
 
@@ -157,7 +164,7 @@ def is_one_of(column: pa.ChunkedArray | pa.Array, *texts: str) -> BoolArray:
 
 
 def axes(column: pa.ChunkedArray) -> IntArray:
-    """Return triples of sizes as [rows, 3], UNKNOWN_SIZE in rows that are null or no sizes."""
+    """Return triples of sizes as [rows, 3], UNKNOWN_SIZE where null, not positive or too large."""
     if not len(column) or column.null_count == len(column):
         return np.full((len(column), 3), UNKNOWN_SIZE, dtype=np.int64)
     array = column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
@@ -165,22 +172,22 @@ def axes(column: pa.ChunkedArray) -> IntArray:
     flat = array.values.slice(array.offset * size, len(array) * size)
     sides = numbers(flat, 0).reshape(-1, size)
     sized = (sides > 0).all(axis=1) & (sides.astype(np.float64).prod(axis=1) < _LARGEST_PRODUCT)
-    known = validity(array)
-    sized &= True if known is None else known
+    valid = validity(array)
+    sized &= True if valid is None else valid
     return np.where(sized[:, np.newaxis], sides, UNKNOWN_SIZE)
 
 
 def product_of(sides: IntArray) -> IntArray:
-    """Return the product of each row of sizes [rows, 3], UNKNOWN_SIZE where they are not known."""
+    """Return the product of each row of sizes [rows, 3], UNKNOWN_SIZE where one is unknown."""
     return np.where((sides > 0).all(axis=1), sides.prod(axis=1), UNKNOWN_SIZE)
 
 
 def one_array(column: pa.ChunkedArray | pa.Array) -> pa.Array:
-    """Return a column as one array, with one dictionary."""
+    """Return a column as a single array, with a single dictionary."""
     if isinstance(column, pa.ChunkedArray):
         if column.num_chunks == 1:
             return column.chunk(0)
-        if not column.num_chunks:  # combining none loads pandas
+        if not column.num_chunks:  # combining no chunks loads pandas
             return pa.nulls(0, column.type)
         combined = column.unify_dictionaries().combine_chunks()
         return combined.chunk(0) if isinstance(combined, pa.ChunkedArray) else combined
@@ -190,7 +197,7 @@ def one_array(column: pa.ChunkedArray | pa.Array) -> pa.Array:
 ABSENT: Final = -(2**63)
 """Stands for a missing integer in an int64 column."""
 LIMIT_NS: Final = 2**61
-"""Times from here on (73 years) are no times; sums of those below it stay in an int64."""
+"""Larger times (73 years) are invalid; sums of smaller ones fit in an int64."""
 
 Array = npt.NDArray[Any]
 
@@ -198,7 +205,7 @@ Array = npt.NDArray[Any]
 class Names(dict[str, int]):
     """Distinct texts in the order in which they were first seen; `names[text]` is its code.
 
-    Once there are `most` of them, all further texts count as `beyond`; as none where that is None.
+    Beyond `most` texts all further ones get the code of `beyond`, or -1 if that is None.
     """
 
     most: int = sys.maxsize
@@ -206,7 +213,7 @@ class Names(dict[str, int]):
     overflowed: bool = False
 
     def __missing__(self, text: str) -> int:
-        """Give a text that was not seen before the next code."""
+        """Return the next code for a new text, or that of `beyond`."""
         if len(self) < self.most:
             code = len(self)
             self[text] = code
@@ -220,9 +227,9 @@ class Names(dict[str, int]):
 
 
 class Rows:
-    """Collects rows; a column that a piece does not have is null in its rows.
+    """Collects rows in pieces; a column that a piece lacks is null in its rows.
 
-    A text column holds codes of `names[column]`; a plain number stands in all rows of its piece.
+    Text columns hold codes of `names[column]`; a single number applies to all rows of its piece.
     """
 
     def __init__(self) -> None:
@@ -237,7 +244,7 @@ class Rows:
             self.count += count
 
     def absorb(self, other: Rows) -> None:
-        """Append the rows of another collector, its texts recoded to the codes here."""
+        """Append the rows of another collector, with its texts recoded to the codes here."""
         code_here = {
             column: np.append(self.names[column].codes(names), np.int32(-1))  # -1 stays -1
             for column, names in other.names.items()
@@ -250,7 +257,7 @@ class Rows:
 
 
 def count_true(rows: BoolArray) -> int:
-    """Return how many of some rows are true."""
+    """Return the number of True values."""
     return int(np.count_nonzero(rows))
 
 
@@ -259,13 +266,13 @@ class Columns:
     """Base of dataclasses whose fields are all arrays, one value per row."""
 
     def only(self, rows: IntArray | BoolArray) -> Self:
-        """Return some of the rows."""
+        """Return the selected rows, by indices or a mask."""
         made: Callable[..., Self] = type(self)
         return made(*(getattr(self, column.name)[rows] for column in fields(self)))
 
     @classmethod
     def joined(cls, parts: Iterable[Self]) -> Self:
-        """Return the rows of all parts, one behind the other; there must be a part."""
+        """Return the rows of all parts, concatenated; there must be at least one part."""
         made: Callable[..., Self] = cls
         pieces = list(parts)
         names = [column.name for column in fields(cls)]
@@ -273,14 +280,14 @@ class Columns:
 
 
 def narrow(values: Array) -> Array:
-    """Return int64 values as int32 where they fit: columns wait in memory until all is read."""
+    """Return int64 values as int32 if they fit, to save memory until all is read."""
     is_whole = values.dtype == np.int64 and values.size > 0
     fits = is_whole and int(values.min()) >= -(2**31) and int(values.max()) < 2**31
     return values.astype(np.int32) if fits else values
 
 
 def text_column(values: Sequence[str | None]) -> pa.DictionaryArray:
-    """Return a dictionary column of texts, null where there is none."""
+    """Return a dictionary column of texts, null for None."""
     names = Names()
     codes = [-1 if text is None else names[text] for text in values]
     return dictionary_column(np.array(codes, dtype=np.int32), list(names))

@@ -1,4 +1,4 @@
-"""Rows with equal numbers, found by sorting or counting, and the sum of each group.
+"""Groups of rows with equal numbers, by sorting or counting, and figures of each group.
 
 Arrow's `group_by` does the same for tables, but loads pandas, a fifth of a second of start-up.
 """
@@ -22,14 +22,14 @@ from traceflops.table.columns import (
 )
 
 _GAPS, _FEW = 4, 1 << 10
-"""Numbers are counted in a table that has up to so many cells a row, and so many more."""
+"""Numbers are counted in a table of up to _GAPS cells per row and _FEW more; else sorted."""
 _AT_ONCE: Final = 1 << 15
 
 
 def in_order(*keys: IntArray) -> IntArray:
-    """Return the stable order of rows by some keys (each per row), the first the major one.
+    """Return the stable order of rows by several keys (each per row), the first is the major one.
 
-    Rows that are sorted already, as most columns of times are, are only looked at.
+    Rows that are sorted already, as most columns of times are, are only checked.
     """
     falls = np.zeros(max(0, len(keys[0]) - 1), dtype=np.bool_)
     for key in reversed(keys):
@@ -38,7 +38,7 @@ def in_order(*keys: IntArray) -> IntArray:
 
 
 def by_code(code: IntArray) -> IntArray:
-    """Return the stable order of rows by codes, none of which is negative."""
+    """Return the stable order of rows by codes, which must not be negative."""
     order = np.argsort(code.astype(np.uint16), kind="stable")  # a radix sort: no comparisons
     high = code >> 16
     if high.any():
@@ -53,10 +53,9 @@ def slices(count: int) -> Iterator[slice]:
 
 
 def distinct(values: WholeArray) -> IntArray:
-    """Return the distinct numbers in order.
+    """Return the distinct numbers in ascending order.
 
-    `np.unique` hashes each number instead, several times as slow for many of them, and loads
-    masked arrays.
+    `np.unique` hashes each number instead, several times slower, and loads masked arrays.
     """
     table = _presence(values)
     if table is not None:
@@ -66,15 +65,15 @@ def distinct(values: WholeArray) -> IntArray:
 
 
 def used_names(column: pa.ChunkedArray) -> set[str]:
-    """Return the texts of a dictionary column that some row has."""
+    """Return the texts of a dictionary column that rows use."""
     texts = names(column)
     return {texts[code] for code in distinct(codes(column)).tolist() if code >= 0}
 
 
 def without_unused(table: pa.Table) -> pa.Table:
-    """Return a table whose dictionaries hold only texts that some row has, in the order they had.
+    """Return a table without the dictionary texts that no row uses; the others stay in order.
 
-    Texts of removed rows must not be visible to whoever gets the file.
+    Whoever gets the file must not see the texts of removed rows.
     """
     for index, field in enumerate(table.schema):
         if pa.types.is_dictionary(field.type):
@@ -97,39 +96,49 @@ def groups(values: IntArray) -> Iterator[tuple[int, IntArray]]:
 
 
 def joint_codes(first: WholeArray, second: WholeArray) -> IntArray:
-    """Return one number per distinct pair of values, in the order of the pairs."""
+    """Return, per row, a number that is the same for the same pair of values, in their order."""
     values, code = ranked(second)
     return np.multiply(first, max(1, len(values)), dtype=np.int64) + code
 
 
+def shared_codes(*pairs: tuple[WholeArray, WholeArray]) -> list[IntArray]:
+    """Return `joint_codes` of several pairs of columns; equal pairs of any have the same number.
+
+    There is an array per pair of columns, such as process and thread of the rows of a table.
+    """
+    first, second = (np.concatenate(columns) for columns in zip(*pairs, strict=True))
+    ends = np.cumsum([len(column) for column, _ in pairs])
+    return np.split(joint_codes(first, second), ends[:-1])
+
+
 def ranked(values: WholeArray) -> tuple[IntArray, IntArray]:
-    """Return the distinct numbers in order, and per row the rank of its number among them.
+    """Return the distinct numbers in ascending order, and per row the rank of its number.
 
     Numbers that lie close together (ABSENT aside) are counted in a table instead of sorted.
     """
     table = _presence(values)
     if table is None:
-        known, rank = np.unique(values, return_inverse=True)
-        return known.astype(np.int64, copy=False), rank.reshape(-1)
+        unique, rank = np.unique(values, return_inverse=True)
+        return unique.astype(np.int64, copy=False), rank.reshape(-1)
     is_present, low = table
     rank_of_cell, rank = np.cumsum(is_present) - 1, np.empty(len(values), dtype=np.int64)
-    for some in slices(len(values)):
-        rank[some] = rank_of_cell[_cell(values[some], low)]
+    for part in slices(len(values)):
+        rank[part] = rank_of_cell[_cell(values[part], low)]
     return _present(is_present, low), rank
 
 
 def _presence(values: WholeArray) -> tuple[BoolArray, int] | None:
-    """Return a presence table of numbers (cell 0: ABSENT, then from `low`) and `low`.
+    """Return which numbers occur, as a table (cell 0: ABSENT, cell 1: `low`, ...), and `low`.
 
-    None where the numbers are so far apart that such a table would be large.
+    None if the numbers are so far apart that the table would be large.
     """
-    known = values[values != ABSENT] if len(values) and values.min() == ABSENT else values
-    low, high = (int(known.min()), int(known.max())) if len(known) else (0, 0)
-    if high - low > _GAPS * len(known) + _FEW:
+    present = values[values != ABSENT] if len(values) and values.min() == ABSENT else values
+    low, high = (int(present.min()), int(present.max())) if len(present) else (0, 0)
+    if high - low > _GAPS * len(present) + _FEW:
         return None
     is_present = np.zeros(high - low + 2, dtype=np.bool_)
-    for some in slices(len(values)):
-        is_present[_cell(values[some], low)] = True
+    for part in slices(len(values)):
+        is_present[_cell(values[part], low)] = True
     return is_present, low
 
 
@@ -139,7 +148,7 @@ def _cell(values: WholeArray, low: int) -> IntArray:
 
 
 def _present(is_present: BoolArray, low: int) -> IntArray:
-    """Return the numbers of a presence table in order."""
+    """Return the numbers of a presence table in ascending order."""
     values = np.flatnonzero(is_present) + (low - 1)
     if is_present[0]:
         values[0] = ABSENT
@@ -154,45 +163,45 @@ def first_rows(group: IntArray, count: int) -> IntArray:
 
 
 def group_rows(columns: Sequence[WholeArray]) -> tuple[IntArray, IntArray]:
-    """Return the group of each row (rows equal in all columns) and the first row of each group.
+    """Return the group of each row (equal in all columns) and the first row of each group.
 
-    Groups are in the order of the columns, of which the first counts most.
+    Groups are numbered in the order of their values, by the first column, then the next.
     """
     rows = len(columns[0])
     joint, size = np.zeros(rows, dtype=np.int64), 1
-    most = _GAPS * rows + _FEW
+    largest_table = _GAPS * rows + _FEW
     for column in columns if rows else ():
         low, width = int(column.min()), int(column.max()) - int(column.min()) + 1
-        if size * width > most:
-            # Made dense again, the product never grows beyond rows * codes.
-            (known, joint), (values, column) = ranked(joint), ranked(column)
-            size, low, width = len(known), 0, len(values)
+        if size * width > largest_table:
+            # Ranks are dense, so that the product never exceeds rows * codes.
+            (unique, joint), (values, column) = ranked(joint), ranked(column)
+            size, low, width = len(unique), 0, len(values)
         if width > 1:
             joint *= width
             joint += np.subtract(column, low, dtype=np.int64)
             size *= width
-    known, joint = ranked(joint)
-    return joint, first_rows(joint, len(known) if rows else 0)
+    unique, joint = ranked(joint)
+    return joint, first_rows(joint, len(unique) if rows else 0)
 
 
 def group_sums(group: WholeArray, values: IntArray, groups: int) -> IntArray:
-    """Return the sum of the values of each group; rows of group -1 are in none."""
+    """Return the sum of the values of each of `groups` groups; group -1 is left out."""
     sums = np.zeros(groups + 1, dtype=np.int64)
-    np.add.at(sums, group, values)  # -1 is the place behind the last group
+    np.add.at(sums, group, values)  # -1 is the entry after the last group
     return sums[:groups]
 
 
 def extremes(group: IntArray, values: WholeArray, groups: int) -> tuple[IntArray, IntArray]:
-    """Return the largest and the smallest value of each group; of an empty one -1 and 2^63 - 1."""
-    most = np.full(groups, -1, dtype=np.int64)
-    least = np.full(groups, np.iinfo(np.int64).max, dtype=np.int64)
-    np.maximum.at(most, group, values)
-    np.minimum.at(least, group, values)
-    return most, least
+    """Return the largest and the smallest value per group; -1 and 2^63 - 1 for an empty group."""
+    largest = np.full(groups, -1, dtype=np.int64)
+    smallest = np.full(groups, np.iinfo(np.int64).max, dtype=np.int64)
+    np.maximum.at(largest, group, values)
+    np.minimum.at(smallest, group, values)
+    return largest, smallest
 
 
 def lower_medians(group: IntArray, values: IntArray) -> IntArray:
-    """Return the lower median of the values of each group; groups are 0 to their number - 1."""
+    """Return the lower median of the values of each group; no group from 0 on may be empty."""
     count = np.bincount(group)
     by_value = np.lexsort((values, group))
     medians: IntArray = values[by_value[np.cumsum(count) - count + (count - 1) // 2]]
@@ -200,15 +209,15 @@ def lower_medians(group: IntArray, values: IntArray) -> IntArray:
 
 
 def runs(first: IntArray, stop: IntArray) -> tuple[IntArray, IntArray]:
-    """Return all places of several runs [first, stop), and per place the number of its run."""
+    """Return the indices in several runs [first, stop), and per index the number of its run."""
     counts = np.maximum(stop - first, 0)
-    which = np.repeat(np.arange(len(first)), counts)
-    offsets = np.arange(len(which)) - np.repeat(np.cumsum(counts) - counts, counts)
-    return first[which] + offsets, which
+    run = np.repeat(np.arange(len(first)), counts)
+    offsets = np.arange(len(run)) - np.repeat(np.cumsum(counts) - counts, counts)
+    return first[run] + offsets, run
 
 
 def differ_from_before(values: IntArray) -> BoolArray:
-    """Return which values differ from the one before them; the first one does."""
+    """Return, per value, whether it differs from the one before; True for the first."""
     differ = np.ones(len(values), dtype=np.bool_)
     differ[1:] = values[1:] != values[:-1]
     return differ

@@ -1,16 +1,15 @@
-"""A trace as few bytes: its tables as Arrow, and all else of it as JSON.
+"""Packs: a trace in few bytes, its tables as Arrow, and everything else as JSON.
 
-Of the encodings tried on real recordings (Parquet with deltas and dictionaries, Arrow with each
-buffer compressed by itself) this one is the smallest and reads fastest: integers are written as
-differences of neighbours where that is shorter, in as few bytes as they need, columns of nulls are
-left out, and small tables are compressed as one. Everything comes back as it was: types, nulls and
-the order of names.
+Integers are written as differences of neighbours where that is shorter, in as few bytes as they
+need; columns of nulls are left out; small tables are compressed together. On real recordings this
+is smaller and faster to read than Parquet with deltas and dictionaries, or Arrow with each buffer
+compressed by itself. Types, nulls and the order of names come back unchanged.
 
-A pack is an Arrow stream, a row for each part of a trace: `head` is JSON, `data` the tables in it,
-compressed, and `crc32` the checksum of both.
+A pack is an Arrow stream with a row per part of a trace: `head` is JSON, `data` the compressed
+tables of the part, and `crc32` the checksum of both.
 
-Nothing of a table or trace of untrusted origin is used before it is checked: Arrow trusts the
-offsets, codes and nulls that it reads, and so does all code on its columns.
+Tables of untrusted origin are checked before anything else is done with them: Arrow and all code on
+its columns trust the offsets, codes and nulls that were read.
 """
 
 from __future__ import annotations
@@ -32,13 +31,13 @@ from traceflops.table.schema import TABLES, arrow_schema
 from traceflops.table.trace import Note, Source, Trace
 
 ARROW_UNREADABLE: Final = (pa.ArrowException, OSError, ValueError, KeyError, MemoryError)
-"""What reading a damaged Arrow or Parquet file may raise, and what is raised here."""
+"""Errors of reading damaged Arrow or Parquet files, by Arrow and by this module."""
 LARGEST: Final = 2**62
 _SIGNED: Final = frozenset({"start_ns", "time_ns"})
 
 
 def column_names(schema: pa.Schema) -> tuple[str, ...]:
-    """Return the names of columns. Raises ValueError where one is no text, or is there twice."""
+    """Return the column names. Raises ValueError if one is not UTF-8 or occurs twice."""
     names = tuple(schema.names)
     if len(set(names)) < len(names):
         raise ValueError("a column is there twice")
@@ -46,9 +45,9 @@ def column_names(schema: pa.Schema) -> tuple[str, ...]:
 
 
 def checked(table: Any, schema: pa.Schema | None = None) -> Any:
-    """Return a table after checking names, offsets, codes and texts.
+    """Return a table after a check of names, offsets, codes and texts.
 
-    With a `schema` also types and nulls. Raises one of ARROW_UNREADABLE where something is wrong.
+    With a `schema` also of types and nulls. Raises one of ARROW_UNREADABLE if anything is wrong.
     """
     column_names(table.schema)
     table.validate(full=True)
@@ -61,9 +60,9 @@ def checked(table: Any, schema: pa.Schema | None = None) -> Any:
 
 
 def check_trace(trace: Trace) -> None:
-    """Raise ValueError where the fields of a trace contradict each other or its rows.
+    """Raise ValueError if the fields of a trace contradict each other or the rows.
 
-    Such as a row of a process or device that is not there, or one that ends before it begins.
+    For example, rows of a process or device that does not exist, or that end before they begin.
     """
     processes, devices = trace.processes.num_rows, trace.devices.num_rows
     for per_row, count in ((trace.places, devices), (trace.clocks, processes)):
@@ -83,9 +82,8 @@ def check_trace(trace: Trace) -> None:
             if column.unit and pa.types.is_int64(column.type):
                 most = LIMIT_NS if column.name.endswith("_ns") else LARGEST
                 _check_range(table[column.name], -most if column.name in _SIGNED else 0, most)
-        if {"start_ns", "dur_ns"} <= {
-            *table.column_names
-        } and table.num_rows:  # sums of times fit in an int64
+        # Sums of times must fit in an int64.
+        if table.num_rows and {"start_ns", "dur_ns"} <= {*table.column_names}:
             start, length = numbers(table["start_ns"]), numbers(table["dur_ns"])
             span = int(start.max()) - int(start.min())
             require(max(span, int(length.max()), float(length.sum(dtype=np.float64))) < LIMIT_NS)
@@ -107,9 +105,9 @@ def _check_range(column: pa.ChunkedArray, least: int, most: int) -> None:
 
 VERSION: Final = 1
 PACK: Final = "traceflops.pack"
-"""What the schema of a pack has its version under; no other Arrow file holds the word."""
+"""The key of the version in the metadata of a pack; no other Arrow file has it."""
 PAGE_PACK: Final = "recording-pack"
-"""The id of the element of a page that holds a pack."""
+"""The id of the element of an HTML page that holds a pack."""
 PARTS: Final = pa.schema(
     [
         pa.field("head", pa.string(), False),
@@ -120,7 +118,7 @@ PARTS: Final = pa.schema(
 )
 _LEVEL: Final = 15
 _TOGETHER_BYTES: Final = 1 << 24
-"""Tables are compressed as one up to so many bytes; a larger one is a part by itself."""
+"""Tables are compressed together up to 16 MiB; a larger table is a part by itself."""
 _HEAD: Final = "traceflops.table"
 _DIFFERENCES: Final = {b"of": b"differences"}
 _INTEGERS: Final = (np.int8, np.int16, np.int32, np.int64)
@@ -128,7 +126,7 @@ _INTEGERS: Final = (np.int8, np.int16, np.int32, np.int64)
 
 @dataclass(frozen=True, slots=True)
 class Outside:
-    """The fields of a trace that are in no table."""
+    """The fields of a trace outside of its tables."""
 
     source: Source
     notes: tuple[Note, ...] = ()
@@ -139,9 +137,9 @@ class Outside:
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """What a part holds: tables by name, of `bytes` when unpacked, and whether more parts follow.
+    """The contents of a part: names of tables, their unpacked `bytes`, whether more parts follow.
 
-    The first part of a trace has all that is in no table.
+    Only the first part of a trace has the fields outside of tables.
     """
 
     tables: tuple[str, ...]
@@ -152,14 +150,14 @@ class Head:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A part of a packed trace, with its tables, one Arrow stream after the other."""
+    """A part of a packed trace; `plain` are its tables, one Arrow stream after the other."""
 
     head: Head
     plain: bytes
 
     @property
     def row(self) -> pa.RecordBatch:
-        """Return it as a row of a pack, compressed."""
+        """Return the compressed part as a row of a pack."""
         head = _encoded_head(self.head)
         data = pa.Codec("zstd", compression_level=_LEVEL).compress(self.plain, asbytes=True)
         return pa.record_batch([[head], [data], [checksum(head, data)]], schema=PARTS)
@@ -172,9 +170,9 @@ def _encoded_head(head: Head) -> str:
 
 
 def head_of(text: str | bytes) -> Head:
-    """Return the head of a part, without unknown fields.
+    """Return the head of a part from JSON; unknown fields are ignored.
 
-    Raises msgspec.MsgspecError where it is none.
+    Raises msgspec.MsgspecError if it is damaged.
     """
     return msgspec.json.decode(text, type=Head)
 
@@ -185,7 +183,7 @@ def checksum(head: str, data: bytes) -> int:
 
 
 def parts_of(trace: Trace) -> Iterator[Part]:
-    """Yield the parts of a trace; the first one has all that is in no table."""
+    """Yield the parts of a trace; the first one has the fields outside of tables."""
     groups: list[tuple[list[str], list[bytes]]] = [([], [])]
     for name in TABLES:
         if trace.table(name).num_rows:
@@ -208,9 +206,9 @@ def _outside(trace: Trace) -> Outside:
 
 
 def trace_of(parts: Sequence[Part]) -> Trace:
-    """Return the trace of its parts, in their order.
+    """Return the trace of its parts, which must be in order.
 
-    Raises ValueError or one of Arrow's where they are not those of a trace.
+    Raises ValueError or an error of Arrow if they are damaged.
     """
     outside = parts[0].head.trace
     if outside is None:
@@ -227,9 +225,9 @@ def trace_of(parts: Sequence[Part]) -> Trace:
 
 
 def described(table: pa.Table, name: str, trace: Trace) -> pa.Table:
-    """Return a table of a trace with its name, and all that is in no table, in its metadata.
+    """Return a table of a trace with its name and the trace's other fields in the metadata.
 
-    Where a device is in its machine is left out.
+    `places`, the locations of devices in their machines, are left out.
     """
     head = Head((name,), 0, more=False, trace=_outside(replace(trace, places=())))
     metadata = {PACK: str(VERSION), _HEAD: _encoded_head(head)}
@@ -237,58 +235,58 @@ def described(table: pa.Table, name: str, trace: Trace) -> pa.Table:
 
 
 def described_head(schema: pa.Schema) -> Head | None:
-    """Return the head in a table's metadata, None without one.
+    """Return the head from a table's metadata, None without one.
 
-    Raises msgspec.MsgspecError where it is damaged.
+    Raises msgspec.MsgspecError if it is damaged.
     """
     text = (schema.metadata or {}).get(_HEAD.encode())
     return head_of(text) if text is not None else None
 
 
 def trace_of_tables(head: Head, tables: Mapping[str, pa.Table]) -> Trace:
-    """Return the trace of its tables as Arrow, by name. Raises as `trace_of` does."""
+    """Return the trace of tables by name and a head with its fields. Raises as `trace_of`."""
     if head.trace is None:
         raise ValueError("no table says what it is of")
     return _assembled(head.trace, {name: _decoded(table, name) for name, table in tables.items()})
 
 
 def _assembled(outside: Outside, tables: Mapping[str, pa.Table]) -> Trace:
-    """Return a checked trace of decoded tables and the other fields."""
+    """Return a trace of decoded tables and its other fields, after checks."""
     trace = Trace(tables=tables, **{f.name: getattr(outside, f.name) for f in fields(outside)})
     check_trace(trace)
     return trace
 
 
 def _encoded(table: pa.Table) -> pa.Table:
-    """Return a table without columns of nulls, numbers in as few bytes as they need."""
-    columns, kept = [], []
-    quick = pa.Codec("zstd", compression_level=1)
+    """Return a table in the smallest form: no null columns, small integers, differences."""
+    columns, fields = [], []
+    codec = pa.Codec("zstd", compression_level=1)
     for field in table.schema:
         column = one_array(table[field.name])
         if len(column) == column.null_count:
             continue
-        differs = False
+        use_differences = False
         if pa.types.is_integer(field.type):
-            # A null repeats the number before it: its difference is 0, as which nulls are read.
+            # A null repeats the number before it, so that its difference is 0, as which it is read.
             values = _filled(pc.fill_null_forward(column))
             differences = _narrow(np.diff(values, prepend=np.int64(0)))
             plain = _narrow(values)
-            sizes = [len(quick.compress(v.tobytes(), asbytes=True)) for v in (plain, differences)]
-            differs = sizes[1] < sizes[0]
-            column = pa.array(differences if differs else plain, mask=_mask(column))
+            sizes = [len(codec.compress(v.tobytes(), asbytes=True)) for v in (plain, differences)]
+            use_differences = sizes[1] < sizes[0]
+            column = pa.array(differences if use_differences else plain, mask=_mask(column))
         elif pa.types.is_dictionary(field.type):
             indices = pa.array(_narrow(_filled(column.indices)), mask=_mask(column))
             column = pa.DictionaryArray.from_arrays(indices, column.dictionary)
         columns.append(column)
-        metadata = _DIFFERENCES if differs else None
-        kept.append(pa.field(field.name, column.type, metadata=metadata))
-    if not columns:  # as many rows of nothing
-        columns, kept = [pa.nulls(table.num_rows)], [pa.field("", pa.null())]
-    return pa.Table.from_arrays(columns, schema=pa.schema(kept))
+        metadata = _DIFFERENCES if use_differences else None
+        fields.append(pa.field(field.name, column.type, metadata=metadata))
+    if not columns:  # a column of nulls keeps the number of rows
+        columns, fields = [pa.nulls(table.num_rows)], [pa.field("", pa.null())]
+    return pa.Table.from_arrays(columns, schema=pa.schema(fields))
 
 
 def _decoded(table: pa.Table, name: str) -> pa.Table:
-    """Return a table as it was before `_encoded`, with the declared schema of `name`."""
+    """Return the table that `_encoded` got, with the declared schema of `name`."""
     columns = []
     for field in arrow_schema(name):
         index = table.schema.get_field_index(field.name)
@@ -313,7 +311,7 @@ def _mask(column: pa.Array) -> Any:
 
 
 def _narrow(numbers: IntArray) -> Any:
-    """Return integers in as few bytes as hold them all."""
+    """Return integers in the smallest type that holds them all."""
     low, high = (int(numbers.min()), int(numbers.max())) if len(numbers) else (0, 0)
     fits = (t for t in _INTEGERS if np.iinfo(t).min <= low and high <= np.iinfo(t).max)
     return numbers.astype(next(fits))

@@ -1,7 +1,7 @@
-"""Expressions on the texts of a recording: names of calls, and those that users write.
+"""Regular expressions on the texts of a recording: for names of calls, and those of users.
 
-The latter are those of RE2, without look-around and back-references: the time to match grows with
-the length of a text and no faster, whatever the expression and whoever wrote the text.
+Those of users have the syntax of RE2, without look-around and back-references: the time to match is
+linear in the length of the text, whatever the expression.
 """
 
 from __future__ import annotations
@@ -19,24 +19,24 @@ from traceflops.table.grouping import used_names
 
 
 def matches(pattern: str, texts: Sequence[str], *, ignore_case: bool = False) -> BoolArray:
-    """Return, per text, whether the expression is found in it. Raises ValueError if invalid."""
+    """Return, per text, whether the pattern matches a part of it. Raises ValueError if invalid."""
     matched = pc.match_substring_regex(string_column(texts), pattern, ignore_case=ignore_case)
     return np.array(matched.to_pylist(), dtype=np.bool_)
 
 
 def matched_groups(pattern: str, texts: Sequence[str]) -> list[str | None]:
-    """Return what the first group of an expression matched in texts that it matches entirely.
+    """Return, per text that the whole expression matches, what its first group matches.
 
-    That is "" where it has no group, and None for the other texts. Raises ValueError where the
+    "" if the expression has no group, None for texts that do not match. Raises ValueError if the
     expression is invalid.
     """
-    matches(pattern, ("",))  # alone, so that no bracket of it closes one of ours
+    matches(pattern, ("",))  # checked alone, so that its brackets cannot close those added below
     anchored = rf"\A(?:{pattern})\z"
     is_match = matches(anchored, texts).tolist()
     matched = string_column([text for text, is_one in zip(texts, is_match, strict=True) if is_one])
     try:
         groups = iter(pc.replace_substring_regex(matched, anchored, r"\1").to_pylist())
-    except pa.ArrowInvalid:  # it has no group
+    except pa.ArrowInvalid:  # the expression has no group
         return ["" if is_one else None for is_one in is_match]
     return [next(groups) if is_one else None for is_one in is_match]
 
@@ -49,7 +49,7 @@ GRAPH_LAUNCH: Final = re.compile(r"\w*GraphLaunch")
 ASYNC_COPY: Final = re.compile(r"(cuda|cu|hip)Memcpy\w*Async")
 ASYNC_FILL: Final = re.compile(r"(cuda|cu|hip)Memset\w*Async")
 WAITS_FOR_DEVICE: Final = re.compile(r"(cuda|cu|hip)(DeviceSynchronize|CtxSynchronize)")
-"""Calls that return after all work of the GPU that was launched before."""
+"""Calls that return when all work of the GPU launched before has ended."""
 LOADS: Final = re.compile(r"(cu|hip)(Module|Library)Load")
 """Calls that load code."""
 COMPILES: Final = re.compile(
@@ -64,13 +64,13 @@ _STARTS: Final = re.compile(
     f"{LAUNCH.pattern}|(cuda|cu|hip)(Mem(cpy|set|Prefetch)|DeviceGraph|StreamBatchMem)"
 )
 _KNOWN: Final = re.compile(r"(cuda|cu|hip)[A-Z]")
-"""Calls of these interfaces that start work are known by their names."""
+"""Calls of these interfaces; their names tell whether they start work."""
 
 
 def launches_nothing(calls: pa.Table) -> bool:
-    """Return whether calls of CUDA or HIP are recorded, and none of them starts work on a GPU.
+    """Return whether calls of CUDA or HIP are recorded, none of which starts work on a GPU.
 
-    Then no record can be lost: queries, allocations and synchronisations start nothing.
+    Then no device record can be missing.
     """
     called = used_names(calls["name"])
     return bool(called) and all(_KNOWN.match(name) and not _STARTS.match(name) for name in called)

@@ -1,6 +1,6 @@
 """The declared Arrow tables of a trace: every column with its type, unit and meaning.
 
-All formats end in these tables. A column that a source cannot fill is null, never 0.
+All formats are read into these tables. A column that a source cannot fill is null, never 0.
 Times are int64 nanoseconds on the trace's clock (see `Source.origin_unix_ns`).
 """
 

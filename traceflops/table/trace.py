@@ -1,8 +1,8 @@
-"""A trace: declared Arrow tables, where they came from, and what the reader must know of them.
+"""A trace: declared Arrow tables, their source, and notes on what the reader must know.
 
-Notes on several files are merged, so that what holds for many is printed once with true figures. A
-note whose only figure is its count has a `wording`, a sentence without the figure: notes with the
-same wording become one with the sum of their counts. Other notes are listed for each file.
+Notes of several files are merged, so that what applies to many is printed once with correct
+figures. A note whose only figure is its count has a `wording`, the sentence without that figure:
+notes with the same wording become one, with the sum of their counts. Others are listed per file.
 """
 
 from __future__ import annotations
@@ -28,24 +28,24 @@ if TYPE_CHECKING:
 NoteKind = Literal["repaired", "dropped", "assumed", "missing"]
 
 EVERYWHERE: Final = "everywhere "
-"""A place of a device that begins so is its own of all there are, on whatever machine."""
+"""Prefix of a device's place that is unique on all machines."""
 CUDA_TRACE: Final = "cuda_trace"
-"""The fact that says whether CUDA was to be traced: "true" or "false", absent if unknown."""
+"""The fact whether CUDA was to be traced: "true" or "false", absent if unknown."""
 UTC_OFFSET: Final = "utc_offset"
-"""The fact that says in which time zone a recording was made: "+02:00"."""
+"""The fact that is the time zone of a recording: "+02:00"."""
 
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """One thing about the input or the method that the reader must know.
+    """A fact about the input or the method that the reader must know.
 
     `code` names the kind of note and is stable; `statement` is a whole sentence, `advice` what to
-    do or what was done about it, and `text` all of it. `count` is how many records it is about,
-    where that can be counted. `wording` is the statement without that figure and the `values` it is
-    about, by which notes of several files become one (see `together`). Of one that did, `owners` is
-    how many files it is on, `scope` and `similar` say so in words, and `alike` is how many
-    statements it stands for. `share` is the part of the time that it is about, 0 where that is not
-    known.
+    do or what was done about it, and `text` all of it. `count` is the number of records it is
+    about, if that can be counted. `wording` is the statement without this number and without the
+    `values` that it lists; notes of several files with the same wording are merged (see
+    `together`). In a merged note, `owners` is the number of files, `scope` and `similar` say so in
+    words, and `alike` is the number of statements it stands for. `share` is the part of the time
+    that it is about, 0 if unknown.
     """
 
     kind: NoteKind
@@ -64,8 +64,8 @@ class Note:
 
     @property
     def text(self) -> str:
-        """All that the note says."""
-        in_brackets = (f"({said})" for said in (self.scope, self.similar) if said)
+        """The whole text of the note."""
+        in_brackets = (f"({words})" for words in (self.scope, self.similar) if words)
         return " ".join(filter(None, (self.statement, self.advice, *in_brackets)))
 
     def as_dict(self) -> dict[str, object]:
@@ -75,9 +75,9 @@ class Note:
 
 @dataclass(frozen=True, slots=True)
 class SourceFile:
-    """One input file: its base name, size in bytes as stored, and size of its text.
+    """One input file: its base name, its size in bytes as stored, and the size of its text.
 
-    `sha256` is that of the file as stored, known of files that were packed.
+    `sha256` is the digest of the stored file, known for files that were packed.
     """
 
     name: str
@@ -88,21 +88,19 @@ class SourceFile:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Where a trace came from.
+    """The source of a trace: its files, the tool, the clock, and facts on the recording.
 
-    `origin_unix_ns` added to a time of the tables gives nanoseconds since 1970; None where the
-    trace's clock is not tied to the calendar. `clock` names the clock itself where two traces may
-    share one (the boot of a machine, as a digest): times of equal clocks compare as they are; None
-    where that is unknown. `facts` are versions and switches of the recording
-    (never environment, host or user). `identities` are the host and user names the files give;
-    they are there to be taken out of what is shared. `event_counts` counts the records by
-    category, read or not. `description` is what the files say of their run, by the words in
-    docs/selfdescribing.md: plain JSON values, as they were written. `lifetimes` are the first and
-    the last moment of each process on the trace's clock, where the file states them.
-    `resolution_ns` are the steps in which the text of the file writes starts.
-    `kinds_apart` says that kernels and copies are recorded, or exported, each by themselves.
-    `rules` give the rule of categories that decided of a kernel, by what stands for its name, where
-    that was replaced and tells no more what it is.
+    `origin_unix_ns` plus a time of the tables is nanoseconds since 1970; None if the trace's clock
+    is not tied to the calendar. `clock` identifies the clock where several traces may share one (a
+    digest of the boot of a machine): times of equal clocks can be compared; None if unknown.
+    `facts` are versions and settings of the recording (never environment, host or user).
+    `identities` are the host and user names in the files, which are removed from what is shared.
+    `event_counts` counts the records by category, read or not. `description` is what the files
+    state about their run, by the keys in docs/selfdescribing.md: plain JSON values. `lifetimes` are
+    the first and the last time of each process on the trace's clock, if the file states them.
+    `resolution_ns` is the step of start times in the text of the file. `kinds_apart`: kernels and
+    copies are recorded, or exported, separately. `rules` has, by replaced name of a kernel, the
+    rule that categorised it, since the name no longer tells.
     """
 
     format: str
@@ -122,7 +120,7 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """The traces of files that belong together, and the number of their job, counted from 1."""
+    """The traces of files of one job, and the number of the job, from 1."""
 
     number: int
     traces: tuple[Trace, ...] = field(repr=False, compare=False)
@@ -135,15 +133,14 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """What one or more input files were read into. Tables follow `traceflops.table.schema`.
+    """The contents of one or more input files. Tables follow `traceflops.table.schema`.
 
-    `places` say for each row of the devices table where in its machine the device is, so that it is
-    known again in another file of the same clock; None where the file does not tell, and empty
-    where it tells of none. They are in no table. `clocks` name the clock of each process where not
-    all have the same; times of different clocks cannot be compared. `runs` say for each row of the
-    devices table of which GPU it is, by number, and which run on it, counted from 1; they are empty
-    where no GPU did work of several runs. `jobs` are there where the files are of several; `job` is
-    the one of them that the tables are of, None for all (see `jobs`).
+    `places` has, per row of the devices table, the location of the device in its machine, by which
+    it is recognised in another file of the same clock; None if unknown, empty if all are. `clocks`
+    has the clock of each process if they differ; times of different clocks cannot be compared.
+    `runs` has, per row of the devices table, the number of the GPU and the number of the run on it,
+    from 1; empty if no GPU did work of several runs. `jobs` is set if the files are of several
+    jobs; `job` is the number of the one in the tables, None for all.
     """
 
     source: Source
@@ -163,7 +160,7 @@ class Trace:
                 raise ValueError(f"table {name!r} does not follow its declared schema")
 
     def table(self, name: str) -> pa.Table:
-        """Return a table by name; one the source did not fill is empty."""
+        """Return a table by name, empty if the source did not fill it."""
         return self.tables[name] if name in self.tables else empty_table(name)
 
     @property
@@ -235,7 +232,7 @@ class Trace:
         return frame
 
     def _repr_html_(self) -> str:
-        """Return its files, tables and first notes, as notebooks show it."""
+        """Return files, tables and the first notes as HTML for notebooks."""
 
         def escaped(text: str) -> str:
             shown = text[:_LONGEST_TEXT]
@@ -263,7 +260,7 @@ Owned: TypeAlias = tuple[Hashable, Note]
 
 _CHOICE: Final = re.compile(r"\[([^\[\]|]*)\|([^\[\]|]*)\]")
 _MOST_ALIKE: Final = 3
-"""Up to so many notes of one code are shown; of more, the first stands for all."""
+"""Notes of one code that are shown at most; of more, the first stands for all."""
 _MOST_NAMED: Final = 5
 _MOST_FILES, _LONGEST_TEXT = 4, 300
 _FROM_NAME: Final = "[Rank|Ranks] {values} [was|were] taken from file or folder names."
@@ -272,7 +269,7 @@ RANK_UNKNOWN: Final = "rank-unknown"
 
 
 def rank_unknown(reason: str = "") -> str:
-    """Return the wording of a note on processes of which nothing tells the rank."""
+    """Return the wording of a note on processes with unknown rank."""
     return (
         f"The [rank|ranks] of {{n}} [process|processes] [is|are] unknown{reason}; [it is|they "
         "are] labelled by file or process ID."
@@ -280,7 +277,7 @@ def rank_unknown(reason: str = "") -> str:
 
 
 def rank_from_name(ranks: Iterable[int], file: str | None = None) -> Note:
-    """Return the note on ranks that are known from a name alone."""
+    """Return the note on ranks that are known only from file or folder names."""
     numbers = sorted(set(ranks))
     return counted_note("assumed", "rank-from-name", _FROM_NAME, len(numbers), file, numbers)
 
@@ -294,9 +291,9 @@ def note_of(
     advice: Fact | str = "",
     **values: Value,
 ) -> Note:
-    """Return a note in the words of `note.CODE`, filled with the rest; `CODE.x` is a variant."""
-    told = in_words(Fact(f"note.{code}", {"count": count, "share": share, **values}))
-    return Note(kind, code.partition(".")[0], told, count, share=share, advice=in_words(advice))
+    """Return a note with the text `note.CODE`, filled with the values; `CODE.x` is a variant."""
+    text = in_words(Fact(f"note.{code}", {"count": count, "share": share, **values}))
+    return Note(kind, code.partition(".")[0], text, count, share=share, advice=in_words(advice))
 
 
 def counted_note(
@@ -309,20 +306,20 @@ def counted_note(
 ) -> Note:
     """Return a note with a count.
 
-    In its wording `{n}` stands for the count, `{values}` for the values that it is about, and
-    `[one|many]` for words that depend on whether the count is one.
+    In its wording `{n}` stands for the count, `{values}` for the values, and `[one|many]` for a
+    word in singular and plural.
     """
     listed = tuple(values)
     return Note(kind, code, worded(wording, count, listed), count, file, wording, listed)
 
 
 def of_noun(noun: str, sentence: str) -> str:
-    """Return the wording of a sentence that begins with a count of things."""
+    """Return the wording of a sentence that begins with the count of a noun."""
     return f"{{n}} [{noun}|{plural(noun)}] {sentence}"
 
 
 def worded(wording: str, count: int, values: Sequence[int] = ()) -> str:
-    """Return the sentence of a wording for a count; see `counted_note`."""
+    """Return the sentence for a wording, a count and values; see `counted_note`."""
     chosen = _CHOICE.sub(lambda choice: choice[1 if count == 1 else 2], wording)
     return chosen.replace("{n}", f"{count:,}").replace("{values}", ranges(values))
 
@@ -337,7 +334,11 @@ def ranges(values: Iterable[int]) -> str:
 
 
 def together(notes: Iterable[Owned], total: int, noun: str = "file") -> list[Note]:
-    """Return the notes on `total` files (or what `noun` says) merged, in order of their codes."""
+    """Merge the notes of `total` files (or whatever `noun` says), in the order of their codes.
+
+    Notes with the same wording become one. If more than _MOST_ALIKE of one code remain, the first
+    stands for all.
+    """
     by_code: dict[tuple[str, str], dict[tuple[str, str], list[Owned]]] = {}
     for owner, note in notes:
         by_text = by_code.setdefault((note.kind, note.code), {})
@@ -355,12 +356,12 @@ def together(notes: Iterable[Owned], total: int, noun: str = "file") -> list[Not
 
 
 def named(note: Note) -> Note:
-    """Return a note with the name of its file in its text, where that is known."""
+    """Return a note with the name of its file, if known, at the start of its statement."""
     return replace(note, statement=f"{note.file}: {note.statement}") if note.file else note
 
 
 def _same_wording(notes: Sequence[Owned], total: int, noun: str) -> Note:
-    """Return one note for several of the same wording, with the sum of their counts."""
+    """Merge notes with the same wording into one with the sum of their counts."""
     first = notes[0][1]
     owners, count = _owners(notes), _sum(note for _, note in notes)
     if (len(notes) > 1 or owners > 1) and first.wording is not None and count is not None:
@@ -374,7 +375,7 @@ def _same_wording(notes: Sequence[Owned], total: int, noun: str) -> Note:
 
 
 def _first_of(notes: Sequence[Owned], total: int, noun: str) -> Note:
-    """Return one note for many of different wording: the first, and how many others there are."""
+    """Merge notes of different wording: the first, and the number of similar ones."""
     (_, first), *others = notes
     owners, count = _owners(notes), _sum(note for _, note in notes)
     files = dict.fromkeys(note.file for _, note in others if note.file not in (None, first.file))

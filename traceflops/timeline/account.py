@@ -1,6 +1,6 @@
-"""One device: its windows, the account of each, the longest gaps.
+"""The account of one device: components and idle causes of any window, and the longest gaps.
 
-Also when it may have run graphs of whose replays there is no record.
+Also when the device may have run graph replays that have no record.
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ _GAPS_KEPT = 100
 
 @dataclass(frozen=True)  # without slots, for the cached properties
 class LinkedTrace:
-    """A trace with links, category and parts of each activity, and what processes do only once.
+    """A trace with links, category and parts of each activity, and the start-up of processes.
 
-    It is found by names, so before these are redacted.
+    All of these rely on names: they are derived before names are redacted.
     """
 
     trace: Trace
@@ -58,35 +58,37 @@ class LinkedTrace:
 
     @cached_property
     def columns(self) -> ActivityColumns:
-        """Columns of all activities that every device needs."""
+        """Columns of all activities that the accounts of all devices need."""
         return ActivityColumns.of(self.trace.activities)
 
     @cached_property
     def stream_waits(self) -> StreamWaits:
-        """What the streams of launches waited for, per call; the account of each device asks."""
+        """Per call, what the stream of its launch waited for."""
         return stream_waits(self.trace, self.links)
 
     @cached_property
     def clock_offsets(self) -> IntArray:
-        """How far the GPU's clock is from the CPU's, by process (see clock_offsets.py)."""
+        """By process, how far its GPU's clock is from the CPU's, in ns (see clock_offsets.py)."""
         return clock_offsets(self.trace, self.links, self.device_waits)
 
     @cached_property
     def device_waits(self) -> dict[int, IntArray]:
-        """By process, starts and ends of calls that wait for all of a GPU: [2, calls]."""
+        """By process, starts and ends in ns of calls that wait for all of a GPU: [2, calls]."""
         calls = self.trace.calls
         row = np.flatnonzero(matching(calls["name"], WAITS_FOR_DEVICE.match))
         start, duration = (numbers(calls[name])[row] for name in ("start_ns", "dur_ns"))
         times = np.stack([start, start + duration])
         waits = dict.fromkeys(range(self.trace.processes.num_rows), times[:, :0])
         by_process = groups(numbers(calls["process"])[row])
-        return waits | {process: times[:, mine] for process, mine in by_process}
+        return waits | {process: times[:, rows] for process, rows in by_process}
 
     @cached_property
     def comparable_start_up(self) -> dict[int, StartUp]:
-        """Start-up of the processes whose clock is that of their device."""
+        """Start-up of the processes whose clock agrees with that of their device."""
         offset = self.clock_offsets.tolist()
-        return {number: own for number, own in self.start_up.items() if not offset[number]}
+        return {
+            number: start_up for number, start_up in self.start_up.items() if not offset[number]
+        }
 
     @cached_property
     def op_tree(self) -> OpTree:
@@ -95,26 +97,26 @@ class LinkedTrace:
 
 
 class LaunchCounter:
-    """Counts the distinct calls that launched runs of one device's activities."""
+    """Counts the distinct launch calls of any run of consecutive activities of one device."""
 
     def __init__(self, call: IntArray) -> None:
         """Take the call of each activity, in order of start; -1 for none."""
         linked = np.flatnonzero(call >= 0)
         order = linked[np.argsort(call[linked], kind="stable")]
         repeats = np.flatnonzero(call[order[1:]] == call[order[:-1]])
-        place = order[1:][repeats]
-        by_place = np.argsort(place, kind="stable")
+        repeated = order[1:][repeats]
+        by_place = np.argsort(repeated, kind="stable")
         self._linked_before = np.append(0, np.cumsum(call >= 0))
-        # Activities whose call launched an earlier one too, and the last of those.
-        self._place = place[by_place]
+        # Activities whose call launched an earlier activity, too; and the last such activity.
+        self._place = repeated[by_place]
         self._previous = order[:-1][repeats][by_place]
 
     def count(self, first: IntArray, stop: IntArray) -> tuple[IntArray, IntArray]:
-        """Return, per run [first, stop), the launched activities and their distinct calls."""
+        """Return, per run [first, stop), the number of launched activities and distinct calls."""
         linked = self._linked_before[stop] - self._linked_before[first]
         low, high = np.searchsorted(self._place, first), np.searchsorted(self._place, stop)
-        places, which = runs(low, high)
-        repeats = which[self._previous[places] >= first[which]]
+        repeats_in, run = runs(low, high)
+        repeats = run[self._previous[repeats_in] >= first[run]]
         return linked, linked - np.bincount(repeats, minlength=len(first))
 
 
@@ -127,10 +129,10 @@ class DeviceAccount:
         rows: IntArray,
         lost_replays: Mapping[int, IntArray],
     ) -> None:
-        """Account for the activities in some rows.
+        """Prepare the account of a device, whose activities are in `rows`.
 
-        `lost_replays` are, by process, the calls that launched graphs of which no replay is
-        recorded. They may have run on the devices that have other work of the process.
+        `lost_replays` are, by process, rows of calls that launched a graph without a recorded
+        replay. The replays may have run on any device with other work of the process.
         """
         trace, calls = linked.trace, linked.trace.calls
         start = numbers(trace.activities["start_ns"])[rows]
@@ -141,21 +143,25 @@ class DeviceAccount:
         self.rows = DeviceRows(row, start, end, linked.split.first[row], linked.columns)
         top = np.array([WORK.index(name) for name in linked.categorised.top()], dtype=np.int64)
         component = top[linked.categorised.category[row]]
-        is_part = {name: component == place for place, name in enumerate(WORK)}
+        is_part = {name: component == code for code, name in enumerate(WORK)}
         self.timeline: Timeline = timeline(start, end, is_part)
         self.call = linked.links.call_of_activity[row]
-        apart = linked.clock_offsets[numbers(trace.activities["process"])[row]] != 0
-        self.timed_call = np.where(apart, -1, self.call)
-        """The launch of each activity, -1 also where its clock is not that of the activity."""
+        is_other_clock = linked.clock_offsets[numbers(trace.activities["process"])[row]] != 0
+        self.timed_call = np.where(is_other_clock, -1, self.call)
+        """Per activity, its launch; -1 also where the clocks of call and activity differ."""
         self._launches = LaunchCounter(self.call)
         self._begun_before = np.append(0, np.cumsum(linked.split.first[row]))
         device = trace.activities["device"][int(row[0])].as_py()
         self.is_cpu = str(trace.devices["type"][device].as_py()) == "cpu"
-        has_calls = bool((self.call >= 0).any()) or _has_launches(trace, row)
-        self.has_calls = has_calls and not self.is_cpu
-        part_of = numbers(trace.activities["correlation"], ABSENT)[row]
-        self.op = -1 - part_of if self.is_cpu else np.full_like(row, -1)
-        """The operator that each activity of a CPU is a part of; -1 on other devices."""
+        self.has_calls = not self.is_cpu and bool((self.call >= 0).any())
+        launching = ~is_one_of(calls["api"], "rccl")  # calls of RCCL alone do not tell
+        if not self.is_cpu and launching.any():
+            processes = distinct(numbers(trace.activities["process"])[row])
+            of_device = np.isin(numbers(calls["process"]), processes)
+            self.has_calls |= bool((of_device & launching).any())
+        correlation = numbers(trace.activities["correlation"], ABSENT)[row]
+        self.op = -1 - correlation if self.is_cpu else np.full_like(row, -1)
+        """Per activity, the operator that it is a part of on a CPU; -1 on other devices."""
         kinds = names(trace.activities["kind"])
         copy = kinds.index("memcpy") if "memcpy" in kinds else ABSENT
         called = taken(numbers(calls["start_ns"]), self.timed_call, ABSENT)
@@ -173,7 +179,7 @@ class DeviceAccount:
         self.begin_at(self.rows.span[0])
 
     def begin_at(self, begin_ns: int) -> None:
-        """Find the idle time, also from `begin_ns` to the first activity if that is later."""
+        """Set idle time and start-up, from `begin_ns` on if that is before the first activity."""
         idle = idle_time(self.work, self.timeline.busy, self._unseen, begin_ns)
         process = numbers(self._linked.trace.activities["process"])
         ends = self.rows.row[idle.next_row]
@@ -183,7 +189,7 @@ class DeviceAccount:
             self._linked.columns.name[ends],
             (idle.gap_start_ns, idle.gap_end_ns),
         )
-        """Instants in which nothing ran while the program started up, by kind of start-up."""
+        """Time in which nothing ran while the program started up, by kind of start-up."""
         self.start_up = Intervals.empty().union(*self.start_up_by_kind.values())
         self.idle: IdleTime = idle.without(self.start_up)
 
@@ -192,14 +198,14 @@ class DeviceAccount:
         return self.accounts(np.array([start_ns]), np.array([end_ns]))[0]
 
     def accounts(self, start_ns: IntArray, end_ns: IntArray) -> list[Account]:
-        """Return the accounts of windows [start, end)."""
+        """Return the account of each window [start, end)."""
         components = self.timeline.components(start_ns, end_ns, self.start_up)
         idle = np.array([parts.idle_ns for parts in components], dtype=np.int64)
         causes = self.idle.causes(start_ns, end_ns, idle)
         hidden = self.timeline.hidden_communication_ns(start_ns, end_ns).tolist()
         first = np.searchsorted(self.rows.start_ns, start_ns, side="left")
         last = np.searchsorted(self.rows.start_ns, end_ns, side="left")
-        # What begins and ends with the span is in the window that ends there.
+        # An activity without length at the end of the span is in the window that ends there.
         last[end_ns >= self.rows.span[1]] = len(self.rows.start_ns)
         begun = (self._begun_before[last] - self._begun_before[first]).tolist()
         linked, calls = (counts.tolist() for counts in self._launches.count(first, last))
@@ -209,7 +215,7 @@ class DeviceAccount:
     def gaps(
         self, device: int, chosen: Intervals, windows: tuple[Window, ...], most: int | None = None
     ) -> tuple[Gap, ...]:
-        """Return the longest gaps that touch the chosen windows, the longest first."""
+        """Return the `most` longest gaps that touch the chosen time, the longest first."""
         start, end = self.idle.gap_start_ns, self.idle.gap_end_ns
         touched = chosen.length_within(start, end) > 0
         length = np.where(touched, end - start, -1)
@@ -220,7 +226,7 @@ class DeviceAccount:
         waits = np.array([cause.stream_wait_ns > 0 for cause in causes], dtype=np.bool_)
         next_row, links = self.idle.next_row[order], self._linked.links
         row, call = self.rows.row[next_row], np.where(waits, self.call[next_row], -1)
-        named = {
+        rows_of_names = {
             "after": ("activities", self.ended_at(start)),
             "before": ("activities", row),
             "call": ("calls", links.call_of_activity[row]),
@@ -235,7 +241,7 @@ class DeviceAccount:
             "causes": causes,
             "start_up_ns": start_up.tolist(),
         }
-        for name, (table, rows) in named.items():
+        for name, (table, rows) in rows_of_names.items():
             columns[name] = texts_at(self._linked.trace.table(table)["name"], rows)
         gaps = []
         for values in zip(*columns.values(), strict=True):
@@ -244,34 +250,25 @@ class DeviceAccount:
         return tuple(gaps)
 
     def ended_at(self, at_ns: IntArray) -> IntArray:
-        """Return, per time, the activity that ends then, of several the first to start; else -1."""
+        """Return, per time, the activity that ends then (of several the first to start), or -1."""
         order = np.argsort(self.rows.end_ns, kind="stable")
         ended = order[np.searchsorted(self.rows.end_ns[order], at_ns, side="left")]
         return np.where(self.rows.end_ns[ended] == at_ns, self.rows.row[ended], -1)
 
 
-def _has_launches(trace: Trace, row: IntArray) -> bool:
-    """Return whether calls that launch work were recorded of the processes of some activities."""
-    launching = ~is_one_of(trace.calls["api"], "rccl")  # calls of RCCL alone do not tell
-    if not launching.any():
-        return False
-    processes = distinct(numbers(trace.activities["process"])[row])
-    return bool((np.isin(numbers(trace.calls["process"]), processes) & launching).any())
-
-
 def _steps_at(windows: tuple[Window, ...], time_ns: IntArray) -> list[int | None]:
-    """Return, per time, the step of the first window around it, None outside the steps."""
+    """Return, per time, the step of the first window around it, None outside of steps."""
     start = np.array([*(window.start_ns for window in windows), NEVER], dtype=np.int64)
     end = np.array([*(window.end_ns for window in windows), NEVER], dtype=np.int64)
     inside = (start <= time_ns[:, None]) & (time_ns[:, None] < end)
     steps = [*(window.step for window in windows), None]
     first = np.where(inside.any(axis=1), inside.argmax(axis=1), len(windows))
-    return [steps[place] for place in first.tolist()]
+    return [steps[index] for index in first.tolist()]
 
 
 _ENDLESS: Final = int(np.iinfo(np.int64).max)
 _MOST_STREAMS: Final = 1_000
-"""Each is searched for all lost replays; no program has so many."""
+"""Streams up to which each is searched for all lost replays; no program has more."""
 
 
 def replay_time(
@@ -281,15 +278,15 @@ def replay_time(
     rows: DeviceRows,
     call: IntArray,
 ) -> Intervals:
-    """Return when a device may have run what the `lost` calls of its processes launched.
+    """Return the time in which a device may have run replays that have no record.
 
-    `waits` are starts and ends of the calls of each process that wait for a device. `rows` is the
-    work of the device and `call` the launch call of each, -1 where it is unknown. Kernels without a
-    known call may be those of the graph.
+    `lost` are, by process, the calls that launched them; `waits` starts and ends of its calls that
+    wait for the device. `rows` is the work of the device and `call` the launch call of each, -1
+    where unknown: kernels among these may be those of the graph.
 
-    How long a replay took and on which stream it ran is unknown. It was over when the host had
-    waited for the whole device, or when work began that was launched later: on the stream where
-    that is last. A device without recorded work of the process is not one of its own.
+    Neither duration nor stream of a replay is known. It was over when the host had waited for the
+    whole device, or when work launched later had begun on all streams. Devices without recorded
+    work of the process are taken not to belong to it.
     """
     if not lost:
         return Intervals.empty()
@@ -298,28 +295,29 @@ def replay_time(
     kernel = kinds.index("kernel") if "kernel" in kinds else -1
     nameless = (call < 0) & (rows.columns.kind[rows.row] == kernel)
     replays = Intervals.empty()
-    for process, mine in groups(numbers(trace.activities["process"])[rows.row]):
+    for process, work in groups(numbers(trace.activities["process"])[rows.row]):
         if process not in lost:
             continue
-        since = np.sort(begin[lost[process]])
-        # Replays have ended once work has begun that was launched later, on all streams with some;
-        # at the end of all work where no stream has any, or there are too many streams.
-        place = mine[launched[mine] != NEVER]
-        begun = np.full(len(since), NEVER)
-        streams = [*groups(rows.columns.stream[rows.row[place]])]
+        launch_ns = np.sort(begin[lost[process]])
+        # A replay is over once later launched work has begun on all streams that have some. Where
+        # none has, or there are too many streams, it lasts to the end of all work.
+        linked = work[launched[work] != NEVER]
+        begun = np.full(len(launch_ns), NEVER)
+        streams = [*groups(rows.columns.stream[rows.row[linked]])]
         for _, queued in streams if len(streams) <= _MOST_STREAMS else ():
-            next_ns = _following(since, launched[place[queued]], rows.start_ns[place[queued]])
+            queued = linked[queued]
+            next_ns = _following(launch_ns, launched[queued], rows.start_ns[queued])
             begun = np.where(next_ns == _ENDLESS, begun, np.maximum(begun, next_ns))
         begun = np.where(begun == NEVER, int(rows.end_ns.max()), begun)
-        over = np.minimum(_following(since, *waits[process]), begun)
-        own = rows.start_ns[mine[nameless[mine]]]
-        is_seen = _following(since, own, own) < over
-        replays = replays.union(Intervals.of(since, np.where(is_seen, since, over)))
+        over_ns = np.minimum(_following(launch_ns, *waits[process]), begun)
+        nameless_start = rows.start_ns[work[nameless[work]]]
+        is_seen = _following(launch_ns, nameless_start, nameless_start) < over_ns
+        replays = replays.union(Intervals.of(launch_ns, np.where(is_seen, launch_ns, over_ns)))
     return replays
 
 
 def _following(since: IntArray, launched_ns: IntArray, time_ns: IntArray) -> IntArray:
-    """Return, per moment, `time_ns` of the first that was launched later, or _ENDLESS."""
+    """Return, per time in `since`, `time_ns` of the next launch after it, or _ENDLESS."""
     order = np.argsort(launched_ns, kind="stable")
     place = np.searchsorted(launched_ns[order], since, side="right")
     return np.append(time_ns[order], _ENDLESS)[place]

@@ -1,8 +1,8 @@
-"""What a trace without a timeline says: sums by name, and launches whose counters were read.
+"""The contents of traces without a timeline: sums by name, and launches with hardware counters.
 
-A source that summed up its records (statistics of a profiler), one that only counted (a run in
-which launches were serialised, so that their times mean nothing) and one that recorded calls alone
-have no time to account for: no idle time, no overlap, no components, no MFU.
+Some sources have no time to account for: sums of records (statistics of a profiler), counters only
+(launches were serialised, so their times mean nothing), or calls alone. For these there is no idle
+time, no overlap, no components and no MFU.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from traceflops.table.schema import DEVICE_KINDS
 from traceflops.table.trace import Trace
 
 _MOST_NAMES: Final = 100_000
-"""Names that are classified, those with most time first; further ones are other/other."""
+"""Names that are classified at most, those with most time first; the rest is other/other."""
 _OTHER: Final = (Category("other", "other"), "too-many-names")
 _FIGURES: Final = ("count", "sum_ns", "mean_ns", "min_ns", "max_ns", "bytes")
 _OF_KIND: Final = {
@@ -41,9 +41,9 @@ _OF_KIND: Final = {
     "memset": (Category("memory", "memset"), "kind-memset"),
 }
 _MIGRATION: Final = re.compile(r"\bunified\b", re.IGNORECASE)
-"""Copies that the driver made for unified memory, as profilers of NVIDIA name them."""
+"""How profilers of NVIDIA name copies that the driver makes for unified memory."""
 _HOST_TABLES: Final = {"call": "calls", "mark": "marks", "gpu_mark": "marks"}
-"""Kinds that are added up here where the source has the records and not their sums."""
+"""Tables of the kinds that are added up here where the source has records instead of sums."""
 _SUMS: Final = {
     "count": np.add,
     "total_ns": np.add,
@@ -51,14 +51,14 @@ _SUMS: Final = {
     "max_ns": np.maximum,
     "bytes": np.add,
 }
-"""How the columns of the totals table add up."""
+"""The function that adds up each column of the totals table."""
 _TOO_LARGE: Final = 2.0**62
 _Decision = tuple[Category | None, str | None]
 
 
 @dataclass(frozen=True, slots=True)
 class Total:
-    """The records of one kind and name added up; None where the source does not say."""
+    """The records of one kind and name added up; times in ns, None where unknown."""
 
     kind: str
     name: str
@@ -70,12 +70,12 @@ class Total:
 
     @property
     def side(self) -> str:
-        """What its share is of: device work, or all of its own kind."""
+        """The whole that its share is of: all device work, or all of its own kind."""
         return "device" if self.kind in DEVICE_KINDS else self.kind
 
     @property
     def mean_ns(self) -> int | None:
-        """The mean in whole ns."""
+        """The mean, rounded to ns."""
         if not self.count or self.sum_ns is None:
             return None
         return (self.sum_ns + self.count // 2) // self.count
@@ -83,13 +83,13 @@ class Total:
 
 @dataclass(frozen=True, slots=True)
 class Untimed:
-    """Sums by name (`rows`), those of device work by category, and what was counted (`counted`).
+    """Sums by name (`rows`), sums of device work by category, and kernels with counters.
 
     `rows`: kind, name, top, sub, rule (null for calls and marks), count, sum_ns, mean_ns, min_ns,
-    max_ns, bytes (null where a source does not say), share of all of that side: of device work, of
-    calls, or of marks; device work first, the longest first. `categories`: top, sub, count, sum_ns,
-    share. `counted`: name, top, sub, rule, launches, for kernels whose counters were read;
-    `counters` are their names. `record` is the command line that records a timeline.
+    max_ns, bytes (null where unknown), share of all device work, all calls or all marks; device
+    work first, most time first. `categories`: top, sub, count, sum_ns, share. `counted`: name, top,
+    sub, rule, launches of kernels whose `counters` were read. `record` is the command line that
+    records a timeline.
     """
 
     rows: pa.Table
@@ -106,18 +106,17 @@ class Untimed:
 
     @property
     def launches(self) -> int:
-        """How many launches counters were read of."""
+        """Number of launches whose counters were read."""
         return sum(self.counted["launches"].to_pylist())
 
     def of_kind(self, *kinds: str) -> pa.Table:
-        """Return the rows of some kinds, the longest first."""
+        """Return the rows of some kinds, most time first."""
         wanted = [kind in kinds for kind in self.rows["kind"].to_pylist()]
-        places = number_column(np.flatnonzero(np.array(wanted, dtype=np.bool_)), pa.int64())
-        return self.rows.take(places)
+        return self.rows.take(number_column(np.flatnonzero(wanted), pa.int64()))
 
 
 def untimed(trace: Trace, classifier: Classifier) -> Untimed | None:
-    """Return what a trace without any timeline says; None for any other trace."""
+    """Return the sums of a trace that has no timeline, None for any other trace."""
     if trace.activities.num_rows or trace.ops.num_rows:
         return None
     totals, classifier = _totals(trace), classifier.knowing(trace.source.rules)
@@ -163,24 +162,24 @@ def _share(part: int | None, whole: int | None) -> float | None:
 
 
 def _totals(trace: Trace) -> list[Total]:
-    """Return the sums over all processes: device work first, then the longest first."""
-    given = trace.totals
-    figures = [numbers(given[column], ABSENT) for column in _SUMS]
-    totals = [*_added_up(given, names(given["kind"]), codes(given["kind"]), figures)]
-    known = {total.kind for total in totals}
+    """Return the sums by kind and name over all processes: device work first, most time first."""
+    recorded = trace.totals
+    figures = [numbers(recorded[column], ABSENT) for column in _SUMS]
+    totals = [*_added_up(recorded, names(recorded["kind"]), codes(recorded["kind"]), figures)]
+    kinds_summed = {total.kind for total in totals}
     for kind, table in _HOST_TABLES.items():
         records = trace.table(table)
-        if kind in known or not records.num_rows:
+        if kind in kinds_summed or not records.num_rows:
             continue
         if table == "marks":
-            # A gpu_mark is a range of the host as seen on the device; moments add up to nothing.
+            # A gpu_mark is a range of the host as seen on the device. Instants have no time.
             is_kind = is_one_of(records["kind"], "gpu_annotation") == (kind == "gpu_mark")
             rows = np.flatnonzero(is_kind & ~is_one_of(records["kind"], "event", "sample"))
             records = records.take(number_column(rows, pa.int64()))
         duration = numbers(records["dur_ns"], 0)
         sums = [np.ones_like(duration), duration, duration, duration]
         totals += _added_up(records, [kind], np.zeros_like(duration), sums)
-    order = {side: place for place, side in enumerate(("device", *_HOST_TABLES))}
+    order = {side: index for index, side in enumerate(("device", *_HOST_TABLES))}
     return sorted(
         totals,
         key=lambda total: (order.get(total.side, len(order)), -(total.sum_ns or 0), total.name),
@@ -192,8 +191,9 @@ def _added_up(
 ) -> Iterator[Total]:
     """Yield the sums of records by kind and name.
 
-    `kind` (codes of `kinds`) and `figures`, the first columns of _SUMS with ABSENT for unknown,
-    are per record. A sum is None where a part of it is unknown or it is too large for an int64.
+    `kind` (codes of `kinds`) and `figures` are per record; `figures` are the first columns of
+    _SUMS, ABSENT where unknown. A sum is None where a part of it is unknown or it does not fit in
+    an int64.
     """
     if not records.num_rows:
         return
@@ -204,23 +204,23 @@ def _added_up(
     columns: list[list[int | None]] = []
     for combine, values in zip(_SUMS.values(), figures, strict=False):
         ordered = values[order]
-        known = np.minimum.reduceat(ordered, begins) != ABSENT
-        known &= np.abs(combine.reduceat(ordered.astype(np.float64), begins)) < _TOO_LARGE
-        sums = zip(combine.reduceat(ordered, begins).tolist(), known.tolist(), strict=True)
+        is_usable = np.minimum.reduceat(ordered, begins) != ABSENT
+        is_usable &= np.abs(combine.reduceat(ordered.astype(np.float64), begins)) < _TOO_LARGE
+        sums = zip(combine.reduceat(ordered, begins).tolist(), is_usable.tolist(), strict=True)
         columns.append([value if is_known else None for value, is_known in sums])
     for row, *sums_of in zip(first.tolist(), *columns, strict=True):
         yield Total(kinds[kind[row]], labels[name[row]], *sums_of)
 
 
 def _categorised(totals: Sequence[Total], classifier: Classifier) -> list[_Decision]:
-    """Return category and rule of each total, None for those of the host."""
+    """Return category and rule of each total, None for totals of the host."""
     decisions: list[_Decision] = []
-    for place, total in enumerate(totals):
+    for index, total in enumerate(totals):
         if total.kind not in DEVICE_KINDS:
             decisions.append((None, None))
         elif total.kind == "memcpy" and _MIGRATION.search(total.name):
             decisions.append((Category("memory", "migration"), "migration"))
-        elif total.kind in _OF_KIND or place >= _MOST_NAMES:
+        elif total.kind in _OF_KIND or index >= _MOST_NAMES:
             decisions.append(_OF_KIND.get(total.kind, _OTHER))
         else:
             decision = classifier.kernel(total.name)
@@ -237,13 +237,16 @@ def _texts(decisions: Sequence[_Decision]) -> dict[str, list[str | None]]:
 
 
 def _counted(trace: Trace, classifier: Classifier) -> pa.Table:
-    """Return how many launches of each kernel counters were read of; repetitions count once."""
+    """Return the kernels with counters and their number of launches, most launches first.
+
+    Repetitions of a launch count once.
+    """
     table = trace.kernel_counters
     labels, name = names(table["name"]), codes(table["name"])
     kernel = joint_codes(numbers(table["process"]), name)
     dispatch = numbers(table["dispatch"], ABSENT)
     launch = np.where(dispatch == ABSENT, numbers(table["correlation"], ABSENT), dispatch)
-    # Without either number the n-th row of each counter of a kernel is of its n-th launch.
+    # Without dispatch and correlation, the n-th row of a kernel's counter is of its n-th launch.
     unnumbered = np.flatnonzero(launch == ABSENT)
     repetition = joint_codes(codes(table["counter"]), numbers(table["repetition"], 0))
     group = joint_codes(kernel, repetition)[unnumbered]

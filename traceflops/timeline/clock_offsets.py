@@ -1,4 +1,4 @@
-"""How far the clock of a GPU is from that of its host."""
+"""The offset between the clock of a GPU and that of its host."""
 
 from __future__ import annotations
 
@@ -14,23 +14,24 @@ from traceflops.table.trace import Trace
 from traceflops.timeline.idle import LONGEST_START_NS
 
 _LONGEST_QUEUE_NS: Final = 10**9
-"""A queue of 1,024 launches is empty before; a launch may wait longer only for other work."""
+"""The longest that a queue of 1,024 launches delays one, unless other work holds it."""
 _NO_JITTER_NS: Final = 10**7
-"""Clocks that agree do not differ by so much."""
+"""The least offset: clocks that agree differ by less."""
 _SHORT_GAP_NS: Final = 20_000
-"""Queued work starts sooner after the work before it."""
+"""Queued work follows the work before it within less than this."""
 _ENOUGH: Final = 8
 _STEADY: Final = 10
 
 
 def clock_offsets(trace: Trace, links: Links, waits: Mapping[int, IntArray]) -> IntArray:
-    """Return, per process, how far its GPU's clock is ahead at least, below 0 behind; 0 if unknown.
+    """Return, per process, how many ns its GPU's clock is at least ahead; negative if it is behind.
 
-    Behind: all work starts before its launch. Ahead: all work starts long after its launch, and no
-    queue explains it. It starts after more than a second, after the last call or later than all
-    work takes; or always as late although the GPU is idle; or calls that wait for it return before.
-    `waits` are starts and ends of these, by process: [2, calls]. Where clocks disagree, what
-    compares times of both (launch latency, causes of idle time) is unknown.
+    0 if the clocks agree or nothing tells. Behind: all work starts before its launch. Ahead: all
+    work starts long after its launch, and no queue explains it. It starts more than a second later,
+    and after the last call or later than all work takes; or always equally late although the GPU is
+    idle; or calls that wait for it return before it ends. `waits` are starts and ends of such
+    calls, by process: [2, calls]. Where clocks disagree, whatever compares times of both (launch
+    latency, causes of idle time) is unknown.
     """
     activities, calls = trace.activities, trace.calls
     row = np.flatnonzero(links.call_of_activity >= 0)
@@ -41,14 +42,14 @@ def clock_offsets(trace: Trace, links: Links, waits: Mapping[int, IntArray]) -> 
     returned = called + numbers(calls["dur_ns"])
     offset = np.zeros(trace.processes.num_rows, dtype=np.int64)
     calls_of = dict(groups(numbers(calls["process"])))
-    for number, mine in groups(process):
+    for number, of_process in groups(process):
         offset[number] = _offset(
-            start[mine],
-            end[mine],
-            called[call[mine]],
+            start[of_process],
+            end[of_process],
+            called[call[of_process]],
             int(returned[calls_of[number]].max()),
             waits[number],
-            is_single_gpu=len(distinct(device[mine])) == 1,
+            is_single_gpu=len(distinct(device[of_process])) == 1,
         )
     return offset
 
@@ -57,14 +58,15 @@ def _offset(
     start: IntArray,
     end: IntArray,
     called: IntArray,
-    stopped: int,
+    last_return: int,
     waits: IntArray,
     *,
     is_single_gpu: bool,
 ) -> int:
-    """Return the offset of one process, of its launched work in order of start.
+    """Return the offset in ns of one process from its launched work, in order of start.
 
-    `called` is when each was launched, `stopped` when the last call returned. Times in ns.
+    `start`, `end` and `called` (the start of the launch call) are per activity. `last_return` is
+    when the last call returned. All times are in ns.
     """
     lead = start - called
     least, most = int(lead.min()), int(lead.max())
@@ -72,8 +74,8 @@ def _offset(
         return most
     if least <= _NO_JITTER_NS:
         return 0
-    begun, length = int(start[0]), int(end.max() - start[0])
-    if least > _LONGEST_QUEUE_NS and (begun >= stopped or least > length):
+    first_start, length = int(start[0]), int(end.max() - start[0])
+    if least > _LONGEST_QUEUE_NS and (first_start >= last_return or least > length):
         return least
     if not is_single_gpu:
         return 0
@@ -85,8 +87,8 @@ def _offset(
     # Work that was launched before a call waits for it cannot end long after the call returns.
     wait_begun, wait_returned = waits
     order = np.argsort(called, kind="stable")
-    place = np.searchsorted(called[order], wait_begun, side="left")
+    count = np.searchsorted(called[order], wait_begun, side="left")
     latest = np.maximum.accumulate(end[order])
-    ended, returned = latest[place[place > 0] - 1], wait_returned[place > 0]
+    ended, returned = latest[count[count > 0] - 1], wait_returned[count > 0]
     outlasts = len(returned) > 0 and bool((ended > returned + _NO_JITTER_NS).all())
     return least if outlasts else 0

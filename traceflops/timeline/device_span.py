@@ -1,8 +1,8 @@
-"""The activities of one device, its time by component, and its figures over all that was recorded.
+"""The activities of one device, its time by component, and its figures over the whole recording.
 
-Each nanosecond goes to the first component that applies: compute, memory, other, graph,
-communication, start-up, idle. Communication counted here is therefore exposed; what another
-component covers is hidden.
+Each ns goes to the first component that applies: compute, memory, other, graph, communication,
+start-up, idle. So communication as a component is exposed; the rest of it, while another component
+runs, is hidden.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from traceflops.timeline.intervals import Intervals, latest_end_before
 from traceflops.timeline.records import WORK, Account, Components, Copies, Sums, WholeSpan
 
 _MIGRATION = "migration"
-"""How the direction of a copy begins that the driver made for unified memory."""
+"""The directions of copies that the driver makes for unified memory begin with this."""
 
 
 @dataclass(frozen=True, slots=True)
 class Timeline:
     """The components of one device as disjoint sets of instants.
 
-    `parts` excludes what an earlier component covers; `communication` is all communication,
-    exposed or not; `busy` is the union of all work.
+    `parts` has, by component of WORK, the time that no earlier component covers; `communication` is
+    all communication, exposed or not; `busy` is the union of all work.
     """
 
     parts: dict[str, Intervals]
@@ -39,9 +39,9 @@ class Timeline:
     def components(
         self, start_ns: IntArray, end_ns: IntArray, start_up: Intervals
     ) -> list[Components]:
-        """Return the components of windows [start, end); they sum to their lengths exactly.
+        """Return the components of each window [start, end), which sum to its length exactly.
 
-        `start_up` is a part of the time in which nothing ran.
+        `start_up` must be a part of the time in which nothing ran.
         """
         parts = (*(self.parts[name] for name in WORK), start_up)
         lengths = [part.length_within(start_ns, end_ns) for part in parts]
@@ -49,15 +49,15 @@ class Timeline:
         return [Components(*row) for row in np.stack([*lengths, idle], axis=1).tolist()]
 
     def hidden_communication_ns(self, start_ns: IntArray, end_ns: IntArray) -> IntArray:
-        """Return, per window [start, end), the communication while something else ran."""
+        """Return, per window [start, end), the ns of communication while something else ran."""
         exposed = self.parts["communication"].length_within(start_ns, end_ns)
         return self.communication.length_within(start_ns, end_ns) - exposed
 
 
 def timeline(start_ns: IntArray, end_ns: IntArray, is_part: dict[str, BoolArray]) -> Timeline:
-    """Return the components of one device.
+    """Return the components of one device from starts and ends of its activities.
 
-    Starts and ends are per activity, and so is each array of `is_part`, one for each of WORK.
+    `is_part` has, by component of WORK, whether each activity belongs to it.
     """
     busy = communication = Intervals.empty()
     parts: dict[str, Intervals] = {}
@@ -71,7 +71,7 @@ def timeline(start_ns: IntArray, end_ns: IntArray, is_part: dict[str, BoolArray]
 
 @dataclass(frozen=True, slots=True)
 class ActivityColumns:
-    """Columns of all activities, taken from the table once and not for each device anew."""
+    """Columns of all activities, converted once for all devices."""
 
     name: IntArray
     stream: IntArray
@@ -111,7 +111,7 @@ class DeviceRows:
         return int(self.start_ns.min()), int(self.end_ns.max())
 
     def sums(self, which: BoolArray) -> Sums:
-        """Return count, sum and union of some of the activities."""
+        """Return count, sum of durations and union of the marked activities."""
         start, end = self.start_ns[which], self.end_ns[which]
         count = int(self.begins[which].sum())
         return Sums(count, int((end - start).sum()), Intervals.of(start, end).length_ns)
@@ -121,46 +121,47 @@ def whole_span(
     trace: Trace,
     links: Links,
     categorised: Categorised,
-    mine: DeviceRows,
+    work: DeviceRows,
     parts: Timeline,
     account: Account,
     has_calls: bool,
 ) -> WholeSpan:
-    """Return the whole-span figures of the device whose activities are `mine`."""
-    row, columns = mine.row, mine.columns
+    """Return the figures of a device over its whole span; `work` are its activities."""
+    row, columns = work.row, work.columns
     kind, stream, category = columns.kind[row], columns.stream[row], categorised.category[row]
-    size, length, direction = (
-        columns.bytes[row],
-        mine.end_ns - mine.start_ns,
-        columns.direction[row],
-    )
+    size, direction = columns.bytes[row], columns.direction[row]
+    length = work.end_ns - work.start_ns
     copies: dict[str, Copies] = {}
     launched = links.call_of_activity[row] >= 0
     for code, label in enumerate(names(trace.activities["direction"])):
         rows = direction == code
         if rows.any():
             sizes = size[rows][size[rows] != ABSENT]
-            total = int(sizes.sum()) if len(sizes) else None
-            copies[label] = Copies(int(rows.sum()), total, int(length[rows].sum()))
+            total_bytes = int(sizes.sum()) if len(sizes) else None
+            copies[label] = Copies(int(rows.sum()), total_bytes, int(length[rows].sum()))
             if label.startswith(_MIGRATION):
                 launched |= rows  # no call launches the migrations of unified memory
     kinds, unlinked = {}, {}
     for code, label in enumerate(names(trace.activities["kind"])):
         if code in kind:
-            kinds[label] = mine.sums(kind == code)
+            kinds[label] = work.sums(kind == code)
             unlinked[label] = int((~launched & (kind == code)).sum())
     categories: dict[str, Sums] = {}
     for top in {*categorised.top()}:
         if (of_top := is_top(categorised, top, row)).any():
-            categories[top] = mine.sums(of_top)
-    for place in distinct(category).tolist():
-        known = categorised.categories[place]
-        if known.sub != known.top:
-            categories[f"{known.top}/{known.sub}"] = mine.sums(category == place)
-    overlap_ns = _same_stream_overlaps(stream, mine.start_ns, mine.end_ns)
+            categories[top] = work.sums(of_top)
+    for category_code in distinct(category).tolist():
+        of_code = categorised.categories[category_code]
+        if of_code.sub != of_code.top:
+            categories[f"{of_code.top}/{of_code.sub}"] = work.sums(category == category_code)
+    # The time that earlier work of its stream still runs; NEVER ends before the first of a stream.
+    on_stream = stream != ABSENT
+    start_ns = work.start_ns[on_stream]
+    before_ns = latest_end_before(stream[on_stream], start_ns, work.end_ns[on_stream])
+    overlap_ns = np.maximum(before_ns, start_ns) - start_ns
     return WholeSpan(
-        start_ns=mine.span[0],
-        end_ns=mine.span[1],
+        start_ns=work.span[0],
+        end_ns=work.span[1],
         busy_ns=parts.busy.length_ns,
         sum_ns=int(length.sum()),
         streams=len(distinct(stream)),
@@ -169,7 +170,7 @@ def whole_span(
         same_stream_overlap_max_ns=int(overlap_ns.max(initial=0)),
         kinds=kinds,
         categories=dict(sorted(categories.items())),
-        communication=mine.sums(is_top(categorised, "communication", row)),
+        communication=work.sums(is_top(categorised, "communication", row)),
         exposed_communication_ns=account.components.communication_ns,
         hidden_communication_ns=account.hidden_communication_ns,
         copies=copies,
@@ -178,19 +179,7 @@ def whole_span(
     )
 
 
-def _same_stream_overlaps(stream: IntArray, start_ns: IntArray, end_ns: IntArray) -> IntArray:
-    """Return, per activity on a known stream, by how much it begins before earlier ones there end.
-
-    The first one of a stream, with NEVER as the latest end before it, overlaps with nothing.
-    """
-    known = stream != ABSENT
-    start = start_ns[known]
-    before = np.maximum(latest_end_before(stream[known], start, end_ns[known]), start)
-    overlap_ns: IntArray = before - start
-    return overlap_ns
-
-
 def is_top(categorised: Categorised, top: str, rows: IntArray | slice = slice(None)) -> BoolArray:
-    """Return, per activity in `rows`, whether it is of a top category."""
+    """Return, per row of activities, whether it is of this top category."""
     wanted = np.array([*(name == top for name in categorised.top()), False], dtype=np.bool_)
     return wanted[categorised.category[rows]]

@@ -1,6 +1,6 @@
-"""Which calls of a process do something for the first time, and which part of them that takes.
+"""Calls in which a process does something for the first time, and the time this takes.
 
-See `timeline.start_up`.
+See `timeline.start_up`, which adds these up.
 """
 
 from __future__ import annotations
@@ -19,14 +19,15 @@ from traceflops.table.columns import (
     matching,
     names,
     numbers,
+    thread_columns,
 )
 from traceflops.table.grouping import (
     distinct,
     group_rows,
     groups,
     in_order,
-    joint_codes,
     lower_medians,
+    shared_codes,
 )
 from traceflops.table.nesting import Links, taken
 from traceflops.table.patterns import COMPILES, GRAPH_LAUNCH, LAUNCH, LOADS
@@ -39,7 +40,7 @@ _ALLOCATES: Final = re.compile(r"Malloc|MemAlloc|Host(Alloc|Register)|MemCreate"
 _COMPILES: Final = re.compile(
     rf"{COMPILES.pattern}|^[\w:]*(NVRTC|nvrtc|[Cc]ompile)([A-Z]\w*)?$", re.ASCII
 )
-"""Also ranges that programs name so: `Fuser::compileKernel`."""
+"""Functions that compile, also ranges with such names: `Fuser::compileKernel`."""
 _CAPTURE: Final = re.compile(r"Stream(Begin|End)Capture")
 _INSTANTIATE: Final = re.compile(r"GraphInstantiate|GraphExecUpdate|GraphUpload")
 _STARTS_WORKER: Final = re.compile(r"(^|/)multiprocessing/process\.py\(\d+\): start$")
@@ -48,11 +49,11 @@ _STOPS_WORKERS: Final = re.compile(
     r"(^|/)torch/utils/data/dataloader\.py\(\d+\): _shutdown_workers$"
 )
 LEAST_NS: Final = 100_000
-"""What takes less is no start-up worth telling."""
+"""Calls that take less are not worth counting as start-up."""
 _LEAST_ALONE_NS: Final = 1_000_000
-"""The same for calls that nothing is compared with."""
+"""The same for calls without others to compare with."""
 TIMES_USUAL, _FIRST, FEW = 10, 3, 2
-"""How many times longer than usual a call is, of the first how many, and how many are too few."""
+"""How many times longer than usual, of the first how many calls, and how few do not tell."""
 _NEVER: Final = int(np.iinfo(np.int64).max)
 _FEW_ACTIVITIES: Final = 8
 """Nothing repeats where a process has fewer."""
@@ -62,10 +63,11 @@ _Times = tuple[IntArray, IntArray, IntArray, IntArray]
 
 
 class _LongCalls(NamedTuple):
-    """Calls that take much longer than others of their name and process.
+    """Calls (`row`) that take much longer than others of their name and process.
 
-    `usual_ns` is the median of these, 0 for a call without another; `number` the place of the call
-    among them by start, `calls` how many there are, `first_ns` what the first of them takes.
+    Of the calls of the same name and process: `usual_ns` is the median duration (0 for a single
+    call), `calls` their number, `first_ns` the duration of the first, `number` the index of this
+    call by start.
     """
 
     row: IntArray
@@ -76,15 +78,15 @@ class _LongCalls(NamedTuple):
 
 
 class Calls:
-    """The calls of all processes, and what each launched."""
+    """The calls of all processes, what each launched, and which of them are start-up."""
 
     def __init__(self, trace: Trace, links: Links) -> None:
         """Read the columns of the calls and their links to activities.
 
-        Per call: `process`, `thread`, `start_ns`, `dur_ns`, `name`, `launches` (whether it launches
-        kernels) and `others` (neither that nor of a kind of its own here). Per launched activity:
-        `activity` and `call_of_activity`. Per process: `activities_of` (number of activities) and
-        `first_graph_ns` (its first graph launch).
+        Per call: `process`, `thread`, `start_ns`, `dur_ns`, `name`, `launches` (it launches
+        kernels) and `others` (it does not, and no other method here looks for it). Per launched
+        activity: `activity` and `call_of_activity`. Per process: `activities_of` (number of
+        activities) and `first_graph_ns` (start of its first graph launch).
         """
         calls = trace.calls
         self.trace, self.name = trace, codes(calls["name"])
@@ -92,12 +94,9 @@ class Calls:
             numbers(calls[name], ABSENT) for name in ("process", "start_ns", "dur_ns")
         )
         # Threads of different processes may have the same number.
-        process, thread = (
-            np.concatenate([numbers(table[name], ABSENT) for table in (calls, trace.marks)])
-            for name in ("process", "thread")
+        self.thread, self.thread_of_mark = shared_codes(
+            thread_columns(calls), thread_columns(trace.marks)
         )
-        threads = joint_codes(process, thread)
-        self.thread, self.thread_of_mark = np.split(threads, [calls.num_rows])
         owner = numbers(trace.activities["process"])
         self.activities_of = np.bincount(owner, minlength=trace.processes.num_rows)
         self.activity = np.flatnonzero(links.call_of_activity >= 0)
@@ -105,26 +104,26 @@ class Calls:
         self.launches = matching(calls["name"], LAUNCH.match)
         is_kernel = is_one_of(trace.activities["kind"], "kernel")[self.activity]
         self.launches[self.call_of_activity[is_kernel]] = True
-        apart = (_COPIES, _WAITS, LOADS, _CAPTURE, _INSTANTIATE)
-        is_apart = matching(calls["name"], lambda name: any(kind.search(name) for kind in apart))
-        self.others = ~self.launches & ~is_apart
+        own_kinds = (_COPIES, _WAITS, LOADS, _CAPTURE, _INSTANTIATE)
+        is_own = matching(calls["name"], lambda name: any(kind.search(name) for kind in own_kinds))
+        self.others = ~self.launches & ~is_own
         is_graph = np.flatnonzero(matching(calls["name"], GRAPH_LAUNCH.match))
         self.first_graph_ns = {
-            number: int(self.start_ns[is_graph[mine]].min())
-            for number, mine in groups(self.process[is_graph])
+            number: int(self.start_ns[is_graph[of_process]].min())
+            for number, of_process in groups(self.process[is_graph])
         }
 
     def is_once(self, process: int) -> bool:
-        """Return whether a process does so little on a GPU that nothing of it repeats."""
+        """Return whether a process runs too few activities on a GPU for anything to repeat."""
         return bool(self.activities_of[process] < _FEW_ACTIVITIES)
 
     def stretch(self, rows: IntArray, usual_ns: IntArray | int = 0) -> _Times:
-        """Return the calls in some rows, from when a usual one would have returned."""
+        """Return the time of some calls beyond the usual duration: process, thread, start, end."""
         start_ns, thread = self.start_ns[rows], numbers(self.trace.calls["thread"], ABSENT)[rows]
         return self.process[rows], thread, start_ns + usual_ns, start_ns + self.dur_ns[rows]
 
     def uses_first(self, rows: IntArray) -> BoolArray:
-        """Return, per call, whether it launched something that the process had not run before."""
+        """Return, per row of calls, whether it launched something new to its process."""
         activities, wanted = self.trace.activities, np.isin(self.call_of_activity, rows)
         name, process = codes(activities["name"]), numbers(activities["process"])
         same = self.activity[np.isin(name[self.activity], distinct(name[self.activity[wanted]]))]
@@ -134,51 +133,49 @@ class Calls:
         return np.isin(rows, call[order][first])
 
     def next_launch(self, thread: IntArray, at_ns: IntArray) -> IntArray:
-        """Return, per thread and time, the next call that launches there; -1 for none."""
+        """Return, per thread and time, the row of the next launching call there, or -1."""
         following = np.full(len(at_ns), -1)
         launch = np.flatnonzero(self.launches)
         launch = launch[in_order(self.thread[launch], self.start_ns[launch])]
         owner = self.thread[launch]
         for number, rows in groups(thread):
-            mine = launch[slice(*np.searchsorted(owner, [number, number + 1]))]
-            place = np.searchsorted(self.start_ns[mine], at_ns[rows])
-            following[rows] = taken(mine, np.where(place < len(mine), place, -1))
+            in_thread = launch[slice(*np.searchsorted(owner, [number, number + 1]))]
+            index = np.searchsorted(self.start_ns[in_thread], at_ns[rows])
+            following[rows] = taken(in_thread, np.where(index < len(in_thread), index, -1))
         return following
 
     def precedes_first_use(self, thread: IntArray, at_ns: IntArray) -> BoolArray:
-        """Return, per thread and time, whether what is launched next had not been run before."""
+        """Return, per thread and time, whether the next launch there runs something new."""
         following = self.next_launch(thread, at_ns)
         return (following < 0) | self.uses_first(following)
 
     def loads(self) -> _Times:
-        """Return the calls that load code which is used for the first time.
+        """Return the calls that load code which is then used for the first time.
 
-        That is, before code is loaded again for what is launched next.
+        The first use is the next launch of the thread, or a launch of the process before code is
+        loaded again after that launch.
         """
+        activities = self.trace.activities
         rows = np.flatnonzero(matching(self.trace.calls["name"], LOADS.match))
         rows, at_ns = rows[in_order(self.start_ns[rows])], np.sort(self.start_ns[rows])
         following = self.next_launch(self.thread[rows], at_ns)
         launched_ns = np.where(following < 0, _NEVER, self.start_ns[following])
-        is_used = self.precedes_first_use(self.thread[rows], at_ns)
-        for number, mine in groups(self.process[rows]):
-            place = np.searchsorted(at_ns[mine], launched_ns[mine])
-            until_ns = np.append(at_ns[mine], _NEVER)[place]
-            edges = np.stack([at_ns[mine], until_ns])
-            before, after = np.searchsorted(self._first_uses_ns(number), edges)
-            is_used[mine] |= after > before
-        return self.stretch(rows[is_used])
-
-    def _first_uses_ns(self, process: int) -> IntArray:
-        """Return when a process calls what launches something for the first time, in order."""
-        activities = self.trace.activities
-        mine = np.flatnonzero(self.process[self.call_of_activity] == process)
-        start_ns = self.start_ns[self.call_of_activity[mine]]
-        order = np.argsort(start_ns, kind="stable")
-        _, first = group_rows((codes(activities["name"])[self.activity[mine]][order],))
-        return np.sort(start_ns[order][first])
+        is_first_use = self.precedes_first_use(self.thread[rows], at_ns)
+        for number, of_process in groups(self.process[rows]):
+            index = np.searchsorted(at_ns[of_process], launched_ns[of_process])
+            until_ns = np.append(at_ns[of_process], _NEVER)[index]
+            edges = np.stack([at_ns[of_process], until_ns])
+            # When the process calls what launches something for the first time.
+            launched = np.flatnonzero(self.process[self.call_of_activity] == number)
+            start_ns = self.start_ns[self.call_of_activity[launched]]
+            order = np.argsort(start_ns, kind="stable")
+            _, first = group_rows((codes(activities["name"])[self.activity[launched]][order],))
+            before, after = np.searchsorted(np.sort(start_ns[order][first]), edges)
+            is_first_use[of_process] |= after > before
+        return self.stretch(rows[is_first_use])
 
     def compilations(self) -> _Times:
-        """Return the compilations of code which is used for the first time."""
+        """Return the compilations after which the thread launches something for the first time."""
         marks = self.trace.marks
         rows = np.flatnonzero(matching(marks["name"], _COMPILES.search))
         process, thread, start_ns, dur_ns = (
@@ -186,8 +183,8 @@ class Calls:
             for name in ("process", "thread", "start_ns", "dur_ns")
         )
         end_ns = start_ns + np.maximum(dur_ns, 0)
-        mine = self.precedes_first_use(self.thread_of_mark[rows], end_ns)
-        return process[mine], thread[mine], start_ns[mine], end_ns[mine]
+        is_first = self.precedes_first_use(self.thread_of_mark[rows], end_ns)
+        return process[is_first], thread[is_first], start_ns[is_first], end_ns[is_first]
 
     def workers(self) -> _Times:
         """Return what starting and stopping the workers of a loader takes.
@@ -215,7 +212,7 @@ class Calls:
         return owner[rows], thread[rows], np.minimum(from_ns, end_ns)[rows], end_ns[rows]
 
     def captures(self) -> _Times:
-        """Return when graphs were captured and made before the first was launched."""
+        """Return the captures and instantiations of graphs before the first graph launch."""
         calls = self.trace.calls
         edge = np.flatnonzero(matching(calls["name"], _CAPTURE.search))
         edge = edge[in_order(self.thread[edge], self.start_ns[edge])]
@@ -223,21 +220,21 @@ class Calls:
         pairs = np.flatnonzero(
             begins[:-1] & ~begins[1:] & (self.thread[edge[:-1]] == self.thread[edge[1:]])
         )
-        made = np.flatnonzero(matching(calls["name"], _INSTANTIATE.search))
-        first, last = np.append(edge[pairs], made), np.append(edge[pairs + 1], made)
+        instantiated = np.flatnonzero(matching(calls["name"], _INSTANTIATE.search))
+        first, last = np.append(edge[pairs], instantiated), np.append(edge[pairs + 1], instantiated)
         process, thread, start_ns, _ = self.stretch(first)
         *_, end_ns = self.stretch(last)
         before = [
             start < self.first_graph_ns.get(number, start + 1)
             for number, start in zip(process.tolist(), start_ns.tolist(), strict=True)
         ]
-        mine = np.flatnonzero(before)
-        return process[mine], thread[mine], start_ns[mine], end_ns[mine]
+        kept = np.flatnonzero(before)
+        return process[kept], thread[kept], start_ns[kept], end_ns[kept]
 
     def first_launches(self) -> _Times:
-        """Return what first launches of a kernel or of graphs take more than usual ones.
+        """Return the time that first launches of a kernel or of graphs take beyond usual ones.
 
-        Of launches whose work is not recorded the first ones count.
+        Of launches without recorded work the first _FIRST count.
         """
         long = self._long_calls(self.launches)
         is_like_any = matching(self.trace.calls["name"], GRAPH_LAUNCH.match)[long.row]
@@ -246,7 +243,7 @@ class Calls:
         return self.stretch(long.row[is_first], long.usual_ns[is_first])
 
     def first_calls(self) -> _Times:
-        """Return what the first calls of other names take more than usual ones."""
+        """Return the time that the first calls of other names take beyond usual ones."""
         long = self._long_calls(self.others)
         dur_ns = self.dur_ns[long.row]
         is_first = (long.calls > FEW) | (dur_ns >= _LEAST_ALONE_NS)
@@ -254,9 +251,9 @@ class Calls:
         return self.stretch(long.row[is_first], long.usual_ns[is_first])
 
     def allocations(self) -> _Times:
-        """Return long allocations before first launches, of calls that only take long there."""
-        is_one = matching(self.trace.calls["name"], _ALLOCATES.search)
-        rows = np.flatnonzero(self.others & is_one & (self.dur_ns >= LEAST_NS))
+        """Return long allocations before first launches, of names that never take long later."""
+        allocates = matching(self.trace.calls["name"], _ALLOCATES.search)
+        rows = np.flatnonzero(self.others & allocates & (self.dur_ns >= LEAST_NS))
         following = self.next_launch(self.thread[rows], self.start_ns[rows])
         is_early = (following >= 0) & self.uses_first(following)
         group, _ = group_rows((self.process[rows], self.name[rows]))
@@ -264,9 +261,9 @@ class Calls:
         return self.stretch(rows[others[group] == 0])
 
     def set_up(self) -> _Times:
-        """Return long calls of other names of processes that only copy and fill.
+        """Return long calls of other names in processes that run no kernels, only copies and fills.
 
-        They have not begun with what they prepare.
+        Such a process was recorded while it prepared its work.
         """
         activities = self.trace.activities
         moves = is_one_of(activities["kind"], "memcpy", "memset")
@@ -278,14 +275,14 @@ class Calls:
         )
 
     def _long_calls(self, fits: BoolArray) -> _LongCalls:
-        """Return the calls that take much longer than usual, of some."""
+        """Return those of the marked calls that take much longer than usual."""
         return _longer(self.process, self.name, self.start_ns, self.dur_ns, fits)
 
     def first_operators(self) -> _Times:
-        """Return what the first operators of a name take more than usual, where a GPU works.
+        """Return the time that the first operator of a name takes beyond usual, on GPU processes.
 
-        On a CPU their time is that of their operands. What mostly launches, copies or waits in them
-        has a reason of its own.
+        (On a CPU its duration depends on its operands.) Operators that mostly launch, copy or wait
+        in this time are left out: these calls are judged by themselves.
         """
         ops = self.trace.ops
         process, thread, start_ns, dur_ns = (
@@ -297,21 +294,23 @@ class Calls:
         is_first = (long.calls > FEW) & (long.number == 0)
         row, usual_ns = long.row[is_first], long.usual_ns[is_first]
         begin_ns, end_ns = start_ns[row] + usual_ns, start_ns[row] + dur_ns[row]
-        kept = np.zeros(len(row), dtype=np.bool_)
-        apart = self.launches | matching(
+        is_free = np.zeros(len(row), dtype=np.bool_)
+        is_apart = self.launches | matching(
             self.trace.calls["name"], lambda name: bool(_COPIES.search(name) or _WAITS.search(name))
         )
-        for number, mine in groups(process[row]):
-            some = apart & (self.process == number)
-            own = Intervals.of(self.start_ns[some], (self.start_ns + self.dur_ns)[some])
-            inside_ns = own.length_within(begin_ns[mine], end_ns[mine])
-            kept[mine] = 2 * inside_ns < (end_ns - begin_ns)[mine]
-        return process[row][kept], thread[row][kept], begin_ns[kept], end_ns[kept]
+        for number, of_process in groups(process[row]):
+            in_process = is_apart & (self.process == number)
+            ends_ns = (self.start_ns + self.dur_ns)[in_process]
+            occupied = Intervals.of(self.start_ns[in_process], ends_ns)
+            inside_ns = occupied.length_within(begin_ns[of_process], end_ns[of_process])
+            is_free[of_process] = 2 * inside_ns < (end_ns - begin_ns)[of_process]
+        return process[row][is_free], thread[row][is_free], begin_ns[is_free], end_ns[is_free]
 
     def first_copies(self) -> _Times:
-        """Return what first copies of a direction take more than later ones of as many bytes.
+        """Return the time that first copies of a direction take beyond later ones.
 
-        Of calls whose copies are not recorded, what they take more than later ones usually do.
+        They are compared with the fastest later copy of as many bytes or more; copy calls without a
+        recorded copy with the median of later calls of their name.
         """
         activities, calls = self.trace.activities, self.trace.calls
         copies = self.activity[is_one_of(activities["kind"], "memcpy", "memset")[self.activity]]
@@ -325,15 +324,15 @@ class Calls:
         call, size = np.append(call, unknown), np.append(size, np.full_like(unknown, ABSENT))
         rows, usual_ns = [], []
         group, _ = group_rows((self.process[call], kind))
-        for _, mine in groups(group):
-            order = mine[in_order(self.start_ns[call[mine]])]
+        for _, of_kind in groups(group):
+            order = of_kind[in_order(self.start_ns[call[of_kind]])]
             dur_ns, bytes_ = self.dur_ns[call[order]], size[order]
-            for place in range(min(_FIRST, len(order))):
-                like = np.sort(dur_ns[place + 1 :][bytes_[place + 1 :] >= bytes_[place]])
-                most = (len(like) - 1) // 2 if bytes_[place] == ABSENT else -1
-                usual = int(like[most]) if len(like) else 0
-                if len(like) and dur_ns[place] > max(TIMES_USUAL * usual, usual + LEAST_NS):
-                    rows.append(int(call[order[place]]))
+            for index in range(min(_FIRST, len(order))):
+                later_ns = np.sort(dur_ns[index + 1 :][bytes_[index + 1 :] >= bytes_[index]])
+                median = (len(later_ns) - 1) // 2 if bytes_[index] == ABSENT else -1
+                usual = int(later_ns[median]) if len(later_ns) else 0
+                if len(later_ns) and dur_ns[index] > max(TIMES_USUAL * usual, usual + LEAST_NS):
+                    rows.append(int(call[order[index]]))
                     usual_ns.append(usual)
         return self.stretch(np.array(rows, dtype=np.int64), np.array(usual_ns, dtype=np.int64))
 
@@ -341,17 +340,20 @@ class Calls:
 def _longer(
     process: IntArray, name: IntArray, start_ns: IntArray, dur_ns: IntArray, fits: BoolArray
 ) -> _LongCalls:
-    """Return what takes much longer than usual for its process and name, of what `fits`."""
-    named = distinct(name[fits & (dur_ns >= LEAST_NS)])
-    some = np.flatnonzero(np.isin(name, named))
-    group, first = group_rows((process[some], name[some]))
-    lasts_ns, count = dur_ns[some], np.bincount(group, minlength=len(first))
-    usual_ns = np.where(count == 1, 0, lower_medians(group, lasts_ns))[group]
-    by_start = np.lexsort((start_ns[some], group))
-    number, begins = np.empty(len(some), dtype=np.int64), np.cumsum(count) - count
-    number[by_start] = np.arange(len(some)) - begins[group[by_start]]
-    first_ns = lasts_ns[by_start[begins]][group]
-    is_long = (lasts_ns > TIMES_USUAL * usual_ns) & (lasts_ns - usual_ns >= LEAST_NS)
-    rows = np.flatnonzero(fits[some] & is_long)
-    columns = some, usual_ns, number, count[group], first_ns
+    """Return the rows where `fits` that last much longer than usual for their process and name.
+
+    All arrays are per row: calls, or operators.
+    """
+    long_names = distinct(name[fits & (dur_ns >= LEAST_NS)])
+    selected = np.flatnonzero(np.isin(name, long_names))
+    group, first = group_rows((process[selected], name[selected]))
+    took_ns, count = dur_ns[selected], np.bincount(group, minlength=len(first))
+    usual_ns = np.where(count == 1, 0, lower_medians(group, took_ns))[group]
+    by_start = np.lexsort((start_ns[selected], group))
+    number, begins = np.empty(len(selected), dtype=np.int64), np.cumsum(count) - count
+    number[by_start] = np.arange(len(selected)) - begins[group[by_start]]
+    first_ns = took_ns[by_start[begins]][group]
+    is_long = (took_ns > TIMES_USUAL * usual_ns) & (took_ns - usual_ns >= LEAST_NS)
+    rows = np.flatnonzero(fits[selected] & is_long)
+    columns = selected, usual_ns, number, count[group], first_ns
     return _LongCalls(*(column[rows] for column in columns))

@@ -1,4 +1,4 @@
-"""Work whose times say less: coarse times of devices, and work recorded on the host alone."""
+"""Traces with less exact times: coarse device times, missing copies, work of CPUs only."""
 
 from __future__ import annotations
 
@@ -48,14 +48,14 @@ _COPY: Final = re.compile(r"(?i)copy|cpy")
 _OF_GRAPHICS: Final = re.compile(r"(?:cuda|cu|hip)Graphics")
 
 COPIES_MISSING: Final = "copies-missing"
-"""The note that says that idle time may include copies."""
+"""The code of the note that idle time may include copies."""
 
 
 def with_known_idle(trace: Trace) -> Trace:
-    """Return the trace, its device work as sums where only copies are recorded.
+    """Return the trace, with sums instead of device work where only copies are recorded.
 
-    Idle time is known where kernels are recorded, or would be: by a tool that records both at once,
-    or with calls that show that none was launched. Kernels alone keep their timeline, with a note.
+    Idle time is known where kernels are recorded or there were none: the tool records both at once,
+    or the calls launched none. Kernels alone keep their timeline, with a note.
     """
     if lacks_copies(trace):
         how = fact("advice.copies-missing", how=advice(trace, "copies"))
@@ -76,9 +76,9 @@ def draws(trace: Trace) -> bool:
 
 
 def lacks_copies(trace: Trace) -> bool:
-    """Return whether kernels are recorded, and copies may have run that are not.
+    """Return whether kernels are recorded and copies may be missing.
 
-    Calls show that there were none if they launch kernels and copy nothing.
+    None are missing if the recorded calls launch kernels and copy nothing.
     """
     kinds = _kinds(trace)
     if not kinds - _COPIES or "memcpy" in kinds:
@@ -88,12 +88,12 @@ def lacks_copies(trace: Trace) -> bool:
 
 
 def _kinds(trace: Trace) -> set[str]:
-    """Return the kinds of device work, of sources where a kind can be missing."""
+    """Return the kinds of device work, if the source can lack a kind; else no kind."""
     return used_names(trace.activities["kind"]) if trace.source.kinds_apart else set()
 
 
 def with_fine_times(trace: Trace) -> Trace:
-    """Return the trace, its device work as sums where half of it is below the resolution."""
+    """Return the trace, with sums instead of device work if its median is below the resolution."""
     resolution, activities = trace.source.resolution_ns, trace.activities
     if resolution == 1 or activities.num_rows < 2:
         return trace
@@ -107,13 +107,10 @@ def with_fine_times(trace: Trace) -> Trace:
 
 
 def _as_sums(trace: Trace, note: Note) -> Trace:
-    """Return a trace with sums of its device work by process, kind and name; graphs are kernels."""
+    """Return the trace with a note, its device work summed by process, kind and name."""
     activities, table = trace.activities, TableBuilder("totals")
-    process, kind, name = (
-        numbers(activities["process"]),
-        codes(activities["kind"]),
-        codes(activities["name"]),
-    )
+    process, kind = numbers(activities["process"]), codes(activities["kind"])
+    name = codes(activities["name"])
     length, size = numbers(activities["dur_ns"]), numbers(activities["bytes"], ABSENT)
     kinds, labels = names(activities["kind"]), names(activities["name"])
     for _, rows in groups(joint_codes(joint_codes(process, kind), name)):
@@ -144,10 +141,10 @@ _KIND = "op"
 
 @dataclass(frozen=True, slots=True)
 class SplitWork:
-    """How parts of one operator belong together, per activity.
+    """Per activity, whether it begins a piece of work, and the time of the whole piece.
 
-    `first` is 1 for the first part of an operator and 0 for its later parts, `whole_ns` the time
-    of all its parts. Anything else is one part: 1 and its duration.
+    A piece is an operator of a CPU with all its parts, or any other activity. `first` is 1 for the
+    first part of a piece and 0 for later parts, `whole_ns` the time of all its parts.
     """
 
     first: IntArray
@@ -155,7 +152,7 @@ class SplitWork:
 
 
 def split_work(activities: pa.Table) -> SplitWork:
-    """Return which activities begin a piece of work, and the time of each piece."""
+    """Group activities that are parts of one operator. See SplitWork."""
     duration = numbers(activities["dur_ns"])
     first = np.ones(activities.num_rows, dtype=np.int64)
     if _KIND not in names(activities["kind"]):
@@ -170,7 +167,10 @@ def split_work(activities: pa.Table) -> SplitWork:
 
 
 def with_host_activities(trace: Trace) -> Trace:
-    """Return the trace with its operators as activities of a CPU, if it has no device work."""
+    """Return the trace with its operators as activities of CPUs, if it has no device work.
+
+    An operator becomes an activity per stretch in which it is the innermost one of its thread.
+    """
     if trace.activities.num_rows or not trace.ops.num_rows:
         return trace
     ops = trace.ops
@@ -187,14 +187,14 @@ def with_host_activities(trace: Trace) -> Trace:
         local_id=0,
         type=np.full(len(processes), devices.names["type"]["cpu"]),
     )
-    recode = activities.names["name"].codes(names(ops["name"]))
+    code_of_name = activities.names["name"].codes(names(ops["name"]))
     activities.add(
         len(op),
         process=process[op],
         device=np.searchsorted(processes, process[op]),
         stream=thread[op],
         kind=np.full(len(op), activities.names["kind"][_KIND]),
-        name=recode[codes(ops["name"])[op]],
+        name=code_of_name[codes(ops["name"])[op]],
         start_ns=start,
         dur_ns=end - start,
         # Profilers count correlations up from 0, so the parts link to each other and no call.
@@ -207,28 +207,29 @@ def with_host_activities(trace: Trace) -> Trace:
 
 
 def without_start_up(trace: Trace, start_up: Mapping[int, StartUp]) -> Trace:
-    """Return the trace, its operators on CPUs without the time in which their thread starts up."""
+    """Return the trace, its activities of CPUs without the time in which their thread starts up."""
     activities, on_cpu = trace.activities, ran_on_cpu(trace)
     process, thread = numbers(activities["process"]), numbers(activities["stream"], ABSENT)
     begins = numbers(activities["start_ns"])
     ends = begins + numbers(activities["dur_ns"])
-    whole, none = np.ones(len(begins), dtype=np.bool_), np.empty(0, dtype=np.int64)
+    is_whole, none = np.ones(len(begins), dtype=np.bool_), np.empty(0, dtype=np.int64)
     row, start, end = [none], [none], [none]
-    for number, own in start_up.items():
-        for name, times in own.by_thread.items():
-            mine = np.flatnonzero(on_cpu & (process == number) & (thread == name))
-            mine = mine[times.length_within(begins[mine], ends[mine]) > 0]
-            whole[mine] = False
-            left = times.complement(int(begins.min()), int(ends.max()))
-            first = np.searchsorted(left.end_ns, begins[mine], side="right")
-            place, which = runs(first, np.searchsorted(left.start_ns, ends[mine], side="left"))
-            row.append(mine[which])
-            start.append(np.maximum(begins[mine[which]], left.start_ns[place]))
-            end.append(np.minimum(ends[mine[which]], left.end_ns[place]))
-    if whole.all():
+    for number, of_process in start_up.items():
+        for tid, times in of_process.by_thread.items():
+            work = np.flatnonzero(on_cpu & (process == number) & (thread == tid))
+            work = work[times.length_within(begins[work], ends[work]) > 0]
+            is_whole[work] = False
+            outside = times.complement(int(begins.min()), int(ends.max()))
+            first = np.searchsorted(outside.end_ns, begins[work], side="right")
+            piece, part = runs(first, np.searchsorted(outside.start_ns, ends[work], side="left"))
+            row.append(work[part])
+            start.append(np.maximum(begins[work[part]], outside.start_ns[piece]))
+            end.append(np.minimum(ends[work[part]], outside.end_ns[piece]))
+    if is_whole.all():
         return trace
-    rows = np.concatenate([np.flatnonzero(whole), *row])
-    from_ns, to_ns = np.concatenate([begins[whole], *start]), np.concatenate([ends[whole], *end])
+    rows = np.concatenate([np.flatnonzero(is_whole), *row])
+    from_ns = np.concatenate([begins[is_whole], *start])
+    to_ns = np.concatenate([ends[is_whole], *end])
     order = np.argsort(from_ns, kind="stable")
     kept = activities.take(rows[order]).combine_chunks()
     for column, values in (("start_ns", from_ns), ("dur_ns", to_ns - from_ns)):
@@ -237,6 +238,6 @@ def without_start_up(trace: Trace, start_up: Mapping[int, StartUp]) -> Trace:
 
 
 def ran_on_cpu(trace: Trace) -> BoolArray:
-    """Return, per activity, whether it ran on a CPU; operators that CUDA events timed did not."""
+    """Return, per activity, whether it ran on a CPU (operators that CUDA events timed did not)."""
     is_cpu = is_one_of(trace.devices["type"], "cpu")
     return np.append(is_cpu, False)[numbers(trace.activities["device"])]

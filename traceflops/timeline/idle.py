@@ -1,4 +1,4 @@
-"""Why a device did nothing: each gap split by what the activity that ended it was waiting for.
+"""Why a device was idle: each gap split by what the activity that ended it was waiting for.
 
 Let the gap be [g0, g1), A the activity that starts at g1, c the start of A's launch call and r the
 time at which that call returned.
@@ -17,7 +17,7 @@ Before the first known activity of a stream even less is known, since earlier wo
 be missing: there it is unknown from c on for a copy whose call blocks, and a stream wait explains
 it only where its end is known.
 
-Time in which nothing runs and nothing starts any more (after the last activity) is unknown.
+Idle time after the last activity is unknown.
 
 Stream waits are `cudaStreamWaitEvent` and its like before a launch on the same stream.
 """
@@ -31,14 +31,14 @@ from typing import Final
 import numpy as np
 
 from traceflops.table.columns import ABSENT, BoolArray, IntArray, is_one_of, matching, numbers
-from traceflops.table.grouping import distinct, in_order, joint_codes, ranked
+from traceflops.table.grouping import distinct, in_order, ranked, shared_codes
 from traceflops.table.nesting import Links, first_match
 from traceflops.table.trace import Trace
 from traceflops.timeline.intervals import NEVER, Intervals, latest_end_before
 from traceflops.timeline.records import IdleCauses
 
 ENDLESS: Final = int(np.iinfo(np.int64).max)
-"""The time of an event that was reached at an unknown time."""
+"""The time of an event that is not known."""
 
 _WAIT: Final = re.compile(r"(cuda|cu|hip)StreamWait(Event|Value)")
 
@@ -47,8 +47,8 @@ _WAIT: Final = re.compile(r"(cuda|cu|hip)StreamWait(Event|Value)")
 class StreamWaits:
     """Per call, until when a stream wait held back what it launched, and for which activity.
 
-    `until_ns` is NEVER without a wait before it and ENDLESS where the end of the wait is not
-    known; `work` is the last activity before the event, -1 where it is not known.
+    `until_ns` is NEVER without such a wait and ENDLESS where its end is unknown; `work` is the row
+    of the last activity that was waited for, -1 where unknown.
     """
 
     until_ns: IntArray
@@ -56,11 +56,11 @@ class StreamWaits:
 
 
 def stream_waits(trace: Trace, links: Links) -> StreamWaits:
-    """Return what the launches of a trace had to wait for, per call.
+    """Return, per call of a trace, the stream wait that held back what it launched.
 
-    A wait holds back the next launch on its stream; where the trace does not say on which stream
-    it is, the next launch of its thread. It lasts until everything has ended that was launched on
-    the other stream before the event was recorded.
+    A wait holds back the next launch on its stream, or of its thread where the trace does not
+    record the stream. It lasts until everything has ended that was launched on the other stream
+    before the event was recorded.
     """
     calls, activities, marks = trace.calls, trace.activities, trace.marks
     until = np.full(calls.num_rows, NEVER, dtype=np.int64)
@@ -87,45 +87,44 @@ def stream_waits(trace: Trace, links: Links) -> StreamWaits:
 
     call, owner = links.call_of_activity[row], numbers(activities["process"])[row]
     launch_stream, launched = numbers(activities["stream"], ABSENT)[row], start[call]
-    held = np.full(len(wait), -1, dtype=np.int64)
-    for mine, queue_of_wait, queue_of_launch in (
+    # The launch that each wait holds back.
+    held_call = np.full(len(wait), -1, dtype=np.int64)
+    for waits_by, queue_of_wait, queue_of_launch in (
         (stream != ABSENT, stream, launch_stream),
         (stream == ABSENT, thread[wait], thread[call]),
     ):
-        group = joint_codes(
-            np.concatenate([owner, process[wait[mine]]]),
-            np.concatenate([queue_of_launch, queue_of_wait[mine]]),
-        )
-        following = _next_launch(group, launched, start[wait[mine]])
-        held[mine] = np.where(following >= 0, call[following], -1)
+        rows = wait[waits_by]
+        group = shared_codes((owner, queue_of_launch), (process[rows], queue_of_wait[waits_by]))
+        following = _next_launch(np.concatenate(group), launched, start[rows])
+        held_call[waits_by] = np.where(following >= 0, call[following], -1)
 
+    # The last work to end of what each wait waits for.
     record = first_match(process, correlation, start, process[wait], event)
-    known = np.flatnonzero((record >= 0) & (other_stream != ABSENT))
-    group = joint_codes(
-        np.concatenate([owner, process[wait[known]]]),
-        np.concatenate([launch_stream, other_stream[known]]),
+    has_record = np.flatnonzero((record >= 0) & (other_stream != ABSENT))
+    group = shared_codes(
+        (owner, launch_stream), (process[wait[has_record]], other_stream[has_record])
     )
     ended = numbers(activities["start_ns"]) + numbers(activities["dur_ns"])
-    last = np.full(len(wait), -1, dtype=np.int64)
-    latest = _latest_ending(group, launched, ended[row], start[record[known]])
-    last[known] = np.append(row, -1)[latest]
-    held, last = held[held >= 0], last[held >= 0]
-    end = np.where(last >= 0, ended[last], ENDLESS)
-    order = np.argsort(end, kind="stable")  # of several waits the one that lasts longest
-    until[held[order]] = end[order]
-    work[held[order]] = last[order]
+    last_row = np.full(len(wait), -1, dtype=np.int64)
+    latest = _latest_ending(np.concatenate(group), launched, ended[row], start[record[has_record]])
+    last_row[has_record] = np.append(row, -1)[latest]
+    held_call, last_row = held_call[held_call >= 0], last_row[held_call >= 0]
+    end = np.where(last_row >= 0, ended[last_row], ENDLESS)
+    order = np.argsort(end, kind="stable")  # of several waits the longest is kept
+    until[held_call[order]] = end[order]
+    work[held_call[order]] = last_row[order]
     return StreamWaits(until, work)
 
 
 def _next_launch(group: IntArray, launched: IntArray, since: IntArray) -> IntArray:
-    """Return, per time in `since`, the next launch of its group, or -1.
+    """Return, per time in `since`, the next launch of its group, an index into `launched`, or -1.
 
-    `group` is that of the launches, then of the times.
+    `group` has the groups of the launches, then those of the times.
     """
     is_launch = np.arange(len(group)) < len(launched)
     order = in_order(group, np.concatenate([launched, since]), is_launch.astype(np.int64))
-    place = np.where(is_launch[order], np.arange(len(order)), len(order))
-    following = np.minimum.accumulate(place[::-1])[::-1]
+    index = np.where(is_launch[order], np.arange(len(order)), len(order))
+    following = np.minimum.accumulate(index[::-1])[::-1]
     after = np.append(order, -1)[following]
     after[(after >= 0) & (group[after] != group[order])] = -1
     result = np.empty(len(group), dtype=np.int64)
@@ -136,10 +135,11 @@ def _next_launch(group: IntArray, launched: IntArray, since: IntArray) -> IntArr
 def _latest_ending(
     group: IntArray, launched: IntArray, end_ns: IntArray, before_ns: IntArray
 ) -> IntArray:
-    """Return, per time in `before_ns`, the latest ending launch of its group until then, or -1.
+    """Return, per time in `before_ns`, the launch of its group up to then that ends last, or -1.
 
-    `group` is that of the launches, then of the times. Ends are replaced by their ranks and groups
-    shifted apart by more than any rank, so that one running maximum serves all groups.
+    `group` has the groups of the launches, then those of the times. Ends are replaced by their
+    ranks and groups shifted apart by more than any rank, so that one running maximum serves all
+    groups.
     """
     by_end, count = np.argsort(end_ns, kind="stable"), len(end_ns)
     rank = np.zeros(len(group), dtype=np.int64)  # 0 for the times: nothing yet
@@ -155,9 +155,9 @@ def _latest_ending(
 
 
 LONGEST_START_NS: Final = 1_000_000
-"""No launch takes so long to reach a stream on which nothing is left to do."""
+"""The longest that a launch takes to reach a stream that is free."""
 _LONGEST_LATENCY_NS: Final = 20_000
-"""As long as an ordinary launch takes from its call to its start: no sign of a stream wait."""
+"""The longest that an ordinary launch takes from call to start, without a stream wait."""
 _LATENCY: Final = ("in_launch_call", "stream_wait", "launch_to_start")
 
 
@@ -165,8 +165,8 @@ _LATENCY: Final = ("in_launch_call", "stream_wait", "launch_to_start")
 class DeviceWork:
     """The activities of one device, sorted by start: times, streams and launches.
 
-    `call_start_ns` and `call_end_ns` are ABSENT where no launch is known. `waited_until_ns` is
-    until when a stream wait held the activity back: NEVER without one, ENDLESS where unknown.
+    `call_start_ns` and `call_end_ns` are ABSENT where no launch is known. `waited_until_ns` is the
+    end of a stream wait that held the activity back: NEVER without one, ENDLESS where unknown.
     """
 
     start_ns: IntArray
@@ -184,9 +184,9 @@ class IdleTime:
 
     `gap_start_ns` and `gap_end_ns` are per gap, in order; an activity without length ends one gap
     and begins the next. `next_row` is, per gap, the activity that ends it (a row of the device's
-    work). `by_cause` has the instants of each known cause and of `unrecorded`, all disjoint; the
-    rest of the gaps is unknown, too. `unseen` is the part of `unrecorded` in which graphs without
-    a record may have run: the launch of the next activity does not explain it.
+    work). `by_cause` has the time of each known cause and of `unrecorded`, all disjoint; the rest
+    of the gaps is unknown, too. `unseen` is the part of `unrecorded` in which graphs without a
+    record may have run: the launch of the next activity does not explain it.
     """
 
     gap_start_ns: IntArray
@@ -196,14 +196,14 @@ class IdleTime:
     unseen: Intervals
 
     def without(self, start_up: Intervals) -> IdleTime:
-        """Return the same with causes for the rest of the gaps only."""
+        """Return the gaps with causes only outside of `start_up`."""
         if not len(start_up):
             return self
         by_cause = {cause: part.subtract(start_up) for cause, part in self.by_cause.items()}
         return replace(self, by_cause=by_cause, unseen=self.unseen.subtract(start_up))
 
     def causes(self, start_ns: IntArray, end_ns: IntArray, idle_ns: IntArray) -> list[IdleCauses]:
-        """Return the causes of the idle time, per window; time outside all work is unknown."""
+        """Return the idle causes of each window [start, end); the rest of `idle_ns` is unknown."""
         ns = {name: part.length_within(start_ns, end_ns) for name, part in self.by_cause.items()}
         latency = sum((ns[name] for name in _LATENCY), np.zeros_like(idle_ns))
         unknown = idle_ns - ns["host_late"] - ns["queued"] - latency
@@ -215,14 +215,15 @@ class IdleTime:
 
 
 def idle_time(work: DeviceWork, busy: Intervals, replays: Intervals, begin_ns: int) -> IdleTime:
-    """Return the gaps of a device, from `begin_ns` to the end of its work, and their causes.
+    """Split the gaps of a device, from `begin_ns` to the end of its work, by cause.
 
-    During `replays` work may have run that has no record.
+    `busy` is the time in which any work runs, `replays` the time in which work without a record
+    may have run.
     """
     start, end = _gaps(work, busy)
     if begin_ns < (first_ns := int(work.start_ns[0])):
         start, end = np.append(begin_ns, start), np.append(first_ns, end)
-    # The activity that ends each gap: of several that start together the one launched first.
+    # The activity that ends each gap: of several that start together, the one launched first.
     launch = np.where(work.call_start_ns == ABSENT, np.iinfo(np.int64).max, work.call_start_ns)
     order = in_order(work.start_ns, launch)
     row = order[np.searchsorted(work.start_ns[order], end, side="left")]
@@ -230,12 +231,12 @@ def idle_time(work: DeviceWork, busy: Intervals, replays: Intervals, begin_ns: i
     has_call = call != ABSENT
     free_since = latest_end_before(work.stream, work.start_ns, work.end_ns, strictly=True)[row]
 
-    # Inside each gap: when it was launched, the call returned and a stream wait was over.
+    # Inside each gap: when that activity was launched, its call returned, its stream wait ended.
     launched = np.clip(call, start, end)
     returned = np.clip(work.call_end_ns[row], launched, end)
     is_usual = (until == ENDLESS) & (end - returned <= _LONGEST_LATENCY_NS)
     waited = np.where(is_usual, returned, np.clip(until, returned, end))
-    # Until when something explains that it had not started: its start, unless that is late.
+    # The time up to which something explains the wait: the end, unless the start came late.
     is_first = (free_since == NEVER) & (work.stream[row] != ABSENT)
     blocks = is_first & work.is_copy[row] & (work.call_end_ns[row] >= work.end_ns[row])
     is_vague = is_first & (until == ENDLESS)
@@ -261,13 +262,13 @@ def idle_time(work: DeviceWork, busy: Intervals, replays: Intervals, begin_ns: i
 
 
 def _gaps(work: DeviceWork, busy: Intervals) -> tuple[IntArray, IntArray]:
-    """Return the starts and ends of the stretches between two activities in which none ran."""
+    """Return starts and ends of the gaps: times between two activities in which none ran."""
     instants = distinct(work.start_ns[work.start_ns == work.end_ns])
     if len(busy) == 0:
         return instants[:-1], instants[1:]
     low, high = int(work.start_ns.min()), int(work.end_ns.max())
     free = busy.complement(low, high)
-    # An instant at the start of a free stretch divides nothing.
+    # An activity without length divides a gap only if it lies inside it.
     inside = instants[free.contains(instants) & free.contains(instants - 1)]
     starts, ends = np.append(free.start_ns, inside), np.append(inside, free.end_ns)
     return np.sort(starts), np.sort(ends)

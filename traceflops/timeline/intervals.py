@@ -28,7 +28,7 @@ class Intervals:
 
     @classmethod
     def of(cls, start_ns: IntArray, end_ns: IntArray) -> Intervals:
-        """Return the union of arbitrary ranges; those with end <= start hold no instant."""
+        """Return the union of arbitrary ranges; those with end <= start are empty."""
         start, end = start_ns, end_ns
         holds = end > start
         if not holds.all():
@@ -40,6 +40,7 @@ class Intervals:
             start, end = start[order], end[order]
         if (start[1:] > end[:-1]).all():
             return cls(start, end)
+        # A range of the union begins where a start lies beyond all ends before it.
         reach = np.maximum.accumulate(end)
         opens = np.ones(len(start), dtype=np.bool_)
         opens[1:] = start[1:] > reach[:-1]
@@ -76,7 +77,7 @@ class Intervals:
         )
 
     def moved(self, by_ns: int) -> Intervals:
-        """Return the same set so much later."""
+        """Return the set shifted by `by_ns`."""
         return Intervals(self.start_ns + by_ns, self.end_ns + by_ns)
 
     def within(self, start_ns: int, end_ns: int) -> Intervals:
@@ -99,10 +100,10 @@ class Intervals:
         # Both are disjoint and sorted, so range i of self meets a run of ranges of other.
         first = np.searchsorted(other.end_ns, self.start_ns, side="right")
         stop = np.searchsorted(other.start_ns, self.end_ns, side="left")
-        theirs, mine = runs(first, stop)
+        others, own = runs(first, stop)
         return Intervals(
-            np.maximum(self.start_ns[mine], other.start_ns[theirs]),
-            np.minimum(self.end_ns[mine], other.end_ns[theirs]),
+            np.maximum(self.start_ns[own], other.start_ns[others]),
+            np.minimum(self.end_ns[own], other.end_ns[others]),
         )
 
     def subtract(self, other: Intervals) -> Intervals:
@@ -118,21 +119,21 @@ class Intervals:
         if len(self) == 0:
             return np.zeros(len(time_ns), dtype=np.int64)
         lengths = self.end_ns - self.start_ns
-        before = np.cumsum(lengths) - lengths
+        before = np.cumsum(lengths) - lengths  # ns of the ranges before each range
         last = np.searchsorted(self.start_ns, time_ns, side="right") - 1
-        place = np.maximum(last, 0)
-        part = np.clip(time_ns - self.start_ns[place], 0, lengths[place])
-        return np.where(last < 0, 0, before[place] + part)
+        index = np.maximum(last, 0)
+        part = np.clip(time_ns - self.start_ns[index], 0, lengths[index])
+        return np.where(last < 0, 0, before[index] + part)
 
     def contains(self, time_ns: IntArray) -> BoolArray:
-        """Return, for each time, whether it lies in the set."""
+        """Return, per time, whether it lies in the set."""
         if len(self) == 0:
             return np.zeros(len(time_ns), dtype=np.bool_)
         index = np.searchsorted(self.start_ns, time_ns, side="right") - 1
         return (index >= 0) & (time_ns < self.end_ns[np.maximum(index, 0)])
 
     def length_within(self, start_ns: IntArray, end_ns: IntArray) -> IntArray:
-        """Return, for each window [start, end), how many nanoseconds of the set lie in it."""
+        """Return, per window [start, end), how many nanoseconds of the set lie in it."""
         before = self.covered_before(np.concatenate([start_ns, end_ns]))
         return before[len(start_ns) :] - before[: len(start_ns)]
 
@@ -144,17 +145,17 @@ NEVER = int(np.iinfo(np.int64).min)
 def latest_end_before(
     group: IntArray, start_ns: IntArray, end_ns: IntArray, *, strictly: bool = False
 ) -> IntArray:
-    """Return, per interval, the latest end of the earlier ones of its group, or NEVER.
+    """Return, per interval, the latest end of all that start before it in its group, or NEVER.
 
-    Of intervals that start together the one that comes first in the arrays is the earlier one;
-    with `strictly` neither is. Ends are replaced by their ranks and groups shifted apart by more
-    than any rank, so that one running maximum serves all groups.
+    Of intervals that start together the one with the lower index counts as earlier; with `strictly`
+    neither does. Ends are replaced by their ranks and groups shifted apart by more than any rank,
+    so that one running maximum serves all groups.
     """
     order = in_order(group, start_ns)
     groups, starts = group[order], start_ns[order]
     ends, rank = np.unique(end_ns[order], return_inverse=True)
-    _, code = ranked(groups)
-    shift = code * len(ends)
+    _, group_index = ranked(groups)
+    shift = group_index * len(ends)
     latest = ends[np.maximum.accumulate(rank + shift) - shift] if len(ends) else ends
     same_group = groups[1:] == groups[:-1]
     before = np.full(len(order), NEVER, dtype=np.int64)

@@ -1,4 +1,4 @@
-"""What a window of a device is and holds, as frozen values.
+"""Windows of a device and their contents as frozen values: accounts, components, causes, gaps.
 
 Times are integer ns, shares 0 to 1. The seven components of a window are disjoint and sum to its
 length; idle causes sum to its idle time. Accounts of windows and devices add up.
@@ -15,7 +15,7 @@ from traceflops.facts import Fact
 WORK = ("compute", "memory", "other", "graph", "communication")
 """The components that are work, in their order of precedence; communication here is exposed."""
 COMPONENTS = (*WORK, "start_up", "idle")
-"""Where a nanosecond of a window goes, first match first."""
+"""The parts of a window; each ns belongs to the first that applies."""
 _COMPONENTS_NS = attrgetter(*(f"{name}_ns" for name in COMPONENTS))
 
 IDLE_CAUSES: Final = ("host_late", "queued", "launch_latency", "unknown")
@@ -46,20 +46,20 @@ class IdleCauses:
 
     @property
     def idle_ns(self) -> int:
-        """Return the idle time that is explained."""
+        """Return the idle time: the sum of the causes."""
         return sum(self.parts().values())
 
     @property
     def unrecorded(self) -> IdleCauses:
-        """Return the same time where all of it may be work that is not in the trace."""
+        """Return the same idle time, all unrecorded: work that is not in the trace may fill it."""
         return IdleCauses(unknown_ns=self.idle_ns, unrecorded_ns=self.idle_ns)
 
     def parts(self) -> dict[str, int]:
-        """Return the parts by cause, in the order of IDLE_CAUSES."""
+        """Return the ns by cause, in the order of IDLE_CAUSES."""
         return {name: getattr(self, f"{name}_ns") for name in IDLE_CAUSES}
 
     def launch_latency_parts(self) -> dict[str, int]:
-        """Return the launch latency: in the launch call, held by a stream wait, and after both."""
+        """Return the ns of launch latency in the launch call, in a stream wait, and after both."""
         after = self.launch_latency_ns - self.in_launch_call_ns - self.stream_wait_ns
         return {
             "in_launch_call": self.in_launch_call_ns,
@@ -68,15 +68,13 @@ class IdleCauses:
         }
 
     def detailed(self) -> dict[str, int]:
-        """Return the parts by cause, with those of the launch latency in its place."""
-        parts = self.parts()
-        host_late, queued, unknown = (parts[name] for name in ("host_late", "queued", "unknown"))
-        known = {"host_late": host_late, "queued": queued}
-        return {**known, **self.launch_latency_parts(), "unknown": unknown}
+        """Return the ns by cause, with the launch latency split into its parts."""
+        before = {"host_late": self.host_late_ns, "queued": self.queued_ns}
+        return {**before, **self.launch_latency_parts(), "unknown": self.unknown_ns}
 
     @property
     def largest(self) -> str:
-        """Return the cause, of those in detail, that has most of the time."""
+        """Return the cause with most time, of those that `detailed` returns."""
         return max(self.detailed().items(), key=lambda item: item[1])[0]
 
     def __add__(self, other: IdleCauses) -> IdleCauses:
@@ -85,10 +83,10 @@ class IdleCauses:
 
 @dataclass(frozen=True, slots=True)
 class Components:
-    """One window of one device, each nanosecond in exactly one part.
+    """The components of one window of one device; each ns is in exactly one.
 
-    `communication_ns` is exposed communication: nothing else ran on that device meanwhile. In
-    `start_up_ns` and `idle_ns` nothing ran: while the program started up, and otherwise.
+    `communication_ns` is exposed communication: nothing else ran on the device meanwhile. Nothing
+    ran in `start_up_ns`, while the program started up, and in `idle_ns`.
     """
 
     compute_ns: int = 0
@@ -105,11 +103,11 @@ class Components:
         return sum(_COMPONENTS_NS(self))
 
     def parts(self) -> dict[str, int]:
-        """Return the parts by component, in the order of COMPONENTS."""
+        """Return the ns by component, in the order of COMPONENTS."""
         return dict(zip(COMPONENTS, _COMPONENTS_NS(self), strict=True))
 
     def share(self, component: str) -> float | None:
-        """Return a part as share of the window, None for a window without length."""
+        """Return a component as share of the window, None for a window without length."""
         total = self.window_ns
         return self.parts()[component] / total if total else None
 
@@ -119,10 +117,10 @@ class Components:
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """What happened in one window, or in several added up, on one device or several.
+    """The account of one window, or the sum of several windows and devices.
 
-    `activities` are those that start in the window, `launches` the distinct calls that launched
-    them; `launches` is None where the trace has no calls.
+    `activities` counts those that start in the window, `launches` the distinct calls that launched
+    them, None where the trace has no calls.
     """
 
     components: Components
@@ -134,28 +132,28 @@ class Account:
 
     @property
     def knows_idle(self) -> bool:
-        """Return whether most of the idle time cannot have been filled by work not in the trace."""
+        """Return whether at most half of the idle time may be work that is not in the trace."""
         return 2 * self.idle_causes.unrecorded_ns <= self.components.idle_ns
 
     @property
     def with_idle_unrecorded(self) -> Account:
-        """Return the same where any of the idle time may be work that is not in the trace."""
+        """Return the same account with all idle time unrecorded; see IdleCauses."""
         return replace(self, idle_causes=self.idle_causes.unrecorded)
 
     @property
     def activities_per_launch(self) -> float | None:
-        """Return how many activities one launch brought on average; None without launches."""
+        """Return the mean number of activities per launch, None without launches."""
         return self.launched_activities / self.launches if self.launches else None
 
     def __add__(self, other: Account) -> Account:
-        known = self.launches is not None and other.launches is not None
+        have_calls = self.launches is not None and other.launches is not None
         return Account(
             self.components + other.components,
             self.idle_causes + other.idle_causes,
             self.hidden_communication_ns + other.hidden_communication_ns,
             self.activities + other.activities,
             self.launched_activities + other.launched_activities,
-            (self.launches or 0) + (other.launches or 0) if known else None,
+            (self.launches or 0) + (other.launches or 0) if have_calls else None,
         )
 
 
@@ -166,11 +164,11 @@ WindowRole = Literal["before", "step", "between", "after", "span", "range"]
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """A stretch of one device's time and its account.
+    """A window of one device and its account.
 
-    `step` is the step's number for role `step`. `used` says whether it is part of the chosen
-    window; `left_out` why not. `launched` counts the activities launched in the step (wherever
-    they ran); `unfinished` is True where that is fewer than in the other steps.
+    `step` is the step's number for role `step`. `used` says whether figures are about this window,
+    `left_out` why not. `launched` counts the activities launched in the step, wherever they ran;
+    `unfinished`: these are fewer than in the other steps.
     """
 
     role: WindowRole
@@ -208,7 +206,7 @@ class Sums:
 
 @dataclass(frozen=True, slots=True)
 class Copies:
-    """Copies of one direction; `bytes` is None where no record says."""
+    """Copies of one direction; `bytes` is None where no record states them."""
 
     count: int
     bytes: int | None
@@ -254,7 +252,7 @@ class WholeSpan:
 
 @dataclass(frozen=True, slots=True)
 class GapCulprit:
-    """Time of one gap: a class of `attribution.CLASSES`, and the name of what took it."""
+    """Time of one gap by culprit: its class (of `attribution.CLASSES`) and name."""
 
     kind: str
     label: str
@@ -263,14 +261,14 @@ class GapCulprit:
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """One stretch in which a device did nothing, inside the chosen window.
+    """A time in which a device was idle, inside the chosen window.
 
-    `after` and `before` name the activity that ended and the one that ended the wait; `call` and
-    `op` are what launched the latter, and `waited_for` the work that its stream waited for. Names
-    are "" where the trace has none. `step` is the step in whose window it begins, `before_step` the
-    one whose first activity ends it: the window ends there, so it is that step that came late.
-    The causes and `start_up_ns`, the part in which the program started up, sum to its length.
-    `culprits` are what the host did in all of the gap, the class that takes most of it first.
+    `after` names the activity before it and `before` the one that ended it; `call` and `op`
+    launched the latter, and its stream waited for `waited_for`. Names are "" where unknown. `step`
+    is the step in whose window it begins. `before_step` is set if the first activity of another
+    step ends it: the window ends there, so that step came late. The causes and `start_up_ns`, the
+    part in which the program started up, sum to `dur_ns`. `culprits` are what the host did
+    meanwhile, the class with most time first.
     """
 
     device: int
@@ -289,5 +287,5 @@ class Gap:
 
     @property
     def unexplained_ns(self) -> int:
-        """Return the time that no culprit has."""
+        """Return the time without a culprit."""
         return self.dur_ns - sum(culprit.idle_ns for culprit in self.culprits)

@@ -1,4 +1,4 @@
-"""Which windows each device has and which of them the figures are about."""
+"""The windows of each device, and which of them the figures are about."""
 
 from __future__ import annotations
 
@@ -51,20 +51,21 @@ from traceflops.windows.steps import (
 _RANGE_SELECTED = fact("left-out.range-selected")
 _NO_WORK, _OUTSIDE = fact("left-out.no-work"), fact("left-out.outside")
 REPEATED = "repeated-step-numbers"
-"""The code of the note that steps are numbered anew."""
+"""The code of the note that steps are renumbered."""
 
 _SMALL_PART: Final = 20
-"""The usual latency of launches, less than one part in so many, moves no edge of a step."""
+"""Latency of less than 1/20 of the time of the steps does not move their edges."""
 _NEVER: Final = np.iinfo(np.int64).max
 
 
 @dataclass(frozen=True, slots=True)
 class StepLayout:
-    """The stretches of each device, and the number of the step at each place of a stretch.
+    """The stretches of each device, and the number of the step per `place` of a stretch.
 
-    `launched_in` is, per activity, the place of its step (see `step_of_activity`), -1 if unknown;
-    None where steps are not those of the host. `are_passes` is as in `FoundSteps`. `at_marks` says
-    that the last step begins at its mark, so that it needs no successor.
+    `source` and `how` say how steps were found. `launched_in` is, per activity, the place of the
+    step that launched it (see `step_of_activity`), -1 if unknown; None where steps are not marked
+    on the host. `are_passes` is as in `FoundSteps`. `at_marks`: the last step begins at its mark,
+    so that its length is known without a successor.
     """
 
     stretches: Mapping[int, list[Stretch]]
@@ -77,11 +78,11 @@ class StepLayout:
     at_marks: bool = False
 
     def step_number(self, device: int, stretch: Stretch) -> int | None:
-        """Return the number of a stretch that is a step."""
+        """Return the step number of a stretch, None if it is no step."""
         return None if stretch.place is None else int(self.numbers[device][stretch.place])
 
     def durations(self) -> dict[int, list[int]]:
-        """Return, by step number in order, the durations of the step on the devices it ran on."""
+        """Return, by step number in order, the durations in ns of the step on all its devices."""
         durations: defaultdict[int, list[int]] = defaultdict(list)
         for device, stretches in self.stretches.items():
             for stretch in stretches:
@@ -93,9 +94,9 @@ class StepLayout:
 
 @dataclass(frozen=True, slots=True)
 class StepPlan:
-    """The windows of every device, which are used and why others are not.
+    """The steps of all devices, the numbers of those used, and the reasons why others are not.
 
-    `time_range` is the chosen stretch of each device that has any, None where steps are chosen.
+    `time_range` is, by device, start and end of the chosen time; None where steps are chosen.
     """
 
     layout: StepLayout
@@ -107,21 +108,21 @@ class StepPlan:
     notes: tuple[Note, ...]
 
     def windows(self, device: int, account: DeviceAccount) -> tuple[Window, ...]:
-        """Return the windows of a device with their accounts."""
+        """Return the windows of a device in order, with accounts, and whether each is used."""
         stretches = list(self.layout.stretches[device])
         if self.time_range is not None and device in self.time_range:
             stretches.append(Stretch("range", None, *self.time_range[device], None))
         edges = [(stretch.start_ns, stretch.end_ns) for stretch in stretches]
         accounts = account.accounts(*np.array(edges, dtype=np.int64).T)
         launched = [s.launched for s in stretches if s.launched is not None]
-        usual = float(np.median(launched)) if len(launched) > 2 else 0.0
-        # A device may end before other ranks do: nothing bounds its last step, either.
+        usual_launched = float(np.median(launched)) if len(launched) > 2 else 0.0
+        # On a device that ends before other ranks, a used step may be the last: nothing bounds it.
         steps = [s for s in stretches if self.layout.step_number(device, s) in self.used]
         ends_here = steps and steps[-1] is [s for s in stretches if s.role == "step"][-1]
         is_kept = self.chosen_by_user or self.layout.at_marks or len(steps) <= KEEP_LAST_UP_TO
         unbounded = steps[-1] if ends_here and not is_kept else None
         windows = []
-        for stretch, part in zip(stretches, accounts, strict=True):
+        for stretch, window_account in zip(stretches, accounts, strict=True):
             number = self.layout.step_number(device, stretch)
             reason: Fact | None
             if self.time_range is not None:
@@ -142,8 +143,8 @@ class StepPlan:
                 used=used,
                 left_out=None if used else reason,
                 launched=stretch.launched,
-                unfinished=stretch.launched is not None and stretch.launched < usual,
-                account=part,
+                unfinished=stretch.launched is not None and stretch.launched < usual_launched,
+                account=window_account,
             )
             windows.append(window)
         return tuple(windows)
@@ -155,9 +156,10 @@ def plan_steps(
     selection: Selection,
     marked: FoundSteps | None,
 ) -> StepPlan:
-    """Return the plan for all devices; `marked` are the steps that the trace marks.
+    """Choose the steps or the time that the figures are about, for all devices.
 
-    Raises UsageError for steps that are not there.
+    `marked` are the steps that the host marks, None without any. Raises UsageError where selected
+    steps are not in the trace.
     """
     layout = _layout(linked, accounts, selection, marked)
     time_range, range_notes = chosen_range(linked.trace, accounts, selection)
@@ -189,7 +191,7 @@ def plan_steps(
 def _outside_notes(
     trace: Trace, layout: StepLayout, accounts: Mapping[int, DeviceAccount]
 ) -> Iterator[Note]:
-    """Yield notes on device work outside all steps, unless it is a trifle, or all of it."""
+    """Yield notes on device work outside of steps; none without steps or for a trifle."""
     if not layout.durations():
         return
     work_ns = total_ns = head_ns = 0
@@ -203,8 +205,7 @@ def _outside_notes(
         if layout.are_passes and first.role == "before":
             head_ns = max(head_ns, unrecorded.within(first.start_ns, first.end_ns).length_ns)
     if work_ns * TRIFLE > total_ns:
-        share = work_ns / total_ns
-        work = device_words(trace).work
+        share, work = work_ns / total_ns, device_words(trace).work
         yield note_of("dropped", "work-outside-steps", ns=work_ns, work=work, share=share)
     steps_ns = sum(map(sum, layout.durations().values()))
     if head_ns * TRIFLE > steps_ns:
@@ -218,7 +219,10 @@ def _layout(
     selection: Selection,
     marked: FoundSteps | None,
 ) -> StepLayout:
-    """Return the steps by markers of the host or the tool, else by repetition, else one span."""
+    """Return the steps by marks of the host, else by other means (see `_unmarked_layout`).
+
+    Marks count if work was launched inside them, or until the next mark.
+    """
     trace, work = linked.trace, device_words(linked.trace).work
     if marked is not None:
         layout = _marked_layout(linked, accounts, marked)
@@ -237,13 +241,12 @@ def _layout(
     layout = _unmarked_layout(linked, accounts, selection, marked)
     if marked is None:
         return layout
-    count = sum(map(len, marked.by_process.values()))
     unused = counted_note(
         "assumed",
         "markers-without-work",
         f"The trace has {{n}} [step marker|step markers], but no {work} shown was launched inside "
         "[it: it is|them: they are] ignored.",
-        count,
+        sum(map(len, marked.by_process.values())),
     )
     return replace(layout, notes=(unused, *marked.notes, *layout.notes))
 
@@ -251,9 +254,9 @@ def _layout(
 def _marked_layout(
     linked: LinkedTrace, accounts: Mapping[int, DeviceAccount], marked: FoundSteps
 ) -> StepLayout:
-    """Return the layout of marked steps: on each device those of the process with most work."""
+    """Lay out marked steps, on each device those of the process with most work in steps."""
     activities = linked.trace.activities
-    place = step_of_activity(linked.trace, linked.links, marked)
+    step_of = step_of_activity(linked.trace, linked.links, marked)
     process: list[int] = numbers(linked.trace.devices["process"]).tolist()
     launcher, stream = (numbers(activities[name], ABSENT) for name in ("process", "stream"))
     is_kernel, name = is_one_of(activities["kind"], "kernel"), codes(activities["name"])
@@ -261,53 +264,53 @@ def _marked_layout(
     if marked.are_passes:
         before = step_of_activity(linked.trace, linked.links, until_next(marked))
     owners: dict[int, Owners] = {}
-    apart, at_marks = linked.clock_offsets != 0, True
-    repeated = any(len(distinct(s.number)) < len(s) for s in marked.by_process.values())
+    is_other_clock, at_marks = linked.clock_offsets != 0, True
+    has_repeats = any(len(distinct(s.number)) < len(s) for s in marked.by_process.values())
     stretches: dict[int, list[Stretch]] = {}
     numbers_of: dict[int, IntArray] = {}
     for device, account in accounts.items():
         rows, row = account.rows, account.rows.row
-        owners[device] = owners_of(
-            launcher[row],
-            rows.end_ns - rows.start_ns,
-            place[row] >= 0,
-            process[device],
-            marked.by_process.keys(),
-        )
-        # The places are those of each process's own steps: another's would be a wrong step here.
-        theirs = launcher[row] == owners[device].owner
-        place[row[~theirs]] = -1
+        work = launcher[row], rows.end_ns - rows.start_ns, step_of[row] >= 0
+        owners[device] = owners_of(*work, process[device], marked.by_process.keys())
+        owner = owners[device].owner
+        # Step indices are per process: those of other processes mean other steps.
+        of_owner = launcher[row] == owner
+        step_of[row[~of_owner]] = -1
         behind = None
         if before is not None:
-            last = np.where(theirs, before[row], -1)
+            last = np.where(of_owner, before[row], -1)
             behind = Behind(last, name[row], account.idle.by_cause["unrecorded"])
-        step = place[row]
+        step = step_of[row]
         is_paced = paced(step, stream[row], is_kernel[row])
         tiled = tile(rows.start_ns, rows.end_ns, step, rows.span, behind, is_paced)
-        steps = marked.by_process.get(owners[device].owner)
+        steps = marked.by_process.get(owner)
         stretches[device] = tiled
-        if steps is not None and not apart[owners[device].owner] and not marked.are_passes:
+        if steps is not None and not is_other_clock[owner] and not marked.are_passes:
             stretches[device] = _from_the_marks(tiled, steps.start_ns, account)
             if (begin_ns := stretches[device][0].start_ns) < rows.span[0]:
                 account.begin_at(begin_ns)
-        at_marks &= _last_begin(stretches[device]) != _last_begin(tiled)
+        last_begin, first_work = (
+            [stretch.start_ns for stretch in windows if stretch.role == "step"][-1:]
+            for windows in (stretches[device], tiled)
+        )
+        at_marks &= last_begin != first_work
         number = steps.number if steps is not None else np.empty(0, dtype=np.int64)
-        numbers_of[device] = np.arange(len(number)) if repeated else number
+        numbers_of[device] = np.arange(len(number)) if has_repeats else number
     notes = [*_marked_notes(linked, marked, owners)]
-    if repeated:
+    if has_repeats:
         notes.append(note_of("assumed", REPEATED))
     described = marked.source, marked.how, tuple(notes)
-    return StepLayout(stretches, numbers_of, *described, place, marked.are_passes, at_marks)
+    return StepLayout(stretches, numbers_of, *described, step_of, marked.are_passes, at_marks)
 
 
 def _from_the_marks(
     tiled: list[Stretch], marked_ns: IntArray, account: DeviceAccount
 ) -> list[Stretch]:
-    """Return the windows of a device with the time before its first work in each step.
+    """Return the windows of a device with steps that begin at their mark, not their first work.
 
-    A step begins at its mark on the host, or when the work before it has ended. `marked_ns` is by
-    place. Work that starts long after its launch waited for work that is not recorded: that time is
-    of no step. If the time is a small part of the steps, they begin with their first work.
+    A step begins at its mark on the host (`marked_ns`, per place), or later when the work before
+    it has ended. If its first work waited long after the launch, for work that is not recorded, it
+    begins with that work. So do all steps if the difference is small.
     """
     steps = [stretch for stretch in tiled if stretch.role == "step"]
     if not steps or not all(step.dur_ns for step in steps):
@@ -329,24 +332,21 @@ def _from_the_marks(
     return [window for window in windows if window.role == "step" or window.dur_ns > 0]
 
 
-def _last_begin(tiled: list[Stretch]) -> int:
-    """Return when the last step of a device begins, 0 without steps."""
-    return max((stretch.start_ns for stretch in tiled if stretch.role == "step"), default=0)
-
-
 def _marked_notes(
     linked: LinkedTrace, marked: FoundSteps, owners: Mapping[int, Owners]
 ) -> Iterator[Note]:
-    """Yield what is assumed of devices and processes."""
+    """Yield the notes of the marks, and those on devices without steps or with several owners."""
     yield from marked.notes
     if set(without_launches(linked.trace, linked.links).tolist()) & marked.by_process.keys():
         yield note_of("assumed", "steps-by-device-time")
-    without = [device for device, own in owners.items() if own.owner not in marked.by_process]
-    if without and len(without) < len(owners):
-        devices = listed(without, partial(device_name, linked.trace))
-        count = len(without)
+    without_steps = [
+        device for device, owner in owners.items() if owner.owner not in marked.by_process
+    ]
+    if without_steps and len(without_steps) < len(owners):
+        devices = listed(without_steps, partial(device_name, linked.trace))
+        count = len(without_steps)
         yield note_of("missing", "devices-without-steps", count=count, devices=devices)
-    shared = {device: own for device, own in owners.items() if own.others}
+    shared = {device: owner for device, owner in owners.items() if owner.others}
     if shared:
         yield shared_steps_note(linked.trace, shared)
 
@@ -357,7 +357,7 @@ def _unmarked_layout(
     selection: Selection,
     marked: FoundSteps | None,
 ) -> StepLayout:
-    """Return steps that the tool marks on the devices or that repeat there, else one window."""
+    """Return the steps that the tool marks on devices, else those that repeat, else one span."""
     marked_by_tool = device_steps(linked.trace, accounts)
     if marked_by_tool is not None:
         return StepLayout(*marked_by_tool, "markers", fact("steps-by.tool"))
@@ -370,16 +370,17 @@ def _unmarked_layout(
         return StepLayout(stretches, numbered, source, how, (note,))
     mark = likely_step_mark(linked.trace) if accounts else None
     advice, share = how_to_mark(linked.trace, mark), float(mark is not None)
-    windows, which = spans(linked.trace, accounts, selection)
-    note = note_of("assumed", f"no-steps.{which}", share=share, advice=advice)
-    none, notes = dict.fromkeys(windows, np.empty(0, dtype=np.int64)), (note,) if accounts else ()
-    return StepLayout(windows, none, "none", fact(f"steps-by.{which}"), notes)
+    windows, extent = spans(linked.trace, accounts, selection)
+    note = note_of("assumed", f"no-steps.{extent}", share=share, advice=advice)
+    no_numbers = dict.fromkeys(windows, np.empty(0, dtype=np.int64))
+    notes = (note,) if accounts else ()
+    return StepLayout(windows, no_numbers, "none", fact(f"steps-by.{extent}"), notes)
 
 
 def _used(
     layout: StepLayout, durations: Mapping[int, list[int]], selection: Selection
 ) -> tuple[tuple[int, ...], dict[int, Fact]]:
-    """Return the step numbers to use and, for the others, why not."""
+    """Return the numbers of the steps to use, and by number the reasons against the others."""
     seen = tuple(durations)
     if selection.steps is not None:
         used = tuple(filter(selection.wants_step, seen))
@@ -389,11 +390,8 @@ def _used(
                 "none of the selected steps is in the trace", f"steps in the trace: {span}"
             )
         return used, dict.fromkeys(set(seen).difference(used), fact("left-out.not-selected"))
-    usual = [round(Fraction(sum(times), len(times))) for times in durations.values()]
-    why = steady(
-        np.array(usual, dtype=np.int64),
-        may_warm_up=not layout.are_passes,
-        has_end=layout.at_marks,
-    )
+    mean_ns = [round(Fraction(sum(times), len(times))) for times in durations.values()]
+    may_warm_up, times = not layout.are_passes, np.array(mean_ns, dtype=np.int64)
+    why = steady(times, may_warm_up=may_warm_up, has_end=layout.at_marks)
     reasons = {number: reason for number, reason in zip(seen, why, strict=True) if reason}
     return tuple(number for number in seen if number not in reasons), reasons

@@ -1,9 +1,9 @@
-"""Which time range `--from` and `--to` choose of each device, and which of its runs is shown.
+"""The time range that `--from` and `--to` choose on each device, and the run shown of each GPU.
 
-Each run of a GPU that did work of several, one after the other, is a row of the devices table (see
-`devices.shared_gpus`), but it is one GPU: figures of two runs together would count it twice.
+A GPU that did work of several runs, one after the other, has a row of the devices table per run
+(see `devices.shared_gpus`). Figures of two runs together would count the GPU twice.
 
-`restrict` gives the part of a trace that a selection is about, as a smaller trace.
+`restrict` cuts a trace down to what a selection is about.
 """
 
 from __future__ import annotations
@@ -32,13 +32,14 @@ from traceflops.windows.steps import find_marked_steps, step_of_activity
 
 _Account = TypeVar("_Account")
 _Stretches = dict[int, tuple[int, int]]
-"""By device, from when to when."""
+"""Start and end in ns, by device."""
 
 
 def origins(trace: Trace) -> IntArray:
-    """Return, by process, from where `--from` and `--to` count: the first activity on its clock.
+    """Return, by process, the time in ns from which `--from` and `--to` count.
 
-    It is that of the trace, whichever devices are chosen; the first op where there is no activity.
+    That is the first activity of the trace on the clock of the process, on any device; the first op
+    in a trace without activities.
     """
     clock = clocks_of(trace)
     table = trace.activities if trace.activities.num_rows else trace.ops
@@ -51,11 +52,11 @@ def origins(trace: Trace) -> IntArray:
 def chosen_range(
     trace: Trace, accounts: Mapping[int, DeviceAccount], selection: Selection
 ) -> tuple[_Stretches | None, tuple[Note, ...]]:
-    """Return the stretch of each device that has any, and notes on that; None if steps are chosen.
+    """Return the chosen time of each device that has records then, and notes.
 
-    A stretch reaches to the last activity on its clock, and no further than what was recorded of
-    the processes of its device: beyond that it is not known whether the device was idle. Raises
-    UsageError where no device has any.
+    None without `--from` and `--to`. The time ends at the last activity on the clock at the latest,
+    and is limited to what was recorded of the processes of the device: outside of that it is
+    unknown whether the device was idle. Raises UsageError where no device has records.
     """
     if not selection.is_time_range or not accounts:
         return None, ()
@@ -63,16 +64,16 @@ def chosen_range(
     clock = clocks_of(trace)[process]
     first = origins(trace)[process]
     ends = np.array([account.rows.span[1] for account in accounts.values()])
-    last = np.array([ends[clock == own].max() for own in clock])
+    last = np.array([ends[clock == device_clock].max() for device_clock in clock])
     until = last if selection.to_ns is None else np.minimum(last, first + selection.to_ns)
     since = first + (selection.from_ns or 0)
     wanted = dict(zip(accounts, zip(since.tolist(), until.tolist(), strict=True), strict=True))
-    begin, end = lives(trace)  # of what was recorded, by process
+    begin, end = lives(trace)  # of the records of each process
     owner, chosen = numbers(trace.activities["process"]), {}
     for device, account in accounts.items():
-        users = distinct(owner[account.rows.row])
-        start = max(wanted[device][0], int(begin[users].min()))
-        stop = min(wanted[device][1], int(end[users].max()))
+        processes = distinct(owner[account.rows.row])
+        start = max(wanted[device][0], int(begin[processes].min()))
+        stop = min(wanted[device][1], int(end[processes].max()))
         if start < stop:
             chosen[device] = (start, stop)
     operation = device_words(trace).operation
@@ -99,23 +100,23 @@ def chosen_range(
 
 
 def _unrecorded(trace: Trace, wanted: _Stretches, chosen: _Stretches) -> Iterator[Note]:
-    """Yield notes on devices with no records in the stretch, or in a part of it."""
-    without = [device for device in wanted if device not in chosen]
-    if without:
-        devices = listed(without, partial(device_name, trace))
-        count = len(without)
+    """Yield notes on devices without records in the wanted time, or in a part of it."""
+    unrecorded = [device for device in wanted if device not in chosen]
+    if unrecorded:
+        devices = listed(unrecorded, partial(device_name, trace))
+        count = len(unrecorded)
         yield note_of("missing", "devices-outside-range", count=count, devices=devices)
-    length = {device: stop - start for device, (start, stop) in wanted.items()}
-    lacking = [length[device] - (stop - start) for device, (start, stop) in chosen.items()]
-    cut = [ns for ns in lacking if ns > 0]
-    if cut:
-        yield note_of("assumed", "range-not-recorded", count=len(cut), ns=max(cut))
+    wanted_ns = {device: stop - start for device, (start, stop) in wanted.items()}
+    missing_ns = [wanted_ns[device] - (stop - start) for device, (start, stop) in chosen.items()]
+    cut_ns = [ns for ns in missing_ns if ns > 0]
+    if cut_ns:
+        yield note_of("assumed", "range-not-recorded", count=len(cut_ns), ns=max(cut_ns))
 
 
 def one_run_per_gpu(
     trace: Trace, accounts: Mapping[int, _Account], selection: Selection
 ) -> tuple[dict[int, _Account], tuple[Note, ...]]:
-    """Return the devices without the runs that are left out, and the note on these.
+    """Return the accounts of one run per GPU, and a note on the runs that are left out.
 
     Raises UsageError where no GPU has the run that is asked for.
     """
@@ -138,14 +139,14 @@ def one_run_per_gpu(
 
 
 def _shown(trace: Trace, devices: Collection[int], selection: Selection) -> set[int]:
-    """Return one device for each GPU. Raises UsageError where none has the run asked for.
+    """Return one device (a run) per GPU. Raises UsageError where none has the run asked for.
 
-    All GPUs are shown in the run of one number, where they have it: that asked for, else the one
-    with most device time in all. A GPU without it is shown in its own run with most.
+    All GPUs are shown in the run with the same number: the one asked for, else the one with most
+    device time over all GPUs. A GPU without that run is shown in its own run with most time.
     """
-    most = max((number for _, number in trace.runs), default=1)
-    if selection.run is not None and selection.run > most:
-        text = "one run" if most == 1 else f"{most} runs"
+    most_runs = max((number for _, number in trace.runs), default=1)
+    if selection.run is not None and selection.run > most_runs:
+        text = "one run" if most_runs == 1 else f"{most_runs} runs"
         raise UsageError(
             f"there is no run {selection.run}: no GPU has more than {text}",
             "traceflops info lists the runs",
@@ -163,19 +164,19 @@ def _shown(trace: Trace, devices: Collection[int], selection: Selection) -> set[
     of_gpu: defaultdict[int, list[int]] = defaultdict(list)
     for device in devices:
         of_gpu[trace.runs[device][0]].append(device)
-    in_all: defaultdict[int, int] = defaultdict(int)
-    for mine in of_gpu.values():
-        for device in mine if len(mine) > 1 else ():
-            in_all[trace.runs[device][1]] += time[device]
-    wanted = selection.run or max(in_all, key=lambda run: (in_all[run], -run), default=1)
+    time_of_run: defaultdict[int, int] = defaultdict(int)
+    for runs in of_gpu.values():
+        for device in runs if len(runs) > 1 else ():
+            time_of_run[trace.runs[device][1]] += time[device]
+    wanted = selection.run or max(time_of_run, key=lambda run: (time_of_run[run], -run), default=1)
     return {
-        max(mine, key=lambda device: (trace.runs[device][1] == wanted, time[device], -device))
-        for mine in of_gpu.values()
+        max(runs, key=lambda device: (trace.runs[device][1] == wanted, time[device], -device))
+        for runs in of_gpu.values()
     }
 
 
 def gpu_notes(trace: Trace, devices: Collection[int], selection: Selection) -> Iterator[Note]:
-    """Yield the note that a number chose a device of each of several machines or processes."""
+    """Yield a note if a number of `--gpus` chose devices of several machines or processes."""
     if selection.gpus is None:
         return
     local = {device: int(trace.devices["local_id"][device].as_py()) for device in devices}
@@ -193,13 +194,13 @@ _COUNTED = ("kernel_counters", "kernel_rules")
 
 
 def restrict(trace: Trace, selection: Selection) -> Trace:
-    """Return the rows of the chosen job, ranks, devices, steps and time.
+    """Return the trace with only the rows of the chosen job, ranks, devices, steps and time.
 
     Processes and devices stay as they are, so that row numbers keep their meaning. A row belongs
-    to a stretch of time if it overlaps it; an activity belongs to the step it was launched in,
-    a row of the host or a counter to the step in whose time it is. The call and the op that
-    caused a kept activity are kept with it, so that its category stays what it was; a call goes
-    with what it launched. Raises UsageError where nothing is left.
+    to a time range if it overlaps it; an activity belongs to the step it was launched in, a row of
+    the host or a counter to the step at its time. The call and the op that caused a kept activity
+    are kept, so that its category does not change; calls of removed activities are removed. Raises
+    UsageError where nothing is left.
     """
     trace = of_job(trace, selection.job)
     keep = {name: np.ones(t.num_rows, dtype=np.bool_) for name, t in trace.to_arrow().items()}
@@ -217,12 +218,12 @@ def restrict(trace: Trace, selection: Selection) -> Trace:
     if selection.run is not None:
         # Rows of devices that are other runs go, and those of their processes.
         devices = range(len(trace.runs))
-        others = sorted({*devices} - _shown(trace, devices, selection))
-        _drop_idle(trace, np.isin(numbers(trace.activities["device"]), others), keep)
+        other_runs = sorted({*devices} - _shown(trace, devices, selection))
+        _drop_idle(trace, np.isin(numbers(trace.activities["device"]), other_runs), keep)
         for name in (*_TIMED, *_COUNTED):
             table = trace.table(name)
             if "device" in table.column_names:
-                keep[name] &= ~np.isin(numbers(table["device"]), others)
+                keep[name] &= ~np.isin(numbers(table["device"]), other_runs)
     _keep_time(trace, selection, keep)
     _keep_steps(trace, selection, keep)
     if not all(keep[name].all() for name in ("activities", "calls", "ops")):
@@ -240,22 +241,22 @@ def restrict(trace: Trace, selection: Selection) -> Trace:
     }
     before = sum(table.num_rows for table in trace.tables.values())
     after = sum(table.num_rows for table in tables.values())
-    settled = trace.processes.num_rows + trace.devices.num_rows
-    if before > settled and after == settled:
+    unselectable = trace.processes.num_rows + trace.devices.num_rows
+    if before > unselectable and after == unselectable:
         raise UsageError("the selection is empty", "select more with --ranks, --steps, --from")
     return replace(trace, tables=tables)
 
 
-def _drop_idle(trace: Trace, apart: BoolArray, keep: dict[str, BoolArray]) -> None:
-    """Leave out the rows of processes all of whose activities are left out."""
+def _drop_idle(trace: Trace, left_out: BoolArray, keep: dict[str, BoolArray]) -> None:
+    """Clear `keep` for the rows of processes all of whose activities are `left_out` (a mask)."""
     process = numbers(trace.activities["process"])
-    gone = np.setdiff1d(process[apart], process[~apart])
+    emptied = np.setdiff1d(process[left_out], process[~left_out])
     for name in (*_TIMED, *_COUNTED):
-        keep[name] &= ~np.isin(numbers(trace.table(name)["process"]), gone)
+        keep[name] &= ~np.isin(numbers(trace.table(name)["process"]), emptied)
 
 
 def _keep_time(trace: Trace, selection: Selection, keep: dict[str, BoolArray]) -> None:
-    """Leave out rows outside the time range, which counts from the origin of each process."""
+    """Clear `keep` for rows outside the time range, which counts from each process's origin."""
     if not selection.is_time_range:
         return
     first = origins(trace)
@@ -276,7 +277,7 @@ def _process_and_start(trace: Trace, name: str) -> tuple[IntArray, IntArray]:
 
 
 def _keep_steps(trace: Trace, selection: Selection, keep: dict[str, BoolArray]) -> None:
-    """Leave out rows of steps that are not chosen. Raises UsageError without markers."""
+    """Clear `keep` for rows of steps that are not chosen. Raises UsageError without markers."""
     if selection.steps is None:
         return
     marked = find_marked_steps(trace, selection.step_mark)
@@ -285,13 +286,13 @@ def _keep_steps(trace: Trace, selection: Selection, keep: dict[str, BoolArray]) 
             "this trace has no step markers, so its tables cannot be selected by step",
             "select a time range with --from and --to",
         )
-    place = step_of_activity(trace, link(trace), marked)
+    step_of = step_of_activity(trace, link(trace), marked)
     for name in _TIMED:
         process, time = _process_and_start(trace, name)
-        for number, mine in groups(process):
+        for number, rows in groups(process):
             if number not in marked.by_process:
                 continue
             steps = marked.by_process[number]
-            step = place[mine] if name == "activities" else steps.at(time[mine])
+            step = step_of[rows] if name == "activities" else steps.at(time[rows])
             wanted = [selection.wants_step(int(n)) for n in steps.number] + [False]
-            keep[name][mine] &= np.array(wanted)[step]
+            keep[name][rows] &= np.array(wanted)[step]

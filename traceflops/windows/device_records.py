@@ -1,6 +1,6 @@
-"""Calls that start work on a GPU, known by their names, and those whose work is not recorded.
+"""Calls that start work on a GPU, recognised by name, and those whose work is not recorded.
 
-What can be lost, and what that changes, depends on the kind of call: see `LaunchRecords`.
+What a lost record means depends on the kind of call: see `LaunchRecords`.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ _CAPTURE: Final = {1: re.compile(r"\w*StreamBeginCapture"), -1: re.compile(r"\w*
 _GPU: Final = "gpu"
 _NEVER: Final = np.iinfo(np.int64).min
 _WHOLE_PER_CUT: Final = 2
-"""More than so many processes must be there for each that is cut."""
+"""There must be more than two whole processes for each one that is cut."""
 NO_DEVICE_RECORDS: Final = "device-records-missing"
-"""The code of the note on launch calls without any record of a device."""
+"""The code of the note on launch calls without any device record."""
 MATERIAL: Final = 0.05
-"""From this share of lost calls on, nothing is judged: complete public traces lack up to 2 %."""
+"""From this share of lost calls on nothing is judged; complete public traces lack up to 2 %."""
 
 State = Literal[
     "complete", "few missing", "incomplete", "missing", "capture", "collectives", "serialized"
@@ -48,7 +48,7 @@ CallKind = Literal["kernel", "graph", "copy", "fill"]
 
 @dataclass(frozen=True, slots=True)
 class CallRecords:
-    """How many calls of a kind start work on a device, and how many have no device record."""
+    """Number of calls of one kind that start work on a device, and of those without a record."""
 
     calls: int = 0
     lost: int = 0
@@ -57,19 +57,19 @@ class CallRecords:
         return CallRecords(self.calls + other.calls, self.lost + other.lost)
 
     def lack(self, of: int | None = None) -> bool:
-        """Return whether the lost calls are a material part of `of` calls, by default of these."""
+        """Return whether a MATERIAL share of `of` calls is lost, by default of these calls."""
         return 0 < self.lost >= MATERIAL * (self.calls if of is None else of)
 
 
 @dataclass(frozen=True, slots=True)
 class LaunchRecords:
-    """How many calls that start work should have a device record, and have none, by kind.
+    """Calls that start work, and those of them without a device record, by kind.
 
-    Queries, synchronisations and the like start nothing and are not counted. A fill of no bytes
-    has no record, so fills without one are no evidence of lost records where all others have
-    theirs. `captured` calls became part of a graph: they ran nothing, and are of no kind.
-    `has_devices`: some device record is there; `only_collectives`: all kernels are collectives;
-    `serialized`: the profiler ran kernels one by one.
+    Calls that start nothing, such as queries, are not counted. A fill of no bytes has no record, so
+    fills without one do not prove lost records where all other calls have theirs. `captured` calls
+    became part of a graph and ran nothing; they are in no kind. `has_devices`: there are device
+    records; `only_collectives`: all kernels are collectives; `serialized`: the profiler ran kernels
+    one by one.
     """
 
     kernel: CallRecords
@@ -95,23 +95,23 @@ class LaunchRecords:
 
     @property
     def evidence(self) -> CallRecords:
-        """All calls whose missing records prove that records were lost."""
+        """The calls whose missing records prove a loss, all kinds added up."""
         others = self.kernel + self.graph + self.copy
         return others + (self.fill if others.lost else CallRecords(self.fill.calls))
 
     @property
     def calls(self) -> int:
-        """How many calls start work."""
+        """Number of calls that start work."""
         return self.evidence.calls
 
     @property
     def lost(self) -> int:
-        """How many of them have lost their record."""
+        """Number of these calls without a record."""
         return self.evidence.lost
 
     @property
     def state(self) -> State:
-        """How complete the trace is: incomplete if many kernels or copies are lost.
+        """How complete the device records are: incomplete if many kernels or copies are lost.
 
         Lost graphs alone make idle time after them unknown (`replay_time` in timeline/account.py).
         """
@@ -129,7 +129,7 @@ class LaunchRecords:
 
     @property
     def words(self) -> str:
-        """The calls that start work in words: the kind that lost records, or all."""
+        """Number and kind of the calls in words: "12 copies" if only copies lost records."""
         some = [kind for kind in KINDS if getattr(self, kind).lost and kind != "fill"]
         if self.has_devices and some in (["copy"], ["graph"]):
             return several(getattr(self, some[0]).calls, _WORDS[some[0]])
@@ -148,7 +148,7 @@ class LaunchRecords:
 
     @property
     def lacks_copies(self) -> bool:
-        """Whether so many copies are missing that they may fill what looks idle."""
+        """Whether so many copies are missing that they may fill idle time."""
         return self.copy.lack(self.calls)
 
 
@@ -161,23 +161,23 @@ ENOUGH: Final[tuple[State, ...]] = ("complete", "few missing")
 PARTIAL: Final[tuple[State, ...]] = ("incomplete", "collectives", "serialized")
 """States in which recorded work is known, and idle time is not that of the program."""
 UNRECORDED: Final = PARTIAL[:2]
-"""In these it may be work that is not recorded."""
+"""States in which idle time may be work that is not recorded."""
 
 
 def launch_calls(trace: Trace) -> int:
-    """Return how many calls of a trace launch kernels or graphs on a GPU."""
+    """Return the number of calls of a trace that launch kernels or graphs on a GPU."""
     return int(_launching(trace).sum())
 
 
 def graph_launches(trace: Trace) -> BoolArray:
-    """Return which calls of a trace replay a graph."""
+    """Return, per call of a trace, whether it replays a graph."""
     return _named(trace, GRAPH_LAUNCH)
 
 
 def launch_records(trace: Trace, untimed: Untimed | None, is_chosen: BoolArray) -> LaunchRecords:
-    """Return which of the chosen calls that start work have a device record.
+    """Count the chosen calls that start work, and those without a device record.
 
-    Copies and fills count where any of them is recorded.
+    `is_chosen` is per call. Copies and fills count only if any of them is recorded.
     """
     types = trace.devices["type"].to_pylist()
     devices = distinct(numbers(trace.activities["device"])).tolist()
@@ -197,16 +197,16 @@ def launch_records(trace: Trace, untimed: Untimed | None, is_chosen: BoolArray) 
 def _by_process(
     kind: IntArray, captured: BoolArray, lost: BoolArray, process: IntArray, processes: int
 ) -> list[LaunchRecords]:
-    """Return the records of each process, of calls as `_wanted_records` gives them."""
+    """Count calls by process; `kind`, `captured` and `lost` are per call, see `_wanted_records`."""
     width = len(KINDS) + 1
     key = process * width + kind + 1
-    calls, gone = (
+    calls, without_record = (
         np.bincount(key[rows], minlength=processes * width).reshape(-1, width)[:, 1:].tolist()
         for rows in (~captured, lost)
     )
-    replaced = np.bincount(process[captured], minlength=processes).tolist()
+    in_graphs = np.bincount(process[captured], minlength=processes).tolist()
     records = []
-    for all_calls, lost_calls, count in zip(calls, gone, replaced, strict=True):
+    for all_calls, lost_calls, count in zip(calls, without_record, in_graphs, strict=True):
         kernel, graph, copy, fill = map(CallRecords, all_calls, lost_calls)
         records.append(LaunchRecords(kernel, graph, copy, fill, count))
     return records
@@ -215,18 +215,18 @@ def _by_process(
 def _wanted_records(
     trace: Trace, is_chosen: BoolArray, *, has_devices: bool
 ) -> tuple[IntArray, BoolArray, BoolArray]:
-    """Return, per call, its place in KINDS, whether it was captured, and whether its work is lost.
+    """Return, per call, its index in KINDS, whether it was captured, and whether its work is lost.
 
-    The kind is -1 of calls that start nothing, or that are not chosen.
+    The index is -1 for calls that start nothing or are not chosen.
     """
     recorded = recorded_calls(trace)
     kind = np.where(_launching(trace), graph_launches(trace).astype(np.int64), -1)
     for name, pattern in _ASYNC.items():
         kind[_named(trace, pattern)] = KINDS.index(name)
     kind[~(is_chosen & _linkable(trace))] = -1
-    moves = np.isin(kind, [*map(KINDS.index, _ASYNC)])
-    if not (moves & recorded).any():
-        kind[moves] = -1
+    is_copy_or_fill = np.isin(kind, [*map(KINDS.index, _ASYNC)])
+    if not (is_copy_or_fill & recorded).any():
+        kind[is_copy_or_fill] = -1
     wanted = kind >= 0
     captured = wanted & ~recorded & _capturing(trace)
     lost = wanted & ~recorded & ~captured
@@ -241,20 +241,20 @@ def _wanted_records(
 
 
 def _may_be_unlinked(trace: Trace, kind: IntArray, lost: BoolArray) -> BoolArray:
-    """Return the lost calls of which their process has as many records that name no call."""
+    """Return the lost calls whose process has as many device records without a correlation."""
     work, owner, width = trace.activities, numbers(trace.calls["process"]), len(KINDS)
     of_kind = np.full(work.num_rows, -1)
     for name, starts in _STARTS.items():
         of_kind[is_one_of(work["kind"], name)] = KINDS.index(starts)
-    loose = (of_kind >= 0) & (numbers(work["correlation"], ABSENT) == ABSENT)
-    cells, place = trace.processes.num_rows * width, owner * width + kind
-    spare = np.bincount((numbers(work["process"]) * width + of_kind)[loose], minlength=cells)
-    gone = np.bincount(place[lost], minlength=cells)
-    return np.asarray(lost & (gone <= spare)[place])
+    unlinked = (of_kind >= 0) & (numbers(work["correlation"], ABSENT) == ABSENT)
+    cells, cell = trace.processes.num_rows * width, owner * width + kind
+    spare = np.bincount((numbers(work["process"]) * width + of_kind)[unlinked], minlength=cells)
+    lost_count = np.bincount(cell[lost], minlength=cells)
+    return np.asarray(lost & (lost_count <= spare)[cell])
 
 
 def lost_replays(trace: Trace) -> dict[int, IntArray]:
-    """Return, by process, the calls that replay a graph and of which there is no device record."""
+    """Return, by process, the rows of calls that replay a graph without a device record."""
     replays = graph_launches(trace)
     if not replays.any():
         return {}
@@ -262,13 +262,13 @@ def lost_replays(trace: Trace) -> dict[int, IntArray]:
     replays = replays & (numbers(trace.calls["correlation"], ABSENT) != ABSENT)
     lost = replays & ~recorded & _linkable(trace) & ~_capturing(trace)
     row = np.flatnonzero(lost & ~_still_queued(trace, recorded))
-    return {process: row[mine] for process, mine in groups(numbers(trace.calls["process"])[row])}
+    return {process: row[rows] for process, rows in groups(numbers(trace.calls["process"])[row])}
 
 
 def cut_processes(trace: Trace) -> IntArray:
-    """Return the processes whose GPU records are incomplete, where those of most are whole.
+    """Return the few processes whose GPU records are incomplete; none where many are.
 
-    The cut file of one rank does not concern the others.
+    So the truncated file of one rank does not affect the others.
     """
     if trace.processes.num_rows <= _WHOLE_PER_CUT:
         return np.empty(0, dtype=np.int64)
@@ -287,7 +287,7 @@ def cut_processes(trace: Trace) -> IntArray:
 def whole_devices(
     trace: Trace, accounts: Mapping[int, DeviceAccount], cut: IntArray
 ) -> tuple[dict[int, DeviceAccount], tuple[Note, ...]]:
-    """Return the devices but for those of cut processes, and the note that names these."""
+    """Return the accounts without devices of `cut` processes only, and a note that names these."""
     owner = numbers(trace.activities["process"])
     if not len(cut):
         return dict(accounts), ()
@@ -304,9 +304,9 @@ def whole_devices(
 def records_notes(
     records: LaunchRecords, *, on_host: bool, share: float | None = None
 ) -> tuple[Note, ...]:
-    """Return notes on calls that launched GPU work that is not in the trace, or captured it.
+    """Return a note on calls whose GPU work was captured in a graph, or is not in the trace.
 
-    `share` is the share of the time that the work would take if it were like the recorded work.
+    `share` is the estimated share of time of the missing work, if it is like the recorded work.
     """
     if records.state == "capture":
         calls, captured = records.calls + records.captured, records.captured
@@ -323,7 +323,7 @@ def _named(trace: Trace, pattern: re.Pattern[str]) -> BoolArray:
 
 
 def _launching(trace: Trace) -> BoolArray:
-    """Return which calls launch kernels or graphs; the driver's half of a runtime call is none."""
+    """Return, per call, whether it launches kernels or graphs; not the driver's half of a call."""
     launches, calls = _named(trace, LAUNCH), trace.calls
     correlation = numbers(calls["correlation"], ABSENT)
     pair = joint_codes(numbers(calls["process"]), correlation)
@@ -333,27 +333,28 @@ def _launching(trace: Trace) -> BoolArray:
 
 
 def _linkable(trace: Trace) -> BoolArray:
-    """Return the calls of processes whose activities have correlations; of others none is lost.
+    """Return, per call, whether it could be linked to its work: the process has correlations.
 
-    Work of a process without calls may be that of a process which has only calls.
+    Work of a process without calls may belong to a process that has only calls: then the latter's
+    calls cannot be linked, either.
     """
     process, calls = numbers(trace.activities["process"]), numbers(trace.calls["process"])
-    known = numbers(trace.activities["correlation"], ABSENT) != ABSENT
-    without = np.setdiff1d(process, process[known])
+    has_correlation = numbers(trace.activities["correlation"], ABSENT) != ABSENT
+    unlinkable = np.setdiff1d(process, process[has_correlation])
     if len(np.setdiff1d(process, calls)):
-        without = np.union1d(without, np.setdiff1d(calls, process))
-    return ~np.isin(calls, without)
+        unlinkable = np.union1d(unlinkable, np.setdiff1d(calls, process))
+    return ~np.isin(calls, unlinkable)
 
 
 def _capturing(trace: Trace) -> BoolArray:
-    """Return which calls a process makes while a stream of it is captured, on any thread."""
+    """Return, per call, whether its process captures a stream at that time, on any thread."""
     process, sign = numbers(trace.calls["process"]), np.zeros(trace.calls.num_rows, dtype=np.int64)
     for step, pattern in _CAPTURE.items():
         sign += step * _named(trace, pattern)
     order = np.lexsort((numbers(trace.calls["start_ns"]), process))
     depth = np.cumsum(sign[order])
     _, first, count = np.unique(process[order], return_index=True, return_counts=True)
-    # A recording may begin inside a capture: then it is the lowest level that is outside.
+    # A recording may begin inside a capture: the lowest depth of a process is outside of captures.
     outside = np.minimum(np.minimum.reduceat(depth, first), np.append(0, depth)[first])
     is_inside = np.zeros(len(order), dtype=np.bool_)
     is_inside[order] = depth > np.repeat(outside, count)
@@ -361,18 +362,18 @@ def _capturing(trace: Trace) -> BoolArray:
 
 
 def _still_queued(trace: Trace, recorded: BoolArray) -> BoolArray:
-    """Return the calls after the last recorded one, of processes that kept a GPU busy to the end.
+    """Return, per call, whether its work ran after the recording stopped.
 
-    Their work ran after the recording stopped.
+    That is so after the last call with a record, in a process that kept a GPU busy to the end.
     """
     calls, activities = trace.calls, trace.activities
     process, start = numbers(calls["process"]), numbers(calls["start_ns"])
-    worked = numbers(activities["start_ns"]) + numbers(activities["dur_ns"])
-    last, stopped, busy = (np.full(trace.processes.num_rows, _NEVER) for _ in range(3))
+    work_end = numbers(activities["start_ns"]) + numbers(activities["dur_ns"])
+    last, stopped, busy_until = (np.full(trace.processes.num_rows, _NEVER) for _ in range(3))
     np.maximum.at(last, process[recorded], start[recorded])
     np.maximum.at(stopped, process, start + numbers(calls["dur_ns"]))
-    np.maximum.at(busy, numbers(activities["process"]), worked)
-    to_the_end = stopped <= busy + LONGEST_START_NS
+    np.maximum.at(busy_until, numbers(activities["process"]), work_end)
+    to_the_end = stopped <= busy_until + LONGEST_START_NS
     return np.asarray((start > last[process]) & to_the_end[process])
 
 
@@ -383,20 +384,21 @@ def chosen_calls(
     windows: Mapping[int, tuple[Window, ...]],
     cut: IntArray,
 ) -> BoolArray:
-    """Return the calls of the chosen devices, and of processes without any; of steps if asked.
+    """Return, per call, whether it is of a process with a chosen device, at a chosen time.
 
-    Those of `cut` processes, which are left out, are not among them.
+    Times count if steps or a time range are selected. Processes without devices count if no ranks
+    or GPUs are selected; `cut` processes, which are left out, never do.
     """
     calls, start = (numbers(trace.calls[name]) for name in ("process", "start_ns"))
     owner = numbers(trace.activities["process"])
-    alone = selection.ranks is None and selection.gpus is None
-    is_chosen = np.full(len(calls), alone)
+    all_devices = selection.ranks is None and selection.gpus is None
+    is_chosen = np.full(len(calls), all_devices)
     is_chosen[np.isin(calls, np.union1d(owner, cut))] = False
     for device, account in accounts.items():
-        mine = np.isin(calls, distinct(owner[account.rows.row]))
+        of_device = np.isin(calls, distinct(owner[account.rows.row]))
         if selection.steps is not None or selection.is_time_range:
             chosen = chosen_time(windows[device])
-            place = np.searchsorted(chosen.start_ns, start, side="right")
-            mine &= start < np.append(_NEVER, chosen.end_ns)[place]
-        is_chosen |= mine
+            window = np.searchsorted(chosen.start_ns, start, side="right")
+            of_device &= start < np.append(_NEVER, chosen.end_ns)[window]
+        is_chosen |= of_device
     return is_chosen

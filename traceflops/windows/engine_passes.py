@@ -1,8 +1,8 @@
-"""What the annotations of serving engines say of a forward pass: prefill, decode, how many tokens.
+"""Annotations of forward passes by serving engines: prefill or decode, requests and tokens.
 
-vLLM          execute_context_1(888)_generation_0(0): so many requests (and their tokens) that are
-              read in, and so many that generate; some with sums (sq: queries, sk: keys)
-              execute_new_1_cached_31: requests that are new, and that were scheduled before
+vLLM          execute_context_1(888)_generation_0(0): number of requests (and of their tokens) in
+              prefill, and in decode; some with sums (sq: queries, sk: keys)
+              execute_new_1_cached_31: number of new requests, and of those scheduled before
               gpu_model_runner: forward: no counts
 SGLang        step[DECODE bs=32], step[EXTEND bs=4 toks=900], some with sums (c_sq, g_sk, ...)
 ATOM          decode[bs=30/32 tok=30], prefill[bs=2 tok=900 ctx=[600, 300]]
@@ -22,10 +22,10 @@ Kind = Literal["prefill", "decode", "mixed"]
 
 @dataclass(frozen=True, slots=True)
 class ServingMark:
-    """What an annotation says of one pass, None where it does not.
+    """The facts that an annotation states of one pass, None where it does not.
 
-    `queries` are the tokens computed, `keys` those that they attend to, both over all `sequences`;
-    `pairs` are the pairs of both that a causal mask leaves.
+    `queries` is the number of tokens computed, `keys` of those that they attend to, both over all
+    `sequences`; `pairs` is the number of pairs of both that a causal mask leaves.
     """
 
     kind: Kind | None
@@ -52,13 +52,14 @@ _LONGEST: Final = 1_000
 
 
 def _kind(context: int, generation: int) -> Kind | None:
-    """Return what a pass of so many requests that are read in, and that generate, is."""
+    """Return the kind of a pass from the number of requests in prefill and in decode."""
     if context and generation:
         return "mixed"
     return "prefill" if context else "decode" if generation else None
 
 
 def _vllm(match: re.Match[str]) -> ServingMark:
+    """Read prefill requests, their sums, decode requests, their sums."""
     context, generation = int(match[1]), int(match[3])
     inner = (match[2], match[4])
     queries = _total(map(_QUERIES.match, inner))
@@ -73,10 +74,10 @@ def _vllm(match: re.Match[str]) -> ServingMark:
 
 
 def _pairs(queries: int | None, squares: int | None, products: int | None) -> int | None:
-    """Return the pairs that a causal mask leaves: sum of q k - (q q - q) / 2 over the sequences.
+    """Return the pairs that a causal mask leaves: sum of q k - (q q - q) / 2 over all sequences.
 
-    The last query of a sequence attends to all keys, each before it to one less. `queries`,
-    `squares` and `products` are the sums of q, q q and q k. None where no causal mask fits them.
+    The last query of a sequence attends to all keys, each query before it to one less. `queries`,
+    `squares` and `products` are the sums of q, q q and q k. None if they fit no causal mask.
     """
     if queries is None or squares is None or products is None:
         return None
@@ -85,21 +86,24 @@ def _pairs(queries: int | None, squares: int | None, products: int | None) -> in
 
 
 def _vllm_new(match: re.Match[str]) -> ServingMark:
-    """Return what is said; a request scheduled before may generate, or still be read in."""
+    """Read new and cached requests; the latter may be in prefill or in decode."""
     new, cached = int(match[1]), int(match[2])
     return ServingMark("prefill" if new and not cached else None, new + cached)
 
 
 def _sglang(match: re.Match[str]) -> ServingMark:
+    """Read the mode, the number of requests, and sums."""
     kind, sequences, sums = _MODES.get(match[1]), int(match[2]), _sums(match[3])
     each = sequences if kind == "decode" else None
     queries = sums.get("sq", sums.get("toks", each))
-    whole = match[3].count("_sq=") == match[3].count("_sqsk=")  # of both kinds of requests
-    pairs = _pairs(queries, sums.get("sqsq"), sums.get("sqsk")) if whole else None
+    # Pairs need the sums of all requests, both in prefill and in decode.
+    is_complete = match[3].count("_sq=") == match[3].count("_sqsk=")
+    pairs = _pairs(queries, sums.get("sqsq"), sums.get("sqsk")) if is_complete else None
     return ServingMark(kind, sequences, queries, sums.get("sk"), pairs)
 
 
 def _atom(match: re.Match[str]) -> ServingMark:
+    """Read the kind, the number of requests, and sums."""
     sums = _sums(match[3])
     kind: Kind = "prefill" if match[1] == "prefill" else "mixed" if sums.get("p") else "decode"
     pairs = _pairs(sums.get("tok"), sums.get("sqsq"), sums.get("sqsk"))
@@ -107,6 +111,7 @@ def _atom(match: re.Match[str]) -> ServingMark:
 
 
 def _tensorrt(match: re.Match[str]) -> ServingMark:
+    """Read prefill requests, their tokens if stated, and decode requests."""
     context, generation = int(match[1]), int(match[3])
     tokens = 0 if not context else None if match[2] is None else int(match[2])
     queries = None if tokens is None else tokens + generation
@@ -114,7 +119,7 @@ def _tensorrt(match: re.Match[str]) -> ServingMark:
 
 
 def _sums(text: str) -> dict[str, int]:
-    """Return the fields of a mark; those of requests read in (c_) and generating (g_) together."""
+    """Return the number per field of a mark, those of prefill (c_) and decode (g_) added up."""
     sums: dict[str, int] = {}
     for name, number in _FIELD.findall(text):
         key = name[2:] if name.startswith(("c_", "g_")) else name
@@ -123,9 +128,9 @@ def _sums(text: str) -> dict[str, int]:
 
 
 def _total(matches: Iterable[re.Match[str] | None]) -> int | None:
-    """Return the sum of the numbers, None where one is not there."""
-    known = [match and int(match[1]) for match in matches]
-    return None if None in known else sum(filter(None, known))
+    """Return the sum of the first groups of matches, None if there is a None among them."""
+    terms = [match and int(match[1]) for match in matches]
+    return None if None in terms else sum(filter(None, terms))
 
 
 _READERS: Final[tuple[tuple[str, Callable[[re.Match[str]], ServingMark]], ...]] = (
@@ -144,16 +149,16 @@ _READERS: Final[tuple[tuple[str, Callable[[re.Match[str]], ServingMark]], ...]] 
     ),
     ("gpu_model_runner: forward", lambda _: ServingMark(None)),
 )
-"""The first that matches any annotation of a trace is the one whose marks are its passes."""
+"""Grammars in order; only the first that matches any annotation of a trace is used."""
 
 
 def serving_marks(labels: Sequence[str]) -> dict[int, ServingMark]:
-    """Return what the labels at these places say of passes; those of one grammar, the first."""
+    """Return the mark of each label, by index, that the first fitting grammar matches."""
     for grammar, read in _READERS:
         pattern = re.compile(grammar)
         matched = {
-            place: read(match)
-            for place, label in enumerate(labels)
+            index: read(match)
+            for index, label in enumerate(labels)
             if len(label) <= _LONGEST and (match := pattern.fullmatch(label)) is not None
         }
         if matched:

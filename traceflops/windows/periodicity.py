@@ -1,4 +1,4 @@
-"""Steps from stretches of device time: marked there, or told by what repeats on the device."""
+"""Steps as stretches of device time: marked on the device, or inferred from what repeats there."""
 
 from __future__ import annotations
 
@@ -36,19 +36,19 @@ _WARM_UP_FACTOR = (5, 4)
 """A leading step longer than 5/4 of the median is warm-up."""
 
 TRIFLE: Final = 100
-"""Less than one part in so many of the work is not worth a note, nor an edge of a window."""
+"""Less than 1/100 of the work is not worth a note, nor an edge of a window."""
 
 _NEVER: Final = np.iinfo(np.int64).max
 
 KEEP_LAST_UP_TO = 2
-"""With at least three steady steps the last is left out: no successor bounds it."""
+"""Of more steady steps the last is left out: no successor bounds it."""
 
 LAST_STEP = fact("left-out.last-step")
 
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """One window of one device before it is accounted for. `place` is the step's place."""
+    """A window of one device before it has an account; `place` is the index of its step."""
 
     role: WindowRole
     place: int | None
@@ -58,15 +58,15 @@ class Stretch:
 
     @property
     def dur_ns(self) -> int:
-        """Return the length."""
+        """Return the length in ns."""
         return self.end_ns - self.start_ns
 
 
 @dataclass(frozen=True, slots=True)
 class Behind:
-    """Per activity, its name and the last pass that was annotated before its launch, else -1.
+    """Per activity, its name and the last pass annotated before its launch (`place`, else -1).
 
-    `unrecorded` is when launched work waited for something that is not in the trace.
+    `unrecorded` is the time in which launched work waited for something not in the trace.
     """
 
     place: IntArray
@@ -77,50 +77,49 @@ class Behind:
 def tile(
     start_ns: IntArray,
     end_ns: IntArray,
-    place: IntArray,
+    launched_in: IntArray,
     span: tuple[int, int],
     behind: Behind | None = None,
     is_paced: BoolArray | None = None,
 ) -> list[Stretch]:
-    """Return the windows of one device in order; together they are exactly its span.
+    """Divide the span of one device into windows in order: steps and the time between them.
 
-    All arrays are per activity. `place` is the step in which it was launched (-1: unknown). A step
-    that launched nothing on this device has no window. Without any step the span is the only
-    window. Steps that are passes (`behind`) may end before the next begins. Copies that are not
-    `is_paced` and run ahead of the step before theirs begin none.
+    All arrays are per activity. `launched_in` is the step that launched it (-1: unknown). A
+    step that launched nothing on this device has no window; without any step the span is the only
+    window. Steps that are passes (`behind` is given) may end before the next begins. Activities
+    that are not `is_paced` do not begin their step if they start before the step before has ended.
     """
-    launched = place >= 0
+    launched = launched_in >= 0
     if not launched.any():
         return [Stretch("span", None, *span, None)]
-    places = distinct(place[launched])
-    step, start, end = (
-        np.searchsorted(places, place[launched]),
-        start_ns[launched],
-        end_ns[launched],
-    )
+    present = distinct(launched_in[launched])
+    step = np.searchsorted(present, launched_in[launched])
+    start, end = start_ns[launched], end_ns[launched]
     begins = np.ones(len(step), dtype=np.bool_)
     if is_paced is not None:
-        own = is_paced[launched]
-        over = -_earliest(-end[own], step[own], len(places))
-        begins = own | (start >= np.append(-_NEVER, over)[step])
-    starts = _earliest(start[begins], step[begins], len(places))
+        is_tied = is_paced[launched]
+        over_ns = -_earliest(-end[is_tied], step[is_tied], len(present))
+        begins = is_tied | (start >= np.append(-_NEVER, over_ns)[step])
+    starts = _earliest(start[begins], step[begins], len(present))
     if behind is not None:
-        # A trifle of the first pass before time without recorded work does not begin it.
-        first = place == places[0]
-        done = np.append(0, np.cumsum((end_ns - start_ns)[first]))
-        after = np.searchsorted(start_ns[first], behind.unrecorded.end_ns)
-        after = after[(after < len(done) - 1) & (done[after] * TRIFLE <= done[-1])]
-        starts[0] = start_ns[first][after.max(initial=0)]
+        # The first pass begins after time without recorded work, if it did only a trifle before.
+        in_first = launched_in == present[0]
+        done = np.append(0, np.cumsum((end_ns - start_ns)[in_first]))
+        resumed = np.searchsorted(start_ns[in_first], behind.unrecorded.end_ns)
+        resumed = resumed[(resumed < len(done) - 1) & (done[resumed] * TRIFLE <= done[-1])]
+        starts[0] = start_ns[in_first][resumed.max(initial=0)]
     starts = np.maximum.accumulate(starts)
-    ends = np.append(starts[1:], max(int(end_ns[place == places[-1]].max()), int(starts[-1])))
+    ends = np.append(
+        starts[1:], max(int(end_ns[launched_in == present[-1]].max()), int(starts[-1]))
+    )
     if behind is not None:
-        own_ends = -_earliest(-end, step, len(places))
-        # When the first work behind each pass starts that is of none. Names that are launched
-        # behind more than half of the passes belong to the passes, unless all that is behind a pass
-        # takes longer than its own work.
-        passes, name = len(places), behind.name
-        pass_before = np.searchsorted(places, behind.place, side="right") - 1
-        is_own, late = place >= 0, (place < 0) & (pass_before >= 0)
+        own_ends = -_earliest(-end, step, len(present))
+        # A pass ends where work of no pass begins behind it. Work with a name that runs behind more
+        # than half of the passes belongs to the passes, unless all work behind a pass takes longer
+        # than its own.
+        passes, name = len(present), behind.name
+        pass_before = np.searchsorted(present, behind.place, side="right") - 1
+        is_own, late = launched_in >= 0, (launched_in < 0) & (pass_before >= 0)
         pairs = distinct(name[late] * passes + pass_before[late])
         passes_of_name = np.bincount(pairs // passes, minlength=int(name.max(initial=0)) + 1)
         odd = late & ~(2 * passes_of_name[name] > passes)
@@ -130,16 +129,16 @@ def tile(
         first_odd, first_late = (
             _earliest(start_ns[c], pass_before[c], passes) for c in (odd, late)
         )
-        whole = np.where(late_ns >= own_ns, first_late, _NEVER)
-        other = np.where(odd_ns * TRIFLE > own_ns, first_odd, whole)
+        if_long = np.where(late_ns >= own_ns, first_late, _NEVER)
+        other = np.where(odd_ns * TRIFLE > own_ns, first_odd, if_long)
         ends = np.maximum(starts, np.minimum(ends, np.maximum(own_ends, other)))
-    return with_rest(span, places, starts, ends, np.bincount(step))
+    return with_rest(span, present, starts, ends, np.bincount(step))
 
 
 def paced(step: IntArray, stream: IntArray, is_kernel: BoolArray) -> BoolArray:
-    """Return whether each activity is in a queue in which its step has kernels, or has none at all.
+    """Return, per activity, whether its step has kernels in the same queue, or none at all.
 
-    Other queues have only copies, which may run ahead: they do not tell how long steps are.
+    Other queues have only copies, which may run ahead: they say nothing on the length of steps.
     """
     queue = joint_codes(step, stream)
     return np.isin(queue, queue[is_kernel]) | ~np.isin(step, step[is_kernel])
@@ -148,7 +147,10 @@ def paced(step: IntArray, stream: IntArray, is_kernel: BoolArray) -> BoolArray:
 def with_rest(
     span: tuple[int, int], place: IntArray, start_ns: IntArray, end_ns: IntArray, count: IntArray
 ) -> list[Stretch]:
-    """Return steps and the rest of the span before, between and after them, in order."""
+    """Return steps, and the rest of the span before, between and after them, in order.
+
+    The arrays are per step; `count` is the number of activities launched in it.
+    """
     columns = (column.tolist() for column in (place, start_ns, end_ns, count))
     steps = [Stretch("step", *values) for values in zip(*columns, strict=True)]
     begins = [step.start_ns for step in steps[1:]] + [span[1]]
@@ -169,11 +171,11 @@ def _earliest(start: IntArray, step: IntArray, steps: int) -> IntArray:
 def steady(
     durations_ns: IntArray, *, may_warm_up: bool = True, has_end: bool = False
 ) -> list[Fact | None]:
-    """Return why each step is not steady, None for those that are.
+    """Return, per step, the reason why it is not steady, None for steady steps.
 
-    Leading steps longer than 1.25 times the median are warm-up, where steps do the same; where at
-    least three remain the last is left out if it `has_end` only where its successor begins. A lone
-    step is used.
+    Leading steps longer than 1.25 times the median are warm-up (if `may_warm_up`: steps all do the
+    same). Of three or more that remain the last is left out, unless it `has_end`, one of its own
+    and not that of the recording. A single step is always used.
     """
     count = len(durations_ns)
     reasons: list[Fact | None] = [None] * count
@@ -190,16 +192,17 @@ def steady(
 
 
 _Periods = tuple[IntArray, Fact]
-"""Boundaries, and how they were recognised: period i is [boundary[i], boundary[i+1]).
+"""Boundaries of periods, and how they were found; period i is [boundary[i], boundary[i+1]).
 
-The last boundary may be the number of activities.
+Boundaries are indices of activities; the last may be the number of activities.
 """
 
 
 def _by_optimizer(linked: LinkedTrace, rows: DeviceRows) -> _Periods | None:
+    """Return periods that end with the kernels of an optimizer, None if they are irregular."""
     categories = enumerate(linked.categorised.categories)
-    optimizer = [place for place, category in categories if category.sub == "optimizer"]
-    ends = _clusters(np.isin(linked.categorised.category[rows.row], optimizer))[1] + 1
+    codes_of_optimizer = [code for code, category in categories if category.sub == "optimizer"]
+    ends = _clusters(np.isin(linked.categorised.category[rows.row], codes_of_optimizer))[1] + 1
     boundary = ends[ends < len(rows.row)]
     if _alike(boundary).mean() < REGULAR_SHARE:
         return None
@@ -207,6 +210,7 @@ def _by_optimizer(linked: LinkedTrace, rows: DeviceRows) -> _Periods | None:
 
 
 def _by_copies(linked: LinkedTrace, rows: DeviceRows) -> _Periods | None:
+    """Return periods that begin with copies from or to the host, None if they are irregular."""
     directions = enumerate(names(linked.trace.activities["direction"]))
     copies = [code for code, direction in directions if direction in ("HtoD", "DtoH")]
     boundary = _clusters(np.isin(linked.columns.direction[rows.row], copies))[0]
@@ -220,12 +224,13 @@ def _by_copies(linked: LinkedTrace, rows: DeviceRows) -> _Periods | None:
 
 
 def _by_signature(linked: LinkedTrace, rows: DeviceRows) -> _Periods | None:
+    """Return the longest rounds of activities that repeat, None without any."""
     name, call = linked.columns.name[rows.row], linked.links.call_of_activity[rows.row]
     rounds = repeated_signature(Order(name, rows.start_ns, rows.end_ns, call))
     if rounds is None:
         return None
     what = device_words(linked.trace).operation
-    return rounds.place, fact("steps-by.rounds", count=rounds.length, what=what)
+    return rounds.begin, fact("steps-by.rounds", count=rounds.length, what=what)
 
 
 SOURCES: Final[Mapping[str, Callable[[LinkedTrace, DeviceRows], _Periods | None]]] = {
@@ -233,25 +238,25 @@ SOURCES: Final[Mapping[str, Callable[[LinkedTrace, DeviceRows], _Periods | None]
     "copies": _by_copies,
     "signature": _by_signature,
 }
-"""What finds the periods of one device, the surest first, by `source` of a `StepChoice`."""
+"""Functions that find the periods of a device, the most reliable first, by `StepChoice.source`."""
 
 
-def _clusters(which: BoolArray) -> tuple[IntArray, IntArray]:
-    """Return the first and last place of each run of marked activities.
+def _clusters(is_marked: BoolArray) -> tuple[IntArray, IntArray]:
+    """Return the first and the last index of each run of marked activities.
 
-    Activities belong to one run unless at least half as many others lie between them as between
-    the two that are farthest apart.
+    Two neighbours belong to different runs if they are at least half as far apart as the two that
+    are farthest apart.
     """
-    places = np.flatnonzero(which)
-    if len(places) < 2:
-        return places, places
-    apart = np.diff(places)
-    splits = apart * 2 >= max(int(apart.max()), FEWEST_ACTIVITIES)
-    return places[np.append(True, splits)], places[np.append(splits, True)]
+    index = np.flatnonzero(is_marked)
+    if len(index) < 2:
+        return index, index
+    distance = np.diff(index)
+    is_edge = distance * 2 >= max(int(distance.max()), FEWEST_ACTIVITIES)
+    return index[np.append(True, is_edge)], index[np.append(is_edge, True)]
 
 
 def _alike(boundary: IntArray) -> BoolArray:
-    """Return which periods have about as many activities as most; of too few or short ones none."""
+    """Return, per period, whether its number of activities is usual; never if it is too small."""
     counts = np.diff(boundary)
     usual = float(np.median(counts)) if len(counts) >= FEWEST_ROUNDS else 0.0
     if usual < FEWEST_ACTIVITIES:
@@ -262,13 +267,13 @@ def _alike(boundary: IntArray) -> BoolArray:
 def inferred_steps(
     linked: LinkedTrace, accounts: Mapping[int, DeviceAccount]
 ) -> tuple[dict[int, list[Stretch]], str, Fact] | None:
-    """Return the steps of each device, the source they were found by, and how.
+    """Return the windows of each device by what repeats, the source (of SOURCES), and how.
 
-    It is the surest thing that repeats on every device; None without any.
+    The first source that finds steps on every device is used; None without any.
     """
     rows = [account.rows for account in accounts.values()]
     for source, find in SOURCES.items():
-        periods = [found for found in takewhile(bool, map(partial(find, linked), rows)) if found]
+        periods = [p for p in takewhile(bool, map(partial(find, linked), rows)) if p]
         if not periods or len(periods) < len(rows):
             continue
         if source != "optimizer" and not all(
@@ -288,10 +293,10 @@ def inferred_steps(
 
 
 def _are_iterations(linked: LinkedTrace, account: DeviceAccount, boundary: IntArray) -> bool:
-    """Return whether rounds are iterations: not the layers of one pass, a sweep, or set-up.
+    """Return whether rounds are iterations, and not the layers of one pass, a sweep, or set-up.
 
-    They are most of the work and alike in it. A recording ends in its loop, or soon after; where
-    kernels run that no round has, once the last is over, it ends a pass whose layers repeat.
+    Iterations are most of the work and alike in time. A recording ends in its loop, or soon after.
+    Few rounds, followed by kernels that no round has, are the layers of a pass that ends there.
     """
     rows, busy = account.rows, account.timeline.busy
     edges = np.append(rows.start_ns, rows.span[1])[boundary]
@@ -316,9 +321,9 @@ _NUMBER: Final = re.compile(r"\d{1,18}(?=\D{0,99}$)")
 def device_steps(
     trace: Trace, accounts: Mapping[int, DeviceAccount]
 ) -> tuple[dict[int, list[Stretch]], dict[int, IntArray]] | None:
-    """Return stretches and step numbers by device; None where no work starts in a step.
+    """Return windows and step numbers by device from marks on devices, None if work is in none.
 
-    Work is of the step in which it starts on its device.
+    Work belongs to the step in which it starts on its device.
     """
     marks = trace.marks
     rows = np.flatnonzero(is_one_of(marks["kind"], "gpu_step"))
@@ -328,22 +333,22 @@ def device_steps(
     number_of = np.array([int(match[0]) if match else ABSENT for match in matches], dtype=np.int64)
     number = number_of[codes(marks["name"])[rows]]
     steps: dict[int, Steps] = {}
-    for device, mine in groups(numbers(marks["device"], ABSENT)[rows]):
-        mine = mine[np.argsort(start[mine], kind="stable")]
-        is_numbered = (number[mine] != ABSENT).all()
-        own_number = number[mine] if is_numbered else np.arange(len(mine))
-        steps[device] = Steps(own_number, start[mine], end[mine])
-    repeated = any(len(distinct(own.number)) < len(own) for own in steps.values())
+    for device, on_device in groups(numbers(marks["device"], ABSENT)[rows]):
+        on_device = on_device[np.argsort(start[on_device], kind="stable")]
+        is_numbered = (number[on_device] != ABSENT).all()
+        own_number = number[on_device] if is_numbered else np.arange(len(on_device))
+        steps[device] = Steps(own_number, start[on_device], end[on_device])
+    repeated = any(len(distinct(marked.number)) < len(marked) for marked in steps.values())
 
     is_kernel = is_one_of(trace.activities["kind"], "kernel")
     stream = numbers(trace.activities["stream"], ABSENT)
     stretches, numbered = {}, {}
     for device, account in accounts.items():
-        own = steps.get(device, Steps(*[np.empty(0, dtype=np.int64)] * 3))
+        marked = steps.get(device, Steps(*[np.empty(0, dtype=np.int64)] * 3))
         row, work = account.rows.row, account.rows
-        place = own.at(work.start_ns)
-        is_paced = paced(place, stream[row], is_kernel[row])
-        stretches[device] = tile(work.start_ns, work.end_ns, place, work.span, None, is_paced)
-        numbered[device] = np.arange(len(own)) if repeated else own.number
+        step = marked.at(work.start_ns)
+        is_paced = paced(step, stream[row], is_kernel[row])
+        stretches[device] = tile(work.start_ns, work.end_ns, step, work.span, None, is_paced)
+        numbered[device] = np.arange(len(marked)) if repeated else marked.number
     is_any = any(stretch.role == "step" for tiled in stretches.values() for stretch in tiled)
     return (stretches, numbered) if is_any else None

@@ -1,4 +1,4 @@
-"""A trace prepared for questions, which every later room takes. See `Prepared`.
+"""A trace with accounts and windows per device, the input of all later rooms. See `Prepared`.
 
 Accounts and windows are by row of the devices table; times are integer ns.
 """
@@ -24,20 +24,21 @@ from traceflops.timeline.intervals import Intervals
 from traceflops.timeline.records import Window
 from traceflops.windows.choice import StepPlan
 from traceflops.windows.device_records import MATERIAL, LaunchRecords, chosen_calls, launch_records
-from traceflops.windows.records import InWindows, StepChoice, chosen_activities, chosen_time
+from traceflops.windows.records import InWindows, chosen_activities, chosen_time
 from traceflops.windows.selection import Selection
 
 SERIALIZED: Final = ("counted-while-timed", "timed-one-by-one")
-"""The notes of readers on runs whose kernels the profiler ran one by one."""
+"""Codes of readers' notes on runs whose kernels the profiler ran one by one."""
 _UNALIGNED: Final = "clocks-not-aligned"
-"""The note of a reader that cannot bring the clocks of files together."""
+"""Code of a reader's note that it cannot align the clocks of files."""
 
 
 @dataclass(frozen=True, slots=True)
 class Replays:
-    """The host that launched what graphs replay; `linked` is the trace with it.
+    """The captured launches of the work that graphs replay.
 
-    `captured` is the captured launch of each activity, a row of a pair's activities, -1 for none.
+    `linked` is the trace with the host of the capture. `captured` is, per activity, its captured
+    launch, a row of the activities of the capture's recording, -1 for none.
     """
 
     linked: LinkedTrace
@@ -47,12 +48,12 @@ class Replays:
 
 @dataclass(frozen=True)  # without slots, for the cached properties
 class Prepared:
-    """What every report of a trace starts from.
+    """A trace with the accounts, windows and steps that the selection asks for.
 
-    `accounts` and `windows` are by row of the devices table, only the devices that the selection
-    asks for. `untimed` is what a trace without a timeline says; `with_work` is what this is without
-    its devices (see `without_work`). `replays` tells what launched the work of graphs. `cut` are
-    processes that are left out: their GPU records are incomplete.
+    `accounts` and `windows` are by row of the devices table. `untimed` has the sums of a trace
+    without a timeline. `with_work` is the same with its devices, if these were removed since their
+    times mean nothing. `replays` has the captured launches of graphs. `cut` are processes that are
+    left out: their GPU records are incomplete.
     """
 
     selection: Selection
@@ -67,7 +68,7 @@ class Prepared:
 
     @property
     def as_launched(self) -> Prepared:
-        """The same with the captured launches of replays, to ask what launched work."""
+        """The same with the captured launches of replays, to attribute work to its launches."""
         return self if self.replays is None else replace(self, linked=self.replays.linked)
 
     @property
@@ -82,18 +83,12 @@ class Prepared:
 
     @property
     def begins(self) -> IntArray:
-        """How many activities each row of `chosen` counts for: 0 or 1."""
+        """Per row of `chosen`, whether it counts as an activity: 0 or 1."""
         return self.chosen.starts_inside * self.linked.split.first[self.chosen.row]
-
-    @property
-    def without_work(self) -> Prepared:
-        """The same without devices and steps, for a trace whose times mean nothing."""
-        plan = replace(self.plan, choice=StepChoice("none", "", (), ()), notes=())
-        return replace(self, accounts={}, windows={}, plan=plan, with_work=self)
 
     @cached_property
     def launch_records(self) -> LaunchRecords:
-        """How many calls that start work have a device record, by kind of call."""
+        """Number of calls that start work, and of those without a record, by kind of call."""
         p = self.with_work or self
         is_chosen = chosen_calls(self.trace, self.selection, p.accounts, p.windows, self.cut)
         kernels = np.flatnonzero(is_one_of(self.trace.activities["kind"], "kernel"))
@@ -104,7 +99,7 @@ class Prepared:
 
     @cached_property
     def unseen_ns(self) -> dict[int, int]:
-        """By device, the chosen time in which graphs without a record may have run."""
+        """By device, the ns of chosen time in which graphs without a record may have run."""
         return {
             device: account.idle.unseen.intersect(chosen_time(self.windows[device])).length_ns
             for device, account in self.accounts.items()
@@ -117,7 +112,7 @@ class Prepared:
 
     @property
     def knows_host_work(self) -> bool:
-        """Whether what the host did tells why nothing ran, of a CPU whatever GPUs did."""
+        """Whether host work explains idle time: enough is recorded, or all work is of CPUs."""
         return self.launch_records.is_judged or self.on_host
 
     @property
@@ -130,26 +125,23 @@ class Prepared:
 def most_exposed(
     prepared: Prepared, component: str, wanted: Collection[str]
 ) -> tuple[str, int] | None:
-    """Return the kernel with most time of a component in the chosen windows, and that time in ns.
+    """Return the kernel of `wanted` with most chosen time of a component, and that time in ns.
 
-    Times in which a kernel runs twice at once count once. Only kernels named in `wanted` count;
-    None where none of them has any.
+    Time in which a kernel runs twice at once counts once. None if none of them has any time.
     """
     linked, exposed = prepared.linked, Counter[str]()
-    name, labels = (
-        codes(prepared.trace.activities["name"]),
-        names(prepared.trace.activities["name"]),
-    )
+    column = prepared.trace.activities["name"]
+    name, labels = codes(column), names(column)
     for device, account in prepared.accounts.items():
         alone = account.timeline.parts[component].intersect(chosen_time(prepared.windows[device]))
         rows = account.rows
-        mine = np.flatnonzero(is_top(linked.categorised, component, rows.row))
-        places: defaultdict[str, list[IntArray]] = defaultdict(list)
-        for code, group in groups(name[rows.row[mine]]):
-            places[kernel_name(labels[code]) if code >= 0 else ""].append(mine[group])
-        for kernel in places.keys() & {*wanted}:
-            own = np.concatenate(places[kernel])
-            ran = Intervals.of(rows.start_ns[own], rows.end_ns[own])
+        selected = np.flatnonzero(is_top(linked.categorised, component, rows.row))
+        rows_of_kernel: defaultdict[str, list[IntArray]] = defaultdict(list)
+        for code, group in groups(name[rows.row[selected]]):
+            rows_of_kernel[kernel_name(labels[code]) if code >= 0 else ""].append(selected[group])
+        for kernel in rows_of_kernel.keys() & {*wanted}:
+            index = np.concatenate(rows_of_kernel[kernel])
+            ran = Intervals.of(rows.start_ns[index], rows.end_ns[index])
             exposed[kernel] += ran.intersect(alone).length_ns
     kernel, ns = min(exposed.items(), key=lambda item: (-item[1], item[0]), default=("", 0))
     return (kernel, ns) if ns else None
@@ -157,9 +149,10 @@ def most_exposed(
 
 @dataclass(frozen=True, slots=True)
 class Origins:
-    """The instant that is 0 for each process: its earliest activity, or that of all.
+    """The time in ns that is shown as 0, by process and by device.
 
-    `aligned`: it is the same for all, so that times of different processes compare.
+    It is the earliest activity of the process. `aligned`: it is the earliest of all processes, so
+    that their times can be compared.
     """
 
     of_process: Mapping[int, int] = field(hash=False)
@@ -170,8 +163,8 @@ class Origins:
 def origins(prepared: Prepared) -> Origins:
     """Return the origins of all processes with device work.
 
-    Clocks cannot be compared where a reader says so, and where the work of one device ended before
-    that of another began.
+    They are aligned unless a reader's note says that clocks are not, or the work of one device
+    ended before that of another began.
     """
     process: list[int] = numbers(prepared.trace.devices["process"]).tolist()
     spans = {device: account.rows.span for device, account in prepared.accounts.items()}

@@ -1,4 +1,4 @@
-"""A device with its windows and what runs in them, how steps were chosen; labels of devices.
+"""Reports of devices with their windows and labels, and how steps were chosen.
 
 Times are integer ns. Windows of a device do not overlap and are in order; `chosen` is the sum of
 the accounts of those that are used. No two devices of a report have the same label.
@@ -26,7 +26,7 @@ _BETWEEN: Final = " · "
 
 
 class DeviceWords(NamedTuple):
-    """What sentences call a device, its work, one piece of that, and an optimizer's."""
+    """Words for a device, its work, one piece of work, and the work of an optimizer."""
 
     device: str
     work: str
@@ -40,9 +40,9 @@ _CPU: Final = DeviceWords("CPU", "CPU work", "CPU operator", "optimizer operator
 
 @dataclass(frozen=True, slots=True)
 class InWindows:
-    """Activities of the chosen windows: their rows, the time of each inside, and if it starts in.
+    """Activities of the chosen windows: row, ns inside, and whether each starts inside (0, 1).
 
-    An activity that reaches over a window's edge counts with the part inside.
+    Of an activity that crosses the edge of a window the part inside counts.
     """
 
     row: IntArray
@@ -51,7 +51,7 @@ class InWindows:
 
 
 def device_words(trace: Trace) -> DeviceWords:
-    """Return what sentences on a trace call its devices: the CPU where it has no other."""
+    """Return the words for the devices of a trace: those of CPUs if there are only CPUs."""
     return _CPU if {*names(trace.devices["type"])} == {"cpu"} else _GPU
 
 
@@ -64,7 +64,7 @@ def chosen_activities(
         rows, chosen = account.rows, chosen_time(windows[device])
         inside = chosen.length_within(rows.start_ns, rows.end_ns)
         starts = chosen.contains(rows.start_ns)
-        # Windows do not hold the instant at which they end, unless the device's span ends there.
+        # The instant at which a window ends is outside, unless the device's span ends there.
         end = rows.span[1]
         if any(window.used and window.end_ns >= end for window in windows[device]):
             starts |= rows.start_ns == end
@@ -84,12 +84,12 @@ def chosen_time(windows: tuple[Window, ...]) -> Intervals:
 
 @dataclass(frozen=True, slots=True)
 class DeviceReport:
-    """One device: what it is, its whole span, its windows and the chosen ones added up.
+    """One device: its properties, its whole span, its windows, and the chosen ones added up.
 
-    Unknown properties are None; `partition` says which part of a card it is. `chosen` is the
+    Unknown properties are None; `partition` is the part of a card that it is. `chosen` is the
     account of the windows with `used` set. `ranks` are those of all processes that worked on it,
-    of which `rank` is that of the one it is listed for. `owner` is what stands for the process in
-    the label, "" for the only rank of the only file; `apart` is what else tells it from others.
+    `rank` that of the process it is listed for. In its label, `owner` names the process ("" for the
+    only rank of the only file) and `apart` is added to distinguish it from other devices.
     """
 
     device: int
@@ -113,25 +113,23 @@ class DeviceReport:
 
     @property
     def rank_text(self) -> str:
-        """Return the ranks that worked on the device in words, "" where none is known."""
+        """Return the ranks that worked on the device as text, "" where none is known."""
         return ranks_text(self.ranks or ((self.rank,) if self.rank is not None else ()))
 
     @property
     def with_idle_unrecorded(self) -> DeviceReport:
-        """Return the same where any of the idle time may be work that is not in the trace."""
+        """Return the same report with all idle time unrecorded; see IdleCauses."""
         return replace(
             self,
             whole=replace(self.whole, account=self.whole.account.with_idle_unrecorded),
-            windows=tuple(
-                replace(one, account=one.account.with_idle_unrecorded) for one in self.windows
-            ),
+            windows=tuple(replace(w, account=w.account.with_idle_unrecorded) for w in self.windows),
             chosen=self.chosen.with_idle_unrecorded,
             gaps=tuple(replace(gap, causes=gap.causes.unrecorded) for gap in self.gaps),
         )
 
     @property
     def label(self) -> str:
-        """Return what to call the device in a table."""
+        """Return the name of the device in tables."""
         device = self.type if self.owner else self.type.upper()
         numbered = device if self.type == "cpu" else f"{device} {self.local_id}"
         return _BETWEEN.join(filter(None, (self.owner, numbered, self.apart)))
@@ -144,12 +142,12 @@ class DeviceReport:
 
 @dataclass(frozen=True, slots=True)
 class StepChoice:
-    """How steps were found and which of them the figures are about.
+    """How steps were found, and which of them the figures are about.
 
-    `source` is markers, mark-regex, annotation, optimizer, copies, signature or none; `text`
-    says it in words. `seen` and `used` are step numbers, merged over the ranks. `typical_ns` is the
-    median time of the steps used, None where none is used or windows have no accounts yet. Without
-    steps the one window may be `after_start_up`.
+    `source` is markers, mark-regex, annotation, optimizer, copies, signature or none; `text` is the
+    same in words. `seen` and `used` are step numbers, merged over the ranks. `typical_ns` is the
+    median time of the steps used, None where none is used or windows have no accounts yet.
+    `after_start_up`: there are no steps, and the one window begins after start-up.
     """
 
     source: str
@@ -161,20 +159,20 @@ class StepChoice:
 
 
 def partition_text(device: Mapping[str, Any]) -> str | None:
-    """Return the partition that a row of the devices table is: "CPX, 1 of 8 dies".
+    """Return the partition of a row of the devices table, such as "CPX, 1 of 8 dies".
 
-    None for a device that has no partitions, or does not say.
+    None if the device has no partitions or they are unknown.
     """
     architecture = (device["architecture"] or "").partition(":")[0]
-    found = partition(by_name(device["product"]), architecture, device["dies"])
-    return found.text if found is not None else None
+    part = partition(by_name(device["product"]), architecture, device["dies"])
+    return part.text if part is not None else None
 
 
 def told_apart(trace: Trace, devices: Sequence[DeviceReport]) -> list[DeviceReport]:
-    """Return devices with the words that their labels need: only such as distinguish some.
+    """Return the devices with `owner` and `apart` set: all labels differ and are short.
 
-    A device is named by the rank of its process, but for the only rank of the only file. Where the
-    rank is unknown the file is named if there are several, and process ids where one file holds
+    A device is named by the rank of its process, except for the only rank of the only file. If the
+    rank is unknown, the file is named if there are several, and the process ID if a file has
     several processes.
     """
     processes = trace.processes.to_pylist()
@@ -182,7 +180,7 @@ def told_apart(trace: Trace, devices: Sequence[DeviceReport]) -> list[DeviceRepo
     by_file: defaultdict[str, set[int]] = defaultdict(set)
     for process in unranked:
         by_file[processes[process]["file"]].add(process)
-    numbered = {place for place, process in enumerate(processes) if process["pid"] is not None}
+    numbered = {row for row, process in enumerate(processes) if process["pid"] is not None}
     files = {device.file for device in devices}
     ranks = {device.rank_text for device in devices}
     is_alone = len(ranks) == 1 and len({process["file"] for process in processes}) == 1
@@ -203,14 +201,15 @@ def told_apart(trace: Trace, devices: Sequence[DeviceReport]) -> list[DeviceRepo
         [f"no. {device.device}" for device in named],
     )
     same_label: defaultdict[str, list[int]] = defaultdict(list)
-    for place, device in enumerate(named):
-        same_label[device.label].append(place)
+    for index, device in enumerate(named):
+        same_label[device.label].append(index)
+    # Devices with the same label get further texts until all differ.
     for members in (same for same in same_label.values() if len(same) > 1):
         for texts in distinctions:
-            different = len({texts[place] for place in members})
-            for place in members if different > 1 else ():
-                apart = _BETWEEN.join(filter(None, (named[place].apart, texts[place])))
-                named[place] = replace(named[place], apart=apart)
+            different = len({texts[index] for index in members})
+            for index in members if different > 1 else ():
+                apart = _BETWEEN.join(filter(None, (named[index].apart, texts[index])))
+                named[index] = replace(named[index], apart=apart)
             if different == len(members):
                 break
     return named

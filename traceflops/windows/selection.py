@@ -1,4 +1,4 @@
-"""What of a trace is to be analysed."""
+"""The part of a trace that is to be analysed, and the parsing of options that select it."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ _DURATION = re.compile(r"(\d+)(?:\.(\d+))?\s*(ns|us|µs|ms|s)")
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Which steps, ranks, devices and time to look at; None means all of them.
+    """Which steps, ranks, devices and time to analyse; None means all of them.
 
     `steps` is a pair of step numbers, both included, either end open (None). `from_ns` and
     `to_ns` count from the first activity of the trace. `step_mark` is a regular expression: marks
-    whose whole name matches it are the steps. `run` is which of several runs one after the other on
-    a GPU, counted from 1; None for the one with most device time. `job` is which of several jobs
-    the files are of, counted from 1; None for all of them.
+    whose whole name matches it are the steps. `run` is the number of a run, from 1, on GPUs that
+    did work of several; None for the one with most device time. `job` is the number of a job, from
+    1, where the files are of several; None for all of them.
     """
 
     steps: tuple[int | None, int | None] | None = None
@@ -57,11 +57,11 @@ class Selection:
 
     @property
     def is_time_range(self) -> bool:
-        """Return whether a stretch of time is chosen instead of steps."""
+        """Return whether a time range is chosen instead of steps."""
         return self.from_ns is not None or self.to_ns is not None
 
     def wants_step(self, number: int) -> bool:
-        """Return whether a step of this number is among the chosen ones."""
+        """Return whether a step number is chosen."""
         if self.steps is None:
             return True
         low, high = self.steps
@@ -69,9 +69,9 @@ class Selection:
 
 
 def marked_groups(text: str, labels: Sequence[str]) -> list[str | None]:
-    """Return what the group of a step-mark expression matched in labels; see `matched_groups`.
+    """Return, per label, the text of the first group of a step-mark expression.
 
-    Raises UsageError where it is none.
+    See `matched_groups`. Raises UsageError if it is no valid expression.
     """
     try:
         return matched_groups(text, labels)

@@ -1,8 +1,8 @@
-"""How long steps are, over several devices too, how far from the median, and how devices differ.
+"""Times of steps over all devices, their deviation from the median, and differences of devices.
 
-Also which thread of a process marks the steps of its loop, where several mark some: a loader or a
-watcher may count steps of its own. It is a thread that launches the main part of the device work;
-where no thread with markers launches any, the one during whose markers most is launched.
+Also the thread whose marks are the steps of a process, where several threads have marks: a loader
+or a watcher may count its own steps. It is a thread that launches the main part of the device work;
+if no thread with marks launches any, it is the one during whose marks most work is launched.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 _MOST: Final = 64
-"""At most so many threads with step markers are compared, those with most work and markers."""
+"""Threads with step markers that are compared at most, those with most work and markers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,16 +48,16 @@ class Steps:
         return len(self.number)
 
     def at(self, time_ns: IntArray) -> IntArray:
-        """Return the place of the step around each time, -1 where there is none."""
+        """Return, per time, the index of the step around it, or -1."""
         if not len(self):
             return np.full(len(time_ns), -1, dtype=np.int64)
-        place = np.searchsorted(self.start_ns, time_ns, side="right") - 1
-        inside = (place >= 0) & (time_ns < self.end_ns[np.maximum(place, 0)])
-        return np.where(inside, place, -1)
+        index = np.searchsorted(self.start_ns, time_ns, side="right") - 1
+        inside = (index >= 0) & (time_ns < self.end_ns[np.maximum(index, 0)])
+        return np.where(inside, index, -1)
 
 
 class Launched:
-    """What the processes of a trace launched; work is linked once, on demand."""
+    """The launches of the processes of a trace; activities are linked once, on demand."""
 
     def __init__(self, trace: Trace) -> None:
         self._trace = trace
@@ -69,16 +69,16 @@ class Launched:
         return dict(groups(numbers(work["process"]))), call
 
     def of(self, process: int) -> tuple[IntArray, IntArray, IntArray]:
-        """Return, per piece of work of a process, thread and start of its launch, and its time.
+        """Return thread and start of the launch, and the duration, of each activity of a process.
 
-        Work without a call is left out; where no work has any, it was launched when it started, by
-        no thread.
+        Activities without a call are left out. If none has a call, they count as launched when they
+        started, by thread ABSENT.
         """
         activities, calls = self._trace.activities, self._trace.calls
         rows_of, call_of = self._rows_and_calls
         rows = rows_of.get(process, np.empty(0, dtype=np.int64))
-        linked = call_of[rows] >= 0
-        rows = rows[linked] if linked.any() else rows
+        has_call = call_of[rows] >= 0
+        rows = rows[has_call] if has_call.any() else rows
         call, started = call_of[rows], numbers(activities["start_ns"])[rows]
         start = np.where(call >= 0, taken(numbers(calls["start_ns"]), call), started)
         thread = taken(numbers(calls["thread"]), call, ABSENT)
@@ -88,16 +88,16 @@ class Launched:
 def thread_of_steps(
     launched: Launched, process: int, markers: Mapping[int, int], steps_of: Callable[[int], Steps]
 ) -> tuple[int, bool]:
-    """Return which thread has the steps, and whether that is in doubt.
+    """Return the thread whose marks are the steps of a process, and whether that is in doubt.
 
-    `markers` says how many markers each thread has. Threads that launch at least half of what the
-    busiest launches may have the steps; of these it is the one in whose steps most is launched.
+    `markers` is the number of markers per thread. Candidates launch at least half as much work as
+    the busiest of these threads; the one in whose steps most work is launched is chosen.
     """
     if len(markers) == 1:
         return next(iter(markers)), False
     thread, start_ns, work_ns = launched.of(process)
-    threads, place = ranked(thread)
-    sums = group_sums(place, work_ns, len(threads))
+    threads, index = ranked(thread)
+    sums = group_sums(index, work_ns, len(threads))
     work = dict(zip(threads.tolist(), sums.tolist(), strict=True))
     busiest = sorted(markers, key=lambda name: (work.get(name, 0), markers[name]))[-_MOST:]
     most = work.get(busiest[-1], 0)
@@ -109,9 +109,9 @@ def thread_of_steps(
 
 @dataclass(frozen=True, slots=True)
 class Owners:
-    """The process whose steps a device has, and the device time of it and of the `others`.
+    """The process whose steps divide a device, its device time in ns and that of all processes.
 
-    `others` are how many other processes worked there. Times of work that overlaps count each.
+    `others` is the number of other processes with work there. Overlapping times count twice.
     """
 
     owner: int
@@ -123,10 +123,10 @@ class Owners:
 def owners_of(
     process: IntArray, dur_ns: IntArray, in_step: BoolArray, first: int, marking: Collection[int]
 ) -> Owners:
-    """Return whose steps a device has: those that hold most of its device time.
+    """Choose the process whose steps divide a device: those with most device time inside.
 
-    The arrays are per activity: its process, its time, and whether it was launched in a step of
-    that process. `first` is the process that the device is listed for, `marking` those with steps.
+    The arrays are per activity: its process, its duration, and whether a step of that process
+    launched it. `first` is the process that the device is listed for, `marking` those with steps.
     """
     users, user = ranked(process)
     total, held = (group_sums(user, ns, len(users)) for ns in (dur_ns, dur_ns * in_step))
@@ -138,7 +138,7 @@ def owners_of(
 
 
 def shared_steps_note(trace: Trace, shared: Mapping[int, Owners]) -> Note:
-    """Return the note on devices that several processes used, by device."""
+    """Return the note on devices that several processes used; `shared` is by device."""
 
     def text_of(device: int) -> str:
         own = shared[device]
@@ -150,42 +150,42 @@ def shared_steps_note(trace: Trace, shared: Mapping[int, Owners]) -> Note:
 
 
 LEAST_FOR_P95: Final = 20
-"""From so many steps on, the longest one in twenty can be told from the longest."""
+"""The least number of steps for a 95th percentile other than the longest."""
 
 STANDS_OUT: Final = Fraction(5, 4)
-"""A step stands out where it is longer than so many medians, as one that warms up."""
+"""Steps longer than this many medians stand out, as warm-up does."""
 
 _P95: Final = Fraction(95, 100)
 
 
 @dataclass(frozen=True, slots=True)
 class StepTime:
-    """A step: the mean of its windows over the devices that use it, part by part."""
+    """The mean of a step's windows over the devices that use it, by component."""
 
     step: int
     components: Components
 
     @property
     def ns(self) -> int:
-        """Return how long it is."""
+        """Return the length in ns."""
         return self.components.window_ns
 
 
 @dataclass(frozen=True, slots=True)
 class StepSpread:
-    """The times of the steps used, in order of number; `mean_ns` is that of their windows."""
+    """The times of the steps used, by number; `mean_ns` is the mean over their windows."""
 
     used: tuple[StepTime, ...]
     mean_ns: int
 
     @property
     def median_ns(self) -> int:
-        """Return the median, between two in the middle their mean in whole ns."""
+        """Return the median time in whole ns."""
         return median_of([step.ns for step in self.used])
 
     @property
     def p95_ns(self) -> int | None:
-        """Return the time within which 95 % of the steps are; None for few steps."""
+        """Return the 95th percentile of the times, None for fewer than LEAST_FOR_P95 steps."""
         ordered = sorted(step.ns for step in self.used)
         if len(ordered) < LEAST_FOR_P95:
             return None
@@ -193,18 +193,18 @@ class StepSpread:
 
     @property
     def longest(self) -> StepTime:
-        """Return the longest step used, of equal ones the first."""
+        """Return the longest step, of equal ones the first."""
         return min(self.used, key=lambda step: (-step.ns, step.step))
 
     @property
     def middle(self) -> StepTime:
-        """Return the step used of median time; of two in the middle the shorter one."""
+        """Return the step with the median time; of two in the middle the shorter one."""
         ordered = sorted(self.used, key=lambda step: (step.ns, step.step))
         return ordered[(len(ordered) - 1) // 2]
 
     @property
     def outstanding(self) -> int:
-        """Return how many steps stand out; of two steps none does, nor where the median is 0."""
+        """Return the number of steps that stand out; 0 for one or two steps or a median of 0."""
         usual = self.median_ns
         if len(self.used) < 3 or not usual:
             return 0
@@ -212,13 +212,13 @@ class StepSpread:
 
     @property
     def beyond_median_ns(self) -> int:
-        """Return what the steps that are longer than the median take beyond it, together."""
+        """Return the total ns by which steps exceed the median."""
         usual = self.median_ns
         return sum(max(step.ns - usual, 0) for step in self.used)
 
 
 def counting(windows: Sequence[Window]) -> list[Window]:
-    """Return the windows of one step that its time is of: those used, or all where none is."""
+    """Return the windows of a step that count for its time: those used, or all if none is."""
     return [window for window in windows if window.used] or list(windows)
 
 
@@ -231,7 +231,7 @@ def mean_components(components: Sequence[Components]) -> Components:
 
 
 def step_spread(windows: Iterable[Window]) -> StepSpread | None:
-    """Return how the steps used in the windows of all devices differ, None where none is used."""
+    """Return the times of the steps used in the windows of all devices, None without any."""
     used = [window for window in windows if window.role == "step" and window.used]
     of_step: defaultdict[int, list[Components]] = defaultdict(list)
     for window in used:
@@ -244,24 +244,25 @@ def step_spread(windows: Iterable[Window]) -> StepSpread | None:
 
 
 def spread_of(devices: Iterable[DeviceReport]) -> StepSpread | None:
-    """Return how the steps used of some devices differ, None where none is used."""
+    """Return the times of the steps used on some devices, None without any."""
     return step_spread(window for device in devices for window in device.windows)
 
 
 def late_after(devices: Sequence[DeviceReport], step: int, time_ns: int) -> tuple[int, int] | None:
-    """Return the step after a step, and how many ns devices idled before it on average.
+    """Return the number of the next step that came late, and the mean idle ns per device before it.
 
-    None where the longest gaps there are not more than half of some time.
+    None unless the longest gaps that begin in `step` and end in the next are more than half of
+    `time_ns`.
     """
-    having = [device for device in devices if any(w.step == step for w in device.windows)]
-    gaps = [gap for device in having for gap in device.gaps if gap.step == step]
+    with_step = [device for device in devices if any(w.step == step for w in device.windows)]
+    gaps = [gap for device in with_step for gap in device.gaps if gap.step == step]
     late = [(gap.before_step, gap.dur_ns) for gap in gaps if gap.before_step is not None]
-    idle_ns = sum(ns for _, ns in late) // max(len(having), 1)
+    idle_ns = sum(ns for _, ns in late) // max(len(with_step), 1)
     return (min(number for number, _ in late), idle_ns) if late and 2 * idle_ns > time_ns else None
 
 
 def median_of(times: Sequence[int]) -> int:
-    """Return the median in whole ns; of a few values numpy takes longer than this."""
+    """Return the median in whole ns; faster than numpy for a few values."""
     ordered = sorted(times)
     middle = len(ordered) // 2
     return ordered[middle] if len(ordered) % 2 else (ordered[middle - 1] + ordered[middle]) // 2
@@ -269,10 +270,10 @@ def median_of(times: Sequence[int]) -> int:
 
 @dataclass(frozen=True, slots=True)
 class OwnTimes:
-    """Own times of steps in ns: a row per device, a column per step number; NaN for none.
+    """Own times of steps in ns, [devices, steps]; NaN where a device lacks the step.
 
-    Own is what a device does itself: a step less its exposed communication. Where ranks wait for
-    each other their steps take equally long, and only this tells them apart.
+    The own time is that of a step less its exposed communication. Ranks that wait for each other
+    have equally long steps, but different own times.
     """
 
     steps: tuple[int, ...]
@@ -280,11 +281,11 @@ class OwnTimes:
 
     @property
     def medians(self) -> FloatArray:
-        """Return the median of each step over the devices that have it."""
+        """Return, per step, the median over the devices that have it."""
         return np.nanmedian(self.ns, axis=0) if self.ns.size else np.empty(0)
 
     def relative(self) -> FloatArray:
-        """Return each time as a multiple of the median of its step, NaN where that is nothing."""
+        """Return each time as a multiple of the median of its step, NaN if that is 0."""
         medians = self.medians
         return self.ns / np.where(medians > 0, medians, np.nan)
 
@@ -299,21 +300,23 @@ def own_times(devices: Sequence[DeviceReport]) -> OwnTimes:
 
 
 def own_ns(components: Components) -> int:
-    """Return the time of windows less exposed communication."""
+    """Return the ns of windows without exposed communication."""
     return components.window_ns - components.communication_ns
 
 
 def most_and_least(devices: Sequence[DeviceReport], most: int) -> list[int]:
-    """Return the places of all devices, or of at most `most` with most and with least own time.
+    """Return the indices of all devices, or of the `most` with the most and the least own time.
 
-    Half of them are those with most, the first of these first. A device is as slow as its window
-    is on average.
+    Half of them are those with most own time, the slowest first. Devices are compared by mean own
+    time per used window.
     """
-    places = range(len(devices))
+    rows = range(len(devices))
     if len(devices) <= most:
-        return list(places)
+        return list(rows)
     used = [max(sum(w.used for w in device.windows), 1) for device in devices]
-    own = [own_ns(device.chosen.components) / n for device, n in zip(devices, used, strict=True)]
-    order = sorted(places, key=lambda place: (-own[place], place))
+    mean_own_ns = [
+        own_ns(device.chosen.components) / n for device, n in zip(devices, used, strict=True)
+    ]
+    order = sorted(rows, key=lambda place: (-mean_own_ns[place], place))
     least = most // 2
     return [*order[: most - least], *order[len(order) - least :]]

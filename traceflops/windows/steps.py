@@ -1,9 +1,9 @@
-"""Which iteration of the user's loop each activity belongs to.
+"""Steps: the iteration of the user's loop that each activity belongs to, by markers on the host.
 
-Steps come from markers on the host, else from what repeats on the device (see `periodicity`).
-A step here is a host window [start, end): the time in which the host issued the step. The device
-executes it later; `windows` turns steps into device windows. Where no launch was recorded, work
-belongs to the step in which it started on the device.
+Without markers steps come from what repeats on the device (see `periodicity`). A step here is the
+time [start, end) in which the host issued it. The device executes it later; `choice` turns steps
+into windows of devices. Where no launch was recorded, an activity belongs to the step in which it
+started on the device.
 """
 
 from __future__ import annotations
@@ -60,10 +60,10 @@ _IN_DOUBT = (
 
 @dataclass(frozen=True, slots=True)
 class FoundSteps:
-    """Steps by process, where they came from, how that is told, and notes on them.
+    """Steps by process, their source (see `StepChoice`) and its description, and notes.
 
-    `are_passes` says that they are forward passes of a serving engine: no two need do the same, so
-    a long first one is no warm-up, and work between two may belong to neither.
+    `are_passes`: they are forward passes of a serving engine. Passes differ, so a long first one is
+    no warm-up, and work between two may belong to neither.
     """
 
     by_process: dict[int, Steps]
@@ -74,25 +74,25 @@ class FoundSteps:
 
 
 def is_step_label(label: str, step_mark: str | None) -> bool:
-    """Return whether a mark of this name would begin a step."""
+    """Return whether a mark with this name would begin a step."""
     return step_number(label, step_mark) is not None
 
 
 def step_number(label: str, step_mark: str | None) -> int | None:
-    """Return the number of the step that a mark of this name would begin.
+    """Return the number of the step that a mark with this name would begin.
 
-    -1 where its name has none, None where it begins no step.
+    -1 if the name has no number, None if it begins no step.
     """
-    known = [] if step_mark is None else _marked(step_mark, [label])
-    known += [_number(pattern, label) for pattern in (_PROFILER_STEP, _ANNOTATED_STEP)]
-    return next((number for number in known if number != _NO_MATCH), None)
+    candidates = [] if step_mark is None else _marked(step_mark, [label])
+    candidates += [_number(pattern, label) for pattern in (_PROFILER_STEP, _ANNOTATED_STEP)]
+    return next((number for number in candidates if number != _NO_MATCH), None)
 
 
 def find_marked_steps(trace: Trace, step_mark: str | None) -> FoundSteps | None:
-    """Return the steps that marks of the host name, None where there are none.
+    """Return the steps that marks on the host name, by process; None without any.
 
-    With `step_mark` the marks whose whole name matches it; else ProfilerStep#N; else annotations
-    such as "step 12" or "iteration_7"; else the forward passes that a serving engine annotates.
+    With `step_mark`, the marks whose whole name matches it; else ProfilerStep#N; else annotations
+    such as "step 12" or "iteration_7"; else forward passes that a serving engine annotates.
     """
     marks = trace.marks
     if not marks.num_rows:
@@ -111,7 +111,7 @@ def find_marked_steps(trace: Trace, step_mark: str | None) -> FoundSteps | None:
 def _numbered_names(
     labels: Sequence[str], step_mark: str | None
 ) -> Iterator[tuple[list[int], str, Fact]]:
-    """Yield the step number of each name by each naming scheme, and what the scheme is."""
+    """Yield, per naming scheme, the step number of each name, the source and its description."""
     if step_mark is not None:
         how = fact("steps-by.mark", mark=repr(step_mark))
         yield _marked(step_mark, labels), "mark-regex", how
@@ -124,19 +124,22 @@ def _numbered_names(
 
 
 def _marked(step_mark: str, labels: Sequence[str]) -> list[int]:
-    """Return the step number of each name by the user's expression, as `_number` does."""
+    """Return, per name, the step number by the user's expression; see `_number`."""
     labels = [label[:_LONGEST_NAME] for label in labels]
     return [*map(_numbered, labels, marked_groups(step_mark, labels))]
 
 
 def _number(pattern: re.Pattern[str], label: str) -> int:
-    """Return the step number in a name, _NO_NUMBER without one, _NO_MATCH if it names no step."""
+    """Return the step number in a name, _NO_NUMBER without one, _NO_MATCH if it is no step."""
     match = pattern.fullmatch(label[:_LONGEST_NAME])
     return _numbered(label[:_LONGEST_NAME], match and match.group(1))
 
 
 def _numbered(label: str, digits: str | None) -> int:
-    """Return the number in a name of which a group matched `digits`, None if it did not match."""
+    """Return the step number of a name; `digits` is the text of its group, None without a match.
+
+    If the group is no number, the last number in the name counts.
+    """
     if digits is None:
         return _NO_MATCH
     if not digits.isdecimal():
@@ -147,7 +150,7 @@ def _numbered(label: str, digits: str | None) -> int:
 def _by_process(
     trace: Trace, rows: IntArray, number: IntArray, source: str, how: Fact
 ) -> FoundSteps:
-    """Return the steps of each process; `rows` are marks that name steps, `number` theirs."""
+    """Return the steps of each process from marks: their `rows` and the step `number` of each."""
     marks = trace.marks
     thread, start = numbers(marks["thread"])[rows], numbers(marks["start_ns"])[rows]
     end = start + numbers(marks["dur_ns"])[rows]
@@ -155,25 +158,26 @@ def _by_process(
     launched = Launched(trace)
     elsewhere, nested, in_doubt = 0, 0, False
     last_ns = int((numbers(marks["start_ns"]) + numbers(marks["dur_ns"], 0)).max())
-    for process, mine in groups(numbers(marks["process"])[rows]):
-        of_thread = {name: mine[own] for name, own in groups(thread[mine])}
+    for process, in_process in groups(numbers(marks["process"])[rows]):
+        of_thread = {name: in_process[index] for name, index in groups(thread[in_process])}
 
         def steps_of(name: int, of_thread: dict[int, IntArray] = of_thread) -> Steps:
-            own = of_thread[name]
+            index = of_thread[name]
             # Ranges that are never closed end with the recording, each inside the one before.
-            are_open = len(own) > 2 and (end[own] == last_ns).all()
-            own = own if are_open else own[~_is_inner(start[own], end[own])]
-            own = own[np.argsort(start[own], kind="stable")]
-            is_numbered = (number[own] != _NO_NUMBER).all()
-            numbered = number[own] if is_numbered else np.arange(len(own), dtype=np.int64)
+            are_open = len(index) > 2 and (end[index] == last_ns).all()
+            index = index if are_open else index[~_is_inner(start[index], end[index])]
+            index = index[np.argsort(start[index], kind="stable")]
+            is_numbered = (number[index] != _NO_NUMBER).all()
+            numbered = number[index] if is_numbered else np.arange(len(index), dtype=np.int64)
             # Where all marks are instants or never closed, each step lasts until the next.
-            are_instants = are_open or (start[own] == end[own]).all()
-            return Steps(numbered, start[own], _next(start[own]) if are_instants else end[own])
+            are_instants = are_open or (start[index] == end[index]).all()
+            ends = _next(start[index]) if are_instants else end[index]
+            return Steps(numbered, start[index], ends)
 
-        markers = {name: len(own) for name, own in of_thread.items()}
+        markers = {name: len(index) for name, index in of_thread.items()}
         chosen, is_doubtful = thread_of_steps(launched, process, markers, steps_of)
         by_process[process] = steps_of(chosen)
-        elsewhere += len(mine) - markers[chosen]
+        elsewhere += len(in_process) - markers[chosen]
         nested += markers[chosen] - len(by_process[process])
         in_doubt |= is_doubtful
     notes = []
@@ -186,29 +190,30 @@ def _by_process(
 
 
 def _is_inner(start: IntArray, end: IntArray) -> BoolArray:
-    """Return which marks of a thread lie within another one: the outer marks are the steps.
+    """Return, per mark of a thread, whether it is left out since it lies within another.
 
-    A single mark around all others is no step of a loop: then that one is left out.
+    The outer marks are the steps, except for a single mark around all others: then that mark is
+    left out instead.
     """
     order = np.lexsort((-end, start))
     reach = np.maximum.accumulate(end[order])[:-1]
-    within = np.concatenate([[False], (end[order][1:] <= reach) & (start[order][1:] < reach)])
+    is_within = np.concatenate([[False], (end[order][1:] <= reach) & (start[order][1:] < reach)])
     is_inner = np.zeros(len(start), dtype=np.bool_)
-    if len(order) > 2 and within[1:].all():
+    if len(order) > 2 and is_within[1:].all():
         is_inner[order[0]] = True
         is_inner[order[1:]] = _is_inner(start[order[1:]], end[order[1:]])
     else:
-        is_inner[order] = within
+        is_inner[order] = is_within
     return is_inner
 
 
 def some_marks(trace: Trace) -> str:
-    """Return a hint on the marks of a trace that could have been steps."""
+    """Return a hint that names marks of the trace that could be steps."""
     marks = trace.marks
     labels, code = names(marks["name"]), codes(marks["name"])
     annotations = distinct(code[is_one_of(marks["kind"], "annotation")])[:5].tolist()
     if annotations:
-        shown = ", ".join(shortened(labels[place], 60) for place in annotations)
+        shown = ", ".join(shortened(labels[label_code], 60) for label_code in annotations)
         return f"the trace has annotations such as {shown}"
     if "gpu_annotation" in names(marks["kind"]):
         return (
@@ -219,7 +224,7 @@ def some_marks(trace: Trace) -> str:
 
 
 def how_to_mark(trace: Trace, mark: str | None) -> str:
-    """Return how to mark steps: `mark` selects ranges that look like some; "" where no way fits."""
+    """Return advice on marking steps, or ""; `mark` matches ranges that look like steps."""
     if mark is not None:
         return _LIKELY.format(shlex.quote(mark))
     if not of_ml(trace):
@@ -231,11 +236,11 @@ def how_to_mark(trace: Trace, mark: str | None) -> str:
 
 
 def likely_step_mark(trace: Trace) -> str | None:
-    """Return the pattern of the ranges that look like steps, None where none do.
+    """Return a pattern of the ranges that look like steps, None without any.
 
-    They have one name but for numbers, come one after the other on a thread, are mostly of one
-    length, and take more than half of the time from the first GPU work to the last. Of several such
-    names it is that with most of the time; one that is long or cannot be typed is none.
+    Such ranges have the same name apart from numbers, follow each other on a thread, mostly have
+    the same length, and take more than half of the time from the first GPU work to the last. Of
+    several such names the one with most time is used; long and unprintable names are not.
     """
     marks, work, labels = trace.marks, trace.activities, names(trace.marks["name"])
     alike = [_DIGITS.sub("0", name) for name in labels]
@@ -251,17 +256,17 @@ def likely_step_mark(trace: Trace) -> str | None:
     begun = numbers(work["start_ns"])
     span_ns = (begun + numbers(work["dur_ns"])).max() - begun.min()
     for number in np.argsort(-sums_ns)[:_KINDS_TRIED]:
-        mine = rows[group == number]
-        name, length = alike[kind[mine[0]]], dur[mine]
+        of_name = rows[group == number]
+        name, length = alike[kind[of_name[0]]], dur[of_name]
         if not name.isprintable() or not 0 < len(name) <= _LONGEST_MARK:
             continue
         usual = float(np.median(length))
         regular = np.abs(length - usual) <= TOLERANCE * usual
-        apart = ((start[mine] + length)[:-1] <= start[mine][1:]).all()
-        is_loop = len(mine) >= FEWEST_ROUNDS and apart and regular.mean() >= REGULAR_SHARE
+        is_disjoint = ((start[of_name] + length)[:-1] <= start[of_name][1:]).all()
+        is_loop = len(of_name) >= FEWEST_ROUNDS and is_disjoint and regular.mean() >= REGULAR_SHARE
         if 2 * sums_ns[number] > span_ns and is_loop:
-            # Labels differ in numbers only: equal numbers stay.
-            own_labels = [labels[own] for own in distinct(code[mine])]
+            # The labels differ only in numbers; numbers that are equal in all of them stay.
+            own_labels = [labels[label_code] for label_code in distinct(code[of_name])]
             figures = [{*column} for column in zip(*map(_DIGITS.findall, own_labels), strict=True)]
             fixed = (next(iter(column)) if len(column) == 1 else r"\d+" for column in figures)
             texts = (_SPECIAL.sub(r"\\\g<0>", piece) for piece in _DIGITS.split(own_labels[0]))
@@ -270,7 +275,7 @@ def likely_step_mark(trace: Trace) -> str | None:
 
 
 def until_next(marked: FoundSteps) -> FoundSteps:
-    """Return the steps, each of them until the next of its process begins."""
+    """Return the steps extended until the next one of the process begins."""
     by_process = {
         process: Steps(steps.number, steps.start_ns, _next(steps.start_ns))
         for process, steps in marked.by_process.items()
@@ -283,26 +288,26 @@ def _next(start: IntArray) -> IntArray:
 
 
 def step_of_activity(trace: Trace, links: Links, marked: FoundSteps) -> IntArray:
-    """Return, per activity, the place of its step among those of its process, -1 if unknown.
+    """Return, per activity, the index of its step among those of its process, -1 if unknown.
 
-    It is the step in which the activity was launched; in a process without any recorded launch,
-    the one in which it started. Activities of a CPU device are their own launch.
+    It is the step in which the activity was launched, or started if no launch of the process is
+    recorded. Activities of CPUs are their own launches.
     """
     issued, known = _issued(trace, links)
     started = numbers(trace.activities["start_ns"])
-    place = np.full(len(issued), -1, dtype=np.int64)
-    for process, mine in groups(numbers(trace.activities["process"])):
+    index = np.full(len(issued), -1, dtype=np.int64)
+    for process, in_process in groups(numbers(trace.activities["process"])):
         steps = marked.by_process.get(process)
         if steps is None:
             continue
-        rows = mine[known[mine]]
-        times, rows = (issued, rows) if len(rows) else (started, mine)
-        place[rows] = steps.at(times[rows])
-    return place
+        rows = in_process[known[in_process]]
+        times, rows = (issued, rows) if len(rows) else (started, in_process)
+        index[rows] = steps.at(times[rows])
+    return index
 
 
 def without_launches(trace: Trace, links: Links) -> IntArray:
-    """Return the processes none of whose activities has a recorded launch."""
+    """Return the processes with activities, none of which has a recorded launch."""
     _, known = _issued(trace, links)
     process = numbers(trace.activities["process"])
     launches = np.bincount(process, weights=known)
@@ -310,7 +315,7 @@ def without_launches(trace: Trace, links: Links) -> IntArray:
 
 
 def _issued(trace: Trace, links: Links) -> tuple[IntArray, BoolArray]:
-    """Return, per activity, when the host issued it, and whether that is known."""
+    """Return, per activity, the time in ns when the host issued it, and whether that is known."""
     activities = trace.activities
     call = links.call_of_activity
     issued = taken(numbers(trace.calls["start_ns"]), call)

@@ -24,7 +24,7 @@ from tests.parsers.nsight.nsysfile import (
 )
 from traceflops.analysis.preparation import prepare
 from traceflops.attribution.device_work import WorkSum
-from traceflops.attribution.device_work_tables import work_owners
+from traceflops.attribution.device_work_tables import BY
 from traceflops.errors import InputError
 from traceflops.parsers.nsight.nsys.enums import COPIES
 from traceflops.parsers.reading import read
@@ -371,7 +371,7 @@ def test_kernels_of_a_graph_have_the_range_in_which_their_node_was_made(tmp_path
         export.kernel(at, at + nth + 1, correlationId=9, graphNodeId=node, graphId=4)
     prepared = prepare(made(tmp_path, export))
     assert prepared.linked.links.call_of_activity.tolist() == [0] * 4
-    found = work_owners(prepared.as_launched, "range")
+    found = BY["range"](prepared.as_launched)
     ranges = {owner.label: owner.work for owner in found.owners}
     expected = {"replay": (1, 4), "decoder": (1, 3), "encoder": (2, 3)}
     assert ranges == {label: WorkSum(*work) for label, work in expected.items()}
