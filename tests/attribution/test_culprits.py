@@ -35,8 +35,8 @@ THREAD, ENGINE = 1, 2
 
 
 def made(**host: list[dict[str, Any]]) -> Trace:
-    """Return two kernels, idle from 20 to 1,010 us, the second launched at 1,000 us; and a host."""
-    run = launched(("first", 0, 10 * US, 10 * US), ("second", 1_000 * US, 1_010 * US, 10 * US))
+    """Return a kernel twice, idle from 20 to 1,010 us, again launched at 1,000 us; and a host."""
+    run = launched(("first", 0, 10 * US, 10 * US), ("first", 1_000 * US, 1_010 * US, 10 * US))
     run["calls"] += host.pop("calls", [])
     return trace_of(**run, **host)
 
@@ -466,7 +466,7 @@ def test_a_gap_without_a_launch_is_unexplained() -> None:
 
 def test_a_gap_over_the_edge_of_two_windows_is_one() -> None:
     """Two chosen steps meet within the gap from 20 to 1,010 us."""
-    run = launched(("first", 0, 10 * US, 10 * US), ("second", 1_000 * US, 1_010 * US, 10 * US))
+    run = launched(("first", 0, 10 * US, 10 * US), ("first", 1_000 * US, 1_010 * US, 10 * US))
     steps = [event("ProfilerStep#1", 0, 500), event("ProfilerStep#2", 500, 1_100)]
     marks = [{**step, "kind": "step"} for step in steps]
     lengths = analyze(trace_of(**run, marks=marks)).idle.histogram
@@ -485,7 +485,7 @@ def test_the_docs_have_the_remedies_that_reports_give() -> None:
 
 
 def test_before_the_first_call_of_a_process_no_thread_hands_over() -> None:
-    run = launched(("first", 0, 10 * US, 10 * US), ("second", 1_000 * US, 1_010 * US, 10 * US))
+    run = launched(("first", 0, 10 * US, 10 * US), ("first", 1_000 * US, 1_010 * US, 10 * US))
     run["activities"][0]["correlation"] = None
     del run["calls"][0]
     assert by_class(analyze(trace_of(**run)).idle) == {"host_unrecorded": 980, "launch_latency": 10}
