@@ -171,7 +171,7 @@ OTHER_FILES: Final = (
     ),
     OtherFile(
         "a timeline of TensorFlow 1 (RunMetadata), which is not read",
-        "record with tf.profiler.experimental (TensorFlow 2.2 or later) and give HOST.xplane.pb, "
+        "record with tf.profiler.experimental (TensorFlow 2.3 or later) and give HOST.xplane.pb, "
         "or record with nsys profile",
         begins=_JSON,
         all_of=(b'"traceEvents"', b'"Allocators"', b'"process_name"', b' Compute"'),
@@ -282,8 +282,9 @@ OTHER_FILES: Final = (
         ),
     ),
     OtherFile(
-        "a JSON export of XLA's profiler, which is less complete than its own file",
-        "give the file HOST.xplane.pb beside it",
+        "a JSON export of the profiler of TensorFlow and JAX, less complete than its own file",
+        "give HOST.xplane.pb of the same folder if it was written (TensorFlow 2.3 or later), else "
+        "record again with such a version",
         begins=rb'\s*\{\s*"displayTimeUnit"\s*:\s*"ns"\s*,\s*"metadata"\s*:\s*\{\s*"highres-ticks"',
     ),
     OtherFile(

@@ -115,7 +115,10 @@ _TABLE: Final[Mapping[str, Mapping[str, str | How]]] = {
     "device work": {**_EVERYTHING, TF_RECORD: ""},
     "device records": {
         **_EVERYTHING,
-        NSIGHT: f"{NSYS}; if it was set, the report's diagnostics say why CUDA recorded nothing",
+        NSIGHT: _do(
+            "CUDA was traced, but no GPU record came: update the driver and nsys (under WSL2, GPU "
+            "records need versions that support them), and let the program end by itself"
+        ),
         TF_RECORD: "",
     },
     "all device records": {

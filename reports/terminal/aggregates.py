@@ -43,8 +43,8 @@ _CELLS: Final = {"time": 12, "share": 9, "count": 12}
 _TITLES: Final = {
     DEVICE_KINDS: "Top kernels and copies",
     ("call",): "Top API calls",
-    ("mark",): "Top annotations (nested count twice)",
-    ("gpu_mark",): "Top GPU annotations (nested count twice)",
+    ("mark",): "Top annotations (share of the time in any; some are nested)",
+    ("gpu_mark",): "Top GPU annotations (share of the time in any; some are nested)",
 }
 _COUNTED_ROWS: Final = 8
 _RULES, _RULE = 2, 240

@@ -62,9 +62,11 @@ def case_lines(analysis: Analysis, style: Style, most: int = 3) -> Iterator[Text
     yield from provenance(analysis, style, figure)
     for sentence in scope(analysis):
         yield from paragraph(sentence, style.width)
-    for sentence in why_not(analysis.measured)[: 1 if analysis.devices else 0]:
+    # Where kernels ran one by one, since counters were read, no step can be described or drawn.
+    is_counted = analysis.recorded == "serialized"
+    for sentence in why_not(analysis.measured)[: 1 if analysis.devices and not is_counted else 0]:
         yield from paragraph(sentence, style.width)
-    if analysis.total.components.window_ns:
+    if analysis.total.components.window_ns and not is_counted:
         yield Text()
         # The parts of a step as a bar, their names and times below it, what it is a mean of.
         parts = step_parts(analysis)

@@ -253,7 +253,8 @@ def _waits(analysis: Analysis, style: Style, most: int) -> Iterator[Text]:
         if not names:
             below = _wait_names(row, style.width - 2 * len(_INDENT))
             yield from paragraph(below, style.width, indent=2 * _INDENT)
-    if not causes(analysis) and analysis.verdict.headline != "start-up":
+    is_start_up = analysis.verdict.headline == "start-up"
+    if not causes(analysis) and rows[0].remedy and not is_start_up:
         yield from hanging(f"{_INDENT}help: ", f"{capitalized(rows[0].remedy)}.", style.width)
     yield from paragraph(pace_sentence(analysis), style.width)
 

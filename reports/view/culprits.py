@@ -70,7 +70,7 @@ def _row(one: IdleClass, analysis: Analysis) -> WaitedFor:
     how = advice(analysis, "host work") if one.is_nameless else ""
     return WaitedFor(
         CLASSES[one.kind],
-        how or words(Fact(one.remedy)),
+        how or (words(Fact(one.remedy)) if one.remedy else ""),
         analysis.mean_ns(one.idle_ns),
         one.idle_ns / analysis.components.idle_ns,
         tuple(names),

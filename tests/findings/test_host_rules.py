@@ -133,7 +133,9 @@ def test_a_cause_of_idle_time_is_found_and_its_like_is_not(rule: str) -> None:
     (one,) = of_rule(faulty, rule)
     assert not of_rule(like, rule)
     assert one.share == pytest.approx(1_900_000 / 6_000_000, rel=0.08)
-    assert one.rows and one.remedy.endswith(".") and len(one.title.split()) <= 8
+    assert one.rows and len(one.title.split()) <= 8
+    # Why a call of the driver is slow no recording tells.
+    assert one.remedy.endswith(".") == (rule != "slow-driver-call")
     assert one.gain is not None and 0 <= one.gain.low_ns <= one.gain.high_ns <= 2_000_000 // 4
 
 

@@ -71,7 +71,7 @@ def test_blocks_of_one_warp_fill_one_scheduler_of_four() -> None:
 
 
 def test_a_kernel_of_one_thread_is_told_to_be_serial() -> None:
-    assert said(1, threads=1).remedy.startswith("It runs on one thread")
+    assert said(1, threads=1).remedy.endswith("spread its loops over threads and blocks.")
 
 
 @pytest.mark.parametrize(("last", "is_latency"), [(39, False), (40, True)])

@@ -68,10 +68,10 @@ def waiting(*works: tuple[str, int, int]) -> tf.Analysis:
 def test_idle_time_is_named_after_what_the_host_did() -> None:
     analysis = waiting(("site/images.py(12): resize", 1, 6), ("queue.py(154): get", 7, 2))
     assert analysis.verdict.sentence.startswith(
-        "Idle time (mostly Python and other host code) takes 80.0 % of the total time."
+        "Idle time (mostly host code) takes 80.0 % of the total time."
     )
     assert [told(one) for one in analysis.losses if one.rule == "loss-idle"] == [
-        "Idle time takes 80.0 % of the total time. Of that, 75.0 % is Python and other host code; "
+        "Idle time takes 80.0 % of the total time. Of that, 75.0 % is host code; "
         "largest part: resize (images.py:12). Move the named function off the critical thread, or "
         "make it faster."
     ]

@@ -45,7 +45,7 @@ def test_time_between_operators_is_that_of_the_range_around_it() -> None:
     }
     assert found.idle.unexplained_ns == 20
     assert found.components.idle_ns == 200
-    between = {"loading data": 100, "Python and other host code": 50, "the optimizer": 30}
+    between = {"loading data": 100, "host code": 50, "the optimizer": 30}
     assert parts(found).items() >= (between | {"time between operators": 20}).items()
 
 

@@ -219,13 +219,13 @@ def test_a_rank_alone_says_that_its_collectives_may_be_waiting() -> None:
     assert found.remedy.startswith("Record all ranks")
 
 
-def gathering(*times_us: int, mark: str = "layer") -> Finding:
-    """Return what is found of all-gathers of 64 MiB on one rank of two, work of 1 ms beside."""
+def gathering(*times_us: int, mark: str = "layer", work_us: int = 1_000) -> Finding:
+    """Return what is found of all-gathers of 64 MiB on one rank of two, work beside."""
     works, free = [], 50_000
     for at, spent in enumerate(times_us):
         works.append(("ncclDevKernel_AllGather_RING_LL", 1_000 * at, free, 1_000 * spent))
         free += 1_000 * spent
-    rows = launched(*works, ("sm90_gemm_bf16", 90_000, free, 1_000_000))
+    rows = launched(*works, ("sm90_gemm_bf16", 90_000, free, 1_000 * work_us))
     sizes = {"collective_in_elements": 2**23, "collective_out_elements": 2**24}
     for row in rows["activities"][:-1]:
         row |= {"collective": "_allgather_base", "collective_dtype": "Float", **sizes}
@@ -239,6 +239,14 @@ def test_collectives_that_all_take_as_long_are_limited_by_the_link() -> None:
     found = gathering(10_000, 10_100, 10_200, 14_000)
     assert "The fastest all-gather of 64 MiB moves 3.36 GB/s over the link" in found.sentence
     assert found.remedy.startswith("Send fewer bytes")
+
+
+@pytest.mark.parametrize(("work_us", "is_told"), [(300, False), (8_000, True)])
+def test_communication_is_started_earlier_only_beside_other_work(
+    work_us: int, *, is_told: bool
+) -> None:
+    found = gathering(10_000, 21_000, work_us=work_us)
+    assert ("Start communication earlier" in found.remedy) == is_told
 
 
 def test_what_equal_collectives_take_beyond_the_fastest_is_waiting() -> None:

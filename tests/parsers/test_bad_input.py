@@ -61,7 +61,7 @@ FOREIGN: dict[str, tuple[bytes, str]] = {
     "kernel stacks": (b'{"triton_poi_fused_add_0:1": ["  File"]}', "a map from Inductor's"),
     "XLA's JSON": (
         b'{"displayTimeUnit":"ns","metadata":{"highres-ticks":true},"traceEvents":[{}]}',
-        "a JSON export of XLA's profiler",
+        "a JSON export of the profiler of TensorFlow and JAX",
     ),
     "memory timeline": (b"[[1704067200, [1, 2, 3]], [5]]", "a memory timeline"),
     "memory timeline of rows": (b'[\n [-1, "create", 512, "PARAMETER"]]', "a memory timeline"),

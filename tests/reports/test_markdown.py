@@ -147,7 +147,7 @@ def test_what_the_gpu_waits_on_comes_first_where_it_is_the_largest_loss() -> Non
         {"name": "a/x.py(7): zoom", "start_ns": 15 * us, "dur_ns": 985 * us, "kind": "python"}
     ]
     text = render_markdown(tf.analyze(trace_of(**run)))
-    row = "| Python and other host code | `zoom (x.py:7)` | 980 µs | 99.0 % | 1 |"
+    row = "| host code | `zoom (x.py:7)` | 980 µs | 99.0 % | 1 |"
     assert row in text
     assert text.index(row) < text.index("| Component |") < text.index("Gaps by length")
     assert "| 100 µs to 1 ms | 1 | 990 µs |" in text

@@ -143,6 +143,18 @@ def test_calls_and_marks_alone_are_added_up() -> None:
     )
 
 
+def test_annotations_have_shares_of_the_time_in_outermost_ones() -> None:
+    """On one thread 60 of 100 ns, 40 of them nested, on another 20 ns at the same moment."""
+    marks = [
+        {"name": "frame", "start_ns": 0, "dur_ns": 60, "thread": 1},
+        {"name": "layer", "start_ns": 10, "dur_ns": 40, "thread": 1},
+        {"name": "read", "start_ns": 20, "dur_ns": 20, "thread": 2},
+    ]
+    found = untimed_of(marks=marks)
+    shares = {row["name"]: row["share"] for row in found.rows.to_pylist()}
+    assert shares == {"frame": 60 / 80, "layer": 40 / 80, "read": 20 / 80}
+
+
 def test_a_trace_with_device_work_or_operators_has_a_timeline() -> None:
     work = [{"name": GEMM, "start_ns": 0}]
     assert analyze(trace_of(activities=work, totals=STATISTICS)).untimed is None

@@ -76,7 +76,7 @@ def test_other_calls_launch_none(name: str) -> None:
     [
         ("pytorch", "ProfilerActivity.CUDA"),
         ("rocprofv3-csv", "rocprofv3 --runtime-trace"),
-        ("nsys-sqlite", "nsys profile --trace=cuda"),
+        ("nsys-sqlite", "update the driver and nsys"),
     ],
 )
 def test_operators_and_launch_calls_without_device_records_are_no_cpu_run(

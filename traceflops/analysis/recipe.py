@@ -366,7 +366,7 @@ def _said_first(
         facts.samples
         or records_verdict(facts.records, facts.how, late_rank, on_cpu, facts.calls)
         or serialized_verdict(facts.records, measured)
-        or untimed_verdict(facts.untimed, late_rank)
+        or untimed_verdict(facts.untimed, measured, late_rank)
         or facts.memory
         or (Verdict(facts.little, "start-up") if facts.little else None)
         or verdict(

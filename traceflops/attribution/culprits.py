@@ -79,7 +79,9 @@ class IdleClass:
 
     @property
     def remedy(self) -> str:
-        """Return the code of the remedy."""
+        """Return the code of what to do, "" for a slow call: no recording tells why it is slow."""
+        if self.kind == "slow_driver_call":
+            return ""
         return f"idle.remedy.{'nameless' if self.is_nameless else self.kind}"
 
 

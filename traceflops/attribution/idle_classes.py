@@ -53,7 +53,7 @@ CLASSES: Final[dict[str, str]] = {
     "optimizer_loop": "the optimizer",
     "own_sleep": "sleeping",
     "external_wait": "waiting for others",
-    "host_code": "Python and other host code",
+    "host_code": "host code",
     "other_calls": "other GPU calls",
     "eager_overhead": "launching operators",
     "thread_handover": "handover between threads",

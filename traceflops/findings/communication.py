@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from traceflops.ranks.who_waits import RankReport
     from traceflops.table.trace import Trace
 
+_WORK: Final = ("compute", "memory", "other", "graph")
 _MOST_ROWS, _MIB = 3, 2**20
 _ALONE: Final = 0.9
 _FSDP: Final = re.compile(r"FSDP|FullySharded|fully_shard|/_?fsdp/")
@@ -156,6 +157,9 @@ def _not_hidden(case: Case, share: float, exposed: _Exposed | None) -> Cause:
     kind, role = groups_[0][:2] if groups_ else ("", None)
     knows |= {_purpose(case, kind, role), kind} if kind else set()
     knows |= {"fsdp"} if case.prepared is not None and _has_fsdp(case.prepared.trace) else set()
+    # No more can be hidden than there is other work to hide it under.
+    beside = sum(case.total.components.share(part) or 0.0 for part in _WORK)
+    knows |= {"alone"} if beside < limit(case, "exposed-communication", "least_share") else set()
     made = cause(
         case,
         "exposed-communication",

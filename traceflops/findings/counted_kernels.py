@@ -176,6 +176,27 @@ def kernel_with_most(measured: Measurement) -> Fact | None:
     )
 
 
+def counted_with_most(measured: Measurement) -> Fact | None:
+    """Return which kernel has most of the time of counted launches, where only these are known.
+
+    None where a time is missing, or where speeds are known, of which findings tell more.
+    """
+    work = measured.executed.work
+    rows = work.counted if work is not None and not work.speeds else ()
+    times = [row.time_ns for row in rows if row.time_ns]
+    if not times or len(times) < len(rows):
+        return None
+    most, total_ns = max(rows, key=lambda row: row.time_ns or 0), sum(times)
+    rate = [_fact("bytes", gigabytes=most.bytes_per_ns)] if most.bytes_per_ns else []
+    return _fact(
+        "most",
+        name=_names([row.name for row in rows])[most.name],
+        share=max(times) / total_ns,
+        time_ns=total_ns,
+        limits=tuple(rate),
+    )
+
+
 def _kinds(case: Case) -> dict[str, str]:
     """Return what kernels do that were counted without a timeline, by name."""
     rows = case.untimed.counted.to_pylist() if case.untimed is not None else ()
@@ -306,7 +327,7 @@ def _estimate(speed: KernelSpeed, held: Fact | None, least: _Least) -> Fact | No
     """Return the largest of NVIDIA's estimates, and the rule where it is not of what holds back.
 
     Other estimates are as if the grid filled the GPU: of one that does not none is told. Nor is one
-    told that gains nothing, or little of what a kernel far below its roofs leaves.
+    told that gains nothing, or little of what a kernel far below its roofs or a small grid leaves.
     """
     rules = [
         rule for rule in speed.rules if rule.speedup_share and not gains_nothing(speed, rule, least)
@@ -314,11 +335,12 @@ def _estimate(speed: KernelSpeed, held: Fact | None, least: _Least) -> Fact | No
     code = held.code.removeprefix(f"{COUNTED_KERNEL}.") if held else ""
     about = _ESTIMATED.get(code)
     same = [rule for rule in rules if about is not None and about in rule_name(rule)]
-    if not rules or (code in ("waves", "waves-few") and not same):
+    is_small = code in ("waves", "waves-few")
+    if not rules or (is_small and not same):
         return None
-    best = same[0] if code in ("waves", "waves-few") else rules[0]
+    best = same[0] if is_small else rules[0]
     nearest = speed.roof[1] if speed.roof is not None else 1.0
-    if nearest < least("far") and 2 * (best.speedup_share or 0.0) < 1 - nearest:
+    if (nearest < least("far") or is_small) and 2 * (best.speedup_share or 0.0) < 1 - nearest:
         return None  # far more is left than this
     return estimated(best, None if best in same else rule_name(best))
 

@@ -210,7 +210,7 @@ def _cause(case: Case, rule: str, idle: IdleClass, share: float) -> Cause:
     for own in knows & {"launching", "sampled"}:
         claim = Fact(f"{rule}.claim-{own}", {**values, "share": share})
         idle_cause = replace(idle_cause, claim=claim)
-    if idle_cause.advice is None and not by_name:
+    if idle_cause.advice is None and not by_name and idle.remedy:
         return replace(idle_cause, advice=fact("sentence", text=Fact(idle.remedy)))
     return idle_cause
 

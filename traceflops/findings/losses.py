@@ -266,7 +266,7 @@ def _due(idle: Loss, waits: IdleCulprits, idle_ns: int) -> Loss:
         gloss=fact("loss.mostly", what=kind) if is_most else None,
         rule=rule if is_most and rule in all_rules().rules else "",
         details=(due, *waited),
-        advice=fact("sentence", text=Fact(largest.remedy)),
+        advice=fact("sentence", text=Fact(largest.remedy)) if largest.remedy else None,
     )
 
 

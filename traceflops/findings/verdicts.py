@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from traceflops.devices.missing_input import NOTHING_LAUNCHED
 from traceflops.facts import Fact, fact, quoted
-from traceflops.findings.counted_kernels import kernel_with_most
+from traceflops.findings.counted_kernels import counted_with_most, kernel_with_most
 from traceflops.findings.finding import WORTH_SAYING, Verdict, severity_of
 from traceflops.findings.losses import Loss
 from traceflops.mfu.traced.coverage import TOO_LITTLE
@@ -194,7 +194,9 @@ def jobs_verdict(count: int) -> Verdict:
     return Verdict((fact("verdict.jobs", count=count),), "jobs")
 
 
-def untimed_verdict(untimed: Untimed | None, late_rank: Fact | None = None) -> Verdict | None:
+def untimed_verdict(
+    untimed: Untimed | None, measured: Measurement, late_rank: Fact | None = None
+) -> Verdict | None:
     """Return what a trace without a timeline says; None for any other trace."""
     if untimed is None:
         return None
@@ -211,7 +213,8 @@ def untimed_verdict(untimed: Untimed | None, late_rank: Fact | None = None) -> V
     if untimed.launches:
         launches, kernels = untimed.launches, untimed.counted.num_rows
         counters = fact("verdict.untimed-counters", launches=launches, kernels=kernels)
-        return Verdict((counters,), "no-timeline")
+        most = counted_with_most(measured)
+        return Verdict((*filter(None, [most]), counters), "no-timeline")
     kinds = set(untimed.rows["kind"].to_pylist())
     if "gpu_mark" in kinds:
         only_marks = fact("verdict.only-gpu-annotations")

@@ -28,9 +28,10 @@ from traceflops.table.columns import (
     numbers,
     text_column,
 )
-from traceflops.table.grouping import group_rows, joint_codes, used_names
+from traceflops.table.grouping import group_rows, groups, joint_codes, used_names
 from traceflops.table.schema import DEVICE_KINDS
 from traceflops.table.trace import Trace
+from traceflops.timeline.intervals import Intervals
 
 _MOST_NAMES: Final = 100_000
 """Names that are classified at most, those with most time first; the rest is other/other."""
@@ -86,10 +87,10 @@ class Untimed:
     """Sums by name (`rows`), sums of device work by category, and kernels with counters.
 
     `rows`: kind, name, top, sub, rule (null for calls and marks), count, sum_ns, mean_ns, min_ns,
-    max_ns, bytes (null where unknown), share of all device work, all calls or all marks; device
-    work first, most time first. `categories`: top, sub, count, sum_ns, share. `counted`: name, top,
-    sub, rule, launches of kernels whose `counters` were read. `record` is the command line that
-    records a timeline.
+    max_ns, bytes (null where unknown), share of all device work, of all calls, or of the time in
+    outermost ranges; device work first, most time first. `categories`: top, sub, count, sum_ns,
+    share. `counted`: name, top, sub, rule, launches, for kernels whose counters were read;
+    `counters` are their names. `record` is the command line that records a timeline.
     """
 
     rows: pa.Table
@@ -132,6 +133,7 @@ def untimed(trace: Trace, classifier: Classifier) -> Untimed | None:
         if category is not None:
             counts[category] = _plus(counts.get(category, 0), total.count)
             sums[category] = _plus(sums.get(category, 0), total.sum_ns)
+    side_ns |= _in_ranges(trace, totals)
     rows = _table(
         {
             "kind": [total.kind for total in totals],
@@ -172,10 +174,7 @@ def _totals(trace: Trace) -> list[Total]:
         if kind in kinds_summed or not records.num_rows:
             continue
         if table == "marks":
-            # A gpu_mark is a range of the host as seen on the device. Instants have no time.
-            is_kind = is_one_of(records["kind"], "gpu_annotation") == (kind == "gpu_mark")
-            rows = np.flatnonzero(is_kind & ~is_one_of(records["kind"], "event", "sample"))
-            records = records.take(number_column(rows, pa.int64()))
+            records = _ranges(records, kind)
         duration = numbers(records["dur_ns"], 0)
         sums = [np.ones_like(duration), duration, duration, duration]
         totals += _added_up(records, [kind], np.zeros_like(duration), sums)
@@ -184,6 +183,34 @@ def _totals(trace: Trace) -> list[Total]:
         totals,
         key=lambda total: (order.get(total.side, len(order)), -(total.sum_ns or 0), total.name),
     )
+
+
+def _in_ranges(trace: Trace, totals: Sequence[Total]) -> dict[str, int]:
+    """Return the time in outermost ranges by kind, of all threads: nested ones count once.
+
+    Kinds of which the source has only the sums are left out.
+    """
+    known = set(names(trace.totals["kind"]))
+    kinds = {total.kind for total in totals if _HOST_TABLES.get(total.kind) == "marks"} - known
+    return {kind: _outermost_ns(_ranges(trace.marks, kind)) for kind in kinds}
+
+
+def _outermost_ns(ranges: pa.Table) -> int:
+    """Return how long any range of each thread was open."""
+    start = numbers(ranges["start_ns"], 0)
+    end = start + numbers(ranges["dur_ns"], 0)
+    thread, _ = group_rows([numbers(ranges["process"], ABSENT), numbers(ranges["thread"], ABSENT)])
+    return sum(Intervals.of(start[rows], end[rows]).length_ns for _, rows in groups(thread))
+
+
+def _ranges(marks: pa.Table, kind: str) -> pa.Table:
+    """Return the ranges of a kind; moments add up to nothing.
+
+    A gpu_mark is a range of the host as seen on the device.
+    """
+    is_kind = is_one_of(marks["kind"], "gpu_annotation") == (kind == "gpu_mark")
+    rows = np.flatnonzero(is_kind & ~is_one_of(marks["kind"], "event", "sample"))
+    return marks.take(number_column(rows, pa.int64()))
 
 
 def _added_up(

@@ -231,7 +231,7 @@ class CountedKernel:
 
 
 def counted_kernels(work: CounterWork, units: IntArray) -> tuple[CountedKernel, ...]:
-    """Return a row per kernel, those with most FLOPs first.
+    """Return a row per kernel, those with most FLOPs first, then those that take most time.
 
     `units` are the CUs of the device of each launch, 0 where they are not known.
     """
@@ -258,7 +258,10 @@ def counted_kernels(work: CounterWork, units: IntArray) -> tuple[CountedKernel, 
         figures = (times[number], flops, vector, read, written, share, lasts)
         rows.append(CountedKernel(name, *figures, by_type))
     rows.sort(key=lambda row: row.name)
-    rows.sort(key=lambda row: (row.flops or 0, (row.read or 0) + (row.written or 0)), reverse=True)
+    rows.sort(
+        key=lambda row: (row.flops or 0, row.time_ns or 0, (row.read or 0) + (row.written or 0)),
+        reverse=True,
+    )
     return tuple(rows)
 
 
