@@ -35,7 +35,9 @@ _MOST: Final = 50
 """At most so many culprits are named; the rest of each class is one more."""
 REST: Final = "(others)"
 _START_UP: Final = "start_up"
-_SUMS: Final = ("idle_ns", "gaps", "blocked_before_ns")
+_SUMS: Final = ("idle_ns", "gaps", "blocked_before_ns", "short_ns")
+SHORT_GAP_NS: Final = 200_000
+"""In longer gaps Python does more than to start operators."""
 _MOST_OF_GAP: Final = 3
 """At most so many of each class are named in one gap."""
 
@@ -46,7 +48,8 @@ class Culprit:
 
     `gaps` counts those that it has a part of, `blocked_before_ns` is the part of `idle_ns` in gaps
     that began while the launching thread waited for the device. `evidence` are the names around the
-    longest slice (`longest_ns`), the innermost first.
+    longest slice (`longest_ns`), the innermost first. `short_ns` is the part of `idle_ns` in gaps
+    shorter than SHORT_GAP_NS.
     """
 
     kind: str
@@ -56,6 +59,7 @@ class Culprit:
     blocked_before_ns: int
     evidence: tuple[str, ...]
     longest_ns: int = field(default=0, compare=False)
+    short_ns: int = field(default=0, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +73,11 @@ class IdleClass:
     def idle_ns(self) -> int:
         """Their idle time."""
         return sum(culprit.idle_ns for culprit in self.culprits)
+
+    @property
+    def short_ns(self) -> int:
+        """The part of it in short gaps."""
+        return sum(culprit.short_ns for culprit in self.culprits)
 
     @property
     def is_nameless(self) -> bool:
@@ -201,12 +210,14 @@ def _by_name_and_set(
     idle_ns = group_sums(group, ns, count).tolist()
     blocked_ns = group_sums(group, np.where(naming.blocked()[own_part], ns, 0), count).tolist()
     gaps = np.bincount(group[group_rows((group, own_part))[1]], minlength=count).tolist()
+    is_short = naming.parts.gap_end_ns - naming.parts.gap_start_ns < SHORT_GAP_NS
+    short_ns = group_sums(group, np.where(is_short[own_part], ns, 0), count).tolist()
     longest = np.lexsort((-ns, group))[np.searchsorted(np.sort(group), np.arange(count))]
     for number in range(count):
         top = int(longest[number])
         sums = idle_ns[number], gaps[number], blocked_ns[number]
         (kind, label), _ = names[int(name[first[number]])]
-        culprit = Culprit(kind, label, *sums, (), int(ns[top]))
+        culprit = Culprit(kind, label, *sums, (), int(ns[top]), short_ns[number])
         yield int(sets[first[number]]), culprit, int(row[top])
 
 
