@@ -155,8 +155,9 @@ def test_a_trace_without_devices_or_length_has_no_findings() -> None:
     [
         ({"copy": 900}, "copies"),
         ({"copy": 600, "norm": 300}, "mostly copies"),
-        ({"copy": 300, "norm": 600}, "copies, norm kernels"),
+        ({"copy": 300, "norm": 600}, "norm kernels, copies"),
         ({"norm": 900}, "norm kernels"),
+        ({"copy": 300, "norm": 250, "fill": 350}, "fills, copies, norm kernels"),
         ({"norm": 840, "fill": 60}, "mostly norm kernels"),
         ({"copy": 420, "norm": 40, "fill": 440}, "mostly fills, copies"),
         ({"fill": 900}, "fills"),
