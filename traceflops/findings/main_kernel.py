@@ -58,7 +58,7 @@ def main_kernel_findings(
     lost = {loss.name: loss.share for loss in losses}.get("inefficiency", shares["compute"])
     rows = [row for row in kernels.to_pylist() if row["top"] == top]
     is_near_peak = top == "compute" and 2 * lost < shares["compute"]
-    if 2 * shares[top] <= 1 or is_near_peak or len(rows) < 2:
+    if 2 * shares[top] <= 1 or is_near_peak or kernels.num_rows < 2:
         return
     families: defaultdict[tuple[str, str], list[dict[str, Any]]] = defaultdict(list)
     for row in rows:

@@ -28,6 +28,7 @@ from traceflops.windows.periodicity import (
     TRIFLE,
     Behind,
     Stretch,
+    before_first,
     device_steps,
     inferred_steps,
     paced,
@@ -390,10 +391,8 @@ def _used(
             )
         return used, dict.fromkeys(set(seen).difference(used), fact("left-out.not-selected"))
     usual = [round(Fraction(sum(times), len(times))) for times in durations.values()]
-    why = steady(
-        np.array(usual, dtype=np.int64),
-        may_warm_up=not layout.are_passes,
-        has_end=layout.at_marks,
-    )
+    before_ns, may_warm_up = before_first(layout.stretches.values()), not layout.are_passes
+    lengths = np.array(usual, dtype=np.int64)
+    why = steady(lengths, before_ns, may_warm_up=may_warm_up, has_end=layout.at_marks)
     reasons = {number: reason for number, reason in zip(seen, why, strict=True) if reason}
     return tuple(number for number in seen if number not in reasons), reasons
