@@ -317,7 +317,8 @@ def _library_kernels(analysis: Analysis) -> set[str]:
 def _where(analysis: Analysis, finding: Finding) -> Iterator[str]:
     """Yield the place in the code, on a rank, else the largest row, or the step without rows.
 
-    A row is a place if it has half of the time. A kernel of a library is none where others are to
+    A row is a place if it has half of the time: mostly there where it has less than mending all of
+    it may gain. A kernel of a library is none where others are to
     mend something.
     """
     at = finding.where
@@ -326,7 +327,13 @@ def _where(analysis: Analysis, finding: Finding) -> Iterator[str]:
     if at.module is not None:
         yield at.module
     if at.file is None and at.module is None and _is_place(analysis, finding):
-        yield function_name(finding.rows[0].name)
+        name, own_ns = (
+            function_name(finding.rows[0].name),
+            analysis.mean_ns(finding.rows[0].time_ns),
+        )
+        gain_ns = finding.gain.high_ns if finding.gain is not None else 0
+        is_part = len(finding.rows) > 1 and own_ns < gain_ns
+        yield words(fact("finding.mostly", name=name)) if is_part else name
     if at.rank is not None and f"rank {at.rank}" not in (row.name for row in finding.rows[:1]):
         yield f"rank {at.rank}"
     if not finding.rows:

@@ -11,7 +11,7 @@ import msgspec
 
 from traceflops.devices.jobs import JobReport
 from traceflops.devices.side_records import MEMORY_SNAPSHOT
-from traceflops.facts import fact
+from traceflops.facts import Fact, fact
 from traceflops.ranks.collectives import KINDS, Collective
 from traceflops.reports.view.figures import (
     UNKNOWN,
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from traceflops.table.trace import Note
 
 _MOST = 8
+_WARM_UP: Final = "left-out.warm-up"
 _KINDS: Final = ("repaired", "dropped", "missing", "assumed")
 """Kinds of notes, those first that matter most where the time they are about is not known."""
 _TWO = 2
@@ -147,7 +148,24 @@ def steps_used(analysis: Analysis) -> str:
     device = "CPU" if analysis.on_host else "GPU"
     left_out = fact("steps.left-out", share=left, device=device)
     more = words(left_out if left is not None else None)
-    return f"{steps_counted(analysis)}{which}{more}"
+    return f"{steps_counted(analysis)}{which}{more}{words(_slow(analysis))}"
+
+
+def _slow(analysis: Analysis) -> Fact | None:
+    """Return which steps are left out because they are slower than the others, None for none."""
+    windows = [window for device in analysis.devices for window in device.windows]
+    slow = [one for one in windows if one.left_out is not None and one.left_out.code == _WARM_UP]
+    numbers = sorted({one.step for one in slow if one.step is not None})
+    if not numbers:
+        return None
+    longest_ns, is_one = max(one.dur_ns for one in slow), len(numbers) == 1
+    return fact(
+        "steps.slow",
+        one=number_ranges(numbers) if is_one else None,
+        several=None if is_one else number_ranges(numbers),
+        one_ns=longest_ns if is_one else None,
+        most_ns=None if is_one else longest_ns,
+    )
 
 
 def steps_counted(analysis: Analysis) -> str:

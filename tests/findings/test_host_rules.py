@@ -783,6 +783,15 @@ def test_short_gaps_between_launches_of_pytorch_are_launching(
     assert ("torch.compile" in found.remedy) == is_told
 
 
+def test_a_few_long_gaps_among_many_short_ones_are_not_launching() -> None:
+    """Of 4.9 ms between kernels 2 ms lie in one gap, though the mean gap is below 100 us."""
+    kernel = "void at::native::elementwise_kernel<(int)128>(int)"
+    begins = [MS + at * 52_000 + (2 * MS if at > 30 else 0) for at in range(60)]
+    rows = launched(*((kernel, at - 6_000, at, 2_000) for at in begins))
+    (found,) = of_rule(analyzed(rows, "nsys"), "host-unrecorded")
+    assert found.title == "Unrecorded host work holds up the GPU"
+
+
 @pytest.mark.parametrize(("count", "is_told"), [(20, True), (19, False)])
 def test_samples_of_the_cpu_tell_what_unrecorded_host_work_is(count: int, *, is_told: bool) -> None:
     names = ["png.so!zlib(int)", "png.so!crc", "png.so!zlib(int)", "libc.so"]

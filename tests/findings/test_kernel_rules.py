@@ -387,6 +387,14 @@ def test_recomputation_says_what_memory_is_free(
     assert (fact("doubt.memory-missing") in one.confidence.reasons) == doubt
 
 
+def test_communication_in_a_backward_pass_is_no_recomputation() -> None:
+    again = "autograd::engine::evaluate_function: ExchangeBackward"
+    inside = {"around": again, "sequence": 5}
+    name = "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)"
+    works = [HEALTHY, {**made(name, 700, "c10d::alltoall_base_"), **inside}, HEALTHY]
+    assert "recompute" not in found(works)
+
+
 def test_the_gradient_of_attention_has_two_products_on_either_side() -> None:
     scores, values = "[[64,1024,64],[64,64,1024]]", "[[64,1024,1024],[64,1024,64]]"
     column, gradient = "[[64,64,1024],[64,1024,1024]]", "aten::_softmax_backward_data"

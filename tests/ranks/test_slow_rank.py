@@ -18,7 +18,7 @@ from traceflops.findings.late_rank import late_rank_fact, late_rank_findings
 from traceflops.ranks.clocks import aligned
 from traceflops.ranks.comm_records import KINDS, CommGroup, CommRecords
 from traceflops.ranks.cycles import Cycles, cycles
-from traceflops.ranks.late_causes import KernelSums, by_kernels
+from traceflops.ranks.late_causes import KernelSums, by_kernels, takes_longer
 from traceflops.ranks.matching import matched
 from traceflops.ranks.slow_rank import SlowRank, late_ranks
 from traceflops.ranks.waits import waits
@@ -473,3 +473,16 @@ def test_a_rank_is_blamed_only_for_more_than_chance(gap_us: int, places: list[in
     each = np.full(0, -1)
     late = late_ranks(Cycles(tuple(range(10)), length, held, held, 0 * held, each, is_joint=True))
     assert (None if late is None else late.places.tolist()) == places
+
+
+@pytest.mark.parametrize(("others_ns", "longer"), [((50, 60), True), ((50, 120), False)])
+def test_a_name_tells_why_a_rank_is_late_only_if_it_takes_longer_there(
+    others_ns: tuple[int, ...], *, longer: bool
+) -> None:
+    marks = [
+        {"name": "forward", "kind": "annotation", "process": at, "start_ns": 9, "dur_ns": dur_ns}
+        for at, dur_ns in enumerate((100, *others_ns))
+    ]
+    trace = trace_of(marks=marks, processes=[{"process": at} for at in range(3)])
+    assert takes_longer(trace, "forward in train", range(3)) == longer
+    assert takes_longer(trace, "not recorded", range(3))

@@ -8,6 +8,7 @@ from tests.build import step_marks, trace_of
 from traceflops import Analysis, Selection, analyze
 from traceflops.attribution.host_calls import OutsideGpuWork
 from traceflops.reports.view.step_split import outside, scope
+from traceflops.reports.view.wording import steps_used
 
 US = 1_000
 ROUNDS = 10
@@ -120,3 +121,29 @@ def test_time_in_no_used_step_is_told_unless_it_is_as_many_usual_steps(
     assert (told.unused_ns if told else 0) == unused_us * US
     if told:
         assert outside(analysis).endswith(" outside the used steps are left out.")
+
+
+def test_what_steps_that_begin_at_marks_use_is_not_left_out() -> None:
+    """Each step begins 90 us before its first work, and all of both is used."""
+    works = [{"name": "k", "start_ns": (90 + 100 * n) * US, "dur_ns": 10 * US} for n in range(2)]
+    calls = [{"name": "launch", "start_ns": (88 + 100 * n) * US, "dur_ns": US} for n in range(2)]
+    for number, (work, call) in enumerate(zip(works, calls, strict=True)):
+        work["correlation"] = call["correlation"] = number
+    marks = step_marks(*((f"step {n}", 100 * n * US, 100 * US) for n in range(2)))
+    analysis = analyze(trace_of(activities=works, calls=calls, marks=marks))
+    assert [window.dur_ns for window in analysis.devices[0].windows] == [100 * US] * 2
+    assert outside(analysis) == ""
+
+
+def test_steps_that_are_left_out_as_slow_are_named() -> None:
+    begins, lengths = (0, 300, 400, 500), (300, 100, 100, 100)
+    works = [
+        {"name": "k", "start_ns": at * US, "dur_ns": (us - 10) * US}
+        for at, us in zip(begins, lengths, strict=True)
+    ]
+    marks = step_marks(
+        *((f"step {n}", at * US, 90 * US) for n, at in enumerate(begins)),
+    )
+    analysis = analyze(trace_of(activities=works, marks=marks))
+    told = "; step 0, 300 µs, left out as slow"
+    assert told in steps_used(analysis)

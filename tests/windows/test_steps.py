@@ -16,7 +16,7 @@ from traceflops.reports.page.steps import window_rows
 from traceflops.reports.view.wording import basis
 from traceflops.timeline.intervals import Intervals
 from traceflops.timeline.records import EMPTY_ACCOUNT, Components, Window, WindowRole
-from traceflops.windows.periodicity import Behind, tile
+from traceflops.windows.periodicity import Behind, steady, tile
 
 GEMM = "ampere_sgemm_128x64_nt"
 ADAM = "void at::native::(anonymous namespace)::multi_tensor_apply_kernel<x>(int)"
@@ -706,3 +706,15 @@ def test_operators_on_a_cpu_are_no_gpu_work(*, mark: bool) -> None:
     assert "of CPU work" in said
     assert "GPU" not in said
     assert ("repetition on the CPU: each ends with its optimizer operators" in said) != mark
+
+
+@pytest.mark.parametrize(
+    ("first_ns", "before_ns", "used"),
+    [(30, 30, [1, 2]), (30, 10, [0, 1, 2]), (70, 30, [0, 1, 2]), (30, 0, [0, 1, 2])],
+)
+def test_a_first_step_that_the_recording_cuts_is_not_used(
+    first_ns: int, before_ns: int, used: list[int]
+) -> None:
+    """Steps of 80 ns; what the first lacks may be in the work of no step before it."""
+    why = steady(np.array([first_ns, 80, 80]), before_ns, has_end=True)
+    assert [number for number, reason in enumerate(why) if reason is None] == used

@@ -37,7 +37,9 @@ _MOST: Final = 50
 """Culprits that are named at most; the rest of each class becomes one more."""
 REST: Final = "(others)"
 _START_UP: Final = "start_up"
-_SUMS: Final = ("idle_ns", "gaps", "blocked_before_ns")
+_SUMS: Final = ("idle_ns", "gaps", "blocked_before_ns", "short_ns")
+SHORT_GAP_NS: Final = 200_000
+"""In longer gaps Python does more than to start operators."""
 _MOST_OF_GAP: Final = 3
 """Culprits of each class that are named at most in one gap."""
 
@@ -47,8 +49,9 @@ class Culprit:
     """Idle time of one class and name in the chosen windows of all devices; times in ns.
 
     `gaps` counts the gaps in which it took time, `blocked_before_ns` is the part of `idle_ns` in
-    gaps that began while the launching thread waited for the device. `evidence` are the names
-    around the longest slice (`longest_ns`), the innermost first.
+    gaps that began while the launching thread waited for the device, `short_ns` the part in gaps
+    shorter than SHORT_GAP_NS. `evidence` are the names around the longest slice (`longest_ns`), the
+    innermost first.
     """
 
     kind: str
@@ -58,6 +61,7 @@ class Culprit:
     blocked_before_ns: int
     evidence: tuple[str, ...]
     longest_ns: int = field(default=0, compare=False)
+    short_ns: int = field(default=0, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +75,11 @@ class IdleClass:
     def idle_ns(self) -> int:
         """Idle time of all its culprits, in ns."""
         return sum(culprit.idle_ns for culprit in self.culprits)
+
+    @property
+    def short_ns(self) -> int:
+        """The part of it in short gaps."""
+        return sum(culprit.short_ns for culprit in self.culprits)
 
     @property
     def is_nameless(self) -> bool:
@@ -206,12 +215,14 @@ def _by_name_and_set(
     idle_ns = group_sums(group, ns, count).tolist()
     blocked_ns = group_sums(group, np.where(naming.blocked()[own_part], ns, 0), count).tolist()
     gaps = np.bincount(group[group_rows((group, own_part))[1]], minlength=count).tolist()
+    is_short = naming.parts.gap_end_ns - naming.parts.gap_start_ns < SHORT_GAP_NS
+    short_ns = group_sums(group, np.where(is_short[own_part], ns, 0), count).tolist()
     longest = np.lexsort((-ns, group))[np.searchsorted(np.sort(group), np.arange(count))]
     for number in range(count):
         longest_row = int(longest[number])
         sums = idle_ns[number], gaps[number], blocked_ns[number]
         (kind, label), _ = names[int(name[first[number]])]
-        culprit = Culprit(kind, label, *sums, (), int(ns[longest_row]))
+        culprit = Culprit(kind, label, *sums, (), int(ns[longest_row]), short_ns[number])
         yield int(sets[first[number]]), culprit, int(row[longest_row])
 
 

@@ -306,6 +306,15 @@ def outside_gpu_work(prepared: Prepared) -> OutsideGpuWork | None:
     np.minimum.at(firsts, owner, start_ns)
     np.maximum.at(lasts, owner, start_ns + dur_ns)
     begins, ends = firsts.copy(), lasts.copy()
+    # Steps may begin at marks of the host, before the work of the GPU.
+    of_device = numbers(trace.devices["process"])
+    for device, account in prepared.accounts.items():
+        begun = (
+            account.rows.span[0]
+            if not prepared.windows[device]
+            else min(window.start_ns for window in prepared.windows[device])
+        )
+        firsts[of_device[device]] = min(firsts[of_device[device]], begun)
     for table in (calls, trace.ops, trace.marks):
         processes, start = numbers(table["process"]), numbers(table["start_ns"])
         np.minimum.at(begins, processes, start)

@@ -54,19 +54,26 @@ _Group = tuple[str, str | None, IntArray]
 
 @dataclass(frozen=True, slots=True)
 class _Exposed:
-    """Communication of the chosen windows: places of its records, and exposed times in ns."""
+    """Communication of the chosen windows: places of its records, and exposed times in ns.
+
+    `name` is the code of the kernel's name where its kind is unknown, else -1.
+    """
 
     records: CommRecords
     row: IntArray
+    name: IntArray
     exposed_ns: IntArray
     wait_ns: IntArray
 
     def by_group(self) -> list[_Group]:
-        """Return kind, role and places of each kind and group, the most exposed first."""
+        """Return kind, role and places of each kind and group, the most exposed first.
+
+        Of unknown kind each kernel is one.
+        """
         rows, records = self.row, self.records
         roles = [group.role for group in records.groups]
         place_of_role = np.array([roles.index(role) for role in roles], dtype=np.int64)
-        number, _ = group_rows((records.kind[rows], place_of_role[records.group[rows]]))
+        number, _ = group_rows((records.kind[rows], place_of_role[records.group[rows]], self.name))
         by_role = []
         for _, mine in groups(number):
             kind, group = int(records.kind[rows[mine[0]]]), int(records.group[rows[mine[0]]])
@@ -93,7 +100,11 @@ def _exposed(case: Case) -> _Exposed | None:
     if case.ranks is not None:
         wait_ns[case.ranks.waits.row] = case.ranks.waits.exposed_ns
     row = np.flatnonzero(is_chosen)
-    return _Exposed(records, row, alone_ns[row], np.minimum(wait_ns, alone_ns)[row])
+    name = np.full(len(row), -1, dtype=np.int64)
+    if case.prepared is not None:
+        unknown = records.kind[row] < 0
+        name[unknown] = codes(case.prepared.trace.activities["name"])[records.row[row[unknown]]]
+    return _Exposed(records, row, name, alone_ns[row], np.minimum(wait_ns, alone_ns)[row])
 
 
 def communication(case: Case) -> Iterator[Cause]:

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from traceflops.findings.launching import LONG_GAP_NS
 from traceflops.flops.ops.table import RULES
 from traceflops.table.columns import ABSENT, codes, names, numbers
 from traceflops.table.grouping import joint_codes
@@ -34,7 +33,7 @@ def on_cpu(case: Case) -> frozenset[Culprit]:
 
 def _is_long(culprit: Culprit) -> bool:
     is_operator = culprit.kind in _KINDS and _OF_TENSORS.fullmatch(culprit.label) is not None
-    return is_operator and culprit.idle_ns >= culprit.gaps * LONG_GAP_NS
+    return is_operator and 2 * culprit.short_ns <= culprit.idle_ns
 
 
 def are_views(culprits: Collection[Culprit]) -> bool:

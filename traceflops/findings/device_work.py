@@ -26,6 +26,7 @@ from traceflops.findings.memory_kernels import memory_rules, training_norm
 from traceflops.findings.precision import HALF, SINGLE, precision_rules
 from traceflops.flops.ops.work import Product, Work
 from traceflops.memory.usage import memory_use
+from traceflops.timeline.device_span import is_top
 
 if TYPE_CHECKING:
     from traceflops.findings.case import Case
@@ -212,8 +213,12 @@ def kernel_rules(case: Case) -> Iterator[Cause]:
 
 
 def _recompute(facts: KernelFacts) -> Iterator[Cause]:
-    """Yield a cause where computing forward work again takes enough time."""
-    time = np.where(facts.in_phase("recompute"), facts.ns, 0.0)
+    """Yield a cause where computing forward work again takes enough time.
+
+    Communication computes nothing, whatever the function that calls it.
+    """
+    communicates = is_top(facts.prepared.linked.categorised, "communication", facts.row)
+    time = np.where(facts.in_phase("recompute") & ~communicates, facts.ns, 0.0)
     share = share_of_window(facts.case, int(time.sum()))
     if share < limit(facts.case, "kernel-faults", "least_share"):
         return

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from traceflops.attribution.culprits import IdleClass
 from traceflops.attribution.host_calls import memory_operations
-from traceflops.attribution.host_events import facts_of_name, is_of_library
+from traceflops.attribution.host_events import facts_of_name
 from traceflops.attribution.launch_lead import LaunchSums
 from traceflops.attribution.range_labels import numbered
 from traceflops.characters import function_name
@@ -37,6 +37,7 @@ from traceflops.findings.launching import (
     slowed_by_stacks,
 )
 from traceflops.findings.launching_parts import LAUNCHING, claim_of_parts, joined, parts_of
+from traceflops.findings.owners import LIBRARY_RANGE, OPERATOR, owner_of
 from traceflops.findings.rules import all_rules, rule_of
 from traceflops.remedies import PYTORCH, advice, family, in_words_of, remedy
 from traceflops.table.columns import is_one_of
@@ -68,24 +69,14 @@ _BESIDE_WORKERS: Final = ("eager_overhead*1.5", "data_input=0")
 may take up to half as long again."""
 _TORCH_OPTIMIZER: Final = re.compile(r"^$|zero_grad|torch/optim/|\b(Adagrad|Adam|AdamW|SGD)\b")
 """Optimizers with an option `fused`, and what is the same for all."""
-_OPERATOR: Final = re.compile(r"(aten|autograd|c10d?|prims|torch\w*)::|DistributedDataParallel\.")
 _COMPUTES: Final = re.compile(r"aten::(\w*conv\w*|\w*mm|\w*matmul|linear|\w*_norm|\w*attention\w*)")
 """Operators that need no value on the CPU: where they wait, their library does."""
-_LIBRARY_RANGE: Final = re.compile(
-    r"P?MPI_|(nccl|rccl|nvshmem|shmem|cublas|cudnn|cufft|cusolver|cusparse|rocblas|hipblas|miopen)"
-)
-"""Ranges that libraries put around their own calls."""
 _OF_MPI: Final = re.compile(r"P?MPI_")
 _PINS: Final = re.compile(r"HostAlloc|MallocHost|HostRegister|HostMalloc")
 _EAGER: Final = re.compile(
-    rf"^{_OPERATOR.pattern}|^nn\.Module: |: (forward|__call__|_(wrapped_)?call_impl)$"
+    rf"^{OPERATOR.pattern}|^nn\.Module: |: (forward|__call__|_(wrapped_)?call_impl)$"
 )
 """Operators, and functions of others that only call operators one by one."""
-_FRAMEWORK: Final = re.compile(
-    r"(^|/)(accelerate|deepspeed|diffusers|flashinfer|lightning|megatron|nemo|peft|sglang|"
-    r"tensorrt_llm|torchtitan|torchtune|transformers|trl|vllm|xformers)/"
-)
-"""Packages that run or train models, by the folder of a function's file."""
 _BESIDE_STACKS: Final = (*LAUNCHING, "compiled-runtime", "optimizer-loop", "host-code")
 """Rules of time in which Python runs, or waits to run."""
 _MOST_ROWS: Final = 3
@@ -118,7 +109,7 @@ def idle_causes(case: Case) -> Iterator[Cause]:
         if rule == "device-wait" and trace is not None and draws(trace):
             has_wait = True  # the GPU may draw, and the host waits for that, too
             continue
-        if rule == "host-code" and _owner(label) != "yours":
+        if rule == "host-code" and owner_of(label) != "yours":
             # Functions of others that launch work, too, are told as launching.
             launches = (culprits_by_rule.get(name, []) for name in LAUNCHING)
             launching = next(filter(None, launches), [])
@@ -157,7 +148,7 @@ def _cause(case: Case, rule: str, idle: IdleClass, share: float) -> Cause:
     if label:
         part = share_of_window(case, largest.idle_ns)
         # The operator that the longest part of a function's time is in
-        inside = [name for name in largest.evidence if _OPERATOR.match(name)]
+        inside = [name for name in largest.evidence if OPERATOR.match(name)]
         is_told = bool(inside) and rule == "host-code" and inside[-1] not in largest.label
         op = short_name(inside[-1]) if is_told else None
         details.append(fact("part.largest", name=label, part=part, op=op))
@@ -178,7 +169,7 @@ def _cause(case: Case, rule: str, idle: IdleClass, share: float) -> Cause:
         details.append(fact("idle.unexplained", share=unexplained))
         knows |= {"unexplained"}
     row, by_name = rule_of(rule), rule in _BY_NAME
-    owner = _owner(largest.label) if rule in ("host-code", "host-unrecorded") else row.owner
+    owner = owner_of(largest.label) if rule in ("host-code", "host-unrecorded") else row.owner
     owner = "library" if "of-operator" in knows else owner
     if (rule in LAUNCHING and not _ENGINES.keys().isdisjoint(_folders(largest))) or (
         rule == "memory-alloc" and knows & {"allocator-async", "allocator-uncached"}
@@ -275,7 +266,7 @@ def _what_is_known(case: Case, rule: str, idle: IdleClass) -> tuple[set[str], di
         knows |= {"of-operator"} if values["operator"] else set()
     if rule == "optimizer-loop" and not _TORCH_OPTIMIZER.search(largest.label):
         knows.add("other-optimizer")
-    if rule == "host-code" and _owner(largest.label) != "yours":
+    if rule == "host-code" and owner_of(largest.label) != "yours":
         knows.add("of-operators" if _only_launches(largest.label) else "of-others")
     if rule == CPU_OPERATORS:
         knows |= {"views"} if are_views(idle.culprits) else set()
@@ -299,7 +290,7 @@ def _of_unrecorded(case: Case, idle: IdleClass) -> tuple[set[str], dict[str, Val
     knows |= {"sampled"} if samples else {"launching"} if is_launching(case, idle) else set()
     values |= samples
     knows |= {"mpi"} if samples.get("library") == MPI else set()
-    knows |= {"of-library"} if _LIBRARY_RANGE.match(largest.label) else set()
+    knows |= {"of-library"} if LIBRARY_RANGE.match(largest.label) else set()
     marks = case.prepared.trace.marks if case.prepared is not None else None
     if marks is not None and is_one_of(marks["kind"], "python", "system").any():
         # Functions or calls of the operating system are recorded already.
@@ -320,21 +311,12 @@ def _computing(culprit: Culprit) -> str | None:
 
 def _only_launches(label: str) -> bool:
     """Return whether code that is not the user's only calls operators."""
-    return _owner(label) != "yours" and _EAGER.search(label) is not None
+    return owner_of(label) != "yours" and _EAGER.search(label) is not None
 
 
 def _folders(culprit: Culprit) -> set[str]:
     """Return the folders of serving engines in the name of a culprit."""
     return {folder for folder in _ENGINES if folder in culprit.label}
-
-
-def _owner(label: str) -> Owner | None:
-    """Return whose a function is, by where its file lies; None without a name."""
-    if not label:
-        return None
-    if is_of_library(label) or _OPERATOR.match(label) or _LIBRARY_RANGE.match(label):
-        return "library"
-    return "framework" if _FRAMEWORK.search(label) else "yours"
 
 
 def _filled(edit: str, idle: IdleClass) -> str:

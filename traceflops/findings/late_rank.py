@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from traceflops.attribution.idle_classes import CLASSES
+from traceflops.characters import function_name
 from traceflops.facts import Fact, fact
 from traceflops.findings.case import cause, limit
 from traceflops.findings.clocks import clocks_of_late
@@ -24,6 +25,7 @@ from traceflops.findings.finding import (
     severity_of,
     short_name,
 )
+from traceflops.findings.owners import owner_of
 from traceflops.findings.rules import advice_of, cause_of
 from traceflops.ranks.late_causes import STALLS
 from traceflops.table.grouping import exact_sums
@@ -38,7 +40,7 @@ RULE: Final = "late-rank"
 _BY_REASON: Final = frozenset(
     {
         *("slow_clock", "slow_kernel", "more_work", "checkpoint", "gc_pause", "memory_pressure"),
-        *("device_wait", "unknown"),
+        *("device_wait", "slow_host", "unknown"),
     }
 )
 """Reasons with texts of their own; others are classes of idle time."""
@@ -48,6 +50,7 @@ _OWNERS: Final[Mapping[str, Owner]] = {
     "slow_clock": "cluster",
     "device_wait": "cluster",
     "slow_kernel": "library",
+    "slow_host": "cluster",
     "data_input": "input pipeline",
 }
 
@@ -160,12 +163,21 @@ def _causes(ranks: RankReport | None, program: frozenset[str]) -> Iterator[Cause
         name=fact(f"{RULE}.{title}", ranks=listed(slow.ranks)),
         claim=claim,
         advice=advice,
-        owner="cluster" if _is_of_hosts(slow) else _OWNERS.get(slow.cause, "yours"),
+        owner="cluster" if _is_of_hosts(slow) else _owner(slow),
         rows=(Row(slow.label or f"rank {slow.rank}", slow.lost_ns_per_step * ranks.cycles.count),),
         where=Where(rank=slow.rank),
         edits=(*_stall(slow), *slow_rank_edits(ranks)),
         partly=slow_rank_edits(ranks) * bool(_stall(slow)),
     )
+
+
+def _owner(slow: SlowRank) -> Owner | None:
+    """Return who mends why a rank is late; of a name without a file only what makes such names."""
+    known = _OWNERS.get(slow.cause)
+    if known is not None or slow.cause in _BY_REASON or not slow.label:
+        return known or "yours"
+    owner = owner_of(slow.label)
+    return None if owner == "yours" and function_name(slow.label) == slow.label else owner
 
 
 def _stall(slow: SlowRank) -> tuple[str, ...]:

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 LATENCY: Final = "launch-latency"
 _LAUNCH_BOUND: Final = "launch-bound"
-LONG_GAP_NS: Final = 200_000
-"""In longer gaps Python does more than to start operators."""
+_MOSTLY: Final = 0.75
+"""What is said of short gaps holds if so much of the time is in them."""
 _OFTEN: Final = 4
 """The host waits often: once for so many launches."""
 
@@ -45,12 +45,11 @@ def are_short(case: Case) -> bool:
 def is_launching(case: Case, idle: IdleClass) -> bool:
     """Return whether PyTorch starts its operators in idle time in which nothing is recorded.
 
-    That is nameless, in short gaps between launches that the GPU waits for.
+    That is nameless, and most of it in short gaps between launches that the GPU waits for.
     """
     of_torch, pace = "torch" in case.program, case.host_bound
-    gaps = sum(culprit.gaps for culprit in idle.culprits)
     is_bound = pace is not None and pace.verdict == "host-bound"
-    return of_torch and is_bound and idle.is_nameless and idle.idle_ns < gaps * LONG_GAP_NS
+    return of_torch and is_bound and idle.is_nameless and idle.short_ns >= _MOSTLY * idle.idle_ns
 
 
 def of_short_kernels(case: Case, late: Cause) -> Cause:

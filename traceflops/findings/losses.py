@@ -314,7 +314,8 @@ def _copies_ns(moved: Mapping[str, int]) -> int:
 def _made_of(moved: Mapping[str, int]) -> Fact | None:
     """Return what memory work is: most of it where that is copies or fills, else its large parts.
 
-    None where no parts are large that are most of it together.
+    Of these the largest is the first; kernels are one. None where no parts are large that are most
+    of it together.
     """
     total_ns, copies_ns = sum(moved.values()), _copies_ns(moved)
     moves_ns = moved.get(MIGRATIONS, 0) + copies_ns
@@ -326,12 +327,13 @@ def _made_of(moved: Mapping[str, int]) -> Fact | None:
     large = {what: ns for what, ns in parts[:_MOST_PARTS] if ns >= _LARGE * total_ns}
     if 2 * sum(large.values()) <= total_ns:
         return None
+    times = {what: ns for what, ns in large.items() if not what.endswith(KERNELS)}
     kernels = [what.removesuffix(KERNELS).strip() for what in large if what.endswith(KERNELS)]
-    names = [what for what in large if not what.endswith(KERNELS)]
     if kernels:
         *first, last = kernels
-        names.append(f"{', '.join(first)} and {last} {KERNELS}" if first else f"{last} {KERNELS}")
-    what = ", ".join(names)
+        name = f"{', '.join(first)} and {last} {KERNELS}" if first else f"{last} {KERNELS}"
+        times[name] = sum(ns for what, ns in large.items() if what.endswith(KERNELS))
+    what = ", ".join(sorted(times, key=lambda name: -times[name]))
     return quoted(what) if len(large) == len(moved) else fact("loss.mostly", what=what)
 
 

@@ -56,7 +56,7 @@ def main_kernel_findings(
     shares = {kind: total.components.share(kind) or 0.0 for kind in (*_KINDS, _MEMORY)}
     top = max(shares, key=lambda kind: shares[kind])
     rows = [row for row in kernels.to_pylist() if row["top"] == top]
-    if 2 * shares[top] <= 1 or len(rows) < 2 or not _may_gain(top, rows, total, losses):
+    if 2 * shares[top] <= 1 or kernels.num_rows < 2 or not _may_gain(top, rows, total, losses):
         return
     families: defaultdict[tuple[str, str], list[dict[str, Any]]] = defaultdict(list)
     for row in rows:

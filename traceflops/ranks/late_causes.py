@@ -31,6 +31,7 @@ from traceflops.table.columns import (
 )
 from traceflops.table.grouping import group_sums, ranked
 from traceflops.table.nesting import taken
+from traceflops.table.trace import Trace
 from traceflops.timeline.device_span import is_top
 from traceflops.windows.prepared import Prepared
 from traceflops.windows.records import InWindows
@@ -70,6 +71,8 @@ class LateCause(NamedTuple):
 
 
 UNKNOWN: Final = LateCause("unknown", "")
+SLOW_HOST: Final = LateCause("slow_host", "")
+"""Its device is idle longer, but what its host does meanwhile takes no longer than elsewhere."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,3 +232,19 @@ def by_idle(own: Sequence[Culprit], usual: Sequence[Culprit], *, sporadic: bool)
     if labels.total() <= 0:
         return UNKNOWN
     return LateCause(cause, max(labels, key=lambda label: labels[label]))
+
+
+def takes_longer(trace: Trace, label: str, processes: Sequence[int]) -> bool:
+    """Return whether what has a name takes longer in the first process than in each of the others.
+
+    That is on average. What the first has no record of is not judged.
+    """
+    name, number = label.partition(" in ")[0], trace.processes.num_rows
+    count, sums_ns = np.zeros(number, dtype=np.int64), np.zeros(number, dtype=np.int64)
+    for table in (trace.marks, trace.ops, trace.calls):
+        rows = np.flatnonzero(matching(table["name"], lambda text: text == name))
+        process, dur_ns = numbers(table["process"])[rows], numbers(table["dur_ns"], 0)[rows]
+        count += group_sums(process, np.ones_like(rows), number)
+        sums_ns += group_sums(process, dur_ns, number)
+    own, *others = _ratio(sums_ns, count)[[*processes]].tolist()
+    return not own or own > max(others)

@@ -23,6 +23,7 @@ from traceflops.attribution.culprits import Culprit, IdleCulprits, culprits_of_d
 from traceflops.ranks.comm_records import CommRecords
 from traceflops.ranks.cycles import Cycles
 from traceflops.ranks.late_causes import (
+    SLOW_HOST,
     STALLS,
     UNKNOWN,
     KernelSums,
@@ -30,6 +31,7 @@ from traceflops.ranks.late_causes import (
     by_idle,
     by_kernels,
     kernel_sums,
+    takes_longer,
 )
 from traceflops.table.columns import FloatArray, IntArray, codes, names, numbers
 from traceflops.table.trace import Trace
@@ -63,7 +65,8 @@ class SlowRank:
 
     `cause` is `slow_clock` (all kernels are slower by one factor), `slow_kernel` (some are),
     `more_work` (more or larger launches), `checkpoint`,
-    `gc_pause`, `memory_pressure`, a class of idle culprits or `unknown`;
+    `gc_pause`, `memory_pressure`, a class of idle culprits, `slow_host` (no name takes longer than
+    on the others) or `unknown`;
     `label` names the kernel or the culprit. `lost_ns_per_step` is by how much own times exceed
     those of all ranks that are not late; `share` is its part of what is lost so to any rank.
     `own_ns`, `busy_ns` and `idle_ns` are what it has more of than the median of these. `position`
@@ -302,7 +305,11 @@ def _cause(
     own, usual = work.idle((worst, middle), wider or steps)
     in_chain = bool(records.is_pair.any())
     cause = by_idle(own, usual, sporadic=len(few) > 0 and not in_chain)
-    return None if in_chain and cause.cause not in STALLS else cause
+    if in_chain and cause.cause not in STALLS:
+        return None
+    process = numbers(work.trace.devices["process"])[[worst, *others]].tolist()
+    is_named = cause.label and takes_longer(work.trace, cause.label, process)
+    return cause if is_named or not cause.label else SLOW_HOST
 
 
 def _position(trace: Trace, records: CommRecords, late: IntArray) -> str:

@@ -28,6 +28,7 @@ from traceflops.windows.periodicity import (
     TRIFLE,
     Behind,
     Stretch,
+    before_first,
     device_steps,
     inferred_steps,
     paced,
@@ -390,8 +391,9 @@ def _used(
                 "none of the selected steps is in the trace", f"steps in the trace: {span}"
             )
         return used, dict.fromkeys(set(seen).difference(used), fact("left-out.not-selected"))
-    mean_ns = [round(Fraction(sum(times), len(times))) for times in durations.values()]
-    may_warm_up, times = not layout.are_passes, np.array(mean_ns, dtype=np.int64)
-    why = steady(times, may_warm_up=may_warm_up, has_end=layout.at_marks)
+    usual = [round(Fraction(sum(times), len(times))) for times in durations.values()]
+    before_ns, may_warm_up = before_first(layout.stretches.values()), not layout.are_passes
+    lengths = np.array(usual, dtype=np.int64)
+    why = steady(lengths, before_ns, may_warm_up=may_warm_up, has_end=layout.at_marks)
     reasons = {number: reason for number, reason in zip(seen, why, strict=True) if reason}
     return tuple(number for number in seen if number not in reasons), reasons

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import takewhile
@@ -43,7 +43,9 @@ _NEVER: Final = np.iinfo(np.int64).max
 KEEP_LAST_UP_TO = 2
 """Of more steady steps the last is left out: no successor bounds it."""
 
-LAST_STEP = fact("left-out.last-step")
+LAST_STEP, _CUT = fact("left-out.last-step"), fact("left-out.cut")
+_FEWEST_TO_CUT: Final = 3
+"""Of fewer steps none is usual."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,6 +163,12 @@ def with_rest(
     return [stretch for stretch in tiled if stretch.role == "step" or stretch.dur_ns > 0]
 
 
+def before_first(stretches: Iterable[Sequence[Stretch]]) -> int:
+    """Return the longest time, in ns, that a device works before its first step."""
+    firsts = (tiled[0] for tiled in stretches)
+    return max((first.dur_ns for first in firsts if first.role == "before"), default=0)
+
+
 def _earliest(start: IntArray, step: IntArray, steps: int) -> IntArray:
     """Return the earliest start in each step, _NEVER without any."""
     first = np.full(steps, _NEVER, dtype=np.int64)
@@ -169,13 +177,19 @@ def _earliest(start: IntArray, step: IntArray, steps: int) -> IntArray:
 
 
 def steady(
-    durations_ns: IntArray, *, may_warm_up: bool = True, has_end: bool = False
+    durations_ns: IntArray,
+    before_ns: int = 0,
+    *,
+    may_warm_up: bool = True,
+    has_end: bool = False,
 ) -> list[Fact | None]:
     """Return, per step, the reason why it is not steady, None for steady steps.
 
     Leading steps longer than 1.25 times the median are warm-up (if `may_warm_up`: steps all do the
     same). Of three or more that remain the last is left out, unless it `has_end`, one of its own
-    and not that of the recording. A single step is always used.
+    and not that of the recording. A single step is always used. Of three or more the first is cut
+    off if it is much shorter than the others and `before_ns`, the time with work of no step before
+    it, is at least half of what it lacks.
     """
     count = len(durations_ns)
     reasons: list[Fact | None] = [None] * count
@@ -186,6 +200,10 @@ def steady(
     slow = (durations_ns > limit) & may_warm_up
     leading = int(np.argmin(slow)) if not slow.all() else 0
     reasons[:leading] = [fact("left-out.warm-up", times=times / over)] * leading
+    usual_ns, first_ns = float(np.median(durations_ns[1:])), float(durations_ns[0])
+    is_short = 4 * first_ns < 3 * usual_ns <= 3 * (first_ns + 2 * before_ns)
+    if may_warm_up and count >= _FEWEST_TO_CUT and is_short:
+        reasons[0] = _CUT
     if count - leading > KEEP_LAST_UP_TO and not has_end:
         reasons[-1] = LAST_STEP
     return reasons

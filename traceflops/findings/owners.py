@@ -1,0 +1,39 @@
+"""Whose code a name of the host is, by where its file lies and by who makes such names."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Final
+
+from traceflops.attribution.host_events import is_of_library
+
+if TYPE_CHECKING:
+    from traceflops.findings.finding import Owner
+
+OPERATOR: Final = re.compile(r"(aten|autograd|c10d?|prims|torch\w*)::|DistributedDataParallel\.")
+LIBRARY_RANGE: Final = re.compile(
+    r"P?MPI_|(nccl|rccl|nvshmem|shmem|cublas|cudnn|cufft|cusolver|cusparse|rocblas|hipblas|miopen)"
+)
+"""Ranges that libraries put around their own calls."""
+_FRAMEWORK: Final = re.compile(
+    r"(^|/)(accelerate|apex|colossalai|deepspeed|diffusers|flash_attn|flashinfer|lightllm|"
+    r"lightning|megatron|nemo|peft|sglang|tensorrt_llm|timm|torchrec|torchtitan|torchtune|"
+    r"torchvision|transformer_engine|transformers|triton|trl|unsloth|vllm|xformers)/"
+)
+"""Packages that run or train models, by the folder of a function's file."""
+_COMPILED: Final = re.compile(
+    r"Torch-Compiled Region|CompiledFunction|TorchDynamo|## Call CompiledFxGraph"
+)
+"""Ranges of code that torch.compile made: what it runs is the framework's."""
+_INSTALLED: Final = re.compile(r"(^|/)(site|dist)-packages/")
+
+
+def owner_of(label: str) -> Owner | None:
+    """Return whose a function is, by where its file lies; None without a name."""
+    if not label:
+        return None
+    if is_of_library(label) or OPERATOR.match(label) or LIBRARY_RANGE.match(label):
+        return "library"
+    if _FRAMEWORK.search(label) or _COMPILED.match(label):
+        return "framework"
+    return "library" if _INSTALLED.search(label) else "yours"
