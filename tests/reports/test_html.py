@@ -142,7 +142,7 @@ def test_idle_time_is_split_by_what_the_gpu_waits_on() -> None:
     _, page, _ = waiting_page()
     labels = re.findall(r'aria-label="([^"]*)"><span class="name">', page)
     assert labels[-2:] == [
-        "host code: 980 µs, 97.0 %",
+        "Host code: 980 µs, 97.0 %",
         "Other idle: 10.0 µs, 1.0 %",
     ]
 

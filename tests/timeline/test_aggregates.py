@@ -119,6 +119,17 @@ def test_counters_alone_say_what_was_counted_and_no_time() -> None:
     assert "counters of 3 launches of 2 kernels" in analysis.verdict.sentence
 
 
+def test_of_counted_kernels_that_with_most_time_is_told_and_comes_first() -> None:
+    """Launches of 10, 70 and 20 ns: 30 of 100 ns are the GEMM's."""
+    rows = [row | {"dur_ns": {1: 10, 2: 70, 3: 20}[row["dispatch"]]} for row in COUNTED]
+    analysis = analyze(of_rocprof(kernel_counters=rows))
+    assert analysis.verdict.sentence.startswith(
+        "__amd_rocclr_copyBuffer takes 70.0 % of the 100 ns of kernel time. This trace has no time"
+    )
+    work = analysis.measured.executed.work
+    assert work is not None and [row.name for row in work.counted] == [COPY, GEMM]
+
+
 @pytest.mark.parametrize("number", ["correlation", None])
 def test_launches_without_a_number_of_their_own(number: str | None) -> None:
     rows = [
