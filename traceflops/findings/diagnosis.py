@@ -108,9 +108,9 @@ def _diagnosed(case: Case) -> Iterator[Finding]:
         if loss.rule != UNEVEN_STEPS or not is_sweep(case)
     ]
     least = limit(case, MAIN_KERNEL, "dominant")
-    alone = [one for one in others if one.rule == MAIN_KERNEL and one.share >= least]
-    ordered = [*alone, *ordered]
-    others = [one for one in others if one not in alone]
+    dominant = [one for one in others if one.rule == MAIN_KERNEL and one.share >= least]
+    ordered = [*dominant, *ordered]
+    others = [one for one in others if one not in dominant]
     if leads and starts is not None:
         yield starts
     elif is_judged and not any(map(_stands_out, (*ordered, *others))):
