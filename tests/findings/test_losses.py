@@ -119,9 +119,9 @@ def test_idle_time_is_a_few_long_gaps_or_many_short_ones(gaps_us: list[int], sai
 
 
 def test_what_is_small_is_not_listed() -> None:
-    rules = {one.rule for one in of(gemm=971, norm=29).losses}
-    assert rules == {"main-kernel"}
-    assert [one.rule for one in of(gemm=97, norm=3).losses] == ["loss-memory"]
+    """The kernel with nearly all of the time is told beside."""
+    assert [one.rule for one in of(gemm=971, norm=29).losses] == ["main-kernel"]
+    assert [one.rule for one in of(gemm=97, norm=3).losses] == ["main-kernel", "loss-memory"]
 
 
 def test_what_cannot_be_judged_is_no_finding_and_has_no_severity() -> None:
