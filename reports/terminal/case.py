@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Final
@@ -43,6 +44,7 @@ _INDENT: Final = "   "
 _BETWEEN: Final = 3
 _SMALL: Final = 0.01
 _QUESTION: Final = 72
+_PARAMETERS: Final = re.compile(r"[(<]")
 
 
 def case_lines(analysis: Analysis, style: Style, most: int = 3) -> Iterator[Text]:
@@ -53,8 +55,9 @@ def case_lines(analysis: Analysis, style: Style, most: int = 3) -> Iterator[Text
     best = title_finding(analysis)
     if best is not None:
         saves = best.saves if opened.tells or opened.rest else ""
-        title = opened.title
-        places = (name for name in _places(best, style.width) if name not in title)
+        rows = best.finding.rows[:1]
+        is_named = any(_PARAMETERS.split(row.name)[0] in opened.title for row in rows)
+        places = () if is_named else _places(best, style.width)
         sure = f"sure: {best.level}" if best.level else ""
         yield from joined(filter(None, (*places, saves, best.owner, best.mfu, sure)), style.width)
         yield from hanging("help: ", best.finding.remedy, style.width)
