@@ -144,23 +144,7 @@ def _cause(case: Case, rule: str, idle: IdleClass, share: float) -> Cause:
     """Return the cause for one class of idle time; `share` is its part of the window."""
     largest = idle.culprits[0]
     label = short_name(largest.label)
-    details: list[Fact] = []
-    if label:
-        part = share_of_window(case, largest.idle_ns)
-        # The operator that the longest part of a function's time is in
-        inside = [name for name in largest.evidence if OPERATOR.match(name)]
-        is_told = bool(inside) and rule == "host-code" and inside[-1] not in largest.label
-        op = short_name(inside[-1]) if is_told else None
-        details.append(fact("part.largest", name=label, part=part, op=op))
-    if rule in LAUNCHING:
-        details += pace_facts(case)
-    if rule == "memory-alloc" and case.prepared is not None:
-        operations = memory_operations(case.prepared)
-        calls = [operation for operation in operations if operation.kind == "call"]
-        steps = len(case.steps.used)
-        window = fact("idle.window.steps", count=steps) if steps else fact("idle.whole-recording")
-        names = tuple(fact("idle.calls", name=call.name, count=call.count) for call in calls)
-        details += [fact("idle.allocated", window=window, calls=names)] if calls else []
+    details = [*_details(case, rule, largest)]
     knows, values = _what_is_known(case, rule, idle)
     unrecorded_ns = case.total.idle_causes.unrecorded_ns if rule == "device-wait" else 0
     is_unexplained = rule == "device-wait" and 2 * unrecorded_ns >= idle.idle_ns
@@ -204,6 +188,27 @@ def _cause(case: Case, rule: str, idle: IdleClass, share: float) -> Cause:
     if idle_cause.advice is None and not by_name and idle.remedy:
         return replace(idle_cause, advice=fact("sentence", text=Fact(idle.remedy)))
     return idle_cause
+
+
+def _details(case: Case, rule: str, largest: Culprit) -> Iterator[Fact]:
+    """Yield the largest part of idle time of a rule, and what is special to launches and memory."""
+    label = short_name(largest.label)
+    if label:
+        part = share_of_window(case, largest.idle_ns)
+        # The operator that the longest part of a function's time is in
+        inside = [name for name in largest.evidence if OPERATOR.match(name)]
+        is_told = bool(inside) and rule == "host-code" and inside[-1] not in largest.label
+        op = short_name(inside[-1]) if is_told else None
+        yield fact("part.largest", name=label, part=part, op=op)
+    if rule in LAUNCHING:
+        yield from pace_facts(case)
+    if rule == "memory-alloc" and case.prepared is not None:
+        operations = memory_operations(case.prepared)
+        calls = [operation for operation in operations if operation.kind == "call"]
+        steps = len(case.steps.used)
+        window = fact("idle.window.steps", count=steps) if steps else fact("idle.whole-recording")
+        names = tuple(fact("idle.calls", name=call.name, count=call.count) for call in calls)
+        yield from [fact("idle.allocated", window=window, calls=names)] if calls else []
 
 
 def _of_parts(case: Case, lead: Cause, parts: Mapping[str, IdleClass]) -> Cause:
