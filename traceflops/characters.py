@@ -92,7 +92,7 @@ _LONGEST_CUT_AT: Final = 4_000
 """Brackets of longer texts are not looked at."""
 
 
-@lru_cache(maxsize=4_096)  # the names of kernels are shortened again and again
+@lru_cache(maxsize=4_096, typed=True)  # the names of kernels are shortened again and again
 def shortened(text: str, width: int) -> str:
     """Return at most `width` characters of a text: both its ends, each bracket closed.
 

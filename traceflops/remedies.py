@@ -116,7 +116,7 @@ _TABLE: Final[Mapping[str, Mapping[str, str | How]]] = {
     "device records": {
         **_EVERYTHING,
         NSIGHT: _do(
-            "CUDA was traced, but no GPU record came: update the driver and nsys (under WSL2, GPU "
+            "CUDA was traced, but no GPU record came: update the driver and nsys (under WSL, GPU "
             "records need versions that support them), and let the program end by itself"
         ),
         TF_RECORD: "",

@@ -35,12 +35,17 @@ edits = ["kernel:softmax/2"]
 
 
 @cache
-def recorded() -> Trace:
-    """Return steps of 1,000 ns, the last of which is not used: 600 gemm, 300 softmax, 100 idle."""
+def recorded(gemms: str = "gemm") -> Trace:
+    """Return steps of 1,000 ns, the last of which is not used: 600 gemm, 300 softmax, 100 idle.
+
+    The GEMMs of several names take turns.
+    """
+    names = gemms.split()
     works, marks = [], []
     for step in range(4):
         at = 1_000 * (step + 1)
-        works += [("gemm", at - 500, at, 600), ("softmax", at - 450, at + 600, 300)]
+        gemm = names[step % len(names)]
+        works += [(gemm, at - 500, at, 600), ("softmax", at - 450, at + 600, 300)]
         marks.append((f"ProfilerStep#{step}", at - 510, 100))
     return trace_of(**launched(*works), marks=step_marks(*marks))
 
@@ -91,9 +96,10 @@ def test_a_rule_of_a_file_is_silent_below_its_share(tmp_path: Path) -> None:
 
 def test_thresholds_are_those_of_the_user(tmp_path: Path) -> None:
     """10 % are idle: healthy by the house, not if 5 % were the most."""
-    usual = rules_of(tf.analyze(recorded()))
+    trace, rules = recorded("a_gemm b_gemm c_gemm"), tmp_path / "mine.toml"
+    rules.write_text("[nothing-stands-out]\nmost_share = 0.05\n")
+    usual, analysis = rules_of(tf.analyze(trace)), tf.analyze(trace, finding_rules=rules)
     assert "kernels-unjudged" in usual
-    analysis = found(tmp_path, "[nothing-stands-out]\nmost_share = 0.05\n")
     assert rules_of(analysis) == [one for one in usual if one != "kernels-unjudged"]
     assert analysis.notes[-1].text == "Findings by rules of a file: 1 threshold changed."
 

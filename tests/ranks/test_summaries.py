@@ -77,6 +77,7 @@ def figures(analysis: Analysis) -> dict[str, Any]:
     report["findings"] = [astuple(one) for one in analysis.losses]  # gains need events
     report["verdict"] = astuple(analysis.verdict)
     del report["headline"]  # a finding is one where its gain is known
+    del report["outside"]  # a summary has no events
     for device in report["devices"]:
         del device["gaps"]
     for kernel in report["kernels"]:

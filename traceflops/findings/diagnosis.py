@@ -78,8 +78,8 @@ def _diagnosed(case: Case) -> Iterator[Finding]:
 
     Start-up comes first if it takes enough of the time. Then come causes by gain, losses without a
     cause, and the health of the trace. Where too little device work is recorded, only losses,
-    kernels with counters, and the health are left; of hardly any work, only the health. Files of
-    several jobs have no findings.
+    kernels with counters, and the health are left; of hardly any work, only what rules of users
+    find, and the health. Files of several jobs have no findings.
     """
     if case.of_no_job:
         return  # each job has its own
@@ -89,7 +89,7 @@ def _diagnosed(case: Case) -> Iterator[Finding]:
         yield from (*alone, *case.losses, *trace_health(case))
         return
     if case.prepared is not None and is_judged and little_work(case.prepared):
-        yield from trace_health(case)
+        yield from (*_causes(case, ()), *trace_health(case))
         return
     starts = start_up(case)
     due_ns = sum(wait.idle_after_ns for wait in case.synchronisations)

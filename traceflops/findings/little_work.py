@@ -38,7 +38,7 @@ def little_work(prepared: Prepared) -> tuple[Fact, ...]:
     if rest is None or max(busy_ns) > limits["most_share"] * rest.recorded_ns:
         return ()
     outside_ns = rest.before_ns + rest.after_ns
-    if outside_ns < limits["least_outside"] * rest.recorded_ns:
+    if outside_ns < max(limits["least_outside"] * rest.recorded_ns, 1):
         return ()
     is_before = 2 * rest.before_ns >= rest.recorded_ns
     code = "after-start-up" if is_before else "of-recording"

@@ -262,10 +262,10 @@ thousand thousands threads threshold throttling tie tied ties timed timeline tim
 together told too took total totals traced traceflops traces traffic trailing transaction
 transactions treated truncate truncated trusted try ts twice typeof typically ucx unaffected
 uncategorized uncertain unchanged under understood unescaped unfinished unit unless unpacks
-unreadable unset unsupported until used useful users uses using utf valid verified very via waited
-waits wal warm warned warning warnings was waterfall wave ways web were what when whether which
-while who whole whose why wide will windows word words worked workgroup workitem works would
-writable writer writes written wrong wrote xcc xz year years yet you zone zst zstd
+unreadable unset unsupported until used useful users uses using utf valid verified versions very via
+waited waits wal warm warned warning warnings was waterfall wave ways web were what when whether
+which while who whole whose why wide will windows word words worked workgroup workitem works would
+writable writer writes written wrong wrote wsl xcc xz year years yet you zone zst zstd
 """
 
 _DESCRIPTIONS: Final = """
