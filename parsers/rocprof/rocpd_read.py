@@ -74,11 +74,14 @@ _SIZE: Final = "sizeBytes"
 
 
 def read_rocpd(database: Database) -> Sequence[Trace]:
-    """Return the trace in a rocpd database. Raises InputError if none can be read."""
+    """Return the trace of all runs in a rocpd database, as a list of one.
+
+    Raises InputError if none can be read.
+    """
     versions = [(run, *version_of(run)) for run in runs_of(database)]
     traces = [_read_run(run, version, notes) for run, version, notes in versions]
     trace = join(traces, "process")
-    if len(traces) > 1:  # processes of one file, not several files
+    if len(traces) > 1:  # `join` words its notes for several files; these are processes of one
         notes = tuple(
             SEVERAL_MACHINES if note.code == SEVERAL_MACHINES.code else note
             for note in trace.notes

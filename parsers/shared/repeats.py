@@ -199,7 +199,11 @@ def _kept(traces: Sequence[Trace], notes: Mapping[int, Sequence[Note]]) -> list[
 
 
 def _note(what: str, kept: Trace, ignored: Sequence[Trace]) -> Note:
-    """Return the note on what is ignored; a pack has the names of the files that are in it."""
+    """Return the note that traces are ignored because they repeat the one that is kept.
+
+    `what` is the end of the note's code. An ignored file that has the name of a kept one is another
+    form of it, such as a pack, and is marked as such.
+    """
     names_kept = [file.name for file in kept.source.files]
     files = [
         f"{file.name}{_OTHER_FORM if file.name in names_kept else ''}"

@@ -237,9 +237,12 @@ def host_operators(prepared: Prepared) -> tuple[HostOperator, ...]:
         piece, *times = innermost_pieces(np.zeros_like(rows), start, end)
         inner_ns = host_time(windows, process[piece], *times)
         self_ns += group_sums(name[rows[piece]], inner_ns, len(self_ns))
-        first_begin = np.maximum(start, latest_end_before(name[rows], start, end))
-        first_ns = host_time(windows, process, first_begin, np.maximum(first_begin, end))
-        total_ns += group_sums(name[rows], first_ns, len(total_ns))
+        # An operator inside another of its name adds only the time after the end of that one.
+        uncovered_begin = np.maximum(start, latest_end_before(name[rows], start, end))
+        uncovered_ns = host_time(
+            windows, process, uncovered_begin, np.maximum(uncovered_begin, end)
+        )
+        total_ns += group_sums(name[rows], uncovered_ns, len(total_ns))
     sums = zip(labels, count.tolist(), self_ns.tolist(), total_ns.tolist(), strict=True)
     return most_important([HostOperator(*figures) for figures in sums if figures[1]])
 

@@ -208,7 +208,11 @@ def _has_open(_: str, *names: str) -> bool:
 
 
 def _has_cut(short: str, *names: str) -> bool:
-    """Return whether one of two names is cut short, or mangled with the other's namespaces."""
+    """Return whether two names can be of one kernel.
+
+    They can if one of them is `short`, the name without namespaces and arguments, or if one is
+    mangled and the path of its namespaces stands in the other, which is not.
+    """
     texts = [plain_name(name) for name in names]
     if short in texts:
         return True

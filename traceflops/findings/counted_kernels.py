@@ -100,17 +100,17 @@ def counted_kernels(case: Case) -> Iterator[Finding]:
 
 
 def _uncounted(case: Case, speeds: Sequence[KernelSpeed]) -> Iterator[Finding]:
-    """Give kernels of which neither times nor rates were counted, where of others they were.
+    """Give a finding that names the kernels for which neither a time nor a rate was counted.
 
-    Of several launches in one size some may have them.
+    Rows with a grid or of several launches are not judged: some of these may have been counted.
     """
-    has_any = {
+    may_be_counted = {
         one.name
         for one in speeds
         if one.duration_ns is not None or one.throughputs or one.grid or one.launches > 1
     }
     every = case.untimed.counted.to_pylist() if case.untimed is not None else ()
-    lost = [row for row in every if row["name"] not in has_any][:_MOST]
+    lost = [row for row in every if row["name"] not in may_be_counted][:_MOST]
     if lost:
         called = _names([row["name"] for row in lost])
         values: dict[str, Value] = {

@@ -108,10 +108,11 @@ def leading(
     of: Fact,
     kind: str | None = None,
 ) -> tuple[Fact, ...]:
-    """Return what takes most of the time of CPUs, one or two parts; nothing where none is large.
+    """Return the fact that names the one or two largest parts of the time of CPUs, or nothing.
 
-    `kernels` are the operators by name, `idle` is what ran between them, and `kind` is what most of
-    the start-up is. Operators that ran beside each other share no time, so these are left out.
+    `kernels` are the operators by name, `idle` is what ran between them, `of` is what shares are
+    of, and `kind` is what most of the start-up is. Operators that ran at the same time are left
+    out: their times are no shares of the window.
     """
     window_ns = total.components.window_ns
     rows = kernels.to_pylist()

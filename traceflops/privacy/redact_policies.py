@@ -252,7 +252,10 @@ def _annotation(shown: Placeholders, step_mark: str | None, text: str) -> str:
 
 
 def product(shown: Placeholders, text: str) -> str:
-    """Return the name of a product without what is in no product's name."""
+    """Return the name of a product, of which only words of known products are kept.
+
+    Where none of these is a word, the whole name is replaced.
+    """
     parts = _PART.findall(text)
     public_parts = [part for part in parts if is_of_products(part)]
     if len(public_parts) == len(parts):

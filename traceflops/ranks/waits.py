@@ -163,7 +163,9 @@ def expert_groups(records: CommRecords, waits: Waits) -> list[ExpertGroup]:
         rows = np.take_along_axis(rows, np.argsort(records.place[rows], axis=1), axis=1)
         got, put = records.received[rows], records.elements[rows]
         fits = (got[:-1] >= 0).all(axis=1) & (got[:-1] == put[1:]).all(axis=1)
-        # Of each run of turns that fit every second one: those with more spread
+        # Dispatch and combine take turns, and a combine fits the dispatch after it, too. In each
+        # run of exchanges that fit, either the even or the odd ones are dispatches: those that are
+        # more uneven between ranks.
         turn = np.arange(len(fits))
         before = np.maximum.accumulate(np.where(fits, -1, turn)) + 1
         half = 2 * before + (turn - before) % 2

@@ -194,7 +194,7 @@ _COUNTED = ("kernel_counters", "kernel_rules")
 
 
 def restrict(trace: Trace, selection: Selection) -> Trace:
-    """Return the trace with only the rows of the chosen job, ranks, devices, steps and time.
+    """Return the trace with only the rows of the chosen job, ranks, devices, run, steps and time.
 
     Processes and devices stay as they are, so that row numbers keep their meaning. A row belongs
     to a time range if it overlaps it; an activity belongs to the step it was launched in, a row of

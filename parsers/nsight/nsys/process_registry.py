@@ -304,11 +304,11 @@ class ProcessRegistry:
                     piece[column] = compact(number(np.atleast_1d(piece[column])))
 
     def _adopt(self, builder: Gathered) -> dict[int, int]:
-        """Return the process of devices whose rows name none, where it can be but one.
+        """Give rows without a process the only one that can have made them; return it by device.
 
-        Exports of some versions leave the process of copies and fills empty: these rows become rows
-        of the only process that can have made them. That is none that only calls, as a launcher
-        that asks how many GPUs there are. By preliminary numbers.
+        Exports of some versions leave the process of copies and fills empty: `builder` is changed
+        in place. Candidates have activities on a device of that ordinal, or else on any: a launcher
+        that only asks how many GPUs there are is none. Numbers are those before the final ones.
         """
         nobody = self.keys.get(ABSENT)
         if nobody is None:
