@@ -56,9 +56,10 @@ def case_lines(analysis: Analysis, style: Style, most: int = 3) -> Iterator[Text
     if best is not None:
         saves = best.saves if opened.tells or opened.rest else ""
         rows = best.finding.rows[:1]
-        is_named = any(_PARAMETERS.split(row.name)[0] in opened.title for row in rows)
+        title = opened.title
+        is_named = any(_PARAMETERS.split(row.name)[0] in title for row in rows)
         named = [] if is_named else _places(best, style.width)
-        places = (name for name in named if name not in opened.title)
+        places = (name for name in named if name not in title)
         sure = f"sure: {best.level}" if best.level else ""
         yield from joined(filter(None, (*places, saves, best.owner, best.mfu, sure)), style.width)
         yield from hanging("help: ", best.finding.remedy, style.width)
