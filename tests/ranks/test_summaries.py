@@ -446,6 +446,7 @@ def test_a_terminal_shows_the_same_however_many_processes_reduce(
     assert figures(one) == figures(two) == figures(analyze(read(job)))
     texts = {CLI.invoke(app, ["summary", job, "--jobs", jobs]).stdout for jobs in "12"}
     assert len(texts) == 1
+    assert "from-summaries" in [note.code for note in one.notes]
 
 
 def test_files_that_are_many_and_large_are_reduced_one_by_one(

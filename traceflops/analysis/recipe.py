@@ -170,12 +170,7 @@ def analysis_of(
     if measured is None:
         with phase("FLOPs"):
             measured = measure(whole, peaks, pair)
-    ranks = None
-    if not is_summarised and max(len(prepared.accounts), linked.trace.processes.num_rows) > 1:
-        from traceflops.ranks.link_rates import links_of
-        from traceflops.ranks.who_waits import rank_report
-
-        ranks = rank_report(prepared, links_of(prepared, measured.devices, peaks.link))
+    ranks = None if is_summarised else _ranks(prepared, measured, peaks)
     with phase("kernel tables"):
         totals = kernel_totals(linked.trace, linked.categorised, linked.split, prepared.chosen)
         moved = memory_times(linked.trace, linked.categorised, prepared.chosen)
@@ -197,6 +192,16 @@ def analysis_of(
             passes=serving(prepared, measured.executed.attribution),
         ),
     )
+
+
+def _ranks(prepared: Prepared, measured: Measurement, peaks: PeakOptions) -> RankReport | None:
+    """Return who waits for whom, None with one device of one process."""
+    if max(len(prepared.accounts), prepared.trace.processes.num_rows) <= 1:
+        return None
+    from traceflops.ranks.link_rates import links_of
+    from traceflops.ranks.who_waits import rank_report
+
+    return rank_report(prepared, links_of(prepared, measured.devices, peaks.link))
 
 
 def _device_report(
@@ -311,13 +316,12 @@ def judged(
     basis, program = basis_of(choice), program_of_trace(facts.trace)
     table = kernel_table(kernels, window_ns)
     of_time = fact("basis.step" if choice.used else "basis.time")
-    leads = (
-        leading(table, total, idle, measured, of_time, facts.once) if on_host and devices else ()
-    )
-    on_cpu = OnCpu(leads, facts.gpu) if on_host else None
+    on_cpu = None
+    if on_host:
+        leads = leading(table, total, idle, measured, of_time, facts.once) if devices else ()
+        on_cpu = OnCpu(leads, facts.gpu)
     first = _said_first(facts, devices, measured, losses, ranks, on_cpu)
-    if not on_host:
-        first = of_events(first, facts.trace, total.components)
+    first = first if on_host else of_events(first, facts.trace, total.components)
     of_kernels = main_kernel_findings(table, total, losses, passes, basis, program)
     # What recorded work waited for holds, whatever else ran without a record.
     of_ranks = (*late_rank_findings(ranks, program), *slow_link_findings(ranks, program))
@@ -328,6 +332,7 @@ def judged(
         findings += [*uneven_findings(spread, devices, passes), *of_kernels]
         findings.sort(key=attrgetter("share"), reverse=True)
     is_idle_known = records.is_judged and not (facts.lacks_copies or lost or facts.little)
+    idle_share = total.components.share("idle") if is_idle_known else None
     return {
         "verdict": led_by(first, facts.cut or lost),
         "steps": replace(choice, typical_ns=spread.median_ns) if spread is not None else choice,
@@ -340,9 +345,7 @@ def judged(
         "losses": tuple(findings),
         "recorded": records.state,
         "idle": idle,
-        "host_bound": host_bound(
-            launches, total.components.share("idle") if is_idle_known else None
-        ),
+        "host_bound": host_bound(launches, idle_share),
         "launches": launches,
         "serving": passes,
         "ranks": ranks,

@@ -3,8 +3,8 @@
     |malloc|   |copy     |launch|wait  |   |read    |   |free|      # of one thread, outermost
             own                          own          own
 
-A loop's first call of a name may set up what the later ones use: what it takes beyond them is left
-out, of its kind and of the whole.
+The first call of a name may set up what the later ones use: what it takes beyond them is left out,
+of its kind and of the whole. Copies and waits take as long as what they move or await.
 """
 
 from __future__ import annotations
@@ -17,16 +17,15 @@ from traceflops.attribution.host_events import has_fact, host_span
 from traceflops.facts import Fact, fact
 from traceflops.findings.finding import severity_of
 from traceflops.table.columns import (
-    ABSENT,
     BoolArray,
     IntArray,
     codes,
     is_one_of,
     matching,
     names,
-    numbers,
+    thread_columns,
 )
-from traceflops.table.grouping import joint_codes
+from traceflops.table.grouping import shared_codes
 from traceflops.table.patterns import LAUNCH
 from traceflops.timeline.first_calls import FEW
 from traceflops.timeline.intervals import Intervals
@@ -57,17 +56,19 @@ def calls_alone(trace: Trace) -> tuple[Fact, ...]:
     if trace.ops.num_rows or not launches.any() or calls.num_rows < FEW:
         return ()
     is_system = is_one_of(trace.marks["kind"], "system")
-    thread, of_marks = np.split(_threads(trace), [calls.num_rows])
+    thread, of_marks = shared_codes(thread_columns(calls), thread_columns(trace.marks))
     own, count = np.unique(thread[launches], return_counts=True)
     busiest = own[count.argmax()]
     row = _outermost(calls, np.flatnonzero(thread == busiest))
     marks = np.flatnonzero(is_system & (of_marks == busiest))
     (_, start, end), (_, begin, stop) = host_span(calls), host_span(trace.marks)
     name, labels = codes(calls["name"])[row], names(calls["name"])
-    spent_ns = _usual(name, end[row] - start[row])
+    spent_ns, dur_ns = _usual(name, end[row] - start[row]), end[row] - start[row]
+    for reveals in ("copies", "waits_for_device"):
+        spent_ns = np.where(has_fact(calls["name"], reveals)[row], dur_ns, spent_ns)
     inside = Intervals.of(start[row], end[row])
     rest = Intervals.one(int(start[row].min()), int(end[row].max())).subtract(inside)
-    first_ns = int((end - start)[row].sum() - spent_ns.sum())
+    first_ns = int(dur_ns.sum() - spent_ns.sum())
     whole_ns = inside.length_ns + rest.length_ns - first_ns
     found: dict[str, int] = {"launch": int(spent_ns[launches[row]].sum())}
     for reveals, kind in _CALLS.items():
@@ -95,15 +96,6 @@ def calls_alone(trace: Trace) -> tuple[Fact, ...]:
             outside=outside if severity_of(outside) in ("high", "medium") else None,
         ),
     )
-
-
-def _threads(trace: Trace) -> IntArray:
-    """Return a number per thread, of each call and then of each mark."""
-    process, thread = (
-        np.concatenate([numbers(table[column], ABSENT) for table in (trace.calls, trace.marks)])
-        for column in ("process", "thread")
-    )
-    return joint_codes(process, thread)
 
 
 def _outermost(calls: pa.Table, row: IntArray) -> IntArray:

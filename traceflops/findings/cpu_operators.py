@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from traceflops.flops.ops.table import RULES
-from traceflops.table.columns import ABSENT, codes, names, numbers
-from traceflops.table.grouping import joint_codes
+from traceflops.table.columns import codes, names, numbers, thread_columns
+from traceflops.table.grouping import group_sums, shared_codes
 
 if TYPE_CHECKING:
     from traceflops.attribution.culprits import Culprit
@@ -51,19 +51,14 @@ def _launching_nothing(trace: Trace, labels: Collection[str]) -> frozenset[str]:
     start, dur_ns = numbers(ops["start_ns"])[row], numbers(ops["dur_ns"])[row]
     # In this order: what begins with a call has it, and what ends with one.
     parts = ((ops, row), (calls, np.arange(calls.num_rows)), (ops, row))
-    owner, thread = (
-        np.concatenate([numbers(table[name], ABSENT)[some] for table, some in parts])
-        for name in ("process", "thread")
-    )
+    thread = np.concatenate(shared_codes(*(thread_columns(table, some) for table, some in parts)))
     times = np.concatenate([start, numbers(calls["start_ns"]), start + dur_ns])
-    order, count = np.lexsort((times, joint_codes(owner, thread))), len(row)
+    order, count = np.lexsort((times, thread)), len(row)
     before = np.empty(len(order), dtype=np.int64)
     before[order] = np.cumsum((order >= count) & (order < count + calls.num_rows))
     begun, ended = before[:count], before[count + calls.num_rows :]
     name, is_idle = codes(ops["name"])[row], begun == ended
-    found = set[str]()
-    for code in used:
-        of_name = name == code
-        if 2 * dur_ns[of_name & is_idle].sum() >= dur_ns[of_name].sum():
-            found.add(names(ops["name"])[code])
-    return frozenset(found)
+    labels = names(ops["name"])
+    sums = group_sums(name, dur_ns, len(labels))
+    idle = group_sums(name, np.where(is_idle, dur_ns, 0), len(labels))
+    return frozenset(labels[code] for code in used if 2 * idle[code] >= sums[code])

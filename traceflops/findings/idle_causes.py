@@ -37,7 +37,7 @@ from traceflops.findings.launching import (
     slowed_by_stacks,
 )
 from traceflops.findings.launching_parts import LAUNCHING, claim_of_parts, joined, parts_of
-from traceflops.findings.owners import LIBRARY_RANGE, OPERATOR, owner_of
+from traceflops.findings.owners import LIBRARY_RANGE, OPERATOR, only_launches, owner_of
 from traceflops.findings.rules import all_rules, rule_of
 from traceflops.remedies import PYTORCH, advice, family, in_words_of, remedy
 from traceflops.table.columns import is_one_of
@@ -73,10 +73,6 @@ _COMPUTES: Final = re.compile(r"aten::(\w*conv\w*|\w*mm|\w*matmul|linear|\w*_nor
 """Operators that need no value on the CPU: where they wait, their library does."""
 _OF_MPI: Final = re.compile(r"P?MPI_")
 _PINS: Final = re.compile(r"HostAlloc|MallocHost|HostRegister|HostMalloc")
-_EAGER: Final = re.compile(
-    rf"^{OPERATOR.pattern}|^nn\.Module: |: (forward|__call__|_(wrapped_)?call_impl)$"
-)
-"""Operators, and functions of others that only call operators one by one."""
 _BESIDE_STACKS: Final = (*LAUNCHING, "compiled-runtime", "optimizer-loop", "host-code")
 """Rules of time in which Python runs, or waits to run."""
 _MOST_ROWS: Final = 3
@@ -97,7 +93,7 @@ def idle_causes(case: Case) -> Iterator[Cause]:
         culprits_by_rule[rule].append(culprit)
     has_wait, held_ns, latency = False, 0, list[tuple[int, Cause]]()
     least_ns = limit(case, "idle-cause", "least_share") * case.total.components.window_ns
-    for rule, culprits in joined(culprits_by_rule, least_ns, _only_launches).items():
+    for rule, culprits in joined(culprits_by_rule, least_ns).items():
         idle = IdleClass(culprits[0].kind, tuple(culprits))
         share = share_of_window(case, idle.idle_ns)
         if rule not in all_rules().rules or idle.idle_ns < least_ns:
@@ -272,7 +268,7 @@ def _what_is_known(case: Case, rule: str, idle: IdleClass) -> tuple[set[str], di
     if rule == "optimizer-loop" and not _TORCH_OPTIMIZER.search(largest.label):
         knows.add("other-optimizer")
     if rule == "host-code" and owner_of(largest.label) != "yours":
-        knows.add("of-operators" if _only_launches(largest.label) else "of-others")
+        knows.add("of-operators" if only_launches(largest.label) else "of-others")
     if rule == CPU_OPERATORS:
         knows |= {"views"} if are_views(idle.culprits) else set()
     if rule == "device-wait":
@@ -312,11 +308,6 @@ def _of_unrecorded(case: Case, idle: IdleClass) -> tuple[set[str], dict[str, Val
 def _computing(culprit: Culprit) -> str | None:
     """Return the operator that waits though it reads no value back, None for other waits."""
     return next(filter(_COMPUTES.fullmatch, culprit.evidence), None)
-
-
-def _only_launches(label: str) -> bool:
-    """Return whether code that is not the user's only calls operators."""
-    return owner_of(label) != "yours" and _EAGER.search(label) is not None
 
 
 def _folders(culprit: Culprit) -> set[str]:

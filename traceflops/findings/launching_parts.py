@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 from traceflops.attribution.culprits import IdleClass
@@ -15,6 +15,7 @@ from traceflops.attribution.idle_classes import CLASSES
 from traceflops.facts import Fact, fact
 from traceflops.findings.case import share_of_window
 from traceflops.findings.launching import LATENCY
+from traceflops.findings.owners import only_launches
 
 if TYPE_CHECKING:
     from traceflops.attribution.culprits import Culprit
@@ -30,13 +31,11 @@ _REPLAYS: Final = re.compile("GraphLaunch")
 Culprits = Mapping[str, Sequence["Culprit"]]
 
 
-def joined(
-    by_rule: Culprits, least_ns: float, only_launches: Callable[[str], bool]
-) -> dict[str, list[Culprit]]:
+def joined(by_rule: Culprits, least_ns: float) -> dict[str, list[Culprit]]:
     """Return culprits by rule, those of launching as one rule.
 
     Parts below `least_ns` are not joined, nor is the latency of launches after a wait, which has
-    drained the queue, or that of graphs. Of host code only what `only_launches` is joined.
+    drained the queue, or that of graphs. Of host code only functions that only call operators are.
     """
     parts = {rule: list(by_rule.get(rule, ())) for rule in (*LAUNCHING, *_BESIDE)}
     parts["host-code"] = [one for one in parts["host-code"] if only_launches(one.label)]

@@ -25,6 +25,10 @@ _COMPILED: Final = re.compile(
     r"Torch-Compiled Region|CompiledFunction|TorchDynamo|## Call CompiledFxGraph"
 )
 """Ranges of code that torch.compile made: what it runs is the framework's."""
+_EAGER: Final = re.compile(
+    rf"^{OPERATOR.pattern}|^nn\.Module: |: (forward|__call__|_(wrapped_)?call_impl)$"
+)
+"""Operators, and functions of others that only call operators one by one."""
 _INSTALLED: Final = re.compile(r"(^|/)(site|dist)-packages/")
 
 
@@ -37,3 +41,8 @@ def owner_of(label: str) -> Owner | None:
     if _FRAMEWORK.search(label) or _COMPILED.match(label):
         return "framework"
     return "library" if _INSTALLED.search(label) else "yours"
+
+
+def only_launches(label: str) -> bool:
+    """Return whether code that is not the user's only calls operators."""
+    return owner_of(label) != "yours" and _EAGER.search(label) is not None
