@@ -255,7 +255,7 @@ def test_a_product_with_a_vector_needs_more_vectors() -> None:
     [
         ("mul_mat_q<(ggml_type)12, 128, false>", "Try larger batches, or a library"),
         ("marlin_gemm_kernel<4>", "Try larger batches, or a library"),
-        ("selective_scan_fwd_kernel<4>", "Try a newer fused kernel."),
+        ("selective_scan_fwd_kernel<4>", "profile with Nsight Compute"),
     ],
 )
 def test_no_remedy_asks_for_what_the_kernel_has_or_is_not(name: str, said: str) -> None:

@@ -33,10 +33,6 @@ _FAMILY: Final = re.compile(r"_*[a-z]+(?:_[a-z]+)+(?![a-z0-9])")
 """The words with which names of variants begin: `_matmul_ogs` of `_matmul_ogs_NNT_16x128`."""
 _OF_VECTORS: Final = re.compile(r"gemv|mat_?vec|mul_?vec", re.IGNORECASE)
 _OF_TENSORRT: Final = re.compile(r"(?:^|_)trt(?:_|$)")
-_OF_LIBRARY: Final = re.compile(
-    r"::|flash_?(fwd|bwd|attn)|fm?ha|attn_(fwd|bwd)|paged_|scan_(fwd|bwd)"
-)
-"""Kernels of attention that libraries have; others are the user's own."""
 _OPERATOR: Final = re.compile(r"aten::")
 _FUNCTION: Final = re.compile(r"(?:void )?([^<(\[]+)")
 
@@ -129,8 +125,6 @@ def _known_by_name(name: str, sub: str) -> Iterator[str]:
         yield "narrow"
     if _OF_TENSORRT.search(name):
         yield "tensorrt"
-    if _OF_LIBRARY.search(name):
-        yield "of-library"
     if _OPERATOR.match(name):
         yield "operator"
 

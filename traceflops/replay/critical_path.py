@@ -13,9 +13,10 @@ from typing import Final
 import numpy as np
 
 from traceflops.attribution.culprits import named_times
+from traceflops.attribution.idle_classes import on_demand
 from traceflops.attribution.idle_slices import GapParts
 from traceflops.characters import kernel_name
-from traceflops.replay.recorded_graph import EDGE_NAMES, HOST, LAUNCH, RecordedGraph, World
+from traceflops.replay.recorded_graph import EDGE_NAMES, HOST, LAUNCH, VIRTUAL, RecordedGraph, World
 from traceflops.table.columns import ABSENT, Columns, IntArray, codes, is_one_of, names, numbers
 from traceflops.table.grouping import groups, joint_codes
 from traceflops.timeline.intervals import Intervals
@@ -225,6 +226,11 @@ def parts_of(
         sums[key] += ns
     # The rest are lags by kind; of delays only those that nothing explains are named so.
     rest = pieces.only(~is_work & ~is_host)
+    # Pages that the host brings back by touching them: no call starts these.
+    touched = np.append(on_demand(activities, "migration DtoH"), False)[graph.nodes.row[rest.node]]
+    touched &= np.isin(rest.kind, (VIRTUAL, DELAY))
+    sums["host_page_faults", ""] += int(rest.ns[touched].sum())
+    rest = rest.only(~touched)
     unexplained = graph.is_unexplained[rest.node] | (rest.source < 0)
     once_ns = _once_in_launches(prepared, graph, rest)
     sums[_START_UP, ""] += int(once_ns.sum())
