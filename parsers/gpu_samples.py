@@ -9,12 +9,13 @@ from __future__ import annotations
 import re
 from array import array
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from datetime import date
 from functools import lru_cache
 from typing import Final
 
 import numpy as np
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from traceflops.devices.gpu_samples import DAY_NS, LOCAL_TIME, TIME_OF_DAY, Sampled
 from traceflops.devices.side_records import GPU_SAMPLES
@@ -95,8 +96,7 @@ _NOTES: Final = NoteTable(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class _Header:
+class _Header(Struct, frozen=True):
     """Where the columns of a table are: keys by role, counters by kind, reasons with their bits."""
 
     width: int
@@ -122,8 +122,7 @@ class _Header:
         return cls(len(cells), keys, counters, reasons) if is_header else None
 
 
-@dataclass(slots=True)
-class _Samples:
+class _Samples(Struct):
     """Rows so far: `rows` are time and GPU, `values` those of _NAMES; `times` is their kind."""
 
     times: str = ""

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Final
+
+from msgspec import Struct
 
 _LINES_LOOKED_AT: Final = 20
 _JSON: Final = rb"\s*[\[{]"
@@ -34,8 +35,7 @@ _UNPACK: Final = "unpack it and give the traces, or pack them with gzip, zstd, L
 _NEURON: Final = "traceflops reads GPUs only; neuron-profile and Neuron Explorer read it"
 
 
-@dataclass(frozen=True, slots=True)
-class OtherFile:
+class OtherFile(Struct, frozen=True):
     """A kind of file that is not read: `what` it is, and a `hint` what to do.
 
     Its beginning matches `begins`, one of its first lines `line`, and it holds `all_of` some bytes,

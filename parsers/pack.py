@@ -6,11 +6,11 @@ import base64
 import io
 import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from typing import Final
 
 import msgspec
 import pyarrow as pa
+from msgspec.structs import replace
 
 from traceflops.errors import InputError, NotATrace
 from traceflops.parsers.io import arrow_files

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Final
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from traceflops.devices import side_records
 from traceflops.devices.gpu_samples import with_gpu_samples
@@ -187,8 +189,7 @@ def _inputs(paths: Sequence[str | Path]) -> list[tuple[ByteSource, bool]]:
     return inputs
 
 
-@dataclass(slots=True)
-class _Job:
+class _Job(Struct):
     """One call of `read`, and the inputs of folders that it passed over, with the reason."""
 
     paths: Sequence[str | Path]

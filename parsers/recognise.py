@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from codecs import getincrementaldecoder
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from functools import cache, partial
 from importlib.metadata import EntryPoint
 from typing import TYPE_CHECKING, Final, TypeVar
+
+from msgspec.structs import replace
 
 from traceflops.errors import InputError, NotATrace
 from traceflops.parsers.gpu_samples import GPU_SAMPLES_TEXT

@@ -6,11 +6,11 @@ import hashlib
 import io
 import secrets
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
+from msgspec.structs import replace
 
 from traceflops.errors import UsageError
 from traceflops.privacy.environment import redacted

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal, get_args
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 Dtype = Literal["bf16", "fp16", "fp32"]
 MachineName = Literal["h100", "mi300x"]
@@ -35,8 +37,7 @@ _MAY_BE_ZERO = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class RunConfig:
+class RunConfig(Struct, frozen=True):
     """A data-parallel training run of a GPT-like transformer. Times in ns, rates per second.
 
     Everything is an integer, so that a run is the same on every platform.
@@ -196,13 +197,17 @@ class RunConfig:
     unrecorded: tuple[int, ...] = ()
     """Numbers of the collectives of a rank whose kernels its recording lacks."""
 
-    on_rank: Mapping[int, Mapping[str, Any]] = field(default_factory=dict, hash=False)
+    on_rank: Mapping[int, Mapping[str, Any]] = field(default_factory=dict)
     """By rank, what is otherwise there: any setting that leaves the collectives as they are."""
 
     def __post_init__(self) -> None:
-        for setting in fields(self):
-            self._check_integer(setting.name, getattr(self, setting.name))
+        for name in self.__struct_fields__:
+            self._check_integer(name, getattr(self, name))
         self._check_together()
+
+    def __hash__(self) -> int:
+        settings = (name for name in self.__struct_fields__ if name != "on_rank")
+        return hash(tuple(getattr(self, name) for name in settings))
 
     def _check_integer(self, name: str, value: object) -> None:
         if isinstance(value, bool) or not isinstance(value, int):

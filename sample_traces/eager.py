@@ -6,8 +6,9 @@ Also layers computed again in the backward pass, and copies into another layout 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from typing import Final
+
+from msgspec.structs import replace
 
 from sample_traces.gpt import Gradient, Model, contiguous, scalar
 from sample_traces.kernels import Kernels

@@ -6,10 +6,11 @@ A GPU whose kernels take longer has a lower clock while it works. GPU n is that 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Final, Literal
+
+from msgspec import Struct
 
 from sample_traces.records import RankRun, Run
 
@@ -43,8 +44,7 @@ _LIST: Final = "\"['N/A', 0]\""
 """A cell of amd-smi for engines that a GPU has several of."""
 
 
-@dataclass(frozen=True, slots=True)
-class SamplingOptions:
+class SamplingOptions(Struct, frozen=True):
     """How samples are taken: how often, how long before and after the run, in which zone.
 
     `gpus` more have no work. `reason` is the bit for which the slow rank has a lower clock.
@@ -58,8 +58,7 @@ class SamplingOptions:
     reason: int = 0x40
 
 
-@dataclass(frozen=True, slots=True)
-class _Sample:
+class _Sample(Struct, frozen=True):
     """One GPU at one time: when by its wall clock, busy in percent of the time since the last."""
 
     at: datetime

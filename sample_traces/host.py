@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from random import Random
 from typing import Final
+
+from msgspec.structs import replace
 
 from sample_traces.config import RunConfig
 from sample_traces.device import Device, Noise, Request

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 from typing import Final, Literal
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from sample_traces.config import ELEMENT_BYTES, Dtype, MachineName, RunConfig
 from sample_traces.library import (
@@ -64,8 +66,7 @@ def _blit(name: str, bytes_: int) -> Form:
     return Form(name, (max(1, ceil_divide(bytes_, 65_536)), 1, 1), (512, 1, 1), registers=16)
 
 
-@dataclass(frozen=True, slots=True)
-class Kernels:
+class Kernels(Struct, frozen=True):
     """Makes every kernel of a run; durations follow from FLOPs, bytes and the machine."""
 
     config: RunConfig

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any, Final
+
+from msgspec import Struct
 
 from sample_traces.kineto_host import Event, ExternalIds, collective_arguments
 from sample_traces.kineto_text import Digits, Numbers, ratio
@@ -16,8 +17,7 @@ _SYNCS: Final = {"Stream": "Stream Sync", "Event": "Event Sync", "Device": "Cont
 _CATEGORY: Final = {"kernel": "kernel", "memcpy": "gpu_memcpy", "memset": "gpu_memset"}
 
 
-@dataclass(frozen=True, slots=True)
-class DeviceEvents:
+class DeviceEvents(Struct, frozen=True):
     """Makes the events of one rank's device."""
 
     rank: RankRun

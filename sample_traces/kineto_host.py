@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from sample_traces.kineto_text import Numbers
 from sample_traces.records import Allocation, Argument, Call, Collective, Mark, Op, RankRun
@@ -27,8 +28,7 @@ _CALLBACK_ID = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class ExternalIds:
+class ExternalIds(Struct, frozen=True):
     """The profiler's ids of ops and annotations, by their position in the rank's records."""
 
     ops: tuple[int, ...]
@@ -70,8 +70,7 @@ def collective_arguments(collective: Collective) -> Event:
     }
 
 
-@dataclass(frozen=True, slots=True)
-class HostEvents:
+class HostEvents(Struct, frozen=True):
     """Makes the events of one rank's host threads."""
 
     rank: RankRun

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import cache
 from typing import Any, Literal
+
+from msgspec import Struct
 
 from sample_traces.records import RankRun
 
@@ -91,8 +92,7 @@ def _fields(mapping: dict[str, Any]) -> str:
     return _value(mapping)[1:-1]
 
 
-@dataclass(frozen=True, slots=True)
-class KinetoOptions:
+class KinetoOptions(Struct, frozen=True):
     """One variant of the format; the defaults are what torch 2.x writes on CUDA."""
 
     style: Literal["pretty", "compact", "list"] = "pretty"
@@ -124,8 +124,7 @@ class KinetoOptions:
 _BASE_UNIT_NS = 7_889_238 * 1_000_000_000
 
 
-@dataclass(frozen=True, slots=True)
-class Numbers:
+class Numbers(Struct, frozen=True):
     """Writes the numbers of one rank's trace as the options ask."""
 
     rank: RankRun

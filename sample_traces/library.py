@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final, Literal, Protocol
+
+from msgspec import Struct
 
 from sample_traces.config import Dtype, RunConfig
 from sample_traces.records import Collective, Triple
@@ -13,8 +14,7 @@ Helper = Literal["dot_do_o", "convert_dq"]
 Exchange = Literal["allreduce", "all_to_allv", "send", "recv"]
 
 
-@dataclass(frozen=True, slots=True)
-class Form:
+class Form(Struct, frozen=True):
     """How a kernel is called and launched."""
 
     name: str
@@ -79,8 +79,7 @@ _CK_HELPER: Final[dict[Helper, str]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class AmdLibrary:
+class AmdLibrary(Struct, frozen=True):
     """Makes the forms of one run's library kernels."""
 
     config: RunConfig
@@ -162,8 +161,7 @@ _MISALIGNED: Final[dict[Dtype, str]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class NvidiaLibrary:
+class NvidiaLibrary(Struct, frozen=True):
     """Makes the forms of one run's library kernels."""
 
     config: RunConfig

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 from sample_traces.config import MachineName
 
 
-@dataclass(frozen=True, slots=True)
-class Machine:
+class Machine(Struct, frozen=True):
     """One product. `units` are multiprocessors or compute units, `width` threads of a warp.
 
     `properties` and `versions` are what a PyTorch trace says of it and of its software; `calls`

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from argparse import ArgumentParser
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
+
+from msgspec import Struct
 
 from sample_traces.config import RunConfig, on_mi300x
 from sample_traces.emit_pytorch import KinetoOptions, write_pytorch
@@ -24,8 +25,7 @@ from sample_traces.tutorials import make_pairs
 HERE: Final = Path(__file__).parent
 
 
-@dataclass(frozen=True, slots=True)
-class Sample:
+class Sample(Struct, frozen=True):
     """One committed sample: a run and how it is written. `stem` may name a folder."""
 
     stem: str
@@ -78,8 +78,7 @@ SAMPLES: Final = (
 _USUAL: Final = RocprofOptions()
 
 
-@dataclass(frozen=True, slots=True)
-class RocprofSample:
+class RocprofSample(Struct, frozen=True):
     """One committed sample of an AMD machine: a run, the format, and a folder for its files."""
 
     folder: str

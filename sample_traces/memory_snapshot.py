@@ -5,9 +5,10 @@ from __future__ import annotations
 import pickle
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
+
+from msgspec import Struct, field
 
 from sample_traces.kineto_host import RESERVE_BYTES
 from sample_traces.records import Allocation, RankRun, Run
@@ -27,8 +28,7 @@ _FOLDER: Final = "/home/someone/work/"
 Snapshot = dict[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
-class SnapshotOptions:
+class SnapshotOptions(Struct, frozen=True):
     """Variants: the last events alone (a full ring), no times as before PyTorch 2.1, no stacks.
 
     With `expandable` segments grow, else each growth is a segment of its own.
@@ -73,8 +73,7 @@ def _is_around(one: Any, at: Allocation) -> bool:
     return bool(one.thread == at.thread and one.start_ns <= at.time_ns < one.end_ns)
 
 
-@dataclass(slots=True)
-class _Allocator:
+class _Allocator(Struct):
     """Replays the allocations of a rank: events, and what is held and reserved at their end."""
 
     rank: RankRun

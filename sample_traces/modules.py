@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 from sample_traces.records import Activity, Call, Mark, Op, RankRun
 
 _MODULE: Final = "nn.Module: "
 
 
-@dataclass(slots=True)
-class ModuleTruth:
+class ModuleTruth(Struct):
     """What a module and its backward launched, without modules inside it; times in ns."""
 
     count: int = 0

@@ -7,8 +7,9 @@ that takes beyond later ones of its kind is known by its `Cause`, whose function
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 from sample_traces.config import RunConfig
 from sample_traces.kernels import Kernels
@@ -42,8 +43,7 @@ def plant_once(name: str, config: RunConfig) -> _Nodes:
     return product, Sync(None, "cudaDeviceSynchronize"), *(BY_NAME | UNNAMED)[name](_First(config))
 
 
-@dataclass(frozen=True, slots=True)
-class _First:
+class _First(Struct, frozen=True):
     """What first times are made of."""
 
     config: RunConfig

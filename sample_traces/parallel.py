@@ -7,9 +7,10 @@ share experts, then the stages of a pipeline.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from random import Random
 from typing import Final, Literal
+
+from msgspec import Struct
 
 from sample_traces.config import Dtype, RunConfig
 from sample_traces.gpt import contiguous, scalar, transposed
@@ -71,8 +72,7 @@ def _sets(config: RunConfig) -> dict[Dimension, set[tuple[int, ...]]]:
     }
 
 
-@dataclass(frozen=True, slots=True)
-class Communication:
+class Communication(Struct, frozen=True):
     """Writes down the collectives of one rank."""
 
     config: RunConfig

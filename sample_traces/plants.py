@@ -7,9 +7,11 @@ again. What it wastes is known by its `Cause`.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final, Literal
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from sample_traces.config import RunConfig
 from sample_traces.kernels import Kernels
@@ -73,8 +75,7 @@ def _causes(nodes: _Nodes) -> Iterator[Cause]:
         yield from _causes(getattr(node, "children", ()))
 
 
-@dataclass(frozen=True, slots=True)
-class _Soil:
+class _Soil(Struct, frozen=True):
     """What plants are made of: the function that they are in, and the run."""
 
     function: str

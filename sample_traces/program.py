@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Final, Literal
+
+from msgspec import Struct
 
 from sample_traces.records import Argument, Cause, Collective, RankRun, Work
 
@@ -17,8 +18,7 @@ STREAMS: Final = (COMPUTE, COMMUNICATION, COPY, 28, 32, 36)
 BlockKind = Literal["op", "backward", "step", "annotation", "python", "system"]
 
 
-@dataclass(frozen=True, slots=True)
-class Launch:
+class Launch(Struct, frozen=True):
     """A call that puts work on a stream: one piece, all nodes of a graph, or none.
 
     With `call_ns` the call takes that long and the work starts after it, `held_ns` later than it
@@ -37,16 +37,14 @@ class Launch:
     usual_ns: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Wait:
+class Wait(Struct, frozen=True):
     """Calls that make `stream` wait for everything so far on `awaited`."""
 
     stream: int
     awaited: int
 
 
-@dataclass(frozen=True, slots=True)
-class Sync:
+class Sync(Struct, frozen=True):
     """A call that blocks the host until the stream, or without one the device, is empty."""
 
     stream: int | None = COMPUTE
@@ -56,15 +54,13 @@ class Sync:
     cause: Cause | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Pause:
+class Pause(Struct, frozen=True):
     """Host time in which nothing is called, in ns."""
 
     dur_ns: int
 
 
-@dataclass(frozen=True, slots=True)
-class Block:
+class Block(Struct, frozen=True):
     """An op, annotation, python frame or call of the system and what happens inside it."""
 
     kind: BlockKind
@@ -79,8 +75,7 @@ class Block:
     """Of the time in the block that is in nothing inside it."""
 
 
-@dataclass(frozen=True, slots=True)
-class OnBackwardThread:
+class OnBackwardThread(Struct, frozen=True):
     """What the autograd engine's thread does while the main thread waits for it."""
 
     children: tuple[Node, ...]
@@ -89,8 +84,7 @@ class OnBackwardThread:
     """Of the time from the end of the last call to the start of the thread."""
 
 
-@dataclass(frozen=True, slots=True)
-class Capture:
+class Capture(Struct, frozen=True):
     """Launches that become nodes of a graph: calls without work."""
 
     children: tuple[Node, ...]

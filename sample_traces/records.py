@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
+
+from msgspec import Struct
 
 from sample_traces.config import RunConfig
 
@@ -15,8 +16,7 @@ Recorded = Literal["call", "op", "annotation", "python", "system", "device"]
 Triple = tuple[int, int, int]
 
 
-@dataclass(frozen=True, slots=True)
-class Argument:
+class Argument(Struct, frozen=True):
     """One input of an op: a tensor (shape, strides in elements), a list of tensors, or a scalar.
 
     A scalar is given as text.
@@ -29,8 +29,7 @@ class Argument:
     members: tuple[Argument, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Group:
+class Group(Struct, frozen=True):
     """Ranks that communicate, by the framework's name and description."""
 
     name: str
@@ -43,8 +42,7 @@ class Group:
         return len(self.ranks)
 
 
-@dataclass(frozen=True, slots=True)
-class Collective:
+class Collective(Struct, frozen=True):
     """One exchange within a group, as the framework describes it; elements go in and come out.
 
     A send and its receive have a `source` and a `target`, by their places in the group.
@@ -66,8 +64,7 @@ class Collective:
         return self.group.ranks[self.source], self.group.ranks[self.target]
 
 
-@dataclass(frozen=True, slots=True)
-class Work:
+class Work(Struct, frozen=True):
     """What one activity does: its exact cost and geometry.
 
     `flops` counts the multiplies and adds of matrix products (GEMM and attention), 0 elsewhere.
@@ -88,8 +85,7 @@ class Work:
     direction: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Activity:
+class Activity(Struct, frozen=True):
     """One interval of work on the device.
 
     `call` and `op` are positions in the rank's `calls` and `ops`; None where the launch lies
@@ -118,8 +114,7 @@ class Activity:
         return "graph" if self.work.kind == "graph" else self.work.top
 
 
-@dataclass(frozen=True, slots=True)
-class Call:
+class Call(Struct, frozen=True):
     """One runtime API call on the host. `wait_stream` is the stream that `stream` waits for.
 
     `work` is what it launches, or would if it were not captured; of a graph the first.
@@ -144,8 +139,7 @@ class Call:
         return self.start_ns + self.dur_ns
 
 
-@dataclass(frozen=True, slots=True)
-class Op:
+class Op(Struct, frozen=True):
     """One framework operator on the host; `parent` is the position of the op around it."""
 
     start_ns: int
@@ -165,8 +159,7 @@ class Op:
         return self.start_ns + self.dur_ns
 
 
-@dataclass(frozen=True, slots=True)
-class Mark:
+class Mark(Struct, frozen=True):
     """A named range on the host; `parent` is the position of the mark of its kind around it."""
 
     start_ns: int
@@ -188,8 +181,7 @@ class Mark:
         return self.start_ns + self.dur_ns
 
 
-@dataclass(frozen=True, slots=True)
-class Allocation:
+class Allocation(Struct, frozen=True):
     """Device memory taken (positive bytes) or given back (negative)."""
 
     time_ns: int
@@ -199,8 +191,7 @@ class Allocation:
     total_bytes: int
 
 
-@dataclass(frozen=True, slots=True)
-class Cause:
+class Cause(Struct, frozen=True):
     """Why the host is not yet at its next launch: the class, and what may name it.
 
     These are the user's function, the outermost op and the annotation around it, where recorded.
@@ -212,8 +203,7 @@ class Cause:
     annotation: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Spent:
+class Spent(Struct, frozen=True):
     """Host time spent for a cause; `by` is the kind of the innermost event, `call` its name."""
 
     start_ns: int
@@ -223,8 +213,7 @@ class Spent:
     call: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class RankRun:
+class RankRun(Struct, frozen=True):
     """Everything that happened on one rank.
 
     Unix time of a moment = origin_unix_ns + its ns. Activities are sorted by start, ops, calls
@@ -245,8 +234,7 @@ class RankRun:
     spent: tuple[Spent, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Presence:
+class Presence(Struct, frozen=True):
     """One rank in a meeting: which launch it came with, and when it came and left."""
 
     rank: int
@@ -255,8 +243,7 @@ class Presence:
     end_ns: int
 
 
-@dataclass(frozen=True, slots=True)
-class Meeting:
+class Meeting(Struct, frozen=True):
     """A collective as it happened on all ranks that met, in ns that no clock distorts."""
 
     name: str
@@ -265,8 +252,7 @@ class Meeting:
     present: tuple[Presence, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Run:
+class Run(Struct, frozen=True):
     """A simulated run."""
 
     config: RunConfig

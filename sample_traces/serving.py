@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, replace
 from typing import Final, get_args
+
+from msgspec import Struct
+from msgspec.structs import asdict, replace
 
 from sample_traces.config import Engine, PassKind, RunConfig
 from sample_traces.records import RankRun
 
 
-@dataclass(frozen=True, slots=True)
-class Requests:
+class Requests(Struct, frozen=True):
     """Requests of one pass: so many read in, of so many tokens together; so many that generate."""
 
     context: int
@@ -29,8 +30,7 @@ class Requests:
         return self.context_tokens + self.generation
 
 
-@dataclass(frozen=True, slots=True)
-class PassTruth:
+class PassTruth(Struct, frozen=True):
     """One pass: what it is, and when its kernels ran, in ns since the run began.
 
     `idle_after_ns` is the time without device work from its end to the start of the next pass;

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
 from random import Random
 from typing import TypeVar
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from sample_traces.config import RunConfig
 from sample_traces.device import Device, Noise, Request, execute
@@ -38,8 +40,7 @@ def simulate(config: RunConfig) -> Run:
     return Run(config, tuple(rank.finish() for rank in ranks), tuple(meetings))
 
 
-@dataclass(frozen=True, slots=True)
-class _Rank:
+class _Rank(Struct, frozen=True):
     number: int
     config: RunConfig
     host: Host

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from itertools import chain
+
+from msgspec.structs import replace
 
 from sample_traces.config import RunConfig
 from sample_traces.eager import EagerModel, optimizer_loop

@@ -9,9 +9,11 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Final, TypeVar
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from sample_traces.config import RunConfig
 from sample_traces.plants import cause_of
@@ -27,8 +29,7 @@ ALL_RECORDED: Final[frozenset[Recorded]] = frozenset(
 _Key = TypeVar("_Key")
 
 
-@dataclass(frozen=True, slots=True)
-class Gap:
+class Gap(Struct, frozen=True):
     """Idle time up to the start of an activity, split by cause; ns since the run began.
 
     Start-up cuts it in parts. `activity` is the position in the rank's `activities` of the one that
@@ -42,8 +43,7 @@ class Gap:
     causes: Mapping[str, int]
 
 
-@dataclass(frozen=True, slots=True)
-class WindowTruth:
+class WindowTruth(Struct, frozen=True):
     """One window of one device: `step` is None for `before` and `after`.
 
     `components` and `idle_causes` are in ns and add up to the window and to its idle time.
@@ -66,8 +66,7 @@ class WindowTruth:
         return self.end_ns - self.start_ns
 
 
-@dataclass(frozen=True, slots=True)
-class DeviceTruth:
+class DeviceTruth(Struct, frozen=True):
     """One rank's device over its whole span. Sums count overlaps twice, unions once; in ns."""
 
     rank: int
@@ -108,16 +107,14 @@ class DeviceTruth:
         return tuple(window for window in self.windows if window.step is not None)
 
 
-@dataclass(frozen=True, slots=True)
-class Waited:
+class Waited(Struct, frozen=True):
     """How long a rank waited for the last one in a collective, and exchanged data; in true ns."""
 
     wait_ns: int
     transfer_ns: int
 
 
-@dataclass(frozen=True, slots=True)
-class Truth:
+class Truth(Struct, frozen=True):
     """The truth about every rank, and what one step of one rank needs in FLOPs.
 
     `model_flops` follows the `exact-causal` convention: 3 passes over weights and attention.
@@ -131,8 +128,7 @@ class Truth:
     slow: tuple[int, str] | None
 
 
-@dataclass(frozen=True, slots=True)
-class _Piece:
+class _Piece(Struct, frozen=True):
     """A stretch of time in which the set of running activities does not change."""
 
     start_ns: int
@@ -355,8 +351,7 @@ def _gap(piece: _Piece, rank: RankRun) -> Gap:
     return Gap(piece.start_ns, piece.end_ns, position, causes)
 
 
-@dataclass(frozen=True, slots=True)
-class Told:
+class Told(Struct, frozen=True):
     """What is known of the host during a gap; in ns by (class, name).
 
     `is_blocked` says whether the launching thread waited or copied when the gap began.

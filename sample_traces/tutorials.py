@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, Protocol
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from sample_traces.config import RunConfig, on_mi300x
 from sample_traces.emit_pytorch import KinetoOptions, write_pytorch
@@ -22,8 +24,7 @@ class _Writer(Protocol):
     def __call__(self, run: Run, folder: Path, /) -> Iterator[Path]: ...
 
 
-@dataclass(frozen=True, slots=True)
-class Pair:
+class Pair(Struct, frozen=True):
     """A run with a fault, what is otherwise without it, and how both are written."""
 
     folder: str

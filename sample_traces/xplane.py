@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from sample_traces.machines import MACHINES, Machine
 from sample_traces.messages import number, part
@@ -24,8 +26,7 @@ Said = int | str
 """What a stat says; a text that begins with & is the name of another stat."""
 
 
-@dataclass(frozen=True, slots=True)
-class Carries:
+class Carries(Struct, frozen=True):
     """What the format has a place for: all but the model of the GPU, operators and graph nodes."""
 
     bytes: bool = True
@@ -61,8 +62,7 @@ def xla_op(work: Work) -> tuple[str, str]:
     return f"{work.sub}_fusion.{work.grid[0]}", f"jit(train_step)/{work.top}/{work.sub}"
 
 
-@dataclass(slots=True)
-class PlaneWriter:
+class PlaneWriter(Struct):
     """A plane while it is written: names of events and stats have keys in it."""
 
     name: str

@@ -58,7 +58,9 @@ def _databases_wait_for_no_disk() -> Iterator[None]:
 
     def connected(*given: Any, **named: Any) -> sqlite3.Connection:
         connection: sqlite3.Connection = connect(*given, **named)
-        with suppress(sqlite3.Error):  # of what is damaged, whoever reads it finds that out
+        with suppress(
+            sqlite3.Error, UnicodeError
+        ):  # of what is damaged, whoever reads it finds that out
             connection.execute("PRAGMA synchronous = OFF")
         return connection
 

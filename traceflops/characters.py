@@ -14,10 +14,9 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
-from typing import Final
+from typing import Final, NamedTuple
 
 _HIDDEN: Final = frozenset({"Cc", "Cf", "Cs", "Co", "Cn"})
 _LINE_BREAKS: Final = frozenset("\t\n\v\f\r\x1c\x1d\x1e\x85\u2028\u2029")
@@ -126,8 +125,7 @@ def shortened_around(text: str, start: int, end: int, width: int) -> str:
     return shown
 
 
-@dataclass(frozen=True, slots=True)
-class _Bracketed:
+class _Bracketed(NamedTuple):
     """A text and its brackets and quotes: `closes` is the index of the end by that of the start.
 
     Before each character, `inner` is the start of the innermost that is open, -1 for none, and

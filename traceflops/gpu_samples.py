@@ -10,10 +10,10 @@ GpuSamples    mean clock, reasons for low clocks, ranges of the others
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
+from msgspec import Struct, field
 
 from traceflops.devices.gpu_samples import THROTTLE_BITS, Sampled, sampled_over_ns
 from traceflops.table.columns import BoolArray, FloatArray, IntArray, codes, floats, names, numbers
@@ -37,16 +37,14 @@ _HALF: Final = 0.5
 _NOTHING: Final[_Series] = (np.empty(0, np.int64), np.empty(0))
 
 
-@dataclass(frozen=True, slots=True)
-class Range:
+class Range(Struct, frozen=True):
     """The mean and the largest of some values."""
 
     mean: float
     most: float
 
 
-@dataclass(frozen=True, slots=True)
-class GpuSamples:
+class GpuSamples(Struct, frozen=True):
     """What was sampled of a GPU in the chosen time; `device` is the row of the devices table.
 
     `count` is the number of samples of its clock (without these: of what was sampled most often),

@@ -9,15 +9,13 @@ arguments of torch.profiler and jax.profiler.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 if TYPE_CHECKING:
     from traceflops.table.trace import Note, Source
 
 
-@dataclass(frozen=True, slots=True)
-class How:
+class How(NamedTuple):
     """How to record something: options or calls of a tool, or a clause with a verb of its own."""
 
     text: str

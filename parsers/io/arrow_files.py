@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any, Final
 
 import pyarrow as pa
+from msgspec import Struct
 
 from traceflops.errors import InputError
 from traceflops.parsers.io.inputs import ByteSource
@@ -24,8 +24,7 @@ _HEADER, _DATA, _BUFFERS, _COMPRESSION = 2, 1, 2, 3
 """Places of fields in the tables of Arrow's metadata: Message, DictionaryBatch, RecordBatch."""
 
 
-@dataclass(frozen=True, slots=True)
-class ArrowTable:
+class ArrowTable(Struct, frozen=True):
     """A file that holds one table; `read` gives the batches of some columns, unchecked."""
 
     source: ByteSource

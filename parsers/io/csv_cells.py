@@ -9,12 +9,12 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Final, Literal
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+from msgspec import Struct
 from pyarrow import csv
 
 from traceflops.table.columns import (
@@ -55,16 +55,14 @@ _THREES: Final = re.compile(rf"-?\d{{1,3}}([.,{_SPACES}])\d{{3}}(?:\1\d{{3}})*")
 """A whole number in groups of three, all behind the same mark."""
 
 
-@dataclass(frozen=True, slots=True)
-class Field:
+class Field(Struct, frozen=True):
     """One column that is read: its index in the row, and what its cells are."""
 
     place: int
     kind: Kind
 
 
-@dataclass(frozen=True, slots=True)
-class Texts:
+class Texts(Struct, frozen=True):
     """A column of texts: row i is values[codes[i]]."""
 
     codes: IntArray
@@ -74,8 +72,7 @@ class Texts:
 Column = Array | Texts
 
 
-@dataclass(frozen=True, slots=True)
-class Cells:
+class Cells(Struct, frozen=True):
     """Some rows of a table: their columns, by the caller's words."""
 
     count: int

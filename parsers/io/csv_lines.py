@@ -8,11 +8,11 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct, field
 
 from traceflops.parsers.io.inputs import ByteSource
 from traceflops.table.columns import BoolArray, IntArray
@@ -26,8 +26,7 @@ _BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
 _REPLACEMENT: Final = "\ufffd"
 
 
-@dataclass(slots=True)
-class Damage:
+class Damage(Struct):
     """Damage of a text: numbers of rows and bytes, `bad_cells` by column role."""
 
     repaired_rows: int = 0
@@ -125,8 +124,7 @@ class LineBlocks:
         return text
 
 
-@dataclass(frozen=True, slots=True)
-class Lines:
+class Lines(Struct, frozen=True):
     """The lines of a block, in order.
 
     A line is data[start:stop] without its end, and the next begins at `after`. `separators` counts
@@ -239,8 +237,7 @@ def _quoted(field: bytes) -> bytes:
     return b'"' + field.replace(b'"', b'""') + b'"'
 
 
-@dataclass(slots=True)
-class Mender:
+class Mender(Struct):
     """Takes apart lines that do not fit a table of `columns` fields, and counts them in `damage`.
 
     `free` is the field that may hold anything, such as a name; `numbers` are those of numbers.

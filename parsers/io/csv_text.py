@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Final, NamedTuple
 
 import numpy as np
+from msgspec import Struct
 
 from traceflops.parsers.io import csv_lines
 from traceflops.parsers.io.csv_cells import Cells, Field, cells
@@ -45,8 +45,7 @@ _NOTES: Final = NoteTable(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
+class Plan(Struct, frozen=True):
     """What is read of a table: its number of columns, and of these the `fields`, by role.
 
     `free` is the index of the column that may hold any text; `what` is the caller's own. Rows of
@@ -73,8 +72,7 @@ class Tables(NamedTuple):
     of_row: Callable[[Sequence[str]], Plan | None] = lambda row: None
 
 
-@dataclass(frozen=True, slots=True)
-class Start:
+class Start(Struct, frozen=True):
     """The offset at which the rows of a table begin, and what they are.
 
     `header` is None where it was lost.

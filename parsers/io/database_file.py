@@ -12,10 +12,11 @@ import shutil
 import sqlite3
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, closing, contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory, gettempdir
 from typing import Final
+
+from msgspec import Struct
 
 from traceflops.errors import InputError
 from traceflops.parsers.io.database_scan import FAULTS
@@ -68,8 +69,7 @@ _NOTES: Final = NoteTable(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class PlacedFile:
+class PlacedFile(Struct, frozen=True):
     """A database on disk: its path, size, the bytes missing at its end, and notes on it."""
 
     path: Path

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import compress
 from typing import Any, Final
 
 import numpy as np
+from msgspec import Struct
 
 from traceflops.table.columns import ABSENT, Array, BoolArray, IntArray, Names
 
@@ -41,8 +41,7 @@ Coder = Callable[[IntArray], Array]
 """Gives the codes of the texts that ids stand for."""
 
 
-@dataclass(frozen=True, slots=True)
-class Table:
+class Table(Struct, frozen=True):
     """A table: the declared types of its stored columns, and the word for the numbers of its rows.
 
     That is None where its rows have no numbers.
@@ -53,8 +52,7 @@ class Table:
     row_number: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Wanted:
+class Wanted(Struct, frozen=True):
     """Columns to read, by type; of blobs the first 16 bytes, in hexadecimal."""
 
     integers: tuple[str, ...] = ()
@@ -68,16 +66,14 @@ class Wanted:
         return self.texts + self.blobs
 
 
-@dataclass(frozen=True, slots=True)
-class Among:
+class Among(Struct, frozen=True):
     """A condition on rows: the column holds one of these values."""
 
     column: str
     values: tuple[int | str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Between:
+class Between(Struct, frozen=True):
     """A condition on rows: the column holds a number between two (inclusive)."""
 
     column: str
@@ -85,8 +81,7 @@ class Between:
     high: int
 
 
-@dataclass(frozen=True, slots=True)
-class Present:
+class Present(Struct, frozen=True):
     """A condition on rows: the column holds anything at all."""
 
     column: str
@@ -95,8 +90,7 @@ class Present:
 Condition = Among | Between | Present
 
 
-@dataclass(frozen=True, slots=True)
-class Batch:
+class Batch(Struct, frozen=True):
     """Rows of a table: `numbers` are int64 with ABSENT or float64 with NaN, `texts` lists.
 
     A column that the table does not have is absent in all rows.

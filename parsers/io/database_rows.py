@@ -10,12 +10,12 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, suppress
-from dataclasses import replace
 from functools import partial
 from itertools import chain
 from typing import Final, Self
 
 import numpy as np
+from msgspec.structs import replace
 
 from traceflops.errors import InputError
 from traceflops.parsers.io import database_scan

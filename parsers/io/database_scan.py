@@ -12,8 +12,9 @@ import sqlite3
 from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
-from dataclasses import dataclass
 from typing import Any, Final
+
+from msgspec import Struct
 
 from traceflops.table.columns import Array, floats, numbers
 
@@ -120,8 +121,7 @@ class Damaged(Exception):
     """The rows behind cannot be reached from here."""
 
 
-@dataclass(slots=True)
-class Salvage:
+class Salvage(Struct):
     """Reads a table around its damage.
 
     `last` is the highest row number by the database's own account, None where it keeps none.

@@ -9,17 +9,17 @@ from __future__ import annotations
 import re
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
 from enum import Enum
 from functools import cached_property
 from typing import Any, Final, NamedTuple
+
+from msgspec import Struct, field
 
 from traceflops.parsers.io.json_window import STRING, Window
 from traceflops.parsers.io.worker_pool import BlockReader, WorkerPool
 
 
-@dataclass(frozen=True, slots=True)
-class Boundaries:
+class Boundaries(Struct, frozen=True):
     """Where the objects of a list begin, since all of them begin with the same keys.
 
     `start` is such a beginning, `resume` one behind the end of another object, `end` the end of
@@ -31,8 +31,7 @@ class Boundaries:
     end: re.Pattern[bytes] | None = None
 
 
-@dataclass(frozen=True)
-class Records:
+class Records(Struct, frozen=True, dict=True):
     """A list that may be long: its objects are read in blocks.
 
     Without `boundaries` its objects are taken to begin as the first one does.
@@ -56,8 +55,7 @@ SKIPPED: Final = Kept.NOTHING
 WHOLE: Final = Kept.WHOLE
 
 
-@dataclass(frozen=True)
-class Members:
+class Members(Struct, frozen=True, dict=True):
     """An object whose members are read; `other` is the shape of keys that are not named."""
 
     keys: Mapping[str, Shape]
@@ -79,8 +77,7 @@ class Members:
         return rb'"(?:' + names + rb')"\s*+:'
 
 
-@dataclass(frozen=True)
-class Elements:
+class Elements(Struct, frozen=True, dict=True):
     """A list whose objects are read member by member; a single object is a list of one."""
 
     each: Members
@@ -123,8 +120,7 @@ class JsonPart(NamedTuple):
     value: Any
 
 
-@dataclass(eq=False)
-class Frame:
+class Frame(Struct, eq=False):
     """An open object or list; `count` is the number of its values so far.
 
     `pieces` are texts of objects of a list that are to be decoded together. Before

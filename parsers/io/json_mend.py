@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Final, NamedTuple
+
+from msgspec import Struct, field
 
 from traceflops.parsers.io.inputs import GZIP_CUT, ByteSource
 from traceflops.parsers.io.json_window import STRING
@@ -42,8 +43,7 @@ _COMMA_TOKEN = re.compile(rb"(" + _STRING_OR_REST + rb")|,(?=\s*[}\]])", re.DOTA
 _CONTROL_TO_SPACE = bytes(32 if code < 32 else code for code in range(256))
 
 
-@dataclass(slots=True)
-class Damage:
+class Damage(Struct):
     """What was wrong with the text: repairs by kind, and what had to be dropped.
 
     `dropped_events` is how many events begin in what was dropped, by the look of it.

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
+from msgspec import Struct
 
 from traceflops.table.columns import ABSENT, Array, BoolArray, IntArray
 
@@ -95,8 +95,7 @@ def last_fields(data: bytes) -> dict[int, Any]:
     return content_by_number
 
 
-@dataclass(frozen=True, slots=True)
-class Messages:
+class Messages(Struct, frozen=True):
     """Messages of one kind among bytes, by where each begins and ends."""
 
     block: Block
@@ -167,8 +166,7 @@ class Messages:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Columns:
+class Columns(Struct, frozen=True):
     """Fields of messages by number: int64, ABSENT where a message does not have one.
 
     `sound` says which messages are whole and have the fields in the form that was asked for; of

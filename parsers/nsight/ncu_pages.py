@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Final
 
 import numpy as np
 import pyarrow as pa
+from msgspec import Struct, field
 
 from traceflops.parsers.io.csv_cells import Cells, Field, Kind
 from traceflops.parsers.io.csv_lines import Damage
@@ -96,8 +96,7 @@ NCU_TABLES: Final = Tables(
 )
 
 
-@dataclass(slots=True)
-class NcuPage:
+class NcuPage(Struct):
     """A page: a row for each metric (details) or kernel (raw), in the columns of its `metrics`.
 
     `metrics` are those of a raw page by the roles of their columns. The column `device` holds codes
@@ -127,8 +126,7 @@ class NcuPage:
     processes: dict[int, int] = field(default_factory=dict)
 
 
-@dataclass(slots=True)
-class NcuFile:
+class NcuFile(Struct):
     """The content of a file: its pages in order, facts of the recording, damage of its text."""
 
     source: ByteSource

@@ -12,12 +12,12 @@ import shlex
 import struct
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from math import isfinite, prod
 from typing import Final, TypeAlias
 
 import numpy as np
+from msgspec import Struct, field
 
 from traceflops.errors import NotATrace
 from traceflops.parsers.io.inputs import ByteSource
@@ -60,8 +60,7 @@ Value: TypeAlias = float | str | None
 Metrics: TypeAlias = dict[str, Value]
 
 
-@dataclass(slots=True)
-class _Report:
+class _Report(Struct):
     """The content of a file. `devices` are facts by number; `odd` counts what is unreadable.
 
     `results` are the profiled kernels: the process, the texts referred to, the message of each.

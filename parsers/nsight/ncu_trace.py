@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
 from math import isclose
 from typing import Final
 
 import numpy as np
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from traceflops.errors import InputError
 from traceflops.parsers.io.csv_text import text_notes
@@ -117,8 +118,7 @@ def _has_layout(file: NcuFile) -> bool:
     return any(page.layout for page in file.pages)
 
 
-@dataclass(slots=True)
-class NcuRun:
+class NcuRun(Struct):
     """The files of a run and their pages; `repeated` counts pages with nothing new."""
 
     files: list[NcuFile] = field(default_factory=list)

@@ -10,7 +10,6 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from decimal import Decimal, InvalidOperation
 from functools import cache
 from typing import Final, NamedTuple
@@ -18,6 +17,7 @@ from typing import Final, NamedTuple
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from msgspec import Struct, field
 
 from traceflops.parsers.io.csv_cells import clear_mark, decimals, is_ambiguous
 from traceflops.parsers.nsight.stats_layouts import TIME_UNITS
@@ -93,8 +93,7 @@ def fits(counter: str, unit: Unit) -> bool:
     return _COUNTS.search(name) is None or top in _COUNTED
 
 
-@dataclass(slots=True)
-class Marks:
+class Marks(Struct):
     """How often numbers of a file clearly have each decimal mark, and an ambiguous number."""
 
     counts: Counter[str] = field(default_factory=Counter)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from pathlib import PurePath
 from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
+from msgspec.structs import replace
 
 from traceflops.errors import InputError, NotATrace
 from traceflops.parsers.io.arrow_files import ARROW_UNREADABLE, ArrowTable, damaged_arrow

@@ -10,12 +10,13 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 from itertools import groupby
 from operator import itemgetter
 from pathlib import PureWindowsPath
 from typing import Final, NamedTuple
+
+from msgspec import Struct, field
 
 from traceflops.parsers.io.csv_lines import Damage
 from traceflops.parsers.io.csv_text import TEXT_BLOCK_BYTES, CsvText, Plan
@@ -36,8 +37,7 @@ _HEADING_STARTS: Final = (b"Processing [", b"Running [")
 _MOST_HEADINGS: Final = 500
 
 
-@dataclass(slots=True)
-class StatsFile:
+class StatsFile(Struct):
     """What a file holds of one profile; `profile` is its name where the file has several.
 
     `unread` are titles of tables that are unknown or whose header was lost. `is_further`: it is not

@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 import numpy as np
+from msgspec import Struct, field
 
 from traceflops.parsers.io.csv_cells import Cells, Column, Texts, finest, step_of
 from traceflops.parsers.nsight.stats_layouts import Report, StatsTable
@@ -41,8 +41,7 @@ _NUMBERS: Final = {
 """By column of a table: its role, and the smallest valid number."""
 
 
-@dataclass(slots=True)
-class ReportPart:
+class ReportPart(Struct):
     """The rows of one report in one file, of the profile that the file names.
 
     The column `process` of its tables holds process ids. `device` holds codes of `devices`, the

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
 from itertools import chain, islice
 from typing import Final
 
 import numpy as np
+from msgspec import Struct, field
 
 from traceflops.parsers.io.csv_cells import decimal_mark, is_number, plain_decimal
 from traceflops.parsers.io.csv_lines import Bytes
@@ -177,8 +177,7 @@ def is_row(line: bytes) -> bool:
     return len(list(islice(_NUMBER_CELL.finditer(line), 2))) == 2
 
 
-@dataclass(slots=True)
-class Console:
+class Console(Struct):
     """Turns console tables into rows of CSV, line by line.
 
     `unread` are the titles of tables that have rows but no known header. `columns` are the offsets

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Final, NamedTuple
 
 import numpy as np
+from msgspec import Struct
 
 from traceflops.table.columns import Array, BoolArray, IntArray
 
@@ -42,8 +42,7 @@ class _Changes(NamedTuple):
     total: IntArray
 
 
-@dataclass(frozen=True)
-class History:
+class History(Struct, frozen=True, dict=True):
     """The events of one device in order, and what it `held` in its `segments` at their end."""
 
     action: IntArray

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import Any, Final
 
 import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
 
 from traceflops.parsers.io.json_window import UNDECODABLE, decoded
 from traceflops.parsers.io.places import rank_in_name
@@ -62,8 +63,7 @@ _DECODER: Final[Any] = msgspec.json.Decoder(float_hook=Decimal)
 """Decimals, so that 1.1 stays what was written."""
 
 
-@dataclass(frozen=True, slots=True)
-class Metadata:
+class Metadata(Struct, frozen=True):
     """The facts of one file."""
 
     rank: int | None

@@ -10,11 +10,11 @@ from __future__ import annotations
 import re
 from collections import Counter, defaultdict
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Annotated, Any, Final
 
 import msgspec
 import numpy as np
+from msgspec.structs import replace
 
 from traceflops.devices.side_records import MEMORY_SNAPSHOT
 from traceflops.errors import InputError, NotATrace

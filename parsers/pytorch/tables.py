@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import compress
 from operator import attrgetter
 from typing import Any
 
 import msgspec
 import numpy as np
+from msgspec import Struct
 
 from traceflops.parsers.pytorch import legacy
 from traceflops.parsers.pytorch.events import CollectiveArgs
@@ -52,8 +52,7 @@ _COLLECTIVE_NUMBERS = {
 """The columns of a collective, and the arguments that fill them."""
 
 
-@dataclass(slots=True)
-class Group:
+class Group(Struct):
     """Events of one category and phase, and the arguments of each."""
 
     events: list[Any]

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import pyarrow as pa
+from msgspec.structs import replace
 
 from traceflops.parsers.io.csv_text import text_notes
 from traceflops.parsers.io.notes import NoteTable

@@ -6,10 +6,10 @@ Schema 3 in all its minor versions; docs/parsers/rocprof.md says what becomes wh
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
+from msgspec.structs import replace
 
 from traceflops.devices.merging import join
 from traceflops.parsers.io.database_query import (

@@ -9,13 +9,13 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from itertools import chain
 from operator import attrgetter
 from typing import Any, Final, NamedTuple
 
 import msgspec
 import numpy as np
+from msgspec import Struct, field
 
 from traceflops.parsers.io.json_mend import mended
 from traceflops.parsers.io.json_window import UNDECODABLE, list_decoder
@@ -254,8 +254,7 @@ _KINDS: Final[Mapping[str, _Kind]] = {
 }
 
 
-@dataclass(slots=True)
-class RecordBlock:
+class RecordBlock(Struct):
     """The columns of a block of `records`; those `unreadable` are left out of everything else.
 
     `texts` and `kept` have one value per record or are empty; `mended` counts repairs by kind.

@@ -7,12 +7,12 @@ bytes. Times on the clock are no amounts: they may lie before its zero.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
 from typing import Final
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from msgspec.structs import replace
 
 from traceflops.parsers.io.notes import NoteTable
 from traceflops.table.columns import (

@@ -12,10 +12,10 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
 import numpy as np
+from msgspec import Struct, field
 
 from traceflops.parsers.shared.trace_builder import Gathered
 from traceflops.table.builder import TableBuilder
@@ -26,8 +26,7 @@ from traceflops.table.nesting import first_match
 ONE, RANKS = "one", "ranks"
 
 
-@dataclass(frozen=True, slots=True)
-class CollectiveCall:
+class CollectiveCall(Struct, frozen=True):
     """What a call does: its name as frameworks write it, and what one rank puts in and gets out.
 
     `count` is the argument that counts elements; `puts` and `gets` say how many times that:
@@ -138,8 +137,7 @@ _TEXTS: Final = ("name", "data_type", "group")
 _RCCL_KERNEL: Final = re.compile(r"nccl|rccl|msccl|onerank", re.IGNORECASE)
 
 
-@dataclass(frozen=True, slots=True)
-class _Facts:
+class _Facts(Struct, frozen=True):
     """What is known of the collective that a kernel ran."""
 
     name: str
@@ -297,8 +295,7 @@ class _Calls:
         )
 
 
-@dataclass(slots=True)
-class _Communicators:
+class _Communicators(Struct):
     """The communicators of one process: sizes by what the calls name that made them.
 
     `used` are those that collectives name, `made` is how many were made.

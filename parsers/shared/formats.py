@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from traceflops.parsers.io.inputs import ByteSource
 from traceflops.parsers.io.worker_pool import WorkerPool
 from traceflops.table.trace import Trace
 
 
-@dataclass(frozen=True, slots=True)
-class Reading:
+class Reading(Struct, frozen=True):
     """How inputs are read.
 
     `pool` are the processes that read; `python_stacks` says whether Python frames are kept (None:
@@ -22,8 +22,7 @@ class Reading:
     python_stacks: bool | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Format:
+class Format(Struct, frozen=True):
     """One family of files: `recognises` says by the first bytes whether an input belongs to it.
 
     `read` takes inputs of this format and returns their traces. It is given one input at a time,

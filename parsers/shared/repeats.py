@@ -15,11 +15,11 @@ import hashlib
 import re
 from collections import Counter, defaultdict
 from collections.abc import Hashable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import Final
 
 import numpy as np
 import pyarrow as pa
+from msgspec.structs import replace
 
 from traceflops.parsers.io.notes import NoteTable
 from traceflops.parsers.shared.amounts import only_rows, with_notes

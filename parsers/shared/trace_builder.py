@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
 
 import numpy as np
 import pyarrow as pa
+from msgspec import Struct
+from msgspec.structs import asdict
 
 from traceflops.parsers.io.database_query import by_distinct
 from traceflops.table.builder import BEYOND, MOST_TEXTS, TableBuilder
@@ -35,8 +36,7 @@ _MOST_TOLD_APART = 4_096
 _UNORDERED = ("kernel_counters", "kernel_rules", "totals")
 
 
-@dataclass(frozen=True, slots=True)
-class DeviceFacts:
+class DeviceFacts(Struct, frozen=True):
     """What a file says of a device; the columns of the devices table, None where it is silent."""
 
     product: str | None = None
@@ -53,8 +53,7 @@ class DeviceFacts:
 NOTHING_KNOWN = DeviceFacts()
 
 
-@dataclass(frozen=True, slots=True)
-class ProcessFacts:
+class ProcessFacts(Struct, frozen=True):
     """What a file says of a process; None where it is silent. `file` is a base name."""
 
     file: str

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Final
 
 import numpy as np
+from msgspec import Struct, field
 
 from traceflops.errors import InputError
 from traceflops.parsers.io.database_query import Batch, Lookup, by_distinct
@@ -43,8 +44,7 @@ MOST_THREADS: Final = 1_024
 """Every line is compared with every call; a process has fewer threads than that."""
 
 
-@dataclass(frozen=True, slots=True)
-class Line:
+class Line(Struct, frozen=True):
     """A stream of a device, a thread of a host, or what was derived from other lines.
 
     `begin` and `end` are the byte offsets of its events in the file, one each per event.
@@ -57,8 +57,7 @@ class Line:
     end: IntArray
 
 
-@dataclass(slots=True)
-class Plane:
+class Plane(Struct, dict=True):
     """A device or a host. Times count from `zero_ns`.
 
     `lost` counts unreadable events, and lists that are unreadable from some byte on.
@@ -73,13 +72,13 @@ class Plane:
     lost: int = 0
     zero_ns: int = 0
     stats: Names = field(default_factory=Names)
-    stat_of: Lookup = field(init=False)
 
-    def __post_init__(self) -> None:
-        """Number the names of stats; several keys may share a name."""
+    @cached_property
+    def stat_of(self) -> Lookup:
+        """Return the number of the name of each stat; several keys may share a name."""
         keys = np.array([*self.stat_names], np.int64)
         codes = self.stats.codes(self.stat_names.values())
-        self.stat_of = Lookup(keys, codes.astype(np.int64))
+        return Lookup(keys, codes.astype(np.int64))
 
     def by_name(self, rows: Batch, value_of: Callable[[str], int]) -> IntArray:
         """Return `value_of` the name of each event; it is called once per distinct name."""
@@ -154,8 +153,7 @@ class Plane:
         return thread
 
 
-@dataclass(frozen=True, slots=True)
-class Stats:
+class Stats(Struct, frozen=True):
     """The stats of `count` events, by the names of the plane's stats.
 
     `_owner` is the event of each stat, `_which` the number of its name.

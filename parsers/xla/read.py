@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
 import numpy as np
+from msgspec.structs import replace
 
 from traceflops.errors import InputError, NotATrace
 from traceflops.parsers.io.database_query import Batch

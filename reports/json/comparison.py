@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final
+
+from msgspec import to_builtins
 
 from traceflops._version import __version__
 from traceflops.comparison.result import Comparison
@@ -52,7 +53,7 @@ def comparison_object(comparison: Comparison) -> dict[str, Any]:
         "same": comparison.is_same,
         "before": _side(comparison.before),
         "after": _side(comparison.after),
-        "unlike": list(map(asdict, comparison.unlike)),
+        "unlike": list(map(to_builtins, comparison.unlike)),
         "difference_ns": None if comparison.obstacle else comparison.difference_ns,
         "interval": _interval(comparison.interval),
         "components_ns": comparison.components or None,
@@ -90,7 +91,7 @@ def comparison_object(comparison: Comparison) -> dict[str, Any]:
         "memory": memory
         and {
             **fields(memory, "before_bytes", "after_bytes", "difference_bytes"),
-            "parts": [asdict(part) | {"bytes": part.bytes} for part in memory.parts],
+            "parts": [to_builtins(part) | {"bytes": part.bytes} for part in memory.parts],
         },
     }
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final
+
+from msgspec import to_builtins
 
 from traceflops.reports.view.figures import fields
 from traceflops.reports.view.texts import words
@@ -52,14 +53,16 @@ def device_object(device: DeviceReport) -> dict[str, Any]:
         "chosen": account_object(device.chosen),
         "whole": {
             **fields(whole, *_OF_A_SPAN),
-            "kinds": {kind: asdict(sums) for kind, sums in whole.kinds.items()},
-            "categories": {name: asdict(sums) for name, sums in whole.categories.items()},
+            "kinds": {kind: to_builtins(sums) for kind, sums in whole.kinds.items()},
+            "categories": {name: to_builtins(sums) for name, sums in whole.categories.items()},
             "communication": {
-                **asdict(whole.communication),
+                **to_builtins(whole.communication),
                 "exposed_ns": whole.exposed_communication_ns,
                 "hidden_ns": whole.hidden_communication_ns,
             },
-            "copies": {direction: asdict(copies) for direction, copies in whole.copies.items()},
+            "copies": {
+                direction: to_builtins(copies) for direction, copies in whole.copies.items()
+            },
             "unlinked": whole.unlinked,
             "account": account_object(whole.account),
         },
@@ -101,5 +104,5 @@ def culprits_object(idle: IdleCulprits, idle_ns: int) -> dict[str, Any]:
             for culprit in idle.culprits
         ],
         "unexplained_ns": idle.unexplained_ns,
-        "histogram": list(map(asdict, idle.histogram)),
+        "histogram": list(map(to_builtins, idle.histogram)),
     }

@@ -7,9 +7,10 @@ exactly.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from dataclasses import asdict
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
+
+from msgspec import to_builtins
 
 from traceflops.attribution.charged import OF_KERNEL, USUAL
 from traceflops.devices.gpu_samples import THROTTLE_BITS
@@ -55,7 +56,7 @@ def measured_object(measured: Measurement) -> dict[str, Any]:
         "ledger": _ledger(executed),
         "inference": _inference(inference) if inference is not None else None,
         "needed_time": {
-            name: {**asdict(time), "excess_ns": time.excess_ns}
+            name: {**to_builtins(time), "excess_ns": time.excess_ns}
             for name, time in (("memory", roofs.memory), ("compute", roofs.compute))
         },
         "not_executed": [
@@ -161,7 +162,7 @@ def _by_recordings(work: MeasuredWork | None) -> dict[str, Any]:
                 **fields(speed, "pipe", "lanes"),
                 "excess_sectors": speed.excess,
                 "shared_bytes_per_block": speed.shared_bytes,
-                "rules": list(map(asdict, speed.rules)),
+                "rules": list(map(to_builtins, speed.rules)),
             }
             for speed in work.speeds
         ],
@@ -247,7 +248,7 @@ def kernel_objects(analysis: Analysis) -> list[dict[str, Any]]:
     by_kernel = defaultdict(list)
     for charged in analysis.charged or ():
         # There may be thousands of rows, so what a row has by default is left out.
-        row = {k: v for k, v in asdict(charged).items() if k not in USUAL or v != USUAL[k]}
+        row = {k: v for k, v in to_builtins(charged).items() if k not in USUAL or v != USUAL[k]}
         by_kernel[tuple(row.pop(name) for name in OF_KERNEL)].append(row)
     kernels: list[dict[str, Any]] = analysis.kernels.to_pylist()
     for kernel in kernels:
@@ -278,7 +279,8 @@ def sampled_objects(analysis: Analysis) -> list[dict[str, Any]]:
                 "slow_start_ns": start_ns,
                 "slow_end_ns": end_ns,
                 "values": {
-                    name.removeprefix("gpu."): asdict(value) for name, value in gpu.values.items()
+                    name.removeprefix("gpu."): to_builtins(value)
+                    for name, value in gpu.values.items()
                 },
             }
         )

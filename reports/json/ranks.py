@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final
+
+from msgspec import to_builtins
 
 from traceflops.reports.view.figures import fields
 
@@ -45,11 +46,11 @@ def ranks_object(ranks: RankReport) -> dict[str, Any]:
         "unmatched": ranks.unmatched,
         "impossible": ranks.matches.impossible,
         "partial": ranks.partial,
-        "collectives": list(map(asdict, in_time)),
-        "waits": list(map(asdict, ranks.by_rank())),
-        "rates": list(map(asdict, ranks.rates())),
-        "pipeline": asdict(ranks.pipeline) if ranks.pipeline is not None else None,
-        "experts": list(map(asdict, ranks.experts())) or None,
+        "collectives": list(map(to_builtins, in_time)),
+        "waits": list(map(to_builtins, ranks.by_rank())),
+        "rates": list(map(to_builtins, ranks.rates())),
+        "pipeline": to_builtins(ranks.pipeline) if ranks.pipeline is not None else None,
+        "experts": list(map(to_builtins, ranks.experts())) or None,
         "slowdown": {
             "overall": cycles.overall,
             "steps": [
@@ -57,5 +58,5 @@ def ranks_object(ranks: RankReport) -> dict[str, Any]:
                 for step, slowdown, own_ns in by_step
             ],
         },
-        "culprit": asdict(ranks.slow) if ranks.slow is not None else None,
+        "culprit": to_builtins(ranks.slow) if ranks.slow is not None else None,
     }

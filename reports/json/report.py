@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
+from msgspec import to_builtins
 
 from traceflops._version import __version__
 from traceflops.analysis.result import Analysis
@@ -93,7 +93,11 @@ def finding_object(finding: Finding) -> dict[str, Any]:
     """Return a finding in words, and the facts that the words are of."""
     confidence, left_out = finding.confidence, ("name", "claim", "details", "advice", "confidence")
     return {
-        **{name: value for name, value in asdict(finding).items() if name not in left_out},
+        **{
+            name: to_builtins(getattr(finding, name))
+            for name in finding.__struct_fields__
+            if name not in left_out
+        },
         **fields(finding, "title", "sentence", "remedy"),
         "gain": finding.gain and gain_object(finding.gain),
         "confidence": confidence
@@ -138,7 +142,7 @@ def report_object(analysis: Analysis) -> dict[str, Any]:
         "kernels": kernel_objects(analysis),
         "collectives": [
             {
-                **asdict(row),
+                **to_builtins(row),
                 "share": row.sum_ns / window_ns if window_ns else None,
                 "bytes_per_ns": row.bytes_per_ns,
             }
@@ -164,7 +168,7 @@ def report_object(analysis: Analysis) -> dict[str, Any]:
         **_host(analysis),
         "ranks": ranks_object(analysis.ranks) if analysis.ranks is not None else None,
         "step_counts": counts if any(counts.values()) else None,
-        "passes": list(map(asdict, analysis.serving.passes)),
+        "passes": list(map(to_builtins, analysis.serving.passes)),
         "pass_kinds": [
             {
                 **fields(kind, *_OF_A_PASS_KIND),
@@ -197,7 +201,7 @@ def report_head(analysis: Analysis, schema: str) -> dict[str, Any]:
             **fields(selection, "from_ns", "to_ns", "step_mark", "run", "job"),
         },
         "steps": {
-            **asdict(analysis.steps),
+            **to_builtins(analysis.steps),
             "times": spread
             and {
                 **fields(spread, "mean_ns", "p95_ns"),
@@ -220,7 +224,7 @@ def _memory(prepared: Prepared) -> list[dict[str, Any]]:
             "largest_free_bytes": use.largest_free,
             "allocated": _series(use.allocated),
             "reserved": _series(use.reserved) if use.reserved is not None else None,
-            "at_peak": list(map(asdict, holders(prepared, use))),
+            "at_peak": list(map(to_builtins, holders(prepared, use))),
         }
         for use in memory_use(prepared)
     ]
@@ -258,15 +262,15 @@ def _host(analysis: Analysis) -> dict[str, Any]:
         "launches": launches
         and {
             "short_ns": launches.short_ns,
-            "total": asdict(launches.total),
+            "total": to_builtins(launches.total),
             "devices": [
-                {"device": device, **asdict(sums)} for device, sums in launches.devices.items()
+                {"device": device, **to_builtins(sums)} for device, sums in launches.devices.items()
             ],
         },
-        "host_operators": list(map(asdict, analysis.host_operators)),
-        "memory_operations": list(map(asdict, analysis.memory_operations)),
-        "synchronisations": list(map(asdict, analysis.synchronisations)),
-        "outside": None if analysis.outside is None else asdict(analysis.outside),
+        "host_operators": list(map(to_builtins, analysis.host_operators)),
+        "memory_operations": list(map(to_builtins, analysis.memory_operations)),
+        "synchronisations": list(map(to_builtins, analysis.synchronisations)),
+        "outside": None if analysis.outside is None else to_builtins(analysis.outside),
     }
 
 
@@ -276,11 +280,11 @@ def _attribution(analysis: Analysis) -> dict[str, Any]:
     if not work:
         return {"attribution": None, "modules": []}
     by_rule = {
-        rule: {**asdict(attributed), "share": work.share(rule)}
+        rule: {**to_builtins(attributed), "share": work.share(rule)}
         for rule, attributed in work.by_rule.items()
     }
     return {
         "attribution": {name: work.share(*rules) for name, rules in _SHARES.items()}
         | {"by_rule": by_rule},
-        "modules": list(map(asdict, work.modules)),
+        "modules": list(map(to_builtins, work.modules)),
     }

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 from traceflops.reports.view.figures import TIME_UNITS
 
@@ -11,16 +12,14 @@ _NEAR_END: Final = 6
 """Percent of an axis."""
 
 
-@dataclass(frozen=True, slots=True)
-class Tick:
+class Tick(Struct, frozen=True):
     """A place on an axis, in units of the drawing, and what it says."""
 
     at: float
     text: str
 
 
-@dataclass(frozen=True, slots=True)
-class AxisTick:
+class AxisTick(Struct, frozen=True):
     """A place on an axis, in percent, and its text, which stands to one side of it at an end."""
 
     x: float

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
+from msgspec import Struct
 
 from traceflops.devices.side_records import SIDE_FORMATS
 from traceflops.facts import fact
@@ -48,8 +48,7 @@ _WHOLE: Final = 100.0
 _LEVELS: Final = ("low", "medium", "high")
 
 
-@dataclass(frozen=True, slots=True)
-class Spark:
+class Spark(Struct, frozen=True):
     """A small drawing of 100 by 100: a path and the path of what stands out; what it says."""
 
     text: str
@@ -57,8 +56,7 @@ class Spark:
     marked: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Tile:
+class Tile(Struct, frozen=True):
     """One figure with its name, what belongs beside it, and a drawing of it."""
 
     label: str

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from traceflops.attribution.idle_classes import CLASSES
 from traceflops.drawing.lanes import TABLE_OF, Lane
@@ -34,8 +36,7 @@ _LEAST_WAIT: Final = 0.003
 _LEAST_BUSY: Final = 0.005
 
 
-@dataclass(frozen=True, slots=True)
-class _Recording:
+class _Recording(Struct, frozen=True):
     """What can be drawn of a side: its step, and the device that stands for all."""
 
     analysis: Analysis

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any, Final
+
+from msgspec import Struct
 
 from traceflops.drawing.timeline import drawn_devices
 from traceflops.findings.finding import row_name
@@ -38,8 +39,7 @@ _LONGEST_LINK: Final = 2_000
 StepRows = tuple[StepSpread | None, frozenset[str]]
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
+class Place(Struct, frozen=True):
     """A place on the page: what follows # in the link, its text, and whether it needs scripts.
 
     `name` is that of a kernel, which stands in the text as code.
@@ -165,8 +165,7 @@ def _worst_rank(analysis: Analysis, component: str) -> Iterator[Place]:
     yield Place(f"rank={worst.rank}", f"most on rank {worst.rank}: {duration(ns)} total")
 
 
-@dataclass(frozen=True, slots=True)
-class CauseShown:
+class CauseShown(Struct, frozen=True):
     """A finding with a cause in words, links to its rows of evidence and to where it shows best."""
 
     words: FindingWords
@@ -174,8 +173,7 @@ class CauseShown:
     places: tuple[Place, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class FindingsShown:
+class FindingsShown(Struct, frozen=True):
     """The causes that are shown, of how many; and the other findings, each with its places."""
 
     causes: Few[CauseShown]

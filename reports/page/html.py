@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import html
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
+
+from msgspec import Struct
 
 from traceflops._version import __version__
 from traceflops.reports.json.report import SCHEMA, render_json
@@ -50,8 +51,7 @@ _DATA: Final = "report-data"
 _STYLES: Final = ("report.css", "tables.css", "timeline.css", "memory.css")
 
 
-@dataclass(frozen=True, slots=True)
-class _Part:
+class _Part(Struct, frozen=True):
     """A section as it stands in the page."""
 
     name: str

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from fractions import Fraction
 from heapq import heappop, heappush
 from itertools import count as numbers_from
 from typing import TYPE_CHECKING, Any, Final
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from traceflops.attribution.scopes import module_class
 from traceflops.attribution.time_tree import TREE_PHASES, TimeNode, time_trees
@@ -56,8 +58,7 @@ the drawing from which on the label fits. `kernels` are their rows of the table.
 """
 
 
-@dataclass(frozen=True, slots=True)
-class Icicle:
+class Icicle(Struct, frozen=True):
     """The boxes of one lens, and the sentence that says what is largest."""
 
     lens: str
@@ -67,8 +68,7 @@ class Icicle:
     sentence: str
 
 
-@dataclass(frozen=True, slots=True)
-class _Kernels:
+class _Kernels(Struct, frozen=True):
     """By kernel the share of its time that it would save at its roof, and its rows of the table."""
 
     share: Mapping[str, Fraction]
@@ -120,8 +120,7 @@ def _time(analysis: Analysis, ns: int) -> str:
     return duration(analysis.mean_ns(ns))
 
 
-@dataclass(frozen=True, slots=True)
-class _Shown:
+class _Shown(Struct, frozen=True):
     """A node as it is drawn: one of the tree, several as one, or the last of a chain."""
 
     label: str

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import pyarrow as pa
+from msgspec import Struct
 
 from traceflops.attribution.launching_ops import launchers
 from traceflops.reports.page.section import DeepLinks, link_to
@@ -155,8 +155,7 @@ def _shown(
     return shown, left_out
 
 
-@dataclass(frozen=True, slots=True)
-class LaunchSites:
+class LaunchSites(Struct, frozen=True):
     """The ways to launch each kernel, which columns any of them fills, and what a scope is.
 
     `rows` are those of `launchers`; `way` puts one into words.

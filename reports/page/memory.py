@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
+from msgspec import Struct
 
 from traceflops.memory.usage import Curve, Holder, MemoryUse, Series, holders, memory_use
 from traceflops.reports.page import overview
@@ -41,8 +41,7 @@ _LABEL_ROOM: Final = 12
 """Units that stay free behind the number of a step."""
 
 
-@dataclass(frozen=True, slots=True)
-class MemoryRow:
+class MemoryRow(Struct, frozen=True):
     """One device or host in words and numbers; not `is_total`: values count from 0."""
 
     label: str
@@ -69,8 +68,7 @@ class PeakHeld(NamedTuple):
     others_bytes: int
 
 
-@dataclass(frozen=True, slots=True)
-class MemoryPage:
+class MemoryPage(Struct, frozen=True):
     """The rows of `total`, the drawings of `drawn_of` curves, and sentences on what they are.
 
     `low` are those whose peak is too low to be drawn; times count from `counts_from`. A drawing is
@@ -258,8 +256,7 @@ def _plot(use: MemoryUse, devices: Sequence[DeviceReport], origin_ns: int) -> di
     }
 
 
-@dataclass(frozen=True, slots=True)
-class _Scale:
+class _Scale(Struct, frozen=True):
     """A linear scale from two values to two places of the drawing."""
 
     low: int

@@ -6,10 +6,10 @@ HoloViews elements of the rows that the page draws; their figures are in `elemen
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
+from msgspec import Struct
 
 from traceflops.devices.peaks import PER_TERA
 from traceflops.errors import UsageError
@@ -63,8 +63,7 @@ def card(analysis: Analysis) -> str:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Plots:
+class Plots(Struct, frozen=True):
     """The charts of one analysis. In a notebook, first `holoviews.extension("bokeh")`."""
 
     analysis: Analysis

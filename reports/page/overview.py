@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import accumulate
 from typing import TYPE_CHECKING, Final, Generic, TypeVar
+
+from msgspec import Struct
 
 from traceflops.reports.view.figures import apportioned, duration, percent
 from traceflops.reports.view.palette import loss_label
@@ -37,8 +38,7 @@ UNRECORDED: Final = {
 """Titles by the state of launch calls where nothing is judged."""
 
 
-@dataclass(frozen=True, slots=True)
-class Few(Generic[T]):
+class Few(Struct, Generic[T], frozen=True):
     """The rows that are shown of `total`."""
 
     rows: Sequence[T]
@@ -50,8 +50,7 @@ class Few(Generic[T]):
         return self.total - len(self.rows)
 
 
-@dataclass(frozen=True, slots=True)
-class Segment:
+class Segment(Struct, frozen=True):
     """One part of a bar of 1000 units."""
 
     component: str

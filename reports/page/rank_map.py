@@ -7,10 +7,10 @@ farthest off have a row each, the others one map in their order.
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
+from msgspec import Struct, field
 
 from traceflops.reports.page.axes import Tick
 from traceflops.reports.view.figures import UNKNOWN, percent
@@ -35,8 +35,7 @@ _SHOWN: Final = ("Own vs median", "Busy vs median", "Exposed", "Caused wait")
 """Columns of the ranks that are not behind a choice."""
 
 
-@dataclass(frozen=True, slots=True)
-class Links:
+class Links(Struct, frozen=True):
     """To which collective each rank (row) and step (column) leads; to those that are `there`."""
 
     collective: IntArray | None = None
@@ -56,8 +55,7 @@ def link_of(collective: int) -> str:
     return f"collective={collective}"
 
 
-@dataclass(frozen=True, slots=True)
-class Cell:
+class Cell(Struct, frozen=True):
     """One step of one rank: the class of its colour, its meaning, and the collective it leads to.
 
     `text` stands in it where there is room.
@@ -69,8 +67,7 @@ class Cell:
     text: str
 
 
-@dataclass(frozen=True, slots=True)
-class RankRow:
+class RankRow(Struct, frozen=True):
     """One rank: its steps, and what the table says of it."""
 
     label: str
@@ -78,8 +75,7 @@ class RankRow:
     figures: list[str]
 
 
-@dataclass(frozen=True, slots=True)
-class Others:
+class Others(Struct, frozen=True):
     """The ranks without a row of their own, in their order: a path per colour, in rows and columns.
 
     A row stands for `each` of them and shows the farthest.
@@ -93,8 +89,7 @@ class Others:
     paths: list[tuple[str, str]]
 
 
-@dataclass(frozen=True, slots=True)
-class RankMap:
+class RankMap(Struct, frozen=True):
     """The rows of ranks, what the colours mean, and the steps above the cells.
 
     A cell stands for `each` steps and shows the farthest of them. `heads` say which columns are
@@ -158,8 +153,7 @@ def rank_map(
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Cells:
+class _Cells(Struct, frozen=True):
     """What the cells of the map are made of; `shows` says that they have room for a text."""
 
     steps: Sequence[int]

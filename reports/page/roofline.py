@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
 from fractions import Fraction
 from heapq import nlargest
 from itertools import cycle
 from operator import attrgetter
 from typing import TYPE_CHECKING, Final
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from traceflops.devices.peaks import PER_TERA
 from traceflops.reports.page.axes import Tick
@@ -57,8 +59,7 @@ _DASHES: Final = ("", "5 3", "1.5 2.5", "8 3 2 3")
 """How roofs and the edges of their dots are drawn, the highest first; then again."""
 
 
-@dataclass(frozen=True, slots=True)
-class Roof:
+class Roof(Struct, frozen=True):
     """A line that no work can be above: its ends, and what it is."""
 
     x1: float
@@ -69,8 +70,7 @@ class Roof:
     dash: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Dot:
+class Dot(Struct, frozen=True):
     """One kernel: where, how large, what it looks like, and what it says.
 
     `dash` is that of the roof that it is held against.
@@ -85,8 +85,7 @@ class Dot:
     dash: str
 
 
-@dataclass(frozen=True, slots=True)
-class RooflinePlot:
+class RooflinePlot(Struct, frozen=True):
     """The drawing, and which roof is that of how many dots.
 
     `ridges` are where the slope meets the roofs: left of its own, the memory roof is nearer.
@@ -111,8 +110,7 @@ class RooflinePlot:
         return [name for name in ("compute", "memory", "other") if name in drawn]
 
 
-@dataclass(frozen=True, slots=True)
-class _Axis:
+class _Axis(Struct, frozen=True):
     """A logarithmic scale between two powers of ten, over a stretch of the drawing."""
 
     low: float
@@ -185,8 +183,7 @@ def roofline_plot(measured: Measurement, width: int = WIDTH) -> RooflinePlot | N
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Reached:
+class Reached(Struct, frozen=True):
     """One kernel by its time and the share of its roof; `label` stands at its side, if any.
 
     The label is at `label_y`, in the margin.
@@ -202,8 +199,7 @@ class Reached:
     label_y: float = 0
 
 
-@dataclass(frozen=True, slots=True)
-class ReachPlot:
+class ReachPlot(Struct, frozen=True):
     """Kernels by their time and the share that they reach of their roof, most of it to recover."""
 
     width: int

@@ -16,9 +16,10 @@ import warnings
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final
+
+from msgspec import Struct
 
 from traceflops.reports.page.jinja import template
 from traceflops.reports.page.section import Section
@@ -33,8 +34,7 @@ _LOG: Final = logging.getLogger(__name__)
 _TALKATIVE: Final = ("bokeh", "holoviews", "panel", "param")
 
 
-@dataclass(frozen=True, slots=True)
-class Scripts:
+class Scripts(Struct, frozen=True):
     """What runs in a page, in order, and the data it reads, packed, by the id of its element.
 
     `theme` runs before anything is drawn.
@@ -46,8 +46,7 @@ class Scripts:
     policy: str
 
 
-@dataclass(frozen=True, slots=True)
-class Embedded:
+class Embedded(Struct, frozen=True):
     """Figures as they go into a page: a script and the element of each figure."""
 
     script: str

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any, Final
 from urllib.parse import quote
+
+from msgspec import Struct, field
 
 _AS_THEY_ARE: Final = ":,;=@/?+$!~*()"
 _MOST_BYTES: Final = 200_000
 """Names are in links whole, whatever their length; all together they take no more than this."""
 
 
-@dataclass(frozen=True, slots=True)
-class Section:
+class Section(Struct, frozen=True):
     """A part of the page with what it shows; `name` is its id and that of its template.
 
     `group` is that entry of the navigation which leads to it. `values` are what its template reads.

@@ -7,10 +7,10 @@ component stands against its median over the steps used.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
+from msgspec import Struct
 
 from traceflops.reports.page.scripts import bokeh_figure, holoviews
 from traceflops.reports.view.figures import TIME_UNITS, UNKNOWN, duration, unit_for
@@ -52,8 +52,7 @@ _MOST_OUTLINED: Final = 60
 _LEAST_PLACES: Final = 5
 
 
-@dataclass(frozen=True, slots=True)
-class StepRow:
+class StepRow(Struct, frozen=True):
     """A window as the mean over the devices that have it; of a step used, over those that use it.
 
     `longest_ns` is the longest on any of them; counts are sums over them.
@@ -76,8 +75,7 @@ class StepRow:
         return self.components.window_ns
 
 
-@dataclass(frozen=True, slots=True)
-class StepBar:
+class StepBar(Struct, frozen=True):
     """One drawn bar: a row, or the mean of several neighbouring rows."""
 
     label: str
@@ -142,8 +140,7 @@ def _window_row(windows: Sequence[Window], label: str) -> StepRow:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class StepTimeShown:
+class StepTimeShown(Struct, frozen=True):
     """The time of a component in one step, and how much more that is than the median.
 
     `more` is empty where there is nothing to compare with.
@@ -154,8 +151,7 @@ class StepTimeShown:
     is_much: bool
 
 
-@dataclass(frozen=True, slots=True)
-class StepShown:
+class StepShown(Struct, frozen=True):
     """A row of the table; `link` is what follows # in a link to it."""
 
     row: StepRow

@@ -6,11 +6,11 @@ Places and lengths are in percent of the drawing, so that it fits a card of any 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import accumulate
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
+from msgspec import Struct
 
 from traceflops.characters import function_name
 from traceflops.findings.finding import row_name
@@ -37,8 +37,7 @@ _GAP, _LABELS, _NAME = 1.2, 18.0, 30
 _WHOLE: Final = 100.0
 
 
-@dataclass(frozen=True, slots=True)
-class Shape:
+class Shape(Struct, frozen=True):
     """A rectangle, in percent; `look` is a component, "ink", or "track" for what is not reached."""
 
     x: float
@@ -48,8 +47,7 @@ class Shape:
     look: str
 
 
-@dataclass(frozen=True, slots=True)
-class Thumbnail:
+class Thumbnail(Struct, frozen=True):
     """A drawing, what it shows in words, and what follows # in the link to the whole of it.
 
     `areas` are paths by component, `labels` texts with the place of their middle from above.

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from traceflops.attribution.idle_classes import CLASSES
 from traceflops.characters import function_name
@@ -68,8 +69,7 @@ _WAIT_WIDTH: Final = 120
 _MOST_STEPS_LISTED: Final = 60
 
 
-@dataclass(frozen=True, slots=True)
-class LaneGroup:
+class LaneGroup(Struct, frozen=True):
     """Neighbouring lanes under one heading: a device, or a thread of a host process."""
 
     label: str

@@ -7,11 +7,11 @@ devices, sums of bins of equal length do instead: their figures are exact from e
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
+from msgspec import Struct
 
 from traceflops.attribution.culprits import NamedIdle, named_idle
 from traceflops.attribution.idle_classes import CLASSES
@@ -31,8 +31,7 @@ _REST: Final = "(others)"
 _LONGEST_PATH: Final = 1_000
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Pieces:
+class Pieces(Struct, frozen=True, eq=False):
     """Times in the order of their starts: of `key`, a place in names, so many ns from then on.
 
     In a bin they are a sum, and `start_ns` is the start of the bin.
@@ -51,8 +50,7 @@ class Pieces:
         return Pieces(self.start_ns[some], self.ns[some], self.key[some])
 
 
-@dataclass(frozen=True, slots=True)
-class Figures:
+class Figures(Struct, frozen=True):
     """What is known of a level by device; `bin_ns` is 0 where boxes tell of each event.
 
     `kernels` and `parts` are there with bins alone: sums of kernels by name, and of components.

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from traceflops.drawing.lanes import Lane
 from traceflops.reports.page.axes import AxisTick, axis_ticks, stretch
@@ -37,8 +38,7 @@ _LEAST_LETTERS: Final = 6
 NameOf = Callable[[Lane, int], str]
 
 
-@dataclass(frozen=True, slots=True)
-class Rect:
+class Rect(Struct, frozen=True):
     """A box: where it begins and its width and height, in percent, and what it looks like.
 
     Its area is the busy time of its events. `text` is what it says.
@@ -57,8 +57,7 @@ class Rect:
         return round(100 - self.height, 1)
 
 
-@dataclass(frozen=True, slots=True)
-class StillLane:
+class StillLane(Struct, frozen=True):
     """One row of boxes; the first of its group has a heading, the first of a track a label."""
 
     heading: str | None
@@ -75,8 +74,7 @@ class StillLane:
         return list(looks.items())
 
 
-@dataclass(frozen=True, slots=True)
-class Still:
+class Still(Struct, frozen=True):
     """The drawing: its axis, its lanes, and in words how many events and boxes.
 
     A script draws `counters` more rows, and one of how busy each of `devices` is.

@@ -7,8 +7,9 @@ launched.
 from __future__ import annotations
 
 from collections.abc import Iterable, Set
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
+
+from msgspec import Struct
 
 from traceflops.attribution.kernels import operators
 from traceflops.mfu.traced.work_tables import KernelRow, OpRow
@@ -48,8 +49,7 @@ _COLUMNS: Final = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Figure:
+class Figure(Struct, frozen=True):
     """A figure as it is read, and the number that sorts its column and goes into a CSV.
 
     The number is None where it is not known; with `at_most` it is the upper of two bounds.
@@ -60,8 +60,7 @@ class Figure:
     at_most: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class WorkShown:
+class WorkShown(Struct, frozen=True):
     """The work of all kernels or operators of one name, of those launches where it is known.
 
     `bound` is what limits it, or that it is slow; `by` says what tells the limit. Empty: unknown.

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict
 from typing import Any, Final
+
+from msgspec import to_builtins
 
 from traceflops.devices.jobs import JobReport
 from traceflops.devices.processes import ranks_text
@@ -29,7 +30,7 @@ def info_object(inventory: Inventory) -> dict[str, Any]:
     return {
         "schema": SCHEMA,
         **fields(source, "format", "tool"),
-        "files": [asdict(file) for file in source.files],
+        "files": [to_builtins(file) for file in source.files],
         "facts": dict(source.facts),
         "ranks": list(inventory.ranks),
         **_contents_object(inventory),
@@ -51,7 +52,7 @@ def _contents_object(inventory: Inventory | None) -> dict[str, Any]:
         return dict.fromkeys(("world_size", "devices", "rows", "steps", "missing", "record"))
     return {
         "world_size": inventory.world_size,
-        "devices": [asdict(device) for device in inventory.devices],
+        "devices": [to_builtins(device) for device in inventory.devices],
         "rows": inventory.rows,
         "steps": list(inventory.steps),
         "missing": [

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import Final
 
+from msgspec import Struct
+from msgspec.structs import replace
 from rich.cells import cell_len
 from rich.text import Text
 
@@ -31,8 +32,7 @@ _LEDGER_LABEL, _LEDGER_CELL, _LEDGER_SUM, _LEDGER_SHARE = 18, 11, 9, 8
 _PLAIN: Final = {"–": "-", "·": "|", "×": "x", "µ": "u", "…": "~", "→": "->", "≤": "<=", "≥": ">="}
 
 
-@dataclass(frozen=True, slots=True)
-class Style:
+class Style(Struct, frozen=True):
     """What the terminal can show: its width in columns, Unicode, colour."""
 
     width: int = 100

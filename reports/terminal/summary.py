@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from functools import cache
 from operator import add
 from typing import Final, NamedTuple
 
+from msgspec.structs import replace
 from rich.cells import cell_len
 from rich.text import Text
 

@@ -11,9 +11,10 @@ import re
 import shlex
 from collections import deque
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Final, Literal
+
+from msgspec import Struct
 
 from traceflops.errors import UsageError
 from traceflops.table.trace import SourceFile
@@ -28,16 +29,14 @@ _TAKE_TEXT: Final = ("--step-mark", "--title")
 _HINT: Final = "give a file of UTF-8 text, at most 64 kB"
 
 
-@dataclass(frozen=True, slots=True)
-class NoteBlock:
+class NoteBlock(Struct, frozen=True):
     """A piece of the notes. A heading and a paragraph have one line, a list one per item."""
 
     kind: Literal["heading", "paragraph", "list", "code"]
     lines: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Authored:
+class Authored(Struct, frozen=True):
     """The author's title and notes; None and no blocks where there are none."""
 
     title: str | None = None

@@ -6,8 +6,9 @@ Every sentence follows from the analysis, so the same recording gives the same t
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
+
+from msgspec import Struct
 
 from traceflops.facts import fact
 from traceflops.recording.capture_gaps import missing_from
@@ -32,8 +33,7 @@ _AGAIN: Final = "After the change, record the same {} with the same options and 
 _HEALTHY: Final = "No cause stands out; see where the time goes in the report."
 
 
-@dataclass(frozen=True, slots=True)
-class Chapter:
+class Chapter(Struct, frozen=True):
     """A heading of a post-mortem and its sentences."""
 
     title: str

@@ -149,8 +149,8 @@ def _table(
     """Return a table of the first rows, with the columns in which anything is known of these."""
     shown = rows[:most]
     labels = short_labels(from_own_word([row.name for row in shown]), _NAME)
-    names = {row: Name(label, row.name) for row, label in zip(shown, labels, strict=True)}
-    known = (Column(title, lambda row: names[row]), *known_columns(columns, shown))
+    names = {id(row): Name(label, row.name) for row, label in zip(shown, labels, strict=True)}
+    known = (Column(title, lambda row: names[id(row)]), *known_columns(columns, shown))
     return table_of(known, shown, len(rows), remark)
 
 

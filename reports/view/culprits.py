@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
+
+from msgspec import Struct
 
 from traceflops.attribution.culprits import Culprit, IdleClass
 from traceflops.attribution.idle_classes import CLASSES
@@ -30,8 +31,7 @@ _STALLS: Final = "A few stalls aside, launches keep up"
 _MUCH_IDLE: Final = 0.05
 
 
-@dataclass(frozen=True, slots=True)
-class WaitedFor:
+class WaitedFor(Struct, frozen=True):
     """Idle time of one class of culprits; `share` is of all idle time, `names` the largest.
 
     `tails` say the time of each of these, or the gaps of the only one.

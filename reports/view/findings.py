@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Final, NamedTuple
+
+from msgspec import Struct
 
 from traceflops.characters import function_name
 from traceflops.facts import Fact, fact
@@ -43,8 +44,7 @@ class Saving(NamedTuple):
     per: str | None
 
 
-@dataclass(frozen=True, slots=True)
-class FindingWords:
+class FindingWords(Struct, frozen=True):
     """A finding in words, "" for what is not known.
 
     `where` is names, the best first; `level` is how sure it is, `reasons` why.

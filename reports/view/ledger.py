@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import TYPE_CHECKING
+
+from msgspec import Struct, field
 
 from traceflops.flops.mfu_waterfall import Count, Ledger, Line
 from traceflops.reports.view.figures import UNKNOWN, flop_scale, percent, significant
@@ -60,16 +61,14 @@ WHOLE = {
 CORE = "attention core"
 
 
-@dataclass(slots=True)
-class LedgerRow:
+class LedgerRow(Struct):
     """One part of the model: its FLOPs by pass, and in all."""
 
     passes: dict[str, Count] = field(default_factory=dict)
     total: Count = 0
 
 
-@dataclass(frozen=True, slots=True)
-class LedgerCells:
+class LedgerCells(Struct, frozen=True):
     """A ledger as a table, all in units of one prefix; several rows have a sum below them."""
 
     prefix: str

@@ -9,7 +9,8 @@ its own foreground is what can be read there.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from msgspec import Struct
+from msgspec.structs import replace
 
 from traceflops.flops.mfu_waterfall import UNSPLIT
 from traceflops.timeline.records import COMPONENTS
@@ -20,8 +21,7 @@ _BLACK = "#1f2328"
 _TEXTURE = "#000000"
 
 
-@dataclass(frozen=True, slots=True)
-class Look:
+class Look(Struct, frozen=True):
     """The look of one component.
 
     `ascii` and `block` are the characters that fill its part of a bar in a terminal without and

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
+
+from msgspec import Struct
 
 from traceflops.categories.kernel_names import from_own_word
 from traceflops.findings.counted_kernels import estimated, gains_nothing, rule_name
@@ -23,16 +24,14 @@ _INFORMATION: Final = frozenset({"inf", "ok"})
 """Kinds of messages that advise nothing."""
 
 
-@dataclass(frozen=True, slots=True)
-class RuleShown:
+class RuleShown(Struct, frozen=True):
     """One message: the rule with its estimate in words, and the profiler's text."""
 
     head: str
     text: str
 
 
-@dataclass(frozen=True, slots=True)
-class RulesOfKernel:
+class RulesOfKernel(Struct, frozen=True):
     """What is said of one kernel, that with the largest estimate first."""
 
     name: Name

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import count, islice
 from typing import Final
+
+from msgspec import Struct
 
 from traceflops.characters import shortened, shortened_around
 from traceflops.reports.view.figures import (
@@ -31,8 +32,7 @@ _LONGEST: Final = 1_000
 _FARTHEST_BACK: Final = 12
 
 
-@dataclass(frozen=True, slots=True)
-class Label:
+class Label(Struct, frozen=True):
     """The pieces of a label; where it needs no other, the first is all of it."""
 
     head: str

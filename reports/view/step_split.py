@@ -7,9 +7,11 @@ idle time is split by what the GPUs wait on.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import TYPE_CHECKING, Final
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from traceflops.attribution.idle_classes import CLASSES
 from traceflops.characters import shortened
@@ -64,8 +66,7 @@ _SECTIONS: Final = {
 _OF_COMPUTE: Final = ("attribution", "kernels")
 
 
-@dataclass(frozen=True, slots=True)
-class StepPart:
+class StepPart(Struct, frozen=True):
     """A part of the mean step or window of a device; `name` is its look.
 
     `short` is its label where room is scarce; `sections` show more of it, the best first. A part of
@@ -206,8 +207,7 @@ def _kernel(analysis: Analysis, finding: Finding) -> str:
     return kernel_label(finding.rows[0].name, _NAME) if is_one else ""
 
 
-@dataclass(frozen=True, slots=True)
-class StepAfter:
+class StepAfter(Struct, frozen=True):
     """The length of a step now, and the bounds of that once a cause is mended."""
 
     now_ns: int

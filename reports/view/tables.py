@@ -6,9 +6,11 @@ A cell is a text of ours, a name in the trace, or several of these, with spaces 
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Self
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from traceflops.characters import function_name
 from traceflops.reports.view.culprits import gap_culprits, length_label, pace_sentence, waited_for
@@ -87,8 +89,7 @@ class Share(str):
 Cell = str | tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Column:
+class Column(Struct, frozen=True):
     """A column of a table: its head, what a row has there, and what is said of it below."""
 
     head: str
@@ -97,8 +98,7 @@ class Column:
     remark: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class ReportTable:
+class ReportTable(Struct, frozen=True):
     """The rows that are shown of `total`, a cell per column, and what is said below them.
 
     Of a tree `depths` says how deep each row is.
@@ -323,8 +323,7 @@ def _devices(analysis: Analysis) -> ReportTable:
     return table_of(columns, devices[:_DEVICES], len(devices))
 
 
-@dataclass(frozen=True, slots=True)
-class SumsOfKind:
+class SumsOfKind(Struct, frozen=True):
     """The sums of one kind of event: the rows that are shown, and how many there are."""
 
     id: str

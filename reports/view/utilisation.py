@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from fractions import Fraction
 from typing import TYPE_CHECKING, Final, TypeVar
+
+from msgspec import Struct
 
 from traceflops.devices.missing_input import NOT_ML
 from traceflops.devices.peaks import PER_TERA
@@ -72,8 +73,7 @@ _FIGURES: Final = (UNSPLIT, "useful")
 """Lines that are a utilisation themselves: they have its digits."""
 
 
-@dataclass(frozen=True, slots=True)
-class UtilisationPart:
+class UtilisationPart(Struct, frozen=True):
     """One line of the waterfall; as it is drawn, the thousandths of all parts sum to 1000."""
 
     name: str
@@ -131,8 +131,7 @@ def why_not(measured: Measurement, *, is_asked: bool = False) -> list[str]:
     ]
 
 
-@dataclass(frozen=True, slots=True)
-class Fact:
+class Fact(Struct, frozen=True):
     """One figure with its name and a remark."""
 
     label: str

@@ -9,10 +9,12 @@ about that part.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Final
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from sample_traces.nsight.names import demangled
 from sample_traces.nsight.ncu import write_details, write_raw
@@ -25,8 +27,7 @@ from sample_traces.nsight.sums import write_sums
 from sample_traces.records import Activity, RankRun, Run
 
 
-@dataclass(frozen=True, slots=True)
-class Carries:
+class Carries(Struct, frozen=True):
     """What a format has a place for. Times, names, sizes, streams and calls it always has.
 
     `bytes` of copies and fills are exact. `links` lead from work to what asked for it. Of the GPU:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from decimal import Decimal
 from math import prod
 from pathlib import Path
 from typing import Final, Literal
+
+from msgspec import Struct
 
 from sample_traces.config import Dtype
 from sample_traces.machines import MACHINES
@@ -27,8 +28,7 @@ SM_HZ: Final = 1_200_000_000
 """The clock that Nsight Compute locks, below that of a run by itself."""
 
 
-@dataclass(frozen=True, slots=True)
-class Metric:
+class Metric(Struct, frozen=True):
     """A value with its base unit. On the details page it may have a label, in a section."""
 
     name: str
@@ -92,8 +92,7 @@ _SPELT: Final = {
 """Units as pages of 2020 spell them."""
 
 
-@dataclass(frozen=True, slots=True)
-class Launch:
+class Launch(Struct, frozen=True):
     """One kernel that was counted."""
 
     number: int

@@ -7,11 +7,11 @@ environment. Here these are invented, and stand in all places where real files h
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal
 
 import pyarrow as pa
+from msgspec import Struct
 
 from sample_traces.messages import counted, number, part, varint
 from sample_traces.nsight.nsys import stem_of, tables_of
@@ -100,8 +100,7 @@ _OF_GPU: Final[Numbers] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class _Kind:
+class _Kind(Struct, frozen=True):
     """Work on a device: type, kind as a number, number of its own part, the fields of that."""
 
     type: int

@@ -9,8 +9,9 @@ What the numbers of an export stand for: rows of its ENUM tables.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Final, Literal
+
+from msgspec import Struct
 
 Era = Literal["2020", "2023", "2026"]
 Value = str | int | float | None
@@ -122,8 +123,7 @@ _LACKING: Final[Mapping[Era, frozenset[str]]] = {
 """Tables that an era does not know, or no longer."""
 
 
-@dataclass(frozen=True, slots=True)
-class Column:
+class Column(Struct, frozen=True):
     """A column; `kind` is INTEGER, TEXT or REAL."""
 
     name: str

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Final, Literal
 from uuid import NAMESPACE_OID, uuid5
+
+from msgspec import Struct, field
 
 from sample_traces.records import RankRun, Run
 
@@ -13,8 +14,7 @@ Markers = Literal["none", "steps", "all"]
 Nccl = Literal["none", "ranges", "payloads"]
 
 
-@dataclass(frozen=True, slots=True)
-class NsightOptions:
+class NsightOptions(Struct, frozen=True):
     """What is recorded beside device work, as far as the format has a place for it."""
 
     calls: bool = True
@@ -40,8 +40,7 @@ VM: Final = 1 << 48
 CONTEXT: Final = 1
 
 
-@dataclass(slots=True)
-class Session:
+class Session(Struct):
     """One report. Texts get numbers as they are asked for; the first are always there."""
 
     run: Run

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
 from typing import Final, Literal
 from uuid import NAMESPACE_OID, uuid5
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from sample_traces.config import Dtype
 from sample_traces.library import nccl_function
@@ -86,8 +88,7 @@ _MARKED: Final[dict[Markers, tuple[str, ...]]] = {
 _COPY_KINDS: Final = {"HtoD": "hipMemcpyHostToDevice", "DtoH": "hipMemcpyDeviceToHost"}
 
 
-@dataclass(frozen=True, slots=True)
-class Symbol:
+class Symbol(Struct, frozen=True):
     """A kernel that the process has loaded; `work` is None where it never runs."""
 
     kernel_id: int
@@ -95,8 +96,7 @@ class Symbol:
     work: Work | None
 
 
-@dataclass(frozen=True, slots=True)
-class Dispatch:
+class Dispatch(Struct, frozen=True):
     """One kernel that ran. Grid and workgroup are in work-items."""
 
     dispatch_id: int
@@ -129,8 +129,7 @@ class Dispatch:
         return self.end_ns + _COMPLETION_NS
 
 
-@dataclass(frozen=True, slots=True)
-class Transfer:
+class Transfer(Struct, frozen=True):
     """One copy by a copy engine; `source` and `target` are node numbers."""
 
     work: Work
@@ -143,8 +142,7 @@ class Transfer:
     target: int
 
 
-@dataclass(frozen=True, slots=True)
-class HostRange:
+class HostRange(Struct, frozen=True):
     """One call or marker on a host thread; `arguments` as (type, name, value)."""
 
     domain: Domain
@@ -156,8 +154,7 @@ class HostRange:
     arguments: tuple[tuple[str, str, str], ...] = ()
 
 
-@dataclass(slots=True)
-class Capture:
+class Capture(Struct):
     """Everything of one process. Kernels and copies stand in the order in which they ended."""
 
     rank: int
@@ -200,8 +197,7 @@ def submitted_ns(rank: RankRun, activity: Activity) -> int:
     return min(activity.start_ns, rank.calls[activity.call].end_ns)
 
 
-@dataclass(frozen=True, slots=True)
-class _Recorder:
+class _Recorder(Struct, frozen=True):
     run: Run
     rank: RankRun
     options: RocprofOptions

@@ -10,10 +10,12 @@ from __future__ import annotations
 
 import gzip
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Final, Literal
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from sample_traces.records import Activity, Call, RankRun, Run, Work
 from sample_traces.rocprof.capture import submitted_ns
@@ -31,8 +33,7 @@ from sample_traces.rocprof.v3_json import write_v3_json
 Names = Literal["as they are", "with .kd", "truncated"]
 
 
-@dataclass(frozen=True, slots=True)
-class Carries:
+class Carries(Struct, frozen=True):
     """What a format has a place for. The times of kernels, their names and sizes it always has.
 
     Kernels stand in hardware queues (`streams`), copy engines in none, so that a copy's stream is

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
+
+from msgspec import Struct
 
 Markers = Literal["none", "steps", "all"]
 NameForm = Literal["demangled", "truncated", "mangled"]
 
 
-@dataclass(frozen=True, slots=True)
-class RocprofOptions:
+class RocprofOptions(Struct, frozen=True):
     """What is recorded beside kernels, as far as the format has a place for it."""
 
     calls: bool = True

@@ -7,11 +7,12 @@ packet before, or absolute where they would go back; names are interned where th
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass, field
 from hashlib import sha256
 from math import prod
 from pathlib import Path
 from typing import Final, Literal
+
+from msgspec import Struct, field
 
 from sample_traces.messages import fixed, number, part
 from sample_traces.records import Run, Triple
@@ -58,8 +59,7 @@ def write_perfetto(
     return paths
 
 
-@dataclass(slots=True)
-class _File:
+class _File(Struct):
     """Makes the packets of one process."""
 
     capture: Capture

@@ -6,10 +6,11 @@ import json
 import sqlite3
 from collections.abc import Mapping
 from contextlib import closing
-from dataclasses import dataclass, field
 from itertools import groupby
 from pathlib import Path
 from typing import Final
+
+from msgspec import Struct, field
 
 from sample_traces.machines import MACHINES
 from sample_traces.records import Run
@@ -62,8 +63,7 @@ def write_rocpd(
     return paths
 
 
-@dataclass(slots=True)
-class _Writer:
+class _Writer(Struct):
     """Fills the tables of one process."""
 
     connection: sqlite3.Connection

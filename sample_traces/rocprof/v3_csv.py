@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal
+
+from msgspec import Struct
 
 from sample_traces.kineto_text import Digits
 from sample_traces.machines import MACHINES
@@ -165,8 +166,7 @@ def tables(
     return _Tables(capture, release, form, options.names).files(options.times)
 
 
-@dataclass(frozen=True, slots=True)
-class _Tables:
+class _Tables(Struct, frozen=True):
     """Makes the tables of one process."""
 
     capture: Capture

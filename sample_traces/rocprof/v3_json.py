@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal
+
+from msgspec import Struct
 
 from sample_traces.machines import MACHINES
 from sample_traces.records import Run, Triple
@@ -118,8 +119,7 @@ def _text(processes: list[Document], release: Release) -> str:
     return json.dumps(document, separators=(",", ":"))
 
 
-@dataclass(frozen=True, slots=True)
-class _Process:
+class _Process(Struct, frozen=True):
     """Makes the document of one process."""
 
     capture: Capture

@@ -3,13 +3,13 @@
 import json
 import re
 from collections import Counter, defaultdict
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from tests.build import launched, trace_of
 from tests.conftest import ROOT, examples, shared_file

@@ -126,7 +126,7 @@ def found(trace: Trace, gaps: Gaps) -> tuple[Sums, Sums]:
         )
         mine = np.array([(place, *gap) in set(gaps) for gap in at], dtype=np.bool_)
         chosen.append(
-            GapParts(*(getattr(parts, name)[mine] for name in GapParts.__dataclass_fields__))
+            GapParts(*(getattr(parts, name)[mine] for name in GapParts.__struct_fields__))
         )
     assert sum(len(parts.start_ns) for parts in chosen) == len(gaps)
     known = culprits_of(GapParts.joined(chosen), trace)

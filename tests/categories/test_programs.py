@@ -1,8 +1,7 @@
 """Which recordings are of machine learning: only these hear of MFU, steps and batches."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from tests.build import trace_of
 from traceflops import Trace, analyze

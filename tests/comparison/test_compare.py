@@ -6,12 +6,12 @@ import gzip
 import json
 import shutil
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
+from msgspec.structs import replace
 
 import traceflops as tf
 from tests.build import launched, step_marks, trace_of
@@ -58,13 +58,15 @@ def assert_exact(found: Comparison) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_a_side_is_the_same_from_an_analysis_and_from_its_json(name: str) -> None:
     analysis = analysis_of(name)
-    assert side_of_report(analysis.to_json().encode()) == side_of(analysis)
+    assert side_of_report(analysis.to_json().encode()) == replace(side_of(analysis), analysis=None)
 
 
 def test_a_side_of_real_traces_is_the_same_from_json() -> None:
     for name in ("pytorch/mi300x_resnet18_ddp_train.json.gz", "nsight/nsys_h100x2_1s.sqlite"):
         analysis = tf.analyze(tf.read(shared_file(f"traces/{name}")))
-        assert side_of_report(analysis.to_json().encode()) == side_of(analysis)
+        assert side_of_report(analysis.to_json().encode()) == replace(
+            side_of(analysis), analysis=None
+        )
 
 
 @pytest.mark.parametrize("after", NAMES)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 import traceflops as tf
 from sample_traces.config import RunConfig
@@ -160,4 +160,4 @@ def test_tokens_of_a_servers_passes_are_told_by_kind(tmp_path: Path) -> None:
     assert decode.before_ns == Fraction(kinds["decode"].cycle_ns, kinds["decode"].tokens or 0)
     assert decode.after_ns < decode.before_ns
     assert any("per decode token: " in one for one in more_sentences(found))
-    assert side_of_report(few.to_json().encode()) == side_of(few)
+    assert side_of_report(few.to_json().encode()) == replace(side_of(few), analysis=None)

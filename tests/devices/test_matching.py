@@ -2,13 +2,13 @@
 
 import csv
 import time
-from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from tests.conftest import shared_file
 from traceflops.devices.device_facts import LONGEST_NAME, SeenDevice, by_name

@@ -1,9 +1,9 @@
 """Several files are the ranks of one job: one clock, one numbering, nothing merged silently."""
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from tests.build import launched, step_marks, trace_of
 from traceflops import Trace, analyze

@@ -6,15 +6,18 @@ the same draws (`steady_draws`): the difference is exactly what the repair gains
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
 from random import Random
 from tempfile import TemporaryDirectory
 from typing import Any, Final, TypeVar
+
+from msgspec.structs import replace
 
 import traceflops as tf
 from sample_traces.config import RunConfig, on_mi300x
@@ -267,7 +270,7 @@ def scores(one: Scenario) -> Iterator[Score]:
 def _of_once(score: Score, analysis: tf.Analysis) -> Score:
     """Return what is told of what happens only once: as long as it takes in the whole run."""
     devices = truth(simulated(score.scenario.planted)).ranks
-    return replace(
+    return dataclasses.replace(
         score,
         step_ns=analysis.components.window_ns,
         gained_ns=sum(one.components["start_up"] for one in devices),

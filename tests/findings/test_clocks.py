@@ -2,9 +2,9 @@
 
 import re
 from collections.abc import Callable
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 import traceflops as tf
 from sample_traces.config import RunConfig

@@ -1,9 +1,9 @@
 """Copies that nothing hides, and room for a larger batch: with the finding, and without."""
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 import traceflops as tf
 from tests.build import launched, step_marks, trace_of

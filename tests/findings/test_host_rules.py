@@ -1,10 +1,10 @@
 """Rules on the host: graphs that fit, compilation, loading of code; each beside one without."""
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 import traceflops as tf
 from tests.build import launched, step_marks, trace_of

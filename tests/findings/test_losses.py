@@ -1,8 +1,7 @@
 """Findings that are parts of the device time: which are listed, in what order, with what gain."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 import traceflops as tf
 from tests.build import launched, trace_of

@@ -1,11 +1,11 @@
 """Rules of communication, ranks and serving: planted in the simulator, absent without the fault."""
 
 from collections.abc import Mapping
-from dataclasses import replace
 from statistics import median
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 import traceflops as tf
 from sample_traces.config import RunConfig

@@ -1,10 +1,10 @@
 """What a recording is not fit for: each lack is said once, with how to record better."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 import traceflops as tf
 from tests.build import launched, step_marks, trace_of

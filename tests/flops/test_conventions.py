@@ -7,13 +7,13 @@ of each convention's own source (the references are in the table of conventions)
 from __future__ import annotations
 
 import csv
-from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from traceflops.errors import UsageError
 from traceflops.flops.analytic.conventions import CONVENTIONS, DEFAULT

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from fractions import Fraction
 
 import pytest
+from msgspec.structs import replace
 
 from traceflops.errors import UsageError
 from traceflops.flops.analytic.explain_reported import Candidate, Explanation, Metric, explain

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from fractions import Fraction
+
+from msgspec.structs import replace
 
 from tests.flops.oracles import THRICE, Oracle, oracles
 from traceflops.flops.analytic.explain_reported import Explanation, Metric, explain

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from traceflops.errors import UsageError
 from traceflops.flops.analytic.run import Checkpoint, Lora, Run, RunShape, parse_checkpoint

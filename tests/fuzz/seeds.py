@@ -9,10 +9,12 @@ import re
 import struct
 import zipfile
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, get_args
+
+from msgspec.structs import replace
 
 import traceflops as tf
 from sample_traces.config import RunConfig, on_mi300x

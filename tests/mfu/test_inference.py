@@ -1,10 +1,10 @@
 """Prefill, decode and MBU: rules on small traces made by hand, and recordings of real servers."""
 
-from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 import traceflops as tf
 from tests.build import launched, trace_of

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from fractions import Fraction
 from functools import cache
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
+from msgspec.structs import replace
 
 import traceflops as tf
 from sample_traces.config import RunConfig
@@ -212,11 +212,11 @@ CHECK = "Check its model, tokens, GPUs and steps."
 
 
 def of_run(**values: object) -> Change:
-    return lambda card, run: (card, replace(run, **values))  # type: ignore[arg-type]
+    return lambda card, run: (card, replace(run, **values))
 
 
 def of_card(**values: object) -> Change:
-    return lambda card, run: (replace(card, **values), run)  # type: ignore[arg-type]
+    return lambda card, run: (replace(card, **values), run)
 
 
 @pytest.mark.parametrize(

@@ -7,10 +7,10 @@ import shlex
 import shutil
 import webbrowser
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from sample_traces.config import RunConfig, on_mi300x
 from sample_traces.emit_pytorch import write_pytorch

@@ -2,11 +2,11 @@
 
 import base64
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from msgspec.structs import replace
 
 from sample_traces.config import RunConfig
 from sample_traces.emit_pytorch import write_pytorch
@@ -54,7 +54,7 @@ def of(table: str, column: str, value: object) -> Change:
 
 
 def of_source(**said: object) -> Change:
-    return lambda trace: replace(trace, source=replace(trace.source, **said))  # type: ignore
+    return lambda trace: replace(trace, source=replace(trace.source, **said))
 
 
 FALSE: dict[str, Change] = {

@@ -6,12 +6,12 @@ import re
 import zipfile
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
 import pyarrow as pa
 import pytest
+from msgspec.structs import replace
 
 from tests.parsers.documents import read_bytes, read_one, source_of
 from traceflops.errors import InputError

@@ -9,7 +9,6 @@ import os
 import re
 import shutil
 from collections.abc import Iterator
-from dataclasses import replace
 from itertools import product
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -17,6 +16,7 @@ from tempfile import TemporaryDirectory
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
+from msgspec.structs import replace
 from typer.testing import CliRunner
 
 import traceflops as tf

@@ -2,13 +2,13 @@
 
 import json
 import warnings
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from tests.build import trace_of as made_of
 from tests.parsers.documents import read_one, source_of

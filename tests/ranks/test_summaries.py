@@ -6,7 +6,6 @@ import os
 import shutil
 import signal
 import zipfile
-from dataclasses import astuple
 from pathlib import Path
 from threading import Event
 from typing import Any
@@ -15,6 +14,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import astuple
 from typer.testing import CliRunner
 
 from sample_traces.config import RunConfig

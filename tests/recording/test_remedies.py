@@ -1,11 +1,11 @@
 """What a trace lacks is said with the options of the tool that recorded it, and no other's."""
 
 import re
-from dataclasses import replace
 from itertools import chain, combinations
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from tests.build import trace_of
 from traceflops import analyze

@@ -10,11 +10,12 @@ import random
 import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
+from msgspec.structs import replace
 
 from sample_traces.config import RunConfig
 from tests.conftest import ROOT
@@ -372,7 +373,7 @@ def _repeated(analysis: Analysis) -> RecordedGraph:
         return {name: np.tile(getattr(table, name), times) for name in names}
 
     edges = of(graph.edges, ("source", "target", "lag_ns", "kind", "inferred"))
-    nodes = replace(graph.nodes, **of(graph.nodes, tuple(type(graph.nodes).__dataclass_fields__)))
+    nodes = replace(graph.nodes, **of(graph.nodes, tuple(type(graph.nodes).__struct_fields__)))
     moved = {name: edges[name] + shift for name in ("source", "target")}
     return replace(graph, nodes=nodes, edges=replace(graph.edges, **edges | moved))
 

@@ -1,8 +1,7 @@
 """Calls that free memory wait for the device: a wait before them gains nothing when it goes."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from sample_traces.config import RunConfig
 from tests.build import launched, trace_of

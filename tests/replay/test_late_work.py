@@ -73,8 +73,7 @@ def test_hidden_communication_takes_as_long_as_the_queue_with_most_of_it() -> No
 def test_readings_that_differ_by_more_than_half_the_gain_are_a_doubt(
     other: int, doubted: bool
 ) -> None:
-    replay = Replay.__new__(Replay)
     readings = [SimpleNamespace(unlike=frozenset(one)) for one in ((), ("doubt.pinned",))]
-    vars(replay).update(readings=readings, awaits_others=False, critical=())
-    doubts = [one.code for one in replay._doubts(100, [50, other])]
+    replay = SimpleNamespace(readings=readings, awaits_others=False, critical=())
+    doubts = [one.code for one in Replay._doubts(replay, 100, [50, other])]  # type: ignore[arg-type]
     assert doubts == ["doubt.pinned"] * doubted

@@ -1,7 +1,6 @@
 """What replays predict: the recording itself, what is simulated with the change, a real pair."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from fractions import Fraction
 from functools import cache
 from itertools import product
@@ -13,6 +12,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 import traceflops
 from sample_traces.config import RunConfig, on_mi300x

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from functools import cache
 
 import pyarrow as pa
+from msgspec.structs import replace
 
 from tests.build import trace_of
 from tests.conftest import ROOT

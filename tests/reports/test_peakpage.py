@@ -1,9 +1,9 @@
 """The section on the peak: what it says with an MFU, without one, and of hostile names."""
 
-from dataclasses import replace
 from math import log10
 
 import pytest
+from msgspec.structs import replace
 
 import traceflops as tf
 from tests.build import launched, trace_of

@@ -6,7 +6,6 @@ import gzip
 import json
 from collections import defaultdict
 from collections.abc import Iterable
-from dataclasses import replace
 from fractions import Fraction
 from itertools import pairwise
 from pathlib import Path
@@ -16,6 +15,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from typer.testing import CliRunner
 
 import traceflops as tf

@@ -1,9 +1,9 @@
 """Figures of one thing are the same wherever they stand, and held against what is said."""
 
 import re
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 import traceflops as tf
 from tests.build import launched, trace_of

@@ -3,9 +3,9 @@
 import html
 import json
 import re
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 import traceflops as tf
 from tests.build import launched, trace_of

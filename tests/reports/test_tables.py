@@ -4,13 +4,13 @@ import csv
 import io
 import re
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 import traceflops as tf
 from tests.build import launched, trace_of

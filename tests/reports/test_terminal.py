@@ -3,10 +3,10 @@
 import io
 import re
 from collections.abc import Callable
-from dataclasses import replace
 from functools import cache
 
 import pytest
+from msgspec.structs import replace
 from rich.console import Console
 from rich.style import Style as RichStyle
 from rich.text import Text

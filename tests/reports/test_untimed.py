@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import re
 import shlex
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from tests.build import trace_of
 from tests.findings.test_counted_kernels import BUSY, TIME

@@ -1,9 +1,9 @@
 """From device work back to its cause, and what the cause says of the category."""
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from tests.build import trace_of
 from traceflops import Trace, analyze

@@ -1,9 +1,9 @@
 """Traces without a timeline: sums by name and counted launches, and nothing that needs times."""
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from tests.build import trace_of
 from traceflops import Analysis, analyze

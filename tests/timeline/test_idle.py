@@ -1,7 +1,8 @@
 """Idle time split by cause, and the gaps it is made of."""
 
-from dataclasses import replace
 from typing import Any
+
+from msgspec.structs import replace
 
 from tests.build import launched, step_marks, trace_of
 from traceflops import analyze

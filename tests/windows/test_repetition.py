@@ -1,12 +1,12 @@
 """Steps by the repeated signature: found where a step repeats, never where only its layers do."""
 
-from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from tests.build import trace_of
 from traceflops import analyze

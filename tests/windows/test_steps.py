@@ -1,11 +1,11 @@
 """Steps and windows on traces whose every nanosecond is known."""
 
 import shlex
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from tests.build import launched, step_marks, trace_of
 from tests.conftest import shared_file

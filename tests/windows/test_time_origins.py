@@ -1,8 +1,7 @@
 """From which instant times count: from one for all, or from that of each process."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from tests.build import trace_of
 from traceflops.analysis.preparation import prepare

@@ -7,10 +7,11 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
+
+from msgspec import Struct
 
 from traceflops.analysis.recipe import what_if
 from traceflops.analysis.sql import first_rows
@@ -61,8 +62,7 @@ _SHOWN: Final = {
 _LARGEST: Final = (1 << 63) - 1
 
 
-@dataclass(frozen=True, slots=True)
-class Some:
+class Some(Struct, frozen=True):
     """The first of so many items."""
 
     items: Sequence[Any]
@@ -75,8 +75,7 @@ class Some:
         return self.items[part]
 
 
-@dataclass(frozen=True)  # without slots, so that there is a place for what is found on demand
-class Opened:
+class Opened(Struct, frozen=True, dict=True):
     """A trace that is open."""
 
     analysis: Analysis

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from msgspec.structs import replace
 
 from traceflops.attribution.graph_replays import created_nodes, replays
 from traceflops.categories.activities import categorise

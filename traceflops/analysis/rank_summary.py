@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, fields, replace
 from operator import attrgetter
 from typing import Any, Final, TypeVar
 
 import numpy as np
 import pyarrow as pa
+from msgspec import Struct
+from msgspec.structs import fields, replace
 
 from traceflops.analysis.notes import OF_DEVICES
 from traceflops.analysis.preparation import prepare
@@ -53,8 +54,7 @@ _CUT: Final = (
 T = TypeVar("T")
 
 
-@dataclass(frozen=True)
-class RankSummary:
+class RankSummary(Struct, frozen=True, dict=True):
     """The figures of recordings in their chosen windows; fields are those of `Analysis`.
 
     `trace` has no events but one activity for all of each device. `notes` are those of the analysis

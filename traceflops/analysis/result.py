@@ -17,13 +17,14 @@ Cached properties are for long reports: they ask the recording when they are fir
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
 from functools import cached_property
 from heapq import nlargest
 from operator import attrgetter
 from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
+from msgspec import Struct
+from msgspec.structs import replace
 
 from traceflops.attribution.charged import ChargedKernel, charged_kernels
 from traceflops.attribution.culprits import NO_CULPRITS, IdleCulprits
@@ -74,8 +75,7 @@ if TYPE_CHECKING:
 _MUCH_LEFT_OUT: Final = 0.2
 
 
-@dataclass(frozen=True)  # without slots, so that there is a place for what is found on demand
-class Analysis:
+class Analysis(Struct, frozen=True, dict=True):
     """Everything a report shows; `kernel_table` tells the columns of `kernels` and `categories`.
 
     `untimed` is what a trace without a timeline says. `collectives` are there where the trace says
@@ -101,6 +101,7 @@ class Analysis:
     categories: pa.Table
     notes: tuple[Note, ...]
     measured: Measurement
+    recording: Prepared
     untimed: Untimed | None = None
     losses: tuple[Finding, ...] = ()
     collectives: tuple[Collective, ...] = ()
@@ -114,7 +115,6 @@ class Analysis:
     serving: Serving = NO_SERVING
     ranks: RankReport | None = None
     finding_rules: FindingRules = NO_RULES
-    recording: Prepared = field(kw_only=True, repr=False, compare=False)
     has_events: bool = True
 
     @property

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from functools import reduce
 from itertools import chain
 from operator import add, attrgetter
 from typing import Any, Final, TypeVar
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from traceflops.analysis.notes import is_said, notes_of
 from traceflops.analysis.preparation import prepare
@@ -244,8 +246,7 @@ def _measured(parts: Sequence[RankSummary], empty: Measurement) -> Measurement:
     )
 
 
-@dataclass(frozen=True)
-class _SummedWork:
+class _SummedWork(Struct, frozen=True, dict=True):
     """The work of the devices in summaries: of all steps together, and of each long one."""
 
     parts: Sequence[RankSummary]

@@ -7,12 +7,13 @@ step is checked against those in the summary.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import fields, is_dataclass
 from functools import reduce
 from operator import add
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import fields
 
 from traceflops.attribution.kernels import KERNEL_TOTALS
 from traceflops.flops.mfu_waterfall import FAMILIES, UNSPLIT
@@ -89,7 +90,7 @@ def _check_utilisation(summary: RankSummary, reported: set[int]) -> None:
 
 def _check_values(value: Any, name: str, processes: int, devices: int) -> None:
     """Check each number by its name, whatever it is in."""
-    if is_dataclass(value) and not isinstance(value, _ELSEWHERE):
+    if isinstance(value, Struct) and not isinstance(value, _ELSEWHERE):
         for field in fields(value):
             _check_values(getattr(value, field.name), field.name, processes, devices)
     elif isinstance(value, Mapping):

@@ -8,12 +8,12 @@ when their rows are asked for.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import pyarrow as pa
+from msgspec import Struct
 
 from traceflops.attribution.culprits import main_culprits
 from traceflops.attribution.idle_slices import GapParts, gap_parts
@@ -90,8 +90,7 @@ STEPS: Final = pa.schema([column.field() for column in _STEPS])
 GAPS: Final = pa.schema([column.field() for column in _GAPS])
 
 
-@dataclass(frozen=True)  # without slots, so that there is a place for the table
-class OnDemand:
+class OnDemand(Struct, frozen=True, dict=True):
     """A table that is made when its rows are asked for; Arrow's peers ask for its columns first."""
 
     schema: pa.Schema

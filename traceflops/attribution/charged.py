@@ -7,11 +7,11 @@ a component, to the one that began first. So charged times sum to the components
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any, Final
 
 import numpy as np
+from msgspec import Struct
 
 from traceflops.attribution.launching_ops import ops_that_launched
 from traceflops.attribution.range_labels import range_names
@@ -42,8 +42,7 @@ OF_KERNEL: Final = ("name", "kind", "top", "sub", "rule")
 """Columns that a row shares with the row of its kernel."""
 
 
-@dataclass(frozen=True, slots=True)
-class Charged(Columns):
+class Charged(Columns, frozen=True):
     """Pieces of time charged to one activity in one window, a row per piece; times in ns.
 
     `row` is the row of the activity, `component` an index into WORK, `window` the number of the
@@ -59,8 +58,7 @@ class Charged(Columns):
     wait_ns: IntArray
 
 
-@dataclass(frozen=True, slots=True)
-class RankTimes:
+class RankTimes(Struct, frozen=True):
     """Per activity, how long a collective waited for other ranks (-1: unknown), and its group."""
 
     wait_ns: IntArray
@@ -104,8 +102,7 @@ def charged(prepared: Prepared, waits: RankTimes | None = None) -> Charged:
     return Charged.joined(pieces)
 
 
-@dataclass(frozen=True, slots=True)
-class ChargedKernel:
+class ChargedKernel(Struct, frozen=True):
     """Time charged to one kernel launched in one way, over the chosen windows; times in ns.
 
     `op`, with the `shapes` of its inputs, launched it inside `scope`: classes of modules, or an

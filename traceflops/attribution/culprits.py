@@ -9,11 +9,12 @@ from __future__ import annotations
 import itertools
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from operator import attrgetter, itemgetter
 from typing import Final
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from traceflops.attribution.idle_slices import (
     GapLengths,
@@ -44,8 +45,7 @@ _MOST_OF_GAP: Final = 3
 """Culprits of each class that are named at most in one gap."""
 
 
-@dataclass(frozen=True, slots=True)
-class Culprit:
+class Culprit(Struct, frozen=True):
     """Idle time of one class and name in the chosen windows of all devices; times in ns.
 
     `gaps` counts the gaps in which it took time, `blocked_before_ns` is the part of `idle_ns` in
@@ -60,12 +60,11 @@ class Culprit:
     gaps: int
     blocked_before_ns: int
     evidence: tuple[str, ...]
-    longest_ns: int = field(default=0, compare=False)
-    short_ns: int = field(default=0, compare=False)
+    longest_ns: int = 0
+    short_ns: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class IdleClass:
+class IdleClass(Struct, frozen=True):
     """The culprits of one class, the largest first."""
 
     kind: str
@@ -94,8 +93,7 @@ class IdleClass:
         return f"idle.remedy.{'nameless' if self.is_nameless else self.kind}"
 
 
-@dataclass(frozen=True, slots=True)
-class IdleCulprits:
+class IdleCulprits(Struct, frozen=True):
     """Idle time by culprit, the largest first, and the time without a culprit; in ns.
 
     `histogram` counts gaps by length, without idle time before the first and after the last work.
@@ -226,8 +224,7 @@ def _by_name_and_set(
         yield int(sets[first[number]]), culprit, int(row[longest_row])
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class NamedIdle:
+class NamedIdle(Struct, frozen=True, eq=False):
     """Named slices of idle time and start-up of one device, in order of time; times in ns.
 
     `name` is an index into `names`, pairs of class and name. Idle time without a culprit is left

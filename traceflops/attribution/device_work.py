@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
 from operator import attrgetter
 from typing import Final
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import fields
 
 from traceflops.attribution.host_events import has_fact, is_of_library
 from traceflops.attribution.launching_ops import ops_that_launched
@@ -42,8 +43,7 @@ _PATH_LEVELS: Final = 100
 """Modules of a path that are named at most, the innermost ones."""
 
 
-@dataclass(frozen=True, slots=True)
-class WorkSum:
+class WorkSum(Struct, frozen=True):
     """Activities that start in the chosen windows, and their ns inside; overlaps count twice."""
 
     activities: int
@@ -59,8 +59,7 @@ Named = tuple[IntArray, Sequence[str]]
 """A code per piece of work (-1: unknown), and the names by code."""
 
 
-@dataclass(frozen=True, slots=True)
-class ModuleWork:
+class ModuleWork(Struct, frozen=True):
     """Device work that one module instance launched, without the modules inside it; with backward.
 
     `path` names the instances from the outermost on; `flops` is None where none are counted.
@@ -72,8 +71,7 @@ class ModuleWork:
     flops: int | None
 
 
-@dataclass(frozen=True, slots=True)
-class DeviceWork:
+class DeviceWork(Struct, frozen=True):
     """Work of the chosen windows of all devices, by rule (all of RULES) and by module.
 
     `modules` holds the modules that launched any work, those with most time first.
@@ -88,8 +86,7 @@ class DeviceWork:
         return sum(self.by_rule[rule].activities for rule in rules) / total if total else None
 
 
-@dataclass(frozen=True, slots=True)
-class Launched:
+class Launched(Struct, frozen=True):
     """Activities and what launched each: the rows of its call, its op and its forward op.
 
     `forward` is the op whose derivative the backward node around the launch is. -1 is unknown.
@@ -219,8 +216,7 @@ _TESTS: Final[dict[str, Callable[[Launched], BoolArray]]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Attributed:
+class Attributed(Struct, frozen=True):
     """Per activity an index into RULES, and the node of its module (-1: none)."""
 
     rule: IntArray

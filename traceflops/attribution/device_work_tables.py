@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
 from difflib import get_close_matches
 from functools import partial
 from itertools import repeat
 from typing import Final
 
 import numpy as np
+from msgspec import Struct, field
 
 from traceflops.attribution.device_work import (
     NOTHING,
@@ -36,8 +36,7 @@ KERNEL: Final = "kernel"
 """Operators by host time, and kernels: no owners of device work, but values of `--by` as well."""
 
 
-@dataclass(frozen=True, slots=True)
-class Owner:
+class Owner(Struct, frozen=True):
     """The device work that one owner launched; a module includes those inside it.
 
     `depth` is its depth in the tree of modules. It may stand for several `instances`; `slowest` is
@@ -52,8 +51,7 @@ class Owner:
     shapes: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class WorkOwners:
+class WorkOwners(Struct, frozen=True):
     """Owners (a module before those inside it, else by time), and the work without an owner."""
 
     owners: tuple[Owner, ...]
@@ -117,8 +115,7 @@ def _by_range(prepared: Prepared) -> WorkOwners:
     return WorkOwners(tuple(sorted(owners, key=_time, reverse=True)), work.rest)
 
 
-@dataclass(slots=True)
-class _Branch:
+class _Branch(Struct):
     """The modules of one name in one other module, with all work inside; time and name of each."""
 
     work: WorkSum = NOTHING

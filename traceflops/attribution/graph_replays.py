@@ -11,11 +11,12 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
 import pyarrow as pa
+from msgspec import Struct
+from msgspec.structs import replace
 
 from traceflops.categories.kernel_names import same_kernels
 from traceflops.devices.device_facts import shown
@@ -34,8 +35,7 @@ _BEGIN: Final = re.compile(r"(?:cuda|cu|hip)StreamBeginCapture")
 _END: Final = re.compile(r"(?:cuda|cu|hip)StreamEndCapture")
 
 
-@dataclass(frozen=True, slots=True)
-class _Kernels:
+class _Kernels(Struct, frozen=True):
     """Kernels of one graph in order: rows of activities, names as codes of both runs, sizes.
 
     `rank` is that of their process, None where they are of several.

@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from operator import attrgetter
 from typing import Final
 
 import numpy as np
+from msgspec import Struct
 
 from traceflops.attribution.culprits import REST
 from traceflops.attribution.host_events import (
@@ -53,8 +53,7 @@ _MOST_CALLS: Final = 50
 """Calls that are named at most; the rest becomes one more."""
 
 
-@dataclass(frozen=True, slots=True)
-class Synchronisation:
+class Synchronisation(Struct, frozen=True):
     """Waiting calls of one name and site in the chosen windows; times in ns.
 
     `site` is the function, operator or annotation around the calls, "" without any. `blocked_ns` is
@@ -135,8 +134,7 @@ _HOST_MEMORY: Final = re.compile(r"\b(Pageable|Pinned)\b")
 _MEMORIES: Final = ("pageable", "pinned", None)
 
 
-@dataclass(frozen=True, slots=True)
-class MemoryOperation:
+class MemoryOperation(Struct, frozen=True):
     """Copies of one direction, fills, or memory calls of one name, in the chosen windows.
 
     `kind` is memcpy, memset or call; `name` the direction ("" without one) or the call. `memory` is
@@ -202,8 +200,7 @@ _AT_ONCE: Final = 1 << 15
 """Operators that are analysed at a time, which takes less memory than all at once."""
 
 
-@dataclass(frozen=True, slots=True)
-class HostOperator:
+class HostOperator(Struct, frozen=True):
     """Operators of one name on the launching threads in the chosen windows; times in ns.
 
     `count` is the number that reach into the windows. `self_ns` is the time in which one of them is
@@ -273,8 +270,7 @@ _FEW: Final = 10
 """Time outside the GPU's work is reported from a tenth of the time of that work on."""
 
 
-@dataclass(frozen=True, slots=True)
-class OutsideGpuWork:
+class OutsideGpuWork(Struct, frozen=True):
     """Recorded time before the first GPU operation, after the last, and in no used step; in ns.
 
     `call` is the call in which the launching threads spend most of the time before and after,

@@ -11,12 +11,12 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Final
 
 import numpy as np
 import pyarrow as pa
+from msgspec import Struct
 
 from traceflops.attribution.range_labels import names_by_process
 from traceflops.table.columns import (
@@ -170,8 +170,7 @@ def host_windows(prepared: Prepared) -> Mapping[int, Intervals]:
     return by_process
 
 
-@dataclass(frozen=True)  # without slots, for the cached properties
-class HostEvents:
+class HostEvents(Struct, frozen=True, dict=True):
     """Events by row: `kind` is CALL to LABEL, `source` the row in its table, `name` a code.
 
     Of events with the same times the later row is the inner one. `range_name` names annotations.

@@ -9,10 +9,11 @@ a CPU a gap ends with an operator, T is its thread, and there is no launch.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from traceflops.attribution.host_events import CALL, LABEL, OP, HostEvents
 from traceflops.attribution.launch_lead import leads
@@ -29,8 +30,7 @@ HOST, IN_CALL, AFTER_CALL, NO_LAUNCH = range(4)
 _DECADES_NS: Final = 10 ** np.arange(19)
 
 
-@dataclass(frozen=True, slots=True)
-class GapParts(Columns):
+class GapParts(Columns, frozen=True):
     """The parts of gaps that lie in chosen windows, a row each; times in ns.
 
     `gap_start_ns` and `gap_end_ns` are the edges of the whole gap. `activity` ends it and `call`
@@ -93,8 +93,7 @@ def gap_parts(account: DeviceAccount, within: Intervals, cap_ns: int | None = No
     )
 
 
-@dataclass(frozen=True, slots=True)
-class GapLengths:
+class GapLengths(Struct, frozen=True):
     """Number and total time of the gaps with lengths from `from_ns` to below `to_ns`."""
 
     from_ns: int
@@ -116,8 +115,7 @@ def gap_lengths(length_ns: IntArray) -> tuple[GapLengths, ...]:
     return tuple(rows)
 
 
-@dataclass(frozen=True, slots=True)
-class Slices(Columns):
+class Slices(Columns, frozen=True):
     """Disjoint slices that fill gap parts exactly, a row per slice; times in ns.
 
     `part` is a row of GapParts, `role` HOST to NO_LAUNCH. `event` is the host event that explains

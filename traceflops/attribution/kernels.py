@@ -9,11 +9,11 @@ from __future__ import annotations
 import itertools
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 import pyarrow as pa
+from msgspec import Struct
 
 from traceflops.attribution.launching_ops import ops_that_launched
 from traceflops.categories.activities import Categorised
@@ -213,8 +213,7 @@ def _extreme(function: np.ufunc, group: IntArray, values: IntArray, groups: int)
     return extreme
 
 
-@dataclass(frozen=True, slots=True)
-class Operators:
+class Operators(Struct, frozen=True):
     """The operators with the most device time, and the device time without a known operator.
 
     `table` has a row per operator name: activities and sum_ns, the number (starting in the windows)

@@ -9,11 +9,12 @@ launch is starved where all earlier work of the device had ended when it was cal
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import astuple, dataclass, field, replace
 from operator import add
 from typing import Any, Final, Literal
 
 import numpy as np
+from msgspec import Struct, field
+from msgspec.structs import astuple, replace
 
 from traceflops.attribution.scopes import PHASES, Phase, Phases, in_optimizer
 from traceflops.table.columns import ABSENT, BoolArray, Columns, IntArray, is_one_of, numbers
@@ -51,8 +52,7 @@ _OF_STEP: Final[dict[str, tuple[Phase, ...]]] = {
 _OPTIMIZER: Final = PHASES.index("optimizer")
 
 
-@dataclass(frozen=True, slots=True)
-class Leads(Columns):
+class Leads(Columns, frozen=True):
     """The launches of a device in the order of their first activities, a row each; times in ns.
 
     `call` is the row of the launch call, `start_ns` the start of the first activity.
@@ -84,8 +84,7 @@ class Leads(Columns):
         return bool(2 * np.median(last) < np.median(first))
 
 
-@dataclass(frozen=True, slots=True)
-class HostBound:
+class HostBound(Struct, frozen=True):
     """Whether the host is too slow for the device. Times in ns; shares 0 to 1.
 
     `looming`: the device is busy, but the host is hardly ahead of it, or its lead shrinks in most
@@ -115,8 +114,7 @@ class HostBound:
         return tuple(bound) if len(bound) < len(self.phases) else ()
 
 
-@dataclass(frozen=True, slots=True)
-class LaunchSums:
+class LaunchSums(Struct, frozen=True):
     """Counts of launches and operations of a device that start in the chosen windows; times in ns.
 
     `call_ns` is the time of the launch calls, `long_calls` those of more than 20 us. `late_starts`
@@ -137,8 +135,7 @@ class LaunchSums:
         return LaunchSums(*map(add, astuple(self), astuple(other)))
 
 
-@dataclass(frozen=True, slots=True)
-class LeadCounts:
+class LeadCounts(Struct, frozen=True):
     """Number of launches (`count`) per lead, starvation and phase, a row each.
 
     `phase` is an index into PHASES, -1 where unknown. `falling` is the number of steps, of `steps`,
@@ -178,8 +175,7 @@ class LeadCounts:
 _COUNTED: Final = ("lead_ns", "is_starved", "phase", "count")
 
 
-@dataclass(frozen=True, slots=True)
-class Launches:
+class Launches(Struct, frozen=True):
     """Sums of launches by device; kernels below `short_ns` (10 us, or the floor) are short."""
 
     short_ns: int

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 import pyarrow as pa
+from msgspec import Struct
 
 from traceflops.attribution.scopes import Scopes, launch_scopes, limited
 from traceflops.table.columns import (
@@ -27,8 +27,7 @@ MOST_KERNELS: Final = 200
 MOST_PER_KERNEL: Final = 6
 
 
-@dataclass(frozen=True, slots=True)
-class Launchers:
+class Launchers(Struct, frozen=True):
     """The launch paths of the kernels with the most time, a row of `table` per kernel and path.
 
     Columns: name, kind, top, sub, rule as in a kernel table; op, or call where no op is known;

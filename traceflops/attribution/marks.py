@@ -9,10 +9,10 @@ launches must lie in ranges of one name while the other thread makes no call.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
+from msgspec import Struct
 
 from traceflops.attribution.range_labels import numberless
 from traceflops.table.columns import (
@@ -31,8 +31,7 @@ from traceflops.table.nesting import innermost, recorded_calls, taken
 from traceflops.table.trace import Trace
 
 
-@dataclass(frozen=True, slots=True)
-class Instants(Columns):
+class Instants(Columns, frozen=True):
     """Process, thread and time of launches, a row each; `known` says whether they are recorded."""
 
     process: IntArray
@@ -104,8 +103,7 @@ def starting_mark(trace: Trace, rows: IntArray, launch: Instants, nodes: BoolArr
     return starting
 
 
-@dataclass(frozen=True, slots=True)
-class _Threads:
+class _Threads(Struct, frozen=True):
     """All threads, a row each: process, id, and whether they run backward nodes.
 
     `starter` is the other thread that may have started its work, -1 for none: among the threads of

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import cached_property
 from operator import itemgetter
 from typing import Final
 
 import numpy as np
+from msgspec import Struct
 
 from traceflops.attribution.host_events import CALL, LABEL, OP, HostEvents, host_events
 from traceflops.attribution.idle_classes import CLASSES, PLACES, class_of, owner_of
@@ -35,8 +35,7 @@ _KINDS: Final = tuple(CLASSES)
 _NEVER: Final = np.iinfo(np.int64).min
 
 
-@dataclass(frozen=True)  # without slots, so that there is a place for what is found on demand
-class NamedSlices:
+class NamedSlices(Struct, frozen=True, dict=True):
     """Slices with class (index into CLASSES) and owner (an event), and where names come from."""
 
     slices: Slices

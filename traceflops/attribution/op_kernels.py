@@ -9,11 +9,11 @@ kernels on the CPU: there a product that is executed has an `aten::resolve_conj`
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import Final, Literal, get_args
 
 import numpy as np
 import pyarrow as pa
+from msgspec import Struct
 
 from traceflops.flops.ops.count import OpWork, count_ops
 from traceflops.flops.ops.work import Work
@@ -64,8 +64,7 @@ _LONGEST_NAME: Final = 4096
 _CLEAR_PROOF: Final = "aten::resolve_conj"
 
 
-@dataclass(frozen=True, slots=True)
-class Attribution:
+class Attribution(Struct, frozen=True):
     """The fate of every op, and the op that every activity worked for.
 
     `fate` is, per op, an index into FATES. `op` is, per activity, the innermost op around its
@@ -92,8 +91,7 @@ class Attribution:
         return np.flatnonzero(self.has("executed"))
 
 
-@dataclass(frozen=True, slots=True)
-class _Input:
+class _Input(Struct, frozen=True):
     """The columns that the rules of `attribute` look at.
 
     Per op: `known`, whether its matrix work is known; `nearest`, the innermost known op around it

@@ -15,11 +15,11 @@ from __future__ import annotations
 import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from typing import Final, Literal, get_args
 
 import numpy as np
 import pyarrow as pa
+from msgspec import Struct
 
 from traceflops.attribution.op_kernels import Attribution
 from traceflops.attribution.scopes import EVALUATE, Phases
@@ -55,8 +55,7 @@ _ENDING: Final = re.compile(r"Backward[0-9]{0,3}$")
 _LETTERS: Final = re.compile(r"[^a-z0-9]+")
 
 
-@dataclass(frozen=True, slots=True)
-class Verdict:
+class Verdict(Struct, frozen=True):
     """The roles that a product may have: by shapes and strides, and by shapes alone."""
 
     roles: frozenset[Role]
@@ -133,8 +132,7 @@ def surplus(product: Product, times: int, forward: Mapping[Product, int]) -> int
     return max(0, min(times, times - possible_gradients))
 
 
-@dataclass(frozen=True, slots=True)
-class ProductRoles:
+class ProductRoles(Struct, frozen=True):
     """The role of each op as a matrix product.
 
     `role` is, per op, an index into PRODUCT_ROLES. `forward` is, per op in a derivative of one

@@ -20,11 +20,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
 from typing import Final, Literal
 
 import numpy as np
 import pyarrow as pa
+from msgspec import Struct
+from msgspec.structs import replace
 
 from traceflops.attribution.host_events import has_fact
 from traceflops.attribution.marks import (
@@ -68,8 +69,7 @@ _CHECKPOINT: Final = re.compile(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Phases:
+class Phases(Struct, frozen=True):
     """The phase of each op, an index into PHASES, and the evidence.
 
     `root` is, per op, the row of the innermost backward node around it, -1 for none. `confirmed`
@@ -146,8 +146,7 @@ _INSTANCE: Final = re.compile(r"_\d{1,9}$")
 _LONGEST: Final = 300
 
 
-@dataclass(frozen=True, slots=True)
-class Scopes:
+class Scopes(Struct, frozen=True):
     """The scope of each launch: an index into `texts`, -1 where it is unknown.
 
     `is_module` says, per text, whether it names modules (the innermost last) or an annotation.
@@ -162,8 +161,7 @@ class Scopes:
     backward: BoolArray
 
 
-@dataclass(frozen=True, slots=True)
-class ModulePaths:
+class ModulePaths(Struct, frozen=True):
     """A forest of modules with a node per instance and parent node; parents come first.
 
     `node` is, per instant, the innermost module around it, -1 for none. `parent` (-1: none) and

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
 from typing import Final
 
 import numpy as np
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from traceflops.attribution.charged import charged
 from traceflops.attribution.device_work import RULES, Launched, attributed, launching_names
@@ -37,8 +38,7 @@ TREE_PHASES: Final = ("forward", "backward", "gradient accumulation", "optimizer
 Path = tuple[str, ...]
 
 
-@dataclass(slots=True)
-class TimeNode:
+class TimeNode(Struct):
     """Time in ns of a path of names and all below it: by component, by kernel name, and idle."""
 
     label: str

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
+from msgspec import Struct
 
 from traceflops.categories.classify import Classifier
 from traceflops.categories.rules import Category
@@ -44,8 +44,7 @@ _SUBS = ("collective", "point_to_point")
 _POINT_TO_POINT = ("send", "recv", "isend", "irecv", "sendrecv")
 
 
-@dataclass(frozen=True, slots=True)
-class Categorised:
+class Categorised(Struct, frozen=True):
     """The category of each activity, as codes, and the rule that decided.
 
     `category[i]` is a place in `categories`, `rule[i]` one in `rules`.

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from functools import cache, lru_cache
 from itertools import chain
 from pathlib import Path
 from types import MappingProxyType
+
+from msgspec import Struct
 
 from traceflops.categories import rules as rule_files
 from traceflops.categories.mangled import mangled_parts
@@ -36,8 +37,7 @@ _ARGUMENT = re.compile(r"([A-Za-z_]\w*)(?:\)(\d+))?", re.ASCII)
 # Whatever of the Itanium grammar holds digits that are not the length of an identifier comes first.
 
 
-@dataclass(frozen=True, slots=True)
-class Parts:
+class Parts(Struct, frozen=True):
     """A kernel name taken apart."""
 
     name: str
@@ -199,8 +199,7 @@ def load(user_rules: Path | None = None, *, bare: bool = False) -> Classifier:
     return Classifier(rule_files.built_in(), own if bare else (*own, *rule_files.installed()))
 
 
-@dataclass(frozen=True, slots=True)
-class _Block:
+class _Block(Struct, frozen=True):
     """Neighbouring rules; one search tells that a head matches none of them."""
 
     rules: tuple[Rule, ...]

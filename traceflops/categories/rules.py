@@ -6,13 +6,14 @@ import re
 import tomllib
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from decimal import Decimal
 from functools import cache
 from itertools import chain
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NoReturn
+
+from msgspec import Struct
 
 from traceflops.errors import UsageError
 from traceflops.plugins import loaded
@@ -34,8 +35,7 @@ SUBS: Mapping[str, frozenset[str]] = MappingProxyType(
 """The sub-categories allowed under each top category."""
 
 
-@dataclass(frozen=True, slots=True)
-class Category:
+class Category(Struct, frozen=True):
     """What a kernel is."""
 
     top: str
@@ -44,8 +44,7 @@ class Category:
     """one of `SUBS[top]`"""
 
 
-@dataclass(frozen=True, slots=True)
-class Decision:
+class Decision(Struct, frozen=True):
     """A category and how it was found."""
 
     category: Category
@@ -81,8 +80,7 @@ _NAMED = re.compile(r"\(\?(?:P|\()")
 _REPEAT = re.compile(r"[*+]|\{\d*(?:,\d*)?\}")
 
 
-@dataclass(frozen=True, slots=True)
-class Rule:
+class Rule(Struct, frozen=True):
     """One line of the rule file: where to look, what for, and what it means."""
 
     id: str

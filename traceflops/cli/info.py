@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from traceflops.cli.common import failures
@@ -28,6 +27,8 @@ def info(
     with failures(reading, privacy):
         privacy.check()
         selection = question.selection()
+        from msgspec.structs import replace
+
         from traceflops.analysis.job_reports import listed_jobs
         from traceflops.privacy.redact import Redaction
         from traceflops.recording.inventory import inventory_of

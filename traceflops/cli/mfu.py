@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from traceflops.cli.common import failures, terminal_style
@@ -152,6 +151,8 @@ def _answer_traced(
     json: bool,
 ) -> None:
     """Print the utilisation of traces, with the peaks and the description that the options give."""
+    from msgspec.structs import replace
+
     from traceflops.analysis.preparation import prepare_pair, with_replays
     from traceflops.analysis.recipe import analysis_of, with_removed
     from traceflops.devices.jobs import check_decided
@@ -229,6 +230,8 @@ def _prepared(
     Options count before what the trace says of its run. That is understood first; then names are
     replaced, in notes, too.
     """
+    from msgspec.structs import replace
+
     from traceflops.analysis.preparation import prepare
     from traceflops.flops.model.models import is_public
     from traceflops.mfu.checked.trace_description import SelfDescribed, self_described

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
+
+from msgspec import Struct
 
 from traceflops.categories.kernel_names import from_own_word
 from traceflops.comparison.matching import family, grouped
@@ -29,8 +30,7 @@ _KEYS: Final[tuple[Callable[[KernelSpeed], Hashable], ...]] = (
 """What kernels are matched by: name and size, else name, else name without sizes and templates."""
 
 
-@dataclass(frozen=True, slots=True)
-class KernelChange:
+class KernelChange(Struct, frozen=True):
     """One kernel before and after, None on a side without it; times are ns per launch."""
 
     before: KernelSpeed | None

@@ -10,10 +10,12 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence, Set
-from dataclasses import dataclass, replace
 from fractions import Fraction
 from operator import attrgetter
 from typing import Final
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from traceflops.attribution.range_labels import numberless
 from traceflops.comparison.matching import Match, Work
@@ -30,8 +32,7 @@ _COLLECTIVE: Final = re.compile(r"(?:nccl|rccl|c10d|gloo)::?([a-z_]+)")
 NO_CULPRIT: Final = "no culprit"
 
 
-@dataclass(frozen=True, slots=True)
-class Part:
+class Part(Struct, frozen=True):
     """A change of one thing: ns more (or less) per window, from `before_ns` to `after_ns`.
 
     `subject` is a category of kernels (with the group of ranks), or a class of idle time; `names`
@@ -52,8 +53,7 @@ class Part:
     ns: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Cause:
+class Cause(Struct, frozen=True):
     """Parts of one component, kind and subject together, the largest first.
 
     `interval` is where `ns` lies at 95 %, of idle time as wide as that of all of it; None where

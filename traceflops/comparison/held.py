@@ -7,8 +7,9 @@ does not tell who allocated, there is one.
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 from traceflops.attribution.range_labels import numberless
 from traceflops.comparison.side import Side
@@ -18,8 +19,7 @@ ALLOCATED, EARLIER, UNTOLD = "allocated", "earlier", "untold"
 _UNTOLD: Final = (UNTOLD, "", "")
 
 
-@dataclass(frozen=True, slots=True)
-class MemoryPart:
+class MemoryPart(Struct, frozen=True):
     """What is held at the peak of what one operator under one module allocated; "": unknown."""
 
     kind: str
@@ -34,8 +34,7 @@ class MemoryPart:
         return self.after_bytes - self.before_bytes
 
 
-@dataclass(frozen=True, slots=True)
-class MemoryChange:
+class MemoryChange(Struct, frozen=True):
     """The highest peak of a GPU on both sides, in bytes.
 
     `parts` are those that changed, most first; they sum to the difference exactly.

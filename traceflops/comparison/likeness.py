@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from fractions import Fraction
 from itertools import chain
 from typing import Final
+
+from msgspec import Struct
 
 from traceflops.attribution.charged import ChargedKernel
 from traceflops.comparison.matching import BY_OPERATOR, MODULE, Match
@@ -36,8 +37,7 @@ _PREFIXES: Final = ("", "k", "M", "G", "T", "P", "E")
 _RECORDED: Final = {"operators": "op", "shapes": "shapes", "modules": "scope"}
 
 
-@dataclass(frozen=True, slots=True)
-class Unlike:
+class Unlike(Struct, frozen=True):
     """One difference between two recordings: what, and its value on each side."""
 
     what: str

@@ -9,9 +9,10 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable
-from dataclasses import dataclass
 from fractions import Fraction
 from typing import Final, TypeVar
+
+from msgspec import Struct
 
 from traceflops.attribution.charged import ChargedKernel
 from traceflops.comparison.side import Side
@@ -33,8 +34,7 @@ _OF_LIBRARY: Final = frozenset(
 _LONGEST: Final = 10_000
 
 
-@dataclass(frozen=True, slots=True)
-class Match:
+class Match(Struct, frozen=True):
     """The same work on both sides, and by what it was recognised; `way` is "" for one side only."""
 
     way: str

@@ -10,9 +10,10 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Hashable, Iterator, Sequence
-from dataclasses import dataclass
 from fractions import Fraction
 from typing import Final
+
+from msgspec import Struct
 
 from traceflops.attribution.idle_classes import CLASSES
 from traceflops.categories.kernel_names import without_return_type
@@ -49,8 +50,7 @@ _RECOGNISED: Final = 0.5
 """Share of kernel time below which two sides may do other work."""
 
 
-@dataclass(frozen=True, slots=True)
-class Reason:
+class Reason(Struct, frozen=True):
     """Causes that are told together, such as kernels replaced by those of other components."""
 
     causes: tuple[Cause, ...]

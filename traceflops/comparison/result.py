@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
 from fractions import Fraction
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
+from msgspec import Struct, to_builtins
+from msgspec.structs import replace
 
 from traceflops.analysis.recipe import analyze
 from traceflops.analysis.result import Analysis
@@ -47,8 +48,7 @@ _LOST: Final = ("dropped", "repaired", NO_DEVICE_RECORDS)
 """Kinds and codes of notes on what is not in the figures."""
 
 
-@dataclass(frozen=True, slots=True)
-class MfuChange:
+class MfuChange(Struct, frozen=True):
     """MFU on both sides, and what of the change is due to FLOPs, to time and to the peak."""
 
     before: Fraction
@@ -58,8 +58,7 @@ class MfuChange:
     peak: Fraction
 
 
-@dataclass(frozen=True)  # without slots, so that there is a place for what is found on demand
-class Comparison:
+class Comparison(Struct, frozen=True, dict=True):
     """What changed from `before` to `after`; times are ns per window: a step, as a rule.
 
     Where `obstacle` says why the two do not compare there are no figures. `components` are the
@@ -183,8 +182,8 @@ class Comparison:
             "causes": causes,
             "parts": self.part_rows(),
             "steps": steps,
-            "unlike": [asdict(difference) for difference in self.unlike],
-            "memory": [{**asdict(part), "bytes": part.bytes} for part in parts],
+            "unlike": [to_builtins(difference) for difference in self.unlike],
+            "memory": [{**to_builtins(part), "bytes": part.bytes} for part in parts],
         }
         return {
             name: pa.Table.from_pylist(rows_of_table, schema=_SCHEMAS[name])
@@ -303,8 +302,7 @@ def _side(given: Analysis | Side, name: str | None, common: frozenset[int] = fro
     return replace(side, notes=(*side.notes, ("dropped", "ranks-left-out", left_out)))
 
 
-@dataclass(frozen=True, slots=True)
-class PerUnit:
+class PerUnit(Struct, frozen=True):
     """Time per one of a unit: counts are of a step of the whole job, or of a server's pass."""
 
     unit: str

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from operator import attrgetter
 from typing import Final, Protocol
 
 import numpy as np
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from traceflops.analysis.result import Analysis
 from traceflops.attribution.charged import ChargedKernel, charged_kernels
@@ -28,8 +29,7 @@ from traceflops.windows.device_records import NO_DEVICE_RECORDS
 _MOST_NAMED: Final = 2
 
 
-@dataclass(frozen=True, slots=True)
-class UsedWindow:
+class UsedWindow(Struct, frozen=True):
     """A window of one device that the figures are about; `step` is None where it is no step."""
 
     rank: int | None
@@ -38,8 +38,7 @@ class UsedWindow:
     components: Components
 
 
-@dataclass(frozen=True, slots=True)
-class IdlePart:
+class IdlePart(Struct, frozen=True):
     """Idle time due to one culprit: its class and name."""
 
     kind: str
@@ -47,16 +46,14 @@ class IdlePart:
     idle_ns: int
 
 
-@dataclass(frozen=True, slots=True)
-class Counted:
+class Counted(Struct, frozen=True):
     """The number of a unit, such as samples, in a step or serving pass, and its time in ns."""
 
     count: Fraction
     ns: Fraction
 
 
-@dataclass(frozen=True, slots=True)
-class Side:
+class Side(Struct, frozen=True):
     """A recording as it is compared.
 
     `work` is what kernels were charged, None where single operations are not known. `idle` has the
@@ -81,7 +78,7 @@ class Side:
     facts: Mapping[str, str] = field(default_factory=dict)
     notes: tuple[tuple[str, str, str], ...] = ()
     on_host: bool = False
-    analysis: Analysis | None = field(default=None, compare=False, repr=False)
+    analysis: Analysis | None = None
 
     @property
     def components(self) -> Components:

@@ -11,11 +11,11 @@ steps of both sides have in common is a start and not noise.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
 
 import numpy as np
+from msgspec import Struct
 
 from traceflops.table.columns import FloatArray
 
@@ -30,8 +30,7 @@ _GRID: Final = 4_001
 _HALVINGS: Final = 50
 
 
-@dataclass(frozen=True, slots=True)
-class Interval:
+class Interval(Struct, frozen=True):
     """What a difference of means lies within, at 95 % confidence; ns."""
 
     low_ns: float

@@ -12,12 +12,12 @@ from __future__ import annotations
 import re
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
 from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any, Final, Literal
 
 import numpy as np
+from msgspec import Struct
 
 from traceflops.table.columns import FloatArray
 
@@ -38,8 +38,7 @@ _NS_PER_S: Final = 1e9
 _ENDING: Final = re.compile(r"_(?:sum|max)$")
 
 
-@dataclass(frozen=True, slots=True)
-class Family:
+class Family(Struct, frozen=True):
     """Architectures that count alike; see the table for what each field says."""
 
     id: str
@@ -70,8 +69,7 @@ class Family:
         return f"rocprofv3 {self.options[0]} -- COMMAND"
 
 
-@dataclass(frozen=True, slots=True)
-class Formula:
+class Formula(Struct, frozen=True):
     """One quantity as a sum of counters, each times its factor.
 
     It holds for `families`, or without any for all but those in `but`. With `only_zero`, what is
@@ -80,7 +78,7 @@ class Formula:
 
     quantity: str
     families: tuple[str, ...]
-    terms: Mapping[str, int] = field(hash=False)
+    terms: Mapping[str, int]
     only_zero: bool = False
     but: tuple[str, ...] = ()
 
@@ -224,8 +222,7 @@ _UNITS: Final[Mapping[Kind, frozenset[str]]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Quantity:
+class Quantity(Struct, frozen=True):
     """A quantity and its spellings, the best first; see the table for what each field says."""
 
     id: str
@@ -246,8 +243,7 @@ class Quantity:
         return len(self.counters) + self.labels.index(label)
 
 
-@dataclass(frozen=True, slots=True)
-class Stalls:
+class Stalls(Struct, frozen=True):
     """Counters of why warps wait: parts of quantity `total`, or of their sum from `least` on."""
 
     pattern: str
@@ -260,13 +256,12 @@ class Stalls:
         return match[1].strip().lower().replace(" ", "_") if match else None
 
 
-@dataclass(frozen=True, slots=True)
-class Cycles:
+class Cycles(Struct, frozen=True):
     """Cycles of a part of all CUs, of which a CU of each of the `families` has so many."""
 
     id: str
     counter: str
-    families: Mapping[str, int] = field(hash=False)
+    families: Mapping[str, int]
     factor: int = 1
 
 

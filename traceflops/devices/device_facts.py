@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any, Final
+
+from msgspec import Struct
 
 from traceflops.devices import peaks
 from traceflops.errors import UsageError
@@ -23,8 +24,7 @@ _NAMED_ALIKE: Final = (
 """Columns of the devices table that are called what they are called here."""
 
 
-@dataclass(frozen=True, slots=True)
-class SeenDevice:
+class SeenDevice(Struct, frozen=True):
     """What a trace says of one device. None, and any number below 1, is not known."""
 
     name: str | None = None

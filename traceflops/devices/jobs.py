@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import combinations, islice, starmap
 from typing import Final
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from traceflops.devices import merging
 from traceflops.errors import UsageError
@@ -43,8 +44,7 @@ _WHY: Final = ("model", "run", "tool", "world", "unranked", "rank", "time", "unr
 """Why files are of several jobs."""
 
 
-@dataclass(frozen=True, slots=True)
-class JobReport:
+class JobReport(Struct, frozen=True):
     """One of several jobs that the files are of: names of its files, its known ranks.
 
     `chosen` means that the report is of this job. If it is of none, `devices` counts the GPUs that

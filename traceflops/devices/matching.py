@@ -8,9 +8,11 @@ confirmation there is no peak: never a silent default.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Final, Literal
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from traceflops.devices import peaks
 from traceflops.devices.device_facts import (
@@ -48,8 +50,7 @@ _ASK: Final = fact("device.ask")
 _FOUND: Final = {"given": "given", "fingerprint": "by its properties", "name": "by name"}
 
 
-@dataclass(frozen=True, slots=True)
-class Match:
+class Match(Struct, frozen=True):
     """The row found for a device, and `why`; `options` would tell more where that is not sure.
 
     `spec` is the row, scaled for a part of a device; use it only if `confirmed`. `candidates` are

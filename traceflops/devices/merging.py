@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from itertools import accumulate, product
 from operator import itemgetter
@@ -12,6 +11,7 @@ from typing import Final, TypeVar
 
 import numpy as np
 import pyarrow as pa
+from msgspec.structs import replace
 
 from traceflops.devices.device_facts import SeenDevice, by_name
 from traceflops.devices.processes import settle_shared, unnamed_processes

@@ -8,8 +8,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
+
+from msgspec import Struct
 
 from traceflops.facts import Fact, fact, in_words, quoted
 from traceflops.table.columns import names
@@ -28,8 +29,7 @@ PAIR: Final = fact("missing.pair")
 _PAIR_OR_COUNT: Final = fact("missing.pair-or-count")
 
 
-@dataclass(frozen=True, slots=True)
-class MissingInput:
+class MissingInput(Struct, frozen=True):
     """What is not known, and the option or the way of recording that would tell it, if any does.
 
     `problem` and `remedy` are these in words.

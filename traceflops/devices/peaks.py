@@ -10,13 +10,15 @@ import datetime
 import re
 import tomllib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, fields, replace
 from decimal import Decimal
 from fractions import Fraction
 from functools import cache
 from itertools import chain
 from pathlib import Path
 from typing import Any, Final
+
+from msgspec import Struct
+from msgspec.structs import fields, replace
 
 from traceflops.devices.installed import installed_devices
 
@@ -42,8 +44,7 @@ _LEAST, _MOST = Fraction(90, 100), Fraction(1005, 1000)
 """Share of the nominal memory, read as GiB, that drivers report (0.91 to 1.00 in traces)."""
 
 
-@dataclass(frozen=True, slots=True)
-class Memory:
+class Memory(Struct, frozen=True):
     """One version of a device's memory: nominal size in GB, bandwidth in bytes per nanosecond.
 
     `gb` is None for memory that the device shares with the machine.
@@ -62,16 +63,14 @@ class Memory:
         return self.gb is None or _LEAST <= Fraction(seen_bytes, self.gb * _GIB) <= _MOST
 
 
-@dataclass(frozen=True, slots=True)
-class HostLink:
+class HostLink(Struct, frozen=True):
     """A link between host and device: its name, and its bytes per nanosecond in one direction."""
 
     name: str
     bandwidth: Fraction
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeviceSpec:
+class DeviceSpec(Struct, frozen=True, kw_only=True):
     """One row of the table, or a row narrowed, scaled or overruled for one device.
 
     `units` are SMs or CUs (or what the note says). `confidence` is A for a document of the vendor,
@@ -89,7 +88,7 @@ class DeviceSpec:
     compute: tuple[int, int] | None = None
     units: int | None = None
     pattern: str = ""
-    dense: Mapping[str, int] = field(hash=False)
+    dense: Mapping[str, int]
     """FLOP per nanosecond by data type; only the types that have a rate"""
     memories: tuple[Memory, ...] = ()
     link: Fraction | None = None
@@ -182,8 +181,7 @@ class DeviceSpec:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Variant:
+class Variant(Struct, frozen=True):
     """Names of a version of a product whose rates may not be those of the product's row."""
 
     pattern: str
@@ -263,8 +261,7 @@ def _device(row: dict[str, Any]) -> DeviceSpec:
 _COLUMNS: Final = frozenset(column.name for column in fields(DeviceSpec))
 
 
-@dataclass(frozen=True, slots=True)
-class Partition:
+class Partition(Struct, frozen=True):
     """A mode (SPX, CPX, ...) and the dies of one partition; `whole` is None where unknown."""
 
     mode: str

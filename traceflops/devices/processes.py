@@ -7,13 +7,13 @@ or whether each process has its own file.
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from itertools import count, filterfalse
 from typing import Final, TypeVar
 
 import numpy as np
 import pyarrow as pa
+from msgspec.structs import replace
 
 from traceflops.table.builder import with_numbers
 from traceflops.table.columns import ABSENT, IntArray, codes, number_column, numbers

@@ -6,11 +6,11 @@ They are a Trace of their own whose counters and marks join those of the trace.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import replace
 from typing import Final
 
 import numpy as np
 import pyarrow as pa
+from msgspec.structs import replace
 
 from traceflops.errors import InputError
 from traceflops.table.builder import with_numbers

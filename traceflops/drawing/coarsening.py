@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
 
 from traceflops.table.columns import IntArray, SmallArray, WholeArray
 from traceflops.table.grouping import slices
@@ -19,8 +19,7 @@ _LARGEST: Final = 63
 """Bits of the largest number."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Times:
+class Times(Struct, frozen=True, eq=False):
     """The times of a whole table, and the component of each of its rows (None: all are 0)."""
 
     start_ns: IntArray
@@ -28,8 +27,7 @@ class Times:
     part: SmallArray | None
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class LaneEvents:
+class LaneEvents(Struct, frozen=True, eq=False):
     """The events of one lane in the order of their starts; they do not overlap.
 
     They are rows of a table, whose columns are read where they are looked at: so a lane takes
@@ -76,8 +74,7 @@ class LaneEvents:
         return LaneEvents(self.row[first:stop], self.times, self.origin_ns, self.lane)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Boxes:
+class Boxes(Struct, frozen=True, eq=False):
     """Boxes in the order of their lanes and starts; each stands for `count` events.
 
     A box reaches from the first start to the last end of its events, which take `busy_ns` of it.
@@ -101,8 +98,7 @@ class Boxes:
         return int(self.count.sum())
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Counts:
+class Counts(Struct, frozen=True, eq=False):
     """The least and the most of a number in consecutive stretches of time."""
 
     start_ns: IntArray
@@ -111,8 +107,7 @@ class Counts:
     most: IntArray
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Counter:
+class Counter(Struct, frozen=True, eq=False):
     """A number over time: the times at which it changes, and its value from then on."""
 
     steps: LaneEvents

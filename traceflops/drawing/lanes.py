@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections import Counter as Counts
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Final, Literal
 
 import numpy as np
+from msgspec import Struct
 
 from traceflops.attribution.host_events import is_of_library
 from traceflops.attribution.launch_lead import outstanding_launches
@@ -73,8 +73,7 @@ _LARGEST: Final = 2**53
 """What a script counts exactly."""
 
 
-@dataclass(frozen=True, slots=True)
-class Lane:
+class Lane(Struct, frozen=True):
     """One row of boxes: of a stream of a device, or of a thread of a process.
 
     `device` is None for a thread, `track` the number of the stream or thread, None where the
@@ -88,8 +87,7 @@ class Lane:
     depth: int
 
 
-@dataclass(frozen=True, slots=True)
-class LaneGroup:
+class LaneGroup(Struct, frozen=True):
     """The lanes of a device, or of the host of a process, and what found no room on them.
 
     `events` are those of each lane. `tracks_left_out` are whole streams or threads, `too_deep`
@@ -103,8 +101,7 @@ class LaneGroup:
     too_deep: Mapping[Kind, int]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _LaneRows:
+class _LaneRows(Struct, frozen=True, eq=False):
     """Rows of one table with their tracks; `depth` is theirs where it is known.
 
     Then they are in the order of their tracks and starts, of those that start together the

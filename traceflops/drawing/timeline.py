@@ -10,11 +10,12 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import astuple, dataclass, replace
 from itertools import accumulate
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import astuple, replace
 
 from traceflops.drawing.coarsening import Boxes, Counter, Counts, LaneEvents, at_most, together
 from traceflops.drawing.lanes import (
@@ -40,8 +41,7 @@ _MOST_HOSTS: Final = 4
 _ROOM: Final = 50
 
 
-@dataclass(frozen=True, slots=True)
-class Budget:
+class Budget(Struct, frozen=True):
     """The most boxes: of a recording drawn whole, of one that needs details, of each detail.
 
     `counts` are the stretches in which launches are counted, of all devices together.
@@ -58,16 +58,14 @@ class Budget:
         return Budget(*(max(round(most * share), 1) for most in astuple(self)))
 
 
-@dataclass(frozen=True, slots=True)
-class Span:
+class Span(Struct, frozen=True):
     """A range of the timeline's time."""
 
     start_ns: int
     end_ns: int
 
 
-@dataclass(frozen=True, slots=True)
-class Level:
+class Level(Struct, frozen=True):
     """All that lies in a range of time, as boxes; and what is counted of devices, by CounterKey."""
 
     span: Span
@@ -80,8 +78,7 @@ class Level:
         return self.boxes.events == len(self.boxes)
 
 
-@dataclass(frozen=True, slots=True)
-class LeftOut:
+class LeftOut(Struct, frozen=True):
     """What is not drawn: counts of devices, hosts, tracks and events, and of marks by kind.
 
     `deep` are events of the lanes drawn that lie below the last row. `work` says whether any of all
@@ -97,8 +94,7 @@ class LeftOut:
     work: bool
 
 
-@dataclass(frozen=True, slots=True)
-class RepresentativeSteps:
+class RepresentativeSteps(Struct, frozen=True):
     """Numbers of used steps: the one of median length, and the longest; and their lengths."""
 
     median: int
@@ -107,8 +103,7 @@ class RepresentativeSteps:
     worst_ns: int
 
 
-@dataclass(frozen=True, slots=True)
-class ChosenDevices:
+class ChosenDevices(Struct, frozen=True):
     """Devices in the order of their numbers, and those that stand for all `of` them.
 
     `busiest` has most work of its own in the chosen windows, so others wait for it; `median` has
@@ -121,8 +116,7 @@ class ChosenDevices:
     of: int
 
 
-@dataclass(frozen=True, slots=True)
-class Timeline:
+class Timeline(Struct, frozen=True):
     """Lanes, those of devices first, and their boxes at one level or several.
 
     The first level is the whole recording. `steps` are the ranges of steps over the devices
@@ -148,8 +142,7 @@ class Timeline:
         return self.levels[0].boxes.events
 
 
-@dataclass(frozen=True, slots=True)
-class Drawable:
+class Drawable(Struct, frozen=True):
     """The lanes of a trace with all their events, from which levels of any budget are made.
 
     `groups` are ranges of lanes: those of a device, or of the host of a process. `counters` tell

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import numpy as np
+from msgspec import Struct, field
 
 from traceflops.categories.programs import of_compiled, of_graphs, of_ml, of_openacc, of_pytorch
 from traceflops.findings.rules import cause_of, thresholds
@@ -40,8 +40,7 @@ Rule = Callable[["Case"], Iterator["Cause | Candidate"]]
 """What gives the causes that it finds; a Candidate is a cause in the words of a user's rule."""
 
 
-@dataclass(frozen=True, slots=True)
-class FindingRules:
+class FindingRules(Struct, frozen=True):
     """What a user changes: thresholds by rule, ids of findings that are left out, more rules."""
 
     thresholds: Mapping[str, Mapping[str, float]] = field(default_factory=dict)

@@ -6,10 +6,11 @@ Clocks that were sampled beside a recording also say why a rank is late (`clocks
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from traceflops.characters import kernel_name
 from traceflops.facts import Fact, Value, fact
@@ -37,8 +38,7 @@ _ORDINALS: Final = ("first", "second", "third", "last")
 _SUBS: Final = ("gemm", "convolution")
 
 
-@dataclass(frozen=True, slots=True)
-class _Slower:
+class _Slower(Struct, frozen=True):
     """How many times as long products take in one quarter of the steps as in an earlier one.
 
     `excess_ns` is what all of them take beyond the time of the earlier one.

@@ -9,10 +9,11 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from traceflops.facts import Fact, Value, fact
 from traceflops.findings.case import cause, limit, share_of_window
@@ -52,8 +53,7 @@ _Group = tuple[str, str | None, IntArray]
 """Kind, role of the group, and places."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Exposed:
+class _Exposed(Struct, frozen=True):
     """Communication of the chosen windows: places of its records, and exposed times in ns.
 
     `name` is the code of the kernel's name where its kind is unknown, else -1.

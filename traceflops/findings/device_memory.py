@@ -8,11 +8,11 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from operator import attrgetter
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
+from msgspec import Struct
 
 from traceflops.attribution.host_calls import memory_operations
 from traceflops.categories.programs import of_ml
@@ -278,8 +278,7 @@ _NSYS: Final = "nsys"
 _MOST_WAITING: Final = 3
 
 
-@dataclass(slots=True)
-class _Migrations:
+class _Migrations(Struct):
     """Migration of pages on demand, and page faults of GPUs, inside kernels of chosen windows; ns.
 
     `held_ns` is from the first of them in a kernel to the last, `by_name` their time by the code of

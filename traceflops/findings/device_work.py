@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
+from msgspec import Struct
 
 from traceflops.attribution.datatypes import operand_type
 from traceflops.characters import kernel_name
@@ -41,8 +41,7 @@ _Reached = tuple["KernelRow", float]
 """Kernels of one name, and the part of their roof that they reach."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Roof:
+class _Roof(Struct, frozen=True):
     """A rule on kernels of some categories far below their roof; of none: all that no other has.
 
     `component` is that of the categories, `limits` the rule with the thresholds.

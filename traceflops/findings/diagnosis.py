@@ -6,8 +6,9 @@ Only what the critical path leaves standing is replayed: nothing gains more than
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Final
+
+from msgspec.structs import replace
 
 from traceflops.facts import fact
 from traceflops.findings.case import Rule, limit, share_of_window

@@ -5,10 +5,10 @@ An event behind an operator comes when its work is done, so times between events
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Final
 
 import numpy as np
+from msgspec.structs import replace
 
 from traceflops.facts import Fact, fact
 from traceflops.findings.finding import Verdict

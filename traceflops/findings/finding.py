@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from functools import lru_cache
 from typing import Final, Literal
+
+from msgspec import Struct, field
+from msgspec.structs import fields
 
 from traceflops.categories.kernel_names import without_return_type
 from traceflops.characters import function_name, shortened
@@ -16,8 +19,7 @@ Owner = Literal["yours", "framework", "library", "input pipeline", "configuratio
 Level = Literal["high", "medium", "low"]
 
 
-@dataclass(frozen=True, slots=True)
-class Verdict:
+class Verdict(Struct, frozen=True):
     """What the chosen windows lose most time to: statements, the largest loss and its share.
 
     `headline` is the class of a report that begins with it.
@@ -50,8 +52,7 @@ WORTH_SAYING: Final = _LEAST["low"]
 """What takes a smaller share is neither listed nor named in the verdict."""
 
 
-@dataclass(frozen=True, slots=True)
-class Gain:
+class Gain(Struct, frozen=True):
     """By how much a step gets shorter, in ns; `point_ns` is None where no single figure is sure.
 
     It is at most the time of the cause itself; `further_ns` is what replay adds at most, where
@@ -95,24 +96,21 @@ class Gain:
         return Gain(0, self.high_ns, None, sure_ns=self.low_ns)
 
 
-@dataclass(frozen=True, slots=True)
-class MfuRange:
+class MfuRange(Struct, frozen=True):
     """MFU after a remedy, 0 to 1."""
 
     low: float
     high: float
 
 
-@dataclass(frozen=True, slots=True)
-class Confidence:
+class Confidence(Struct, frozen=True):
     """How sure a finding is, and why."""
 
     level: Level
     reasons: tuple[Fact, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
+class Row(Struct, frozen=True):
     """One line of evidence: a kernel, function or call, its time in all chosen windows, its count.
 
     The count is None where it is not known.
@@ -123,8 +121,7 @@ class Row:
     count: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Where:
+class Where(Struct, frozen=True):
     """Where a cause shows: in code, on a rank, in a stretch of time. None where it does not.
 
     `line` is where the function begins.
@@ -139,8 +136,7 @@ class Where:
     end_ns: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Remedied:
+class Remedied(Struct, frozen=True, kw_only=True):
     """Where a cause shows, and what of the recording its remedy changes.
 
     `edits` are those of what-if that stand for the remedy: all together, or without the first where
@@ -165,8 +161,7 @@ class Remedied:
     joins: frozenset[str] = frozenset()
 
 
-@dataclass(frozen=True, slots=True)
-class Cause(Remedied):
+class Cause(Remedied, frozen=True):
     """What a rule finds in a recording, before its gain is known; see `RuleRow` for its defaults.
 
     `claim` is the statement, `details` what stands behind it, `advice` what to do. `doubts` are
@@ -184,8 +179,7 @@ class Cause(Remedied):
     doubts: tuple[Fact, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Candidate(Remedied):
+class Candidate(Remedied, frozen=True):
     """A Cause as rules of users state it: with a title, a sentence and a remedy in their words."""
 
     rule: str
@@ -212,8 +206,7 @@ class Candidate(Remedied):
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Finding:
+class Finding(Struct, frozen=True):
     """One statement, by the rule that made it.
 
     `claim` is the statement, `details` what stands behind it, `advice` what to do; `title`,
@@ -261,6 +254,7 @@ class Finding:
         return in_words(self.advice)
 
 
+@lru_cache(maxsize=10_000)
 def row_name(label: str) -> str:
     """Return a name as rows have it."""
     return shortened(without_return_type(label), _ROW_NAME)
@@ -283,6 +277,7 @@ def as_loss(cause: Cause) -> Finding | None:
     )
 
 
+@lru_cache(maxsize=10_000)
 def short_name(label: str) -> str:
     """Return the name of a function, kernel or range as a sentence has it."""
     name = _SIGNATURE.sub("", without_return_type(function_name(label)))

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from traceflops.errors import UsageError
 from traceflops.facts import Fact, fact
@@ -46,8 +48,7 @@ _ON_GPU: Final = ("kernel:", "communication", "rank ", "recompute")
 """Components of the critical path that are work of the GPU, and edits that change it."""
 
 
-@dataclass(frozen=True, slots=True)
-class Scales:
+class Scales(Struct, frozen=True):
     """What gains are measured with: a replay or None with the reason, and the doubts of all.
 
     `step_ns` is the mean of the chosen windows, `idle_ns` how much of it the busiest stream is
@@ -68,8 +69,7 @@ class Scales:
     levels: Mapping[Severity, float]
 
 
-@dataclass(frozen=True, slots=True)
-class Worth:
+class Worth(Struct, frozen=True):
     """What a remedy gains, and why that is not sure.
 
     `is_widest` says whether these doubts make the range wider than what the remedy may leave.

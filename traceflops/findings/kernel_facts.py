@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
+from msgspec import Struct
 
 from traceflops.attribution.datatypes import types_of_ops
 from traceflops.attribution.range_labels import range_names
@@ -48,8 +48,7 @@ _COMPILED: Final = "CompiledFxGraph"
 """In the ranges of compiled graphs, whose names are hashes that say no place."""
 
 
-@dataclass(frozen=True)  # without slots, so that there is a place for what is found on demand
-class KernelFacts:
+class KernelFacts(Struct, frozen=True, dict=True):
     """The kernels of the chosen windows, in the order of their queues; columns are by kernel."""
 
     case: Case

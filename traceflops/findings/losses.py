@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from traceflops.attribution.culprits import NO_CULPRITS, IdleCulprits
 from traceflops.attribution.idle_classes import CLASSES
@@ -28,8 +30,7 @@ _MOST_PARTS, _LARGE = 3, 0.1
 _SHORT_NS, _FEW_GAPS, _MANY_GAPS = 10_000, 10, 100
 
 
-@dataclass(frozen=True, slots=True)
-class _LossKind:
+class _LossKind(Struct, frozen=True):
     """A loss: whether its name is plural, what it is made of, and whether it is inside compute.
 
     `unknown` says why nobody can judge it: nothing says whether the program needs it.
@@ -61,8 +62,7 @@ _HARDLY_ANY: Final = 1e-9
 """Prints as less than any share, where bytes are known that need less than a nanosecond."""
 
 
-@dataclass(frozen=True, slots=True)
-class Needed:
+class Needed(Struct, frozen=True):
     """What bytes need at the peak bandwidth, as a share of the device time.
 
     `known` is the share of the work whose bytes are known, where these do not stand for all of it.
@@ -72,8 +72,7 @@ class Needed:
     known: float | None
 
 
-@dataclass(frozen=True, slots=True)
-class Loss:
+class Loss(Struct, frozen=True):
     """A part of the device time that is lost: its name, what it is called, and its share.
 
     `gloss` says what it is made of, `needed` the part that its bytes need, None where too little is

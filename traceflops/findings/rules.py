@@ -11,12 +11,13 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib.resources import files
 from typing import Any, Final
 
 import msgspec
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from traceflops.attribution.idle_classes import CLASSES
 from traceflops.facts import Fact, Value, fact
@@ -29,8 +30,7 @@ ON_HOST: Final = frozenset({*CLASSES}) - {
 """Classes of idle time that are work of the host."""
 
 
-@dataclass(frozen=True, slots=True)
-class Remedy:
+class Remedy(Struct, frozen=True):
     """What may help: the name of its text, the facts of the program that it needs and excludes.
 
     A name with a dot is a text of several rules.
@@ -41,8 +41,7 @@ class Remedy:
     not_if: frozenset[str] = frozenset()
 
 
-@dataclass(frozen=True, slots=True)
-class RuleRow:
+class RuleRow(Struct, frozen=True):
     """One rule: whose it is, where a report shows it, when it speaks, what mends it.
 
     `headline` is the class of a report that begins with it; `explained_by` are rules that say why,
@@ -63,8 +62,7 @@ class RuleRow:
     remedies: tuple[Remedy, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Rules:
+class Rules(Struct, frozen=True):
     """All rows by id, and thresholds that several rules share, by what they are of."""
 
     rules: Mapping[str, RuleRow]

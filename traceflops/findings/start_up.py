@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import replace
 from typing import TYPE_CHECKING, Final
+
+from msgspec.structs import replace
 
 from traceflops.facts import Value, fact
 from traceflops.findings.finding import WORTH_SAYING, Finding

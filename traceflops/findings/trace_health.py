@@ -7,10 +7,10 @@ cost. What does not matter to any figure is not said.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
+from msgspec import Struct
 
 from traceflops.attribution.launch_lead import leads
 from traceflops.facts import Fact, fact
@@ -34,8 +34,7 @@ if TYPE_CHECKING:
 RULE: Final = "trace-health"
 
 
-@dataclass(frozen=True, slots=True)
-class _Unfit:
+class _Unfit(Struct, frozen=True):
     """What a note says that a recording is unfit for: its texts are `trace-health.CODE`.
 
     What to do is told of its `lack` among the remedies; without one by its own text, or by the note
@@ -98,8 +97,7 @@ def _is_idle(case: Case) -> bool:
     return not case.on_host and share >= limit(case, RULE, "least_idle")
 
 
-@dataclass(frozen=True, slots=True)
-class _Lack:
+class _Lack(Struct, frozen=True):
     """Something missing: the code of its title, when it matters, the notes that say the same."""
 
     code: str

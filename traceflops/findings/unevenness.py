@@ -9,11 +9,11 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from statistics import median
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
+from msgspec import Struct
 
 from traceflops.attribution.culprits import REST, culprits_of
 from traceflops.attribution.host_events import has_fact
@@ -71,8 +71,7 @@ _SPORADIC: Final = ("other_calls", "eager_overhead", "launch_latency")
 _KERNELS: Final = "uneven-steps.remedy.kernels"
 
 
-@dataclass(frozen=True, slots=True)
-class _More:
+class _More(Struct, frozen=True):
     """What slow steps have more of: its name, and by how much per step.
 
     `remedy` is the code of what to do, "" of a function or range.
@@ -266,8 +265,7 @@ _Times = Mapping[tuple[str, str], int]
 """What took how much of some time of each device, by name and by what to do about it."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Slow:
+class _Slow(Struct, frozen=True):
     """When slow and usual steps ran, by device, and how many windows there are of each."""
 
     when: tuple[_When, _When]

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, fields, replace
 from difflib import get_close_matches
 from importlib.metadata import EntryPoint
 from itertools import compress, count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, get_args
+
+from msgspec import Struct
+from msgspec.structs import asdict, fields, replace
 
 from traceflops.categories.rules import toml_of
 from traceflops.errors import UsageError
@@ -36,8 +38,7 @@ _MOST_ROWS: Final = 3
 _USUAL: Final = "Kernels of this rule take {share} of the time."
 
 
-@dataclass(frozen=True, slots=True)
-class KernelRule:
+class KernelRule(Struct, frozen=True):
     """A rule of a file: kernels whose names match take at least a share of the time.
 
     In the sentence {share} is what they take. `edits` stand for the remedy, as in what-if.

@@ -15,10 +15,11 @@ takes 1/P_d ns, and the budget is the window. All are integers: FLOP, or fractio
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from fractions import Fraction
 from math import lcm
 from typing import Final
+
+from msgspec import Struct
 
 from traceflops.errors import UsageError
 from traceflops.facts import Fact, fact
@@ -31,16 +32,14 @@ Count = int | Fraction
 """FLOPs: an integer, or a fraction where a convention or a recomputed share makes one."""
 
 
-@dataclass(frozen=True, slots=True)
-class Line:
+class Line(Struct, frozen=True):
     """One line: a dotted name such as `model.matmul.forward.ffn`, and its FLOPs."""
 
     name: str
     flops: Count
 
 
-@dataclass(frozen=True, slots=True)
-class Ledger:
+class Ledger(Struct, frozen=True):
     """The FLOPs of one step under one convention.
 
     Model FLOPs are the lines under `model` and `convention` (what only that convention counts).
@@ -111,8 +110,7 @@ Peaks = Mapping[str, int]
 """FLOP per ns by data type."""
 
 
-@dataclass(frozen=True, slots=True)
-class Portion:
+class Portion(Struct, frozen=True):
     """FLOPs of one family of lines, in one component, of one data type."""
 
     family: str
@@ -121,8 +119,7 @@ class Portion:
     flops: int
 
 
-@dataclass(frozen=True, slots=True)
-class DeviceBudget:
+class DeviceBudget(Struct, frozen=True):
     """What one device had and did in one window; times in ns.
 
     `components` are disjoint and sum to the window; `uncounted_ns` is the part of `compute` in
@@ -132,7 +129,7 @@ class DeviceBudget:
     components: Mapping[str, int]
     uncounted_ns: int
     work: tuple[Portion, ...]
-    peaks: Peaks = field(hash=False)
+    peaks: Peaks
 
     @property
     def window_ns(self) -> int:
@@ -140,16 +137,14 @@ class DeviceBudget:
         return sum(self.components.values())
 
 
-@dataclass(frozen=True, slots=True)
-class WaterfallLine:
+class WaterfallLine(Struct, frozen=True):
     """One line, in units of `Waterfall.unit`; negative where kernels ran above the peak."""
 
     name: str
     amount: int
 
 
-@dataclass(frozen=True, slots=True)
-class Waterfall:
+class Waterfall(Struct, frozen=True):
     """A budget and the lines it is split into; they sum to it exactly.
 
     `dtypes` are the data types that were counted. `unit` is FLOP for one of them; for several it is

@@ -6,11 +6,12 @@ import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
-from dataclasses import replace
 from functools import partial
 from itertools import chain
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Final
+
+from msgspec.structs import replace
 
 from traceflops.errors import InputError, UsageError
 from traceflops.front.cluster import on_dask

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct, field
 
 from traceflops.errors import UsageError
 from traceflops.mfu.budget import FROM_THE_TRACE, PeakOptions
@@ -13,8 +14,7 @@ from traceflops.table.trace import Trace
 from traceflops.windows.selection import Selection
 
 
-@dataclass(frozen=True, slots=True)
-class Request:
+class Request(Struct, frozen=True):
     """What an analysis depends on besides the files; worker processes get a copy.
 
     `pair` are paths of the recording that provides FLOPs, or that recording. `reading` holds

@@ -13,10 +13,11 @@ marked.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, Literal
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from traceflops.attribution.scopes import launch_scopes
 from traceflops.table.columns import ABSENT, IntArray, codes, floats, names, numbers
@@ -42,8 +43,7 @@ _LABELS: Final = tuple(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Curve:
+class Curve(Struct, frozen=True):
     """Bytes over time: `value` holds from its `time_ns` until the next.
 
     At most MOST_POINTS of the `changes` recorded: of each stretch of time the first, the last, the
@@ -55,8 +55,7 @@ class Curve:
     changes: int
 
 
-@dataclass(frozen=True, slots=True)
-class StepUse:
+class StepUse(Struct, frozen=True):
     """What was held in a step, from its start on: at most, and at its end."""
 
     step: int
@@ -65,8 +64,7 @@ class StepUse:
     at_end: int
 
 
-@dataclass(frozen=True, slots=True)
-class Series:
+class Series(Struct, frozen=True):
     """The memory of one kind: its curve, where it began and ended, its peak and that of each step.
 
     `peak_step` is None outside the steps. `steps` are those of the chosen window, in order.
@@ -87,8 +85,7 @@ class Series:
         return self.steps[-1].at_end - self.steps[0].at_end if len(self.steps) > 1 else None
 
 
-@dataclass(frozen=True, slots=True)
-class MemoryUse:
+class MemoryUse(Struct, frozen=True):
     """The memory of one device, or of the host, as one process used it.
 
     `device` is the row of the devices table, None for the host and for a device without recorded
@@ -137,8 +134,7 @@ def fullest_gpu(used: Iterable[MemoryUse]) -> MemoryUse | None:
     return max(known, key=lambda use: use.allocated.peak, default=None)
 
 
-@dataclass(frozen=True, slots=True)
-class AllocationRows:
+class AllocationRows(Struct, frozen=True):
     """The rows of the counters on memory, by time; `kind` is a place in _LABELS."""
 
     process: IntArray
@@ -251,8 +247,7 @@ def _series(what: What, time: IntArray, value: IntArray, steps: _HostSteps) -> S
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _HostSteps:
+class _HostSteps(Struct, frozen=True):
     """The chosen steps of a process, by start, and all of them for the step of a time."""
 
     number: IntArray
@@ -290,8 +285,7 @@ BETWEEN: Final = " < "
 """What stands between the frames of a stack."""
 
 
-@dataclass(frozen=True, slots=True)
-class Holder:
+class Holder(Struct, frozen=True):
     """Who allocated `bytes` in so many `blocks` that are held at the peak.
 
     `op` is the operator on the host, `scope` the modules or the annotation around it, of backward

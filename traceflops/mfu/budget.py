@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cache, partial
 from typing import Final
+
+from msgspec import Struct
 
 from traceflops.attribution.datatypes import UNKNOWN_TYPE
 from traceflops.devices.device_facts import SeenDevice
@@ -43,8 +44,7 @@ _BOOST: Final = Fraction(30, 100)
 """By so much its highest clock may exceed the one of the stated rates: up to 23 % are known."""
 
 
-@dataclass(frozen=True, slots=True)
-class PeakOptions:
+class PeakOptions(Struct, frozen=True):
     """What the user says of the devices, each None if nothing.
 
     `device` is an id of the table, `tflops` a dense rate that holds for every data type, `link`
@@ -59,8 +59,7 @@ class PeakOptions:
 FROM_THE_TRACE: Final = PeakOptions()
 
 
-@dataclass(frozen=True, slots=True)
-class DevicePeaks:
+class DevicePeaks(Struct, frozen=True):
     """One device of a trace: `rates` in FLOP per ns by data type, `bandwidth` in bytes per ns.
 
     `rates` is empty where the device is not known for sure; `match` says why.
@@ -68,7 +67,7 @@ class DevicePeaks:
 
     device: int
     match: Match
-    rates: Mapping[str, int] = field(hash=False)
+    rates: Mapping[str, int]
     bandwidth: int | None
     given: bool
 
@@ -197,8 +196,7 @@ def device_budgets(
     )
 
 
-@dataclass(frozen=True, slots=True)
-class ShareRange:
+class ShareRange(Struct, frozen=True):
     """The least and the most that a share can be, where the counts behind it have two bounds.
 
     A waterfall has the upper counts. Lengths and masks that no profiler records make the lower ones
@@ -239,14 +237,19 @@ def count_bounds(
     peak makes it less. Both factors are 1 where nothing is open. `peaks` are by row of the devices
     table, in FLOP per ns by data type.
     """
-    least = counted = slow = Fraction(0)
+    flops: Counter[tuple[int, str]] = Counter()
+    at_least: Counter[tuple[int, str]] = Counter()
     for cell in cells:
-        rates = peaks[cell.device]
+        flops[cell.device, cell.dtype] += cell.flops
+        at_least[cell.device, cell.dtype] += cell.at_least
+    least = counted = slow = Fraction(0)
+    for device, dtype in flops:
+        rates = peaks[device]
         # FLOPs of a single data type add up as they are, those of several as time at the peak.
-        weight = Fraction(1) if len(fall.dtypes) == 1 else Fraction(1, rates[cell.dtype])
-        fp32 = rates.get("fp32") if cell.dtype == TF32_OR_FP32 else None
+        weight = Fraction(1) if len(fall.dtypes) == 1 else Fraction(1, rates[dtype])
+        fp32 = rates.get("fp32") if dtype == TF32_OR_FP32 else None
         slower = Fraction(rates[TF32_OR_FP32], fp32) if fp32 else 1
-        least += weight * cell.at_least
-        counted += weight * cell.flops
-        slow += weight * cell.flops * slower
+        least += weight * at_least[device, dtype]
+        counted += weight * flops[device, dtype]
+        slow += weight * flops[device, dtype] * slower
     return (least / counted, slow / counted) if counted else (Fraction(1), Fraction(1))

@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Final
 
 import numpy as np
 import pyarrow as pa
+from msgspec import Struct
+from msgspec.structs import replace
 
 from traceflops.attribution.op_kernels import Attribution, named
 from traceflops.facts import Fact, fact
@@ -48,8 +49,7 @@ NO_RULE: Final = fact("pass.unknown")
 NO_CACHE: Final = fact("pass.no-cache")
 
 
-@dataclass(frozen=True, slots=True)
-class JudgedPass:
+class JudgedPass(Struct, frozen=True):
     """The kind of a pass, and the rule that decided it.
 
     `sequences`, `queries` (tokens computed), `keys` (tokens attended to, per layer) and `pairs` of
@@ -64,8 +64,7 @@ class JudgedPass:
     pairs: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class ForwardPass:
+class ForwardPass(Struct, frozen=True):
     """One pass on the host of one process: from when to when, and what is known of it."""
 
     process: int

@@ -10,12 +10,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from fractions import Fraction
 from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
+from msgspec import Struct
 
 from traceflops.attribution.op_kernels import Attribution, named
 from traceflops.attribution.scopes import is_node
@@ -56,8 +56,7 @@ _ELEMENT: Final = {
 """Bytes of an operand by data type of a product."""
 
 
-@dataclass(frozen=True, slots=True)
-class Moved:
+class Moved(Struct, frozen=True):
     """The least bytes that operators moved: weights and cached keys and values read, the rest.
 
     Weights are the right operands of products, the cache keys and values of attention; those of
@@ -78,8 +77,7 @@ class Moved:
         return Moved(self.weights + other.weights, self.cache + other.cache, self.rest + other.rest)
 
 
-@dataclass(frozen=True, slots=True)
-class PhaseUse:
+class PhaseUse(Struct, frozen=True):
     """All passes of one kind in the chosen windows, over all devices.
 
     `rules` say who decided, each with its number of passes. `time_ns` is time of devices, idle time
@@ -108,8 +106,7 @@ class PhaseUse:
         return Fraction(self.moved.total, self.possible)
 
 
-@dataclass(frozen=True, slots=True)
-class Inference:
+class Inference(Struct, frozen=True):
     """That a trace is of inference, by which rule, and its phases in the order of ORDER.
 
     The phase of kind None is of passes of which nothing tells what they are. `outside_ns` is time

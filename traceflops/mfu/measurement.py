@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from fractions import Fraction
+from functools import cached_property
 from typing import TYPE_CHECKING, Final, Literal
+
+from msgspec import Struct
 
 from traceflops.attribution.datatypes import UNKNOWN_TYPE
 from traceflops.categories.programs import of_ml
@@ -70,8 +72,7 @@ _TOOLS: Final = {ROCPROF: "rocprof", NSIGHT: "Nsight", XLA: "XLA's profiler", "n
 """Tools that record no operators, by family or format."""
 
 
-@dataclass(frozen=True, slots=True)
-class Measurement:
+class Measurement(Struct, frozen=True, dict=True):
     """What a trace says of utilisation, in its chosen windows.
 
     `waterfall` splits the budget of the devices; it is None where `lacks` says why. Where it does
@@ -105,7 +106,7 @@ class Measurement:
         """Return counted executed FLOPs as a share of the budget."""
         return self.waterfall.hfu if self.waterfall is not None else None
 
-    @property
+    @cached_property
     def mfu_range(self) -> ShareRange | None:
         """Return the least and the most that MFU can be.
 
@@ -115,7 +116,7 @@ class Measurement:
         fall = self.waterfall
         return self._range(self.mfu, "model", fall.share(UNSPLIT) if fall is not None else None)
 
-    @property
+    @cached_property
     def hfu_range(self) -> ShareRange | None:
         """Return the least and the most that HFU can be."""
         return self._range(self.hfu, "")

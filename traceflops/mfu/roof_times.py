@@ -19,12 +19,13 @@ Bytes of lists of tensors, whose types are not recorded, are too rough and count
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import astuple, dataclass, replace
 from fractions import Fraction
 from operator import add
 from typing import TYPE_CHECKING, Final, Literal
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import astuple, replace
 
 from traceflops.attribution.datatypes import types_of_ops
 from traceflops.attribution.op_kernels import Attribution
@@ -59,16 +60,14 @@ BOUND_FROM: Final = Fraction(1, 2)
 """
 
 
-@dataclass(frozen=True, slots=True)
-class NearerRoof:
+class NearerRoof(Struct, frozen=True):
     """Which roof is nearer, and what says so: where FLOPs and bytes are from, or the category."""
 
     bound: Bound
     basis: Literal[WorkBasis, "category"]
 
 
-@dataclass(frozen=True, slots=True)
-class Measured:
+class Measured(Struct, frozen=True):
     """Work and its time: FLOPs and bytes are None where they are not known; time in ns.
 
     Where FLOPs lie between two bounds, `flops` is the upper one and `least_flops` the lower.
@@ -169,8 +168,7 @@ _ROUTES: Final[dict[str, tuple[Path, int]]] = {
 _MOST: Final = 2**63 - 1
 
 
-@dataclass(frozen=True, slots=True)
-class MovedBytes:
+class MovedBytes(Struct, frozen=True):
     """What each op and each activity moved, UNKNOWN where nothing says.
 
     `unit` is, per activity, the executed op it worked for, else one that moves known bytes, -1 for
@@ -250,8 +248,7 @@ def _common(group: IntArray, path: SmallArray, count: int) -> SmallArray:
     return common
 
 
-@dataclass(frozen=True, slots=True)
-class RoofTime:
+class RoofTime(Struct, frozen=True):
     """Time of a component in the chosen windows of all devices, in ns.
 
     `known_ns` is the part of kernels and copies whose work and peaks are known; of that their FLOPs
@@ -279,8 +276,7 @@ class RoofTime:
         return self.needed_ns - self.flops_ns
 
 
-@dataclass(frozen=True, slots=True)
-class RoofTimes:
+class RoofTimes(Struct, frozen=True):
     """The times of memory work and of compute."""
 
     memory: RoofTime

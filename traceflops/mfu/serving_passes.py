@@ -8,10 +8,10 @@ a pass, such as sampling, is of none; idle time there counts up to the next pass
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
+from msgspec import Struct
 
 from traceflops.attribution.culprits import IdleCulprits, culprits_of
 from traceflops.attribution.idle_slices import GapParts, gap_parts
@@ -31,8 +31,7 @@ from traceflops.windows.records import chosen_time
 NEVER: Final = np.iinfo(np.int64).min
 
 
-@dataclass(frozen=True, slots=True)
-class ServingPass:
+class ServingPass(Struct, frozen=True):
     """One pass on one device; `batch` are its sequences, `tokens` those computed, None: unknown."""
 
     kind: Kind | None
@@ -43,8 +42,7 @@ class ServingPass:
     tokens: int | None
 
 
-@dataclass(frozen=True, slots=True)
-class PassKind:
+class PassKind(Struct, frozen=True):
     """All chosen passes of one kind. Times in ns are sums over them but for p50 and p99.
 
     `followed` of them have a chosen pass behind them on their device; `between_ns` is the idle time
@@ -80,8 +78,7 @@ class PassKind:
         return self.exposed_ns + self.total.hidden_communication_ns
 
 
-@dataclass(frozen=True, slots=True)
-class Serving:
+class Serving(Struct, frozen=True):
     """The chosen passes, by device in order of time, and what there is to say of each kind."""
 
     passes: tuple[ServingPass, ...] = ()
@@ -91,8 +88,7 @@ class Serving:
 NO_SERVING: Final = Serving()
 
 
-@dataclass(frozen=True, slots=True)
-class _Lane:
+class _Lane(Struct, frozen=True):
     """Passes on one device in order of time; `place` is that of a pass, `next_ns` may be NEVER."""
 
     device: int

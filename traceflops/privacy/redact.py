@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from functools import cache
 from typing import TYPE_CHECKING, Final, cast
 
 import numpy as np
 import pyarrow as pa
+from msgspec.structs import replace
 
 from traceflops.categories.classify import load
 from traceflops.categories.rules import NO_RULE, built_in

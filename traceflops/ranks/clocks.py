@@ -7,11 +7,12 @@ told from an offset.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
+from msgspec.structs import replace
 
 from traceflops.ranks.collectives import kind_of
 from traceflops.ranks.comm_groups import connected
@@ -36,8 +37,7 @@ _LIKE: Final = 2
 """Clocks are followed where that makes the residual smaller by this factor."""
 
 
-@dataclass(frozen=True, slots=True)
-class Alignment:
+class Alignment(Struct, frozen=True):
     """Clocks of ranks: `offset_ns` is what each is ahead of their mean.
 
     `record_offset_ns` is the same by record; where clocks drift, it differs with time.

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from math import prod
 from typing import Final
 
 import numpy as np
+from msgspec import Struct
 
 from traceflops.flops.ops.arguments import element_type, read_types, read_values
 from traceflops.table.columns import ABSENT, IntArray, Names, codes, is_one_of, names, numbers
@@ -67,8 +67,7 @@ def kind_of(label: str) -> int:
     return next(matching, -1)
 
 
-@dataclass(frozen=True, slots=True)
-class Collective:
+class Collective(Struct, frozen=True):
     """Kernels of one kind of collective among so many ranks, in the chosen windows.
 
     `sum_ns` is their time inside the windows and `exposed_ns` the part in which nothing else ran

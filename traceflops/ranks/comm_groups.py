@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from typing import Final
 
 import msgspec
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from traceflops.table.columns import ABSENT, IntArray
 from traceflops.table.grouping import distinct, group_rows, groups, joint_codes, ranked
@@ -37,8 +38,7 @@ _OTHER: Final = "mesh dim default pg undefined group parallel model with global 
 GROUP_WORDS: Final = frozenset(re.findall(r"[a-z]+", " ".join([_OTHER, *(w for _, w in _ROLES)])))
 
 
-@dataclass(frozen=True, slots=True)
-class CommGroup:
+class CommGroup(Struct, frozen=True):
     """Who communicates: `ranks` as the trace lists them, None where it does not.
 
     `size` is None where it is not known. `name` is the framework's, or the stream; `role` is what
@@ -62,8 +62,7 @@ Words = tuple[str | None, str | None, str | None, int]
 _NONE: Final = np.empty(0, dtype=np.int64)
 
 
-@dataclass(frozen=True, slots=True)
-class GroupFacts:
+class GroupFacts(Struct, frozen=True):
     """Group metadata of kernels: `which` indexes `known`, per kernel.
 
     `call` is the same for the kernels of one collective. `other_side` is the number in its group of

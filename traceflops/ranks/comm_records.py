@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Final, TypeVar
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from traceflops.attribution.marks import host_marks, innermost_mark, instants
 from traceflops.ranks.collectives import KINDS, Recorded, annotated_inputs, kinds_of, message_bytes
@@ -54,8 +55,7 @@ _RANGE: Final = re.compile(r"(?:nccl|rccl|c10d|gloo)::?(?=[a-z_])")
 """How frameworks begin the names of annotations and operators of a collective."""
 
 
-@dataclass(frozen=True)
-class CommRecords:
+class CommRecords(Struct, frozen=True, dict=True):
     """Kernels of communication of all ranks, by rank and start; numbers that are absent are ABSENT.
 
     `devices` are those of the ranks. `place` is the rank's place in `ranks`; `kind` is a place in

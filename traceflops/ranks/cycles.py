@@ -7,10 +7,10 @@ collective is of all ranks each rank has its own last one, of the largest groups
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
+from msgspec import Struct
 
 from traceflops.ranks.comm_records import CommRecords
 from traceflops.ranks.waits import Waits
@@ -21,8 +21,7 @@ _PARTS: Final = 5
 """So many cycles, at most, a recording without steps is cut into."""
 
 
-@dataclass(frozen=True, slots=True)
-class Cycles:
+class Cycles(Struct, frozen=True):
     """Times in ns by step (rows) and rank (columns); `length_ns` by step.
 
     A recording without steps is cut into parts between collectives, whose step is None.

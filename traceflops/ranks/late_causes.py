@@ -8,13 +8,14 @@ from __future__ import annotations
 import re
 from collections import Counter, defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import pairwise
 from math import fsum, prod
 from typing import Any, Final, NamedTuple
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from traceflops.attribution.culprits import Culprit
 from traceflops.characters import kernel_name
@@ -75,8 +76,7 @@ SLOW_HOST: Final = LateCause("slow_host", "")
 """Its device is idle longer, but what its host does meanwhile takes no longer than elsewhere."""
 
 
-@dataclass(frozen=True, slots=True)
-class KernelSums:
+class KernelSums(Struct, frozen=True):
     """Launches, their time and size by device (rows) and name of kernel (columns).
 
     Sizes are the threads, and the elements that launching operators are given; `received` is what

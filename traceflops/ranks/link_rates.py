@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from traceflops.ranks.collectives import KINDS
 from traceflops.ranks.comm_records import CommRecords
@@ -36,8 +37,7 @@ _ERRORS: Final = 4
 """A transfer of fewer errors of the clocks tells nothing."""
 
 
-@dataclass(frozen=True, slots=True)
-class Links:
+class Links(Struct, frozen=True):
     """What the links of a device carry in one direction, GB/s: as given, or by device.
 
     `node` tells devices of different nodes apart, 0 where that is not known.
@@ -61,8 +61,7 @@ class Links:
         return min(self.of_device[device] for device in devices)
 
 
-@dataclass(frozen=True, slots=True)
-class LinkRate:
+class LinkRate(Struct, frozen=True):
     """The bandwidth of collectives of one kind, group and size over their transfer alone.
 
     `role` is as of a `MatchedCollective`. `members` are the ranks, the sender before the receiver;
@@ -178,8 +177,7 @@ def bus_bytes(records: CommRecords, row: IntArray) -> FloatArray:
     return np.asarray(records.bytes[row] * factor)
 
 
-@dataclass(frozen=True, slots=True)
-class Fastest:
+class Fastest(Struct, frozen=True):
     """How fast the fastest of equal collectives are: `part` of the time of all if all were so.
 
     `bytes` is the size that takes most time, `rate` what the links carry for its fastest, GB/s.

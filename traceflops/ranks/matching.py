@@ -9,11 +9,11 @@ receives of the rank that they are to, in order.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from operator import itemgetter
 from typing import Final
 
 import numpy as np
+from msgspec import Struct
 from numpy.lib.stride_tricks import sliding_window_view
 
 from traceflops.ranks.collectives import KINDS
@@ -41,8 +41,7 @@ _UNEVEN: Final = KINDS.index("all_to_all")
 Pairs = tuple[IntArray, IntArray]
 
 
-@dataclass(frozen=True, slots=True)
-class Matches:
+class Matches(Struct, frozen=True):
     """`collective` is the number of the collective of each record, -1 where it has no match.
 
     They are numbered in the order of their latest start. `impossible` counts pairs that the order

@@ -8,11 +8,11 @@ ranks that end at the same time.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from itertools import combinations
 from typing import Final
 
 import numpy as np
+from msgspec.structs import replace
 
 from traceflops.ranks.clocks import Alignment, aligned
 from traceflops.ranks.comm_groups import CommGroup

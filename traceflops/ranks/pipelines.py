@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
 
 import numpy as np
+from msgspec import Struct
 
 from traceflops.ranks.clocks import Alignment
 from traceflops.ranks.comm_records import SEND, CommRecords
@@ -28,8 +28,7 @@ _SIZES: Final = 4
 _FAR: Final = int(np.iinfo(np.int64).max)
 
 
-@dataclass(frozen=True, slots=True)
-class Stage:
+class Stage(Struct, frozen=True):
     """What one rank of a pipeline did in all steps, in ns; the parts add up to the pipeline's time.
 
     `transfer_ns` is transfer while it computes nothing. Ranks of one `pipeline` have one number.
@@ -55,8 +54,7 @@ class Stage:
         return self.warm_up_ns + self.steady_ns + self.drain_ns
 
 
-@dataclass(frozen=True, slots=True)
-class Pipelines:
+class Pipelines(Struct, frozen=True):
     """All pipelines of a job, of `stages` stages each, over `steps` steps.
 
     `micro_batches` of a step, None where their number is not clear. `bubble` is the time of the
@@ -71,8 +69,7 @@ class Pipelines:
     ranks: tuple[Stage, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class _Messages(Columns):
+class _Messages(Columns, frozen=True):
     """Matched sends: places of the ranks, step, elements, when sent and received, and how long."""
 
     source: IntArray
@@ -182,8 +179,7 @@ def _chains(messages: _Messages) -> Iterator[list[int]]:
             yield chain if ahead >= 0 else chain[::-1]
 
 
-@dataclass(frozen=True, slots=True)
-class _Lane:
+class _Lane(Struct, frozen=True):
     """One rank of a pipeline on aligned clocks: its steps, when it works, and works or transfers.
 
     A recording without steps is one step, ABSENT.

@@ -13,11 +13,12 @@ import itertools
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from math import comb, log, log1p
 from typing import Final, Protocol
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from traceflops.attribution.culprits import Culprit, IdleCulprits, culprits_of_devices
 from traceflops.ranks.comm_records import CommRecords
@@ -59,8 +60,7 @@ _LONG: Final = 2
 _PIPELINE: Final = re.compile(r"(^|[^a-z])(pp|pipeline)([^a-z]|$)", re.IGNORECASE)
 
 
-@dataclass(frozen=True, slots=True)
-class SlowRank:
+class SlowRank(Struct, frozen=True):
     """The rank that others wait for, the worst of `ranks` if several are late; times are per step.
 
     `cause` is `slow_clock` (all kernels are slower by one factor), `slow_kernel` (some are),
@@ -89,8 +89,7 @@ class SlowRank:
     steps: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Late:
+class Late(Struct, frozen=True):
     """The places of the ranks that are late, the worst first, and of those that are not.
 
     `lost_ns` is, by cycle, by how much the longest own time of the first exceeds that of the
@@ -163,8 +162,7 @@ class RankWork(Protocol):
         """Return what the host of each device did while that was idle, in such steps."""
 
 
-@dataclass(frozen=True, slots=True)
-class PreparedWork:
+class PreparedWork(Struct, frozen=True):
     """The work that a prepared trace tells."""
 
     prepared: Prepared

@@ -7,10 +7,11 @@ experts fall on the ranks of a group.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from traceflops.ranks.clocks import Alignment, medians
 from traceflops.ranks.collectives import KINDS
@@ -20,8 +21,7 @@ from traceflops.table.columns import BoolArray, IntArray
 from traceflops.table.grouping import differ_from_before, group_sums, groups, in_order
 
 
-@dataclass(frozen=True)
-class Waits:
+class Waits(Struct, frozen=True, dict=True):
     """Waiting by matched record and by collective. Times are in ns, ranks are places.
 
     `row` are the matched records in the order of their collectives, `wait_ns`, `transfer_ns` and
@@ -119,8 +119,7 @@ def waits(
 _ALL_TO_ALL: Final = KINDS.index("all_to_all")
 
 
-@dataclass(frozen=True, slots=True)
-class ExpertGroup:
+class ExpertGroup(Struct, frozen=True):
     """Ranks that share experts, over `dispatches`: what each received and computed, in all.
 
     Imbalances are the largest by the mean of the ranks; None where the mean is 0. `most_elements`

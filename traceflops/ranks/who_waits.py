@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from traceflops.attribution.charged import RankTimes
 from traceflops.ranks.clocks import Alignment, aligned
@@ -34,8 +35,7 @@ _MIXED: Final = "repeated-launches"
 """The code of the note that devices of one process may be those of several ranks."""
 
 
-@dataclass(frozen=True, slots=True)
-class MatchedCollective:
+class MatchedCollective(Struct, frozen=True):
     """One collective of all recorded ranks of its group; times are sums over these.
 
     `role` is what the group is for: dp, tp, pp, ep or cp, None where that is not known.
@@ -55,8 +55,7 @@ class MatchedCollective:
     bytes: int | None
 
 
-@dataclass(frozen=True, slots=True)
-class RankWaits:
+class RankWaits(Struct, frozen=True):
     """What one rank waited in matched collectives, exposed where it did nothing else meanwhile.
 
     `caused_wait_ns` is the waiting of others in collectives to which it came last,
@@ -71,8 +70,7 @@ class RankWaits:
     marginal_ns: int
 
 
-@dataclass(frozen=True, slots=True)
-class Turn:
+class Turn(Struct, frozen=True):
     """How one rank takes part in a collective: it starts, waits for the last, and transfers.
 
     `from_ns` counts from the first start of all, on aligned clocks.
@@ -84,8 +82,7 @@ class Turn:
     transfer_ns: int
 
 
-@dataclass(frozen=True)
-class RankReport:
+class RankReport(Struct, frozen=True, dict=True):
     """The collectives of several ranks over everything recorded, and what waiting in them costs.
 
     `partial` says that ranks of the job are not here: then waits are at least, and transfers at

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 from traceflops.categories.programs import of_ml, of_pytorch
 from traceflops.devices.counter_formulas import family_of
@@ -32,8 +33,7 @@ _RECORDED: Final = {*_FIRST, "timeline", "calls", "steps", "collectives"}
 """What the command for everything records."""
 
 
-@dataclass(frozen=True, slots=True)
-class Missing:
+class Missing(Struct, frozen=True):
     """Something the trace does not have, by its code, and how to record it.
 
     What it is and what its lack costs are `missing.CODE.what` and `.cost` among the texts.
@@ -43,8 +43,7 @@ class Missing:
     how: How
 
 
-@dataclass(frozen=True, slots=True)
-class _Check:
+class _Check(Struct, frozen=True):
     """One thing that a trace may lack, its name among the remedies, and its test."""
 
     code: str

@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from traceflops.devices.device_facts import SeenDevice
 from traceflops.devices.jobs import JobReport, is_undecided, of_job, of_no_job
@@ -37,8 +38,7 @@ _PROPERTIES: Final = (
 Shown = Callable[[Trace, Selection], tuple[Trace, str | None]]
 
 
-@dataclass(frozen=True, slots=True)
-class DeviceEntry:
+class DeviceEntry(Struct, frozen=True):
     """One device: properties as the trace gives them, None where it does not.
 
     `name` is what reports call it. `ranks` are those of all processes that worked on it. `run` is
@@ -64,8 +64,7 @@ class DeviceEntry:
     runs: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Inventory:
+class Inventory(Struct, frozen=True):
     """What is in a trace.
 
     `rows` are the rows of each table, `steps` the marked steps' numbers, `record` the command line
@@ -158,8 +157,7 @@ _OF_PROFILER: Final = re.compile(
 """Overheads that a program without a profiler would not have, as nsys and Kineto name them."""
 
 
-@dataclass(frozen=True, slots=True)
-class ProfilerTime:
+class ProfilerTime(Struct, frozen=True):
     """How often the profiler ran on the CPU, how long, and how idle a GPU of its process was."""
 
     times: int

@@ -24,11 +24,13 @@ import traceback
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from time import perf_counter_ns
 from typing import Any, Final, Literal, Self
+
+from msgspec import Struct
+from msgspec.structs import asdict
 
 from traceflops._version import __version__
 from traceflops.errors import UsageError
@@ -99,8 +101,7 @@ _COLD: Final = 2
 """Steps at the beginning that say nothing of how long a step takes."""
 
 
-@dataclass(frozen=True, slots=True)
-class Overhead:
+class Overhead(Struct, frozen=True):
     """What recording costs, in ns per step: steps before it, recorded ones, and `Recorder.step`.
 
     None is what was not measured: without three steps to wait for, or two active ones.

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import cached_property
 from typing import Any, Final, TypeVar
 
 import numpy as np
 import pyarrow as pa
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from traceflops.attribution.scopes import Phases
 from traceflops.errors import UsageError
@@ -49,8 +50,7 @@ def named(target: str, column: pa.ChunkedArray) -> BoolArray:
     return np.append(matches_of(target, names(column)), False)[codes(column)]
 
 
-@dataclass(frozen=True, slots=True)
-class Value:
+class Value(Struct, frozen=True):
     """The new value of a time: `ns`, or if that is None a share of the old one."""
 
     ns: int | None = None
@@ -64,8 +64,7 @@ class Value:
         return dur_ns * times + dur_ns * more // self.share.denominator
 
 
-@dataclass(frozen=True)  # without slots, so that there is a place for what is found on demand
-class Recorded:
+class Recorded(Struct, frozen=True, dict=True):
     """A recording and what edits look up in it."""
 
     prepared: Prepared
@@ -182,8 +181,7 @@ class Recorded:
         return subject
 
 
-@dataclass(frozen=True, slots=True)
-class Changed:
+class Changed(Struct, frozen=True):
     """A world under change; `without` is, by thread, the time that edits removed.
 
     If communication `is_hidden`, nothing waits for it, however long it takes.

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from traceflops.attribution.culprits import named_times
 from traceflops.attribution.idle_classes import on_demand
@@ -31,8 +32,7 @@ UNEXPLAINED: Final = "unexplained"
 _START_UP: Final = "start_up"
 
 
-@dataclass(frozen=True, slots=True)
-class PathPart:
+class PathPart(Struct, frozen=True):
     """Time of a critical path by component and by the name of a kernel, call or function."""
 
     component: str
@@ -40,8 +40,7 @@ class PathPart:
     ns: int
 
 
-@dataclass(frozen=True, slots=True)
-class Pieces(Columns):
+class Pieces(Columns, frozen=True):
     """Pieces of a path: kind (of an edge, WORK or DELAY), node at their end, source, and time."""
 
     kind: IntArray
@@ -50,8 +49,7 @@ class Pieces(Columns):
     ns: IntArray
 
 
-@dataclass(frozen=True, slots=True)
-class Edge:
+class Edge(Struct, frozen=True):
     """The beginning or end of a window, so that replays can move it.
 
     It is `ahead_ns` before the first of `nodes` begins, or, without nodes, the end of the last work
@@ -93,8 +91,7 @@ _LAST, _COPY, PACED = range(3)
 first of a queue with kernels."""
 
 
-@dataclass(frozen=True, slots=True)
-class Span:
+class Span(Struct, frozen=True):
     """A window of a device, or windows that follow each other: where it begins and ends."""
 
     device: int

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from fractions import Fraction
 from functools import partial
@@ -20,6 +19,8 @@ from typing import Final
 
 import numpy as np
 import pyarrow as pa
+from msgspec import Struct
+from msgspec.structs import replace
 
 from traceflops.attribution.host_events import FACTS
 from traceflops.attribution.idle_classes import CLASSES
@@ -85,8 +86,7 @@ _HELP: Final = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Edit:
+class Edit(Struct, frozen=True):
     """One edit: its text, target and new time; `is_word` for a word such as `hidden` or `off`."""
 
     text: str
@@ -311,8 +311,7 @@ def _rank(edit: Edit, changed: Changed) -> Changed:
     return _with_median_host(rank, changed.with_work(nodes, np.rint(dur).astype(np.int64)))
 
 
-@dataclass(frozen=True, slots=True)
-class _Runs(Columns):
+class _Runs(Columns, frozen=True):
     """Work of a rank without communication, sorted by name and start; `is_beside` communication."""
 
     row: IntArray

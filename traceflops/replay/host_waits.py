@@ -12,12 +12,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
 
 import numpy as np
 import pyarrow as pa
+from msgspec import Struct
 
 from traceflops.attribution.host_events import has_fact
 from traceflops.attribution.idle_slices import places_in_groups
@@ -52,8 +52,7 @@ FREES: Final = re.compile(r"(cuda|hip)Free(Host)?|(cuda|hip)HostUnregister|cuMem
 _NEARLY_ALL: Final = 0.95
 
 
-@dataclass(frozen=True, slots=True)
-class Awaited:
+class Awaited(Struct, frozen=True):
     """Work that calls waited for, and the point at which each wait ends.
 
     `binds` where the work still ran when the call began; `is_guess` where no record tells of it.
@@ -65,8 +64,7 @@ class Awaited:
     is_guess: BoolArray
 
 
-@dataclass(frozen=True)  # without slots, so that there is a place for what is found on demand
-class HostWaits:
+class HostWaits(Struct, frozen=True, dict=True):
     """The points of the host, and the work that each wait among them waited for."""
 
     work: RecordedWork
@@ -237,8 +235,7 @@ _ENDLESS: Final = int(np.iinfo(np.int64).max)
 _BEGINS, _CALLS, _ENDS = range(3)
 
 
-@dataclass(frozen=True, slots=True)
-class HostPoints:
+class HostPoints(Struct, frozen=True):
     """Points, sorted by thread and time; `call` is a row of calls or -1.
 
     `start_of_call` and `end_of_call` are the points of each row of calls, -1 for none. Per
@@ -305,8 +302,7 @@ def host_points(
     return HostPoints(*columns, points[0], points[1], gave, took, is_sure)
 
 
-@dataclass(frozen=True, slots=True)
-class _Rests(Columns):
+class _Rests(Columns, frozen=True):
     """Rests, sorted by thread and time, with those before the first and after the last work."""
 
     thread: IntArray

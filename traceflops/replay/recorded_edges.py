@@ -11,11 +11,12 @@ the host.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Final
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from traceflops.ranks.who_waits import RankReport
 from traceflops.replay.host_waits import HostWaits
@@ -58,8 +59,7 @@ def recorded_graph(prepared: Prepared, ranks: RankReport | None) -> RecordedGrap
     return _Recording(work, HostWaits(work), _Meetings.of(work)).graph()
 
 
-@dataclass(frozen=True, slots=True)
-class _Meetings:
+class _Meetings(Struct, frozen=True):
     """Collectives of ranks: per member its work and collective, per collective its last arrival."""
 
     member: IntArray
@@ -83,8 +83,7 @@ class _Meetings:
         return cls(member[kept], number, latest[known])
 
 
-@dataclass(frozen=True)  # without slots, so that there is a place for what is found on demand
-class _Recording:
+class _Recording(Struct, frozen=True, dict=True):
     work: RecordedWork
     host: HostWaits
     meetings: _Meetings

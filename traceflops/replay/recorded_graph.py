@@ -7,11 +7,12 @@ delay. Replays keep delays, so that a replay without changes reproduces every re
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Final
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from traceflops.table.columns import BoolArray, Columns, IntArray, SmallArray
 from traceflops.table.grouping import groups
@@ -29,8 +30,7 @@ LONG_AGO: Final = -(1 << 61)
 """Before all times, with room for lags."""
 
 
-@dataclass(frozen=True, slots=True)
-class Nodes:
+class Nodes(Struct, frozen=True):
     """Nodes in topological order; all columns have one value per node.
 
     Moments of the host have `row` -1, the number of their `thread`, their recorded time `at_ns` on
@@ -50,8 +50,7 @@ class Nodes:
     cap_ns: IntArray
 
 
-@dataclass(frozen=True, slots=True)
-class Edges(Columns):
+class Edges(Columns, frozen=True):
     """Dependencies, sorted by `target`: it waits for `source`. No record tells of `inferred` ones.
 
     `source` and `target` are indices of nodes, `lag_ns` passes between the two.
@@ -64,8 +63,7 @@ class Edges(Columns):
     inferred: BoolArray
 
 
-@dataclass(frozen=True, slots=True)
-class World:
+class World(Struct, frozen=True):
     """Inputs of a replay: `lag_ns` is per edge, the others are per node.
 
     A node begins `delay_ns` after its predecessors allow it to, but not before `floor_ns`.
@@ -78,12 +76,11 @@ class World:
 
     def is_within(self, other: World) -> bool:
         """Return whether no value is larger than in another world."""
-        names = World.__dataclass_fields__
+        names = World.__struct_fields__
         return all((getattr(self, name) <= getattr(other, name)).all() for name in names)
 
 
-@dataclass(frozen=True)  # without slots, so that there is a place for what is found on demand
-class RecordedGraph:
+class RecordedGraph(Struct, frozen=True, dict=True):
     """Nodes and edges; `first_of_row` is, per activity, the node at which it starts, or -1."""
 
     nodes: Nodes

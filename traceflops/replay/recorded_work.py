@@ -6,11 +6,11 @@ Here work is numbered from 0 in the order of device, process, queue and start.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
 
 import numpy as np
+from msgspec import Struct
 
 from traceflops.attribution.idle_slices import places_in_groups
 from traceflops.ranks.who_waits import RankReport
@@ -71,8 +71,7 @@ def last_up_to(group: IntArray, time: IntArray, at_group: IntArray, at_ns: IntAr
     return np.where((last >= 0) & (taken(group, last) == at_group), last, -1)
 
 
-@dataclass(frozen=True)  # without slots, so that there is a place for what is found on demand
-class RecordedWork:
+class RecordedWork(Struct, frozen=True, dict=True):
     """All GPU work, its queues and launches: one value per work; times in ns on one clock."""
 
     prepared: Prepared

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import combinations
 from typing import Final
 
 import numpy as np
+from msgspec import Struct, field
 
 from traceflops.attribution.scopes import Phases
 from traceflops.errors import UsageError
@@ -51,8 +51,7 @@ _PINNED: Final = "doubt.pinned"
 """Codes of how a reading differs from the likely one."""
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
+class Outcome(Struct, frozen=True):
     """What some edits do together; times in ns, summed over all chosen windows of all devices.
 
     `after_ns` lies between `least_ns` and `most_ns`; it is None if that range is too wide or too
@@ -79,8 +78,7 @@ class Outcome:
         return self.mfu.after(self.before_ns, least_ns, most_ns) if self.mfu else None
 
 
-@dataclass(frozen=True, slots=True)
-class WhatIf:
+class WhatIf(Struct, frozen=True):
     """Outcomes of each edit alone, in the given order, and of all; the critical path as recorded.
 
     The parts of `critical` add up to `before_ns` of every outcome; so does `ranks`, the path's time
@@ -94,8 +92,7 @@ class WhatIf:
     refused: Mapping[str, str] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class Reading:
+class Reading(Struct, frozen=True):
     """One reading of what is uncertain: a graph, the world of the recording, its windows.
 
     `unlike` says how it differs from the likely reading.
@@ -116,8 +113,7 @@ class Reading:
         return cls(graph, base, spans, frozenset(filter(None, unlike)))
 
 
-@dataclass(frozen=True, slots=True)
-class Replayed:
+class Replayed(Struct, frozen=True):
     """A replay of a changed world, and how long each chosen window takes in it."""
 
     reading: Reading
@@ -140,8 +136,7 @@ class Replayed:
         return min((self, *within), key=lambda replay: replay.total_ns)
 
 
-@dataclass(frozen=True)  # without slots, so that there is a place for what is found on demand
-class Replay:
+class Replay(Struct, frozen=True, dict=True):
     """A recording ready for questions. Raises UsageError where it does not hold what they need."""
 
     prepared: Prepared

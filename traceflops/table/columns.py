@@ -9,12 +9,13 @@ from __future__ import annotations
 import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, fields
 from typing import Any, Final, Self
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+from msgspec import Struct
+from msgspec.structs import fields
 
 IntArray = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
@@ -261,9 +262,8 @@ def count_true(rows: BoolArray) -> int:
     return int(np.count_nonzero(rows))
 
 
-@dataclass(frozen=True, slots=True)
-class Columns:
-    """Base of dataclasses whose fields are all arrays, one value per row."""
+class Columns(Struct, frozen=True):
+    """Base of structs whose fields are all arrays, one value per row."""
 
     def only(self, rows: IntArray | BoolArray) -> Self:
         """Return the selected rows, by indices or a mask."""

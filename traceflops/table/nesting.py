@@ -9,12 +9,12 @@ So device work is linked to its cause: activity -> call -> innermost op.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+from msgspec import Struct
 
 from traceflops.table.columns import ABSENT, BoolArray, IntArray, numbers, thread_columns
 from traceflops.table.grouping import (
@@ -200,8 +200,7 @@ class _Enclosing:
         return np.where((index >= 0) & (self._group[row] == at_group), row, -1)
 
 
-@dataclass(frozen=True, slots=True)
-class OpTree:
+class OpTree(Struct, frozen=True):
     """The forest of a table of ops.
 
     `parent` is, per row, the row of its parent or -1, and `place` its position in the order of
@@ -312,8 +311,7 @@ def recorded_calls(trace: Trace) -> BoolArray:
     return np.asarray(np.isin(called, ran) & (correlation != ABSENT))
 
 
-@dataclass(frozen=True, slots=True)
-class Links:
+class Links(Struct, frozen=True):
     """The row of the call or op that caused each activity or call, -1 for none."""
 
     call_of_activity: IntArray

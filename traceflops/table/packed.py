@@ -18,13 +18,14 @@ import io
 import json
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
 from typing import Any, Final
 
 import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from msgspec import Struct
+from msgspec.structs import fields, replace
 
 from traceflops.table.columns import LIMIT_NS, IntArray, numbers, one_array
 from traceflops.table.schema import TABLES, arrow_schema
@@ -124,8 +125,7 @@ _DIFFERENCES: Final = {b"of": b"differences"}
 _INTEGERS: Final = (np.int8, np.int16, np.int32, np.int64)
 
 
-@dataclass(frozen=True, slots=True)
-class Outside:
+class Outside(Struct, frozen=True):
     """The fields of a trace outside of its tables."""
 
     source: Source
@@ -135,8 +135,7 @@ class Outside:
     runs: tuple[tuple[int, int], ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Head:
+class Head(Struct, frozen=True):
     """The contents of a part: names of tables, their unpacked `bytes`, whether more parts follow.
 
     Only the first part of a trace has the fields outside of tables.
@@ -148,8 +147,7 @@ class Head:
     trace: Outside | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Part:
+class Part(Struct, frozen=True):
     """A part of a packed trace; `plain` are its tables, one Arrow stream after the other."""
 
     head: Head

@@ -6,11 +6,11 @@ Times are int64 nanoseconds on the trace's clock (see `Source.origin_unix_ns`).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cache
 from typing import Final
 
 import pyarrow as pa
+from msgspec import Struct
 
 from traceflops.table.columns import NAME_TYPE
 
@@ -19,8 +19,7 @@ DEVICE_KINDS: Final = ("kernel", "memcpy", "memset")
 """The kinds in the totals table that are work of devices."""
 
 
-@dataclass(frozen=True, slots=True)
-class Column:
+class Column(Struct, frozen=True):
     """One column: its name, Arrow type, unit and meaning, and whether it may be null."""
 
     name: str

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from html import escape
 from itertools import groupby
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 import pyarrow as pa
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from traceflops.characters import is_visible
 from traceflops.facts import Fact, Value, in_words
@@ -35,8 +36,7 @@ UTC_OFFSET: Final = "utc_offset"
 """The fact that is the time zone of a recording: "+02:00"."""
 
 
-@dataclass(frozen=True, slots=True)
-class Note:
+class Note(Struct, frozen=True, eq=False):
     """A fact about the input or the method that the reader must know.
 
     `code` names the kind of note and is stable; `statement` is a whole sentence, `advice` what to
@@ -53,14 +53,25 @@ class Note:
     statement: str
     count: int | None = None
     file: str | None = None
-    wording: str | None = field(default=None, compare=False, repr=False)
-    values: tuple[int, ...] = field(default=(), compare=False, repr=False)
-    owners: int = field(default=1, compare=False, repr=False)
-    alike: int = field(default=1, compare=False, repr=False)
-    share: float = field(default=0.0, compare=False, repr=False)
+    wording: str | None = None
+    values: tuple[int, ...] = ()
+    owners: int = 1
+    alike: int = 1
+    share: float = 0.0
     advice: str = ""
     scope: str = ""
     similar: str = ""
+
+    def _said(self) -> tuple[object, ...]:
+        """Return what notes are compared by: all that a reader sees of them."""
+        said = (self.kind, self.code, self.statement, self.count, self.file)
+        return (*said, self.advice, self.scope, self.similar)
+
+    def __eq__(self, other: object) -> bool:
+        return self._said() == other._said() if isinstance(other, Note) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(self._said())
 
     @property
     def text(self) -> str:
@@ -73,8 +84,7 @@ class Note:
         return {name: getattr(self, name) for name in ("kind", "code", "text", "count", "file")}
 
 
-@dataclass(frozen=True, slots=True)
-class SourceFile:
+class SourceFile(Struct, frozen=True):
     """One input file: its base name, its size in bytes as stored, and the size of its text.
 
     `sha256` is the digest of the stored file, known for files that were packed.
@@ -86,8 +96,7 @@ class SourceFile:
     sha256: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Source:
+class Source(Struct, frozen=True):
     """The source of a trace: its files, the tool, the clock, and facts on the recording.
 
     `origin_unix_ns` plus a time of the tables is nanoseconds since 1970; None if the trace's clock
@@ -118,12 +127,11 @@ class Source:
     rules: Mapping[str, str] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class Job:
+class Job(Struct, frozen=True):
     """The traces of files of one job, and the number of the job, from 1."""
 
     number: int
-    traces: tuple[Trace, ...] = field(repr=False, compare=False)
+    traces: tuple[Trace, ...]
 
     @property
     def files(self) -> tuple[str, ...]:
@@ -131,8 +139,7 @@ class Job:
         return tuple(file.name for trace in self.traces for file in trace.source.files)
 
 
-@dataclass(frozen=True, slots=True)
-class Trace:
+class Trace(Struct, frozen=True):
     """The contents of one or more input files. Tables follow `traceflops.table.schema`.
 
     `places` has, per row of the devices table, the location of the device in its machine, by which

@@ -6,11 +6,12 @@ Also when the device may have run graph replays that have no record.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Final
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from traceflops.categories.activities import Categorised
 from traceflops.table.columns import (
@@ -43,8 +44,7 @@ from traceflops.timeline.start_up import StartUp, device_start_up
 _GAPS_KEPT = 100
 
 
-@dataclass(frozen=True)  # without slots, for the cached properties
-class LinkedTrace:
+class LinkedTrace(Struct, frozen=True, dict=True):
     """A trace with links, category and parts of each activity, and the start-up of processes.
 
     All of these rely on names: they are derived before names are redacted.

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 import pyarrow as pa
+from msgspec import Struct
 
 from traceflops.categories.classify import Classifier
 from traceflops.categories.rules import Category
@@ -57,8 +57,7 @@ _TOO_LARGE: Final = 2.0**62
 _Decision = tuple[Category | None, str | None]
 
 
-@dataclass(frozen=True, slots=True)
-class Total:
+class Total(Struct, frozen=True):
     """The records of one kind and name added up; times in ns, None where unknown."""
 
     kind: str
@@ -82,8 +81,7 @@ class Total:
         return (self.sum_ns + self.count // 2) // self.count
 
 
-@dataclass(frozen=True, slots=True)
-class Untimed:
+class Untimed(Struct, frozen=True):
     """Sums by name (`rows`), sums of device work by category, and kernels with counters.
 
     `rows`: kind, name, top, sub, rule (null for calls and marks), count, sum_ns, mean_ns, min_ns,

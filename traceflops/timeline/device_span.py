@@ -7,10 +7,9 @@ runs, is hidden.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 import pyarrow as pa
+from msgspec import Struct
 
 from traceflops.categories.activities import Categorised
 from traceflops.table.columns import ABSENT, BoolArray, IntArray, codes, names, numbers
@@ -24,8 +23,7 @@ _MIGRATION = "migration"
 """The directions of copies that the driver makes for unified memory begin with this."""
 
 
-@dataclass(frozen=True, slots=True)
-class Timeline:
+class Timeline(Struct, frozen=True):
     """The components of one device as disjoint sets of instants.
 
     `parts` has, by component of WORK, the time that no earlier component covers; `communication` is
@@ -69,8 +67,7 @@ def timeline(start_ns: IntArray, end_ns: IntArray, is_part: dict[str, BoolArray]
     return Timeline(parts, communication, busy)
 
 
-@dataclass(frozen=True, slots=True)
-class ActivityColumns:
+class ActivityColumns(Struct, frozen=True):
     """Columns of all activities, converted once for all devices."""
 
     name: IntArray
@@ -91,8 +88,7 @@ class ActivityColumns:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class DeviceRows:
+class DeviceRows(Struct, frozen=True):
     """The activities of one device, sorted by start: their rows and times.
 
     `begins` is 0 for the later parts of an operator and 1 for everything else; `columns` are of

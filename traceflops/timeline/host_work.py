@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import pyarrow as pa
+from msgspec import Struct
+from msgspec.structs import replace
 
 from traceflops.facts import fact
 from traceflops.remedies import advice
@@ -139,8 +140,7 @@ def _as_sums(trace: Trace, note: Note) -> Trace:
 _KIND = "op"
 
 
-@dataclass(frozen=True, slots=True)
-class SplitWork:
+class SplitWork(Struct, frozen=True):
     """Per activity, whether it begins a piece of work, and the time of the whole piece.
 
     A piece is an operator of a CPU with all its parts, or any other activity. `first` is 1 for the

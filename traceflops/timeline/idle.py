@@ -25,10 +25,11 @@ Stream waits are `cudaStreamWaitEvent` and its like before a launch on the same 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from traceflops.table.columns import ABSENT, BoolArray, IntArray, is_one_of, matching, numbers
 from traceflops.table.grouping import distinct, in_order, ranked, shared_codes
@@ -43,8 +44,7 @@ ENDLESS: Final = int(np.iinfo(np.int64).max)
 _WAIT: Final = re.compile(r"(cuda|cu|hip)StreamWait(Event|Value)")
 
 
-@dataclass(frozen=True, slots=True)
-class StreamWaits:
+class StreamWaits(Struct, frozen=True):
     """Per call, until when a stream wait held back what it launched, and for which activity.
 
     `until_ns` is NEVER without such a wait and ENDLESS where its end is unknown; `work` is the row
@@ -161,8 +161,7 @@ _LONGEST_LATENCY_NS: Final = 20_000
 _LATENCY: Final = ("in_launch_call", "stream_wait", "launch_to_start")
 
 
-@dataclass(frozen=True, slots=True)
-class DeviceWork:
+class DeviceWork(Struct, frozen=True):
     """The activities of one device, sorted by start: times, streams and launches.
 
     `call_start_ns` and `call_end_ns` are ABSENT where no launch is known. `waited_until_ns` is the
@@ -178,8 +177,7 @@ class DeviceWork:
     waited_until_ns: IntArray
 
 
-@dataclass(frozen=True, slots=True)
-class IdleTime:
+class IdleTime(Struct, frozen=True):
     """The gaps of one device and their split by cause.
 
     `gap_start_ns` and `gap_end_ns` are per gap, in order; an activity without length ends one gap

@@ -6,16 +6,14 @@ and never empty. Every operation is vectorised and costs O(n log n) at most.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
+from msgspec import Struct
 
 from traceflops.table.columns import BoolArray, IntArray
 from traceflops.table.grouping import in_order, ranked, runs
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Intervals:
+class Intervals(Struct, frozen=True, eq=False):
     """A set of instants as sorted, disjoint, non-touching [start_ns, end_ns) ranges."""
 
     start_ns: IntArray

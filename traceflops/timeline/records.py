@@ -6,9 +6,11 @@ length; idle causes sum to its idle time. Accounts of windows and devices add up
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from operator import add, attrgetter
 from typing import Final, Literal
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from traceflops.facts import Fact
 
@@ -25,8 +27,7 @@ _FIELDS_NS = attrgetter(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class IdleCauses:
+class IdleCauses(Struct, frozen=True):
     """Idle time by what the next activity was waiting for; the causes sum to the idle time.
 
     host_late: its launch call had not begun. queued: launched, held back by another stream.
@@ -81,8 +82,7 @@ class IdleCauses:
         return IdleCauses(*map(add, _FIELDS_NS(self), _FIELDS_NS(other)))
 
 
-@dataclass(frozen=True, slots=True)
-class Components:
+class Components(Struct, frozen=True):
     """The components of one window of one device; each ns is in exactly one.
 
     `communication_ns` is exposed communication: nothing else ran on the device meanwhile. Nothing
@@ -115,8 +115,7 @@ class Components:
         return Components(*map(add, _COMPONENTS_NS(self), _COMPONENTS_NS(other)))
 
 
-@dataclass(frozen=True, slots=True)
-class Account:
+class Account(Struct, frozen=True):
     """The account of one window, or the sum of several windows and devices.
 
     `activities` counts those that start in the window, `launches` the distinct calls that launched
@@ -162,8 +161,7 @@ EMPTY_ACCOUNT = Account(Components(), IdleCauses(), 0, 0, 0, 0)
 WindowRole = Literal["before", "step", "between", "after", "span", "range"]
 
 
-@dataclass(frozen=True, slots=True)
-class Window:
+class Window(Struct, frozen=True):
     """A window of one device and its account.
 
     `step` is the step's number for role `step`. `used` says whether figures are about this window,
@@ -192,8 +190,7 @@ class Window:
         return f"step {self.step}" if self.step is not None else self.role
 
 
-@dataclass(frozen=True, slots=True)
-class Sums:
+class Sums(Struct, frozen=True):
     """Activities of one kind or category over the whole span of one device.
 
     `sum_ns` counts overlapping time twice, `union_ns` once.
@@ -204,8 +201,7 @@ class Sums:
     union_ns: int
 
 
-@dataclass(frozen=True, slots=True)
-class Copies:
+class Copies(Struct, frozen=True):
     """Copies of one direction; `bytes` is None where no record states them."""
 
     count: int
@@ -213,8 +209,7 @@ class Copies:
     sum_ns: int
 
 
-@dataclass(frozen=True, slots=True)
-class WholeSpan:
+class WholeSpan(Struct, frozen=True):
     """The figures of one device over everything recorded of it.
 
     `kinds` is keyed by activity kind, `categories` by "top" and "top/sub". `communication`
@@ -250,8 +245,7 @@ class WholeSpan:
         return self.span_ns - self.busy_ns
 
 
-@dataclass(frozen=True, slots=True)
-class GapCulprit:
+class GapCulprit(Struct, frozen=True):
     """Time of one gap by culprit: its class (of `attribution.CLASSES`) and name."""
 
     kind: str
@@ -259,8 +253,7 @@ class GapCulprit:
     idle_ns: int
 
 
-@dataclass(frozen=True, slots=True)
-class Gap:
+class Gap(Struct, frozen=True):
     """A time in which a device was idle, inside the chosen window.
 
     `after` names the activity before it and `before` the one that ended it; `call` and `op`

@@ -20,12 +20,12 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Final
 
 import numpy as np
 import pyarrow as pa
+from msgspec import Struct
 
 from traceflops.table.columns import BoolArray, IntArray, is_one_of, numbers
 from traceflops.table.grouping import group_rows, groups, lower_medians
@@ -84,8 +84,7 @@ class _HostRecords:
         return Intervals.empty().union(*sets)
 
 
-@dataclass(frozen=True)  # without slots, for the cached property
-class StartUp:
+class StartUp(Struct, frozen=True, dict=True):
     """The start-up of one process: disjoint sets of instants by kind.
 
     `by_thread` has the same by thread. `is_once` says that the process does so little on a GPU that
@@ -95,7 +94,7 @@ class StartUp:
     by_kind: Mapping[str, Intervals]
     by_thread: Mapping[int, Intervals]
     is_once: bool
-    host: _HostRecords = field(repr=False)
+    host: _HostRecords
     process: int
     loops_from_ns: int | None
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import partial
 from typing import Final
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from traceflops.devices.processes import device_name
 from traceflops.errors import UsageError
@@ -59,8 +60,7 @@ _SMALL_PART: Final = 20
 _NEVER: Final = np.iinfo(np.int64).max
 
 
-@dataclass(frozen=True, slots=True)
-class StepLayout:
+class StepLayout(Struct, frozen=True):
     """The stretches of each device, and the number of the step per `place` of a stretch.
 
     `source` and `how` say how steps were found. `launched_in` is, per activity, the place of the
@@ -93,8 +93,7 @@ class StepLayout:
         return dict(sorted(durations.items()))
 
 
-@dataclass(frozen=True, slots=True)
-class StepPlan:
+class StepPlan(Struct, frozen=True):
     """The steps of all devices, the numbers of those used, and the reasons why others are not.
 
     `time_range` is, by device, start and end of the chosen time; None where steps are chosen.

@@ -10,12 +10,12 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import replace
 from functools import partial
 from typing import TypeVar
 
 import numpy as np
 import pyarrow as pa
+from msgspec.structs import replace
 
 from traceflops.devices.jobs import of_job
 from traceflops.devices.processes import called, clocks_of, device_name, lives, whose

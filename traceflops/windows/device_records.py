@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Final, Literal
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from traceflops.devices.processes import whose
 from traceflops.table.columns import ABSENT, BoolArray, IntArray, is_one_of, matching, numbers
@@ -46,8 +47,7 @@ State = Literal[
 CallKind = Literal["kernel", "graph", "copy", "fill"]
 
 
-@dataclass(frozen=True, slots=True)
-class CallRecords:
+class CallRecords(Struct, frozen=True):
     """Number of calls of one kind that start work on a device, and of those without a record."""
 
     calls: int = 0
@@ -61,8 +61,7 @@ class CallRecords:
         return 0 < self.lost >= MATERIAL * (self.calls if of is None else of)
 
 
-@dataclass(frozen=True, slots=True)
-class LaunchRecords:
+class LaunchRecords(Struct, frozen=True):
     """Calls that start work, and those of them without a device record, by kind.
 
     Calls that start nothing, such as queries, are not counted. A fill of no bytes has no record, so

@@ -13,15 +13,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from typing import Final, Literal
+
+from msgspec import Struct
 
 Kind = Literal["prefill", "decode", "mixed"]
 """prefill: several tokens per sequence at once; decode: one each; mixed: sequences of both."""
 
 
-@dataclass(frozen=True, slots=True)
-class ServingMark:
+class ServingMark(Struct, frozen=True):
     """The facts that an annotation states of one pass, None where it does not.
 
     `queries` is the number of tokens computed, `keys` of those that they attend to, both over all

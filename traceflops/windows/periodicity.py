@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import takewhile
 from typing import Final
 
 import numpy as np
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from traceflops.facts import Fact, fact
 from traceflops.table.columns import ABSENT, BoolArray, IntArray, codes, is_one_of, names, numbers
@@ -48,8 +49,7 @@ _FEWEST_TO_CUT: Final = 3
 """Of fewer steps none is usual."""
 
 
-@dataclass(frozen=True, slots=True)
-class Stretch:
+class Stretch(Struct, frozen=True):
     """A window of one device before it has an account; `place` is the index of its step."""
 
     role: WindowRole
@@ -64,8 +64,7 @@ class Stretch:
         return self.end_ns - self.start_ns
 
 
-@dataclass(frozen=True, slots=True)
-class Behind:
+class Behind(Struct, frozen=True):
     """Per activity, its name and the last pass annotated before its launch (`place`, else -1).
 
     `unrecorded` is the time in which launched work waited for something not in the trace.

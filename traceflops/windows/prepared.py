@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Final
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from traceflops.characters import kernel_name
 from traceflops.table.columns import IntArray, codes, is_one_of, names, numbers
@@ -33,8 +34,7 @@ _UNALIGNED: Final = "clocks-not-aligned"
 """Code of a reader's note that it cannot align the clocks of files."""
 
 
-@dataclass(frozen=True, slots=True)
-class Replays:
+class Replays(Struct, frozen=True):
     """The captured launches of the work that graphs replay.
 
     `linked` is the trace with the host of the capture. `captured` is, per activity, its captured
@@ -46,8 +46,7 @@ class Replays:
     notes: tuple[Note, ...]
 
 
-@dataclass(frozen=True)  # without slots, for the cached properties
-class Prepared:
+class Prepared(Struct, frozen=True, dict=True):
     """A trace with the accounts, windows and steps that the selection asks for.
 
     `accounts` and `windows` are by row of the devices table. `untimed` has the sums of a trace
@@ -63,8 +62,8 @@ class Prepared:
     windows: Mapping[int, tuple[Window, ...]]
     cut: IntArray
     untimed: Untimed | None = None
-    with_work: Prepared | None = field(default=None, repr=False)
-    replays: Replays | None = field(default=None, repr=False)
+    with_work: Prepared | None = None
+    replays: Replays | None = None
 
     @property
     def as_launched(self) -> Prepared:
@@ -147,16 +146,15 @@ def most_exposed(
     return (kernel, ns) if ns else None
 
 
-@dataclass(frozen=True, slots=True)
-class Origins:
+class Origins(Struct, frozen=True):
     """The time in ns that is shown as 0, by process and by device.
 
     It is the earliest activity of the process. `aligned`: it is the earliest of all processes, so
     that their times can be compared.
     """
 
-    of_process: Mapping[int, int] = field(hash=False)
-    of_device: Mapping[int, int] = field(hash=False)
+    of_process: Mapping[int, int]
+    of_device: Mapping[int, int]
     aligned: bool
 
 

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import Any, Final, NamedTuple
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from traceflops.devices.device_facts import by_name
 from traceflops.devices.peaks import partition
@@ -38,8 +39,7 @@ _GPU: Final = DeviceWords("GPU", "GPU work", "GPU operation", "optimizer kernels
 _CPU: Final = DeviceWords("CPU", "CPU work", "CPU operator", "optimizer operators")
 
 
-@dataclass(frozen=True, slots=True)
-class InWindows:
+class InWindows(Struct, frozen=True):
     """Activities of the chosen windows: row, ns inside, and whether each starts inside (0, 1).
 
     Of an activity that crosses the edge of a window the part inside counts.
@@ -82,8 +82,7 @@ def chosen_time(windows: tuple[Window, ...]) -> Intervals:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class DeviceReport:
+class DeviceReport(Struct, frozen=True):
     """One device: its properties, its whole span, its windows, and the chosen ones added up.
 
     Unknown properties are None; `partition` is the part of a card that it is. `chosen` is the
@@ -140,8 +139,7 @@ class DeviceReport:
         return tuple(window for window in self.windows if window.role == "step")
 
 
-@dataclass(frozen=True, slots=True)
-class StepChoice:
+class StepChoice(Struct, frozen=True):
     """How steps were found, and which of them the figures are about.
 
     `source` is markers, mark-regex, annotation, optimizer, copies, signature or none; `text` is the

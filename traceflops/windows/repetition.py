@@ -9,11 +9,11 @@ Everything here is sorting and counting: n log n in the number of activities.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
 
 from traceflops.table.columns import IntArray
 from traceflops.table.grouping import distinct, runs
@@ -42,8 +42,7 @@ _IRREGULAR: Final = 0.02
 _MUCH_SURER: Final = 4
 
 
-@dataclass(frozen=True, slots=True)
-class Order:
+class Order(Struct, frozen=True):
     """The activities of one device in the order of their starts; `name` is a code of names.
 
     `call` is the call that launched each, -1 where unknown; None where no launch is known.
@@ -55,8 +54,7 @@ class Order:
     call: IntArray | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Rounds:
+class Rounds(Struct, frozen=True):
     """Rounds by their first activities: round i is the activities [begin[i], begin[i+1]).
 
     `length` is the usual number of activities, `spread` the mean deviation as a share of it.
@@ -144,8 +142,7 @@ def contents(name: IntArray, begin: IntArray) -> IntArray:
     return np.diff(np.append(0, np.cumsum(weights[name]))[begin])
 
 
-@dataclass(frozen=True, slots=True)
-class _Regular:
+class _Regular(Struct, frozen=True):
     """Per group of values: their number, their lower median (`usual`), the share close to it.
 
     `spread` is the mean distance from the median.

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 from traceflops.errors import UsageError
 from traceflops.table.patterns import matched_groups
@@ -18,8 +19,7 @@ _RANGE = re.compile(r"\s*+([-+]?\d{1,18})?\s*+(?::\s*+([-+]?\d{1,18})?\s*+)?")
 _DURATION = re.compile(r"(\d+)(?:\.(\d+))?\s*(ns|us|µs|ms|s)")
 
 
-@dataclass(frozen=True, slots=True)
-class Selection:
+class Selection(Struct, frozen=True):
     """Which steps, ranks, devices and time to analyse; None means all of them.
 
     `steps` is a pair of step numbers, both included, either end open (None). `from_ns` and

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
+from msgspec import Struct
 
 from traceflops.devices.processes import called, whose
 from traceflops.table.columns import ABSENT, BoolArray, FloatArray, IntArray, numbers
@@ -33,8 +33,7 @@ _MOST: Final = 64
 """Threads with step markers that are compared at most, those with most work and markers."""
 
 
-@dataclass(frozen=True, slots=True)
-class Steps:
+class Steps(Struct, frozen=True):
     """The steps of one process, by start.
 
     `number` is the marker's own number, or counts from 0 where the marker has none.
@@ -107,8 +106,7 @@ def thread_of_steps(
     return chosen, any(0 < held[chosen] <= 2 * held[name] for name in main if name != chosen)
 
 
-@dataclass(frozen=True, slots=True)
-class Owners:
+class Owners(Struct, frozen=True):
     """The process whose steps divide a device, its device time in ns and that of all processes.
 
     `others` is the number of other processes with work there. Overlapping times count twice.
@@ -158,8 +156,7 @@ STANDS_OUT: Final = Fraction(5, 4)
 _P95: Final = Fraction(95, 100)
 
 
-@dataclass(frozen=True, slots=True)
-class StepTime:
+class StepTime(Struct, frozen=True):
     """The mean of a step's windows over the devices that use it, by component."""
 
     step: int
@@ -171,8 +168,7 @@ class StepTime:
         return self.components.window_ns
 
 
-@dataclass(frozen=True, slots=True)
-class StepSpread:
+class StepSpread(Struct, frozen=True):
     """The times of the steps used, by number; `mean_ns` is the mean over their windows."""
 
     used: tuple[StepTime, ...]
@@ -268,8 +264,7 @@ def median_of(times: Sequence[int]) -> int:
     return ordered[middle] if len(ordered) % 2 else (ordered[middle - 1] + ordered[middle]) // 2
 
 
-@dataclass(frozen=True, slots=True)
-class OwnTimes:
+class OwnTimes(Struct, frozen=True):
     """Own times of steps in ns, [devices, steps]; NaN where a device lacks the step.
 
     The own time is that of a step less its exposed communication. Ranks that wait for each other

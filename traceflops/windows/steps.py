@@ -11,10 +11,11 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
 from itertools import chain, zip_longest
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from traceflops.categories.programs import of_ml, of_pytorch
 from traceflops.characters import shortened
@@ -58,8 +59,7 @@ _IN_DOUBT = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class FoundSteps:
+class FoundSteps(Struct, frozen=True):
     """Steps by process, their source (see `StepChoice`) and its description, and notes.
 
     `are_passes`: they are forward passes of a serving engine. Passes differ, so a long first one is

@@ -9,12 +9,13 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
 from datetime import datetime
 from itertools import islice
 from typing import Any, Final, TypeVar
 
 import msgspec
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from traceflops.parsers.io.database_query import Among, Wanted
 from traceflops.parsers.io.json_window import UNDECODABLE
@@ -93,7 +94,7 @@ _LEAST_BYTES: Final = 1 << 24
 """No GPU has so little memory; a smaller number is in MiB, as in 2021."""
 _MOST: Final = 4_096
 _MOST_SMALL: Final = 2**31
-_FIELDS: Final = tuple(DeviceFacts.__dataclass_fields__)
+_FIELDS: Final = tuple(DeviceFacts.__struct_fields__)
 _Key = TypeVar("_Key")
 
 
@@ -186,8 +187,7 @@ def warnings_of(tables: Tables) -> Iterator[Note]:
         yield Note("missing", "profiler-warnings", text, others.total())
 
 
-@dataclass(slots=True)
-class Devices:
+class Devices(Struct):
     """The GPUs of a report by their numbers, and the ordinals of these: a process's own numbers."""
 
     by_gpu: dict[int, DeviceFacts] = field(default_factory=dict)

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from traceflops.devices.processes import apart
 from traceflops.parsers.io.database_query import Lookup, by_distinct
@@ -55,8 +56,7 @@ class RankPlace(NamedTuple):
     communicator: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Ranks:
+class Ranks(Struct, frozen=True):
     """The ranks of processes and the world sizes of their jobs, by key, and notes on these."""
 
     ranks: Mapping[int, int] = field(default_factory=dict)
@@ -179,8 +179,7 @@ def _by_rows(number: Callable[..., int], *columns: IntArray) -> IntArray:
     return np.array([number(*row) for row in rows], np.int64)[group]
 
 
-@dataclass(slots=True)
-class ProcessRegistry:
+class ProcessRegistry(Struct):
     """The processes and devices of a report, by their preliminary numbers.
 
     A process's key is its id without the thread (`enums.processes_of`). `listed_ranks` are those

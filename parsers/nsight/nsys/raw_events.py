@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
+from msgspec import Struct, field
 
 from traceflops.parsers.io.messages import Block, Columns, Messages
 from traceflops.parsers.nsight.nsys.raw_file import Parts
@@ -98,8 +98,7 @@ UNREAD: Final[Mapping[str, str]] = {
 """What events are that are not read, by their types and the classes of their calls."""
 
 
-@dataclass(slots=True)
-class Events:
+class Events(Struct):
     """The rows of events by table, and the numbers of events that were not read or damaged.
 
     `unread` counts by type. Rows are missing in `damaged_tables`; `unknown` counts damaged events

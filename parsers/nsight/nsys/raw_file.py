@@ -10,11 +10,11 @@ from __future__ import annotations
 import io
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 from typing import IO, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
+from msgspec import Struct, field
 
 from traceflops.errors import InputError
 from traceflops.parsers.io import messages
@@ -53,8 +53,7 @@ class Parts(NamedTuple):
     end: IntArray
 
 
-@dataclass(slots=True)
-class RawFile:
+class RawFile(Struct):
     """An open report. `blocks` yields its events; texts and tail are known behind the last.
 
     `version` is the writer's, from the first line. `is_cut`: the end of the file is missing.

@@ -9,12 +9,12 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
 from typing import Any, Final
 
 import pyarrow as pa
+from msgspec.structs import replace
 
 from traceflops.errors import NotATrace
 from traceflops.parsers.io.arrow_files import ArrowTable
@@ -98,8 +98,7 @@ _RECENT_NS: Final = 10**18
 """Times since 1970 are later than that since 2001; those since the start of a machine never are."""
 
 
-@dataclass(slots=True, kw_only=True)
-class Report(Folder):
+class Report(Folder, kw_only=True):
     """The tables of a report, and notes on what was lost of it and what only an export shows.
 
     `origin` is the note that this is no export, which version wrote it, and what an export adds.

@@ -9,9 +9,10 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import replace
 from itertools import islice
 from typing import Final
+
+from msgspec.structs import replace
 
 from traceflops.errors import InputError, NotATrace
 from traceflops.parsers.io.arrow_files import ArrowTable, open_arrow, open_parquet

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
 import numpy as np
+from msgspec import Struct, field
 
 from traceflops.parsers.io.database_query import Batch, Coder, TextsById, Wanted
 from traceflops.parsers.nsight.nsys.enums import present, processes_of, threads_of
@@ -34,8 +34,7 @@ Shown = Callable[[str], str]
 """Gives what is shown of a text."""
 
 
-@dataclass(slots=True)
-class ReportReading:
+class ReportReading(Struct):
     """A report, what was builder of it, and the numbers of its records and of odd ones.
 
     `callers` are the ids of threads that call CUDA, `latest_ns` is the latest end of a record.

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
 import numpy as np
 import pyarrow as pa
+from msgspec import Struct, field
 
 from traceflops.parsers.io.arrow_files import ARROW_UNREADABLE, ArrowTable
 from traceflops.parsers.io.database_query import Among, Batch, Present, Wanted, one_batch
@@ -21,8 +21,7 @@ _EXACT: Final = 2.0**53
 Condition = Among | Present
 
 
-@dataclass(slots=True)
-class Folder:
+class Folder(Struct):
     """The tables of a report, each with the file that holds it; rows of some were `asked` for.
 
     `missing` are tables of which rows are known to be lost before they are read.

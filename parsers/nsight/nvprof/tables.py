@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Final, NamedTuple
 from uuid import UUID
 
 import numpy as np
 import pyarrow as pa
+from msgspec import field
+from msgspec.structs import replace
 
 from traceflops.parsers.io.arrow_files import ArrowTable
 from traceflops.parsers.io.database_query import Batch, Lookup, TextsById, Wanted, by_distinct
@@ -94,8 +95,7 @@ class _Part(NamedTuple):
     whole: bool = False
 
 
-@dataclass(slots=True, kw_only=True)
-class Nvprof(Folder):
+class Nvprof(Folder, kw_only=True):
     """The tables of an export, made from those of a database when they are asked for.
 
     `pids` are the processes that call, `device_of` gives the device of each context. `own_threads`

@@ -8,11 +8,11 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator
-from dataclasses import dataclass, field
 from pathlib import PurePath
 from typing import Final, NamedTuple
 
 import numpy as np
+from msgspec import Struct, field
 
 from traceflops.parsers.io.csv_cells import Cells, Texts
 from traceflops.parsers.io.csv_lines import Damage
@@ -104,8 +104,7 @@ def same_run(names: Iterable[str], key: str) -> list[str]:
     return sorted(name for name in of_run if _WHAT.search(_ENDINGS.sub("", name)))
 
 
-@dataclass(slots=True)
-class Stretch:
+class Stretch(Struct):
     """The times at which the first and the last of some rows begin; without any, low is above."""
 
     low: int = LIMIT_NS
@@ -129,8 +128,7 @@ class Stretch:
         return bool(self) and bool(other) and gap > by_ns
 
 
-@dataclass(slots=True, eq=False)
-class ProcessPart:
+class ProcessPart(Struct, eq=False):
     """The rows of one process in one file.
 
     `guid` and `pid` are None if the file lacks them. The column `device` holds indices of
@@ -183,8 +181,7 @@ class ProcessPart:
         return beside is not None
 
 
-@dataclass(slots=True, eq=False)
-class TableFile:
+class TableFile(Struct, eq=False):
     """One file as it was read. `layouts` are those of its tables, in the order of the file.
 
     `odd` counts odd rows by kind, `events` its records, `domains` its calls by domain.

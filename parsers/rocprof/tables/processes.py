@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
+from msgspec import Struct, field
 
 from traceflops.characters import kernel_name
 from traceflops.parsers.rocprof.agents import UNKNOWN, Agent, Agents, place_of_node
@@ -29,8 +29,7 @@ NAMED_BY: Final = ("activities", "copies", "calls", "marks", COUNTERS, "totals")
 """A process is named by the file with its work, else by that with what comes next to it."""
 
 
-@dataclass(slots=True, eq=False)
-class Process:
+class Process(Struct, eq=False):
     """The rows of one process.
 
     `counted` are its counters: the repetition (None where there is but one), whether that is the

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import PurePath
 from typing import Final
 
 import numpy as np
+from msgspec import Struct, field
 
 from traceflops.characters import kernel_name
 from traceflops.parsers.rocprof.agents import Agents
@@ -27,8 +27,7 @@ _APART_NS: Final = 10 * 10**9
 """Processes of one run overlap; a longer pause between them separates runs."""
 
 
-@dataclass(slots=True)
-class TableRun:
+class TableRun(Struct):
     """Processes whose times compare, and their files.
 
     `number` counts the runs of a folder, which are far apart in time; `is_one_clock` says that the

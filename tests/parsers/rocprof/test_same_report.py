@@ -6,13 +6,13 @@ PyTorch trace of the same part of the run and to the truth about it.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import cache
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from sample_traces.config import RunConfig, on_mi300x
 from sample_traces.records import Run

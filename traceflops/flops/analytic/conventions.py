@@ -8,8 +8,10 @@ pass of attention with `ctx` keys per query, a and b how often (3: forward, two 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import KW_ONLY, dataclass, replace
 from typing import Literal
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from traceflops.errors import UsageError
 from traceflops.flops.model.blocks import Attention, Block, Linear
@@ -23,8 +25,7 @@ Frozen = Literal["as-run", "all", "never"]
 """Which base weights have no weight gradient: those frozen in the run, all of them, none."""
 
 
-@dataclass(frozen=True, slots=True)
-class Convention:
+class Convention(Struct, frozen=True):
     """One rule: what it counts (`weights`, `context`); `texts.toml` says it in words, and who does.
 
     `real` counts real tokens and documents, else padded slots. The figure of an `executed` rule is
@@ -35,7 +36,6 @@ class Convention:
     id: str
     weights: str
     context: Context
-    _: KW_ONLY
     attention: int = 3
     frozen: Frozen = "never"
     adapters: bool = False

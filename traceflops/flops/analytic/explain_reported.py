@@ -8,9 +8,11 @@ digits are ranked by simplicity; for the rest, each assumption weighs as much as
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Literal
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from traceflops.errors import UsageError
 from traceflops.facts import Fact, fact, in_words
@@ -58,8 +60,7 @@ TREATMENTS: tuple[tuple[str, Checkpoint], ...] = (
 """Recomputation that may be in a numerator."""
 
 
-@dataclass(frozen=True, slots=True)
-class Candidate:
+class Candidate(Struct, frozen=True):
     """One way to arrive at a figure: conventions, peak, and recomputation or mistake.
 
     `error` is relative to the reported figure; `cost` is the number of assumptions, weighted.
@@ -83,8 +84,7 @@ class Candidate:
         return f"{first}{same}{', ' * bool(self.treatment)}{self.treatment}, of {self.peak.text}"
 
 
-@dataclass(frozen=True, slots=True)
-class Explanation:
+class Explanation(Struct, frozen=True):
     """Ranked candidates for a reported figure, and the honest figure beside it."""
 
     reported: Reported

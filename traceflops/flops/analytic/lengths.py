@@ -6,7 +6,7 @@ causal one. So two sums replace the lengths, unless a window or chunk may cut a 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from traceflops.errors import UsageError
 from traceflops.flops.model.blocks import Mask
@@ -16,8 +16,7 @@ Lengths = tuple[tuple[int, int], ...]
 """Sequences as (length, how many)."""
 
 
-@dataclass(frozen=True, slots=True)
-class LengthSums:
+class LengthSums(Struct, frozen=True):
     """The sum of the lengths, the sum of their squares, and how many there are.
 
     No sequence is longer than `longest`, if known. Sums may be means over several steps.

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from fractions import Fraction
 from typing import Final
+
+from msgspec import Struct
 
 from traceflops.devices.peaks import DeviceSpec
 from traceflops.errors import InputError, UsageError
@@ -27,8 +28,7 @@ DOUBTFUL = Fraction(1, 1000)
 TIME_HINT = "set --step-time or --tokens-per-s"
 
 
-@dataclass(frozen=True, slots=True)
-class DescribedWork:
+class DescribedWork(Struct, frozen=True):
     """The ledger of one step, its time where that is known, devices, and the tokens computed."""
 
     ledger: Ledger
@@ -88,8 +88,7 @@ def is_of_unknown_basis(run: Run) -> bool:
     return run.achieved is not None and run.achieved_basis is None
 
 
-@dataclass(frozen=True, slots=True)
-class Peak:
+class Peak(Struct, frozen=True):
     """The peak of one device in FLOP per nanosecond (1,000 of them are 1 TFLOP/s), and its label.
 
     `unlikely` says how far-fetched it is that this peak was taken for the stated one.
@@ -112,8 +111,7 @@ class Peak:
         return f"{self.label} {decimal(self.flops_per_ns / 1000, 1)} TFLOP/s".strip()
 
 
-@dataclass(frozen=True, slots=True)
-class Rate(DescribedWork):
+class Rate(DescribedWork, frozen=True):
     """How much of the machine one step used, under one convention."""
 
     seconds: Fraction

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Literal
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from traceflops.errors import UsageError
 from traceflops.facts import Fact
@@ -30,8 +32,7 @@ MEASURES = ("step_seconds", "tokens_per_s", "samples_per_s", "achieved")
 MOST_RECOMPUTED = 3
 
 
-@dataclass(frozen=True, slots=True)
-class Checkpoint:
+class Checkpoint(Struct, frozen=True):
     """Which share of the forward pass is computed again in the backward pass.
 
     `linear` for matmuls and convolutions, `attention` for attention cores. `scope` says of what:
@@ -76,8 +77,7 @@ def parse_checkpoint(option: str, text: str) -> Checkpoint:
     return Checkpoint(f"custom {name}", linear, attention)
 
 
-@dataclass(frozen=True, slots=True)
-class Lora:
+class Lora(Struct, frozen=True):
     """Low-rank adapters: of `rank` on the matrices named in `targets`, or of so many `params`.
 
     No targets: every matrix in the blocks but routers.
@@ -131,8 +131,7 @@ class Lora:
         return sum(adapter.times * adapter.linear.stored for adapter in self.adapters(card))
 
 
-@dataclass(frozen=True, slots=True)
-class RunShape:
+class RunShape(Struct, frozen=True):
     """The sequences of one step: `documents` are real ones, `slots` what is computed (padded).
 
     `sums` replace documents, and slots, of unknown lengths. With none of the three, only the number
@@ -170,8 +169,7 @@ class RunShape:
         return sequences
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Run:
+class Run(Struct, frozen=True, kw_only=True):
     """One step, on all devices together.
 
     Its tokens are `batch` sequences of `seq`; or `tokens`; or `documents` of some lengths, or their

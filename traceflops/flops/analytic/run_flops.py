@@ -8,8 +8,10 @@ scores once more (`algorithmic`). Recomputation and padding are executed, never 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
 from fractions import Fraction
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from traceflops.errors import TraceflopsError, UsageError
 from traceflops.flops.analytic.conventions import (
@@ -88,8 +90,7 @@ def refusal(card: ModelCard, run: Run, name: str) -> TraceflopsError | None:
     return None
 
 
-@dataclass(frozen=True, slots=True)
-class _Passes:
+class _Passes(Struct, frozen=True):
     """Which passes a matrix or core takes part in besides the forward one, in `times` layers."""
 
     times: int
@@ -101,8 +102,7 @@ class _Passes:
         return self.input_grad or self.weight_grad
 
 
-@dataclass(frozen=True, slots=True)
-class _Count:
+class _Count(Struct, frozen=True):
     card: ModelCard
     run: Run
     rule: Convention

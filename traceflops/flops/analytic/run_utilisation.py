@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Literal
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from traceflops.devices.device_facts import SeenDevice
 from traceflops.devices.matching import chosen
@@ -43,8 +45,7 @@ DTYPE_ALIASES = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class PeakChoice:
+class PeakChoice(Struct, frozen=True):
     """The peak, or None and what is missing for it; `spec` is the row of the device."""
 
     peak: Peak | None
@@ -138,8 +139,7 @@ Unit = Literal["step", "sequence", "token", "second"]
 """What FLOPs are counted for: a step, or what there is of one where the batch is not known."""
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(Struct, frozen=True):
     """A run under one convention: its work and rate, or why there is none."""
 
     convention: Convention
@@ -148,8 +148,7 @@ class Entry:
     problem: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Utilisation:
+class Utilisation(Struct, frozen=True):
     """Everything about a described run; `rate` is None where `lacks` says what is missing."""
 
     card: ModelCard

@@ -8,10 +8,12 @@ attended (query, key) pairs of one head. See docs/definitions.md.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import KW_ONLY, dataclass, replace
 from fractions import Fraction
 from math import prod
 from typing import Literal
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from traceflops.errors import UsageError
 from traceflops.flops.ops.attention import Band
@@ -25,8 +27,7 @@ ROUTING = ("router", "shared_router")
 """Names of the matrices that choose and weigh experts."""
 
 
-@dataclass(frozen=True, slots=True)
-class Mask:
+class Mask(Struct, frozen=True):
     """Which keys a query attends to; `size` is the window (own token included) or the chunk."""
 
     kind: MaskKind = "causal"
@@ -66,8 +67,7 @@ def positive(owner: object, *names: str) -> None:
 CAUSAL = Mask()
 
 
-@dataclass(frozen=True, slots=True)
-class Linear:
+class Linear(Struct, frozen=True):
     """A weight matrix, or `copies` alike of which one token uses `used`.
 
     `copies` is 0 where the weights are stored elsewhere (a tied head). `group` is its sub-name in
@@ -78,7 +78,6 @@ class Linear:
     inputs: int
     outputs: int
     group: str
-    _: KW_ONLY
     copies: int = 1
     used: int = 1
     bias: bool = False
@@ -95,8 +94,7 @@ class Linear:
         return self.copies * self.outputs * (self.inputs + self.bias)
 
 
-@dataclass(frozen=True, slots=True)
-class Core:
+class Core(Struct, frozen=True):
     """The products of queries with keys and of scores with values, for all heads of one layer."""
 
     heads: int
@@ -114,8 +112,7 @@ class Core:
         return twice_pairs * self.heads * self.score_dim
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Attention:
+class Attention(Struct, frozen=True, kw_only=True):
     """Multi-head, grouped-query (kv_heads < heads) or multi-query (kv_heads = 1) attention.
 
     `heads * head_dim` need not be the hidden width. `vectors` are parameters that are no matrix:
@@ -156,8 +153,7 @@ class Attention:
         return Core(self.heads, self.head_dim, self.head_dim, self.mask, self.cross)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LatentAttention:
+class LatentAttention(Struct, frozen=True, kw_only=True):
     """Multi-head latent attention (MLA) as trained; without `q_rank` queries are projected once."""
 
     heads: int
@@ -198,8 +194,7 @@ class LatentAttention:
         return Core(self.heads, self.nope_dim + self.rope_dim, self.value_dim, self.mask)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FeedForward:
+class FeedForward(Struct, frozen=True, kw_only=True):
     """A feed-forward network: three matrices where `glu`, else two."""
 
     width: int
@@ -214,8 +209,7 @@ class FeedForward:
         return _mlp(self, "ffn", "", hidden, self.width)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Experts:
+class Experts(Struct, frozen=True, kw_only=True):
     """A mixture: `topk` of `count` experts per token, shared experts (`shared`: their total width).
 
     `latent` is the width that experts see in place of the hidden one. `capacity` is how many rows
@@ -269,8 +263,7 @@ def _mlp(
     yield Linear(f"{prefix}down", width, hidden, group, bias=network.bias)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Block:
+class Block(Struct, frozen=True, kw_only=True):
     """One layer. `feed_forward` None: not described; `norms` counts norms of the hidden width."""
 
     attention: Attention | LatentAttention | None = None
@@ -292,8 +285,7 @@ class Block:
         return tuple(a.core for a in (self.attention, self.cross) if a is not None)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Conv:
+class Conv(Struct, frozen=True, kw_only=True):
     """`count` convolutions alike, each of one sample; sizes are per spatial dimension.
 
     `stem` says that it reads the data itself: no input gradient is needed, and block checkpointing

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Literal
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from traceflops.facts import Fact, fact
 from traceflops.flops.model.blocks import (
@@ -37,8 +39,7 @@ NORMS_OF_MTP = 3
 """Norms of an MTP module besides its block's: of the hidden state, the embedding and the head."""
 
 
-@dataclass(frozen=True, slots=True)
-class PlacedLinear:
+class PlacedLinear(Struct, frozen=True):
     """A weight matrix where it stands: in how many layers, from which one up, on whose tokens.
 
     `in_blocks` says whether checkpointing of the blocks recomputes it. `capacity` is the rows
@@ -63,8 +64,7 @@ class PlacedLinear:
         return self.linear.name in ROUTING
 
 
-@dataclass(frozen=True, slots=True)
-class PlacedCore:
+class PlacedCore(Struct, frozen=True):
     """An attention core where it stands."""
 
     core: Core
@@ -73,8 +73,7 @@ class PlacedCore:
     side: Side = "decoder"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ModelCard:
+class ModelCard(Struct, frozen=True, kw_only=True):
     """A model: its blocks in order, as (how many alike, block), and what is around them.
 
     Widths are in elements. `positions` are learned embeddings besides the tokens' (token types

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
 from decimal import Decimal
 from itertools import cycle, groupby, islice
 from typing import cast, get_args
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from traceflops.errors import InputError, UsageError
 from traceflops.flops.model.blocks import (
@@ -102,8 +104,7 @@ def parse_toml(text: str, where: str) -> dict[str, object]:
         raise InputError(f"{where}: invalid TOML: {reason}", "correct the file") from None
 
 
-@dataclass(frozen=True, slots=True)
-class _Builder:
+class _Builder(Struct, frozen=True):
     table: TomlTable
 
     def card(self) -> ModelCard:

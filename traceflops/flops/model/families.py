@@ -8,8 +8,9 @@ Rules add what takes more than copying. Source: configuration and modelling file
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from typing import Any
+
+from msgspec import Struct, field
 
 from traceflops.facts import fact
 from traceflops.flops.model.card_table import layers_of
@@ -267,8 +268,7 @@ def t5(table: TomlTable, values: Values) -> None:
     values["encoder"] = {**alike, "layers": table.count("num_layers"), "glu": gated, "loose": loose}
 
 
-@dataclass(frozen=True, slots=True)
-class Family:
+class Family(Struct, frozen=True):
     """How one model type is read: rules, fixed values, card key -> names in the config.
 
     `tied` and `defaults` hold where the config lacks a key or has null. `assumed` are sizes that

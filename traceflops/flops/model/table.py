@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import MISSING, fields
 from decimal import Decimal
 from fractions import Fraction
 from typing import Any, NoReturn, TypeVar
+
+from msgspec import NODEFAULT, Struct
+from msgspec.structs import fields
 
 from traceflops.errors import UsageError
 
@@ -17,7 +19,7 @@ LONGEST_SHOWN = 24
 HINT = "see docs/mfu.md for the keys of a model card"
 
 
-Part = TypeVar("Part")
+Part = TypeVar("Part", bound=Struct)
 
 
 class TomlTable:
@@ -137,11 +139,11 @@ class TomlTable:
             self.refuse(f"{self.called(key)!r} is not a table", HINT)
         return TomlTable(value, f"{self.where}, {key}", keys)
 
-    def part(self, kind: Callable[..., Part], **made: object) -> Part:
-        """Return a dataclass of what this table has for its fields, by their types; or as made."""
+    def part(self, kind: type[Part], **made: object) -> Part:
+        """Return a struct of what this table has for its fields, by their types; or as made."""
         read = {
             field.name: _READERS[field.type](self, field.name, field.default)
-            for field in fields(kind)  # type: ignore[arg-type]
+            for field in fields(kind)
             if field.name not in made
         }
         return kind(**read, **made)
@@ -171,15 +173,17 @@ class TomlTable:
 
 
 _READERS: Mapping[Any, Callable[[TomlTable, str, Any], object]] = {
-    "int": lambda table, key, default: (
-        table.count(key) if default is MISSING else table.count(key, default, least=min(default, 1))
+    int: lambda table, key, default: (
+        table.count(key)
+        if default is NODEFAULT
+        else table.count(key, default, least=min(default, 1))
     ),
-    "int | None": lambda table, key, _: table.maybe(key),
-    "bool": TomlTable.flag,
-    "str": TomlTable.text,
-    "Fraction": TomlTable.ratio,
+    int | None: lambda table, key, _: table.maybe(key),
+    bool: TomlTable.flag,
+    str: TomlTable.text,
+    Fraction: TomlTable.ratio,
 }
-"""How a field of a dataclass is read, by its type; an integer that may be 0 has that default."""
+"""How a field of a struct is read, by its type; an integer that may be 0 has that default."""
 
 
 def _finite(value: object) -> Decimal | None:

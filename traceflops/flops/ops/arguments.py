@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from math import prod
 from typing import Annotated, Any, Final, TypeVar, cast
 
 import msgspec
+from msgspec import Struct
 
 TF32_OR_FP32: Final = "tf32-or-fp32"
 """float operands: whether the product is TF32 or FP32 only the kernel's name tells."""
@@ -26,8 +26,7 @@ Shape = tuple[int, ...]
 Value = None | bool | int | float | tuple["Value", ...]
 
 
-@dataclass(frozen=True, slots=True)
-class ElementType:
+class ElementType(Struct, frozen=True):
     """One type: bytes of an element, and the data type of a matrix product of such operands.
 
     `matrix` is None where no matrix unit has a rate for it. `rank` orders the types as torch
@@ -148,8 +147,7 @@ _FLOAT: Final = re.compile(
 _WORDS: Final[dict[str, Value]] = {"": None, "None": None, "True": True, "False": False}
 
 
-@dataclass(frozen=True, slots=True)
-class Tensor:
+class Tensor(Struct, frozen=True):
     """One tensor: its shape, its strides in elements where they are recorded, and its type."""
 
     shape: Shape
@@ -183,8 +181,7 @@ class Tensor:
         return Tensor(shape, None, self.type)
 
 
-@dataclass(frozen=True, slots=True)
-class Arguments:
+class Arguments(Struct, frozen=True):
     """The arguments of one call, by their position in the op's schema.
 
     `output` is the shape of the result where something else in the trace tells it, `enclosing`

@@ -7,9 +7,11 @@ save bytes, not FLOPs. A fused backward recomputes the scores, 2 pairs H d_qk, a
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from math import prod
 from typing import Final, Literal
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from traceflops.flops.ops.arguments import Arguments, Tensor
 from traceflops.flops.ops.gemm import matrix_type
@@ -31,8 +33,7 @@ _STATISTICS_BYTES = 4
 """A log-sum-exp per query and head, float."""
 
 
-@dataclass(frozen=True, slots=True)
-class Masking:
+class Masking(Struct, frozen=True):
     """Where the schema holds what the mask is.
 
     `causal` are positions of a flag, the first that has one counts (schemas moved); `kind` is
@@ -72,8 +73,7 @@ class Masking:
         return Band(left, 0 if causal else right, bottom_right)
 
 
-@dataclass(frozen=True, slots=True)
-class Packing:
+class Packing(Struct, frozen=True):
     """Where the schema holds packed sequences.
 
     `offsets` are the positions of the cumulative lengths, `longest` those of the longest lengths of
@@ -91,8 +91,7 @@ DENSE: Final = Packing()
 """No packed sequences."""
 
 
-@dataclass(frozen=True, slots=True)
-class Attention:
+class Attention(Struct, frozen=True):
     """A fused attention, forward or backward; query, key and value are three positions in a row."""
 
     order: Order
@@ -227,8 +226,7 @@ def _fitted(*sides: tuple[int, int, int, int]) -> Core:
     return Core(batch, heads, kv_heads, queries, keys, d_qk, d_v, 0, 0, None)
 
 
-@dataclass(frozen=True, slots=True)
-class Band:
+class Band(Struct, frozen=True):
     """Keys from `left` before to `right` behind the query's own position; None is without bound.
 
     Query i sees key j if i + shift - left <= j <= i + shift + right: a causal mask has right = 0, a

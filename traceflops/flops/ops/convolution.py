@@ -10,8 +10,10 @@ and each gradient costs as much as the forward, whatever the groups.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from math import prod
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from traceflops.flops.ops import work
 from traceflops.flops.ops.arguments import Arguments, Shape, Tensor
@@ -22,8 +24,7 @@ Asked = tuple[bool, bool]
 """Whether the gradients of the input and of the weight are computed."""
 
 
-@dataclass(frozen=True, slots=True)
-class Convolution:
+class Convolution(Struct, frozen=True):
     """A forward convolution, by the positions of its arguments in the schema.
 
     `transposed` is the position of a flag, or what the op always is. A position of None has the
@@ -83,8 +84,7 @@ class Convolution:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class ConvolutionBackward:
+class ConvolutionBackward(Struct, frozen=True):
     """The gradients of a convolution, by the positions of its arguments; the shapes have all sizes.
 
     `mask` is the position of which gradients were asked for: input, weight, bias.
@@ -143,8 +143,7 @@ class ConvolutionBackward:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class OneGradient:
+class OneGradient(Struct, frozen=True):
     """One of the two gradients, by an op whose own arguments do not hold all the shapes.
 
     The op around it (`whole`) has them.

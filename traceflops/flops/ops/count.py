@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
+from msgspec import Struct
+from msgspec.structs import replace
 
 from traceflops.flops.ops.arguments import (
     Arguments,
@@ -44,8 +45,7 @@ _COLUMNS: Final = ("name", *_READERS)
 _CONVOLUTION_NODE: Final = re.compile(r"[A-Za-z0-9_]{0,40}Conv[A-Za-z0-9_]{0,40}Backward[0-9]{0,3}")
 
 
-@dataclass(frozen=True, slots=True)
-class OpWork:
+class OpWork(Struct, frozen=True):
     """The distinct works of a trace's ops, and which one each op does.
 
     `place[i]` is the index of op i's work in `works`. Parallel to `works` are `rules` (None: not in

@@ -9,9 +9,11 @@ The names are those of BLAS (netlib.org/blas, DGEMM). A grouped product has one 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
 from math import prod
 from typing import Final, Literal
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from traceflops.flops.ops.arguments import INT32, PACKED_FP4, Arguments, ElementType, Shape, Tensor
 from traceflops.flops.ops.work import (
@@ -34,8 +36,7 @@ _RANKS = {"mm": (2, 2), "bmm": (3, 3), "mv": (2, 1)}
 """The dimensions that operands must have; others broadcast."""
 
 
-@dataclass(frozen=True, slots=True)
-class MatrixProduct:
+class MatrixProduct(Struct, frozen=True):
     """One product, by the positions of its operands in the schema.
 
     `left` is A, `right` is B, `added` is C, which is not read if the value at `beta` is 0; `others`
@@ -71,8 +72,7 @@ class MatrixProduct:
         return _work(kind, sizes, moved, matrix_type(a, b), factor(a, b))
 
 
-@dataclass(frozen=True, slots=True)
-class PackedWeight:
+class PackedWeight(Struct, frozen=True):
     """An activation times a weight packed in a format of its own: K from the former, N as given.
 
     `columns` is the (argument, dimension) of N; the activation's type is the product's.
@@ -92,8 +92,7 @@ class PackedWeight:
         return _work(kind, sizes, moved, a.type.matrix if a.type else None)
 
 
-@dataclass(frozen=True, slots=True)
-class GroupedProduct:
+class GroupedProduct(Struct, frozen=True):
     """Products of groups of rows, each with a matrix of its own.
 
     2D x 3D: 2 rows K N (rows of a token by its expert); 2D x 2D: 2 M rows N (their weight

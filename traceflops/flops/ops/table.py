@@ -9,9 +9,10 @@ ops of the table. The first number of a vector formula is its operations per ele
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from types import MappingProxyType
 from typing import Final
+
+from msgspec.structs import replace
 
 from traceflops.flops.ops.arguments import BOOL, INT32, INT64
 from traceflops.flops.ops.attention import DENSE, Attention, Masking, Packing

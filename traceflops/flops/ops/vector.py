@@ -7,9 +7,10 @@ utilisation. Every operand and result is moved once: the least, unless a cache h
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from math import prod
 from typing import Literal
+
+from msgspec import Struct
 
 from traceflops.flops.ops.arguments import BOOL, FLOAT, Arguments, ElementType, Tensor, promoted
 from traceflops.flops.ops.gemm import broadcast
@@ -24,8 +25,7 @@ def view(kind: Kind, _args: Arguments) -> Work:
     return Work(kind, min_bytes=0, vector_flops=0)
 
 
-@dataclass(frozen=True, slots=True)
-class Elementwise:
+class Elementwise(Struct, frozen=True):
     """Operands that broadcast; `per_element` operations per element of the result.
 
     `result` is the type: that of the promoted operands, bool, or that of the first operand, which
@@ -57,8 +57,7 @@ class Elementwise:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Pass:
+class Pass(Struct, frozen=True):
     """An op over whole tensors: reads those at `reads`, writes one like each of `writes`.
 
     `per_element` is per element of the first one read. `mask` is the position of which of `writes`
@@ -124,8 +123,7 @@ def into_cache(kind: Kind, args: Arguments) -> Work:
     return Work(kind, min_bytes=known_sum(*moved), vector_flops=0)
 
 
-@dataclass(frozen=True, slots=True)
-class Reduction:
+class Reduction(Struct, frozen=True):
     """One tensor reduced along the dimensions at `over` (all where none are given)."""
 
     per_element: int
@@ -191,8 +189,7 @@ def selection(kind: Kind, args: Arguments) -> Work:
     return Work(kind, min_bytes=known_sum(moved.bytes, index.bytes), vector_flops=0)
 
 
-@dataclass(frozen=True, slots=True)
-class OptimizerStep:
+class OptimizerStep(Struct, frozen=True):
     """A fused optimizer: lists that are read and written, and lists that are only read.
 
     fp32 Adam: parameter, two averages read and written, gradient read: 28 bytes a parameter.
@@ -215,8 +212,7 @@ class OptimizerStep:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class EachOfList:
+class EachOfList(Struct, frozen=True):
     """The same on every tensor of a list; the bytes are unknown, as the types are."""
 
     per_element: int

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Literal, get_args
+
+from msgspec import Struct
 
 from traceflops.flops.ops.arguments import INT64_MAX, Arguments, Shape, Tensor
 
@@ -59,8 +60,7 @@ NoteCode = Literal[
 Layout = Literal["row", "column"]
 
 
-@dataclass(frozen=True, slots=True)
-class FlopsPart:
+class FlopsPart(Struct, frozen=True):
     """FLOPs of one part; where they are not known exactly, `at_least` is a lower bound."""
 
     name: PartName
@@ -73,8 +73,7 @@ class FlopsPart:
         return cls(name, flops, flops)
 
 
-@dataclass(frozen=True, slots=True)
-class Product:
+class Product(Struct, frozen=True):
     """The sizes of a GEMM: `batch` products M x K times K x N (`gemm`), and how operands lie.
 
     `column` is a transposed operand (a weight used as it is stored, output by input); None where
@@ -94,8 +93,7 @@ class Product:
         return 2 * self.batch * self.m * self.n * self.k
 
 
-@dataclass(frozen=True, slots=True)
-class Correlation:
+class Correlation(Struct, frozen=True):
     """The sizes of a convolution; `groups` is 0 where they are not known.
 
     `weight` is as stored: [out, in/groups, kernel...], transposed [in, out/groups, kernel...].
@@ -109,8 +107,7 @@ class Correlation:
     transposed: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Core:
+class Core(Struct, frozen=True):
     """The sizes of an attention core.
 
     `pairs` are (query, key) pairs per head, summed over the batch; `heads` are query heads;
@@ -141,8 +138,7 @@ class Core:
 Signature = Product | Correlation | Core
 
 
-@dataclass(frozen=True, slots=True)
-class Work:
+class Work(Struct, frozen=True):
     """What an op computes and the least it moves.
 
     `parts` are its matrix FLOPs, none for an op that multiplies no matrices. `vector_flops` are
@@ -181,8 +177,7 @@ class Work:
         return max(counts) <= INT64_MAX
 
 
-@dataclass(frozen=True, slots=True)
-class Unknown:
+class Unknown(Struct, frozen=True):
     """The work of an op is not known, and why."""
 
     reason: Reason
@@ -201,8 +196,7 @@ Formula = Callable[[Kind, Arguments], Work]
 """Returns the work of a call of an op of a kind, or raises CannotCount."""
 
 
-@dataclass(frozen=True, slots=True)
-class Rule:
+class Rule(Struct, frozen=True):
     """One row of the table: what kind of op it is, whether it only wraps others, how it counts."""
 
     kind: Kind
@@ -215,8 +209,7 @@ class Rule:
         return self.kind in get_args(MatrixKind)
 
 
-@dataclass(frozen=True, slots=True)
-class NeverCounted:
+class NeverCounted(Struct, frozen=True):
     """The formula of ops whose work their arguments never tell, for one reason."""
 
     reason: Reason

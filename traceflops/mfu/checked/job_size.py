@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from fractions import Fraction
 from typing import Final
+
+from msgspec import Struct
 
 from traceflops.devices.missing_input import GIVE_PEAK, MissingInput, without_times
 from traceflops.facts import Fact, fact
@@ -26,8 +27,7 @@ NEARLY_ALL: Final = Fraction(95, 100)
 """From so much of the counted FLOPs on, a data type stands for all."""
 
 
-@dataclass(frozen=True, slots=True)
-class JobSize:
+class JobSize(Struct, frozen=True):
     """The devices of the whole job, and how much of it is in the chosen windows.
 
     `told_by` says where `devices` is from. `windows` counts step windows, one per device and step;

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any, Final, NamedTuple
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from traceflops.facts import Fact, fact
 from traceflops.flops.analytic.run import (
@@ -101,8 +103,7 @@ def expected_flops(card: ModelCard, run: Run, job: JobSize) -> Fraction | None:
     return visible(card, run).total * job.windows / job.devices
 
 
-@dataclass(frozen=True, slots=True)
-class Counts:
+class Counts(Struct, frozen=True):
     """Model FLOPs, padding included: `expected` by the description, `counted` in the trace.
 
     Where lengths, masks or kernels are open, `counted` lies between `least` and `most`, which is
@@ -236,16 +237,14 @@ EARLY: Final = Fraction(1, 2)
 """So much of what full checkpointing describes is recomputed at least, where it stops early."""
 
 
-@dataclass(frozen=True, slots=True)
-class Mismatch:
+class Mismatch(Struct, frozen=True):
     """How recomputation differs from its description."""
 
     code: str
     what: Fact
 
 
-@dataclass(frozen=True, slots=True)
-class Recomputation:
+class Recomputation(Struct, frozen=True):
     """Recomputation in the chosen windows: as described, and as the trace shows it.
 
     `counted` lies between `least` and `most` where the trace leaves open what was recomputed.

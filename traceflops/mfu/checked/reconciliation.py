@@ -10,10 +10,12 @@ outside the waterfall.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from fractions import Fraction
 from math import lcm
 from typing import Final
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from traceflops.devices.missing_input import MissingInput
 from traceflops.facts import Fact, fact, in_words
@@ -45,8 +47,7 @@ DESCRIBED = "described"
 TOO_MUCH: Final = MissingInput(fact("missing.above-peak"), fact("missing.check-kernels"))
 
 
-@dataclass(frozen=True, slots=True)
-class Reconciliation:
+class Reconciliation(Struct, frozen=True):
     """A description and a trace together.
 
     `described` is the run with the trace's step time (the mean device window); without a rate where

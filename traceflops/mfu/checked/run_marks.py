@@ -13,11 +13,11 @@ from __future__ import annotations
 import re
 from collections import Counter, defaultdict
 from collections.abc import Mapping
-from dataclasses import dataclass
 from fractions import Fraction
 from typing import Final
 
 import numpy as np
+from msgspec import Struct
 
 from traceflops.devices.device_facts import quoted
 from traceflops.flops.analytic.lengths import why_impossible
@@ -44,8 +44,7 @@ _SHAPES: Final = " and ".join(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Mark:
+class Mark(Struct, frozen=True):
     """One mark: when it begins on the host, its kind, and its numbers."""
 
     start_ns: int
@@ -137,8 +136,7 @@ _PARTLY: Final = Note(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class MarkedTokens:
+class MarkedTokens(Struct, frozen=True):
     """Tokens of one step of the whole job by its marks: the mean over the steps shown.
 
     `values` are by kind and key: "tokens.real".

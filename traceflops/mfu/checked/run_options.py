@@ -7,8 +7,9 @@ text: `405e9`, `16k` and `0.75,1` stay exact.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from typing import Any, TypeVar
+
+from msgspec import Struct, field
 
 from traceflops.errors import UsageError
 from traceflops.facts import fact
@@ -31,8 +32,7 @@ _OF_TRAINING = frozenset(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Words:
+class Words(Struct, frozen=True):
     """Words with their values, and the flags that are set; `dashed` where they are options."""
 
     values: Mapping[str, str]

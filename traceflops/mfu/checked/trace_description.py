@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from fractions import Fraction
 from typing import Final
 
 import pyarrow as pa
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from traceflops.errors import TraceflopsError, UsageError
 from traceflops.flops.analytic.conventions import CONVENTIONS
@@ -69,8 +70,7 @@ _MOST_COUNTED: Final = 2**53
 """More samples or tokens than JSON readers hold exactly are not told."""
 
 
-@dataclass(frozen=True, slots=True)
-class Description:
+class Description(Struct, frozen=True):
     """The model that a trace names, None where it names none, and what it says of the run."""
 
     card: ModelCard | None = None
@@ -238,8 +238,7 @@ def card_and_run(description: Description) -> tuple[ModelCard, Run]:
     return card, run
 
 
-@dataclass(frozen=True, slots=True)
-class SelfDescribed:
+class SelfDescribed(Struct, frozen=True):
     """The model and run of a trace by its own words, and what to say of them."""
 
     card: ModelCard
@@ -247,8 +246,7 @@ class SelfDescribed:
     notes: tuple[Note, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class NotDescribed:
+class NotDescribed(Struct, frozen=True):
     """No usable description; `problem` says why, None where no model is named.
 
     `notes` say what was left out, and why.

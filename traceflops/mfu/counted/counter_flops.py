@@ -8,10 +8,10 @@ same program (see `joins.match`); times are always those of the timed run.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
+from msgspec import Struct
 
 from traceflops.attribution.op_kernels import Attribution
 from traceflops.devices.counter_formulas import MATRIX, counters_for, family_by_counters, family_of
@@ -75,8 +75,7 @@ _COLUMNS: Final = ("kind", "size", "vector", "how", "origin")
 """The columns of MeasuredWork that have a row per activity."""
 
 
-@dataclass(frozen=True, slots=True)
-class Source:
+class Source(Struct, frozen=True):
     """A recording that tells the work of launches, its counters if it has any, its file.
 
     `is_own` says that the timed run has them itself, `captured` which of its launches are captured.

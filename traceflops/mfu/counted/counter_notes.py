@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from fractions import Fraction
 from typing import Final
 
 import numpy as np
+from msgspec.structs import replace
 
 from traceflops.devices.device_facts import shown
 from traceflops.facts import fact

@@ -7,12 +7,12 @@ its place. So is the work of matrix units only if every data type that the hardw
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import partial, reduce
 from typing import Final, NamedTuple
 
 import numpy as np
+from msgspec import Struct
 
 from traceflops.attribution.datatypes import float_type
 from traceflops.devices import counter_formulas as formulas
@@ -31,8 +31,7 @@ XF32: Final = "tf32"
 _TOO_MUCH: Final = 2.0**62
 
 
-@dataclass(frozen=True, slots=True)
-class CounterWork:
+class CounterWork(Struct, frozen=True):
     """What counters say of each launch; UNKNOWN where they do not say it.
 
     `matrix` are FLOPs by data type, `matrix_flops` and `vector_flops` those of all types.
@@ -44,7 +43,7 @@ class CounterWork:
 
     counted: CountedLaunches
     families: tuple[Family | None, ...]
-    matrix: Mapping[str, IntArray] = field(hash=False)
+    matrix: Mapping[str, IntArray]
     matrix_flops: IntArray
     vector_flops: IntArray
     read: IntArray
@@ -201,8 +200,7 @@ def _computed(counted: CountedLaunches, formula: Formula, agree: float) -> _Amou
 # What counters say of kernels, added up by name: for runs without times, too.
 
 
-@dataclass(frozen=True, slots=True)
-class CountedKernel:
+class CountedKernel(Struct, frozen=True):
     """All counted launches of one kernel together.
 
     `time_ns` is the sum of times in which launches ran while they were counted.
@@ -220,7 +218,7 @@ class CountedKernel:
     written: int | None
     busy: Fraction | None
     time_ns: int | None
-    by_type: Mapping[str, int | None] = field(hash=False)
+    by_type: Mapping[str, int | None]
 
     @property
     def bytes_per_ns(self) -> Fraction | None:

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from fractions import Fraction
 from typing import Final
 
 import numpy as np
+from msgspec import Struct
 
 from traceflops.attribution.datatypes import UNKNOWN_TYPE
 from traceflops.flops.ops.arguments import Arguments, arguments_of
@@ -27,8 +27,7 @@ EXPERTS: Final = re.compile(r"vllm::moe_forward(?:_shared)?")
 _ROUTING: Final = "TopK"
 
 
-@dataclass(frozen=True, slots=True)
-class _Expert:
+class _Expert(Struct, frozen=True):
     """Products of experts by name: `rows` and `columns` of a tile, and which is `gated`: the first.
 
     `types` are data types, each by what `operands` has in it. `tall` says that the second axis of
@@ -118,8 +117,7 @@ def expert_kinds(
     return done
 
 
-@dataclass(frozen=True, slots=True)
-class _Product:
+class _Product(Struct, frozen=True):
     """One of the two products of experts: its launch, rule, name and grid."""
 
     at: int
@@ -147,8 +145,7 @@ class _Product:
         return WorkPart(PRODUCT, next(types, UNKNOWN_TYPE), 2 * rows * most, 2 * rows * least)
 
 
-@dataclass(frozen=True, slots=True)
-class _Layer:
+class _Layer(Struct, frozen=True):
     """The experts of one layer; `each` are the experts per token, None where no routing tells.
 
     `moves` are launches beside the products: bytes of each value of a row, and of a token.

@@ -20,11 +20,11 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Final
 
 import numpy as np
+from msgspec import Struct
 
 from traceflops.attribution.op_kernels import Attribution
 from traceflops.categories.kernel_names import same_kernels
@@ -66,8 +66,7 @@ Shaped = tuple[IntArray, IntArray]
 """FLOPs of each activity by shapes, -1 where they do not tell: the most and the least."""
 
 
-@dataclass(frozen=True, slots=True)
-class Matched:
+class Matched(Struct, frozen=True):
     """What each launch did, as in LaunchWork, and by which way of HOW that is known.
 
     `found` is the share of the other run's launches of which this run has the like.
@@ -171,8 +170,7 @@ def _mean(key: IntArray, values: IntArray, count: int, agree: float) -> IntArray
     return np.where(agrees, least + np.rint(above / times).astype(np.int64), UNKNOWN)
 
 
-@dataclass(frozen=True, slots=True)
-class JoinedPart:
+class JoinedPart(Struct, frozen=True):
     """Launches that were joined in one way, or could not be; the time of them added up, in ns."""
 
     how: How
@@ -180,8 +178,7 @@ class JoinedPart:
     time_ns: int
 
 
-@dataclass(frozen=True, slots=True)
-class Join:
+class Join(Struct, frozen=True):
     """The compute kernels of the chosen windows, by how another recording tells their FLOPs.
 
     `file` is the recording, None for the trace's own counters; `found` is as in Matched.
@@ -222,8 +219,7 @@ class Join:
 # FLOPs by counters held against FLOPs by shapes, where both are known.
 
 
-@dataclass(frozen=True, slots=True)
-class CrossCheck:
+class CrossCheck(Struct, frozen=True):
     """FLOPs of the launches that both tell; by shapes between `least` and `most`.
 
     `kernel` is the name that the two differ in most.
@@ -247,8 +243,7 @@ class CrossCheck:
         return abs(self.difference) <= AGREE
 
 
-@dataclass(frozen=True, slots=True)
-class MeasuredWork:
+class MeasuredWork(Struct, frozen=True):
     """What counters and a paired run tell of each activity; UNKNOWN where they do not.
 
     `kind` is a place in `kinds`, and UNKNOWN for kernels whose FLOPs an op's shapes tell. `size`
@@ -272,7 +267,7 @@ class MeasuredWork:
     missing: tuple[str, ...]
     check: CrossCheck | None
     bandwidth: int | None
-    notes: tuple[Note, ...] = field(repr=False)
+    notes: tuple[Note, ...]
 
     @property
     def bytes_at(self) -> str:

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from math import isfinite
 from typing import Final
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from traceflops.devices import counter_formulas as counters
 from traceflops.mfu.counted.same_launches import CountedLaunches
@@ -53,8 +54,7 @@ _PIPE: Final = "pipe."
 _LONGEST_NS: Final = 2.0**62
 
 
-@dataclass(frozen=True, slots=True)
-class KernelRule:
+class KernelRule(Struct, frozen=True):
     """What a rule of the profiler says of launches, in the profiler's words.
 
     Of several launches it is what is said of that with the largest estimate. `speedup_share` is 0
@@ -71,8 +71,7 @@ class KernelRule:
     speedup_kind: str | None
 
 
-@dataclass(frozen=True, slots=True)
-class KernelSpeed:
+class KernelSpeed(Struct, frozen=True):
     """The counted launches of one kernel in one size, against the limits of their device.
 
     Shares are 0 to 1, means over launches by their time; what was not counted of every launch is
@@ -92,7 +91,7 @@ class KernelSpeed:
     grid: tuple[int, ...] | None
     block: tuple[int, ...] | None
     duration_ns: int | None
-    throughputs: Mapping[str, float] = field(hash=False)
+    throughputs: Mapping[str, float]
     active: float | None
     achieved_occupancy: float | None
     theoretical_occupancy: float | None

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from typing import Final, Literal, get_args
 
 import numpy as np
 import pyarrow as pa
+from msgspec import Struct
+from msgspec.structs import replace
 
 from traceflops.flops.mfu_waterfall import UNSPLIT
 from traceflops.mfu.traced.coverage import in_chosen_window, on_chosen_device, window_of_activity
@@ -45,8 +46,7 @@ UNKNOWN: Final = -1
 """Of a kind, bytes or FLOPs."""
 
 
-@dataclass(frozen=True, slots=True)
-class Launches:
+class Launches(Struct, frozen=True):
     """Launches, one row each, those of a process in the order in which it made them.
 
     `row` is where each is in its own table. `name` are places in `names`. `threads` counts the
@@ -68,7 +68,7 @@ class Launches:
     block_axes: IntArray
     window: IntArray
     used: BoolArray
-    ranks: Mapping[int, int | None] = field(hash=False)
+    ranks: Mapping[int, int | None]
 
     @property
     def count(self) -> int:
@@ -139,8 +139,7 @@ def rank_in_group(group: IntArray) -> IntArray:
     return ranks
 
 
-@dataclass(frozen=True, slots=True)
-class CachedKeys:
+class CachedKeys(Struct, frozen=True):
     """The bytes of an attention on cached keys: its own, and of each key; None: not known."""
 
     own: int | None = None
@@ -153,8 +152,7 @@ class CachedKeys:
         return self.own + self.per_key * keys
 
 
-@dataclass(frozen=True, slots=True)
-class WorkPart:
+class WorkPart(Struct, frozen=True):
     """FLOPs of one line and data type; `flops` is the most and `at_least` the least.
 
     With `cached` they are those of one pair of query and key: the pass tells how many there are.
@@ -175,8 +173,7 @@ Kind = tuple[WorkPart, ...]
 """All FLOPs of a launch; none for one that does no matrix work."""
 
 
-@dataclass(frozen=True, slots=True)
-class LaunchWork:
+class LaunchWork(Struct, frozen=True):
     """Launches and what each did: `kind` is a place in `kinds`, UNKNOWN where it is not known.
 
     `size` are bytes and `vector` FLOPs of vector units, UNKNOWN likewise.

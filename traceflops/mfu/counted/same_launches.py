@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
 import pyarrow as pa
+from msgspec import Struct
 
 from traceflops.devices.counter_formulas import (
     counters_used,
@@ -40,8 +40,7 @@ LARGEST_EXACT: Final = 2.0**53
 """From here on a counter as a double may not be the integer that was counted."""
 
 
-@dataclass(frozen=True, slots=True)
-class CountedLaunches:
+class CountedLaunches(Struct, frozen=True):
     """Launches with their counters by plain name; NaN where one was not read, or is impossible.
 
     Where passes give several values of a counter, `values` has the mean, and `spread` by how much
@@ -54,8 +53,8 @@ class CountedLaunches:
     launches: Launches
     device: IntArray
     correlation: IntArray
-    values: Mapping[str, FloatArray] = field(hash=False)
-    spread: Mapping[str, FloatArray] = field(hash=False)
+    values: Mapping[str, FloatArray]
+    spread: Mapping[str, FloatArray]
     dur_ns: FloatArray
     uneven: tuple[str, ...]
 
@@ -212,8 +211,7 @@ def _values(
 _Columns = tuple[IntArray, IntArray]
 
 
-@dataclass(frozen=True, slots=True)
-class Pair:
+class Pair(Struct, frozen=True):
     """Codes of the same thing in two runs, equal where it is the same; below `count`."""
 
     ours: IntArray

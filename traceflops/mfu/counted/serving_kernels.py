@@ -12,10 +12,11 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from traceflops.attribution.datatypes import operand_type, types_of_ops
 from traceflops.attribution.op_kernels import Attribution, attribute
@@ -49,8 +50,7 @@ _MOST: Final = 2**62
 """Counts beyond it fit no int64: what has so many cannot be."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Cached:
+class _Cached(Struct, frozen=True):
     """Operators of attention on cached keys: where query, key and value stand.
 
     Keys and values have at least `rank` dimensions: a cache has blocks. With `heads`, the place of

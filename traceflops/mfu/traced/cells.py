@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
+from msgspec import Struct
 
 from traceflops.attribution.datatypes import types_of_ops
 from traceflops.attribution.op_kernels import Attribution
@@ -70,8 +70,7 @@ Parts = list[tuple[str, str, FlopsPart]]
 """Line, rule and FLOPs of each part of an op."""
 
 
-@dataclass(frozen=True, slots=True)
-class Cell:
+class Cell(Struct, frozen=True):
     """FLOPs of one line on one device in one window, of one component and data type.
 
     `window` is a place in the device's windows, None outside the range that was chosen. `ops`
@@ -158,8 +157,7 @@ def _summed(
         )
 
 
-@dataclass(frozen=True, slots=True)
-class PartTable:
+class PartTable(Struct, frozen=True):
     """The parts of all executed ops, one row each; `line` and `rule` are places in their tables.
 
     `flops` and `at_least` are int64: of one part each fits. `is_open` says that shapes leave open

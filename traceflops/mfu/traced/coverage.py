@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from fractions import Fraction
 from typing import Final, Literal, get_args
 
 import numpy as np
+from msgspec import Struct
 
 from traceflops.table.columns import BoolArray, IntArray, numbers
 from traceflops.table.grouping import groups
@@ -90,8 +90,7 @@ def on_chosen_device(prepared: Prepared) -> BoolArray:
     return np.isin(numbers(prepared.trace.activities["device"]), list(prepared.accounts))
 
 
-@dataclass(frozen=True, slots=True)
-class ComputeTime:
+class ComputeTime(Struct, frozen=True):
     """Compute time of one device in one window, in ns.
 
     `kernels_ns` adds up the parts of compute kernels inside the window, overlaps counted twice;

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cached_property
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
+from msgspec import Struct
 
 from traceflops.attribution.op_kernels import Attribution, attribute, named
 from traceflops.attribution.products import ProductRoles, product_roles
@@ -60,8 +60,7 @@ _UNTOLD: Final = Note(
 )
 
 
-@dataclass(frozen=True)  # without slots, so that there is a place for what is asked for often
-class Executed:
+class Executed(Struct, frozen=True, dict=True):
     """What a trace says was executed.
 
     `cells` hold all FLOPs of the devices; those with `used` are in the chosen windows, and the
@@ -75,9 +74,9 @@ class Executed:
     times: tuple[ComputeTime, ...]
     outside: Outside
     notes: tuple[Note, ...]
-    attribution: Attribution = field(repr=False, compare=False)
-    phases: Phases = field(repr=False, compare=False)
-    work: MeasuredWork | None = field(default=None, repr=False, compare=False)
+    attribution: Attribution
+    phases: Phases
+    work: MeasuredWork | None = None
 
     @cached_property
     def used_cells(self) -> tuple[Cell, ...]:

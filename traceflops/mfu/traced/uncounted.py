@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
+from msgspec import Struct
 
 from traceflops.attribution.op_kernels import Attribution, Fate
 from traceflops.flops.ops.count import UNKNOWN
@@ -31,8 +31,7 @@ _NO_MODELLED_OP: Final = "no-modelled-op"
 REPLAYED: Final = "replayed"
 
 
-@dataclass(frozen=True, slots=True)
-class NotCounted:
+class NotCounted(Struct, frozen=True):
     """Ops of one name that are not in the ledger: how many, and the FLOPs their shapes say.
 
     `why` is their fate: cached, ghost, lost or duplicate (see `attribution.FATES`).
@@ -44,8 +43,7 @@ class NotCounted:
     flops: int
 
 
-@dataclass(frozen=True, slots=True)
-class Unattributed:
+class Unattributed(Struct, frozen=True):
     """Compute kernels of one name without counted FLOPs.
 
     `why` is `no-op` (no launch record, or launched by no op), `no-modelled-op`, `replayed` (by a
@@ -60,8 +58,7 @@ class Unattributed:
     sum_ns: int
 
 
-@dataclass(frozen=True, slots=True)
-class Outside:
+class Outside(Struct, frozen=True):
     """What stands beside the ledger, of the whole recording of the chosen devices.
 
     `unattributed` alone is of the chosen windows, as the time beside it is.

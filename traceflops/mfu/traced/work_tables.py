@@ -7,10 +7,11 @@ help it (split-K reductions, conversions) have their time alone.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from traceflops.attribution.datatypes import types_of_ops
 from traceflops.attribution.op_kernels import Attribution
@@ -31,8 +32,7 @@ _BASES: Final[tuple[WorkBasis, WorkBasis]] = ("shapes", "record")
 """What tells the bytes of a kernel and of a copy."""
 
 
-@dataclass(frozen=True, slots=True)
-class KernelRow:
+class KernelRow(Struct, frozen=True):
     """All kernels of one name in the chosen windows.
 
     `measured` is of the `counted` ones, whose op's FLOPs are known, or without any of copies, fills
@@ -56,8 +56,7 @@ class KernelRow:
     path: Path | None = "memory"
 
 
-@dataclass(frozen=True, slots=True)
-class OpRow:
+class OpRow(Struct, frozen=True):
     """All executed ops of one name in the chosen windows, and the time of all their kernels.
 
     `launches` counts the activities. Ops without matrix work have 0 FLOPs and no data types. `path`
