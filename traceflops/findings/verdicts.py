@@ -204,10 +204,14 @@ def untimed_verdict(
     if untimed.categories.num_rows:
         largest = untimed.categories.slice(0, 1).to_pylist()[0]
         is_known = untimed.device_ns is not None and largest["share"] is not None
+        time_ns = untimed.device_ns if is_known else None
+        count = sum(untimed.categories["count"].to_pylist())
         totals = fact(
             "verdict.untimed-totals",
-            time_ns=untimed.device_ns if is_known else None,
-            share=largest["share"],
+            time_ns=time_ns,
+            count=count,
+            mean_ns=round(time_ns / count) if time_ns is not None and count > 1 else None,
+            share=largest["share"] if is_known else None,
             kind=largest["sub"].replace("_", " "),
         )
         return Verdict((totals,), "no-timeline")
