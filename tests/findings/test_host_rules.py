@@ -103,6 +103,10 @@ IDLE: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     ),
     "memory-alloc": (host("calls", "cudaMalloc"), host("calls", "cudaMemsetAsync")),
     "slow-driver-call": (host("calls", "cudaStreamCreate"), {"calls": SHORT}),
+    "device-queries": (
+        {"calls": [{**one, "name": "cudaGetDeviceProperties_v2"} for one in SHORT]},
+        {"calls": SHORT},
+    ),
     "other-calls": ({"calls": SHORT}, {"calls": SHORT[:9]}),
     "eager-overhead": ({"ops": OPS, "calls": SHORT}, {"ops": OPS[:9], "calls": SHORT[:9]}),
     "optimizer-loop": (

@@ -84,6 +84,10 @@ FACTS: Final[dict[str, str]] = {
         r"|^(cu|hip)Mem(Create|Map|Unmap|Release|SetAccess|AddressReserve)"
         r"|^hsa_(amd_)?(memory|vmem)_(pool_)?(allocate|free|lock|unlock|map|unmap|handle|address)"
     ),
+    "queries": (
+        r"^(cuda|hip|cu)(GetDevice|Device(Get|CanAccess)|FuncGet|Occupancy|PointerGet"
+        r"|(Runtime|Driver)GetVersion)"
+    ),
     "sleeps": (
         r"^<built-in (method|function) sleep\b|^(time\.sleep|std::this_thread::sleep_(for|until))\b"
         rf"|^({_SLEEPS})$"

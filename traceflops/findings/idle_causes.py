@@ -60,6 +60,7 @@ _BY_NAME: Final[dict[str, re.Pattern[str]]] = {
 _BY_FACT: Final = {
     ("external_wait", "awaits_input"): "input-wait",
     ("host_code", "uses_files"): "file-access",
+    ("other_calls", "queries"): "device-queries",
 }
 """Rules by class and by what the innermost name of idle time reveals."""
 _ENGINES: Final = {"vllm/": "vllm", "sglang/": "sglang"}
