@@ -16,6 +16,7 @@ from traceflops.facts import Fact, Value, fact
 from traceflops.findings.case import limit, share_of_window
 from traceflops.findings.finding import Finding, Row, row_name, severity_of
 from traceflops.findings.finding import short_name as without_signature
+from traceflops.findings.launch_geometry import few_blocks
 from traceflops.findings.rules import statement, thresholds
 from traceflops.mfu.counted.kernel_speeds import COMPUTING, ROOFS
 
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from traceflops.mfu.counted.kernel_speeds import KernelRule, KernelSpeed
     from traceflops.mfu.measurement import Measurement
     from traceflops.mfu.traced.work_tables import KernelRow
+    from traceflops.table.trace import Trace
 
 COUNTED_KERNEL: Final = "counted-kernel"
 _Least: TypeAlias = Callable[[str], float]
@@ -153,14 +155,17 @@ def _speed_of(measured: Measurement, kernel: KernelRow) -> KernelSpeed | None:
     return next(same_shape, None)
 
 
-def kernel_with_most(measured: Measurement) -> Fact | None:
-    """Return which kernel has most of the time of kernels, and what counters say of its speed."""
+def kernel_with_most(measured: Measurement, trace: Trace) -> Fact | None:
+    """Return which kernel has most of the time of kernels, and what counters say of its speed.
+
+    So it says in how few blocks most of its launches are.
+    """
     kernels = _longest_first(measured)
     if not kernels:
         return None
     most, total_ns = kernels[0], sum(row.sum_ns for row in kernels)
     speed, work = _speed_of(measured, most), most.measured
-    said: list[Fact] = []
+    said = [*filter(None, [few_blocks(trace, most.name)])]
     if work.flops_per_ns:
         said.append(_fact("flops", tflops=work.flops_per_ns / _TERA))
     if work.bytes_per_ns:
