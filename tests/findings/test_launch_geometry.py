@@ -97,12 +97,13 @@ def main_kernel(
     registers: int | None = 192,
     shared: int = 0,
     dur_us: int = 1_000,
+    name: str = "diverge",
     **device: Any,
 ) -> Any:
     """Return what is said of a kernel of an RTX 3060 that takes nearly all of the time."""
     count = len(grids)
     works = launched(
-        *(("diverge", 0, (dur_us * n + 5) * US, dur_us * US) for n in range(count)),
+        *((name, 0, (dur_us * n + 5) * US, dur_us * US) for n in range(count)),
         ("other", 0, (dur_us * count + 5) * US, 10 * US),
     )
     for row, grid in zip(works["activities"], grids, strict=False):
@@ -190,3 +191,10 @@ def test_long_kernels_are_to_be_profiled_in_a_smaller_problem() -> None:
     found = main_kernel([9_999, 4, 1], registers=40, dur_us=5_000_000)
     assert "of 9,999 × 4 blocks" in found.sentence
     assert "is unknown: profile a smaller problem with Nsight Compute" in found.remedy
+
+
+def test_of_products_only_few_blocks_are_told() -> None:
+    for blocks, is_told in ((14, True), (15, False)):
+        sentence = main_kernel([blocks, 1, 1], name="sm80_gemm_f16").sentence
+        assert (f"of {blocks} blocks of 256 threads on 28 multi" in sentence) == is_told
+        assert "room" not in sentence

@@ -145,6 +145,13 @@ class LaunchShape(NamedTuple):
     limiters: tuple[str, ...] = ()
     warps_share: float = 1.0
 
+    @property
+    def is_few(self) -> bool:
+        """Return whether blocks are known to be for at most half of the multiprocessors."""
+        of = self.blocks.values if self.blocks is not None else {}
+        blocks, units = of.get("blocks"), of.get("units")
+        return isinstance(blocks, int) and isinstance(units, int) and blocks <= _FEW * units
+
 
 def launch_shape(trace: Trace, name: str) -> LaunchShape:
     """Return how the launches of the kernels of one name are alike."""

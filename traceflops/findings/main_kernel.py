@@ -51,8 +51,8 @@ def main_kernel_findings(
 ) -> Iterator[Finding]:
     """Give a finding where one kernel has most of a kind of work, which has most of the time.
 
-    `of` is what shares are of. Of launches of `trace` it tells how they are alike, but not of room
-    that products leave on purpose.
+    `of` is what shares are of. Of launches of `trace` it tells how they are alike, of products only
+    few blocks: room they leave on purpose.
     """
     shares = {kind: total.components.share(kind) or 0.0 for kind in (*_KINDS, _MEMORY)}
     top = max(shares, key=lambda kind: shares[kind])
@@ -82,7 +82,7 @@ def main_kernel_findings(
         knows |= {"few-tokens"} if 0 < tokens <= _FEW_TOKENS else set()
     shape = launch_shape(trace, largest["name"]) if len(variants) == 1 else LaunchShape()
     if f"{top}/{sub}" in PRODUCTS:
-        shape = LaunchShape(shape.blocks)
+        shape = LaunchShape(shape.blocks) if shape.is_few else LaunchShape()
     knows |= {*_known_of_shape(shape, time_ns // max(count, 1))}
     values: dict[str, Value] = {
         "name": name,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from traceflops.devices.missing_input import NOTHING_LAUNCHED
 from traceflops.facts import Fact, fact, quoted
-from traceflops.findings.counted_kernels import counted_with_most, kernel_with_most
+from traceflops.findings.counted_most import counted_with_most, kernel_with_most
 from traceflops.findings.finding import WORTH_SAYING, Verdict, severity_of
 from traceflops.findings.losses import Loss
 from traceflops.mfu.traced.coverage import TOO_LITTLE
