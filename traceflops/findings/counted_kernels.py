@@ -88,7 +88,7 @@ def counted_kernels(case: Case) -> Iterator[Finding]:
     small = [speed for speed in judged[:_MOST] if _is_small(case, speed)]
     for speed in judged[:_MOST]:
         share = (speed.duration_ns or 0) / total_ns if total_ns else 0.0
-        kind, others = kinds.get(speed.name, ""), ()
+        kind, others = kinds.get(speed.name, ""), tuple[str, ...]()
         if speed in small:
             if speed is not small[0]:
                 continue  # told with it

@@ -284,7 +284,7 @@ def _differs(group: IntArray, count: int, column: IntArray) -> list[bool]:
     least, most = np.full(count, np.iinfo(np.int64).max), np.zeros(count, np.int64)
     np.minimum.at(least, group, column)
     np.maximum.at(most, group, column)
-    return ((least >= 0) & (most - least > BYTES_AGREE * most)).tolist()
+    return list(map(bool, (least >= 0) & (most - least > BYTES_AGREE * most)))
 
 
 def _sums(group: IntArray, count: int, column: IntArray) -> list[int | None]:
