@@ -127,6 +127,7 @@ def _overlaps(facts: KernelFacts) -> BoolArray:
 
 _WHOLE_REGISTERS: Final = (7, 0)
 """From here on no option of the compiler leaves blocks half of a multiprocessor."""
+_SHAPE: Final = ["device", "grid", "block", "registers_per_thread", "shared_memory_bytes"]
 _FEW_WAVES: Final = 2
 """So many full waves before the last one: of more it takes less than a quarter of the time."""
 _FEW: Final = 0.5
@@ -155,21 +156,20 @@ class LaunchShape(NamedTuple):
 
 def launch_shape(trace: Trace, name: str) -> LaunchShape:
     """Return how the launches of the kernels of one name are alike."""
-    activities = trace.activities
-    rows = np.flatnonzero(matching(activities["name"], name.__eq__))
-    rows = rows[numbers(activities["device"])[rows] >= 0]
-    block = _only(axes(activities["block"])[rows])
+    rows = np.flatnonzero(matching(trace.activities["name"], name.__eq__))
+    own = trace.activities.select(_SHAPE).take(rows)
+    block = _only(axes(own["block"]))
     if block is None:
         return LaunchShape()
-    threads, grid = int(np.prod(block)), _only(axes(activities["grid"])[rows])
-    places = np.unique(numbers(activities["device"])[rows])
+    threads, grid = int(np.prod(block)), _only(axes(own["grid"]))
+    places = np.intersect1d(numbers(own["device"]), np.arange(trace.devices.num_rows))
     devices = {SeenDevice.of(row) for row in trace.devices.take(places).to_pylist()}
     kinds = {(device.maker(), device.compute, device.units) for device in devices}
     maker, compute, units = kinds.pop() if len(kinds) == 1 else (None, None, None)
     blocks = int(np.prod(grid or 0))
     said = _blocks(grid, threads, units) if grid is not None else None
     registers, shared = (
-        _only(numbers(activities[column], -1)[rows, np.newaxis])
+        _only(numbers(own[column], -1)[:, np.newaxis])
         for column in ("registers_per_thread", "shared_memory_bytes")
     )
     if maker != "nvidia" or compute is None:
