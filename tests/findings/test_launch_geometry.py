@@ -118,8 +118,8 @@ def main_kernel(
 def test_what_a_launch_leaves_room_for_is_told_of_the_main_kernel() -> None:
     found = main_kernel([40, 1, 1])
     assert found.sentence.endswith(
-        "in 1 launch (mean 1.00 ms) of 40 blocks of 256 threads. A multiprocessor has room for 8 "
-        "of 48 warps (registers). 28 blocks run at once, and the last 12 alone."
+        "in 1 launch (mean 1.00 ms) of 40 blocks of 256 threads. A multiprocessor has room for "
+        "at most 8 of 48 warps (registers). 28 blocks run at once, and the last 12 alone."
     )
     assert found.remedy.startswith("Too few warps may limit it: use fewer registers per thread")
     wide = main_kernel([999, 1, 1], registers=40)  # six blocks at once
@@ -164,7 +164,9 @@ def test_waves_are_not_told_of_launches_that_are_not_known(launch: dict[str, Any
 
 def test_launches_that_differ_have_no_one_shape() -> None:
     found = main_kernel([40, 1, 1], [50, 1, 1])
-    assert "in 2 launches (mean 1.00 ms). A multiprocessor has room for 8 of 48" in found.sentence
+    assert (
+        "in 2 launches (mean 1.00 ms). A multiprocessor has room for at most 8 of" in found.sentence
+    )
 
 
 @pytest.mark.parametrize(
@@ -184,7 +186,7 @@ def test_few_blocks_are_those_of_half_of_the_time(blocks: tuple[int, ...], told:
 
 def test_small_blocks_are_told_where_they_halve_the_warps() -> None:
     small = main_kernel([9_999, 1, 1], threads=32, registers=64, compute_major=7, compute_minor=5)
-    assert "room for 16 of 32 warps (blocks)." in small.sentence
+    assert "room for at most 16 of 32 warps (blocks)." in small.sentence
 
 
 def test_long_kernels_are_to_be_profiled_in_a_smaller_problem() -> None:
