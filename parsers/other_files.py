@@ -130,6 +130,12 @@ OTHER_FILES: Final = (
         lacks=_OF_KINETO,
     ),
     OtherFile(
+        "a Perfetto trace that PyTorch's profiler wrote, which is not read",
+        'give its JSON: prof.export_chrome_trace("trace.json")',
+        begins=rb"\n",
+        all_of=(b"Kineto events",),
+    ),
+    OtherFile(
         "a speedscope profile of a CPU (py-spy, rbspy, or another sampler)",
         _TRACE,
         begins=_JSON,
@@ -171,8 +177,8 @@ OTHER_FILES: Final = (
     ),
     OtherFile(
         "a timeline of TensorFlow 1 (RunMetadata), which is not read",
-        "record with tf.profiler.experimental (TensorFlow 2.3 or later) and give HOST.xplane.pb, "
-        "or record with nsys profile",
+        "record with nsys profile, or from TensorFlow 2.3 on with tf.profiler.experimental, whose "
+        "HOST.xplane.pb is read",
         begins=_JSON,
         all_of=(b'"traceEvents"', b'"Allocators"', b'"process_name"', b' Compute"'),
         lacks=_KINETO,

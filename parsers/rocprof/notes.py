@@ -85,8 +85,8 @@ NOTES: Final = NoteTable(
         "processes used GPUs: what launched {work} is unknown.",
         "calls-missing": (
             "{linked} of {work} ({share}) {have} a launch call in the file.",
-            "The other calls were not recorded or were removed; the cause of idle time before "
-            "their work is unknown.",
+            "Of the others no call was recorded, or nothing says which it is; the cause of idle "
+            "time before them is unknown.",
         ),
         "siblings-not-read": "{count} [table|tables] of the same process beside this file not "
         "read: {listed}. Give the folder {folder} to read all.",

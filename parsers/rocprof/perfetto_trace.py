@@ -85,8 +85,8 @@ _STOPPED_NS: Final = 10**7
 _FULLER: Final = "The SQLite (rocpd) or JSON output of the same run"
 _FOREIGN: Final = (
     "a Perfetto trace without GPU work of rocprof",
-    "give one of rocprofv3 --output-format pftrace or of rocprof-sys; no other Perfetto traces are "
-    "read",
+    "give one of rocprofv3 --output-format pftrace or of rocprof-sys; of another profiler its own "
+    "file: prof.export_chrome_trace, .nsys-rep, HOST.xplane.pb",
 )
 _DROPPED: Final = ("rows-lost", "packets-packed", "packets-dropped", "unpaired-ends")
 _NOTES: Final = NoteTable(

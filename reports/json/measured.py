@@ -145,6 +145,7 @@ def _by_recordings(work: MeasuredWork | None) -> dict[str, Any]:
                     else None
                 ),
                 "matrix_busy": as_float(kernel.busy),
+                "counters": dict(kernel.counters),
             }
             for kernel in work.counted
         ],

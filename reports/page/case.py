@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from traceflops.devices.side_records import SIDE_FORMATS
 from traceflops.facts import fact
-from traceflops.findings.counted_kernels import COUNTED_KERNEL
+from traceflops.findings.counted_estimates import COUNTED_KERNEL
 from traceflops.findings.finding import WORTH_SAYING
 from traceflops.findings.main_kernel import MAIN_KERNEL
 from traceflops.findings.unevenness import UNEVEN_STEPS, largest_part

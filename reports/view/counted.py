@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from fractions import Fraction
 from functools import partial
 from math import prod
@@ -36,14 +36,16 @@ _LEAST: Final = 0.1
 """Of the cycles of a warp; smaller reasons are only in the JSON."""
 _SERIALIZED: Final = "Times: serialized, mostly at locked clocks."
 _OF_ACTIVE: Final = "L1: of the time in which SMs have work."
+_ABOUT: Final = "~"
 _NO_SHARES: Final = "Speed of light: ncu --set full."
 
 
 def counted_table(measured: Measurement, most: int) -> ReportTable:
     """Return the kernels of counted runs with their work, those with most FLOPs first.
 
-    Columns of what was never counted are left out; so is all where only launches are known and
-    stand in the other table. Busy is the share of matrix units' time.
+    Figures are of a launch, means where launches differ. Columns of what was never counted are left
+    out; so is all where only launches are known and stand in the other table. Busy is the share of
+    matrix units' time.
     """
     work = measured.executed.work
     rows = work.counted if work is not None else ()
@@ -56,8 +58,14 @@ def counted_table(measured: Measurement, most: int) -> ReportTable:
         known = row.bytes_per_ns is not None and peak
         return percent(float((row.bytes_per_ns or 0) / (peak or 1))) if known else UNKNOWN
 
-    def amount(flop: int | None) -> str:
-        return flops(flop) if flop is not None else UNKNOWN
+    def mean(figure: str, text: Callable[[int], str], row: CountedKernel) -> str:
+        total = getattr(row, figure)
+        about = _ABOUT if figure in row.unequal else ""
+        return UNKNOWN if total is None else about + text(round(Fraction(total, row.launches)))
+
+    def counter(name: str, row: CountedKernel) -> str:
+        total = row.counters.get(name)
+        return UNKNOWN if total is None else significant(total / row.launches, 3)
 
     def intensity(row: CountedKernel) -> str:
         moved = 0 if row.read is None or row.written is None else row.read + row.written
@@ -66,11 +74,12 @@ def counted_table(measured: Measurement, most: int) -> ReportTable:
 
     columns = (
         _number("Launches", lambda row: count(row.launches)),
-        _number("Matrix", lambda row: amount(row.flops)),
-        _number("Vector", lambda row: amount(row.vector)),
-        _number("Read", lambda row: size(row.read)),
-        _number("Written", lambda row: size(row.written)),
-        _number("Time", lambda row: duration(row.time_ns)),
+        _number("Matrix", partial(mean, "flops", flops)),
+        _number("Vector", partial(mean, "vector", flops)),
+        _number("Read", partial(mean, "read", size)),
+        _number("Written", partial(mean, "written", size)),
+        _number("Time", partial(mean, "time_ns", duration)),
+        *(_number(name, partial(counter, name)) for name in (rows[0].counters if rows else ())),
         _number("Rate", _rate),
         _number("Of bandwidth", share),
         _number("Busy", lambda row: percent(as_float(row.busy))),
@@ -80,7 +89,8 @@ def counted_table(measured: Measurement, most: int) -> ReportTable:
     where = f" Bytes at {work.bytes_at}." if work is not None and has_bytes else ""
     has_times = any(row.time_ns is not None for row in rows)
     times = " Times: while counted, serialized." if has_times else ""
-    remark = f"Totals over launches.{where}{times}"
+    differ = f" {_ABOUT}: launches differ." if any(row.unequal for row in rows[:most]) else ""
+    remark = f"Means of a launch.{differ}{where}{times}"
     return _table("Kernels by counters", columns, rows, most, remark)
 
 
@@ -102,8 +112,7 @@ def speeds_table(measured: Measurement, most: int) -> ReportTable:
 
     columns = (
         _number("Blocks x threads", launch_size),
-        _number("Launches", lambda row: count(row.launches)),
-        _number("Time", lambda row: duration(row.duration_ns)),
+        _number("Time", _times),
         *(
             _number(
                 _heads(roof),
@@ -121,7 +130,6 @@ def speeds_table(measured: Measurement, most: int) -> ReportTable:
         Column("Warps wait for", _waits),
     )
     without = {"Blocks x threads"} if len({row.name for row in rows}) == len(rows) else set()
-    without |= {"Launches"} if all(row.launches == 1 for row in rows) else set()
     columns = tuple(column for column in columns if column.head not in without)
     is_timed = any(row.duration_ns is not None for row in rows)
     has_shares = any(
@@ -152,6 +160,13 @@ def _table(
     names = {id(row): Name(label, row.name) for row, label in zip(shown, labels, strict=True)}
     known = (Column(title, lambda row: names[id(row)]), *known_columns(columns, shown))
     return table_of(known, shown, len(rows), remark)
+
+
+def _times(row: KernelSpeed) -> str:
+    """Return how long launches took: "4 × 72.5 µs", of one its time."""
+    if row.duration_ns is None or row.launches == 1:
+        return duration(row.duration_ns)
+    return f"{count(row.launches)} × {duration(row.duration_ns / row.launches)}"
 
 
 def _rate(row: CountedKernel) -> str:

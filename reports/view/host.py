@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
+from traceflops.findings.copy_sizes import are_small
 from traceflops.reports.view.figures import (
     UNKNOWN,
     bandwidth,
@@ -42,6 +43,10 @@ def host_tables(analysis: Analysis, most: int) -> Iterator[tuple[str, ReportTabl
         memory = f"({row.memory})" if row.memory else ""
         return " ".join(filter(None, (capitalized(_WORDS[row.kind]), row.name, memory)))
 
+    def rate(row: MemoryOperation) -> str:
+        is_known = row.bytes_per_ns and not are_small(row.bytes, row.count)
+        return bandwidth(row.bytes_per_ns if is_known else None)
+
     yield "Launches", _launches(analysis, most)
     yield "CPU time by operator", host_operators_table(analysis, most)
     columns = (
@@ -50,7 +55,7 @@ def host_tables(analysis: Analysis, most: int) -> Iterator[tuple[str, ReportTabl
         _number("Total time", lambda row: duration(row.sum_ns)),
         _number("Bytes", lambda row: size(row.bytes)),
         _number("Largest", lambda row: size(row.largest_bytes)),
-        _number("Rate", lambda row: bandwidth(row.bytes_per_ns or None)),
+        _number("Rate", rate),
     )
     rows = analysis.memory_operations
     yield "Copies, fills and allocations", table_of(columns, rows[:most], len(rows))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 from msgspec import Struct
 
 from traceflops.categories.kernel_names import from_own_word
-from traceflops.findings.counted_kernels import estimated, gains_nothing, rule_name
+from traceflops.findings.counted_estimates import estimated, gains_nothing, rule_name
 from traceflops.reports.view.short_names import short_labels
 from traceflops.reports.view.tables import Name
 from traceflops.reports.view.texts import words

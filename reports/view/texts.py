@@ -38,6 +38,7 @@ _PRINTED: Final[Mapping[str, Callable[[Any], str]]] = {
     "signed_duration": lambda ns: figures.with_sign(units.duration(abs(ns)), ns),
     "signed_percent": lambda share: figures.with_sign(units.percent(abs(share)), share),
     "span": lambda ends: figures.times_between(ends, " to "),
+    "sides": lambda sizes: " × ".join(f"{size:,}" for size in sizes),
     "fixed2": lambda number: f"{number:.2f}",
     "digits2": lambda number: units.significant(number, 2),
     "digits3": lambda number: units.significant(number, 3),

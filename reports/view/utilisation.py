@@ -11,6 +11,7 @@ from msgspec import Struct
 from traceflops.devices.missing_input import NOT_ML
 from traceflops.devices.peaks import PER_TERA
 from traceflops.facts import fact
+from traceflops.findings.copy_sizes import are_small
 from traceflops.flops.mfu_waterfall import UNSPLIT, Waterfall
 from traceflops.flops.ops.arguments import TF32_OR_FP32
 from traceflops.mfu.inference import Inference, PhaseUse
@@ -226,9 +227,12 @@ def rate_words(work: Measured, peak: int | None) -> tuple[str, str, str]:
 def rate(row: KernelRow) -> str:
     """Return how fast a kernel or copy ran, "" if unknown: products in TFLOP/s, all else in GB/s.
 
-    Of what only shapes tell, each byte may have moved more than once.
+    Of what only shapes tell, each byte may have moved more than once. Small copies and fills have
+    no rate: they take as long as launching them.
     """
     work = row.measured
+    if row.category.sub in ("copy", "memset") and are_small(work.min_bytes, row.counted):
+        return ""
     if work.flops_per_ns:
         least = "" if work.is_exact else AT_MOST
         return f"{least}{significant(work.flops_per_ns / THOUSAND, 3)} TFLOP/s"

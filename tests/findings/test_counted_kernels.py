@@ -14,7 +14,8 @@ from tests.build import launched, trace_of
 from tests.conftest import shared_file
 from tests.mfu.test_kernel_speeds import CYCLES, ISSUE, LATENCY, MI210, NAMES, launch, rule
 from traceflops.devices.counter_formulas import LIMIT, quantity_rows
-from traceflops.findings.counted_kernels import _LIMITERS, _STALLS, COUNTED_KERNEL
+from traceflops.findings.counted_estimates import COUNTED_KERNEL
+from traceflops.findings.counted_kernels import _LIMITERS, _STALLS
 from traceflops.findings.finding import Finding
 from traceflops.mfu.counted.kernel_speeds import ROOFS
 from traceflops.reports.view.findings import title_sentence
@@ -58,13 +59,33 @@ def said(values: Mapping[str, float]) -> str:
 
 
 def test_a_kernel_of_which_nothing_was_counted_comes_first() -> None:
-    """Its launch has facts of the device alone; the other is set-up of a few microseconds."""
+    """Its launch has facts of the device alone; another is set-up of a few microseconds."""
     attribute = {"device__attribute_chip": 360.0}
     lost = launch(2, attribute, name="trace_rays", threads=None, block_threads=None)
-    first, second = found(launch(1, BUSY, name="build_meshes"), lost)
+    long = launch(3, BUSY | {TIME: 90_000.0}, name="shade")
+    first, second = found(launch(1, BUSY, name="build_meshes"), lost, long)
     assert first.sentence.startswith("Nothing was counted of trace_rays: 1 launch has neither")
     assert first.remedy.startswith("Record it again")
-    assert second.sentence.startswith("build_meshes: ")
+    assert second.sentence.startswith("shade: ")
+    assert found(launch(1, BUSY, name="build_meshes"), lost) == [first]
+
+
+def test_small_grids_are_one_finding_and_short_launches_are_to_do_more() -> None:
+    """Grids of 9 blocks; of two kernels a launch takes 3 and 2 us, of the third 100."""
+    small = BUSY | {WAVES: 0.2}
+
+    def one(at: int, name: str, ns: float) -> Any:
+        return launch(at, small | {TIME: ns}, name=name, grid=[9, 1, 1], block=[64, 1, 1])
+
+    launches = [one(0, "sweep", 3_000), one(1, "sweep", 3_000), one(2, "relax", 2_000)]
+    (both,) = found(*launches)
+    assert told(both) == (
+        f"sweep: 9 blocks of 64 threads, 0.2 waves: {TOO_FEW}; the same holds for relax. Give each "
+        "launch more work, or fuse it with others: at 3.00 µs it takes about as long as launching "
+        "it."
+    )
+    (long,) = found(one(0, "sweep", 100_000))
+    assert "Launch more blocks: a larger problem" in told(long)
 
 
 @pytest.mark.parametrize(
@@ -72,11 +93,11 @@ def test_a_kernel_of_which_nothing_was_counted_comes_first() -> None:
     [
         (
             "0001",
-            "19.7 % of DRAM peak, 0.7 waves: the grid has too few blocks to fill the GPU",
+            "224 blocks of 128 threads, 0.7 waves: the grid has too few blocks to fill the GPU",
         ),
         (
             "0004",
-            "6.3 % of memory system peak, less than 0.1 waves: the grid has too few blocks to fill "
+            "2 blocks of 128 threads, less than 0.1 waves: the grid has too few blocks to fill "
             "the GPU",
         ),
     ],
@@ -118,8 +139,8 @@ def test_real_pages_begin_with_what_holds_their_kernel_back(
             "65.0 % of DRAM peak, 75.0 % of the sectors of global memory uncoalesced.",
         ),
         (FULL | {DRAM: 65.0, SECTORS: 400.0, f"{SECTORS}_ideal": 201.0}, "65.0 % of DRAM peak."),
-        (BUSY | {WAVES: 0.66}, f"19.7 % of DRAM peak, 0.66 waves: {TOO_FEW}."),
-        (BUSY | {WAVES: 0.04}, f"19.7 % of DRAM peak, less than 0.1 waves: {TOO_FEW}."),
+        (BUSY | {WAVES: 0.66}, f"0.66 waves: {TOO_FEW}."),
+        (BUSY | {WAVES: 0.04}, f"less than 0.1 waves: {TOO_FEW}."),
         (BUSY | {WAVES: 0.66, DRAM: 85.0, MEMORY: 85.0}, "85.0 % of DRAM peak."),
         (FULL | {ACTIVE: 1_348.5}, "19.7 % of DRAM peak, SMs have work 10.0 % of the time."),
         (
@@ -307,7 +328,7 @@ def found_with(rule_of_kernel: dict[str, Any], values: Mapping[str, float]) -> l
     ("name", "values", "words"),
     [
         ("some_gemm", BUSY | {WAVES: 0.66}, "split-K"),
-        ("some_kernel", BUSY | {WAVES: 0.66}, "give each thread less work"),
+        ("some_kernel", BUSY | {WAVES: 0.66}, "or less work per thread"),
         ("some_gemm", BUSY, "smaller tiles per thread"),
         ("some_kernel", BUSY, "-maxrregcount; compare"),
         ("initRNG(curandStateXORWOW*, unsigned int)", BUSY, "curandStatePhilox4_32_10_t"),

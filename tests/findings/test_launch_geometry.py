@@ -1,5 +1,6 @@
 """Kernels whose blocks leave most of the multiprocessors without work."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -7,6 +8,7 @@ import pytest
 from tests.build import launched, trace_of
 from traceflops import analyze
 from traceflops.facts import fact
+from traceflops.findings.launch_geometry import few_blocks
 
 US = 1_000
 
@@ -87,3 +89,114 @@ def test_host_code_without_records_may_wait_for_the_kernels() -> None:
     assert found.gain.low_ns == 0
     assert found.gain.high_ns == 90_000 * US  # what the grid may save
     assert found.confidence.reasons[0] == fact("doubt.beside-host")
+
+
+def main_kernel(
+    *grids: list[int],
+    threads: int = 256,
+    registers: int | None = 192,
+    shared: int = 0,
+    dur_us: int = 1_000,
+    name: str = "diverge",
+    **device: Any,
+) -> Any:
+    """Return what is said of a kernel of an RTX 3060 that takes nearly all of the time."""
+    count = len(grids)
+    works = launched(
+        *((name, 0, (dur_us * n + 5) * US, dur_us * US) for n in range(count)),
+        ("other", 0, (dur_us * count + 5) * US, 10 * US),
+    )
+    for row, grid in zip(works["activities"], grids, strict=False):
+        row |= {"grid": grid, "block": [threads, 1, 1], "shared_memory_bytes": shared}
+        row |= {"registers_per_thread": registers} if registers else {}
+    gpu = {"compute_major": 8, "compute_minor": 6, "sm_count": 28, "warp_size": 32, **device}
+    trace = trace_of(**works, devices=[gpu])
+    trace = replace(trace, source=replace(trace.source, format="nsys"))
+    return next(one for one in analyze(trace).losses if one.rule == "main-kernel")
+
+
+def test_what_a_launch_leaves_room_for_is_told_of_the_main_kernel() -> None:
+    found = main_kernel([40, 1, 1])
+    assert found.sentence.endswith(
+        "in 1 launch (mean 1.00 ms) of 40 blocks of 256 threads. A multiprocessor has room for "
+        "at most 8 of 48 warps (registers). 28 blocks run at once, and the last 12 alone."
+    )
+    assert found.remedy.startswith("Too few warps may limit it: use fewer registers per thread")
+    wide = main_kernel([999, 1, 1], registers=40)  # six blocks at once
+    assert wide.sentence.endswith("of 999 blocks of 256 threads.")
+    assert "(ncu --set full)" in wide.remedy
+
+
+def test_a_grid_with_fewer_warps_than_there_is_room_for_is_told_with_them() -> None:
+    found = main_kernel([21, 1, 1], registers=40)  # 168 warps on 28 multiprocessors
+    assert found.sentence.endswith(
+        "of 21 blocks of 256 threads on 28 multiprocessors. That is 6 of 48 warps for each "
+        "multiprocessor."
+    )
+    assert found.remedy.startswith("Too few warps may limit it: split the work over more threads")
+    half = main_kernel([100, 1, 1], registers=40)
+    assert "That is" not in half.sentence
+
+
+@pytest.mark.parametrize(
+    ("blocks", "is_told"),
+    [(28, False), (42, True), (43, False), (57, True), (84, False), (85, False)],
+)
+def test_the_last_wave_is_told_where_it_is_half_empty_and_few_come_before(
+    blocks: int, *, is_told: bool
+) -> None:
+    assert ("and the last" in main_kernel([blocks, 1, 1]).sentence) == is_told
+
+
+@pytest.mark.parametrize(
+    "launch",
+    [
+        {"registers": None},
+        {"shared": 1_000},  # how much of L1 it may take is not recorded
+        {"compute_major": None},
+        {"architecture": "gfx90a", "warp_size": 64},
+        {"sm_count": None},
+    ],
+)
+def test_waves_are_not_told_of_launches_that_are_not_known(launch: dict[str, Any]) -> None:
+    assert "run at once" not in main_kernel([40, 1, 1], **launch).sentence
+
+
+def test_launches_that_differ_have_no_one_shape() -> None:
+    found = main_kernel([40, 1, 1], [50, 1, 1])
+    assert (
+        "in 2 launches (mean 1.00 ms). A multiprocessor has room for at most 8 of" in found.sentence
+    )
+
+
+@pytest.mark.parametrize(
+    ("blocks", "told"),
+    [((8, 16, 500), 16), ((8, 500, 16), 500), ((8, 51, 51), 51), ((8, 0, 0), 0)],
+)
+def test_few_blocks_are_those_of_half_of_the_time(blocks: tuple[int, ...], told: int) -> None:
+    """Launches of 1, 4 and 2 ms, on 100 multiprocessors."""
+    works = launched(*(("gemm", 0, 9_000 * US * n, ms * 1_000 * US) for n, ms in [(0, 1), (1, 4)]))
+    works["activities"].append({"name": "gemm", "start_ns": 50_000 * US, "dur_ns": 2_000 * US})
+    for row, count in zip(works["activities"], blocks, strict=True):
+        row |= {"grid": [count, 1, 1]} if count else {}
+    found = few_blocks(trace_of(**works, devices=[{"sm_count": 100}]), "gemm")
+    assert (found is not None) == (0 < told <= 50)
+    assert found is None or found.values == {"blocks": told, "units": 100}
+
+
+def test_small_blocks_are_told_where_they_halve_the_warps() -> None:
+    small = main_kernel([9_999, 1, 1], threads=32, registers=64, compute_major=7, compute_minor=5)
+    assert "room for at most 16 of 32 warps (blocks)." in small.sentence
+
+
+def test_long_kernels_are_to_be_profiled_in_a_smaller_problem() -> None:
+    found = main_kernel([9_999, 4, 1], registers=40, dur_us=5_000_000)
+    assert "of 9,999 × 4 blocks" in found.sentence
+    assert "is unknown: profile a smaller problem with Nsight Compute" in found.remedy
+
+
+def test_of_products_only_few_blocks_are_told() -> None:
+    for blocks, is_told in ((14, True), (15, False)):
+        sentence = main_kernel([blocks, 1, 1], name="sm80_gemm_f16").sentence
+        assert (f"of {blocks} blocks of 256 threads on 28 multi" in sentence) == is_told
+        assert "room" not in sentence

@@ -68,6 +68,10 @@ FOREIGN: dict[str, tuple[bytes, str]] = {
     "SQLite": (b"SQLite format 3\x00" + bytes(84), "SQLite database"),
     "Parquet": (b"PAR1\x15\x04", "damaged or cut Parquet file"),
     "Perfetto": (b"\n\x08\x40\x80\x80\x80\x80\x01\x50\x02", "a Perfetto trace without GPU work"),
+    "Perfetto of Kineto": (
+        b"\n\x17\xe2\x03\x14\x08\x01\x1a\x102\x0eKineto events",
+        "a Perfetto trace that PyTorch's profiler wrote",
+    ),
     "OTF2": (b"\x03#\x00\x00", "part of an OTF2 archive"),
     "HDF5": (b"\x89HDF\r\n\x1a\n", "an HDF5 file"),
     "pickle": (pickle.dumps({"traceEvents": []}), "a Python pickle, which is unsafe to open"),

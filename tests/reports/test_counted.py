@@ -121,9 +121,9 @@ def test_bytes_and_times_of_a_table_of_counters_are_a_rate(tmp_path: Path) -> No
     cells = dict(zip([one.head for one in table.columns][1:], row[1:], strict=True))
     assert cells == {
         "Launches": "2",
-        "Read": "128 kB",
-        "Written": "128 kB",
-        "Time": "2.00 µs",
+        "Read": "64.0 kB",
+        "Written": "64.0 kB",
+        "Time": "1.00 µs",
         "Rate": "128 GB/s",
         "Of bandwidth": "10.4 %",
     }
@@ -131,6 +131,17 @@ def test_bytes_and_times_of_a_table_of_counters_are_a_rate(tmp_path: Path) -> No
     assert (kernel["time_ns"], kernel["bytes_per_ns"]) == (2_000, 128.0)
     assert kernel["share_of_bandwidth"] == pytest.approx(128 / 1229, abs=0.0001)
     assert "128 GB/s" in printed(analysis)
+
+
+def test_figures_are_of_a_launch_and_marked_where_launches_differ() -> None:
+    """Three launches that read 1,024, 1,024 and 4,096 bytes, and write 2,048 each."""
+    rows = [
+        {"name": "k", "dispatch": at, "counter": counter, "value": value}
+        for at, read_kib in enumerate((1.0, 1.0, 4.0))
+        for counter, value in (("FETCH_SIZE", read_kib), ("WRITE_SIZE", 2.0))
+    ]
+    cells = cells_of(analyze(rocprof((), rows, file="counters.csv")))["k"]
+    assert cells == {"Launches": "3", "Read": "~2.05 kB", "Written": "2.05 kB"}
 
 
 def test_the_page_has_what_the_terminal_has() -> None:
@@ -168,7 +179,7 @@ def test_what_was_never_counted_has_no_column_and_unknown_is_a_dash() -> None:
     cells = cells_of(found)
     for name in (GEMM, ADD):
         assert cells[name].keys().isdisjoint({"Matrix", "Written", "Busy", "FLOP/B"})
-        assert cells[name]["Read"] == "5.12 kB"
+        assert cells[name]["Read"] == "1.02 kB"
     rows = [
         row
         for row in counted(5, more=BYTES)
@@ -176,7 +187,7 @@ def test_what_was_never_counted_has_no_column_and_unknown_is_a_dash() -> None:
     ]
     cells = cells_of(analyze(rocprof(timed(5), rows)))
     assert cells[ADD]["Matrix"] == "0 FLOP"
-    assert (cells[ADD]["Read"], cells[GEMM]["Read"]) == (UNKNOWN, "15.4 MB")
+    assert (cells[ADD]["Read"], cells[GEMM]["Read"]) == (UNKNOWN, "3.07 MB")
 
 
 @pytest.mark.parametrize("name", HOSTILE, ids=range(len(HOSTILE)))

@@ -23,6 +23,7 @@ from traceflops.reports.page.peak import peak_page
 from traceflops.reports.page.roofline import roofline_plot
 from traceflops.reports.page.work import operators_page, work_of
 from traceflops.reports.terminal.summary import render_terminal
+from traceflops.reports.view.host import host_tables
 from traceflops.reports.view.utilisation import parts, rate, rates, why_not
 from traceflops.table.trace import Note, Trace
 
@@ -122,6 +123,17 @@ def test_the_first_table_has_flops_of_products_bytes_of_copies_and_blanks() -> N
         assert line.rpartition("%")[2].rpartition("×")[0].split()[:-1] == fast.split()
     rows = [line for line in render_markdown(analysis).splitlines() if line.startswith("| `")]
     assert all(any(row.endswith(f"| {fast or '–'} |") for row in rows) for fast in told.values())
+
+
+@pytest.mark.parametrize(("size", "has_rate"), [(65_536, False), (65_537, True)])
+def test_small_copies_have_no_rate(size: int, *, has_rate: bool) -> None:
+    """They take as long as launching them, whatever they move."""
+    copy = {"kind": "memcpy", "bytes": size, "direction": "HtoD", "name": "H"}
+    analysis = tf.analyze(matmul(4_000, copy | {"start_ns": 5_000, "dur_ns": 40_000}))
+    lines = "\n".join(line.plain for line in render_terminal(analysis))
+    assert ("1.64 GB/s" in lines) == has_rate
+    operations = dict(host_tables(analysis, 5))["Copies, fills and allocations"]
+    assert ("1.64 GB/s" in str(operations.rows)) == has_rate
 
 
 def test_a_rate_by_shapes_is_a_bound_where_its_work_is() -> None:

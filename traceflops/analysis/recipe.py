@@ -323,7 +323,7 @@ def judged(
         on_cpu = OnCpu(leads, facts.gpu)
     first = _said_first(facts, devices, measured, losses, ranks, on_cpu)
     first = first if on_host else of_events(first, facts.trace, total.components)
-    of_kernels = main_kernel_findings(table, total, losses, passes, basis, program)
+    of_kernels = main_kernel_findings(table, total, losses, passes, basis, program, facts.trace)
     # What recorded work waited for holds, whatever else ran without a record.
     of_ranks = (*late_rank_findings(ranks, program), *slow_link_findings(ranks, program))
     findings = [] if on_host else [*of_ranks]
@@ -369,7 +369,7 @@ def _said_first(
     return (
         facts.samples
         or records_verdict(facts.records, facts.how, late_rank, on_cpu, facts.calls)
-        or serialized_verdict(facts.records, measured)
+        or serialized_verdict(facts.records, measured, facts.trace)
         or untimed_verdict(facts.untimed, measured, late_rank)
         or facts.memory
         or (Verdict(facts.little, "start-up") if facts.little else None)

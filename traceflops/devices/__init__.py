@@ -17,5 +17,6 @@
     DeviceSpec: dense FLOP/ns by data type, bytes/ns, links; None where unknown
 
 Beside it: records made at the same time (side_records, gpu_samples) join a Trace by the calendar;
-counters.toml and speed_of_light.toml say what hardware counters count on which architecture.
+counters.toml and speed_of_light.toml say what hardware counters count on which architecture, and
+occupancy.toml how many blocks of a launch a multiprocessor has room for.
 """

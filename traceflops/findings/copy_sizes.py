@@ -13,6 +13,7 @@ import numpy as np
 from traceflops.attribution.host_calls import memory_operations
 from traceflops.facts import Fact, Value, fact
 from traceflops.findings.case import limit
+from traceflops.findings.rules import thresholds
 from traceflops.table.columns import ABSENT, is_one_of, matching, numbers
 from traceflops.table.nesting import taken
 
@@ -32,6 +33,11 @@ def between_host_and_device(trace: Trace) -> BoolArray:
     """Return which activities copy between CPU and GPU."""
     ways = matching(trace.activities["direction"], lambda direction: direction in WAYS)
     return np.asarray(is_one_of(trace.activities["kind"], "memcpy") & ways)
+
+
+def are_small(size: int | None, count: int) -> bool:
+    """Return whether so many copies or fills of so many bytes together are small ones."""
+    return (size or 0) <= thresholds()[_RULE]["small_bytes"] * count
 
 
 def small_copies(case: Case, *, by_calls: bool = False) -> tuple[set[str], dict[str, Value]]:

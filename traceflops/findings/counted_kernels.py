@@ -4,45 +4,37 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from math import prod
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
 
 from traceflops.categories.kernel_names import from_own_word, same_kernels
-from traceflops.characters import shortened
 from traceflops.facts import Fact, Value, fact
 from traceflops.findings.case import limit, share_of_window
+from traceflops.findings.counted_estimates import (
+    COUNTED_KERNEL,
+    cut,
+    is_of_access,
+    told_estimate,
+)
 from traceflops.findings.finding import Finding, Row, row_name, severity_of
 from traceflops.findings.finding import short_name as without_signature
-from traceflops.findings.rules import statement, thresholds
+from traceflops.findings.rules import statement
 from traceflops.mfu.counted.kernel_speeds import COMPUTING, ROOFS
 
 if TYPE_CHECKING:
     from traceflops.findings.case import Case
-    from traceflops.mfu.counted.kernel_speeds import KernelRule, KernelSpeed
+    from traceflops.mfu.counted.kernel_speeds import KernelSpeed
     from traceflops.mfu.measurement import Measurement
     from traceflops.mfu.traced.work_tables import KernelRow
 
-COUNTED_KERNEL: Final = "counted-kernel"
-_Least: TypeAlias = Callable[[str], float]
-"""A threshold of the rule by its name."""
-_TERA: Final = 1000
-"""In FLOP per ns."""
 _NO_KERNELS: Final = frozenset({"copy", "memset", "migration"})
 _MOST: Final = 3
-_NAME: Final = 60
 _LEAST_WAVES: Final = 0.1
-_ESTIMATED: Final = {
-    "block": "launch configuration",
-    "waves": "launch configuration",
-    "waves-few": "launch configuration",
-    "theoretical": "occupancy",
-    "achieved": "occupancy",
-}
-"""The words of NVIDIA's rules that estimate what mending a cause gains, by that cause."""
+_GRIDS: Final = frozenset({"counted-kernel.waves", "counted-kernel.waves-few"})
 _STALLS: Final = frozenset(
     {
         *("barrier", "branch_resolving", "drain", "imc_miss", "lg_throttle", "long_scoreboard"),
@@ -63,19 +55,12 @@ _OF_PIPES: Final = frozenset({"fp64", "tensor", "alu", "xu", "lsu"})
 """Pipes with a remedy of their own."""
 _ALSO: Final = ("sm", "dram")
 """Roofs that are told beside a nearer one: both must be relieved."""
-_UNCOALESCED: Final = "uncoalesced global access"
 _CONFLICTS: Final = re.compile(r"(\d+(?:\.\d+)?) ?- ?way bank conflict")
 _SEEDS: Final = re.compile(
     r"(?:init|set_?up|seed|state)\w*(?:<[^(]*>)?\([^)]*\bcurandState", re.IGNORECASE
 )
 """Kernels that make the states of random numbers: that is what takes their time."""
-_HUMP: Final = re.compile(r"(?<=[a-z])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 _OWN_WORD: Final = re.compile(r"\w+(?=[<(]|$)")
-_PART: Final = re.compile("L1|L2|DRAM", re.I)
-_FEWER: Final = re.compile("instructions|divergence|imbalance|launch configuration")
-_LESS_MOVED: Final = re.compile("access|conflict|imbalance|launch configuration")
-_RELIEVES: Final = {name: _FEWER if name in COMPUTING else _LESS_MOVED for name in ROOFS}
-"""Words of NVIDIA's rules whose remedies take work from a unit, by its roof."""
 _SAYING_LITTLE: Final = 7
 """A function's name of fewer letters, such as kernel, is followed by its templates, if any."""
 
@@ -83,21 +68,33 @@ _SAYING_LITTLE: Final = 7
 def counted_kernels(case: Case) -> Iterator[Finding]:
     """Give the kernels that take most time, where only counters tell times.
 
-    First come those of which nothing was counted: any of them may be the one that matters.
+    First come those of which nothing was counted: any of them may be the one that matters, more
+    than launches so short that their grid would not be told beside a timeline.
     """
     work = case.measured.executed.work
     speeds = work.speeds if work is not None else ()
     total_ns = sum(speed.duration_ns or 0 for speed in speeds)
-    names = _names([speed.name for speed in speeds])
+    names = called([speed.name for speed in speeds])
     kinds = _kinds(case)
-    if total_ns:
-        yield from _uncounted(case, speeds)
+    lost = [*_uncounted(case, speeds)] if total_ns else []
+    yield from lost
     least_ns = limit(case, COUNTED_KERNEL, "least_share") * total_ns
-    long = [speed for speed in speeds if (speed.duration_ns or 0) >= least_ns]
-    judged = [speed for speed in long if speed.roof is not None] or list(speeds[:1])
+    shortest = limit(case, "small-grid", "least_ns") if lost else 0
+    long = [
+        speed
+        for speed in speeds
+        if (speed.duration_ns or 0) >= max(least_ns, shortest * speed.launches)
+    ]
+    judged = [speed for speed in long if speed.roof is not None] or list(speeds[: not lost])
+    small = [speed for speed in judged[:_MOST] if _is_small(case, speed)]
     for speed in judged[:_MOST]:
         share = (speed.duration_ns or 0) / total_ns if total_ns else 0.0
-        yield from _finding(case, speed, names[speed.name], kinds.get(speed.name, ""), share)
+        kind, others = kinds.get(speed.name, ""), tuple[str, ...]()
+        if speed in small:
+            if speed is not small[0]:
+                continue  # told with it
+            others = tuple({names[other.name]: 0 for other in small if other.name != speed.name})
+        yield from _finding(case, speed, names[speed.name], kind, share, others)
 
 
 def _uncounted(case: Case, speeds: Sequence[KernelSpeed]) -> Iterator[Finding]:
@@ -113,9 +110,9 @@ def _uncounted(case: Case, speeds: Sequence[KernelSpeed]) -> Iterator[Finding]:
     every = case.untimed.counted.to_pylist() if case.untimed is not None else ()
     lost = [row for row in every if row["name"] not in may_be_counted][:_MOST]
     if lost:
-        called = _names([row["name"] for row in lost])
+        shown = called([row["name"] for row in lost])
         values: dict[str, Value] = {
-            "names": tuple(called.values()),
+            "names": tuple(shown.values()),
             "launches": sum(row["launches"] for row in lost),
             "kernels": len(lost),
         }
@@ -125,77 +122,33 @@ def _uncounted(case: Case, speeds: Sequence[KernelSpeed]) -> Iterator[Finding]:
 
 def counted_main_kernel(case: Case) -> Iterator[Finding]:
     """Give what counters of another run say of the kernel that takes most of the timed run."""
-    kernels = _longest_first(case.measured)
-    speed = _speed_of(case.measured, kernels[0]) if kernels else None
+    kernels = longest_first(case.measured)
+    speed = speed_of(case.measured, kernels[0]) if kernels else None
     if speed is None:
         return
     most = kernels[0]
     share = min(share_of_window(case, most.sum_ns), 1.0)
     if severity_of(share) is not None:
-        name = _names([speed.name])[speed.name]
+        name = called([speed.name])[speed.name]
         row = Row(row_name(most.name), most.sum_ns, most.count)
         kind = _kind(most.category.top, most.category.sub)
         for finding in _finding(case, speed, name, kind, share):
             yield replace(finding, evidence=("speed-of-light", "kernels"), rows=(row,))
 
 
-def _longest_first(measured: Measurement) -> list[KernelRow]:
+def longest_first(measured: Measurement) -> list[KernelRow]:
     """Return the kernels, neither copies nor fills, that with most time first."""
     kernels = [row for row in measured.kernels if row.category.sub not in _NO_KERNELS]
     return sorted(kernels, key=lambda row: -row.sum_ns)
 
 
-def _speed_of(measured: Measurement, kernel: KernelRow) -> KernelSpeed | None:
+def speed_of(measured: Measurement, kernel: KernelRow) -> KernelSpeed | None:
     """Return how near counters say that a kernel came to its limits; None without any."""
     work = measured.executed.work
     speeds = work.speeds if work is not None else ()
     (ours,), theirs = same_kernels([kernel.name], [speed.name for speed in speeds])
     same_shape = (speed for speed, shape in zip(speeds, theirs, strict=True) if shape == ours)
     return next(same_shape, None)
-
-
-def kernel_with_most(measured: Measurement) -> Fact | None:
-    """Return which kernel has most of the time of kernels, and what counters say of its speed."""
-    kernels = _longest_first(measured)
-    if not kernels:
-        return None
-    most, total_ns = kernels[0], sum(row.sum_ns for row in kernels)
-    speed, work = _speed_of(measured, most), most.measured
-    said: list[Fact] = []
-    if work.flops_per_ns:
-        said.append(_fact("flops", tflops=work.flops_per_ns / _TERA))
-    if work.bytes_per_ns:
-        said.append(_fact("bytes", gigabytes=work.bytes_per_ns))
-    near = thresholds()[COUNTED_KERNEL]["near"]
-    said += [] if speed is None else [one for one in _roofs(speed, near) if one.values["share"]]
-    return _fact(
-        "most",
-        name=_names([row.name for row in kernels])[most.name],
-        share=most.sum_ns / total_ns,
-        time_ns=total_ns,
-        limits=tuple(said),
-    )
-
-
-def counted_with_most(measured: Measurement) -> Fact | None:
-    """Return which kernel has most of the time of counted launches, where only these are known.
-
-    None where a time is missing, or where speeds are known, of which findings tell more.
-    """
-    work = measured.executed.work
-    rows = work.counted if work is not None and not work.speeds else ()
-    times = [row.time_ns for row in rows if row.time_ns]
-    if not times or len(times) < len(rows):
-        return None
-    most, total_ns = max(rows, key=lambda row: row.time_ns or 0), sum(times)
-    rate = [_fact("bytes", gigabytes=most.bytes_per_ns)] if most.bytes_per_ns else []
-    return _fact(
-        "most",
-        name=_names([row.name for row in rows])[most.name],
-        share=max(times) / total_ns,
-        time_ns=total_ns,
-        limits=tuple(rate),
-    )
 
 
 def _kinds(case: Case) -> dict[str, str]:
@@ -210,16 +163,26 @@ def _kind(top: str, sub: str) -> str:
 
 
 def _finding(
-    case: Case, speed: KernelSpeed, name: str, kind: str, share: float
+    case: Case,
+    speed: KernelSpeed,
+    name: str,
+    kind: str,
+    share: float,
+    others: tuple[str, ...] = (),
 ) -> Iterator[Finding]:
-    """Give what holds a kernel back, nothing where counters do not tell it."""
+    """Give what holds a kernel back, nothing where counters do not tell it.
+
+    Of a grid that is too small nothing else matters; `others` have such, too.
+    """
     wasted = tuple(_wasted(case, speed))
     held, advice = _held_back(case, speed, kind, _relief(speed, kind, wasted))
     least = partial(limit, case, COUNTED_KERNEL)
-    limits = (*_roofs(speed, least("near")), *wasted, *filter(None, [held]))
+    limits = (*roofs(speed, least("near")), *wasted, *filter(None, [held]))
+    if held is not None and held.code in _GRIDS:
+        wasted, limits = (), (Fact(held.code, {**held.values, "others": others}),)
     if limits:
-        estimate = _estimate(speed, held, least)
-        if _is_of_access(estimate, least("excess")):
+        estimate = told_estimate(speed, held, least)
+        if is_of_access(estimate, least("excess")):
             advice = _fact("remedy.coalesce")
         if any(one.code.endswith(".conflicts") for one in wasted):
             advice = fact("joined", parts=(*filter(None, [advice]), _fact("remedy.conflicts")))
@@ -229,7 +192,7 @@ def _finding(
         yield statement(COUNTED_KERNEL, share, values, advice=advice)
 
 
-def _roofs(speed: KernelSpeed, near: float) -> Iterator[Fact]:
+def roofs(speed: KernelSpeed, near: float) -> Iterator[Fact]:
     """Give how near the nearest roof is and what else is near, else all that is known of roofs."""
     shares = dict(speed.throughputs)
     if speed.roof is not None:
@@ -291,9 +254,7 @@ def _held_back(
     if share >= least("near"):
         return None, relief
     if speed.is_small:
-        waves = speed.waves or 0.0
-        held = "waves" if waves >= _LEAST_WAVES else "waves-few"
-        return _fact(held, waves=waves), _limiter("grid", kind)
+        return _small_grid(speed), _more_work(case, speed, kind)
     if speed.active is not None and speed.active < least("active"):
         units = "cu" if "vector" in speed.throughputs else "sm"
         return _fact(f"active-{units}", share=speed.active), _fact("remedy.active")
@@ -318,82 +279,48 @@ def _held_back(
     return _fact("no-limit"), _fact("remedy.even" if speed.stalls else "remedy.unknown")
 
 
+def _is_small(case: Case, speed: KernelSpeed) -> bool:
+    """Return whether too few blocks hold a kernel back, not lanes of warps nor a near roof."""
+    held, _ = _held_back(case, speed, "", None)
+    return held is not None and held.code in _GRIDS
+
+
+def _small_grid(speed: KernelSpeed) -> Fact:
+    """Return how small the grid of a kernel is."""
+    waves = speed.waves or 0.0
+    return _fact(
+        "waves" if waves >= _LEAST_WAVES else "waves-few",
+        waves=waves,
+        blocks=prod(speed.grid) if speed.grid and speed.block else None,
+        threads=prod(speed.block) if speed.block else None,
+    )
+
+
+def _more_work(case: Case, speed: KernelSpeed, kind: str) -> Fact:
+    """Return what to do where too few blocks hold a kernel back."""
+    mean_ns = (speed.duration_ns or 0) // speed.launches
+    if 0 < mean_ns < limit(case, "memory-bandwidth", "least_ns"):
+        return _fact("remedy.short", mean_ns=mean_ns)
+    return _limiter("grid", kind)
+
+
 def _limiter(limiter: str, kind: str) -> Fact:
     """Return what to do where something limits how much runs at once; products have tiles."""
     is_tiled = kind == "product" and limiter in _TILED
     return _fact(f"remedy.{'product' if is_tiled else 'limiter'}.{limiter}")
 
 
-def _estimate(speed: KernelSpeed, held: Fact | None, least: _Least) -> Fact | None:
-    """Return the largest of NVIDIA's estimates, and the rule where it is not of what holds back.
-
-    Other estimates are as if the grid filled the GPU: of one that does not none is told. Nor is one
-    told that gains nothing, or little of what a kernel far below its roofs or a small grid leaves.
-    """
-    rules = [
-        rule for rule in speed.rules if rule.speedup_share and not gains_nothing(speed, rule, least)
-    ]
-    code = held.code.removeprefix(f"{COUNTED_KERNEL}.") if held else ""
-    about = _ESTIMATED.get(code)
-    same = [rule for rule in rules if about is not None and about in rule_name(rule)]
-    is_small = code in ("waves", "waves-few")
-    if not rules or (is_small and not same):
-        return None
-    best = same[0] if is_small else rules[0]
-    nearest = speed.roof[1] if speed.roof is not None else 1.0
-    if (nearest < least("far") or is_small) and 2 * (best.speedup_share or 0.0) < 1 - nearest:
-        return None  # far more is left than this
-    return estimated(best, None if best in same else rule_name(best))
-
-
-def estimated(rule: KernelRule, by: str | None = None) -> Fact | None:
-    """Return an estimated speed-up as Nsight Compute calls it, None where there is none."""
-    code = "estimate-local" if rule.speedup_kind == "local" else "estimate"
-    return _fact(code, share=rule.speedup_share, rule=by) if rule.speedup_share else None
-
-
-def _is_of_access(estimate: Fact | None, least: float) -> bool:
-    """Return whether coalescing is estimated to gain enough."""
-    values = estimate.values if estimate is not None else {}
-    share = values.get("share")
-    is_much = isinstance(share, float) and share >= least
-    return is_much and values.get("rule") == _UNCOALESCED
-
-
 def _fact(name: str, /, **values: Value) -> Fact:
     return Fact(f"{COUNTED_KERNEL}.{name}", values)
 
 
-def gains_nothing(speed: KernelSpeed, rule: KernelRule, least: _Least | None = None) -> bool:
-    """Return whether what a rule estimates cannot be gained.
-
-    That is of a kernel at its roof all but what takes work from that unit, of others balancing a
-    part of the memory system that is not busy. Compression needs memory that is allocated for it.
-    """
-    least, name = least or thresholds()[COUNTED_KERNEL].__getitem__, rule_name(rule)
-    roof, share = speed.roof or ("", 0.0)
-    if "compression" in name or (share >= least("near") and not _RELIEVES[roof].search(name)):
-        return True
-    # Which part of the memory system a rule is about, by its name or as unbalanced
-    named = _PART.search(rule.rule or "")
-    if named is None and "imbalance" in name:
-        named = _PART.search(rule.text)
-    return speed.throughputs.get(named[0].lower() if named else "", 1.0) < least("busy")
-
-
-def rule_name(rule: KernelRule) -> str:
-    """Return the name of a rule in words: "uncoalesced global access", "CPI stall"."""
-    words = _HUMP.sub(" ", rule.rule or "another rule").replace("_", " ").split()
-    return _cut(" ".join(word if word.isupper() else word.lower() for word in words))
-
-
-def _names(names: Sequence[str]) -> dict[str, str]:
+def called(names: Sequence[str]) -> dict[str, str]:
     """Return short names of kernels that tell them apart, in words that end no sentence."""
     own = dict(zip(names, from_own_word(names), strict=True))
     words = {name: _OWN_WORD.match(text) for name, text in own.items()}
     times = Counter(word[0] for word in words.values() if word)
     return {
-        name: _cut(
+        name: cut(
             word[0]
             if word
             and times[word[0]] == 1
@@ -402,8 +329,3 @@ def _names(names: Sequence[str]) -> dict[str, str]:
         )
         for name, word in words.items()
     }
-
-
-def _cut(name: str) -> str:
-    plain = " ".join(name.replace(";", ",").replace(". ", " ").split())
-    return shortened(plain, _NAME)

@@ -23,6 +23,7 @@ from traceflops.findings.copy_sizes import (
     PAGEABLE,
     PINNED,
     WAYS,
+    are_small,
     between_host_and_device,
     pinned_gain,
     small_copies,
@@ -132,8 +133,8 @@ def _named(copies: MemoryOperation) -> str:
 
 
 def _copied(copies: MemoryOperation) -> Fact:
-    """Return how many copies of a kind there are, and how fast."""
-    rate = copies.bytes_per_ns or None
+    """Return how many copies of a kind there are, and how fast; small ones have no rate."""
+    rate = None if are_small(copies.bytes, copies.count) else copies.bytes_per_ns
     return fact("host-copies.copies", count=copies.count, direction=_named(copies), rate=rate)
 
 

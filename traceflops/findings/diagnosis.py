@@ -14,11 +14,8 @@ from traceflops.facts import fact
 from traceflops.findings.case import Rule, limit, share_of_window
 from traceflops.findings.clocks import low_clocks, slowed_kernels, slower_kernels
 from traceflops.findings.communication import communication, slow_link
-from traceflops.findings.counted_kernels import (
-    COUNTED_KERNEL,
-    counted_kernels,
-    counted_main_kernel,
-)
+from traceflops.findings.counted_estimates import COUNTED_KERNEL
+from traceflops.findings.counted_kernels import counted_kernels, counted_main_kernel
 from traceflops.findings.decode import decode
 from traceflops.findings.device_memory import (
     host_copies,

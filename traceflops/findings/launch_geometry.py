@@ -1,4 +1,7 @@
-"""Rule `small-grid`: kernels whose blocks leave most lanes of the GPU without a thread."""
+"""The launches of kernels against multiprocessors, and rule `small-grid`.
+
+That is of kernels whose blocks leave most lanes of the GPU without a thread.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,9 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
+from traceflops.devices.device_facts import SeenDevice
+from traceflops.devices.occupancy import room
+from traceflops.facts import Fact, fact
 from traceflops.findings.case import limit
 from traceflops.findings.finding import short_name
 from traceflops.findings.kernel_facts import PRODUCTS, KernelFacts, kernel_cause
@@ -15,6 +21,7 @@ from traceflops.table.columns import (
     FloatArray,
     IntArray,
     axes,
+    matching,
     names,
     numbers,
     product_of,
@@ -23,8 +30,10 @@ from traceflops.timeline.device_span import is_top
 from traceflops.timeline.intervals import latest_end_before
 
 if TYPE_CHECKING:
+    from traceflops.devices.occupancy import Room
     from traceflops.facts import Value
     from traceflops.findings.finding import Cause
+    from traceflops.table.trace import Trace
 
 _WARP: Final = 32
 """Lanes of a warp where the device does not tell."""
@@ -114,3 +123,116 @@ def _overlaps(facts: KernelFacts) -> BoolArray:
     is_beside = latest_end_before(device, start, end) > start
     later = latest_end_before(device, -end, -start) > -end
     return np.asarray(is_beside | later)
+
+
+_WHOLE_REGISTERS: Final = (7, 0)
+"""From here on no option of the compiler leaves blocks half of a multiprocessor."""
+_SHAPE: Final = ["device", "grid", "block", "registers_per_thread", "shared_memory_bytes"]
+_FEW_WAVES: Final = 2
+"""So many full waves before the last one: of more it takes less than a quarter of the time."""
+_FEW: Final = 0.5
+"""Of the warps, or of the room for blocks at once: what is more leaves little idle."""
+
+
+class LaunchShape(NamedTuple):
+    """How all launches of a kernel are alike: blocks, room for them, and the last wave of them.
+
+    Facts are None where launches differ, where that is not known, or where it leaves little idle.
+    """
+
+    blocks: Fact | None = None
+    room: Fact | None = None
+    last_wave: Fact | None = None
+    limiters: tuple[str, ...] = ()
+    warps_share: float = 1.0
+
+    @property
+    def is_few(self) -> bool:
+        """Return whether blocks are known to be for at most half of the multiprocessors."""
+        of = self.blocks.values if self.blocks is not None else {}
+        blocks, units = of.get("blocks"), of.get("units")
+        return isinstance(blocks, int) and isinstance(units, int) and blocks <= _FEW * units
+
+
+def launch_shape(trace: Trace, name: str) -> LaunchShape:
+    """Return how the launches of the kernels of one name are alike."""
+    rows = np.flatnonzero(matching(trace.activities["name"], name.__eq__))
+    own = trace.activities.select(_SHAPE).take(rows)
+    block = _only(axes(own["block"]))
+    if block is None:
+        return LaunchShape()
+    threads, grid = int(np.prod(block)), _only(axes(own["grid"]))
+    places = np.intersect1d(numbers(own["device"]), np.arange(trace.devices.num_rows))
+    devices = {SeenDevice.of(row) for row in trace.devices.take(places).to_pylist()}
+    kinds = {(device.maker(), device.compute, device.units) for device in devices}
+    maker, compute, units = kinds.pop() if len(kinds) == 1 else (None, None, None)
+    blocks = int(np.prod(grid or 0))
+    said = _blocks(grid, threads, units) if grid is not None else None
+    registers, shared = (
+        _only(numbers(own[column], -1)[:, np.newaxis])
+        for column in ("registers_per_thread", "shared_memory_bytes")
+    )
+    if maker != "nvidia" or compute is None:
+        return LaunchShape(said)
+    fits = room(compute, threads, *(one[0] if one else None for one in (registers, shared)))
+    if fits is None:
+        return LaunchShape(said)
+    if blocks and units and blocks < fits.blocks * units:  # the grid leaves more idle
+        warps = blocks * fits.warps / fits.blocks / units
+        of_grid = fact("launch.room-grid", warps=warps, all=fits.all)
+        share = warps / fits.all
+        return LaunchShape(said, of_grid if share <= _FEW else None, None, ("grid",), share)
+    is_exact = registers is not None and shared == (0,) and compute >= _WHOLE_REGISTERS
+    last_wave = _last_wave(fits, blocks, units) if is_exact and units else None
+    return LaunchShape(said, _room(fits), last_wave, fits.limiters, fits.warps / fits.all)
+
+
+def _blocks(grid: tuple[int, ...], threads: int, units: int | None) -> Fact:
+    """Return the blocks of a launch, and the multiprocessors where they are fewer."""
+    blocks, sizes = int(np.prod(grid)), tuple(size for size in grid if size > 1) or (1,)
+    of = units if units and blocks < units else None
+    return fact("launch.blocks", sizes=sizes, blocks=blocks, threads=threads, units=of)
+
+
+def few_blocks(trace: Trace, name: str) -> Fact | None:
+    """Return how few blocks launches of one name have for half of their time.
+
+    None where these have a block for more than half of the multiprocessors, or that is not known.
+    """
+    activities = trace.activities
+    rows = np.flatnonzero(matching(activities["name"], name.__eq__))
+    blocks, ns = product_of(axes(activities["grid"]))[rows], numbers(activities["dur_ns"])[rows]
+    units = _only(numbers(trace.devices["sm_count"], -1)[:, np.newaxis])
+    if units is None or not ns.sum() or (blocks < 1).any():
+        return None
+    order = np.argsort(blocks, kind="stable")
+    most = blocks[order][np.searchsorted(2 * np.cumsum(ns[order]), ns.sum())]
+    if most > _FEW * units[0]:
+        return None
+    return fact("launch.few-blocks", blocks=int(most), units=units[0])
+
+
+def _only(rows: IntArray) -> tuple[int, ...] | None:
+    """Return what all rows are, None where they differ, are not known, or are none."""
+    known = len(rows) > 0 and bool((rows == rows[0]).all() and (rows[0] >= 0).all())
+    return tuple(rows[0].tolist()) if known else None
+
+
+def _room(fits: Room) -> Fact | None:
+    """Return for how few warps there is room, None where they are many: half, of large blocks."""
+    share = fits.warps / fits.all
+    if share > _FEW or (share == _FEW and "blocks" not in fits.limiters):
+        return None
+    return fact("launch.room", warps=fits.warps, all=fits.all, limiters=fits.limiters)
+
+
+def _last_wave(fits: Room, blocks: int, units: int) -> Fact | None:
+    """Return how few blocks run last, None where they are most of those that run at once.
+
+    Of many waves the last one does not matter.
+    """
+    at_once = fits.blocks * units
+    waves, last = divmod(blocks, at_once)  # no blocks: unknown
+    if not 0 < waves <= _FEW_WAVES or not 0 < last <= _FEW * at_once:
+        return None
+    return fact("launch.last-wave", at_once=at_once, last=last)

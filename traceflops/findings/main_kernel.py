@@ -12,6 +12,8 @@ from traceflops.characters import kernel_name
 from traceflops.facts import Fact, Value
 from traceflops.findings.decode import weight_bits
 from traceflops.findings.finding import Finding, Row, severity_of, short_name
+from traceflops.findings.kernel_facts import PRODUCTS
+from traceflops.findings.launch_geometry import LaunchShape, launch_shape
 from traceflops.findings.rules import advice_of, statement, thresholds
 
 if TYPE_CHECKING:
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
 
     from traceflops.findings.losses import Loss
     from traceflops.mfu.serving_passes import Serving
+    from traceflops.table.trace import Trace
     from traceflops.timeline.records import Account
 
 MAIN_KERNEL: Final = "main-kernel"
@@ -44,10 +47,12 @@ def main_kernel_findings(
     serving: Serving,
     of: Fact,
     program: frozenset[str],
+    trace: Trace,
 ) -> Iterator[Finding]:
     """Give a finding where one kernel has most of a kind of work, which has most of the time.
 
-    `of` is what shares are of.
+    `of` is what shares are of. Of launches of `trace` it tells how they are alike, of products only
+    few blocks: room they leave on purpose.
     """
     shares = {kind: total.components.share(kind) or 0.0 for kind in (*_KINDS, _MEMORY)}
     top = max(shares, key=lambda kind: shares[kind])
@@ -75,8 +80,15 @@ def main_kernel_findings(
     if top == "compute":
         knows |= {top, sub, *_known_by_name(largest["name"], sub)}
         knows |= {"few-tokens"} if 0 < tokens <= _FEW_TOKENS else set()
+    shape = launch_shape(trace, largest["name"]) if len(variants) == 1 else LaunchShape()
+    if f"{top}/{sub}" in PRODUCTS:
+        shape = LaunchShape(shape.blocks) if shape.is_few else LaunchShape()
+    knows |= {*_known_of_shape(shape, time_ns // max(count, 1))}
     values: dict[str, Value] = {
         "name": name,
+        "blocks": shape.blocks,
+        "room": shape.room,
+        "last_wave": shape.last_wave,
         "of": of,
         "tokens": tokens,
         "share": share,
@@ -96,6 +108,17 @@ def main_kernel_findings(
         advice=advice_of(MAIN_KERNEL, frozenset(knows), values),
         rows=(Row(name, time_ns),),
     )
+
+
+def _known_of_shape(shape: LaunchShape, mean_ns: int) -> Iterator[str]:
+    """Give what the launches of a kernel say that chooses a remedy."""
+    limits = thresholds()[MAIN_KERNEL]
+    if mean_ns >= limits["long_ns"]:
+        yield "long"
+    if shape.warps_share < limits["few_warps"]:
+        yield from (limiter.replace(" ", "-") for limiter in shape.limiters)
+    elif shape.last_wave is not None:
+        yield "last-wave"
 
 
 def _may_gain(

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from traceflops.devices.missing_input import NOTHING_LAUNCHED
 from traceflops.facts import Fact, fact, quoted
-from traceflops.findings.counted_kernels import counted_with_most, kernel_with_most
+from traceflops.findings.counted_most import counted_with_most, kernel_with_most
 from traceflops.findings.finding import WORTH_SAYING, Verdict, severity_of
 from traceflops.findings.losses import Loss
 from traceflops.mfu.traced.coverage import TOO_LITTLE
@@ -22,6 +22,7 @@ from traceflops.windows.records import StepChoice
 if TYPE_CHECKING:
     from traceflops.findings.on_cpu import OnCpu
     from traceflops.mfu.measurement import Measurement
+    from traceflops.table.trace import Trace
     from traceflops.timeline.aggregates import Untimed
     from traceflops.windows.device_records import LaunchRecords
 
@@ -157,12 +158,14 @@ def records_verdict(
     return None
 
 
-def serialized_verdict(records: LaunchRecords, measured: Measurement) -> Verdict | None:
+def serialized_verdict(
+    records: LaunchRecords, measured: Measurement, trace: Trace
+) -> Verdict | None:
     """Return the kernel that takes most of the time of kernels, where only these times hold.
 
     None where kernels ran as the program launches them.
     """
-    most = kernel_with_most(measured) if records.state == "serialized" else None
+    most = kernel_with_most(measured, trace) if records.state == "serialized" else None
     return Verdict((most, fact("verdict.serialized")), "no-timeline") if most else None
 
 

@@ -9,16 +9,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from functools import partial, reduce
+from math import isfinite
 from typing import Final, NamedTuple
 
 import numpy as np
-from msgspec import Struct
+from msgspec import Struct, field
 
 from traceflops.attribution.datatypes import float_type
 from traceflops.devices import counter_formulas as formulas
 from traceflops.devices.counter_formulas import Family, Formula
 from traceflops.mfu.counted.launches import UNKNOWN, UNSPLIT_LINE, Kind, LaunchWork, WorkPart
-from traceflops.mfu.counted.same_launches import CountedLaunches
+from traceflops.mfu.counted.same_launches import FEW, CountedLaunches
 from traceflops.table.columns import BoolArray, FloatArray, IntArray
 from traceflops.table.grouping import exact_sums, group_rows
 
@@ -29,6 +30,7 @@ XF32: Final = "tf32"
 """The data type that AMD calls so, as it is called here."""
 
 _TOO_MUCH: Final = 2.0**62
+_FIGURES: Final = ("flops", "vector", "read", "written")
 
 
 class CounterWork(Struct, frozen=True):
@@ -207,7 +209,8 @@ class CountedKernel(Struct, frozen=True):
     `flops` are of matrix units and `vector` of vector units, `by_type` those of matrix units by
     data type; `read` and `written` are bytes at the fabric (AMD) or the memory (NVIDIA). None where
     a counter of one launch was not read. `busy` is the share of the time of all matrix units in
-    which they computed.
+    which they computed. `unequal` are those of these figures that differ from launch to launch.
+    `counters` are the sums of counters of which no figure is known, where few were recorded.
     """
 
     name: str
@@ -219,6 +222,8 @@ class CountedKernel(Struct, frozen=True):
     busy: Fraction | None
     time_ns: int | None
     by_type: Mapping[str, int | None]
+    unequal: frozenset[str] = frozenset()
+    counters: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def bytes_per_ns(self) -> Fraction | None:
@@ -242,6 +247,13 @@ def counted_kernels(work: CounterWork, units: IntArray) -> tuple[CountedKernel, 
     possible = np.where((units > 0) & (work.active > 0), work.active * np.maximum(units, 0), -1)
     sums = [_sums(group, len(first), column) for column in (*columns, possible)]
     types = {dtype: _sums(group, len(first), column) for dtype, column in work.matrix.items()}
+    differ = {
+        name: _differs(group, len(first), column)
+        for name, column in zip(_FIGURES, columns, strict=False)
+    }
+    has_figures = any((column >= 0).any() for column in columns[:-1])
+    own = work.counted.values if not has_figures and len(work.counted.values) <= FEW else {}
+    counters = {name: np.bincount(group, v, len(first)).tolist() for name, v in own.items()}
     times = np.bincount(group, minlength=len(first)).tolist()
     rows = []
     for number, row in enumerate(first.tolist()):
@@ -254,13 +266,23 @@ def counted_kernels(work: CounterWork, units: IntArray) -> tuple[CountedKernel, 
         by_type = {dtype: column[number] for dtype, column in types.items()}
         name = launches.names[int(launches.name[row])]
         figures = (times[number], flops, vector, read, written, share, lasts)
-        rows.append(CountedKernel(name, *figures, by_type))
+        unequal = frozenset(figure for figure in differ if differ[figure][number])
+        read_of = {each: sums[number] for each, sums in counters.items() if isfinite(sums[number])}
+        rows.append(CountedKernel(name, *figures, by_type, unequal, read_of))
     rows.sort(key=lambda row: row.name)
     rows.sort(
         key=lambda row: (row.flops or 0, row.time_ns or 0, (row.read or 0) + (row.written or 0)),
         reverse=True,
     )
     return tuple(rows)
+
+
+def _differs(group: IntArray, count: int, column: IntArray) -> list[bool]:
+    """Return in which groups values differ by more than those of one launch may."""
+    least, most = np.full(count, np.iinfo(np.int64).max), np.zeros(count, np.int64)
+    np.minimum.at(least, group, column)
+    np.maximum.at(most, group, column)
+    return list(map(bool, (least >= 0) & (most - least > BYTES_AGREE * most)))
 
 
 def _sums(group: IntArray, count: int, column: IntArray) -> list[int | None]:

@@ -6,6 +6,7 @@ a kernel in one pass is that in another where all passes launch it equally often
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Final
@@ -36,6 +37,9 @@ from traceflops.table.columns import (
 from traceflops.table.grouping import distinct, extremes, group_rows
 from traceflops.table.trace import Trace
 
+FEW: Final = 4
+"""So many counters of a recording are kept, whatever they count, if their names are plain."""
+_PLAIN: Final = re.compile(r"[A-Za-z]\w{0,39}(?:\.\w{1,40}){0,3}", re.ASCII)
 LARGEST_EXACT: Final = 2.0**53
 """From here on a counter as a double may not be the integer that was counted."""
 
@@ -177,8 +181,10 @@ def _values(
     """Return the value of each counter that is used, by place, and its spread."""
     counter, value = codes(table["counter"]), floats(table["value"])
     wanted: dict[str, list[int]] = {}
-    for code, label in enumerate(names(table["counter"])):
-        if (plain := plain_counter(label)) in counters_used() or tells_speed(plain):
+    labels = names(table["counter"])
+    for code, label in enumerate(labels):
+        is_used = (plain := plain_counter(label)) in counters_used() or tells_speed(plain)
+        if is_used or (len(labels) <= FEW and _PLAIN.fullmatch(plain)):
             wanted.setdefault(plain, []).append(code)
     values, spread = {}, {}
     for name, spellings in wanted.items():

@@ -1,0 +1,73 @@
+"""How many blocks of a launch a multiprocessor of NVIDIA's GPUs has room for at once."""
+
+from __future__ import annotations
+
+import tomllib
+from functools import cache
+from importlib.resources import files
+from typing import Final, NamedTuple
+
+from traceflops.devices.device_facts import dotted
+
+_WARP: Final = 32
+_KIB: Final = 1024
+
+
+class Room(NamedTuple):
+    """How many blocks, and their warps, run on a multiprocessor at once at most; `all` is of any.
+
+    `limiters` are what leaves room for no more: registers, shared memory, warps, blocks.
+    """
+
+    blocks: int
+    warps: int
+    all: int
+    limiters: tuple[str, ...]
+
+
+class _Limits(NamedTuple):
+    """A row of occupancy.toml."""
+
+    warps: int
+    blocks: int
+    registers: int
+    shared_kib: int
+    parts: int
+    shared_unit: int
+    besides: int
+
+
+def room(
+    compute: tuple[int, int], threads: int, registers: int | None, shared_bytes: int | None
+) -> Room | None:
+    """Return how many blocks of so many threads a multiprocessor has room for, None if unknown.
+
+    `registers` are those of a thread, `shared_bytes` are of a block; what is None limits nothing,
+    so that there may be room for less. All is as if shared memory had all that it can of L1.
+    """
+    limits, register_unit = _document()
+    row = limits.get(dotted(compute))
+    if row is None or threads < 1:
+        return None
+    warps = -(-threads // _WARP)
+    fits = {"warps": row.warps // warps, "blocks": row.blocks}
+    if registers:
+        of_warp = _in_units(registers * _WARP, register_unit)
+        fits["registers"] = row.registers // row.parts // of_warp * row.parts // warps
+    if shared_bytes:
+        of_block = _in_units(shared_bytes + row.besides, row.shared_unit)
+        fits["shared memory"] = row.shared_kib * _KIB // of_block
+    blocks = min(fits.values())
+    limiters = tuple(name for name, most in fits.items() if most == blocks)
+    return Room(blocks, blocks * warps, row.warps, limiters) if blocks > 0 else None
+
+
+def _in_units(size: int, unit: int) -> int:
+    return -(-size // unit) * unit
+
+
+@cache
+def _document() -> tuple[dict[str, _Limits], int]:
+    text = files(__package__).joinpath("occupancy.toml").read_text(encoding="utf-8")
+    table = tomllib.loads(text)
+    return {name: _Limits(*row) for name, row in table["limits"].items()}, table["register_unit"]
