@@ -1,9 +1,9 @@
 """Kernels whose blocks leave most of the multiprocessors without work."""
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from tests.build import launched, trace_of
 from traceflops import analyze
