@@ -122,6 +122,7 @@ def test_a_gap_in_which_code_is_loaded_is_start_up_as_a_whole_whatever_the_host_
     [
         ("FusionKernelRuntime::compileKernel", "new", True),
         ("executor_utils::NVRTC", "new", True),
+        ("torch/utils/cpp_extension.py(1222): load", "new", True),
         ("FusionKernelRuntime::compileKernel", "k", False),
         ("Torch-Compiled Region: 0/0", "new", False),
     ],
@@ -138,7 +139,7 @@ def test_ranges_that_compile_are_named_so(name: str, first: str, *, is_start_up:
         ((55_000, 53_000), 0),  # as long again: the price of each
         ((2_000, 34_000), 0),  # the second waits or works
         ((34_000, 2_000), 32_000),
-        ((34_000, 55_000, 10, 10, 10), 33_990),
+        ((34_000, 55_000, 10, 10, 10), 33_990 + 54_990),  # it cannot wait: nothing was launched
         ((55_000, 34_000, 10, 10, 10), 54_990 + 33_990),
     ],
 )
@@ -151,11 +152,29 @@ def test_of_few_calls_the_first_is_what_takes_longer_than_later_ones(
     assert times.get("first-call", 0) == first_us
 
 
-@pytest.mark.parametrize(("kind", "first_us"), [("memset", 5_000), ("kernel", 0)])
-def test_what_only_copies_and_fills_is_still_being_set_up(kind: str, first_us: int) -> None:
+def test_a_later_call_that_takes_longer_than_the_first_may_wait_for_what_is_launched() -> None:
+    launch = call("cudaLaunchKernel", 40_000, 40_005)
+    calls = [
+        call("cudaFree", 60_000 * n, 60_000 * n + took)
+        for n, took in enumerate((34_000, 55_000, 10, 10))
+    ]
+    assert run(*calls, launch, gap_us=240_000)["first-call"] == 33_990
+
+
+@pytest.mark.parametrize(
+    ("kinds", "first_us"),
+    [
+        (["memset"] * 20, 5_000),
+        (["kernel"] * 20, 0),
+        (["memset"] + ["kernel"] * 19, 1_500),
+        (["memset"] * 2 + ["kernel"] * 18, 5_000),
+    ],
+)
+def test_what_only_copies_and_fills_is_still_being_set_up(kinds: list[str], first_us: int) -> None:
     works = launched(*(("x", 10 * MS * n, 10 * MS * n + 6 * US, 10 * US) for n in range(20)))
-    for row in works["activities"]:
+    for row, launch, kind in zip(works["activities"], works["calls"], kinds, strict=True):
         row["kind"] = kind
+        launch["name"] = "cudaLaunchKernel" if kind == "kernel" else "cudaMemsetAsync"
     works["calls"] += [call("cudaHostAlloc", 1_000, 2_500), call("cudaHostAlloc", 11_000, 14_500)]
     [account] = prepare(trace_of(**works), Selection()).accounts.values()
     times = {k: part.length_ns // US for k, part in account.start_up_by_kind.items() if part}

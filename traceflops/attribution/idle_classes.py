@@ -47,7 +47,7 @@ CLASSES: Final[dict[str, str]] = {
     "data_input": "loading data",
     "sync_call": "waiting for the GPU",
     "blocking_copy": "blocking copies",
-    "memory_alloc": "allocating memory",
+    "memory_alloc": "allocating or freeing memory",
     "slow_driver_call": "slow driver calls",
     "compiled_runtime": "running compiled code",
     "optimizer_loop": "the optimizer",

@@ -66,15 +66,15 @@ class _LongCalls(NamedTuple):
     """Calls (`row`) that take much longer than others of their name and process.
 
     Of the calls of the same name and process: `usual_ns` is the median duration (0 for a single
-    call), `calls` their number, `first_ns` the duration of the first, `number` the index of this
-    call by start.
+    call), `calls` their number, `first` the row of the first, `number` the index of this call by
+    start.
     """
 
     row: IntArray
     usual_ns: IntArray
     number: IntArray
     calls: IntArray
-    first_ns: IntArray
+    first: IntArray
 
 
 class Calls:
@@ -243,12 +243,26 @@ class Calls:
         return self.stretch(long.row[is_first], long.usual_ns[is_first])
 
     def first_calls(self) -> _Times:
-        """Return the time that the first calls of other names take beyond usual ones."""
+        """Return the time that the first calls of other names take beyond usual ones.
+
+        One that takes longer than the first counts if nothing was launched since: it awaits nothing.
+        """
         long = self._long_calls(self.others)
         dur_ns = self.dur_ns[long.row]
-        is_first = (long.calls > FEW) | (dur_ns >= _LEAST_ALONE_NS)
-        is_first &= (long.number < _FIRST) & (dur_ns <= long.first_ns)
+        are_many, first = long.calls > FEW, long.first
+        awaits_none = are_many & (self._started_by(long.row) == self._started_by(first))
+        is_first = (dur_ns <= self.dur_ns[first]) | awaits_none
+        is_first &= (long.number < _FIRST) & (are_many | (dur_ns >= _LEAST_ALONE_NS))
         return self.stretch(long.row[is_first], long.usual_ns[is_first])
+
+    def _started_by(self, rows: IntArray) -> IntArray:
+        """Return, per call, how many calls of its process had started work of a device by then."""
+        started = np.append(np.flatnonzero(self.launches), self.call_of_activity)
+        count = np.zeros(len(rows), dtype=np.int64)
+        for number, mine in groups(self.process[rows]):
+            begun_ns = np.sort(self.start_ns[started[self.process[started] == number]])
+            count[mine] = np.searchsorted(begun_ns, self.start_ns[rows[mine]])
+        return count
 
     def allocations(self) -> _Times:
         """Return long allocations before first launches, of names that never take long later."""
@@ -261,15 +275,21 @@ class Calls:
         return self.stretch(rows[others[group] == 0])
 
     def set_up(self) -> _Times:
-        """Return long calls of other names in processes that run no kernels, only copies and fills.
+        """Return long calls of other names in processes that have only copied and filled so far.
 
-        Such a process was recorded while it prepared its work.
+        Such a process, which has run no kernel, prepares its work.
         """
         activities = self.trace.activities
         moves = is_one_of(activities["kind"], "memcpy", "memset")
-        owner = numbers(activities["process"])
-        working = np.append(owner[~moves], self.process[self.launches])
-        prepares = np.isin(self.process, np.setdiff1d(owner, working))
+        owner, begins = (numbers(activities[name]) for name in ("process", "start_ns"))
+        works_from_ns = np.full(len(self.activities_of), _NEVER, dtype=np.int64)
+        for process, at_ns in (
+            (owner[~moves], begins[~moves]),
+            (self.process[self.launches], self.start_ns[self.launches]),
+        ):
+            np.minimum.at(works_from_ns, process, at_ns)
+        works_from_ns[self.activities_of == 0] = 0
+        prepares = self.start_ns < works_from_ns[self.process]
         return self.stretch(
             np.flatnonzero(prepares & self.others & (self.dur_ns >= _LEAST_ALONE_NS))
         )
@@ -352,8 +372,8 @@ def _longer(
     by_start = np.lexsort((start_ns[selected], group))
     number, begins = np.empty(len(selected), dtype=np.int64), np.cumsum(count) - count
     number[by_start] = np.arange(len(selected)) - begins[group[by_start]]
-    first_ns = took_ns[by_start[begins]][group]
+    first = selected[by_start[begins]][group]
     is_long = (took_ns > TIMES_USUAL * usual_ns) & (took_ns - usual_ns >= LEAST_NS)
     rows = np.flatnonzero(fits[selected] & is_long)
-    columns = selected, usual_ns, number, count[group], first_ns
+    columns = selected, usual_ns, number, count[group], first
     return _LongCalls(*(column[rows] for column in columns))

@@ -6,8 +6,8 @@
 A first call of its kind loads code, creates a context, or pins a buffer. What it takes beyond the
 usual call of its kind is start-up, as is all of a call that loads code, of a compilation, of a long
 allocation and of the capture of a graph, if what is launched next had not been launched before. A
-later call that takes longer than the first waits or works, but where nothing runs on the device but
-copies and fills: there the program is still being set up. A gap in which code is loaded or compiled
+later call that takes longer than the first waits or works, unless nothing was launched since the
+first, or no kernel has run so far: there the program is still being set up. A gap in which code is loaded or compiled
 that is used for the first time is start-up as a whole, but for operators and functions, if most
 gaps are much shorter and no more than a few without loading as long. While a process starts up, so
 is a stretch of which nothing is recorded, if the device is not usually idle so long before the work
