@@ -245,7 +245,7 @@ class Calls:
     def first_calls(self) -> _Times:
         """Return the time that the first calls of other names take beyond usual ones.
 
-        One that takes longer than the first counts if nothing was launched since: it awaits nothing.
+        One that takes longer than the first counts where nothing was launched since to wait for.
         """
         long = self._long_calls(self.others)
         dur_ns = self.dur_ns[long.row]
