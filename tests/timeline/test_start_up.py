@@ -230,6 +230,26 @@ def test_a_stretch_without_a_record_is_none_where_nothing_starts_up() -> None:
     assert run() == {}
 
 
+@pytest.mark.parametrize(
+    ("names", "once_ms"),
+    [
+        ("k" * 10 + "g" * 10, 50),
+        ("k" * 10 + "gg" + "k" * 8, 0),  # too few of them to compare with
+        ("k" * 20, 0),  # it has run before
+    ],
+)
+def test_without_a_record_of_the_host_the_first_of_many_is_waited_for_once(
+    names: str, once_ms: int
+) -> None:
+    works = [{"name": k, "start_ns": 20 * US * n, "dur_ns": 10 * US} for n, k in enumerate(names)]
+    for work in works[10:]:
+        work["start_ns"] += 50 * MS - 10 * US
+    for marks in ([], [{"name": "a.py(1): f", "kind": "python", "start_ns": 0, "dur_ns": MS}]):
+        trace = trace_of(activities=works, marks=marks)
+        [account] = prepare(trace, Selection()).accounts.values()
+        assert account.start_up.length_ns == (0 if marks else once_ms * MS)
+
+
 def test_capture_before_the_first_graph() -> None:
     capture = [call("cudaStreamBeginCapture", 0, 10), call("cudaStreamEndCapture", 2_990, 3_000)]
     assert run(*capture)["capture"] == 3_000
