@@ -24,7 +24,7 @@ from traceflops.findings.copy_sizes import small_copies
 from traceflops.findings.cpu_operators import CPU_OPERATORS, are_views, on_cpu
 from traceflops.findings.device_memory import allocator_state, reads_back, uploads_pinned
 from traceflops.findings.finding import Cause, Owner, Row, Where, row_name, short_name
-from traceflops.findings.host_samples import MPI, sampled
+from traceflops.findings.host_samples import MPI, off_cpu, only_waits, sampled
 from traceflops.findings.host_waits import WAITING, after_waits, frame_of, host_waits
 from traceflops.findings.launching import (
     LATENCY,
@@ -75,6 +75,8 @@ _OF_MPI: Final = re.compile(r"P?MPI_")
 _PINS: Final = re.compile(r"HostAlloc|MallocHost|HostRegister|HostMalloc")
 _BESIDE_STACKS: Final = (*LAUNCHING, "compiled-runtime", "optimizer-loop", "host-code")
 """Rules of time in which Python runs, or waits to run."""
+_CLAIMS: Final = ("launching", "sampled", "off-cpu")
+"""What is known of unrecorded host time, with a title and a claim of its own."""
 _MOST_ROWS: Final = 3
 
 
@@ -178,9 +180,12 @@ def _cause(case: Case, rule: str, idle: IdleClass, share: float) -> Cause:
         doubts=(*([slowed] if slowed else []), *(fact(f"doubt.{doubt}") for doubt in doubts)),
         direct_ns=after_waits(case, idle) if rule in WAITING else None,
     )
-    for own in knows & {"launching", "sampled"}:
+    for own in knows.intersection(_CLAIMS):
         claim = Fact(f"{rule}.claim-{own}", {**values, "share": share})
         idle_cause = replace(idle_cause, claim=claim)
+    if rule == "host-unrecorded" and not label and only_waits(case):
+        why = (fact("doubt.off-cpu"),)
+        idle_cause = replace(idle_cause, edits=(), on_path=frozenset(), doubts=why)
     if idle_cause.advice is None and not by_name and idle.remedy:
         return replace(idle_cause, advice=fact("sentence", text=Fact(idle.remedy)))
     return idle_cause
@@ -230,7 +235,7 @@ def _of_parts(case: Case, lead: Cause, parts: Mapping[str, IdleClass]) -> Cause:
 
 
 def _title(case: Case, rule: str, owner: Owner | None, knows: set[str]) -> Fact:
-    own = next((own for own in ("mpi", "launching", "sampled") if own in knows), None)
+    own = next((own for own in ("mpi", *_CLAIMS) if own in knows), None)
     if own is not None:
         return fact("external-wait.title-mpi" if own == "mpi" else f"{rule}.title-{own}")
     if (rule, owner) == ("host-unrecorded", "library"):
@@ -283,13 +288,15 @@ def _what_is_known(case: Case, rule: str, idle: IdleClass) -> tuple[set[str], di
 
 
 def _of_unrecorded(case: Case, idle: IdleClass) -> tuple[set[str], dict[str, Value]]:
-    """Return what samples, ranges and the program say of unrecorded host work."""
+    """Return what samples, ranges and the program say of unrecorded host time."""
     largest, knows = idle.culprits[0], set[str]()
     label = short_name(largest.label)
     values: dict[str, Value] = {"label": label, "what": "it" if label else "the code"}
-    samples = {} if is_launching(case, idle) else sampled(case)
-    knows |= {"sampled"} if samples else {"launching"} if is_launching(case, idle) else set()
-    values |= samples
+    off, launches = off_cpu(case, idle), is_launching(case, idle)
+    samples = {} if launches else sampled(case)
+    own = "off-cpu" if off else "sampled" if samples else "launching" if launches else None
+    knows |= {own} if own else set()
+    values |= {**samples, "off": off}
     knows |= {"mpi"} if samples.get("library") == MPI else set()
     knows |= {"of-library"} if LIBRARY_RANGE.match(largest.label) else set()
     marks = case.prepared.trace.marks if case.prepared is not None else None
