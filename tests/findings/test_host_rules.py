@@ -859,3 +859,16 @@ def test_a_launching_thread_that_is_off_the_cpu_waits(
     assert (found.title == "The launching thread is off the CPU") == is_told
     assert ("the launching thread is off the CPU, and waits" in found.sentence) == is_told
     assert (found.gain is not None) == gains
+
+
+@pytest.mark.parametrize(("late", "is_told"), [("rare", True), ("k", False)])
+def test_a_kernel_that_ends_most_idle_time_is_named_where_it_is_one_of_few(
+    late: str, *, is_told: bool
+) -> None:
+    """Ten rounds of nine kernels back to back and one that the host launches 1 ms later."""
+    works = []
+    for begin in range(0, 10 * 2 * MS, 2 * MS):
+        works += [("k", begin + 20_000 * n, begin + 20_000 * n + 6_000, 14_000) for n in range(9)]
+        works.append((late, begin + 1_200_000, begin + 1_206_000, 700_000))
+    (found,) = of_rule(analyzed(launched(*works), "nsys"), "host-unrecorded")
+    assert ("of the idle time ends with rare." in found.sentence) == is_told

@@ -26,6 +26,7 @@ from traceflops.findings.device_memory import allocator_state, reads_back, uploa
 from traceflops.findings.finding import Cause, Owner, Row, Where, row_name, short_name
 from traceflops.findings.host_samples import MPI, off_cpu, only_waits, sampled
 from traceflops.findings.host_waits import WAITING, after_waits, frame_of, host_waits
+from traceflops.findings.idle_ends import ended_by
 from traceflops.findings.launching import (
     LATENCY,
     are_short,
@@ -75,6 +76,8 @@ _OF_MPI: Final = re.compile(r"P?MPI_")
 _PINS: Final = re.compile(r"HostAlloc|MallocHost|HostRegister|HostMalloc")
 _BESIDE_STACKS: Final = (*LAUNCHING, "compiled-runtime", "optimizer-loop", "host-code")
 """Rules of time in which Python runs, or waits to run."""
+_OF_HOST: Final = ("compiled-runtime", "host-code", "host-unrecorded")
+"""Rules of what the host does before it launches."""
 _CLAIMS: Final = ("launching", "sampled", "off-cpu")
 """What is known of unrecorded host time, with a title and a claim of its own."""
 _MOST_ROWS: Final = 3
@@ -201,6 +204,8 @@ def _details(case: Case, rule: str, largest: Culprit) -> Iterator[Fact]:
         is_told = bool(inside) and rule == "host-code" and inside[-1] not in largest.label
         op = short_name(inside[-1]) if is_told else None
         yield fact("part.largest", name=label, part=part, op=op)
+    if rule in _OF_HOST and (ended := ended_by(case)) is not None:
+        yield fact("part.ends", kernel=short_name(ended[0]), part=ended[1])
     if rule in LAUNCHING:
         yield from pace_facts(case)
     if rule == "memory-alloc" and case.prepared is not None:
@@ -257,6 +262,9 @@ def _what_is_known(case: Case, rule: str, idle: IdleClass) -> tuple[set[str], di
     if rule in (*LAUNCHING, "host-code", "host-unrecorded"):
         knows |= {"graphs-fit"} if fits_graphs(case) else set()
         knows |= {"waits"} if case.synchronisations else set()
+    ended = ended_by(case) if rule == "compiled-runtime" else None
+    knows |= {"one-kernel"} if ended else set()
+    values["kernel"] = short_name(ended[0]) if ended else None
     if rule == "data-input":
         knows |= {"workers"} if any(_WORKERS in one.label for one in idle.culprits) else set()
         values["pin"] = None if uploads_pinned(case) else "pin_memory=True"
