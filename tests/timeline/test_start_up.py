@@ -147,9 +147,19 @@ def test_of_few_calls_the_first_is_what_takes_longer_than_later_ones(
     took_us: tuple[int, ...], first_us: int
 ) -> None:
     begins = range(0, 60_000 * len(took_us), 60_000)
-    calls = [call("cudaFree", at, at + took) for at, took in zip(begins, took_us, strict=True)]
+    places = [*zip(begins, took_us, strict=True)]
+    calls = [call("cudaStreamCreate", at, at + took) for at, took in places]
     times = run(*calls, gap_us=60_000 * len(took_us))
     assert times.get("first-call", 0) == first_us
+
+
+def test_to_free_has_no_price_where_nothing_was_launched_to_wait_for() -> None:
+    calls = [
+        call("cudaFree", 60_000 * n, 60_000 * n + took) for n, took in ((0, 55_000), (1, 53_000))
+    ]
+    assert run(*calls, gap_us=120_000)["first-call"] == 55_000 + 53_000
+    launch = call("cudaLaunchKernel", 58_000, 58_005)
+    assert run(*calls, launch, gap_us=120_000)["first-call"] == 55_000
 
 
 def test_a_later_call_that_takes_longer_than_the_first_may_wait_for_what_is_launched() -> None:
@@ -158,7 +168,7 @@ def test_a_later_call_that_takes_longer_than_the_first_may_wait_for_what_is_laun
         call("cudaFree", 60_000 * n, 60_000 * n + took)
         for n, took in enumerate((34_000, 55_000, 10, 10))
     ]
-    assert run(*calls, launch, gap_us=240_000)["first-call"] == 33_990
+    assert run(*calls, launch, gap_us=240_000)["first-call"] == 34_000
 
 
 @pytest.mark.parametrize(

@@ -30,7 +30,7 @@ from traceflops.table.grouping import (
     shared_codes,
 )
 from traceflops.table.nesting import Links, taken
-from traceflops.table.patterns import COMPILES, GRAPH_LAUNCH, LAUNCH, LOADS
+from traceflops.table.patterns import COMPILES, FREES, GRAPH_LAUNCH, LAUNCH, LOADS
 from traceflops.table.trace import Trace
 from traceflops.timeline.intervals import Intervals
 
@@ -254,6 +254,19 @@ class Calls:
         is_first = (dur_ns <= self.dur_ns[first]) | awaits_none
         is_first &= (long.number < _FIRST) & (are_many | (dur_ns >= _LEAST_ALONE_NS))
         return self.stretch(long.row[is_first], long.usual_ns[is_first])
+
+    def frees(self) -> _Times:
+        """Return long frees before anything is launched after the first of their name.
+
+        They wait for nothing, and to free has no price: libraries call it to load what they need.
+        """
+        frees = matching(self.trace.calls["name"], FREES.fullmatch) & self.others
+        rows = np.flatnonzero(frees)
+        group, first = group_rows((self.process[rows], self.name[rows]))
+        order = in_order(group, self.start_ns[rows])
+        earliest = rows[order[np.searchsorted(group[order], np.arange(len(first)))]][group]
+        awaits_none = self._started_by(rows) == self._started_by(earliest)
+        return self.stretch(rows[awaits_none & (self.dur_ns[rows] >= _LEAST_ALONE_NS)])
 
     def _started_by(self, rows: IntArray) -> IntArray:
         """Return, per call, how many calls of its process had started work of a device by then."""

@@ -182,6 +182,7 @@ def start_up(trace: Trace, links: Links, loops_from_ns: Mapping[int, int]) -> di
         ("first-launch", calls.first_launches()),
         ("first-copy", calls.first_copies()),
         ("first-call", calls.first_calls()),
+        ("first-call", calls.frees()),
         ("first-call", calls.allocations()),
         ("first-call", calls.set_up()),
         ("first-op", calls.first_operators()),
