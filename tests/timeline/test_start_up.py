@@ -251,9 +251,11 @@ def test_a_stretch_without_a_record_is_none_where_nothing_starts_up() -> None:
 def test_without_a_record_of_the_host_the_first_of_many_is_waited_for_once(
     names: str, once_ms: int
 ) -> None:
-    works = [{"name": k, "start_ns": 20 * US * n, "dur_ns": 10 * US} for n, k in enumerate(names)]
-    for work in works[10:]:
-        work["start_ns"] += 50 * MS - 10 * US
+    begins = [20 * US * n + (50 * MS - 10 * US) * (n >= 10) for n in range(len(names))]
+    works = [
+        {"name": name, "start_ns": at, "dur_ns": 10 * US}
+        for name, at in zip(names, begins, strict=True)
+    ]
     for marks in ([], [{"name": "a.py(1): f", "kind": "python", "start_ns": 0, "dur_ns": MS}]):
         trace = trace_of(activities=works, marks=marks)
         [account] = prepare(trace, Selection()).accounts.values()
