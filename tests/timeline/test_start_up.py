@@ -118,18 +118,18 @@ def test_a_gap_in_which_code_is_loaded_is_start_up_as_a_whole_whatever_the_host_
 
 
 @pytest.mark.parametrize(
-    ("name", "first", "is_start_up"),
+    ("name", "first", "kind"),
     [
-        ("FusionKernelRuntime::compileKernel", "new", True),
-        ("executor_utils::NVRTC", "new", True),
-        ("torch/utils/cpp_extension.py(1222): load", "new", True),
-        ("FusionKernelRuntime::compileKernel", "k", False),
-        ("Torch-Compiled Region: 0/0", "new", False),
+        ("FusionKernelRuntime::compileKernel", "new", "compile"),
+        ("executor_utils::NVRTC", "new", "compile"),
+        ("torch/utils/cpp_extension.py(1222): load", "new", "load"),
+        ("FusionKernelRuntime::compileKernel", "k", None),
+        ("Torch-Compiled Region: 0/0", "new", None),
     ],
 )
-def test_ranges_that_compile_are_named_so(name: str, first: str, *, is_start_up: bool) -> None:
+def test_ranges_that_compile_or_load_are_named_so(name: str, first: str, kind: str | None) -> None:
     mark = {"name": name, "kind": "annotation", "start_ns": 0, "dur_ns": 8_000 * US}
-    expected = {"compile": 8_000, "gap": 2_000} if is_start_up else {}
+    expected = {kind: 8_000, "gap": 2_000} if kind else {}
     assert run(marks=[mark], first=first) == expected
 
 

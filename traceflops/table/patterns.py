@@ -60,7 +60,6 @@ COMPILES: Final = re.compile(
     r"|/_inductor/compile_fx\.py\(\d+\): (\w*compile\w*|\w+_passes|partition_fn)$"
     r"|(^|/)triton/(compiler|backends/\w+)/\w+\.py\(\d+\): (compile|make_\w+)$"
     r"|(^|/)triton/runtime/autotuner\.py\(\d+\): (_bench|check_disk_cache)$"
-    r"|(^|/)torch/utils/cpp_extension\.py\(\d+\): _?(load|load_inline|jit_compile)$"
 )
 """Functions and ranges that compile or tune."""
 _STARTS: Final = re.compile(

@@ -37,7 +37,11 @@ from traceflops.timeline.intervals import Intervals
 _COPIES: Final = re.compile(r"Mem(cpy|set)|memory_(async_)?copy")
 _WAITS: Final = re.compile(r"Synchronize|signal_wait|StreamWait|EventQuery|StreamQuery")
 _ALLOCATES: Final = re.compile(r"Malloc|MemAlloc|Host(Alloc|Register)|MemCreate")
-_COMPILES: Final = re.compile(
+EXTENSIONS: Final = re.compile(
+    r"(^|/)torch/utils/cpp_extension\.py\(\d+\): _?(load|load_inline|jit_compile)$"
+)
+"""Functions that load code of an extension, and build it if need be."""
+COMPILING: Final = re.compile(
     rf"{COMPILES.pattern}|^[\w:]*(NVRTC|nvrtc|[Cc]ompile)([A-Z]\w*)?$", re.ASCII
 )
 """Functions that compile, also ranges with such names: `Fuser::compileKernel`."""
@@ -174,10 +178,10 @@ class Calls:
             is_first_use[of_process] |= after > before
         return self.stretch(rows[is_first_use])
 
-    def compilations(self) -> _Times:
-        """Return the compilations after which the thread launches something for the first time."""
+    def functions(self, kind: re.Pattern[str]) -> _Times:
+        """Return functions and ranges of a kind before the thread launches something new."""
         marks = self.trace.marks
-        rows = np.flatnonzero(matching(marks["name"], _COMPILES.search))
+        rows = np.flatnonzero(matching(marks["name"], kind.search))
         process, thread, start_ns, dur_ns = (
             numbers(marks[name], ABSENT)[rows]
             for name in ("process", "thread", "start_ns", "dur_ns")

@@ -32,7 +32,14 @@ from traceflops.table.columns import ABSENT, BoolArray, IntArray, is_one_of, num
 from traceflops.table.grouping import group_rows, groups, lower_medians
 from traceflops.table.nesting import Links
 from traceflops.table.trace import Trace
-from traceflops.timeline.first_calls import FEW, LEAST_NS, TIMES_USUAL, Calls
+from traceflops.timeline.first_calls import (
+    COMPILING,
+    EXTENSIONS,
+    FEW,
+    LEAST_NS,
+    TIMES_USUAL,
+    Calls,
+)
 from traceflops.timeline.intervals import NEVER, Intervals
 
 KINDS: Final = {
@@ -176,7 +183,8 @@ def start_up(trace: Trace, links: Links, loops_from_ns: Mapping[int, int]) -> di
     calls, host = Calls(trace, links), _HostRecords(trace)
     for told, (process, thread, start_ns, end_ns) in (
         ("load", calls.loads()),
-        ("compile", calls.compilations()),
+        ("load", calls.functions(EXTENSIONS)),
+        ("compile", calls.functions(COMPILING)),
         ("capture", calls.captures()),
         ("workers", calls.workers()),
         ("first-launch", calls.first_launches()),
