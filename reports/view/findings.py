@@ -170,7 +170,8 @@ def opening(analysis: Analysis) -> Opening:
         name = () if finding.confidence is None else (fact("finding.name", name=finding.name),)
         # Beside nothing but start-up the rest is not worth a split, if no figures are of it.
         is_all = finding.rule == START_UP and finding.share >= _NEARLY_ALL
-        rest = () if is_all and finding.claim.values.get("rest_ns") is None else told
+        rest = tuple(part for part in told if part != finding.claim)
+        rest = () if is_all and finding.claim.values.get("rest_ns") is None else rest
         return Opening(_joined((*name, finding.claim)), _joined(rest), finding)
     first, *more = told
     return Opening(words(first), _joined((*more, *_fix_first(analysis))), None)
