@@ -13,8 +13,10 @@ from traceflops.facts import Fact, fact
 from traceflops.findings.case import limit
 from traceflops.findings.counted_kernels import COUNTED_KERNEL
 from traceflops.findings.finding import row_name, short_name
+from traceflops.findings.little_work import LITTLE_WORK
 from traceflops.findings.losses import LOSS
 from traceflops.findings.rules import all_rules
+from traceflops.findings.start_up import START_UP
 from traceflops.findings.unevenness import UNEVEN_STEPS
 from traceflops.remedies import is_cut_off
 from traceflops.reports.view.figures import duration, percent
@@ -34,6 +36,7 @@ _UNKNOWN: Final = "other"
 _IN_NOTES: Final = "notes"
 _LONGEST_PLACE: Final = 40
 _REASONS: Final = 2
+_NEARLY_ALL: Final = 0.95
 
 
 class Saving(NamedTuple):
@@ -143,6 +146,11 @@ def background(analysis: Analysis) -> tuple[Fact, ...]:
     return tuple(part for part in parts if part != late) if is_said else parts
 
 
+def is_little(analysis: Analysis) -> bool:
+    """Return whether a recording holds too little GPU work to be drawn or split."""
+    return analysis.verdict.parts[0].code.startswith(f"{LITTLE_WORK}.")
+
+
 def opening(analysis: Analysis) -> Opening:
     """Return the title of a report, and where that is no finding what follows it.
 
@@ -160,7 +168,11 @@ def opening(analysis: Analysis) -> Opening:
     if best is not None:
         finding = best.finding
         name = () if finding.confidence is None else (fact("finding.name", name=finding.name),)
-        return Opening(_joined((*name, finding.claim)), _joined(told), finding)
+        # Beside nothing but start-up the rest is not worth a split, if no figures are of it.
+        is_all = finding.rule == START_UP and finding.share >= _NEARLY_ALL
+        rest = tuple(part for part in told if part != finding.claim)
+        rest = () if is_all and finding.claim.values.get("rest_ns") is None else rest
+        return Opening(_joined((*name, finding.claim)), _joined(rest), finding)
     first, *more = told
     return Opening(words(first), _joined((*more, *_fix_first(analysis))), None)
 

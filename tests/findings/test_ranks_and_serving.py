@@ -370,6 +370,6 @@ def test_several_ranks_that_are_late_in_what_all_do_are_not_told_to_change_that(
 ) -> None:
     slow = SlowRank(3, ranks, "", "host_code", "forward", None, 9, 1.0, 9, 0, 9, False, ())
     why, advice = late_rank_reason(slow)
-    assert "(forward)" in in_words(why)
+    assert ("(forward)" in in_words(why)) != pins  # no name is at fault in what all ranks do
     assert ("numactl" in in_words(advice)) == pins
     assert ("the named function" in in_words(advice)) != pins

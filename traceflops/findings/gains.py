@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 from msgspec import Struct
 from msgspec.structs import replace
 
+from traceflops.attribution.culprits import BESIDE
 from traceflops.errors import UsageError
 from traceflops.facts import Fact, fact
 from traceflops.findings.case import limit, without_work_ns
@@ -41,7 +42,6 @@ _LEVELS: Final[tuple[Level, ...]] = ("high", "medium", "low")
 _MOST_ASKED: Final = 120
 """Characters of edits that are told; those that list many names are not."""
 _OF_GPU: Final = KERNELS | {"communication", "other", "graph"}
-_UNRECORDED: Final = "host_unrecorded"
 _SHOWS_TIME: Final = frozenset({"idle", "kernels", "communication"})
 """Sections that show the time of a cause, which its share is of."""
 _ON_GPU: Final = ("kernel:", "communication", "rank ", "recompute")
@@ -196,9 +196,8 @@ def _beside_host(cause: Cause, replay: Replay, scales: Scales) -> Worth | None:
     """
     if not cause.kernels or cause.direct_ns is None:
         return None
-    host_ns = sum(part.ns for part in replay.critical if part.component == _UNRECORDED)
-    beside_ns = host_ns // max(replay.windows, 1) - scales.idle_ns
-    most_ns = min(beside_ns, cause.direct_ns // scales.windows)
+    beside_ns = sum(part.ns for part in replay.critical if part.component == BESIDE)
+    most_ns = min(beside_ns // max(replay.windows, 1), cause.direct_ns // scales.windows)
     if most_ns < scales.levels["low"] * scales.step_ns:
         return None
     return Worth(Gain(0, most_ns, None), (fact("doubt.beside-host"),))
