@@ -7,8 +7,8 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
+from traceflops.categories.classify import clean
 from traceflops.categories.kernel_names import without_return_type
-from traceflops.characters import kernel_name
 from traceflops.facts import Fact, Value
 from traceflops.findings.decode import weight_bits
 from traceflops.findings.finding import Finding, Row, severity_of, short_name
@@ -138,6 +138,6 @@ def _decoded(serving: Serving) -> int:
 
 def _family(name: str) -> str:
     """Return what the variants of a kernel are called."""
-    name = without_return_type(kernel_name(name))
+    name = without_return_type(clean(name))
     words = _FAMILY.match(name) or _FUNCTION.match(name)
     return (words[words.lastindex or 0] if words else name).strip()
