@@ -132,7 +132,7 @@ def test_gains_are_sorted_and_a_cause_says_where_it_is() -> None:
     for first, later in pairwise(causes):
         assert first.gain and later.gain and first.confidence and later.confidence
         is_surer = LEVELS.index(later.confidence.level) <= LEVELS.index(first.confidence.level)
-        assert first.gain.order_ns >= later.gain.order_ns or not is_surer
+        assert first.gain.expected_ns >= later.gain.expected_ns or not is_surer
     assert {"host-code", "memory-alloc"} <= {one.rule for one in causes}
     (code,) = (one for one in causes if one.rule == "host-code")
     assert (code.where.file, code.where.line) == ("metrics.py", 9)
@@ -184,9 +184,18 @@ def test_what_gains_more_and_is_surer_comes_first() -> None:
     assert reasons_first([unsure, waits]) == [waits, unsure]
     as_sure = found("data-input", Gain(8_300, 8_300, 8_300), "medium")
     assert reasons_first([waits, as_sure]) == [as_sure, waits]
-    larger = found("data-input", Gain(0, 45_000, None), "low")
     sure = found("host-code", Gain(14_000, 14_000, 14_000), "high")
-    assert reasons_first([larger, sure]) == [sure, larger]
+    may_be = found("data-input", Gain(0, 25_000, None), "low")
+    assert reasons_first([may_be, sure]) == [sure, may_be]
+    much_larger = found("data-input", Gain(0, 45_000, None), "low")
+    assert reasons_first([sure, much_larger]) == [much_larger, sure]
+
+
+def test_waiting_for_input_comes_first_and_gains_nothing() -> None:
+    """A person answers after 60 % of the time; no remedy is told with a gain."""
+    copies = made("pageable-copies", gain=Gain(0, 300, None))
+    waits = replace(made("input-wait"), severity="high", gain=None)
+    assert reasons_first([copies, waits]) == [waits, copies]
 
 
 def test_what_is_said_of_a_rank_comes_before_the_same_of_any() -> None:
@@ -212,13 +221,13 @@ def test_without_calls_no_gain_is_told_but_why() -> None:
 
 def test_the_middle_of_a_range_counts_where_no_figure_is_sure() -> None:
     assert Gain(10, 30, None).expected_ns == 20
-    assert Gain(10, 30, 28).expected_ns == Gain(10, 30, 28).order_ns == 28
+    assert Gain(10, 30, 28).expected_ns == 28
+    assert Gain(10, 10, None, may_be_more=True, most_ns=60).expected_ns == 30
 
 
 def test_a_sure_gain_comes_before_one_that_may_be_nothing() -> None:
-    sure, unsure = Gain(20, 22, None), Gain(0, 46, None)
-    assert sure.expected_ns < unsure.expected_ns
-    assert sure.order_ns > unsure.order_ns
+    sure, unsure, far_larger = Gain(20, 22, None), Gain(0, 40, None), Gain(0, 44, None)
+    assert unsure.expected_ns < sure.expected_ns < far_larger.expected_ns
 
 
 def test_no_remedy_makes_a_step_longer() -> None:
@@ -357,7 +366,6 @@ def test_no_range_is_wider_than_four_times(
 ) -> None:
     gain = Gain(low, high, None).narrowed(2)
     assert (gain.low_ns, gain.high_ns, gain.may_be_more) == told
-    assert gain.order_ns == Gain(*told[:1], high, None).order_ns
 
 
 @pytest.mark.parametrize("section", ["idle", "ranks"])

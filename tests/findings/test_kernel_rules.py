@@ -170,6 +170,15 @@ FAULTS: dict[str, tuple[int, list[Made], list[Made], Made]] = {
 }
 
 
+@pytest.mark.parametrize(
+    ("launcher", "is_cast"), [("unrolled_elementwise_kernel", True), ("elementwise_kernel", False)]
+)
+def test_a_contiguous_copy_with_casts_only_converts(launcher: str, is_cast: bool) -> None:
+    """Its operator has no types; of the other launcher strides may be the reason."""
+    name = f"void at::native::{launcher}<at::native::direct_copy_kernel_cuda, LoadWithCast<1> >"
+    assert ("casts" in found([HEALTHY, made(name, 100, "aten::copy_")])) == is_cast
+
+
 @pytest.mark.parametrize("rule", FAULTS)
 def test_a_fault_is_found_and_its_like_is_not(rule: str) -> None:
     saved_us, faulty, like, more = FAULTS[rule]
