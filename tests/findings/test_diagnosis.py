@@ -245,6 +245,32 @@ def test_no_remedy_makes_a_step_longer() -> None:
     assert found.gain == Gain(0, 60, 50)
 
 
+@pytest.mark.parametrize(("why", "most"), [("unexplained", 700), ("pinned", 60)])
+def test_what_unexplained_work_hides_may_be_gained_too(why: str, most: int) -> None:
+    """Of 1,000 ns the cause has 700 on the critical path, and what-if gains 50 to 60."""
+    path = (SimpleNamespace(ns=700, component="host_code", name="f"),)
+    outcome = Outcome((), 1_000, None, 940, 950, 1, None, (), (fact(f"doubt.{why}"),))
+    replay = SimpleNamespace(before_ns=1_000, critical=path, windows=1, outcome=lambda _: outcome)
+    one = Cause("x", 0.7, fact("x"), fact("x"), edits=("sync=0",), on_path=frozenset(["host_code"]))
+    levels = {"high": 0.1, "medium": 0.05, "low": 0.01}
+    scales = gains.Scales(
+        replay,  # type: ignore[arg-type]
+        fact("x"),
+        step_ns=1_000,
+        windows=1,
+        least_sure=0.02,
+        idle_ns=900,
+        alone_ns=0,
+        mfu=None,
+        doubts=(),
+        strengths=(),
+        levels=levels,  # type: ignore[arg-type]
+    )
+    found = gains.weighed(one, scales)
+    assert found is not None and found.gain is not None
+    assert max(found.gain.high_ns, found.gain.most_ns or 0) == most
+
+
 def test_a_loss_repeats_no_remedy_of_its_cause() -> None:
     found = analysis_of(RunConfig(**{**SMALL, "host_op_ns": 40_000}))
     (before,) = (one for one in found.losses if one.rule == "loss-idle")

@@ -145,5 +145,5 @@ def test_steps_that_are_left_out_as_slow_are_named() -> None:
         *((f"step {n}", at * US, 90 * US) for n, at in enumerate(begins)),
     )
     analysis = analyze(trace_of(activities=works, marks=marks))
-    told = "; step 0, 300 µs, left out as slow"
+    told = "; step 0, 300 µs, left out as far longer"
     assert told in steps_used(analysis)
