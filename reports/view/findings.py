@@ -165,8 +165,7 @@ def opening(analysis: Analysis) -> Opening:
     if best is not None:
         finding = best.finding
         name = () if finding.confidence is None else (fact("finding.name", name=finding.name),)
-        more = _fix_first(analysis) if finding.rule == MAIN_KERNEL else ()
-        return Opening(_joined((*name, finding.claim)), _joined((*kernel, *told, *more)), finding)
+        return Opening(_joined((*name, finding.claim)), _joined((*kernel, *told)), finding)
     first, *more = told
     return Opening(words(first), _joined((*more, *kernel, *_fix_first(analysis))), None)
 

@@ -43,19 +43,3 @@ def test_start_up_with_hardly_any_work_behind_it_is_all_that_is_said() -> None:
 )
 def test_longer_work_is_judged_whatever_comes_before(more: dict[str, int]) -> None:
     assert "The recording holds" not in headline(run(**more)).sentence
-
-
-@pytest.mark.parametrize(("between_ns", "is_apart"), [(300 * MS, True), (5 * MS, False)])
-def test_a_step_that_gpus_run_far_apart_is_a_part_of_one(between_ns: int, is_apart: bool) -> None:
-    """Each GPU works 20 ms in the only step, on its own."""
-    rows = launched(("dropout", 100, MS, 20 * MS), ("dropout", 200, 21 * MS + between_ns, 20 * MS))
-    for device, row in enumerate(rows["activities"]):
-        row["device"] = device
-    gpus = [{"device": n, "process": 0, "local_id": n, "type": "gpu"} for n in range(2)]
-    times = ("device", "start_ns", "dur_ns")
-    marks = [
-        {"name": "0", "kind": "gpu_step"} | {name: row[name] for name in times}
-        for row in rows["activities"]
-    ]
-    analysis = tf.analyze(trace_of(devices=gpus, marks=marks, **rows))
-    assert ("one after the other" in headline(analysis).sentence) == is_apart
