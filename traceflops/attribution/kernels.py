@@ -177,7 +177,7 @@ def memory_times(trace: Trace, categorised: Categorised, chosen: InWindows) -> d
     moving = np.flatnonzero(is_top(categorised, "memory", chosen.row))
     rows = chosen.row[moving]
     category, direction = categorised.category[rows], codes(trace.activities["direction"])[rows]
-    is_kernel = is_one_of(trace.activities["kind"], "kernel")[rows]
+    is_kernel = is_one_of(trace.activities["kind"], "kernel")[rows].astype(np.int64)
     group, first = group_rows((category, direction, is_kernel))
     sums = group_sums(group, chosen.inside_ns[moving], len(first))
     directions = [*names(trace.activities["direction"]), ""]  # the last stands for code -1
