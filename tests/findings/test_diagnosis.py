@@ -23,12 +23,13 @@ from tests.cli.test_commands import SAMPLE, assert_refused, run
 from tests.conftest import shared_file, some
 from tests.findings.scenarios import reach_ns
 from traceflops.facts import Fact, fact
-from traceflops.findings import gains
+from traceflops.findings import diagnosis, gains
 from traceflops.findings.diagnosis import reasons_first
 from traceflops.findings.finding import Cause, Confidence, Finding, Gain, Level, Row, Where
 from traceflops.findings.rules import thresholds
 from traceflops.replay.what_if import Outcome
 from traceflops.reports.json.report import encode, findings_object
+from traceflops.reports.view.findings import opening
 from traceflops.windows.selection import Selection, parse_steps
 
 SMALL: Mapping[str, Any] = {"seed": 3, "steps": 4, "layers": 1, "vocab": 4096}
@@ -308,6 +309,36 @@ def test_the_blas_library_of_amd_is_tuned_by_its_own_option() -> None:
     path = shared_file("traces/pytorch/mi300x_torch_compile.json.gz")
     found = of_rule(tf.analyze(tf.read(path)).findings, "matrix-rate")
     assert "PYTORCH_TUNABLEOP_ENABLED=1" in found.remedy
+
+
+@pytest.mark.parametrize(
+    ("gain", "priority", "level", "leads"),
+    [
+        (Gain(0, 190, None), "medium", "low", True),
+        (Gain(0, 210, None), "high", "low", False),  # a third of its 600 ns
+        (Gain(150, 150, 150), "high", "high", False),
+        (Gain(60, 60, 60), "medium", "high", True),
+    ],
+)
+def test_a_kernel_with_much_of_the_time_comes_before_what_gains_little(
+    gain: Gain, priority: Level, level: Level, leads: bool
+) -> None:
+    main = replace(made("main-kernel", rows=(Row("k", 600, 1),)), share=0.6)
+    one = made("sync-call", gain=gain, priority=priority, confidence=Confidence(level, ()))
+    total = SimpleNamespace(components=SimpleNamespace(window_ns=1_000))
+    case = SimpleNamespace(losses=(main,), total=total, windows_used=1)
+    found = diagnosis._with_main_kernel(case, [one])  # type: ignore[arg-type]
+    assert found == ([main, one] if leads else [one, main])
+
+
+def test_a_kernel_that_takes_more_than_the_title_is_named_below_it() -> None:
+    analysis = analysis_of(RunConfig(**SMALL, plants=("python",), plant_ns=2_000_000))
+    first, *others = analysis.findings
+    kernel = replace(first, rule="main-kernel", share=0.99, claim=fact("quoted", text="k takes it"))
+    analysis.__dict__["findings"] = (first, kernel, *others)
+    assert opening(analysis).rest == "k takes it"
+    analysis.__dict__["findings"] = (first, replace(kernel, share=0.01), *others)
+    assert opening(analysis).rest == ""
 
 
 def test_the_main_kernel_is_told_once() -> None:

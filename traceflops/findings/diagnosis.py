@@ -126,13 +126,18 @@ def _diagnosed(case: Case) -> Iterator[Finding]:
 def _with_main_kernel(case: Case, findings: list[Finding]) -> list[Finding]:
     """Return findings with the kernel that takes much of the time, if no other tells of it.
 
-    It stands before those that gain less than a third of its time at most.
+    It stands before those that gain less than a third of its time at most, but for sure large ones.
     """
     main = next((loss for loss in case.losses if loss.rule == MAIN_KERNEL), None)
     if main is None or _is_told(main, findings):
         return findings
     least_ns = main.share * case.total.components.window_ns / case.windows_used / _TIMES
-    gains = [one for one in findings if one.gain is not None and one.gain.high_ns >= least_ns]
+    gains = [
+        one
+        for one in findings
+        if one.gain is not None
+        and (one.gain.high_ns >= least_ns or (one.priority == "high" and _sureness(one) == 1))
+    ]
     return [*gains, main, *(one for one in findings if one not in gains)]
 
 
