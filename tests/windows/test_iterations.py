@@ -145,7 +145,7 @@ def test_steps_that_are_left_out_as_slow_are_named() -> None:
         *((f"step {n}", at * US, 90 * US) for n, at in enumerate(begins)),
     )
     analysis = analyze(trace_of(activities=works, marks=marks))
-    told = "; step 0, 300 µs, left out as slow (mostly uncategorized kernels)"
+    told = "; step 0, 300 µs, left out as far longer (mostly uncategorized kernels)"
     assert told in steps_used(analysis)
 
 
@@ -161,5 +161,5 @@ def test_a_step_that_is_left_out_as_slow_is_named_with_what_takes_longer() -> No
         *({"name": "cudaFree", "start_ns": (at + 30) * US, "dur_ns": 60 * US} for at in begins[1:]),
     ]
     marks = step_marks(*((f"step {n}", at * US, 90 * US) for n, at in enumerate(begins)))
-    told = "; step 0, 300 µs, left out as slow (mostly allocating or freeing memory)"
+    told = "; step 0, 300 µs, left out as far longer (mostly allocating or freeing memory)"
     assert told in steps_used(analyze(trace_of(**made, marks=marks)))

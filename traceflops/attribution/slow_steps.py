@@ -1,4 +1,4 @@
-"""What steps that are left out as slow take longer than those used: a component or a class."""
+"""What steps that are left out as far longer take longer than those used: a component or a class."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ _IDLE: Final = "idle"
 
 
 def slow_steps(windows: Iterable[Window]) -> list[Window]:
-    """Return the windows that are left out as slow."""
+    """Return the windows that are left out as far longer."""
     return [one for one in windows if one.left_out is not None and one.left_out.code == WARM_UP]
 
 
 def longer_by(prepared: Prepared, devices: Sequence[DeviceReport]) -> str | None:
     """Return the component, or class of idle time, that is most of what they take longer.
 
-    None where no one is, no step is left out as slow, or none is used.
+    None where no one is, no step is left out as far longer, or none is used.
     """
     slow = {device.device: slow_steps(device.windows) for device in devices}
     used = {device.device: [one for one in device.windows if one.used] for device in devices}

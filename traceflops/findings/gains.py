@@ -42,6 +42,7 @@ _LEVELS: Final[tuple[Level, ...]] = ("high", "medium", "low")
 _MOST_ASKED: Final = 120
 """Characters of edits that are told; those that list many names are not."""
 _OF_GPU: Final = KERNELS | {"communication", "other", "graph"}
+_UNEXPLAINED: Final = "doubt.unexplained"
 _SHOWS_TIME: Final = frozenset({"idle", "kernels", "communication"})
 """Sections that show the time of a cause, which its share is of."""
 _ON_GPU: Final = ("kernel:", "communication", "rank ", "recompute")
@@ -150,7 +151,10 @@ def weighed(cause: Cause, scales: Scales) -> Finding | None:
         worth = _bounded(_own_ns(cause, replay) or bound_ns, replay, why)
     elif worth.gain and cause.on_path and not (cause.frees or cause.kernels):
         most_ns = -(-bound_ns // max(replay.windows, 1))
-        worth = replace(worth, gain=worth.gain.capped(most_ns))
+        gain = worth.gain.capped(most_ns)
+        if any(doubt.code == _UNEXPLAINED for doubt in worth.doubts):
+            gain = replace(gain, high_ns=most_ns, point_ns=None)  # what it holds up may move, too
+        worth = replace(worth, gain=gain)
     if worth.gain and _is_of_host(cause):
         worth = replace(worth, gain=worth.gain.capped(scales.idle_ns))
     cause, worth = _direct(cause, worth, scales)

@@ -165,6 +165,7 @@ def _cause(case: Case, rule: str, idle: IdleClass, share: float) -> Cause:
     is_in_thread = rule == "data-input" and _IN_THREAD in largest.label
     is_once = by_name and len(case.steps.used) < 2
     doubts = ["workers"] * is_in_thread + ["once"] * is_once + ["half"] * bool(row.partly)
+    doubts += ["not-of-program"] * (rule == "input-wait")
     slowed = slowed_by_stacks(case) if rule in _BESIDE_STACKS else None
     idle_cause = cause(
         case,
@@ -273,6 +274,7 @@ def _what_is_known(case: Case, rule: str, idle: IdleClass) -> tuple[set[str], di
     if rule == "memory-alloc":
         pinning = (one.idle_ns for one in idle.culprits if _PINS.search(one.evidence[0]))
         knows |= {"pinned"} if 2 * sum(pinning) >= idle.idle_ns else allocator_state(case)
+        knows |= {"steps"} if case.steps.used else set()
     if rule == "blocking-copy":
         sizes, values = small_copies(case, by_calls=True)
         knows |= sizes
