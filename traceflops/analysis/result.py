@@ -140,7 +140,7 @@ class Analysis(Struct, frozen=True, dict=True):
 
     @cached_property
     def slow_by(self) -> str | None:
-        """Return what steps that are left out as far longer mostly take longer, None where unknown."""
+        """Return what steps that are left out mostly take longer, None where unknown."""
         return longer_by(self.recording, self.devices) if self.has_events else None
 
     @cached_property

@@ -1,4 +1,4 @@
-"""What steps that are left out as far longer take longer than those used: a component or a class."""
+"""What steps that are left out take longer than those used: a component or a class."""
 
 from __future__ import annotations
 
