@@ -135,7 +135,7 @@ _TABLE: Final[Mapping[str, Mapping[str, str | How]]] = {
     "calls": {**_EVERYTHING, TF_RECORD: ""},
     "collectives": {ROCPROF: "--rccl-trace"},
     "operators": {
-        PYTORCH: "activities=[ProfilerActivity.CPU, ...]",
+        PYTORCH: _ACTIVITIES,
         TF_RECORD: "",
         ROCPROF: _NOT_SHAPES,
         NSIGHT: _EMIT_NVTX,
@@ -146,7 +146,6 @@ _TABLE: Final[Mapping[str, Mapping[str, str | How]]] = {
         TF_RECORD: "shapes=True in tf.record",
         NSIGHT: _EMIT_NVTX,
     },
-    "CPU activity": {PYTORCH: _ACTIVITIES},
     "operators and shapes": {
         PYTORCH: f"{_ACTIVITIES} and record_shapes=True",
         TF_RECORD: "shapes=True in tf.record",
@@ -285,7 +284,7 @@ def way_to_record(of: Recording, lack: str) -> How | None:
         return _COPY
     counts = of.source.event_counts
     if tool == PYTORCH and lack in _OF_HOST and "kernel" in counts and _OPERATOR not in counts:
-        lack = "CPU activity"  # of which the rest is a part
+        lack = "operators"  # tracing the CPU comes first
     cell = _TABLE[lack].get(tool, "" if tool == OTHER else None)
     if not cell:
         return None if cell is None else How("")

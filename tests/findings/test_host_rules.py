@@ -291,7 +291,7 @@ def test_allocation_inside_steps_is_told_with_how_often_it_happens() -> None:
 
 def test_unrecorded_host_work_is_told_how_to_record_it_and_where_to_look() -> None:
     (found,) = of_rule(run(0, 2_000_000, 0, 0), "host-unrecorded")
-    assert found.remedy == "Record with activities=[ProfilerActivity.CPU, ...]."
+    assert found.remedy == ("Record with activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA].")
     op = {"name": "aten::add", "start_ns": -20_000, "dur_ns": 10_000}
     (found,) = of_rule(run(0, 2_000_000, 0, 0, ops=[op]), "host-unrecorded")
     assert found.remedy == (
