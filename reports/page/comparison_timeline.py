@@ -30,7 +30,7 @@ _LEAST_WAIT: Final = 0.003
 _LEAST_BUSY: Final = 0.005
 
 
-class _Recording(Struct, frozen=True):
+class _TimelineSide(Struct, frozen=True):
     """What is drawn of a side: one step, or the window if `step` is None, and a device."""
 
     analysis: Analysis
@@ -70,7 +70,7 @@ def pair(sides: Sequence[Side], names: Sequence[str]) -> dict[str, Any]:
     }
 
 
-def _recording(side: Side) -> _Recording | None:
+def _recording(side: Side) -> _TimelineSide | None:
     """Return what to draw of a side, the median step or the window; None without single events."""
     prepared = side.analysis.prepared if side.analysis is not None else None
     if side.analysis is None or prepared is None:
@@ -81,10 +81,10 @@ def _recording(side: Side) -> _Recording | None:
     outline, middle = drawn.outline, drawn.outline.representative
     step = middle.median if middle is not None and middle.median in outline.steps else None
     span = outline.window if step is None else outline.steps[step]
-    return _Recording(side.analysis, drawn, step, span, outline.chosen.busiest)
+    return _TimelineSide(side.analysis, drawn, step, span, outline.chosen.busiest)
 
 
-def _common_rank(recordings: Sequence[_Recording]) -> int | None:
+def _common_rank(recordings: Sequence[_TimelineSide]) -> int | None:
     """Return the rank to draw on all sides: the last side's, else the lowest in common, or None."""
     ranks = [{device.rank for device in each.analysis.devices} - {None} for each in recordings]
     common = set.intersection(*ranks) if ranks else set()
@@ -97,7 +97,7 @@ def _common_rank(recordings: Sequence[_Recording]) -> int | None:
     return min(rank for rank in common if rank is not None)
 
 
-def _side(one: _Recording, name: str, length_ns: int, rank: int | None) -> dict[str, Any]:
+def _side(one: _TimelineSide, name: str, length_ns: int, rank: int | None) -> dict[str, Any]:
     """Return the drawing of one side: of the device of `rank`, or without it of the busiest one.
 
     `length_ns` is the length of the axis that both sides share.
@@ -161,7 +161,7 @@ def _names(analysis: Analysis) -> NameOf:
     return name
 
 
-def _waits(one: _Recording, device: int, length_ns: int) -> Iterator[StillLane]:
+def _waits(one: _TimelineSide, device: int, length_ns: int) -> Iterator[StillLane]:
     """Yield one lane with what a GPU waited for, if any wait is long enough to draw."""
     report = next(each for each in one.analysis.devices if each.device == device)
     origin = one.drawn.outline.origin_ns[report.process]

@@ -51,7 +51,7 @@ _DATA: Final = "report-data"
 _STYLES: Final = ("report.css", "tables.css", "timeline.css", "memory.css")
 
 
-class _Part(Struct, frozen=True):
+class _PagePart(Struct, frozen=True):
     """A section as rendered HTML."""
 
     name: str
@@ -105,7 +105,7 @@ def render_html(
     return environment().get_template("report.html.j2").render(context)
 
 
-def _bytes(parts: Sequence[_Part], scripts: Scripts) -> int:
+def _bytes(parts: Sequence[_PagePart], scripts: Scripts) -> int:
     """Return an estimate, rather too high, of the bytes of a page of these parts and scripts."""
     texts = [*(part.markup for part in parts), *scripts.scripts, *scripts.data.values()]
     texts.append(style_sheet(_STYLES))
@@ -123,7 +123,7 @@ def framed(analysis: Analysis) -> str:
 
 def _parts(
     analysis: Analysis, shown: Sequence[Section], drawn: Embedded | None, narrower: int = 1
-) -> Iterator[_Part]:
+) -> Iterator[_PagePart]:
     """Yield the HTML of each section.
 
     `drawn` has the Bokeh figures of the page. Texts of the trace get `1 / narrower` of their room.
@@ -140,7 +140,7 @@ def _parts(
     }
     for section in shown:
         made = templates.get_template(f"{section.name}.html.j2")
-        yield _Part(section.name, section.group, made.render(common | dict(section.values)))
+        yield _PagePart(section.name, section.group, made.render(common | dict(section.values)))
 
 
 def closing(

@@ -35,7 +35,7 @@ _SHOWN: Final = ("Own vs median", "Busy vs median", "Exposed", "Caused wait")
 """Columns of the ranks that are not behind a choice."""
 
 
-class Links(Struct, frozen=True):
+class MapLinks(Struct, frozen=True):
     """Per rank (row) and step (column) the collective that its cell leads to, if it is `there`."""
 
     collective: IntArray | None = None
@@ -47,7 +47,7 @@ class Links(Struct, frozen=True):
         return link_of(found) if found in self.there else ""
 
 
-NO_LINKS: Final = Links()
+NO_LINKS: Final = MapLinks()
 
 
 def link_of(collective: int) -> str:
@@ -103,7 +103,7 @@ class RankMap(Struct, frozen=True):
 
 
 def rank_map(
-    times: OwnTimes, labels: Sequence[str], table: ReportTable, links: Links = NO_LINKS
+    times: OwnTimes, labels: Sequence[str], table: ReportTable, links: MapLinks = NO_LINKS
 ) -> RankMap:
     """Return the map of own times, with the columns of the table of ranks.
 
@@ -161,7 +161,7 @@ class _Cells(Struct, frozen=True):
     off: FloatArray
     off_ns: FloatArray
     each: int
-    links: Links
+    links: MapLinks
     shows: bool
 
     @property

@@ -12,7 +12,13 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from traceflops.ranks.who_waits import Turn
-from traceflops.reports.page.rank_map import Links, link_of, own_time_rows, rank_map, signed_share
+from traceflops.reports.page.rank_map import (
+    MapLinks,
+    link_of,
+    own_time_rows,
+    rank_map,
+    signed_share,
+)
 from traceflops.reports.view.figures import UNKNOWN, duration
 from traceflops.reports.view.short_names import short_labels
 from traceflops.reports.view.who_waits import (
@@ -63,7 +69,9 @@ def ranks_page(analysis: Analysis) -> dict[str, Any]:
         farthest = f"{labels[row]}, step {times.steps[step]} ({share})"
     return {
         "late": late_rank_words(analysis),
-        "map": rank_map(times, labels, table, Links(worst.T if of_cycles else None, collectives)),
+        "map": rank_map(
+            times, labels, table, MapLinks(worst.T if of_cycles else None, collectives)
+        ),
         "remark": table.remark,
         "whom": waiting_table(analysis),
         "rates": rates_table(analysis),

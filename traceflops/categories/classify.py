@@ -207,7 +207,7 @@ def load(user_rules: Path | None = None, *, bare: bool = False) -> Classifier:
     return Classifier(rule_files.built_in(), own if bare else (*own, *rule_files.installed()))
 
 
-class _Block(Struct, frozen=True):
+class _RuleBlock(Struct, frozen=True):
     """Neighbouring rules; one search tells whether a head matches none of them."""
 
     rules: tuple[Rule, ...]
@@ -216,14 +216,14 @@ class _Block(Struct, frozen=True):
     head_patterns: tuple[str, ...]
 
 
-def _blocks(rules: tuple[Rule, ...], size: int) -> Iterator[_Block]:
+def _blocks(rules: tuple[Rule, ...], size: int) -> Iterator[_RuleBlock]:
     """Yield kernel rules in blocks of `size`; a block of one rule needs no common search."""
     kernel_rules = [rule for rule in rules if not rule.patterns("op")]
     for first in range(0, len(kernel_rules), size):
         block = tuple(kernel_rules[first : first + size])
         headless = tuple(rule for rule in block if not rule.patterns("head"))
         patterns = chain.from_iterable(rule.patterns("head") for rule in block)
-        yield _Block(block, headless, tuple(patterns) if len(block) > 1 else ())
+        yield _RuleBlock(block, headless, tuple(patterns) if len(block) > 1 else ())
 
 
 def _looked_at(rule: Rule, parts: Parts) -> str | None:

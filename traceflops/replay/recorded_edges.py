@@ -56,7 +56,7 @@ _ENDLESS: Final = int(np.iinfo(np.int64).max)
 def recorded_graph(prepared: Prepared, ranks: RankReport | None) -> RecordedGraph:
     """Return the graph of all work of the devices, and of the calls and threads behind it."""
     work = RecordedWork(prepared, ranks)
-    return _Recording(work, HostWaits(work), _Meetings.of(work)).graph()
+    return _GraphBuilder(work, HostWaits(work), _Meetings.of(work)).graph()
 
 
 class _Meetings(Struct, frozen=True):
@@ -83,7 +83,7 @@ class _Meetings(Struct, frozen=True):
         return cls(member[kept], number, last_arrival[kept_collectives])
 
 
-class _Recording(Struct, frozen=True, dict=True):
+class _GraphBuilder(Struct, frozen=True, dict=True):
     work: RecordedWork
     host: HostWaits
     meetings: _Meetings
