@@ -1,7 +1,7 @@
 """Reads what nvidia-smi and amd-smi sampled of GPUs: clocks, power, temperature, utilisation.
 
-Tables of CSV with a header (nvidia-smi --query-gpu, amd-smi), and nvidia-smi dmon. They become
-counters. Of a row its time, its GPU and the columns of _COUNTERS and _REASONS are read, no others.
+Tables of CSV with a header (nvidia-smi --query-gpu, amd-smi) and those of nvidia-smi dmon become
+counters. Only the time, the GPU and the columns of _COUNTERS and _REASONS are read.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from traceflops.parsers.io.notes import NoteTable
 from traceflops.parsers.shared import trace_builder
 from traceflops.parsers.shared.formats import Format
 from traceflops.table.builder import TableBuilder
+from traceflops.table.columns import FloatArray, IntArray
 from traceflops.table.trace import Source, SourceFile, Trace
 
 _COUNTERS: Final[Mapping[Sampled, tuple[str, ...]]] = {
@@ -43,9 +44,9 @@ _COUNTERS: Final[Mapping[Sampled, tuple[str, ...]]] = {
     Sampled.MEMORY_UTILISATION: (r"utilization\.memory|dmon mem|umc_activity",),
     Sampled.MEMORY_USED: (r"memory\.used|dmon fb|used_vram|vram_used",),
 }
-"""By counter the columns that tell it, the best first; of several parts of a GPU it is the mean."""
+"""Patterns of column names by counter, the preferred first; columns that fit one are averaged."""
 _MOST: Final = {"mhz": 2e4, "w": 1e4, "c": 200.0, "percent": 100.0, "bytes": 1e9}
-"""By the unit of a counter the most that a cell can say, of bytes in MiB."""
+"""The largest plausible cell for each unit of a counter ("bytes" are MiB in a cell)."""
 _NAMES: Final = (*_COUNTERS, Sampled.THROTTLE)
 _NVIDIA: Final = r"clocks_(throttle|event)_reasons\."
 _REASONS: Final[Mapping[str, int]] = {
@@ -61,7 +62,7 @@ _REASONS: Final[Mapping[str, int]] = {
     "throttle_status": 1 << 16,
     "dmon tviol": 1 << 17,
 }
-"""Columns that are on or off, or a share of the time, and the bit that each sets; 0: a mask."""
+"""Columns of throttle reasons, and the bit that each sets if it is on; 0: it is a mask itself."""
 _KEYS: Final = {
     "time": "timestamp|dmon time",
     "date": "dmon date",
@@ -91,13 +92,17 @@ _NOTES: Final = NoteTable(
     },
     missing={
         "no-utilisation": "The samples have no utilisation: by themselves they do not say when a "
-        "GPU works. Add utilization.gpu.",
+        "GPU works. Add utilization.gpu."
     },
 )
 
 
 class _Header(Struct, frozen=True):
-    """Where the columns of a table are: keys by role, counters by kind, reasons with their bits."""
+    """The column indices of a table.
+
+    `width` is the number of columns, `keys` the column of each role of _KEYS, `counters` the
+    columns of each counter (a list per pattern that matches any), `reasons` the bit of a column.
+    """
 
     width: int
     keys: Mapping[str, int]
@@ -106,7 +111,7 @@ class _Header(Struct, frozen=True):
 
     @classmethod
     def of(cls, cells: Sequence[str]) -> _Header | None:
-        """Return what a header says, None for a line that is none."""
+        """Return the header that these cells are, or None if they are not a header."""
         plain = [_UNIT.sub("", cell).rstrip().lower() for cell in cells[:_MOST_COLUMNS]]
 
         def columns(pattern: str) -> list[int]:
@@ -123,7 +128,12 @@ class _Header(Struct, frozen=True):
 
 
 class _Samples(Struct):
-    """Rows so far: `rows` are time and GPU, `values` those of _NAMES; `times` is their kind."""
+    """The rows read so far, in flat arrays.
+
+    `rows` has the time in ns and the GPU's number of each row, `values` one value per row and
+    name of _NAMES. `times` is the kind of time of all rows, `gpus` the number of each GPU text,
+    `named` whether any row names its GPU. `lost` counts rows and `bad` cells that are ignored.
+    """
 
     times: str = ""
     rows: array[int] = field(default_factory=lambda: array("q"))
@@ -134,31 +144,44 @@ class _Samples(Struct):
     bad: int = 0
 
     def add(self, header: _Header, cells: Sequence[str]) -> None:
-        """Add a row that has a time and a GPU."""
+        """Append a row; if it has no time or GPU that can be read, count it as lost instead."""
         keys = {role: cells[n] for role, n in header.keys.items() if n < len(cells)}
         time = _time(" ".join(keys[role] for role in ("date", "time") if role in keys))
         gpu = keys.get("gpu", keys.get("bus", ""))
         self.named |= bool(gpu)
         is_whole = len(cells) == header.width and _GPU.fullmatch(gpu)
-        if time is None or not is_whole or time[0] != (self.times or time[0]):
+        if time is None or not is_whole or self.times not in ("", time[0]):
             self.lost += 1
             return
-        self.times = time[0]
-        self.rows.extend((time[1], self.gpus.setdefault(gpu, len(self.gpus))))
-        for counter, kinds in header.counters.items():
-            most = _MOST[counter.rpartition("_")[2]]
-            each = ([self._cell(cells[n], _number, most) for n in columns] for columns in kinds)
-            given = next(filter(None, ([v for v in row if v == v] for row in each)), [np.nan])
-            unit = 2**20 if counter == Sampled.MEMORY_USED else 1
-            self.values.append(unit * sum(given) / len(given))
-        mask: int | None = None  # of the reasons, unless the row says nothing of them
+        self.times, time_ns = time
+        self.rows.extend((time_ns, self.gpus.setdefault(gpu, len(self.gpus))))
+        for counter, column_lists in header.counters.items():
+            self.values.append(self._counter(counter, column_lists, cells))
+        self.values.append(self._throttle_mask(header, cells))
+
+    def _counter(
+        self, counter: Sampled, column_lists: Sequence[Sequence[int]], cells: Sequence[str]
+    ) -> float:
+        """Return the mean of the first list of columns in which a cell has a value, else NaN."""
+        most = _MOST[counter.rpartition("_")[2]]  # a counter's name ends with its unit
+        unit = 2**20 if counter == Sampled.MEMORY_USED else 1  # its cells are MiB
+        for columns in column_lists:
+            values = [self._cell(cells[n], _number, most) for n in columns]
+            if given := [value for value in values if not np.isnan(value)]:
+                return unit * sum(given) / len(given)
+        return np.nan
+
+    def _throttle_mask(self, header: _Header, cells: Sequence[str]) -> float:
+        """Return the bits of the throttle reasons of a row, NaN if no cell tells any."""
+        mask: int | None = None
         for n, bit in header.reasons.items():
             value = self._cell(cells[n], _flag if bit else _hexadecimal, 2.0**53)
-            if value == value:
+            if not np.isnan(value):
                 mask = (mask or 0) | (bit * (value > 0) if bit else int(value))
-        self.values.append(np.nan if mask is None else mask)
+        return np.nan if mask is None else mask
 
     def _cell(self, text: str, read: Callable[[str], float], most: float) -> float:
+        """Return the value of a cell; NaN, counted as bad unless it says null, if above `most`."""
         value = read(text)
         if value <= most:
             return value
@@ -181,11 +204,12 @@ def _flag(text: str) -> float:
 
 
 def _time(text: str) -> tuple[str, int] | None:
-    """Return the kind of a time and its ns; None for a text that is no time."""
+    """Return the kind of a time (as TIME_OF_DAY) and the time in ns, None if it is no time."""
     time = _TIME.fullmatch(text)
     if time is None:
         return None
     if time["unix"]:
+        # Digits, not a float, which has no ns: the fraction is filled with zeros to nine digits.
         return _UNIX_TIME, int(time["unix"] + f"{time['part'] or '':0<9}")
     hour, minute, second = map(int, time.group(4, 5, 6))
     clock = int(f"{(hour * 60 + minute) * 60 + second}{time[7] or '':0<9}")
@@ -199,9 +223,10 @@ def _time(text: str) -> tuple[str, int] | None:
 
 
 def _split(line: str) -> list[str]:
-    """Return the cells of a line; of a header of dmon with its name before each.
+    """Return the cells of a line. Cells of a header of dmon (#) get the prefix "dmon ".
 
-    In quotes amd-smi has lists, whose commas are not between cells.
+    Cells are separated by commas or, if there is none, by spaces. Commas in quotes (lists of
+    amd-smi) do not separate cells: they become semicolons.
     """
     is_dmon = line.startswith("#")
     line = _QUOTED.sub(lambda quoted: quoted[1].replace(",", ";"), line)
@@ -210,21 +235,24 @@ def _split(line: str) -> list[str]:
 
 
 def _samples(source: ByteSource, damage: Damage) -> _Samples:
-    """Return the rows of a file, read by the header above them.
+    """Return the rows of a file, each read by the last header above it.
 
     Lines that do not begin with a digit are tried as headers, at most _MOST_TRIES of them: dmon
-    repeats its header after each screenful.
+    repeats its header after each screenful. What damage the text has is counted in `damage`.
     """
     samples, header, header_line, tries = _Samples(), None, "", 0
     blocks = LineBlocks(source, 1 << 20, damage)
     for line in (line.strip() for block in blocks for line in block.decode().splitlines()):
-        if not line or line == header_line or (line.startswith("#") and "gpu" not in line):
+        is_dmon_units = line.startswith("#") and "gpu" not in line  # the second header line
+        if not line or line == header_line or is_dmon_units:
             continue
-        cells, new = _split(line), None
+        cells = _split(line)
+        new_header = None
         if not line[0].isdigit() and tries < _MOST_TRIES:
-            new, tries = _Header.of(cells), tries + 1
-        if new is not None:
-            header, header_line = new, line
+            new_header = _Header.of(cells)
+            tries += 1
+        if new_header is not None:
+            header, header_line = new_header, line
         elif header is not None:
             samples.add(header, cells)
     return samples
@@ -242,27 +270,22 @@ GPU_SAMPLES_TEXT: Final = Format(
 
 
 def _trace(source: ByteSource) -> Trace:
-    """Return what a file says. Raises InputError where it says nothing that can be used."""
+    """Return the trace of a file of samples. Raises InputError if nothing in it can be used."""
     damage = Damage()
     samples = _samples(source, damage)
+    damage.dropped_rows += samples.lost
     time_ns, gpu = np.array(samples.rows, np.int64).reshape(-1, 2).T
     values = np.array(samples.values).reshape(-1, len(_NAMES)).T
-    gaps_ns = np.diff(np.sort(time_ns))
-    problems = {
-        "no row with a time": not len(time_ns),
-        "no value": np.isnan(values).all(),
-        "several GPUs without their numbers": (
-            not samples.named and len(gaps_ns) > 0 and 4 * gaps_ns.min() < gaps_ns.mean()
-        ),
-    }
-    for problem in (problem for problem, is_so in problems.items() if is_so):
+    if problem := _problem(samples, time_ns, values):
         raise InputError(f"{problem} in the samples: {source.label}", _AGAIN)
-    if samples.times == TIME_OF_DAY:  # a day more behind each midnight
+    if samples.times == TIME_OF_DAY:
+        # A large step back is midnight: all later rows are a day later.
         time_ns += DAY_NS * np.cumsum(np.diff(time_ns, prepend=time_ns[0]) < -DAY_NS // 2)
+    # Devices are numbered in the order of their PCI bus, or of the GPU numbers that are given.
     is_bus = any(":" in text for text in samples.gpus)
-    order = sorted(samples.gpus, key=str if is_bus else lambda text: int(text or 0))
-    device_of = np.empty(len(order), np.int64)
-    device_of[[samples.gpus[text] for text in order]] = np.arange(len(order))
+    gpu_texts = sorted(samples.gpus, key=str if is_bus else lambda text: int(text or 0))
+    device_of = np.empty(len(gpu_texts), np.int64)
+    device_of[[samples.gpus[text] for text in gpu_texts]] = np.arange(len(gpu_texts))
     counters = TableBuilder("counters")
     for name, value in zip(_NAMES, values, strict=True):
         is_value = ~np.isnan(value)
@@ -274,7 +297,7 @@ def _trace(source: ByteSource) -> Trace:
             time_ns=time_ns[is_value],
             value=value[is_value],
         )
-    numbers = [n if is_bus else int(text or 0) for n, text in enumerate(order)]
+    numbers = [n if is_bus else int(text or 0) for n, text in enumerate(gpu_texts)]
     tables = {
         "processes": trace_builder.processes_table([trace_builder.ProcessFacts(source.label)]),
         "devices": trace_builder.devices_table(
@@ -290,10 +313,22 @@ def _trace(source: ByteSource) -> Trace:
         facts={"times": samples.times},
         event_counts={"samples": len(gpu)},
     )
-    damage.dropped_rows += samples.lost
     notes = [*text_notes(damage, source.cut)]
     notes += _NOTES.counted({"bad-cells": samples.bad}, "bad-cells")
     notes += [_NOTES.note("gpus-by-bus")] * is_bus + [_NOTES.note("one-gpu")] * (not samples.named)
     if np.isnan(values[[_NAMES.index(n) for n in (Sampled.UTILISATION, Sampled.THROTTLE)]]).all():
         notes.append(_NOTES.note("no-utilisation"))
     return Trace(about, tables, tuple(replace(note, file=source.label) for note in notes))
+
+
+def _problem(samples: _Samples, time_ns: IntArray, values: FloatArray) -> str | None:
+    """Return why samples cannot be used, None if they can. `values` has a row per name."""
+    if not len(time_ns):
+        return "no row with a time"
+    if np.isnan(values).all():
+        return "no value"
+    # Of several GPUs that are sampled in turn, the rows come in bunches: some gaps are short.
+    gaps_ns = np.diff(np.sort(time_ns))
+    if not samples.named and len(gaps_ns) and 4 * gaps_ns.min() < gaps_ns.mean():
+        return "several GPUs without their numbers"
+    return None

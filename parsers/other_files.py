@@ -1,7 +1,7 @@
-"""Files of other tools that people hand in: how they are known, what they are, what to do instead.
+"""Files of other tools that people hand in: how to recognise each, what it is, what to do instead.
 
-A new kind is a row. Its signs are bytes that its beginning matches or holds, or, where content
-cannot tell, the suffix of its name. Nothing of a file is ever shown.
+A new kind is a row. It is recognised by bytes that its beginning matches or contains, or, if
+content cannot tell, by the suffix of its name. Messages never show content of a file.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ _NEURON: Final = "traceflops reads GPUs only; neuron-profile and Neuron Explorer
 class OtherFile(Struct, frozen=True):
     """A kind of file that is not read: `what` it is, and a `hint` what to do.
 
-    Its beginning matches `begins`, one of its first lines `line`, and it holds `all_of` some bytes,
-    `one_of` others (if any are given) and none of `lacks`; or its name has one of `suffixes`.
+    Its name has one of `suffixes`, or its head fits all conditions given: it matches `begins`, one
+    of its first lines `line`, and it contains `all_of`, any of `one_of` and none of `lacks`.
     """
 
     what: str
@@ -52,12 +52,12 @@ class OtherFile(Struct, frozen=True):
     suffixes: tuple[str, ...] = ()
 
     def is_in(self, head: bytes, name: str) -> bool:
-        """Return whether a file that begins and is called so is of this kind."""
+        """Return whether a file that begins with `head` and is called `name` is of this kind."""
         if PurePath(name).suffix.lower() in self.suffixes:
             return True
         lines = head.splitlines()[:_LINES_LOOKED_AT] if self.line else ()
         return bool(
-            (self.begins or self.line or self.all_of or self.one_of)
+            (self.begins or self.line or self.all_of or self.one_of)  # not known by suffix alone
             and (not self.begins or re.match(self.begins, head))
             and (not self.line or any(re.match(self.line, line) for line in lines))
             and all(sign in head for sign in self.all_of)
@@ -188,9 +188,7 @@ OTHER_FILES: Final = (
         _TRACE,
         begins=_JSON,
         one_of=(
-            b'"CrRendererMain"',
-            b'"CrBrowserMain"',
-            b"devtools.timeline",
+            *(b'"CrRendererMain"', b'"CrBrowserMain"', b"devtools.timeline"),
             b'"source":"DevTools',
         ),
         lacks=_KINETO,
@@ -326,7 +324,7 @@ OTHER_FILES: Final = (
         begins=rb"\x80[\x02-\x05](?![\s\S]{0,50}segments)",
     ),
 )
-"""What is asked before any format, in this order; the first that fits counts."""
+"""Kinds that are tried before any format, in this order; the first that fits counts."""
 
 UNKNOWN_FILES: Final = (
     OtherFile(
@@ -396,11 +394,11 @@ UNKNOWN_FILES: Final = (
         line=rb"==PROF==|  Section: ",
     ),
 )
-"""What is asked where no format fits, since a log may hold a table that one reads."""
+"""Kinds that are tried if no format fits: such a log may contain a table that a format reads."""
 
 
 def other_file(
     head: bytes, name: str = "", rows: Iterable[OtherFile] = OTHER_FILES
 ) -> OtherFile | None:
-    """Return which kind of `rows` begins so or is called so, None where none is known."""
+    """Return the first of `rows` that fits a file's head or name, None if none does."""
     return next((row for row in rows if row.is_in(head, name)), None)

@@ -45,9 +45,9 @@ TRACEFLOPS_PACK: Final = Format(
 
 
 def traces_in(source: ByteSource) -> list[Trace]:
-    """Return the traces in a pack as they were read. Raises InputError where none is whole.
+    """Return the undamaged traces in a pack, with a note if others are damaged or cut off.
 
-    Of one that is damaged or cut, those that are whole.
+    Raises InputError if none is undamaged.
     """
     try:
         schema = pa.ipc.open_stream(pa.BufferReader(source.head())).schema
@@ -57,9 +57,11 @@ def traces_in(source: ByteSource) -> list[Trace]:
     traces: list[Trace] = []
     is_damaged = False
     for parts in _parts(source):
+        if parts is None:
+            is_damaged = True
+            continue
         try:
-            traces += [packed.trace_of(parts)] if parts is not None else []
-            is_damaged |= parts is None
+            traces.append(packed.trace_of(parts))
         except _UNFIT:
             is_damaged = True
     if not traces:
@@ -71,7 +73,7 @@ def traces_in(source: ByteSource) -> list[Trace]:
 
 
 def _pack_in(source: ByteSource) -> ByteSource:
-    """Return the pack in a report's page. Raises InputError where there is none."""
+    """Return the pack that an HTML report embeds as base64. Raises InputError if it has none."""
     page = source.head(_MOST_BYTES)
     pack = _IN_PAGE.search(page)
     if pack is None and b"</html>" not in page[-100:]:
@@ -99,10 +101,13 @@ TRACEFLOPS_PAGE: Final = Format(
 
 
 def or_exported(format_: Format, opened: Callable[[ByteSource], arrow_files.ArrowTable]) -> Format:
-    """Return a format of tables that also reads those that `traceflops export` wrote."""
+    """Return `format_`, extended to read the tables that `traceflops export` wrote.
+
+    `opened` opens a file of the format as an Arrow table; it raises InputError if it cannot.
+    """
 
     def read(sources: Sequence[ByteSource], reading: Reading) -> list[Trace]:
-        """Return the traces of folders that were exported, and what the format makes of others."""
+        """Return one trace per exported folder, then the traces that `format_` reads."""
         folders: dict[str, list[tuple[packed.Head, arrow_files.ArrowTable]]] = {}
         others: list[ByteSource] = []
         for source in sources:
@@ -111,7 +116,7 @@ def or_exported(format_: Format, opened: Callable[[ByteSource], arrow_files.Arro
                 head = packed.described_head(table.schema)
             except (InputError, *_UNFIT):
                 head = None
-            if head is None:
+            if head is None:  # without traceflops metadata: not an exported table
                 others.append(source)
             else:
                 _check_version(source, table.schema)
@@ -129,30 +134,34 @@ def or_exported(format_: Format, opened: Callable[[ByteSource], arrow_files.Arro
 
 
 def _of_tables(tables: Sequence[tuple[packed.Head, arrow_files.ArrowTable]]) -> Trace:
-    """Return the trace of the tables in a folder; one that is damaged is a note."""
+    """Return the trace made of the exported tables in one folder, each with its head.
+
+    Damaged tables are left out, with a note. Raises InputError if the rest makes no trace.
+    """
     kept: dict[str, pa.Table] = {}
     lost: list[ByteSource] = []
     for head, table in tables:
-        (name,) = head.tables if len(head.tables) == 1 else ("",)
+        # An exported file has one table; the name "" makes `arrow_schema` refuse others.
+        name = head.tables[0] if len(head.tables) == 1 else ""
         try:
             columns = arrow_schema(name).names
             schema = pa.schema([field for field in table.schema if field.name in columns])
             kept[name] = pa.Table.from_batches(table.batches(columns), schema)
         except _UNFIT:
             lost.append(table.source)
-    first, table = tables[0]
+    first_head, first_table = tables[0]
     try:
-        trace = packed.trace_of_tables(first, kept)
+        trace = packed.trace_of_tables(first_head, kept)
     except _UNFIT:
         raise InputError(
-            f"the tables of a trace are not complete: {table.source.label}",
+            f"the tables of a trace are not complete: {first_table.source.label}",
             "give the folder with all tables that traceflops export wrote, or export again",
         ) from None
     return _without(trace, lost) if lost else trace
 
 
 def _without(trace: Trace, lost: Sequence[ByteSource]) -> Trace:
-    """Return a trace with a note on tables that could not be read."""
+    """Return a trace with a note that lists the tables that could not be read."""
     listed = ", ".join(source.label for source in lost)
     return replace(
         trace, notes=(_NOTES.note("tables-damaged", len(lost), listed=listed), *trace.notes)
@@ -160,7 +169,7 @@ def _without(trace: Trace, lost: Sequence[ByteSource]) -> Trace:
 
 
 def _check_version(source: ByteSource, schema: pa.Schema) -> None:
-    """Raise InputError where a pack is damaged or of a newer version."""
+    """Raise InputError if the schema names no pack version or one newer than this program's."""
     try:
         version = int((schema.metadata or {})[packed.PACK.encode()])
     except _UNFIT as error:
@@ -174,8 +183,11 @@ def _check_version(source: ByteSource, schema: pa.Schema) -> None:
 
 
 def _parts(source: ByteSource) -> Iterator[list[packed.Part] | None]:
-    """Give the parts of each trace, unpacked; None for what is damaged."""
-    held: list[packed.Part] = []
+    """Yield the decompressed parts of each trace; yield None and stop at the first damage.
+
+    Each row of the pack is one part. The last part of a trace has no `more` in its head.
+    """
+    parts: list[packed.Part] = []
     try:
         for batch in arrow_files.open_arrow(source, several=True).batches(packed.PARTS.names):
             for row in batch.to_pylist():
@@ -189,12 +201,12 @@ def _parts(source: ByteSource) -> Iterator[list[packed.Part] | None]:
                 stream = pa.BufferReader(plain)
                 for _ in head.tables:
                     arrow_files.refuse_packed(stream, source)
-                held.append(packed.Part(head, plain))
+                parts.append(packed.Part(head, plain))
                 if not head.more:
-                    yield held
-                    held = []
+                    yield parts
+                    parts = []
     except _UNFIT:
         yield None
         return
-    if held:
+    if parts:  # the pack ends within a trace
         yield None

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from itertools import chain
 from pathlib import Path
 from typing import Final
 
@@ -30,22 +29,9 @@ from traceflops.units import listed, several
 
 LOSSES = frozenset(
     {
-        "input-cut",
-        "tables-damaged",
-        "no-checksum",
-        "text-cut",
-        "tail-cut",
-        "tail-unread",
-        "second-trace",
-        "json-dropped",
-        "no-time",
-        "bad-arguments",
-        "set-aside",
-        "impossible-amounts",
-        "rows-lost",
-        "log-unread",
-        "log-cut",
-        "file-not-read",
+        *("input-cut", "tables-damaged", "no-checksum", "text-cut", "tail-cut", "tail-unread"),
+        *("second-trace", "json-dropped", "no-time", "bad-arguments", "set-aside"),
+        *("impossible-amounts", "rows-lost", "log-unread", "log-cut", "file-not-read"),
     }
 )
 """Codes of the notes that say that part of an input was lost; `strict` refuses such an input."""
@@ -79,62 +65,61 @@ def read(
     gpu_samples: Paths = (),
     zone: str | None = None,
 ) -> Trace:
-    """Return the trace in a file, in several (the ranks of one job), in a folder or in stdin (-).
+    """Return the trace in a file, several files (ranks of one job), a folder or stdin (-).
 
     Compressed files (gzip, zstd, LZ4, zip) are recognised by content. `watch` is called before each
-    input is read; it may set the input's `progress`. `jobs` is how many processes read (None:
-    one per core) where there is much to read; the result does not depend on it.
+    input is read; it may set the input's `progress`. `jobs` is how many processes read large
+    inputs (None: one per core); the result does not depend on it.
     `python_stacks` says whether Python frames are kept (None: unless the input is huge). `strict`
     refuses an input of which anything was lost, `limits` one that unpacks to far more than a trace
-    does. `memory` are PyTorch memory snapshots, `gpu_samples` what nvidia-smi or amd-smi printed
-    during the recording, `zone` its time zone. Raises InputError where nothing can be read.
+    does. `memory` are PyTorch memory snapshots, `gpu_samples` files that nvidia-smi or amd-smi
+    printed during the recording, in time zone `zone`. Raises InputError if nothing can be read.
     """
     job = _Job(_as_list(paths), strict, limits)
     traces = list(job.read(watch, jobs, python_stacks))
     with phase("merge"):
         merged = merge_jobs(each_run_once(traces))
     trace = replace(merged, notes=(*job.notes, *merged.notes))
-    beside = [_as_list(paths) for paths in (memory, gpu_samples)]
-    if trace.jobs and any(beside):
+    snapshot_paths, sample_paths = _as_list(memory), _as_list(gpu_samples)
+    if trace.jobs and (snapshot_paths or sample_paths):
         raise InputError(
-            f"{', '.join(map(str, chain(*beside)))[:200]} must belong to one job: the traces are "
-            f"of {len(trace.jobs)} jobs",
+            f"{', '.join(map(str, snapshot_paths + sample_paths))[:200]} must belong to one job: "
+            f"the traces are of {len(trace.jobs)} jobs",
             "give the traces of one job; traceflops info lists the jobs",
         )
-    records = [
-        chain.from_iterable(read_apart(path, strict=strict, limits=limits) for path in paths)
-        for paths in beside
-    ]
-    trace = _with_memory(trace, records[0])
-    for samples in records[1]:
+
+    def side_traces(paths: Sequence[str | Path]) -> Iterator[Trace]:
+        for path in paths:
+            yield from read_apart(path, strict=strict, limits=limits)
+
+    trace = _with_memory(trace, side_traces(snapshot_paths))
+    for samples in side_traces(sample_paths):
         side_records.check_side(samples, side_records.GPU_SAMPLES)
         trace = with_gpu_samples(trace, samples, zone)
     return trace
 
 
 def _with_memory(trace: Trace, snapshots: Iterable[Trace]) -> Trace:
-    """Return a trace with memory snapshots instead of the memory events of their GPUs.
+    """Return a trace in which memory snapshots replace the memory counters of their GPUs.
 
-    Raises InputError where two snapshots are of one GPU, or one is of no GPU of the trace.
+    Raises InputError if two snapshots are of the same GPU, or one is of no GPU of the trace.
     """
-    covered: set[int] = set()
-    for records in snapshots:
-        side_records.check_side(records, side_records.MEMORY_SNAPSHOT)
-        devices, shift_ns = (
-            side_records.same_devices(trace, records),
-            side_records.calendar_shift(trace, records),
-        )
-        if not covered.isdisjoint(devices.values()):
-            name = records.source.files[0].name
+    covered_devices: set[int] = set()
+    for snapshot in snapshots:
+        side_records.check_side(snapshot, side_records.MEMORY_SNAPSHOT)
+        devices = side_records.same_devices(trace, snapshot)  # from the snapshot's to the trace's
+        shift_ns = side_records.calendar_shift(trace, snapshot)
+        if not covered_devices.isdisjoint(devices.values()):
+            name = snapshot.source.files[0].name
             raise InputError(f"a second snapshot of the same GPU: {name}", "give one per rank")
-        covered.update(devices.values())
+        covered_devices.update(devices.values())
         bare = side_records.without_counters(trace, "device_memory.", devices.values())
         notes = [
             *[_NOTES.note("own-memory")] * (bare.counters.num_rows < trace.counters.num_rows),
-            *[_NOTES.note("apart")] * side_records.is_apart(trace, records, shift_ns),
+            *[_NOTES.note("apart")] * side_records.is_apart(trace, snapshot, shift_ns),
         ]
         bare = replace(bare, notes=(*bare.notes, *notes))
-        trace = side_records.with_records(bare, records, shift_ns, devices)
+        trace = side_records.with_records(bare, snapshot, shift_ns, devices)
     return trace
 
 
@@ -147,9 +132,9 @@ def read_apart(
     strict: bool = False,
     limits: bool = True,
 ) -> Iterator[Trace]:
-    """Give the traces of all inputs as they are read, before they are merged; see `read`.
+    """Yield the traces of all inputs one by one, without merging them; see `read`.
 
-    Each is let go before the next. Notes on what was passed over are of the last.
+    The last trace also gets the note on inputs that were skipped, which is known only then.
     """
     job = _Job(_as_list(paths), strict, limits)
     last: Trace | None = None
@@ -166,10 +151,10 @@ def _as_list(paths: Paths) -> list[str | Path]:
 
 
 def file_hashes(paths: Paths) -> dict[str, str]:
-    """Return the SHA-256 of each input that is a file of this machine, by what reports call it."""
+    """Return the SHA-256 of each input that is a local file, by the label that reports show."""
     hashes = {}
-    kept = [path for path in _as_list(paths) if Path(path).is_file() or Path(path).is_dir()]
-    for source, _ in _inputs(kept):
+    local = [path for path in _as_list(paths) if Path(path).is_file() or Path(path).is_dir()]
+    for source, _ in _inputs(local):
         if source.path is not None:
             with source.path.open("rb") as file:
                 hashes[source.label] = hashlib.file_digest(file, "sha256").hexdigest()
@@ -177,9 +162,12 @@ def file_hashes(paths: Paths) -> dict[str, str]:
 
 
 def _inputs(paths: Sequence[str | Path]) -> list[tuple[ByteSource, bool]]:
-    """Return the inputs behind some paths, each with whether it was named itself."""
+    """Return the inputs that the paths stand for, each with whether the user named it itself.
+
+    An input that was not named (a file of a folder) may be skipped if it cannot be read.
+    """
     inputs: list[tuple[ByteSource, bool]] = []
-    for path in dict.fromkeys(paths):
+    for path in dict.fromkeys(paths):  # each path once
         sources, named = find_inputs(str(path))
         if not sources and named:
             raise InputError(f"empty archive: {path}", "pack the trace again")
@@ -190,74 +178,82 @@ def _inputs(paths: Sequence[str | Path]) -> list[tuple[ByteSource, bool]]:
 
 
 class _Job(Struct):
-    """One call of `read`, and the inputs of folders that it passed over, with the reason."""
+    """One call of `read`. `skipped` are the labels of inputs in folders that cannot be read."""
 
     paths: Sequence[str | Path]
     strict: bool
     limits: bool
-    passed_over: list[tuple[str, InputError]] = field(default_factory=list)
+    skipped: list[tuple[str, InputError]] = field(default_factory=list)
 
     def read(
         self, watch: Watcher | None, jobs: int | None, python_stacks: bool | None
     ) -> Iterator[Trace]:
-        """Give the traces of all inputs. Raises InputError where there are none."""
+        """Yield the traces of all inputs. Raises InputError if there are none.
+
+        Inputs of formats in which a run is a set of files are read last, a format at a time.
+        """
         inputs = _inputs(self.paths)
         for source, _ in inputs:
             source.limits = self.limits
-        sets: dict[Format, list[tuple[ByteSource, bool]]] = {}
+        inputs_of_sets: dict[Format, list[tuple[ByteSource, bool]]] = {}
         is_empty = True
         with WorkerPool(usable_cores() if jobs is None else jobs) as pool:
             reading = Reading(pool, python_stacks)
             results = _results([source for source, _ in inputs], reading)
-            for index, (member, result) in enumerate(zip(inputs, results, strict=True)):
-                source, _ = member
+            for index, (input_, result) in enumerate(zip(inputs, results, strict=True)):
+                source, _ = input_
                 if watch is not None:
                     watch(source, index, len(inputs))
-                traces = self._tried([member], result)
+                traces = self._tried([input_], result)
                 if isinstance(traces, Format):  # a run is a set of files: read when all are known
-                    sets.setdefault(traces, []).append(member)
+                    inputs_of_sets.setdefault(traces, []).append(input_)
                     continue
                 if source.stored_bytes is not None:
                     source.progress(source.stored_bytes)
                 is_empty &= not traces
                 yield from traces
-            for format_, members in sets.items():
+            for format_, members in inputs_of_sets.items():
                 sources = [source for source, _ in members]
                 traces = self._tried(members, partial(_read, format_, sources, reading))
                 assert not isinstance(traces, Format)
                 is_empty &= not traces
                 yield from traces
         if is_empty:
-            folder = ", ".join(map(str, self.paths))[:200] or "no file was given"
-            message = f"no traces in folder: {folder}"
-            if self.passed_over:
-                _, first = self.passed_over[0]
-                what = first.message.replace(f"{folder}/", "")
-                raise InputError(f"{message} ({what})", first.hint)
-            raise InputError(message, "give a folder of torch.profiler traces, one file per rank")
+            raise self._no_traces()
+
+    def _no_traces(self) -> InputError:
+        """Return the error that there are no traces, with the reason for the first skipped file."""
+        folder = ", ".join(map(str, self.paths))[:200] or "no file was given"
+        message = f"no traces in folder: {folder}"
+        if self.skipped:
+            _, first = self.skipped[0]
+            reason = first.message.replace(f"{folder}/", "")
+            return InputError(f"{message} ({reason})", first.hint)
+        return InputError(message, "give a folder of torch.profiler traces, one file per rank")
 
     @property
     def notes(self) -> tuple[Note, ...]:
-        """The note on the inputs that were passed over, if any were."""
-        names = [name for name, _ in self.passed_over]
+        """The note on the inputs that were skipped, if any were."""
+        names = [name for name, _ in self.skipped]
         return (_NOTES.note("not-a-trace", len(names), listed=listed(names)),) if names else ()
 
     def _tried(
-        self, members: Sequence[tuple[ByteSource, bool]], result: Callable[[], list[Trace] | Format]
+        self, inputs: Sequence[tuple[ByteSource, bool]], result: Callable[[], list[Trace] | Format]
     ) -> list[Trace] | Format:
-        """Return what inputs give, no traces where they are passed over.
+        """Call `result`, which reads `inputs`, and return what it returns.
 
-        Raises InputError where one that was named cannot be read, or, if strict, is damaged.
+        If it fails, skip the inputs and return no traces. Raises InputError instead if the user
+        named one of them, or, if strict, if one is damaged.
         """
         try:
-            with phase("read", members[0][0].name):
+            with phase("read", inputs[0][0].name):
                 traces = result()
         except InputError as error:
-            if any(named for _, named in members) or (
+            if any(named for _, named in inputs) or (
                 self.strict and not isinstance(error, NotATrace)
             ):
                 raise
-            self.passed_over += [(source.label, error) for source, _ in members]
+            self.skipped += [(source.label, error) for source, _ in inputs]
             return []
         if self.strict and not isinstance(traces, Format):
             for note in (note for trace in traces for note in trace.notes):
@@ -272,24 +268,25 @@ class _Job(Struct):
 def _results(
     sources: Sequence[ByteSource], reading: Reading
 ) -> Iterator[Callable[[], list[Trace] | Format]]:
-    """Yield a function per input that returns its traces; worker processes read whole files.
+    """Yield, for each input, a function that returns its traces or its format.
 
-    A large file is read here, and its blocks by all of them.
+    A worker process reads each small file as a whole. This process reads the large ones, one at a
+    time, and lets all workers parse their blocks.
     """
     share = reading.pool.share(sum(source.expected_text_bytes for source in sources))
-    alone = [s.location is not None and s.expected_text_bytes <= share for s in sources]
+    by_worker = [s.location is not None and s.expected_text_bytes <= share for s in sources]
     files = [
         (str(source.location), source.label, source.limits)
-        for source, is_alone in zip(sources, alone, strict=True)
-        if is_alone
+        for source, is_by_worker in zip(sources, by_worker, strict=True)
+        if is_by_worker
     ]
-    read = reading.pool.each(partial(_read_file, reading.python_stacks), files)
-    for source, is_alone in zip(sources, alone, strict=True):
-        yield next(read) if is_alone else partial(_read_input, source, reading)
+    worker_results = reading.pool.each(partial(_read_file, reading.python_stacks), files)
+    for source, is_by_worker in zip(sources, by_worker, strict=True):
+        yield next(worker_results) if is_by_worker else partial(_read_input, source, reading)
 
 
 def _read_file(python_stacks: bool | None, file: tuple[str, str, bool]) -> list[Trace] | Format:
-    """Return what `_read_input` does, of a file by its path: this runs in a worker process."""
+    """Return what `_read_input` returns for a file (path, label, limits), in a worker process."""
     path, label, limits = file
     (source,), _ = find_inputs(path)
     source.label, source.limits = label, limits
@@ -297,7 +294,7 @@ def _read_file(python_stacks: bool | None, file: tuple[str, str, bool]) -> list[
 
 
 def _read_input(source: ByteSource, reading: Reading) -> list[Trace] | Format:
-    """Return the traces in an input, or its format where a run is a set of files."""
+    """Return the traces in an input, or only its format if a run is a set of such files."""
     try:
         format_ = recognise(source)
     except InputError:
@@ -307,7 +304,10 @@ def _read_input(source: ByteSource, reading: Reading) -> list[Trace] | Format:
 
 
 def _read(format_: Format, sources: Sequence[ByteSource], reading: Reading) -> list[Trace]:
-    """Return the traces in some inputs of a format, and close these."""
+    """Return the traces in some inputs of a format, checked for impossible values.
+
+    Closes the inputs. The traces get a note for each input with unread bytes behind its end.
+    """
     try:
         traces = list(format_.read(sources, reading))
         for source in (source for source in reversed(sources) if source.behind_bytes):

@@ -60,9 +60,9 @@ _NSYS_ABOUT: Final = (
 
 
 def _reader(tables: Tables) -> Callable[[Database], Sequence[Trace]] | None:
-    """Return what reads a database with these tables: the first row that fits, None if none does.
+    """Return the function that reads a database with these tables, None if none is known.
 
-    Readers are imported here, since most inputs are no databases.
+    The first branch that fits counts. Readers are imported here, since most inputs need none.
     """
     if tables >= {"rocpd_op", "rocpd_string"}:
         from traceflops.parsers.rocprof.rpd import read_rpd as read
@@ -91,14 +91,15 @@ def _reader(tables: Tables) -> Callable[[Database], Sequence[Trace]] | None:
 
 
 def _read_databases(sources: Sequence[ByteSource], _: Reading) -> list[Trace]:
-    """Return the traces in some databases. Raises InputError where none can be read.
+    """Return the traces in all databases, without repetitions of the same run.
 
-    One that cannot be read is a note as long as another can.
+    A database that cannot be read becomes a note. Raises InputError if none can be read.
     """
     from traceflops.parsers.io.database_file import placed
     from traceflops.parsers.io.database_rows import Database
 
     def traces_in(source: ByteSource) -> list[tuple[ByteSource, Trace]]:
+        """Return the traces in one database, each with its source."""
         with placed(source) as file, Database(source, file) as database:
             read = _reader(database.tables)
             if read is None:
@@ -110,22 +111,25 @@ def _read_databases(sources: Sequence[ByteSource], _: Reading) -> list[Trace]:
             return [(source, trace) for trace in traces]
 
     read, failed = read_each(sources, traces_in, close=True)
-    by_source = [pair for pairs in read for pair in pairs]
+    source_and_trace = [pair for pairs in read for pair in pairs]
     from traceflops.parsers.nsight.nsys.process_registry import without_clashes
     from traceflops.parsers.rocprof.trace import without_repeated_passes
 
-    traces = without_clashes(without_repeated_passes(by_source))
+    traces = without_clashes(without_repeated_passes(source_and_trace))
     notes = []
     for source, error in failed:
         code = "not-a-trace" if isinstance(error, NotATrace) else "file-not-read"
-        reason = error.message.replace(str(source.path), source.label)
+        reason = error.message.replace(str(source.path), source.label)  # notes show no full path
         text = f"A database could not be read: {reason}."
         notes.append(Note("dropped", code, text, 1, source.label))
     return with_notes(traces, notes)
 
 
 def _unknown_database(database: Database) -> NotATrace:
-    """Return the error for a database that no reader knows; its tables may be in the log."""
+    """Return the error for a database that no reader knows.
+
+    If it has no tables, they may be in its write-ahead log, which must then be copied with it.
+    """
     names = sorted(database.tables)
     if names:
         printable = ["".join(c if c.isprintable() else "?" for c in name[:24]) for name in names]
@@ -154,7 +158,7 @@ def _path(database: Database) -> str:
 SQLITE: Final = Format(
     "SQLite database", lambda head: head.startswith(_SQLITE_MAGIC), _read_databases, gathers=True
 )
-"""Given all databases at once, since some are repetitions of one run."""
+"""Gathers all databases before it reads, since some are repetitions of one run."""
 
 
 FORMATS: Final = (
@@ -175,25 +179,24 @@ FORMATS: Final = (
     SQLITE,
     GPU_SAMPLES_TEXT,
 )
-"""The formats that are read, in the order in which they are asked whether an input is theirs."""
+"""The formats that are read; the first that recognises an input reads it."""
 
 _TELLING_BYTES: Final = 6
-"""Fewer bytes do not tell that a database begins."""
+"""An input of fewer bytes is too short to be called the beginning of a database."""
 _BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
 
 
 @cache
 def _installed_formats() -> tuple[Format, ...]:
-    """Return the formats of installed packages, whose failures are errors with their names.
+    """Return the formats that installed packages add; their errors name the package.
 
-    Raises UsageError where one cannot be loaded, or cannot tell what is its own: it would be in
-    the way of every input. One that cannot read an input is an InputError: of a folder the other
-    files are read.
+    Raises UsageError if a format cannot be loaded or fails to recognise, since every input asks
+    it. If it fails to read an input, that is an InputError: other files of a folder are read.
     """
     group = "parsers"
 
     def checked(point: EntryPoint, format_: Format) -> Format:
-        """Return a format whose failures name its package, and whose traces are checked."""
+        """Return `format_` with errors that name its package, and with checks of its traces."""
 
         def recognises(head: bytes) -> bool:
             with blamed(group, point):
@@ -213,13 +216,18 @@ def _installed_formats() -> tuple[Format, ...]:
 
 
 def _of_type(value: object, kind: type[T]) -> T:
+    """Return a value that a plugin gives. Raises TypeError if it is not a `kind`."""
     if not isinstance(value, kind):
         raise TypeError(f"it gives {type(value).__name__}, not {kind.__name__}")
     return value
 
 
 def recognise(source: ByteSource) -> Format:
-    """Return the format of an input by its content. Raises InputError if it has none."""
+    """Return the format of an input, by its first bytes. Raises InputError if it has none.
+
+    Order: formats of installed packages, files of other tools to refuse, our formats. Last come
+    refused files that are recognised only if no format fits, by content or name.
+    """
     head = source.head()
     if not head.strip() and source.cut:
         raise InputError(
@@ -235,25 +243,25 @@ def recognise(source: ByteSource) -> Format:
 
     if (format_ := format_among(_installed_formats())) is not None:
         return format_
-    other = other_file(text)
-    if other is None and (format_ := format_among(FORMATS)) is not None:
+    refused = other_file(text)
+    if refused is None and (format_ := format_among(FORMATS)) is not None:
         return format_
-    other = other or other_file(text, source.label, UNKNOWN_FILES)
-    what, hint = (other.what, other.hint) if other is not None else _unknown(head)
+    refused = refused or other_file(text, source.label, UNKNOWN_FILES)
+    what, hint = (refused.what, refused.hint) if refused is not None else _unknown(head)
     raise NotATrace(f"{source.path or source.label} is {what}", hint)
 
 
 def _unknown(head: bytes) -> tuple[str, str]:
-    """Return what an input without any known sign is, and what to do about it.
+    """Return a description of an input of unknown format, and a hint what to do.
 
-    Nothing of its content is shown: that may be a secret.
+    The description shows nothing of the content, which may be secret.
     """
     if len(head) >= _TELLING_BYTES and _SQLITE_MAGIC.startswith(head):
         return (
             f"the first {len(head)} bytes of an SQLite database",
             "the rest is lost; copy the database again or record again",
         )
-    try:
+    try:  # incrementally: `head` may end within a character
         is_text = "\0" not in getincrementaldecoder("utf-8")().decode(head)
     except UnicodeDecodeError:
         is_text = False

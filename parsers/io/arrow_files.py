@@ -1,4 +1,4 @@
-"""Parquet and Arrow files of untrusted origin, checked before anything reads what they hold."""
+"""Parquet and Arrow files of untrusted origin, whose content is checked before anything uses it."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ _PARQUET_LOST: Final = f"its index was at the end, so nothing can be recovered; 
 _BATCH_ROWS: Final = 1 << 15
 _ARROW_FILE: Final = b"ARROW1"
 _BEGINNINGS: Final = (_ARROW_FILE, b"PAR1", b"\xff\xff\xff\xff")
-"""How files and streams begin that are not compressed as a whole."""
+"""The first bytes of files and streams that are not compressed as a whole."""
 _BYTES_A_VALUE: Final = 8
 _HEADER, _DATA, _BUFFERS, _COMPRESSION = 2, 1, 2, 3
-"""Places of fields in the tables of Arrow's metadata: Message, DictionaryBatch, RecordBatch."""
+"""Indices of fields in the tables of Arrow's metadata: Message, DictionaryBatch, RecordBatch."""
 
 
 class ArrowTable(Struct, frozen=True):
-    """A file that holds one table; `read` gives the batches of some columns, unchecked."""
+    """A file with one table; `read` yields unchecked batches of the named columns."""
 
     source: ByteSource
     schema: pa.Schema
@@ -37,10 +37,9 @@ class ArrowTable(Struct, frozen=True):
         return column_names(self.schema)
 
     def batches(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-        """Give those of the columns that there are, some rows at a time, each checked in full.
+        """Yield checked batches of those of the columns that the file has.
 
-        Raises one of ARROW_UNREADABLE at the first that is damaged, and InputError where the file
-        expands to far more than a trace does.
+        Raises one of ARROW_UNREADABLE at a damaged batch, InputError if the file expands too much.
         """
         expanded_bytes = 0
         for batch in self.read([name for name in columns if name in self.columns]):
@@ -62,7 +61,7 @@ def damaged_arrow(source: ByteSource, error: BaseException, format_: str = "Parq
 
 
 def open_parquet(source: ByteSource) -> ArrowTable:
-    """Return a Parquet file. Raises InputError where it is damaged."""
+    """Return the table in a Parquet file. Raises InputError if it is damaged."""
     from pyarrow import parquet
 
     try:
@@ -80,16 +79,16 @@ def open_parquet(source: ByteSource) -> ArrowTable:
 
 
 def open_arrow(source: ByteSource, *, several: bool = False) -> ArrowTable:
-    """Return an Arrow file or stream. Raises InputError where it is damaged.
+    """Return the table in an Arrow file or stream. Raises InputError if it is damaged.
 
-    With `several` streams one behind the other are one table, and what else follows is damage.
+    With `several`, successive streams are one table; anything else after a stream is damage.
     """
     try:
         with _opened(source) as stream:
             with _reader(stream, None) as reader:
                 schema = reader.schema
                 column_names(schema)
-            stream.seek(8 if _is_file(stream) else 0)
+            stream.seek(8 if _is_file(stream) else 0)  # behind the padded magic of a file
             refuse_packed(stream, source)
     except ARROW_UNREADABLE as error:
         raise damaged_arrow(source, error, "Arrow") from None
@@ -109,7 +108,7 @@ def open_arrow(source: ByteSource, *, several: bool = False) -> ArrowTable:
 
 
 def _opened(source: ByteSource) -> Any:
-    """Return an input as something that Arrow can read anywhere in."""
+    """Return an input as a stream in which Arrow can seek; unpacked in memory if needed."""
     if source.path is not None:
         with source.path.open("rb") as stream:
             if stream.read(8).startswith(_BEGINNINGS):
@@ -130,12 +129,12 @@ def _is_file(stream: Any) -> bool:
 
 
 def refuse_packed(stream: Any, source: ByteSource) -> None:
-    """Raise InputError where compressed columns of an Arrow stream claim far too many bytes.
+    """Raise InputError if compressed buffers of an Arrow stream claim to unpack to far too much.
 
-    The claims are read before anything is unpacked: a batch is unpacked as a whole.
+    This is checked before reading, since Arrow unpacks a batch as a whole.
     """
     claimed_bytes = 0
-    with suppress(*ARROW_UNREADABLE):  # what is behind the damage is not unpacked either
+    with suppress(*ARROW_UNREADABLE):  # Arrow does not read on behind damage, either
         for message in pa.ipc.MessageReader.open_stream(stream):
             if message.type in ("record batch", "dictionary"):
                 claimed_bytes += sum(_claims(message))
@@ -154,18 +153,18 @@ def _claims(message: Any) -> Iterator[int]:
     first, count = buffers + 4, _integer(metadata, buffers, 4)
     for offset in range(first, min(first + 16 * count, len(metadata)), 16):
         start, size = _integer(metadata, offset, 8), _integer(metadata, offset + 8, 8)
-        if size >= 8:
+        if size >= 8:  # a compressed buffer begins with its unpacked size, -1 for not compressed
             yield max(0, _integer(message.body.slice(start, 8).to_pybytes(), 0, 8))
 
 
 def _table(metadata: bytes, table: int, field: int | None) -> int:
-    """Return where the table or vector of a field is; of no field, where the outermost is."""
+    """Return the offset of the table or vector in a field; with None, of the outermost table."""
     position = 0 if field is None else _place(metadata, table, field)
     return position + _integer(metadata, position, 4)
 
 
 def _place(metadata: bytes, table: int, field: int) -> int:
-    """Return where a field of a table is, 0 where it is left out."""
+    """Return the offset of a field of a FlatBuffers table, 0 if the table lacks it."""
     fields = table - _integer(metadata, table, 4)
     entry = 4 + 2 * field
     offset = _integer(metadata, fields + entry, 2) if entry < _integer(metadata, fields, 2) else 0

@@ -1,7 +1,7 @@
-"""The cells of rows of CSV as columns: whole numbers exactly, decimals, texts.
+"""The cells of rows of CSV as columns: whole numbers (exact), decimals, texts.
 
-Sound rows are decoded by Arrow, which is strict about numbers; where it finds one that is none,
-the cells of that block are read one by one, as they were printed for people.
+Arrow decodes sound rows. If it finds no number where one is expected, the column is read cell by
+cell, with the number formats of printed text.
 """
 
 from __future__ import annotations
@@ -48,15 +48,15 @@ _LONGEST_NUMBER: Final = 40
 _LONGEST: Final = 60
 _TWO_63: Final = 2**63
 _ROUNDING: Final = 2.0**-50
-"""How far, as a share of it, a product of decimals may be from the whole number that it is."""
+"""The largest relative rounding error of a product of a decimal that should be a whole number."""
 _SPACES: Final = "'\u2019\u00a0\u202f\u2009 "
 _NUMBER: Final = re.compile(rf"-?\d[\d.,{_SPACES}]*")
 _THREES: Final = re.compile(rf"-?\d{{1,3}}([.,{_SPACES}])\d{{3}}(?:\1\d{{3}})*")
-"""A whole number in groups of three, all behind the same mark."""
+"""A whole number in groups of three digits, all separated by the same mark."""
 
 
 class Field(Struct, frozen=True):
-    """One column that is read: its index in the row, and what its cells are."""
+    """A column to read: its index in the row, and the kind of its cells."""
 
     place: int
     kind: Kind
@@ -73,7 +73,7 @@ Column = Array | Texts
 
 
 class Cells(Struct, frozen=True):
-    """Some rows of a table: their columns, by the caller's words."""
+    """Rows of a table: their columns, by the roles that the caller gave them."""
 
     count: int
     columns: Mapping[str, Column]
@@ -83,7 +83,7 @@ class Cells(Struct, frozen=True):
         return role in self.columns
 
     def numbers(self, role: str) -> IntArray:
-        """Return a column of whole numbers; ABSENT where the file has none."""
+        """Return a column of whole numbers, all ABSENT if the file has no such column."""
         column = self.columns.get(role)
         if column is None or isinstance(column, Texts):
             return np.full(self.count, ABSENT, np.int64)
@@ -92,7 +92,7 @@ class Cells(Struct, frozen=True):
     __getitem__ = numbers
 
     def codes(self, role: str, names: Names, otherwise: str | None = None) -> Array:
-        """Return a column of texts as codes of `names`; `otherwise` stands for an empty one."""
+        """Return a column of texts as codes in `names`; empty ones become `otherwise`, else -1."""
         column = self.columns.get(role)
         if not isinstance(column, Texts):
             code = -1 if otherwise is None else names[otherwise]
@@ -125,20 +125,21 @@ def cells(
     *,
     line_ends_inside: bool = False,
 ) -> tuple[Cells, int, Counter[str]]:
-    """Return the columns of CSV text of `width` columns whose quotes are in order.
+    """Return the columns of CSV text with `width` columns and sound quotes.
 
-    Whole numbers are int64 with ABSENT where there is none, decimals float64 with NaN. Also
-    returned are how many rows had more or fewer fields, and the bad cells by role: no numbers.
+    Also return how many rows were skipped, since they have another number of fields, and how many
+    cells of each role are no numbers. Whole numbers are int64 (ABSENT for missing), decimals
+    float64 (NaN). `line_ends_inside`: fields may contain line ends.
     """
     of_numbers = {f.place: f.kind for f in fields.values() if f.kind != "text"}
     types = {f.place: _TYPES[f.kind] for f in fields.values()}
-    loose: set[int] = set()
+    loose: set[int] = set()  # columns that are read as texts, then converted cell by cell
     while True:
         strings = dict.fromkeys(loose & of_numbers.keys(), pa.string())
         try:
             table, skipped = _table(text, separator, width, types | strings, line_ends_inside)
         except pa.ArrowInvalid as error:
-            # The column that the error names is read cell by cell, in the end all of them.
+            # Read the column that the error names cell by cell; after some retries, all columns.
             named = _COLUMN.search(str(error))
             column = int(named[1]) if named else -1
             is_new = column in types.keys() - loose and len(loose) < _MOST_RETRIES
@@ -149,13 +150,14 @@ def cells(
         mark = decimal_mark(cell.strip() for cells in printed for cell in cells)
         if mark != "," or of_numbers.keys() <= loose:
             break
-        loose |= of_numbers.keys()  # what looks like decimals there may be thousands
+        # With decimal commas, points separate thousands: what Arrow read as decimals may be wrong.
+        loose |= of_numbers.keys()
     columns: dict[str, Column] = {}
     bad: Counter[str] = Counter()
     for role, field in fields.items():
         read = table[f"c{field.place}"]
         if (printed_as := texts.get(field.place)) is not None:
-            # Numbers as they were printed; cells that are none, and do not say so, are bad.
+            # Convert printed numbers; count cells that are neither numbers nor words for missing.
             if field.kind == "integer":
                 values: list[float | None] = [_whole(text, mark) for text in printed_as]
             else:
@@ -176,9 +178,9 @@ def cells(
 def _table(
     text: bytes, separator: str, width: int, types: Mapping[int, pa.DataType], ends_inside: bool
 ) -> tuple[pa.Table, int]:
-    """Return some columns, and how many rows have another number of fields than they should.
+    """Return the columns in `types`, and how many rows were skipped: not `width` fields.
 
-    Raises ArrowInvalid for a cell that is not of its column's type.
+    Raises ArrowInvalid if a cell does not fit its column's type.
     """
     skipped = 0
 
@@ -217,18 +219,21 @@ def decimals(column: pa.ChunkedArray) -> npt.NDArray[np.float64]:
 
 
 def _whole(text: str, mark: str | None) -> int | None:
-    """Return a whole number, in groups of three or not; `mark` is that of decimals where known."""
+    """Return a whole number, in groups of three or not; `mark` is the decimal mark if known."""
     cell = text.strip()
     is_grouped = len(cell) <= _LONGEST and _THREES.fullmatch(cell) is not None
     plain = re.sub(r"[^\d-]", "", cell) if is_grouped else None
-    if plain is not None and mark == ",":
+    if plain is not None and mark == ",":  # then 12.000 is 12000, not 12
         return whole_number(plain)
     value = whole_number(text)
     return whole_number(plain) if value is None and plain is not None else value
 
 
 def _decimal(text: str, mark: str | None, separator: str) -> float | None:
-    """Return a decimal; where commas separate cells, one that may be either mark is not read."""
+    """Return a decimal, None if it is none or ambiguous.
+
+    `mark` is that of the column if known. If commas separate cells, an unclear comma is no mark.
+    """
     text = text.strip()
     mark = clear_mark(text) or (mark if is_ambiguous(text) else None)
     if mark is None:
@@ -237,10 +242,9 @@ def _decimal(text: str, mark: str | None, separator: str) -> float | None:
 
 
 def whole_number(text: str) -> int | None:
-    """Return a whole number of 64 bits, hexadecimal and 12.000 included; else None.
+    """Return a whole number of 64 bits, also hexadecimal or with zeros as decimals; else None.
 
-    Numbers of 2^63 and above are ids or addresses: they are taken modulo 2^64. What a spreadsheet
-    has rounded (3.42E+14) is no number that can be used.
+    2^63 and above wraps around. A number that a spreadsheet rounded (3.42E+14) is None.
     """
     text = text.strip()
     if not text or len(text) > _LONGEST_NUMBER or not text.isascii() or "_" in text:
@@ -258,7 +262,7 @@ def whole_number(text: str) -> int | None:
 
 
 def decimal(text: str, comma: bool = False) -> float | None:
-    """Return a finite decimal number, with a comma for its point where `comma`; else None."""
+    """Return a finite decimal number, else None; with `comma`, a comma is its decimal mark."""
     text = text.strip()
     if len(text) > 4 * _LONGEST_NUMBER or not text.isascii() or "_" in text:
         return None
@@ -270,9 +274,9 @@ def decimal(text: str, comma: bool = False) -> float | None:
 
 
 def clear_mark(cell: str) -> str | None:
-    """Return the decimal mark of a number, None where it is not certain.
+    """Return the decimal mark of a number, None if it is not certain.
 
-    A mark that stands in it twice is that of thousands, so the other one is that of decimals.
+    A mark that occurs twice separates thousands; a single one before three digits may do so, too.
     """
     marks = [c for c in cell[:_LONGEST] if c in ".,"]
     if not marks or len(cell) > _LONGEST or not _NUMBER.fullmatch(cell):
@@ -293,7 +297,7 @@ def is_ambiguous(cell: str) -> bool:
 
 
 def decimal_mark(cells: Iterable[str]) -> str | None:
-    """Return the decimal mark of most of the numbers; None where it is certain in none."""
+    """Return the decimal mark that is certain in most numbers, None if it is certain in none."""
     marks = Counter(mark for cell in cells if (mark := clear_mark(cell)) is not None)
     return max(marks, key=lambda mark: (marks[mark], mark)) if marks else None
 
@@ -311,9 +315,9 @@ def is_number(cell: str) -> bool:
 
 
 def step_of(column: npt.NDArray[np.float64], scale: int) -> int:
-    """Return the resolution of printed decimals in parts of their unit; one unit is `scale` parts.
+    """Return the step to which printed decimals are rounded, in parts; a unit has `scale` parts.
 
-    It is the last decimal that any of them has.
+    It follows from the largest number of decimals that any of them has.
     """
     values = column[np.isfinite(column)]
     for power in range(len(str(scale))):
@@ -325,5 +329,5 @@ def step_of(column: npt.NDArray[np.float64], scale: int) -> int:
 
 
 def finest(first: int | None, second: int | None) -> int | None:
-    """Return the smaller of two steps; None where both are unknown."""
+    """Return the smaller of two steps that may be unknown (None)."""
     return min((step for step in (first, second) if step is not None), default=None)

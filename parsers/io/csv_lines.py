@@ -1,7 +1,4 @@
-"""A source as blocks of whole lines of valid UTF-8, and which of their lines are sound CSV.
-
-Rows that do not fit their table, those with stray quotes, are mended one by one.
-"""
+"""Reads a source as lines of valid UTF-8, finds which are sound CSV, and mends the others."""
 
 from __future__ import annotations
 
@@ -27,7 +24,7 @@ _REPLACEMENT: Final = "\ufffd"
 
 
 class Damage(Struct):
-    """Damage of a text: numbers of rows and bytes, `bad_cells` by column role."""
+    """Damage of a text: counts of rows, bytes and characters; `bad_cells` by role of the column."""
 
     repaired_rows: int = 0
     dropped_rows: int = 0
@@ -41,11 +38,11 @@ class Damage(Struct):
 
 
 class LineBlocks:
-    """Blocks of about `block_bytes`, each of whole lines with a line end behind the last.
+    """Blocks of whole lines, of about `block_bytes`; each ends with a line end.
 
-    Invalid UTF-8 and NUL become U+FFFD. A line of more than 4 MB is left out.
-    `ended_open` says of the block just yielded that it is the last and had no line end. Where the
-    source itself was cut, a last line without end is left out: it may lack its own end, too.
+    Invalid UTF-8 and NUL become U+FFFD. A line of more than 4 MB is dropped. `ended_open`: the
+    block just yielded is the last, and the text had no line end there. If the source was cut off, a
+    last line without line end is dropped, since it may be incomplete.
     """
 
     def __init__(self, source: ByteSource, block_bytes: int, damage: Damage) -> None:
@@ -59,7 +56,7 @@ class LineBlocks:
         """Yield the blocks."""
         parts: list[bytes] = []
         size = 0
-        in_long_line = False
+        in_long_line = False  # skipping the rest of a line that is too long, up to its end
         for chunk in self._chunks():
             if in_long_line:
                 end = chunk.find(b"\n") + 1
@@ -104,7 +101,7 @@ class LineBlocks:
     def _valid(self, text: bytes) -> bytes:
         """Return the text with plain line ends; invalid UTF-8 is replaced and counted."""
         offset, self._offset = self._offset, self._offset + len(text)
-        bad = text.find(b"\0")  # the first byte that is no text
+        bad = text.find(b"\0")  # the offset of the first invalid byte, -1 for none
         if not text.isascii():
             try:
                 text.decode()
@@ -127,9 +124,9 @@ class LineBlocks:
 class Lines(Struct, frozen=True):
     """The lines of a block, in order.
 
-    A line is data[start:stop] without its end, and the next begins at `after`. `separators` counts
-    those outside quotes; of a line that is not sound all of them. `sound` says that each quote
-    opens or closes a whole field, `open` that the last one does not close.
+    A line is data[start:stop] without its line end; the next one begins at `after`. `sound`: each
+    quote opens or closes a whole field. `open`: the last quote is not closed. `separators` counts
+    separators outside quotes, but all of them if the line is not sound.
     """
 
     start: IntArray
@@ -141,9 +138,9 @@ class Lines(Struct, frozen=True):
 
 
 def is_regular(data: Bytes, separator: int) -> bool:
-    """Return whether the quotes of a block open and close whole fields in turn.
+    """Return whether the quotes of a block alternately open and close whole fields.
 
-    Then a reader that finds no row with more or fewer fields than it should has read it right.
+    If so, and if all rows have the right number of fields, any CSV reader reads it right.
     """
     quotes = np.flatnonzero(data == QUOTE)
     if len(quotes) % 2:
@@ -154,6 +151,7 @@ def is_regular(data: Bytes, separator: int) -> bool:
 
 def lines_of(data: Bytes, separator: int) -> Lines:
     """Return the lines of a block that ends with a line end."""
+    # All separators, quotes and line ends; for each the line, and whether it is inside quotes.
     special = np.flatnonzero((data == separator) | (data == QUOTE) | (data == _LINE_END))
     offsets = special.astype(np.int32)
     byte = data[offsets]
@@ -166,34 +164,34 @@ def lines_of(data: Bytes, separator: int) -> Lines:
     inside = (rank & 1).astype(np.bool_)
     is_separator = byte == separator
     separators = np.bincount(line[is_separator & ~inside], minlength=len(ends))
-    odd = inside[ends]
-    wrong = np.concatenate(
+    is_open = inside[ends]
+    wrong = np.concatenate(  # lines with a quote that opens or closes no whole field
         [
             line[is_quote & ~inside][~_opens(data, offsets[is_quote & ~inside], separator)],
             line[is_quote & inside][~_closes(data, offsets[is_quote & inside], separator)],
         ]
     )
-    sound = ~odd
+    sound = ~is_open
     sound[wrong] = False
     if not sound.all():
         all_separators = np.bincount(line[is_separator], minlength=len(ends))
         separators = np.where(sound, separators, all_separators)
     after = offsets[ends].astype(np.int64) + 1
     start = np.append(np.int64(0), after[:-1])
-    return Lines(start, after - 1, after, separators.astype(np.int64), sound, odd)
+    return Lines(start, after - 1, after, separators.astype(np.int64), sound, is_open)
 
 
 def _opens(data: Bytes, offsets: npt.NDArray[np.integer[Any]], separator: int) -> BoolArray:
-    """Return which quotes follow a separator or a line end, per offset."""
+    """Return, per offset of a quote, whether it follows a separator or a line end."""
     before = data[offsets - 1]
     opens = (before == separator) | (before == _LINE_END)
-    opens[: np.searchsorted(offsets, 1)] = True  # the very first byte
+    opens[: np.searchsorted(offsets, 1)] = True  # a quote at offset 0 follows nothing
     return np.asarray(opens)
 
 
 def _closes(data: Bytes, offsets: npt.NDArray[np.integer[Any]], separator: int) -> BoolArray:
-    """Return which quotes precede a separator or a line end, per offset."""
-    behind = data[offsets + 1]  # a block ends with a line end, so there is one
+    """Return, per offset of a quote, whether it precedes a separator or a line end."""
+    behind = data[offsets + 1]  # exists, since a block ends with a line end
     return np.asarray((behind == separator) | (behind == _LINE_END))
 
 
@@ -205,13 +203,13 @@ _NUMBER: Final = re.compile(
     re.IGNORECASE,
 )
 _STRICT: Final = rb'(?:"((?:[^"]|"")*+)"|([^"%b]*+))(%b|\Z)'
-"""A field whose quotes, if it has any, are around it and doubled inside, and what is behind it."""
+"""A field, plain or quoted with doubled quotes inside, and the separator or end behind it."""
 _LOOSE: Final = rb'"(.*?)"%b|(?!")([^%b]*+)%b'
-"""A field up to the separator behind it: of a quoted one to the first separator behind a quote."""
+"""A field and its separator; a quoted one ends at the first quote followed by a separator."""
 
 
 def strict_fields(line: bytes, separator: bytes) -> list[bytes] | None:
-    """Return the fields of a line whose quotes are doubled inside quoted fields, else None."""
+    """Return the fields of a line, None if its quotes are not those of proper CSV."""
     pattern, fields, offset = re.compile(_STRICT % (separator, separator)), list[bytes](), 0
     while (match := pattern.match(line, offset)) is not None:
         fields.append(match[2] if match[1] is None else match[1].replace(b'""', b'"'))
@@ -222,7 +220,7 @@ def strict_fields(line: bytes, separator: bytes) -> list[bytes] | None:
 
 
 def _loose_fields(line: bytes, count: int, separator: bytes) -> tuple[list[bytes], int] | None:
-    """Return the first fields of a line and the offset behind them; None where it has fewer."""
+    """Return the first `count` fields of a line and the offset behind them; None if too few."""
     pattern = re.compile(_LOOSE % (separator, separator, separator), re.DOTALL)
     fields, offset = [], 0
     for _ in range(count):
@@ -238,10 +236,10 @@ def _quoted(field: bytes) -> bytes:
 
 
 class Mender(Struct):
-    """Takes apart lines that do not fit a table of `columns` fields, and counts them in `damage`.
+    """Mends lines that do not fit a table of `columns` fields; counts them in `damage`.
 
-    `free` is the field that may hold anything, such as a name; `numbers` are those of numbers.
-    Joins of lines are counted, so that they stay few.
+    `free` is the index of the field that may have any text, such as a name; `numbers` are the
+    indices of fields of numbers. `joins` counts attempts to join lines, which are limited.
     """
 
     columns: int
@@ -252,29 +250,29 @@ class Mender(Struct):
     joins: int = 0
 
     def mend(self, data: Bytes, lines: Lines, fits: BoolArray) -> tuple[bytes, bool, bool]:
-        """Return lines, of which some fit their table, with the others mended or left out.
+        """Return sound CSV of all lines: those that fit as they are, others mended or dropped.
 
-        `fits` has a flag per line. In the text that is returned every field is sound. Also returned
-        are whether the last line is a row of it, and whether a name in it holds line ends.
+        `fits` is per line. Also return whether the last line is kept, and if a row has line ends.
         """
         empty = lines.start == lines.stop
         wrong = ~fits & ~empty
         enough = lines.separators >= self.columns - 1
-        # The lines that fit, with mended rows instead of those that did not.
+        # Insert the mended rows into the text of the lines that fit.
         length = lines.after - lines.start
         kept = data[lines.start[0] : lines.after[-1]][np.repeat(fits, length)].tobytes()
-        before: IntArray = np.cumsum(np.where(fits, length, 0))
-        pieces, offset, used, ends_inside = list[bytes](), 0, -1, False
+        kept_before: IntArray = np.cumsum(np.where(fits, length, 0))  # bytes of `kept`, per line
+        pieces, offset, last_used, ends_inside = list[bytes](), 0, -1, False
         for line in np.flatnonzero(wrong & (enough | lines.open)).tolist():
-            if line <= used or (not enough[line] and self.joins >= _MOST_JOINS):
+            # Lines that the row before has joined are done.
+            if line <= last_used or (not enough[line] and self.joins >= _MOST_JOINS):
                 continue
-            row, used = self._row_from(data, lines, wrong, line)
+            row, last_used = self._row_from(data, lines, wrong, line)
             if row is not None:
-                pieces += [kept[offset : before[line]], row[0]]
-                offset = int(before[line])
+                pieces += [kept[offset : kept_before[line]], row[0]]
+                offset = int(kept_before[line])
                 self.damage.repaired_rows += row[1]
-                ends_inside |= used > line
-                wrong[line : used + 1] = False
+                ends_inside |= last_used > line
+                wrong[line : last_used + 1] = False
         self.damage.dropped_rows += int(wrong.sum())
         is_last_kept = bool(not wrong[-1] and not empty[-1])
         return b"".join([*pieces, kept[offset:]]), is_last_kept, ends_inside
@@ -282,7 +280,10 @@ class Mender(Struct):
     def _row_from(
         self, data: Bytes, lines: Lines, wrong: BoolArray, line: int
     ) -> tuple[tuple[bytes, bool] | None, int]:
-        """Return the row that begins with a line, as `row` does, and its last line."""
+        """Return the mended row that begins with a line (see `row`), and its last line.
+
+        If a quote stays open, the row may go on up to another line with an odd number of quotes.
+        """
         begin = int(lines.start[line])
         if lines.separators[line] >= self.columns - 1 or lines.sound[line]:
             row = self.row(data[begin : lines.stop[line]].tobytes())
@@ -294,17 +295,13 @@ class Mender(Struct):
         for last in range(line + 1, min(line + _MOST_LINES_OF_A_ROW, len(lines.start))):
             if not wrong[last] and lines.start[last] < lines.stop[last]:
                 break
-            # An odd number of quotes may close what the first line opened.
             row = self.row(data[begin : lines.stop[last]].tobytes()) if lines.open[last] else None
             if row is not None:
                 return row, last
         return None, line
 
     def row(self, line: bytes) -> tuple[bytes, bool] | None:
-        """Return a line as a sound row, and whether its fields had to be read from both ends.
-
-        None where its fields cannot be separated.
-        """
+        """Return a line as sound CSV, and whether it was repaired; None if that is impossible."""
         if len(line) > _LONGEST_MENDED:
             return None
         may_be_sound = b'""' in line or b"\n" in line or line.endswith(self.separator)
@@ -316,8 +313,8 @@ class Mender(Struct):
             return (row, False) if self._is_sound(fields) else None
         if self.free is None:
             return None
-        # The free field is what stands between the fields at both ends; those behind it are read
-        # from the end of the line.
+        # The free field is the rest between the fields before it, read from the beginning of the
+        # line, and those after it, read from its end (reversed).
         first = _loose_fields(line, self.free, self.separator)
         last = _loose_fields(line[::-1], self.columns - 1 - self.free, self.separator)
         if first is None or last is None or first[1] + last[1] > len(line):
@@ -333,6 +330,6 @@ class Mender(Struct):
         return b"".join((line[:low], _quoted(middle), line[high:], b"\n")), True
 
     def _is_sound(self, row: Sequence[bytes]) -> bool:
-        """Return whether the cells of numbers are numbers (decimal commas, too) or say none."""
+        """Return whether all cells of number columns are numbers or words for missing ones."""
         cells = (row[column] for column in self.numbers)
         return all(cell.isdigit() or _NUMBER.fullmatch(cell) for cell in cells)

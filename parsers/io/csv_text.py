@@ -1,7 +1,6 @@
-"""Reads tables of comma-separated text in blocks, whatever became of their quotes and line ends.
+"""Reads tables of CSV in blocks, also with damaged quotes and line ends.
 
-What a table is and which of its columns are wanted is the caller's to say (`Tables`); nothing here
-knows who wrote it. Several tables in one text, one after the other, are read as that.
+The caller says what a table is and which columns to read (`Tables`). A text may have several.
 """
 
 from __future__ import annotations
@@ -46,10 +45,10 @@ _NOTES: Final = NoteTable(
 
 
 class Plan(Struct, frozen=True):
-    """What is read of a table: its number of columns, and of these the `fields`, by role.
+    """What to read of a table with this number of columns: `fields`, by role.
 
-    `free` is the index of the column that may hold any text; `what` is the caller's own. Rows of
-    `least` fields or more may end before the last columns, which are then empty.
+    `free` is the index of the column that may have any text; `what` is data of the caller. If
+    `least` is given, rows may have only that many fields: the last columns are then empty.
     """
 
     columns: int
@@ -60,11 +59,11 @@ class Plan(Struct, frozen=True):
 
 
 class Tables(NamedTuple):
-    """What the caller knows of the tables that it reads.
+    """The tables that a caller reads.
 
-    `beginnings` are how headers begin, behind a quote or not: texts of four characters or more.
-    `of_header` says what to read of the table with a header, `of_row` of one that lost its header
-    and has some row; both return None for what is no table.
+    `beginnings` are the first characters of headers, four or more, without a leading quote.
+    `of_header` returns the plan of the table with a header; `of_row` that of a table without a
+    header, by a row. Both return None if the cells are of no known table.
     """
 
     beginnings: frozenset[str]
@@ -73,10 +72,7 @@ class Tables(NamedTuple):
 
 
 class Start(Struct, frozen=True):
-    """The offset at which the rows of a table begin, and what they are.
-
-    `header` is None where it was lost.
-    """
+    """The beginning of a table: offset of its rows, plan, separator, header (None if lost)."""
 
     plan: Plan
     separator: str
@@ -85,7 +81,7 @@ class Start(Struct, frozen=True):
 
 
 def find_start(text: bytes, tables: Tables) -> Start | None:
-    """Return where a table begins in the first lines of a text, by its header or else by a row."""
+    """Return the start of a table in the first lines of a text: by a header, else by a row."""
     lines: list[tuple[int, bytes]] = []
     end = 0
     for line in text.split(b"\n", _LINES_BEFORE_HEADER)[:_LINES_BEFORE_HEADER]:
@@ -106,7 +102,7 @@ def find_start(text: bytes, tables: Tables) -> Start | None:
 
 
 def header_in(line: bytes, tables: Tables, separators: Sequence[str], offset: int) -> Start | None:
-    """Return the table whose header a line is, with rows from an offset on; None if it is none."""
+    """Return the start of the table with this header and rows at `offset`, None if it is none."""
     for separator in separators:
         names = _split(line, separator)
         plan = tables.of_header(names) if names else None
@@ -116,13 +112,13 @@ def header_in(line: bytes, tables: Tables, separators: Sequence[str], offset: in
 
 
 def _split(line: bytes, separator: str) -> list[str] | None:
-    """Return the cells of a line, None where its quotes are not sound."""
+    """Return the cells of a line, None if its quotes are not sound."""
     row = csv_lines.strict_fields(line, separator.encode())
     return None if row is None else [cell.decode(errors="replace").strip() for cell in row]
 
 
 class CsvBlock(NamedTuple):
-    """Some rows of a table; `last_is_open` says that the text ended behind the last without end."""
+    """Rows of a table; `last_is_open`: the last row is the end of the text, without line end."""
 
     plan: Plan
     cells: Cells
@@ -130,10 +126,10 @@ class CsvBlock(NamedTuple):
 
 
 class CsvText:
-    """The tables in a source as blocks of columns; nothing is yielded where none is known.
+    """The tables in a source as blocks of columns; no blocks if no table is found.
 
-    `plan` is that of the table being read, None until one was found, and another one behind each
-    header; `damage` is complete behind the last block, and may be one that goes on from before.
+    `plan` is the plan of the current table, None before the first; each header changes it.
+    `damage` is complete after the last block; a given one is added to.
     """
 
     def __init__(
@@ -168,9 +164,9 @@ class CsvText:
                 yield from self._blocks(data, is_last=self._text.ended_open)
 
     def _blocks(self, data: bytes, *, is_last: bool) -> Iterator[CsvBlock]:
-        """Yield the rows in whole lines, those of different tables apart."""
+        """Yield the rows of whole lines; a header between them begins another table."""
         first = 0
-        # With a line end before them, lines begin in the copy where they do in the data.
+        # The prepended line end, which the pattern needs, keeps `match.start()` an offset in data.
         for match in islice(self._may_be_header.finditer(b"\n" + data), _MOST_HEADERS):
             if self._headers >= _MOST_HEADERS:
                 break
@@ -191,13 +187,14 @@ class CsvText:
         if plan is None or not text or text.isspace():
             return
         if plan.least is not None:
-            # Sound rows that end before the last columns get empty ones.
+            # Append separators to sound rows that lack the last columns.
             data = np.frombuffer(text, np.uint8)
             lines = csv_lines.lines_of(data, separator)
             lacking = plan.columns - 1 - lines.separators
             short = lines.sound & (lacking > 0) & (lines.separators >= plan.least - 1)
             stops = np.repeat(lines.stop[short], lacking[short])
             text = np.insert(data, stops, separator).tobytes() if short.any() else text
+        # Read all rows at once; if that skips rows, or quotes are irregular, mend lines and retry.
         data = np.frombuffer(text, np.uint8)
         read, skipped, is_last_kept = None, 0, True
         table = self._separator, plan.columns, plan.fields
@@ -224,7 +221,7 @@ class CsvText:
 
 
 def text_notes(damage: csv_lines.Damage, cut: str | None) -> Iterator[Note]:
-    """Yield the notes on a text; `cut` says how its source ended too early."""
+    """Yield the notes on damage of a text; `cut` says how its source ended too early, if so."""
     if cut:
         yield _NOTES.note("input-cut", how=capitalized(cut))
     elif damage.cut_bytes is not None:

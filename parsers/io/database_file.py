@@ -1,7 +1,6 @@
-"""Puts the database of an input where SQLite can open it, without writing to the original.
+"""Provides the database of an input as a file that SQLite can open, without changing the original.
 
-SQLite wants a file. One that is packed or comes through a pipe is unpacked into a temporary file;
-one whose last transactions lie in a log beside it is copied together with that log.
+If it is compressed, piped or has a log of transactions beside it, that is a temporary copy.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ _FRAME_HEADER_BYTES: Final = 24
 _MODE_AT: Final = 18
 _WAL_MODE: Final = b"\x02\x02"
 _SPARE_BYTES: Final = 64 << 20
-"""Free space that a copy leaves on its disk."""
+"""Free space that a copy must leave on its disk."""
 
 
 _CODES: Final = {"-wal": "log", "-journal": "journal"}
@@ -70,7 +69,7 @@ _NOTES: Final = NoteTable(
 
 
 class PlacedFile(Struct, frozen=True):
-    """A database on disk: its path, size, the bytes missing at its end, and notes on it."""
+    """A database on disk: its path, size, how many bytes are missing at its end, notes on it."""
 
     path: Path
     bytes: int
@@ -79,17 +78,17 @@ class PlacedFile(Struct, frozen=True):
 
     @property
     def uri(self) -> str:
-        """Return what SQLite opens: read-only, without locks, without looking for logs."""
+        """The URI for SQLite: read-only, without locks, without looking for logs."""
         return f"{self.path.as_uri()}?mode=ro&immutable=1"
 
 
 @contextmanager
 def placed(source: ByteSource) -> Iterator[PlacedFile]:
-    """Give the file of a database; copies are deleted when the context ends.
+    """Provide the file of a database in a context; copies are deleted when the context ends.
 
-    Raises InputError where there is no room for a copy that cannot be avoided.
+    Raises InputError if there is no room for a copy that is needed.
     """
-    # As SQLite does: a log lies beside the file itself. One that is packed has none.
+    # As SQLite does, look for a log beside the file itself. A compressed file has none.
     plain = source.path.resolve() if source.path is not None else None
     if plain is not None and not _first_bytes(plain).startswith(MAGIC):
         plain = None
@@ -97,7 +96,7 @@ def placed(source: ByteSource) -> Iterator[PlacedFile]:
     if plain is not None:
         if _first_bytes(_beside(plain, "-wal")):
             log = "-wal"
-        # Else nothing in a journal counts: its transaction was finished.
+        # Without this magic the transaction of a journal is finished: ignore it.
         elif _first_bytes(_beside(plain, "-journal")).startswith(_JOURNAL_MAGIC):
             log = "-journal"
         _, rest, missing = _extent(plain)
@@ -123,7 +122,7 @@ def placed(source: ByteSource) -> Iterator[PlacedFile]:
 def _copied(source: ByteSource, plain: Path | None, log: str | None, folder: Path) -> PlacedFile:
     """Return a database unpacked, or with its log applied, or cut at its last whole page.
 
-    Raises OSError where there is no room for the copy.
+    `plain` is the original if not compressed, `log` its log's suffix. Raises OSError without room.
     """
     copy, notes = folder / "database", list[Note]()
     path = copy if plain is None else plain
@@ -138,7 +137,7 @@ def _copied(source: ByteSource, plain: Path | None, log: str | None, folder: Pat
         path, notes = _with_log(plain, log, copy)
     whole, rest, missing = _extent(path)
     if rest:
-        # SQLite takes what is missing of a page for zeros: rows of it would be half there.
+        # SQLite would read the missing part of the last page as zeros, and give partial rows.
         if path != copy:
             _copy(path, copy)
         os.truncate(copy, whole)
@@ -147,10 +146,9 @@ def _copied(source: ByteSource, plain: Path | None, log: str | None, folder: Pat
 
 
 def _extent(path: Path) -> tuple[int, int, int]:
-    """Return the size of a database by its header, as far as the header is plausible.
+    """Return how many bytes a database has in whole pages and in a partial last page, and lacks.
 
-    Its bytes in whole pages, what is there behind them of a page that belongs to it, and the bytes
-    that are missing at its end.
+    This follows from its header; if that is not plausible, all bytes count as whole pages.
     """
     header = _first_bytes(path)
     size = path.stat().st_size
@@ -158,7 +156,7 @@ def _extent(path: Path) -> tuple[int, int, int]:
     page_bytes = 65_536 if page_bytes == 1 else page_bytes
     if len(header) < _HEADER_BYTES or page_bytes < 512 or page_bytes & (page_bytes - 1):
         return size, 0, 0
-    # A version of SQLite that does not keep the size leaves an old one; its counter is old, too.
+    # The size in the header is valid only if the change counter beside it is that of the file.
     is_stated = header[24:28] == header[92:96]
     stated = int.from_bytes(header[28:32], "big") * page_bytes if is_stated else 0
     rest = size % page_bytes if size > page_bytes else 0
@@ -172,7 +170,7 @@ def _beside(database: Path, end: str) -> Path:
 
 
 def _first_bytes(path: Path) -> bytes:
-    """Return the first bytes of a file; none where it is empty or not there."""
+    """Return the first bytes of a file, b"" if it cannot be read."""
     try:
         with path.open("rb") as stream:
             return stream.read(_HEADER_BYTES)
@@ -181,10 +179,13 @@ def _first_bytes(path: Path) -> bytes:
 
 
 def _with_log(database: Path, end: str, copy: Path) -> tuple[Path, list[Note]]:
-    """Return a copy of a database to which its log was applied, or the file as it is."""
+    """Return a copy of a database with its log applied, or the original if that fails; and notes.
+
+    `end` is the suffix of the log, "-wal" or "-journal".
+    """
     log, code = _beside(database, end), _CODES[end]
     try:
-        # A journal may name a further file, which SQLite would delete.
+        # Refuse a journal that names another file (it ends with the magic): SQLite would delete it.
         with log.open("rb") as stream:
             stream.seek(max(0, log.stat().st_size - len(_JOURNAL_MAGIC)))
             if stream.read() == _JOURNAL_MAGIC:
@@ -218,7 +219,7 @@ def _copy(path: Path, to: Path) -> None:
 def nothing_left(database: str, notes: Iterable[Note], again: str) -> InputError:
     """Return the error for a damaged database of which no record can be read.
 
-    `notes` are those on it, `again` is what else than its log can be had again.
+    `notes` are those on it; `again` is the hint unless a log is the reason.
     """
     message = f"damaged, with no readable record: {database}"
     if any(note.code == "log-cut" for note in notes):
@@ -228,7 +229,7 @@ def nothing_left(database: str, notes: Iterable[Note], again: str) -> InputError
 
 
 def how_to_copy(database: str) -> str:
-    """Return the hint for a log whose copy cannot be read: the whole one is at the original."""
+    """Return the hint how to copy a database together with its log."""
     return (
         f"copy {database} and {database}-wal again; or run sqlite3 {database} 'PRAGMA "
         f"wal_checkpoint(TRUNCATE)' on the original and copy {database}"
@@ -242,11 +243,10 @@ def in_wal_mode(database: Path | None) -> bool:
 
 
 def _pages(log: Path) -> int:
-    """Return how many pages of the current round a write-ahead log holds, a cut one included.
+    """Return how many pages a write-ahead log has in its current round, also a partial last one.
 
-    SQLite uses a log up to its last finished transaction, and says nothing of what is behind that.
-
-    A log is written from its beginning again and again; pages of earlier rounds have other salts.
+    SQLite applies only finished transactions, so a larger number shows that some are lost. A log is
+    rewritten from its beginning; pages of earlier rounds have other salts.
     Source: the section "WAL File Format" of SQLite's "Database File Format".
     """
     try:

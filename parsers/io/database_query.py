@@ -1,4 +1,4 @@
-"""Queries of tables, as SQL that holds nothing of the file but quoted identifiers."""
+"""Queries of tables, as SQL that contains nothing of the file but quoted identifiers."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ _FEW: Final = 1 << 16
 _OPEN: Final = -2
 
 Coder = Callable[[IntArray], Array]
-"""Gives the codes of the texts that ids stand for."""
+"""Returns the codes of the texts with these ids."""
 
 
 class Table(Struct, frozen=True):
-    """A table: the declared types of its stored columns, and the word for the numbers of its rows.
+    """A table: the declared types of its stored columns, and the name of its row number.
 
-    That is None where its rows have no numbers.
+    `row_number` is None if its rows have no numbers.
     """
 
     name: str
@@ -53,7 +53,7 @@ class Table(Struct, frozen=True):
 
 
 class Wanted(Struct, frozen=True):
-    """Columns to read, by type; of blobs the first 16 bytes, in hexadecimal."""
+    """Columns to read, by type; of blobs only the first 16 bytes, in hexadecimal."""
 
     integers: tuple[str, ...] = ()
     reals: tuple[str, ...] = ()
@@ -62,19 +62,19 @@ class Wanted(Struct, frozen=True):
 
     @property
     def as_texts(self) -> tuple[str, ...]:
-        """Return the columns that come as texts."""
+        """The columns that are returned as texts."""
         return self.texts + self.blobs
 
 
 class Among(Struct, frozen=True):
-    """A condition on rows: the column holds one of these values."""
+    """A condition on rows: the column has one of these values."""
 
     column: str
     values: tuple[int | str, ...]
 
 
 class Between(Struct, frozen=True):
-    """A condition on rows: the column holds a number between two (inclusive)."""
+    """A condition on rows: the column has a number from `low` to `high` (inclusive)."""
 
     column: str
     low: int
@@ -82,7 +82,7 @@ class Between(Struct, frozen=True):
 
 
 class Present(Struct, frozen=True):
-    """A condition on rows: the column holds anything at all."""
+    """A condition on rows: the column is not null."""
 
     column: str
 
@@ -93,7 +93,7 @@ Condition = Among | Between | Present
 class Batch(Struct, frozen=True):
     """Rows of a table: `numbers` are int64 with ABSENT or float64 with NaN, `texts` lists.
 
-    A column that the table does not have is absent in all rows.
+    A column that the table does not have is missing in all rows.
     """
 
     count: int
@@ -105,11 +105,11 @@ class Batch(Struct, frozen=True):
         return self.numbers[column]
 
     def with_numbers(self, columns: Mapping[str, Array]) -> Batch:
-        """Return the rows with further columns of numbers, and without texts."""
+        """Return the rows with `columns` added or replaced, and without texts."""
         return Batch(self.count, {**self.numbers, **columns}, {})
 
     def only(self, rows: BoolArray) -> Batch:
-        """Return some of the rows."""
+        """Return the marked rows."""
         if rows.all():
             return self
         return Batch(
@@ -125,10 +125,10 @@ def quoted(identifier: str) -> str:
 
 
 def select(table: Table, wanted: Wanted, rest: str = "", *, quick: bool = False) -> str:
-    """Return the query for columns of a table; the number of the row comes first.
+    """Return the query for columns of a table; the first column is the number of the row.
 
-    No column of the result is ever null but texts, and each has one type in all rows; in a `quick`
-    query, integers may turn out to be reals.
+    In the result only texts can be null, and a column has the same type in all rows; but in a
+    `quick` query integers may be reals. `rest` is appended.
     """
     expressions = [table.row_number or "0"]
     for columns, template, missing in (
@@ -145,16 +145,16 @@ def select(table: Table, wanted: Wanted, rest: str = "", *, quick: bool = False)
             is_declared = quick and template is _INTEGER and "INT" in declared.upper()
             terms = {"c": quoted(column), "absent": _ABSENT_SQL, "missing": _MISSING_REAL_SQL}
             expressions.append((_DECLARED_INTEGER if is_declared else template).format(**terms))
-    # An index may be damaged where the table is not, and may hold expressions.
+    # No index: it may be damaged although the table is not, and may contain expressions.
     return f"SELECT {', '.join(expressions)} FROM {quoted(table.name)} NOT INDEXED{rest}"
 
 
 def conditions_sql(
     conditions: Sequence[Condition], table: Table
 ) -> tuple[list[str], list[int | str]]:
-    """Return conditions as SQL and the values for its question marks.
+    """Return conditions as SQL terms, and the values for their question marks.
 
-    No row fulfils a condition on a column that the table does not have.
+    A condition on a missing column becomes 0: no row fulfils it.
     """
     terms: list[str] = []
     values: list[int | str] = []
@@ -175,7 +175,7 @@ def conditions_sql(
 
 
 def batch_of_columns(wanted: Wanted, columns: Sequence[Any]) -> Batch:
-    """Return a batch of columns: the numbers of the rows, then what is wanted."""
+    """Return a batch of the columns of a result, the first of which is the row number."""
     rest = iter(columns[1:])
     numbers: dict[str, Array] = {
         name: np.asarray(next(rest), dtype=np.int64) for name in wanted.integers
@@ -198,10 +198,10 @@ def one_batch(wanted: Wanted, batches: Iterable[Batch]) -> Batch:
 
 
 class Lookup:
-    """Values by their keys, the later of two with the same key. Other keys give ABSENT."""
+    """Values by key; the last value of a key counts. Unknown keys, and ABSENT, give ABSENT."""
 
     def __init__(self, keys: IntArray, values: IntArray) -> None:
-        """Index the values: in a table where keys lie close together, else by sorted keys."""
+        """Index the values: in an array by key if keys are dense, else by sorted keys."""
         is_key = keys != ABSENT
         if not is_key.all():
             keys, values = keys[is_key], values[is_key]
@@ -227,23 +227,23 @@ class Lookup:
 
 
 class TextsById:
-    """Texts by their ids."""
+    """Texts by id."""
 
     def __init__(self, ids: IntArray, texts: Sequence[str | None]) -> None:
         self.texts = texts
         self._row = Lookup(ids, np.arange(len(ids)))
 
     def __getitem__(self, key: int) -> str | None:
-        """Return one text; None where there is none."""
+        """Return the text of an id, None without one."""
         row = int(self._row(np.array([key]))[0])
         return None if row == ABSENT else self.texts[row]
 
     def coder(self, names: Names, unknown: str | None) -> Coder:
-        """Return what gives the codes that the texts of ids have among names.
+        """Return a function from ids to the codes of their texts in `names`.
 
-        An id without a text has the code of `unknown`, -1 where that is None.
+        An id without a text gets the code of `unknown` (None: -1). Only texts in use enter `names`.
         """
-        codes = np.full(len(self.texts) + 1, _OPEN, dtype=np.int32)
+        codes = np.full(len(self.texts) + 1, _OPEN, dtype=np.int32)  # the last: ids without text
 
         def code(ids: IntArray) -> Array:
             row = self._row(ids)
@@ -257,13 +257,13 @@ class TextsById:
 
 
 def by_distinct(values: IntArray, number: Callable[[int, int], int]) -> IntArray:
-    """Return the result of a function for each value, a read-only array.
+    """Return `number(value, first row with it)` for each value, as a read-only array.
 
-    It is asked once for each distinct one, with the first of its rows.
+    The function is called once per distinct value.
     """
     if not len(values):
         return np.empty(0, dtype=np.int64)
-    if (values == values[0]).all():  # takes no memory however many there are
+    if (values == values[0]).all():  # saves memory
         return np.broadcast_to(np.int64(number(int(values[0]), 0)), len(values))
     distinct, first, index = np.unique(values, return_index=True, return_inverse=True)
     pairs = zip(distinct.tolist(), first.tolist(), strict=True)

@@ -1,8 +1,7 @@
 """The tables of an SQLite database as columns, read without trusting anything in it.
 
-Only base tables are read, never a view or a virtual table, and of them only stored columns: no
-text of the file is executed. Numbers come through Arrow where the driver is there and the database
-is sound, everything else row by row, around what is damaged.
+Only stored columns of base tables are read, so no SQL in the file is executed. Numbers are read
+through Arrow if that works, everything else row by row, around damage.
 """
 
 from __future__ import annotations
@@ -39,20 +38,17 @@ from traceflops.units import listed, several
 _MOST_TABLES: Final = 100_000
 _MOST_CALLS: Final = 1_000
 _STEPS_A_CALL: Final = 50_000
-"""Limit of SQLite's steps for listing the tables; a real list takes thousands."""
+"""With _MOST_CALLS, limits SQLite's steps for listing the tables; a real list takes thousands."""
 _ROW_NUMBERS: Final = ("_rowid_", "oid", "rowid")
 _MOST_NAMED: Final = 4
 _BATCH_ROWS: Final = 1 << 14
 _LARGE: Final = 500_000
-"""Tables from this number of rows on are read in two parts, side by side."""
+"""Tables with at least so many rows are read in two parts, in parallel."""
 _BYTES_A_ROW: Final = 4
-"""A row takes more than this of the file, so one that has more rows goes in circles."""
+"""A row takes more bytes of the file, so a table with more rows must have pages in circles."""
 _NOTES: Final = NoteTable(
     dropped={
-        "input-cut": (
-            "The file ends {size} before the end of the database.",
-            "The rest is lost.",
-        ),
+        "input-cut": ("The file ends {size} before the end of the database.", "The rest is lost."),
         "rows-lost": (
             "The database is damaged.",
             "Every readable row is used; rows are missing from {listed}.",
@@ -63,10 +59,9 @@ _NOTES: Final = NoteTable(
 
 
 class Database:
-    """An open SQLite database; a context that closes it.
+    """An open SQLite database; as a context manager it is closed at the end.
 
-    `tables` are the names of its base tables, `asked` those of which rows were asked for. Raises
-    InputError where they cannot be listed.
+    `tables` are its base tables, `asked` those read. Raises InputError if tables cannot be listed.
     """
 
     def __init__(self, source: ByteSource, file: PlacedFile) -> None:
@@ -89,9 +84,9 @@ class Database:
             connection.text_factory = self._text
             for setting in ("trusted_schema=OFF", "query_only=ON", "cell_size_check=ON"):
                 connection.execute(f"PRAGMA {setting}")
-            # It writes nothing; it lets a database be opened whose end is missing.
+            # Writes nothing, but is needed to open a database whose end is missing.
             connection.execute("PRAGMA writable_schema=ON")
-            # In a bounded number of steps: the names of the tables and their last row numbers.
+            # List the tables and their last row numbers, in a limited number of steps.
             calls = iter(range(_MOST_CALLS))
             connection.set_progress_handler(lambda: next(calls, None) is None, _STEPS_A_CALL)
             names = connection.execute(
@@ -122,25 +117,25 @@ class Database:
 
     @property
     def damaged(self) -> bool:
-        """Return whether part of the database is missing, or of the rows that were asked for."""
+        """Whether part of the database is missing, or rows of tables that were read."""
         return self.cut or self.file.missing_bytes > 0 or bool(self._lost)
 
     @property
     def cut(self) -> bool:
-        """Return whether the file or the log beside it ends too early."""
+        """Whether the file or the log beside it ends too early."""
         return any(note.code in ("input-cut", "log-cut") for note in self.file.notes)
 
     @property
     def lost(self) -> frozenset[str]:
-        """Return the tables of which rows are lost, among those that were asked for so far."""
+        """The tables of which rows are lost, among those that were read so far."""
         return frozenset(self._lost)
 
     def columns(self, table: str) -> frozenset[str]:
-        """Return the names of the stored columns of a table; none where there is no such table."""
+        """Return the names of the stored columns of a table; none if there is no such table."""
         return frozenset(self._table(table).columns) if table in self.tables else frozenset()
 
     def has_rows(self, table: str) -> bool:
-        """Return whether a table has rows, as far as its beginning can be read."""
+        """Return whether a table has rows; True also if its beginning cannot be read."""
         if table not in self.tables:
             return False
         query = f"{select(self._table(table), Wanted())} LIMIT 1"
@@ -150,7 +145,7 @@ class Database:
             return True
 
     def unused(self, families: tuple[str, ...]) -> dict[str, int]:
-        """Return the numbers of rows of tables named so, whose rows were never asked for."""
+        """Return the row counts of tables that were not read; `families` are prefixes of names."""
         names = sorted(n for n in self.tables - self.asked if n.startswith(families))
         return {name: self.whole(name, Wanted()).count for name in names if self.has_rows(name)}
 
@@ -161,9 +156,9 @@ class Database:
     def batches(
         self, table: str, wanted: Wanted, conditions: Sequence[Condition] = ()
     ) -> Iterator[Batch]:
-        """Give the rows of a table some at a time, in no particular order.
+        """Yield the rows of a table that fulfil the conditions, in batches, in no particular order.
 
-        Of a damaged table all rows that can be read, of one that the database lacks none.
+        Rows that cannot be read are left out; a missing table has no rows.
         """
         self.asked.add(table)
         if table not in self.tables:
@@ -172,9 +167,8 @@ class Database:
         parts = [(database_scan.LOWEST, database_scan.HIGHEST)]
         if about.row_number is not None and not wanted.as_texts and not conditions:
             parts = self._parts(about)
-            with suppress(
-                database_scan.NotFast
-            ):  # then the careful way goes on behind the last rows
+            # If the fast way fails, the careful one goes on behind the last rows of each part.
+            with suppress(database_scan.NotFast):
                 for part, last, batch in self._fast(about, wanted, parts):
                     parts[part] = (last + 1, parts[part][1])
                     yield self._counted(batch)
@@ -183,7 +177,7 @@ class Database:
             yield self._counted(batch)
 
     def notes(self, label: Callable[[str], str] = str) -> tuple[Note, ...]:
-        """Return what was lost and mended so far; `label` gives the name of a table in a note."""
+        """Return the notes on what was lost and mended so far; `label` returns a table's label."""
         notes = list(self.file.notes)
         if self.file.missing_bytes and not any(note.code == "input-cut" for note in notes):
             notes.append(_NOTES.note("input-cut", size=several(self.file.missing_bytes, "byte")))
@@ -210,10 +204,10 @@ class Database:
             return raw.decode(errors="replace")
 
     def _table(self, name: str) -> Table:
-        """Return a table: its stored columns, and what its row numbers are called if it has any."""
+        """Return the stored columns of a table and the name of its row number, if it has any."""
         if name not in self._tables:
             try:
-                # Hidden columns are computed by expressions that stand in the file.
+                # Hidden columns are computed by expressions in the file: leave them out.
                 query = "SELECT name, type FROM pragma_table_xinfo(?) WHERE hidden = 0"
                 rows = self._connection.execute(query, (name,))
                 columns = {str(column): str(declared) for column, declared in rows}
@@ -237,7 +231,7 @@ class Database:
         return batch
 
     def _parts(self, table: Table) -> list[tuple[int, int]]:
-        """Return the numbers of rows between which a table is read, in two parts if it is large."""
+        """Return the ranges of row numbers in which to read a table: two if it is large."""
         ends = []
         for end in ("min", "max"):
             query = f"SELECT {end}({table.row_number}) FROM {quoted(table.name)} NOT INDEXED"
@@ -251,7 +245,10 @@ class Database:
     def _fast(
         self, table: Table, wanted: Wanted, parts: Sequence[tuple[int, int]]
     ) -> Iterator[tuple[int, int, Batch]]:
-        """Give batches, each with its part and the number of its last row. Raises NotFast."""
+        """Yield batches read through Arrow, each with its part and its last row number.
+
+        Raises NotFast if that fails, or row numbers are not increasing, or types are wrong.
+        """
         last, queries = [database_scan.LOWEST] * len(parts), []
         for low, high in parts:
             ends = [f"{table.row_number} >= {low}"] * (low != database_scan.LOWEST)
@@ -262,8 +259,9 @@ class Database:
             numbers = columns[0]
             if not len(numbers):
                 continue
+            # Row numbers must increase in a batch and from one batch of the part to the next.
             if not (numbers[1:] > numbers[:-1]).all() or (
-                int(numbers[0]) <= last[part] > database_scan.LOWEST
+                last[part] > database_scan.LOWEST and int(numbers[0]) <= last[part]
             ):
                 raise database_scan.NotFast
             if any(values.dtype != np.int64 for values in columns[: 1 + len(wanted.integers)]):
@@ -278,7 +276,7 @@ class Database:
         conditions: Sequence[Condition],
         parts: Sequence[tuple[int, int]],
     ) -> Iterator[Batch]:
-        """Give batches of rows read by Python's SQLite driver, skipping damaged pages."""
+        """Yield batches of rows read by Python's SQLite driver, around damage; note lost rows."""
         most_rows = self.file.bytes // _BYTES_A_ROW
         scan = partial(self._scan, table, wanted, conditions, most_rows)
         salvage = database_scan.Salvage(scan, self._last.get(table.name))
@@ -289,7 +287,7 @@ class Database:
         if salvage.failures or salvage.lost is None:
             room = most_rows + self.file.missing_bytes // _BYTES_A_ROW - salvage.read
             lost = salvage.lost or None
-            # A range of row numbers in which more are missing than the file has room for has holes.
+            # If more are missing than the file has room for, row numbers have gaps: unknown.
             self._lost[table.name] = None if lost is None or lost > room else lost
 
     def _scan(
@@ -301,9 +299,9 @@ class Database:
         low: int,
         high: int,
     ) -> Iterator[list[database_scan.Row]]:
-        """Give the rows with numbers between two that fulfil conditions. Raises Damaged.
+        """Yield the rows with numbers from `low` to `high` that fulfil the conditions.
 
-        `most_rows` is more than the file has room for.
+        Raises Damaged at damage, or after `most_rows`, for which the file has no room.
         """
         terms, values = conditions_sql(conditions, table)
         order, is_damaged, is_numbered = "", False, table.row_number is not None
@@ -312,12 +310,12 @@ class Database:
             order = f" ORDER BY {table.row_number}"
         where = f" WHERE {' AND '.join(terms)}" if terms else ""
         query = select(table, wanted, f"{where}{order} LIMIT ?")
-        # Behind the last row SQLite looks for another one, which may lie in the damage.
+        # A limit, since SQLite looks for another row behind the last one, which may be damaged.
         most = min(most_rows + 1, high - low + 1, database_scan.HIGHEST)
         rows: list[database_scan.Row] = []
         try:
             for count, row in enumerate(self._connection.execute(query, [*values, most])):
-                # Pages that refer to each other give rows without end, or out of order.
+                # Pages that refer to each other in circles give endless rows, or out of order.
                 is_damaged = count >= most_rows or (is_numbered and not low <= row[0] <= high)
                 if is_damaged:
                     break

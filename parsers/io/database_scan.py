@@ -1,9 +1,8 @@
-"""Rows of a table in two ways: through Arrow, or one by one around damage.
+"""Two ways to read the rows of a table: through Arrow, or one by one around damage.
 
-Arrow gives numpy columns three times as fast as rows of Python. Its driver takes the type of a
-column by the first rows of it, so every expression must give one type in all rows, never null.
-Around damage rows are read up to it; what lies behind it is halved until nothing more can be read.
-The number of attempts is bounded, so the time is linear.
+Arrow is three times as fast. It takes a column's type from the first rows, so every expression must
+have one type in all rows, never null. The other way halves the range of row numbers behind damage
+until nothing more can be read, in a limited number of attempts.
 """
 
 from __future__ import annotations
@@ -20,19 +19,18 @@ from traceflops.table.columns import Array, floats, numbers
 
 BATCH_ROWS: Final = 1 << 15
 LONGEST_VALUE: Final = 64 << 20
-"""No text of a database that is longer is read. The driver has no limit: its queries keep this."""
+"""The longest text that is read. Arrow's driver has no limit, so its queries must keep this one."""
 
 
 class NotFast(Exception):
-    """Reading through Arrow failed or is not possible here; the other way says why."""
+    """Reading through Arrow failed or is not possible here; the other way finds out why."""
 
 
 def fast_columns(uri: str, queries: Sequence[str]) -> Iterator[tuple[int, list[Array]]]:
-    """Give the columns of queries over integers and reals, a batch of rows of each in turn.
+    """Yield batches of the columns of queries over integers and reals, each with its query's index.
 
-    They run side by side, one batch ahead of what uses them. With a batch comes the index of its
-    query. Raises NotFast where the driver is missing or an error occurs; the batches before are
-    valid.
+    Queries run in parallel, one batch ahead of the caller. Raises NotFast if the driver is missing
+    or an error occurs; batches that were yielded before are valid.
     """
     has_failed = False
     with ExitStack() as open_queries, ThreadPoolExecutor(len(queries)) as threads:
@@ -42,7 +40,7 @@ def fast_columns(uri: str, queries: Sequence[str]) -> Iterator[tuple[int, list[A
             for number in tuple(ahead):
                 try:
                     columns = ahead.pop(number).result()
-                except Exception:  # the careful way finds out what it was
+                except Exception:  # the other way finds out what it was
                     has_failed, columns = True, None
                 if columns is not None:
                     ahead[number] = threads.submit(next, readers[number], None)
@@ -52,16 +50,16 @@ def fast_columns(uri: str, queries: Sequence[str]) -> Iterator[tuple[int, list[A
 
 
 def _columns(uri: str, query: str) -> Generator[list[Array], None, None]:
-    """Give the batches of a query as columns."""
+    """Yield the batches of a query as columns."""
     with closing(record_batches(uri, query)) as batches:
         for batch in batches:
             yield [_values(column) for column in batch.columns]
 
 
 def record_batches(uri: str, query: str) -> Generator[Any, None, None]:
-    """Give the rows of a query as Arrow record batches.
+    """Yield the rows of a query as Arrow record batches.
 
-    Raises NotFast where the driver is missing or an error occurs; the batches before are valid.
+    Raises NotFast if the driver is missing or an error occurs; batches yielded before are valid.
     """
     try:
         import adbc_driver_manager as manager
@@ -89,7 +87,7 @@ def record_batches(uri: str, query: str) -> Generator[Any, None, None]:
 
 
 def _values(column: Any) -> Array:
-    """Return a column as int64 or float64. Raises NotFast where it has nulls or is neither."""
+    """Return a column as int64 or float64. Raises NotFast if it has nulls or another type."""
     import pyarrow as pa
 
     if column.null_count == 0 and pa.types.is_int64(column.type):
@@ -100,16 +98,16 @@ def _values(column: Any) -> Array:
 
 
 Row = tuple[Any, ...]
-"""A row as SQLite gives it, its row number first."""
+"""A row as SQLite returns it, with its row number first."""
 
 Scan = Callable[[int, int], Iterator[list[Row]]]
-"""Gives the rows whose numbers lie between two (inclusive), in order.
+"""Yields the rows with numbers from one to another (inclusive), in order.
 
-It raises Damaged, once it has given the rows before the damage.
+At damage it raises Damaged, after it has yielded the rows before.
 """
 
 FAULTS: Final = (sqlite3.Error, MemoryError)
-"""What a damaged file can bring: SQLite is out of memory where a length in it is nonsense."""
+"""Errors that a damaged file can cause; a wrong length in it makes SQLite run out of memory."""
 
 LOWEST: Final = -(2**63)
 HIGHEST: Final = 2**63 - 1
@@ -118,15 +116,14 @@ _FEW_ROWS: Final = 1 << 16
 
 
 class Damaged(Exception):
-    """The rows behind cannot be reached from here."""
+    """The rows from here on cannot be reached."""
 
 
 class Salvage(Struct):
     """Reads a table around its damage.
 
-    `last` is the highest row number by the database's own account, None where it keeps none.
-    Afterwards `read` and `lost` are numbers of rows, of which `lost` is an upper bound, and None
-    where there is none: also where pages refer to each other so that the gap cannot be seen.
+    `last` is the highest row number according to the database, None if it does not record it.
+    Afterwards `read` rows were read and at most `lost` rows lost (None: unknown).
     """
 
     scan: Scan
@@ -136,7 +133,7 @@ class Salvage(Struct):
     failures: int = 0
 
     def rows(self, low: int, high: int) -> Iterator[list[Row]]:
-        """Give the intact rows with numbers between two."""
+        """Yield the intact rows with numbers from `low` to `high`."""
         try:
             for rows in self.scan(low, high):
                 self.read += len(rows)
@@ -145,10 +142,10 @@ class Salvage(Struct):
             return
         except Damaged:
             self.failures += 1
-        # Between which numbers there may be rows behind the damage.
+        # Limit the range in which there may be rows behind the damage, then try both its halves.
         if high == HIGHEST and self.last is not None:
             high = self.last
-        elif high == HIGHEST:  # how many there were is not known: see whether there are some near
+        elif high == HIGHEST:  # the number of rows is unknown: try some row numbers behind
             self.lost = None
             high = 0 if low == LOWEST else low + self.read + _FEW_ROWS
         low = min(1, high) if low == LOWEST else low
@@ -160,7 +157,7 @@ class Salvage(Struct):
             self.lost += max(0, high - low + 1)
 
     def front(self) -> Iterator[list[Row]]:
-        """Give the rows up to the damage, of a table whose rows have no numbers."""
+        """Yield the rows up to the damage, for a table whose rows have no numbers."""
         try:
             for rows in self.scan(LOWEST, HIGHEST):
                 self.read += len(rows)

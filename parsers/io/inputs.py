@@ -1,11 +1,11 @@
 """One input as a stream of plain bytes, however it is compressed.
 
-Compression is recognised by content. Every stream is read in blocks, never as a whole, and a
-stream that ends too early says so instead of raising: what came before the cut is used.
+Compression is recognised by content. Streams are read in blocks, never as a whole. A stream that
+ends too early is not an error: what came before is used, and `cut` says so.
 
-gzip members, and zstd or LZ4 frames, one behind the other are one text. The layouts are those of
-RFC 1952, RFC 8878 and the LZ4 frame format 1.6. Frames are followed by their own lengths, so that
-Arrow's decompressors never see what stands behind the last of them.
+Successive gzip members, or zstd or LZ4 frames, are one text. The layouts are those of RFC 1952,
+RFC 8878 and the LZ4 frame format 1.6. Frames are delimited here by their own lengths, so that
+Arrow's decompressors never see bytes behind the last one.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from traceflops.errors import InputError
 
 BLOCK_BYTES: Final = 1 << 20
 GZIP_CUT: Final = "the gzip stream was cut off"
-"""What `Unpacked.cut` says where everything up to there was read and was sound."""
+"""The value of `Unpacked.cut` if everything before the end was sound."""
 _FEED_BYTES: Final = 1 << 15
-"""What is left behind the end of a member is copied: with many small members that adds up."""
+"""Small, since the rest behind each member's end is copied, which adds up for many members."""
 _READ_BYTES: Final = 1 << 16
-"""A cut loses what the failing read had already decompressed."""
+"""Small, since a read that fails at a cut loses what it had already decompressed."""
 _GZIP: Final = b"\x1f\x8b\x08"
 _FRAMES: Final = {b"\x28\xb5\x2f\xfd": "zstd", b"\x04\x22\x4d\x18": "lz4"}
 _SKIPPED: Final = b"\x2a\x4d\x18"
@@ -39,10 +39,9 @@ _OF_SIZE: Final = (0, 2, 4, 8)
 
 
 class Unpacked:
-    """The plain blocks of a packed stream, given once.
+    """The plain blocks of a packed stream, which can be iterated once.
 
-    After them `cut` says how the stream ended too early (None: it ended well), and `behind_bytes`
-    how much stands behind its end that is neither part of it nor padding.
+    Afterwards `cut` says how it ended too early (or None), `behind_bytes` how many bytes follow it.
     """
 
     def __init__(self, raw: Iterator[bytes], unpack: Callable[[Unpacked], Iterator[bytes]]) -> None:
@@ -55,7 +54,10 @@ class Unpacked:
         return gathered(self._unpack(self))
 
     def goes_on(self, is_next: Callable[[bytes], bool]) -> bool:
-        """Skip padding; return whether another member begins. Else count the trailing bytes."""
+        """Skip padding; return whether another member begins, else count the trailing bytes.
+
+        `is_next` tells whether the first bytes are those of a member.
+        """
         while part := self.feed.take():  # padding is NUL bytes
             if rest := part.lstrip(b"\0"):
                 self.feed.give_back(len(rest))
@@ -68,7 +70,7 @@ class Unpacked:
 
 
 def unpacked(first: bytes, raw: Iterator[bytes]) -> Unpacked | None:
-    """Return what unpacks a stream that begins so, None of one that is not packed."""
+    """Return the unpacker of a stream by its first bytes, None if it is not compressed."""
     if first.startswith(_GZIP[:2]):
         return Unpacked(raw, _gunzip)
     magic = first[:_MAGIC_BYTES]
@@ -76,7 +78,7 @@ def unpacked(first: bytes, raw: Iterator[bytes]) -> Unpacked | None:
 
 
 class Feed(io.RawIOBase):
-    """A stream over blocks of bytes, with a look at the next few before they are taken."""
+    """A stream over blocks of bytes, in which the next few bytes can be peeked at."""
 
     def __init__(self, blocks: Iterator[bytes]) -> None:
         self._blocks = blocks
@@ -84,7 +86,7 @@ class Feed(io.RawIOBase):
         self._offset = 0
 
     def peek(self, size: int) -> bytes:
-        """Return the next few bytes, fewer at the end."""
+        """Return the next `size` bytes without taking them, fewer at the end."""
         while len(self._held) - self._offset < size:
             block = next(self._blocks, b"")
             if not block:
@@ -104,7 +106,7 @@ class Feed(io.RawIOBase):
         self._offset -= size
 
     def exactly(self, size: int) -> Iterator[bytes]:
-        """Yield `size` bytes in pieces, fewer where the feed ends."""
+        """Yield `size` bytes in pieces, fewer if the feed ends."""
         while size and (part := self.take(min(size, _FEED_BYTES))):
             size -= len(part)
             yield part
@@ -114,7 +116,7 @@ class Feed(io.RawIOBase):
         return True
 
     def read(self, size: int = -1) -> bytes:
-        """Return `size` bytes, fewer at the end; all where it is negative."""
+        """Return `size` bytes, fewer at the end; all if it is negative."""
         return b"".join(self.exactly(size) if size >= 0 else iter(self.take, b""))
 
 
@@ -150,16 +152,16 @@ def _gunzip(stream: Unpacked) -> Iterator[bytes]:
 
 
 def _inflated(member: zlib._Decompress, data: bytes) -> Iterator[bytes]:
-    """Yield what compressed data holds, in blocks however far it expands.
+    """Yield the content of compressed data in blocks of limited size.
 
-    Raises zlib.error where it is damaged, once what stands before the damage has been yielded.
+    Raises zlib.error if it is damaged, after yielding what is before the damage.
     """
-    while not member.eof:  # behind the end its tail stays as it is
+    while not member.eof:  # data behind the end stays in `member.unused_data`
         saved = member.copy()
         try:
             plain = member.decompress(data, BLOCK_BYTES)
         except zlib.error:
-            # Byte by byte, all comes out that stands before the damage.
+            # Try again byte by byte, to get everything before the damage.
             for offset in range(len(data)):
                 yield saved.decompress(data[offset : offset + 1])
             raise
@@ -214,12 +216,13 @@ def _is_skipped(begun: bytes) -> bool:
 
 
 def _zstd_frame(feed: Feed) -> Iterator[bytes]:
-    """Yield the bytes of a frame; of a damaged one all that there is, for the decompressor."""
+    """Yield the bytes of a zstd frame; if it is damaged, all the rest, so that unpacking fails."""
     descriptor = (feed.peek(5) + b"\0")[4]
     is_single = bool(descriptor >> 5 & 1)
     size_bytes = _OF_SIZE[descriptor >> 6] or int(is_single)
+    # The header: magic and descriptor, then window descriptor, dictionary id, content size.
     yield from feed.exactly(5 + (not is_single) + _OF_ID[descriptor & 3] + size_bytes)
-    while len(head := feed.peek(3)) == 3:
+    while len(head := feed.peek(3)) == 3:  # blocks; bit 0 marks the last one
         block = int.from_bytes(head, "little")
         kind = block >> 1 & 3
         if kind == _RESERVED:
@@ -231,10 +234,11 @@ def _zstd_frame(feed: Feed) -> Iterator[bytes]:
 
 
 def _lz4_frame(feed: Feed) -> Iterator[bytes]:
-    """Yield the bytes of a frame; of a cut one all that there is."""
+    """Yield the bytes of an LZ4 frame; if it is cut off, all that there are."""
     descriptor = (feed.peek(5) + b"\0")[4]
+    # The header: magic, descriptor and checksum, then maybe content size and dictionary id.
     yield from feed.exactly(7 + 8 * (descriptor >> 3 & 1) + 4 * (descriptor & 1))
-    while len(head := feed.peek(4)) == 4:
+    while len(head := feed.peek(4)) == 4:  # blocks; size 0 is the end
         size = int.from_bytes(head, "little") & 0x7FFF_FFFF
         yield from feed.exactly(4 + size + (4 * (descriptor >> 4 & 1) if size else 0))
         if not size:
@@ -246,9 +250,9 @@ _PACKED = (".gz", ".zst", ".lz4")
 _USUAL_EXPANSION = 10
 _BOMB_BYTES = 1 << 30
 _MOST_EXPANSION = 300
-"""A trace shrinks to a tenth, in the extreme to a fiftieth; more is only ever a trap."""
+"""The most by which an input may expand. Traces shrink to a tenth, at most to a fiftieth."""
 UNREADABLE = (OSError, EOFError, zipfile.BadZipFile, zlib.error, lzma.LZMAError)
-"""What reading a file, or unpacking it, can raise."""
+"""Errors of reading or unpacking a file."""
 
 Progress = Callable[[int], None]
 """Called with the number of stored bytes read so far of the current input."""
@@ -258,14 +262,13 @@ Progress = Callable[[int], None]
 class ByteSource:
     """One input as decompressed blocks.
 
-    `name` is the base name, `label` what reports call it (see `tell_apart`), `folder` where it lies
-    on disk or in its archive, `inside` the name of the folder or archive that was given and that it
-    was found in, `stored_bytes` its size on disk where known (of a member of an
-    archive: unpacked), `packed_bytes` what an archive holds of it, `path` its path where it is a
-    file by itself, `uri` where it is one of a store. After the blocks are consumed, `text_bytes` is
-    the decompressed size, `cut` says how the stream ended too early (None: it ended well), and
-    `behind_bytes` how much stands behind the end of a compressed stream that is no part of it. With
-    `limits` an input that expands like no trace does is refused.
+    `name` is the base name, `label` the name in reports (see `tell_apart`), `folder` its folder on
+    disk or in an archive, `inside` the name of the folder or archive that the user gave. `path` is
+    its path if it is a file, `uri` that of a file in a store. `stored_bytes` is its size on disk if
+    known (of a member of an archive: unpacked), `packed_bytes` its size in an archive. `limits`
+    refuses an input that expands more than traces do. After the blocks are consumed, `text_bytes`
+    is the decompressed size, `cut` says how the stream ended too early (None: it did not), and
+    `behind_bytes` is how many bytes follow the end of a compressed stream.
     """
 
     name: str
@@ -292,12 +295,12 @@ class ByteSource:
 
     @property
     def location(self) -> str | None:
-        """Path or URI by which another process finds it, None where it cannot."""
+        """Path or URI by which another process can read it, None if it cannot."""
         return self.uri if self.path is None else str(self.path)
 
     @property
     def expected_text_bytes(self) -> int:
-        """Estimated size of the text before it is read; 0 where it is unknown."""
+        """Estimated size of the text before it is read; 0 if it is unknown."""
         packed = Path(self.name).suffix in _PACKED
         return (self.stored_bytes or 0) * (_USUAL_EXPANSION if packed else 1)
 
@@ -320,7 +323,7 @@ class ByteSource:
         self._close_stream()
 
     def _raw_blocks(self, stream: IO[bytes] | io.RawIOBase) -> Iterator[bytes]:
-        """Yield the stored content; reading stops where the store fails."""
+        """Yield the stored content; at a read error stop, and set `cut`."""
         self._raw_bytes = 0
         while True:
             try:
@@ -339,7 +342,7 @@ class ByteSource:
         self._refuse_bomb(plain_bytes, max(self.stored_bytes or 0, self.text_bytes))
 
     def _refuse_bomb(self, plain_bytes: int, packed_bytes: int) -> None:
-        """Raise InputError where an input has unpacked to far more than a trace does."""
+        """Raise InputError if an input has unpacked to far more than a trace does."""
         if not self.limits or plain_bytes < _BOMB_BYTES:
             return
         if plain_bytes > _MOST_EXPANSION * max(packed_bytes, 1):
@@ -350,7 +353,7 @@ class ByteSource:
             )
 
     def close(self) -> None:
-        """Close the input for good, also if its blocks were not read to the end."""
+        """Close the input for good; its blocks need not have been read to the end."""
         self._close_stream()
         self.release()
 

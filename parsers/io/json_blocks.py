@@ -1,8 +1,4 @@
-"""The blocks of long lists in a JSON text: decoded by workers, given in the order of the text.
-
-A document is described by one Shape, that of its outermost value: which values are parsed, read in
-blocks, kept or left out.
-"""
+"""Blocks of long lists in a JSON text: decoded by workers, returned in the order of the text."""
 
 from __future__ import annotations
 
@@ -20,10 +16,10 @@ from traceflops.parsers.io.worker_pool import BlockReader, WorkerPool
 
 
 class Boundaries(Struct, frozen=True):
-    """Where the objects of a list begin, since all of them begin with the same keys.
+    """Patterns for where the objects of a list begin, since all begin with the same keys.
 
-    `start` is such a beginning, `resume` one behind the end of another object, `end` the end of
-    the list, given where every object of it is known to begin so.
+    `start` matches such a beginning, `resume` one behind the end of another object, `end` the end
+    of the list. `end` is given only if every object is known to begin so.
     """
 
     start: re.Pattern[bytes]
@@ -34,7 +30,7 @@ class Boundaries(Struct, frozen=True):
 class Records(Struct, frozen=True, dict=True):
     """A list that may be long: its objects are read in blocks.
 
-    Without `boundaries` its objects are taken to begin as the first one does.
+    Without `boundaries` all objects are assumed to begin as the first one does.
     """
 
     reader: BlockReader[Any]
@@ -42,10 +38,7 @@ class Records(Struct, frozen=True, dict=True):
 
 
 class Kept(Enum):
-    """What becomes of a value that is not parsed: it is left out, or kept as raw JSON.
-
-    One that is kept is never long.
-    """
+    """A value that is not parsed: it is skipped, or kept as raw JSON if it is short."""
 
     NOTHING = 0
     WHOLE = 1
@@ -56,14 +49,14 @@ WHOLE: Final = Kept.WHOLE
 
 
 class Members(Struct, frozen=True, dict=True):
-    """An object whose members are read; `other` is the shape of keys that are not named."""
+    """An object whose members are read; `other` is the shape of the members not in `keys`."""
 
     keys: Mapping[str, Shape]
     other: Shape = SKIPPED
 
     @cached_property
     def resume(self) -> re.Pattern[bytes]:
-        """Pattern for where this object continues after damage: before one of its keys."""
+        """Pattern for where this object goes on after damage: before one of its keys."""
         return re.compile(rb"(?P<next>,\s*+" + self._key + rb")")
 
     @cached_property
@@ -91,11 +84,11 @@ _SCALAR: Final = rb"(?:[^][{}\",\s]++|" + STRING + rb")"
 _FIRST_KEYS: Final = re.compile(
     rb"\s*+\{\s*+(%b)\s*+:\s*+(?:%b\s*+,\s*+(%b)\s*+:)?+" % (STRING, _SCALAR, STRING), re.DOTALL
 )
-"""The first key of an object, and the second where the value of the first is a scalar."""
+"""The first key of an object, and the second if the value of the first is a scalar."""
 
 
 def boundaries_of(text: bytes, begin: int) -> Boundaries | None:
-    """Return how objects of a list begin, judged by its first; None where that is no object."""
+    """Return how objects of a list begin, judged by the first, at `begin`; None if it is none."""
     keys = _FIRST_KEYS.match(text, begin)
     if keys is None:
         return None
@@ -109,12 +102,12 @@ def boundaries_of(text: bytes, begin: int) -> Boundaries | None:
 
 
 _SMALL_BLOCK: Final = 1 << 16
-"""Of a block that does not decode, pieces of this size are tried before single objects."""
+"""The size of the pieces that are tried of a block that does not decode, before single objects."""
 _COMMA: Final = re.compile(rb"\s*+,\s*+")
 
 
 class JsonPart(NamedTuple):
-    """A part of the document by its path: what a block of a list gives, or a value as raw JSON."""
+    """A part of the document by its path: the decoded block of a list, or a value as raw JSON."""
 
     path: Path
     value: Any
@@ -123,9 +116,10 @@ class JsonPart(NamedTuple):
 class Frame(Struct, eq=False):
     """An open object or list; `count` is the number of its values so far.
 
-    `pieces` are texts of objects of a list that are to be decoded together. Before
-    `small_until` and `single_until`, positions in the input, large and any guesses failed.
-    `unmendable_until` is the end of the last text that could not be mended.
+    `pieces` are texts of single objects of a list that will be decoded together. Up to the position
+    `small_until` in the input only small guesses are made (a large one failed there), up to
+    `single_until` none. `unmendable_until` is the end of the last text that could not be mended.
+    `looked_at` counts bytes of objects that were taken singly.
     """
 
     shape: Shape
@@ -142,7 +136,7 @@ class Frame(Struct, eq=False):
 
     @property
     def resume(self) -> re.Pattern[bytes] | None:
-        """Pattern for where this object or list continues after damage."""
+        """Pattern for where this object or list goes on after damage, None if unknown."""
         if isinstance(self.shape, Members):
             return self.shape.resume if self.shape.keys else None
         if isinstance(self.shape, Elements):
@@ -154,8 +148,8 @@ class Frame(Struct, eq=False):
         return len(self.boundaries.start.findall(text)) if self.boundaries else 0
 
 
-class _Block(NamedTuple):
-    """Text of a list that is being decoded; that of a guess includes the comma behind it."""
+class _TextBlock(NamedTuple):
+    """Text of a list that is being decoded; the text of a guess includes the comma behind it."""
 
     frame: Frame
     text: bytes
@@ -166,27 +160,28 @@ class _Block(NamedTuple):
 class BlockQueue:
     """Blocks and values of a document, in order: `waiting` until they are read.
 
-    A block is cut where an object seems to begin, without a look at its text: a guess. One that
-    does not decode rewinds the window, and is cut into small guesses, then into single objects.
+    A guess is a block that is cut where an object seems to begin, without parsing its text. If it
+    does not decode, the window is rewound; the text becomes small guesses, then single objects.
     """
 
     def __init__(self, window: Window, pool: WorkerPool, block_bytes: int) -> None:
         self._window = window
         self._pool = pool
         self._block_bytes = block_bytes
-        self.waiting: deque[_Block | JsonPart] = deque()
+        self.waiting: deque[_TextBlock | JsonPart] = deque()
 
     @property
     def may_rewind(self) -> bool:
-        """Whether the last block is a guess: it must be settled before a closer look."""
+        """Whether the last block is a guess: its result must be known before objects are parsed."""
         last = self.waiting[-1] if self.waiting else None
-        return isinstance(last, _Block) and last.is_guess
+        return isinstance(last, _TextBlock) and last.is_guess
 
     def guess(self, frame: Frame) -> bool:
-        """Submit what looks like whole objects of a list; return whether there were any.
+        """Submit text that looks like whole objects of a list; return whether there was any.
 
-        Nobody looked at this text: the decoder says whether it was cut between objects. The list
-        may be short, so its first objects are taken singly, unless each is known by its beginning.
+        Whether it was cut between objects shows when it is decoded. The first objects of a list are
+        taken singly, since it may be short, unless boundaries include its end. After a guess has
+        failed, `single_until` and `small_until` forbid or limit further ones for a while.
         """
         window, boundaries = self._window, frame.boundaries
         if not isinstance(frame.shape, Records) or boundaries is None:
@@ -201,6 +196,7 @@ class BlockQueue:
         if frame.needs_comma and comma is None:
             return False
         begin = comma.end() if comma else window.at
+        # Cut at the last place in the block at which an object seems to begin.
         stop = min(begin + _SMALL_BLOCK, len(window.text)) if is_small else len(window.text)
         cut = window.last(boundaries.resume, stop)
         if cut is None or cut.start() < begin:
@@ -212,10 +208,10 @@ class BlockQueue:
         return True
 
     def _submit(self, frame: Frame, text: bytes, guessed: int | None = None) -> None:
-        """Have the text of objects decoded; of a guess the first `guessed` bytes."""
+        """Have the text of objects decoded. If it is a guess, only the first `guessed` bytes."""
         assert isinstance(frame.shape, Records)
         result = self._pool.submit(frame.shape.reader, memoryview(text)[:guessed])
-        self.waiting.append(_Block(frame, text, result, guessed is not None))
+        self.waiting.append(_TextBlock(frame, text, result, guessed is not None))
 
     def flush(self, frame: Frame) -> None:
         """Submit the objects of a list that were taken so far."""
@@ -226,9 +222,8 @@ class BlockQueue:
     def ready(self, ahead: int) -> Iterator[JsonPart]:
         """Yield decoded parts in order until only `ahead` blocks are waiting.
 
-        A guess that does not decode ends this: the queue is emptied and the window is rewound to
-        the beginning of the guess, so that the caller reads its text again, in smaller pieces.
-        Other blocks that do not decode are passed over.
+        If a guess does not decode, empty the queue and rewind the window to its beginning, so that
+        the caller reads it again in smaller pieces. Other blocks that do not decode are skipped.
         """
         while len(self.waiting) > ahead:
             block = self.waiting.popleft()
@@ -239,9 +234,9 @@ class BlockQueue:
             elif block.is_guess:
                 self._rewind_to(block)
 
-    def _rewind_to(self, guess: _Block) -> None:
-        """Rewind the window to a guess and drop all blocks after it; next time cut it smaller."""
-        texts = [b.text for b in (guess, *self.waiting) if isinstance(b, _Block)]
+    def _rewind_to(self, guess: _TextBlock) -> None:
+        """Rewind the window to a failed guess, drop later blocks; its text is then cut smaller."""
+        texts = [b.text for b in (guess, *self.waiting) if isinstance(b, _TextBlock)]
         self.waiting.clear()
         self._window.rewind(b"".join(texts))
         end = self._window.position + len(guess.text)

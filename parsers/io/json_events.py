@@ -1,7 +1,4 @@
-"""Chrome trace-event JSON as a stream of decoded events.
-
-It is an object with a list of events among its keys, the list alone, or events that stand in none.
-"""
+"""Chrome trace-event JSON as a stream: an object with a list of events, a list, or bare events."""
 
 from __future__ import annotations
 
@@ -31,11 +28,11 @@ _EVENTS: Final = Boundaries(
     re.compile(rb"[]}]\s*(?:,\s*)?(?P<next>" + EVENT_START.pattern + rb")"),
     re.compile(rb'\}\s*+(?P<next>\]\s*+(?:\}\s*+(?:[\[{]|\Z)|[\[{]|,\s*+"|\Z))'),
 )
-"""Where one object ends and one that looks like an event begins, with or without a comma."""
+"""Where an object ends and one that looks like an event begins, with or without a comma."""
 
 
 class _Event(msgspec.Struct):
-    """What every event of a profiler has; no argument of one has all of it."""
+    """The fields that every event of a profiler has; no object in its arguments has them all."""
 
     ph: msgspec.Raw
     name: msgspec.Raw
@@ -45,11 +42,10 @@ class _Event(msgspec.Struct):
 
 
 class EventStream(Document, Generic[B]):
-    """The events of one input, read block by block, each of about BLOCK_BYTES of text.
+    """The events of one input, read in blocks of about BLOCK_BYTES of text.
 
-    After iteration `header` holds those of the other top-level `keys` that there are, before and
-    behind the events, as raw JSON; `damage` says what was mended, dropped or cut off.
-    Raises InputError where the text has no events in it.
+    After iteration `header` has the values of the top-level `keys` as raw JSON; `damage` says what
+    was mended, dropped or cut off. Raises InputError if the text has no events.
     """
 
     def __init__(
@@ -68,7 +64,7 @@ class EventStream(Document, Generic[B]):
         self._in_list = True
 
     def __iter__(self) -> Iterator[B]:
-        """Yield what the blocks give, in the order of the text."""
+        """Yield the results of blocks in the order of the text."""
         for path, value in self.parts():
             if isinstance(value, msgspec.Raw):
                 self.header[str(path[0])] = value
@@ -98,7 +94,7 @@ class EventStream(Document, Generic[B]):
             self._begin(self._root, ())
 
     def _begins_with_event(self) -> bool:
-        """Return whether the text begins with a whole event that stands in no list."""
+        """Return whether the text begins with a whole event instead of a list or object."""
         window = self._window
         window.ensure(_HEAD_BYTES)
         if EVENT_START.match(window.text, window.at) is None:
@@ -121,7 +117,7 @@ class EventStream(Document, Generic[B]):
         super()._value(shape, path)
 
     def _has_ended(self) -> bool:
-        """Return whether no event follows, unless it is one of another trace."""
+        """Return whether no event follows soon, except events of another trace."""
         window = self._window
         window.ensure(_AHEAD_BYTES)
         event = window.search(_EVENT_SIGN, window.at)

@@ -1,13 +1,12 @@
-"""A JSON document with long lists deep in it, as a stream: no list is ever held as a whole.
+"""Reads a JSON document with long lists deep in it as a stream, never holding a whole list.
 
     blocks of text --> Window --guess--> text up to the last object in sight --> workers --> rows
                          ^                                                          |
                          +--------- it does not decode: look at each object --------+
 
-The text of a list is cut where an object seems to begin, and decoded by a pool of workers, in the
-order of the text. A string or an inner list may look like a cut; then the block does not decode,
-and its objects are taken one by one. An object that is damaged is mended or left out, and reading
-goes on at the next object of the list or the next key of an object around it.
+The text of a list is cut where an object seems to begin; workers decode it, in order. If the cut
+was wrong (in a string or an inner list), the block does not decode: its objects are taken one by
+one. After a damaged object, reading goes on at the next one or the next key of an object around it.
 """
 
 from __future__ import annotations
@@ -63,8 +62,8 @@ _NOTHING: Final = frozenset({b"null", b"{}", b"[]"})
 class Document:
     """The parts of a document that its shape asks for, read from one input.
 
-    Afterwards `damage` says what was mended, dropped or cut off, and `cut_in` where the text
-    ended too early.
+    Afterwards `damage` says what was mended, dropped or cut off, and `cut_in` is the path of the
+    value in which the text ended too early (None: it did not).
     """
 
     def __init__(
@@ -94,7 +93,7 @@ class Document:
             yield from blocks.ready(self._pool.ahead)
         yield from blocks.ready(0)
         if self.cut_in is None:
-            # What follows the document, but for spaces, is counted.
+            # Count what follows the document, except spaces.
             self.damage.array_closed = True
             self.damage.another = self._window.sign() in (b"{", b"[")
             while self._window.available:
@@ -106,13 +105,13 @@ class Document:
         self._begin(self._root, ())
 
     def _has_ended(self) -> bool:
-        """Return whether a list ends where it seems to."""
+        """Return whether a list really ends at its closing bracket."""
         return True
 
     # Values, one by one
 
     def _step(self, frame: Frame) -> None:
-        """Take the next value of the innermost object or list, or leave that."""
+        """Take the next value of the innermost object or list, or leave it at its end."""
         if isinstance(frame.shape, Records | Kept):
             self._record(frame)
         elif (token := self._token(frame)) is not None:
@@ -124,9 +123,9 @@ class Document:
                 self._begin(frame.shape.each, (*frame.path, frame.count - 1))
 
     def _token(self, frame: Frame) -> re.Match[bytes] | None:
-        """Pass what stands before the next value of an object or a list.
+        """Consume commas and the key before the next value of an object or list; return the match.
 
-        Returns None where no value follows: it ends here, is damaged or cut off.
+        Return None if no value follows: the object or list ends here, is damaged or cut off.
         """
         window = self._window
         is_object = isinstance(frame.shape, Members)
@@ -141,9 +140,10 @@ class Document:
             else:
                 self._lost(window.at)
             return None
+        # Count a wrong number of commas; but in a list, what follows a missing comma without being
+        # an object is damage that is counted elsewhere.
         extra = token[1].count(b",") - (frame.needs_comma and not token["close"])
         window.at = token.end()
-        # Without a comma before it, what is no object is damage of its own.
         is_value = is_object or window.text.startswith(b"{", window.at)
         self.damage.repaired[_COMMAS] += extra > 0 or (extra < 0 and is_value)
         if token["close"] and isinstance(frame.shape, Records) and not self._has_ended():
@@ -160,13 +160,13 @@ class Document:
         return None
 
     def _begin(self, shape: Shape, path: Path) -> None:
-        """Enter the next value, or hand it over whole, or skip it."""
+        """Enter the next value, or pass it on as a whole, or skip it, as its shape says."""
         sign = self._window.sign()
         if isinstance(shape, Elements) and sign == b"{":
             shape, path = shape.each, (*path, 0)
         goes_in = sign == (b"{" if isinstance(shape, Members) else b"[")
         if shape is not WHOLE and (goes_in or not self._frames):
-            self._window.at += goes_in  # a document that is nothing of the kind is damaged
+            self._window.at += goes_in  # a document of another type counts as damaged
             self._enter(shape, path)
         else:
             self._value(shape, path)
@@ -176,7 +176,7 @@ class Document:
         self._frames.append(Frame(shape, path, boundaries))
 
     def _value(self, shape: Shape, path: Path) -> None:
-        """Hand over a value that is kept whole; skip any other."""
+        """Pass on a value that is kept whole; skip any other, counting unexpected ones as lost."""
         value = self._pass_value(unused=shape is SKIPPED)
         if value is None:
             return
@@ -196,7 +196,8 @@ class Document:
         elif frame.boundaries is not None and window.sign() == b"[":
             window.ensure(_LOOK_BACK)
             inner = window.text[window.at : window.at + _LOOK_BACK].lstrip(BETWEEN + b"[")
-            if frame.boundaries.start.match(inner):  # it would swallow all that follows
+            if frame.boundaries.start.match(inner):
+                # A stray bracket: drop it, else all that follows would be one inner list.
                 self._drop(b"[")
                 window.at += 1
                 frame.needs_comma = False
@@ -216,11 +217,11 @@ class Document:
             self._drop(value)
 
     def _pass_value(self, *, unused: bool = False) -> bytes | None:
-        """Consume and return the next value; None where it is damaged or cut off."""
+        """Consume and return the next value; None if it is damaged or cut off."""
         window = self._window
         while True:
             whole, length = first_value(memoryview(window.text)[window.at :])
-            # A number may go on behind the end of what was read.
+            # At the end of what was read, only a string, list or object is surely complete.
             is_closed = window.ended and window.text.rstrip(SPACE).endswith((b'"', b"]", b"}"))
             if length < window.available or (whole and is_closed):
                 break
@@ -230,7 +231,7 @@ class Document:
                 self._cut(window.text[window.at :])
                 return None
         if not whole or length > LONGEST_VALUE:
-            # A stray brace may be what stands before the text to go on with.
+            # A stray brace may be the end of an object, behind which reading goes on.
             is_stray = window.text.startswith(b"}", window.at)
             self._lost(window.at if is_stray else window.at + length, unused=unused)
             return None
@@ -257,15 +258,15 @@ class Document:
         return False
 
     def _drop(self, text: bytes, more: int = 0) -> None:
-        """Count a text as lost, and `more` bytes before it."""
+        """Count a text as lost, and `more` bytes that are no longer in memory."""
         self.damage.dropped_places += 1
         self.damage.dropped_events += self._frames[-1].begun(text)
         self.damage.dropped_bytes += len(text) + more
 
     def _lost(self, broken: int, *, unused: bool = False) -> None:
-        """Repair or drop a damaged value, and continue after it.
+        """Mend or drop the damaged value at the window's position, and go on behind it.
 
-        `broken` is the offset where the text breaks. An `unused` value holds nothing of interest.
+        `broken` is the offset of the damage. An `unused` value would be skipped: it is not lost.
         """
         window, frame = self._window, self._frames[-1]
         offset, depth, passed = self._resumption(broken)
@@ -275,7 +276,7 @@ class Document:
             is_mended = self._mends(frame, window.text[window.at : offset].strip(BETWEEN))
             frame.unmendable_until = window.position + offset - window.at
         if not is_mended and not passed and frame.boundaries is not None:
-            # An object that begins before that may be whole: what was lost may be its end.
+            # An object that begins before that offset may be whole: go on with that.
             start = self._next_object(frame.boundaries.start, offset)
             if start is not None:
                 offset, depth = start, len(self._frames) - 1
@@ -293,9 +294,9 @@ class Document:
         window.at = offset
 
     def _next_object(self, start: re.Pattern[bytes], stop: int) -> int | None:
-        """Return the offset of the object after the damaged one, before a stop; None for none.
+        """Return the offset of the next object after the damaged one and before `stop`, or None.
 
-        What stands in it as a value, by itself or in a list, is part of it, unless it is a record.
+        An inner object (after a colon or in an inner list) does not count, unless it is a record.
         """
         window, begin, inner_end = self._window, self._window.at + 1, -1
         while (match := window.search(start, begin)) is not None and match.start() < stop:
@@ -312,14 +313,14 @@ class Document:
         return None
 
     def _is_record(self, text: bytes) -> bool:
-        """Return whether an object is a record of a list even where it stands as a value."""
+        """Return whether an object that seems to be an inner value is a record of the list."""
         return True
 
     def _resumption(self, broken: int) -> tuple[int, int, int]:
-        """Return the offset where an open object or list continues after damage, and its depth.
+        """Return the offset where an open object or list goes on after damage, and its depth.
 
-        Where nothing goes on, that is the end of the text, and the depth -1. The third number is
-        that of bytes that were passed since they were too many to keep.
+        If none goes on, return the end of the text and depth -1. Also return how many bytes were
+        discarded on the way because they were too many to keep.
         """
         window, passed = self._window, 0
         ahead = broken - window.at
@@ -334,10 +335,9 @@ class Document:
         return match.start("next"), depth, passed
 
     def _resumptions(self, broken: int) -> list[tuple[re.Match[bytes], int]]:
-        """Return matches where open objects and lists may continue after damage, with their depths.
+        """Return matches where open objects and lists may go on after damage, with their depths.
 
-        A list whose objects are all known by their beginning goes on or ends; only at the end of
-        the text it is taken to lack its end.
+        If boundaries include the list's end, values around it are tried only at the text's end.
         """
         window, frame = self._window, self._frames[-1]
         depth = len(self._frames) - 1
@@ -349,19 +349,19 @@ class Document:
                 matches = [(match, depth)] if match else []
             if matches or not window.ended:
                 return matches
-        # Where a list lacks its end, the key behind it stands before the break.
+        # If a list lacks its closing bracket, the key that follows it is before the damage.
         before = window.text[max(0, window.at - _LOOK_BACK) : window.at]
         since = window.at - len(before) + len(before.rstrip(BETWEEN))
-        # Innermost first: of those that have the same key, that is the one that goes on.
+        # Innermost first: if several have the same key, the innermost goes on.
         for depth, outer in reversed([*enumerate(self._frames[:-1])]):
             if outer.resume and (match := window.search(outer.resume, since)):
                 matches.append((match, depth))
         return matches
 
     def _cut(self, rest: bytes, more: int = 0, *, is_broken: bool = False) -> None:
-        """Record that the text ends before the document does, and leave all open values.
+        """Note that the text ends before the document does, and leave all open values.
 
-        `rest` is the unreadable end of it, behind `more` bytes that are no longer in memory.
+        `rest` is the unreadable end, after `more` bytes. `is_broken`: by damage, not by a cut.
         """
         self.cut_in, self._broken = (), is_broken
         if self._frames:
@@ -377,7 +377,7 @@ class Document:
 
 
 def _records_in(reader: BlockReader[Any], text: bytes) -> int | None:
-    """Return how many records stand in the text of a list; None where it does not decode."""
+    """Return how many records are in the text between the brackets of a list; None if invalid."""
     try:
         return len(list_decoder(reader.element).decode(b"[" + text + b"]"))
     except UNDECODABLE:

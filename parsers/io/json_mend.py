@@ -1,4 +1,4 @@
-"""Damaged text: what was wrong with it, repairs of what profilers break, and whole events in it."""
+"""Damaged JSON: counts of what was wrong, repairs of what profilers break, and the notes on it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from traceflops.table.trace import Note
 from traceflops.units import capitalized, several
 
 EVENT_START: Final = re.compile(rb'\{\s*"(?:ph|cat|name|pid|tid|ts|dur|id|bp|s|args)"\s*:')
-"""Where an object begins that may be an event."""
+"""The beginning of an object that may be an event."""
 
 PHASE: Final = re.compile(rb'"ph"\s*:')
 LONGEST_MENDED: Final = 1 << 20
@@ -34,7 +34,7 @@ _SURROGATES = re.compile(
     rb"(\\u[dD][89a-fA-F][0-9a-fA-F]{2})|\\.",
     re.DOTALL,
 )
-# A string without an end reaches to the end of the text: it is looked at once.
+# A string without an end goes to the end of the text, so that it is scanned only once.
 _STRING_OR_REST = STRING.removesuffix(b'"') + rb'(?:"|\\?+\Z)'
 _STRING_TOKEN = re.compile(_STRING_OR_REST, re.DOTALL)
 _BARE = rb"[-+]?(?:NaN|nan|Infinity|inf|N/A)(?=\s*[,}\]])"
@@ -46,10 +46,9 @@ _CONTROL_TO_SPACE = bytes(32 if code < 32 else code for code in range(256))
 class Damage(Struct):
     """What was wrong with the text: repairs by kind, and what had to be dropped.
 
-    `dropped_events` is how many events begin in what was dropped, by the look of it.
-    `cut_bytes` is what stands after the last complete event where the list does not end,
-    `tail_bytes` what could not be read after a list that does, and `another` says that it looks
-    like another trace. `cut_events` and `tail_events` are how many events begin in these.
+    `cut_bytes` are the bytes after the last complete event of a list without an end, `tail_bytes`
+    those that could not be read after a complete list; `another`: they look like another trace.
+    `dropped_events`, `cut_events` and `tail_events` are how many events seem to begin in these.
     """
 
     repaired: Counter[str] = field(default_factory=Counter)
@@ -71,7 +70,7 @@ def valid_utf8(text: bytes) -> bytes:
 
 
 class Repair(NamedTuple):
-    """A change of what cannot be JSON: the words of its note, and a sign that it may be needed."""
+    """A change of text that cannot be JSON: words for the note, a sign that it may be needed."""
 
     words: str
     sign: re.Pattern[bytes]
@@ -82,7 +81,7 @@ REPAIRS: Final = (
     Repair(
         "unescaped quotes kept as text",
         re.compile(rb'"'),
-        # Each quote that can neither open nor close a string where it stands.
+        # Escape each quote that can neither open nor close a string at its place.
         partial(_TO_STRAY_QUOTE.sub, lambda run: run[1] + (b'\\"' if run[2] == b'"' else run[2])),
     ),
     Repair(
@@ -112,14 +111,14 @@ REPAIRS: Final = (
         partial(_SURROGATES.sub, lambda token: rb"\ufffd" if token[1] else token[0]),
     ),
 )
-"""What is tried on damaged text, in order and added up.
+"""Repairs of damaged text, which are applied one after the other.
 
-Each changes only what cannot be JSON, so text that is changed was damaged.
+Each changes only what cannot be JSON, so text that it changes was damaged.
 """
 
 
 def mended(text: bytes) -> Iterator[tuple[str, bytes]]:
-    """Yield the words of each repair that changes a text, and the text with it and those before."""
+    """Yield the words of each repair that changes a text, and the text after all repairs so far."""
     for repair in REPAIRS:
         if repair.sign.search(text) is None:
             continue
@@ -153,7 +152,7 @@ _NOTES: Final = NoteTable(
 
 
 def event_text_notes(source: ByteSource, damage: Damage, at_end: str) -> Iterator[Note]:
-    """Yield the notes on the text of a list of events; `at_end` is what the writer puts last."""
+    """Yield the notes on the text of a list of events; `at_end` is what writers put at the end."""
     if source.cut:
         yield input_cut(source.cut, damage)
     if damage.cut_bytes is not None:
@@ -172,14 +171,14 @@ def event_text_notes(source: ByteSource, damage: Damage, at_end: str) -> Iterato
 
 
 def input_cut(cut: str, damage: Damage) -> Note:
-    """Return the note on an input that could not be read to its end."""
+    """Return the note on an input that could not be read to its end; `cut` says how it ended."""
     if cut == GZIP_CUT and damage.array_closed and not damage.tail_cut:
         return _NOTES.note("no-checksum")
     return _NOTES.note("input-cut", cut=capitalized(cut))
 
 
 def repairs_and_losses(damage: Damage, noun: str) -> Iterator[Note]:
-    """Yield the notes on what was repaired and what was left out; `noun` is what lists hold."""
+    """Yield the notes on repairs and on dropped text; `noun` names what lists contain."""
     for what, count in sorted((+damage.repaired).items()):
         yield _NOTES.note("json-repaired", count, what=what)
     places = damage.dropped_places

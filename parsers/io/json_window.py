@@ -1,4 +1,4 @@
-"""The part of a JSON text that is in memory, and where the values in it end."""
+"""The part of a JSON text that is in memory, and how to find the end of a value in it."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 UNDECODABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
-"""What msgspec raises for text that it does not decode."""
+"""Errors of msgspec for text that it cannot decode."""
 
 LONGEST_VALUE: Final = 1 << 26
-"""No object of a list is longer, nor a value that is kept whole."""
+"""The longest object of a list, or value that is kept whole."""
 
 SPACE: Final = b" \t\r\n"
 BETWEEN: Final = SPACE + b","
 STRING: Final = rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"'
-"""A whole string, as the source of a regular expression."""
+"""The regular expression for a whole string."""
 
 _DEEPEST: Final = 5000
 _NEAR_END: Final = 1 << 16
@@ -30,7 +30,7 @@ T = TypeVar("T")
 
 
 def decoded(text: bytes | str | msgspec.Raw, form: type[T]) -> T | None:
-    """Return JSON as a value of some type, None where it is no such value."""
+    """Return JSON as a value of the type `form`, None if it is not one."""
     try:
         return msgspec.json.decode(text, type=form)
     except UNDECODABLE:
@@ -39,21 +39,22 @@ def decoded(text: bytes | str | msgspec.Raw, form: type[T]) -> T | None:
 
 @cache
 def list_decoder(element: Any, strict: bool = True) -> msgspec.json.Decoder[list[Any]]:
-    """Return the decoder of a list of such elements; not strict, it reads numbers from texts."""
+    """Return the decoder of a list of such elements; if not strict, it accepts numbers as texts."""
     return msgspec.json.Decoder(list.__class_getitem__(element), strict=strict)
 
 
 def first_value(text: bytes | memoryview) -> tuple[bool, int]:
-    """Return whether the value with which a text begins is whole, and its length in bytes.
+    """Return whether the first value in a text is complete and valid, and its length in bytes.
 
-    Of a value that is not whole, the length is how far it was looked at, at least 1.
+    If it is not, the length is how far it is valid, at least 1.
     """
     try:
         _GRAMMAR.decode(text)
     except msgspec.DecodeError as error:
         byte = _BYTE.search(str(error))
         offset = int(byte[1]) if byte else len(text)
-        whole = "trailing characters" in str(error)  # it names the byte behind the one too many
+        # If only more text follows the value, the error names the byte one behind its end.
+        whole = "trailing characters" in str(error)
         return whole, max(1, offset - whole)
     except UNDECODABLE:
         return False, min(len(text), _DEEPEST)
@@ -61,9 +62,9 @@ def first_value(text: bytes | memoryview) -> tuple[bool, int]:
 
 
 class Window:
-    """A text of which the blocks are read as they are needed; `text[at:]` is yet to be parsed.
+    """A text whose blocks are read when they are needed; `text[at:]` is still to be parsed.
 
-    Offsets into `text` change whenever more is read. `ended` says that no more follows.
+    Offsets into `text` change whenever more is read. `ended`: no more follows.
     """
 
     def __init__(self, blocks: Iterator[bytes], block_bytes: int) -> None:
@@ -78,7 +79,7 @@ class Window:
 
     @property
     def available(self) -> int:
-        """Number of bytes in memory that are yet to be parsed."""
+        """Number of bytes in memory that are still to be parsed."""
         return len(self.text) - self.at
 
     @property
@@ -87,17 +88,16 @@ class Window:
         return self._before + self.at
 
     def rewind(self, text: bytes) -> None:
-        """Go back before `text`, which was passed last."""
+        """Go back to the beginning of `text`, which was consumed last."""
         if len(text) <= self.at:
             self.at -= len(text)
         else:
             self._replace(text + self.text[self.at :], -len(text))
 
     def more(self, least: int = 0) -> bool:
-        """Read on and return whether there was more.
+        """Read on, dropping consumed text; return whether there was more.
 
-        At least `least` bytes or a block are read, and as many as are there: reading a long value
-        then takes linear time.
+        Read at least `least` bytes or a block, and double the text: long values take linear time.
         """
         if self.ended:
             return False
@@ -127,7 +127,7 @@ class Window:
                 return self.text[self.at : self.at + 1]
 
     def search(self, pattern: re.Pattern[bytes], offset: int) -> re.Match[bytes] | None:
-        """Return the first match from an offset on; no part of the text is searched twice."""
+        """Return the first match from an offset on; results are cached to search text only once."""
         since, match = self._matches.get(pattern, (len(self.text) + 1, None))
         if offset < since or (match is not None and match.start() < offset):
             match = pattern.search(self.text, offset)
@@ -135,7 +135,7 @@ class Window:
         return match
 
     def last(self, pattern: re.Pattern[bytes], stop: int) -> re.Match[bytes] | None:
-        """Return the last match before a stop, None for none; repeated calls cost little."""
+        """Return the last match that ends before `stop`, or None. It searches near `stop` first."""
         first = self.search(pattern, self.at)
         if first is None or first.end() > stop:
             return None

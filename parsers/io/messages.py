@@ -1,7 +1,6 @@
-"""Messages of Protocol Buffers without their descriptions: fields by number, as columns.
+"""Messages of Protocol Buffers without their schema: fields by number, as columns.
 
-Of thousands of messages of one kind each field is read at once, one step for all of them: rows in
-Python would take most of the time. Nothing is trusted: a message that does not fit is no row.
+For speed, one numpy step reads the next field of thousands of messages of one kind.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from traceflops.table.columns import ABSENT, Array, BoolArray, IntArray
 VARINT, FIXED64, LENGTH, FIXED32 = 0, 1, 2, 5
 _FIXED: Final = {FIXED64: 8, FIXED32: 4}
 _MOST_FIELDS: Final = 256
-"""No message that is read has more; one that has is of another kind."""
+"""The most fields of a message; one with more is of another kind."""
 _MOST_NUMBER: Final = 512
 _PADDING: Final = 16
 _MOST_SHIFT: Final = 63
@@ -34,11 +33,11 @@ _STEPS: Final = tuple(
         (4, 0x0FFFFFFF00000000, 0x000000000FFFFFFF),
     )
 )
-"""How the seven bits of each of eight bytes come together: shifts, and what is shifted and kept."""
+"""How to join the seven bits of each of eight bytes: (shift, bits to shift, bits to keep)."""
 
 
 def varint(data: bytes | memoryview, offset: int) -> tuple[int, int]:
-    """Return the number at an offset and where it ends. Raises ValueError where there is none."""
+    """Return the number at an offset and the offset behind it. Raises ValueError without an end."""
     value = 0
     for step, byte in enumerate(data[offset : offset + _LONGEST_VARINT]):
         value |= (byte & 0x7F) << (7 * step)
@@ -48,12 +47,12 @@ def varint(data: bytes | memoryview, offset: int) -> tuple[int, int]:
 
 
 def signed(value: int) -> int:
-    """Return a number of 64 bits as the signed one that it stands for."""
+    """Return an unsigned number of 64 bits as a signed one."""
     return value - 2**64 if value >= 2**63 else value
 
 
 def fields(data: bytes) -> Iterator[tuple[int, int | bytes]]:
-    """Give the fields of one message: number and content. Raises ValueError where it is damaged.
+    """Yield number and content of the fields of one message. Raises ValueError if it is damaged.
 
     Content is a number, or bytes: a message, a text, or a number of fixed size.
     """
@@ -64,7 +63,7 @@ def fields(data: bytes) -> Iterator[tuple[int, int | bytes]]:
 
 
 def _field(data: bytes, offset: int, end: int) -> tuple[int, int, int | slice]:
-    """Return the number of a field, where it ends, and its content or where that is."""
+    """Return the number of a field, the offset behind it, and its content: a number or a slice."""
     tag, offset = varint(data, offset)
     number, wire = divmod(tag, 8)
     if number == 0 or wire not in (VARINT, LENGTH, *_FIXED):
@@ -79,7 +78,7 @@ def _field(data: bytes, offset: int, end: int) -> tuple[int, int, int | slice]:
 
 
 def parts_of(data: bytes, number: int) -> tuple[list[bytes], bool]:
-    """Return a field that repeats as bytes, none of a damaged message; and whether it was whole."""
+    """Return all bytes of a repeated field, and whether the message is whole (else [])."""
     try:
         parts = [content for own, content in fields(data) if own == number]
     except ValueError:
@@ -88,7 +87,7 @@ def parts_of(data: bytes, number: int) -> tuple[list[bytes], bool]:
 
 
 def last_fields(data: bytes) -> dict[int, Any]:
-    """Return the fields of a message as far as it is whole; of one that repeats the last."""
+    """Return the fields of a message up to any damage, by number; the last of a repeated field."""
     content_by_number: dict[int, Any] = {}
     with suppress(ValueError):
         content_by_number.update(fields(data))
@@ -96,14 +95,14 @@ def last_fields(data: bytes) -> dict[int, Any]:
 
 
 class Messages(Struct, frozen=True):
-    """Messages of one kind among bytes, by where each begins and ends."""
+    """Messages of one kind in a block, by the offsets where each begins and ends."""
 
     block: Block
     begin: IntArray
     end: IntArray
 
     def only(self, rows: BoolArray) -> Messages:
-        """Return some of them."""
+        """Return the marked messages."""
         return Messages(self.block, self.begin[rows], self.end[rows])
 
     def columns(
@@ -113,25 +112,27 @@ class Messages(Struct, frozen=True):
         fixed: Sequence[int] = (),
         repeated: int | None = None,
     ) -> Columns:
-        """Return fields of all messages: numbers, and parts that are messages or texts.
+        """Return fields of all messages; the arguments are field numbers.
 
-        Of `fixed` numbers the eight bytes are the value; of the `repeated` part all are kept.
+        `numbers` are varints, `fixed` numbers of eight bytes (returned as an int64 with these
+        bits), `parts` messages or texts. The last of a field counts; of `repeated` all are kept.
         """
         block, end, offset = self.block, self.end, self.begin.copy()
         scalars = (*numbers, *fixed)
         spans = (*parts, *(() if repeated is None else (repeated,)))
-        wanted = (*scalars, *spans)
+        wanted = (*scalars, *spans)  # slots: an index in this; len(wanted) for other fields
         values = np.full((len(wanted), len(offset)), ABSENT, np.int64)
         stops = np.full((len(spans), len(offset)), ABSENT, np.int64)
         each = [(np.empty(0, np.int64),) * 3]
         slot_of = np.full(_MOST_NUMBER, len(wanted), np.int64)
         slot_of[list(wanted)] = np.arange(len(wanted))
         sound = (offset >= 0) & (offset <= end) & (end <= block.size)
-        rows = np.flatnonzero(sound & (offset < end))
+        rows = np.flatnonzero(sound & (offset < end))  # messages with more fields to read
         for _ in range(_MOST_FIELDS):  # one field of each message per pass
             if not len(rows):
                 break
             tag, wire, value, after = block.next_fields(offset[rows], end[rows])
+            # A wanted field must have the wire type of its slot; others are skipped.
             slot = slot_of[np.where((tag > 0) & (tag < _MOST_NUMBER), tag, 0)]
             is_wanted, is_part = slot < len(wanted), wire == LENGTH
             number_form = np.where(slot < len(numbers), wire == VARINT, wire == FIXED64)
@@ -150,7 +151,7 @@ class Messages(Struct, frozen=True):
             offset[rows] = after
             rows = rows[fits]
             rows = rows[offset[rows] < end[rows]]
-        sound[rows] = False
+        sound[rows] = False  # messages with too many fields
         columns = dict(zip(wanted, values, strict=True))
         owner, begins, ends = (np.concatenate(column) for column in zip(*each, strict=True))
         order = np.argsort(owner, kind="stable")
@@ -167,11 +168,11 @@ class Messages(Struct, frozen=True):
 
 
 class Columns(Struct, frozen=True):
-    """Fields of messages by number: int64, ABSENT where a message does not have one.
+    """Fields of messages by number, with a value per message: int64, ABSENT without the field.
 
-    `sound` says which messages are whole and have the fields in the form that was asked for; of
-    the others nothing is to be believed. `each` are the parts of the field that repeats, those of a
-    message in their order, and `owner` the rows of their messages.
+    `begins` and `ends` are offsets of parts. `sound`: the message is whole and its fields have the
+    expected types; values of others are meaningless. `each` are the parts of the repeated field,
+    message by message, and `owner` the row of the message of each.
     """
 
     block: Block
@@ -183,55 +184,55 @@ class Columns(Struct, frozen=True):
     owner: IntArray
 
     def has(self, part: int) -> BoolArray:
-        """Return which messages have a part."""
+        """Return which messages have the part with this field number."""
         is_there: BoolArray = self.begins[part] != ABSENT
         return is_there
 
     def part(self, part: int, rows: BoolArray) -> Messages:
-        """Return a part of some messages, all of which have it."""
+        """Return a part of the marked messages, all of which must have it."""
         return Messages(self.block, self.begins[part][rows], self.ends[part][rows])
 
 
 class Block:
-    """Bytes that hold messages."""
+    """Bytes that contain messages."""
 
     def __init__(self, data: bytes) -> None:
         self.size = len(data)
         self.data = np.frombuffer(data + bytes(_PADDING), dtype=np.uint8)
         shape = (len(self.data) - 7,)
         self.words: Array = np.ndarray(shape, np.dtype("<u8"), self.data, strides=(1,))
-        """The eight bytes from each offset on."""
+        """The eight bytes from each offset on, as a number: a view, without copies."""
 
     def texts(self, begin: IntArray, end: IntArray) -> list[bytes | None]:
-        """Return the bytes between offsets; None where the offset is ABSENT."""
+        """Return the bytes between each two offsets, None for ABSENT."""
         data = self.data.data
         spans = zip(begin.tolist(), end.tolist(), strict=True)
         return [None if start == ABSENT else bytes(data[start:stop]) for start, stop in spans]
 
     def known(self, begin: IntArray, end: IntArray, texts: Sequence[bytes]) -> IntArray:
-        """Return which of some texts is between offsets (its index), ABSENT for another or none.
+        """Return the index in `texts` of the text between each two offsets, ABSENT for others.
 
-        Length, first and last eight bytes tell: no two of the texts may have these in common.
+        Only length, first and last eight bytes are compared: they must differ between the texts.
         """
         matches = np.full(len(begin), ABSENT, np.int64)
         first = self.words[np.maximum(begin, 0)]
         last = self.words[np.maximum(end, 8) - 8]
         for number, text in enumerate(texts):
-            short = np.uint64((1 << 8 * min(len(text), 8)) - 1)
-            is_so = (end - begin == len(text)) & (begin != ABSENT)
-            is_so &= first & short == int.from_bytes(text[:8], "little")
+            mask = np.uint64((1 << 8 * min(len(text), 8)) - 1)  # of the bytes of a shorter text
+            is_equal = (end - begin == len(text)) & (begin != ABSENT)
+            is_equal &= first & mask == int.from_bytes(text[:8], "little")
             if len(text) > 8:
-                is_so &= last == int.from_bytes(text[-8:], "little")
-            matches[is_so] = number
+                is_equal &= last == int.from_bytes(text[-8:], "little")
+            matches[is_equal] = number
         return matches
 
     def next_fields(
         self, offset: IntArray, end: IntArray
     ) -> tuple[IntArray, IntArray, IntArray, IntArray]:
-        """Return, of the fields at offsets, their numbers, wire types, values and ends.
+        """Return the numbers, wire types, values and ends of the fields at offsets.
 
-        The value of a varint is itself, that of others where they begin. A field that is damaged
-        or does not fit before `end` ends at -1.
+        The value of a varint is the number, that of other fields the offset of their content. The
+        end is -1 for a field that is damaged or goes beyond `end`.
         """
         tag, begin = self.varints(offset)
         wire = tag & 7
@@ -246,19 +247,21 @@ class Block:
         return tag >> 3, wire, value, np.where(fits, after, -1)
 
     def varints(self, offset: IntArray) -> tuple[IntArray, IntArray]:
-        """Return the numbers at offsets and where each ends; an endless one ends behind all."""
+        """Return the varints at offsets and where each ends; one without an end ends behind all."""
         word = self.words[offset]
-        if not (word & _MORE).any():
+        if not (word & _MORE).any():  # all have one byte
             return (word & _LOW).view(np.int64), offset + 1
+        # The last byte of a varint is the first without its highest bit: `stop` is that bit alone.
         stop = ~word & _ENDS
-        stop &= ~stop + _ONE  # the last bit of the number
-        value = word & (stop | (stop - _ONE))
+        stop &= ~stop + _ONE
+        value = word & (stop | (stop - _ONE))  # only the bytes of the varint
         for shift, high, low in _STEPS:
             value = ((value & high) >> shift) | (value & low)
+        # The number of bytes below `stop` is the sum of their lowest bits (by multiplication).
         after = offset + (((stop - _ONE & _BYTES) * _BYTES) >> np.uint64(56)).view(np.int64)
         long = np.flatnonzero(stop == 0)
         if len(long):
-            # Of numbers of nine or ten bytes eight are known.
+            # Varints of nine or ten bytes: add the bits of the last ones.
             starts = offset[long]
             ninth, tenth = (self.data[starts + byte].astype(np.uint64) for byte in (8, 9))
             is_ten = ninth >= 0x80
@@ -273,10 +276,10 @@ class Block:
 def split(
     data: bytes, offset: int, end: int, number: int, others: dict[int, int | slice] | None = None
 ) -> tuple[IntArray, IntArray, bool]:
-    """Return where the parts of a message that repeats one field begin and end.
+    """Return begin and end of the parts of a message that repeats the field `number`.
 
-    And whether the message, which lies in `data` from `offset` to `end`, is whole. Its `others`
-    are the last of each other field: a number, or where it stands.
+    Also return whether the message, data[offset:end], is whole. `others` is filled with the last
+    value of each other field: a number, or the slice of its content.
     """
     tag = number << 3 | LENGTH
     begins: list[int] = []
@@ -290,7 +293,7 @@ def split(
                 continue
             size = data[offset + 1]
             offset += 2
-            if size >= 0x80:
+            if size >= 0x80:  # a varint of several bytes
                 size, shift, byte = size & 0x7F, 7, 0x80
                 while byte >= 0x80 and shift <= _MOST_SHIFT:
                     byte = data[offset]
@@ -301,12 +304,12 @@ def split(
             ends.append(offset)
     except (ValueError, IndexError):
         offset = -1
-    if ends and ends[-1] > end:
+    if ends and ends[-1] > end:  # the last part is cut off
         begins.pop()
         ends.pop()
     return np.array(begins, np.int64), np.array(ends[: len(begins)], np.int64), offset == end
 
 
 def message_text(value: object) -> str:
-    """Return bytes as a text, "" where there are none."""
+    """Return bytes as a text, "" for other values."""
     return value.decode(errors="replace") if isinstance(value, bytes) else ""

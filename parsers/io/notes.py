@@ -1,7 +1,4 @@
-"""Notes as rows of a table: the text of each code, with fields for what differs.
-
-Also notes on files of a set that could not be read while others were.
-"""
+"""Tables of notes, by code; reads files of a set, with notes on those that cannot be read."""
 
 from __future__ import annotations
 
@@ -22,12 +19,11 @@ _MERGED: Final = "{n}"
 
 
 class NoteTable:
-    """The notes of a reader: for each kind of note the texts by their keys, or text and advice.
+    """The notes of a reader: for each kind of note the texts (or text and advice) by key.
 
-    A key is the code of the note; where a code has several texts, a word behind it tells them
-    apart. A text holds `{count}` for the count of the note, other fields by their names, and
-    `[one|many]` for what depends on the count. Where it has `{n}` instead, and no other field, the
-    notes of several files become one (see `counted_note`).
+    A key is the code of the note; if a code has several texts, a second word distinguishes them.
+    In a text `{count}` is the count of the note, `[one|many]` depends on it. With `{n}` instead,
+    and no other field, the notes of several files are added up to one (see `counted_note`).
     """
 
     def __init__(
@@ -47,7 +43,7 @@ class NoteTable:
         self._rows = {key: (kind, row[key]) for kind, row in kinds.items() for key in row}
 
     def note(self, key: str, count: int | None = None, **fields: object) -> Note:
-        """Return the note of a key."""
+        """Return the note of `key` (its code, then a variant); `fields` and `count` fill texts."""
         (kind, texts), code = self._rows[key], key.partition(" ")[0]
         text, advice = (texts, "") if isinstance(texts, str) else texts
         if count is None:
@@ -60,7 +56,7 @@ class NoteTable:
         return Note(kind, code, text, count, advice=advice)
 
     def counted(self, counts: Mapping[str, int], *keys: str) -> Iterator[Note]:
-        """Give the notes of those keys that were counted; their texts need nothing else."""
+        """Yield the notes of those keys whose count is not 0; their texts need no other fields."""
         for key in keys:
             if counts.get(key):
                 yield self.note(key, counts[key])
@@ -76,13 +72,16 @@ _NOTES: Final = NoteTable(
 )
 
 Failed = tuple[ByteSource, InputError]
-"""A file and what is wrong with it."""
+"""A file that cannot be read, and the error."""
 
 
 def read_each(
     sources: Iterable[ByteSource], read: Callable[[ByteSource], T], *, close: bool = False
 ) -> tuple[list[T], list[Failed]]:
-    """Return what is read of each source, and those that cannot be read. Raises where all are."""
+    """Return the results of `read` for all sources, and the sources that cannot be read.
+
+    Raises the first error if no source can be read. `close`: close each source afterwards.
+    """
     done: list[T] = []
     failed: list[Failed] = []
     for source in sources:
@@ -108,12 +107,12 @@ def not_read(failed: Iterable[Failed]) -> list[Note]:
 
 
 def with_notes(traces: Sequence[Trace], notes: Iterable[Note]) -> list[Trace]:
-    """Return the traces, the first with these notes before its own."""
+    """Return the traces, with `notes` before those of the first one."""
     return [replace(traces[0], notes=(*notes, *traces[0].notes)), *traces[1:]]
 
 
 def with_set_aside(traces: Sequence[Trace], failed: Sequence[Failed]) -> list[Trace]:
-    """Return the traces with notes on files that were not read. Raises where there is no trace."""
+    """Return the traces with notes on files that were not read; raise if there is no trace."""
     if not traces:
         raise failed[0][1]
     notes = []

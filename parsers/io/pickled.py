@@ -1,9 +1,8 @@
 """Python pickles as plain values: dicts, lists, tuples, texts, numbers.
 
-No unpickler runs. Only the instructions that write such values are known, so nothing can name a
-class or call anything. Keys that are not asked for are dropped with what they hold, so no key of
-the file's is hashed but a text. Values may occur in many places, even in themselves: code that
-walks them must not follow each occurrence of a list anew.
+No unpickler runs. Only the instructions that make such values are implemented, so a file cannot
+name a class or call anything. Keys that are not asked for are dropped with their values. Values may
+be shared or contain themselves: code that walks them must not follow each occurrence of a list.
 """
 
 from __future__ import annotations
@@ -18,22 +17,22 @@ from traceflops.parsers.io.inputs import ByteSource
 
 _MOST_BYTES: Final = 1 << 29
 _MOST_STEPS: Final = 20_000_000
-"""Instructions, those in a row that repeat values counted once: an event of an allocator takes
-about 20, each at most 240 bytes of memory."""
+"""The most instructions; a run of those that repeat values counts as one. An allocator's event
+takes about 20 instructions, each at most 240 bytes of memory."""
 _MOST_REPEATED: Final = 5
-"""So many times as many values are repeated, of 8 bytes each: mostly frames of stacks."""
+"""How many repeated values (8 bytes each, mostly frames of stacks) there may be per instruction."""
 _BAD: Final = (IndexError, AttributeError, TypeError, ValueError, error)
-"""What instructions raise that do not fit together."""
+"""Errors of instructions that do not fit together."""
 
 
 class _TooLarge(Exception):
-    """There is more than any recording holds."""
+    """The file is larger than any recording."""
 
 
 def unpickled(source: ByteSource, keys: Set[str]) -> object:
-    """Return the value in a pickle; of dicts only these keys.
+    """Return the value in a pickle; dicts have only the given keys.
 
-    Raises InputError where it is cut off, damaged, too large or holds anything but plain values.
+    Raises InputError if it is cut off, damaged, too large or contains other than plain values.
     """
     try:
         most_bytes = _MOST_BYTES if source.limits else sys.maxsize - 1
@@ -60,7 +59,7 @@ def unpickled(source: ByteSource, keys: Set[str]) -> object:
 
 
 class _Machine:
-    """Runs the instructions of a pickle."""
+    """Runs the instructions of a pickle, which work on a stack, marks in it, and a memo."""
 
     def __init__(self, data: bytes, keys: Set[str]) -> None:
         self.data = data
@@ -70,7 +69,7 @@ class _Machine:
         self.marks: list[int] = []
 
     def run(self, most: int) -> object:
-        """Return the value that is left at the end."""
+        """Run at most `most` instructions; return the value that is left at the end."""
         data, offset, repeated = self.data, 0, 0
         for _ in range(most):
             code = data[offset]
@@ -93,9 +92,9 @@ class _Machine:
         raise _TooLarge
 
     def _gets(self, offset: int) -> tuple[int, int]:
-        """Push what was memoized before, all in a row: most of a pickle is this.
+        """Run successive instructions that push memoized values, fast: most of a pickle is these.
 
-        Return where the row ends and how many there were.
+        Return the offset behind them and how many there were.
         """
         data, memo, push = self.data, self.memo, self.stack.append
         size = len(self.stack)
@@ -110,7 +109,7 @@ class _Machine:
                 return offset, len(self.stack) - size
 
     def take(self, count: int | None = None) -> list[Any]:
-        """Take `count` values, or those above the last mark."""
+        """Pop and return `count` values, or those above the last mark."""
         index = self.marks.pop() if count is None else len(self.stack) - count
         values = self.stack[index:]
         del self.stack[index:]
@@ -122,7 +121,7 @@ class _Machine:
         self.stack[-1].update((k, v) for k, v in pairs if k.__class__ is str and k in keys)
 
     def put(self, index: int, _: int) -> None:
-        """Memoize; writers number in order, so an index further on is an error."""
+        """Memoize the top value; writers number in order, so a gap is an error."""
         if index > len(self.memo):
             raise ValueError
         self.memo[index : index + 1] = [self.stack[-1]]
@@ -183,4 +182,4 @@ _WITH_NUMBER: Final[Mapping[int, _Follows]] = _by_code(
         "\x8a": (_U1, _Machine.integer),
     }
 )
-"""What follows some instructions, and what is done with it; they return how much further to go."""
+"""Instructions with a number: its format, and a function, which returns how many bytes to skip."""

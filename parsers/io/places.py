@@ -1,4 +1,4 @@
-"""What a path stands for: a file, the files in a folder, the members of an archive, or a pipe."""
+"""Finds the inputs behind a path: a file, files in a folder, members of an archive, or a pipe."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ T = TypeVar("T")
 PIPE_PATIENCE_S = 5.0
 """How long to wait for a program to write to a named pipe."""
 _PAGES: Final = (".html", ".htm")
-"""Reports that lie beside traces are read only where they are named."""
+"""Reports in a folder of traces are not read; only those that the user names."""
 _REPORT: Final = b"traceflops.report/"
-"""Beginning of the comment by which a report that is an archive is recognised."""
+"""The beginning of the zip comment of a report that is an archive."""
 _PACK: Final = ".tfpack"
 _ZIP = b"PK\x03\x04"
 _ZIP_OF_NOTHING = b"PK\x05\x06"
@@ -40,11 +40,14 @@ _SEPARATORS = re.compile(r"[/\\]")
 
 
 def tell_apart(sources: Sequence[ByteSource]) -> None:
-    """Label inputs that share a base name with the part of their paths that differs."""
-    alike: defaultdict[str, list[ByteSource]] = defaultdict(list)
+    """Label inputs by name, in place; those that share a name by the differing part of the path.
+
+    That is the path without the folders that all of them have in common.
+    """
+    by_name: defaultdict[str, list[ByteSource]] = defaultdict(list)
     for source in sources:
-        alike[source.name].append(source)
-    for same in alike.values():
+        by_name[source.name].append(source)
+    for same in by_name.values():
         folders = [_SEPARATORS.split(source.folder) for source in same]
         levels = zip(*folders, strict=False)
         common = sum(1 for _ in takewhile(lambda names: len(set(names)) == 1, levels))
@@ -53,11 +56,10 @@ def tell_apart(sources: Sequence[ByteSource]) -> None:
 
 
 def find_inputs(path: str) -> tuple[list[ByteSource], bool]:
-    """Return the inputs that `path` stands for, and whether it named them itself.
+    """Return the inputs that `path` stands for, and whether it names them directly.
 
-    A folder stands for the files in it (the second value is then False: files in it that are not
-    traces may be passed over), an archive for its members, `-` for standard input.
-    Raises InputError where there is nothing to read.
+    A folder stands for its files (then the second value is False: files may be skipped), an archive
+    for its members, `-` for standard input. Raises InputError if there is nothing to read.
     """
     if path == "-":
         if sys.stdin is None:
@@ -74,8 +76,8 @@ def find_inputs(path: str) -> tuple[list[ByteSource], bool]:
         return _members(_file(path)), True
     sources: list[ByteSource] = []
     for file in files:
-        # A broken archive or an unreadable file does not keep the traces beside it from being
-        # read: what is wrong with it is said when it is opened.
+        # A broken archive or unreadable file must not keep others from being read: it becomes a
+        # source that raises the error when it is opened.
         try:
             sources += _members(_file(file), in_folder=True)
         except InputError as error:
@@ -86,13 +88,13 @@ def find_inputs(path: str) -> tuple[list[ByteSource], bool]:
 
 
 def _once(name: str, stream: IO[bytes], begun: bytes = b"") -> ByteSource:
-    """Return a source over a stream that cannot be rewound, of which `begun` has been read."""
+    """Return a source over a stream that cannot be rewound; `begun` has already been read."""
     first = begun + _tried(Path(name), lambda: stream.read(BLOCK_BYTES))
     return ByteSource(name, lambda: _Rejoined(first, stream))
 
 
 class _Rejoined(io.RawIOBase):
-    """A stream whose first block was already read, from its beginning."""
+    """A stream whose first block was already read: it returns that, then the rest."""
 
     def __init__(self, first: bytes, rest: IO[bytes]) -> None:
         self._first = first
@@ -111,18 +113,20 @@ class _Rejoined(io.RawIOBase):
 
 
 def _file(file: str) -> ByteSource:
-    """Return a source over a file, pipe or device. Raises InputError where it is unreadable."""
+    """Return a source over a file, pipe or device. Raises InputError if it is unreadable."""
     if is_remote(file):
         folder, _, name = file.rpartition("/")
         return ByteSource(name, lambda: opened(file), size_of(file), folder=folder, uri=file)
     path = Path(file)
     status = _tried(path, path.stat)
     if stat.S_ISFIFO(status.st_mode):
+        # Without blocking, to find out whether any program writes to the pipe: if none does, a
+        # read returns nothing; if one does but has not written yet, it raises BlockingIOError.
         handle = _tried(path, lambda: os.open(path, os.O_RDONLY | os.O_NONBLOCK))
         pipe = os.fdopen(handle, "rb")
         select.select([handle], [], [], PIPE_PATIENCE_S)
         begun = b""
-        with suppress(BlockingIOError):  # what a program says that writes, and has not written yet
+        with suppress(BlockingIOError):
             begun = os.read(handle, BLOCK_BYTES)
             if not begun:
                 pipe.close()
@@ -144,7 +148,7 @@ def _open(path: Path) -> IO[bytes]:
 
 
 def _tried(path: Path, action: Callable[[], T]) -> T:
-    """Return what an action on a file gives. Raises InputError where that cannot be read."""
+    """Return the result of an action on a file. Raises InputError if the file cannot be read."""
     try:
         return action()
     except FileNotFoundError:
@@ -158,14 +162,14 @@ def _tried(path: Path, action: Callable[[], T]) -> T:
 
 
 def open_file(file: str) -> IO[bytes]:
-    """Return a file, of this machine or of a store, open. Raises InputError where it cannot be."""
+    """Return an open file, local or in a store. Raises InputError if it cannot be opened."""
     return opened(file) if is_remote(file) else _open(Path(file))
 
 
 def files_behind(path: str) -> Iterator[str]:
-    """Yield the files that an input is read from: itself, or those in the folder it is.
+    """Yield the path itself, or the files in the folder that it is, except hidden ones.
 
-    Of a folder also what cannot be read, be it a folder: opening it says why.
+    Unreadable files and folders in it are yielded, too: opening them raises the reason.
     """
     if is_remote(path):
         yield from files_at(path)
@@ -183,7 +187,7 @@ def files_behind(path: str) -> Iterator[str]:
             try:
                 is_file = stat.S_ISREG(file.stat().st_mode)
             except OSError:
-                is_file = True  # it may be one: opening it says why it cannot be read
+                is_file = True  # perhaps: opening it raises the reason
             if is_file:
                 yield str(file)
     yield from (error.filename for error in closed)
@@ -194,11 +198,10 @@ def _fail(error: InputError) -> IO[bytes]:
 
 
 def _members(source: ByteSource, *, in_folder: bool = False) -> list[ByteSource]:
-    """Return the members of a zip archive as sources; a source that is no archive as it is.
+    """Return the members of a zip archive as sources; a source that is no archive stays as it is.
 
-    A report of traceflops is an archive, too, of which only the pack counts. In a folder it has no
-    members, as its recording is likely to be there as well. Raises InputError for an archive that
-    is damaged or has too many members.
+    A report of traceflops gives only its pack, and nothing in a folder, where its recording is
+    likely, too. Raises InputError for a damaged archive, or one with too many members.
     """
     if not _is_zip(source):
         return [source]
@@ -216,8 +219,7 @@ def _members(source: ByteSource, *, in_folder: bool = False) -> list[ByteSource]
         ) from None
     finally:
         data.rest()
-    # Folders and empty files are no traces, nor are the ._name files that macOS adds. The name is
-    # compared because is_dir() fails where it is empty.
+    # Leave out folders (is_dir() fails for an empty name), empty and hidden files (as of macOS).
     infos = [
         info
         for info in archive.infolist()
@@ -252,7 +254,10 @@ def _is_zip(source: ByteSource) -> bool:
 def _member(
     source: ByteSource, data: _Reopened, archive: zipfile.ZipFile, info: zipfile.ZipInfo
 ) -> ByteSource:
-    """Return a source over a member of an archive, which is opened when it is read."""
+    """Return a source over a member of an archive; it is opened when it is read.
+
+    `source` is the archive's source, `data` the file through which `archive` reads.
+    """
     name = Path(info.filename).name
 
     def open_member() -> io.RawIOBase:
@@ -274,9 +279,9 @@ def _member(
 
 
 class _Reopened(io.RawIOBase):
-    """A file that is opened when it is read, so that archives of a folder hold no handles.
+    """A file that is opened when it is read, so that a folder of archives needs few handles.
 
-    Whoever reads from it says where from; `rest` closes it until then.
+    `rest` closes it until the next read. Its users seek before they read.
     """
 
     def __init__(self, opener: Callable[[], IO[bytes] | io.RawIOBase]) -> None:
@@ -328,6 +333,6 @@ class _Member(io.RawIOBase):
 
 
 def rank_in_name(name: str) -> int | None:
-    """Return the rank in the name of a file, such as `run.rank3.sqlite`; None without one."""
+    """Return the rank in a name such as `run.rank3.sqlite`, None without one."""
     rank = _RANK.search(name)
     return int(rank.group(1)) if rank else None

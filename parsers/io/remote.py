@@ -1,7 +1,4 @@
-"""Files in a store that a URI names, through pyarrow.fs: the only network there is.
-
-Nothing here is loaded before such a URI is given.
-"""
+"""Files in a store (S3, GCS, HDFS) by URI, through pyarrow.fs: the only use of the network."""
 
 from __future__ import annotations
 
@@ -24,7 +21,7 @@ _SET: Final = {
 }
 _PATIENCE_S: Final = 10
 _RETRIES: Final = f"?retry_limit_seconds={_PATIENCE_S}"
-"""Of the client of Google, which tries for 15 minutes else."""
+"""An option of Google's client, which else tries for 15 minutes."""
 _ENDPOINTS: Final = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
 _REGIONS: Final = ("AWS_REGION", "AWS_DEFAULT_REGION")
 
@@ -35,9 +32,9 @@ def is_remote(path: str) -> bool:
 
 
 def files_at(uri: str) -> Iterator[str]:
-    """Yield the URI of a file, those of all files in a folder, or those that match one with *.
+    """Yield the URI of a file, of all files in a folder, or of all that match a URI with *.
 
-    Raises InputError where there is no such file, or the store cannot be asked.
+    Hidden files are left out. Raises InputError if there is no such file, or the store fails.
     """
     uri = uri.rstrip("/")
     store, path = _store_and_path(uri)
@@ -55,19 +52,19 @@ def files_at(uri: str) -> Iterator[str]:
     start = uri[: len(uri) - len(path) + len(folder)]
     for name in sorted(file.path for file in files if file.is_file):
         hidden = any(part.startswith(".") for part in PurePosixPath(name[len(folder) :]).parts)
-        pattern = PurePosixPath("/", path)  # those of HDFS begin with a slash
+        pattern = PurePosixPath("/", path)  # paths of HDFS begin with a slash, others do not
         if not hidden and ("*" not in path or PurePosixPath("/", name).match(str(pattern))):
             yield start + name[len(folder) :]
 
 
 def opened(uri: str) -> IO[bytes]:
-    """Return an open file of a store, in which can be sought. Raises InputError where it cannot."""
+    """Return an open, seekable file of a store. Raises InputError if it cannot be opened."""
     store, path = _store_and_path(uri)
     return cast(IO[bytes], _tried(uri, lambda: store.open_input_file(path)))
 
 
 def size_of(uri: str) -> int:
-    """Return the bytes of a file of a store."""
+    """Return the size in bytes of a file of a store."""
     store, path = _store_and_path(uri)
     size = _tried(uri, lambda: store.get_file_info(path)).size
     if size is None:
@@ -76,7 +73,7 @@ def size_of(uri: str) -> int:
 
 
 def _store_and_path(uri: str) -> tuple[Any, str]:
-    """Return the store of a URI and the path in it, which the URI ends with."""
+    """Return the store of a URI and the path in it. Raises InputError if it has a password."""
     scheme, _, rest = uri.partition("://")
     authority, _, path = rest.partition("/")
     if ":" in authority.rpartition("@")[0] or not authority:
@@ -90,7 +87,7 @@ def _store_and_path(uri: str) -> tuple[Any, str]:
 
 @cache
 def _store(start: str) -> tuple[Any, str]:
-    """Return the store of URIs that begin so, and the path of its root."""
+    """Return the store of URIs that begin with `start`, and the path of its root."""
     from pyarrow import fs
 
     if not start.startswith("s3://"):
@@ -114,7 +111,7 @@ def _missing(uri: str) -> InputError:
 
 
 def _tried(uri: str, action: Callable[[], T]) -> T:
-    """Return what a store gives. Raises InputError where it gives nothing."""
+    """Return the result of an action on a store. Raises InputError if it fails."""
     import pyarrow as pa
 
     try:

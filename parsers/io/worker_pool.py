@@ -1,9 +1,7 @@
 """Child processes that decode blocks of text or read whole files.
 
-They are started only for inputs that are large enough to pay for it. Text reaches them through
-shared memory without a name, so nothing can be left behind; results come back through a pipe. A
-child that fails or is killed costs nothing but time: its work is done again in this process.
-Children end when this process does, however it ends.
+Only large inputs start them. Text reaches them through shared memory without a name, so nothing is
+left behind; results come back through a pipe. The work of a child that fails is done again here.
 """
 
 from __future__ import annotations
@@ -29,10 +27,10 @@ B = TypeVar("B")
 B_co = TypeVar("B_co", covariant=True)
 
 BLOCK_BYTES: Final = 1 << 22
-"""About how much text is read at a time."""
+"""The approximate size of the blocks of text."""
 
 WORTH_BYTES: Final = 8 * BLOCK_BYTES
-"""Less text than this is read before other processes have started."""
+"""Less text than this is read faster than other processes start."""
 _SLOT_BYTES: Final = 2 * BLOCK_BYTES
 _MOST_JOBS: Final = 8
 _AHEAD_EACH: Final = 2
@@ -49,7 +47,7 @@ class BlockReader(Protocol[B_co]):
     element: Any
 
     def read(self, text: bytes | memoryview) -> B_co | None:
-        """Return the rows of a JSON list of events; None where it cannot be decoded."""
+        """Return the rows of a JSON list of events; None if it cannot be decoded."""
 
 
 def usable_cores() -> int:
@@ -60,11 +58,10 @@ def usable_cores() -> int:
 
 
 class WorkerPool:
-    """Reads blocks, in this process or, where `jobs` is above 1, in others once it pays.
+    """Reads blocks of text, in this process or, if `jobs` is above 1, in child processes.
 
-    It pays once there are `worth_bytes` of text. Where this process `takes_part` it is one of the
-    jobs: it does itself what the others have no time for. To be used as a context manager: leaving
-    it ends the other processes.
+    Children are started when there are `worth_bytes` of text, and end with the context. With
+    `takes_part` this process is one of the jobs: it does what the others have no time for.
     """
 
     def __init__(
@@ -90,16 +87,16 @@ class WorkerPool:
 
     @property
     def ahead(self) -> int:
-        """How many blocks may be waiting besides the one whose result is needed."""
+        """How many blocks may be waiting in addition to the one whose result is needed."""
         return _AHEAD_EACH * self._jobs if self._team is not None else 0
 
     def expect(self, text_bytes: int) -> None:
-        """Start processes if so much text is expected that they pay."""
+        """Start the children if they pay for this much text."""
         if text_bytes >= self._worth_bytes:
             self._start()
 
     def submit(self, reader: BlockReader[B], text: memoryview) -> Callable[[], B | None]:
-        """Begin to read the text between the brackets of a list; the result waits for it."""
+        """Start reading the text between the brackets of a list; return a function that waits."""
         self._seen_bytes += len(text)
         if self._team is None and self._seen_bytes > self._worth_bytes:
             self._start()
@@ -108,15 +105,18 @@ class WorkerPool:
         return self._team.submit(reader, text)
 
     def share(self, text_bytes: int) -> int:
-        """Return the size up to which inputs of `text_bytes` in all are each read by one process.
+        """Return the size up to which an input should be read as a whole by one child.
 
-        0 where that does not pay; a larger input is read in blocks, by all of them.
+        It is 0 if children do not pay for `text_bytes` in total. All read larger ones, in blocks.
         """
         self.expect(text_bytes)
         return text_bytes // self._jobs if self._team is not None else 0
 
     def each(self, work: Callable[[A], B], items: Iterable[A]) -> Iterator[Callable[[], B]]:
-        """Yield the results of a function of a module, in order; each waits for its own."""
+        """Yield, for each item in order, a function that waits for the result of `work`.
+
+        `work` must be a function of a module (or a partial of one), which can be pickled.
+        """
         waiting: deque[Callable[[], B]] = deque()
         for item in items:
             call = partial(work, item)
@@ -137,14 +137,14 @@ class WorkerPool:
             try:
                 self._team = _Team(self._jobs - self._takes_part)
             except OSError:
-                self._jobs = 1  # no processes or memory to be had: alone it takes longer
+                self._jobs = 1  # no processes or memory available: go on alone
 
 
 class _Team:
-    """Child processes and the memory through which they are given text."""
+    """Child processes, and the shared memory through which they get text, in slots."""
 
     def __init__(self, count: int) -> None:
-        """Start `count` processes. Raises OSError where there are no processes or no memory."""
+        """Start `count` processes. Raises OSError if there are no processes or memory available."""
         self.workers: list[_Worker] = []
         slots = _AHEAD_EACH * count + 1
         handle = _unnamed_file(slots * _SLOT_BYTES)
@@ -162,7 +162,7 @@ class _Team:
             os.close(handle)
 
     def submit(self, reader: BlockReader[Any], text: memoryview) -> Callable[[], Any]:
-        """Give a block to the worker that has least to do."""
+        """Copy a block, in brackets, to a free slot of memory, and give it to a worker."""
         start = self._free.get()
         stop = start + len(text) + 2
         self._memory[start] = ord("[")
@@ -172,25 +172,28 @@ class _Team:
         return self.give(job, (start, stop), reader)
 
     def give(self, job: _Job, message: object, reader: object = None) -> Callable[[], Any]:
-        """Give a job to the worker that has least to do; return what waits for its result."""
+        """Give a job to the worker with the fewest jobs; return a function that waits for it."""
         min(self.workers, key=lambda worker: worker.load).give(job, message, reader)
         return job.result
 
     def close(self) -> None:
-        """End the processes at once: they hold nothing that could be lost."""
+        """Kill the processes: they have nothing that could be lost."""
         for worker in self.workers:
             worker.close()
 
 
 class _Job(NamedTuple):
-    """A call given to a worker, and how to do it here; the reply is None where it failed."""
+    """A call that was given to a worker. `again` does it here if the reply is None (it failed).
+
+    `release` is called when the worker has finished.
+    """
 
     again: Callable[[], Any]
     reply: Future[tuple[Any] | None]
     release: Callable[[], None] = lambda: None
 
     def result(self) -> Any:
-        """Return what the work gives; wait for it."""
+        """Wait for the result of the work and return it."""
         reply = self.reply.result()
         return self.again() if reply is None else reply[0]
 
@@ -221,11 +224,11 @@ class _Worker:
 
     @property
     def load(self) -> float:
-        """Number of jobs; that of a process that ended is infinite."""
+        """Number of waiting jobs; infinite if the process has ended."""
         return float("inf") if self._gone else len(self._jobs)
 
     def give(self, job: _Job, message: object, reader: object = None) -> None:
-        """Send it a message, and before it the reader of a text."""
+        """Send a message to the process; before it, its `reader` if that is another than before."""
         with self._lock:
             if self._gone:
                 self._settle(job, None)
@@ -239,6 +242,7 @@ class _Worker:
             self._stdin.flush()
 
     def _listen(self) -> None:
+        """Settle jobs in order with the replies of the process; when it ends, all with None."""
         with suppress(*_GONE):
             while True:
                 reply = pickle.load(self._stdout)
@@ -270,8 +274,8 @@ def serve() -> None:
     """Run a worker process: decode blocks from shared memory until the parent is gone.
 
     The first two arguments are the handle and the size of the memory. Messages on stdin are
-    pickled: a block reader, used from then on; the offsets between which a text lies in the
-    memory; or a call. The answer to a text or a call is a tuple of its result, None if it failed.
+    pickled: a block reader, to be used from then on; the two offsets of a text in the memory; or a
+    call. The answer to a text or a call is a tuple with the result, None if it failed.
     """
     handle, size = int(sys.argv[1]), int(sys.argv[2])
     memory = memoryview(mmap.mmap(handle, size, access=mmap.ACCESS_READ))
@@ -298,7 +302,7 @@ def serve() -> None:
 
 
 def _unnamed_file(size: int) -> int:
-    """Return a handle of memory, or else of a file, that vanishes with its last user."""
+    """Return a handle of memory without a name (else a file) that vanishes with its last user."""
     create = getattr(os, "memfd_create", None)
     if create is not None:
         handle: int = create("traceflops")

@@ -45,7 +45,7 @@ def _is_stats(head: bytes) -> bool:
 
 
 def _read(format_: str, sources: Sequence[ByteSource], _: Reading) -> list[Trace]:
-    """Return the traces in files of a format."""
+    """Return the traces in files of the format with the name `format_`. Imports its reader."""
     if format_ == "Nsight Compute":
         from traceflops.parsers.nsight.ncu_trace import read_pages
 

@@ -52,13 +52,13 @@ _LAYOUTS: Final = (
     ("body item label", "full details"),
     ("kernel time", "details (2020)"),
 )
-"""By a column that only it has, the layout of a page with a row for each metric."""
+"""Layouts of pages with a row per metric, each by a column that only this layout has."""
 UNNAMED: Final = "(unnamed kernel)"
 FACTS: Final = ("device__attribute_display_name", "device__attribute_multiprocessor_count")
 RULE_KINDS: Final = ("INF", "WRN", "ERR", "OPT")
-"""Kinds of what a rule says, as pages print them and in the order in which reports number them."""
+"""Kinds of a rule's message, as pages print them; reports have their number, from 1."""
 SPEEDUP_KINDS: Final = ("local", "global")
-"""What an estimated speed-up is of, in that order."""
+"""What an estimated speed-up refers to; reports have its number, from 1."""
 _OWN_METRICS: Final = "Command line profiler metrics"
 _MOST_HOSTS, _MOST_PAGES = 100, 100
 _GRIDS: Final = ("Launch Statistics|Grid Size|", "launch__grid_size")
@@ -66,7 +66,7 @@ _BLOCKS: Final = ("Launch Statistics|Block Size|", "launch__block_size")
 
 
 def _page_of(names: Sequence[str]) -> Plan | None:
-    """Return what to read of the page with this header; None if it is none."""
+    """Return which columns to read of the page with this header; None if it is no page of ncu."""
     if not 4 <= len(names) <= _MOST_COLUMNS:
         return None
     words = [name.strip().lower() for name in names]
@@ -76,7 +76,7 @@ def _page_of(names: Sequence[str]) -> Plan | None:
     roles = {**_ROLES, **(_METRIC if is_details else {})}
     fields = {r: Field(words.index(w), kind) for r, (w, kind) in roles.items() if w in words}
     if is_details:
-        # Rows may end behind the value: the columns of rules are then empty.
+        # Rows may be shorter, without the columns of rules that follow the value.
         least = fields["value"].place + 1
         layout = next((text for word, text in _LAYOUTS if word in words), "details (2022)")
         page: tuple[str, Mapping[str, str]] = (layout, {})
@@ -97,15 +97,14 @@ NCU_TABLES: Final = Tables(
 
 
 class NcuPage(Struct):
-    """A page: a row for each metric (details) or kernel (raw), in the columns of its `metrics`.
+    """A page, with a row per metric (details) or a row per kernel (raw).
 
-    `metrics` are those of a raw page by the roles of their columns. The column `device` holds codes
-    of `devices`: "number|CC".
+    `metrics` are the names of the metrics of a raw page, by the roles of their columns. The column
+    `device` of the tables has codes of `devices`: "number|CC"; `facts` are by device.
 
-    `printed` are the arguments of `values_of` for pieces of the rows, which are read when the
-    decimal mark of the file is known; `speedups` are as printed. `repetition` is the pass of the
-    page; `processes` maps its process ids to numbers that are the same in every pass. Both are
-    known at the end.
+    `printed` has arguments of `values_of` for each piece of the rows: values are converted when
+    the decimal mark of the file is known; so are `speedups`. `ncu_trace` sets `repetition`, the
+    pass of the page, and `processes`: numbers, by process id, that are the same in all passes.
     """
 
     source: ByteSource
@@ -137,14 +136,14 @@ class NcuFile(Struct):
     facts: dict[str, str] = field(default_factory=dict)
 
     def begin(self, layout: str, metrics: Mapping[str, str]) -> NcuPage:
-        """Begin another page; of very many the last one goes on."""
+        """Begin a new page and return it; beyond _MOST_PAGES return the last one again."""
         if len(self.pages) < _MOST_PAGES:
             self.pages.append(NcuPage(self.source, layout, metrics))
         return self.pages[-1]
 
 
 def read_ncu(source: ByteSource, block_bytes: int = TEXT_BLOCK_BYTES) -> NcuFile:
-    """Return the content of a file; without pages where it has none after all."""
+    """Return the content of a file; it has no pages if it turns out to be no file of ncu."""
     text = CsvText(from_header(source, NCU_TABLES), NCU_TABLES, block_bytes)
     file = NcuFile(source, damage=text.damage)
     plan = None
@@ -159,6 +158,7 @@ def read_ncu(source: ByteSource, block_bytes: int = TEXT_BLOCK_BYTES) -> NcuFile
     if not file.pages and text.plan is not None:
         file.begin(*text.plan.what)
     file.damage.repeated_headers = 0  # each header begins a page of its own
+    # Now that the decimal mark is known, convert what is printed.
     for page in file.pages:
         comma = file.marks.comma
         if page.table.count:
@@ -180,31 +180,15 @@ def read_ncu(source: ByteSource, block_bytes: int = TEXT_BLOCK_BYTES) -> NcuFile
 
 
 def _add_details(cells: Cells, file: NcuFile) -> None:
-    """Add metrics, which stand in a row each, and rules, which stand in rows without a metric."""
+    """Add rows of a page of details: metrics, one per row, and rules, in rows without a metric."""
     page = file.pages[-1]
     labels, label = texts_of(cells, "label")
     is_metric = np.array([bool(text.strip()) for text in labels], np.bool_)[label]
     page.rows["rules"] += count_true(~is_metric)
     page.rows["metrics"] += count_true(is_metric)
-    advice = cells.only(~is_metric)
-    if advice.count and advice.has("rule"):
-        launch, names = _launch(advice, page), page.rules.names
-        speedups, speedup = texts_of(advice, "speedup")
-        page.speedups += [speedups[code] for code in speedup.tolist()]
-        kinds = {}  # as this module spells them
-        for role, words in (("kind", RULE_KINDS), ("speedup_kind", SPEEDUP_KINDS)):
-            spelling = {word.casefold(): word for word in words}
-            texts, code = texts_of(advice, role)
-            printed = (spelling.get(text.strip().casefold()) for text in texts)
-            codes = [-1 if word is None else names[role][word] for word in printed]
-            kinds[role] = np.array(codes, np.int32)[code]
-        page.rules.add(
-            advice.count,
-            **{name: launch[name] for name in ("process", "device", "dispatch")},
-            name=advice.codes("name", names["name"], UNNAMED),
-            **{role: advice.codes(role, names[role]) for role in ("section", "rule", "text")},
-            **kinds,
-        )
+    rules = cells.only(~is_metric)
+    if rules.count and rules.has("rule"):
+        _add_rules(rules, page)
     cells = cells.only(is_metric)
     if not cells.count:
         return
@@ -216,7 +200,7 @@ def _add_details(cells: Cells, file: NcuFile) -> None:
     for row in first.tolist():
         name, printed = labels[label[row]].strip(), units[unit[row]]
         if "__" not in name and sections[section[row]] != _OWN_METRICS:
-            # The same label stands in several sections for different things.
+            # A label, not a metric's name: it means different things in different sections.
             name = f"{sections[section[row]].strip()}|{name}|{unit_of(printed).base}"
         named.append((name, printed))
     counters = page.table.names["counter"].codes(name for name, _ in named)
@@ -226,11 +210,31 @@ def _add_details(cells: Cells, file: NcuFile) -> None:
     page.table.add(cells.count, **_launch(cells, page), counter=counters[metric])
 
 
+def _add_rules(rules: Cells, page: NcuPage) -> None:
+    """Add rows of rules to a page; their speed-ups stay texts for now."""
+    launch, names = _launch(rules, page), page.rules.names
+    speedups, speedup = texts_of(rules, "speedup")
+    page.speedups += [speedups[code] for code in speedup.tolist()]
+    kinds = {}  # in the spelling of RULE_KINDS and SPEEDUP_KINDS; others are null
+    for role, words in (("kind", RULE_KINDS), ("speedup_kind", SPEEDUP_KINDS)):
+        spelling = {word.casefold(): word for word in words}
+        texts, code = texts_of(rules, role)
+        printed = (spelling.get(text.strip().casefold()) for text in texts)
+        codes = [-1 if word is None else names[role][word] for word in printed]
+        kinds[role] = np.array(codes, np.int32)[code]
+    page.rules.add(
+        rules.count,
+        **{name: launch[name] for name in ("process", "device", "dispatch")},
+        name=rules.codes("name", names["name"], UNNAMED),
+        **{role: rules.codes(role, names[role]) for role in ("section", "rule", "text")},
+        **kinds,
+    )
+
+
 def _add_raw_rows(cells: Cells, file: NcuFile) -> None:
     """Add rows of a raw page, with a metric in each of many columns.
 
-    A row without kernel holds the units of the rows behind it; where kernels precede it, it begins
-    another page.
+    A row without a kernel has the units of the rows after it; all but a first one begin a page.
     """
     names, name = texts_of(cells, "name")
     is_kernel = np.array([bool(text.strip()) for text in names], np.bool_)[name]
@@ -249,9 +253,9 @@ def _add_raw_rows(cells: Cells, file: NcuFile) -> None:
 
 
 def _add_kernels(cells: Cells, page: NcuPage, marks: Marks) -> None:
-    """Add the metrics of kernels, a row each, in the units of the page."""
+    """Add the metrics of kernels (a row per kernel), in the units of the page."""
     launch, metrics = _launch(cells, page), page.metrics
-    texts: list[str] = []
+    texts: list[str] = []  # those of all metrics, one metric after the other
     text_of = []
     for role, metric in metrics.items():
         own_texts, text = texts_of(cells, role)
@@ -276,10 +280,10 @@ def _add_kernels(cells: Cells, page: NcuPage, marks: Marks) -> None:
 
 
 def _launch(cells: Cells, page: NcuPage) -> dict[str, Array | int]:
-    """Return the columns that identify each row's launch; `process` holds process ids."""
+    """Return the columns of each row's launch: process id, device, kernel, number, sizes."""
     products, axes = [], []
     for texts, code in (texts_of(cells, role) for role in ("grid", "block")):
-        # Sizes such as (224, 1, 1), of which there may be fewer than three; -1 without any.
+        # Sizes such as (224, 1, 1), or fewer than three; the total is -1 without any.
         sizes = [sizes_in(text) for text in texts]
         totals = [math.prod(s) if 0 < len(s) <= 3 else -1 for s in sizes]
         totals = [total if 0 < total < 2**62 else -1 for total in totals]
@@ -304,7 +308,7 @@ def _launch(cells: Cells, page: NcuPage) -> dict[str, Array | int]:
 
 
 def fill_sizes(table: TableBuilder) -> None:
-    """Fill in the sizes of launches that stand only among the counters, as in old pages."""
+    """Fill in, in place, the sizes of launches that old pages have only among the counters."""
     threads, block_threads = table.column("threads"), table.column("block_threads")
     lacking = threads == ABSENT
     if not lacking.any():
@@ -312,7 +316,7 @@ def fill_sizes(table: TableBuilder) -> None:
     launch, _ = group_rows([table.column("process"), table.column("dispatch")])
     names, value = table.names["counter"], table.column("value")
     sizes = []
-    for counters in (_GRIDS, _BLOCKS):  # per row the value of its launch; 0 where it has none
+    for counters in (_GRIDS, _BLOCKS):  # for each row the value of its launch; 0 without one
         codes = [code for name, code in names.items() if name.startswith(counters)]
         usable = np.isin(table.column("counter"), codes) & (value > 0) & (value < 2**31)
         by_launch = np.zeros(int(launch.max(initial=0)) + 1)

@@ -1,8 +1,7 @@
-"""A report of Nsight Compute itself (.ncu-rep) as a page: metrics and rules of kernels.
+"""Reads the binary report of Nsight Compute (.ncu-rep) as a page: metrics and rules of kernels.
 
 The vendor documents how its parts are framed, not what is in them; that was found by comparing
-files (docs/parsers/nsight.md). Only the fields named here are read: others hold command lines,
-environment, hosts and folders.
+files (docs/parsers/nsight.md). Only the fields named here are read: others may be private.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ _CREATED, _GPU, _TOOL = 2, 6, 8
 """Fields of a session."""
 _WRITER: Final = "Nsight Compute Target"
 _NAMES: Final = (7, 6, 5)
-"""Fields of a result that may hold the kernel's name: demangled, short, mangled."""
+"""Fields of a result that may have the kernel's name: demangled, short, mangled."""
 _GRID, _BLOCK, _METRIC, _RULE = 10, 11, 13, 19
 _INDEX, _VALUE, _INSTANCE = 1, 2, 3
 """Fields of a metric."""
@@ -53,7 +52,7 @@ _TEXT: Final = 1
 _UNKNOWN: Final = (ABSENT, ABSENT, ABSENT)
 _LINK: Final = re.compile(r"@url:([^:@]*):([^@]*)@")
 _REFERENCE: Final = re.compile(r"@\w+:(?:[^:@]*:)?([^:@]*)@")
-"""How texts of reports hold addresses, and references into the report."""
+"""Addresses in texts of reports (text, address), and references into the report."""
 
 Content: TypeAlias = int | bytes
 Value: TypeAlias = float | str | None
@@ -63,7 +62,7 @@ Metrics: TypeAlias = dict[str, Value]
 class _Report(Struct):
     """The content of a file. `devices` are facts by number; `odd` counts what is unreadable.
 
-    `results` are the profiled kernels: the process, the texts referred to, the message of each.
+    `results` are the profiled kernels: process, table of texts, encoded message.
     """
 
     results: list[tuple[int, Sequence[str], bytes]] = field(default_factory=list)
@@ -73,7 +72,7 @@ class _Report(Struct):
 
 
 def read_report(source: ByteSource) -> ncu_pages.NcuFile:
-    """Return the content of a report. Raises NotATrace where its version is unknown."""
+    """Return the content of a report. Raises NotATrace if its version is unknown."""
     data = b"".join(source.blocks())
     version: object = None
     try:
@@ -104,7 +103,10 @@ def read_report(source: ByteSource) -> ncu_pages.NcuFile:
 
 
 def _counted(data: bytes, offset: int) -> tuple[bytes, int]:
-    """Return the bytes behind their length, and where they end. Raises EOFError where cut."""
+    """Return the bytes that follow their length at `offset`, and the offset behind them.
+
+    Raises EOFError if the data ends before.
+    """
     begin = offset + _LENGTH_BYTES
     end = begin + int.from_bytes(data[offset:begin], "little")
     if max(begin, end) > len(data):
@@ -113,9 +115,9 @@ def _counted(data: bytes, offset: int) -> tuple[bytes, int]:
 
 
 def _read_blocks(data: bytes, offset: int, report: _Report) -> None:
-    """Read one block after the other, as far as they are whole.
+    """Read the blocks from `offset` on into `report`, up to the first that is damaged or cut.
 
-    In a block's payload, results stand behind sources and before ranges.
+    The payload of a block has messages in this order: sources, results, ranges.
     """
     texts: Sequence[str] = ()
     try:
@@ -125,7 +127,9 @@ def _read_blocks(data: bytes, offset: int, report: _Report) -> None:
             if not head:
                 raise EOFError
             table, _ = parts_of(_bytes(head.get(_TEXTS)), 1)
-            texts = [message_text(text) for text in table] or texts
+            texts = [
+                message_text(text) for text in table
+            ] or texts  # else those of the block before
             _keep_facts(_bytes(head.get(_SESSION)), report)
             process = _small(last_fields(_bytes(head.get(_PROCESS))).get(1))
             counts = (head.get(key) for key in (_SOURCES, _RESULTS, _RANGES, _PAYLOAD))
@@ -144,12 +148,12 @@ def _read_blocks(data: bytes, offset: int, report: _Report) -> None:
             if number != sources + results + ranges:
                 raise EOFError
     except (EOFError, ValueError):
-        offset = len(data) + 1
+        offset = len(data) + 1  # counts as cut
     report.odd["input-cut"] += offset > len(data)
 
 
 def _keep_facts(session: bytes, report: _Report) -> None:
-    """Keep the facts of the recording: when it was made, by which version, on which GPU."""
+    """Add the facts of a session to the report: when, by which version, on which GPUs."""
     created = last_fields(session).get(_CREATED)
     if isinstance(created, int) and 0 < created < _MOST_SECONDS:
         report.facts["created"] = f"{datetime.fromtimestamp(created, UTC):%Y-%m-%d %H:%M:%S} UTC"
@@ -172,8 +176,11 @@ def _add(
     report: _Report,
     page: ncu_pages.NcuPage,
 ) -> None:
-    """Add the metrics and the rules of a launch. Raises ValueError where its message is damaged."""
-    kernel: dict[int, Content] = {}
+    """Add the metrics and the rules of a launch to `page`.
+
+    `launch` has process and number, and gets the device. Raises ValueError if `message` is damaged.
+    """
+    kernel: dict[int, Content] = {}  # all other fields
     messages, rules = [], []
     for key, content in fields(message):
         if key == _METRIC:
@@ -220,9 +227,9 @@ def _add(
 
 
 def _metrics(messages: Sequence[bytes], texts: Sequence[str], odd: Counter[str]) -> Metrics:
-    """Return metrics by name: numbers or texts. Of one that is there twice the last counts.
+    """Return metrics by name: numbers or texts, None without a value. The last of a name counts.
 
-    Raises ValueError where a message is damaged.
+    Raises ValueError if a message is damaged.
     """
     metrics: Metrics = {}
     for message in messages:
@@ -245,7 +252,7 @@ def _metrics(messages: Sequence[bytes], texts: Sequence[str], odd: Counter[str])
 
 
 def _value(message: bytes) -> Value:
-    """Return a value; None where there is none. Raises ValueError where the message is damaged."""
+    """Return the value in a message, None if it has none. Raises ValueError if it is damaged."""
     value: Value = None
     for key, content in fields(message):
         if isinstance(content, int):
@@ -256,7 +263,7 @@ def _value(message: bytes) -> Value:
 
 
 def _decimal(content: object, form: str | None) -> float | None:
-    """Return a number of fixed size; None where it is none, or none that is finite."""
+    """Return the finite number that bytes are in a format of `struct`, else None."""
     if not isinstance(content, bytes) or form is None or len(content) != struct.calcsize(form):
         return None
     value = float(struct.unpack(form, content)[0])
@@ -264,7 +271,10 @@ def _decimal(content: object, form: str | None) -> float | None:
 
 
 def _device(metrics: Metrics, report: _Report, page: ncu_pages.NcuPage) -> str:
-    """Return a kernel's device as "number|compute capability", and keep its facts on the page."""
+    """Return a kernel's device as "number|compute capability"; add its facts to the page.
+
+    Facts are the kernel's own metrics, else those of the session.
+    """
 
     def printed(value: Value) -> str:
         return "" if value is None else value if isinstance(value, str) else f"{value:.0f}"
@@ -284,17 +294,17 @@ def _device(metrics: Metrics, report: _Report, page: ncu_pages.NcuPage) -> str:
 def _sizes(
     kernel: Mapping[int, Content], metrics: Metrics, rows: int, *, is_old: bool
 ) -> dict[str, Array | int]:
-    """Return the columns with the sizes of a launch, the same in so many `rows`.
+    """Return the columns with the sizes of a launch, repeated in `rows` rows.
 
-    Writers of 2018 and 2019 (`is_old`) have threads in the place of the grid's blocks; where other
-    metrics show that, the grid is divided by the block.
+    Writers of 2018 and 2019 (`is_old`) wrote the grid in threads instead of blocks. If metrics
+    show that, it is divided by the block; if they contradict both, the grid is unknown.
     """
     messages = [last_fields(_bytes(kernel.get(key))) for key in (_GRID, _BLOCK)]
     grid, block = ([max(0, _small(m.get(axis, 0))) for axis in (1, 2, 3)] for m in messages)
-    own = [axis for axis in map(metrics.get, _OWN_GRID) if isinstance(axis, float)]
+    counted = [axis for axis in map(metrics.get, _OWN_GRID) if isinstance(axis, float)]
     threads, size = metrics.get(_THREADS), metrics.get(_SIZE)
-    if len(own) == 3 and all(0 < axis < _MOST for axis in own):
-        grid = [int(axis) for axis in own]
+    if len(counted) == 3 and all(0 < axis < _MOST for axis in counted):
+        grid = [int(axis) for axis in counted]
     elif size != prod(grid) and (is_old or threads == prod(grid)):
         pairs = list(zip(grid, block, strict=True))
         fits = threads == prod(grid) and all(b and g % b == 0 for g, b in pairs)
@@ -309,7 +319,7 @@ def _sizes(
 
 
 def _word(words: Sequence[str], number: object) -> str:
-    """Return the word with a number, counted from 1; "" where there is none."""
+    """Return the word with a number, counted from 1; "" if no word has it."""
     return words[number - 1] if isinstance(number, int) and 0 < number <= len(words) else ""
 
 
@@ -318,5 +328,5 @@ def _bytes(content: object) -> bytes:
 
 
 def _small(content: object) -> int:
-    """Return a number of a process, a device or a size; ABSENT for what is none."""
+    """Return a number of a process, a device or a size; ABSENT if it is not one."""
     return content if isinstance(content, int) and content < _MOST else ABSENT

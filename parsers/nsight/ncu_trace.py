@@ -1,8 +1,7 @@
-"""From pages of Nsight Compute to traces: counters of kernels, and no times.
+"""Makes traces of pages of Nsight Compute: counters of kernels, without times.
 
-A set of counters may be split over several calls of ncu: their pages have other counters of the
-same kernels, and count as passes of one run. Pages with the same counters are of other processes.
-A report of the profiler itself counts as one page.
+Several calls of ncu may each record some of the counters: pages with different counters of the
+same kernels are passes of one run; with the same counters, other processes. A report is one page.
 """
 
 from __future__ import annotations
@@ -73,19 +72,18 @@ _NOTES: Final = NoteTable(
 _PRINTED: Final = 0.01
 """Pages print numbers with two decimals, the large ones of a prefixed unit."""
 _RULE_KEY: Final = ("process", "dispatch", "section", "rule", "text")
-"""Rules that have these in common are the same, on whichever page."""
+"""Rules for which these are equal are the same, even on different pages."""
 _NO_VALUES: Final = ("not-available", "instances-unread", "no-number")
 
 
 def read_pages(sources: Sequence[ByteSource]) -> list[Trace]:
-    """Return a trace for each run; files that are passes of one run are read together.
+    """Return a trace per run; files that are passes of one run become one trace.
 
-    A file that cannot be read is a note as long as another can. Raises InputError where none has a
-    value.
+    A file that cannot be read becomes a note. Raises InputError if no file has a value.
     """
 
     def read(source: ByteSource) -> NcuFile:
-        """Return the content of a file. Raises InputError where it has no value."""
+        """Return the content of a file. Raises InputError, with the reason, if it has no value."""
         is_report = source.head(len(MAGIC)) == MAGIC
         file = read_report(source) if is_report else read_ncu(source)
         if any(page.table.count for page in file.pages):
@@ -114,7 +112,7 @@ def read_pages(sources: Sequence[ByteSource]) -> list[Trace]:
 
 
 def _has_layout(file: NcuFile) -> bool:
-    """Return whether a file holds pages; the page of a report has no layout."""
+    """Return whether a file is CSV: the page of a binary report has no layout."""
     return any(page.layout for page in file.pages)
 
 
@@ -128,7 +126,10 @@ class NcuRun(Struct):
 
 
 def runs(files: Sequence[NcuFile]) -> list[NcuRun]:
-    """Return the runs of some files: files that are passes of each other, or the same, are one."""
+    """Return the runs of files. Files of a folder and rank are of one run if they are passes of it.
+
+    That is, they have other counters of the same kernels, or repeat values of the run.
+    """
     runs_by_origin: list[tuple[Hashable, NcuRun]] = []
     for file in files:
         origin = (file.source.folder, rank_in_name(file.source.name))
@@ -155,12 +156,16 @@ def _names(pages: Iterable[NcuPage], column: str) -> set[str]:
 
 
 def _is_new(counters: set[str], others: set[str]) -> bool:
-    """Return whether of two sets of counters each has its own; times may be in both."""
+    """Return whether each of two sets of counters has some that the other lacks."""
     return bool(counters - others) and bool(others - counters)
 
 
 def _add(page: NcuPage, run: NcuRun) -> None:
-    """Add a page: to the pass that it goes on with, as another pass, or as other processes."""
+    """Add a page to a run, and set its pass (`repetition`) and the numbers of its processes.
+
+    A page with new counters is another pass. One with the same counters is of the same pass, with
+    more launches or processes. One that only repeats values loses its rows.
+    """
     held = [other for other in run.pages if other.table.count]
     counters = _names([page], "counter")
     same = [other for other in held if not _is_new(counters, _names([other], "counter"))]
@@ -168,7 +173,7 @@ def _add(page: NcuPage, run: NcuRun) -> None:
         run.repeated += 1
         page = NcuPage(page.source, page.layout, page.metrics, odd=page.odd)
     elif page.table.count and same:
-        # The same counters again: of more launches of a process, else of another process.
+        # A process id that recurs is the same process if the page continues its launches.
         first_number = sum(len(other.processes) for other in same)
         for number, pid in enumerate(_pids(page), first_number):
             page.processes[pid] = number
@@ -196,7 +201,10 @@ def _launches(page: NcuPage, pid: int) -> set[int]:
 
 
 def _repeats(page: NcuPage, other: NcuPage) -> bool:
-    """Return whether a page has the values of another; beside a report, as far as printed."""
+    """Return whether most values of a page are on another page, too, and none differs there.
+
+    Pages of different layouts round values differently: then small differences do not count.
+    """
     if not set(_pids(page)) <= set(_pids(other)):
         return False
     own, others = _values(page), _values(other)
@@ -217,7 +225,7 @@ def _values(page: NcuPage) -> dict[tuple[int, int, str, str], float]:
 
 
 def trace_of(run: NcuRun) -> Trace:
-    """Return the trace of one or several files of a run."""
+    """Return the trace of a run. It uses up the tables of the run's pages."""
     builder = trace_builder.Gathered()
     launches: set[tuple[int, ...]] = set()
     counts: Counter[str] = Counter()
@@ -231,7 +239,7 @@ def trace_of(run: NcuRun) -> Trace:
             builder["kernel_counters"].absorb(page.table)
             builder["kernel_rules"].absorb(page.rules)
     rules = builder["kernel_rules"]
-    if rules.count:
+    if rules.count:  # pages may repeat a rule: keep its first row
         _, first = group_rows([rules.column(name) for name in _RULE_KEY])
         builder.tables["kernel_rules"] = trace_builder.chosen(
             rules, np.isin(np.arange(rules.count), first)
@@ -253,9 +261,10 @@ def trace_of(run: NcuRun) -> Trace:
 
 
 def _number(page: NcuPage, builder: trace_builder.Gathered) -> None:
-    """Replace process ids and codes of devices by the numbers that these have in the trace."""
+    """Replace process ids and device codes in a page by those of the trace; fill in repetition."""
 
     def small(text: str) -> int | None:
+        """Return a number of at most five digits, None if it is none."""
         return int(text) if text.isascii() and text.isdecimal() and len(text) < 6 else None
 
     label = page.source.label
@@ -272,7 +281,7 @@ def _number(page: NcuPage, builder: trace_builder.Gathered) -> None:
     for text in page.devices:
         facts = page.facts.get(text, {})
         units = facts.get("device__attribute_multiprocessor_count", "").replace(",", "")
-        number, _, capability = text.partition("|")
+        gpu_number, _, capability = text.partition("|")
         major, minor = map(small, capability.strip().partition(".")[::2])
         if major is None or minor is None:
             major = minor = None
@@ -284,7 +293,7 @@ def _number(page: NcuPage, builder: trace_builder.Gathered) -> None:
             architecture=None if major is None else f"sm{major}{minor}",
         )
         process = next(iter(processes.values()))
-        devices.append(builder.device(text, process, small(number.strip()) or 0, device))
+        devices.append(builder.device(text, process, small(gpu_number.strip()) or 0, device))
     for table in (page.table, page.rules):
         process_of_row = by_distinct(table.column("process"), lambda pid, _: processes[pid])
         table.replace("process", process_of_row)
@@ -293,7 +302,7 @@ def _number(page: NcuPage, builder: trace_builder.Gathered) -> None:
 
 
 def _notes(run: NcuRun) -> Iterator[Note]:
-    """Yield the notes of the files of a run, then those of how they were put together."""
+    """Yield the notes on each file of a run, then those on how the files were joined."""
     for file in run.files:
         notes = list[Note]()
         if _has_layout(file):
@@ -305,7 +314,7 @@ def _notes(run: NcuRun) -> Iterator[Note]:
                 notes.append(_NOTES.note("decimal-commas"))
             if file.marks.is_open:
                 notes.append(_NOTES.note("marks-ambiguous", number=file.marks.ambiguous))
-        else:  # a report: who wrote it, and what of it was lost or is not read
+        else:  # a binary report
             odd, counts = file.pages[0].odd, file.pages[0].rows
             version, apart = file.facts.get("tool_version"), odd["instances-apart"]
             by = f", written by Nsight Compute {version}" if version else ""

@@ -1,7 +1,6 @@
-"""Values of Nsight Compute in base units: bytes, ns, Hz, and whatever is counted.
+"""Converts values of Nsight Compute to base units: bytes, ns, Hz, and what else is counted.
 
-Units are scaled row by row to print short numbers (Mbyte, us, Ghz); old releases spell them out.
-Which decimal mark a file has is known at its end.
+Units have prefixes (Mbyte, us, Ghz) row by row. A file's decimal mark is known only at its end.
 """
 
 from __future__ import annotations
@@ -25,12 +24,12 @@ from traceflops.table.columns import Array, BoolArray, IntArray, count_true
 from traceflops.table.grouping import ranked
 
 WHATS: Final = ("number", "not-available", "instances-unread", "no-number")
-"""What a cell is: a number, or the code of the note on what is none."""
+"""What a cell is: a number, or the code of the note on cells that are not."""
 _NUMBER, _NOT_AVAILABLE, _INSTANCES, _TEXT = range(len(WHATS))
 _PREFIXES: Final = {"": 0, "k": 3, "m": 6, "g": 9, "t": 12, "p": 15}
 _SCALED: Final = re.compile(r"([KMGTP]?)(byte|bit|hz|inst|cycle|sector|request|op|flop)s?", re.I)
 LONGEST: Final = 60
-"""Characters of a unit or a number."""
+"""The most characters of a unit or a number."""
 _NUMBER_TEXT: Final = re.compile(r"[-+]?[\d.,]+(?:[eE][-+]?\d{1,3})?|[-+]?inf|nan", re.I)
 _LIST: Final = re.compile(r"^([^(]*)\(.*\)?$", re.S)
 _COUNTS: Final = re.compile(r"__\w*?(?:inst_|ops_)")
@@ -45,11 +44,12 @@ _CLEAR: Final = {
     rf"|^-?[0-9]{{1,3}}(?:[{other}][0-9]{{3}}){{2,}}$"
     for mark, other in (".,", ",.")
 }
-"""Numbers with a decimal mark alone, behind marks of thousands, and with two of those alone."""
+"""Numbers that tell the decimal mark: with it alone at an unusual place, behind marks of thousands,
+and with two or more marks of thousands (the other mark)."""
 
 
 class Unit(NamedTuple):
-    """A unit: its base unit, and of how many of those one is, as a power of ten."""
+    """A unit of 10^power times its base unit."""
 
     base: str
     power: int
@@ -57,7 +57,7 @@ class Unit(NamedTuple):
 
 @cache
 def unit_of(text: str) -> Unit:
-    """Return a unit, such as Gbyte/s: 10^9 byte/s. An unknown one is a base unit itself."""
+    """Return the unit of a text: Gbyte/s is 10^9 byte/s. An unknown text is its own base unit."""
     top, _, bottom = text.strip()[:LONGEST].partition("/")
     base, power = top, 0
     if top.lower() in TIME_UNITS:
@@ -75,10 +75,9 @@ def unit_of(text: str) -> Unit:
 
 
 def fits(counter: str, unit: Unit) -> bool:
-    """Return whether a unit may be that of a counter, by what the counter's name says it counts.
+    """Return whether a unit fits a counter, by what the counter's name says it counts.
 
-    Bytes and times have a unit, which is scaled from page to page: without it, or with one that is
-    not known, their values are of any size.
+    Bytes and times are printed in different units: without a known unit their value is unknown.
     """
     name, _, rollup = counter.partition(".")
     if "__" not in name or ".pct" in counter or rollup.endswith((".pct", ".ratio")):
@@ -94,13 +93,14 @@ def fits(counter: str, unit: Unit) -> bool:
 
 
 class Marks(Struct):
-    """How often numbers of a file clearly have each decimal mark, and an ambiguous number."""
+    """How many numbers of a file clearly have each decimal mark, and one that is ambiguous."""
 
     counts: Counter[str] = field(default_factory=Counter)
     ambiguous: str = ""
 
     def see(self, texts: Sequence[str]) -> None:
         """Count the marks of some numbers."""
+        # Patterns on all cells at once decide the easy ones; the others follow one by one.
         cells = pa.array(texts, pa.string())
         easy = _is_easy(cells)
         unclear = easy & _matches(cells, _AMBIGUOUS) & ~_matches(cells, _LESS_THAN_ONE)
@@ -118,12 +118,12 @@ class Marks(Struct):
 
     @property
     def comma(self) -> bool:
-        """Whether the comma is the decimal mark; without evidence it is the point."""
+        """Whether the comma is the decimal mark; if that is unclear, it is the point."""
         return self.counts[","] > self.counts["."]
 
     @property
     def is_open(self) -> bool:
-        """Whether a number has a mark and there is no evidence which it is."""
+        """Whether a number is ambiguous and no number tells the decimal mark."""
         return bool(self.ambiguous) and not self.counts.total()
 
 
@@ -136,10 +136,10 @@ def values_of(
     *,
     comma: bool,
 ) -> Array:
-    """Return values in base units per row, NaN for what is no number.
+    """Return the value of each row in base units, NaN if it is no number or its unit is unknown.
 
-    Row i is `texts[text[i]]` of `counters[counter[i]]`: the name of a counter and its unit. `odd`
-    counts what is odd; `comma` says that the comma is the decimal mark.
+    Row i is the number `texts[text[i]]` of `counters[counter[i]]`, which is a counter's name and
+    unit. `odd` counts cells by the codes of notes. `comma`: the comma is the decimal mark.
     """
     units = [unit_of(unit) for _, unit in counters]
     fitting = [fits(name, unit) for (name, _), unit in zip(counters, units, strict=True)]
@@ -149,7 +149,7 @@ def values_of(
     exponents = pa.array([f"e{p}" for p in powers.tolist()]).take(pa.array(index))
     plain, what = plain_numbers(texts, comma=comma)
     what = what[text]
-    # As a text, so that a value is the one nearest to what is printed, its power included.
+    # Append the power to the text ("1.5e9") and convert that: exact, unlike a multiplication.
     joined = pc.binary_join_element_wise(plain.take(pa.array(text)), exponents, "")
     values = decimals(pa.chunked_array([pc.cast(joined, pa.float64())]))
     is_number = what == _NUMBER
@@ -161,10 +161,9 @@ def values_of(
 
 
 def plain_numbers(texts: Sequence[str], *, comma: bool) -> tuple[pa.Array, IntArray]:
-    """Return numbers as texts with a decimal point, null for what is none; and indices in WHATS.
+    """Return numbers as texts with a decimal point, null for other texts; and indices in WHATS.
 
-    `comma`: the comma is the decimal mark, not the mark of thousands. What is not printed plainly
-    is read one by one.
+    `comma`: the comma is the decimal mark, not the mark of thousands.
     """
     cells = pa.array(texts, pa.string())
     thousands = "." if comma else ","
@@ -174,13 +173,13 @@ def plain_numbers(texts: Sequence[str], *, comma: bool) -> tuple[pa.Array, IntAr
     is_text = easy & (np.asarray(pc.count_substring(plain, ".")) > 1)
     what = np.where(is_number, _NUMBER, _TEXT)
     values = pc.if_else(pa.array(is_number), plain, None)
-    others = ~(is_number | is_text)
+    others = ~(is_number | is_text)  # n/a, lists, exponents: read one by one
     if not others.any():
         return values, what
     read: list[str | None] = []
     for row in np.flatnonzero(others).tolist():
         text, value = texts[row].strip(), None
-        listed = _LIST.match(text)  # a number before a list in brackets is of all instances
+        listed = _LIST.match(text)  # the total of all instances, then a list of them in brackets
         number = listed[1].strip() if listed else text
         what[row] = _INSTANCES if listed else _TEXT
         if not text or text.lower() in ("n/a", "nan", "-", "none"):
@@ -196,7 +195,7 @@ def plain_numbers(texts: Sequence[str], *, comma: bool) -> tuple[pa.Array, IntAr
 
 
 def _is_easy(cells: pa.Array) -> BoolArray:
-    """Return which cells are nothing but digits and marks, and no longer than a number is."""
+    """Return which cells are at most LONGEST digits, points and commas, with a sign or not."""
     return _matches(cells, _DIGITS_AND_MARKS) & (np.asarray(pc.binary_length(cells)) <= LONGEST)
 
 

@@ -41,7 +41,7 @@ _FACTS: Final = {
 
 _NOTES: Final = NoteTable(
     repaired={
-        "nameless-ranges": "{count} [range|ranges] without a name, shown as '(unnamed range)'.",
+        "nameless-ranges": "{count} [range|ranges] without a name, shown as '(unnamed range)'."
     },
     dropped={"no-time": "{count} [range|ranges] skipped: no valid time."},
     missing={
@@ -49,7 +49,7 @@ _NOTES: Final = NoteTable(
             "The recipe's output holds NVTX ranges projected on the GPU, not kernels: range times, "
             "but no idle time, overlap or MFU.",
             "Give the SQLite export of the report (nsys export --type sqlite).",
-        ),
+        )
     },
 )
 
@@ -60,15 +60,16 @@ def is_of_recipe(file: ArrowTable) -> bool:
 
 
 def _pair_of(column: str) -> tuple[str, str] | None:
-    """Return the two words of a column that is named by the text of a pair, else None."""
+    """Return the two words of a column whose name is a pair as text, ('a', 'b'), else None."""
     match = _TUPLE.match(column[:200])
     return (match[1], match[2]) if match else None
 
 
 def read_recipes(files: Sequence[ArrowTable]) -> list[Trace]:
-    """Return the traces of files of ranges; a table of devices describes the files beside it.
+    """Return a trace per file of ranges, with the facts of the device tables that belong to it.
 
-    Beside it is in its folder or the one below. Raises InputError where there are no ranges.
+    A device table belongs to the files of ranges in its folder or directly below it; to the only
+    file if there is one. Raises InputError if there are no ranges.
     """
     ranges = [file for file in files if set(file.columns) >= _RANGES]
     devices = [file for file in files if not set(file.columns) >= _RANGES]
@@ -80,9 +81,8 @@ def read_recipes(files: Sequence[ArrowTable]) -> list[Trace]:
         )
     traces = []
     for file in ranges:
-        folder = PurePath(file.source.folder)
+        folder, is_only = PurePath(file.source.folder), len(ranges) == 1
         near = (folder, folder.parent)
-        is_only = len(ranges) == 1
         beside = [d for d in devices if is_only or PurePath(d.source.folder) in near]
         label, builder, counts = file.source.label, Gathered(), Counter[str]()
         try:
@@ -115,7 +115,10 @@ def read_recipes(files: Sequence[ArrowTable]) -> list[Trace]:
 
 
 def _add(batch: pa.RecordBatch, label: str, builder: Gathered, counts: Counter[str]) -> None:
-    """Add the ranges of some rows."""
+    """Add the ranges of a batch to the marks of `builder`; `label` is the name of the file.
+
+    `counts` counts ranges, their GPU operations and odd rows. Ranges without a time are dropped.
+    """
     start, length = (integers(batch, f"Projected {what}") for what in ("Start", "Duration"))
     has_time = (start != ABSENT) & (np.abs(start) < LIMIT_NS) & (length >= 0) & (length < LIMIT_NS)
     operations = integers(batch, "NumGPUOps")
@@ -123,16 +126,18 @@ def _add(batch: pa.RecordBatch, label: str, builder: Gathered, counts: Counter[s
     names = batch.column("Name")
     if pa.types.is_dictionary(names.type):
         names = names.cast(names.type.value_type)
+    # The code of each range's name in the table of marks, -1 if it has none.
     name = np.full(batch.num_rows, -1, np.int32)
     if pa.types.is_string(names.type) or pa.types.is_large_string(names.type):
         coded = names.dictionary_encode()
-        # The code behind the last is -1: that of null.
+        # The appended -1 is for null, whose code is -1.
         code_of = np.append(table.names["name"].codes(texts_in(coded)), np.int32(-1))
         name = code_of[codes(coded)].astype(np.int32)
     counts["ranges"] += batch.num_rows
     counts["no-time"] += count_true(~has_time)
     counts["operations"] += int(operations[(operations > 0) & (operations < 2**40)].sum())
     counts["nameless-ranges"] += count_true(name < 0)
+    # A process per distinct pid and rank.
     pids, ranks = integers(batch, "PID"), integers(batch, "Rank")
     group, first = group_rows([pids, ranks])
     processes = []
@@ -155,7 +160,10 @@ def _add(batch: pa.RecordBatch, label: str, builder: Gathered, counts: Counter[s
 
 
 def _device_facts(file: ArrowTable) -> Iterator[tuple[str, str]]:
-    """Yield the facts of the first device of a table; further ones of its kind are the same."""
+    """Yield the facts of the first device of a table as names and texts, and how many there are.
+
+    The devices of one table are alike.
+    """
     pairs = {column: _pair_of(column) or ("", "") for column in file.columns}
     columns = [c for c, (table, fact) in pairs.items() if table == _GPU and fact in _FACTS]
     try:

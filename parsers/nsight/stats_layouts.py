@@ -1,6 +1,6 @@
 """The reports of `nsys stats`: which one a CSV header belongs to, and which columns are read.
 
-The unit of a column stands in brackets behind its name and changes with options and releases.
+The unit of a column is in brackets behind its name; it depends on options and releases.
 """
 
 from __future__ import annotations
@@ -28,13 +28,14 @@ _SCALES: Final[Mapping[str, Mapping[str | None, int]]] = {
     "time": {None: 1, **{unit: 10**power for unit, power in TIME_UNITS.items()}},
     "size": _BYTE_UNITS,
 }
-"""ns or bytes per unit, by kind of column. A time without unit is in ns, a size without is lost."""
+"""ns or bytes per unit, by kind of column. A time without unit is in ns; a size without is unknown.
+"""
 
 
 class Report(NamedTuple):
-    """A report: its name, the columns it must have (separated by |), what its rows are.
+    """A report: its name, the columns that it needs (separated by |), what its rows are.
 
-    `kind` is the kind of its totals; empty where each row has its own.
+    `kind` is the kind of its totals; "" if each row has its own kind.
     """
 
     name: str
@@ -63,7 +64,7 @@ REPORTS: Final = (
     Report("cuda_gpu_kern_gb_sum", "total time|instances|name|gridxyz", "totals", "kernel"),
     Report("cuda_gpu_kern_sum", "total time|instances|name", "totals", "kernel"),
 )
-"""The first report whose columns a header has is the one: those with more columns come first."""
+"""The first report whose columns are all in a header counts: those with more columns come first."""
 
 _ROLES: Final[tuple[tuple[str, str, str], ...]] = (
     ("start", "time", "kernel start|start|projected start"),
@@ -97,37 +98,37 @@ _TWINS: Final = {
     **dict.fromkeys(("nvtx_startend_sum", "nvtxsssum"), ("nvtx_pushpop_sum", "nvtx_startend_sum")),
     **dict.fromkeys(("osrt_sum", "osrtsum"), ("cuda_api_sum", "osrt_sum")),
 }
-"""By name in the file: the report whose columns it has, and the report that it is."""
+"""Reports with the columns of another one, by their name: that other one, and the right one."""
 _MOST_COLUMNS: Final = 200
 _UNIT: Final = re.compile(r"^(.*?)\(([^()]*)\)$")
 _IN_TITLE: Final = re.compile(r"\((?:by )?\w+ in (\w+)\)", re.I)
-"""A unit as it stands in a title: `(by size in KiB)`."""
+"""A unit in a title: `(by size in KiB)`."""
 
 
 def unit_in_title(line: str) -> str | None:
-    """Return the unit that a title gives for the columns below it; None where it gives none."""
+    """Return the unit that a title states for the columns below it, None if it states none."""
     match = _IN_TITLE.search(line)
     unit = match[1].lower() if match else ""
     return unit if unit in TIME_UNITS or unit in _BYTE_UNITS else None
 
 
 def with_unit(names: Sequence[str], unit: str | None) -> list[str]:
-    """Return column names; those without a unit of their own get the one of their title."""
+    """Return column names; those of times (or sizes) without a unit get the `unit` of the title."""
     kind = "time" if unit in TIME_UNITS else "size" if unit in _BYTE_UNITS else ""
-    words = {word for _, of, spellings in _ROLES if of == kind for word in spellings.split("|")}
+    words = {word for _, k, spellings in _ROLES if k == kind for word in spellings.split("|")}
     return [f"{name} ({unit})" if name.strip().lower() in words else name for name in names]
 
 
 def report_named(report: Report, name: str) -> Report:
-    """Return a report under its own name, where several reports have the same columns."""
-    like, own = _TWINS.get(name, ("", ""))
-    return report._replace(name=own) if report.name == like else report
+    """Return a report with its right name, if `name`, from the file, shows that it is a twin."""
+    like, right_name = _TWINS.get(name, ("", ""))
+    return report._replace(name=right_name) if report.name == like else report
 
 
 class StatsTable(NamedTuple):
-    """A report as it stands in a file: ns or bytes per unit, by role.
+    """A report as it is in a file. `scales` are ns or bytes per unit, by role of the column.
 
-    `without_unit`: time columns name no unit, so they are in ns.
+    `without_unit`: a time column names no unit, so it is in ns.
     """
 
     report: Report
@@ -136,7 +137,7 @@ class StatsTable(NamedTuple):
 
 
 def _report_of(names: Sequence[str]) -> Plan | None:
-    """Return what to read of the report with this header; None if it is none."""
+    """Return which columns to read of the report with this header; None if it is no report."""
     if not 3 <= len(names) <= _MOST_COLUMNS:
         return None
     words: list[str] = []
@@ -157,7 +158,7 @@ def _report_of(names: Sequence[str]) -> Plan | None:
             continue
         column = columns[0]
         scale = _SCALES[kind].get(units[column]) if kind in _SCALES else 1
-        if scale is None:
+        if scale is None:  # an unknown unit, or none where one is needed
             continue
         without_unit |= kind == "time" and units[column] is None
         numeric: Kind = "integer" if scale == 1 else "number"

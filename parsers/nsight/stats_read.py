@@ -1,8 +1,7 @@
-"""Reads one file of `nsys stats` reports: its sections, their tables, and whose they are.
+"""Reads one file of `nsys stats` reports: its tables, and the profile of each.
 
-A file may hold the reports of several profiles, one after the other: runs or ranks, which are
-never added up. A line before each table names its profile and report, unless `nsys stats` was asked
-to be quiet; and profiles of several folders often have the same name.
+A file may have the reports of several profiles (runs or ranks), which are never added up. A line
+before each table names profile and report, except with --quiet; names of profiles may repeat.
 """
 
 from __future__ import annotations
@@ -38,10 +37,9 @@ _MOST_HEADINGS: Final = 500
 
 
 class StatsFile(Struct):
-    """What a file holds of one profile; `profile` is its name where the file has several.
+    """The reports of one profile in a file; `profile` is its name if the file has several.
 
-    `unread` are titles of tables that are unknown or whose header was lost. `is_further`: it is not
-    the first profile of its file.
+    `unread` are titles of unknown tables. `is_further`: it is not the first profile of its file.
     """
 
     source: ByteSource
@@ -53,12 +51,12 @@ class StatsFile(Struct):
 
     @property
     def name(self) -> str:
-        """The file's name, with the profile where the file has several."""
+        """The file's name, with the profile if the file has several."""
         return f"{self.source.label} ({self.profile})" if self.profile else self.source.label
 
 
 class _Heading(NamedTuple):
-    """The line before some tables; profile and report are empty where no line names them."""
+    """The line before some tables; profile and report are "" if no line names them."""
 
     number: int = 0
     profile: str = ""
@@ -66,7 +64,7 @@ class _Heading(NamedTuple):
 
 
 def read_stats(source: ByteSource, block_bytes: int = TEXT_BLOCK_BYTES) -> list[StatsFile]:
-    """Return the content of a file by profile; without parts where it holds no report after all."""
+    """Return the content of a file, one item per profile; one without parts if it has no report."""
     damage, console = Damage(), stats_text.Console(STATS_TABLES)
     parts: list[ReportPart] = []
 
@@ -96,7 +94,7 @@ def read_stats(source: ByteSource, block_bytes: int = TEXT_BLOCK_BYTES) -> list[
 
 
 def _headed_pieces(source: ByteSource) -> Iterator[tuple[_Heading, bytes]]:
-    """Yield the content in pieces of whole lines, each with the heading that it stands below."""
+    """Yield the content in pieces of whole lines, each with the heading above it."""
     heading = _Heading()
     for number, block in enumerate(stats_text.whole_lines(source)):
         if number == 0:
@@ -108,6 +106,7 @@ def _headed_pieces(source: ByteSource) -> Iterator[tuple[_Heading, bytes]]:
                     continue
                 if match.start() > begin:
                     yield heading, block[begin : match.start()]
+                # `Processing [profile] with [script]` or `Running [script profile]`
                 groups = (match[1], match[2]) if match[1] else (match[4], match[3])
                 profile, script = (text.decode(errors="replace").strip() for text in groups)
                 report = PureWindowsPath(script).name.partition(".py")[0]
@@ -117,9 +116,10 @@ def _headed_pieces(source: ByteSource) -> Iterator[tuple[_Heading, bytes]]:
 
 
 def _takes(tables: dict[str, ReportPart], part: ReportPart) -> bool:
-    """Add a table to those of a profile; return False where it must belong to another profile.
+    """Add a table to those of a profile; return False if it must belong to another profile.
 
-    It goes on where another ends if its records are later, or its sums are of further names.
+    If there is a table of the same report, the new one must be equal to it (then it is dropped),
+    or continue it: with later records, or with sums of other names.
     """
     held = tables.setdefault(part.report.name, part)
     if held is part:
@@ -127,6 +127,7 @@ def _takes(tables: dict[str, ReportPart], part: ReportPart) -> bool:
     if not any(table.count for table in part.tables.values()):
         held.odd.update(part.odd)
         return True
+    # The figures, starts of records and labels of sums in the table that is there, and in the new.
     figures, starts, labels = [], [], []
     for tables_of in (held.tables, part.tables):
         figures.append(
@@ -152,10 +153,9 @@ def _takes(tables: dict[str, ReportPart], part: ReportPart) -> bool:
 
 
 def _profiles(parts: Sequence[ReportPart]) -> dict[str, list[ReportPart]]:
-    """Return the tables of a file by profile, whose name is empty where there is only one.
+    """Return the tables of a file by profile, whose name is "" if there is only one.
 
-    A table that is repeated, number by number, counts once. One that goes on where another of its
-    report ends is the rest of that; any other with rows belongs to a profile of its own.
+    A table that does not fit its profile (`_takes`) begins another one, with a number in the name.
     """
     named = {part.profile for part in parts} - {""}
     only = named.pop() if len(named) == 1 else ""

@@ -1,4 +1,4 @@
-"""Rows of the reports of `nsys stats` as rows of the tables of a trace."""
+"""Adds rows of the reports of `nsys stats` to the tables of a trace."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ _NUMBERS: Final = {
     "registers_per_thread": ("registers", 1),
     "count": ("count", ABSENT),
 }
-"""By column of a table: its role, and the smallest valid number."""
+"""The role and the smallest valid number of each column of a table."""
 
 
 class ReportPart(Struct):
     """The rows of one report in one file, of the profile that the file names.
 
-    The column `process` of its tables holds process ids. `device` holds codes of `devices`, the
-    texts by which the report names them. `ranks` are pairs of a process id and its rank.
+    The column `process` of its tables has process ids, `device` codes of `devices`, the texts by
+    which the report names them. `ranks` are (process id, rank), `resolution_ns` the step of times.
     """
 
     report: Report
@@ -64,7 +64,7 @@ class ReportPart(Struct):
         return self.tables[name]
 
     def absorb(self, other: ReportPart) -> None:
-        """Append the rows of another table of the same report."""
+        """Append the rows of another part of the same report, which is used up."""
         codes = self.devices.codes(other.devices)
         for name, table in other.tables.items():
             for _, columns in table.pieces:
@@ -78,7 +78,7 @@ class ReportPart(Struct):
 
 
 def texts_of(cells: Cells, role: str) -> tuple[list[str], IntArray]:
-    """Return the distinct texts of a column, and the index of each row among them."""
+    """Return the distinct texts of a column, and per row the index of its text."""
     names = Names()
     codes = np.asarray(cells.codes(role, names, ""), np.int64)
     return list(names), codes
@@ -90,13 +90,13 @@ def sizes_in(text: str) -> list[int]:
 
 
 def triple(text: str) -> tuple[int, int, int]:
-    """Return sizes by axis; ABSENT where there are not three."""
+    """Return the sizes by axis in a text, all ABSENT if there are not three."""
     sizes = sizes_in(text)
     return (sizes[0], sizes[1], sizes[2]) if len(sizes) == 3 and min(sizes) > 0 else (ABSENT,) * 3
 
 
 def add_rows(cells: Cells, table: StatsTable, part: ReportPart) -> None:
-    """Add rows of a report to the tables of its part."""
+    """Add rows of a report to the tables of `part`. Sums over nested ranges are only counted."""
     part.rows += cells.count
     if table.without_unit:
         part.odd["no-unit"] += cells.count
@@ -109,7 +109,7 @@ def add_rows(cells: Cells, table: StatsTable, part: ReportPart) -> None:
 
 
 class _Rows(NamedTuple):
-    """Some rows of a report. `scales` are ns or bytes per unit, by role."""
+    """Some rows of a report. `scales` are ns or bytes per unit by role; `part` gets the rows."""
 
     cells: Cells
     scales: Mapping[str, int]
@@ -119,7 +119,10 @@ class _Rows(NamedTuple):
         return _Rows(self.cells.only(rows), self.scales, self.part)
 
     def timed(self, start: str = "start", duration: str = "duration") -> _Rows:
-        """Return the rows that have a time, with `start_ns` and `dur_ns`; odd ones are counted."""
+        """Return the rows with a valid start, with `start_ns` and `dur_ns`; count odd ones.
+
+        `start` and `duration` are the roles of the columns. A row without a duration lasts 0 ns.
+        """
         begin, length, odd = self.amount(start), self.amount(duration), self.part.odd
         has_time = begin != ABSENT
         odd["no-time"] += count_true(~has_time)
@@ -131,9 +134,9 @@ class _Rows(NamedTuple):
         return _Rows(cells.only(has_time), self.scales, self.part)
 
     def amount(self, role: str) -> IntArray:
-        """Return ns or bytes per row; ABSENT where there are none.
+        """Return a column in ns or bytes, ABSENT without a number or if it is too large.
 
-        A number with decimals is scaled as a double and rounded: exact to the ns below 26 days.
+        Numbers with decimals are scaled as doubles and rounded: exact to the ns below 26 days.
         """
         column: Column | None = self.cells.columns.get(role)
         if column is None or isinstance(column, Texts):
@@ -151,7 +154,7 @@ class _Rows(NamedTuple):
         return np.where(fits, np.rint(np.where(fits, scaled, 0.0)).astype(np.int64), ABSENT)
 
     def add(self, into: str, /, **own: Array | int) -> None:
-        """Append the rows to a table, with the columns that all tables fill in the same way."""
+        """Append the rows to the table `into`: columns that all reports share, and `own` ones."""
         table, cells = self.part[into], self.cells
         columns: dict[str, Array | int] = {
             column: at_least(least, cells.numbers(role))
@@ -177,17 +180,17 @@ class _Rows(NamedTuple):
 
 
 def _kind_of(name: str) -> str:
-    """Return kernel, memcpy or memset: the kind of work that has this name."""
+    """Return the kind of the device work with this name: kernel, memcpy or memset."""
     if not _OPERATION.fullmatch(name):
         return "kernel"
     return "memset" if "memset" in name.lower() else "memcpy"
 
 
 def _add_activities(rows: _Rows) -> None:
-    """Add kernels, copies and fills, which their names tell apart.
+    """Add kernels, copies and fills; the name tells the kind.
 
-    The name of a copy, such as [CUDA memcpy Host-to-Device], gives its direction. As in databases,
-    that of copies that the driver made for unified memory begins with `migration`.
+    The name of a copy, such as [CUDA memcpy Host-to-Device], tells its direction. If the driver
+    made the copy for unified memory, its direction begins with `migration`, as in databases.
     """
     rows = rows.timed()
     names, odd = rows.part["activities"].names, rows.part.odd
@@ -203,21 +206,24 @@ def _add_activities(rows: _Rows) -> None:
     bytes_ = rows.amount("bytes")
     if rows.scales.get("bytes", 1) > 1:
         odd["sizes-rounded"] += count_true(bytes_ != ABSENT)
-        bytes_ = np.where(bytes_ == 0, ABSENT, bytes_)  # less than the column shows
+        bytes_ = np.where(bytes_ == 0, ABSENT, bytes_)  # 0 is a size that is rounded down
     kind_of_row = np.array(kinds, np.int32)[text]
     direction_of_row = np.array(directions, np.int32)[text]
     rows.add("activities", kind=kind_of_row, direction=direction_of_row, bytes=bytes_)
 
 
 def _add_launches(rows: _Rows) -> None:
-    """Add kernels with the calls that launched them; kernels of one call share its number."""
+    """Add rows of a kernel and the call that launched it, linked by a correlation made up here.
+
+    Rows with the same start of the call, process and thread are of one call.
+    """
     kernels, calls = rows.timed(), rows.timed("call_start", "call_duration")
     activities = rows.part["activities"]
     key = [kernels.amount("call_start"), *map(kernels.cells.numbers, ("pid", "thread"))]
     call, first_row = group_rows(key)
     launch = call + activities.count + 1
     kernels.add("activities", kind=activities.names["kind"]["kernel"], correlation=launch)
-    if calls.cells.count == kernels.cells.count:
+    if calls.cells.count == kernels.cells.count:  # all have both times: the rows correspond
         _add_calls_of(calls.only(first_row), "call", correlation=launch[first_row])
 
 
@@ -229,7 +235,7 @@ def _add_calls(rows: _Rows) -> None:
 
 
 def _add_calls_of(rows: _Rows, role: str, **own: Array) -> None:
-    """Add CUDA calls whose names stand in the column of a role."""
+    """Add CUDA calls, named by the column `role`; `own` are further columns."""
     names = rows.part["calls"].names
     texts, code = texts_of(rows.cells, role)
     api = names["api"].codes("runtime" if t.startswith("cuda") else "driver" for t in texts)[code]
@@ -249,13 +255,14 @@ def _add_marks(rows: _Rows) -> None:
 
 
 def _ranges(rows: _Rows, names: Names) -> Array:
-    """Return range names as databases have them: here those without a domain begin with a colon."""
+    """Return the codes of range names, without the colon of names without a domain."""
     texts, code = texts_of(rows.cells, "name")
     return names.codes(text.removeprefix(":") or UNNAMED_RANGE for text in texts)[code]
 
 
 def _add_totals(rows: _Rows) -> None:
-    """Add sums by name, without those of calls that are not CUDA's."""
+    """Add sums by name. Sums of calls that are not CUDA's are only counted."""
+    # The kind of each row: that of the report, of the category, or of the name.
     part, report = rows.part, rows.part.report
     names, name = texts_of(rows.cells, "name")
     if report.kind == "call":
@@ -279,7 +286,7 @@ def _add_totals(rows: _Rows) -> None:
     columns = {"total": "total_ns"}
     if report.records == "sizes":
         columns = {"size": "bytes"}
-    elif "total range time" not in report.needs:  # there, min and max are those of the projection
+    elif "total range time" not in report.needs:  # min and max there are of projected times
         columns |= {"shortest": "min_ns", "longest": "max_ns"}
     own: dict[str, Array] = {column: rows.amount(role) for role, column in columns.items()}
     table = part["totals"].names

@@ -1,7 +1,6 @@
-"""What `nsys stats` prints, made into plain CSV: without its messages, console tables as rows.
+"""Turns what `nsys stats` prints into plain CSV: removes messages, converts console tables.
 
-Console tables have lines of dashes that show where each column begins and ends; their numbers have
-separators of thousands, and the decimal mark of the country they were printed in.
+A line of dashes shows the columns of a console table; numbers are printed as in some country.
 """
 
 from __future__ import annotations
@@ -32,25 +31,25 @@ _BEGINNINGS: Final = (
     *(b"CUDA", b"NVTX", b"Oper", b"[1/1", b"[1/2", b"[2/2"),
 )
 _PRINTED: Final = _BEGINNINGS, _MESSAGES
-"""What nsys prints between its tables: the first four bytes of such lines, and their pattern."""
+"""Lines that nsys prints between its tables: their first four bytes, and their pattern."""
 _MARKED: Final = (b"==PR", b"==WA", b"==ER", b"==LO", b"==IN"), re.compile(rb"==[A-Z]+==")
-"""The same of ncu."""
+"""Lines that ncu prints between its tables."""
 _NUMBER_CELL: Final = re.compile(rb'(?:^|[,;\t])"?-?\d[\d.]*"?(?=[,;\t\r\n]|\Z)')
 _SEPARATORS: Final = (",", ";", "\t")
 _HEADER_LINES: Final = 400
-"""The first header is looked for in so many lines."""
+"""The first header must be in so many lines at the beginning."""
 _HEADER_BYTES: Final = 1 << 17
 _LONGEST_LINE: Final = 8 << 20
 _RULE: Final = re.compile(
     r"[\s+|]*(?:-{2,}[\s+|]+)+-{2,}[\s+|]*\Z|[\s+|]*(?:={2,}[\s+|]+)+={2,}[\s+|]*\Z", re.ASCII
 )
-"""Runs of dashes with something between them: a run alone would be tried in ever more parts."""
+"""At least two runs of dashes; a pattern that matches a single run, too, takes quadratic time."""
 _DASHES: Final = re.compile(r"[-=]+")
 _TITLE: Final = re.compile(r"\s*\*\* ([^*]{1,200}?)\s*(?::\s*)?")
 _TITLED: Final = re.compile(
     rb"(\((?:by )?\w{1,20} in \w{1,20}\)[^\n,;\t]{0,99}\n(?:[ \r]{0,9}\n)?)([^\r\n]{1,2000})", re.I
 )
-"""The part of a title that names a unit, and the line below it."""
+"""The part of a title that states a unit, and the line below it."""
 _BETWEEN: Final = re.compile(r"[\s|;]+|,(?!\d)|(?<!\d),")
 _MOST_TITLES: Final = 100
 _NUMBER_CHARACTERS: Final = 1000
@@ -74,7 +73,7 @@ class Filtered(ByteSource):
 
 
 def from_header(source: ByteSource, tables: Tables) -> Filtered:
-    """Return the source from its first header on, without messages such as ==PROF==."""
+    """Return the source without what is before its first header, and without lines of ncu's log."""
 
     def blocks(inner: ByteSource) -> Iterator[bytes]:
         lines = whole_lines(inner)
@@ -87,7 +86,7 @@ def from_header(source: ByteSource, tables: Tables) -> Filtered:
 
 
 def whole_lines(source: ByteSource) -> Iterator[bytes]:
-    """Yield the content in blocks of whole lines; the last may lack its line end."""
+    """Yield the content in blocks of whole lines; the last line may lack its line end."""
     rest = b""
     for block in source.blocks():
         block = rest + block
@@ -103,13 +102,16 @@ def whole_lines(source: ByteSource) -> Iterator[bytes]:
 
 
 def plain_tables(blocks: Iterator[bytes], console: Console, _source: ByteSource) -> Iterator[bytes]:
-    """Yield blocks of whole lines as CSV that holds nothing but tables."""
+    """Yield blocks of whole lines as CSV that has nothing but tables.
+
+    The text is CSV if its beginning has a CSV header; else its tables are those of a console.
+    """
     first = b""
     for block in blocks:
         first += block
         if len(first) >= _HEADER_BYTES:
             break
-    if b"\r" in first and b"\n" not in first:
+    if b"\r" in first and b"\n" not in first:  # line ends of old Macs
         first = first.replace(b"\r", b"\n")
     first, blocks = _with_units(first), map(_with_units, blocks)
     header = first_header(first, console.tables)
@@ -123,7 +125,7 @@ def plain_tables(blocks: Iterator[bytes], console: Console, _source: ByteSource)
 
 
 def _with_units(text: bytes) -> bytes:
-    """Return lines of CSV; each header gets the unit of the title above it."""
+    """Return lines of CSV in which each header below a title gets the unit of that title."""
 
     def with_units_of(match: re.Match[bytes]) -> bytes:
         title, header = (part.decode(errors="replace") for part in match.groups())
@@ -138,7 +140,7 @@ def _with_units(text: bytes) -> bytes:
 
 
 def first_header(text: bytes, tables: Tables) -> int | None:
-    """Return the offset of the first CSV header, None where there is none."""
+    """Return the offset of the first CSV header of one of `tables`, None if there is none."""
     begin = 0
     for line in text.split(b"\n", _HEADER_LINES)[:_HEADER_LINES]:
         has_cells = any(mark.encode() in line for mark in _SEPARATORS)
@@ -151,14 +153,18 @@ def first_header(text: bytes, tables: Tables) -> int | None:
 def _without_messages(
     text: bytes, beginnings: Sequence[bytes], messages: re.Pattern[bytes]
 ) -> bytes:
-    """Return lines without messages, which are known by their first four bytes and a pattern."""
+    """Return the lines of `text` without messages.
+
+    A message begins with one of `beginnings` (four bytes, compared in all lines at once, which is
+    fast), matches the pattern `messages`, and is no row of a table.
+    """
     data: Bytes = np.frombuffer(text, np.uint8)
     if not len(data):
         return text
-    padded = np.append(data, np.frombuffer(b"\n\0\0\0", np.uint8))
+    padded = np.append(data, np.frombuffer(b"\n\0\0\0", np.uint8))  # the last line may be short
     line_ends = np.flatnonzero(data == ord("\n"))
     starts = np.append(0, line_ends[line_ends < len(data) - 1] + 1)
-    key = np.zeros(len(starts), np.int64)
+    key = np.zeros(len(starts), np.int64)  # the first four bytes of each line as a number
     for byte in range(4):
         key = key << 8 | padded[starts + byte]
     candidates = np.isin(key, [int.from_bytes(beginning, "big") for beginning in beginnings])
@@ -173,19 +179,20 @@ def _without_messages(
 
 
 def is_row(line: bytes) -> bool:
-    """Return whether a line is a row of a table, whatever its first cell reads: it has numbers."""
+    """Return whether a line is a row of a table: at least two of its cells are numbers."""
     return len(list(islice(_NUMBER_CELL.finditer(line), 2))) == 2
 
 
 class Console(Struct):
     """Turns console tables into rows of CSV, line by line.
 
-    `unread` are the titles of tables that have rows but no known header. `columns` are the offsets
-    of the current table's columns in a line, `before` is the last line that was no rule.
+    `unread` are the titles of tables that have rows but no known header. `columns` are begin and
+    end of each column of the current table in a line, `line_before` is the last line that is no
+    line of dashes. `mark` is the decimal mark, `unit` that of the last title.
     """
 
     tables: Tables
-    before: str = ""
+    line_before: str = ""
     columns: tuple[tuple[int, int], ...] = ()
     plan: Plan | None = None
     mark: str | None = None
@@ -195,18 +202,18 @@ class Console(Struct):
     _has_rows: bool = False
 
     def begin(self, title: str) -> None:
-        """Go on to what stands below a title, or to the end."""
+        """Begin the part below a title ("" at the end of the text); note the last one if unread."""
         if self.title and self._has_rows and len(self.unread) < _MOST_TITLES:
             self.unread.append(self.title)
-        self.title, self._has_rows, self.plan, self.before = title, False, None, ""
+        self.title, self._has_rows, self.plan, self.line_before = title, False, None, ""
 
     def rows(self, text: bytes) -> Iterator[bytes]:
-        """Yield the rows in some lines, each table behind its header."""
+        """Yield the tables in some lines as CSV: a header, then the rows."""
         lines = text.decode(errors="replace").splitlines()
         self.mark = self.mark or decimal_mark(cell for line in lines for cell in line.split())
         for line in lines:
             if _RULE.match(line):
-                if self.before.strip():
+                if self.line_before.strip():
                     yield from self._header(line)
                 continue
             self.unit = unit_in_title(line) or self.unit
@@ -214,7 +221,7 @@ class Console(Struct):
             if title is not None:
                 self.begin(title[1])
             elif self.plan is None:
-                # Rows of all reports have two numbers.
+                # Not in a table: two numbers show that the title has rows without known header.
                 cells = _BETWEEN.split(line[:_NUMBER_CHARACTERS]) if self.title else ()
                 has_numbers = sum(is_number(cell.strip('"')) for cell in cells) > 1
                 self._has_rows = self._has_rows or has_numbers
@@ -222,34 +229,33 @@ class Console(Struct):
                 self.plan = None
             else:
                 yield from self._row(line, self.plan)
-            self.before = line
+            self.line_before = line
 
     def _header(self, rule: str) -> Iterator[bytes]:
-        """Begin the table whose header stands above a rule, if it is a known one."""
+        """Begin the table whose header is above a line of dashes, `rule`, if the table is known."""
         columns = tuple(dashes.span() for dashes in _DASHES.finditer(rule))
-        if "|" in self.before:
-            names = [cell.strip() for cell in self.before.strip().strip("|").split("|")]
+        if "|" in self.line_before:
+            names = [cell.strip() for cell in self.line_before.strip().strip("|").split("|")]
         else:
-            names = re.split(r"\s{2,}", self.before.strip())
+            names = re.split(r"\s{2,}", self.line_before.strip())
             if len(names) != len(columns):
-                names = [self.before[begin : max(end, begin)].strip() for begin, end in columns]
+                names = [
+                    self.line_before[begin : max(end, begin)].strip() for begin, end in columns
+                ]
         names = with_unit(names, self.unit)
         self.unit = None
         plan = self.tables.of_header(names)
-        self.before = ""
+        self.line_before = ""
         if plan is not None:
             self.plan, self.columns, self.title = plan, columns, ""
             yield _csv_line(names)
 
     def _row(self, line: str, plan: Plan) -> Iterator[bytes]:
-        """Yield a line of the current table as CSV; nothing where it is no row of it.
-
-        The last column goes on to the end of the line.
-        """
+        """Yield a line of the current table as CSV; nothing if it is no row of it."""
         if line.lstrip().startswith("|"):
             columns = len(self.columns)
             cells = [cell.strip() for cell in line.strip().strip("|").split("|", columns - 1)]
-        else:
+        else:  # each cell goes up to the next column, the last to the end of the line
             ends = [*(begin for begin, _ in self.columns[1:]), len(line)]
             starts = [0, *ends[:-1]]
             cells = [line[begin:end].strip() for begin, end in zip(starts, ends, strict=True)]

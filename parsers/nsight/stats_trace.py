@@ -1,4 +1,4 @@
-"""Reads the `nsys stats` reports of all given files: one trace for each profile."""
+"""Reads the `nsys stats` reports of all given files: one trace per profile."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ _TIMELINES: Final = {
     "mark": "marks",
     "gpu_mark": _PROJECTED,
 }
-"""By kind of a total: the table with the records that it sums up."""
+"""The table with the records that a total of each kind sums up."""
 _ORDER: Final = (
     *("cuda_gpu_trace", "cuda_api_trace", "cuda_kern_exec_trace"),
     *("nvtx_pushpop_trace", "nvtx_startend_trace", "nvtx_gpu_proj_trace"),
@@ -57,10 +57,10 @@ _ORDER: Final = (
     *("nvtx_sum", "nvtx_pushpop_sum", "nvtx_startend_sum"),
     *("cuda_api_gpu_sum", "cuda_kern_exec_sum", "nvtx_gpu_proj_sum", "cuda_gpu_mem_size_sum"),
 )
-"""The reports with most information first: of each kind of record one report counts."""
+"""The reports with most information first: of each kind of record only one report is used."""
 _PRIORITY: Final = {name: priority for priority, name in enumerate(_ORDER)}
 _SIBLINGS: Final = frozenset({"nvtx_pushpop_sum", "nvtx_startend_sum"})
-"""Reports of one kind of record that hold different records."""
+"""Reports of one kind of record, but of different records: both are used."""
 _MOST_RANKS: Final = 2**31
 _OF_ROWS: Final = (
     *("bad-cells", "no-time", "no-duration", "negative-duration", "other-calls", "beyond"),
@@ -87,7 +87,7 @@ _USELESS: Final[tuple[tuple[str, type[InputError], str, str], ...]] = (
         "give the file exactly as nsys stats wrote it",
     ),
 )
-"""By what is odd about unusable rows: the error for files that have no others."""
+"""The errors for files without usable rows: the first whose oddity they have counts."""
 
 NOTES: Final = NoteTable(
     repaired={
@@ -138,10 +138,9 @@ NOTES: Final = NoteTable(
 
 
 def read_reports(sources: Sequence[ByteSource]) -> list[Trace]:
-    """Return a trace for each profile whose reports are given.
+    """Return a trace per profile: files of a folder with the same name, except for the report's.
 
-    A file that cannot be read is a note as long as another can. Raises InputError where no file has
-    a usable row.
+    A file that cannot be read becomes a note. Raises InputError if no file has a usable row.
     """
     read, failed = read_each(sources, read_stats, close=True)
     profiles: defaultdict[tuple[str, str, str], list[StatsFile]] = defaultdict(list)
@@ -162,28 +161,33 @@ def read_reports(sources: Sequence[ByteSource]) -> list[Trace]:
         else:
             traces.append(trace)
     if not traces:
-        name = empty[0].source.label
-        odd = {code for file in empty for part in file.parts for code, n in part.odd.items() if n}
-        for code, error_type, text, hint in _USELESS:
-            if code in odd:
-                raise error_type(f"{text}: {name}", hint)
-        if any(file.damage.dropped_rows or file.damage.cut_bytes for file in empty):
-            hint = "copy the file again or rerun nsys stats"
-            raise InputError(f"no readable row: {name}", hint)
-        raise InputError(
-            f"no rows: {name} (header only)",
-            f"nothing was launched while recording; record again with {NSYS}",
-        )
+        raise _no_rows(empty)
     notes = not_read(failed)
     notes += [replace(NOTES.note("no-rows"), file=file.source.label) for file in empty]
     return with_notes(traces, notes)
 
 
+def _no_rows(empty: Sequence[StatsFile]) -> InputError:
+    """Return the error that no file has a usable row, with the most likely reason."""
+    name = empty[0].source.label
+    odd = {code for file in empty for part in file.parts for code, n in part.odd.items() if n}
+    for code, error_type, text, hint in _USELESS:
+        if code in odd:
+            return error_type(f"{text}: {name}", hint)
+    if any(file.damage.dropped_rows or file.damage.cut_bytes for file in empty):
+        hint = "copy the file again or rerun nsys stats"
+        return InputError(f"no readable row: {name}", hint)
+    return InputError(
+        f"no rows: {name} (header only)",
+        f"nothing was launched while recording; record again with {NSYS}",
+    )
+
+
 class Assembly:
-    """Puts the reports of one profile together."""
+    """Makes the trace of the reports of one profile, whose rows it uses up."""
 
     def __init__(self, files: Sequence[StatsFile]) -> None:
-        """Sort the reports of some files; note process ids and ranks."""
+        """Sort the reports of the files by priority; collect process ids and ranks."""
         self.files = files
         self.builder = trace_builder.Gathered()
         parts = [part for file in files for part in file.parts]
@@ -201,10 +205,10 @@ class Assembly:
         self._is_of_nobody = False
 
     def trace(self) -> Trace | None:
-        """Return the trace; None where there is no record in the files."""
+        """Return the trace, None if the files have no record."""
         for pid in self._pids:
             self._process(pid)
-        taken: dict[str, str] = {}
+        taken: dict[str, str] = {}  # the report that filled each table, or kind of totals
         for part in self._parts:
             self._add_records(part, taken)
         for part in self._parts:
@@ -229,7 +233,7 @@ class Assembly:
         return Trace(source, tables, tuple(self._notes(tables)))
 
     def _process(self, pid: int) -> int:
-        """Return the number of a process; without an id that of the only process there is."""
+        """Return the number of a process; without an id, that of the only process, if any."""
         if pid == ABSENT and len(self._pids) == 1:
             pid = self._pids[0]
         self._is_of_nobody |= pid == ABSENT
@@ -239,28 +243,14 @@ class Assembly:
         return self.builder.process(own_pid, facts)
 
     def _add_records(self, part: ReportPart, taken: dict[str, str]) -> None:
-        """Add the records of a report, for tables that no better report has filled.
+        """Add the records of a report for the tables that no better report has filled.
 
-        `taken` are the reports by the table that each has filled.
+        `taken` is the report that filled each table; it is updated.
         """
         if "activities" in taken and "calls" not in taken and part.report.records == "launches":
             kernels = part.tables.pop("activities", None)
             if kernels is not None and "calls" in part.tables:
-                # Calls the ids of the kernels they launched, as another report has these
-                calls = part.tables["calls"]
-                activities = self.builder["activities"]
-                times = [
-                    np.concatenate([activities.column(name), kernels.column(name)])
-                    for name in ("start_ns", "dur_ns")
-                ]
-                group, first = group_rows(times)
-                theirs, ours = group[: activities.count], group[activities.count :]
-                is_alone = [np.bincount(side, minlength=len(first)) == 1 for side in (theirs, ours)]
-                id_of = np.full(len(first), ABSENT, np.int64)
-                id_of[theirs] = activities.column("correlation")
-                is_same = (is_alone[0] & is_alone[1])[ours] & (id_of[ours] != ABSENT)
-                launched = Lookup(kernels.column("correlation")[is_same], id_of[ours][is_same])
-                calls.replace("correlation", launched(calls.column("correlation")))
+                self._link(part.tables["calls"], kernels)
         wanted = [name for name in _RECORDS if name in part.tables and part.tables[name].count]
         fresh = [name for name in wanted if name == "marks" or name not in taken]
         if wanted and not fresh:
@@ -277,8 +267,28 @@ class Assembly:
         is_projected = part.report.name == "nvtx_gpu_proj_trace"
         taken |= {_PROJECTED if is_projected else name: part.report.name for name in fresh}
 
+    def _link(self, calls: TableBuilder, kernels: TableBuilder) -> None:
+        """Give calls, in place, the correlations of the same kernels in the activities.
+
+        `kernels` are those that the calls launched, with the same made-up correlation. They are
+        found among the activities by start and duration, if only one kernel on each side has these.
+        """
+        activities = self.builder["activities"]
+        times = [
+            np.concatenate([activities.column(name), kernels.column(name)])
+            for name in ("start_ns", "dur_ns")
+        ]
+        group, first = group_rows(times)
+        theirs, ours = group[: activities.count], group[activities.count :]
+        is_alone = [np.bincount(side, minlength=len(first)) == 1 for side in (theirs, ours)]
+        id_of = np.full(len(first), ABSENT, np.int64)
+        id_of[theirs] = activities.column("correlation")
+        is_same = (is_alone[0] & is_alone[1])[ours] & (id_of[ours] != ABSENT)
+        launched = Lookup(kernels.column("correlation")[is_same], id_of[ours][is_same])
+        calls.replace("correlation", launched(calls.column("correlation")))
+
     def _number_devices(self, texts: Sequence[str], table: TableBuilder) -> None:
-        """Replace codes of `texts`, the names of devices, by numbers of devices."""
+        """Replace, in place, codes of `texts`, the names of devices, by numbers of devices."""
         process = self._process(ABSENT)
         devices: dict[str, tuple[int, trace_builder.DeviceFacts]] = {}
         for text in texts:  # `NVIDIA H100 (0)`, or `0`
@@ -297,7 +307,10 @@ class Assembly:
             columns["device"] = codes[columns["device"]]
 
     def _add_totals(self, part: ReportPart, taken: dict[str, str]) -> None:
-        """Add sums that no record and no better report has; sizes join the sums of times."""
+        """Add the sums of a report for which there are no records and no better report.
+
+        Sizes fill in the bytes of sums of times with the same kind and name. `taken` is updated.
+        """
         table, report = part.tables.get("totals"), part.report.name
         if table is None or not table.count:
             return
@@ -326,8 +339,8 @@ class Assembly:
         self.builder["totals"].absorb(table)
 
     def _notes(self, tables: Mapping[str, pa.Table]) -> Iterator[Note]:
-        """Yield the notes of a profile: those of its files, then those of the whole."""
-        for file in self.files:  # its text, its cells, tables that are not used, units
+        """Yield the notes of a profile: on each of its files, then on the whole."""
+        for file in self.files:
             bad_cells = Counter({"bad-cells": file.damage.bad_cells.total()})
             odd = sum((part.odd for part in file.parts), bad_cells)
             notes = [*text_notes(file.damage, file.source.cut), *NOTES.counted(odd, *_OF_ROWS)]

@@ -1,6 +1,6 @@
-"""Reads the text of many events into rows.
+"""Reads blocks of the text of many events into rows.
 
-A block needs nothing but its own text, so blocks can be read in any order and by any process.
+A block depends on no other, so blocks can be read in any order and by any process.
 """
 
 from __future__ import annotations
@@ -44,14 +44,14 @@ _STEP_NAME = "ProfilerStep#"
 _MEMORY_NAME = "[memory]"
 _PATIENCE = 4
 _METADATA_BYTES: Final = 1 << 16
-"""So near the end of the text stand names of processes and threads, which have no category."""
+"""How near the end of a text to look for names of processes and threads (without category)."""
 _NO_ARGS: Final = Args()
 
 
 class KinetoBlock:
-    """What a block of decoded events gives; Python frames may only be counted.
+    """The rows and counts of a block of decoded events.
 
-    Raises DigitsLost where events must be decoded as ExactEvent.
+    Without `python_stacks` Python frames are only counted. Raises DigitsLost (see ExactEvent).
     """
 
     def __init__(self, events: list[Any], python_stacks: bool) -> None:
@@ -85,7 +85,7 @@ class KinetoBlock:
                 self.flows.append(rows[:, has_time])
 
     def _groups(self, events: list[Any]) -> Iterator[tuple[str, str, Group]]:
-        """Yield the events of each category and phase, with both."""
+        """Yield each category and phase, with its events and their arguments."""
         by_type: defaultdict[Any, list[Any]] = defaultdict(list)
         for event in events:
             by_type[event.__class__].append(event)
@@ -96,7 +96,7 @@ class KinetoBlock:
                     args = [event.args for event in same] if has_args else [_NO_ARGS] * len(same)
                     yield kind.__struct_config__.tag, phase, Group(same, args)
                 continue
-            # The decoder did not know the category of these.
+            # Decoded without regard to the category, which is found here; arguments are still text.
             by_category: defaultdict[str, list[Any]] = defaultdict(list)
             categories = [legacy.category(event) for event in group]
             for event, category in zip(group, categories, strict=True):
@@ -115,7 +115,11 @@ class KinetoBlock:
 
 
 class KinetoReader:
-    """Reads blocks of text; this is what a process that helps with reading is given."""
+    """Reads blocks of text, also in worker processes.
+
+    Most blocks can be decoded with the types of their categories. After _PATIENCE blocks in a row
+    that cannot, all are decoded as LooseEvent; after DigitsLost, as ExactEvent.
+    """
 
     element = LooseEvent
 
@@ -125,7 +129,7 @@ class KinetoReader:
         self._odd_blocks = 0
 
     def read(self, text: bytes | memoryview) -> KinetoBlock | None:
-        """Return the rows of a JSON list of events, None where it cannot be decoded."""
+        """Return the rows of a JSON list of events, None if it cannot be decoded."""
         if not self._exact and self._odd_blocks < _PATIENCE:
             try:
                 block = KinetoBlock(self._usual(text), self._python_stacks)
@@ -145,11 +149,15 @@ class KinetoReader:
             return None
 
     def _usual(self, text: bytes | memoryview) -> list[Any]:
-        """Return the events of a list; metadata at its end and what follows it as LooseEvent."""
+        """Return the events of a list, by the types of their categories.
+
+        From the first metadata event (phase M) near the end on, events are decoded as LooseEvent.
+        """
         usual, last = _usual_decoder(self._python_stacks), bytes(text[-_METADATA_BYTES:])
         begin = last.rfind(b"{", 0, last.find(b'"M"') + 1)
         if begin < 0:
             return usual.decode(text)
+        # Decode the list up to that event, and the rest as another list.
         before = len(text) - len(last) + len(last[:begin].rstrip(b", \t\r\n"))
         events: list[Any] = usual.decode(b"".join((text[:before], b"]")))
         events += list_decoder(LooseEvent).decode(b"[" + last[begin:])
@@ -157,7 +165,7 @@ class KinetoReader:
 
 
 def _by_phase(events: list[Any]) -> Iterator[tuple[str, list[Any]]]:
-    """Yield the events of each phase; one without a phase but with a duration is complete."""
+    """Yield each phase with its events; one without phase but with a duration is complete (X)."""
     phases = [event.ph for event in events]
     first = phases[0]
     if first.__class__ is str and phases.count(first) == len(phases):
@@ -177,7 +185,7 @@ def _usual_decoder(python_stacks: bool) -> msgspec.json.Decoder[list[Any]]:
 
 
 def _add_ops(rows: KinetoRows, group: Group) -> None:
-    """Add ops; old files write step markers as ops."""
+    """Add ops, except step markers, which old files write as ops: these become annotations."""
     texts = {name for name in [event.name for event in group.events] if name.__class__ is str}
     if any(text.startswith(_STEP_NAME) for text in texts):
         is_step = [as_text(event.name).startswith(_STEP_NAME) for event in group.events]
@@ -195,13 +203,13 @@ _ADDERS: Final[dict[str, Callable[[KinetoRows, Group], None]]] = {
     **dict.fromkeys((*OP_CATEGORIES, legacy.OPS), _add_ops),
     legacy.WORK: partial(KinetoRows.add_activities, kind="op"),
 }
-"""What is done with complete events (phase X) of a category."""
+"""The function that adds complete events (phase X) of a category."""
 
 
 def _read_args(texts: Sequence[msgspec.Raw], args_type: type[A], odd: Counter[str]) -> list[A]:
-    """Return the arguments of each event, decoded together where that works.
+    """Return the arguments of each event, decoded all at once if that works, else one by one.
 
-    An event without any has all of them absent; those that are no object are counted in `odd`.
+    An event without arguments, or with unreadable ones (counted in `odd`), gets the defaults.
     """
     if args_type is Args:
         return [args_type()] * len(texts)
@@ -214,7 +222,7 @@ def _read_args(texts: Sequence[msgspec.Raw], args_type: type[A], odd: Counter[st
     args: list[A] = []
     for text in objects:
         decoded = [args_type()]
-        # The decoder checks UTF-8 only in the fields that it builds, so it may fail only here.
+        # First as it is, then with invalid UTF-8 replaced.
         for candidate in (text, valid_utf8(text)) if text != b"null" else ():
             with suppress(*UNDECODABLE):
                 loose = list_decoder(_loose(args_type)).decode(b"[" + candidate + b"]")
@@ -229,7 +237,7 @@ def _read_args(texts: Sequence[msgspec.Raw], args_type: type[A], odd: Counter[st
 
 @cache
 def _loose(args_type: type[Args]) -> Any:
-    """Return the type with any JSON value in its fields of integers and triples."""
+    """Return a type of arguments that accepts any JSON value in its fields, except raw ones."""
     fields = [
         (field.name, Any, msgspec.field(name=field.encode_name, default=field.default))
         for field in msgspec.structs.fields(args_type)
@@ -239,7 +247,7 @@ def _loose(args_type: type[Args]) -> Any:
 
 
 def _narrowed(loose: list[A], args_type: type[A]) -> list[A]:
-    """Put integers where integers belong, whatever the writer put there."""
+    """Return the arguments with their integer fields converted to integers, in place."""
     fields = msgspec.structs.fields(args_type)
     names = [f.name for f in fields if f.type in (int, int | None)]
     for args in loose:

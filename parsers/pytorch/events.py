@@ -1,9 +1,9 @@
 """What a Kineto event looks like to the JSON decoder, and which table each category feeds.
 
-The usual text is decoded in one pass: the category of an event is its tag and says what its
-arguments are (`EVENTS`). Text that is anything else (events without a category, numbers written
-as text, times that a double cannot hold) is decoded as `LooseEvent` or `ExactEvent`, whose
-arguments stay text until a second pass. Fields hold whatever JSON has; `values` narrows them.
+Usual text is decoded in one pass: the category of an event is its tag, which tells the type of its
+arguments (`tagged_events`). Other text (events without a category, numbers written as text, times
+that are not exact as doubles) is decoded as `LooseEvent` or `ExactEvent`, whose arguments stay text
+until a second pass. Fields of type Any may have any JSON value; `values` converts them.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class LooseEvent(msgspec.Struct, gc=False):
 
 
 class ExactEvent(LooseEvent, gc=False):
-    """The same with times as text, for times that a double cannot hold."""
+    """A LooseEvent with times as text, for times that are not exact as doubles."""
 
     ts: msgspec.Raw = NOTHING
     dur: msgspec.Raw = NOTHING
@@ -144,26 +144,16 @@ class MemoryArgs(Args, gc=False):
 
 
 ACTIVITY_KINDS: Final = {
-    "kernel": "kernel",
-    "Kernel": "kernel",
-    "mtia_ccp_events": "kernel",
-    "collective_comm": "kernel",
-    "gpu_memcpy": "memcpy",
-    "Memcpy": "memcpy",
-    "gpu_memset": "memset",
-    "Memset": "memset",
+    **dict.fromkeys(("kernel", "Kernel", "mtia_ccp_events", "collective_comm"), "kernel"),
+    **dict.fromkeys(("gpu_memcpy", "Memcpy"), "memcpy"),
+    **dict.fromkeys(("gpu_memset", "Memset"), "memset"),
 }
 """Categories of device work and the kind of activity they are."""
 
 CALL_APIS: Final = {
-    "cuda_runtime": "runtime",
-    "Runtime": "runtime",
-    "mtia_runtime": "runtime",
-    "xpu_runtime": "runtime",
+    **dict.fromkeys(("cuda_runtime", "Runtime", "mtia_runtime", "xpu_runtime"), "runtime"),
     "privateuse1_runtime": "runtime",
-    "cuda_driver": "driver",
-    "xpu_driver": "driver",
-    "privateuse1_driver": "driver",
+    **dict.fromkeys(("cuda_driver", "xpu_driver", "privateuse1_driver"), "driver"),
 }
 """Categories of API calls and the API they belong to."""
 
@@ -183,19 +173,11 @@ FLOW_CATEGORIES: Final = frozenset({"ac2g", "async_cpu_to_gpu", "async_gpu", "as
 
 IGNORED: Final = frozenset(
     {
-        "fwdbwd",
-        "external_correlation",
-        "Trace",
-        "glow_runtime",
-        "hpu_op",
-        "mtia_insight",
-        "hardware_counters",
-        "mtia_counters",
-        "xpu_scope_profiler",
-        "cuda_profiler_range",
+        *("fwdbwd", "external_correlation", "Trace", "glow_runtime", "hpu_op", "mtia_insight"),
+        *("hardware_counters", "mtia_counters", "xpu_scope_profiler", "cuda_profiler_range"),
     }
 )
-"""Known categories that no table needs; they are counted and nothing else."""
+"""Known categories that no table needs; their events are only counted."""
 
 INSTANT: Final = "cpu_instant_event"
 
@@ -203,7 +185,7 @@ KNOWN_CATEGORIES: Final = frozenset({INSTANT}).union(
     *(ACTIVITY_KINDS, CALL_APIS, HOST_MARKS, DEVICE_MARKS),
     *(OP_CATEGORIES, PYTHON_CATEGORIES, FLOW_CATEGORIES, IGNORED),
 )
-"""A file none of whose events is of these is not a PyTorch trace."""
+"""A file without any event of these categories is not a PyTorch trace."""
 
 ARGS: Final[dict[str, type[Args]]] = {
     **dict.fromkeys((*ACTIVITY_KINDS, *DEVICE_MARKS), DeviceArgs),
@@ -215,13 +197,13 @@ ARGS: Final[dict[str, type[Args]]] = {
     **dict.fromkeys(PYTHON_CATEGORIES, PythonArgs),
     INSTANT: MemoryArgs,
 }
-"""The arguments that are read of the events of a category; of others none are."""
+"""The type of the arguments that are read of each category; of other categories none are."""
 
 
 def tagged_events(python_stacks: bool) -> list[type[msgspec.Struct]]:
-    """Return the type of event of each known category; the tag of the type is the category.
+    """Return a type of event per known category, for decoding by tag (the category).
 
-    Its `args` are what `ARGS` says; of categories that no table needs only the phase is decoded.
+    Its `args` have the type in `ARGS`; of categories that no table needs only the phase is decoded.
     """
     unused = IGNORED if python_stacks else IGNORED | PYTHON_CATEGORIES
     types = []

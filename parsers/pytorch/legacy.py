@@ -1,9 +1,9 @@
 """What `export_chrome_trace` of torch.autograd.profiler wrote in PyTorch 0.4 to 1.8.
 
-A list of events without categories: operators of `CPU functions` and, behind each, its arrow and
-time on each device, of `CUDA functions` (`XPU functions` and others in ports). These times are
-those between two CUDA events around the operator, so operators inside one another have times
-inside one another. Later versions write the same list without times of devices.
+It is a list of events without categories: operators of `CPU functions` and, after each, its arrow
+and device times, of `CUDA functions` (or `XPU functions` and others in ports). A device time is the
+time between two CUDA events around the operator, so device times of nested operators are nested.
+Later versions write the same list without device times.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ OPS: Final = "CPU functions"
 WORK: Final = "device functions"
 ARROWS: Final = "cpu_to_device"
 CATEGORIES: Final = frozenset({OPS, WORK, ARROWS})
-"""What counts as the category of these events."""
+"""The names that are used here as categories of these events."""
 _INSTEAD: Final = "torch.profiler (PyTorch 1.8.1 or later)"
 _NOTES: Final = NoteTable(
     assumed={
@@ -60,7 +60,7 @@ _ARROW: Final = re.compile(r"cpu_to_\w{1,20}")
 
 
 def category(event: Any) -> str:
-    """Return what an event is that has no category of Kineto's: "" if nothing of this format."""
+    """Return the category of an event: its own, or one of CATEGORIES; "" if it has none."""
     if event.cat.__class__ is str:
         return ARROWS if _ARROW.fullmatch(event.cat) else event.cat
     if event.cat is not None or event.ph != "X" or event.pid.__class__ is not str:
@@ -71,47 +71,57 @@ def category(event: Any) -> str:
 
 
 def number_ops(events: Sequence[Any], categories: Sequence[str]) -> int:
-    """Set the id of each operator to its number, of device work to its operator's number.
+    """Set the id of each operator to its number in the block, of device work to its operator's.
 
-    Return how many operators there are. The operator of the work is the last one before it, which
-    its arrow confirms; -1 is the last one of the text before, and ABSENT none.
+    Return how many operators there are. The operator of device work is the last one before it, if
+    the arrow between them confirms that, else ABSENT. -1 is the last operator of the block before.
     """
     count = 0
     op: Any = None
-    arrow: Any = None
-    last: Any = None
+    arrow_start: Any = None
+    last_arrow: Any = None
     for event, kind in zip(events, categories, strict=True):
         if kind == OPS:
-            op, arrow, event.id = event, None, count
+            op = event
+            arrow_start = None
+            event.id = count
             count += 1
         elif kind == ARROWS:
-            last, arrow = event, event if event.ph == "s" else arrow
+            last_arrow = event
+            if event.ph == "s":
+                arrow_start = event
         elif kind == WORK:
-            own = op is None or (
-                arrow is not None and (arrow.ts, arrow.tid, arrow.id) == (op.ts, op.tid, last.id)
+            # The arrow starts at the operator, and its end, just before the work, has the same id.
+            is_of_op = op is None or (
+                arrow_start is not None
+                and (arrow_start.ts, arrow_start.tid) == (op.ts, op.tid)
+                and arrow_start.id == last_arrow.id
             )
-            event.id = count - 1 if own else ABSENT
+            event.id = count - 1 if is_of_op else ABSENT
     return count
 
 
 def add_ids(args: Sequence[Any], events: Sequence[Any], of_device: bool) -> None:
-    """Copy ids and devices of events into their arguments."""
-    for of_event, event in zip(args, events, strict=True):
-        of_event.external_id = event.id
+    """Copy ids and, if `of_device`, devices of events into their arguments, in place."""
+    for event_args, event in zip(args, events, strict=True):
+        event_args.external_id = event.id
         if of_device:
-            of_event.device = trailing_integer(event.tid)
+            event_args.device = trailing_integer(event.tid)
 
 
-def move_ids(rows: Rows, before: int) -> None:
-    """Shift the operator numbers of a block by the operators before it."""
+def move_ids(rows: Rows, ops_before: int) -> None:
+    """Shift, in place, the operator numbers of a block by the number of operators before it."""
     for count, columns in rows.pieces:
         ids = np.asarray(columns.get("external_id", ABSENT), dtype=np.int64)
-        moved = np.where(ids == ABSENT, ABSENT, ids + before)
+        moved = np.where(ids == ABSENT, ABSENT, ids + ops_before)
         columns["external_id"] = np.broadcast_to(np.where(moved < 0, ABSENT, moved), count)
 
 
 def without_nested_work(table: TableBuilder) -> TableBuilder:
-    """Return work of devices of which at each time only that of the innermost operator is left."""
+    """Return device work without nesting: at each time only the work of the innermost operator.
+
+    Work of an operator around it is cut into pieces.
+    """
     columns = {name: table.column(name) for name in ("process", "device", "name", "external_id")}
     kinds, external = table.names["kind"].codes(("kernel", "op")), columns["external_id"]
     columns["kind"] = np.where(external == ABSENT, kinds[0], kinds[1])
@@ -129,24 +139,30 @@ def without_nested_work(table: TableBuilder) -> TableBuilder:
 
 
 def linked_to_ops(tables: Mapping[str, pa.Table]) -> pa.Table:
-    """Return the activities with the rows of their operators, as activities of operators have."""
+    """Return the activities with the row of their operator as correlation, written as -1 - row."""
     activities, ops = tables["activities"], tables["ops"]
     row = first_of_same(ops, "external_id", activities)
     return with_numbers(activities, "correlation", np.where(row >= 0, -1 - row, ABSENT))
 
 
 def use_old_spelling(args: Sequence[Any]) -> None:
-    """Put `Input dims` where `Input Dims` is; such files write [] for what was not recorded."""
-    for of_event in args:
-        if of_event.old_input_dims:
-            texts = (of_event.old_input_dims, of_event.input_types)
-            of_event.input_dims, of_event.input_types = (
+    """Fill in, in place, `Input Dims` from `Input dims`, as old files spell it.
+
+    Such files write [] for shapes and types that were not recorded.
+    """
+    for op_args in args:
+        if op_args.old_input_dims:
+            texts = (op_args.old_input_dims, op_args.input_types)
+            op_args.input_dims, op_args.input_types = (
                 text if bytes(text).strip(b"[] ") else msgspec.Raw(b"") for text in texts
             )
 
 
 def content_notes(tables: Mapping[str, pa.Table], arrows: int, shown: str) -> Iterator[Note]:
-    """Return what the format lacks; `arrows` are those that begin at operators."""
+    """Yield the notes on what the format lacks.
+
+    `arrows` is how many arrows begin at operators; `shown` says what the report shows instead.
+    """
     if tables["activities"].num_rows:
         yield _NOTES.note("operator-times", tables["activities"].num_rows)
         yield _NOTES.note("no-calls")

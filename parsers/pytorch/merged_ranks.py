@@ -1,9 +1,8 @@
-"""Finds the rank of each event in a file of several ranks.
+"""Finds the rank of each event in a file into which a tool merged several ranks.
 
-Tools that merge files write the rank into the arguments of events, add a multiple of a power of ten
-to the numbers of processes and devices (100000003 is device 3 of rank 1), or write a label before
-them (`[TP01] 3`) or in their place (`rank 1`). Correlations and ids of operators may repeat, so
-every rank becomes a process.
+Such tools write the rank into the arguments of events, add a multiple of a power of ten to the
+numbers of processes and devices (100000003 is device 3 of rank 1), or write a label before them
+(`[TP01] 3`) or instead of them (`rank 1`). Ids may repeat, so every rank becomes a process.
 """
 
 from __future__ import annotations
@@ -26,15 +25,15 @@ _MOST_DEVICES: Final = 1_024
 _MOST_RANKS: Final = 1_000_000
 _MOST_PROCESSES: Final = 4_096
 _SHIFTS: Final[tuple[int, ...]] = tuple(10**power for power in range(15, 4, -1))
-"""What the numbers of a rank may be multiples of, the largest first."""
+"""The powers of ten whose multiples a tool may add to numbers, the largest first."""
 _HOST: Final = ("calls", "ops")
 _UNKNOWN_DEVICE: Final = -1
 _DEVICES: Final = 2**32
-"""What device numbers of several processes are counted in."""
+"""More than there are devices: `process * _DEVICES + device` is one number for both."""
 
 
 class Owner(NamedTuple):
-    """Whose an event is: the rank and the label that it has, None without, and its process."""
+    """The owner that an event names: its rank and label (numbers), None without, and the pid."""
 
     rank: int | None
     label: tuple[int, ...] | None
@@ -42,11 +41,14 @@ class Owner(NamedTuple):
 
 
 def owner_codes(names: Names, pids: Sequence[Any], ranks: IntArray | None) -> Array | int:
-    """Return a code for the owner of each event; `ranks` are those that its arguments name."""
+    """Return the code in `names` of the owner of each event, as `_owner_text` writes it.
+
+    `ranks` are the ranks in the arguments of events. If all have the same owner, return one code.
+    """
     is_ranked = ranks is not None and bool((ranks >= 0).any())
     if pids and not is_ranked and pids.count(pids[0]) == len(pids):
         return names[_owner_text(pids[0])]
-    if not {list, dict}.isdisjoint(map(type, pids)):
+    if not {list, dict}.isdisjoint(map(type, pids)):  # they cannot be keys of a dict
         pids = [as_text(pid) if isinstance(pid, list | dict) else pid for pid in pids]
     keys = [*zip(pids, ranks.tolist(), strict=True)] if ranks is not None and is_ranked else pids
     code = {
@@ -57,6 +59,7 @@ def owner_codes(names: Names, pids: Sequence[Any], ranks: IntArray | None) -> Ar
 
 
 def _owner_text(pid: Any, rank: int = -1) -> str:
+    """Return the text "rank|numbers of the label|pid" for the owner of an event."""
     text = pid if isinstance(pid, str) and not pid.isdigit() else ""
     labelled = _LABEL.fullmatch(text)
     label = ".".join(number[:9] for number in re.findall(r"\d+", labelled[1] if labelled else text))
@@ -66,10 +69,9 @@ def _owner_text(pid: Any, rank: int = -1) -> str:
 def split_ranks(
     tables: Mapping[str, TableBuilder], rank: int | None
 ) -> list[tuple[int | None, int | None]]:
-    """Put the numbers of processes where the codes of owners stand; return the processes in order.
+    """Replace, in place, the codes of owners in all tables by the numbers of processes.
 
-    Of each its rank and its number, None where these are not known. `rank` is that of a file of one
-    rank.
+    Return rank and pid of each process, None if unknown. `rank` is that of a file of one rank.
     """
     owners: dict[str, Owner] = {}
     for text in (text for table in tables.values() for text in table.names["process"]):
@@ -77,26 +79,13 @@ def split_ranks(
         numbers_of_label = tuple(map(int, label.split("."))) if label else None
         owners[text] = Owner(int(own_rank) if own_rank else None, numbers_of_label, int(process_id))
     shift = _shift([owners[text].pid for text in tables["activities"].names["process"]])
-    of_host = {owners[text].label for name in _HOST for text in tables[name].names["process"]}
-    of_gpus = {owners[text].label for text in tables["activities"].names["process"]}
-    # By what the rank of each owner is known, the same for all where by nothing.
-    by_pid = {owner.pid: owner.rank for owner in owners.values() if owner.rank is not None}
-    key_of: dict[str, tuple[int, ...] | None] = {}
-    for text, owner in owners.items():
-        if by_pid:
-            of_pid = by_pid.get(owner.pid) if owner.rank is None else owner.rank
-            key_of[text] = None if of_pid is None else (of_pid,)
-        elif len(of_gpus) > 1 and of_gpus <= of_host:
-            key_of[text] = owner.label
-        else:
-            key_of[text] = (owner.pid // shift,) if shift and owner.pid >= 0 else None
-    first_key = min((key for key in key_of.values() if key is not None), default=())
-    keys = {text: first_key if key is None else key for text, key in key_of.items()}
+    keys = _rank_keys(tables, owners, shift)
     ranks = sorted(set(keys.values()))
     several = 1 < len(ranks) <= _MOST_PROCESSES
+    # Each owner's process: the index of its rank, or 0 if the file is of one process.
     index = {key: n for n, key in enumerate(ranks)}
     number = {text: index[keys[text]] if several else 0 for text in owners}
-    # The operating system's number of a process is that of most of its host events.
+    # The pid of a process is that of most of its host events, without what the tool added.
     own_shift = shift if several else 0
     counts: defaultdict[int, Counter[int]] = defaultdict(Counter)
     for name in _HOST:
@@ -119,8 +108,33 @@ def split_ranks(
     return [(rank, pids.get(number)) for number, rank in enumerate(rank_numbers)]
 
 
+def _rank_keys(
+    tables: Mapping[str, TableBuilder], owners: Mapping[str, Owner], shift: int
+) -> dict[str, tuple[int, ...]]:
+    """Return, for each owner, numbers that are equal for owners of the same rank.
+
+    They are the rank in its arguments, or in those of other events with its pid; else its label,
+    if labels distinguish GPUs and the host events have the same ones; else what was added to its
+    number, in multiples of `shift`. An owner without any is of the first rank.
+    """
+    host_labels = {owners[text].label for name in _HOST for text in tables[name].names["process"]}
+    gpu_labels = {owners[text].label for text in tables["activities"].names["process"]}
+    rank_of_pid = {owner.pid: owner.rank for owner in owners.values() if owner.rank is not None}
+    keys: dict[str, tuple[int, ...] | None] = {}
+    for text, owner in owners.items():
+        if rank_of_pid:
+            rank = rank_of_pid.get(owner.pid) if owner.rank is None else owner.rank
+            keys[text] = None if rank is None else (rank,)
+        elif len(gpu_labels) > 1 and gpu_labels <= host_labels:
+            keys[text] = owner.label
+        else:
+            keys[text] = (owner.pid // shift,) if shift and owner.pid >= 0 else None
+    first_key = min((key for key in keys.values() if key is not None), default=())
+    return {text: first_key if key is None else key for text, key in keys.items()}
+
+
 def _shift(devices: Sequence[int]) -> int:
-    """Return what the numbers of devices of different ranks are multiples of, 0 if of nothing."""
+    """Return the power of ten whose multiples were added to the numbers of devices, 0 if none."""
     numbers = np.array([device for device in devices if device >= 0], dtype=np.int64)
     for shift in _SHIFTS:
         several = len(set((numbers // shift).tolist())) > 1
@@ -130,7 +144,10 @@ def _shift(devices: Sequence[int]) -> int:
 
 
 def _rank_numbers(keys: Sequence[tuple[int, ...]]) -> list[int | None]:
-    """Return the ranks: the only number by which their keys differ, None where several do."""
+    """Return the rank of each key: the number at the only position where keys differ.
+
+    If they differ at several positions, or in length, ranks are unknown (None).
+    """
     if len({len(key) for key in keys}) > 1:
         return [None] * len(keys)
     differs = [i for i, values in enumerate(zip(*keys, strict=True)) if len(set(values)) > 1]
@@ -139,9 +156,9 @@ def _rank_numbers(keys: Sequence[tuple[int, ...]]) -> list[int | None]:
 
 
 def number_devices(tables: Mapping[str, TableBuilder], several: bool) -> list[tuple[int, int]]:
-    """Replace device numbers of the file by rows of `devices`; return process and number of each.
+    """Replace, in place, the file's device numbers by those of the trace.
 
-    `several` says that there are several processes, whose devices are different ones.
+    Return process and number in the file of each. `several` processes have different devices.
     """
     activities = tables["activities"]
     local = activities.column("device")
@@ -149,7 +166,7 @@ def number_devices(tables: Mapping[str, TableBuilder], several: bool) -> list[tu
     with_devices = [tables[name] for name in ("activities", "marks", "counters")]
     for table in with_devices if several else ():
         device, process = table.column("device"), table.column("process")
-        key = process * _DEVICES + (device + 1) % _DEVICES
+        key = process * _DEVICES + (device + 1) % _DEVICES  # + 1: no device is -1
         table.replace("device", np.where(device == ABSENT, ABSENT, key))
     used = distinct(activities.column("device"))
     for table in with_devices:

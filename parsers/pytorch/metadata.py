@@ -1,8 +1,4 @@
-"""What stands beside the events: rank, versions, device properties, the clock's base.
-
-Only named keys are read. Anything else, such as a process environment that somebody stored with
-the trace, never gets past this module.
-"""
+"""The top-level keys beside the events: rank, versions, devices, clock; no others are read."""
 
 from __future__ import annotations
 
@@ -24,20 +20,10 @@ from traceflops.table.columns import ABSENT, LIMIT_NS
 from traceflops.units import DESCRIPTION_WORDS, listed, several
 
 _FACTS: Final = (
-    "schemaVersion",
-    "with_stack",
-    "record_shapes",
-    "profile_memory",
-    "with_modules",
-    "with_flops",
-    "cupti_version",
-    "cuda_runtime_version",
-    "cuda_driver_version",
-    "hip_runtime_version",
-    "hip_driver_version",
-    "roctracer_version",
-    "pytorch_version",
-    "torch_version",
+    *("schemaVersion", "with_stack", "record_shapes", "profile_memory", "with_modules"),
+    *("with_flops", "cupti_version", "cuda_runtime_version", "cuda_driver_version"),
+    *("hip_runtime_version", "hip_driver_version", "roctracer_version"),
+    *("pytorch_version", "torch_version"),
 )
 _HOST_IN_NAME: Final = re.compile(r"(.{1,200})_\d+\.\d{10,}\.pt\.trace\.json")
 """How torch.profiler.tensorboard_trace_handler names its files: host, process id, time."""
@@ -57,10 +43,10 @@ HEADER_KEYS: Final = (
 """The keys beside the events that are read."""
 LARGEST_BYTES: Final = 256 * 1024
 DEEPEST: Final = 12
-"""A card with an encoder of experts in some layers is 5 deep."""
+"""The deepest nesting of a description; a model card with an encoder of experts is 5 deep."""
 _MOST_NAMED: Final = 6
 _DECODER: Final[Any] = msgspec.json.Decoder(float_hook=Decimal)
-"""Decimals, so that 1.1 stays what was written."""
+"""Reads numbers as decimals, so that 1.1 stays exactly 1.1."""
 
 
 class Metadata(Struct, frozen=True):
@@ -77,27 +63,27 @@ class Metadata(Struct, frozen=True):
     common: DeviceFacts | None
     is_rocm: bool
     description: Mapping[str, object] | None
-    """The words that the trace says of its run, None without any."""
+    """The words by which the trace describes its run, None without any."""
     description_problem: str
-    """What of them was left out, or ""."""
+    """Which of them were left out and why, or ""."""
     groups: Mapping[str, Mapping[str, str]]
-    """By name of a process group: what the columns of a collective say of it."""
+    """By name of a process group: texts for columns of its collectives."""
 
     step_ns: tuple[int, int] | None
-    """How long a step took before it was recorded, and how long while it was."""
+    """How long steps took before the recording, and during it."""
 
     def facts_of(self, local_id: int) -> DeviceFacts | None:
-        """Return the properties of a device number; None where the file leaves it open.
+        """Return the properties of the device with a number, None if the file does not tell them.
 
-        On ROCm the number counts CPU sockets first and is no index into the list; there, and
-        where no entry has that number, the properties are known only if all entries agree.
+        On ROCm the numbers count CPU sockets first, so they do not match the list. There, and if no
+        entry has the number, the properties are known only if all entries agree.
         """
         named = None if self.is_rocm else self.by_id.get(local_id)
         return named or self.common
 
 
 def read_metadata(header: Mapping[str, msgspec.Raw], file_name: str) -> Metadata:
-    """Return the facts in the top-level keys of a trace, its file name as second source."""
+    """Return the facts in the top-level keys of a trace; missing ones are taken from its name."""
     distributed, cost = (
         value if isinstance(value := _value(header, key), dict) else {}
         for key in ("distributedInfo", _COST_KEY)
@@ -107,11 +93,11 @@ def read_metadata(header: Mapping[str, msgspec.Raw], file_name: str) -> Metadata
         (_integer(entry.get("id")), _device(entry))
         for entry in _objects(_value(header, "deviceProperties"))
     ]
-    alike = {replace(facts, memory_bytes=None) for _, facts in devices}
+    alike = {replace(facts, memory_bytes=None) for _, facts in devices}  # one: all GPUs are alike
     host_in_name = _HOST_IN_NAME.match(file_name)
     names = [_optional_text(_value(header, key)) for key in _IDENTITY_KEYS]
     names.append(host_in_name[1] if host_in_name else None)
-    before, recorded = (
+    unrecorded, recorded = (
         _between(cost.get(key), 1, LIMIT_NS) for key in ("unrecorded_step_ns", "recorded_step_ns")
     )
     facts = {key: _value(header, key) for key in _FACTS}
@@ -126,7 +112,7 @@ def read_metadata(header: Mapping[str, msgspec.Raw], file_name: str) -> Metadata
         identities=tuple(dict.fromkeys(name for name in names if name)),
         base_ns=_between(_value(header, "baseTimeNanoseconds"), -LIMIT_NS, LIMIT_NS),
         facts={k: as_text(v)[:200] for k, v in facts.items() if isinstance(v, str | int | float)},
-        by_id=dict(reversed(devices)),
+        by_id=dict(reversed(devices)),  # the first entry of an id counts
         common=devices[0][1] if len(alike) == 1 else None,
         is_rocm=any(key in header for key in _ROCM_KEYS),
         description=description,
@@ -139,12 +125,12 @@ def read_metadata(header: Mapping[str, msgspec.Raw], file_name: str) -> Metadata
             }
             for entry in _objects(distributed.get("pg_config"), _MOST_GROUPS)
         },
-        step_ns=None if before is None or recorded is None else (before, recorded),
+        step_ns=None if unrecorded is None or recorded is None else (unrecorded, recorded),
     )
 
 
 def _objects(value: object, most: int | None = None) -> list[dict[str, Any]]:
-    """Return the objects among the first elements of a list; none for anything else."""
+    """Return the objects among the first `most` elements of a list; [] for other values."""
     entries = value[:most] if isinstance(value, list) else []
     return [entry for entry in entries if isinstance(entry, dict)]
 
@@ -166,7 +152,7 @@ def _device(entry: Mapping[str, object]) -> DeviceFacts:
 
 
 def _integer(value: object) -> int | None:
-    """Return a number that an int64 holds as it is, None for anything else."""
+    """Return a number that fits an int64, None for anything else."""
     number = integer(value)
     wrapped = isinstance(value, int | str) and number != ABSENT and number != int(value)
     return None if number == ABSENT or wrapped else number
@@ -182,10 +168,9 @@ def _optional_text(value: object) -> str | None:
 
 
 def _described(header: Mapping[str, msgspec.Raw]) -> tuple[Mapping[str, object] | None, str]:
-    """Return what a trace says of its run, and what of it was left out; see docs/selfdescribing.md.
+    """Return the description of its run in a trace (docs/selfdescribing.md), and what is left out.
 
-    Anybody may have written it, so it is bounded in size and depth, and only the words that
-    describe a run are kept. What they mean, and whether they can be right, traceflops.mfu says.
+    It is untrusted: size, depth and words are limited; traceflops.mfu checks the values.
     """
     raw = header.get(_DESCRIPTION_KEY)
     if raw is None:
@@ -200,6 +185,7 @@ def _described(header: Mapping[str, msgspec.Raw]) -> tuple[Mapping[str, object] 
             raise ValueError("not readable as JSON") from None
         if not isinstance(described, dict):
             raise ValueError("not a JSON object")
+        # All values at a depth, level by level.
         level: list[object] = [described]
         for _ in range(DEEPEST):
             objects = [inner.values() for inner in level if isinstance(inner, dict)]

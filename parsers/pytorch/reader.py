@@ -1,7 +1,6 @@
-"""Reads one PyTorch profiler trace (Kineto JSON) into a Trace, and says what it met.
+"""Reads one PyTorch profiler trace (Kineto JSON) into a Trace, with notes.
 
-Format: the trace-event JSON that torch.profiler writes through Kineto, from 2020 to PyTorch 2.13.
-What the categories mean and where they go stands in docs/parsers/pytorch.md.
+torch.profiler writes it, from 2020 to PyTorch 2.13. Its categories: docs/parsers/pytorch.md.
 """
 
 from __future__ import annotations
@@ -26,12 +25,7 @@ from traceflops.parsers.pytorch import legacy
 from traceflops.parsers.pytorch.block import KinetoBlock, KinetoReader
 from traceflops.parsers.pytorch.events import KNOWN_CATEGORIES, PYTHON_CATEGORIES
 from traceflops.parsers.pytorch.merged_ranks import number_devices, split_ranks
-from traceflops.parsers.pytorch.metadata import (
-    GROUP_COLUMNS,
-    HEADER_KEYS,
-    Metadata,
-    read_metadata,
-)
+from traceflops.parsers.pytorch.metadata import GROUP_COLUMNS, HEADER_KEYS, Metadata, read_metadata
 from traceflops.parsers.pytorch.values import optional_codes, printable
 from traceflops.parsers.shared import trace_builder
 from traceflops.parsers.shared.formats import Format, Reading
@@ -94,15 +88,11 @@ _NOTES: Final = NoteTable(
     },
 )
 _ODD: Final = (
-    "no-time",
-    "bad-arguments",
-    "no-duration",
-    "negative-duration",
-    "negative-size",
-    "arguments-repaired",
+    *("no-time", "bad-arguments", "no-duration", "negative-duration"),
+    *("negative-size", "arguments-repaired"),
 )
 _SEVERAL: Final = 0.1
-"""Fewer correlations than that are repeated by chance."""
+"""If fewer than this share of calls repeat a correlation, that may be chance."""
 _ON_CPU: Final = ": the operators ran on the CPU"
 _SHOWN_INSTEAD: Final = "; CPU operators are shown if no file has any"
 
@@ -117,7 +107,10 @@ def _reading_notes(
     *,
     python_stacks: bool,
 ) -> Iterator[Note]:
-    """Yield what was repaired, dropped, assumed or is missing of one file."""
+    """Yield the notes on one file: on its text, its events, what it lacks, and its metadata.
+
+    `devices` are the numbers of devices in the file.
+    """
     damage, counts, odd = stream.damage, collected.counts, collected.odd
     yield from event_text_notes(source, damage, _AT_END)
     unknown = {
@@ -147,9 +140,14 @@ def _reading_notes(
 def _content_notes(
     tables: Mapping[str, pa.Table], is_lossy: bool, is_recorder: bool, activities: str
 ) -> Iterator[Note]:
-    """Yield the notes on what a file lacks: device work, calls, shapes."""
+    """Yield the notes on what a file lacks: device work, calls, shapes.
+
+    `is_lossy`: part of the file was lost. `is_recorder`: tf.record made it. `activities` is the
+    argument with which the profiler records GPU operations.
+    """
     calls, ops = tables["calls"].num_rows, tables["ops"]
     if not tables["activities"].num_rows:
+        # The first reason that holds chooses the text; a text times False is empty.
         why = " lost" * is_lossy or " calls" * (calls > 0) or " recorder" * is_recorder
         key, shown = f"no-device-work{why}", _SHOWN_INSTEAD if ops.num_rows else ""
         if launches_nothing(tables["calls"]) and not is_lossy:
@@ -190,12 +188,12 @@ def _metadata_notes(metadata: Metadata, devices: Sequence[int], processes: int) 
 _STACKS_BELOW_BYTES: Final = 4 * 10**9
 _JSON_START: Final = re.compile(rb"\s*[\[{]")
 _EPOCH_NS: Final = 10**17
-"""Times beyond this (1973) are since 1970; times counted from a capture's base never get there."""
+"""Larger times (after 1973) count from 1970; times that count from a base are always smaller."""
 _TIMED: Final = ("activities", "calls", "ops", "marks")
 
 
 class Collected:
-    """What all blocks of one file give together."""
+    """The rows and counts of all blocks of one file."""
 
     def __init__(self) -> None:
         self.tables = {name: TableBuilder(name) for name in (*_TIMED, "counters")}
@@ -204,7 +202,7 @@ class Collected:
         self.flows: list[IntArray] = []
 
     def absorb(self, block: KinetoBlock) -> None:
-        """Add what one block gives; blocks are added in the order of the text."""
+        """Add a block. Call it in the order of the text: operators of old files are numbered so."""
         if block.legacy_ops or legacy.WORK in block.counts:
             for rows in (block.rows.ops, block.rows.activities):
                 legacy.move_ids(rows, self.counts[legacy.OPS])
@@ -222,7 +220,7 @@ def read_pytorch(
     *,
     python_stacks: bool = True,
 ) -> Trace:
-    """Return the trace in `source`. Raises InputError where it is not a PyTorch trace."""
+    """Return the trace in `source`. Raises InputError if it is not a PyTorch trace."""
     reader = KinetoReader(python_stacks)
     stream = EventStream[KinetoBlock](
         source, reader, pool or WorkerPool(), HEADER_KEYS, block_bytes
@@ -272,9 +270,9 @@ def _refuse_foreign(
 
 
 def _lend_correlations(collected: Collected) -> None:
-    """Give rows without correlation the id of the arrow that starts or ends at their time.
+    """Fill in missing correlations, in place: the id of the arrow at the start of the row.
 
-    An instant at which several arrows begin lends nothing: times could meet by chance.
+    Times at which several arrows start or end are left out: equal times could be chance.
     """
     if not collected.flows:
         return
@@ -294,18 +292,11 @@ def _lend_correlations(collected: Collected) -> None:
 def _assemble(
     source: ByteSource, stream: EventStream[KinetoBlock], collected: Collected, python_stacks: bool
 ) -> Trace:
-    """Return the trace of one file whose events are collected, as one process."""
+    """Return the trace of one file, whose events are collected: one process per rank in it."""
     metadata = read_metadata(stream.header, source.name)
     processes = split_ranks(collected.tables, metadata.rank)
-    for rows in (collected.tables[name] for name in ("activities", "ops")):
-        groups = [metadata.groups.get(name, {}) for name in rows.names["collective_group"]]
-        # The metadata says of groups what their collectives leave out or shorten.
-        for column in GROUP_COLUMNS if groups and len(processes) == 1 else ():
-            texts = [*(group.get(column) for group in groups), None]
-            given = optional_codes(rows.names[column], texts)[rows.column("collective_group")]
-            is_short = np.array(["..." in text for text in rows.names[column]] + [True])
-            own = rows.column(column)
-            rows.replace(column, np.where(is_short[own] & (given >= 0), given, own))
+    if len(processes) == 1:
+        _complete_groups(collected, metadata)
     used = number_devices(collected.tables, len(processes) > 1)
     devices = [local for _, local in used]
     facts = [
@@ -326,7 +317,7 @@ def _assemble(
     if legacy.WORK in collected.counts:
         tables["activities"] = legacy.linked_to_ops(tables)
     starts = [tables[name]["start_ns"][0].as_py() for name in _TIMED if tables[name].num_rows]
-    # What to add to the times to get Unix time: their base, 0 for times since 1970.
+    # What to add to the times to get ns since 1970: their base, or 0 if they already are that.
     origin_ns = metadata.base_ns
     if origin_ns is None and starts and max(starts) > _EPOCH_NS:
         origin_ns = 0
@@ -352,7 +343,20 @@ def _assemble(
     )
 
 
+def _complete_groups(collected: Collected, metadata: Metadata) -> None:
+    """Fill in, in place, facts of process groups that collectives lack or shorten ("...")."""
+    for rows in (collected.tables[name] for name in ("activities", "ops")):
+        groups = [metadata.groups.get(name, {}) for name in rows.names["collective_group"]]
+        for column in GROUP_COLUMNS if groups else ():
+            texts = [*(group.get(column) for group in groups), None]  # None: of no group, code -1
+            given = optional_codes(rows.names[column], texts)[rows.column("collective_group")]
+            is_short = np.array(["..." in text for text in rows.names[column]] + [True])
+            own = rows.column(column)
+            rows.replace(column, np.where(is_short[own] & (given >= 0), given, own))
+
+
 def _read(sources: Sequence[ByteSource], reading: Reading) -> list[Trace]:
+    """Return the trace of each source. By default Python frames of very large ones are dropped."""
     traces, stacks = [], reading.python_stacks
     for source in sources:
         expected = source.expected_text_bytes
@@ -363,4 +367,4 @@ def _read(sources: Sequence[ByteSource], reading: Reading) -> list[Trace]:
 
 
 PYTORCH: Final = Format("PyTorch", lambda head: _JSON_START.match(head) is not None, _read)
-"""Any JSON may be one: asked last."""
+"""Recognises any JSON, so it is asked after all other formats of JSON."""

@@ -1,8 +1,8 @@
 """Reads a memory snapshot of PyTorch (torch.cuda.memory._dump_snapshot) into a Trace.
 
-Its counters are those of the profiler's memory events, with the stack of who allocated; its marks
-are the allocator's calls for memory of the GPU. What was held before the recorded events is the
-state at the snapshot, undone. Sizes are as requested. See docs/parsers/memory_snapshot.md.
+Its counters are those of the profiler's memory events, with the stack of the allocation; its marks
+are the allocator's calls for GPU memory. What was held before the recorded events follows from the
+state at the snapshot by undoing them. Sizes are as requested. See docs/parsers/memory_snapshot.md.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ _NOTES: Final = NoteTable(
     },
 )
 _IGNORED: Final = ("free_completed", "snapshot", "user_defined")
-"""A block is free for others once its release is complete; for the program, once it asks."""
+"""Ignored actions. A block counts as free when the program asks for it, not when that completes."""
 _HELD, _OTHER = "active_allocated", "other"
 _MOST_FRAMES: Final = 8
 _LONGEST: Final = 100
@@ -66,7 +66,7 @@ _Address = Annotated[int, msgspec.Meta(ge=0, le=2**62)]
 
 
 class _Event(msgspec.Struct, gc=False):
-    """One event; `frames` are looked at later, once each."""
+    """One event; `frames` is converted later, once for all events that share it."""
 
     action: str
     size: _Size = 0
@@ -86,7 +86,7 @@ class _Block(msgspec.Struct, gc=False):
 
     @property
     def asked(self) -> int:
-        """Return the size as requested; older versions have that of the block alone."""
+        """The size as requested; older versions have only the size of the block."""
         return self.size if self.requested_size is None else self.requested_size
 
 
@@ -101,7 +101,7 @@ class _Segment(msgspec.Struct, gc=False):
 
 
 class _Snapshot(msgspec.Struct, gc=False):
-    """The whole: segments and, by device, events."""
+    """A snapshot: segments, and a list of events per device."""
 
     segments: list[Any]
     device_traces: Annotated[list[Any], msgspec.Meta(max_length=1024)] = []
@@ -113,12 +113,12 @@ _KEYS: Final = frozenset({"name", "filename", "line"}).union(
 
 
 def read_snapshot(source: ByteSource) -> Trace:
-    """Return the snapshot as a trace. Raises InputError where it is none or damaged."""
+    """Return a snapshot as a trace. Raises InputError if it is damaged, or no snapshot."""
     value = unpickled(source, _KEYS)
     try:
         snapshot = msgspec.convert(value, _Snapshot)
         segments = msgspec.convert(snapshot.segments, list[_Segment])
-        # A list that stands in several places would be read anew for each.
+        # Refuse a list that is shared by several places: a small file could so become huge.
         lists = [*snapshot.device_traces, *(segment.blocks for segment in segments)]
         filled = [id(items) for items in lists if items.__class__ is list and items]
         if len(set(filled)) < len(filled):
@@ -130,19 +130,20 @@ def read_snapshot(source: ByteSource) -> Trace:
             f"not a memory snapshot of PyTorch: {source.label} ({str(error)[:200]})",
             "give what torch.cuda.memory._dump_snapshot wrote",
         ) from None
-    own: defaultdict[int, list[tuple[_Segment, list[_Block]]]] = defaultdict(list)
+    by_device: defaultdict[int, list[tuple[_Segment, list[_Block]]]] = defaultdict(list)
     for segment, inside in zip(segments, blocks, strict=True):
-        own[segment.device].append((segment, inside))
+        by_device[segment.device].append((segment, inside))
     reader = _Reader(source)
-    for device in sorted({*own, *(n for n, events in enumerate(traces) if events)}):
-        held = [block for _, inside in own[device] for block in inside if block.state == _HELD]
+    for device in sorted({*by_device, *(n for n, events in enumerate(traces) if events)}):
+        own = by_device[device]
+        held = [block for _, inside in own for block in inside if block.state == _HELD]
         events = traces[device] if device < len(traces) else []
-        reader.add(device, events, [segment for segment, _ in own[device]], held)
+        reader.add(device, events, [segment for segment, _ in own], held)
     return reader.trace()
 
 
 class _Reader:
-    """Collects the rows of the devices of a snapshot."""
+    """Collects the rows of all devices of a snapshot."""
 
     def __init__(self, source: ByteSource) -> None:
         self._source = source
@@ -162,9 +163,9 @@ class _Reader:
         segments: Sequence[_Segment],
         blocks: Sequence[_Block],
     ) -> None:
-        """Add the rows of one device, whose blocks are those that are held."""
+        """Add counters and marks of one device; `blocks` are those held at the snapshot."""
         times = _column(events, "time_us")
-        if (times == ABSENT).any():  # the writer gave none: their order
+        if (times == ABSENT).any():  # the writer gave no times: use the order of the events
             times = np.arange(len(events))
         else:
             self._has_times |= bool(len(events))
@@ -190,9 +191,10 @@ class _Reader:
         self._counts.update(e.action if e.action in _CODES else _OTHER for e in events)
         if events:
             self._odd["events-contradict"] += history.contradictions
-            self._odd["held-before"] += int(np.count_nonzero(history.before.code < 0))
+            self._odd["held-before"] += int(np.count_nonzero(history.held_at_start.code < 0))
             if missing := abs(history.missing):
                 self._notes.append(_NOTES.note("state-differs", missing, gpu=device))
+        # Counters: the series of the history, and the sizes of requests that failed.
         failed = history.action == _FAILED
         refused: dict[str, Array] = {
             "time_ns": history.time_ns[failed],
@@ -200,8 +202,8 @@ class _Reader:
             "stack": history.stack[failed].astype(np.int32),
         }
         number, counters = len(self._devices), self._tables["counters"]
-        for what, series in (*history.series(), ("failed", refused)):
-            label = counters.names["name"][f"device_memory.{what}_bytes"]
+        for quantity, series in (*history.series(), ("failed", refused)):
+            label = counters.names["name"][f"device_memory.{quantity}_bytes"]
             count = len(series["time_ns"])
             counters.add(count, process=0, device=number, name=label, **series)
         marks = self._tables["marks"]
@@ -213,7 +215,7 @@ class _Reader:
         self._devices.append(device)
 
     def trace(self) -> Trace:
-        """Return what was collected as a trace."""
+        """Return the trace of the collected rows."""
         source, rank = self._source, rank_in_name(self._source.name)
         tables = {
             "processes": trace_builder.processes_table(
@@ -245,11 +247,11 @@ class _Reader:
         )
 
     def _stack_codes(self, rows: Sequence[_Event] | Sequence[_Block]) -> IntArray:
-        """Return the codes of stacks of who allocated, -1 for none; a list of many is read once.
+        """Return the code of the stack of each row, -1 for none; shared lists are converted once.
 
-        A stack is a text: innermost first, files without folders. First the operator that Python
-        called, then the program's frames, else those of PyTorch. Backward has a thread without
-        Python: there operators and backward functions, else all.
+        A stack is a text of at most _MOST_FRAMES frames, innermost first: the operator that Python
+        called, then the program's Python frames or, if there are none, PyTorch's. Backward runs in
+        a thread without Python: there it is operators and backward functions, else all frames.
         """
         codes = np.full(len(rows), -1, np.int64)
         for n, frames in enumerate(row.frames for row in rows):
@@ -290,7 +292,10 @@ _CODES: Final = {
 
 
 def _frame(frame: Any) -> tuple[str, int]:
-    """Return a frame as text, and which kind of frame it is, the best being 0."""
+    """Return a frame as text, and its kind.
+
+    0: Python of the program, 1: Python of PyTorch, 2: operator or backward function, 3: other.
+    """
     fields = frame if isinstance(frame, dict) else {}
     path, name, line = (fields.get(key) for key in ("filename", "name", "line"))
     path, name = (text if isinstance(text, str) else "" for text in (path, name))

@@ -1,4 +1,4 @@
-"""Kineto events into rows of the declared tables, one function per kind of event."""
+"""Adds Kineto events to rows of the tables of a trace, one function per kind of event."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class Group(Struct):
 
 
 class KinetoRows:
-    """Rows of all tables, and what was odd."""
+    """The rows of all tables of a block, and counts of odd events."""
 
     def __init__(self) -> None:
         self.activities = Rows()
@@ -80,10 +80,10 @@ class KinetoRows:
         self.marks = Rows()
         self.counters = Rows()
         self.odd: Counter[str] = Counter()
-        """How many events were odd, by the code of the note that says so."""
+        """How many events were odd, by the code of the note on them."""
 
     def add_activities(self, group: Group, kind: str) -> None:
-        """Add device work of one kind."""
+        """Add device work of one kind; the direction of copies follows from their names."""
         group, times = self._timed(group)
         args, table = group.args, self.activities
         columns: dict[str, Array] = {}
@@ -122,7 +122,10 @@ class KinetoRows:
         )
 
     def add_calls(self, group: Group, api: str) -> None:
-        """Add runtime or driver calls; those of HIP name the kernel that they launch."""
+        """Add runtime or driver calls. Calls of HIP name the kernel that they launch, with sizes.
+
+        A call without a kernel has no sizes, whatever its arguments say.
+        """
         group, times = self._timed(group)
         table, args = self.calls, group.args
         columns: dict[str, Array] = {}
@@ -142,7 +145,7 @@ class KinetoRows:
         )
 
     def add_ops(self, group: Group) -> None:
-        """Add framework operators with their shapes as recorded."""
+        """Add framework operators; their shapes and types stay JSON as recorded."""
         group, times = self._timed(group)
         table, args = self.ops, group.args
         flags, columns = [a.finished for a in args], dict[str, Array]()
@@ -151,7 +154,7 @@ class KinetoRows:
                 [None if flag is None else int(flag not in _UNFINISHED) for flag in flags]
             )
         legacy.use_old_spelling(args)
-        # Most operators have the shapes of others: each distinct set is encoded once.
+        # Many operators have the same shapes: encode each distinct set only once.
         number_of: defaultdict[bytes, int] = defaultdict()
         number_of.default_factory = number_of.__len__
         texts = [
@@ -165,7 +168,7 @@ class KinetoRows:
             distinct = json_codes(table.names[name], [getattr(a, name) for a in examples])
             columns[name] = distinct[codes]
         if not _none_of([a.kernel_backend for a in args]):
-            facts = [
+            facts = [  # those of kernels that Inductor generated
                 {
                     field: value
                     for field in _GENERATED
@@ -175,7 +178,7 @@ class KinetoRows:
             ]
             columns["generated_kernel"] = optional_codes(
                 table.names["generated_kernel"],
-                [msgspec.json.encode(some).decode() if some else None for some in facts],
+                [msgspec.json.encode(of_op).decode() if of_op else None for of_op in facts],
             )
         _add_named(
             table,
@@ -205,7 +208,7 @@ class KinetoRows:
         _add_named(self.marks, group, start_ns=start, dur_ns=0, kind=kind, thread=_tids(group))
 
     def add_device_marks(self, group: Group, kind: str) -> None:
-        """Add annotations and waits on the device timeline; they are never work."""
+        """Add annotations and waits on the device timeline; they are not work."""
         group, times = self._timed(group)
         args, names = group.args, self.marks.names
         _add_named(
@@ -236,7 +239,10 @@ class KinetoRows:
         )
 
     def add_memory(self, group: Group) -> None:
-        """Add allocations and releases: the change and, where recorded, the running totals."""
+        """Add allocations and releases: the change and, if recorded, the running totals, in bytes.
+
+        Each is a row of a counter, of the device or (by device type) of the host.
+        """
         group, times = self._timed(group, instant=True)
         args = group.args
         on_device = _numbers(args, "device_type") > 0
@@ -264,7 +270,10 @@ class KinetoRows:
             )
 
     def _timed(self, group: Group, instant: bool = False) -> tuple[Group, dict[str, IntArray]]:
-        """Return the events that have a time, with the columns of their times."""
+        """Return the events with a valid start, with columns start_ns and dur_ns; count odd ones.
+
+        An event without a valid duration lasts 0 ns, which is not odd for an instant.
+        """
         start, is_time = nanoseconds([event.ts for event in group.events])
         if not is_time.all():
             self.odd["no-time"] += int(np.count_nonzero(~is_time))
@@ -280,7 +289,7 @@ class KinetoRows:
 
 
 def _add(table: Rows, count: int, **columns: Array | int) -> None:
-    """Add rows without the columns that are null in all of them."""
+    """Add rows, without columns that are null in all rows (-1 for codes, else ABSENT)."""
     given: dict[str, Array | int] = {}
     for name, values in columns.items():
         if isinstance(values, int):
@@ -291,7 +300,7 @@ def _add(table: Rows, count: int, **columns: Array | int) -> None:
 
 
 def _add_named(table: Rows, group: Group, **columns: Array | int) -> None:
-    """Add a row for each event, with its name."""
+    """Add a row per event, with its name and owner."""
     names = [event.name for event in group.events]
     texts = names if set(map(type, names)) <= {str} else map(as_text, names)
     name = table.names["name"].codes(texts)
@@ -299,25 +308,30 @@ def _add_named(table: Rows, group: Group, **columns: Array | int) -> None:
 
 
 def _owners(table: Rows, group: Group) -> Array | int:
-    """Return the codes of whose the events are."""
+    """Return the codes of the owners of events (see `owner_codes`)."""
     ranks = _numbers(group.args, "rank")
     return owner_codes(table.names["process"], [event.pid for event in group.events], ranks)
 
 
 def _numbers(args: Sequence[Any], field: str) -> IntArray:
+    """Return a field of the arguments of each event as int64."""
     values = [*map(attrgetter(field), args)]
-    if values[:1] == [ABSENT] and values.count(ABSENT) == len(values):  # one object: it is fast
+    # Fast: a default is the same object in all, so that `count` compares only identities.
+    if values[:1] == [ABSENT] and values.count(ABSENT) == len(values):
         return np.full(len(values), ABSENT, np.int64)
     return typed_integers(values)
 
 
 def _same_numbers(args: Sequence[Any], *fields: str) -> dict[str, IntArray]:
-    """Return the columns that are called like the arguments that they are made of."""
+    """Return columns whose names are those of the arguments that fill them."""
     return {field: _numbers(args, field) for field in fields}
 
 
 def _devices(group: Group) -> IntArray:
-    """Return the numbers of devices; those of processes may be other ones where ranks are named."""
+    """Return the device number of each event: its pid, else the argument `device`.
+
+    If arguments name a rank, it is the argument first: the pid may be another number there.
+    """
     rank, own = _numbers(group.args, "rank"), _numbers(group.args, "device")
     pid = trailing_integers([event.pid for event in group.events])
     return np.where(rank >= 0, first_known(own, pid), first_known(pid, own))
@@ -336,7 +350,7 @@ def _none_of(values: Sequence[object]) -> bool:
 
 
 def _collective(table: Rows, args: Sequence[CollectiveArgs]) -> dict[str, Array]:
-    """Return the columns of collective metadata; {} where no event of the block has any."""
+    """Return the columns of collectives; {} if no event of the group is a collective."""
     rows = [row for row, a in enumerate(args) if a.collective is not None]
     if not rows:
         return {}

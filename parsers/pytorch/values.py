@@ -1,8 +1,4 @@
-"""Lists of decoded JSON values into numpy columns, exactly.
-
-The fast way takes the usual case (all integers, all of one kind) in one numpy call; what is
-unusual (numbers as text, nulls, ids beyond 2^63) is narrowed value by value.
-"""
+"""Converts lists of decoded JSON values to numpy columns, exactly, most by one numpy call."""
 
 from __future__ import annotations
 
@@ -32,7 +28,7 @@ _THOUSANDTHS = re.compile(rb"(?:-?[0-9]+\.[0-9]{3}(?:,|$))+")
 
 
 class DigitsLost(Exception):
-    """A time has decimals beyond 2^43 microseconds, which a double does not hold."""
+    """A time with decimals is beyond 2^43 microseconds, where a double is not exact to the ns."""
 
 
 def printable(name: str) -> str:
@@ -46,13 +42,13 @@ def as_text(value: object) -> str:
 
 
 def optional_codes(names: Names, values: Iterable[Any]) -> npt.NDArray[np.int32]:
-    """Return the codes of texts, -1 where there is none."""
+    """Return the codes in `names` of texts, -1 for None."""
     codes = (-1 if value is None else names[as_text(value)] for value in values)
     return np.fromiter(codes, dtype=np.int32)
 
 
 def json_codes(names: Names, texts: Sequence[msgspec.Raw]) -> npt.NDArray[np.int32]:
-    """Return the codes of lists as JSON, which are written compactly; -1 where there is none."""
+    """Return the codes in `names` of JSON lists, reformatted compactly; -1 for other texts."""
     given = [bytes(text) for text in texts]
     kept = [text.startswith(b"[") and text not in _NO_JSON for text in given]
     codes = [names[_compact(t)] if is_kept else -1 for t, is_kept in zip(given, kept, strict=True)]
@@ -67,7 +63,7 @@ def _compact(text: bytes) -> str:
 
 
 def integers(values: Sequence[Any]) -> IntArray:
-    """Return integers as int64, ABSENT where there is none."""
+    """Return values as int64, ABSENT for those that are no integers (see `integer`)."""
     kinds = set(map(type, values))
     if kinds == {int, _NONE}:
         values = [ABSENT if value is None else value for value in values]
@@ -77,7 +73,7 @@ def integers(values: Sequence[Any]) -> IntArray:
 
 
 def typed_integers(values: Sequence[int]) -> IntArray:
-    """Return what is known to be integers as int64; 2^63 and above wraps."""
+    """Return values that are known to be integers as int64; 2^63 and above wraps around."""
     try:
         return np.fromiter(values, np.int64, len(values))
     except OverflowError:
@@ -89,7 +85,10 @@ def _narrowed(values: Sequence[Any]) -> IntArray:
 
 
 def integer(value: object) -> int:
-    """Return one integer as an int64: text is read, 2^63 and above wraps, else ABSENT."""
+    """Return an integer, also written as text or float, as an int64; ABSENT for other values.
+
+    2^63 and above wraps around, since some writers print signed ids as unsigned.
+    """
     if isinstance(value, str):
         text = value.strip()
         if not text.removeprefix("-").isdecimal() or len(text) > 40:
@@ -106,27 +105,28 @@ def integer(value: object) -> int:
 
 
 def trailing_integer(value: object) -> int:
-    """Return a number, or the digits that end a text such as `stream 7`, else ABSENT."""
+    """Return a number, or the one at the end of a text such as `stream 7`, else ABSENT."""
     if isinstance(value, str) and " " in value:
         value = value.rsplit(" ", 1)[1]
     return integer(value)
 
 
 def trailing_integers(values: Sequence[Any]) -> IntArray:
-    """Return thread, process and stream ids as int64, ABSENT where there is no number."""
+    """Return thread, process or stream ids as int64, ABSENT for those without a number."""
     if set(map(type, values)) <= {int}:
         return typed_integers(values)
     return np.fromiter(map(trailing_integer, values), dtype=np.int64, count=len(values))
 
 
 def nanoseconds(values: Sequence[Any]) -> tuple[IntArray, BoolArray]:
-    """Return microsecond times as integer nanoseconds, and which of them are times at all.
+    """Return microsecond times as integer nanoseconds, and which of the values are valid times.
 
-    Raises DigitsLost where a double cannot say which nanosecond the text meant.
+    Raises DigitsLost if a time was decoded as a double that is not exact to the ns.
     """
     kinds = set(map(type, values))
     if kinds == {_NONE}:
         return np.zeros(len(values), dtype=np.int64), np.zeros(len(values), dtype=np.bool_)
+    # Usual lists at once: of integers, of numbers, of raw texts with three decimals.
     if kinds <= {int}:
         with suppress(OverflowError):
             whole = np.fromiter(values, np.int64, len(values))
@@ -179,13 +179,13 @@ def exact_nanoseconds(value: object) -> int | None:
     scaled = micros.scaleb(3)
     whole = scaled.to_integral_value()
     if scaled != whole and micros.copy_abs() < _EXACT_BELOW_US:
-        # Parts of a nanosecond are rounded as the fast way does, whichever way a block takes.
+        # Round as `nanoseconds` does: the result must not depend on how the block was decoded.
         return int(_rounded_nanoseconds(np.array([float(micros)]))[0])
     return int(whole)
 
 
 def triples(values: Sequence[Any]) -> IntArray:
-    """Return [x, y, z] lists as an (n, 3) array; rows without one are ABSENT."""
+    """Return lists [x, y, z] as an (n, 3) array; values that are no such list are ABSENT."""
     if set(map(type, values)) == {tuple}:  # decoded as three integers
         return typed_integers([*chain.from_iterable(values)]).reshape(-1, 3)
     out = np.full((len(values), 3), ABSENT, dtype=np.int64)
@@ -196,7 +196,10 @@ def triples(values: Sequence[Any]) -> IntArray:
 
 
 def source_lines(stack: object) -> str | None:
-    """Return the innermost user code line of each stack that a fused kernel came from."""
+    """Return the lines of code that a fused kernel came from, one per text in a list of stacks.
+
+    It is the innermost frame outside PyTorch, else the innermost one. None if there is no frame.
+    """
     lines: dict[str, None] = {}
     for text in stack[:_MOST_STACKS] if isinstance(stack, list) else ():
         frames = ["{}({}): {}".format(*frame) for frame in _FRAME.findall(as_text(text))]
@@ -206,7 +209,7 @@ def source_lines(stack: object) -> str | None:
 
 
 def first_known(first: IntArray, *others: IntArray) -> IntArray:
-    """Return, row by row, the first value that is not ABSENT."""
+    """Return, per row, the first value that is not ABSENT."""
     for other in others:
         first = np.where(first == ABSENT, other, first)
     return first

@@ -1,7 +1,6 @@
 """Agents of rocprof: the facts of a device, and which device a text names.
 
-All generations since rocprofv3 use the same words for an agent (JSON keys, columns of
-agent_info.csv in another case, the extdata of rocpd). Sources: rocprofiler-sdk's agent.h.
+Their keys in JSON, agent_info.csv and the extdata of rocpd are those of rocprofiler-sdk's agent.h.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ _AMOUNT: Final = re.compile(r"(\d{1,15})(?:\(0x[0-9a-fA-F]+\))?(KB)?")
 _POOL: Final = re.compile(r"(MemoryProperties\.PoolInfo\.Pool\d+\.)Segment")
 _WORD: Final = re.compile("AMD|Instinct|Radeon|Graphics|PRO|Pro|AI|RX|VII")
 _NUMBERINGS: Final = ("logical", "node")
-"""What the number of an agent may be: its index among those listed, or the machine's node."""
+"""What the number of an agent may be: its index in the list, or its node on the machine."""
 GAUGES: Final[Mapping[str, tuple[str, int]]] = {
     "device_gfx_clock": ("gpu.sm_clock_mhz", 1),
     "device_mem_clock": ("gpu.memory_clock_mhz", 1),
@@ -41,31 +40,30 @@ GAUGES: Final[Mapping[str, tuple[str, int]]] = {
     "device_busy_umc": ("gpu.memory_busy_percent", 1),
     "device_memory_usage": ("gpu.memory_used_bytes", 10**6),
 }
-"""What rocprof-sys samples of devices: the name of the counter, and the factor of its unit."""
+"""What rocprof-sys samples of devices: the counter's name, and the factor to the name's unit."""
 
 
 def facts_of_agent(agent: Mapping[str, object]) -> DeviceFacts:
     """Return the facts of an agent with the keys of rocprofv3's JSON, in upper or lower case.
 
-    The clock is that of the compute units (fcompute; ccompute is the host's). The memory is that
-    of the banks where local_mem_size is 0.
+    The clock is that of compute units (fcompute). If local_mem_size is 0, add up memory banks.
     """
     words = {key.lower(): value for key, value in agent.items()}
-    version = _number(words.get("gfx_target_version"))
-    clock = _number(words.get("max_engine_clk_fcompute"))
+    version = _number(words.get("gfx_target_version"))  # 90402 is 9.4.2
+    clock_mhz = _number(words.get("max_engine_clk_fcompute"))
     listed = words.get("mem_banks")
     banks = [bank for bank in listed if isinstance(bank, dict)] if isinstance(listed, list) else []
     sizes = [_number(bank.get("size_in_bytes"), _INT63) or 0 for bank in banks]
-    of_banks = sum(sizes) if 0 < sum(sizes) < _INT63 else None
+    bank_bytes = sum(sizes) if 0 < sum(sizes) < _INT63 else None
     return DeviceFacts(
         product=text_of(words.get("product_name")),
-        memory_bytes=_number(words.get("local_mem_size"), _INT63) or of_banks,
+        memory_bytes=_number(words.get("local_mem_size"), _INT63) or bank_bytes,
         compute_major=version // 10_000 if version else None,
         compute_minor=version // 100 % 100 if version else None,
         sm_count=_number(words.get("cu_count")),
         warp_size=_number(words.get("wave_front_size")),
         architecture=text_of(words.get("name")),
-        clock_hz=clock * _MHZ if clock else None,
+        clock_hz=clock_mhz * _MHZ if clock_mhz else None,
         dies=_number(words.get("num_xcc")),
     )
 
@@ -77,7 +75,7 @@ def is_gpu(agent: Mapping[str, object]) -> bool:
 
 
 def _number(value: object, below: int = _INT32) -> int | None:
-    """Return a number above 0, which means unknown in these records; else None."""
+    """Return a number from 1 to `below` - 1, else None: 0 means unknown in these records."""
     if isinstance(value, str) and value.isascii() and value.isdecimal() and len(value) < 20:
         value = int(value)
     return value if type(value) is int and 0 < value < below else None
@@ -89,7 +87,7 @@ def text_of(value: object) -> str | None:
 
 
 def facts_of_system(system: Mapping[str, str]) -> DeviceFacts:
-    """Return the facts of the devices in rocprof-compute's sysinfo.csv."""
+    """Return the facts that rocprof-compute's sysinfo.csv (a row) states for all devices."""
     words = {key.lower(): value.strip() for key, value in system.items()}
 
     def first(*keys: str) -> str | None:
@@ -101,9 +99,10 @@ def facts_of_system(system: Mapping[str, str]) -> DeviceFacts:
     architecture = first("gpu_arch", "gpu_soc")
     gfx = _GFX.fullmatch(architecture or "")
     clock = count("max_sclk", "sclk")
-    product, chip = first("gpu_model", "name"), first("chip_id") or ""
-    product = chip if _CHIP.fullmatch(chip) else product  # MI308X, where the model is MI300
-    # Some releases say 1 die of any device: only CPX has that.
+    chip = first("chip_id") or ""
+    # The chip id may be more exact: MI308X where the model is MI300.
+    product = chip if _CHIP.fullmatch(chip) else first("gpu_model", "name")
+    # Some releases say 1 die for any device, but only a device in CPX mode has 1.
     dies, is_cpx = count("num_xcd"), first("compute_partition") == "CPX"
     return DeviceFacts(
         product=_STEPPING.sub("", product)[:256] if product else None,
@@ -118,9 +117,9 @@ def facts_of_system(system: Mapping[str, str]) -> DeviceFacts:
 
 
 class Agent(NamedTuple):
-    """A device that did something: `key` identifies it, `number` is that in the file.
+    """A device: `key` identifies it, `number` is its number in the file.
 
-    `node` is its number on the machine, -1 where no list of agents has it.
+    `node` is its number on the machine, -1 if it is in no list of agents.
     """
 
     key: Hashable
@@ -131,10 +130,10 @@ class Agent(NamedTuple):
 
 
 class Agents:
-    """The agents of one machine, as its list has them; others are known by their number alone."""
+    """The agents listed for one machine. Of agents that are not listed only the number is known."""
 
     def __init__(self, rows: Sequence[Mapping[str, str]], system: Mapping[str, str]) -> None:
-        """Take the rows of agent_info.csv, and the words of sysinfo.csv on all devices."""
+        """Take the rows of agent_info.csv, and the row of sysinfo.csv, which is on all devices."""
         listed = []
         for row in rows:
             words = {key.lower(): value.strip() for key, value in row.items()}
@@ -153,9 +152,10 @@ class Agents:
         self._of_system = facts_of_system(system)
 
     def numbering(self, texts: Iterable[str]) -> str:
-        """Return how the agents in `texts`, which ran kernels, are numbered: so that all are GPUs.
+        """Return how the agents in `texts`, which ran kernels, are numbered ("logical" or "node").
 
-        By default the index in the list for "Agent 4", and the node for 4 alone, as ROCm 6.2 wrote.
+        It is the numbering with which all of them are GPUs. If both fit, or neither: the index in
+        the list for "Agent 4", but the node for a bare "4", as ROCm 6.2 wrote.
         """
         matches = [match for text in texts if (match := _TEXT.fullmatch(text.strip()))]
         numbers = [int(match[2]) for match in matches if (match[1] or "").lower() in ("", "agent")]
@@ -168,7 +168,11 @@ class Agents:
         return order[0]
 
     def agent(self, text: str, numbering: str) -> Agent:
-        """Return the agent that a text names."""
+        """Return the agent that a text such as "Agent 4", "GPU 0" or "4" names.
+
+        `numbering` says what the number is, except for "GPU 0": the first GPU of the list. An agent
+        that is not listed has the facts of the system.
+        """
         match = _TEXT.fullmatch(text.strip())
         if match is None:
             return Agent(UNKNOWN, 0, None, self._of_system)
@@ -182,12 +186,12 @@ class Agents:
 
 
 def gpus_of(header: Mapping[str, msgspec.Raw]) -> dict[int, DeviceFacts]:
-    """Return the GPUs by rocprof's (v1) numbers, which count the machine's nodes from 0.
+    """Return the facts of GPUs by their node in a header of rocprof's (v1) JSON.
 
-    Its JSON has rocminfo's words without blanks.
+    It has the output of rocminfo, without blanks, as keys such as "Agent2.ComputeUnit".
     """
     words = decoded(header.get("otherData", b"{}"), dict[str, Any]) or {}
-    agents: defaultdict[int, dict[str, str]] = defaultdict(dict)
+    agents: defaultdict[int, dict[str, str]] = defaultdict(dict)  # by number, from 1
     for key, value in words.items():
         match = _V1_KEY.fullmatch(key)
         if match and isinstance(value, str) and value.strip():
@@ -198,17 +202,11 @@ def gpus_of(header: Mapping[str, msgspec.Raw]) -> dict[int, DeviceFacts]:
         if agent.get("DeviceType", "GPU" if name.startswith("gfx") else "") != "GPU":
             continue
         version = _GFX.fullmatch(name)
-        # The largest pool of global memory: pools may be views of the same.
+        # The largest pool of global memory: pools may be views of the same memory.
         pools = [_POOL.fullmatch(key) for key, segment in agent.items() if segment == "GLOBAL"]
         sizes = [_value(agent.get(f"{pool[1]}Size"), _INT32 * 2**20) for pool in pools if pool]
-        # A product's name has blanks after the words that are known: AMDInstinctMI210.
-        product, words_of_product = agent.get("MarketingName", ""), []
-        has_blanks = " " in product
-        while not has_blanks and (word := _WORD.match(product)) is not None:
-            words_of_product.append(word[0])
-            product = product[word.end() :]
         facts = {
-            "product_name": " ".join(filter(None, (*words_of_product, product))),
+            "product_name": _with_blanks(agent.get("MarketingName", "")),
             "local_mem_size": max(filter(None, sizes), default=None),
             "gfx_target_version": version and int(version[1]) * 10_000 + int(version[2], 16) * 100,
             "cu_count": _value(agent.get("ComputeUnit")),
@@ -221,8 +219,19 @@ def gpus_of(header: Mapping[str, msgspec.Raw]) -> dict[int, DeviceFacts]:
     return gpus
 
 
+def _with_blanks(product: str) -> str:
+    """Return a product name with a blank after each leading known word: AMD Instinct MI210."""
+    if " " in product:
+        return product
+    parts = []
+    while (word := _WORD.match(product)) is not None:
+        parts.append(word[0])
+        product = product[word.end() :]
+    return " ".join(filter(None, (*parts, product)))
+
+
 def _value(text: str | None, below: int = _INT32) -> int | None:
-    """Return a number such as 31309824(0x1ddc000)KB, in bytes."""
+    """Return a number, or a size such as 31309824(0x1ddc000)KB in bytes, if it is below `below`."""
     digits = _AMOUNT.fullmatch(text or "")
     if digits is None:
         return None

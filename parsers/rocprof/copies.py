@@ -32,22 +32,23 @@ def directions_named(names: Iterable[str]) -> IntArray:
 def directions_between(
     named: IntArray, source: IntArray, target: IntArray, apart: Array
 ) -> IntArray:
-    """Return the direction of each copy, an index in DIRECTIONS: by its name, else by its ends.
+    """Return the direction of each copy, an index in DIRECTIONS.
 
-    `source` and `target` are HOST, GPU or UNKNOWN. Between GPUs that are `apart` a copy is PtoP.
+    It is the direction that its name says (`named`, -1 for none), else that of its ends: `source`
+    and `target` are HOST, GPU or UNKNOWN. Between GPUs it is PtoP where they differ (`apart`).
     """
     direction = named
     for text, (first, last) in _BY_ENDS.items():
-        is_so = (named == UNKNOWN) & (source == first) & (target == last)
-        direction = np.where(is_so, DIRECTIONS.index(text), direction)
+        fits_ends = (named == UNKNOWN) & (source == first) & (target == last)
+        direction = np.where(fits_ends, DIRECTIONS.index(text), direction)
     in_gpus = np.isin(named, [UNKNOWN, WITHIN, BETWEEN]) & (source == GPU) & (target == GPU)
     return np.where(in_gpus, np.where(apart, BETWEEN, WITHIN), direction)
 
 
 def ends_of(direction: IntArray) -> tuple[IntArray, IntArray]:
-    """Return what source and target are (HOST, GPU, UNKNOWN) by the direction of a copy alone."""
+    """Return the kinds of sources and of targets (HOST, GPU, UNKNOWN) that directions imply."""
     ends = [_BY_ENDS.get(text, (GPU, GPU)) for text in DIRECTIONS]
-    sources, targets = np.array([*ends, (UNKNOWN, UNKNOWN)]).T
+    sources, targets = np.array([*ends, (UNKNOWN, UNKNOWN)]).T  # the last is for direction -1
     return sources[direction], targets[direction]
 
 
@@ -57,10 +58,10 @@ def copies_in(activities: TableBuilder) -> list[int]:
 
 
 def fill_sizes(activities: TableBuilder, since: int, calls: IntArray, sizes: IntArray) -> None:
-    """Give kernels that copy or fill the `sizes` in bytes that their `calls` (ids) were given.
+    """Fill in, in place, the bytes of kernels that copy or fill.
 
-    Only rows from `since` on are of their process. A call that launched several kernels does not
-    say how much each did.
+    `sizes` are the bytes that the calls with the correlations `calls` were to copy. Only rows from
+    `since` on are of their process. If a call launched several kernels, each size is unknown.
     """
     copying = copies_in(activities)
     if not copying or not len(calls):

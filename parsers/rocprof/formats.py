@@ -27,7 +27,8 @@ def _is_table(head: bytes) -> bool:
 
 
 def _is_perfetto(head: bytes) -> bool:
-    """Return whether a message begins whose first field is a message; text does not."""
+    """Return whether `head` begins with a protobuf message whose first field is a message."""
+    # The key of that field is a line break, so text must be excluded.
     if not head.startswith(b"\n") or _NO_TEXT.match(head) is None:
         return False
     from traceflops.parsers.io.messages import fields, last_fields, varint
@@ -41,7 +42,7 @@ def _is_perfetto(head: bytes) -> bool:
 
 
 def _read(format_: str, sources: Sequence[ByteSource], reading: Reading) -> list[Trace]:
-    """Return the traces in files of a format."""
+    """Return the traces in files of the format with the name `format_`. Imports its reader."""
     if format_ == "rocprof CSV":
         from traceflops.parsers.rocprof.tables.read import read_tables
 

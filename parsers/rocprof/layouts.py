@@ -1,7 +1,7 @@
 """The tables that rocprof writes as CSV, and how they are recognised by their columns.
 
-The set of columns counts, in any order and case, so that later releases and tables that were saved
-again are read, too. A row of LAYOUTS is one generation of one table.
+Order and case of columns do not matter, so that tables of later releases, or saved again by other
+programs, are recognised, too. A row of LAYOUTS is one generation of one table.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ _REPEATED: Final = re.compile(r"(.+)_\d+")
 
 
 class Layout(NamedTuple):
-    """One table of one generation, by the columns that it must have; all others are optional.
+    """One table of one generation: the columns that it `needs` and `lacks`; others are optional.
 
-    `what` says how it is read, `name` is rocprof's, `release` is what the columns tell.
+    `what` is its kind (a key of _ROLES_OF), `name` rocprof's name for it.
     """
 
     what: str
@@ -190,10 +190,10 @@ _ROLES_OF: Final[Mapping[str, tuple[str, ...]]] = {
     "agents": (),
     "system": (),
 }
-"""The columns that are read of a table; of one of agents and of a system all."""
+"""The columns that are read of each kind of table; of agents and system all are read."""
 
 _FREE: Final = ("function", "message", "kernel", "name", "direction")
-"""Of these the first that a table has may hold any text."""
+"""The first of these that a table has may contain any text, even unquoted separators."""
 
 _OTHERS: Final = _columns(
     "Guid Kernel_Id queue-index Private_Segment_Size Group_Segment_Size Scratch_Size"
@@ -208,7 +208,7 @@ _KNOWN: Final = _OTHERS | {
 def counters_in(names: Sequence[str]) -> dict[str, list[int]]:
     """Return the counters of a wide table and the indices of their columns.
 
-    Several columns are the instances of one counter; if it has a column of its own, that is used.
+    A counter may have a column per instance, TCC_HIT[0]; a column for all of it replaces these.
     """
     present = set(names)
     single: dict[str, list[int]] = {}
@@ -228,7 +228,7 @@ def counters_in(names: Sequence[str]) -> dict[str, list[int]]:
 
 
 def layout_of(names: Sequence[str]) -> Layout | None:
-    """Return the table that has these columns, None if none of rocprof's does."""
+    """Return the layout of the table with these columns, None if it is not a table of rocprof."""
     columns = frozenset(map(plain, names))
     for layout in LAYOUTS:
         if _columns(layout.needs) <= columns and _columns(layout.lacks).isdisjoint(columns):
@@ -273,12 +273,12 @@ _HEADLESS: Final[tuple[tuple[str, Mapping[str, str]], ...]] = (
     (_V1_53, _HEX),
     (_V1_52, _HEX),
 )
-"""Columns of tables that are recognised by a row, where the header was lost: how cells begin."""
+"""Tables recognised without a header, by a row: the columns, and how cells of some begin."""
 _JOINED: Final = ('Pid"', "Pid,", "Guid", "GPU_ID", "Node_Id", "Dispatch_ID", "dispatch_id", "Name")
 
 
 class RocprofTable(NamedTuple):
-    """A table: its layout, how its rows are read, and the columns of each counter in it."""
+    """A table: its layout, its kind (`what`, a key of _ROLES_OF), the fields of each counter."""
 
     layout: Layout
     what: str
@@ -286,14 +286,14 @@ class RocprofTable(NamedTuple):
 
 
 def _table_of(names: Sequence[str]) -> Plan | None:
-    """Return what to read of the table with this header, None for tables of other tools."""
+    """Return which columns to read of the table with this header, None for other tools' tables."""
     layout = layout_of(names)
     if layout is None:
         return None
     if layout.what in ("agents", "system"):  # all columns
         fields = {name: Field(index, "text") for index, name in enumerate(names)}
         return Plan(len(names), fields, None, RocprofTable(layout, layout.what, {}))
-    # Further columns may be counters; rocprofv3 has a table for these.
+    # Further columns may be counters, except for rocprofv3, which has a table for these.
     may_be_wide = layout.what in ("kernels", "untimed") and layout.generation != V3
     columns_of = counters_in(names) if may_be_wide else {}
     what = "wide" if columns_of else layout.what
@@ -305,20 +305,20 @@ def _table_of(names: Sequence[str]) -> Plan | None:
         if spelling is not None:  # of two columns with one name the first
             fields[role] = Field(columns.index(spelling), kind)
     if what == "counters" and "guid" not in fields and "pid" in columns:
-        # rocpd convert calls the column of the run's id pid.
+        # rocpd convert writes the run's guid into a column that it calls "pid".
         index = columns.index("pid")
         fields = {role: field for role, field in fields.items() if field.place != index}
         fields["guid"] = Field(index, "text")
-    fields = fields or {"row": Field(0, "text")}  # one at least is read
+    fields = fields or {"row": Field(0, "text")}  # a plan needs one field to count rows
     free = next((fields[role].place for role in _FREE if role in fields), None)
     counters = {name: tuple(f"counter {i}" for i in own) for name, own in columns_of.items()}
-    of_counters = [index for own in columns_of.values() for index in own]
-    fields |= {f"counter {index}": Field(index, "number") for index in of_counters}
+    counter_columns = [index for own in columns_of.values() for index in own]
+    fields |= {f"counter {index}": Field(index, "number") for index in counter_columns}
     return Plan(len(names), fields, free, RocprofTable(layout, what, counters))
 
 
 def _table_with(row: Sequence[str]) -> Plan | None:
-    """Return what to read of the table without header that has this row."""
+    """Return which columns to read of a table without header, by a row; None if it is unknown."""
     for columns, begins in _HEADLESS:
         cells = dict(zip(columns.split(), row, strict=False))
         fits = len(columns.split()) == len(row)

@@ -95,10 +95,7 @@ NOTES: Final = NoteTable(
             "The files hold only totals by name: no timeline, idle time or overlap.",
             f"Record with {ROCPROFV3} --output-format rocpd.",
         ),
-        "no-device-work": (
-            "The files have no GPU operations.",
-            f"Record with {ROCPROFV3}.",
-        ),
+        "no-device-work": ("The files have no GPU operations.", f"Record with {ROCPROFV3}."),
     },
 )
 SEVERAL_MACHINES: Final = Note(
@@ -115,9 +112,9 @@ _NO_CALLS: Final = (
 
 
 def clock_of(machine: str | None, host: str | None) -> str | None:
-    """Return a name of a machine's clock: a digest, since neither id nor name is to be shared.
+    """Return a name for a machine's clock, None if the machine is unknown.
 
-    Both are used: machines that were set up as copies of one have the same id.
+    A digest, to reveal neither. It uses both, since machines set up from one image share their id.
     """
     if not machine and not host:
         return None
@@ -126,7 +123,7 @@ def clock_of(machine: str | None, host: str | None) -> str | None:
 
 
 def clock_of_folder(root: str) -> str | None:
-    """Return a name of the clock of a machine by its folder, without naming the folder."""
+    """Return a name for the clock of a folder's machine (a digest), None without a folder."""
     return None if root in ("", ".") else f"folder {_digest(root)}"
 
 
@@ -135,7 +132,10 @@ def _digest(text: str) -> str:
 
 
 def link_notes(tables: Mapping[str, pa.Table], *, no_calls: str = _NO_CALLS) -> Iterator[Note]:
-    """Yield notes on the calls that launched the work; there must be some work."""
+    """Yield notes on device work without the call that launched it; there must be device work.
+
+    `no_calls` is the text of the note if there are no calls at all.
+    """
     activities, calls = tables["activities"], tables["calls"]
     total = activities.num_rows
     if not calls.num_rows:
@@ -144,19 +144,20 @@ def link_notes(tables: Mapping[str, pa.Table], *, no_calls: str = _NO_CALLS) -> 
     if names(calls["name"]) == [DISPATCH]:
         yield LAUNCH_IS_QUEUEING
         return
+    # Work is linked if a call of its process has its correlation.
     work_ids, call_ids = (numbers(table["correlation"], ABSENT) for table in (activities, calls))
     processes = [numbers(table["process"]) for table in (activities, calls)]
     keys = joint_codes(np.concatenate(processes), np.append(work_ids, call_ids))
     is_linked = np.isin(keys[:total], keys[total:]) & (work_ids != ABSENT)
     linked = count_true(is_linked)
-    # Calls of a process without an id and without device work of its own.
+    # Calls that name no process are given to a process without pid and without device work.
     pids = tables["processes"]["pid"].to_pylist()
     working = np.unique(processes[0])
-    idle = [row for row, pid in enumerate(pids) if pid is None and row not in working]
-    nameless = count_true(np.isin(processes[1], idle))
-    if linked < total and nameless:
+    unknown = [row for row, pid in enumerate(pids) if pid is None and row not in working]
+    unknown_calls = count_true(np.isin(processes[1], unknown))
+    if linked < total and unknown_calls:
         work = several(total - linked, "GPU operation")
-        yield NOTES.note("calls-of-unknown-process", nameless, work=work)
+        yield NOTES.note("calls-of-unknown-process", unknown_calls, work=work)
     elif linked < total:
         work, have, share = several(total, "GPU operation"), does(linked, "have"), linked / total
         fields = {"linked": f"{linked:,}", "work": work, "share": percent(share), "have": have}
@@ -166,7 +167,10 @@ def link_notes(tables: Mapping[str, pa.Table], *, no_calls: str = _NO_CALLS) -> 
 def run_notes(
     run: TableRun, tables: Mapping[str, pa.Table], overflowed: Sequence[Note]
 ) -> Iterator[Note]:
-    """Yield the notes of a run: those of its files, then those of the whole."""
+    """Yield the notes of a run: on its files, then on the whole run.
+
+    `tables` are those of its trace, `overflowed` the notes on columns with too many texts.
+    """
     of_files = [(index, n) for index, file in enumerate(run.files) for n in file_notes(file)]
     yield from together(of_files, len(run.files))
     label = run.files[0].source.label
@@ -184,7 +188,7 @@ def run_notes(
     notes += NOTES.counted(odd, "merged-passes", "launcher", "host-copies")
     notes += [DEVICE_UNKNOWN] if odd["device-unknown"] else []
     notes += NOTES.counted(odd, "instances-summed", "counters-written-twice")
-    # What the run lacks as a whole, and what is strange about its times
+    # What the run lacks as a whole, and what is strange about its times.
     if tables["activities"].num_rows:
         notes += link_notes(tables)
         length = numbers(tables["activities"]["dur_ns"])
@@ -203,7 +207,7 @@ def run_notes(
 
 
 def file_notes(file: TableFile) -> Iterator[Note]:
-    """Yield the notes of one file."""
+    """Yield the notes on damage and on what was left out in one file."""
     odd, bad = file.odd, file.damage.bad_cells
     times = sum(bad[role] for role in _ROUNDED)
     samples = file.events["pc_sampling"] + file.events["spm_counters"]

@@ -1,8 +1,8 @@
 """The packets of a Perfetto trace as columns: events with their times, tracks, names.
 
 The numbers below are those of the fields in Perfetto's .proto files; no other field is read, since
-some hold command lines. An era is the part of a sequence of packets until its state is cleared:
-ids of names, defaults and the clocks of the sequence are valid within it.
+some contain command lines. An era is a part of a sequence of packets: it ends when the sequence
+clears its state. Ids of names, defaults and the sequence's own clocks are valid within one era.
 """
 
 from __future__ import annotations
@@ -23,41 +23,34 @@ from traceflops.parsers.io.messages import (
     fields,
     last_fields,
     message_text,
-    signed,
     split,
 )
+from traceflops.parsers.rocprof.perfetto_clocks import IDS, Clocks, numbers_in
 from traceflops.table.builder import BEYOND, MOST_TEXTS
 from traceflops.table.columns import ABSENT, Array, BoolArray, IntArray, Names, count_true, narrow
 from traceflops.table.grouping import group_rows
 
 _PACKET: Final = 1
 _CHUNK_BYTES: Final = 1 << 20
-"""Bytes decoded at once: their columns fit in the cache."""
+"""Bytes decoded at once; few enough that their columns fit in the cache."""
 _MOST_PACKET: Final = 1 << 28
 _TIME, _SEQUENCE, _FLAGS, _LOST, _CLOCK = 8, 10, 13, 42, 58
 _CLOCKS, _EVENT, _INTERNED, _STATS, _PACKED, _DEFAULTS, _TRACK = 6, 11, 12, 35, 50, 59, 60
 _CHUNKS_LOST: Final = (3, 18, 19)
-"""In the statistics of a buffer: overwritten before they were read, discarded, lost by writers."""
+"""Statistics of a buffer: chunks overwritten before they were read, discarded, lost by writers."""
 _CATEGORY_ID, _TYPE, _NAME_ID, _ON, _INTEGER, _REAL = 3, 9, 10, 11, 30, 44
 _ANNOTATION, _CATEGORY, _NAME = 4, 22, 23
 _BEGIN, _END, _INSTANT, _COUNTER = 1, 2, 3, 4
 _CATEGORIES, _NAMES, _ANNOTATIONS = 1, 2, 3
 _ANNOTATION_ID, _ANNOTATION_NAME, _TEXT, _VALUES = 1, 10, 6, (3, 4, 2, 7)
 _MOST_WANTED: Final = 64
-"""Ids that an era may have for the names of the annotations that are wanted."""
+"""The most ids that an era may define for the names of wanted annotations."""
 TEXT: Final = 1 << 62
-"""An annotation that is a text has the index of the text with this added."""
-_IDS: Final = 1 << 32
-"""More than there are ids in an era."""
-_BOOT_CLOCK: Final = 6
-"""The clock that counts from the start of the machine; all others are converted to it."""
-_FIRST_OWN_CLOCK: Final = 64
-"""Clocks of a sequence have numbers from this on."""
-_CLOCK_NUMBER, _CLOCK_TIME, _CLOCK_COUNTS_ON, _CLOCK_UNIT = 1, 2, 3, 4
+"""Added to the index of a text where the value of an annotation is a text, not a number."""
 
 
 class Track(NamedTuple):
-    """A track as it is described: its name, the ids of process and thread, the unit's factor."""
+    """A track: its name, parent track, ids of process and thread, factor of a counter's unit."""
 
     name: str = ""
     parent: int | None = None
@@ -74,13 +67,13 @@ class Table:
         self._pieces: defaultdict[str, list[Array]] = defaultdict(list)
 
     def add(self, rows: BoolArray, **columns: Array) -> None:
-        """Append some of the rows of columns."""
+        """Append those rows of the columns that `rows` marks."""
         self.count += count_true(rows)
         for name, values in columns.items():
             self._pieces[name].append(narrow(values[rows]))
 
     def take(self) -> dict[str, Array]:
-        """Return the columns as int64 or float64; each is given up when it is made."""
+        """Return the columns as int64 or float64, and empty the table, to save memory."""
         columns = {}
         for name in [*self._pieces]:
             column = np.concatenate(self._pieces.pop(name))
@@ -90,14 +83,13 @@ class Table:
 
 
 class Packets:
-    """What a trace holds. `slices` begin or are instants, `values` are of counters.
+    """The contents of a Perfetto trace: slices (ranges and instants) and values of counters.
 
-    Both have times, tracks and categories; slices also ends, names and the `wanted` annotations.
-    `read_bytes` could be read; `is_cut` says that there are more.
+    `read_bytes` is how many bytes could be read; `is_cut` says whether unreadable ones follow.
     """
 
     def __init__(self, source: ByteSource, wanted: Sequence[str], odd: Counter[str]) -> None:
-        """Prepare to read `source`; `odd` counts damage by the codes of notes."""
+        """Prepare to read; `wanted` are annotations to read, `odd` counts damage by note code."""
         self.tracks: dict[int, Track] = {}
         self.names, self.categories, self.texts = Names(), Names(), Names()
         for names in (self.names, self.categories, self.texts):
@@ -110,7 +102,7 @@ class Packets:
         self._annotations: dict[int, dict[int, int]] = {}
         self._era_of: dict[int, int] = {}
         self._defaults: dict[int, tuple[int, int]] = {}
-        self._clocks = _Clocks()
+        self._clocks = Clocks()
         self._parts = {
             _CLOCKS: self._clocks.add,
             _DEFAULTS: self._add_defaults,
@@ -120,9 +112,13 @@ class Packets:
         }
 
     def read(self) -> tuple[dict[str, Array], dict[str, Array]]:
-        """Return the columns of the slices and of the values."""
+        """Return the columns of the slices, and those of the values of counters.
+
+        Both have start, end (ABSENT if unknown), track, era, category; slices also a name and the
+        wanted annotations, values also a value. Names and categories are codes, -1 for none.
+        """
         waiting, size, least = list[bytes](), 0, _CHUNK_BYTES
-        for block in chain(self._source.blocks(), (b"",)):
+        for block in chain(self._source.blocks(), (b"",)):  # the empty block ends the input
             waiting.append(block)
             size += len(block)
             if block and size < least:
@@ -130,11 +126,11 @@ class Packets:
             data = b"".join(waiting)
             begin, end, is_whole = split(data, 0, len(data), _PACKET)
             self._add(Messages(Block(data), begin, end))
-            rest = data[int(end[-1]) if len(end) else 0 :]
+            rest = data[int(end[-1]) if len(end) else 0 :]  # the beginning of a packet
             waiting, size = [rest], len(rest)
             self.read_bytes += len(data) - len(rest)
             self.is_cut = not is_whole
-            # A longer packet waits for twice as much, so that no byte is seen often.
+            # Try again only with twice as many bytes, so that a long packet is not scanned often.
             least = max(_CHUNK_BYTES, 2 * len(rest))
             if len(rest) > _MOST_PACKET:
                 break
@@ -142,74 +138,81 @@ class Packets:
         return self._rows(self._slices, events), self._rows(self._values, events)
 
     def _add(self, messages: Messages) -> None:
-        """Add packets: what they define at once, their events as columns."""
+        """Add packets: their definitions at once, their events as columns for later."""
         numbers = (_TIME, _SEQUENCE, _FLAGS, _LOST, _CLOCK)
         packets = messages.columns(numbers, (*self._parts, _EVENT, _PACKED))
         self._odd["rows-lost"] += count_true(~packets.sound)
         self._odd["packets-packed"] += count_true(packets.has(_PACKED))
+        era = self._eras_of(packets)
+        for part, add in self._parts.items():
+            rows = np.flatnonzero(packets.has(part) & packets.sound)
+            texts = packets.block.texts(packets.begins[part][rows], packets.ends[part][rows])
+            for own_era, text in zip(era[rows].tolist(), texts, strict=True):
+                try:
+                    add(own_era, text or b"")
+                except ValueError:  # what precedes the damage is used
+                    self._odd["rows-lost"] += 1
+        is_event = packets.has(_EVENT) & packets.sound
+        packet = self._packets.count + np.flatnonzero(is_event)
+        columns = {"sequence": _SEQUENCE, "time": _TIME, "clock": _CLOCK}
+        columns_of_packets = {name: packets.numbers[number] for name, number in columns.items()}
+        self._packets.add(np.ones(len(era), np.bool_), era=era, **columns_of_packets)
+        if len(packet):
+            self._add_events(packets.part(_EVENT, is_event), packet, era[is_event])
+
+    def _eras_of(self, packets: Columns) -> IntArray:
+        """Return the era of each packet; count packets before which others were dropped."""
         lost = packets.numbers[_LOST] == 1
-        # An era begins where a sequence does, or is cleared.
         sequence, flags = packets.numbers[_SEQUENCE], packets.numbers[_FLAGS]
         cleared = (flags != ABSENT) & (flags & 1 == 1)
+        # The era is the same in each run of packets of one sequence without a cleared state.
         begins = cleared.copy()
         begins[:1] = True
         begins[1:] |= sequence[1:] != sequence[:-1]
         firsts, eras = np.flatnonzero(begins), list[int]()
         keys = sequence[firsts].tolist(), cleared[firsts].tolist()
-        for first, key, is_new in zip(firsts, *keys, strict=True):
-            # Perfetto flags the first packet of each sequence too.
+        for first, key, is_cleared in zip(firsts, *keys, strict=True):
+            # Perfetto flags the first packet of each sequence too, before which none was dropped.
             lost[first] &= key in self._era_of
-            if is_new or key not in self._era_of:
+            if is_cleared or key not in self._era_of:
                 self._era_of[key] = self._eras
                 self._eras += 1
             eras.append(self._era_of[key])
         self._odd["packets-dropped"] += count_true(lost)
-        era = np.repeat(np.array(eras, np.int64), np.diff(np.append(firsts, len(sequence))))
-        for part, add in self._parts.items():
-            rows = np.flatnonzero(packets.has(part) & packets.sound)
-            texts = packets.block.texts(packets.begins[part][rows], packets.ends[part][rows])
-            for own, text in zip(era[rows].tolist(), texts, strict=True):
-                try:
-                    add(own, text or b"")
-                except ValueError:  # what precedes the damage is used
-                    self._odd["rows-lost"] += 1
-        is_event = packets.has(_EVENT) & packets.sound
-        packet = self._packets.count + np.flatnonzero(is_event)
-        times = {"time": packets.numbers[_TIME], "clock": packets.numbers[_CLOCK]}
-        self._packets.add(np.ones(len(era), np.bool_), sequence=sequence, era=era, **times)
-        if len(packet):
-            self._add_events(packets.part(_EVENT, is_event), packet, era[is_event])
+        return np.repeat(np.array(eras, np.int64), np.diff(np.append(firsts, len(sequence))))
 
     def _add_defaults(self, era: int, data: bytes) -> None:
-        track = _numbers_in(last_fields(data).get(_EVENT)).get(_ON, ABSENT)
-        self._defaults[era] = (_numbers_in(data).get(_CLOCK, ABSENT), track)
+        track = numbers_in(last_fields(data).get(_EVENT)).get(_ON, ABSENT)
+        self._defaults[era] = (numbers_in(data).get(_CLOCK, ABSENT), track)
 
     def _add_names(self, era: int, data: bytes) -> None:
+        """Add the ids that an era defines for names, categories and wanted annotations."""
         for kind, part in fields(data):
             text = message_text((last_fields(part) if isinstance(part, bytes) else {}).get(2))
-            iid, ids = _numbers_in(part).get(1, -1), self._annotations.setdefault(era, {})
+            iid, ids = numbers_in(part).get(1, -1), self._annotations.setdefault(era, {})
             if kind == _ANNOTATIONS and text in self._wanted and len(ids) < _MOST_WANTED:
                 ids[iid] = self._wanted.index(text)
-            elif kind in self._interned and 0 <= iid < _IDS:
+            elif kind in self._interned and 0 <= iid < IDS:
                 names = self.names if kind == _NAMES else self.categories
-                self._interned[kind].append((era * _IDS + iid, names[text]))
+                self._interned[kind].append((era * IDS + iid, names[text]))
 
     def _add_statistics(self, _: int, data: bytes) -> None:
-        """Count the buffers that lost something."""
-        buffers = [_numbers_in(part) for kind, part in fields(data) if kind == 1]
+        """Count the buffers that lost packets."""
+        buffers = [numbers_in(part) for kind, part in fields(data) if kind == 1]
         lost = sum(any(buffer.get(kind) for kind in _CHUNKS_LOST) for buffer in buffers)
         self._odd["packets-dropped"] += lost
 
     def _add_track(self, _: int, data: bytes) -> None:
-        parts, numbers = last_fields(data), _numbers_in(data)
-        process, thread, counter = (_numbers_in(parts.get(part)) for part in (3, 4, 8))
+        """Add a track; one without a name does not replace one that is there."""
+        parts, numbers = last_fields(data), numbers_in(data)
+        process, thread, counter = (numbers_in(parts.get(part)) for part in (3, 4, 8))
         name = next((message_text(parts[part]) for part in (2, 10, 13) if part in parts), "")
         pid, uuid = process.get(1, thread.get(1)), numbers.get(1, 0)
         if name or uuid not in self.tracks:
             self.tracks[uuid] = Track(name, numbers.get(5), pid, thread.get(2), counter.get(4, 1))
 
     def _add_events(self, messages: Messages, packet: IntArray, era: IntArray) -> None:
-        """Add events, given the row of the packet and the era of each."""
+        """Add events; `packet` is the row in `_packets` and `era` the era of each."""
         numbers = (_CATEGORY_ID, _TYPE, _NAME_ID, _ON, _INTEGER)
         events = messages.columns(numbers, (_CATEGORY, _NAME), (_REAL,), _ANNOTATION)
         self._odd["rows-lost"] += count_true(~events.sound)
@@ -226,6 +229,7 @@ class Packets:
         if is_value.any():
             real, integer = events.numbers[_REAL], events.numbers[_INTEGER]
             value = np.where(integer == ABSENT, np.nan, integer.astype(np.float64))
+            # `real` has the bits of the doubles as integers.
             value = np.where(real == ABSENT, value, real.view(np.float64))
             self._values.add(is_value, value=value, **category)
         if is_slice.any():
@@ -234,20 +238,25 @@ class Packets:
             self._slices.add(is_slice, **category, **ids, **self._annotated(events, era))
 
     def _annotated(self, events: Columns, era: IntArray) -> dict[str, IntArray]:
-        """Return the annotations of events that are wanted, by name."""
+        """Return a column of values per wanted annotation: one value per event, ABSENT for none.
+
+        A text is its code in `texts` plus TEXT.
+        """
         notes = events.each.columns((_ANNOTATION_ID, *_VALUES), (_ANNOTATION_NAME, _TEXT))
+        # Which of the wanted each annotation is: by the id of its name, else by the name itself.
         ids = [
-            (own * _IDS + iid, index)
-            for own in np.unique(era).tolist()
-            for iid, index in self._annotations.get(own, {}).items()
+            (own_era * IDS + iid, index)
+            for own_era in np.unique(era).tolist()
+            for iid, index in self._annotations.get(own_era, {}).items()
         ]
         keys, indices = np.array(ids, np.int64).reshape(-1, 2).T
-        iid = era[events.owner] * _IDS + notes.numbers[_ANNOTATION_ID]
-        which = Lookup(keys, indices)(iid)
-        spelled = notes.begins[_ANNOTATION_NAME], notes.ends[_ANNOTATION_NAME]
-        if (spelled[0] != ABSENT).any():
+        key = era[events.owner] * IDS + notes.numbers[_ANNOTATION_ID]
+        which = Lookup(keys, indices)(key)
+        name_begin, name_end = notes.begins[_ANNOTATION_NAME], notes.ends[_ANNOTATION_NAME]
+        if (name_begin != ABSENT).any():
             names = [name.encode() for name in self._wanted]
-            which = np.where(which == ABSENT, notes.block.known(*spelled, names), which)
+            known = notes.block.known(name_begin, name_end, names)
+            which = np.where(which == ABSENT, known, which)
         taken = notes.sound & (which != ABSENT)
         value = _codes(self.texts, notes, _TEXT, taken)
         value[value != ABSENT] += TEXT
@@ -258,15 +267,19 @@ class Packets:
         return dict(zip(self._wanted, values, strict=True))
 
     def _timed(self, packets: dict[str, IntArray]) -> dict[str, IntArray]:
-        """Return start, end, track and era of all events; `end` is ABSENT where none is found."""
+        """Return start, end, track and era of all events; `end` is ABSENT where none is found.
+
+        `packets` are the columns of all packets. Clock and track may be defaults of their era.
+        """
         if not self._events.count:
             return {}
         era, clock = packets["era"], packets["clock"]
-        defaults = [(own, *values) for own, values in self._defaults.items()]
+        defaults = [(own_era, *values) for own_era, values in self._defaults.items()]
         eras, clocks, tracks = np.array(defaults, np.int64).reshape(-1, 3).T
         clock = np.where(clock == ABSENT, Lookup(eras, clocks)(era), clock)
         kind, track, packet = self._events.take().values()
-        time, era = self._clocks.times(packets["time"], clock, era)[packet], era[packet]
+        time = self._clocks.times(packets["time"], clock, era)[packet]
+        era = era[packet]  # from here on per event
         track = np.where(track == ABSENT, Lookup(eras, tracks)(era), track)
         end = np.where(kind == _INSTANT, time, ABSENT)
         rows = np.flatnonzero((kind == _BEGIN) | (kind == _END))
@@ -278,7 +291,10 @@ class Packets:
         return {"start": time, "end": end, "track": track, "era": era}
 
     def _rows(self, table: Table, events: dict[str, IntArray]) -> dict[str, Array]:
-        """Return rows with what their events have, and with codes of their ids."""
+        """Return the columns of a table, with those of their events and codes in place of ids.
+
+        A name or category is given as a code, or as an id that is valid in the era.
+        """
         rows = table.take()
         if not rows:
             return {}
@@ -288,14 +304,17 @@ class Packets:
             if what in rows:
                 keys, codes = np.array(self._interned[kind], np.int64).reshape(-1, 2).T
                 iid = rows.pop(f"{what} id")
-                key = np.where((iid < 0) | (iid >= _IDS), ABSENT, rows["era"] * _IDS + iid)
+                key = np.where((iid < 0) | (iid >= IDS), ABSENT, rows["era"] * IDS + iid)
                 code = np.where(rows[what] == ABSENT, Lookup(keys, codes)(key), rows[what])
                 rows[what] = np.where(code == ABSENT, -1, code)
         return rows
 
 
 def _codes(names: Names, messages: Columns, part: int, among: BoolArray) -> IntArray:
-    """Return the codes of texts per message; ABSENT without one, and for messages not `among`."""
+    """Return the code in `names` of the text field `part` of each message.
+
+    It is ABSENT for messages without the field and for those that `among` does not mark.
+    """
     codes = np.full(len(among), ABSENT, np.int64)
     rows = np.flatnonzero(messages.has(part) & among)
     texts = messages.block.texts(messages.begins[part][rows], messages.ends[part][rows])
@@ -303,74 +322,24 @@ def _codes(names: Names, messages: Columns, part: int, among: BoolArray) -> IntA
     return codes
 
 
-class _Clocks:
-    """The clocks of a trace. A sequence may have some of its own, each valid for an era."""
-
-    def __init__(self) -> None:
-        self._own: dict[int, tuple[int, int, int]] = {}
-        self._ahead: dict[int, int] = {_BOOT_CLOCK: 0}
-
-    def add(self, era: int, snapshot: bytes) -> None:
-        """Take what several clocks showed at the same time."""
-        clocks = [_numbers_in(part) for number, part in fields(snapshot) if number == 1]
-        shown = {clock.get(_CLOCK_NUMBER, 0): clock for clock in clocks}
-        builtin = [number for number in (*self._ahead, *shown) if number < _FIRST_OWN_CLOCK]
-        base = next((number for number in builtin if number in shown), None)
-        if base is None:
-            return
-        now = shown[base].get(_CLOCK_TIME, 0) + self._ahead.get(base, 0)
-        for number, clock in shown.items():
-            time, unit = clock.get(_CLOCK_TIME, 0), clock.get(_CLOCK_UNIT, 1)
-            counts_on = clock.get(_CLOCK_COUNTS_ON, 0)
-            if _FIRST_OWN_CLOCK <= number < _IDS:
-                start = signed((now if counts_on else now - time * unit) % 2**64)
-                self._own.setdefault(era * _IDS + number, (start, unit, counts_on))
-            elif number < _FIRST_OWN_CLOCK:
-                self._ahead.setdefault(number, signed((now - time) % 2**64))
-
-    def times(self, time: IntArray, clock: IntArray, era: IntArray) -> IntArray:
-        """Return the times of packets in ns since boot, in the order of the file; else ABSENT."""
-        time = time.copy()
-        for number, ahead in self._ahead.items():
-            time[(clock == number) & (time != ABSENT)] += ahead
-        rows = np.flatnonzero((clock >= _FIRST_OWN_CLOCK) & (clock < _IDS))
-        keys = np.array([*self._own], np.int64)
-        own = Lookup(keys, np.arange(len(keys)))(era[rows] * _IDS + clock[rows])
-        time[rows[own == ABSENT]] = ABSENT
-        rows, own = rows[own != ABSENT], own[own != ABSENT]
-        order = np.argsort(own, kind="stable")
-        rows, own = rows[order], own[order]
-        step = np.where(time[rows] == ABSENT, 0, time[rows])
-        passed = np.cumsum(step)
-        passed -= (passed - step)[np.searchsorted(own, own)]
-        start, unit, counts_on = np.array([*self._own.values()], np.int64).reshape(-1, 3)[own].T
-        own_time = start + unit * np.where(counts_on == 1, passed, step)
-        time[rows] = np.where(time[rows] == ABSENT, ABSENT, own_time)
-        return time
-
-
-def _numbers_in(data: object) -> dict[int, int]:
-    """Return the fields of a message that are numbers."""
-    parts = last_fields(data) if isinstance(data, bytes) else {}
-    return {number: signed(value) for number, value in parts.items() if isinstance(value, int)}
-
-
 def _pairs(is_begin: BoolArray, stack: IntArray) -> tuple[IntArray, IntArray, int]:
     """Return the rows of begins, the rows of their ends, and the number of ends without a begin.
 
-    An end goes with the last begin before it on the same stack (a number per row) that is open.
+    Rows are begins or ends. An end closes the last open begin before it with the same `stack`.
     """
     order = np.argsort(stack, kind="stable")
     begins, stack = is_begin[order], stack[order]
     step = np.where(begins, 1, -1)
     depth = np.cumsum(step)
-    depth -= (depth - step)[np.searchsorted(stack, stack)]
-    # An end that leads below the lowest depth so far has no begin: it does not count.
-    apart = stack * (len(stack) + 1)
-    lowest = np.minimum.accumulate(np.minimum(depth, 0) - apart) + apart
-    before = np.append(0, lowest[:-1])[: len(lowest)]
-    before[np.flatnonzero(np.diff(stack)) + 1] = 0
-    unpaired = lowest < before
+    depth -= (depth - step)[np.searchsorted(stack, stack)]  # from 0 in each stack
+    # An end that leads below the lowest depth so far has no begin: it does not count. `offset` is
+    # larger than any change of depth, so that the running minimum starts anew in each stack.
+    offset = stack * (len(stack) + 1)
+    lowest = np.minimum.accumulate(np.minimum(depth, 0) - offset) + offset
+    lowest_before = np.append(0, lowest[:-1])[: len(lowest)]
+    lowest_before[np.flatnonzero(np.diff(stack)) + 1] = 0
+    unpaired = lowest < lowest_before
+    # A begin and its end have the same level. By level and stack they are neighbors.
     level = depth - lowest + ~begins
     rows = np.flatnonzero(~unpaired)
     rows = rows[np.lexsort((level[rows], stack[rows]))]

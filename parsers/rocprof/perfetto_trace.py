@@ -1,7 +1,4 @@
-"""Reads Perfetto traces of rocprofv3, rocpd convert and rocprof-sys (omnitrace).
-
-The category of an event tells what it is. Annotations have its times as they were recorded.
-"""
+"""Reads Perfetto traces of rocprofv3, rocpd convert and rocprof-sys, by category of events."""
 
 from __future__ import annotations
 
@@ -63,11 +60,11 @@ _KINDS: Final[Mapping[str, str]] = {
     "kfd_events": "system",
     "counter_collection": "streamed-counter",
 }
-"""What an event is by its category, before which rocprof-sys writes rocm_; else a mark."""
+"""The kind of an event by its category, without the rocm_ of rocprof-sys; others are marks."""
 _WORDS: Final = (*dict.fromkeys(_KINDS.values()), _SAMPLED)
 _STREAM_WORD: Final = len("MEMORY_COPY")
 _STREAM_WORK: Final = {"MEMORY_COPY": "memcpy", "SCRATCH_MEM": "scratch"}
-"""What work of a stream is by the beginning of its name; others are kernels."""
+"""The kind of the work of a stream by the beginning of its name; other names are kernels."""
 _STREAM: Final = re.compile(r'(?:STREAM|QUEUE) ?\[?"? ?(\d{1,18})', re.IGNORECASE)
 _GPU: Final = re.compile(r"(?:COMPUTE .*?|GPU [\w. ]*)\[(\d{1,9})\]|Device (\d{1,9})")
 _THREAD: Final = re.compile(r"THREAD \d+ \((\d{1,18})\)")
@@ -79,7 +76,7 @@ _ENDS: Final = {"CPU": HOST, "GPU": GPU}
 _NO_TRACK: Final = Track()
 _MOST_PARENTS: Final = 8
 _MOST_NAME: Final = 200
-"""Length up to which numbers are looked for in a text."""
+"""The length of a text up to which a number is looked for in it."""
 _STOPPED_SHARE: Final = 0.1
 _STOPPED_NS: Final = 10**7
 _FULLER: Final = "The SQLite (rocpd) or JSON output of the same run"
@@ -102,7 +99,7 @@ _NOTES: Final = NoteTable(
     assumed={
         "overlaps-trimmed": "{n} [kernel starts|kernels start] exactly where another in the same "
         "queue ends. In Perfetto traces rocprofv3 writes overlapping kernels in this way: whether "
-        f"they overlap is unknown. {_FULLER} has their times.",
+        f"they overlap is unknown. {_FULLER} has their times."
     },
     missing={
         "perfetto-lacks": "Perfetto traces hold no GPU model and no host name{more}. "
@@ -115,7 +112,7 @@ _NOTES: Final = NoteTable(
 
 
 def read_perfetto(source: ByteSource) -> Trace:
-    """Return the trace in a file. Raises InputError where it holds nothing of rocprof."""
+    """Return the trace in a file. Raises InputError if nothing in it is of rocprof."""
     recording = _Recording(source)
     recording.read()
     facts = {} if recording.is_sys else {"generation": "v3"}
@@ -142,7 +139,7 @@ class _Recording(Gathered):
         self._gpus = np.empty(0, np.int64)
 
     def read(self) -> None:
-        """Read the file and add its rows. Raises InputError where none is rocprof's."""
+        """Read the file and add its rows. Raises InputError if no event is of rocprof."""
         slices, values = self._packets.read()
         categories = [*self._packets.categories]
         bare = [text.removeprefix(_OF_SYSTEMS_PROFILER) for text in categories]
@@ -152,36 +149,41 @@ class _Recording(Gathered):
             )
         self.is_sys = any(text.startswith(_OF_SYSTEMS_PROFILER) for text in categories)
         kinds = [_SAMPLED if t.endswith("_sampling") else _KINDS.get(t, _MARK) for t in bare]
+        # The kind of each category, an index in _WORDS; the last is for code -1: no category.
         kind_of = np.array([_WORDS.index(kind) for kind in (*kinds, _MARK)])
         if values:
             self._add_counters(self._with_tracks(values), kind_of)
         if slices:
-            rows = self._with_tracks(slices)
-            kernel, kind = _WORDS.index("kernel"), kind_of[rows["category"]]
-            # The category does not tell the kind of work of a stream, but the name does.
-            named = [
-                _STREAM_WORK.get(name[:_STREAM_WORD], "kernel") for name in self._packets.names
-            ]
-            work = np.array([*map(_WORDS.index, named), kernel])
-            kind = np.where(kind == _WORDS.index(_OF_STREAM), work[rows["name"]], kind)
-            gpus = rows["gpu"][(kind == kernel) & (rows["gpu"] != ABSENT)]
-            self._gpus = np.unique(gpus) if gpus.size else self._gpus
-            for number, word in enumerate(_WORDS):
-                part = rows.only(kind == number)
-                self.counts[word] += part.count
-                if word in _UNREAD:
-                    self.odd[word] += part.count
-                elif word in _ADD and part.count:
-                    _ADD[word](self, timed(part, self.odd), word)
+            self._add_slices(self._with_tracks(slices), kind_of)
         fill_collectives(self, {})
 
+    def _add_slices(self, rows: Batch, kind_of: IntArray) -> None:
+        """Add slices to the tables of their kinds. `kind_of` is the kind of each category."""
+        kernel, kind = _WORDS.index("kernel"), kind_of[rows["category"]]
+        # The category does not tell the kind of work of a stream, but the name does.
+        named = [_STREAM_WORK.get(name[:_STREAM_WORD], "kernel") for name in self._packets.names]
+        work = np.array([*map(_WORDS.index, named), kernel])  # the last is for code -1: no name
+        kind = np.where(kind == _WORDS.index(_OF_STREAM), work[rows["name"]], kind)
+        gpus = rows["gpu"][(kind == kernel) & (rows["gpu"] != ABSENT)]
+        self._gpus = np.unique(gpus) if gpus.size else self._gpus
+        for number, word in enumerate(_WORDS):
+            part = rows.only(kind == number)
+            self.counts[word] += part.count
+            if word in _UNREAD:
+                self.odd[word] += part.count
+            elif word in _ADD and part.count:
+                _ADD[word](self, timed(part, self.odd), word)
+
     def _with_tracks(self, rows: dict[str, Array]) -> Batch:
-        """Return rows with the process, thread, GPU and stream of their tracks and annotations."""
+        """Return rows with process, thread, GPU and stream, as annotations or their tracks say.
+
+        Annotations come first. Rows of counters have no annotations: they get only process and GPU.
+        """
         uuid, tracks = rows["track"], self._packets.tracks
         any_pid = next((track.pid for track in tracks.values() if track.pid is not None), ABSENT)
 
         def pid(uuid: int, _: int) -> int:
-            """Return the process of a track, or of one above it; else the first of the file."""
+            """Return the pid of a track, else of the nearest parent, else the file's first one."""
             track = tracks.get(uuid, _NO_TRACK)
             for _ in range(_MOST_PARENTS):
                 if track.pid is None and track.parent is not None:
@@ -214,18 +216,18 @@ class _Recording(Gathered):
         return Batch(len(uuid), columns, {})
 
     def _in_texts(self, values: IntArray, number: Callable[[str], int], other: int) -> IntArray:
-        """Return the number in the text of each annotation, `other` where it is no text."""
+        """Return what `number` finds in the text of each annotation, `other` if it is no text."""
         numbers = np.array([*map(number, self._packets.texts), other])
         last = len(numbers) - 1
         return numbers[np.where((values >= TEXT) & (values < TEXT + last), values - TEXT, last)]
 
     def _agents(self, values: IntArray) -> IntArray:
-        """Return the numbers of agents, written as numbers or within a text."""
+        """Return the numbers of agents; annotations give them as numbers or in a text."""
         in_texts = self._in_texts(values, partial(_number, _AGENT), ABSENT)
         return np.where(values < TEXT, values, in_texts)
 
     def _on_gpus(self, rows: Batch) -> IntArray:
-        """Return the devices of rows; of an unknown GPU the only one, or the first."""
+        """Return the device of each row; for an unknown GPU the file's only GPU, else GPU 0."""
         gpu, process = rows["gpu"], rows["process"]
         gpu = np.where(gpu == ABSENT, self._gpus[0] if len(self._gpus) == 1 else ABSENT, gpu)
         self.odd["device-unknown json"] += count_true(gpu == ABSENT)
@@ -237,7 +239,10 @@ class _Recording(Gathered):
         return by_distinct(np.where(gpu == ABSENT, 0, gpu), device)
 
     def _common(self, table: str, rows: Batch, unnamed: str, *columns: str) -> dict[str, Any]:
-        """Return what all rows of a table have, with some of their columns as they are."""
+        """Return arguments for a sink: the rows, their names and processes, and `columns` of them.
+
+        `unnamed` is the name of rows without one.
+        """
         names, texts = self[table].names["name"], [*self._packets.names, ""]
         name = by_distinct(rows["name"], lambda code, _: names[texts[code] or unnamed])
         return {"rows": rows, "name": name, **{c: rows[c] for c in ("process", *columns)}}
@@ -250,12 +255,12 @@ class _Recording(Gathered):
         sinks.add_marks(self, **self._common("marks", rows, sinks.UNNAMED, "thread"))
 
     def _add_scratch(self, rows: Batch, _: str) -> None:
-        """Add the making of scratch memory, for which a queue waits, as overhead of the device."""
+        """Add allocations of scratch memory, for which a queue waits, as overhead of the device."""
         common = self._common("marks", rows, sinks.UNNAMED, "thread", "stream")
         sinks.add_overheads(self, **common, device=self._on_gpus(rows))
 
     def _add_kernels(self, rows: Batch, _: str) -> None:
-        """Add kernels; rocprofv3 writes only the products of their sizes, not the axes."""
+        """Add kernels. Sizes by axis are in texts; rocprofv3 writes only products: unknown axes."""
         block, grid = (
             np.stack(
                 [self._in_texts(rows[name], partial(_number, axis), ABSENT) for axis in _AXES],
@@ -274,21 +279,26 @@ class _Recording(Gathered):
         )
 
     def _add_copies(self, rows: Batch, _: str) -> None:
-        """Add copies; rocprof-sys numbers the agents at their ends unlike those of kernels."""
+        """Add copies, except those within host memory, which are only counted.
+
+        In rocprof-sys the GPU of a copy is unknown: its agents have other numbers than kernels'.
+        """
         direction = np.append(directions_named(self._packets.names), UNKNOWN)[rows["name"]]
         source, target = (self._agents(rows[end]) for end in ("src", "dst"))
-        ends = []
+        ends = []  # what source and target are: by the direction, else by the agent
         for values, by_direction in zip(
             (rows["src"], rows["dst"]), ends_of(direction), strict=True
         ):
             kind = self._in_texts(values, lambda t: _ENDS.get(t[:3].upper(), UNKNOWN), UNKNOWN)
             kind = np.where(np.isin(values, self._gpus) & (not self.is_sys), GPU, kind)
             ends.append(np.where(by_direction == UNKNOWN, kind, by_direction))
-        first, last = ends
-        gpu = np.where(last == GPU, target, source)
+        source_kind, target_kind = ends
+        gpu = np.where(target_kind == GPU, target, source)
         columns = {"gpu": np.full_like(gpu, ABSENT) if self.is_sys else gpu}
-        columns["direction"] = directions_between(direction, first, last, source != target)
-        on_device = (first != HOST) | (last != HOST)
+        columns["direction"] = directions_between(
+            direction, source_kind, target_kind, source != target
+        )
+        on_device = (source_kind != HOST) | (target_kind != HOST)
         self.odd["host-copies json"] += count_true(~on_device)
         rows = rows.with_numbers(columns).only(on_device)
         # A copy engine executes it: it belongs to no queue or stream.
@@ -298,9 +308,9 @@ class _Recording(Gathered):
         sinks.add_work(self, kind="memcpy", **common, device=self._on_gpus(rows))
 
     def _add_counters(self, rows: Batch, kind_of: IntArray) -> None:
-        """Add values over time. Those of rocprofv3 only sum up records that are read.
+        """Add the values of counters over time, as device gauges or under their track's name.
 
-        `kind_of` are the kinds by category.
+        `kind_of` is the kind of each category. rocprofv3's own counters only sum up other records.
         """
         table, tracks = self["counters"], self._packets.tracks
         kind, counted = kind_of[rows["category"]], _WORDS.index("streamed-counter")
@@ -333,7 +343,7 @@ class _Recording(Gathered):
             return
         start, end = work.column("start_ns"), work.column("start_ns") + work.column("dur_ns")
         if not self.is_sys:
-            # Kernels that start exactly where another in their queue ends.
+            # Count kernels that start exactly when the kernel before in their queue ends.
             device, stream = work.column("device"), work.column("stream")
             rows = np.flatnonzero((stream != ABSENT) & (end > start))
             rows = rows[np.lexsort((start[rows], stream[rows], device[rows]))]

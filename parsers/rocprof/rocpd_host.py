@@ -1,8 +1,4 @@
-"""Regions and samples of a rocpd database: calls of APIs, and marks.
-
-The category of a record tells what it is: rocprofv3 writes categories such as HIP_RUNTIME_API_EXT
-and MARKER_CORE_RANGE_API, rocprof-sys such as rocm_hip_api and timer_sampling.
-"""
+"""Reads the API calls and marks of a rocpd database from its regions and samples, by category."""
 
 from __future__ import annotations
 
@@ -23,9 +19,9 @@ MARK: Final = "mark"
 _MESSAGE: Final = "message"
 """A mark whose text is not its name but the message of its event."""
 _SAMPLED: Final = "sampled"
-"""A line of the program that a sampling profiler saw; not what the program marked."""
+"""A line of code that a sampling profiler saw; the program did not mark it."""
 _SYSTEM: Final = "system"
-"""What the driver did: page faults, queue evictions."""
+"""Events of the driver: page faults, queue evictions."""
 _KINDS: Final = (*APIS, MARK, _MESSAGE, _SAMPLED, _SYSTEM)
 _RCCL: Final = APIS.index("rccl")
 _CATEGORIES: Final = (
@@ -46,7 +42,7 @@ _NAMES: Final = (
 )
 _NO_KIND: Final = -1
 _MOST_CATEGORIES: Final = 8
-"""Categories of marks in a database; a real one has five at most."""
+"""The most categories of marks that are read; a real database has five at most."""
 _REGION: Final = Wanted(integers=("pid", "tid", "start", "end", "name_id", "event_id"))
 _SAMPLE: Final = Wanted(integers=("track_id", "timestamp", "event_id"))
 _SCRATCH: Final = Wanted(
@@ -61,10 +57,10 @@ def kind_by_name(name: str | None) -> str:
 
 
 class HostReader:
-    """Reads what happened on the host.
+    """Reads what happened on the host: calls and marks.
 
-    Samples of the events `values` are no marks; they become `measured`. `rccl` are the events of
-    RCCL's calls with their rows among the calls.
+    `values` are the ids of events that have values of counters: their samples are not marks, and
+    become `measured`. `rccl` has the event ids of RCCL calls, and their rows in the calls table.
     """
 
     def __init__(self, reading: RunReading, values: IntArray) -> None:
@@ -77,15 +73,16 @@ class HostReader:
         self.rccl: list[tuple[IntArray, IntArray]] = []
 
     def read(self) -> None:
-        """Add what lasts some time, then instants: marks, and calls that took no time."""
+        """Add regions, which have a duration, then samples, which are instants."""
         reading, run = self._reading, self._reading.run
-        with_samples, events = run.has_rows("sample"), [np.empty(0, np.int64)]
+        has_samples = run.has_rows("sample")
+        region_events = [np.empty(0, np.int64)]
         for batch in run.batches("region", _REGION):
             reading.counts["region"] += batch.count
             rows = timed(batch, reading.odd)
             self._add(rows)
-            events += [rows["event_id"]] if with_samples else []
-        tracks, of_regions = run.whole("track", _TRACK), np.concatenate(events)
+            region_events += [rows["event_id"]] if has_samples else []
+        tracks, of_regions = run.whole("track", _TRACK), np.concatenate(region_events)
         of_track = {name: Lookup(tracks["id"], tracks[name]) for name in ("pid", "tid", "name_id")}
         for batch in run.batches("sample", _SAMPLE):
             reading.counts["sample"] += batch.count
@@ -94,14 +91,40 @@ class HostReader:
             is_value = np.isin(rows["event_id"], self._values)
             if is_value.any():
                 self.measured.append(rows.only(is_value))
-            # rocprof-sys writes a region and a sample for one thing.
+            # rocprof-sys writes some events both as a region and as a sample.
             rows = rows.only(~is_value & ~np.isin(rows["event_id"], of_regions))
             self._add(timed(rows, reading.odd, "timestamp", "timestamp"))
 
     def _add(self, rows: Batch) -> None:
-        """Add records as calls or marks, by their category or else their name."""
-        reading, strings = self._reading, self._reading.strings
+        """Add records as calls or marks; count those that are neither."""
+        reading = self._reading
         category = reading.categories(rows["event_id"])
+        kind = self._kinds(category, rows["name_id"])
+        for left_out in (_SAMPLED, _SYSTEM):
+            reading.odd[left_out] += count_true(kind == _KINDS.index(left_out))
+        rows = rows.with_numbers({"category": category, "kind": kind})
+
+        calls = self._on_threads(rows.only(kind < len(APIS)))  # _KINDS begins with the APIs
+        is_rccl = calls["kind"] == _RCCL
+        if is_rccl.any():
+            call_rows = reading["calls"].count + np.flatnonzero(is_rccl)
+            self.rccl.append((calls["event_id"][is_rccl], call_rows))
+        correlation = reading.correlations(calls["event_id"])
+        add_calls_of(reading, calls, self._call_name(calls["name_id"]), correlation, APIS)
+
+        is_mark = np.isin(kind, [_KINDS.index(MARK), _KINDS.index(_MESSAGE)])
+        marks = self._on_threads(rows.only(is_mark))
+        if marks.count:
+            name = self._mark_names(marks)
+            process, thread = marks["process"], marks["thread"]
+            sinks.add_marks(reading, marks, process=process, thread=thread, name=name)
+
+    def _kinds(self, category: IntArray, name_id: IntArray) -> IntArray:
+        """Return the kind of each record, an index in _KINDS: by its category, else its name.
+
+        Both are ids of strings; a category may be ABSENT.
+        """
+        strings = self._reading.strings
 
         def by_category(key: int, _: int) -> int:
             word = "" if key == ABSENT else (strings[key] or "").upper()
@@ -113,35 +136,22 @@ class HostReader:
         if unclear.any():
             kind = kind.copy()
             kind[unclear] = by_distinct(
-                rows["name_id"][unclear], lambda key, _: _KINDS.index(kind_by_name(strings[key]))
+                name_id[unclear], lambda key, _: _KINDS.index(kind_by_name(strings[key]))
             )
-        for left_out in (_SAMPLED, _SYSTEM):
-            reading.odd[left_out] += count_true(kind == _KINDS.index(left_out))
-        rows = rows.with_numbers({"category": category, "kind": kind})
+        return kind
 
-        calls = self._on_threads(rows.only(kind < len(APIS)))
-        is_rccl = calls["kind"] == _RCCL
-        if is_rccl.any():
-            call_rows = reading["calls"].count + np.flatnonzero(is_rccl)
-            self.rccl.append((calls["event_id"][is_rccl], call_rows))
-        correlation = reading.correlations(calls["event_id"])
-        add_calls_of(reading, calls, self._call_name(calls["name_id"]), correlation, APIS)
-
-        is_mark = np.isin(kind, [_KINDS.index(MARK), _KINDS.index(_MESSAGE)])
-        marks = self._on_threads(rows.only(is_mark))
-        if marks.count:
-            # The name is the message of the event, where it has one.
-            name, names = self._mark_name(marks["name_id"]), reading["marks"].names["name"]
-            has_message = marks["kind"] == _KINDS.index(_MESSAGE)
-            category = np.where(has_message, marks["category"], ABSENT)
-            for key in np.unique(category[category != ABSENT]).tolist()[:_MOST_CATEGORIES]:
-                if key not in self._message_names:
-                    self._message_names[key] = reading.messages(key).coder(names, None)
-                of_category = category == key
-                message = self._message_names[key](marks["event_id"][of_category])
-                name[of_category] = np.where(message >= 0, message, name[of_category])
-            process, thread = marks["process"], marks["thread"]
-            sinks.add_marks(reading, marks, process=process, thread=thread, name=name)
+    def _mark_names(self, marks: Batch) -> Array:
+        """Return the codes of the names of marks: the message of the event if it has one."""
+        name, names = self._mark_name(marks["name_id"]), self._reading["marks"].names["name"]
+        has_message = marks["kind"] == _KINDS.index(_MESSAGE)
+        category = np.where(has_message, marks["category"], ABSENT)
+        for key in np.unique(category[category != ABSENT]).tolist()[:_MOST_CATEGORIES]:
+            if key not in self._message_names:
+                self._message_names[key] = self._reading.messages(key).coder(names, None)
+            of_category = category == key
+            message = self._message_names[key](marks["event_id"][of_category])
+            name[of_category] = np.where(message >= 0, message, name[of_category])
+        return name
 
     def _on_threads(self, rows: Batch) -> Batch:
         """Return rows with the numbers of their processes and threads."""
@@ -153,7 +163,7 @@ class HostReader:
 def add_calls_of(
     recorded: Gathered, rows: Batch, name: Array, correlation: IntArray, apis: tuple[str, ...]
 ) -> None:
-    """Add calls, whose `kind` is the index of their API in `apis`."""
+    """Add calls with process and thread; their column `kind` is the index of the API in `apis`."""
     codes = recorded["calls"].names["api"]
     sinks.add_calls(
         recorded,
@@ -167,7 +177,7 @@ def add_calls_of(
 
 
 def read_allocations(reading: RunReading) -> None:
-    """Count allocations; a queue waits while scratch memory is made: that is overhead."""
+    """Count allocations of memory. Those of scratch memory are overhead: a queue waits for them."""
     for batch in reading.run.batches("memory_allocate", Wanted()):
         reading.counts["memory_allocate"] += batch.count
     names = reading["marks"].names["name"]

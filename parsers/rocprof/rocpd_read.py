@@ -1,7 +1,4 @@
-"""Reads rocpd databases: what rocprofv3 and rocprof-sys write by default since ROCm 7.0.
-
-Schema 3 in all its minor versions; docs/parsers/rocprof.md says what becomes what.
-"""
+"""Reads rocpd databases (schema 3): what rocprofv3 and rocprof-sys write since ROCm 7.0."""
 
 from __future__ import annotations
 
@@ -58,7 +55,7 @@ _COUNTER: Final = Wanted(integers=("id", "agent_id"), texts=("name",))
 _VALUE: Final = Wanted(integers=("event_id", "pmc_id", "sample_id"), reals=("value",))
 _TABLE: Final = "kernel_counters"
 _OF_COUNTED: Final = ("process", "device", "correlation", "dispatch", "threads", "block_threads")
-"""What a counter has of its dispatch."""
+"""The columns of a dispatch that its counters get."""
 _TRACED: Final = ("region", "sample", "memory_copy", "graph_launch", "memory_allocate")
 
 
@@ -74,10 +71,7 @@ _SIZE: Final = "sizeBytes"
 
 
 def read_rocpd(database: Database) -> Sequence[Trace]:
-    """Return the trace of all runs in a rocpd database, as a list of one.
-
-    Raises InputError if none can be read.
-    """
+    """Return one trace, of all runs in a rocpd database. Raises InputError if none can be read."""
     versions = [(run, *version_of(run)) for run in runs_of(database)]
     traces = [_read_run(run, version, notes) for run, version, notes in versions]
     trace = join(traces, "process")
@@ -93,37 +87,25 @@ def read_rocpd(database: Database) -> Sequence[Trace]:
 
 
 def _read_run(run: RocpdRun, version: str | None, notes: Sequence[Note]) -> Trace:
-    """Return the trace of one run, with `notes` first."""
+    """Return the trace of one run, with `notes` first. `version` is that of the schema."""
     reading = RunReading(run)
     dispatches = DispatchReader(reading)
     dispatches.read()
     read_copies(reading)
     read_graphs(reading)
     was_only_counted = dispatches.read_counters()
-    valued = [np.empty(0, np.int64), *(batch["event_id"] for batch in dispatches.others)]
-    host = HostReader(reading, np.unique(np.concatenate(valued)))
+    event_ids = [np.empty(0, np.int64), *(batch["event_id"] for batch in dispatches.others)]
+    host = HostReader(reading, np.unique(np.concatenate(event_ids)))
     host.read()
     dispatches.add_values_over_time(host.measured)
     activities = reading["activities"]
-    if was_only_counted:
+    if was_only_counted:  # the times of its dispatches are not those of a normal run
         activities = reading.tables["activities"] = TableBuilder("activities")
     if copies_in(activities) and run.has_rows("arg"):
         wanted = Wanted(integers=("event_id", "value"))
         sizes = run.whole("arg", wanted, Among("name", (_SIZE,)))
         fill_sizes(activities, 0, reading.correlations(sizes["event_id"]), sizes["value"])
-    arguments: dict[int, dict[str, str]] = {}  # of RCCL's calls by row of the calls
-    if host.rccl:
-        events, rows = (np.concatenate(columns) for columns in zip(*host.rccl, strict=True))
-        row_of = Lookup(events, rows)
-        of_calls = Between("event_id", int(events.min()), int(events.max()))
-        wanted = Wanted(integers=("event_id",), texts=("name", "value"))
-        for batch in run.batches("arg", wanted, of_calls, Among("name", _OF_RCCL)):
-            call = row_of(batch["event_id"])
-            for row in np.flatnonzero(call != ABSENT).tolist():
-                name, value = batch.texts["name"][row], batch.texts["value"][row]
-                if name is not None and value is not None:
-                    arguments.setdefault(int(call[row]), {})[name] = value[:_LONGEST]
-    fill_collectives(reading, arguments)
+    fill_collectives(reading, _rccl_arguments(run, host) if host.rccl else {})
     read_allocations(reading)
     spelled = run.whole("string", Wanted(integers=("id",)), Among("string", _OF_SYSTEMS_PROFILER))
     about = Source(
@@ -141,10 +123,26 @@ def _read_run(run: RocpdRun, version: str | None, notes: Sequence[Note]) -> Trac
     return replace(trace, notes=(*notes, *trace.notes))
 
 
-class DispatchReader:
-    """Adds the dispatches, and what was counted while they ran.
+def _rccl_arguments(run: RocpdRun, host: HostReader) -> dict[int, dict[str, str]]:
+    """Return the arguments of each RCCL call by name, by the row of the call."""
+    events, rows = (np.concatenate(columns) for columns in zip(*host.rccl, strict=True))
+    row_of = Lookup(events, rows)
+    of_calls = Between("event_id", int(events.min()), int(events.max()))
+    wanted = Wanted(integers=("event_id",), texts=("name", "value"))
+    arguments: dict[int, dict[str, str]] = {}
+    for batch in run.batches("arg", wanted, of_calls, Among("name", _OF_RCCL)):
+        call = row_of(batch["event_id"])
+        for row in np.flatnonzero(call != ABSENT).tolist():
+            name, value = batch.texts["name"][row], batch.texts["value"][row]
+            if name is not None and value is not None:
+                arguments.setdefault(int(call[row]), {})[name] = value[:_LONGEST]
+    return arguments
 
-    `others` are values of other events, kept until the time of these events is read.
+
+class DispatchReader:
+    """Adds the kernel dispatches, and the values of counters.
+
+    `others` are values of events that are not dispatches, kept until their times are read.
     """
 
     def __init__(self, reading: RunReading) -> None:
@@ -165,7 +163,7 @@ class DispatchReader:
         self.others: list[Batch] = []
 
     def read(self) -> None:
-        """Add the dispatches; what counters need of them is kept."""
+        """Add the dispatches; keep the columns that their counters need."""
         reading = self._reading
         name = self._kernels.coder(reading["activities"].names["name"], sinks.UNNAMED_KERNEL)
         is_counted = reading.run.has_rows("pmc_event")
@@ -195,10 +193,10 @@ class DispatchReader:
                 )
 
     def read_counters(self) -> bool:
-        """Add the counters of dispatches; return whether the run traced nothing but these.
+        """Add the counters of dispatches; return whether the run recorded only counted dispatches.
 
-        rocprofv3 then writes what it counted as dispatches, with times of kernels that ran one by
-        one. A dispatch and a counter have several values where the counter has instances.
+        The kernels of such a run ran one by one. Of a counter with instances, the values for one
+        dispatch become one.
         """
         reading, odd = self._reading, self._reading.odd
         none = np.empty(0, np.int64)
@@ -217,7 +215,7 @@ class DispatchReader:
             odd["streamed-counter"] += count_true(streamed)
             odd["no-value"] += count_true(no_value & ~streamed)
             rows = batch.only(~streamed & ~no_value)
-            row = row_of(rows["event_id"])
+            row = row_of(rows["event_id"])  # of the dispatch
             is_of_kernel = row != ABSENT
             values, row = rows.only(is_of_kernel), row[is_of_kernel]
             if values.count:
@@ -237,7 +235,10 @@ class DispatchReader:
         return bool(np.isin(dispatches["dispatch"], counted).all())
 
     def add_values_over_time(self, samples: Sequence[Batch]) -> None:
-        """Add the measurements that were taken at some time, not of a dispatch."""
+        """Add the values in `others`, which were measured at some time, to the table of counters.
+
+        `samples` are the samples of their events, which have the times.
+        """
         if not samples:
             return
         reading, table = self._reading, self._reading["counters"]
@@ -259,7 +260,7 @@ class DispatchReader:
 
 
 def read_copies(reading: RunReading) -> None:
-    """Add the copies; one within the host's memory is no work of a device."""
+    """Add the copies, except those within host memory, which are only counted."""
     name = reading.strings.coder(reading["activities"].names["name"], sinks.UNNAMED_COPY)
     for batch in reading.run.batches("memory_copy", Wanted(integers=_OF_COPY)):
         reading.counts["memory_copy"] += batch.count
@@ -286,16 +287,19 @@ def read_copies(reading: RunReading) -> None:
 
 
 def read_graphs(reading: RunReading) -> None:
-    """Add the launches of graphs whose kernels were not recorded one by one."""
+    """Add launches of graphs as one activity each, unless their kernels were recorded.
+
+    Launches that name no device are only counted.
+    """
     recorded = distinct(reading["activities"].column("correlation"))
     labels = reading["activities"].names["name"]
     for batch in reading.run.batches("graph_launch", Wanted(integers=_OF_GRAPH)):
         reading.counts["graph_launch"] += batch.count
         launch = reading.correlations(batch["event_id"])
-        opaque = (launch == ABSENT) | ~np.isin(launch, recorded)
-        nowhere = batch["agent_id"] == ABSENT
-        reading.odd["graph-without-device"] += count_true(opaque & nowhere)
-        rows = timed(batch.only(opaque & ~nowhere), reading.odd)
+        without_kernels = (launch == ABSENT) | ~np.isin(launch, recorded)
+        has_device = batch["agent_id"] != ABSENT
+        reading.odd["graph-without-device"] += count_true(without_kernels & ~has_device)
+        rows = timed(batch.only(without_kernels & has_device), reading.odd)
         sinks.add_work(
             reading,
             rows,
@@ -307,7 +311,10 @@ def read_graphs(reading: RunReading) -> None:
 
 
 def _common(reading: RunReading, rows: Batch, agents: IntArray) -> dict[str, Any]:
-    """Return what all activities have: where they ran and what launched them."""
+    """Return the columns of all activities: process, device, correlation, graph and its node.
+
+    `agents` are the ids of the agents that ran them.
+    """
     process = reading.processes(rows["pid"])
     graph, node = (np.where(rows[ids] > 0, rows[ids], ABSENT) for ids in _GRAPH)
     return {

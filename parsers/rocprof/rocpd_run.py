@@ -1,8 +1,8 @@
 """A run of a rocpd database: its tables, and what their rows refer to by ids.
 
-A merged database holds several runs. Each has tables of its own, whose names end in its id (guid),
-or shares tables and has the rows with its id. Ids of rows count from 1 in every run. Command line
-and environment of a process are never read.
+A merged database has several runs. Each has tables of its own, whose names end with its id (guid),
+or they share tables, and each has the rows with its id. Ids of rows count from 1 in every run.
+Command line and environment of a process are never read.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from traceflops.table.trace import Note
 
 _UNKNOWN_DEVICE: Final = -1
 _MOST_NUMBERED: Final = 4_096
-"""Processes and agents that are told apart; a database with more has invented them."""
+"""The most processes and agents that are distinguished; a database with more is damaged."""
 _AGENT: Final = Wanted(
     integers=("id", "absolute_index"), texts=("type", "name", "product_name", "extdata")
 )
@@ -57,11 +57,11 @@ _GUID: Final = "guid"
 _DESCRIBING: Final = ("info_node", "info_process", "info_agent")
 """Small tables in which every run has a row."""
 _MOST_RUNS: Final = 64
-"""Runs that may share tables, which are read once for each."""
+"""The most runs that may share tables, which are read once for each."""
 
 
 class RocpdRun(NamedTuple):
-    """One run: the tables whose names end in `ending`; of shared ones the rows with its `guid`."""
+    """One run: the tables whose names end with `ending`; if runs share them, rows with `guid`."""
 
     database: Database
     ending: str
@@ -130,7 +130,7 @@ def runs_of(database: Database) -> list[RocpdRun]:
 
 
 def _guids(run: RocpdRun, tables: Iterable[str]) -> set[str]:
-    """Return the ids of runs in some tables."""
+    """Return the guids of the runs that have rows in `tables`."""
     wanted = Wanted(texts=(_GUID,))
     return {
         guid
@@ -145,7 +145,7 @@ def _guids(run: RocpdRun, tables: Iterable[str]) -> set[str]:
 def version_of(run: RocpdRun) -> tuple[str | None, tuple[Note, ...]]:
     """Return the version of the schema as the database spells it, and notes on it.
 
-    Raises InputError where the schema is newer than what is understood here.
+    Raises InputError if the schema is newer than what this reader supports.
     """
     rows = run.whole("metadata", Wanted(texts=("tag", "value")))
     facts = {
@@ -155,6 +155,7 @@ def version_of(run: RocpdRun) -> tuple[str | None, tuple[Note, ...]]:
     }
     version = facts.get("schema_version")
     numbers = [int(part[:6]) for part in re.findall(r"\d+", version or "")]
+    # Schema 4 has these columns, or compresses, even if no version says so.
     by_track = run.has("kernel_dispatch", "track_id") and not run.has("kernel_dispatch", "agent_id")
     if (numbers and numbers[0] > _NEWEST_MAJOR) or by_track or "compression" in facts:
         shown = (version or "4 (from its columns)")[:20]
@@ -173,7 +174,7 @@ def version_of(run: RocpdRun) -> tuple[str | None, tuple[Note, ...]]:
 
 
 class _Agent(NamedTuple):
-    """An agent by its number among all of the machine."""
+    """An agent; `number` is its number among all agents of the machine."""
 
     number: int
     is_gpu: bool
@@ -183,8 +184,8 @@ class _Agent(NamedTuple):
 class RunReading(Gathered):
     """The rows read of a run, and what its tables refer to by ids.
 
-    `clock` is that of its machine; where it is of several machines, `clocks` are those of its
-    processes. `lifetimes` are start and end of processes in ns.
+    `clock` names the clock of its machine. If the run is of several machines, `clocks` are those
+    of its processes. `lifetimes` are start and end of processes in ns.
     """
 
     def __init__(self, run: RocpdRun) -> None:
@@ -192,21 +193,9 @@ class RunReading(Gathered):
         super().__init__()
         self.run = run
         self._file = run.database.source.label
-        self._agents: dict[int, _Agent] = {}
-        rows = run.whole("info_agent", _AGENT)
-        columns = [rows["id"].tolist(), rows["absolute_index"].tolist()]
-        columns += [rows.texts[name] for name in _AGENT.texts]
-        for agent, index, kind, name, product, more in islice(
-            zip(*columns, strict=True), _MOST_NUMBERED
-        ):
-            is_gpu, facts = kind == "GPU", NOTHING_KNOWN
-            if is_gpu:
-                words = decoded(more or b"", dict[str, Any]) or {}
-                words |= {"name": name} if name else {}
-                words |= {"product_name": product} if product else {}
-                facts = facts_of_agent(words)
-            self._agents[agent] = _Agent(agent if index == ABSENT else index, is_gpu, facts)
+        self._agents = _agents_of(run)
 
+        # Processes, and the machines (nodes) on which they ran.
         nodes = run.whole("info_node", _NODE)
         node_ids, hosts = nodes["id"].tolist(), nodes.texts["hostname"]
         self.hosts = tuple(dict.fromkeys(host for host in hosts if host))
@@ -220,6 +209,7 @@ class RunReading(Gathered):
         times = zip(rows["start"].tolist(), rows["end"].tolist(), strict=True)
         self.lifetimes = tuple((start, end) for start, end in times if 0 < start < end)
 
+        # The clock of the machine, or the clocks of processes if there are several machines.
         machines = nodes.texts["machine_id"][:_MOST_NUMBERED]
         of_nodes = list(map(clock_of, machines, hosts))
         clock_of_node = dict(zip(node_ids, of_nodes, strict=False))
@@ -228,7 +218,7 @@ class RunReading(Gathered):
         clocks = (clock_of_node.get(node) or "" for node in on_node)
         self.clocks = tuple(clocks) if self.is_of_several_machines else ()
 
-        # Only records of the host need a category.
+        # Events: their correlation and, if there are records of the host, their category.
         on_host = run.has_rows("region") or run.has_rows("sample")
         integers = ("id", "stack_id", *(("category_id",) if on_host else ()))
         events = run.whole("event", Wanted(integers=integers))
@@ -237,7 +227,7 @@ class RunReading(Gathered):
         """The correlation of each event; in these databases 0 is none."""
         count = len(ids) if on_host else 0
         self.categories = Lookup(ids[:count], events[integers[-1]][:count])
-        """The ids of the names of the events' categories, if anything ran on the host."""
+        """The id of the name of each event's category; empty without records of the host."""
 
     @cached_property
     def strings(self) -> TextsById:
@@ -246,7 +236,7 @@ class RunReading(Gathered):
         return TextsById(rows["id"], rows.texts["string"])
 
     def processes(self, ids: IntArray) -> IntArray:
-        """Return the numbers of the processes with these ids."""
+        """Return the numbers of the processes with these ids; all unlisted ones share a number."""
 
         def number(key: int, _: int) -> int:
             listed = self._numbers.get(key)
@@ -255,9 +245,9 @@ class RunReading(Gathered):
         return by_distinct(ids, number)
 
     def threads(self, ids: IntArray) -> IntArray:
-        """Return the operating system's numbers of threads."""
-        listed = self._threads(ids)
-        return np.where(listed == ABSENT, ids, listed)
+        """Return the operating system's ids of threads; an unlisted id stays as it is."""
+        tids = self._threads(ids)
+        return np.where(tids == ABSENT, ids, tids)
 
     @cached_property
     def _threads(self) -> Lookup:
@@ -265,7 +255,7 @@ class RunReading(Gathered):
         return Lookup(rows["id"], rows["tid"])
 
     def devices(self, agents: IntArray, processes: IntArray) -> IntArray:
-        """Return the numbers of the devices that agents are."""
+        """Return the device of each agent id; `processes` are the processes that use them."""
 
         def device(key: int, row: int) -> int:
             process, agent = int(processes[row]), self._agents.get(key)
@@ -278,14 +268,14 @@ class RunReading(Gathered):
         return by_distinct(agents, device)
 
     def are_gpus(self, agents: IntArray) -> BoolArray:
-        """Return which agents are GPUs; one that is not listed is taken for one."""
+        """Return which agents are GPUs; an agent that is not listed is assumed to be one."""
         listed = self._agents
         return by_distinct(
             agents, lambda key, _: listed[key].is_gpu if key in listed else key != ABSENT
         ).astype(np.bool_)
 
     def messages(self, category: int) -> TextsById:
-        """Return the messages of the events of a category, where they have one."""
+        """Return the messages, by event id, of the events of a category; None without a message."""
         wanted = Wanted(integers=("id",), texts=("extdata",))
         ids, texts = [np.empty(0, np.int64)], list[str | None]()
         for batch in self.run.batches("event", wanted, Among("category_id", (category,))):
@@ -298,3 +288,22 @@ class RunReading(Gathered):
 
 class _EventData(msgspec.Struct):
     message: str
+
+
+def _agents_of(run: RocpdRun) -> dict[int, _Agent]:
+    """Return the agents of a run by id, with facts of the GPUs."""
+    agents: dict[int, _Agent] = {}
+    rows = run.whole("info_agent", _AGENT)
+    columns = [rows["id"].tolist(), rows["absolute_index"].tolist()]
+    columns += [rows.texts[name] for name in _AGENT.texts]
+    for agent, index, kind, name, product, extdata in islice(
+        zip(*columns, strict=True), _MOST_NUMBERED
+    ):
+        is_gpu, facts = kind == "GPU", NOTHING_KNOWN
+        if is_gpu:
+            words = decoded(extdata or b"", dict[str, Any]) or {}
+            words |= {"name": name} if name else {}
+            words |= {"product_name": product} if product else {}
+            facts = facts_of_agent(words)
+        agents[agent] = _Agent(agent if index == ABSENT else index, is_gpu, facts)
+    return agents

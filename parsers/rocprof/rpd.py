@@ -1,7 +1,4 @@
-"""Reads RPD databases, which ROCm's rocmProfileData writes (.rpd).
-
-Their tables begin with rocpd_ like those of rocpd, but are different: rocpd_op, rocpd_api.
-"""
+"""Reads RPD databases (.rpd of rocmProfileData), whose rocpd_ tables differ from rocpd's."""
 
 from __future__ import annotations
 
@@ -78,7 +75,7 @@ class _RpdReading(Gathered):
         self._gpus: set[int] = set()
 
     def add_calls(self) -> dict[str, IntArray]:
-        """Add calls and marks; return ids, processes and names of all these records."""
+        """Add calls and marks; return the columns id, process and apiName_id of all of them."""
         records: dict[str, list[IntArray]] = {name: [] for name in ("id", "process", "apiName_id")}
         of_program: list[Batch] = []
         mark_names = self["marks"].names["name"]
@@ -86,6 +83,7 @@ class _RpdReading(Gathered):
         mark_name = self._strings.coder(mark_names, sinks.UNNAMED)
 
         def kind(key: int, _: int) -> int:
+            """Return the kind, an index in _KINDS, of records with this apiName_id."""
             name = self._strings[key] or ""
             if name == _USER:
                 return _KINDS.index(_OF_PROGRAM)
@@ -101,7 +99,7 @@ class _RpdReading(Gathered):
             process = self._pids.numbers(rows["pid"])
             added = {"process": process, "thread": rows["tid"], "kind": kinds}
             rows = rows.with_numbers(added)
-            calls, marks, overheads, texts = (
+            calls, marks, overheads, program_marks = (
                 rows.only(np.isin(kinds, [_KINDS.index(word) for word in words]))
                 for words in (_CALLS, (MARK,), (_OVERHEAD,), (_OF_PROGRAM,))
             )
@@ -109,11 +107,12 @@ class _RpdReading(Gathered):
             for add, some in ((sinks.add_marks, marks), (sinks.add_overheads, overheads)):
                 columns: dict[str, Any] = {"process": some["process"], "thread": some["thread"]}
                 add(self, some, **columns, name=mark_name(some["apiName_id"]))
-            of_program.append(texts)
+            of_program.append(program_marks)
             for name, pieces in records.items():
                 pieces.append(rows[name])
 
-        # The texts of marks of the program are arguments, since schema 3 in a table of their own.
+        # Add the program's own marks. Their name is the argument of the call that made them; since
+        # schema 3, arguments are in a table of their own, of which only those ids are kept.
         arguments = self._strings
         if self._database.has_rows("rocpd_ustring"):
             wanted = np.unique(_joined(rows["args_id"] for rows in of_program))
@@ -130,18 +129,20 @@ class _RpdReading(Gathered):
         return {name: _joined(pieces) for name, pieces in records.items()}
 
     def add_operations(self, calls: Mapping[str, IntArray]) -> None:
-        """Add all operations but barriers, which are no work."""
+        """Add operations, without barriers (no work); `calls` are what `add_calls` returns."""
         rows = timed(self._database.whole("rocpd_op", _OPERATION), self.odd)
         links = self._database.whole("rocpd_api_ops", _LINK)
         call, gpus = Lookup(links["op_id"], links["api_id"])(rows["id"]), rows["gpuId"]
         process = Lookup(calls["id"], calls["process"])(call)
-        alone = process == ABSENT
-        if alone.any():  # work without a call is of the process that uses its GPU most
-            users = np.stack([gpus, process], axis=1)[~alone]
+        without_call = process == ABSENT
+        if without_call.any():  # give it to the process that uses its GPU most
+            users = np.stack([gpus, process], axis=1)[~without_call]
             distinct, times = np.unique(users, axis=0, return_counts=True)
-            most = dict(distinct[np.argsort(times, kind="stable")].tolist())
-            process[alone] = by_distinct(
-                gpus[alone], lambda gpu, _: most[gpu] if gpu in most else self._pids.number(ABSENT)
+            # Sorted by how often, so that the dict keeps the most frequent process of each GPU.
+            main_user = dict(distinct[np.argsort(times, kind="stable")].tolist())
+            process[without_call] = by_distinct(
+                gpus[without_call],
+                lambda gpu, _: main_user[gpu] if gpu in main_user else self._pids.number(ABSENT),
             )
         columns = {
             "call": call,
@@ -163,7 +164,7 @@ class _RpdReading(Gathered):
             self._add_copies(parts[word], word)
 
     def _common(self, rows: Batch) -> dict[str, Any]:
-        """Return where operations ran and what launched them."""
+        """Return the process, device, stream and correlation (the call's id) of operations."""
         process = rows["process"]
 
         def device(gpu: int, row: int) -> int:
@@ -175,7 +176,7 @@ class _RpdReading(Gathered):
         return common | {"correlation": rows["call"]}
 
     def _add_kernels(self, rows: Batch) -> None:
-        """Add kernels; names and shapes that operations lack are those of their calls."""
+        """Add kernels; shapes, and names that operations lack, are those of their calls."""
         names = self["activities"].names["name"]
         launched = self._database.whole("rocpd_kernelapi", _LAUNCHED)
         column = {
@@ -185,8 +186,9 @@ class _RpdReading(Gathered):
         own = self._strings.coder(names, None)(rows["description_id"])
         of_call = self._strings.coder(names, sinks.UNNAMED_KERNEL)(column["kernelName_id"])
         grid, block = (np.stack([column[n] for n in axes], axis=1) for axes in (_GRID, _BLOCK))
-        # The tracer wrote the grid that the call was given. Versions on rocprofiler-sdk write
-        # threads; they spell copies otherwise. Where neither spelling occurs, the unit is unknown.
+        # The unit of the grid depends on the tracer. Versions based on rocprofiler-sdk write
+        # threads; older ones write the argument of the call, in blocks for most calls. How the
+        # types of operations are spelled tells the version; if it does not, the unit is unknown.
         types = self._database.whole("rocpd_op", Wanted(integers=("opType_id",)))["opType_id"]
         spelled = [self._strings[key] or "" for key in np.unique(types).tolist()]
         blocks = sinks.blocks_of(grid, block)
@@ -209,7 +211,10 @@ class _RpdReading(Gathered):
         )
 
     def _add_copies(self, rows: Batch, kind: str) -> None:
-        """Add copies or fills with their sizes; a call of several states their sum."""
+        """Add copies or fills (`kind`) with their sizes in bytes.
+
+        The size of a call with several operations is their sum: then each size is unknown.
+        """
         copied = self._database.whole("rocpd_copyapi", _COPIED)
         size, source, target = (
             Lookup(copied["api_ptr_id"], copied[name])(rows["call"])

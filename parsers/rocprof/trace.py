@@ -1,4 +1,4 @@
-"""The rows that a reader of rocprof collects, the trace they become, and how passes are joined."""
+"""Makes the trace of the rows that a reader of rocprof collected, and joins passes of one run."""
 
 from __future__ import annotations
 
@@ -14,11 +14,7 @@ from traceflops.parsers.io.database_file import nothing_left
 from traceflops.parsers.io.database_rows import Database
 from traceflops.parsers.io.inputs import ByteSource
 from traceflops.parsers.io.notes import NoteTable
-from traceflops.parsers.rocprof.notes import (
-    COUNTERS_ONLY,
-    DEVICE_UNKNOWN,
-    link_notes,
-)
+from traceflops.parsers.rocprof.notes import COUNTERS_ONLY, DEVICE_UNKNOWN, link_notes
 from traceflops.parsers.rocprof.notes import NOTES as RUN_NOTES
 from traceflops.parsers.rocprof.tables.parts import OutputPlace, place_of
 from traceflops.parsers.shared.sanity_checks import COUNTED_WHILE_TIMED, span_notes
@@ -82,7 +78,7 @@ _LOSSES: Final = (
     *("input-cut", "rows-lost", "log-unread", "log-cut"),
     *("text-cut", "json-dropped", "json-repaired", "second-trace", "tail-unread"),
 )
-"""Codes of notes that are kept from a pass that only gives counters."""
+"""Codes of the notes that are kept of a pass of which only the counters are used."""
 
 
 def trace_of(
@@ -94,12 +90,13 @@ def trace_of(
     notes: Iterable[Note] = (),
     clocks: Iterable[str] = (),
 ) -> Trace:
-    """Return the trace of what was recorded, with `notes` before those on its records.
+    """Return the trace of the rows in `recorded`, with `notes` before the notes on them.
 
-    `about` lacks the file and the counts; `holder` is what held the records: a database, a file or
-    a v1 file; `clocks` are those of processes where they differ.
+    `about` is the source without its file and counts, which are added. `holder` is "database",
+    "file" or "v1 file", for the wording of notes. `clocks` name the clocks of processes if they
+    differ. If the file's place tells the rank of its only process, it is filled in.
     """
-    counts = dict(sorted((+recorded.counts).items()))
+    counts = dict(sorted((+recorded.counts).items()))  # +: without zeros
     tables, name = recorded.finish(), file.label
     count = tables["processes"].num_rows
     clock_of_process = [*clocks, *("",) * count][:count]
@@ -147,9 +144,9 @@ def trace_of(
 
 
 def with_losses(database: Database, trace: Trace, label: Callable[[str], str] = str) -> Trace:
-    """Return the trace with notes on damage of its database.
+    """Return the trace with notes on the damage of its database, in which `label` names tables.
 
-    Raises InputError where everything was.
+    Raises InputError if the damage left no records.
     """
     if database.damaged and not any(trace.table(name).num_rows for name in _RECORDS):
         again = "record or copy the database again"
@@ -158,13 +155,14 @@ def with_losses(database: Database, trace: Trace, label: Callable[[str], str] = 
 
 
 def without_repeated_passes(read: Iterable[tuple[ByteSource, Trace]]) -> list[Trace]:
-    """Return the traces, joining those that are passes of one run.
+    """Return the traces of all sources, with the passes of each run joined into one trace.
 
-    Times are those of one pass: the first that has any and counted nothing, else the first that has
-    any. Of others only the counters are used; the n-th process of a pass is the n-th of the others.
+    Times are those of the first pass with device work and without counters, else with device work.
+    Of the others only the counters are used. The n-th process, by pid, is the n-th in each pass.
     """
     runs: defaultdict[tuple[str, int | None, int], list[tuple[OutputPlace, Trace]]]
-    runs, traces = defaultdict(list), list[Trace]()
+    runs = defaultdict(list)  # by folder, rank and number of processes
+    traces: list[Trace] = []
     for source, trace in read:
         output = place_of(source.folder, source.name)
         if output.run_pass is None:
@@ -182,10 +180,10 @@ def without_repeated_passes(read: Iterable[tuple[ByteSource, Trace]]) -> list[Tr
             continue
         with_times = _with_rows("activities", passes) or set(passes)
         timed = min(with_times - _with_rows(_COUNTERS, passes) or with_times)
-        others = sorted(number for number in passes if number != timed)
+        other_passes = sorted(number for number in passes if number != timed)
         for row, trace in enumerate(passes[timed]):
-            again = [(n, passes[n][row]) for n in others if row < len(passes[n])]
-            traces.append(_with_passes(trace, timed, again))
+            others = [(n, passes[n][row]) for n in other_passes if row < len(passes[n])]
+            traces.append(_with_passes(trace, timed, others))
     return traces
 
 
@@ -195,9 +193,10 @@ def _with_rows(table: str, passes: Mapping[int, Sequence[Trace]]) -> set[int]:
 
 
 def _with_passes(trace: Trace, timed: int, others: Sequence[tuple[int, Trace]]) -> Trace:
-    """Return a trace with the counters of the same process in other passes.
+    """Return a trace, which is pass `timed`, with the counters of the same process in `others`.
 
-    They count for the devices of the trace. The ids of another run link to nothing here.
+    Their devices are replaced by those of the trace with the same process and number. Their
+    correlations become null: the ids of another run link to nothing here.
     """
     passes = [(timed, trace.kernel_counters)]
     row_of = {device: row for row, device in enumerate(_devices(trace))}
@@ -207,6 +206,7 @@ def _with_passes(trace: Trace, timed: int, others: Sequence[tuple[int, Trace]]) 
         counters = other.kernel_counters
         rows = [row_of.get(device, ABSENT) for device in _devices(other)]
         device = numbers(counters["device"], ABSENT)
+        # An unknown device selects the ABSENT that is appended.
         device = np.array([*rows, ABSENT])[np.where(device == ABSENT, len(rows), device)]
         counters = with_numbers(counters, "device", device)
         no_calls = np.full(counters.num_rows, ABSENT)
@@ -227,6 +227,6 @@ def _with_passes(trace: Trace, timed: int, others: Sequence[tuple[int, Trace]]) 
 
 
 def _devices(trace: Trace) -> list[tuple[int, int]]:
-    """Return the process and its number of each device."""
+    """Return, for each device, its process and the number it has there."""
     columns = (trace.devices[name].to_pylist() for name in ("process", "local_id"))
     return list(zip(*columns, strict=True))

@@ -1,6 +1,6 @@
-"""The text of many events of rocprof's (v1) JSON becomes columns by kind of event.
+"""Turns blocks of the text of rocprof's (v1) JSON into columns, by kind of event.
 
-Times are those in the arguments: the event's own are cut to microseconds, and some are made up.
+Times are from the arguments: the event's own are cut to microseconds, and some are made up.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ ARROW_FROM: Final = "flow from"
 ARROW_TO: Final = "flow to"
 OTHER: Final = "other"
 COUNTERS: Final = "counters"
-"""What was counted while the kernels of results.csv ran, in rows of their own."""
+"""Counters of the kernels of results.csv, in rows of their own: one per kernel."""
 
 _MARKS: Final = 0
 _COPIES: Final = 1
@@ -57,13 +57,13 @@ NUMBERS: Final[Mapping[str, tuple[str, ...]]] = {
     "registers": ("arch_vgpr", "vgpr"),
     "shared": ("lds",),
 }
-"""The columns of numbers, and how releases call them among the arguments."""
+"""The columns of numbers, and the arguments that have them in the various releases."""
 
 _NAMES: Final = ("KernelName", "Name")
 
 
 class V1Event(msgspec.Struct, gc=False):
-    """One element of traceEvents; the first has nothing in it."""
+    """One element of traceEvents; rocprof writes an empty one first."""
 
     ph: Any = None
     name: Any = None
@@ -78,7 +78,7 @@ class V1Event(msgspec.Struct, gc=False):
 class EventRows(Rows):
     """Events of one kind; their names are codes of `names["name"]`.
 
-    `section`, `lane` and `shown_us` say where and when the viewer shows them; arrows lead there.
+    `section`, `lane` and `shown_us` say where and when the viewer shows it; arrows refer to these.
     """
 
     def __init__(self) -> None:
@@ -86,7 +86,7 @@ class EventRows(Rows):
         self.joined: dict[str, Array] = {}
 
     def join(self, null: float = ABSENT) -> None:
-        """Put the pieces together; a column that one does not have is `null` there."""
+        """Concatenate the pieces into `joined`; a column that a piece lacks is `null` there."""
         for name in dict.fromkeys(name for _, columns in self.pieces for name in columns):
             self.joined[name] = np.concatenate(
                 [np.broadcast_to(columns.get(name, null), count) for count, columns in self.pieces]
@@ -94,7 +94,7 @@ class EventRows(Rows):
         self.pieces = []
 
     def column(self, name: str) -> Array:
-        """Return a column of joined rows, ABSENT in all where the text has none."""
+        """Return a column of the joined rows; all ABSENT if the text has no such column."""
         return self.joined[name] if name in self.joined else np.full(self.count, ABSENT)
 
     def columns(self, names: Iterable[str]) -> dict[str, Array]:
@@ -103,9 +103,9 @@ class EventRows(Rows):
 
 
 def doubles(rows: Mapping[str, Array]) -> BoolArray:
-    """Return the operations of 0 ns of which the same queue holds one that took time.
+    """Return which operations are the empty one of two records that the tracer wrote for a launch.
 
-    That one has the same name and start. The tracer writes both for a single launch.
+    Such an operation lasts 0 ns; another with the same name, start and queue does not.
     """
     is_empty: BoolArray = rows["start"] == rows["end"]
     if not is_empty.any():
@@ -122,7 +122,7 @@ class V1Reader:
     element = V1Event
 
     def read(self, text: bytes | memoryview) -> dict[str, EventRows] | None:
-        """Return the rows of a JSON list of events by kind, None where it cannot be decoded."""
+        """Return the rows of a JSON list of events by kind, None if it cannot be decoded."""
         try:
             events: list[V1Event] = list_decoder(V1Event).decode(text)
         except UNDECODABLE:
@@ -137,7 +137,7 @@ class V1Reader:
             if kind != BARRIER:
                 columns["section"] = integers([event.pid for event in group])
                 columns["lane"] = integers([event.tid for event in group])
-                # Whole microseconds, some written as 1.0.
+                # Times are whole microseconds, but some are written as floats: 1.0.
                 shown = [event.ts for event in group]
                 shown = [int(t) if t.__class__ is float and t == t // 1 else t for t in shown]
                 columns["shown_us"] = integers(shown)
@@ -150,18 +150,22 @@ class V1Reader:
                     columns["pid"] = np.where(is_section, ABSENT, columns["pid"])
             rows[kind].add(len(group), **columns)
         if KERNEL in groups:
-            # A counter may have a column per instance; NaN is no value.
-            args = [event.args or {} for event in groups[KERNEL]]
-            keys = list(dict.fromkeys(chain.from_iterable(args)))
-            counters = [keys[index] for indices in counters_in(keys).values() for index in indices]
-            values = {key: np.full(len(args), np.nan) for key in counters}
-            for key, (row, words) in product(counters, enumerate(args)):
-                if isinstance(value := words.get(key), str | int | float):
-                    with suppress(ValueError):
-                        values[key][row] = float(value)
             rows[COUNTERS] = EventRows()
-            rows[COUNTERS].add(len(args), **values)
+            args = [event.args or {} for event in groups[KERNEL]]
+            rows[COUNTERS].add(len(args), **_counters(args))
         return rows
+
+
+def _counters(args: Sequence[Mapping[str, Any]]) -> dict[str, Array]:
+    """Return the columns of counters (one per instance) in the arguments of kernels; NaN: none."""
+    keys = list(dict.fromkeys(chain.from_iterable(args)))
+    counters = [keys[index] for indices in counters_in(keys).values() for index in indices]
+    values = {key: np.full(len(args), np.nan) for key in counters}
+    for key, (row, words) in product(counters, enumerate(args)):
+        if isinstance(value := words.get(key), str | int | float):
+            with suppress(ValueError):
+                values[key][row] = float(value)
+    return values
 
 
 def _kind(event: V1Event) -> str:
@@ -187,7 +191,10 @@ def _kind(event: V1Event) -> str:
 
 
 def _arguments(rows: EventRows, args: Sequence[Mapping[str, Any]]) -> dict[str, Array]:
-    """Return the columns of the arguments of events; names become codes of `rows`."""
+    """Return the columns of the arguments of events; names become codes of `rows`.
+
+    A file is of one release: the first event tells which spelling of a key it uses.
+    """
     first, columns = args[0], dict[str, Array]()
     for column, keys in NUMBERS.items():
         key = next((key for key in keys if key in first), keys[0])
@@ -201,7 +208,7 @@ def _arguments(rows: EventRows, args: Sequence[Mapping[str, Any]]) -> dict[str, 
 
 
 def _size(args: Mapping[str, Any]) -> int | None:
-    """Return the bytes of a copy, as it or the call that launched it states them."""
+    """Return the bytes of a copy, which arguments of copies and of calls state in a text."""
     for key in ("Data", "args"):
         text = args.get(key)
         size = _SIZE.search(text) if isinstance(text, str) and text else None

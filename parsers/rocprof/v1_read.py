@@ -34,7 +34,7 @@ _KINDS: Final[Mapping[str, str]] = {
 }
 _APIS: Final = {name: name.removesuffix("_api") for name in v1_events.CALLS.values()}
 _CALL_IDS: Final = 1 << 40
-"""Calls have ids from here on, in the order of the text; kernels of results.csv those below."""
+"""The first id of calls, which follow the order of the text; ids of kernels are lower."""
 
 _ASKING: Final = re.compile(
     "Launch|Memcpy|Memset|WaitEvent|Synchronize|Stream(?:Wait|Write)Value|async_copy"
@@ -44,15 +44,15 @@ _SHOWN: Final = ("section", "lane", "shown_us")
 _TIMED: Final = (*_SHOWN, "start", "end")
 _NONE: Final = -1
 _SPREAD: Final = 1 << 32
-"""More than the distinct times of a file: the distance of lanes in one number per lane and time."""
+"""More than a file has distinct times; `lane * _SPREAD + time` orders by lane, then time."""
 
 Columns = Mapping[str, Array]
 AllRows = Mapping[str, v1_events.EventRows]
-"""The events of a file by kind, in the order of the text; of others there are no rows."""
+"""The events of a file by kind, in the order of the text; kinds that it lacks have no rows."""
 
 
 def read_v1_json(source: ByteSource, pool: WorkerPool, block_bytes: int = BLOCK_BYTES) -> Trace:
-    """Return the trace in a file. Raises InputError where nothing of it can be used."""
+    """Return the trace in a file. Raises InputError if nothing of it can be used."""
     rows: defaultdict[str, v1_events.EventRows] = defaultdict(v1_events.EventRows)
     stream = EventStream[dict[str, v1_events.EventRows]](
         source, v1_events.V1Reader(), pool, ("otherData",), block_bytes
@@ -75,9 +75,10 @@ def read_v1_json(source: ByteSource, pool: WorkerPool, block_bytes: int = BLOCK_
     for kind, events in rows.items():
         events.join(np.nan if kind == v1_events.COUNTERS else ABSENT)
     tables, work = V1Tables(source.label, gpus_of(stream.header)), rows[v1_events.WORK]
-    again = v1_events.doubles(work.columns(("start", "end", "gpu", "queue", "name")))
-    tables.odd["empty-doubles"] += count_true(again)
-    work.joined, work.count = _rows_of(work.joined, ~again), count_true(~again)
+    # Drop the empty one of two records that the tracer wrote for a launch.
+    is_double = v1_events.doubles(work.columns(("start", "end", "gpu", "queue", "name")))
+    tables.odd["empty-doubles"] += count_true(is_double)
+    work.joined, work.count = _rows_of(work.joined, ~is_double), count_true(~is_double)
     tables.counts.update({kind: rows[kind].count for kind in rows if kind != v1_events.COUNTERS})
     _add_all(tables, rows)
     notes = [*event_text_notes(source, damage, _AT_END)]
@@ -100,19 +101,21 @@ def read_v1_json(source: ByteSource, pool: WorkerPool, block_bytes: int = BLOCK_
 
 
 def _add_all(tables: V1Tables, rows: defaultdict[str, v1_events.EventRows]) -> None:
-    """Add all kinds of events, the work with the calls that launched it."""
+    """Add all kinds of events to `tables`, device work with the calls that launched it."""
     kernels, have_work = rows[v1_events.KERNEL], rows[v1_events.WORK].count > 0
     gpus = np.concatenate([rows[kind].column("gpu") for kind in (v1_events.KERNEL, *_KINDS)])
     tables.gpus |= set(gpus[gpus != ABSENT].tolist())
     only_gpu = min(tables.gpus) if len(tables.gpus) == 1 else 0
+    # The index of the launching call in `all_calls`, per kind of work; -1 if unknown.
     call_of = _launching_calls(tables, rows)
-    asked = _together(rows, _APIS, ("thread", "bytes"))
+    all_calls = _together(rows, _APIS, ("thread", "bytes"))
+    # The process of each thread, by the work that it launched.
     pids = _together(rows, _KINDS, ("pid",))["pid"]
     votes = [(kernels.column("thread"), kernels.column("pid"))]
     if call_of:
         calls_of_work = np.concatenate([call_of[kind] for kind in _KINDS])
         linked = calls_of_work >= 0
-        votes.append((asked["thread"][calls_of_work[linked]], pids[linked]))
+        votes.append((all_calls["thread"][calls_of_work[linked]], pids[linked]))
     tables.owners = Owners(np.append(kernels.column("pid"), pids), votes)
     if kernels.count:  # rows of results.csv, numbered in their order there
         batch, labels = _batch(kernels, np.arange(kernels.count)), _labels(kernels)
@@ -125,30 +128,45 @@ def _add_all(tables: V1Tables, rows: defaultdict[str, v1_events.EventRows]) -> N
         tables.add_calls(calls, _labels(rows[kind]), _APIS[kind])
         offset += calls.count
     for kind in (kind for kind in _KINDS if rows[kind].count):
-        work, labels, call = rows[kind], _labels(rows[kind]), call_of.get(kind)
-        gpu, sizes = work.column("gpu"), work.column("bytes")
-        tables.odd["device-unknown json"] += count_true(gpu == ABSENT)
-        columns = {"gpu": np.where(gpu == ABSENT, only_gpu, gpu)}
-        if call is not None:
-            # A call that launched several does not say how many bytes each moved.
-            launching, inverse, count = np.unique(call, return_inverse=True, return_counts=True)
-            once = (launching >= 0) & (count == 1)
-            of_call = np.append(asked["bytes"], ABSENT)[np.where(once, launching, -1)]
-            columns["bytes"] = np.where(sizes == ABSENT, of_call[inverse], sizes)
-            columns["index"] = np.where(call < 0, ABSENT, call + _CALL_IDS)
-        if kind == v1_events.COPY:  # a copy engine executes it: it belongs to no queue
-            columns["queue"] = np.full(work.count, ABSENT)
-        if kind == v1_events.WORK:  # arrows lead to markers, too
-            that_ran = without_markers(_batch(work, **columns), labels)
-            tables.counts[v1_events.BARRIER] += work.count - that_ran.count
-            tables.counts[v1_events.WORK] -= work.count - that_ran.count
-            tables.add_kernels(that_ran, labels)
-        else:
-            kinds = [_KINDS[kind]] * len(labels)
-            tables.add_copies(_batch(work, **columns), labels, kinds)
+        _add_work(tables, kind, rows[kind], only_gpu, call_of.get(kind), all_calls["bytes"])
     if rows[v1_events.MARK].count:
         tables.add_marks(_batch(rows[v1_events.MARK]), _labels(rows[v1_events.MARK]))
     tables.sum_instances()
+
+
+def _add_work(
+    tables: V1Tables,
+    kind: str,
+    work: v1_events.EventRows,
+    only_gpu: int,
+    call: IntArray | None,
+    call_bytes: Array,
+) -> None:
+    """Add device work of one kind of event.
+
+    Work without a GPU is given to `only_gpu`. `call` is the row of the call that launched each
+    piece of work, or -1; `call_bytes` are the bytes of all calls.
+    """
+    labels, gpu, sizes = _labels(work), work.column("gpu"), work.column("bytes")
+    tables.odd["device-unknown json"] += count_true(gpu == ABSENT)
+    columns = {"gpu": np.where(gpu == ABSENT, only_gpu, gpu)}
+    if call is not None:
+        # A call that launched several pieces does not say how many bytes each moved.
+        launching, inverse, count = np.unique(call, return_inverse=True, return_counts=True)
+        once = (launching >= 0) & (count == 1)
+        of_call = np.append(call_bytes, ABSENT)[np.where(once, launching, -1)]
+        columns["bytes"] = np.where(sizes == ABSENT, of_call[inverse], sizes)
+        columns["index"] = np.where(call < 0, ABSENT, call + _CALL_IDS)
+    if kind == v1_events.COPY:  # a copy engine executes it: it belongs to no queue
+        columns["queue"] = np.full(work.count, ABSENT)
+    if kind == v1_events.WORK:  # markers are left out only now, since arrows lead to them, too
+        that_ran = without_markers(_batch(work, **columns), labels)
+        tables.counts[v1_events.BARRIER] += work.count - that_ran.count
+        tables.counts[v1_events.WORK] -= work.count - that_ran.count
+        tables.add_kernels(that_ran, labels)
+    else:
+        kinds = [_KINDS[kind]] * len(labels)
+        tables.add_copies(_batch(work, **columns), labels, kinds)
 
 
 def _labels(rows: v1_events.EventRows) -> list[str]:
@@ -157,16 +175,16 @@ def _labels(rows: v1_events.EventRows) -> list[str]:
 
 
 def _batch(rows: v1_events.EventRows, index: IntArray | None = None, **columns: Array) -> Batch:
-    """Return rows as `V1Tables` takes them."""
+    """Return rows as `V1Tables` takes them, with ids `index` and with `columns` replaced."""
     own = rows.columns((*v1_events.NUMBERS, "name", "bytes"))
     own["index"] = np.full(rows.count, ABSENT) if index is None else index
     return Batch(rows.count, own | columns, {})
 
 
 def _launching_calls(tables: V1Tables, rows: AllRows) -> dict[str, IntArray]:
-    """Return by kind of work the row, among all calls, of the call that launched it, -1 for none.
+    """Return, by kind of work, the row among all calls of the call that launched each; -1: none.
 
-    There are none where the file has no arrows.
+    The result is empty if the file has no arrows. Loose arrows are counted in `tables.odd`.
     """
     if not rows[v1_events.ARROW_FROM].count or not rows[v1_events.ARROW_TO].count:
         return {}
@@ -176,7 +194,8 @@ def _launching_calls(tables: V1Tables, rows: AllRows) -> dict[str, IntArray]:
     begins, ends = (
         rows[kind].columns((*_SHOWN, "id")) for kind in (v1_events.ARROW_FROM, v1_events.ARROW_TO)
     )
-    if not rows[v1_events.WORK].count:  # kernels state when they were dispatched and need no arrow
+    if not rows[v1_events.WORK].count:
+        # Kernels of results.csv say when they were dispatched: ignore arrows to them.
         others = ~np.isin(ends["section"], rows[v1_events.KERNEL].column("section"))
         ends = _rows_of(ends, others)
     work = _together(rows, _KINDS, _TIMED)
@@ -186,71 +205,87 @@ def _launching_calls(tables: V1Tables, rows: AllRows) -> dict[str, IntArray]:
 
 
 def _together(rows: AllRows, kinds: Iterable[str], columns: Sequence[str]) -> dict[str, Array]:
-    """Return columns of several kinds, concatenated."""
+    """Return columns, each concatenated from the rows of several kinds."""
     return {name: np.concatenate([rows[kind].column(name) for kind in kinds]) for name in columns}
 
 
 def _linked(
     begins: Columns, ends: Columns, work: Columns, calls: Columns, names: Iterable[str]
 ) -> tuple[IntArray, int]:
-    """Return the row of the call that launched each piece of work or -1, and the loose arrows.
+    """Return the row of the call that launched each piece of work, or -1, and the loose arrows.
 
-    `names` are those of the calls, by code. The JSON has no ids of calls. An arrow leads from the
-    middle of a call (in ROCm 3 and 4 from its end), or from the beginning of the work if that was
-    sooner, to the beginning of the work; both in whole microseconds.
-    Where several arrows meet in one microsecond, the first leads to what comes first. If these are
-    not as many as what they could lead to, they lead to nothing.
+    `names` are those of the calls, by code. The JSON has no ids of calls, only arrows. An arrow
+    leads from the middle of a call (in ROCm 3 and 4 from its end), or from the beginning of the
+    work if that was sooner, to the beginning of the work; both in whole microseconds.
     """
-    sides = []  # ids that are used twice link nothing
-    for ids in (begins["id"], ends["id"]):
-        distinct, row, count = np.unique(ids, return_index=True, return_counts=True)
-        once = (count == 1) & (distinct != ABSENT)
-        sides.append((distinct[once], row[once]))
-    (first, begin_row), (last, end_row) = sides
-    _, of_begin, of_end = np.intersect1d(first, last, assume_unique=True, return_indices=True)
-    shown = {name: begins[name] for name in _SHOWN}, {name: ends[name] for name in _SHOWN}
-    origin, goal = _rows_of(shown[0], begin_row[of_begin]), _rows_of(shown[1], end_row[of_end])
+    origin, goal = _arrows(begins, ends)
     target = _in_order(goal, origin["shown_us"], work)
 
+    # Calls from which the arrows come: try both rules, and keep the one that fits more arrows.
     may_launch = np.array([_ASKING.search(name) is not None for name in names], np.bool_)
     launching = np.flatnonzero(may_launch[calls["name"]])
     chosen = {name: calls[name][launching] for name in _TIMED}
     took_us = (chosen["end"] - chosen["start"]) // 1000
-    candidates = [
-        _in_order(origin, goal["shown_us"], chosen | {"shown_us": chosen["shown_us"] + after})
-        for after in (took_us // 2, took_us)
-    ]
-    middle, end = (np.count_nonzero(source != _NONE) for source in candidates)
-    source, after = candidates[int(end > middle)], took_us if end > middle else took_us // 2
+    from_middle, from_end = (
+        _in_order(origin, goal["shown_us"], chosen | {"shown_us": chosen["shown_us"] + after_us})
+        for after_us in (took_us // 2, took_us)
+    )
+    ends_fit = np.count_nonzero(from_end != _NONE) > np.count_nonzero(from_middle != _NONE)
+    source, after_us = (from_end, took_us) if ends_fit else (from_middle, took_us // 2)
     if len(launching):
+        # Arrows that neither rule explains: those from the beginning of the work, then the rest.
         early = (source == _NONE) & (origin["shown_us"] == goal["shown_us"])
-        source[early] = _still_to_come(_rows_of(origin, early), chosen, after, source)
+        source[early] = _still_to_come(_rows_of(origin, early), chosen, after_us, source)
         other = source == _NONE
         source[other] = _around(_rows_of(origin, other), chosen, took_us)
     is_linked = (target != _NONE) & (source != _NONE)
     call = np.full(len(work["start"]), _NONE, np.int64)
     call[target[is_linked]] = launching[source[is_linked]]
     loose = count_true(~is_linked)
-    if not is_linked.any():
-        return call, loose
+    return (_with_earlier(call, work, calls) if is_linked.any() else call), loose
 
-    # Of the work that a call launched, its arrow leads to the last; what comes before that in the
-    # same lane, but not before the call, is its work, too.
+
+def _arrows(begins: Columns, ends: Columns) -> tuple[dict[str, Array], dict[str, Array]]:
+    """Return the two ends of each arrow: section, lane and time. Ids that recur link nothing."""
+    sides = []
+    for ids in (begins["id"], ends["id"]):
+        distinct, row, count = np.unique(ids, return_index=True, return_counts=True)
+        once = (count == 1) & (distinct != ABSENT)
+        sides.append((distinct[once], row[once]))
+    (begin_ids, begin_row), (end_ids, end_row) = sides
+    _, of_begin, of_end = np.intersect1d(
+        begin_ids, end_ids, assume_unique=True, return_indices=True
+    )
+    origin = {name: begins[name][begin_row[of_begin]] for name in _SHOWN}
+    return origin, {name: ends[name][end_row[of_end]] for name in _SHOWN}
+
+
+def _with_earlier(call: IntArray, work: Columns, calls: Columns) -> IntArray:
+    """Return the call of each piece of work, also where no arrow leads to it.
+
+    The arrow of a call leads to the last piece that it launched. Pieces before that in the same
+    lane, but not before the call began, are of the same call.
+    """
     order = np.lexsort((work["start"], work["lane"], work["section"]))
     linked = np.where(call[order] >= 0, np.arange(len(order)), len(order))
-    following = np.minimum.accumulate(linked[::-1])[::-1]
-    last = order[np.minimum(following, len(order) - 1)]
-    same = following < len(order)
+    # The index in `order` of the next linked piece, at or after each; len(order) if none follows.
+    next_linked = np.minimum.accumulate(linked[::-1])[::-1]
+    last = order[np.minimum(next_linked, len(order) - 1)]
+    same = next_linked < len(order)
     for name in ("section", "lane"):
         same &= work[name][last] == work[name][order]
     same &= work["start"][order] >= calls["start"][call[last]]
     with_earlier = call.copy()
     with_earlier[order[same]] = call[last[same]]
-    return with_earlier, loose
+    return with_earlier
 
 
 def _in_order(arrows: Columns, order: Array, targets: Columns) -> IntArray:
-    """Return the row of the target of each arrow or -1: same lane, time, and rank among those."""
+    """Return the row of the target of each arrow, or -1.
+
+    Arrows and targets with the same lane and microsecond are paired in order: arrows by `order`,
+    targets by start. If there are not as many of both, these arrows have no target.
+    """
     count = len(order)
     keys, _ = group_rows([np.append(arrows[name], targets[name]) for name in _SHOWN])
     of_arrow, of_target = keys[:count], keys[count:]
@@ -266,28 +301,29 @@ def _in_order(arrows: Columns, order: Array, targets: Columns) -> IntArray:
 def _still_to_come(
     arrows: Columns, calls: Columns, after_us: IntArray, taken: IntArray
 ) -> IntArray:
-    """Return, for arrows that begin with their work, the next call whose middle is to come.
+    """Return the call of each arrow that begins with its work, or -1.
 
-    Or its end: arrows begin `after_us` behind the beginning of a call, so one of an earlier call
-    would begin there. If the call is yet to begin, the clocks of host and device disagree; then it
-    counts only if no other arrow leads from it. `taken` are the calls of the other arrows.
+    Normally an arrow begins `after_us` behind the beginning of its call. If the work began sooner,
+    so does the arrow: its call is the next one in the lane that reaches that point later. If that
+    call has not even begun, the clocks of host and device disagree: then it counts only if no
+    other arrow leads from it. `taken` are the calls of the other arrows.
     """
-    arrow, begin, order = _on_one_axis(arrows, calls, calls["shown_us"] + after_us)
-    after = np.searchsorted(begin[order], arrow)
-    exists = after < len(order)
-    call = np.where(exists, order[np.minimum(after, len(order) - 1)], 0)
-    exists &= begin[call] // _SPREAD == arrow // _SPREAD
+    arrow, point, order = _on_one_axis(arrows, calls, calls["shown_us"] + after_us)
+    following = np.searchsorted(point[order], arrow)
+    exists = following < len(order)
+    call = np.where(exists, order[np.minimum(following, len(order) - 1)], 0)
+    exists &= point[call] // _SPREAD == arrow // _SPREAD  # same lane
     uses = np.bincount(np.append(call[exists], taken[taken != _NONE]), minlength=len(order))
-    runs = calls["shown_us"][call] <= arrows["shown_us"]
-    return np.where(exists & (runs | (uses[call] == 1)), call, _NONE)
+    has_begun = calls["shown_us"][call] <= arrows["shown_us"]
+    return np.where(exists & (has_begun | (uses[call] == 1)), call, _NONE)
 
 
 def _around(arrows: Columns, calls: Columns, took_us: IntArray) -> IntArray:
-    """Return the latest call of the same lane that is running when each arrow begins, else -1."""
+    """Return the last call of the same lane that began before each arrow, -1 if it has ended."""
     arrow, begin, order = _on_one_axis(arrows, calls, calls["shown_us"])
-    before = np.searchsorted(begin[order], arrow, side="right") - 1
-    call = order[np.maximum(before, 0)]
-    runs = (before >= 0) & (begin[call] // _SPREAD == arrow // _SPREAD)
+    last = np.searchsorted(begin[order], arrow, side="right") - 1
+    call = order[np.maximum(last, 0)]
+    runs = (last >= 0) & (begin[call] // _SPREAD == arrow // _SPREAD)  # same lane
     runs &= arrows["shown_us"] <= calls["shown_us"][call] + took_us[call]
     return np.where(runs, call, _NONE)
 
@@ -295,7 +331,10 @@ def _around(arrows: Columns, calls: Columns, took_us: IntArray) -> IntArray:
 def _on_one_axis(
     arrows: Columns, calls: Columns, time_us: IntArray
 ) -> tuple[IntArray, IntArray, IntArray]:
-    """Return one number per arrow and call that orders by lane, then time; and the calls' order."""
+    """Return a number per arrow, and one per call, that order by lane and time; the calls' order.
+
+    `time_us` is the time of each call that counts.
+    """
     count = len(arrows["lane"])
     lanes, _ = group_rows([np.append(arrows[name], calls[name]) for name in ("section", "lane")])
     _, times = np.unique(np.append(arrows["shown_us"], time_us), return_inverse=True)
@@ -304,5 +343,5 @@ def _on_one_axis(
 
 
 def _rows_of(columns: Columns, rows: Array) -> dict[str, Array]:
-    """Return some rows of columns."""
+    """Return the chosen rows (indices or a mask) of columns."""
     return {name: column[rows] for name, column in columns.items()}

@@ -1,7 +1,7 @@
-"""The rows of rocprof v1 as tables of a trace, and the reader of its database (results.db).
+"""Adds the rows of rocprof v1 to the tables of a trace, and reads its database (results.db).
 
-Its JSON (v1_read) gives rows of the same columns. Tables of the database: KERN (what results.csv
-holds; A before ROCm 4.3), OPS and COPY (device work), HIP and HSA (calls), rocTX.
+Its JSON (v1_read) gives rows of the same columns. Tables of the database: KERN (the rows of
+results.csv; named A before ROCm 4.3), OPS and COPY (device work), HIP and HSA (calls), rocTX.
 """
 
 from __future__ import annotations
@@ -26,26 +26,27 @@ from traceflops.table.grouping import distinct, joint_codes
 from traceflops.table.trace import Source, Trace
 
 _QUEUED: Final = "hsa_dispatch"
-"""Not a call but the moment at which a kernel of results.csv was queued."""
+"""Not a call but the time at which a kernel of results.csv was queued."""
 _MARK_NS: Final = 1
-"""rocprof writes an instant as a range of so much."""
+"""The length of the range as which rocprof writes an instant."""
 
 Labels = Sequence[str]
 
 
 class Owners:
-    """The processes of a file by id, and to which of several its threads belong.
+    """Which process of a file each thread belongs to.
 
     In ROCm 3 and 4 `pid` is a track of the viewer (ROCm/rocprofiler, bin/tblextr.py of rocm-3.10.x
     and rocm-4.2.x): GPU operations name their process as `proc-id` (from 3.7), calls and ranges
     only their thread. Later releases put the track into `__section`, the process into `pid`.
-
-    `votes` are pairs of columns: a thread and the process of a GPU operation that it launched. The
-    thread with the number of a process is its main thread.
     """
 
     def __init__(self, pids: IntArray, votes: Iterable[tuple[IntArray, IntArray]] = ()) -> None:
-        """Give each thread to the process that most of its votes name; a tie decides nothing."""
+        """Give each thread to the process that most of its votes name; a tie decides nothing.
+
+        `pids` are the processes of rows. `votes` are pairs of columns: a thread, and the process
+        of a GPU operation that it launched. A process's id is also that of its main thread.
+        """
         main_threads = distinct(pids[pids != ABSENT])
         self._only = int(main_threads[0]) if len(main_threads) == 1 else ABSENT
         self._of_thread: dict[int, int] = {}
@@ -56,6 +57,7 @@ class Owners:
         threads, owners = threads[owners != ABSENT], owners[owners != ABSENT]
         pairs = joint_codes(threads, owners)
         _, row, count = np.unique(pairs, return_index=True, return_counts=True)
+        # The pairs by thread, and of a thread by votes: its last one has most.
         order = np.lexsort((count, threads[row]))
         thread, pid, count = threads[row][order], owners[row][order], count[order]
         same = thread[1:] == thread[:-1]
@@ -78,8 +80,8 @@ class V1Tables(trace_builder.Gathered):
     """The rows of a file of rocprof v1, JSON or database, of a machine with `listed` GPUs.
 
     Rows come with the columns of NUMBERS, `index` (the id that links work and calls) and `name`
-    (indices of `labels`). `gpus` are the numbers in use; `open_devices` those of which it is open
-    which listed GPU they are.
+    (indices in `labels`). `gpus` are the numbers of GPUs in use; `open_devices` are those that are
+    not listed, so that it is unknown which listed GPU they are.
     """
 
     def __init__(self, file: str, listed: Mapping[int, trace_builder.DeviceFacts]) -> None:
@@ -91,7 +93,7 @@ class V1Tables(trace_builder.Gathered):
         self.owners = Owners(np.empty(0, np.int64))
 
     def add_kernels(self, rows: Batch, labels: Labels) -> Batch:
-        """Add kernels and the moments at which they were queued; return those with a time."""
+        """Add kernels, and the times at which they were queued; return the kernels with a time."""
         rows = timed(rows, self.odd)
         sinks.add_work(
             self,
@@ -100,12 +102,13 @@ class V1Tables(trace_builder.Gathered):
             registers_per_thread=rows["registers"],
             shared_memory_bytes=rows["shared"],
         )
-        some = rows.only(rows["queued"] > 0)
-        sinks.add_queueing(self, some["queued"], some["thread"], some["index"], self._process(some))
+        queued = rows.only(rows["queued"] > 0)
+        process = self._process(queued)
+        sinks.add_queueing(self, queued["queued"], queued["thread"], queued["index"], process)
         return rows
 
     def add_copies(self, rows: Batch, labels: Labels, kinds: Iterable[str]) -> Batch:
-        """Add copies and fills (`kinds` per label); return those with a time."""
+        """Add copies and fills (`kinds` has the kind of each label); return those with a time."""
         rows = timed(rows, self.odd)
         kind = self["activities"].names["kind"].codes(kinds)[rows["name"]]
         direction = directions_named(labels)[rows["name"]]
@@ -114,8 +117,8 @@ class V1Tables(trace_builder.Gathered):
         return rows
 
     def add_calls(self, rows: Batch, labels: Labels, api: str) -> Batch:
-        """Add calls of an API, except for queueing that is known already; return what is used."""
-        if sinks.DISPATCH in self["calls"].names["name"]:
+        """Add calls of an API; return those that are added."""
+        if sinks.DISPATCH in self["calls"].names["name"]:  # queueing is known from the kernels
             rows = without(_QUEUED, rows, labels)
         calls = timed(rows, self.odd)
         common = self._of_host("calls", calls, labels)
@@ -128,30 +131,33 @@ class V1Tables(trace_builder.Gathered):
         sinks.add_marks(self, **self._of_host("marks", rows, labels), instant_ns=_MARK_NS)
 
     def add_counters(self, rows: Batch, labels: Labels, counters: Mapping[str, Array]) -> None:
-        """Add counters; columns of instances (`TCC_HIT[3]`) count under the counter's name."""
+        """Add counters, a column of values per counter, of the kernels in `rows`.
+
+        A counter may have a column per instance (`TCC_HIT[3]`): these get the counter's name.
+        """
         table = self["kernel_counters"]
         for counter, values in counters.items():
             is_value = np.isfinite(values)
-            some = rows.only(is_value)
+            counted = rows.only(is_value)
             table.add(
-                some.count,
-                **self._on_gpus(some),
-                name=self._names("kernel_counters", some, labels),
-                dispatch=some["index"],
-                correlation=some["index"],
-                threads=sinks.at_least(1, some["threads"]),
-                block_threads=sinks.at_least(1, some["block_threads"]),
+                counted.count,
+                **self._on_gpus(counted),
+                name=self._names("kernel_counters", counted, labels),
+                dispatch=counted["index"],
+                correlation=counted["index"],
+                threads=sinks.at_least(1, counted["threads"]),
+                block_threads=sinks.at_least(1, counted["block_threads"]),
                 counter=table.names["counter"][counter.split("[")[0]],
                 value=values[is_value],
             )
 
     def sum_instances(self) -> None:
-        """Add up the counters of instances: all are known."""
+        """Add up the counters of instances. Call it after all counters are added."""
         table = self["kernel_counters"]
         self.tables["kernel_counters"], self.odd["instances-summed"] = summed_instances(table)
 
     def _on_gpus(self, rows: Batch) -> dict[str, IntArray]:
-        """Return processes and devices; work that names no GPU is of the only one, or of 0."""
+        """Return the columns process and device; a row without a GPU gets the only one, or 0."""
         process = self._process(rows)
 
         def device(gpu: int, row: int) -> int:
@@ -159,11 +165,11 @@ class V1Tables(trace_builder.Gathered):
                 self.odd["device-unknown"] += 1
                 gpu = min(self.gpus) if len(self.gpus) == 1 else 0
             gpu = trace_builder.within_limit(self.gpus, gpu, -1)
-            # A number that is not listed is that of some listed GPU, and these may be all alike.
-            alike = {self._listed[gpu]} if gpu in self._listed else set(self._listed.values())
-            if len(alike) > 1:
+            # An unlisted number is one of the listed GPUs; if all have the same facts, use these.
+            possible = {self._listed[gpu]} if gpu in self._listed else set(self._listed.values())
+            if len(possible) > 1:
                 self.open_devices.add(gpu)
-            facts = alike.pop() if len(alike) == 1 else trace_builder.NOTHING_KNOWN
+            facts = possible.pop() if len(possible) == 1 else trace_builder.NOTHING_KNOWN
             return self.device(gpu, int(process[row]), gpu, facts)
 
         return {"process": process, "device": by_distinct(rows["gpu"], device)}
@@ -185,7 +191,7 @@ class V1Tables(trace_builder.Gathered):
 
 
 def without(name: str, rows: Batch, labels: Labels) -> Batch:
-    """Return the rows of other names."""
+    """Return the rows whose label is not `name`."""
     return rows.only(rows["name"] != labels.index(name)) if name in labels else rows
 
 
@@ -204,10 +210,10 @@ _TELLING: Final = {
     **dict.fromkeys(_KERNELS, "KernelName"),
     **dict.fromkeys(("OPS", "COPY", "HIP", "HSA", "rocTX"), _BEGIN),
 }
-"""A column of each table that other tools' tables of the name lack."""
+"""A column of each table that tables of the same name by other tools lack."""
 _UNNAMED: Final = dict.fromkeys((*_KERNELS, "OPS", "COPY"), sinks.UNNAMED_KERNEL)
 _OF_HSA: Final = 1 << 40
-"""HIP and HSA both number their calls from 1; ids of HSA lie above this: all are unique."""
+"""Added to ids of HSA, since HIP and HSA both number their calls from 1."""
 
 
 def read_v1_database(database: Database) -> Sequence[Trace]:
@@ -227,7 +233,7 @@ def read_v1_database(database: Database) -> Sequence[Trace]:
 
 
 class _V1Reading(V1Tables):
-    """The rows of one database. `_tracks` says that `pid` is a track of the viewer."""
+    """The rows of one database. `_tracks`: its column `pid` is a track of the viewer."""
 
     def __init__(self, database: Database) -> None:
         super().__init__(database.source.label, {})
@@ -235,7 +241,7 @@ class _V1Reading(V1Tables):
         self._tracks = not any("__section" in database.columns(table) for table in _TELLING)
 
     def read(self) -> None:
-        """Add what the tables hold; of kernels in OPS only the counters of results.csv."""
+        """Add the rows of all tables. Kernels come from OPS or, if it has none, from KERN."""
         if self._tracks:
             self.owners = self._owners()
         self._add_operations("OPS")
@@ -259,7 +265,10 @@ class _V1Reading(V1Tables):
         self.sum_instances()
 
     def _batches(self, table: str, reals: Sequence[str] = ()) -> Iterator[tuple[Batch, list[str]]]:
-        """Yield the rows of a table with the columns that `V1Tables` takes, and their labels."""
+        """Yield the rows of a table with the columns that `V1Tables` takes, and their labels.
+
+        `reals` are further columns to read, of numbers with decimals.
+        """
         integers = (
             "Index",
             *(spelling for words in v1_events.NUMBERS.values() for spelling in words),
@@ -270,7 +279,7 @@ class _V1Reading(V1Tables):
             texts = (v1_events.unquoted(text or "") for text in batch.texts[name])
             numbers = {"index": batch["Index"], "bytes": np.full(batch.count, ABSENT)}
             for column, spellings in v1_events.NUMBERS.items():
-                # ABSENT is the smallest of all.
+                # Of the spellings a table has one: the others are ABSENT, the smallest number.
                 numbers[column] = np.maximum.reduce([batch[word] for word in spellings])
             numbers["pid"] = self._pid(table, batch)
             numbers |= {column: batch[column] for column in reals}
@@ -287,14 +296,14 @@ class _V1Reading(V1Tables):
         return batch["pid"] if has_pid else np.full(batch.count, ABSENT)
 
     def _owners(self) -> Owners:
-        """Return the processes of the file, and to which its threads belong."""
+        """Return which process each thread belongs to, by the operations that it launched."""
         work = self._columns(("OPS", "COPY"))
         kernels = self._columns(_KERNELS)
         pids = np.concatenate([work["pid"], kernels["pid"]])
         if len(distinct(pids[pids != ABSENT])) < 2:
             return Owners(pids)
         # A call launched the first operation with its number that begins after it: numbers are
-        # unique within a process only.
+        # unique within a process only. `key` orders by number, then time.
         calls, order = self._columns(("HIP",)), np.lexsort((work["start"], work["index"]))
         index, start = work["index"][order], work["start"][order]
         _, number = np.unique(np.concatenate([index, calls["index"]]), return_inverse=True)
@@ -307,7 +316,7 @@ class _V1Reading(V1Tables):
         return Owners(pids, (launches, (kernels["thread"], kernels["pid"])))
 
     def _columns(self, tables: Sequence[str]) -> dict[str, Array]:
-        """Return process, thread, number and start of the rows of some tables."""
+        """Return the columns pid, thread, index and start of the rows of some tables."""
         words = {"pid": "pid", "thread": "tid", "index": "Index", "start": _BEGIN}
         wanted = Wanted((*words.values(), "proc-id"))
         parts = [(t, batch) for t in tables for batch in self._database.batches(t, wanted)]
@@ -317,12 +326,12 @@ class _V1Reading(V1Tables):
         return {name: np.concatenate([none, *pieces]) for name, pieces in columns.items()}
 
     def _add_operations(self, table: str) -> None:
-        """Add kernels, or copies and fills; copies by HSA do not name their device."""
-        is_of_hip = "dev-id" in self._database.columns(table)
+        """Add kernels (of OPS), or copies and fills (of COPY), without barriers and doubles."""
+        is_of_hip = "dev-id" in self._database.columns(table)  # HSA's copies name no device
         for batch, labels in self._batches(table):
-            again = v1_events.doubles(batch.numbers)
-            self.odd["empty-doubles"] += count_true(again)
-            batch = batch.only(~again)
+            is_double = v1_events.doubles(batch.numbers)
+            self.odd["empty-doubles"] += count_true(is_double)
+            batch = batch.only(~is_double)
             rows = without_markers(batch, labels)
             self.counts["barrier"] += batch.count - rows.count
             rows = rows if is_of_hip else _of_hsa(rows, have_calls=not self._tracks)
@@ -335,9 +344,9 @@ class _V1Reading(V1Tables):
 
 
 def _of_hsa(rows: Batch, *, have_calls: bool = True) -> Batch:
-    """Return rows with the ids of HSA moved above those of HIP.
+    """Return rows with the ids of HSA moved above those of HIP, so that both are unique.
 
-    In ROCm 3 and 4 copies are numbered on their own: no call has these numbers.
+    Without `have_calls` ids become ABSENT: in ROCm 3 and 4 no call has the numbers of copies.
     """
     ids = rows["index"]
     apart: IntArray = np.where(have_calls & (ids >= 0) & (ids < _OF_HSA), ids + _OF_HSA, ABSENT)

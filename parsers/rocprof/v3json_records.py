@@ -1,7 +1,6 @@
-"""The records of rocprofv3's JSON: the text of many of one kind becomes columns.
+"""Turns the text of many records of one kind in rocprofv3's JSON into columns.
 
-The structs name only the fields that are read. Columns hold numbers of kernels, kinds, operations
-and agents, since the tables with their names may follow the records.
+Columns hold numbers, not names: the tables of names may come after the records.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from traceflops.table.columns import ABSENT, Array, IntArray, count_true, narrow
 _ARGUMENT: Final = re.compile(
     rb'"sizeBytes"\s*:\s*"?(\d{1,18})\b|"sizeBytes"\s*,\s*"value"\s*:\s*"(\d{1,18})"'
 )
-"""The size of a copy by its name, or as one object of a list of names and values."""
+"""The size of a copy, in an object of arguments or in a list of names and values."""
 
 
 class _Handle(msgspec.Struct, frozen=True, gc=False):
@@ -78,7 +77,7 @@ class _Copy(_Call, gc=False):
 
 
 class _HipCall(_Call, gc=False):
-    """Since ROCm 7.0 with its arguments, which stay text."""
+    """A HIP call. Since ROCm 7.0 it has arguments, which are kept as text."""
 
     args: msgspec.Raw = msgspec.Raw(b"")
 
@@ -183,10 +182,10 @@ _FORMS: Final[Mapping[str, Callable[[Sequence[Any]], Array]]] = {
     **dict.fromkeys(("grid", "block"), _axes),
     "size": _sizes,
 }
-"""Columns that are not plain integers of the records."""
+"""How to make the columns that are not plain integers of the records."""
 
 Paths = Mapping[str, str]
-"""Columns, and the attributes that lead from a record to the values of each."""
+"""The dotted path of attributes from a record to the value of each column."""
 _TIMED: Final[Paths] = {
     "start": "start_timestamp",
     "end": "end_timestamp",
@@ -204,7 +203,7 @@ _DATA: Final = "dispatch_data."
 
 
 class _Kind(NamedTuple):
-    """A kind of records: how one is decoded, its columns, its text, what is kept of it as is."""
+    """A kind of records: its struct, columns, and the attributes of its text and kept object."""
 
     record: type[msgspec.Struct]
     columns: Paths
@@ -255,9 +254,10 @@ _KINDS: Final[Mapping[str, _Kind]] = {
 
 
 class RecordBlock(Struct):
-    """The columns of a block of `records`; those `unreadable` are left out of everything else.
+    """The columns of a block of records.
 
-    `texts` and `kept` have one value per record or are empty; `mended` counts repairs by kind.
+    `records` is how many there are, `unreadable` how many of these are left out of the columns.
+    `texts` and `kept` have a value per record or are empty; `mended` counts repairs by kind.
     """
 
     records: int
@@ -282,25 +282,27 @@ class RecordReader:
         self._kind = kind
 
     def read(self, text: bytes | memoryview) -> RecordBlock | None:
-        """Return what a JSON list of records gives, None where it is no such list."""
+        """Return the block of a JSON list of records, None if the text is no such list.
+
+        If a record cannot be decoded, decode one by one, mending those that are damaged.
+        """
         try:
             records = list_decoder(_KINDS[self._kind].record).decode(text)
             return self._block(records, RecordBlock(len(records)))
         except UNDECODABLE:
             pass
         try:
-            # What is readable of records that somebody else wrote, or that are damaged
             texts = list_decoder(msgspec.Raw).decode(text)
             decoder = list_decoder(_KINDS[self._kind].record, strict=False)
             block, records = RecordBlock(len(texts)), []
             for text in texts:
-                done: list[str] = []
-                # The decoder looks closely only at fields that it builds: it may fail only here.
-                for words, candidate in chain([("", bytes(text))], mended(bytes(text))):
-                    done.append(words)
+                repairs: list[str] = []
+                # First as it is, then with one more repair each time.
+                for repair, candidate in chain([("", bytes(text))], mended(bytes(text))):
+                    repairs.append(repair)
                     try:
                         records += decoder.decode(b"[" + candidate + b"]")
-                        block.mended.update(filter(None, done))
+                        block.mended.update(filter(None, repairs))
                         break
                     except UNDECODABLE:
                         continue
@@ -311,37 +313,45 @@ class RecordReader:
             return None
 
     def _block(self, records: list[Any], block: RecordBlock) -> RecordBlock:
-        """Fill a block with the columns, texts and what is kept of its records."""
+        """Fill a block, in place, with the columns, texts and kept objects of its records."""
         kind = _KINDS[self._kind]
         columns: Columns = {
             name: _FORMS.get(name, typed_integers)([*map(attrgetter(path), records)])
             for name, path in kind.columns.items()
         }
         if kind.record is _Counting:
-            # A row per launch and counter, given columns per launch
-            values = list(chain.from_iterable(r.records for r in records))
-            launch = np.repeat(np.arange(len(records)), [len(r.records) for r in records])
-            value = np.array([v.value for v in values], np.float64)
-            counter = typed_integers([v.counter_id.handle for v in values])
-            is_value = np.isfinite(value)
-            launch, counter, value = launch[is_value], counter[is_value], value[is_value]
-            order = np.lexsort((counter, launch))
-            launch, counter, value = launch[order], counter[order], value[order]
-            differs = (launch[1:] != launch[:-1]) | (counter[1:] != counter[:-1])
-            first = np.flatnonzero(np.append(True, differs)[: len(launch)])
-            columns = {
-                **{name: column[launch[first]] for name, column in columns.items()},
-                "counter": counter[first],
-                "sum": np.add.reduceat(value, first) if len(first) else value,
-                "largest": np.maximum.reduceat(value, first) if len(first) else value,
-                "instances": np.diff(np.append(first, len(value))),
-                "valueless": np.full(len(first), count_true(~is_value)),
-            }
+            columns = _by_counter(records, columns)
         block.columns = {name: narrow(column) for name, column in columns.items()}
         block.texts, block.kept = (
             [*map(attrgetter(path), records)] if path else [] for path in (kind.text, kind.kept)
         )
         return block
+
+
+def _by_counter(records: Sequence[_Counting], columns: Columns) -> Columns:
+    """Return columns with a row per launch and counter, given columns with a row per launch.
+
+    The values of a counter's instances give `sum` and `largest`. `valueless` is how many values
+    are no numbers in all records, repeated in each row.
+    """
+    values = list(chain.from_iterable(r.records for r in records))
+    launch = np.repeat(np.arange(len(records)), [len(r.records) for r in records])
+    value = np.array([v.value for v in values], np.float64)
+    counter = typed_integers([v.counter_id.handle for v in values])
+    is_value = np.isfinite(value)
+    launch, counter, value = launch[is_value], counter[is_value], value[is_value]
+    order = np.lexsort((counter, launch))
+    launch, counter, value = launch[order], counter[order], value[order]
+    differs = (launch[1:] != launch[:-1]) | (counter[1:] != counter[:-1])
+    first = np.flatnonzero(np.append(True, differs)[: len(launch)])
+    return {
+        **{name: column[launch[first]] for name, column in columns.items()},
+        "counter": counter[first],
+        "sum": np.add.reduceat(value, first) if len(first) else value,
+        "largest": np.maximum.reduceat(value, first) if len(first) else value,
+        "instances": np.diff(np.append(first, len(value))),
+        "valueless": np.full(len(first), count_true(~is_value)),
+    }
 
 
 READERS: Final = {kind: RecordReader(kind) for kind in _KINDS}

@@ -27,15 +27,15 @@ from traceflops.table.trace import Note, Source, Trace
 from traceflops.units import several
 
 _NEWEST: Final = "MARKER_CORE_RANGE_API"
-"""A kind of records that only releases since ROCm 7.0 have."""
+"""A kind of records that only releases since ROCm 7.0 write."""
 _WORTH_BYTES: Final = 1 << 29
-"""Below this size other processes cost more than they save: decoding is quick."""
+"""For smaller files worker processes cost more than they save: decoding is quick."""
 
 
 def read_runs(sources: Sequence[ByteSource], reading: Reading) -> list[Trace]:
-    """Return the traces of some files. Raises InputError where none can be read.
+    """Return the traces in some files; repeated passes are joined, launchers left out.
 
-    An unreadable file is a note as long as another can be read.
+    An unreadable file becomes a note. Raises InputError if no file can be read.
     """
 
     def traced(source: ByteSource) -> tuple[ByteSource, Trace]:
@@ -54,9 +54,10 @@ def read_runs(sources: Sequence[ByteSource], reading: Reading) -> list[Trace]:
 
 
 def read_v3_json(source: ByteSource, pool: WorkerPool, block_bytes: int = BLOCK_BYTES) -> Trace:
-    """Return the trace in a file. Raises InputError where nothing of it can be used."""
+    """Return the trace in a file. Raises InputError if nothing of it can be used."""
     document = Document(source, v3json_tables.ROOT, pool, block_bytes)
     recording = _Recording()
+    # A path is root, process, list: group the values by process.
     inside = (value for value in document.parts() if len(value.path) > 2)
     number = None
     for number, values in groupby(inside, key=lambda value: int(value.path[1])):
@@ -79,7 +80,12 @@ def read_v3_json(source: ByteSource, pool: WorkerPool, block_bytes: int = BLOCK_
             f"no process: {source.label} ({v3json_tables.ROOT_KEY} holds no records)",
             "give the JSON written by rocprofv3 --output-format json",
         )
-    damage, notes = document.damage, list[Note]()  # of the text, which was read to its end
+    return recording.trace(source, _text_notes(source, document))
+
+
+def _text_notes(source: ByteSource, document: Document) -> list[Note]:
+    """Return the notes on damage of the text of a document that was read to its end."""
+    damage, notes = document.damage, list[Note]()
     if source.cut:
         notes.append(input_cut(source.cut, damage))
     if document.cut_in is not None:
@@ -96,7 +102,7 @@ def read_v3_json(source: ByteSource, pool: WorkerPool, block_bytes: int = BLOCK_
         code = "second-trace" if damage.another else "tail-unread"
         text = f"{several(damage.tail_bytes, 'byte')} after the end of the document not read."
         notes.append(Note("dropped", code, text, damage.tail_bytes))
-    return recording.trace(source, notes)
+    return notes
 
 
 class _Recording(v3json_tables.JsonRecorded):
@@ -111,7 +117,10 @@ class _Recording(v3json_tables.JsonRecorded):
         self._launchers: list[tuple[int, ProcessFacts]] = []
 
     def add(self, number: int, records: v3json_tables.ProcessRecords, file: str) -> None:
-        """Add the rows of a process that was read to its end."""
+        """Add the rows of the process `number`, all of whose lists were read.
+
+        A process without records is a launcher, which is kept apart.
+        """
         metadata = records.metadata
         self._unreadable.update(records.unreadable)
         self._mended.update(records.mended)
@@ -131,14 +140,15 @@ class _Recording(v3json_tables.JsonRecorded):
             self._releases["ROCm 6.3 or 6.4" if metadata.has_node else "ROCm 6.2 or 6.3"] = None
 
     def trace(self, source: ByteSource, notes: list[Note]) -> Trace:
-        """Return the trace of what was added, with `notes` on the text of the file first."""
-        if not self.counts:  # nothing else is known of the run
+        """Return the trace of the added processes; `notes` on the text of the file come first."""
+        if not self.counts:  # only launchers: they are all that is known of the run
             for number, launcher in self._launchers:
                 self.process(number, launcher)
             self._launchers.clear()
         fill_collectives(self, self.arguments)
         self.odd["kernels-unnamed json"] = len(self.unknown_kernels)
         self.odd["agents-missing"] = len(self.unlisted_agents)
+        # The source: clock, releases, lists, streams and lifetimes.
         clocks = [metadata.clock for metadata in self._metadata] or [None]
         are_several = len(set(clocks)) > 1
         folder = clock_of_folder(place_of(source.folder, source.name).root)
@@ -161,6 +171,7 @@ class _Recording(v3json_tables.JsonRecorded):
             identities=tuple(dict.fromkeys(m.host for m in self._metadata if m.host)),
             lifetimes=tuple(lifetimes),
         )
+        # The notes on records.
         for what, count in sorted(self._mended.items()):
             text = f"Damaged JSON: {what} ({count:,})."
             notes.append(Note("repaired", "json-repaired", text, count))

@@ -1,4 +1,4 @@
-"""The lists of one process of rocprofv3's JSON, and their records as rows of a trace's tables."""
+"""The lists of one process of rocprofv3's JSON; adds their records to the tables of a trace."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ class Metadata:
     """The metadata of a process. Command, configuration and environment are never read."""
 
     def __init__(self, raw: msgspec.Raw | bytes = b"{}") -> None:
-        """Decode the metadata; values that cannot be are None."""
+        """Decode the metadata; impossible values become None."""
         metadata = decoded(raw, _Metadata) or _Metadata()
         node, times = metadata.node or _Node(), (metadata.init_time, metadata.fini_time)
         self.has_node = metadata.node is not None
@@ -96,7 +96,7 @@ class Metadata:
 
 
 class ProcessRecords:
-    """The lists of one process, held until its end: names may follow the records that use them.
+    """The lists of one process, kept until its end: names may follow the records that use them.
 
     `counts` are the records of each list, `unreadable` those left out, `mended` repairs by kind.
     """
@@ -110,7 +110,7 @@ class ProcessRecords:
         self.kinds: list[_Operations] = []
 
     def absorb(self, item: JsonPart) -> None:
-        """Add a value of this process; its path is root, process, list."""
+        """Add a value of this process; its path is root, process, list (or section, list)."""
         path = ".".join(map(str, item.path[2:]))
         if isinstance(item.value, RecordBlock):
             block, name = item.value, str(item.path[-1])
@@ -118,7 +118,7 @@ class ProcessRecords:
                 self.counts[name] += block.records
             self.unreadable[name] += block.unreadable
             self.mended.update(block.mended)
-            for column, values in block.columns.items():  # one value where all are the same
+            for column, values in block.columns.items():  # save memory if all values are equal
                 if len(values) and (values == values[0]).all():
                     block.columns[column] = np.broadcast_to(values[0].copy(), values.shape)
             self.lists[path].append(block)
@@ -138,20 +138,20 @@ class ProcessRecords:
             yield blocks.popleft()
 
     def operation(self, kind: int, number: int) -> str | None:
-        """Return the name of an operation of a kind of records."""
+        """Return the name of the operation `number` of a kind of records, None if it has none."""
         operations = self.kinds[kind].operations if 0 <= kind < len(self.kinds) else []
         return operations[number] or None if 0 <= number < len(operations) else None
 
 
 _UNLISTED: Final = -1
 _KIND_BASE: Final = 1 << 20
-"""More than there are operations of a kind."""
+"""More than a kind has operations."""
 
 
 class JsonRecorded(Gathered):
-    """The rows of a file, what its records refer to in vain, and the arguments of RCCL's calls.
+    """The rows of a file.
 
-    `arguments` are by row of the calls.
+    Unknown kernels and unlisted agents are used but not defined. `arguments` are by row of calls.
     """
 
     def __init__(self) -> None:
@@ -163,10 +163,10 @@ class JsonRecorded(Gathered):
 
 
 class ProcessTables:
-    """Adds the records of one process to `recorded`, under its `number` there."""
+    """Adds the records of one process to `recorded`; `number` is the number of the process."""
 
     def __init__(self, recorded: JsonRecorded, records: ProcessRecords, number: int) -> None:
-        """Read the lists to which others refer: agents, kernels with their registers."""
+        """Read the lists to which others refer: agents, and kernels with their registers."""
         self._recorded = recorded
         self._records = records
         self._number = number
@@ -177,6 +177,7 @@ class ProcessTables:
         ids, registers = _column(symbols, "kernel"), _column(symbols, "registers")
         self._kernels = _texts(symbols, "kernel")
         self._registers = Lookup(ids, np.where(registers > 0, registers, ABSENT))
+        # Kernels whose id has several names.
         texts, order = self._kernels.texts, np.argsort(ids, kind="stable")
         same = np.flatnonzero(ids[order][1:] == ids[order][:-1])
         pairs = zip(order[same].tolist(), order[same + 1].tolist(), strict=True)
@@ -185,28 +186,10 @@ class ProcessTables:
         self._copy_sizes = [(np.empty(0, np.int64), np.empty(0, np.int64))]
 
     def add_timeline(self) -> None:
-        """Add everything that has a time."""
+        """Add everything that has a time: device work, calls, marks, overheads."""
         activities = self._recorded["activities"]
         since = activities.count
-        for block in self._records.each("buffer_records.kernel_dispatch"):
-            rows = self._timed(block)
-            self._recorded.streams.update(np.unique(rows["stream"]).tolist())
-            sinks.add_work(
-                self._recorded,
-                rows,
-                "kernel",
-                process=self._number,
-                device=self._devices(rows["agent"]),
-                stream=rows["queue"],
-                name=self._kernel_names(rows["kernel"], activities.names["name"]),
-                correlation=rows["correlation"],
-                graph=rows["graph"],
-                graph_node=rows["graph_node"],
-                grid=sinks.blocks_of(rows["grid"], rows["block"]),
-                block=rows["block"],
-                registers_per_thread=self._registers(rows["kernel"].astype(np.int64)),
-                shared_memory_bytes=rows["shared"],
-            )
+        self._add_dispatches()
         for block in self._records.each("buffer_records.memory_copy"):
             self._add_copies(block)
         for kind, api in APIS.items():
@@ -214,18 +197,9 @@ class ProcessTables:
                 self._add_calls(block, api)
         calls, sizes = (np.concatenate(columns) for columns in zip(*self._copy_sizes, strict=True))
         fill_sizes(activities, since, calls, sizes)
-        # Ranges and marks of the program have texts; one without has its call's name.
+        self._add_marks()
+        # A queue waits while its scratch memory is allocated: overhead of the device.
         names = self._recorded["marks"].names["name"]
-        message = _texts(self._records.take("strings.marker_api"), "key").coder(names, None)
-        for block in self._records.each("buffer_records.marker_api"):
-            rows = self._timed(block)
-            name = message(rows["correlation"].astype(np.int64))
-            textless = name < 0
-            if textless.any():
-                name[textless] = self._operations(rows.only(textless), names, "(unknown mark {})")
-            who: dict[str, Any] = {"process": self._number, "thread": rows["thread"]}
-            sinks.add_marks(self._recorded, rows, **who, name=name)
-        # A queue waits while its scratch memory is made: overhead of the device.
         for block in self._records.each("buffer_records.scratch_memory"):
             rows = self._timed(block)
             sinks.add_overheads(
@@ -238,8 +212,43 @@ class ProcessTables:
                 name=self._operations(rows, names, "(unknown scratch operation {})"),
             )
 
+    def _add_dispatches(self) -> None:
+        names = self._recorded["activities"].names["name"]
+        for block in self._records.each("buffer_records.kernel_dispatch"):
+            rows = self._timed(block)
+            self._recorded.streams.update(np.unique(rows["stream"]).tolist())
+            sinks.add_work(
+                self._recorded,
+                rows,
+                "kernel",
+                process=self._number,
+                device=self._devices(rows["agent"]),
+                stream=rows["queue"],
+                name=self._kernel_names(rows["kernel"], names),
+                correlation=rows["correlation"],
+                graph=rows["graph"],
+                graph_node=rows["graph_node"],
+                grid=sinks.blocks_of(rows["grid"], rows["block"]),
+                block=rows["block"],
+                registers_per_thread=self._registers(rows["kernel"].astype(np.int64)),
+                shared_memory_bytes=rows["shared"],
+            )
+
+    def _add_marks(self) -> None:
+        """Add ranges and marks of the program, named by their text, else by their operation."""
+        names = self._recorded["marks"].names["name"]
+        message = _texts(self._records.take("strings.marker_api"), "key").coder(names, None)
+        for block in self._records.each("buffer_records.marker_api"):
+            rows = self._timed(block)
+            name = message(rows["correlation"].astype(np.int64))
+            textless = name < 0
+            if textless.any():
+                name[textless] = self._operations(rows.only(textless), names, "(unknown mark {})")
+            columns: dict[str, Any] = {"process": self._number, "thread": rows["thread"]}
+            sinks.add_marks(self._recorded, rows, **columns, name=name)
+
     def add_counters(self) -> None:
-        """Add counters; their instances are summed or, of the whole chip, the largest is taken."""
+        """Add counters: the sum of their instances, or the largest if they count the whole chip."""
         counters = _texts(self._records.take("counters"), "counter")
         table, odd = self._recorded["kernel_counters"], self._recorded.odd
         for block in self._records.each("callback_records.counter_collection"):
@@ -262,7 +271,7 @@ class ProcessTables:
             )
 
     def _add_copies(self, block: RecordBlock) -> None:
-        """Add copies; one within the host's memory is no work of a device."""
+        """Add copies, except those within host memory, which are only counted."""
         rows = self._timed(block)
         on_device = self._are_gpus(rows["source"]) | self._are_gpus(rows["target"])
         self._recorded.odd["host-copies json"] += count_true(~on_device)
@@ -287,11 +296,11 @@ class ProcessTables:
         )
 
     def _add_calls(self, block: RecordBlock, api: str) -> None:
-        """Add calls, the arguments of RCCL's, and the sizes that calls of copies were given."""
+        """Add calls; keep the arguments of RCCL calls and the sizes in the arguments of copies."""
         rows, table = self._timed(block), self._recorded["calls"]
         kept: Sequence[Any] = rows.texts["kept"]
         for row, given in enumerate(kept):
-            if given:  # one object, or in other releases a list of names and values
+            if given:  # an object or, in other releases, a list of names and values
                 pairs = [p for p in given if isinstance(p, dict)] if isinstance(given, list) else []
                 items = [(pair.get("name"), pair.get("value")) for pair in pairs]
                 items = [*given.items()] if isinstance(given, dict) else items
@@ -310,14 +319,14 @@ class ProcessTables:
         )
 
     def _timed(self, block: RecordBlock) -> Batch:
-        """Return the records that have a time."""
+        """Return the records that have a valid time."""
         times = {name: block.columns[name].astype(np.int64) for name in ("start", "end")}
         return timed(
             Batch(block.rows, {**block.columns, **times}, {"kept": block.kept}), self._recorded.odd
         )
 
     def _devices(self, agents: Array) -> IntArray:
-        """Return the devices of agents; of one that is not listed only the id is known."""
+        """Return the devices of agents (handles); an unlisted agent has no facts, only an id."""
 
         def device(handle: int, _: int) -> int:
             agent = self._agents.get(handle)
@@ -334,13 +343,14 @@ class ProcessTables:
         return by_distinct(agents, device)
 
     def _are_gpus(self, agents: Array) -> BoolArray:
-        """Return which agents are GPUs; one that is not listed is taken for one."""
+        """Return which agents are GPUs; an agent that is not listed is assumed to be one."""
         listed = self._agents
         return by_distinct(
             agents, lambda a, _: is_gpu(listed[a]) if a in listed else a not in (0, ABSENT)
         ).astype(np.bool_)
 
     def _kernel_names(self, kernels: Array, names: Names) -> Array:
+        """Return the codes in `names` of kernels (ids); count those with several or no names."""
         ambiguous = np.count_nonzero(np.isin(kernels, self._ambiguous_kernels))
         self._recorded.odd["kernel-clash"] += int(ambiguous)
         codes, missing = _named(self._kernels, kernels, names, "(unknown kernel {})")
@@ -348,7 +358,10 @@ class ProcessTables:
         return codes
 
     def _operations(self, rows: Batch, names: Names, unknown: str) -> Array:
-        """Return the codes of the names of operations; kind and number identify one."""
+        """Return the codes in `names` of the operations of rows; kind and number identify one.
+
+        An unknown operation is named by `unknown`, formatted with its number.
+        """
         kind, operation = rows["kind"], rows["operation"]
         both = np.clip(kind, -1, _KIND_BASE) * _KIND_BASE + np.clip(operation, -1, _KIND_BASE - 2)
 
@@ -371,9 +384,9 @@ def _column(blocks: Sequence[RecordBlock], name: str) -> IntArray:
 
 
 def _named(texts: TextsById, numbers: Array, names: Names, unknown: str) -> tuple[Array, IntArray]:
-    """Return the codes among `names` of the texts of numbers, and the numbers without a text.
+    """Return the codes in `names` of the texts of numbers, and the numbers without a text.
 
-    The latter are called `unknown`, formatted with their number.
+    A number without a text is named by `unknown`, formatted with the number.
     """
     wide = numbers.astype(np.int64)
     codes = texts.coder(names, None)(wide)

@@ -1,7 +1,7 @@
-"""Sets aside amounts that cannot be true: below 0, or more than anything recorded can hold.
+"""Removes impossible amounts: below 0, or larger than any recording can have.
 
-An amount is a column with a unit that may be null, the three sizes of a launch, or a counter of
-bytes. Times on the clock are no amounts: they may lie before its zero.
+An amount is a nullable column with a unit, the three sizes of a launch, or a counter of bytes.
+Times are not amounts: they may lie before the zero of the clock.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from traceflops.table.trace import Note, Trace
 from traceflops.units import time_amount
 
 _MOST: Final = 2**53
-"""9 PB, or 104 days: below it a double is exact, and no sum leaves an int64."""
+"""9 PB, or 104 days: a double below it is exact, and sums fit an int64."""
 _CHANGE: Final = "change_bytes"
-"""How the name of a counter ends that may fall below 0."""
+"""The end of the names of counters of bytes that may be negative."""
 _MUCH_OF_IT: Final = 0.1
-"""A larger share of a process's life outside the device's work gets a note."""
+"""If more of a process's lifetime is before or after device work, a note says so."""
 _NOTES: Final = NoteTable(
     dropped={
         "impossible-amounts": "{count} impossible [amount|amounts] ignored (negative or too "
@@ -49,14 +49,14 @@ _NOTES: Final = NoteTable(
 def with_notes(
     trace: Trace, notes: Iterable[Note], tables: Mapping[str, pa.Table] | None = None
 ) -> Trace:
-    """Return the trace with further notes on its file, and with other tables."""
+    """Return the trace with more notes, on its first file, and with `tables` if they are given."""
     file = trace.source.files[0].name
     named = (replace(note, file=file) for note in notes)
     return replace(trace, tables=tables or trace.tables, notes=(*trace.notes, *named))
 
 
 def only_rows(tables: Mapping[str, pa.Table], keep: Mapping[str, BoolArray]) -> dict[str, pa.Table]:
-    """Return the tables, some of them with only the chosen rows."""
+    """Return the tables with only the rows that `keep` marks; other tables are unchanged."""
     out = dict(tables)
     for name, rows in keep.items():
         if not rows.all():
@@ -65,7 +65,10 @@ def only_rows(tables: Mapping[str, pa.Table], keep: Mapping[str, BoolArray]) -> 
 
 
 def without_impossible_amounts(trace: Trace) -> Trace:
-    """Return the trace with unknown in place of impossible amounts, and a note that counts them."""
+    """Return the trace with null in place of impossible amounts, and a note that counts them.
+
+    Counters cannot be null: rows of impossible counters of bytes are dropped.
+    """
     tables, wrong = dict(trace.tables), dict[str, int]()
     for name, columns in TABLES.items():
         for column in columns:
@@ -78,16 +81,14 @@ def without_impossible_amounts(trace: Trace) -> Trace:
                 possible = pc.if_else(pa.array(bad), pa.scalar(None, array.type), array)
                 tables[name] = with_column(tables[name], column.name, possible)
                 wrong[f"{column.name} of {name}"] = int(np.count_nonzero(bad))
-    # A counter of bytes may only fall below 0 where it counts changes.
     counters = trace.counters
-    of_bytes, may_fall = (
-        np.array([name.endswith(end) for name in (*names(counters["name"]), "")])[
-            codes(counters["name"])
-        ]
+    counter_names = [*names(counters["name"]), ""]  # the last one for code -1, which is null
+    of_bytes, may_be_negative = (
+        np.array([name.endswith(end) for name in counter_names])[codes(counters["name"])]
         for end in ("_bytes", _CHANGE)
     )
     value = floats(counters["value"])
-    kept = ~of_bytes | ((np.abs(value) < _MOST) & ((value >= 0) | may_fall))
+    kept = ~of_bytes | ((np.abs(value) < _MOST) & ((value >= 0) | may_be_negative))
     if not kept.all():
         wrong["bytes of memory counters"] = int(np.count_nonzero(~kept))
     listed = ", ".join(f"{count:,} {what}" for what, count in wrong.items())
@@ -96,10 +97,13 @@ def without_impossible_amounts(trace: Trace) -> Trace:
 
 
 def _impossible(array: pa.ChunkedArray) -> BoolArray | None:
-    """Return which values are impossible; None where there is none."""
+    """Return which values are impossible, None if all are possible.
+
+    A list is impossible if any of its values is. `array` may not be all null.
+    """
     if pa.types.is_fixed_size_list(array.type):
         size = array.type.list_size
-        parts = [
+        parts = [  # the values of each chunk without its offset
             chunk.values.slice(chunk.offset * size, len(chunk) * size) for chunk in array.chunks
         ]
         bad = _impossible(pa.chunked_array(parts, array.type.value_type))
@@ -120,5 +124,5 @@ def lifetime_notes(trace: Trace) -> Iterator[Note]:
     began, ended = trace.source.lifetimes[0]
     before, after = max(0, first - began), max(0, ended - last)
     if before + after > _MUCH_OF_IT * (ended - began):
-        life, until, span = map(time_amount, (ended - began, before, last - first))
-        yield _NOTES.note("window", life=life, before=until, span=span)
+        life, before_text, span = map(time_amount, (ended - began, before, last - first))
+        yield _NOTES.note("window", life=life, before=before_text, span=span)

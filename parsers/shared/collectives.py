@@ -1,9 +1,9 @@
-"""Which collective each RCCL kernel ran: AMD's names of kernels do not say, the calls around do.
+"""Which collective each RCCL kernel ran: the RCCL call that launched it says so, its name does not.
 
-A kernel belongs to the RCCL call inside which it was launched: by the call with its correlation,
-on the same thread. What a group of calls holds is launched by the end of the group.
+The call with a kernel's correlation launched it; the kernel belongs to the RCCL call of the same
+thread in which that launch lies. Calls in a group are launched by the call that ends the group.
 
-RCCL's calls stand here in plain data: what each moves, by the arguments that rocprofiler-sdk names.
+Tables below say what each RCCL call moves, by the names of arguments in rocprofiler-sdk.
 Sources: rocprofiler-sdk's rccl.def.cpp (argument names) and RCCL's nccl.h (data types).
 """
 
@@ -27,10 +27,10 @@ ONE, RANKS = "one", "ranks"
 
 
 class CollectiveCall(Struct, frozen=True):
-    """What a call does: its name as frameworks write it, and what one rank puts in and gets out.
+    """The collective of a call: its name as frameworks write it, and what one rank moves.
 
-    `count` is the argument that counts elements; `puts` and `gets` say how many times that:
-    ONE, RANKS (once per rank), 0, or None where it depends on who the root is.
+    `count` is the name of the argument that counts elements. A rank sends `puts` and receives
+    `gets` times that count: ONE, RANKS (once per rank), 0, or None if it depends on the root.
     """
 
     name: str
@@ -39,7 +39,7 @@ class CollectiveCall(Struct, frozen=True):
     gets: str | int | None
 
     def elements(self, times: str | int | None, count: int | None, ranks: int | None) -> int | None:
-        """Return `times` the count; None where that is not known."""
+        """Return the elements of `times` (ONE, RANKS, 0, None) the count; None if unknown."""
         if times == 0:
             return 0
         if times is None or count is None:
@@ -80,10 +80,10 @@ SIZES: Final[Mapping[str, str | None]] = {
 """Calls that make a communicator, and the argument that says how many ranks it has."""
 
 MAKE_MANY: Final = ("ncclCommInitAll",)
-"""Those that make a communicator for each rank."""
+"""Those of SIZES that make a communicator for each rank."""
 
 MADE: Final = ("newcomm", "comm", "comms")
-"""The arguments of those calls that hold the communicator; the first there is counts."""
+"""The arguments of those calls that name the new communicator; the first one present counts."""
 
 _DATA_TYPES: Final = (
     ("Char", "ncclInt8", "ncclChar"),
@@ -114,7 +114,7 @@ def data_type(text: str | None) -> str | None:
 
 
 def amount(text: str | None) -> int | None:
-    """Return a count of elements or ranks; None for what is none."""
+    """Return the count of elements or ranks that an argument says; None if it is not a count."""
     text = "" if text is None else text.strip()
     small = text.isascii() and text.isdecimal() and len(text) < 19
     return int(text) if small else None
@@ -138,7 +138,7 @@ _RCCL_KERNEL: Final = re.compile(r"nccl|rccl|msccl|onerank", re.IGNORECASE)
 
 
 class _Facts(Struct, frozen=True):
-    """What is known of the collective that a kernel ran."""
+    """What is known of a collective: of one call, or of a kernel. Amounts are in elements."""
 
     name: str
     data_type: str | None = None
@@ -149,11 +149,11 @@ class _Facts(Struct, frozen=True):
 
 
 def fill_collectives(builder: Gathered, arguments: Arguments) -> int:
-    """Fill in the collectives of kernels that RCCL launched; return for how many.
+    """Fill in the columns of collectives, in place, for kernels that RCCL launched.
 
-    `arguments` may be empty, where a format has none: then only the kind is known; `group` among
-    them is an id of the communicator that all ranks have, not its address (`comm`). Where a group
-    held several kinds, which kernel ran which is not known and stays null.
+    Return for how many kernels. `arguments` is empty for a format without any: then only the kind
+    is known. Its argument `group` is an id of the communicator that is the same on all ranks,
+    unlike its address (`comm`). Kernels of a group with several kinds stay null.
     """
     call_table, activities = builder["calls"], builder["activities"]
     kinds, names = activities.names["kind"], activities.names["name"]
@@ -176,18 +176,8 @@ def fill_collectives(builder: Gathered, arguments: Arguments) -> int:
     launch = np.append(rows, -1)[first]
     calls = _Calls(call_table, launch)
     scope = calls.scope_of(launch)
-    communicators: defaultdict[int, _Communicators] = defaultdict(_Communicators)
-    for call_row in calls.rows.tolist():
-        call_name, given = calls.label(call_row), arguments.get(call_row, {})
-        own = communicators[calls.process(call_row)]
-        if call_name in SIZES:
-            argument = SIZES[call_name]
-            size = amount(given.get(argument)) if argument is not None else None
-            named = next((given[name] for name in MADE if name in given), None)
-            own.sizes.setdefault(named, set()).add(size)
-            own.made += (size or 1) if call_name in MAKE_MANY else 1
-        elif call_name in COLLECTIVES and given.get("comm"):
-            own.used.add(given["comm"])
+    communicators = _communicators(calls, arguments)
+    # The collective of each scope that has kernels.
     facts: dict[int, _Facts] = {}
     for number, launched in groups(scope):
         members = calls.members.get(number, [])
@@ -195,10 +185,11 @@ def fill_collectives(builder: Gathered, arguments: Arguments) -> int:
         common = _facts(moved, len(launched))
         if common is not None:
             facts[number] = common
+    # Write the facts into the columns of the kernels.
     filled = np.flatnonzero(np.isin(scope, list(facts)))
-    of_kernels = [facts[number] for number in scope[filled].tolist()]
-    for column, fact in _COLUMNS.items() if of_kernels else ():
-        values = [getattr(some, fact) for some in of_kernels]
+    facts_of_kernels = [facts[number] for number in scope[filled].tolist()]
+    for column, fact in _COLUMNS.items() if facts_of_kernels else ():
+        values = [getattr(of_kernel, fact) for of_kernel in facts_of_kernels]
         if fact in _TEXTS:
             codes = activities.names[column]
             values = [-1 if value is None else codes[value] for value in values]
@@ -208,17 +199,34 @@ def fill_collectives(builder: Gathered, arguments: Arguments) -> int:
     return len(filled)
 
 
-class _Calls:
-    """The calls of RCCL that no other of them holds, by thread, and the scope of each.
+def _communicators(calls: _Calls, arguments: Arguments) -> Mapping[int, _Communicators]:
+    """Return the communicators of each process: those that calls make, and those they use."""
+    communicators: defaultdict[int, _Communicators] = defaultdict(_Communicators)
+    for row in calls.rows.tolist():
+        name, given = calls.label(row), arguments.get(row, {})
+        own = communicators[calls.process(row)]
+        if name in SIZES:
+            size_argument = SIZES[name]
+            size = amount(given.get(size_argument)) if size_argument is not None else None
+            handle = next((given[made] for made in MADE if made in given), None)
+            own.sizes.setdefault(handle, set()).add(size)
+            own.made += (size or 1) if name in MAKE_MANY else 1
+        elif name in COLLECTIVES and given.get("comm"):
+            own.used.add(given["comm"])
+    return communicators
 
-    A scope is what launches together: one collective, or a group by the row of its end. `members`
-    are the collectives of each scope.
+
+class _Calls:
+    """The outermost RCCL calls of each thread, and the scope of each.
+
+    The calls of a scope launch together: a collective alone, or all of a group. A scope's number is
+    the row of that call, or of the call that ends the group. `members` are its collectives.
     """
 
     def __init__(self, table: TableBuilder, launch: IntArray) -> None:
-        """Find the calls of RCCL in a table, and the scopes of its threads.
+        """Find the RCCL calls in a table of calls, and the scopes of its threads.
 
-        `launch` are the rows of the calls that launched kernels, -1 for none.
+        `launch` are the rows of the calls that launched kernels, -1 for unknown.
         """
         rows = np.flatnonzero(table.column("api") == table.names["api"]["rccl"])
         self._thread = np.full(table.count, -1, dtype=np.int64)
@@ -235,25 +243,30 @@ class _Calls:
         self.members: dict[int, list[int]] = {}
         self._by_thread: dict[int, tuple[IntArray, IntArray]] = {}
         for thread, places in groups(self._thread[rows]):
-            # Only the outermost calls: each ends after all that began before it.
+            # Only the outermost calls: each ends after all calls that began before it.
             order = rows[places][np.lexsort((-self._end[rows[places]], self._start[rows[places]]))]
             latest = np.maximum.accumulate(self._end[order])
             outer = order[np.append(True, self._end[order][1:] > latest[:-1])]
-            # The end of a group whose start is not there closes nothing that is known.
-            labels_here = [self.label(row) for row in outer.tolist()]
-            opens = np.array([name == GROUP_START for name in labels_here], dtype=np.int64)
-            ends = np.array([name == GROUP_END for name in labels_here], dtype=np.int64)
-            depth = np.cumsum(opens - ends)
-            depth -= np.minimum(np.minimum.accumulate(depth), 0)
-            before = np.append(0, depth[:-1])
-            closing = np.flatnonzero((ends == 1) & (depth == 0) & (before > 0))
-            group = np.append(outer[closing], -1)[np.searchsorted(closing, np.arange(len(outer)))]
-            alone = np.where(ends == 1, -1, outer)
-            scope = np.where(before > 0, group, alone)
+            scope = self._scopes(outer)
             self._by_thread[thread] = outer, scope
             for row, number in zip(outer.tolist(), scope.tolist(), strict=True):
                 if number >= 0 and self.label(row) in COLLECTIVES:
                     self.members.setdefault(number, []).append(row)
+
+    def _scopes(self, outer: IntArray) -> IntArray:
+        """Return the scope of each outermost call of a thread, -1 for none. `outer` are rows."""
+        labels = [self.label(row) for row in outer.tolist()]
+        opens = np.array([name == GROUP_START for name in labels], dtype=np.int64)
+        ends = np.array([name == GROUP_END for name in labels], dtype=np.int64)
+        depth = np.cumsum(opens - ends)
+        # Groups nest. The end of a group whose start was not recorded must not count below 0.
+        depth -= np.minimum(np.minimum.accumulate(depth), 0)
+        depth_before = np.append(0, depth[:-1])
+        # A call in a group belongs to the next end of an outermost group, if that was recorded.
+        closing = np.flatnonzero((ends == 1) & (depth == 0) & (depth_before > 0))
+        group = np.append(outer[closing], -1)[np.searchsorted(closing, np.arange(len(outer)))]
+        alone = np.where(ends == 1, -1, outer)
+        return np.where(depth_before > 0, group, alone)
 
     def label(self, row: int) -> str:
         """Return the name of a call."""
@@ -264,7 +277,7 @@ class _Calls:
         return int(self._process[row])
 
     def scope_of(self, launch: IntArray) -> IntArray:
-        """Return the scope in which each launch lies, -1 where it lies in none."""
+        """Return the scope of the RCCL call in which each launch (a row of calls) lies, or -1."""
         scopes = np.full(len(launch), -1, dtype=np.int64)
         launched = np.flatnonzero(launch >= 0)
         for thread, members in groups(self._thread[launch[launched]]):
@@ -272,15 +285,16 @@ class _Calls:
                 continue
             calls, scope = self._by_thread[thread]
             start = self._start[launch[launched[members]]]
-            before = np.searchsorted(self._start[calls], start, side="right") - 1
-            inside = (before >= 0) & (start <= self._end[calls[before]])
-            scopes[launched[members]] = np.where(inside, scope[before], -1)
+            # The last outermost call that began before the launch; -1 for none.
+            last = np.searchsorted(self._start[calls], start, side="right") - 1
+            inside = (last >= 0) & (start <= self._end[calls[last]])
+            scopes[launched[members]] = np.where(inside, scope[last], -1)
         return scopes
 
     def moved(
         self, row: int, arguments: Arguments, communicators: Mapping[int, _Communicators]
     ) -> _Facts:
-        """Return what one collective moves."""
+        """Return the facts of one collective call, by the row of the call."""
         kind = COLLECTIVES[self.label(row)]
         given = arguments.get(row, {})
         size = communicators[self.process(row)].ranks(given.get("comm"))
@@ -296,9 +310,10 @@ class _Calls:
 
 
 class _Communicators(Struct):
-    """The communicators of one process: sizes by what the calls name that made them.
+    """The communicators of one process.
 
-    `used` are those that collectives name, `made` is how many were made.
+    `sizes` are their numbers of ranks, by the handle that the calls that made them name. `used` are
+    the handles that collectives name, `made` is how many communicators were made.
     """
 
     sizes: dict[str | None, set[int | None]] = field(default_factory=dict)
@@ -306,10 +321,11 @@ class _Communicators(Struct):
     made: int = 0
 
     def ranks(self, communicator: str | None) -> int | None:
-        """Return the ranks of a communicator; None where the call that made it is not known.
+        """Return how many ranks a communicator has; None if that is unknown.
 
-        The calls that make one may name the address of the handle instead. Then all of
-        the process must have one size, and no more may be used than were made.
+        Calls that make a communicator may name the address of its handle, which matches no handle
+        in use. Then the size is known only if all of the process have one size, and collectives
+        use no more communicators than were made.
         """
         if communicator is not None and communicator in self.sizes:
             return _common(self.sizes[communicator])
@@ -319,9 +335,10 @@ class _Communicators(Struct):
 
 
 def _facts(moved: Sequence[_Facts], kernels: int) -> _Facts | None:
-    """Return what is known of each kernel of a scope; None where its collective is not.
+    """Return the facts of each kernel of a scope; None if its collective is unknown.
 
-    One kernel ran all of it. Several kernels for as many equal calls ran one each.
+    `moved` are the calls of the scope, `kernels` is how many kernels it launched. One kernel ran
+    all calls; if there are as many kernels as calls, each ran one; else amounts are unknown.
     """
     kinds = {call.name for call in moved}
     if len(kinds) != 1 and kinds != {"send", "recv"}:
@@ -343,11 +360,12 @@ def _facts(moved: Sequence[_Facts], kernels: int) -> _Facts | None:
 
 
 def _common(values: Iterable[T | None]) -> T | None:
-    """Return the value that all have, None where they differ."""
+    """Return the value that all have, None if they differ or there is none."""
     distinct = set(values)
     return distinct.pop() if len(distinct) == 1 else None
 
 
 def _sum(values: Sequence[int | None]) -> int | None:
+    """Return the sum, None if a value is unknown or the sum does not fit an int64."""
     given = [value for value in values if value is not None]
     return sum(given) if len(given) == len(values) and sum(given) < 2**63 else None

@@ -14,8 +14,7 @@ from traceflops.table.trace import Trace
 class Reading(Struct, frozen=True):
     """How inputs are read.
 
-    `pool` are the processes that read; `python_stacks` says whether Python frames are kept (None:
-    unless the input is huge).
+    `pool` are the processes that read; `python_stacks`: keep Python frames (None: of small inputs).
     """
 
     pool: WorkerPool
@@ -23,13 +22,13 @@ class Reading(Struct, frozen=True):
 
 
 class Format(Struct, frozen=True):
-    """One family of files: `recognises` says by the first bytes whether an input belongs to it.
+    """One family of files.
 
-    `read` takes inputs of this format and returns their traces. It is given one input at a time,
-    or, of a format that `gathers`, all of them at once: then a run is a set of files, and which
-    belong together is for the reader to say. It raises InputError where nothing can be read; an
-    input that does not keep the others of a set from being read is a note. Of one that `is_checked`
-    the traces were looked over when they were first read.
+    `recognises` takes the first bytes of an input and returns whether it is of this format. `read`
+    takes inputs of this format and returns their traces. It gets one input at a time, unless the
+    format `gathers`: then a run is a set of files, `read` gets all inputs at once, and decides
+    which belong together. It raises InputError if nothing can be read; if only some inputs of a
+    set cannot be read, it adds a note. `is_checked`: `plausible` has checked the traces already.
     """
 
     name: str

@@ -1,12 +1,10 @@
-"""What stands in the inputs more than once counts once: records, copies of files, exports of a run.
+"""Counts once what the inputs contain repeatedly: records, copies of files, exports of a run.
 
 The rule for records is in docs/damage.md. Copies of a file are traces of one writer with the same
-processes, clock and device work. Two traces of different tools or formats, such as rocprof's CSV
-and JSON in one folder, are of one run where their kernels have the same times: by process, or all
-together where one does not tell processes apart.
+processes, clock and device work. Traces of different tools or formats are of one run if their
+kernels have the same times: per process, or together if one does not distinguish processes.
 
-Copies between devices that cannot reach each other go through the host: a call leaves a record of
-each half, which says that it is from or to the host.
+A copy between devices may go through the host: then its call leaves two records, DtoH and HtoD.
 """
 
 from __future__ import annotations
@@ -63,29 +61,32 @@ _OTHER_FORM: Final = " in another form (pack, page or export)"
 
 
 def without_repeats(trace: Trace) -> Trace:
-    """Return the trace in which each record of the input counts once, with a note if one did not.
+    """Return the trace without repeated records, with a note if there were any.
 
-    An input holds repeats where two records of one id are the same and too long for that to be
-    the work of a coarse clock; then all that is the same counts once.
+    Equal records are repeats only if some prove it (`_is_proof`): coarse clocks make some equal.
     """
-    same = {name: _same_as_before(trace.table(name)) for name in _NOUNS}
-    if not any(_is_proof(trace.table(name), name, again) for name, again in same.items()):
+    repeated = {name: _same_as_before(trace.table(name)) for name in _NOUNS}
+    if not any(_is_proof(trace.table(name), name, rows) for name, rows in repeated.items()):
         return trace
-    counts = {name: int(again.sum()) for name, again in same.items()}
-    device_ns = int(numbers(trace.activities["dur_ns"])[same["activities"]].sum())
+    counts = {name: int(rows.sum()) for name, rows in repeated.items()}
+    device_ns = int(numbers(trace.activities["dur_ns"])[repeated["activities"]].sum())
     parts = ", ".join(several(n, _NOUNS[name]) for name, n in counts.items() if n)
     amount = f" ({time_amount(device_ns)} of GPU time)" if counts["activities"] else ""
     note = _NOTES.note("written-twice", sum(counts.values()), listed=parts, amount=amount)
-    kept = only_rows(trace.tables, {name: ~again for name, again in same.items()})
+    kept = only_rows(trace.tables, {name: ~rows for name, rows in repeated.items()})
     return with_notes(trace, [note], kept)
 
 
 def _same_as_before(table: pa.Table) -> BoolArray:
-    """Return which rows equal the row before them; the rows are ordered by time and id."""
+    """Return which rows equal the row before them in all columns and last longer than 0 ns.
+
+    The rows are ordered by time and id, so that equal ones are neighbors.
+    """
     repeats = np.zeros(table.num_rows, dtype=np.bool_)
     if table.num_rows < 2:
         return repeats
     length, start, name = numbers(table["dur_ns"]), numbers(table["start_ns"]), codes(table["name"])
+    # Compare the columns that mostly differ first; all columns only of the candidates that remain.
     alike = length[1:] > 0
     for values in (start, length, name):
         alike &= values[1:] == values[:-1]
@@ -107,40 +108,41 @@ def _same_as_before(table: pa.Table) -> BoolArray:
     return repeats
 
 
-def _is_proof(table: pa.Table, name: str, again: BoolArray) -> bool:
-    """Return whether equal rows of one id prove a repeat, as two alike records cannot occur.
+def _is_proof(table: pa.Table, name: str, repeated: BoolArray) -> bool:
+    """Return whether one of the `repeated` rows of the table `name` proves that records repeat.
 
-    Device work of a clock of whole microseconds can: branches of a graph that run side by side.
+    A row proves it if it has an id and is so long that two events cannot give equal records.
     """
-    if name not in _UNIQUE or not again.any():
+    if name not in _UNIQUE or not repeated.any():
         return False
     ids, start = numbers(table[_UNIQUE[name]], ABSENT), numbers(table["start_ns"])
+    # With a clock of whole microseconds, parallel branches of a graph can give equal records.
     if name == "activities" and not (start % 1_000).any():
         return False
     has_id = (ids != ABSENT) & (ids != 0)
-    return bool((again & has_id & (numbers(table["dur_ns"]) >= _SURELY_APART_NS)).any())
+    return bool((repeated & has_id & (numbers(table["dur_ns"]) >= _SURELY_APART_NS)).any())
 
 
 def each_run_once(traces: Sequence[Trace]) -> list[Trace]:
-    """Return the traces without copies and without other exports of a run, with a note each."""
+    """Return one trace of each run: without copies of files and other exports, with notes."""
     return without_other_exports(_kept(traces, copies(traces)))
 
 
 def copies(traces: Sequence[Trace]) -> dict[int, list[Note]]:
-    """Return the indexes of traces of which none holds the recording of another, with a note each.
+    """Return the indexes of the traces to keep, one of each set of copies, with its notes.
 
-    Of copies the one of the shortest name counts: who copies a file adds to its name.
+    Of copies the one with the shortest file name is kept: who copies a file adds to its name.
     """
     circumstances = [_circumstances(trace) for trace in traces]
-    often = Counter(circumstances)
-    alike: defaultdict[Hashable, list[int]] = defaultdict(list)
-    for index, (trace, same) in enumerate(zip(traces, circumstances, strict=True)):
-        # Their kernels are looked at only where all else is the same: that takes a while.
-        kernels = next(_runs(trace), None) if same is not None and often[same] > 1 else None
-        alike[index if kernels is None else (same, kernels)].append(index)
+    traces_with = Counter(circumstances)
+    copies_of: defaultdict[Hashable, list[int]] = defaultdict(list)
+    for index, (trace, own) in enumerate(zip(traces, circumstances, strict=True)):
+        # A digest of the kernels is slow: take it only if everything else is the same.
+        kernels = next(_runs(trace), None) if own is not None and traces_with[own] > 1 else None
+        copies_of[index if kernels is None else (own, kernels)].append(index)
     name_length = [sum(len(file.name) for file in trace.source.files) for trace in traces]
     notes: dict[int, list[Note]] = {}
-    for members in alike.values():
+    for members in copies_of.values():
         first, *others = sorted(members, key=name_length.__getitem__)
         ignored = [traces[other] for other in others]
         notes[first] = [_note("copies", traces[first], ignored)] if ignored else []
@@ -148,9 +150,9 @@ def copies(traces: Sequence[Trace]) -> dict[int, list[Note]]:
 
 
 def _circumstances(trace: Trace) -> Hashable | None:
-    """Return what copies of a recording have in common beside its kernels, None if not certain.
+    """Return what all copies of a recording have in common, except its kernels.
 
-    Without its clock and the numbers of its processes two that look alike may be two ranks.
+    Return None without a clock or process ids: then equal traces may be two ranks, not copies.
     """
     source, rows = trace.source, trace.processes.to_pylist()
     clock = source.clock or source.origin_unix_ns
@@ -161,15 +163,15 @@ def _circumstances(trace: Trace) -> Hashable | None:
 
 
 def without_other_exports(traces: Sequence[Trace]) -> list[Trace]:
-    """Return the traces without those that hold what another one holds, too, with a note each.
+    """Return the traces without other exports of the same run; the kept one gets a note.
 
-    Of several exports the one is kept that names its devices, of these the one with most rows, and
-    then the one that says most of how it was recorded.
+    An export that names its devices is preferred, then the one with the most rows, with the most
+    facts, the first.
     """
     if len({_writer(trace) for trace in traces}) < 2:
         return list(traces)
     runs = [list(_runs(trace)) for trace in traces]
-    notes: dict[int, list[Note]] = {}
+    notes: dict[int, list[Note]] = {}  # by the index of each kept trace
     order = []
     for index, trace in enumerate(traces):
         products = trace.devices["product"]
@@ -181,7 +183,7 @@ def without_other_exports(traces: Sequence[Trace]) -> list[Trace]:
         others = [other for other in notes if _writer(traces[other]) != _writer(trace)]
         twins = [other for other in others if set(runs[other]) & set(own)]
         elsewhere = {run for other in twins for run in runs[other]}
-        # The first of its runs is of all its processes.
+        # own[0] is the digest of all processes together, the others of one process each.
         if own and (own[0] in elsewhere or elsewhere.issuperset(own[1:])):
             kept = twins[0]
             notes[kept].append(_note("exports", traces[kept], [trace]))
@@ -191,7 +193,7 @@ def without_other_exports(traces: Sequence[Trace]) -> list[Trace]:
 
 
 def _kept(traces: Sequence[Trace], notes: Mapping[int, Sequence[Note]]) -> list[Trace]:
-    """Return the traces of which there are notes, which may be none, with these first."""
+    """Return the traces whose index is in `notes`, with these notes (if any) before their own."""
     return [
         replace(traces[index], notes=(*notes[index], *traces[index].notes))
         for index in sorted(notes)
@@ -199,10 +201,10 @@ def _kept(traces: Sequence[Trace], notes: Mapping[int, Sequence[Note]]) -> list[
 
 
 def _note(what: str, kept: Trace, ignored: Sequence[Trace]) -> Note:
-    """Return the note that traces are ignored because they repeat the one that is kept.
+    """Return the note that the traces `ignored` repeat the one that is kept.
 
-    `what` is the end of the note's code. An ignored file that has the name of a kept one is another
-    form of it, such as a pack, and is marked as such.
+    `what` ends the note's code. An ignored file with the name of a kept one is the same recording
+    in another form (a pack keeps the names of the files in it), and is marked as such.
     """
     names_kept = [file.name for file in kept.source.files]
     files = [
@@ -219,7 +221,7 @@ def _writer(trace: Trace) -> tuple[str, str | None]:
 
 
 def _runs(trace: Trace) -> Iterator[str]:
-    """Yield a digest of the kernels of the trace, and of each process; nothing without any."""
+    """Yield a digest of all kernels of the trace, then one per process; nothing without kernels."""
     activities = trace.activities
     kinds = names(activities["kind"]) if activities.num_rows else []
     if "kernel" not in kinds:
@@ -245,23 +247,25 @@ _WAYS: Final = (*_HALVES, "DtoD", "HtoH")
 
 
 def with_peer_copies(trace: Trace) -> Trace:
-    """Return the trace with the copies as PtoP that were made by calls that copy between devices.
+    """Return the trace with direction PtoP for copies of calls that copy between two devices.
 
-    Their names say so (`cudaMemcpyPeer`), or one call copied from a device and to another.
+    These are calls whose name says so (`cudaMemcpyPeer`), and calls that left two records: a copy
+    from one device to the host, and one from the host to another device.
     """
     calls, work = trace.calls, trace.activities
     copying = np.flatnonzero(matching(calls["name"], _CALL.search))
     if not len(copying) or not work.num_rows:
         return trace
     rows = np.flatnonzero(is_one_of(work["kind"], "memcpy") & is_one_of(work["direction"], *_WAYS))
+    # For each copy the index, in `copying`, of its call: same process and correlation; -1: none.
     call = first_match(
         *(numbers(calls[name], ABSENT)[copying] for name in ("process", "correlation", "start_ns")),
         *(numbers(work[name], ABSENT)[rows] for name in ("process", "correlation")),
     )
     rows, call = rows[call >= 0], call[call >= 0]
     of_peers = matching(calls["name"], _PEER.search)[copying]
-    # Per call the device that it copied from and the one that it copied to.
-    device, ends = numbers(work["device"], ABSENT)[rows], np.full((2, len(copying)), ABSENT)
+    device = numbers(work["device"], ABSENT)[rows]
+    ends = np.full((2, len(copying)), ABSENT)  # per call the source and the target device
     for end, direction in zip(ends, _HALVES, strict=True):
         is_half = is_one_of(work["direction"], direction)[rows]
         end[call[is_half]] = device[is_half]

@@ -1,7 +1,7 @@
-"""Sets aside what cannot be true of a recording: impossible times, ends and amounts.
+"""Removes what cannot be true of a recording: impossible times, ends and amounts.
 
-The rules are in docs/damage.md. Every reader's trace goes through them; of its format they know
-only whether a stream works in order.
+The rules are in docs/damage.md. They apply to the trace of every reader; the only thing that
+depends on the format is whether a stream works in order.
 """
 
 from __future__ import annotations
@@ -28,22 +28,21 @@ from traceflops.table.trace import Note, Trace
 from traceflops.units import time_amount
 
 _CLOCKS_NS: Final = 50_000
-"""Clocks of one GPU differ by less."""
+"""Times of one GPU are inconsistent by less than this."""
 _HOST_NS: Final = 10_000_000
-"""Clocks of GPU and host differ by less, where they agree at all."""
+"""Clocks of GPU and host differ by less than this, if they agree at all."""
 _LATER: Final = 3
-"""Work that is launched early may begin and even end before the one before it has ended, so much of
-it may not."""
+"""With programmatic early launch, one or two later works may end first; this many cannot."""
 _SLIP: Final = 0.05
 _CUDA: Final = re.compile(r"cu(da)?[A-Z]")
 
 
 def overrunning(trace: Trace) -> BoolArray:
-    """Return activities that end after later work of their stream, or after a wait for them.
+    """Return which activities end impossibly late: after later work, or after a wait for them.
 
-    A stream works in order: no work ends after three later ones. And a call that waits for the
-    whole GPU returns after all that was launched before it. Where more than 5 % of the work is so,
-    the streams or clocks are not what they seem, and nothing is said.
+    A stream works in order, so no work ends after three later ones. A call that waits for the
+    whole GPU returns after everything launched before it has ended. If more than 5 % of the
+    activities are late, streams or clocks are not what they seem: then return none.
     """
     late = _after_later_work(trace) | _after_waits(trace)
     is_slip = int(late.sum()) <= max(1, _SLIP * len(late))
@@ -51,10 +50,14 @@ def overrunning(trace: Trace) -> BoolArray:
 
 
 def _after_later_work(trace: Trace) -> BoolArray:
-    """Return the activities during which much later work of their stream begins and ends."""
+    """Return which activities end after _LATER later ones of their stream have ended.
+
+    Only activities with a launch of their own count. Return none if the format has no streams of
+    the program, or if many activities of a stream overlap.
+    """
     activities = trace.activities
     late = np.zeros(activities.num_rows, dtype=np.bool_)
-    # Elsewhere streams may be queues of the hardware, which several streams share.
+    # In other formats a stream may be a hardware queue, which several streams share.
     if trace.source.format == "pytorch":
         has_streams = bool(matching(trace.calls["name"], _CUDA.match).any())
     else:
@@ -64,7 +67,7 @@ def _after_later_work(trace: Trace) -> BoolArray:
     start, stream = (numbers(activities[name], ABSENT) for name in ("start_ns", "stream"))
     end = start + numbers(activities["dur_ns"])
     process, device = (numbers(activities[name]) for name in ("process", "device"))
-    # Work with a launch of its own: nodes of a graph run side by side.
+    # Only work with a launch of its own: nodes of a graph run side by side.
     correlation = numbers(activities["correlation"], ABSENT)
     key = joint_codes(process, correlation)
     _, code, count = np.unique(key, return_inverse=True, return_counts=True)
@@ -85,21 +88,22 @@ def _after_later_work(trace: Trace) -> BoolArray:
 
 
 def _end_of_later(end: IntArray) -> IntArray:
-    """Return, per row, the `_LATER`th earliest end of the rows behind it; the largest int for none.
+    """Return, per row, the `_LATER`th earliest end of the rows behind it.
 
-    One pass per rank: a row hands on to the next rank the later of its own end and the earliest so
-    far.
+    It is the largest int if fewer rows follow. `end` is in order of the start.
     """
     never = np.iinfo(np.int64).max
-    own = end
-    for _ in range(_LATER):
-        least = np.append(np.minimum.accumulate(own[::-1])[::-1], never)[1:]
-        own = np.maximum(own, least)
+    candidates = end
+    for _ in range(_LATER):  # each round gives the next earliest end
+        # Suffix minimum, shifted by one: of the rows behind each row.
+        least = np.append(np.minimum.accumulate(candidates[::-1])[::-1], never)[1:]
+        # If a row's value is the minimum from there on, it has been given: pass on the other.
+        candidates = np.maximum(candidates, least)
     return least
 
 
 def _after_waits(trace: Trace) -> BoolArray:
-    """Return the activities that end long after a call returned that waited for them."""
+    """Return which activities end more than _HOST_NS after a call that waited for them returned."""
     activities, calls = trace.activities, trace.calls
     late = np.zeros(activities.num_rows, dtype=np.bool_)
     waits = np.flatnonzero(matching(calls["name"], WAITS_FOR_DEVICE.match))
@@ -113,14 +117,14 @@ def _after_waits(trace: Trace) -> BoolArray:
     of_process = {pid: launched[members] for pid, members in groups(process[launched])}
     for pid, members in groups(owner[waits]):
         rows = of_process.get(pid, launched[:0])
-        if len(distinct(device[rows])) != 1:
+        if len(distinct(device[rows])) != 1:  # else: which device a call waits for is unknown
             continue
-        # Work is over when the first wait returns that began after its call.
+        # Work has ended when any wait returns that began after its launch: take the first return.
         wait = waits[members][np.argsort(begun[waits[members]], kind="stable")]
         next_wait = np.searchsorted(begun[wait], begun[call[rows]], side="right")
         first_return = np.minimum.accumulate(returned[wait][::-1])[::-1]
-        until = np.append(first_return, np.iinfo(np.int64).max)[next_wait]
-        late[rows] = until < end[rows] - _HOST_NS
+        latest_end = np.append(first_return, np.iinfo(np.int64).max)[next_wait]
+        late[rows] = latest_end < end[rows] - _HOST_NS
     return late
 
 
@@ -130,21 +134,21 @@ COUNTED_WHILE_TIMED: Final = Note(
     "Hardware counters were recorded in the timed run, which serializes kernels: idle time and "
     "overlap are not those of a normal run.",
 )
-"""Of all tools that count and time in one run."""
+"""A note of readers of all tools that count and time in one run."""
 DAY_NS: Final = 86_400 * 10**9
 _UNSET_AWAY_NS: Final = 600 * 10**9
 _LONGEST_NS: Final = 2**53
-"""104 days: below it no sum of times can leave an int64."""
+"""104 days; sums of times below it fit an int64."""
 _RANGES: Final = ("activities", "calls", "ops", "marks")
 _MINUTE_NS: Final = 60 * 10**9
 _MUCH_LONGER: Final = 10
 _IN_ORDER: Final = ("pytorch",)
-"""Formats whose streams are those of the program; others may have queues of the hardware, on which
-work of several streams overlaps."""
+"""Formats with the streams of the program. Others may have hardware queues instead, on which work
+of several streams overlaps."""
 _LONGEST_SHOWN: Final = 120
 _VERY_LONG: Final = "very-long"
 _A_SLIP: Final = 0.1
-"""What is more than this share of the records is no slip of the recording."""
+"""A larger share of the records than this is no recording error."""
 _NOTES: Final = NoteTable(
     repaired={
         "no-duration": "{n} [record|records] without an end: counted as 0 ns.",
@@ -166,12 +170,11 @@ _NOTES: Final = NoteTable(
 
 
 def plausible(trace: Trace) -> Trace:
-    """Return the trace without what cannot be true, with notes that say how much that was.
+    """Return the trace without impossible and repeated records, with notes that say how many.
 
-    Raises InputError where the times as a whole are no times.
+    Raises InputError if the times add up to more than _LONGEST_NS: they are in another unit.
     """
     trace = amounts.without_impossible_amounts(_without_impossible_times(trace))
-    # Times that add up to what no recording holds are refused.
     for name in _RANGES:
         table = trace.table(name)
         if not table.num_rows:
@@ -189,15 +192,15 @@ def plausible(trace: Trace) -> Trace:
 
 
 def _without_impossible_times(trace: Trace) -> Trace:
-    """Return the trace without records far away from the others, or far too long.
+    """Return the trace without records that are far from the others in time, or far too long.
 
-    Where these are too many to be a slip of the recording, they stay, and a note says so.
+    If too many are far away for a recording error, keep them and add a note.
     """
     tables = [trace.table(name) for name in _RANGES]
-    edges = np.cumsum([0, *(table.num_rows for table in tables)])
+    edges = np.cumsum([0, *(table.num_rows for table in tables)])  # of each table in `start`
     if not edges[-1]:
         return trace
-    # The records of all tables, those of the device first.
+    # The records of all tables, one table after the other, those of the device first.
     start, length = (
         np.concatenate([numbers(table[name]) for table in tables])
         for name in ("start_ns", "dur_ns")
@@ -206,13 +209,14 @@ def _without_impossible_times(trace: Trace) -> Trace:
     low, high = _main_stretch(start)
     far = (start < low) | (start > high)
     if not _is_slip(far, of_device):
-        # GPU and CPU may each have a stretch of their own, as by clocks apart.
+        # If all of the device is far from all of the host, their clocks differ: no gap to report.
         device, host = far[of_device], far[of_device.stop :]
         away, others = (device, host) if device.any() else (host, device)
         is_by_clocks = bool(len(others)) and away.all() and not others.any()
         if is_by_clocks and recorded_calls(trace).any():
             return trace
         return amounts.with_notes(trace, [_NOTES.note("times-apart", int(far.sum()))])
+    # Too long: more than a day and the whole recording; or, in a stream, work that outlasts it.
     long = ~far & (length > max(DAY_NS, high - low))
     if _is_hang(long, start, length, edges.tolist()) or not _is_slip(long, of_device):
         long[:] = False
@@ -237,33 +241,37 @@ def _without_impossible_times(trace: Trace) -> Trace:
 
 
 def _is_hang(long: BoolArray, start: IntArray, length: IntArray, edges: Sequence[int]) -> bool:
-    """Return whether records that last so long are a hang: the device hung while a host waited.
+    """Return whether the records marked in `long` are a real hang: the host waited for the device.
 
-    `edges` are the first records of each table, the device's first. The longest record of the
-    device and that of a table of the host have most of their time in common.
+    So it is if the longest record of the device and the longest of a host table share at least
+    half of the longer one's time. The arrays have the records of all tables, one table after the
+    other, the device's first; `edges` are the bounds of the tables in them.
     """
     if not long[: edges[1]].any():
         return False
-    longest: list[tuple[int, int]] = []
+    longest: list[tuple[int, int]] = []  # (start, length) per table with long records
     for first, stop in pairwise(edges):
         rows = first + np.flatnonzero(long[first:stop])
         if len(rows):
             row = rows[np.argmax(length[rows])]
             longest.append((int(start[row]), int(length[row])))
-    (begun, hung_ns), *hosts = longest
-    for begin, lasts in hosts:
-        common = min(begin + lasts, begun + hung_ns) - max(begin, begun)
-        if max(lasts, hung_ns) <= _LONGEST_NS and 2 * common >= max(lasts, hung_ns):
+    device_start, device_ns = longest[0]
+    for host_start, host_ns in longest[1:]:
+        shared_ns = min(host_start + host_ns, device_start + device_ns) - max(
+            host_start, device_start
+        )
+        longer_ns = max(host_ns, device_ns)
+        if longer_ns <= _LONGEST_NS and 2 * shared_ns >= longer_ns:
             return True
     return False
 
 
 def _outlasting(activities: pa.Table, stretch_ns: int) -> BoolArray:
-    """Return the activities that outlast everything although later work of their stream began.
+    """Return which activities outlast the recording although later work of their stream began.
 
-    They last more than a minute and 10 times `stretch_ns`, in which records start. A stream works
-    in order: behind a real hang nothing of it begins. Nodes of a graph may run side by side, and
-    of work without a stream nothing is known.
+    They last more than a minute and 10 times `stretch_ns`, the time in which records start. A
+    stream works in order, so after a real hang no work of it would begin. Nodes of a graph may run
+    side by side, and work without a stream cannot be judged: neither is returned.
     """
     length, start = numbers(activities["dur_ns"]), numbers(activities["start_ns"])
     suspects = length > max(_MINUTE_NS, _MUCH_LONGER * stretch_ns)
@@ -279,32 +287,38 @@ def _outlasting(activities: pa.Table, stretch_ns: int) -> BoolArray:
 
 
 def _is_slip(rows: BoolArray, of_device: slice) -> bool:
-    """Return whether marked rows are few enough for a recording error, and not a whole device."""
+    """Return whether marked rows are few enough for a recording error, and not all of the device.
+
+    `of_device` is the slice of the rows that are device work.
+    """
     is_whole_device = bool(of_device.stop) and bool(rows[of_device].all())
     return int(rows.sum()) <= max(1, len(rows) * _A_SLIP) and not is_whole_device
 
 
 def _main_stretch(starts: IntArray) -> tuple[int, int]:
-    """Return the first and the last start of the stretch in which most records begin.
+    """Return the first and the last start of the stretch of time in which most records begin.
 
-    Stretches are apart where nothing begins for a day. A start of exactly 0 is what a profiler
-    writes for a time that it does not have; it is one where nothing else begins for 10 minutes.
+    A day in which nothing begins separates two stretches. Profilers write 0 for an unknown start:
+    starts of 0 are a stretch of their own if nothing else begins in the first 10 minutes.
     """
     first, last = int(starts.min()), int(starts.max())
     if last - first <= (_UNSET_AWAY_NS if first == 0 else DAY_NS):
         return first, last
     starts = np.sort(starts)
     breaks = np.diff(starts) > DAY_NS
-    unset = int(np.searchsorted(starts, 0, side="right"))
-    if first == 0 and unset < len(starts):
-        breaks[unset - 1] |= starts[unset] > _UNSET_AWAY_NS
+    zeros = int(np.searchsorted(starts, 0, side="right"))
+    if first == 0 and zeros < len(starts):
+        breaks[zeros - 1] |= starts[zeros] > _UNSET_AWAY_NS
     edges = np.concatenate([[0], np.flatnonzero(breaks) + 1, [len(starts)]])
     longest = int(np.argmax(np.diff(edges)))
     return int(starts[edges[longest]]), int(starts[edges[longest + 1] - 1])
 
 
 def _long_notes(trace: Trace) -> Iterator[Note]:
-    """Yield notes on activities longer than all others of their device together."""
+    """Yield notes on at most three activities that are longer than all others of their device.
+
+    They are longer than the sum of the others, and than a minute.
+    """
     activities = trace.activities
     if activities.num_rows < 2 or any(note.code == _VERY_LONG for note in trace.notes):
         return
@@ -320,7 +334,10 @@ def _long_notes(trace: Trace) -> Iterator[Note]:
 def spans(
     start: IntArray, end: IntArray, odd: Counter[str]
 ) -> tuple[BoolArray, IntArray, IntArray]:
-    """Return which records have a time, and the start and duration of these; odd ones count."""
+    """Return which records have a valid start, and the start and duration of only these.
+
+    A record without a valid end, or one before its start, lasts 0 ns. `odd` counts odd records.
+    """
     is_time = (start >= 0) & (start < LIMIT_NS)
     if not is_time.all():
         odd["no-time"] += int(np.count_nonzero(~is_time))
@@ -340,7 +357,10 @@ def span_notes(odd: Counter[str]) -> Iterator[Note]:
 
 
 def timed(rows: Batch, odd: Counter[str], start: str = "start", end: str = "end") -> Batch:
-    """Return the rows that have a time, with `start_ns` and `dur_ns`; what is odd is counted."""
+    """Return the rows that have a valid start, with columns `start_ns` and `dur_ns` (see `spans`).
+
+    `start` and `end` are the names of the columns with the times in ns.
+    """
     is_time, start_ns, dur_ns = spans(rows[start], rows[end], odd)
     kept = rows.only(is_time)
     return Batch(kept.count, {**kept.numbers, "start_ns": start_ns, "dur_ns": dur_ns}, kept.texts)

@@ -1,7 +1,7 @@
-"""The sinks of the timeline: a reader gives rows of one kind, which become rows of tables here.
+"""Functions with which readers add rows of one kind to the tables of a trace.
 
-A column is a value per row, or one for all of them. Times are `start_ns` and `dur_ns` of `rows`;
-names are codes of the table's; what is ABSENT is unknown, and so are sizes that cannot be.
+A column is an array with a value per row, or one value for all rows. Times are the columns
+`start_ns` and `dur_ns` of `rows`. Texts are codes. ABSENT is unknown, as are impossible sizes.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ UNNAMED: Final = "(unnamed)"
 UNNAMED_KERNEL: Final = "(unnamed kernel)"
 UNNAMED_COPY: Final = "(unnamed copy)"
 DISPATCH: Final = "dispatch"
-"""The name of the calls that are made of the moments at which rocprof v1 queued dispatches."""
+"""The name of the calls that stand for the times at which rocprof v1 queued dispatches."""
 DIRECTIONS: Final = ("HtoD", "DtoH", "DtoD", "PtoP", "HtoH")
-"""The directions of copies; a batch of copies has their indexes, -1 for unknown."""
+"""The directions of copies; rows of copies have an index in it, -1 for unknown."""
 _END: Final = "((?i:host|device|peer|array))"
 _WAY: Final = re.compile(
     rf"{_END}[ _-]?(?i:to)[ _-]?{_END}|([HDPA])(?:[ -]?to[ -]?|2)([HDPA])(?![a-z])"
@@ -31,7 +31,7 @@ _PEER: Final = re.compile("peer", re.I)
 _INT31: Final = 2**31
 _SIZES: Final = frozenset({"grid", "block"})
 _LEAST: Final = {"registers_per_thread": 1, "shared_memory_bytes": 0, "bytes": 0}
-"""Columns of sizes, and the smallest that each can have: others are unknown."""
+"""The smallest possible value of each column of sizes; smaller ones become ABSENT."""
 
 Values = Array | int
 
@@ -52,10 +52,10 @@ def add_work(
     into: str = "activities",
     **columns: Values,
 ) -> None:
-    """Add work of devices: kernels, copies and fills, launches of graphs without their kernels.
+    """Add device work (kernels, copies, fills, whole graphs) to the table `into`.
 
-    `grid` is in blocks and `block` in threads, by axis (rows, 3); `direction` is an index in
-    DIRECTIONS per row.
+    `columns` are columns of that table: `grid` in blocks and `block` in threads have the shape
+    (rows, 3). `direction` is an index in DIRECTIONS per row.
     """
     table = tables[into]
     for name in _SIZES & columns.keys():
@@ -63,47 +63,48 @@ def add_work(
     for name in _LEAST.keys() & columns.keys():
         columns[name] = at_least(_LEAST[name], columns[name])
     if direction is not None:
-        columns["direction"] = np.append(table.names["direction"].codes(DIRECTIONS), np.int32(-1))[
-            direction
-        ]
+        # The appended -1 (null) is what the index -1 selects.
+        codes = np.append(table.names["direction"].codes(DIRECTIONS), np.int32(-1))
+        columns["direction"] = codes[direction]
     _add(table, rows, kind=_coded(table, "kind", kind), **columns)
 
 
 def add_calls(
     tables: Builders, rows: Batch | Cells, *, api: Array | str, **columns: Values
 ) -> None:
-    """Add calls of an API, or of several by their codes."""
+    """Add calls to the table of calls; `api` is the name of their API, or a code per call."""
     _add(tables["calls"], rows, api=_coded(tables["calls"], "api", api), **columns)
 
 
 def add_marks(
     tables: Builders, rows: Batch | Cells, *, instant_ns: int = 0, **columns: Values
 ) -> None:
-    """Add ranges and instants; what lasts no longer than `instant_ns` is an instant."""
-    kinds = tables["marks"].names["kind"].codes(("annotation", "instant"))
-    lasts = rows["dur_ns"] > instant_ns
-    dur = np.where(lasts, rows["dur_ns"], 0)
-    kind = np.where(lasts, kinds[0], kinds[1])
-    _add(tables["marks"], rows, kind=kind, dur_ns=dur, **columns)
+    """Add ranges to the marks; those no longer than `instant_ns` become instants of 0 ns."""
+    annotation, instant = tables["marks"].names["kind"].codes(("annotation", "instant"))
+    is_range = rows["dur_ns"] > instant_ns
+    dur_ns = np.where(is_range, rows["dur_ns"], 0)
+    kind = np.where(is_range, annotation, instant)
+    _add(tables["marks"], rows, kind=kind, dur_ns=dur_ns, **columns)
 
 
 def add_overheads(tables: Builders, rows: Batch | Cells, **columns: Values) -> None:
-    """Add what the tool or the runtime did; of a device where that waits for it."""
+    """Add overhead of the tool or the runtime to the marks; with a device if that waits for it."""
     _add(tables["marks"], rows, kind=_coded(tables["marks"], "kind", "overhead"), **columns)
 
 
 def _add(table: TableBuilder, rows: Batch | Cells, **columns: Values) -> None:
-    """Add rows with their times, without the columns of which nothing is known."""
+    """Add rows with their times and the columns that are not ABSENT as a whole."""
     times = {name: rows[name] for name in ("start_ns", "dur_ns")}
     known = {n: v for n, v in columns.items() if not isinstance(v, int) or v != ABSENT}
     table.add(rows.count, **(times | known))
 
 
 def direction_named(name: str) -> str | None:
-    """Return the direction that the name of a copy says, in any spelling; arrays lie on devices."""
+    """Return the direction, as in DIRECTIONS, that the name of a copy says in any spelling."""
     match = _WAY.search(name)
     if match is None:
         return "PtoP" if _PEER.search(name) else None
+    # CUDA arrays ("A") are device memory.
     source, target = (end[0].upper().replace("A", "D") for end in match.groups() if end)
     return "PtoP" if "P" in source + target else f"{source}to{target}"
 
@@ -111,7 +112,10 @@ def direction_named(name: str) -> str | None:
 def add_queueing(
     tables: Builders, queued: IntArray, thread: IntArray, correlation: IntArray, process: Values
 ) -> None:
-    """Add the moments at which kernels were put into their queues, as calls of no length."""
+    """Add a call of 0 ns, named DISPATCH, for each time in ns at which a kernel was queued.
+
+    `thread` and `correlation` have a value per kernel.
+    """
     if len(queued):
         times = {"start_ns": queued, "dur_ns": np.zeros(len(queued), np.int64)}
         add_calls(
@@ -130,19 +134,20 @@ def _coded(table: TableBuilder, column: str, value: Array | str) -> Values:
 
 
 def at_least(least: int, values: Values) -> Values:
-    """Return the values that are no smaller, ABSENT for the others."""
+    """Return the values with ABSENT in place of those below `least`."""
     return values if isinstance(values, int) else np.where(values >= least, values, ABSENT)
 
 
 def blocks_of(threads: IntArray, block: IntArray) -> IntArray:
-    """Return the blocks of grids of threads (rows, 3), rounded up, by axis."""
+    """Return the number of blocks per axis, rounded up, of grids given in threads (rows, 3)."""
     is_size = (_are_sizes(threads) & _are_sizes(block))[:, None]
     return np.where(is_size, -(-threads // np.where(is_size, block, 1)), ABSENT)
 
 
 def product_of(axes: Array) -> IntArray:
-    """Return the product of the axes (rows, 3), ABSENT where it is unknown or above an int64."""
+    """Return the product of each row of axes (rows, 3); ABSENT if an axis is not, or if >= 2^62."""
     wide = axes.astype(np.int64, copy=False)
+    # The product as floats cannot overflow, so it tells whether the one as int64 does.
     fits = (wide > 0).all(axis=1) & (wide.prod(axis=1, dtype=np.float64) < 2**62)
     return np.where(fits, wide.prod(axis=1), ABSENT)
 

@@ -1,7 +1,4 @@
-"""Collects the rows that a reader gives and makes the tables of a trace of them.
-
-Every reader ends here, so that order, numbering of devices and null columns are the same for all.
-"""
+"""Collects the rows of a reader and makes the tables of a trace, ordered and numbered alike."""
 
 from __future__ import annotations
 
@@ -28,16 +25,16 @@ _ORDERS: Mapping[str, tuple[str, ...]] = {
     "marks": (*_HOST_ORDER, "python_id"),
     "counters": ("time_ns",),
 }
-"""By what each table is sorted: its time, and what makes the order one of the content."""
+"""The columns by which each table is sorted: its time, then others, so that ties are settled."""
 
 _MOST_TOLD_APART = 4_096
-"""Limit of the processes or devices of a file that are distinguished."""
+"""The most processes or devices that are distinguished in a file."""
 
 _UNORDERED = ("kernel_counters", "kernel_rules", "totals")
 
 
 class DeviceFacts(Struct, frozen=True):
-    """What a file says of a device; the columns of the devices table, None where it is silent."""
+    """What a file says about a device, as columns of the devices table; None: not said."""
 
     product: str | None = None
     memory_bytes: int | None = None
@@ -54,7 +51,7 @@ NOTHING_KNOWN = DeviceFacts()
 
 
 class ProcessFacts(Struct, frozen=True):
-    """What a file says of a process; None where it is silent. `file` is a base name."""
+    """What a file says about a process; None: not said. `file` is a base name."""
 
     file: str
     rank: int | None = None
@@ -66,8 +63,8 @@ class ProcessFacts(Struct, frozen=True):
 class Gathered:  # a stable name, see docs/extend.md
     """The rows of a trace while it is read, and the processes and devices they belong to.
 
-    `process()` and `device()` give the numbers that go into the columns of those names. `counts`
-    are records by kind, `odd` the odd ones by the keys of notes.
+    `process()` and `device()` return the numbers for the columns of those names. `counts` is how
+    many records of each kind were read, `odd` how many were odd, by the key of the note on them.
     """
 
     def __init__(self) -> None:
@@ -86,7 +83,7 @@ class Gathered:  # a stable name, see docs/extend.md
         return self.tables[table]
 
     def process(self, key: Hashable, facts: ProcessFacts) -> int:
-        """Return the number of a process; the first facts given under a key count."""
+        """Return the number of the process `key`; the facts given first for a key are kept."""
         if key not in self._processes:
             self._processes[key] = len(self._process_facts)
             self._process_facts.append(facts)
@@ -100,9 +97,10 @@ class Gathered:  # a stable name, see docs/extend.md
         facts: DeviceFacts = NOTHING_KNOWN,
         place: str | None = None,
     ) -> int:
-        """Return the number of a device; `key` is what makes it one, such as (host, agent).
+        """Return the number of the device `key`, such as (host, agent); add it if it is new.
 
-        `place` names it in all files of its machine; see `traceflops.table.trace.Trace`.
+        `process` uses it and calls it `local_id`. `place` identifies it in all files of its
+        machine; see `traceflops.table.trace.Trace`. Facts given first for a key are kept.
         """
         if key not in self._devices:
             self._devices[key] = len(self._device_rows)
@@ -110,14 +108,14 @@ class Gathered:  # a stable name, see docs/extend.md
         return self._devices[key]
 
     def finish(self) -> dict[str, pa.Table]:
-        """Return all tables; of the devices those that did work, renumbered.
+        """Return all tables. Devices without work are left out, the others renumbered.
 
-        A device of which there are only counters is among them if anything is known of it.
+        A device that has only counters is kept if the file says anything about it.
         """
         used = distinct(self["activities"].column("device"))
         counted = set(distinct(self["kernel_counters"].column("device")).tolist())
-        others = counted - {*used.tolist(), ABSENT}
-        described = [row for row in others if self._device_rows[row][2] != NOTHING_KNOWN]
+        only_counted = counted - {*used.tolist(), ABSENT}
+        described = [row for row in only_counted if self._device_rows[row][2] != NOTHING_KNOWN]
         used = np.sort(np.append(used, np.array(described, dtype=np.int64)))
         for name in ("activities", "marks", "counters", "kernel_counters", "kernel_rules"):
             renumber_devices(self[name], used)
@@ -132,7 +130,7 @@ class Gathered:  # a stable name, see docs/extend.md
 
 
 class ProcessIds:
-    """The processes of one file by pid; ABSENT is one without a known pid."""
+    """The processes of one file by pid; the pid ABSENT stands for a process with unknown pid."""
 
     def __init__(self, builder: Gathered, file: str) -> None:
         self._builder = builder
@@ -151,21 +149,24 @@ class ProcessIds:
 
 
 def within_limit(keys: set[int], key: int, other: int) -> int:
-    """Return a key, or `other` if it is beyond the limit: a file with more has made them up."""
+    """Return `key`, or `other` if it is new and `keys` is full; add what is returned to `keys`.
+
+    A file with more than _MOST_TOLD_APART keys is damaged: they are not real.
+    """
     key = key if key in keys or len(keys) < _MOST_TOLD_APART else other
     keys.add(key)
     return key
 
 
 def renumber_devices(table: TableBuilder, used: IntArray) -> None:
-    """Replace numbers of devices by their indexes among those used; others become null."""
+    """Replace, in place, each device by its index in `used`, which is sorted; others by null."""
     column = table.column("device")
     index = np.searchsorted(used, column)
     table.replace("device", np.where(np.isin(column, used), index, ABSENT))
 
 
 def in_order_of_time(table: TableBuilder) -> pa.Table:
-    """Return the table in the order of its times, and where those are equal of its content.
+    """Return the table sorted by time, and rows of equal time by the other columns of _ORDERS.
 
     So the order does not depend on how the file was cut into blocks.
     """
@@ -174,6 +175,7 @@ def in_order_of_time(table: TableBuilder) -> pa.Table:
     time = table.column(keys[0])
     if (time[1:] > time[:-1]).all():
         return table.finish()
+    # Sort by time alone, then only the tied rows by all keys: ties are few.
     order = np.argsort(time, kind="stable")
     ordered = time[order]
     same = np.append(False, ordered[1:] == ordered[:-1])[: len(order)]
@@ -185,7 +187,7 @@ def in_order_of_time(table: TableBuilder) -> pa.Table:
 
 
 def chosen(table: TableBuilder, rows: BoolArray) -> TableBuilder:
-    """Keep the chosen rows of a table, in place, and return it; codes of texts stay."""
+    """Keep only the marked rows of a table, in place, and return it; codes of texts stay valid."""
     if rows.all():
         return table
     start = 0
@@ -194,24 +196,24 @@ def chosen(table: TableBuilder, rows: BoolArray) -> TableBuilder:
         kept = rows[start : start + count]
         start += count
         if kept.any():
-            some = {
+            kept_columns = {  # a column may be one value for all rows
                 name: column if isinstance(column, int) or column.ndim == 0 else column[kept]
                 for name, column in columns.items()
             }
-            pieces.append((int(kept.sum()), some))
+            pieces.append((int(kept.sum()), kept_columns))
     table.pieces = pieces
     table.count = int(rows.sum())
     return table
 
 
 def processes_table(facts: Sequence[ProcessFacts]) -> pa.Table:
-    """Return the processes in the order of their numbers."""
+    """Return the processes table; a process's number is its index in `facts`."""
     rows = [{"process": number, **asdict(process)} for number, process in enumerate(facts)]
     return _table_of("processes", rows)
 
 
 def devices_table(devices: Sequence[tuple[int, int, DeviceFacts]]) -> pa.Table:
-    """Return devices in the order of their numbers: process, number as the process sees it."""
+    """Return the devices table of (process, local_id, facts); a device's number is its index."""
     rows = [
         {"device": n, "process": process, "local_id": local_id, "type": "gpu", **asdict(facts)}
         for n, (process, local_id, facts) in enumerate(devices)
@@ -220,6 +222,7 @@ def devices_table(devices: Sequence[tuple[int, int, DeviceFacts]]) -> pa.Table:
 
 
 def _table_of(name: str, rows: Sequence[Mapping[str, str | int | None]]) -> pa.Table:
+    """Return the table `name` of the rows; None, and the text "", become null."""
     table = TableBuilder(name)
     for row in rows:
         cells: dict[str, Array | int] = {}

@@ -1,7 +1,6 @@
 """Planes of an XPlane file: their lines, the events on the lines, the stats of each event.
 
-A plane is a device or a host. The schema is public (xplane.proto in openxla/xla); the numbers below
-are those of its fields, and no other field is read.
+A plane is a device or a host. The numbers below are of fields in xplane.proto (openxla/xla).
 """
 
 from __future__ import annotations
@@ -30,22 +29,22 @@ _LINE_ID, _LINE_NAME, _LINE_START, _LINE_EVENTS = 1, 2, 3, 4
 _EVENT_NAME, _OFFSET, _DURATION, _EVENT_STATS, _OCCURRENCES = 1, 2, 3, 4, 5
 _STAT_NAME, _UNSIGNED, _SIGNED, _TEXT, _TEXT_REF = 1, 3, 4, 5, 7
 _MOST_BYTES: Final = 1 << 31
-"""No message of Protocol Buffers is larger."""
+"""The largest message of Protocol Buffers."""
 _MOST_PLANES: Final = 1_024
 _CHUNK: Final = 1 << 18
-"""Events that are decoded at once."""
+"""How many events are decoded at once."""
 _MOST_PS: Final = 2**62
 _NO_TIME: Final = -1
 _NO_STAT: Final = -1
 _ROCM_LAUNCHES: Final = re.compile(r"Host Threads/")
-"""Lines of the tracer for ROCm, which numbers threads otherwise than the lines of the program."""
+"""Lines of ROCm's tracer, whose thread numbers differ from those of other lines."""
 _ENDLESS: Final = np.iinfo(np.int64).max
 MOST_THREADS: Final = 1_024
-"""Every line is compared with every call; a process has fewer threads than that."""
+"""More lines are not compared with all calls; a process has fewer threads."""
 
 
 class Line(Struct, frozen=True):
-    """A stream of a device, a thread of a host, or what was derived from other lines.
+    """A stream of a device, a thread of a host, or derived from other lines.
 
     `begin` and `end` are the byte offsets of its events in the file, one each per event.
     """
@@ -58,9 +57,9 @@ class Line(Struct, frozen=True):
 
 
 class Plane(Struct, dict=True):
-    """A device or a host. Times count from `zero_ns`.
+    """A device or a host. Times of its events count from `zero_ns`.
 
-    `lost` counts unreadable events, and lists that are unreadable from some byte on.
+    `lost` counts unreadable events, and lists of which the rest is unreadable.
     """
 
     name: str
@@ -75,7 +74,7 @@ class Plane(Struct, dict=True):
 
     @cached_property
     def stat_of(self) -> Lookup:
-        """Return the number of the name of each stat; several keys may share a name."""
+        """The code in `stats` of the name of each stat, by key; several keys may share a name."""
         keys = np.array([*self.stat_names], np.int64)
         codes = self.stats.codes(self.stat_names.values())
         return Lookup(keys, codes.astype(np.int64))
@@ -85,11 +84,11 @@ class Plane(Struct, dict=True):
         return by_distinct(rows["name"], lambda key, _: value_of(self.event_names.get(key, "")))
 
     def about(self) -> Stats:
-        """Return the stats of the plane itself, as those of a single event."""
+        """Return the stats of the plane itself, as if they were of one event."""
         return _stats_of(self, np.zeros(len(self._stats.begin), np.int64), self._stats, 1)
 
     def events(self) -> Iterator[Events]:
-        """Yield the events of all lines in chunks."""
+        """Yield the events of all lines in chunks (see `Events`); adds to `lost`."""
         none = np.empty(0, np.int64)
         begin = np.concatenate([none, *(line.begin for line in self.lines)])
         end = np.concatenate([none, *(line.end for line in self.lines)])
@@ -110,21 +109,22 @@ class Plane(Struct, dict=True):
             fits = (zero_ns >= 0) & (zero_ns < _MOST_PS)
             for ps in (offset_ps, dur_ps):
                 fits &= (ps >= 0) & (ps < _MOST_PS)
-            # Start and end are rounded, not start and duration: neighbours stay neighbours.
+            # Round start and end, not the duration, so that adjacent events stay adjacent.
             start, end_ns = (
                 zero_ns + (np.where(fits, ps, 0) + 500) // 1000
                 for ps in (offset_ps, offset_ps + dur_ps)
             )
-            start[~fits | (occurrences != ABSENT)] = _NO_TIME  # occurrences: a sum of many events
+            # An event with a number of occurrences is a sum of many: it has no time, either.
+            start[~fits | (occurrences != ABSENT)] = _NO_TIME
             columns = {"line": line, "name": _or_0(name), "start": start, "end": end_ns}
             rows = Batch(count, {**columns, "row": np.arange(count)}, {})
-            owner = np.cumsum(sound)[event.owner] - 1
+            owner = np.cumsum(sound)[event.owner] - 1  # the row among the sound events
             yield rows, _stats_of(self, owner, event.each, count)
 
     def threads(self) -> IntArray:
-        """Return the thread of each line: its id, or for ROCm's launches the id of another line.
+        """Return the thread of each line: its id or, for lines of ROCm's launches, that of another.
 
-        The line chosen is the one with the shortest event around most of the launches.
+        It is the line that, for most of the launches, has the shortest event around them.
         """
         thread = np.array([line.id for line in self.lines], np.int64)
         is_launch = np.array([bool(_ROCM_LAUNCHES.match(line.name)) for line in self.lines])
@@ -132,8 +132,9 @@ class Plane(Struct, dict=True):
             return thread
         lost = self.lost
         pieces = [(rows["line"], rows["start"], rows["end"]) for rows, _ in self.events()]
-        self.lost = lost  # the events are read again, and counted then
+        self.lost = lost  # the caller reads the events again: do not count lost ones twice
         line, start, end = map(np.concatenate, zip(*pieces, strict=True))
+        # For each launch the line with the shortest event around it, -1 for none.
         calls = np.flatnonzero(is_launch[line] & (start >= 0))
         others = np.flatnonzero(~is_launch[line] & (start >= 0) & (end > start))
         shortest, nearest = np.full(len(calls), _ENDLESS), np.full(len(calls), -1, np.int64)
@@ -154,10 +155,7 @@ class Plane(Struct, dict=True):
 
 
 class Stats(Struct, frozen=True):
-    """The stats of `count` events, by the names of the plane's stats.
-
-    `_owner` is the event of each stat, `_which` the number of its name.
-    """
+    """The stats of `count` events. `_owner` is the event of each stat, `_which` its name's code."""
 
     count: int
     _plane: Plane
@@ -166,7 +164,7 @@ class Stats(Struct, frozen=True):
     _which: IntArray
 
     def numbers(self, name: str) -> IntArray:
-        """Return a number per event, ABSENT where it has none."""
+        """Return the stat `name` of each event as a number, ABSENT without it."""
         numbers = np.full(self.count, ABSENT)
         stats, columns = self._named(name), self._columns.numbers
         value = np.where(columns[_UNSIGNED] != ABSENT, columns[_UNSIGNED], columns[_SIGNED])
@@ -180,7 +178,10 @@ class Stats(Struct, frozen=True):
         return has
 
     def texts(self, name: str) -> tuple[IntArray, list[str]]:
-        """Return texts, and per event the index of its text, -1 where it has none."""
+        """Return per event the index of the text of its stat `name`, -1 without; and the texts.
+
+        A text is spelled out, or is the name of another stat (a reference).
+        """
         stats = np.flatnonzero(self._named(name))
         names, plane, columns = Names(), self._plane, self._columns
         spelled = plane.block.texts(columns.begins[_TEXT][stats], columns.ends[_TEXT][stats])
@@ -199,16 +200,16 @@ class Stats(Struct, frozen=True):
 
 
 Events = tuple[Batch, Stats]
-"""Events of a plane: index of their line, key of their name, start, end in ns; and their stats.
+"""Events of a plane: columns line (index), name (key), start and end in ns; and their stats.
 
-`row` is the index of an event in the stats, also after some events were left out.
+The column `row` is the index of an event in the stats; it stays valid if events are left out.
 """
 
 
 def planes_of(source: ByteSource) -> tuple[tuple[Plane, ...], str | None, bool]:
     """Return the planes of a file, the host that it names, and whether part of it is missing.
 
-    Raises InputError where it is larger than any can be.
+    Raises InputError if it is larger than a message can be.
     """
     data = source.head(_MOST_BYTES + 1)
     if len(data) > _MOST_BYTES:
@@ -251,7 +252,7 @@ def _plane(data: bytes, block: Block, begin: int, end: int) -> Plane:
 
 
 def _names(entries: Messages) -> dict[int, str]:
-    """Return names by their keys; a name for display is preferred."""
+    """Return the names of a map of metadata by key, preferring the name for display."""
     entry = entries.columns((_KEY,), (_VALUE,))
     rows = entry.sound & entry.has(_VALUE)
     value = entry.part(_VALUE, rows).columns((), (_VALUE_NAME, _DISPLAY_NAME))
@@ -271,7 +272,7 @@ def _stats_of(plane: Plane, owner: IntArray, stats: Messages, count: int) -> Sta
 
 
 def _or_0(values: Array) -> IntArray:
-    """Return numbers with 0 for those left out: writers leave out zeros."""
+    """Return numbers with 0 in place of ABSENT: writers leave out zeros."""
     return np.where(values == ABSENT, 0, values)
 
 

@@ -1,7 +1,4 @@
-"""Reads XPlane files (`*.xplane.pb`) of JAX, TensorFlow and PyTorch/XLA.
-
-docs/parsers/xla.md says what becomes what.
-"""
+"""Reads XPlane files (`*.xplane.pb`) of JAX, TensorFlow, PyTorch/XLA: see docs/parsers/xla.md."""
 
 from __future__ import annotations
 
@@ -29,18 +26,18 @@ XPLANE_HEAD: Final = (
     rb"\x0a[\x80-\xff]{0,9}[\x00-\x7f](?:\x08[\x80-\xff]{0,9}[\x00-\x7f])?"
     rb"\x12[\x01-\x7f](?:/host:|/device:|Task Environment)"
 )
-"""The first plane: its length, maybe its number, its name."""
+"""The first plane: its length, perhaps its number, its name."""
 _GPU: Final = re.compile(r"/device:GPU:(\d{1,9})")
 _HOST: Final = re.compile(r"/host:(?!metadata)")
 _STREAM: Final = re.compile(r"Stream #(\d{1,18})")
 _MARKED: Final = {"Steps": "gpu_step", "XLA Modules": "gpu_annotation"}
-"""Derived lines that become marks, and the kind of these."""
+"""Derived lines that become marks, and the kind of the marks."""
 _CALENDAR: Final = "Task Environment"
 _RECENT_NS: Final = 10**18
-"""Times above this count from 1970 (they are after 2001), others from the start of recording."""
+"""Larger times count from 1970 (they are after 2001), others from the start of the recording."""
 _MOST_REGISTERS: Final = 1024
 _MOST_SHARED: Final = 1 << 22
-"""Bytes. No GPU has more registers per thread, or more shared memory per block."""
+"""In bytes. No GPU has more registers per thread, or more shared memory per block."""
 _WITH_REGISTERS: Final = ("regs", "static_shared", "dynamic_shared")
 _DETAIL: Final = re.compile(r"(\w+):(\d{1,18}(?:,\d{1,18}){0,2})(?!\d)")
 _KERNEL, _MEMCPY, _MEMSET, _GRAPH, _NO_WORK = range(5)
@@ -64,7 +61,7 @@ _BY_NAME: Final = (
         _NO_WORK,
     ),
 )
-"""Events of a stream without details, in the recorder's words; all others are kernels."""
+"""Kinds of events of a stream that have no details, by name; all others are kernels."""
 _APIS: Final = (
     (re.compile("cuda[A-Z]"), "runtime"),
     (re.compile("cu[A-Z]"), "driver"),
@@ -80,7 +77,7 @@ _HOST_KINDS: Final = (
     (_FRAME, _FRAMES),
     (re.compile("Memory(Dea|A)llocation$"), _MEMORY),
 )
-"""Events of the host by their names: calls by the index of their API; others are marks."""
+"""Kinds of events of the host by name: a call's is the index of its API; others are marks."""
 _NOTES: Final = NoteTable(
     dropped={
         "input-cut": "The file is cut off: the devices that are whole before the cut are used.",
@@ -92,9 +89,12 @@ _NOTES: Final = NoteTable(
 
 
 def _trace(source: ByteSource, python_stacks: bool) -> Trace:
-    """Return the trace in a file. Raises InputError where nothing of it is read."""
+    """Return the trace in a file. Raises InputError if it has neither GPUs nor other events.
+
+    Devices other than GPUs are named in a note.
+    """
     planes, host, is_cut = planes_of(source)
-    recording = _Recording(source, planes, host, python_stacks)
+    recording = _XlaRecording(source, planes, host, python_stacks)
     is_other = [p.name.startswith("/device:") and not _GPU.match(p.name) for p in planes]
     others = [p.name for p, other in zip(planes, is_other, strict=True) if other and p.lines]
     listed = ", ".join(re.sub(r"[^\w:/# .-]", "?", name)[:40] for name in others[:4])
@@ -125,13 +125,13 @@ def _trace(source: ByteSource, python_stacks: bool) -> Trace:
     return Trace(about, tables, (*notes, *overflowed), recording.places)
 
 
-class _Recording(trace_builder.Gathered):
+class _XlaRecording(trace_builder.Gathered):
     """The rows of one file, which is one process."""
 
     def __init__(
         self, source: ByteSource, planes: Sequence[Plane], host: str | None, python_stacks: bool
     ) -> None:
-        """Read all planes."""
+        """Read all planes: set the zero of their times, then add GPUs, then hosts."""
         super().__init__()
         self._python_stacks = python_stacks
         facts = trace_builder.ProcessFacts(source.label, rank_in_name(source.name), host=host)
@@ -156,7 +156,7 @@ class _Recording(trace_builder.Gathered):
                     self._add_host(plane, timed(rows, self.odd), stats, thread)
 
     def _add_gpu(self, plane: Plane, number: int) -> None:
-        """Add the work on the streams of a GPU, and marks from its derived lines."""
+        """Add the work on the streams of the GPU `number`, and marks from its derived lines."""
         device = self.device(number, self._process, number, _facts(plane.about()))
         self._gpus[number] = device
         streams = [_STREAM.match(line.name) for line in plane.lines]
@@ -164,10 +164,12 @@ class _Recording(trace_builder.Gathered):
         line_names = np.array([line.name for line in plane.lines], np.str_)
         names = self["activities"].names
         for events, stats in plane.events():
+            # The kind of each event: by the details that it has, else by its name.
             kind = plane.by_name(events, partial(_kind_of, _BY_NAME, _KERNEL))
-            for detail, detailed in _BY_DETAILS:
-                kind = np.where(stats.has(detail), detailed, kind)
+            for detail, kind_with_detail in _BY_DETAILS:
+                kind = np.where(stats.has(detail), kind_with_detail, kind)
             rows = timed(events, self.odd)
+            # Work is what lies on a line of a stream; all other lines are derived from these.
             kind = np.where(stream_of[rows["line"]] == ABSENT, _NO_WORK, kind[rows["row"]])
             self.counts["no work"] += int(np.count_nonzero(kind == _NO_WORK))
             for work_kind, word in enumerate(_WORK):
@@ -206,21 +208,22 @@ class _Recording(trace_builder.Gathered):
                         work, lambda name: _DIRECTION_CODES[sinks.direction_named(name)]
                     )
                     sinks.add_work(self, kind=word, **common, direction=direction, bytes=size)
-            for line, word in _MARKED.items():
+            for line, word in _MARKED.items():  # the derived lines, such as "Steps"
                 marks = rows.only((line_names == line)[rows["line"]])
                 self._add_marks(word, plane, marks, device=device)
 
     def _add_host(self, plane: Plane, rows: Batch, stats: Stats, thread: IntArray) -> None:
-        """Add calls, Python frames, marks and what GPUs' allocators hold; `thread` is per line."""
+        """Add calls, Python frames, marks and allocated memory; `thread` has a value per line."""
         kind = plane.by_name(rows, partial(_kind_of, _HOST_KINDS, _MARK))
         row = rows["row"]
         columns = {name: stats.numbers(name)[row] for name in ("correlation_id", "step_num")}
         columns["thread"] = thread[rows["line"]]
         rows = rows.with_numbers(columns)
+        # An unknown name with a correlation is a call of the driver.
         kind = np.where((kind == _MARK) & (columns["correlation_id"] > 0), _DRIVER, kind)
         calls, frames, marks, memory = (
-            rows.only(some)
-            for some in (kind < _FRAMES, kind == _FRAMES, kind == _MARK, kind == _MEMORY)
+            rows.only(of_kind)
+            for of_kind in (kind < _FRAMES, kind == _FRAMES, kind == _MARK, kind == _MEMORY)
         )
         self.counts.update(call=calls.count, python=frames.count, mark=marks.count)
         names, apis = self["calls"].names["name"], self["calls"].names["api"]
@@ -235,9 +238,14 @@ class _Recording(trace_builder.Gathered):
         )
         if self._python_stacks:
             self._add_marks("python", plane, frames, thread=frames["thread"])
+        self._add_host_marks(plane, marks)
+        self._add_allocations(stats, memory)
+
+    def _add_host_marks(self, plane: Plane, marks: Batch) -> None:
+        """Add marks of the host; steps, StepTraceAnnotation(name, step_num=...), get a number."""
         mark_names = self["marks"].names["name"]
         name = np.array(plane.by_name(marks, lambda text: mark_names[text or sinks.UNNAMED]))
-        is_step = marks["step_num"] != ABSENT  # StepTraceAnnotation(name, step_num=...)
+        is_step = marks["step_num"] != ABSENT
         steps = marks.only(is_step)
         keyed = zip(steps["name"].tolist(), steps["step_num"].tolist(), strict=True)
         words = (
@@ -245,8 +253,11 @@ class _Recording(trace_builder.Gathered):
         )
         name[is_step] = mark_names.codes(f"{word} step {n}".strip() for word, n in words)
         sinks.add_marks(self, marks, process=self._process, thread=marks["thread"], name=name)
+
+    def _add_allocations(self, stats: Stats, memory: Batch) -> None:
+        """Add how much memory is allocated on GPUs, which the names of allocators tell."""
         code, texts = stats.texts("allocator_name")
-        allocators = [*map(_ALLOCATOR.match, texts), None]
+        allocators = [*map(_ALLOCATOR.match, texts), None]  # the last: no name, code -1
         of_text = [self._gpus.get(int(gpu[1]), ABSENT) if gpu else ABSENT for gpu in allocators]
         device = np.array(of_text, np.int64)[code[memory["row"]]]
         held = stats.numbers("bytes_allocated")[memory["row"]]
@@ -263,6 +274,7 @@ class _Recording(trace_builder.Gathered):
         self.counts["memory"] += count
 
     def _add_marks(self, kind: str, plane: Plane, rows: Batch, **columns: Array | int) -> None:
+        """Add marks of one kind, with readable names; `columns` are further ones."""
         table = self["marks"]
         times = {name: rows[name] for name in ("start_ns", "dur_ns")}
         name = plane.by_name(rows, lambda text: table.names["name"][_readable(text)])
@@ -271,7 +283,7 @@ class _Recording(trace_builder.Gathered):
 
 
 def _facts(about: Stats) -> trace_builder.DeviceFacts:
-    """Return the facts of a GPU by the stats of its plane."""
+    """Return the facts of a GPU, from the stats of its plane."""
 
     def number(name: str, factor: int = 1, least: int = 1) -> int | None:
         value = int(about.numbers(name)[0])
@@ -289,9 +301,9 @@ def _facts(about: Stats) -> trace_builder.DeviceFacts:
 
 
 def _ops(stats: Stats, names: Names) -> IntArray:
-    """Return the code among names of each event's op: module/op and its path in the program.
+    """Return the code in `names` of each event's op, "module/op: path in the program", -1 without.
 
-    Events of TensorFlow have one annotation instead, whose arguments follow after a #.
+    Events of TensorFlow have one annotation instead, in which arguments follow a #.
     """
     columns = [stats.texts(name) for name in ("hlo_module", "hlo_op", "name", "annotation")]
     rows = np.stack([codes for codes, _ in columns], axis=1)
@@ -309,7 +321,7 @@ def _ops(stats: Stats, names: Names) -> IntArray:
 
 
 def _readable(name: str) -> str:
-    """Return a name; of a Python function, `$file.py:12 f` or `$module f`, as PyTorch writes it."""
+    """Return a name; that of a Python function (`$file.py:12 f`) in the spelling of PyTorch."""
     frame = _FRAME.match(name)
     if frame is None:
         return name or sinks.UNNAMED
@@ -323,7 +335,7 @@ def _kind_of(kinds: Iterable[tuple[re.Pattern[str], int]], other: int, name: str
 
 
 class _Details:
-    """Numbers by name in a stat such as `regs:32 grid:128,1,1`, of the events in some rows."""
+    """The numbers in a stat such as `regs:32 grid:128,1,1`, for the events `row` of the stats."""
 
     def __init__(self, stats: Stats, name: str, row: IntArray) -> None:
         """Parse each distinct text once."""
@@ -335,19 +347,19 @@ class _Details:
                 key: [int(digits) for digits in value.split(",")]
                 for key, value in _DETAIL.findall(text[:1000])
             }
-            # Where AMD's recorder does not know these, it writes halves of an address.
+            # If AMD's recorder does not know these, it writes parts of an address.
             if numbers.get("regs", [0])[0] > _MOST_REGISTERS:
                 numbers = {k: v for k, v in numbers.items() if k not in _WITH_REGISTERS}
             self._numbers.append(numbers)
         self._numbers.append({})
 
     def sum(self, *names: str) -> IntArray:
-        """Return the sum of some numbers per event, ABSENT where it has none of them."""
+        """Return the sum of the named numbers per event, ABSENT if it has none of them."""
         values = ([ns[name][0] for name in names if name in ns] for ns in self._numbers)
-        return np.array([sum(some) if some else ABSENT for some in values], np.int64)[self._code]
+        return np.array([sum(own) if own else ABSENT for own in values], np.int64)[self._code]
 
     def triple(self, name: str) -> IntArray:
-        """Return three numbers per event (events, 3), ABSENT where it does not have three."""
+        """Return the three numbers of `name` per event, (events, 3), ABSENT if not three."""
         triples = (numbers.get(name, []) for numbers in self._numbers)
         return np.array([t if len(t) == 3 else [ABSENT] * 3 for t in triples])[self._code]
 

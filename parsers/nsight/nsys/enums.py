@@ -1,8 +1,4 @@
-"""The numbers in exports of Nsight Systems and what they mean.
-
-Older exports do not have the tables that say so, so the meanings stand here. An id has 64 bits:
-hardware, virtual machine, process and thread in one number.
-"""
+"""The numbers in exports of Nsight Systems and what they mean; older exports do not say so."""
 
 from __future__ import annotations
 
@@ -28,11 +24,11 @@ COPIES: Final[Mapping[int, tuple[str, str]]] = {
 }
 """By kind of copy: its direction, and its name as PyTorch's profiler writes it.
 
-From 11 on the driver makes them, to bring a page of unified memory to its user; from 21 on a call
-asked for them, from 31 on they make room: of kind 11 and on in a report, with a cause of `CAUSES`.
+Kinds from 11 on are migrations of pages of unified memory. Reports have only 11 to 13, and a cause:
+we make 21 to 23 of those that a call requested, and 31 to 33 of evictions.
 """
 CAUSES: Final[Mapping[int, int]] = {1: 10, 4: 20}
-"""By the cause of a migration, a call such as cudaMemPrefetchAsync or eviction, what is added."""
+"""What is added to the kind of a migration, by its cause: 1 a call (prefetch), 4 eviction."""
 BETWEEN_DEVICES: Final = 10
 
 _MEMORY: Final = ("Pageable", "Pinned", "Device", "Array", "Managed", "Device Static")
@@ -66,13 +62,13 @@ ALLOCATED, FREED = 0, 1
 THREAD_BITS: Final = 24
 _MASK: Final = (1 << THREAD_BITS) - 1
 NO_STREAM: Final = (1 << 32) - 1
-"""How an unsigned number of 32 bits says that there is none."""
+"""The unsigned number of 32 bits that stands for no stream."""
 
 
 def processes_of(ids: IntArray) -> IntArray:
-    """Return the keys of processes: the whole id above the thread.
+    """Return the keys of processes: the bits of ids above those of the thread.
 
-    An id with 0 for the operating system's number names none: no process has that number.
+    If the process number in an id is 0, the process is unknown: ABSENT.
     """
     keys = ids >> THREAD_BITS
     return np.where((ids == ABSENT) | (keys & _MASK == 0), ABSENT, keys)
@@ -84,17 +80,17 @@ def threads_of(ids: IntArray) -> IntArray:
 
 
 def pid_of(process: int) -> int | None:
-    """Return the operating system's number of a process; None where it is not known."""
+    """Return the pid of a process by its key; None if it is unknown."""
     return None if process == ABSENT else process & _MASK
 
 
 def present(values: IntArray) -> IntArray:
-    """Return numbers; ABSENT for 0 and below and the largest of 32 bits, which stand for none."""
+    """Return numbers with ABSENT for those that stand for none: <= 0, or the largest of 32 bits."""
     is_id = (values > 0) & (values != NO_STREAM)
     return values if is_id.all() else np.where(is_id, values, ABSENT)
 
 
 def streams_of(values: IntArray) -> IntArray:
-    """Return the numbers of streams; ABSENT where there is no stream."""
+    """Return the numbers of streams, ABSENT for those that stand for no stream."""
     is_stream = (values >= 0) & (values < NO_STREAM)
     return values if is_stream.all() else np.where(is_stream, values, ABSENT)

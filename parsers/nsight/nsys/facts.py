@@ -1,7 +1,4 @@
-"""Facts of a report: versions, switches, its clock, its machine and the GPUs of that.
-
-Its environment, command lines and paths are never asked for.
-"""
+"""Facts of a report: versions, settings, clock, machine, GPUs; paths are not read."""
 
 from __future__ import annotations
 
@@ -29,7 +26,7 @@ from traceflops.units import several
 _EXPORTS: Final = ("META_DATA_EXPORT", "EXPORT_META_DATA")
 _MACHINE: Final = ("EXPORT_HOST", "EXPORT_USER")
 _OF_ALL: Final = ("", *(f"PROCESS_{number}:" for number in range(8)))
-"""Prefixes of a switch of the whole recording, and of each process."""
+"""Prefixes of a setting: of the whole recording, or of one process."""
 _OF_EXPORT: Final = {
     "EXPORT_PRODUCT_VERSION": "tool_version",
     "EXPORT_SCHEMA_VERSION": "schema_version",
@@ -68,12 +65,12 @@ _QUOTED: Final = tuple(
         r"The target application terminated\. One or more processes it created re-parented\.?",
     )
 )
-"""Messages of which nothing differs but numbers and what was traced."""
+"""Messages that are safe to quote: only numbers and what was traced vary in them."""
 _EMPTY_TABLE: Final = re.compile(
     rf"No (?:{_TRACED}) (?:events|samples) collected\."
     rf"(?: Does the process use (?:{_TRACED})\?)?"
 )
-"""Reports that there is no record of a kind, which the tables show themselves."""
+"""Messages that there are no records of a kind; the tables show that themselves."""
 _FACTS: Final = (
     *("totalMemory", "computeMajor", "computeMinor"),
     *("smCount", "threadsPerWarp", "clockRate"),
@@ -89,9 +86,9 @@ _GPU: Final = Wanted(
 _CUDA_GPU: Final = Wanted(integers=("deviceId", "pid", *_OLD_FACTS), texts=("name",))
 _CUDA_DEVICE: Final = Wanted(integers=("gpuId", "cudaId", "pid"), texts=("uuid",))
 _SLOWEST_HZ: Final = 10**8
-"""No GPU is clocked as slowly as that; a smaller number is in kHz."""
+"""Every GPU has a faster clock; a smaller number is in kHz."""
 _LEAST_BYTES: Final = 1 << 24
-"""No GPU has so little memory; a smaller number is in MiB, as in 2021."""
+"""Every GPU has more memory; a smaller number is in MiB, as in 2021."""
 _MOST: Final = 4_096
 _MOST_SMALL: Final = 2**31
 _FIELDS: Final = tuple(DeviceFacts.__struct_fields__)
@@ -99,7 +96,7 @@ _Key = TypeVar("_Key")
 
 
 def _pairs_of(tables: Tables, table: str, names: Iterable[str]) -> list[tuple[str, str]]:
-    """Return names and values from a table of both, of those names that have a value."""
+    """Return (name, value) from a table of such pairs, of the given names that have a value."""
     wanted = Wanted(texts=("name", "value"))
     rows = tables.whole(table, wanted, (Among("name", tuple(names)),))
     pairs = zip(rows.texts["name"], rows.texts["value"], strict=True)
@@ -107,7 +104,7 @@ def _pairs_of(tables: Tables, table: str, names: Iterable[str]) -> list[tuple[st
 
 
 def facts_of(tables: Tables) -> dict[str, str]:
-    """Return the versions and switches that are known, none where there is no such table."""
+    """Return the versions, settings and UTC offset of the recording, as far as they are known."""
     facts: dict[str, str] = {}
     asked_for = [(table, _OF_EXPORT) for table in _EXPORTS] + [("META_DATA_CAPTURE", _OF_CAPTURE)]
     for table, wanted in asked_for:
@@ -117,7 +114,7 @@ def facts_of(tables: Tables) -> dict[str, str]:
     traced = {value.lower() for _, value in _pairs_of(tables, "META_DATA_CAPTURE", _CUDA_TRACED)}
     if traced & {"true", "false"}:
         facts[CUDA_TRACE] = "true" if "true" in traced else "false"
-    # The time zone: where the beginning of the recording is also given in local time.
+    # The UTC offset: from the beginning of the recording in UTC and in local time.
     rows = tables.whole(_SESSION, Wanted(texts=("utcTime", "localTime")))
     for times in zip(rows.texts["utcTime"], rows.texts["localTime"], strict=True):
         with suppress(ValueError, TypeError):
@@ -131,7 +128,7 @@ def facts_of(tables: Tables) -> dict[str, str]:
 
 
 def origin_of(tables: Tables) -> int | None:
-    """Return the beginning of the session in ns since 1970; None where it is unknown."""
+    """Return the beginning of the session in ns since 1970, None if it is unknown."""
     rows = tables.whole(_SESSION, Wanted(integers=("utcEpochNs",)))
     return next((row for row in rows["utcEpochNs"].tolist() if 0 < row < _LATEST_UNIX_NS), None)
 
@@ -156,10 +153,9 @@ def ranks_of(tables: Tables) -> dict[int, int]:
 
 
 def warnings_of(tables: Tables) -> Iterator[Note]:
-    """Yield the profiler's warnings; messages of a known form in its words.
+    """Yield notes on the profiler's warnings and errors. Messages of a known form are quoted.
 
-    Others may hold command lines, paths and settings of the environment in any form: these are only
-    counted.
+    Others may contain command lines, paths and variables of the environment: they are only counted.
     """
     wanted = Wanted(integers=("severity",), texts=("text",))
     rows = tables.whole("DIAGNOSTIC_EVENT", wanted, (Among("severity", tuple(_SEVERITIES)),))
@@ -188,39 +184,42 @@ def warnings_of(tables: Tables) -> Iterator[Note]:
 
 
 class Devices(Struct):
-    """The GPUs of a report by their numbers, and the ordinals of these: a process's own numbers."""
+    """The GPUs of a report by their numbers. An ordinal is the number of a GPU within a process."""
 
     by_gpu: dict[int, DeviceFacts] = field(default_factory=dict)
     by_ordinal: dict[tuple[int | None, int], DeviceFacts] = field(default_factory=dict)
-    """By pid and ordinal, or None and ordinal."""
+    """By (pid, ordinal), or (None, ordinal)."""
     gpus: dict[tuple[int, int], int] = field(default_factory=dict)
-    """Numbers of GPUs by pid and ordinal."""
+    """Numbers of GPUs by (pid, ordinal)."""
     by_cuda: dict[int, int] = field(default_factory=dict)
-    """Numbers of GPUs by the ordinals that CUDA has for them where it hides none."""
+    """Numbers of GPUs by their ordinals in a process that sees all of them."""
     ambiguous: bool = False
-    """Whether the GPUs differ and which one a process used is unknown."""
+    """Whether GPUs differ and it is unknown which one a process used."""
     by_number: bool = False
-    """Whether which one it used follows from nothing but its ordinal."""
+    """Whether a GPU was identified by the ordinal alone."""
     places: dict[int, str] = field(default_factory=dict)
     """What identifies each GPU in other reports, too (see `traceflops.table.trace.Trace`)."""
     only: int | None = None
-    """The number of the GPU of a machine that has no other."""
+    """The number of the GPU if the machine has only one."""
 
     def gpu_of(self, pid: int | None, ordinal: int) -> int | None:
-        """Return the number of the GPU behind a process's ordinal; None where it is unknown.
+        """Return the number of the GPU that a process calls `ordinal`, None if it is unknown.
 
-        Of an unknown process (None) it is the GPU that all processes mean, if that is one. Where
-        no ordinal of any process is listed, the first of a machine with one GPU is that one.
+        If the process is unknown (None), it is the GPU with this ordinal in all processes. If no
+        ordinals are listed at all, ordinal 0 (or an unknown one) is the only GPU of the machine.
         """
         if not self.gpus and ordinal <= 0:
             return self.only
         if pid is not None:
             return self.gpus.get((pid, ordinal))
-        meant = {gpu for (_, own), gpu in self.gpus.items() if own == ordinal}
-        return meant.pop() if len(meant) == 1 else None
+        candidates = {gpu for (_, other), gpu in self.gpus.items() if other == ordinal}
+        return candidates.pop() if len(candidates) == 1 else None
 
     def facts_of(self, gpu: int | None, pid: int | None, ordinal: int) -> DeviceFacts:
-        """Return the facts of a GPU, or else of the one behind a process's ordinal."""
+        """Return the facts of a GPU or, if it is None, of the one that the process calls `ordinal`.
+
+        Sets `ambiguous` or `by_number` if which GPU that is must be guessed.
+        """
         keys = ((pid, ordinal), (None, ordinal))
         of_ordinal = [self.by_ordinal[key] for key in keys if key in self.by_ordinal]
         if gpu is not None and gpu in self.by_gpu:
@@ -232,8 +231,8 @@ class Devices(Struct):
         first, *others = self.by_gpu.values()
         if all(other == first for other in others):
             return first
-        # Which of several it is depends on CUDA_VISIBLE_DEVICES, which is not read: only what the
-        # GPU of that number has in common by the report's numbers and by CUDA's.
+        # Which GPU it is depends on CUDA_VISIBLE_DEVICES, which is not read. Take the GPU with that
+        # number in the report, and the one with it in CUDA: use the facts that both share.
         numbers = (ordinal, self.by_cuda.get(ordinal, ABSENT))
         by_report, by_cuda = (self.by_gpu.get(number, NOTHING_KNOWN) for number in numbers)
         if by_report.product is None or by_report.product != by_cuda.product:
@@ -245,7 +244,7 @@ class Devices(Struct):
 
 
 def devices_of(tables: Tables, host: str | None) -> Devices:
-    """Return the GPUs of a report; of facts that are given twice the first count."""
+    """Return the GPUs of a report on the machine `host`; the first facts given for a GPU count."""
     devices = Devices()
     uuids: dict[str, int] = {}
     products: dict[int, str | None] = {}
@@ -262,7 +261,7 @@ def devices_of(tables: Tables, host: str | None) -> Devices:
         products = {row["deviceId"]: row["name"] for row in rows}
     if len(devices.by_gpu) == 1 and "TARGET_INFO_GPU" not in tables.lost:
         devices.only = next(iter(devices.by_gpu))
-    # Exports of 2020 and 2021 list them by pid and ordinal, or have names by ordinal.
+    # Exports of 2020 and 2021 list GPUs by pid and ordinal, or only names by ordinal.
     for row in _rows(tables, "TARGET_INFO_CUDA_GPU", _CUDA_GPU):
         ordinal = row["deviceId"]
         facts = _facts(row["name"] or products.get(ordinal), row, _OLD_FACTS)
@@ -282,7 +281,7 @@ def devices_of(tables: Tables, host: str | None) -> Devices:
 
 
 def _gpus_in_json(tables: Tables) -> dict[int, DeviceFacts]:
-    """Return the GPUs listed in a JSON text, which may be there where their table is not."""
+    """Return the GPUs listed in a JSON text, which some exports without a table of GPUs have."""
     words = [name[0].upper() + name[1:] for name in _FACTS]
     gpus: dict[int, DeviceFacts] = {}
     for _, text in _pairs_of(tables, "TARGET_INFO_SYSTEM_ENV", ("GpuInfo",))[:1]:
@@ -299,7 +298,7 @@ def _gpus_in_json(tables: Tables) -> dict[int, DeviceFacts]:
 
 
 def _rows(tables: Tables, table: str, wanted: Wanted) -> list[dict[str, Any]]:
-    """Return the first rows of a table, each by the names of its columns."""
+    """Return at most _MOST rows of a table, each as a dictionary of its columns."""
     rows = tables.whole(table, wanted)
     columns: dict[str, list[Any]] = {name: rows[name].tolist() for name in wanted.integers}
     columns |= rows.texts
@@ -308,9 +307,9 @@ def _rows(tables: Tables, table: str, wanted: Wanted) -> list[dict[str, Any]]:
 
 
 def _places(rows: Sequence[Mapping[str, Any]], host: str | None) -> dict[int, str]:
-    """Return the places of GPUs, by number: the UUID, else the machine and the slot.
+    """Return the place of each GPU, by number: its UUID, else machine and slot.
 
-    What several GPUs of the report share, as parts of one may, names none of them.
+    A UUID or slot that several GPUs share (parts of one GPU may) identifies none of them.
     """
     names: dict[int, list[str]] = {}
     for row in rows:
@@ -324,9 +323,9 @@ def _places(rows: Sequence[Mapping[str, Any]], host: str | None) -> dict[int, st
 
 
 def _facts(product: Any, row: Mapping[str, Any], columns: Sequence[str]) -> DeviceFacts:
-    """Return the facts of a GPU from columns in the order of `_FACTS`.
+    """Return the facts of a GPU from a row; `columns` are named in the order of `_FACTS`.
 
-    What a writer does not know is 0, which none of them can be but the minor of a version.
+    0 means unknown, except for the minor version.
     """
     memory, major, minor, *others, clock = (whole_number(row.get(column)) for column in columns)
     is_version = 0 < major < _MOST_SMALL and 0 <= minor < _MOST_SMALL
@@ -342,12 +341,12 @@ def _facts(product: Any, row: Mapping[str, Any], columns: Sequence[str]) -> Devi
 
 
 def _fill(facts: dict[_Key, DeviceFacts], key: _Key, more: DeviceFacts) -> None:
-    """Add facts of a GPU to those that are known; the first ones count."""
+    """Add facts under a key, in place; facts that are there already stay."""
     facts[key] = _filled(facts[key], more) if key in facts else more
 
 
 def _filled(facts: DeviceFacts, *others: DeviceFacts) -> DeviceFacts:
-    """Return facts, completed from others of the same product."""
+    """Return facts in which unknown ones are taken from others of the same product."""
     for other in others:
         if None in (facts.product, other.product) or facts.product == other.product:
             missing = (name for name in _FIELDS if getattr(facts, name) is None)

@@ -1,7 +1,7 @@
 """Which collective each NCCL kernel ran and how much it moved, from NCCL's own NVTX ranges.
 
-A range holds the call that launched the kernel, as a call of RCCL does on AMD. Sizes stand in the
-payloads of the ranges, which an export has only if it was asked for them.
+The call that launched a kernel lies in such a range (on AMD, in a call of RCCL). Sizes are in the
+payloads of the ranges, which an export has only if an option asks for them.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _RANKS: Final = "no. of ranks"
 _RANK: Final = "rank"
 _WORDS: Final = (_COMMUNICATOR, _SIZE, _RANKS, _RANK)
 _PARTS: Final = (_COMMUNICATOR, _SIZE)
-"""Words that may be a part of a longer key."""
+"""Words that may also be a part of a longer key."""
 _LONGEST: Final = 1 << 16
 _DEEPEST: Final = 4
 
@@ -43,7 +43,7 @@ Key = tuple[int, int]
 
 
 def fill_nccl(reading: ReportReading, ranges: Sequence[Batch]) -> None:
-    """Fill in the collectives of kernels, and the ranks that payloads name.
+    """Fill in, in place, the collectives of kernels and the ranks of processes that payloads name.
 
     `ranges` are those of NCCL, as `read_nvtx` returns them.
     """
@@ -54,12 +54,13 @@ def fill_nccl(reading: ReportReading, ranges: Sequence[Batch]) -> None:
     of_nccl = Among("domainId", tuple(domains[domains != ABSENT].tolist()[:_MOST_DOMAINS]))
     payloads = _payloads(reading, of_nccl) if of_nccl.values else {}
     if of_nccl.values and not payloads:
-        # Payloads may be there as bytes, which cannot be read without their own schema.
+        # Payloads may be exported as bytes, which cannot be read without their schema.
         blobs = reading.tables.batches(_TABLE, Wanted(), (of_nccl, Present("binaryData")))
         reading.odd["nccl-blobs"] += sum(batch.count for batch in blobs)
     reading.odd["nccl-ranges"] += count
     reading.odd["nccl-payloads"] += len(payloads)
-    # Kernels are filled in where they are; their calls are copies of those that launched them.
+    # `fill_collectives` works on a view: it shares the activities, which it fills in, and has the
+    # launches of NCCL's kernels and, as calls of RCCL, the ranges of NCCL.
     view = Gathered()
     view.tables["activities"] = activities = reading.builder["activities"]
     named = [code for name, code in activities.names["name"].items() if "nccl" in name.lower()]
@@ -78,24 +79,9 @@ def fill_nccl(reading: ReportReading, ranges: Sequence[Batch]) -> None:
         keys = zip(thread.tolist(), batch["start_ns"].tolist(), strict=True)
         for row, (key, name) in enumerate(zip(keys, names, strict=True), calls.count):
             payload = payloads.get(key)
-            if payload is None:
-                continue
-            # As the arguments of the call; sizes are in bytes, so they count bytes.
-            communicator = payload.get(_COMMUNICATOR)
-            own = {"comm": communicator or "", "group": communicator or ""}
-            kind = COLLECTIVES.get(name)
-            if kind is not None and kind.count is not None and _SIZE in payload:
-                own |= {kind.count: payload[_SIZE], "datatype": "ncclUint8"}
-            if name in SIZES and _RANKS in payload:
-                own |= {"newcomm": own["comm"], SIZES[name] or "nranks": payload[_RANKS]}
-            arguments[row] = own
-            # The place of a process in the largest communicator that it made
-            rank, world = (amount(payload.get(word)) for word in (_RANK, _RANKS))
-            if name not in SIZES or rank is None or world is None or not rank < world < 2**31:
-                continue
-            places, process = reading.registry.places, key[0] >> THREAD_BITS
-            if process not in places or world > places[process].ranks:
-                places[process] = RankPlace(world, rank, communicator)
+            if payload is not None:
+                arguments[row] = _arguments(name, payload)
+                _keep_rank(name, payload, reading.registry.places, key[0] >> THREAD_BITS)
         calls.add(
             batch.count,
             process=reading.registry.processes(processes_of(thread)),
@@ -108,8 +94,29 @@ def fill_nccl(reading: ReportReading, ranges: Sequence[Batch]) -> None:
     fill_collectives(view, arguments)
 
 
+def _arguments(name: str, payload: Payload) -> dict[str, str]:
+    """Return a payload as arguments of the RCCL call `name`, with sizes as counts of bytes."""
+    communicator = payload.get(_COMMUNICATOR) or ""
+    arguments = {"comm": communicator, "group": communicator}
+    kind = COLLECTIVES.get(name)
+    if kind is not None and kind.count is not None and _SIZE in payload:
+        arguments |= {kind.count: payload[_SIZE], "datatype": "ncclUint8"}
+    if name in SIZES and _RANKS in payload:
+        arguments |= {"newcomm": communicator, SIZES[name] or "nranks": payload[_RANKS]}
+    return arguments
+
+
+def _keep_rank(name: str, payload: Payload, places: dict[int, RankPlace], process: int) -> None:
+    """Keep the rank of a process in the largest communicator that it made, in `places`."""
+    rank, world = (amount(payload.get(word)) for word in (_RANK, _RANKS))
+    if name not in SIZES or rank is None or world is None or not rank < world < 2**31:
+        return
+    if process not in places or world > places[process].ranks:
+        places[process] = RankPlace(world, rank, payload.get(_COMMUNICATOR))
+
+
 def _payloads(reading: ReportReading, of_nccl: Among) -> dict[Key, Payload]:
-    """Return the payloads of ranges, which stand in the rows or in the table of texts."""
+    """Return the payloads of NCCL's ranges, which are in the rows or in the table of texts."""
     if reading.tables.columns(_TABLE).isdisjoint(("jsonText", "jsonTextId")):
         return {}
     with_payload: list[tuple[Key, str | None, int]] = []
@@ -131,7 +138,7 @@ def _payloads(reading: ReportReading, of_nccl: Among) -> dict[Key, Payload]:
 
 
 def _collect(value: Any, words: dict[str, str], depth: int) -> None:
-    """Collect the values of known words from JSON, as deep as `depth`; the first ones count."""
+    """Collect the values of known words from JSON into `words`, `depth` levels deep; first wins."""
     if depth and isinstance(value, list):
         for element in value[:64]:
             _collect(element, words, depth - 1)

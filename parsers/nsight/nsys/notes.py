@@ -24,7 +24,7 @@ _NOT_READ: Final = "{count} [row|rows] of tables that are not read: {names}."
 _NOTES: Final = NoteTable(
     repaired={
         "open-range": "{n} [range|ranges] without an end: still open when recording stopped, so "
-        "[it ends|they end] with the last record.",
+        "[it ends|they end] with the last record."
     },
     dropped={
         "metrics-left-out": "{n} [sample|samples] of GPU metrics skipped to save memory.",
@@ -101,7 +101,7 @@ _NOTES: Final = NoteTable(
 )
 _WORK_TABLES: Final = ("KERNEL", "MEMCPY", "MEMSET", "GRAPH_TRACE")
 _OF_CUDA: Final = ("SYNCHRONIZATION", "CUDA_EVENT", "MEMORY_USAGE", "OVERHEAD")
-"""Records that exist only where CUDA was traced."""
+"""Records that exist only if CUDA was traced."""
 _LAUNCH: Final = "GraphLaunch"
 _FAMILIES: Final = (CUPTI, "NVTX_")
 """Prefixes of tables of records: those that are not read are listed."""
@@ -112,10 +112,7 @@ _MOST_LISTED: Final = 20
 def content_notes(
     tables: Mapping[str, pa.Table], reading: ReportReading, facts: Mapping[str, str]
 ) -> Iterator[Note]:
-    """Yield the notes on records: what was repaired, dropped, assumed or is missing.
-
-    `facts` are the switches of the recording.
-    """
+    """Yield the notes on the records of a report; `facts` are the settings of the recording."""
     odd, lost = reading.odd, reading.tables.lost
     yield from span_notes(odd)
     yield from _NOTES.counted(
@@ -152,7 +149,7 @@ def content_notes(
     if unknown := tables["devices"]["product"].null_count:
         key = "gpu-unknown ambiguous" if devices.ambiguous else "gpu-unknown"
         yield _NOTES.note(key, unknown)
-    # Tables whose rows were not read: those of records, which have a time, come first.
+    # Tables that were not read: those with times, which are of records, come first.
     unused = reading.tables.unused(_FAMILIES)
     timed = {name for name in unused if not _TIMES.isdisjoint(reading.tables.columns(name))}
     in_order = sorted(unused, key=lambda name: name not in timed)
@@ -163,7 +160,7 @@ def content_notes(
 
 
 def _no_work(tables: Mapping[str, pa.Table], reading: ReportReading, traced: str | None) -> Note:
-    """Return why there are no GPU operations; `traced` says whether CUDA was traced."""
+    """Return the note why there are no GPU operations; `traced` says whether CUDA was traced."""
     calls = tables["calls"].num_rows
     if launches_nothing(tables["calls"]) and not reading.tables.lost:
         return _NOTES.note("nothing-launched", calls=several(calls, "CUDA API call"))
@@ -188,14 +185,17 @@ def _ownerless(tables: Mapping[str, pa.Table]) -> Iterator[Note]:
 
 
 def _have(column: pa.ChunkedArray, *texts: str) -> BoolArray:
-    """Return which rows of a column hold one of some texts."""
+    """Return which rows of a column have one of the texts."""
     return np.isin(
         codes(column), [code for code, text in enumerate(names(column)) if text in texts]
     )
 
 
 def _launches_without_work(tables: Mapping[str, pa.Table]) -> int:
-    """Return how many launches of graphs left no record; twins of one launch share its number."""
+    """Return how many launches of graphs left no record of device work.
+
+    Calls of a process with the same correlation are one launch.
+    """
     calls, activities = tables["calls"], tables["activities"]
     launching = [name for name in names(calls["name"]) if _LAUNCH in name]
     if not launching or not activities.num_rows:

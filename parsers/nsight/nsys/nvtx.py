@@ -1,9 +1,8 @@
 """NVTX ranges and marks of a report: operators of PyTorch, and ranges of the program itself.
 
-There are millions of texts and nearly all differ: they come through Arrow and stay bytes, since
-Python strings would take most of the reading time. An operator's text is
-`aten::mm, seq = 12, op_id = 34, sizes = [[2, 3], [3, 4]]`, as torch.autograd.profiler.emit_nvtx
-writes it; the texts of a batch are parsed as bytes, all at once.
+There are millions of texts and nearly all differ: they come through Arrow, stay bytes, and are
+parsed a batch at a time, since Python strings would take most of the reading time. The text of an
+operator (emit_nvtx) is `aten::mm, seq = 12, op_id = 34, sizes = [[2, 3], [3, 4]]`.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ _SEQUENCE: Final = ", seq = (?P<digits>[0-9]{0,18})"
 _ID: Final = ", op_id = (?P<digits>[0-9]{0,18})"
 _SIZES: Final = ", sizes = (?P<sizes>.*?)(?:, input_op_ids = |$)"
 _OPERATOR: Final = re.compile(r"[\w.]+::|\w*Backward\d*$")
-"""Names of operators. What a program itself marks (`record_function`) is written the same way."""
+"""Names of operators. Ranges of the program (`record_function`) have ids, too, but other names."""
 _BARE: Final = re.compile(r"[a-z_]\w*")
 _SIZES_TEXT: Final = re.compile(r"\[[\[\]\d, -]*\]")
 
@@ -54,15 +53,14 @@ _NCCL: Final = re.compile(r"p?nccl[A-Z]")
 """Functions of NCCL; PyTorch's own ranges around them are named `nccl:all_reduce`."""
 _FITS: Final = f"octet_length({{c}}) <= {LONGEST_VALUE}"
 _HAS_TEXT: Final = f"CASE WHEN typeof({{c}}) <> 'text' THEN 0 WHEN {_FITS} THEN 1 END"
-"""Null of a text that is too long, which the careful way then reads."""
+"""1 if there is a text, 0 if not, null if it is too long: then `text_rows` reads the slow way."""
 _TEXT: Final = f"CASE WHEN typeof({{c}}) = 'text' AND {_FITS} THEN {{c}} ELSE '' END"
 
 
 class OpTexts(NamedTuple):
-    """Parsed texts, per text. `name` and `sizes` are indices of `names` and `all_sizes`.
+    """Parsed texts, with a value per text. `name` is an index in `names`, `sizes` in `all_sizes`.
 
-    `sizes` is -1 where there are none; `sequence` and `op_id` are ABSENT where the text does not
-    have them. A text that is no operator is all name.
+    A text without sizes has -1, without `sequence` or `op_id` ABSENT. Other texts are all name.
     """
 
     name: IntArray
@@ -76,11 +74,11 @@ class OpTexts(NamedTuple):
 
 def op_texts(column: pa.Array) -> OpTexts:
     """Return a column of texts, parsed."""
-    column = column.cast(pa.binary())  # a file may hold invalid UTF-8
+    column = column.cast(pa.binary())  # a file may contain invalid UTF-8
     name, names = _coded(_part(column, _NAME))
     sizes, texts = _coded(_part(column, _SIZES))
     sequence, op_id = _number(column, _SEQUENCE), _number(column, _ID)
-    # Before PyTorch 1.7 an operator had no namespace (`mm, seq = 12`), nor an id.
+    # Before PyTorch 1.7 operators had no namespace (`mm, seq = 12`) and no id: add `aten::`.
     is_old = (op_id == ABSENT) & ((sequence != ABSENT) | (sizes >= 0))
     with_namespace = np.arange(len(names))
     for index in np.unique(name[is_old]).tolist():
@@ -104,30 +102,27 @@ def op_texts(column: pa.Array) -> OpTexts:
 
 
 def _part(column: pa.Array, pattern: str) -> pa.Array:
-    """Return what the group of a pattern matches in each text, null where nothing does."""
+    """Return what the group of a pattern matches in each text, null if nothing matches."""
     match = pc.extract_regex(column, f"(?s){pattern}")
     return pc.if_else(match.is_valid(), match.field(0), None)
 
 
 def _number(column: pa.Array, pattern: str) -> IntArray:
-    """Return the digits that a pattern matches as numbers, ABSENT where there are none."""
+    """Return the number whose digits a pattern matches in each text, ABSENT for none."""
     digits = _part(column, pattern)
     digits = pc.if_else(pc.equal(digits, b""), None, digits)
     return numbers(digits.cast(pa.string()).cast(pa.int64()), ABSENT)
 
 
 def _coded(column: pa.Array) -> tuple[IntArray, list[str]]:
-    """Return texts as indices of a list of the distinct ones, -1 where there is none."""
+    """Return per row the index of its text, -1 for null, and the list of distinct texts."""
     coded = column.dictionary_encode()
     texts = [text.decode(errors="replace") for text in coded.dictionary.to_pylist()]
     return numbers(coded.indices, -1).astype(np.int64), texts
 
 
 def read_nvtx(reading: ReportReading) -> list[Batch]:
-    """Add operators and marks; return the ranges of NCCL, with their names as texts `name`.
-
-    They are among the marks, too.
-    """
+    """Add operators and marks; return those marks that are ranges of NCCL, with texts `name`."""
     registered: list[Batch] = []
     nccl: list[Batch] = []
     for batch in text_rows(reading.tables):
@@ -139,7 +134,7 @@ def read_nvtx(reading: ReportReading) -> list[Batch]:
         others = batch.rows.only(is_used & ~batch.has_text)
         registered += [others] if others.count else []
     if registered:
-        # Their texts stand in the table of texts; some may not be there.
+        # Their texts are in the table of texts; those that are missing there are unnamed.
         ids, texts = texts_of(reading.tables, [batch["textId"] for batch in registered])
         shown = [_UNNAMED if text is None else text for text in texts]
         parsed = op_texts(string_column([*shown, _UNNAMED]))
@@ -152,18 +147,18 @@ def read_nvtx(reading: ReportReading) -> list[Batch]:
 
 
 def _add(reading: ReportReading, batch: Batch, text: IntArray, texts: OpTexts) -> Iterator[Batch]:
-    """Add rows to operators and marks; yield the ranges of NCCL. Row i has text `text[i]`."""
+    """Add rows to operators and marks; yield the ranges of NCCL. Row i has the text `text[i]`."""
     start, end = batch["start"], batch["end"]
     is_open = end == ABSENT
     if is_open.any():
-        # Marks end where they begin, open ranges at the latest time known.
+        # Marks end when they begin, open ranges with the last record.
         is_range = np.isin(batch["eventType"], RANGES)
         reading.odd["open-range"] += count_true(is_open & is_range)
         last = np.where(is_range, np.maximum(start, reading.latest_ns), start)
         end = np.where(is_open, last, end)
     own = {"end": end, "text": text, "name": texts.name[text]}
     rows = reading.timed(batch.with_numbers(own))
-    # PyTorch marks its operators in the default domain.
+    # PyTorch's ranges of operators nest and are in the default domain.
     is_default = (rows["domainId"] == 0) | (rows["domainId"] == ABSENT)
     is_op = texts.is_op[rows["text"]] & np.isin(rows["eventType"], STACKED) & is_default
     ops, marks = rows.only(is_op), rows.only(~is_op)
@@ -195,7 +190,7 @@ def _add(reading: ReportReading, batch: Batch, text: IntArray, texts: OpTexts) -
 
 
 def _codes(names: Names, texts: Sequence[str | None], indices: IntArray) -> Array:
-    """Return codes of texts in a column's names, given their indices; -1 where there is none."""
+    """Return the codes in `names` of `texts[index]` for each index; -1 for index -1 and None."""
     codes = np.full(len(texts) + 1, -1, np.int32)
     for index in np.unique(indices[indices >= 0]).tolist():
         text = texts[index]
@@ -205,14 +200,14 @@ def _codes(names: Names, texts: Sequence[str | None], indices: IntArray) -> Arra
 
 
 class TextRows(NamedTuple):
-    """Rows as numbers, and their texts: an Arrow column, "" where there is none."""
+    """Rows as numbers, and their texts as an Arrow column, "" for rows without a text."""
 
     rows: Batch
     texts: pa.Array
     has_text: BoolArray
 
     def only(self, chosen: BoolArray) -> TextRows:
-        """Return some of the rows."""
+        """Return the marked rows."""
         if chosen.all():
             return self
         places = number_column(np.flatnonzero(chosen), pa.int64())
@@ -220,12 +215,15 @@ class TextRows(NamedTuple):
 
 
 def text_rows(tables: Tables) -> Iterator[TextRows]:
-    """Yield the ranges and marks some at a time, with their own texts."""
-    done = 0
+    """Yield the ranges and marks in batches, with their own texts.
+
+    Read fast while that works; else, or from where it fails, row by row.
+    """
+    done = 0  # rows read fast
     tables.asked.add(_TABLE)
     if isinstance(tables, Database) and "text" in tables.columns(_TABLE):
         try:
-            # The next rows are read while these are used.
+            # Read the next batch in a thread while the caller uses this one.
             with ThreadPoolExecutor(1) as pool:
                 batches = _fast(tables)
                 coming = pool.submit(next, batches, None)
@@ -235,7 +233,7 @@ def text_rows(tables: Tables) -> Iterator[TextRows]:
                     yield batch
             return
         except NotFast:
-            pass  # the careful way goes on behind the last rows
+            pass  # go on below, behind these rows
     for rows in tables.batches(_TABLE, Wanted(integers=_COLUMNS, texts=("text",))):
         skipped = min(done, rows.count)
         done -= skipped
@@ -248,7 +246,7 @@ def text_rows(tables: Tables) -> Iterator[TextRows]:
 
 
 def _fast(database: Database) -> Iterator[TextRows]:
-    """Yield rows as the driver gives them. Raises NotFast where it is missing or fails."""
+    """Yield rows through a database driver for Arrow. Raises NotFast if it is missing or fails."""
     present = [name for name in _COLUMNS if name in database.columns(_TABLE)]
     table = Table(_TABLE, dict.fromkeys(present, "INTEGER"))
     plain = select(table, Wanted(integers=_COLUMNS), quick=True)

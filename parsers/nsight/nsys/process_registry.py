@@ -1,7 +1,7 @@
 """Which processes and devices the rows of a report belong to.
 
-Rows get preliminary numbers as they come. When all are read, the processes are put in the order of
-their ranks and ids, and the numbers that processes have for their devices are resolved to GPUs.
+Rows get preliminary numbers when they are read. At the end, processes are sorted by rank and id,
+and the ordinals by which processes number their devices are resolved to GPUs.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ _NOTES: Final = NoteTable(
         "rank-disputed": "NCCL's largest communicator ({ranks}) gives rank {rank}, but the file "
         "name gives another. The file name counts; the communicator is taken for part of the job, "
         "whose world size is unknown.",
-    },
+    }
 )
 
 
 class RankPlace(NamedTuple):
-    """The place of a process in a communicator: how many ranks that has, which one, its id."""
+    """The place of a process in a communicator: its number of ranks, the rank, its id."""
 
     ranks: int
     rank: int
@@ -70,34 +70,35 @@ def settled(
     in_name: int | None,
     places: Mapping[int, RankPlace],
 ) -> Ranks:
-    """Return the ranks of the processes that did work, the keys `workers`.
+    """Return the ranks of the processes that did work; `workers` are their keys.
 
-    Ranks that the report lists count before that in the name of the file, and that before `places`
-    in communicators.
+    Ranks listed by the report come first, then the one in the file's name, then those in `places`.
     """
     # ABSENT stands for work whose process is unknown.
     workers = [key for key in workers if key != ABSENT] or list(workers)
     own_places = {key: places[key] for key in workers if key in places}
-    # The job's communicator is one that all may be in.
+    # The world size: that of the communicator, if all workers can be in the same one.
     size = None
-    sizes = {member.ranks for member in own_places.values()}
-    ids = {member.communicator for member in own_places.values()} - {None}
-    are_apart = len({member.rank for member in own_places.values()}) == len(own_places)
-    if len(sizes) == 1 and len(ids) < 2 and are_apart and min(sizes) >= len(workers):
+    sizes = {place.ranks for place in own_places.values()}
+    ids = {place.communicator for place in own_places.values()} - {None}
+    ranks_differ = len({place.rank for place in own_places.values()}) == len(own_places)
+    if len(sizes) == 1 and len(ids) < 2 and ranks_differ and min(sizes) >= len(workers):
         size = min(sizes)
+    # The ranks, by the first source that knows any.
     ranks = {key: listed[key] for key in workers if key in listed}
     notes: list[Note] = []
     if not ranks and in_name is not None and len(workers) == 1:
         ranks = {workers[0]: in_name}
         notes = [rank_from_name([in_name])]
-        member = own_places.get(workers[0])
-        if member is not None and member.rank != in_name < member.ranks:
-            in_words = several(member.ranks, "rank")
-            notes.append(_NOTES.note("rank-disputed", 1, ranks=in_words, rank=member.rank))
+        place = own_places.get(workers[0])
+        if place is not None and place.rank != in_name < place.ranks:
+            in_words = several(place.ranks, "rank")
+            notes.append(_NOTES.note("rank-disputed", 1, ranks=in_words, rank=place.rank))
     elif not ranks and size is not None:
-        ranks = {key: member.rank for key, member in own_places.items()}
+        ranks = {key: place.rank for key, place in own_places.items()}
         notes = [_NOTES.note(BY_COMMUNICATOR, len(ranks), ranks=several(size, "rank"))]
-    agree = all(ranks.get(key) == member.rank for key, member in own_places.items())
+    # World sizes are given only if the ranks are those in the communicator.
+    agree = all(ranks.get(key) == place.rank for key, place in own_places.items())
     worlds = dict.fromkeys(own_places, size) if size is not None and agree else {}
     unknown = len(set(workers) - ranks.keys())
     if not notes and unknown and own_places and not worlds:
@@ -111,10 +112,9 @@ def _unknown_note(unknown: int) -> Note:
 
 
 def without_clashes(traces: Sequence[Trace]) -> list[Trace]:
-    """Return reports of one job, without the ranks that communicators of parts of it gave.
+    """Return the traces of one job; remove ranks and world sizes of communicators of parts of it.
 
-    A communicator is of a part where two reports have the same rank, or there are more processes
-    than ranks.
+    It is of a part if two reports got the same rank, or if processes or ranks exceed its size.
     """
     reports = [trace for trace in traces if trace.source.format.startswith(_FORMATS)]
     ranks = Counter(rank for trace in reports for rank in trace.ranks if rank is not None)
@@ -132,7 +132,7 @@ def without_clashes(traces: Sequence[Trace]) -> list[Trace]:
         report = trace
         if is_small or (clash and by_communicator):
             report = _without(report, "world_size")
-        if by_communicator and (is_small or clash):
+        if by_communicator and (is_small or clash):  # its ranks are not those of the job, either
             unknown = _unknown_note(_worker_count(trace))
             notes = (
                 replace(unknown, file=note.file) if note.code == BY_COMMUNICATOR else note
@@ -148,7 +148,7 @@ def _worker_count(trace: Trace) -> int:
 
 
 def _without(trace: Trace, column: str) -> Trace:
-    """Return a trace in which a column of the processes is unknown."""
+    """Return a trace with null in a column of the processes."""
     table = trace.processes
     unknown = pa.nulls(len(table), table.schema.field(column).type)
     changed = with_column(table, column, unknown)
@@ -156,7 +156,7 @@ def _without(trace: Trace, column: str) -> Trace:
 
 
 _MOST: Final = 10_000
-"""So many processes and devices are told apart; a report with more has invented them."""
+"""The most processes and devices that are distinguished; a report with more is damaged."""
 _MOST_STREAMS: Final = 100_000
 _MOST_CONTEXTS: Final = 1 << 31
 _NO_CONTEXT: Final = 0
@@ -173,7 +173,7 @@ _COLUMNS: Final = {
 
 
 def _by_rows(number: Callable[..., int], *columns: IntArray) -> IntArray:
-    """Return what a function gives for each row of columns; it is asked once for equal rows."""
+    """Return `number(...)` of the values in each row of columns; call it once for equal rows."""
     group, first = group_rows(columns)
     rows = zip(*(column[first].tolist() for column in columns), strict=True)
     return np.array([number(*row) for row in rows], np.int64)[group]
@@ -182,10 +182,9 @@ def _by_rows(number: Callable[..., int], *columns: IntArray) -> IntArray:
 class ProcessRegistry(Struct):
     """The processes and devices of a report, by their preliminary numbers.
 
-    A process's key is its id without the thread (`enums.processes_of`). `listed_ranks` are those
-    that the report lists by key; `places` are the places of processes, by key, in the largest
-    communicator of each. `ranks` and `moved_streams`, the number of streams that got another
-    number, are known after `settle`.
+    A process's key is its id without the thread (`enums.processes_of`). `listed_ranks` are the
+    ranks that the report lists, by key; `places` is the place of each process, by key, in the
+    largest communicator that it made. `settle` sets `ranks` and how many streams were renumbered.
     """
 
     devices: Devices
@@ -204,7 +203,7 @@ class ProcessRegistry(Struct):
     """The preliminary numbers of devices by process and the number that the process has for it."""
 
     def processes(self, keys: IntArray) -> IntArray:
-        """Return the preliminary numbers of processes by their keys."""
+        """Return the preliminary numbers of processes by their keys; new keys get new numbers."""
 
         def number(key: int, _: int) -> int:
             is_full = len(self.keys) >= _MOST and key not in self.keys
@@ -213,11 +212,11 @@ class ProcessRegistry(Struct):
         return by_distinct(keys, number)
 
     def have_rows(self, keys: IntArray) -> BoolArray:
-        """Return which keys are of processes that have rows already."""
+        """Return which keys are of processes that already have rows."""
         return np.isin(keys, list(self.keys))
 
     def of_devices(self, ordinals: IntArray, processes: IntArray) -> IntArray:
-        """Return the preliminary numbers of devices by the numbers that processes have for them."""
+        """Return the preliminary numbers of devices, given their ordinals in the processes."""
 
         def number(process: int, ordinal: int) -> int:
             key = process, ordinal if 0 <= ordinal < _MOST else _UNKNOWN_DEVICE
@@ -230,9 +229,9 @@ class ProcessRegistry(Struct):
     def place(
         self, process: IntArray, ordinals: IntArray, contexts: IntArray, streams: IntArray
     ) -> dict[str, IntArray]:
-        """Return the columns that say where rows of processes ran: device and stream.
+        """Return the columns device and stream of rows, as preliminary numbers.
 
-        A stream's own number names one stream within a process and a context only.
+        A stream's own number is unique only within a process and a context.
         """
 
         def number(device: int, context: int, stream: int) -> int:
@@ -248,7 +247,7 @@ class ProcessRegistry(Struct):
         return {"device": device, "stream": _by_rows(number, device, contexts, streams_of(streams))}
 
     def device_of_gpu(self, gpu: int) -> tuple[int, int] | None:
-        """Return the process and the device of rows of a GPU; None where there are no rows."""
+        """Return the first process, and its device, with rows on a GPU; None if there is none."""
         owners = self._owners
         for (process, ordinal), local in self._ordinals.items():
             if self.devices.gpu_of(pid_of(owners.get(process, ABSENT)), ordinal) == gpu:
@@ -257,9 +256,9 @@ class ProcessRegistry(Struct):
 
     @property
     def _owners(self) -> dict[int, int]:
-        """The key of each process by its number.
+        """The key of each process by preliminary number.
 
-        Rows that do not say whose they are belong to the only process there is.
+        If there is only one process, rows that name none belong to it.
         """
         named = [key for key in self.keys if key != ABSENT]
         only = named[0] if len(named) == 1 else ABSENT
@@ -267,7 +266,7 @@ class ProcessRegistry(Struct):
 
     def settle(self, builder: Gathered) -> None:
         """Write the final numbers of processes, devices and streams into the tables."""
-        adopted = self._adopt(builder)
+        adopted = self._assign_ownerless_work(builder)
         owners = self._owners
         working: set[int] = set()
         for _, piece in builder["activities"].pieces:
@@ -279,40 +278,24 @@ class ProcessRegistry(Struct):
         users = {local: process for (process, _), local in self._ordinals.items()} | adopted
         owner = {local: processes.get(user, 0) for local, user in users.items()}
         devices = self._settled_devices(builder, users, owner)
-        # The final number of each stream
-        # Per device and process, by own number, by context: the preliminary numbers.
-        alike: defaultdict[tuple[int, int], defaultdict[int, defaultdict[int, list[int]]]]
-        alike = defaultdict(lambda: defaultdict(lambda: defaultdict(list)))
-        for (device, context, stream), local in self._streams.items():
-            alike[devices[device], owner[device]][stream][context].append(local)
-        settled_streams: dict[int, int] = {}
-        for by_stream in alike.values():
-            holders: dict[int, list[list[int]]] = {}
-            for stream, by_context in by_stream.items():
-                # Streams of an unknown context count for the first one.
-                unknown = by_context.pop(_NO_CONTEXT, [])
-                first, *others = [by_context[context] for context in sorted(by_context)] or [[]]
-                holders[stream] = [unknown + first, *others]
-                self.moved_streams += len(others)
-            settled_streams |= apart(holders)
-        finals = (processes, devices, settled_streams)
+        finals = (processes, devices, self._settled_streams(devices, owner))
         for (column, tables), final in zip(_COLUMNS.items(), finals, strict=True):
             number = _lookup(final)
             for piece in (piece for table in tables for _, piece in builder[table].pieces):
                 if column in piece:
                     piece[column] = compact(number(np.atleast_1d(piece[column])))
 
-    def _adopt(self, builder: Gathered) -> dict[int, int]:
-        """Give rows without a process the only one that can have made them; return it by device.
+    def _assign_ownerless_work(self, builder: Gathered) -> dict[int, int]:
+        """Give rows without a process the only one that can have made them, in place.
 
-        Exports of some versions leave the process of copies and fills empty: `builder` is changed
-        in place. Candidates have activities on a device of that ordinal, or else on any: a launcher
-        that only asks how many GPUs there are is none. Numbers are those before the final ones.
+        Exports of some versions leave the process of copies and fills empty. Return the process of
+        each device of such rows, as preliminary numbers. Candidates have activities on a device of
+        that ordinal or, if none has, on any: a launcher that only counts GPUs is no candidate.
         """
         nobody = self.keys.get(ABSENT)
         if nobody is None:
             return {}
-        users: set[tuple[int, int]] = set()
+        users: set[tuple[int, int]] = set()  # (process, device) pairs that have activities
         for count, piece in builder["activities"].pieces:
             pair = [np.broadcast_to(piece[name], count) for name in ("process", "device")]
             _, first = group_rows(pair)
@@ -338,7 +321,7 @@ class ProcessRegistry(Struct):
         return adopted
 
     def _settled_processes(self, builder: Gathered) -> dict[int, int]:
-        """Return the final number of each process; the order is that of ranks, then of ids."""
+        """Return the final number of each process; they are sorted by rank, then by key."""
         final: dict[int, int] = {}
         nobody, ranks = self.keys.get(ABSENT), self.ranks.ranks
         pieces = [piece for table in _COLUMNS["process"] for _, piece in builder[table].pieces]
@@ -361,8 +344,8 @@ class ProcessRegistry(Struct):
     ) -> dict[int, int]:
         """Return the final number of each device.
 
-        `users` and `owner` are its process by preliminary and by final number. Rows that do not
-        name their device belong to the only one of their process.
+        `users` and `owner` have its process, as preliminary and as final number. An unknown device
+        is taken as the only one of its process, if there is only one.
         """
         keys = self._owners
         ordinals_of: defaultdict[int, set[int]] = defaultdict(set)
@@ -383,6 +366,31 @@ class ProcessRegistry(Struct):
             else:
                 place = self.devices.places.get(gpu)
                 final[local] = builder.device(("gpu", gpu), process, gpu, facts, place)
+        return final
+
+    def _settled_streams(
+        self, devices: Mapping[int, int], owner: Mapping[int, int]
+    ) -> dict[int, int]:
+        """Return the final number of each stream, given final devices and their processes.
+
+        Streams keep their own number, except those of a device with the same number in different
+        contexts: these get other numbers, which are counted in `moved_streams`.
+        """
+        # Preliminary numbers, by (device, process), own number and context.
+        same: defaultdict[tuple[int, int], defaultdict[int, defaultdict[int, list[int]]]]
+        same = defaultdict(lambda: defaultdict(lambda: defaultdict(list)))
+        for (device, context, stream), local in self._streams.items():
+            same[devices[device], owner[device]][stream][context].append(local)
+        final: dict[int, int] = {}
+        for by_stream in same.values():
+            holders: dict[int, list[list[int]]] = {}
+            for stream, by_context in by_stream.items():
+                # Streams of an unknown context count for the first context.
+                unknown = by_context.pop(_NO_CONTEXT, [])
+                contexts = [by_context[context] for context in sorted(by_context)] or [[]]
+                holders[stream] = [unknown + contexts[0], *contexts[1:]]
+                self.moved_streams += len(contexts) - 1
+            final |= apart(holders)
         return final
 
 

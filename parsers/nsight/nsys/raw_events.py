@@ -1,7 +1,6 @@
-"""Events of a report as rows of the tables that its export would have.
+"""Turns events of a report (a type and a payload each) into rows of the tables of its export.
 
-An event is a type and a payload. Only the fields whose numbers stand here are read: others may hold
-paths, command lines and variables of the environment.
+Only the fields listed here are read: others may hold paths, command lines, environment variables.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from traceflops.parsers.nsight.nsys.raw_file import Parts
 from traceflops.table.columns import ABSENT, BoolArray, IntArray, count_true
 
 Numbers = tuple[tuple[int, str], ...]
-"""The numbers of fields with the columns of an export; a field that is left out is 0."""
+"""Numbers of fields, each with a column of an export. A field that a message lacks is 0."""
 
 _CUPTI: Final = "CUPTI_ACTIVITY_KIND_"
 _TYPE: Final = 1
@@ -27,7 +26,7 @@ _CALL, _WORK, _NVTX, _DIAGNOSTIC, _FAULT, _SAMPLE = 108, 107, 102, 110, 125, 104
 
 
 def numbered(text: str) -> Numbers:
-    """Return numbers of fields with their columns, from such as "1 start 2 end"."""
+    """Return numbers of fields with their columns, from a text such as "1 start 2 end"."""
     words = text.split()
     return tuple((int(n), name) for n, name in zip(words[::2], words[1::2], strict=True))
 
@@ -44,7 +43,7 @@ _SYNC, _LATER = "syncType", "syncType since 2025"
 
 
 class _Work(NamedTuple):
-    """Work of one kind: its table, the part of the payload that is its own, the columns of that."""
+    """Work of one kind: its table, the field of the payload with its details, their columns."""
 
     table: str
     part: int
@@ -61,7 +60,7 @@ _WORKS: Final[Mapping[int, tuple[_Work, ...]]] = {
     127: (_Work(f"{_CUPTI}CUDA_EVENT", 106),),
     130: (_Work(f"{_CUPTI}GRAPH_TRACE", 107, numbered("1 graphId 2 graphExecId")),),
 }
-"""By type of event, the kinds of work it may be."""
+"""The kinds of work that an event of each type may be."""
 _CALLS: Final = (47, 48)
 _OF_CALL: Final = numbered("1 start 2 end 3 correlationId 6 eventClass 7 nameId 13 globalTid")
 _CLASSES: Final[Mapping[int, str]] = {
@@ -69,14 +68,14 @@ _CLASSES: Final[Mapping[int, str]] = {
     3: "PROFILER_OVERHEAD",
     **dict.fromkeys((27, 31, 32), "OSRT_API"),
 }
-"""By the class of a call its table."""
+"""The table of a call by its class."""
 _CLASSES_PASSED: Final = frozenset({6, 7, 8, 9, 10, 11, 28, 29, 48, 102})
-"""Calls of libraries, and beginning and end of tracing one: not used."""
+"""Unused classes: calls of libraries, and beginning and end of tracing one."""
 _RANGES: Final = (34, 39, 59, 60, 75)
 _OF_RANGE: Final = numbered("1 eventType 2 start 9 globalTid 10 end 12 textId 13 domainId")
 _TEXT: Final = 7
 _MAYBE: Final = frozenset({"textId", "end"})
-"""Numbers of a range that are unknown where they are left out."""
+"""Numbers of a range that are unknown, not 0, if a message lacks them."""
 _WARNING: Final = 49
 _FAULTS: Final = 120
 _OF_FAULT: Final = numbered("1 start 2 end 3 deviceId 4 globalPid")
@@ -84,7 +83,7 @@ _SAMPLED: Final = 31
 _OF_SAMPLE: Final = numbered("1 start 11 globalTid")
 _FRAME, _OF_FRAME = 4, numbered("1 symbol 2 module")
 _PASSED: Final = frozenset({27, 28, 31, 41, 76})
-"""Processes, modules and scheduling of the CPU, samples without one, ends of domains of NVTX."""
+"""Unused types: processes, modules, scheduling of the CPU, samples without one, ends of domains."""
 
 UNREAD: Final[Mapping[str, str]] = {
     "class 103": "CUDA overheads",
@@ -95,14 +94,14 @@ UNREAD: Final[Mapping[str, str]] = {
     **dict.fromkeys(("131", "132", "133", "149"), "CUDA graphs being made"),
     **dict.fromkeys(("142", "151", "152", "153", "154"), "newer CUDA calls, copies or overheads"),
 }
-"""What events are that are not read, by their types and the classes of their calls."""
+"""What unread events are, by their types or by the classes of their calls."""
 
 
 class Events(Struct):
-    """The rows of events by table, and the numbers of events that were not read or damaged.
+    """The rows of events by table, and counts of events that are unread or damaged.
 
-    `unread` counts by type. Rows are missing in `damaged_tables`; `unknown` counts damaged events
-    of an unknown type.
+    `unread` counts by type. `damaged_tables` lack rows; `unknown` counts damaged events whose type
+    is unknown, too. `samples` is the number of samples so far.
     """
 
     tables: dict[str, list[pa.RecordBatch]] = field(default_factory=lambda: defaultdict(list))
@@ -113,7 +112,7 @@ class Events(Struct):
     samples: int = 0
 
     def add(self, parts: Parts) -> None:
-        """Add the events in a block."""
+        """Add the events in a block, by type: work, calls, ranges, warnings, faults, samples."""
         events = Messages(Block(parts.data), parts.begin, parts.end)
         columns = events.columns((_TYPE,), (_CALL, _WORK, _NVTX, _DIAGNOSTIC, _FAULT, _SAMPLE))
         self.unknown += count_true(~columns.sound)
@@ -126,16 +125,7 @@ class Events(Struct):
         if is_work.any():
             self._add_work(columns.part(_WORK, is_work), kind[is_work])
         if is_call.any():
-            calls = columns.part(_CALL, is_call).columns(_keys(_OF_CALL))
-            of_calls = _named(calls, _OF_CALL)
-            classes = of_calls["eventClass"]
-            self._drop(count_true(~calls.sound), f"{_CUPTI}RUNTIME")
-            for table in dict.fromkeys(_CLASSES.values()):
-                rows = calls.sound & np.isin(classes, [c for c in _CLASSES if _CLASSES[c] == table])
-                if rows.any():
-                    self._add_rows(table, {name: column[rows] for name, column in of_calls.items()})
-            others = calls.sound & ~np.isin(classes, [*_CLASSES, *_CLASSES_PASSED])
-            self._count_unread(classes[others], "class ")
+            self._add_calls(columns.part(_CALL, is_call))
         if is_range.any():
             payloads = columns.part(_NVTX, is_range)
             ranges = payloads.columns(_keys(_OF_RANGE), (_TEXT,))
@@ -157,8 +147,21 @@ class Events(Struct):
         passed = np.isin(kind, [*_PASSED]) | is_fault | ~columns.sound
         self._count_unread(kind[~(is_work | is_call | is_range | is_warning | passed)])
 
+    def _add_calls(self, payloads: Messages) -> None:
+        """Add calls to the tables of their classes; count those of unknown classes as unread."""
+        calls = payloads.columns(_keys(_OF_CALL))
+        of_calls = _named(calls, _OF_CALL)
+        classes = of_calls["eventClass"]
+        self._drop(count_true(~calls.sound), f"{_CUPTI}RUNTIME")
+        for table in dict.fromkeys(_CLASSES.values()):
+            rows = calls.sound & np.isin(classes, [c for c in _CLASSES if _CLASSES[c] == table])
+            if rows.any():
+                self._add_rows(table, {name: column[rows] for name, column in of_calls.items()})
+        unknown = calls.sound & ~np.isin(classes, [*_CLASSES, *_CLASSES_PASSED])
+        self._count_unread(classes[unknown], "class ")
+
     def _add_work(self, payloads: Messages, kind: IntArray) -> None:
-        """Add work of devices; `kind` is the type of each event."""
+        """Add device work; `kind` is the type of each event."""
         parts = sorted({work.part for works in _WORKS.values() for work in works})
         common = payloads.columns(_keys(_OF_WORK), parts)
         places = _named(common, _OF_WORK)
@@ -171,7 +174,7 @@ class Events(Struct):
                 continue
             details = common.part(work.part, rows).columns(_keys(work.numbers))
             own = _named(details, work.numbers, (_SYNC,))
-            if _SYNC in own:  # the kind of a wait may stand in two places
+            if _SYNC in own:  # the kind of a wait moved to another field in 2025
                 later = own.pop(_LATER)
                 own[_SYNC] = np.where(own[_SYNC] == ABSENT, later, own[_SYNC])
             columns = {name: values[rows] for name, values in places.items()}
@@ -179,7 +182,7 @@ class Events(Struct):
         self._count_unread(kind[~is_read])
 
     def _add_samples(self, payloads: Messages) -> None:
-        """Add samples of CPUs, each with the innermost frame of its stack."""
+        """Add samples of CPUs, and of the stack of each only the innermost frame, its first."""
         samples = payloads.columns(_keys(_OF_SAMPLE), repeated=_FRAME)
         owner, first = np.unique(samples.owner, return_index=True)
         frames = Messages(samples.each.block, samples.each.begin[first], samples.each.end[first])
@@ -232,7 +235,7 @@ def _keys(numbers: Numbers) -> list[int]:
 
 
 def _named(columns: Columns, numbers: Numbers, maybe: Collection[str] = ()) -> dict[str, IntArray]:
-    """Return columns by name; a number that is left out is 0, or ABSENT in columns of `maybe`."""
+    """Return columns by name; a missing number is 0, but in the columns of `maybe` ABSENT."""
     named = {name: columns.numbers[number] for number, name in numbers}
     return {
         name: values if name in maybe else np.where(values == ABSENT, 0, values)

@@ -1,8 +1,7 @@
 """The file of an Nsight Systems report: blocks of events and texts, and a few sections.
 
 The vendor does not document it. The layout was found by comparing files with their exports
-(docs/parsers/nsight.md). Only the sections named here are read: others hold environment, command
-lines and hosts.
+(docs/parsers/nsight.md). Only the sections named here are read: others hold private data.
 """
 
 from __future__ import annotations
@@ -27,17 +26,17 @@ _LONGEST_VERSION: Final = 80
 _RAW: Final = "Raw Sampling Data"
 _OFFSETS: Final = "Sampling Data Offsets"
 CLOCKS: Final = "Time Conversion Data"
-"""The section about clocks, which newer files have."""
+"""The section about clocks; only newer files have it."""
 _BEGIN: Final = b"QDTEXT00"
 _END: Final = b"U3w[END]"
 _CODEC: Final = "lz4"
 _TRAILER_BYTES: Final = 8 + len(_END)
 _MOST_BYTES: Final = 1 << 27
-"""No block is so large unpacked, nor is the head or the tail of the file."""
+"""The largest size of an unpacked block, and of the head or the tail of the file."""
 _MOST_PARTS: Final = 1_000
-"""Unknown parts behind the tail are skipped, and counted up to so many."""
+"""The most unknown parts behind the tail that are counted."""
 _MOST_PACKED: Final = 64
-"""No block is packed to less than one byte of so many: the times of events differ."""
+"""The largest ratio by which a block is compressed: the times of events differ."""
 _MORE, _FULL, _LEAST_MATCH = 15, 255, 4
 _READ_BYTES: Final = 1 << 20
 _VARINT_BYTES: Final = 10
@@ -46,7 +45,7 @@ _UNREADABLE: Final = (ValueError, OSError, EOFError)
 
 
 class Parts(NamedTuple):
-    """The parts of a message that repeats one field: bytes, and offsets of begin and end."""
+    """The parts of a message that repeats one field: its bytes, and begin and end of each part."""
 
     data: bytes
     begin: IntArray
@@ -54,12 +53,12 @@ class Parts(NamedTuple):
 
 
 class RawFile(Struct):
-    """An open report. `blocks` yields its events; texts and tail are known behind the last.
+    """An open report. `blocks` yields its events; `texts` and `tail` are known after the last one.
 
     `version` is the writer's, from the first line. `is_cut`: the end of the file is missing.
-    `expected_events` and `expected_texts` are the counts that the file gives. `texts` are those
-    that events refer to by number; where `texts_lost`, later numbers are unknown. `damaged` counts
-    blocks that were left out, `unknown_parts` parts whose meaning is unknown.
+    `expected_events` and `expected_texts` are the counts that the file states. Events refer to
+    `texts` by number; `texts_lost`: later texts are missing. `damaged` counts blocks that were left
+    out. `_begin` and `_end` are offsets of the section of events, `_texts_at` that of the texts.
     """
 
     source: ByteSource
@@ -84,7 +83,7 @@ class RawFile(Struct):
     _schemas_at: int | None = None
 
     def open(self) -> None:
-        """Read the head of the file. Raises ValueError where nothing behind it can be read."""
+        """Read the head and seek to the first block. Raises ValueError or EOFError if it cannot."""
         self.sections = self._contents()
         if self.sections:
             self._begin, size = self.sections[_RAW]
@@ -98,7 +97,8 @@ class RawFile(Struct):
             self._texts_at = min(first + texts, self._end)
             self._schemas_at = first + schemas if isinstance(schemas, int) else None
         else:
-            # The end is missing: what stands before the events is private and is passed over.
+            # The end, which has the offsets, is missing: search the beginning of the events. What
+            # is before them is private and is skipped.
             self._end, self.is_cut = self.size, True
             self.stream.seek(0)
             offset, window, begin = 0, b"", -1
@@ -120,9 +120,10 @@ class RawFile(Struct):
         self.expected_events, self.expected_texts = index.get(1, 0), index.get(3, 0)
 
     def _contents(self) -> dict[str, tuple[int, int]]:
-        """Return offset and size of the sections that are read; none where the file was cut."""
+        """Return offset and size of the sections that are read; empty if the file is cut off."""
         if self.size < _TRAILER_BYTES:
             return {}
+        # The trailer at the end tells where the list of sections before it begins.
         behind = self.size - _TRAILER_BYTES
         self.stream.seek(behind)
         trailer = self.stream.read(_TRAILER_BYTES)
@@ -133,11 +134,8 @@ class RawFile(Struct):
         entries, is_whole = messages.parts_of(self.stream.read(behind - begin), _REPEATED)
         sections: dict[str, tuple[int, int]] = {}
         for entry in map(messages.last_fields, entries if is_whole else ()):
-            name, offset, size = (
-                messages.message_text(entry.get(1)),
-                entry.get(2, 0),
-                entry.get(3, 0),
-            )
+            name = messages.message_text(entry.get(1))
+            offset, size = entry.get(2, 0), entry.get(3, 0)
             is_span = isinstance(offset, int) and isinstance(size, int)
             if name in (_RAW, _OFFSETS, CLOCKS) and is_span:
                 sections[name] = (offset, size)
@@ -148,17 +146,17 @@ class RawFile(Struct):
         return sections
 
     def section(self, name: str) -> bytes:
-        """Return a section, empty where there is none."""
+        """Return the bytes of a section, empty if there is none."""
         offset, size = self.sections.get(name, (0, 0))
         self.stream.seek(offset)
         return self.stream.read(min(size, _MOST_BYTES))
 
     def blocks(self) -> Iterator[Parts]:
-        """Yield the events some at a time; texts and tail are known behind the last."""
+        """Yield the events of each block; read the blocks of texts that follow, and the tail."""
         texts, is_last = 0, False
         while not is_last:
             of_texts = self._is_of_texts()
-            if of_texts and texts >= self.expected_texts and self._rest():
+            if of_texts and texts >= self.expected_texts and self._read_tail():
                 break
             packed = self._packed()
             parts = self._parts(*packed) if packed is not None else None
@@ -166,7 +164,7 @@ class RawFile(Struct):
             if is_last:
                 self.damaged += not self.is_cut and self.stream.tell() < self._end
                 parts = self._before_cut()
-            elif packed is None:  # where the next block of events begins is unknown
+            elif packed is None:  # where the next block of events begins is unknown: skip to texts
                 self.stream.seek(self._texts_at or self._end)
             self.damaged += parts is None and not is_last
             if parts is None:
@@ -180,12 +178,13 @@ class RawFile(Struct):
         self.texts_lost = self.texts_lost or texts < self.expected_texts
 
     def _is_of_texts(self) -> bool:
+        """Return whether the next block is of texts, by its offset or by the number of events."""
         if self._texts_at is not None:
             return self.stream.tell() >= self._texts_at
         return self.events >= self.expected_events
 
     def _before_cut(self) -> Parts | None:
-        """Return the parts of a block that ends with the file; None where there are none."""
+        """Return the parts that can be read of a block cut off by the end of the file, or None."""
         try:
             _, plain = self._varint(), self._varint()
             packed = self.stream.read(max(0, self._end - self.stream.tell()))
@@ -203,14 +202,14 @@ class RawFile(Struct):
         return value
 
     def _counted(self) -> bytes:
-        """Return a message that stands behind its length. Raises EOFError where it is cut."""
+        """Return the message that follows its length. Raises EOFError if it is cut off."""
         size = self._varint()
         if size > min(self._end - self.stream.tell(), _MOST_BYTES):
             raise EOFError
         return self.stream.read(size)
 
     def _packed(self) -> tuple[bytes, int] | None:
-        """Return the next block and its unpacked size; None where there is no whole one."""
+        """Return the next block, packed, and its unpacked size; None if there is no whole one."""
         offset = self.stream.tell()
         try:
             packed, plain = self._varint(), self._varint()
@@ -227,7 +226,7 @@ class RawFile(Struct):
         return None
 
     def _parts(self, packed: bytes, plain: int) -> Parts | None:
-        """Return the parts in a block; None where it is damaged."""
+        """Return the parts in a packed block with `plain` bytes unpacked; None if it is damaged."""
         self.plain_bytes += plain
         self.source.refuse_expansion(self.plain_bytes)
         data = _unpacked(packed, plain) or b""
@@ -238,10 +237,10 @@ class RawFile(Struct):
         begin, end, is_whole = messages.split(data, offset, len(data), _REPEATED)
         return Parts(data, begin, end) if is_whole and offset + size == len(data) else None
 
-    def _rest(self) -> bool:
-        """Read the tail behind the texts; return whether it is one.
+    def _read_tail(self) -> bool:
+        """Read the tail behind the texts; return whether there is one.
 
-        Some writers add parts behind it. These are no sign of whether the file is whole.
+        Some writers add parts of unknown meaning behind it, which are counted.
         """
         begin = self.stream.tell()
         try:
@@ -256,7 +255,7 @@ class RawFile(Struct):
             self.stream.seek(begin)
             return False
         self.tail = tail
-        # Whether these parts are packed or not is unknown, too.
+        # The parts behind the tail may be packed or not: try both.
         while not self.is_cut and self.unknown_parts < _MOST_PARTS:
             offset = self.stream.tell()
             if offset >= self._end:
@@ -273,9 +272,10 @@ class RawFile(Struct):
 
 
 def _unpacked(packed: bytes, plain: int) -> bytes | None:
-    """Return the content of a block; None where it is not as long as it claims.
+    """Return the content of a packed block; None if it is damaged or not `plain` bytes long.
 
-    Of a shorter one the rest would be whatever the memory held: so it must not fit into less.
+    The codec does not tell how many bytes it wrote; the rest would be uninitialised memory. So
+    check that the content does not fit into one byte less.
     """
     codec = pa.Codec("lz4_raw")
     if plain > _MOST_PACKED * len(packed) + _READ_BYTES:
@@ -292,7 +292,10 @@ def _unpacked(packed: bytes, plain: int) -> bytes | None:
 
 
 def unpacked_before_cut(packed: bytes, most: int) -> bytes:
-    """Return the content of the beginning of an LZ4 block, at most so many bytes."""
+    """Return the content of an LZ4 block whose end is missing, at most `most` bytes.
+
+    The block is literals and matches in turn: a match repeats `size` bytes from `back` bytes ago.
+    """
     data = bytearray()
     offset = 0
     try:
@@ -306,15 +309,15 @@ def unpacked_before_cut(packed: bytes, most: int) -> bytes:
             if not 0 < back <= len(data):
                 break
             size = min(size + _LEAST_MATCH, most)
-            again = data[len(data) - back :][:size]
-            data += (again * -(-size // len(again)))[:size]
+            repeated = data[len(data) - back :][:size]  # shorter than `size` if it overlaps itself
+            data += (repeated * -(-size // len(repeated)))[:size]
     except IndexError:
-        pass  # the cut
+        pass  # the end of what is there
     return bytes(data[:most])
 
 
 def _size(packed: bytes, offset: int, size: int) -> tuple[int, int]:
-    """Return a length of LZ4, which continues in the following bytes where it is 15."""
+    """Return a length in LZ4 and the offset behind it; from 15 on further bytes are added to it."""
     if size == _MORE:
         while packed[offset] == _FULL:
             size += _FULL
@@ -325,12 +328,12 @@ def _size(packed: bytes, offset: int, size: int) -> tuple[int, int]:
 
 
 def opened(source: ByteSource) -> RawFile:
-    """Return a report of which only the first line was read. Raises InputError."""
+    """Return an open report with its first line read. Raises InputError if it cannot be read."""
     stream: IO[bytes] | None = None
     if source.path is not None:
         try:
             stream = source.path.open("rb")
-            if stream.read(len(MAGIC)) != MAGIC:  # it is packed
+            if stream.read(len(MAGIC)) != MAGIC:  # the file is compressed: unpack it below
                 stream.close()
                 stream = None
         except OSError as error:
@@ -340,7 +343,7 @@ def opened(source: ByteSource) -> RawFile:
     source.text_bytes = size = stream.seek(0, io.SEEK_END)
     stream.seek(max(size - _READ_BYTES, 0))
     padded = stream.read()
-    filled = padded.rstrip(b"\0")  # copies by blocks pad with zeros
+    filled = padded.rstrip(b"\0")  # a copy may be padded with zeros to whole blocks
     size -= len(padded) - len(filled) if filled.endswith(_END) else 0
     stream.seek(len(MAGIC))
     version = _VERSION.match(stream.read(_LONGEST_VERSION))
@@ -348,7 +351,7 @@ def opened(source: ByteSource) -> RawFile:
 
 
 def joined(blocks: list[Parts]) -> Parts:
-    """Return the parts of several blocks as those of one."""
+    """Return the parts of several blocks as the parts of one."""
     if len(blocks) == 1:
         return blocks[0]
     first = np.cumsum([0, *(len(block.data) for block in blocks)])

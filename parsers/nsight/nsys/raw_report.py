@@ -1,8 +1,4 @@
-"""A report of Nsight Systems itself (.nsys-rep, .qdrep) as the tables that its export would have.
-
-They are read like those of an export. The GPUs and the clock stand before and behind the events,
-among command lines and variables of the environment: only the fields named here are read.
-"""
+"""Reads Nsight Systems' own file (.nsys-rep, .qdrep) as the tables that its export would have."""
 
 from __future__ import annotations
 
@@ -28,11 +24,11 @@ from traceflops.table.trace import Note
 from traceflops.units import several
 
 _CHUNK_BYTES: Final = 1 << 22
-"""So many bytes of events are parsed at once."""
+"""How many bytes of events are parsed at once."""
 _STRINGS: Final = "StringIds"
 _OF_STRINGS: Final = pa.schema([("id", pa.int64()), ("value", pa.binary())])
 _NUL: Final = b"\0"
-"""It separates variables of an environment; no name holds it."""
+"""It separates variables of an environment; no name contains it."""
 _OF_EVENTS: Final = frozenset(
     {
         *(f"CUPTI_ACTIVITY_KIND_{name}" for name in ("KERNEL", "MEMCPY", "MEMSET", "RUNTIME")),
@@ -46,10 +42,7 @@ _NOTES: Final = NoteTable(
     dropped={
         "input-cut": "The report is cut off, or its end is damaged: {events} of {expected} could "
         "be read.",
-        "rows-lost": (
-            "The report is damaged: {listed} could not be read.",
-            "All others are used.",
-        ),
+        "rows-lost": ("The report is damaged: {listed} could not be read.", "All others are used."),
         "names-lost": "Names are missing: they stand behind the events, in the part of the report "
         "that is lost.",
     },
@@ -95,13 +88,13 @@ _SESSION, _UTC = 7, 9
 _PAIRS: Final = 2
 _LATEST: Final = 2**62
 _RECENT_NS: Final = 10**18
-"""Times since 1970 are later than that since 2001; those since the start of a machine never are."""
+"""Today's times since 1970 are larger; times since the start of a machine are smaller."""
 
 
 class Report(Folder, kw_only=True):
     """The tables of a report, and notes on what was lost of it and what only an export shows.
 
-    `origin` is the note that this is no export, which version wrote it, and what an export adds.
+    `origin` is the note that this is not an export, which version wrote it, and what exports add.
     """
 
     origin: Note
@@ -113,12 +106,12 @@ class Report(Folder, kw_only=True):
 
 
 def report_of(source: ByteSource) -> Report:
-    """Return the tables of a report. Raises InputError where its layout is unknown."""
+    """Return the tables of a report. Raises InputError if its layout is unknown."""
     file = opened(source)
     with file.stream:
         try:
             file.open()
-            # The events of a report, parsed some blocks at a time
+            # Parse several blocks at a time.
             events = Events()
             waiting: list[Parts] = []
             waiting_bytes = 0
@@ -134,11 +127,11 @@ def report_of(source: ByteSource) -> Report:
             others, counts = _target_tables(file.head, file.tail, file.section(CLOCKS))
         except (ValueError, EOFError, OSError):
             raise _refused(file) from None
-    # Where so little fits, the layout must be another one.
+    # If so few events can be read, the layout must be another one.
     is_empty = not file.events and bool(file.damaged or (file.expected_events and not file.is_cut))
     if is_empty or 2 * events.damaged > file.events:
         raise _refused(file)
-    # Rows of events are freed as they are read, once.
+    # To save memory, rows of events are freed when they are read: they can be read only once.
     tables = {
         name: ArrowTable(source, batches[0].schema, partial(_rows, batches, once=True))
         for name, batches in events.tables.items()
@@ -150,16 +143,14 @@ def report_of(source: ByteSource) -> Report:
         tables[name] = ArrowTable(source, batches[0].schema, partial(_rows, batches))
     tables[_STRINGS] = ArrowTable(source, _OF_STRINGS, partial(_texts, file))
     by = _writer(file.version)
-    origin = _NOTES.note("raw-report", by=by and f", {by}")
-    notes = (origin, *_notes(file, events, counts))
-    origin, *own_notes = (replace(note, file=source.label) for note in notes)
-    lost = set(events.damaged_tables)
+    origin = replace(_NOTES.note("raw-report", by=by and f", {by}"), file=source.label)
+    own_notes = tuple(replace(n, file=source.label) for n in _notes(file, events, counts))
+    lost = set(events.damaged_tables)  # the tables that lack rows
     if file.events < file.expected_events or events.unknown:
         lost |= _OF_EVENTS
     if file.texts_lost:
         lost.add(_STRINGS)
-    notes = tuple(own_notes)
-    return Report(source, tables, origin=origin, missing=frozenset(lost), own_notes=notes)
+    return Report(source, tables, origin=origin, missing=frozenset(lost), own_notes=own_notes)
 
 
 def _refused(file: RawFile) -> NotATrace:
@@ -178,7 +169,7 @@ def _refused(file: RawFile) -> NotATrace:
 def _rows(
     batches: list[pa.RecordBatch], columns: list[str], *, once: bool = False
 ) -> Iterator[pa.RecordBatch]:
-    """Yield rows; those that are read `once` are freed one batch after the other."""
+    """Yield the columns of batches; with `once`, remove each batch from the list before."""
     waiting = batches if once else [*batches]
     waiting.reverse()
     while waiting:
@@ -186,7 +177,7 @@ def _rows(
 
 
 def _texts(file: RawFile, columns: list[str]) -> Iterator[pa.RecordBatch]:
-    """Yield the texts by their numbers, without those that are blocks of an environment."""
+    """Yield the texts with their numbers; those that are blocks of an environment are null."""
     first = 0
     for parts in file.texts:
         spans = zip(parts.begin.tolist(), parts.end.tolist(), strict=True)
@@ -199,7 +190,7 @@ def _texts(file: RawFile, columns: list[str]) -> Iterator[pa.RecordBatch]:
 
 
 def _notes(file: RawFile, events: Events, counts: Mapping[str, int]) -> Iterator[Note]:
-    """Yield what was lost of a report, and what only its export shows."""
+    """Yield the notes on what was lost of a report, and on what only its export shows."""
     if file.is_cut:
         expected = several(file.expected_events, "event")
         yield _NOTES.note("input-cut", events=f"{file.events:,}", expected=expected)
@@ -221,7 +212,7 @@ def _notes(file: RawFile, events: Events, counts: Mapping[str, int]) -> Iterator
 
 
 def _writer(version: str) -> str:
-    """Return which version wrote a report, in words; "" where it is unknown."""
+    """Return in words which version wrote a report, "" if it is unknown."""
     release = _RELEASE.match(version)
     if release is not None:
         return f"written by Nsight Systems {'.'.join(release.groups()[:3])}"
@@ -231,36 +222,38 @@ def _writer(version: str) -> str:
 def _target_tables(
     head: bytes, tail: bytes, clocks: bytes
 ) -> tuple[dict[str, list[pa.RecordBatch]], dict[str, int]]:
-    """Return tables of the GPUs, of their ordinals in processes and of the calendar; and counts.
+    """Return tables of the GPUs, their ordinals in processes and the session's start; and counts.
 
-    The counts are those of notes: of unknown ordinals and of machines, if there are several.
+    The counts, by the codes of notes, are of unknown ordinals and of machines if there are several.
     """
     machines, _ = parts_of(tail, _MACHINE)
     hardware = [part for machine in machines for part in parts_of(machine, _HARDWARE)[0]]
 
     def listed(key: int) -> list[dict[int, Any]]:
+        """Return the messages in a field of the hardware of all machines."""
         parts = (part for own in hardware for part in parts_of(own, key)[0])
         return [last_fields(part) for part in islice(parts, _MOST_GPUS)]
 
     numbers = listed(_NUMBERS)
-    # Which of the two is the GPU's own number is unknown: both orders must give the same.
+    # Field 3 is the pid. Which of 1 and 2 is the GPU's own number is unknown: a row is certain if
+    # the pid also has a row with the two exchanged.
     pairs = {tuple(row.get(key, 0) for key in (3, 1, 2)) for row in numbers}
-    sure = [row for row in numbers if (row.get(3, 0), row.get(2, 0), row.get(1, 0)) in pairs]
+    certain = [row for row in numbers if (row.get(3, 0), row.get(2, 0), row.get(1, 0)) in pairs]
     origin = _origin(head, clocks)
     old_gpus = [_row(gpu, _OF_OLD_GPU, _TEXTS_OF_OLD_GPU) for gpu in listed(_OLD_GPU)]
     rows = {
         "TARGET_INFO_GPU": [_row(gpu, _OF_GPU, _TEXTS_OF_GPU) for gpu in listed(_GPU)],
         "TARGET_INFO_CUDA_GPU": old_gpus,
-        "TARGET_INFO_CUDA_DEVICE": [_row(row, _OF_NUMBERS) for row in sure],
+        "TARGET_INFO_CUDA_DEVICE": [_row(row, _OF_NUMBERS) for row in certain],
         "TARGET_INFO_SESSION_START_TIME": [] if origin is None else [{"utcEpochNs": origin}],
     }
     tables = {name: [pa.RecordBatch.from_pylist(some)] for name, some in rows.items() if some}
-    counts = {"gpu-numbers": len(numbers) - len(sure)}
+    counts = {"gpu-numbers": len(numbers) - len(certain)}
     return tables, counts | ({"several-machines": len(machines)} if len(machines) > 1 else {})
 
 
 def _row(message: Mapping[int, Any], numbers: Numbers, texts: Numbers = ()) -> dict[str, Any]:
-    """Return numbers and texts by name; a number that is left out is 0."""
+    """Return the numbers and texts of a message by name; a missing number is 0."""
     row: dict[str, Any] = {}
     for key, name in numbers:
         value = message.get(key, 0)
@@ -269,7 +262,10 @@ def _row(message: Mapping[int, Any], numbers: Numbers, texts: Numbers = ()) -> d
 
 
 def _origin(head: bytes, clocks: bytes) -> int | None:
-    """Return the session's time 0 in ns since 1970; None where it is unknown."""
+    """Return when the session began in ns since 1970, None if it is unknown.
+
+    `head` has offsets between pairs of clocks, `clocks` (in newer files) times of two clocks.
+    """
     started, messages = 0, []
     try:
         for key, value in fields(head):
@@ -279,15 +275,16 @@ def _origin(head: bytes, clocks: bytes) -> int | None:
                 started = value
     except ValueError:
         return None
-    # The calendar's time when the session's clock shows 0
+    # How far the first clock of each pair is ahead of the second, as (first, second, ns).
     edges: list[tuple[int, int, int]] = []
     for offset in map(last_fields, messages):
         digits = message_text(offset.get(5))
         number = digits.removeprefix("-")
         if number.isascii() and number.isdecimal() and len(number) <= 20:
             edges.append((offset.get(1, 0), offset.get(2, 0), int(digits)))
+    # What each clock shows when the session's clock shows 0, from clock to clock.
     times = {_SESSION: 0}
-    for _ in edges:  # no path is longer than there are edges
+    for _ in edges:  # a path has at most as many edges as there are
         for first, second, ahead in edges:
             if first in times:
                 times.setdefault(second, times[first] - ahead)
@@ -299,18 +296,19 @@ def _origin(head: bytes, clocks: bytes) -> int | None:
 
 
 def _by_pairs(clocks: bytes, started: int) -> int | None:
-    """Return the same from the newest pair of times of the calendar and of the session's clock.
+    """Return when the session began in ns since 1970, from pairs of times of two clocks, or None.
 
-    The session's clock is the one that shows its own 0 as `started`, or one that shows the same.
+    The session's clock is the first clock of a pair (`started`, 0), or one that is equal to it. Use
+    the newest pair of times of the calendar and of that clock.
     """
     edges: list[tuple[Any, Any, tuple[int, int]]] = []
     messages = (part for own in parts_of(clocks, _PAIRS)[0] for part in parts_of(own, 1)[0])
     for edge in map(last_fields, messages):
         times = edge.get(3)
         for pair in map(last_fields, parts_of(times, 1)[0] if isinstance(times, bytes) else ()):
-            at_once = pair.get(1, 0), pair.get(2, 0)
-            if all(isinstance(time, int) for time in at_once):
-                edges.append((edge.get(1), edge.get(2), at_once))
+            same_time = pair.get(1, 0), pair.get(2, 0)  # on the first and on the second clock
+            if all(isinstance(time, int) for time in same_time):
+                edges.append((edge.get(1), edge.get(2), same_time))
     own = {first for first, _, pair in edges if pair == (started, 0)}
     own |= {first for first, second, pair in edges if second in own and pair == (0, 0)}
     pairs = [pair for _, second, pair in edges if second in own and pair[0] > _RECENT_NS]

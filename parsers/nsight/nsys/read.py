@@ -1,8 +1,4 @@
-"""Reads reports of Nsight Systems: SQLite exports of every version, folders of tables, .nsys-rep.
-
-Tables and columns are looked for by name and never expected by version; docs/parsers/nsight.md
-says what goes where.
-"""
+"""Reads reports of Nsight Systems: SQLite exports of all versions, folders of tables, .nsys-rep."""
 
 from __future__ import annotations
 
@@ -45,7 +41,7 @@ _NAMES: Final = re.compile(
     r"|ANALYSIS|SCHED|COMPOSITE|SAMPLING|DIAGNOSTIC|EXPORT_META)_[A-Z0-9_]+"
     r"|StringIds|PROFILER_OVERHEAD|PROCESSES|ThreadNames|ProcessStreams|GENERIC_EVENTS"
 )
-"""Names of tables of reports, after which their files are named."""
+"""Names of tables of reports; their files have the same names."""
 _BY_COLUMNS: Final[tuple[tuple[str, frozenset[str]], ...]] = (
     ("CUPTI_ACTIVITY_KIND_KERNEL", frozenset({"start", "end", "gridX", "demangledName"})),
     ("CUPTI_ACTIVITY_KIND_MEMCPY", frozenset({"start", "end", "bytes", "copyKind"})),
@@ -54,7 +50,7 @@ _BY_COLUMNS: Final[tuple[tuple[str, frozenset[str]], ...]] = (
     ("CUPTI_ACTIVITY_KIND_RUNTIME", frozenset({"start", "end", "correlationId", "returnValue"})),
     ("NVTX_EVENTS", frozenset({"start", "eventType", "globalTid", "textId"})),
 )
-"""Columns by which a table is recognised whose file was renamed."""
+"""Columns by which a table is recognised if its file was renamed."""
 _WORK: Final = ("CUPTI_ACTIVITY_KIND_", "NVTX_EVENTS", "OSRT_API")
 _OPENERS: Final = {"Parquet": open_parquet, "Arrow": open_arrow}
 _INSTEAD: Final = {
@@ -70,19 +66,19 @@ _INSTEAD: Final = {
 
 
 def read_nsys(database: Database) -> Sequence[Trace]:
-    """Return the trace in an SQLite export. Raises InputError where none can be read."""
+    """Return the trace in an SQLite export. Raises InputError if none can be read."""
     return [trace_of_file(database, SQLITE)]
 
 
 def read_raw(source: ByteSource) -> Trace:
-    """Return the trace in a report itself. Raises InputError where none can be read."""
+    """Return the trace in a .nsys-rep file. Raises InputError if none can be read."""
     report = report_of(source)
     trace = trace_of_file(report, RAW)
     return replace(trace, notes=(*trace.notes, report.origin))
 
 
 def trace_of_file(tables: Tables, format_: str) -> Trace:
-    """Return the trace in the tables of one file. Raises InputError where all of it is lost."""
+    """Return the trace in the tables of one file. Raises InputError if all of it is lost."""
     source = tables.source
     file = SourceFile(source.label, source.stored_bytes, source.text_bytes)
     return trace_of(tables, format_, (file,), source.label, rank_in_name(source.label))
@@ -91,9 +87,9 @@ def trace_of_file(tables: Tables, format_: str) -> Trace:
 def trace_of(
     tables: Tables, format_: str, files: tuple[SourceFile, ...], name: str, own_rank: int | None
 ) -> Trace:
-    """Return the trace in the tables of a report. Raises InputError where all of it is lost.
+    """Return the trace in the tables of a report. Raises InputError if all of it is lost.
 
-    `name` is the report's own, `own_rank` the rank in the names of its files.
+    `name` is the name of the report, `own_rank` the rank in the names of its files.
     """
     host = report_facts.host_of(tables)
     registry = ProcessRegistry(
@@ -110,7 +106,7 @@ def trace_of(
     read_switches(reading)
     timeline.read_memory(reading)
     timeline.read_metrics(reading)
-    reading.resolve_names()  # when it is known which are needed
+    reading.resolve_names()  # only now it is known which texts are needed
     fill_nccl(reading, nccl)
     registry.settle(reading.builder)
     facts = report_facts.facts_of(tables)
@@ -141,7 +137,7 @@ def trace_of(
 
 
 def table_of(name: str, columns: Sequence[str]) -> str | None:
-    """Return which table of a report a file holds; None where it holds none."""
+    """Return which table of a report a file has, by its name or columns; None if it has none."""
     stem = name.partition(".")[0]
     if _NAMES.fullmatch(stem):
         return stem
@@ -149,7 +145,10 @@ def table_of(name: str, columns: Sequence[str]) -> str | None:
 
 
 def read_tables(sources: Sequence[ByteSource], format_: str) -> list[Trace]:
-    """Return the traces in Parquet or Arrow files. Raises InputError where none is known."""
+    """Return the traces in Parquet or Arrow files. Raises InputError if no file is known.
+
+    Files that cannot be read are set aside with a note.
+    """
 
     def opened(source: ByteSource) -> ArrowTable:
         file = _OPENERS[format_](source)
@@ -163,7 +162,7 @@ def read_tables(sources: Sequence[ByteSource], format_: str) -> list[Trace]:
         return file
 
     files, failed = read_each(sources, opened)
-    # Of recipes all files are read at once, of reports those of a folder.
+    # The files of a folder are one report; None: files of recipes, which are read all at once.
     groups: defaultdict[str | None, list[ArrowTable]] = defaultdict(list)
     for file in files:
         groups[None if is_of_recipe(file) else file.source.folder].append(file)
@@ -185,8 +184,8 @@ def read_tables(sources: Sequence[ByteSource], format_: str) -> list[Trace]:
             used = [file.source for file in tables.values()]
             read = tuple(SourceFile(s.label, s.stored_bytes, s.stored_bytes) for s in used)
             rank = rank_in_name(_SEPARATORS.split(first.folder.rstrip("/\\"))[-1])
-            # The files have common names, so the report has that of its folder, if that was given.
-            # Of files that were named themselves, the name of their folder is nobody's business.
+            # All reports have files of the same names, so name the report after its folder, if the
+            # user gave that. If the user gave files, the name of their folder stays private.
             name = first.label.rpartition("/")[0] or first.inside or first.label
             tables_of = Folder(first, tables)
             traces.append(trace_of(tables_of, f"nsys-{format_.lower()}", read, name, rank))

@@ -1,4 +1,4 @@
-"""A report while it is read, and the names that its rows refer to by id."""
+"""A report while it is read; replaces the ids by which its rows refer to names."""
 
 from __future__ import annotations
 
@@ -21,23 +21,19 @@ from traceflops.table.grouping import distinct
 CUPTI: Final = "CUPTI_ACTIVITY_KIND_"
 GPU_PAGE_FAULTS: Final = "CUDA_UM_GPU_PAGE_FAULT_EVENTS"
 _NUL: Final = "\0"
-"""No name holds it; it separates the variables of an environment."""
-_IDS: Final = {
-    "correlation": "correlationId",
-    "graph": "graphId",
-    "graph_node": "graphNodeId",
-}
+"""No name contains it; it separates the variables of an environment."""
+_IDS: Final = {"correlation": "correlationId", "graph": "graphId", "graph_node": "graphNodeId"}
 """By column of a trace, columns of a report in which 0 and below stand for none."""
 
 Columns: TypeAlias = dict[str, Array | int]
 Shown = Callable[[str], str]
-"""Gives what is shown of a text."""
+"""Returns how a text is shown."""
 
 
 class ReportReading(Struct):
-    """A report, what was builder of it, and the numbers of its records and of odd ones.
+    """A report, the rows that were read of it, and counts of its records and of odd ones.
 
-    `callers` are the ids of threads that call CUDA, `latest_ns` is the latest end of a record.
+    `callers` are ids of threads that call CUDA; `latest_ns` is the latest end of a record.
     """
 
     tables: Tables
@@ -50,18 +46,18 @@ class ReportReading(Struct):
     _unresolved: list[tuple[TableBuilder, Columns, str, Shown | None]] = field(default_factory=list)
 
     def batches(self, table: str, integers: tuple[str, ...]) -> Iterator[Batch]:
-        """Yield the rows of a table some at a time, and count them."""
+        """Yield the rows of a table in batches, and count them."""
         for batch in self.tables.batches(table, Wanted(integers=integers)):
             self.counts[table.removeprefix(CUPTI)] += batch.count
             yield batch
 
     def timed(self, batch: Batch) -> Batch:
-        """Return the rows that have a time, with `start_ns` and `dur_ns`; odd ones are counted.
+        """Return the rows with a valid start, with `start_ns` and `dur_ns`; count odd ones.
 
-        Times count from the start of the session and may lie before it.
+        Times count from the start of the session and may be negative.
         """
-        is_time = np.abs(batch["start"]) < LIMIT_NS  # ABSENT is its own absolute value, below 0
-        is_time &= batch["start"] != ABSENT
+        is_time = np.abs(batch["start"]) < LIMIT_NS
+        is_time &= batch["start"] != ABSENT  # abs(ABSENT), the smallest int64, is itself
         self.odd["no-time"] += batch.count - count_true(is_time)
         rows = batch.only(is_time)
         start, end = rows["start"], rows["end"]
@@ -81,10 +77,10 @@ class ReportReading(Struct):
         /,
         **columns: Array | int,
     ) -> None:
-        """Append timed rows to a table, with their process, time and place.
+        """Append timed rows to a table, with their process, thread, device, stream and times.
 
-        With `unnamed`, the name of rows without a text, the column `name` holds ids until
-        `resolve_names`.
+        If `unnamed` is given, the column `name` has ids of texts; `resolve_names` replaces them by
+        codes of the texts as `shown` returns them, or of `unnamed` if there is no text.
         """
         given = rows.numbers
         owner = rows["globalTid" if "globalTid" in given else "globalPid"]
@@ -103,7 +99,7 @@ class ReportReading(Struct):
             self._unresolved.append((into, into.pieces[-1][1], unnamed, shown))
 
     def resolve_names(self) -> None:
-        """Replace ids of names by codes of their texts, once all rows are read."""
+        """Replace, in place, ids of names by codes of their texts, once all rows are read."""
         ids = [np.atleast_1d(columns["name"]) for _, columns, _, _ in self._unresolved]
         text_ids, texts = texts_of(self.tables, ids)
         coders: dict[tuple[str, str, Shown | None], Coder] = {}
@@ -117,10 +113,9 @@ class ReportReading(Struct):
 
 
 def texts_of(tables: Tables, ids: Sequence[IntArray]) -> tuple[IntArray, list[str | None]]:
-    """Return those of some ids that have a text, and the text of each.
+    """Return those of the ids that have a text, and the text of each.
 
-    The table of texts also holds the environment of the recorded process: only what a row refers
-    to is kept.
+    A text with a NUL becomes None: it is the environment of the process, which is private.
     """
     wanted = distinct(np.concatenate([np.empty(0, np.int64), *map(distinct, ids)]))
     wanted = wanted[wanted != ABSENT]

@@ -1,4 +1,4 @@
-"""What the threads that call CUDA ran now and then, by samples, and when they were off the CPU."""
+"""Samples of the threads that call CUDA: which functions they ran, and when they were off the CPU."""
 
 from __future__ import annotations
 
@@ -21,20 +21,21 @@ _MOST: Final = 4_000_000
 
 
 def read_samples(reading: ReportReading) -> None:
-    """Add samples of the threads that call CUDA, named after the innermost frame of each."""
+    """Add at most _MOST samples of the threads that call CUDA, named by their innermost frame."""
     callers = _callers(reading)
     innermost = reading.tables.whole(_CHAINS, _FRAME, (Among("stackDepth", (0,)),))
     if not innermost.count:
         return
     names = reading.builder["marks"].names
-    name_of, count = Lookup(innermost["id"], _names(reading, innermost)), 0
+    name_of = Lookup(innermost["id"], _names(reading, innermost))
+    count = 0
     for batch in reading.batches(_SAMPLES, ("id", "start", "globalTid")):
         rows = batch.only(np.isin(batch["globalTid"], callers))
-        rows = reading.timed(rows.with_numbers({"end": rows["start"]}))
+        rows = reading.timed(rows.with_numbers({"end": rows["start"]}))  # a sample has no length
         rows = rows.only(np.arange(rows.count) < _MOST - count)
         count += rows.count
-        name, unknown = name_of(rows["id"]), names["name"][_UNKNOWN]
-        name = np.where(name < 0, unknown, name)
+        name = name_of(rows["id"])
+        name = np.where(name < 0, names["name"][_UNKNOWN], name)
         reading.add("marks", rows, name=name, kind=names["kind"]["sample"])
 
 
@@ -73,7 +74,7 @@ def _callers(reading: ReportReading) -> IntArray:
 
 
 def _names(reading: ReportReading, frames: Batch) -> IntArray:
-    """Return the code of the name of each frame: library!function, as far as they are known."""
+    """Return the code of the name of each frame: library!function, or the part that is known."""
     columns = frames["symbol"], frames["module"]
     text_ids, texts = texts_of(reading.tables, columns)
     text_of = dict(zip(text_ids.tolist(), texts, strict=True))

@@ -22,9 +22,9 @@ Condition = Among | Present
 
 
 class Folder(Struct):
-    """The tables of a report, each with the file that holds it; rows of some were `asked` for.
+    """The tables of a report, each in a file. Rows of the tables `asked` were read.
 
-    `missing` are tables of which rows are known to be lost before they are read.
+    `missing` are tables known to lack rows from the start, `_lost` those with damaged files.
     """
 
     source: ByteSource
@@ -40,15 +40,15 @@ class Folder(Struct):
 
     @property
     def lost(self) -> frozenset[str]:
-        """The tables of which rows are lost, among those that were asked for so far."""
+        """The tables of which rows are lost, as far as they were read."""
         return self.missing | frozenset(self._lost)
 
     def columns(self, table: str) -> frozenset[str]:
-        """Return the columns of a table; none where there is no such table."""
+        """Return the columns of a table; none if there is no such table."""
         return frozenset(self.files[table].columns) if table in self.files else frozenset()
 
     def unused(self, families: tuple[str, ...]) -> dict[str, int]:
-        """Return the row counts of tables whose rows were never asked for, by prefixes of names."""
+        """Return the row counts of tables that were not read; `families` are prefixes of names."""
         names = sorted(n for n in self.files.keys() - self.asked if n.startswith(families))
         first = {name: Wanted(integers=self.files[name].columns[:1]) for name in names}
         counts = {name: self.whole(name, wanted).count for name, wanted in first.items()}
@@ -61,9 +61,9 @@ class Folder(Struct):
     def batches(
         self, table: str, wanted: Wanted, conditions: Sequence[Condition] = ()
     ) -> Iterator[Batch]:
-        """Yield the rows of a table some at a time; of a damaged one those before the damage.
+        """Yield the rows of a table that fulfil the conditions, in batches, up to any damage.
 
-        A column that is not there is absent in all rows, and no row fulfils a condition on it.
+        A missing column is ABSENT in all rows, so no row fulfils a condition on it.
         """
         self.asked.add(table)
         if table not in self.files:
@@ -90,7 +90,7 @@ class Folder(Struct):
             self._lost.setdefault(table, type(error).__name__)
 
     def notes(self) -> tuple[Note, ...]:
-        """Return what was lost so far."""
+        """Return the note on damaged files, if there are any so far."""
         if not self._lost:
             return ()
         listed = ", ".join(list(self._lost)[:4])
@@ -100,7 +100,7 @@ class Folder(Struct):
 
 
 Tables: TypeAlias = Database | Folder
-"""Tables whose columns are asked for by name; what is not there is absent in all rows."""
+"""Tables whose columns are read by name; a missing column is ABSENT in all rows."""
 
 
 def _column(rows: pa.RecordBatch, name: str) -> pa.Array:
@@ -109,7 +109,10 @@ def _column(rows: pa.RecordBatch, name: str) -> pa.Array:
 
 
 def integers(rows: pa.RecordBatch, name: str) -> Array:
-    """Return a column as integers; reals stand for integers where others are missing."""
+    """Return a column as int64, ABSENT for null. Exact floats and texts of digits are converted.
+
+    A column of integers with nulls may be stored as floats.
+    """
     column = _column(rows, name)
     if pa.types.is_dictionary(column.type):
         column = column.dictionary_decode()
@@ -129,7 +132,7 @@ def integers(rows: pa.RecordBatch, name: str) -> Array:
 
 
 def whole_number(value: object) -> int:
-    """Return an integer, which may be written as a text; ABSENT where it is none."""
+    """Return an integer, which may be a text; ABSENT if it is none or too large."""
     if isinstance(value, str):
         digits = value.removeprefix("-")
         is_small = digits.isascii() and digits.isdecimal() and len(digits) < 19
@@ -145,7 +148,7 @@ def _reals(column: pa.Array) -> Array:
 
 
 def _texts(rows: pa.RecordBatch, name: str) -> list[str | None]:
-    """Return a column as texts; numbers are written as such."""
+    """Return a column as texts: bytes decoded, integers printed, None for anything else."""
     texts: list[str | None] = []
     for value in _column(rows, name).to_pylist():
         if isinstance(value, bytes):

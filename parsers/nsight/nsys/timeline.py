@@ -38,12 +38,12 @@ from traceflops.table.nesting import first_match, first_of_same, taken
 UNNAMED_KERNEL: Final = "(unnamed kernel)"
 _UNNAMED: Final = "(unnamed)"
 _OF_PROFILER: Final = "profiler: {}".format
-"""The name of an overhead that a program without a profiler would not have."""
+"""Returns the name of an overhead that the program would not have without the profiler."""
 _API_VERSION: Final = re.compile(r"_v\d{4,6}$")
 _KIND_NUMBERS: Final = 64
-"""Kinds of copies and of memory are smaller than that; larger ones are unknown."""
+"""Kinds of copies and of memory are smaller; larger ones are unknown."""
 _BY_DEVICES: Final = (1, 2, 8, enums.BETWEEN_DEVICES)
-"""Kinds of copies for which the devices of both ends say more, where they are known."""
+"""Kinds of copies that are between devices if their ends are known and differ."""
 _DIRECTIONS: Final = {kind: direction for kind, (direction, _) in enums.COPIES.items()}
 _FILLS: Final = {kind: f"Memset ({name})" for kind, name in enums.MEMORY.items()}
 _SPAN: Final = ("start", "end")
@@ -61,10 +61,9 @@ _METRIC: Final = Wanted(integers=("timestamp", "typeId", "metricId"), reals=("va
 _METRIC_NAME: Final = Wanted(integers=("typeId", "metricId"), texts=("metricName", "typeName"))
 _GPU_IN_NAME: Final = re.compile(r"\[(\d{1,4})\]$")
 _ON_HOST: Final = (0, 1)
-_MOST_KINDS: Final = 256
-_MOST_VALUES: Final = 4_000_000
+_MOST_KINDS, _MOST_VALUES = 256, 4_000_000
 _MOST_COPIES: Final = 5
-"""A copy of a copy, and so on, is followed 2 to the power of that times."""
+"""Copies of copies of a node are followed up to 2 to this power."""
 
 _EVENT, _WAIT_EVENT, _STREAM, _CONTEXT = enums.WAITS.values()
 _WAIT_OF: Final[Mapping[str, str]] = {
@@ -77,9 +76,9 @@ _WAITING_CALL: Final = re.compile(rf"(?:cuda|cu)({'|'.join(_WAIT_OF)})(?:_ptsz|_
 
 
 def call_name(text: str) -> str:
-    """Return the name of a call without the version of its API: `cudaLaunchKernel_v7000`.
+    """Return the name of a call without the API version in `cudaLaunchKernel_v7000`.
 
-    The driver's own versions stay, since they are other functions: `cuMemAlloc_v2`.
+    The versions of the driver API stay, since `cuMemAlloc_v2` is another function.
     """
     return _API_VERSION.sub("", text)
 
@@ -87,7 +86,7 @@ def call_name(text: str) -> str:
 def _coded(
     names: Names, values: IntArray, labels: Mapping[int, str], otherwise: str | None
 ) -> IntArray:
-    """Return the codes of the labels of values, -1 for those without a label."""
+    """Return the codes of the labels of values; `otherwise` is the label of others, None: -1."""
 
     def code(value: int, _: int) -> int:
         text = labels.get(value, otherwise)
@@ -97,10 +96,10 @@ def _coded(
 
 
 def _kernels(rows: Batch) -> Columns:
-    """Return the columns of kernels: ids of names, sizes of launches, what each block takes."""
+    """Return the columns of kernels: ids of names, launch sizes, registers, shared memory."""
     static, dynamic = (at_least(0, rows[column]) for column in _SHARED)
     has_both = (static != ABSENT) & (dynamic != ABSENT)
-    # Names with their arguments, else short, else mangled.
+    # The demangled name, else the short one, else the mangled one.
     ids = rows[_NAMES[0]]
     for other in _NAMES[1:]:
         unknown = ids == ABSENT
@@ -121,16 +120,16 @@ def _kernels(rows: Batch) -> Columns:
 
 
 def _copies(reading: ReportReading, table: TableBuilder, rows: Batch) -> Columns:
-    """Return the columns of copies; one between two devices is of that kind, whatever its own."""
+    """Return the columns name, bytes and direction of copies."""
     kind, source, target = (rows[name] for name in ("copyKind", "srcDeviceId", "dstDeviceId"))
     are_two = (source >= 0) & (target >= 0) & (source != target) & np.isin(kind, _BY_DEVICES)
     kind = np.where(are_two, enums.BETWEEN_DEVICES, kind) if are_two.any() else kind
-    # Migrations that a call such as cudaMemPrefetchAsync or lack of room caused have own kinds.
+    # Migrations that a call or an eviction caused get kinds of their own.
     for cause, more in enums.CAUSES.items():
         caused = (kind > enums.BETWEEN_DEVICES) & (rows["migrationCause"] == cause)
         kind = np.where(caused, kind + more, kind)
     reading.odd["copy-kind"] += count_true(~np.isin(kind, [*enums.COPIES]))
-    # Kinds of copy, source and target as one number: each name is made once.
+    # Join the kinds of copy, source and target into one number, to make each name only once.
     joined, largest = np.zeros(rows.count, np.int64), _KIND_NUMBERS - 1
     for part in (kind, rows["srcKind"], rows["dstKind"]):
         joined = joined * _KIND_NUMBERS + np.where((part < 0) | (part > largest), largest, part)
@@ -153,7 +152,7 @@ def _copies(reading: ReportReading, table: TableBuilder, rows: Batch) -> Columns
 
 
 def _columns(kind: str, reading: ReportReading, table: TableBuilder, rows: Batch) -> Columns:
-    """Return the columns of records by their kind, the name of their table in a report."""
+    """Return the columns of records; `kind` is the name of their table in a report."""
     names = table.names
     if kind == "KERNEL":
         return _kernels(rows)
@@ -178,9 +177,9 @@ def _columns(kind: str, reading: ReportReading, table: TableBuilder, rows: Batch
 
 
 class _RecordKind(NamedTuple):
-    """Records of one table of a report: the table of a trace they go to, their kind, their columns.
+    """Records of one table of a report: the table of a trace, their kind there, columns to read.
 
-    Names are ids of texts where `unnamed`, the name of those without a text, is given.
+    If `unnamed` is given, names are ids of texts (see `ReportReading.add`).
     """
 
     table: str
@@ -215,7 +214,7 @@ _RECORD_KINDS: Final = (
 
 
 def read_records(reading: ReportReading) -> None:
-    """Add the work of devices, calls, waits, and the events of which a time is known."""
+    """Add device work, calls, waits, and those CUDA events that have a time."""
     for kind in _RECORD_KINDS:
         table = reading.builder[kind.into]
         for batch in reading.batches(CUPTI + kind.table, kind.columns):
@@ -236,7 +235,7 @@ def read_records(reading: ReportReading) -> None:
 
 
 def read_overheads(reading: ReportReading) -> None:
-    """Add overheads of the profiler and the driver, of processes that have work."""
+    """Add overheads of the profiler and the driver, of processes that have rows."""
     kind = reading.builder["marks"].names["kind"]
     for table in ("PROFILER_OVERHEAD", f"{CUPTI}OVERHEAD"):
         for batch in reading.batches(table, (*_SPAN, "globalTid", "nameId", "overheadType")):
@@ -252,7 +251,7 @@ def read_overheads(reading: ReportReading) -> None:
 
 
 def read_page_faults(reading: ReportReading) -> None:
-    """Add how long faults of GPUs on pages of unified memory took to be served."""
+    """Add page faults of GPUs in unified memory, with the time that it took to serve them."""
     names = reading.builder["marks"].names
     kinds = {"kind": names["kind"]["page_fault"], "name": names["name"]["GPU page faults"]}
     for batch in reading.batches(GPU_PAGE_FAULTS, (*_SPAN, "globalPid", "deviceId")):
@@ -263,7 +262,10 @@ def read_page_faults(reading: ReportReading) -> None:
 
 
 def read_graph_nodes(reading: ReportReading) -> None:
-    """Add when and on which thread nodes of graphs were made; for a copy, its original."""
+    """Add a mark for the creation of each graph node: when, and on which thread.
+
+    A node that is a copy (of a copy ...) of another has the time and thread of the original.
+    """
     table, names = "CUDA_GRAPH_NODE_EVENTS", reading.builder["marks"].names
     rows = reading.tables.whole(table, Wanted(integers=_OF_NODES))
     reading.counts[table] += rows.count
@@ -272,9 +274,9 @@ def read_graph_nodes(reading: ReportReading) -> None:
     )
     process, node = enums.processes_of(rows["globalTid"]), enums.present(rows["graphNodeId"])
     original = enums.present(rows["originalGraphNodeId"])
-    source = first_match(process, node, rows["start_ns"], process, original)
+    source = first_match(process, node, rows["start_ns"], process, original)  # row of the original
     source = np.where(source >= 0, source, np.arange(rows.count))
-    for _ in range(_MOST_COPIES):
+    for _ in range(_MOST_COPIES):  # copies of copies: each step follows twice as many
         source = source[source]
     made = {name: rows[name][source] for name in ("globalTid", "start_ns")}
     columns = {**made, "correlationId": node, "dur_ns": np.zeros_like(node)}
@@ -283,7 +285,7 @@ def read_graph_nodes(reading: ReportReading) -> None:
 
 
 def read_system_calls(reading: ReportReading) -> None:
-    """Add the calls of the operating system of threads that call CUDA."""
+    """Add operating system calls of the threads that call CUDA."""
     callers = distinct(np.concatenate([np.empty(0, np.int64), *reading.callers]))
     kind = reading.builder["marks"].names["kind"]["system"]
     for batch in reading.batches("OSRT_API", (*_SPAN, "globalTid", "nameId")):
@@ -292,7 +294,7 @@ def read_system_calls(reading: ReportReading) -> None:
 
 
 def read_memory(reading: ReportReading) -> None:
-    """Add allocations and frees of processes that have work, as PyTorch's memory events."""
+    """Add allocations and frees as changes of memory, named like PyTorch's memory events."""
     counters = reading.builder["counters"]
     names = counters.names["name"]
     for batch in reading.tables.batches("CUDA_GPU_MEMORY_USAGE_EVENTS", _ALLOCATION):
@@ -320,9 +322,9 @@ def read_memory(reading: ReportReading) -> None:
 
 
 def read_metrics(reading: ReportReading) -> None:
-    """Add samples of the GPUs' own counters; they are of the whole machine, not of a process.
+    """Add samples of GPU metrics, which are of the whole machine, not of a process.
 
-    A sample names its metric by `typeId`, its source, and `metricId`, its number there.
+    A sample names its metric by `typeId` (the source, a GPU) and `metricId` (the number there).
     """
     tables, registry, counters = reading.tables, reading.registry, reading.builder["counters"]
     metrics = tables.whole("TARGET_INFO_GPU_METRICS", _METRIC_NAME)
@@ -331,32 +333,33 @@ def read_metrics(reading: ReportReading) -> None:
     type_ids = metrics["typeId"].tolist()
     keys = zip(type_ids, metrics["metricId"].tolist(), strict=True)
     labels = dict(zip(keys, metrics.texts["metricName"], strict=True))
+    # The GPU of each source, from the source's name or else the low byte of its id.
     gpu_of: dict[int, int] = {}
     sources = dict(zip(type_ids, metrics.texts["typeName"], strict=True))
     for source, text in list(sources.items())[:_MOST_KINDS]:
         match = _GPU_IN_NAME.search(text or "")
         gpu_of[source] = int(match[1]) if match else source & 0xFF
-    is_one = len(set(gpu_of.values())) <= 1
-    nowhere = next(iter(registry.keys.values())), ABSENT
+    one_gpu = len(set(gpu_of.values())) <= 1
+    no_device = next(iter(registry.keys.values())), ABSENT  # a process must be given
 
     def name(source: int, device: int, metric: int, _: int) -> int:
-        """Return the code of a metric's name, with its GPU where that is no device of the trace."""
+        """Return the code of a metric's name, with the GPU's number if the GPU is no device."""
         label = labels.get((source, metric)) or f"metric {metric}"
-        if not is_one and source != ABSENT and device == ABSENT:
+        if not one_gpu and source != ABSENT and device == ABSENT:
             label = f"{label} (GPU {gpu_of[source]})"
         return counters.names["name"][label]
 
     for batch in tables.batches("GPU_METRICS", _METRIC):
         reading.counts["GPU_METRICS"] += batch.count
         rows = batch.only((batch["timestamp"] != ABSENT) & ~np.isnan(batch["value"]))
-        room = max(0, _MOST_VALUES - counters.count)
+        room = max(0, _MOST_VALUES - counters.count)  # how many values still fit
         reading.odd["metrics-left-out"] += max(0, rows.count - room)
         rows = rows.only(np.arange(rows.count) < room)
         row_source = np.where(np.isin(rows["typeId"], list(gpu_of)), rows["typeId"], ABSENT)
         for source in np.unique(row_source).tolist():
             samples = rows.only(row_source == source)
             place = registry.device_of_gpu(gpu_of[source]) if source in gpu_of else None
-            process, device = place or nowhere
+            process, device = place or no_device
             counters.add(
                 samples.count,
                 process=process,
@@ -368,11 +371,11 @@ def read_metrics(reading: ReportReading) -> None:
 
 
 def with_kinds_of_calls(tables: Mapping[str, pa.Table]) -> dict[str, pa.Table]:
-    """Return tables in which waits are of the kind of the call with their correlation.
+    """Return tables in which waits have the kind of the call with their correlation.
 
     Exports of 2023 and 2024 write 1 for waits for a whole device and 2 for waits for an event or a
-    stream, beside a table of the codes' names that says otherwise. Where most calls contradict a
-    code, waits with that code and without such a call are of unknown kind.
+    stream, although their table of these codes says otherwise. If most calls contradict a code,
+    waits with that code and without a call get an unknown kind.
     """
     marks, calls = tables["marks"], tables["calls"]
     row = np.flatnonzero(is_one_of(marks["kind"], "sync"))
@@ -380,6 +383,7 @@ def with_kinds_of_calls(tables: Mapping[str, pa.Table]) -> dict[str, pa.Table]:
     if not len(row) or not any(matches):
         return dict(tables)
     call = first_of_same(calls, "correlation", marks, row)
+    # Kinds are indices in `labels`, -1 for none.
     labels = [*enums.WAITS.values(), enums.WAIT]
     by_name = np.array([labels.index(_WAIT_OF[m[1]]) if m else -1 for m in matches], np.int64)
     by_call = taken(by_name, taken(codes(calls["name"]), call))

@@ -1,8 +1,7 @@
 """The names of CUDA calls by the numbers that CUPTI has for them.
 
-A database of nvprof has numbers alone. The numbers are those of the enumerations in NVIDIA's
-headers `cupti_runtime_cbid.h` and `cupti_driver_cbid.h`; of the calls here are those that work,
-wait or take memory. Names stand without the version of the API, as calls of other tools do.
+A database of nvprof has only numbers (NVIDIA's `cupti_runtime_cbid.h`, `cupti_driver_cbid.h`).
+The lists have the calls that launch work, wait or allocate memory. Names have no API version.
 """
 
 from __future__ import annotations
@@ -115,10 +114,11 @@ _DRIVER: Final = (
     "cuCoredumpGetAttribute 716 cuMemPrefetchAsync_v2 cuMemPrefetchAsync_v2_ptsz 720 "
     "cuStreamBeginCaptureToGraph"
 )
-"""A number is that of the name behind it; the next names have the next numbers."""
+"""A number is that of the name after it; the names that follow have the next numbers."""
 
 
 def _numbered(text: str) -> Iterator[tuple[int, str]]:
+    """Yield the number and name of each call."""
     number = 0
     for word in text.split():
         if word.isdecimal():

@@ -1,8 +1,8 @@
-"""Reads databases of nvprof and the Visual Profiler (.nvvp, .nvprof) like exports of nsys.
+"""Reads databases of nvprof and the Visual Profiler (.nvvp, .nvprof) as if they were nsys exports.
 
-Both hold the records of CUPTI: a database becomes the tables that an export would have. Numbers are
-those of the enumerations in NVIDIA's header `cupti_activity.h`: kinds of memory count from 1 where
-exports count from 0, and calls have numbers (`traceflops.parsers.nsight.nvprof.calls`).
+Both have the records of CUPTI: a database becomes the tables that an export would have. Numbers are
+those of the enumerations in NVIDIA's header `cupti_activity.h`: kinds of memory count from 1 (in
+exports from 0), and calls have numbers (`traceflops.parsers.nsight.nvprof.calls`).
 """
 
 from __future__ import annotations
@@ -29,12 +29,7 @@ from traceflops.parsers.nsight.nsys.tables import Folder
 from traceflops.parsers.nsight.nvprof.calls import DRIVER_CALLS, RUNTIME_CALLS
 from traceflops.parsers.shared.sanity_checks import COUNTED_WHILE_TIMED
 from traceflops.table.builder import with_numbers
-from traceflops.table.columns import (
-    ABSENT,
-    IntArray,
-    count_true,
-    numbers,
-)
+from traceflops.table.columns import ABSENT, IntArray, count_true, numbers
 from traceflops.table.grouping import distinct, joint_codes
 from traceflops.table.trace import Note, Trace
 
@@ -44,7 +39,7 @@ _APIS: Final[Mapping[str, tuple[int, Mapping[int, str]]]] = {
     "RUNTIME": (1 << 40, RUNTIME_CALLS),
     "DRIVER": (1 << 41, DRIVER_CALLS),
 }
-"""By API: the first id of the names of its calls, and the names by their numbers."""
+"""Per API: the first id that we give to names of its calls, and the names by number."""
 _OVERHEADS: Final[Mapping[int, str]] = {
     2: "compiling",
     3: "flushing buffers",
@@ -54,7 +49,7 @@ _OVERHEADS: Final[Mapping[int, str]] = {
     7: "loading functions",
     8: "command buffer full",
 }
-"""Overheads by the numbers of exports; nvprof's own are 1, or stand above 16 bits."""
+"""Names of overheads by the numbers of exports (see `_overheads` for nvprof's numbers)."""
 _OVERHEAD_IDS: Final = 1 << 42
 _MASK: Final = (1 << THREAD_BITS) - 1
 _PROCESS, _THREAD = 1, 2
@@ -63,7 +58,7 @@ _INSTANT, _BEGINS, _ENDS = 1, 2, 4
 """The flags of a marker."""
 _PUSHED, _STARTED = 59, 60
 _MIGRATIONS: Final = {1: 11, 2: 12, 8: 13}
-"""By kind of a unified memory counter, the kind of the copy that it counts."""
+"""The kind of copy that a kind of unified memory counter counts."""
 _FROM_DEVICE, _GPU_FAULT = 2, 4
 _MOST_PIDS: Final = 4_096
 _OF_GPU: Final = {
@@ -81,10 +76,11 @@ Numbers = dict[str, IntArray]
 Reader = Callable[[object], Iterator[pa.RecordBatch]]
 
 
-class _Part(NamedTuple):
-    """Rows of a table: by column of an export its column here, and what makes the other columns.
+class _TablePart(NamedTuple):
+    """Rows of a table of an export, made from a `table` of the database.
 
-    `whole`: rows depend on each other, so they are read at once.
+    `columns` maps columns of the export to columns of the database. `fill` returns all columns,
+    given these, `others` and `blobs` of a batch. `whole`: all rows must be in one batch.
     """
 
     table: str
@@ -96,11 +92,10 @@ class _Part(NamedTuple):
 
 
 class Nvprof(Folder, kw_only=True):
-    """The tables of an export, made from those of a database when they are asked for.
+    """The tables of an export, made from those of a database when they are read.
 
-    `pids` are the processes that call, `device_of` gives the device of each context. `own_threads`
-    are the database's numbers of threads with those that they get here. `left_out` counts what no
-    row was made of, by kind.
+    `pids` are the processes with calls, `device_of` maps contexts to devices. `own_threads` maps
+    the database's numbers of threads to small ones. `left_out` counts unused records by kind.
     """
 
     database: Database
@@ -125,15 +120,18 @@ class Nvprof(Folder, kw_only=True):
         return Folder.columns(self, table) or self.database.columns(table)
 
     def unused(self, families: tuple[str, ...]) -> dict[str, int]:
-        """Return the row counts of tables whose rows were never asked for, by prefixes of names."""
+        """Return the row counts of tables that were not read; `families` are prefixes of names."""
         return self.database.unused(families)
 
     def notes(self) -> tuple[Note, ...]:
-        """Return what was lost so far."""
+        """Return the notes on damage that was found so far."""
         return self.database.notes()
 
     def thread_ids(self, pids: IntArray, threads: IntArray) -> IntArray:
-        """Return ids of threads as an export has them, where a thread has a number of 24 bits."""
+        """Return ids of threads as an export has them: pid and a thread number of 24 bits.
+
+        The database's numbers have more bits: threads are numbered from 1; beyond the limit 0.
+        """
 
         def number(thread: int, _: int) -> int:
             if thread not in self.own_threads and len(self.own_threads) < _MASK:
@@ -144,7 +142,7 @@ class Nvprof(Folder, kw_only=True):
 
 
 def nvprof_tables(database: Database) -> Nvprof:
-    """Return the tables of a database."""
+    """Return the tables of an export, made from a database of nvprof."""
     calls = [database.whole(CUPTI + api, Wanted(integers=("processId",))) for api in _APIS]
     pids = distinct(np.concatenate([rows["processId"] for rows in calls]))
     contexts = database.whole(f"{CUPTI}CONTEXT", Wanted(integers=("contextId", "deviceId")))
@@ -159,10 +157,10 @@ def nvprof_tables(database: Database) -> Nvprof:
         files[name] = ArrowTable(database.source, schema, read)
 
     for name, parts in _PARTS.items():
-        some = [p for p in parts if {"start", "timestamp"} & database.columns(CUPTI + p.table)]
-        if some:
-            add(name, some[0].columns, partial(_rows, tables, some))
-    # Newer versions give the number of a text as the name of a GPU.
+        present = [p for p in parts if {"start", "timestamp"} & database.columns(CUPTI + p.table)]
+        if present:
+            add(name, present[0].columns, partial(_rows, tables, present))
+    # The GPUs; in newer versions their name is the number of a text.
     rows = database.whole(f"{CUPTI}DEVICE", _GPU)
     texts = database.whole(_TEXTS, Wanted(integers=("_id_",), texts=("value",)))
     by_id = TextsById(texts["_id_"], texts.texts["value"])
@@ -173,7 +171,7 @@ def nvprof_tables(database: Database) -> Nvprof:
     ]
     gpus = pa.RecordBatch.from_pydict(columns)
     add("TARGET_INFO_GPU", ("id",), lambda _: iter([gpus]))
-    # The ordinals of GPUs in each process are the GPUs' own numbers.
+    # Every process numbers the GPUs as the database does.
     callers = tables.pids[:_MOST_PIDS]
     ids, users = np.tile(gpus["id"], len(callers)), np.repeat(callers, len(gpus))
     ordinals = pa.RecordBatch.from_pydict({"gpuId": ids, "cudaId": ids, "pid": users})
@@ -182,8 +180,8 @@ def nvprof_tables(database: Database) -> Nvprof:
     return tables
 
 
-def _rows(tables: Nvprof, parts: Iterable[_Part], _: object) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of a table of an export, made from the database's own tables."""
+def _rows(tables: Nvprof, parts: Iterable[_TablePart], _: object) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of a table of an export, made from `parts` of the database."""
     for part in parts:
         columns = tuple(dict.fromkeys((*part.columns.values(), *part.others)))
         wanted, table = Wanted(integers=columns, blobs=part.blobs), CUPTI + part.table
@@ -195,7 +193,7 @@ def _rows(tables: Nvprof, parts: Iterable[_Part], _: object) -> Iterator[pa.Reco
 
 
 def _texts(database: Database, _: object) -> Iterator[pa.RecordBatch]:
-    """Yield the texts by their numbers, of which 0 is none, and then the names of calls."""
+    """Yield the texts by id (0 is no id), then the names of calls and of overheads."""
     for batch in database.batches(_TEXTS, Wanted(integers=("_id_",), texts=("value",))):
         ids = np.where(batch["_id_"] > 0, batch["_id_"], ABSENT)
         yield pa.RecordBatch.from_pydict({"id": ids, "value": pa.array(batch.texts["value"])})
@@ -207,9 +205,9 @@ def _texts(database: Database, _: object) -> Iterator[pa.RecordBatch]:
 
 
 def _work(tables: Nvprof, batch: Batch, named: Numbers) -> Numbers:
-    """Return records of a device: of the only process that calls, else of none.
+    """Return the columns of device work. It is of the only process with calls, else of none.
 
-    Those that CUPTI could not time begin and end at 0.
+    Work from 0 to 0 is work that CUPTI could not time: its start is unknown.
     """
     only = int(tables.pids[0]) & _MASK if len(tables.pids) == 1 else 0
     start = np.where((named["start"] == 0) & (named["end"] == 0), ABSENT, named["start"])
@@ -217,14 +215,14 @@ def _work(tables: Nvprof, batch: Batch, named: Numbers) -> Numbers:
 
 
 def _copies(tables: Nvprof, batch: Batch, named: Numbers) -> Numbers:
-    """Return copies and fills: kinds of memory count from 1, of which 0 is none."""
+    """Return the columns of copies and fills, with kinds of memory from 0 as in exports."""
     kinds = {name: named[name] for name in ("srcKind", "dstKind", "memKind") if name in named}
     from_0 = {name: np.where(kind > 0, kind - 1, ABSENT) for name, kind in kinds.items()}
     return _work(tables, batch, named | from_0)
 
 
 def _migrations(tables: Nvprof, batch: Batch, named: Numbers) -> Numbers:
-    """Return counters of unified memory that are copies, on their GPU; others are left out."""
+    """Return the columns of counters of unified memory that are copies; count those left out."""
     kind_of = Lookup(*map(np.array, (list(_MIGRATIONS), list(_MIGRATIONS.values()))))
     kind = kind_of(batch["counterKind"])
     copies = kind != ABSENT
@@ -236,7 +234,7 @@ def _migrations(tables: Nvprof, batch: Batch, named: Numbers) -> Numbers:
 
 
 def _faults(tables: Nvprof, batch: Batch, named: Numbers) -> Numbers:
-    """Return counters of unified memory that are page faults of a GPU."""
+    """Return the columns of counters of unified memory that are page faults of a GPU."""
     owner = (batch["processId"] & _MASK) << THREAD_BITS
     columns = named | {"deviceId": batch["srcId"], "globalPid": owner}
     is_fault = batch["counterKind"] == _GPU_FAULT
@@ -244,7 +242,7 @@ def _faults(tables: Nvprof, batch: Batch, named: Numbers) -> Numbers:
 
 
 def _calls(api: str, tables: Nvprof, batch: Batch, named: Numbers) -> Numbers:
-    """Return the calls of an API, with ids of their names."""
+    """Return the columns of calls of an API, with ids of their names."""
     number, first_id = batch["cbid"], _APIS[api][0]
     is_number = (number >= 0) & (number < _MOST_CALLS)
     return named | {
@@ -255,13 +253,13 @@ def _calls(api: str, tables: Nvprof, batch: Batch, named: Numbers) -> Numbers:
 
 
 def _waits(tables: Nvprof, batch: Batch, named: Numbers) -> Numbers:
-    """Return waits, on the device of their context."""
+    """Return the columns of waits, with the device of their context."""
     device = tables.device_of(named["contextId"])
     return _work(tables, batch, named | {"deviceId": device})
 
 
 def _owners(tables: Nvprof, batch: Batch) -> IntArray:
-    """Return the threads that rows belong to; their objects hold a pid and a thread's number."""
+    """Return the ids of the threads of rows. Their objects are bytes: a pid, a thread's number."""
     objects = (bytes.fromhex(text or "").ljust(8, b"\0")[:8] for text in batch.texts["objectId"])
     both = np.frombuffer(b"".join(objects), "<u4").reshape(-1, 2).astype(np.int64)
     kind = batch["objectKind"]
@@ -270,15 +268,15 @@ def _owners(tables: Nvprof, batch: Batch) -> IntArray:
 
 
 def _overheads(tables: Nvprof, batch: Batch, named: Numbers) -> Numbers:
-    """Return overheads by the numbers of an export."""
-    kind = batch["overheadKind"]
+    """Return the columns of overheads, with the kinds of an export."""
+    kind = batch["overheadKind"]  # 1 is compiling; the others are n << 16, n + 2 in exports
     kind = np.where(kind == 1, 2, np.where(kind >> 16 > 0, (kind >> 16) + 2, 0))
     owner = _owners(tables, batch)
     return named | {"overheadType": kind, "nameId": _OVERHEAD_IDS + kind, "globalTid": owner}
 
 
 def _ranges(tables: Nvprof, batch: Batch, named: Numbers) -> Numbers:
-    """Return ranges and marks: a range is a row where it begins and one where it ends."""
+    """Return the columns of ranges and marks. The database has a row per begin and per end."""
     flags, owner = batch["flags"], _owners(tables, batch)
     key = joint_codes(owner >> THREAD_BITS, batch["id"])
     ends = flags & _ENDS > 0
@@ -312,34 +310,35 @@ _FILL: Final = _WORK | {"bytes": "bytes", "memKind": "memoryKind"}
 _CALL: Final = _SPAN | {"correlationId": "correlationId"}
 _WAIT: Final = _CALL | {"contextId": "contextId", "streamId": "streamId", "syncType": "type"}
 _MIGRATION: Final = _SPAN | {"streamId": "streamId", "bytes": "value"}
-_PARTS: Final[Mapping[str, tuple[_Part, ...]]] = {
+_PARTS: Final[Mapping[str, tuple[_TablePart, ...]]] = {
     f"{CUPTI}KERNEL": tuple(
-        _Part(name, _KERNEL, _work) for name in ("CONCURRENT_KERNEL", "KERNEL", "CDP_KERNEL")
+        _TablePart(name, _KERNEL, _work) for name in ("CONCURRENT_KERNEL", "KERNEL", "CDP_KERNEL")
     ),
     f"{CUPTI}MEMCPY": (
-        _Part("MEMCPY", _COPY, _copies),
-        _Part("MEMCPY2", _COPY | _BOTH, _copies),
-        _Part(
+        _TablePart("MEMCPY", _COPY, _copies),
+        _TablePart("MEMCPY2", _COPY | _BOTH, _copies),
+        _TablePart(
             "UNIFIED_MEMORY_COUNTER",
             _MIGRATION,
             _migrations,
             ("counterKind", "srcId", "dstId", "processId"),
         ),
     ),
-    f"{CUPTI}MEMSET": (_Part("MEMSET", _FILL, _copies),),
+    f"{CUPTI}MEMSET": (_TablePart("MEMSET", _FILL, _copies),),
     GPU_PAGE_FAULTS: (
-        _Part("UNIFIED_MEMORY_COUNTER", _SPAN, _faults, ("counterKind", "srcId", "processId")),
+        _TablePart("UNIFIED_MEMORY_COUNTER", _SPAN, _faults, ("counterKind", "srcId", "processId")),
     ),
-    f"{CUPTI}GRAPH_TRACE": (_Part("GRAPH_TRACE", _WORK, _work),),
+    f"{CUPTI}GRAPH_TRACE": (_TablePart("GRAPH_TRACE", _WORK, _work),),
     f"{CUPTI}RUNTIME": tuple(
-        _Part(api, _CALL, partial(_calls, api), ("cbid", "processId", "threadId")) for api in _APIS
+        _TablePart(api, _CALL, partial(_calls, api), ("cbid", "processId", "threadId"))
+        for api in _APIS
     ),
-    f"{CUPTI}SYNCHRONIZATION": (_Part("SYNCHRONIZATION", _WAIT, _waits),),
+    f"{CUPTI}SYNCHRONIZATION": (_TablePart("SYNCHRONIZATION", _WAIT, _waits),),
     f"{CUPTI}OVERHEAD": (
-        _Part("OVERHEAD", _SPAN, _overheads, ("overheadKind", "objectKind"), ("objectId",)),
+        _TablePart("OVERHEAD", _SPAN, _overheads, ("overheadKind", "objectKind"), ("objectId",)),
     ),
     "NVTX_EVENTS": (
-        _Part(
+        _TablePart(
             "MARKER",
             {"start": "timestamp", "textId": "name", "domainId": "domain"},
             _ranges,
@@ -349,12 +348,12 @@ _PARTS: Final[Mapping[str, tuple[_Part, ...]]] = {
         ),
     ),
 }
-"""By table of an export, what its rows are made of."""
+"""The parts of each table of an export."""
 
 
 NVPROF: Final = "nvprof"
 _RECENT_NS: Final = 10**18
-"""A later time counts from 1970."""
+"""A time in ns that is later than this counts from 1970."""
 _WITH_THREADS: Final = ("calls", "ops", "marks")
 _NOTES: Final = NoteTable(
     dropped={
@@ -368,17 +367,17 @@ _NOTES: Final = NoteTable(
 
 
 def read_nvprof(database: Database) -> Sequence[Trace]:
-    """Return the trace in a database. Raises InputError where none can be read."""
+    """Return the trace in a database. Raises InputError if none can be read."""
     tables = nvprof_tables(database)
     trace = trace_of_file(tables, NVPROF)
-    # Threads get their numbers in the database, of which 0 is none.
+    # Give threads the numbers of the database again.
     sides = (tables.own_threads.values(), tables.own_threads)
     own_thread = Lookup(*(np.array(list(side), np.int64) for side in sides))
     changed: dict[str, pa.Table] = {}
     for name in _WITH_THREADS:
         table = trace.table(name)
         changed[name] = with_numbers(table, "thread", own_thread(numbers(table["thread"], ABSENT)))
-    # Times count from 1970, or on another clock.
+    # Times count from 1970, or are of an unknown clock.
     starts = [numbers(trace.table(name)["start_ns"]) for name in ("activities", "calls", "marks")]
     earliest = min((int(start.min()) for start in starts if len(start)), default=0)
     origin = 0 if earliest > _RECENT_NS else None

@@ -1,8 +1,4 @@
-"""Hardware counters of launches in rocprof's CSV, and sums of durations by name.
-
-The instances of a counter have numbers, or adjacent rows of their launch: they are added up.
-Values that are written again are left out and counted: the first counts.
-"""
+"""Hardware counters of launches in rocprof's CSV, without repeats; sums of durations by name."""
 
 from __future__ import annotations
 
@@ -25,11 +21,11 @@ from traceflops.table.grouping import group_rows
 
 _KEYS: Final = ("process", "repetition", "dispatch", "name", "counter")
 _MOST_HEADERS: Final = 1 << 20
-"""More than a file can have: a text is read up to its 1000th header."""
+"""More headers than a file can have, since a text is read only up to its 1000th header."""
 _LARGEST_EXACT: Final = 2.0**53
-"""Of later times a double does not hold each ns."""
+"""Larger times in ns are not exact as doubles."""
 _LARGEST_OF: Final = ("GRBM",)
-"""Counters of the whole chip: its instances count the same, so the largest is the value."""
+"""Counters of the whole chip: each instance counts the same, so the largest is the value."""
 
 
 def takes_largest(counter: str) -> bool:
@@ -38,7 +34,7 @@ def takes_largest(counter: str) -> bool:
 
 
 def add_counters(cells: Cells, part: ProcessPart) -> None:
-    """Add counters, a row each."""
+    """Add the rows of a table with one counter per row; rows without a value are only counted."""
     value = cells.columns["value"]
     assert not isinstance(value, Texts)
     finite = np.isfinite(value)
@@ -52,7 +48,10 @@ def add_counters(cells: Cells, part: ProcessPart) -> None:
 
 
 def add_wide(cells: Cells, part: ProcessPart, counters: Mapping[str, tuple[str, ...]]) -> None:
-    """Add counters, a column each or one per instance."""
+    """Add the rows of a table with a column per counter, or several: one per instance.
+
+    `counters` has the columns of each counter.
+    """
     part.is_wide = True
     launch, names = _launch(cells, part), part[COUNTERS].names["counter"]
     for counter, words in counters.items():
@@ -62,15 +61,15 @@ def add_wide(cells: Cells, part: ProcessPart, counters: Mapping[str, tuple[str, 
             value = np.where(is_value, instances, -np.inf).max(axis=0)
         else:
             value = np.where(is_value, instances, 0.0).sum(axis=0)
-        some = is_value.any(axis=0)
-        columns = {name: column[some] for name, column in launch.items()}
-        _add(cells.only(some), part, columns | {"counter": names[counter], "value": value[some]})
+        rows = is_value.any(axis=0)
+        columns = {name: column[rows] for name, column in launch.items()}
+        _add(cells.only(rows), part, columns | {"counter": names[counter], "value": value[rows]})
 
 
 def _launch(cells: Cells, part: ProcessPart) -> dict[str, Array]:
-    """Return the columns of a counter that are those of its launch."""
+    """Return the columns that a counter gets from its launch."""
     threads, block = cells["threads"], cells["block_threads"]
-    # The rows of rocprof v1 are dispatches, linked by their number alone.
+    # In rocprof v1 the number of the dispatch is the correlation, too.
     is_v1 = cells.has("dispatched")
     return {
         "device": cells.codes("agent", part.agents, ""),
@@ -84,7 +83,7 @@ def _launch(cells: Cells, part: ProcessPart) -> dict[str, Array]:
 
 
 def _durations(cells: Cells) -> IntArray:
-    """Return how long launches ran while they were counted, ABSENT where that is not exact."""
+    """Return the durations in ns of launches while they were counted, ABSENT if not exact."""
     begin, end = (cells.columns.get(role) for role in ("counted_from", "counted_to"))
     if begin is None or end is None or isinstance(begin, Texts) or isinstance(end, Texts):
         return np.full(cells.count, ABSENT, np.int64)
@@ -94,7 +93,10 @@ def _durations(cells: Cells) -> IntArray:
 
 
 def _add(cells: Cells, part: ProcessPart, columns: Mapping[str, Array | int]) -> None:
-    """Add rows, with their instance and the headers before them, which `counted_once` takes out."""
+    """Add rows of counters, if there are any.
+
+    Their piece also gets `instance` and the number of `headers` before, both for `counted_once`.
+    """
     if cells.count:
         start = cells["start"]
         part.counting.cover(start[start > 0])
@@ -107,11 +109,12 @@ def _add(cells: Cells, part: ProcessPart, columns: Mapping[str, Array | int]) ->
 def counted_once(parts: Sequence[ProcessPart], tally: Counter[str]) -> TableBuilder:
     """Return the counters of one run of a process, a row per launch and counter.
 
-    `tally` counts the rows of instances, and those that are written again.
+    It uses up the counters of the parts. `tally` counts, by the codes of notes, the rows that were
+    merged as instances, and repeated ones that were left out.
     """
     table = TableBuilder(COUNTERS)
     instances: list[IntArray] = []
-    sections: list[IntArray] = []
+    sections: list[IntArray] = []  # the file, and the table in it (a header begins a table)
     for number, part in enumerate(parts):
         for count, piece in part[COUNTERS].pieces:
             instances.append(np.full(count, piece.pop("instance")))
@@ -120,14 +123,15 @@ def counted_once(parts: Sequence[ProcessPart], tally: Counter[str]) -> TableBuil
     instance = np.concatenate(instances)
     group, first = group_rows([*_keys(table), instance])
     if len(first) < table.count:
-        # Adjacent rows of a launch and counter are instances. The first rows with the same count;
-        # so do launches without a number, since they may differ.
+        # Unnumbered rows of one launch and counter are instances if they are adjacent among the
+        # rows of the counter: `stretch` numbers such stretches of rows. A numbered row is its own.
         order = np.argsort(table.column("counter"), kind="stable")
         launch = group_rows([*_keys(table), np.concatenate(sections)])[0][order]
         adjacent = np.empty(table.count, np.int64)
         adjacent[order] = np.cumsum(np.append(0, launch[1:] != launch[:-1]))
-        written = np.where(instance == ABSENT, adjacent, np.arange(table.count))
-        is_first = written == written[first[group]]
+        stretch = np.where(instance == ABSENT, adjacent, np.arange(table.count))
+        # Keep the first stretch with the same keys. Launches without a number may differ: keep all.
+        is_first = stretch == stretch[first[group]]
         is_first |= table.column("dispatch") == ABSENT
         tally["counters-written-twice"] += table.count - count_true(is_first)
         table = chosen(table, is_first)
@@ -143,10 +147,11 @@ def _keys(table: TableBuilder) -> list[IntArray]:
 
 
 def summed_instances(table: TableBuilder) -> tuple[TableBuilder, int]:
-    """Return kernel counters with one row per launch and counter, and how many rows that saved.
+    """Return kernel counters with one row per launch and counter, and how many rows were merged.
 
-    The values of instances are added up; of a counter of the whole chip the largest counts.
+    The values of instances are added up, or the largest is taken (`takes_largest`).
     """
+    # Launches without a number may differ: each of their rows stays as it is.
     unnumbered = np.where(table.column("dispatch") == ABSENT, np.arange(table.count), 0)
     group, first = group_rows([*_keys(table), unnumbered])
     if len(first) == table.count:
@@ -163,10 +168,10 @@ def summed_instances(table: TableBuilder) -> tuple[TableBuilder, int]:
 
 
 DOMAIN_TOTALS: Final = "domains"
-"""Sums of whole domains are kept apart from those by name: together they would count twice."""
+"""The table of sums of whole domains; together with sums by name they would count twice."""
 
 _NOTHING: Final = ""
-"""The kind of what no table has."""
+"""The kind of sums that belong to no table of the trace."""
 _UNCLEAR: Final = "?"
 _BARRIER: Final = "barrier"
 """A packet in which a queue waits for another: no work."""
@@ -208,27 +213,17 @@ _FILE: Final = tuple(
 
 
 def add_totals(cells: Cells, part: ProcessPart) -> None:
-    """Add sums by name. The kind follows from the name, else from the file or most names."""
+    """Add sums of durations by name, or by domain, to the totals; barriers are only counted."""
     names = Names()
     name = cells.codes("name", names, "(unnamed)")
-    texts = list(names)
-    # Names are of domains where all look like it, and one at least is known.
-    kinds = [next((k for sign, k in _DOMAINS if sign.fullmatch(t)), _UNCLEAR) for t in texts]
-    of_domains = all(map(_MAY_BE_DOMAIN.fullmatch, texts)) and any(k != _UNCLEAR for k in kinds)
-    other = _NOTHING
-    if not of_domains:
-        kinds = [next((k for sign, k in _NAMES if sign.match(t)), _UNCLEAR) for t in texts]
-        most = "call" if 2 * kinds.count("call") > len(kinds) else "kernel"
-        label = part.file.source.label
-        other = next((kind for sign, kind in _FILE if sign.search(label)), most)
-    kinds = [other if kind == _UNCLEAR else kind for kind in kinds]
+    kinds, of_domains = _kinds_of_totals(list(names), part.file.source.label)
     count, total = cells.numbers("calls"), cells.numbers("total")
     is_barrier = np.array([kind == _BARRIER for kind in kinds], np.bool_)[name]
     part.file.odd["barriers"] += int(np.maximum(count[is_barrier], 0).sum())
     wanted = np.array([kind not in (_NOTHING, _BARRIER) for kind in kinds], np.bool_)[name]
     rows = np.flatnonzero(wanted & ((count != ABSENT) | (total != ABSENT)))
     if not len(rows):
-        part.records += cells.count
+        part.records += cells.count  # so that the process is not empty
         return
     table = part[DOMAIN_TOTALS if of_domains else "totals"]
     kind_codes = table.names["kind"].codes(kind or "kernel" for kind in kinds)
@@ -241,3 +236,19 @@ def add_totals(cells: Cells, part: ProcessPart) -> None:
         min_ns=cells.numbers("shortest")[rows],
         max_ns=cells.numbers("longest")[rows],
     )
+
+
+def _kinds_of_totals(texts: Sequence[str], label: str) -> tuple[list[str], bool]:
+    """Return the kind of each name in a table of sums, and whether the names are of domains.
+
+    They are if all look like domains, and at least one is known. The kind of a name that does not
+    tell it is that of the file's name (`label`), else that of most names.
+    """
+    kinds = [next((k for sign, k in _DOMAINS if sign.fullmatch(t)), _UNCLEAR) for t in texts]
+    of_domains = all(map(_MAY_BE_DOMAIN.fullmatch, texts)) and any(k != _UNCLEAR for k in kinds)
+    other = _NOTHING
+    if not of_domains:
+        kinds = [next((k for sign, k in _NAMES if sign.match(t)), _UNCLEAR) for t in texts]
+        most = "call" if 2 * kinds.count("call") > len(kinds) else "kernel"
+        other = next((kind for sign, kind in _FILE if sign.search(label)), most)
+    return [other if kind == _UNCLEAR else kind for kind in kinds], of_domains

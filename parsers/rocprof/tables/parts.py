@@ -1,7 +1,4 @@
-"""The rows of one CSV file of rocprof by process, and the meaning of its path.
-
-A table is recognised by its content; names and folders only group files.
-"""
+"""The rows of one CSV file of rocprof by process, and the meaning of its path."""
 
 from __future__ import annotations
 
@@ -25,7 +22,7 @@ from traceflops.table.grouping import groups, ranked
 
 COUNTERS: Final = "kernel_counters"
 _MOST_PROCESSES: Final = 4_096
-"""Processes of a file that are told apart; one that has more has invented them."""
+"""The most processes of a file that are distinguished; a file with more is damaged."""
 _DIGITS_OF_INT64: Final = 19
 _BUILT_AS: Final = {"copies": "activities", "graphs": "activities", "domains": "totals"}
 _WORDS: Final = (
@@ -49,9 +46,10 @@ PASS: Final = re.compile(r"(?:pmc|pass)[_-]?(\d{1,6})", re.IGNORECASE)
 
 
 class OutputPlace(NamedTuple):
-    """Where a file is. `key` is its name without the part that names the table.
+    """What the path of a file tells: files of one run have the same root.
 
-    `root` is its folder without the folders of passes and, above the folder of a host, of ranks.
+    `root` is its folder, without parts that name a pass or (except for the last) a rank. `key` is
+    its name without the part that names the table.
     """
 
     root: str
@@ -61,12 +59,15 @@ class OutputPlace(NamedTuple):
 
     @property
     def pid(self) -> int | None:
-        """Return the process id that the name begins with: rocprof's own naming."""
+        """The process id, if rocprof named the file by it."""
         return int(self.key) if self.key.isascii() and self.key.isdecimal() else None
 
 
 def place_of(folder: str, name: str) -> OutputPlace:
-    """Return the meaning of a file's path."""
+    """Return what the path of a file tells: its root, key, pass (pmc_1) and rank.
+
+    The rank is in the name, else in one of the last three folders.
+    """
     parts = list(PurePath(folder).parts)
     passes = [int(match[1]) for part in parts if (match := PASS.fullmatch(part))]
     parts = [part for part in parts if not PASS.fullmatch(part)]
@@ -86,10 +87,10 @@ def key_of(name: str) -> str:
 
 
 def hosts(places: Iterable[OutputPlace]) -> dict[str, str]:
-    """Return the names of hosts by root.
+    """Return the host name of each root that is named by a host.
 
-    rocprof makes a folder for each host and names the files in it by process. A single such folder
-    may be any folder; several side by side are taken to be named by host.
+    rocprof makes a folder per host and names the files in it by process. One such folder may be
+    any folder, but several side by side are assumed to be named by host.
     """
     named = {PurePath(output.root) for output in places if output.pid is not None}
     leaves = [root for root in named if root.name and rank_in_name(root.name) is None]
@@ -98,14 +99,14 @@ def hosts(places: Iterable[OutputPlace]) -> dict[str, str]:
 
 
 def same_run(names: Iterable[str], key: str) -> list[str]:
-    """Return which names in a folder are of tables, other than sums, of the process of `key`."""
+    """Return which of the file names are of tables, except sums, of the process with this key."""
     tables = (name for name in names if ".csv" in name.lower() and "stats" not in name.lower())
     of_run = (name for name in tables if key_of(name) == key)
     return sorted(name for name in of_run if _WHAT.search(_ENDINGS.sub("", name)))
 
 
 class Stretch(Struct):
-    """The times at which the first and the last of some rows begin; without any, low is above."""
+    """The times in ns at which the first and the last of some rows begin; false without rows."""
 
     low: int = LIMIT_NS
     high: int = -LIMIT_NS
@@ -114,16 +115,16 @@ class Stretch(Struct):
         return self.low <= self.high
 
     def cover(self, start: IntArray) -> None:
-        """Widen it to rows that begin then."""
+        """Widen it, in place, to rows that begin at these times."""
         if len(start):
             self.join(Stretch(int(start.min()), int(start.max())))
 
     def join(self, other: Stretch) -> None:
-        """Widen it to another one."""
+        """Widen it, in place, to cover another stretch."""
         self.low, self.high = min(self.low, other.low), max(self.high, other.high)
 
     def is_apart(self, other: Stretch, by_ns: int) -> bool:
-        """Return whether both are known, and more than so much lies between them."""
+        """Return whether both have rows, and more than `by_ns` lies between them."""
         gap = max(self.low - other.high, other.low - self.high)
         return bool(self) and bool(other) and gap > by_ns
 
@@ -131,13 +132,13 @@ class Stretch(Struct):
 class ProcessPart(Struct, eq=False):
     """The rows of one process in one file.
 
-    `guid` and `pid` are None if the file lacks them. The column `device` holds indices of
-    `agents`, the texts by which the file names them; `ends` has those of source and target for each
-    piece of the copies. `stretch` is when the rows begin; `records` counts rows that are of no
-    table; `pushes` are beginnings and ends of ranges until they are paired.
+    `guid` and `pid` are None if the file lacks them. The column `device` has indices in `agents`,
+    the texts by which the file names devices; `ends` has those of source and target for each
+    piece of the copies. `stretch` is when the rows begin; `records` counts rows that go into no
+    table; `pushes` are rows of beginnings and ends of ranges until they are paired.
 
-    `counting` is when counters were read; `is_wide` says that they are columns; `beside` holds the
-    times in the same rows, until it is known whether these are used.
+    `counting` is when counters were read; `is_wide`: each counter is a column. Such rows have
+    times, too: these are in `beside` until it is known whether they are used.
     """
 
     file: TableFile
@@ -154,7 +155,7 @@ class ProcessPart(Struct, eq=False):
     beside: ProcessPart | None = None
 
     def __getitem__(self, name: str) -> TableBuilder:
-        """Return the builder of a table; copies and graphs are activities to be decided on."""
+        """Return the builder of a table; copies and graphs stay apart until they are resolved."""
         if name not in self.tables:
             self.tables[name] = TableBuilder(_BUILT_AS.get(name, name))
         return self.tables[name]
@@ -164,14 +165,14 @@ class ProcessPart(Struct, eq=False):
         return any(name in self.tables and self.tables[name].count > 0 for name in names)
 
     def times_beside(self) -> ProcessPart:
-        """Return the builders of the times beside counters, with odd rows of their own."""
+        """Return the part for the times beside counters, which counts odd rows by itself."""
         if self.beside is None:
             file = TableFile(self.file.source, self.file.place)
             self.beside = ProcessPart(file, self.guid, self.pid, agents=self.agents)
         return self.beside
 
     def use_times_beside(self) -> bool:
-        """Use the times beside the counters as those of the process; return if there are any."""
+        """Move the times beside counters into this part; return whether there are any."""
         beside, self.beside = self.beside, None
         if beside is not None:
             self.file.odd.update(beside.file.odd)
@@ -182,9 +183,10 @@ class ProcessPart(Struct, eq=False):
 
 
 class TableFile(Struct, eq=False):
-    """One file as it was read. `layouts` are those of its tables, in the order of the file.
+    """One file as it was read.
 
-    `odd` counts odd rows by kind, `events` its records, `domains` its calls by domain.
+    `parts` are its rows by (guid, pid). `odd` counts odd rows by kind, `events` records by table,
+    `domains` calls by domain. `agents` are rows of agent_info.csv, `system` that of sysinfo.csv.
     """
 
     source: ByteSource
@@ -200,19 +202,19 @@ class TableFile(Struct, eq=False):
     system: dict[str, str] = field(default_factory=dict)
 
     def note(self, table: RocprofTable) -> None:
-        """Note what the file has a table of."""
+        """Add a table's layout and kind to those of the file."""
         if table.layout not in self.layouts:
             self.layouts.append(table.layout)
         self.kinds.add(table.what)
 
     def part(self, guid: str | None, pid: int | None) -> ProcessPart:
-        """Return the rows of a process."""
+        """Return the part of a process; beyond _MOST_PROCESSES new ones share a nameless part."""
         if (guid, pid) not in self.parts and len(self.parts) >= _MOST_PROCESSES:
             guid = pid = None
         return self.parts.setdefault((guid, pid), ProcessPart(self, guid, pid))
 
     def cuts(self, rows: Cells) -> Iterator[tuple[ProcessPart, Cells]]:
-        """Yield some rows by process."""
+        """Yield the part of each process that has some of the rows, with these rows."""
         guid, pid = rows.columns.get("guid"), rows.columns.get("pid")
         key = np.zeros(rows.count, np.int64)
         pids, guids = [ABSENT], [""]
@@ -225,7 +227,7 @@ class TableFile(Struct, eq=False):
         for number, of_process in groups(key):
             text, process_id = guids[number // len(pids)], pids[number % len(pids)]
             if text.isascii() and text.isdecimal() and len(text) < _DIGITS_OF_INT64:
-                # The column of the run's id has that of the process instead.
+                # A decimal number is no guid but a process id (see `_table_of` of layouts).
                 process_id = int(text) if process_id == ABSENT else process_id
                 text = ""
             part = self.part(text or None, None if process_id == ABSENT else process_id)

@@ -1,4 +1,4 @@
-"""Which rows of rocprof's tables belong to one process, and which devices its texts name."""
+"""Which rows of rocprof's CSV files belong to one process, and which devices its texts name."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ from traceflops.table.columns import ABSENT, IntArray
 
 _DAY_NS: Final = 86_400 * 10**9
 _STARTING_NS: Final = 10**6
-"""A process takes longer than this to start: what is further from its times is of another run."""
+"""A process takes longer than this to start: rows further apart are of two runs."""
 _WORK: Final = ("activities", "copies", "graphs")
 NAMED_BY: Final = ("activities", "copies", "calls", "marks", COUNTERS, "totals")
-"""A process is named by the file with its work, else by that with what comes next to it."""
+"""A process is named by its first file that has the first of these tables, else the second, ..."""
 
 
 class Process(Struct, eq=False):
     """The rows of one process.
 
-    `counted` are its counters: the repetition (None where there is but one), whether that is the
-    run whose times are used, the rows. `others` are the processes it was in other repetitions;
-    `names` the keys and ranks of its files.
+    A run may be repeated for more counters; `others` are this process in the other repetitions.
+    `counted` are its counters: number of the repetition (None if there is only one), whether its
+    times are those that are used, rows. `names` are the keys and ranks of its files.
     """
 
     place: OutputPlace
@@ -54,13 +54,13 @@ class Process(Struct, eq=False):
     @property
     def all_parts(self) -> list[ProcessPart]:
         """Its parts in all files, then the counter parts of other repetitions."""
-        _, *others = self.all()
-        again = [part for other in others for part in other.parts if part.has(COUNTERS)]
-        return [*self.parts, *again]
+        repetitions = list(self.all())[1:]
+        counting = [part for other in repetitions for part in other.parts if part.has(COUNTERS)]
+        return [*self.parts, *counting]
 
     @property
     def stretch(self) -> Stretch:
-        """When its first and its last record begin."""
+        """The times at which its first and its last record begin."""
         whole = Stretch()
         for part in self.parts:
             whole.join(part.stretch)
@@ -68,7 +68,7 @@ class Process(Struct, eq=False):
 
     @property
     def order(self) -> tuple[int, int, str]:
-        """What the processes of a run are sorted by."""
+        """The key by which the processes of a run are sorted: rank, pid, name."""
         rank = self.place.rank
         return (2**31 if rank is None else rank, self.pid or 0, self.place.key)
 
@@ -83,7 +83,7 @@ class Process(Struct, eq=False):
 
     @property
     def kernel_agents(self) -> frozenset[str]:
-        """How its files name the devices that ran kernels, or counted."""
+        """The texts by which its files name the devices that ran kernels or have counters."""
         agents: set[str] = set()
         for part in self.all_parts:
             texts = list(part.agents)
@@ -93,10 +93,10 @@ class Process(Struct, eq=False):
         return frozenset(agents - {""})
 
     def count_own(self, repetition: int | None) -> None:
-        """Take its own counters for those of a repetition.
+        """Fill `counted` with the counters in its own parts, as those of a repetition.
 
-        Ids of processes recur, so they may be of another run than its times: they are if they were
-        read at another time, or are columns, since their table has the times of its run if any.
+        Process ids recur, so counters may be of another run than the times. That is so if they were
+        read at another time, or if they are columns beside times (these times are not used).
         """
         self.counted = []
         for part in self.parts:
@@ -106,7 +106,7 @@ class Process(Struct, eq=False):
                 self.counted.append((repetition, not is_other_run, part))
 
     def join(self, other: Process, repetition: int | None) -> None:
-        """Take the counters of a process that is this one, run again."""
+        """Add the counters of `other`, which is this process in another repetition."""
         self.counted += [
             (repetition, False, part) for part in other.all_parts if part.has(COUNTERS)
         ]
@@ -114,11 +114,11 @@ class Process(Struct, eq=False):
 
     @property
     def last_repetition(self) -> int:
-        """The number of the last repetition that counted, 0 where none has a number."""
+        """The number of the last repetition with counters, 0 if none has a number."""
         return max((number or 0 for number, _, _ in self.counted), default=0)
 
     def kernels(self) -> set[str]:
-        """Return the names of kernels that ran or were counted, without what marks a descriptor."""
+        """Return the names of kernels that ran or were counted, without suffixes of descriptors."""
         return set(map(kernel_name, names_in(self.all_parts, "name", "activities", COUNTERS)))
 
     def counters(self) -> set[str]:
@@ -127,17 +127,20 @@ class Process(Struct, eq=False):
 
 
 def names_in(parts: Iterable[ProcessPart], column: str, *tables: str) -> set[str]:
-    """Return the texts of a column in some tables."""
+    """Return the distinct texts of a column in some tables of the parts."""
     names = [part[table].names[column] for part in parts for table in tables if part.has(table)]
     return set().union(*names)
 
 
 def processes_of(files: Sequence[TableFile]) -> list[Process]:
-    """Return the processes in the files of one pass, in order."""
+    """Return the processes in the files of one pass, sorted by `Process.order`.
+
+    Parts are joined by guid, else by rank and pid, else by the names of their files.
+    """
     processes: dict[Hashable, Process] = {}
     unnamed: defaultdict[tuple[str, int | None], list[ProcessPart]] = defaultdict(list)
     for part in (part for file in files for part in file.parts.values()):
-        if not part.records and not part.has(*part.tables):
+        if not part.records and not part.has(*part.tables):  # no rows
             continue
         output = part.file.place
         pid = output.pid if part.pid is None else part.pid
@@ -150,24 +153,13 @@ def processes_of(files: Sequence[TableFile]) -> list[Process]:
         process.parts.append(part)
         process.names.add((output.key, output.rank))
 
-    # Rows with a pid alone belong to the run with that pid, if it is the only one with a guid.
-    of_pid: defaultdict[int | None, list[Process]] = defaultdict(list)
-    for process in processes.values():
-        if process.guid is not None:
-            of_pid[process.pid].append(process)
-    for own_key, process in list(processes.items()):
-        runs = of_pid[process.pid]
-        if process.guid is None and len(runs) == 1:
-            runs[0].parts += process.parts
-            runs[0].names |= process.names
-            del processes[own_key]
-
-    # Rows without a process belong to that of the files with the same name. If these name several,
-    # or are of another day, the rows get a process without a number.
+    _join_by_pid(processes)
+    # Rows without a process belong to the process of the files with the same name. If there are
+    # several, or it is of another day, the rows get a process without a pid.
     named = list(processes.values())
     for name, parts in unnamed.items():
-        alike = [process for process in named if name in process.names]
-        candidates = alike if len(alike) == 1 else []
+        of_name = [process for process in named if name in process.names]
+        candidates = of_name if len(of_name) == 1 else []
         for part in sorted(parts, key=lambda p: p.stretch.low if p.stretch else -1):
             of_day = (c for c in candidates if not c.stretch.is_apart(part.stretch, by_ns=_DAY_NS))
             owner = next(of_day, None)
@@ -179,12 +171,29 @@ def processes_of(files: Sequence[TableFile]) -> list[Process]:
     return sorted(processes.values(), key=lambda process: process.order)
 
 
+def _join_by_pid(processes: dict[Hashable, Process]) -> None:
+    """Join, in place, each process with only a pid to the process with this pid and a guid.
+
+    If several with a guid have this pid, the process stays.
+    """
+    of_pid: defaultdict[int | None, list[Process]] = defaultdict(list)
+    for process in processes.values():
+        if process.guid is not None:
+            of_pid[process.pid].append(process)
+    for key, process in list(processes.items()):
+        same_pid = of_pid[process.pid]
+        if process.guid is None and len(same_pid) == 1:
+            same_pid[0].parts += process.parts
+            same_pid[0].names |= process.names
+            del processes[key]
+
+
 def agents_listed(
     files: Iterable[TableFile], system: Mapping[str, str]
 ) -> dict[Hashable | None, Agents]:
-    """Return the agents by what the files that list them are of; the first list for None.
+    """Return the lists of agents, by guid or by pass and key of the file; under None the first.
 
-    A process may be allowed to see some devices only, and its numbers count those.
+    Each process has its own list: it may see only some devices, and numbers only those.
     """
     rows: defaultdict[Hashable, list[Mapping[str, str]]] = defaultdict(list)
     for file in files:
@@ -196,9 +205,9 @@ def agents_listed(
 
 
 class Devices:
-    """The devices of a run, numbered as their files number them, each for its first process.
+    """The devices of a run, in the order of the numbers that their files give them.
 
-    `has_unknown`: some records do not name theirs. Processes come with their numbers.
+    A device belongs to the first process that uses it. `has_unknown`: some records name no device.
     """
 
     def __init__(
@@ -207,14 +216,19 @@ class Devices:
         processes: Sequence[tuple[int, Process]],
         builder: Gathered,
     ) -> None:
-        """Number all devices that records name; `lists` are those of `agents_listed`."""
+        """Number all devices that records name, in `builder`.
+
+        `lists` is what `agents_listed` returns; `processes` come with their numbers.
+        """
 
         def listed_by(process: Process, otherwise: Agents) -> Agents:
+            """Return the agents that a file of the process lists."""
             names = [(process.place.run_pass, name) for name, _ in sorted(process.names, key=str)]
             keys = (key for key in (process.guid, *names) if key and key in lists)
             return next((lists[key] for key in keys), otherwise)
 
         self._gathered = builder
+        # The list of agents of each part, and how the texts number the agents of each list.
         self._lists: dict[ProcessPart, Agents] = {}
         texts: defaultdict[Agents, set[str]] = defaultdict(set)
         for _, process in processes:
@@ -232,7 +246,7 @@ class Devices:
         ]
         named = {agent.key: agent for agent, _ in users if agent.key != UNKNOWN}
         self.has_unknown = len(named) < len({agent.key for agent, _ in users})
-        # An agent without a name is the only GPU of its process, else the only one of all.
+        # An unknown agent is taken as the only GPU of its process, else as the only one of all.
         gpus = [agent for agent in named.values() if agent.is_gpu is not False]
         used: defaultdict[int, dict[Hashable, Agent]] = defaultdict(dict)
         for agent, number in users:
@@ -249,7 +263,7 @@ class Devices:
         return [agents.agent(text, self._numbering[agents]) for text in part.agents]
 
     def numbers(self, part: ProcessPart, process: int) -> IntArray:
-        """Return the device of each text of a part, and last ABSENT, for the index -1."""
+        """Return the device of each text of a part, and ABSENT as the last, for the index -1."""
         numbers = (self._device(agent, process) for agent in self.agents(part))
         return np.array([*numbers, ABSENT], np.int64)
 

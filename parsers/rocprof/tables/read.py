@@ -1,4 +1,4 @@
-"""Reads CSV files of rocprof, all of them together: a run is a set of files."""
+"""Reads CSV files of rocprof, all at once, since a run is a set of files."""
 
 from __future__ import annotations
 
@@ -31,12 +31,7 @@ from traceflops.parsers.rocprof.tables.parts import (
 from traceflops.parsers.rocprof.tables.processes import NAMED_BY, Devices, Process
 from traceflops.parsers.rocprof.tables.runs import TableRun, runs_of
 from traceflops.parsers.shared.collectives import fill_collectives
-from traceflops.parsers.shared.trace_builder import (
-    Gathered,
-    ProcessFacts,
-    chosen,
-    overflow_notes,
-)
+from traceflops.parsers.shared.trace_builder import Gathered, ProcessFacts, chosen, overflow_notes
 from traceflops.table.builder import TableBuilder
 from traceflops.table.columns import ABSENT, IntArray
 from traceflops.table.trace import Note, Source, SourceFile, Trace
@@ -59,39 +54,16 @@ _ASCENDING: Final = (("start", "end"), ("end", "completed"))
 
 
 def read_tables(sources: Sequence[ByteSource]) -> list[Trace]:
-    """Return the traces of the runs that some CSV files of rocprof are of.
+    """Return the traces of the runs in some CSV files of rocprof.
 
-    A file that cannot be read is a note as long as another can. Raises InputError where none has a
-    row that can be used.
+    A file that cannot be read becomes a note. Raises InputError if no row of any file can be used.
     """
     files, failed = read_each(sources, read_table, close=True)
     runs = runs_of(files)
     host_of = hosts(file.place for file in files)
     used = [run for run in runs if run.processes]
     if not used:
-        name = files[0].source.label
-        kinds = {kind for file in files for kind in file.kinds}
-        if kinds and kinds <= {"agents", "system"}:
-            raise NotATrace(
-                f"only a list of the machine's GPUs: {name}",
-                "give the other tables of the run, such as ..._kernel_trace.csv; a launcher "
-                "process writes only this one",
-            )
-        if "untimed" in kinds:
-            raise InputError(
-                f"rocprof table without times or counters: {name}",
-                "record with rocprofv3 --kernel-trace, or with --timestamp on or counters",
-            )
-        if any(file.damage.bad_cells for file in files):
-            raise InputError(
-                f"no row has a valid time: {name}",
-                "a spreadsheet may have rounded the times; give the file as rocprof wrote it",
-            )
-        if any(file.damage.dropped_rows or file.damage.cut_bytes for file in files):
-            raise InputError(f"no readable row: {name}", "copy the file again or record again")
-        raise InputError(
-            f"no rows: {name} (header only)", "nothing was launched while recording; record again"
-        )
+        raise _no_rows(files)
     traces = [Assembly(run, host_of.get(run.root)).trace() for run in used]
     notes = not_read(failed)
     unused = [file for run in runs if not run.processes for file in run.files]
@@ -102,8 +74,35 @@ def read_tables(sources: Sequence[ByteSource]) -> list[Trace]:
     return with_notes(traces, [*notes, *_neighbour_notes(files)])
 
 
+def _no_rows(files: Sequence[TableFile]) -> InputError:
+    """Return the error that no file has a usable row, with the most likely reason."""
+    name = files[0].source.label
+    kinds = {kind for file in files for kind in file.kinds}
+    if kinds and kinds <= {"agents", "system"}:
+        return NotATrace(
+            f"only a list of the machine's GPUs: {name}",
+            "give the other tables of the run, such as ..._kernel_trace.csv; a launcher "
+            "process writes only this one",
+        )
+    if "untimed" in kinds:
+        return InputError(
+            f"rocprof table without times or counters: {name}",
+            "record with rocprofv3 --kernel-trace, or with --timestamp on or counters",
+        )
+    if any(file.damage.bad_cells for file in files):
+        return InputError(
+            f"no row has a valid time: {name}",
+            "a spreadsheet may have rounded the times; give the file as rocprof wrote it",
+        )
+    if any(file.damage.dropped_rows or file.damage.cut_bytes for file in files):
+        return InputError(f"no readable row: {name}", "copy the file again or record again")
+    return InputError(
+        f"no rows: {name} (header only)", "nothing was launched while recording; record again"
+    )
+
+
 def read_table(source: ByteSource, block_bytes: int = TEXT_BLOCK_BYTES) -> TableFile:
-    """Return the rows of a file, without a layout if it is no table of rocprof after all."""
+    """Return the rows of a file; it has no layout if it turns out to be no table of rocprof."""
     text = CsvText(source, ROCPROF_TABLES, block_bytes)
     file = TableFile(source, place_of(source.folder, source.name), text.damage)
     for block in text:
@@ -116,7 +115,7 @@ def read_table(source: ByteSource, block_bytes: int = TEXT_BLOCK_BYTES) -> Table
             file.system = file.system or _records(block, 1)[0]
             continue
         rows = block.cells
-        # If the last row lost digits, it ends before it starts.
+        # The last row may be cut off within a number: if it ends before it starts, drop it.
         if block.last_is_open and any(0 <= rows[b][-1] < rows[a][-1] for a, b in _ASCENDING):
             file.damage.cut_bytes = 0
             rows = rows.only(np.arange(rows.count - 1))
@@ -127,7 +126,7 @@ def read_table(source: ByteSource, block_bytes: int = TEXT_BLOCK_BYTES) -> Table
         work.pair_pushes(part)
     bad = file.damage.bad_cells
     if file.kinds == {"wide"} and (bad["start"] or bad["end"]):
-        # Times beside counters that are no whole numbers are means over several passes.
+        # Times beside counters that are no whole numbers are means over several passes: unused.
         for part in file.parts.values():
             part.beside = None
         for role in _TIMES:
@@ -136,8 +135,8 @@ def read_table(source: ByteSource, block_bytes: int = TEXT_BLOCK_BYTES) -> Table
 
 
 def _add_rows(rows: Cells, table: RocprofTable, file: TableFile) -> None:
-    """Add rows of a table to the parts of the file."""
-    if table.what != "calls":  # these are counted by domain
+    """Add rows of a table to the parts of the file, by process and kind of table."""
+    if table.what != "calls":  # calls are counted by domain
         file.events[table.layout.name] += rows.count
     for part, cut in file.cuts(rows):
         if table.what == "wide":
@@ -151,7 +150,7 @@ def _add_rows(rows: Cells, table: RocprofTable, file: TableFile) -> None:
 
 
 def _records(block: CsvBlock, most: int) -> list[dict[str, str]]:
-    """Return the first rows of a small table as texts by the names of its columns."""
+    """Return at most `most` rows of a table, each as the texts of its columns by name."""
     columns = {
         name: [column.values[code] for code in column.codes[:most].tolist()]
         for name, column in block.cells.columns.items()
@@ -161,7 +160,7 @@ def _records(block: CsvBlock, most: int) -> list[dict[str, str]]:
 
 
 def _neighbour_notes(files: Sequence[TableFile]) -> Iterator[Note]:
-    """Yield which tables of the same process are beside those that were given."""
+    """Yield a note per process of which the folder has tables that were not given."""
     given: dict[Path, dict[str, str]] = {}
     for file in files:
         if (path := file.source.path) is not None:
@@ -188,7 +187,7 @@ _TIMELINES: Final[Mapping[str, str]] = {
     "call": "calls",
     "mark": "marks",
 }
-"""The table that has the records of each kind of totals."""
+"""The table with the single records of each kind of totals."""
 _INTO: Final = {
     "activities": "activities",
     "copies": "activities",
@@ -196,12 +195,12 @@ _INTO: Final = {
     "calls": "calls",
     "marks": "marks",
 }
-"""The table of the trace that the rows of each builder go to."""
+"""The table of the trace into which the rows of each builder go."""
 _TOOLS: Final = {"v1": "rocprof", "v2": "rocprofv2", "v3": "rocprofv3", COMPUTE: "rocprof-compute"}
 
 
 class Assembly(Gathered):
-    """Makes the trace of a run, and uses up its rows."""
+    """Makes the trace of a run from the rows of its files, which it uses up."""
 
     def __init__(self, run: TableRun, host: str | None) -> None:
         super().__init__()
@@ -209,7 +208,7 @@ class Assembly(Gathered):
         self._host = host
 
     def trace(self) -> Trace:
-        """Return the trace."""
+        """Add the rows of all processes; return the trace."""
         processes = []
         for index, process in enumerate(self._run.processes):
             named = (part for table in NAMED_BY for part in process.parts if part.has(table))
@@ -224,7 +223,10 @@ class Assembly(Gathered):
         tables = self.finish()
         overflowed = overflow_notes(self.tables.values(), self._run.files[0].source.label)
         notes = tuple(run_notes(self._run, tables, overflowed))
-        # What is known of the files as a whole, and what they recorded
+        return Trace(self._source(), tables, notes, places=self.places)
+
+    def _source(self) -> Source:
+        """Return the description of the files: generation, releases, tables, counts."""
         files, system = self._run.files, self._run.system
         events: Counter[str] = Counter()
         recorded: list[str] = []
@@ -248,7 +250,7 @@ class Assembly(Gathered):
                 facts[key] = system[key][:200]
         hosts = (self._host, system.get("hostname"), system.get("host_name"))
         sources = [file.source for file in files]
-        source = Source(
+        return Source(
             format="rocprof",
             files=tuple(SourceFile(s.label, s.stored_bytes, s.text_bytes) for s in sources),
             tool=f"{_TOOLS[generation]} CSV" + (f" (columns of {releases})" if releases else ""),
@@ -258,10 +260,9 @@ class Assembly(Gathered):
             identities=tuple(dict.fromkeys(host for host in hosts if host)),
             kinds_apart=True,
         )
-        return Trace(source, tables, notes, places=self.places)
 
     def _add(self, number: int, process: Process, devices: Devices) -> None:
-        """Add the rows of a process under its number."""
+        """Add the rows of a process, whose number is `number`: timeline, totals, counters."""
         odd = self._run.odd
         recorded = {kind for kind, table in _TIMELINES.items() if process.has(table)}
         is_counted = any(is_own for _, is_own, _ in process.counted)
@@ -275,14 +276,15 @@ class Assembly(Gathered):
                 _number_devices(part[name], numbers)
             odd["host-copies"] += work.resolve_copies(part, devices.agents(part), numbers)
             graphs = part["graphs"]
-            if graphs.count:  # leave out those whose kernels were recorded one by one
+            if graphs.count:  # leave out launches whose kernels were recorded one by one
                 launch = graphs.column("correlation")
-                opaque = (launch == ABSENT) | ~np.isin(launch, np.concatenate(launched))
-                part.tables["graphs"] = chosen(graphs, opaque)
+                without_kernels = (launch == ABSENT) | ~np.isin(launch, np.concatenate(launched))
+                part.tables["graphs"] = chosen(graphs, without_kernels)
             for name, into in _INTO.items():
                 if name in part.tables:
                     self._absorb(part.tables.pop(name), into, process=number)
-        for name in ("totals", "domains"):  # sums of what is not recorded; domains if no others
+        # Totals only of kinds without single records; of domains only without totals by name.
+        for name in ("totals", "domains"):
             summed: set[str] = set()
             for part in (part for part in process.parts if part.has(name)):
                 table = part[name]
@@ -292,7 +294,7 @@ class Assembly(Gathered):
                 rows = chosen(table, wanted[table.column("kind")])
                 self._absorb(rows, "totals", process=number)
             recorded |= summed
-        # Only ids of the run with the times link to calls.
+        # Counters by repetition. Only in the run whose times are used do their ids link to calls.
         runs: defaultdict[tuple[int | None, bool], list[ProcessPart]] = defaultdict(list)
         for repetition, is_own, part in process.counted:
             _number_devices(part[COUNTERS], devices.numbers(part, number))
@@ -304,14 +306,15 @@ class Assembly(Gathered):
             self._absorb(counters.counted_once(parts, odd), COUNTERS, **columns)
 
     def _absorb(self, table: TableBuilder, into: str, **columns: int) -> None:
+        """Move rows into a table of the trace, with `columns` that are the same in all rows."""
         for _, piece in table.pieces:
             piece |= columns
         self[into].absorb(table)
 
 
 def _number_devices(table: TableBuilder, numbers: IntArray) -> None:
-    """Replace indices of the texts that name devices by the numbers of the devices."""
+    """Replace, in place, the index of the text that names each device by its number."""
     for _, columns in table.pieces:
         if "device" in columns:
-            text = columns["device"]
+            text = columns["device"]  # an array, or one index for all rows
             columns["device"] = int(numbers[text]) if isinstance(text, int) else numbers[text]

@@ -28,11 +28,11 @@ _APART_NS: Final = 10 * 10**9
 
 
 class TableRun(Struct):
-    """Processes whose times compare, and their files.
+    """The processes of one run, and their files.
 
-    `number` counts the runs of a folder, which are far apart in time; `is_one_clock` says that the
-    times of all of them compare. Of `passes_left_out` only the counters are used. `odd` counts by
-    the codes of notes.
+    `number` counts the runs of a folder, which are far apart in time; `is_one_clock`: times of all
+    runs of the folder are of one clock. `agents` are the lists of `agents_listed`. Of
+    `passes_left_out` only the counters are used. `odd` counts by the codes of notes.
     """
 
     root: str
@@ -47,12 +47,12 @@ class TableRun(Struct):
 
 
 def runs_of(files: Sequence[TableFile]) -> list[TableRun]:
-    """Return the runs that files are of. Every file is in one; a run may be without any row."""
+    """Return the runs that the files belong to. Every file is in a run; a run may have no rows."""
     folders: defaultdict[str, list[TableFile]] = defaultdict(list)
     for file in files:
         folders[file.place.root].append(file)
-    # rocprof-compute keeps what rocprof wrote for each pass (out/pmc_1) below the folder of its own
-    # tables, of which one describes the system: these counters belong to that run.
+    # rocprof-compute puts the files of each pass (out/pmc_1) below the folder of its own tables,
+    # one of which describes the system: counters there belong to the run of that folder.
     workloads = {
         PurePath(root) for root, of_root in folders.items() if any(file.system for file in of_root)
     }
@@ -67,20 +67,42 @@ def runs_of(files: Sequence[TableFile]) -> list[TableRun]:
 
 
 def _in_folder(root: str, files: Sequence[TableFile]) -> list[TableRun]:
-    """Return the runs in a folder: its passes joined, then separated where nothing ran for long."""
+    """Return the runs in a folder: join its passes, then separate runs by long pauses."""
     by_pass: defaultdict[int | None, list[TableFile]] = defaultdict(list)
     kinds: defaultdict[Hashable, set[str]] = defaultdict(set)
     for file in files:
         by_pass[file.place.run_pass].append(file)
         if file.place.pid is not None:
             kinds[file.place.key, file.place.run_pass] |= file.kinds
-    is_workload = any(file.system for file in files)
+    is_workload = any(file.system for file in files)  # of rocprof-compute
     odd = Counter({"launcher": sum(of_process == {"agents"} for of_process in kinds.values())})
     if is_workload:
         odd["merged-passes"] = _leave_out_merged(files)
     in_order = sorted(by_pass, key=lambda number: -1 if number is None else number)
     passes = {number: processes_of(by_pass[number]) for number in in_order}
-    # The times of one pass count: of the first that counted nothing, else of the first timed.
+    processes = _joined_passes(passes)
+    # Without other times, use those in the rows of counters.
+    times_are_beside = not is_workload and not any(process.has_work for process in processes)
+    repeated = [n for n, others in passes.items() if _have_timeline(others, times_are_beside)]
+    if times_are_beside:
+        for process in processes:
+            any(
+                part.use_times_beside() for part in process.parts
+            )  # stops at the first that has any
+    runs = _separated(root, processes, files)
+    used = {file for run in runs for file in run.files}
+    runs[0].files += [file for file in files if file not in used]
+    runs[0].passes_left_out = [number for number in repeated if number is not None]
+    runs[0].odd = odd
+    return runs
+
+
+def _joined_passes(passes: dict[int | None, list[Process]]) -> list[Process]:
+    """Return the processes of all passes; remove from `passes` the one whose times are used.
+
+    That is the first pass with times and without counters, else the first with times. Of the other
+    passes only the counters are used: they are added to the process that each repeats.
+    """
     timed = [number for number, processes in passes.items() if _have_timeline(processes)]
     free = [n for n in timed if not any(process.has(COUNTERS) for process in passes[n])]
     main = next(iter([*free, *timed, *passes]))
@@ -99,21 +121,11 @@ def _in_folder(root: str, files: Sequence[TableFile]) -> list[TableRun]:
                     for table in _TIMELINE:
                         part.tables.pop(table, None)
                 only_there.append(other)
-    processes = _without_repetitions([*processes, *only_there])
-    times_are_beside = not is_workload and not any(process.has_work for process in processes)
-    repeated = [n for n, others in passes.items() if _have_timeline(others, times_are_beside)]
-    if times_are_beside:
-        for process in processes:
-            any(part.use_times_beside() for part in process.parts)  # of several files the first
-    runs = _separated(root, processes, files)
-    used = {file for run in runs for file in run.files}
-    runs[0].files += [file for file in files if file not in used]
-    runs[0].passes_left_out = [number for number in repeated if number is not None]
-    runs[0].odd = odd
-    return runs
+    return _without_repetitions([*processes, *only_there])
 
 
 def _have_timeline(processes: Iterable[Process], beside: bool = False) -> bool:
+    """Return whether any process has times; with `beside`, those in rows of counters count, too."""
     return any(
         process.has(*_TIMELINE) or (beside and any(part.beside for part in process.parts))
         for process in processes
@@ -123,17 +135,17 @@ def _have_timeline(processes: Iterable[Process], beside: bool = False) -> bool:
 def _paired(
     main: Sequence[Process], others: Sequence[Process]
 ) -> Iterator[tuple[Process | None, Process]]:
-    """Yield each of the other processes with the one that it repeats, None if it repeats none.
+    """Yield each of the other processes with the one of `main` that it repeats, or None.
 
-    A process has another id each time. It is identified by its rank; else by its devices, if no
-    two processes share these; else by its position.
+    Its id differs in each repetition. It is identified by rank, else by its devices, if that is
+    possible: both sides have the same ones, each once. Else it is identified by its position.
     """
     indices: list[int | None] = [i if i < len(main) else None for i in range(len(others))]
     sides: tuple[tuple[Sequence[object], Sequence[object]], ...] = (
         ([p.kernel_agents for p in main], [p.kernel_agents for p in others]),
         ([p.place.rank for p in main], [p.place.rank for p in others]),
     )
-    for keys, theirs in sides:
+    for keys, theirs in sides:  # the last that identifies all counts: ranks
         are_unique = len(set(keys)) == len(keys) == len(theirs)
         if are_unique and set(keys) == set(theirs) and None not in keys:
             indices = [keys.index(key) for key in theirs]
@@ -142,11 +154,11 @@ def _paired(
 
 
 def _without_repetitions(processes: Sequence[Process]) -> list[Process]:
-    """Return processes without those that only repeated others to count more.
+    """Return processes without those that only repeat others for more counters.
 
-    These have nothing but counters, and are as many as have times or, where none has, as the first;
-    each is joined to the one that it repeats: it ran the same kernels and, unless that has times,
-    counted something else.
+    The main processes are those with times or, if none has, the first with counters. The others
+    with counters are repetitions of these, in groups of as many: each is joined to the one that it
+    repeats if all of its group ran the same kernels and (if that has no times) have other counters.
     """
     timed = [process for process in processes if process.has(*_TIMELINE)]
     counting = [process for process in processes if process not in timed and process.counted]
@@ -160,7 +172,7 @@ def _without_repetitions(processes: Sequence[Process]) -> list[Process]:
             and (process.has(*_TIMELINE) or other.counters() - process.counters())
             for process, other in pairs
         ):
-            if not any(process.last_repetition for process, _ in pairs):
+            if not any(process.last_repetition for process, _ in pairs):  # number the main run 1
                 for process, _ in pairs:
                     process.counted = [(1, is_own, part) for _, is_own, part in process.counted]
             number = max(process.last_repetition for process, _ in pairs) + 1
@@ -173,25 +185,28 @@ def _without_repetitions(processes: Sequence[Process]) -> list[Process]:
 def _separated(
     root: str, processes: Sequence[Process], files: Sequence[TableFile]
 ) -> list[TableRun]:
-    """Return the runs that processes are of, by their times; those without any are of the first."""
+    """Return the runs of processes, which a pause of more than _APART_NS separates.
+
+    Processes without times belong to the only run or, if there are several, are the last one.
+    """
     timed = sorted(
         (p for p in processes if p.stretch),
         key=lambda process: (process.stretch.low, process.order),
     )
     groups: list[list[Process]] = []
-    reach = 0
+    last_ns = 0  # the last time in the last group
     for process in timed:
-        if not groups or process.stretch.low > reach + _APART_NS:
+        if not groups or process.stretch.low > last_ns + _APART_NS:
             groups.append([])
-            reach = process.stretch.high
+            last_ns = process.stretch.high
         groups[-1].append(process)
-        reach = max(reach, process.stretch.high)
+        last_ns = max(last_ns, process.stretch.high)
     untimed = [process for process in processes if not process.stretch]
     if len(groups) == 1:
         groups[0] += untimed
     elif untimed or not groups:
         groups.append(untimed)
-    is_one_clock = not timed or reach - timed[0].stretch.low <= _DAY_NS
+    is_one_clock = not timed or last_ns - timed[0].stretch.low <= _DAY_NS
     system = next((file.system for file in files if file.system), {})
     agents = agents_listed(files, system)
     runs = []
@@ -204,9 +219,10 @@ def _separated(
 
 
 def _leave_out_merged(files: Sequence[TableFile]) -> int:
-    """Drop pass counters that the merged table of a workload also has; return how many files.
+    """Drop, in place, counters of single passes that the merged table also has.
 
-    The merged table has the most counters; one with some of these, of the same kernels, is a pass.
+    Return of how many files. The merged table of a rank has the most counters. A table is of a
+    pass if it has some of these counters, not the same ones, and only kernels of the merged table.
     """
     by_rank: defaultdict[int | None, list[TableFile]] = defaultdict(list)
     for file in files:

@@ -25,11 +25,11 @@ from traceflops.table.columns import ABSENT, Array, IntArray, Names, count_true
 
 _MARK_DOMAINS: Final = ("MARKER", "ROCTX")
 _KINDS: Final = {None: UNKNOWN, False: HOST, True: GPU}
-"""What an end of a copy is, by `is_gpu` of its agent."""
+"""The kind of an end of a copy, by `is_gpu` of its agent."""
 
 
 def add_kernels(rows: Cells, part: ProcessPart) -> None:
-    """Add dispatches, and the moments at which they were queued where the file has these."""
+    """Add dispatches, and the times at which they were queued if the file has them."""
     rows = timed_rows(rows, part)
     grid, block = _axes(rows, "grid"), _axes(rows, "block")
     is_queued = rows.has("dispatched")
@@ -51,12 +51,15 @@ def add_kernels(rows: Cells, part: ProcessPart) -> None:
     )
     if is_queued:
         queued = rows["dispatched"]
-        some = queued >= 0
-        sinks.add_queueing(part, queued[some], rows["thread"][some], correlation[some], ABSENT)
+        known = queued >= 0
+        sinks.add_queueing(part, queued[known], rows["thread"][known], correlation[known], ABSENT)
 
 
 def add_copies(rows: Cells, part: ProcessPart, named: str = "direction") -> None:
-    """Add copies with the texts of their ends: which of these are GPUs is decided later."""
+    """Add copies and fills, and the agents at their ends (`resolve_copies` decides on these later).
+
+    `named` is the column whose texts say the direction.
+    """
     rows = timed_rows(rows, part)
     if not rows.count:
         return
@@ -78,7 +81,7 @@ def add_copies(rows: Cells, part: ProcessPart, named: str = "direction") -> None
 
 
 def add_graphs(rows: Cells, part: ProcessPart) -> None:
-    """Add launches of graphs; those whose kernels were recorded are left out later."""
+    """Add launches of graphs; `Assembly` later leaves out those whose kernels were recorded."""
     rows = timed_rows(rows, part)
     graphs, inverse = np.unique(rows["graph"], return_inverse=True)
     labels = [f"graph {'?' if graph == ABSENT else graph}" for graph in graphs.tolist()]
@@ -96,7 +99,7 @@ def add_graphs(rows: Cells, part: ProcessPart) -> None:
 
 
 def add_operations(rows: Cells, part: ProcessPart) -> None:
-    """Add what rocprofv2 calls operations: dispatches and copies; barriers are no work."""
+    """Add rocprofv2's operations: dispatches and copies. Barriers are no work: only counted."""
     names = Names()
     operation = rows.codes("operation", names, "")
     kinds = []
@@ -112,7 +115,7 @@ def add_operations(rows: Cells, part: ProcessPart) -> None:
 
 
 def timed_rows(rows: Cells, part: ProcessPart) -> Cells:
-    """Return the rows that have a time, and widen the stretch of the process by them."""
+    """Return the rows with a valid time, with `start_ns` and `dur_ns`; widen the part's stretch."""
     is_time, start, dur = spans(rows["start"], rows["end"], part.file.odd)
     part.stretch.cover(start)
     kept = rows.only(is_time)
@@ -120,36 +123,37 @@ def timed_rows(rows: Cells, part: ProcessPart) -> Cells:
 
 
 def ids(rows: Cells, role: str) -> IntArray:
-    """Return ids with ABSENT for 0, which is none."""
+    """Return a column of ids with ABSENT in place of 0, which stands for no id."""
     return np.where(rows[role] == 0, ABSENT, rows[role])
 
 
 def _axes(rows: Cells, what: str) -> IntArray | None:
-    """Return the sizes of launches, (rows, 3); None where the file has only their product."""
+    """Return the sizes of "grid" or "block" by axis, (rows, 3); None if columns are missing."""
     columns = [f"{what}_{axis}" for axis in "xyz"]
     has_all = all(map(rows.has, columns))
     return np.stack([rows[column] for column in columns], axis=1) if has_all else None
 
 
 def resolve_copies(part: ProcessPart, agents: Sequence[Agent], devices: Array) -> int:
-    """Give the copies of a part their device and direction; return how many were left out.
+    """Fill in device and direction of the copies of a part, in place; drop those within the host.
 
-    A copy belongs to its GPU, the target's if both ends are GPUs; one within the host is no work of
-    a device. `agents` and `devices` are per text that names an agent, the last device for none.
+    Return how many were dropped. The device is that of the GPU at an end, the target if both are
+    GPUs. `agents` and `devices` are per text that names an agent; `devices` ends with ABSENT (-1).
     """
     table = part["copies"]
     if not table.count:
         return 0
     kinds = np.array([*(_KINDS[agent.is_gpu] for agent in agents), UNKNOWN])
     for (count, columns), (source, target) in zip(table.pieces, part.ends, strict=True):
-        # So far directions are from names, and their codes are indices of DIRECTIONS.
+        # So far directions are those that names say; their codes are indices in DIRECTIONS.
         named = np.broadcast_to(columns["direction"], count).astype(np.int64)
-        first, last = (
+        source_kind, target_kind = (
             np.where(kinds[end] == UNKNOWN, by_direction, kinds[end])
             for end, by_direction in zip((source, target), ends_of(named), strict=True)
         )
-        direction = directions_between(named, first, last, devices[source] != devices[target])
-        from_gpu = (last != GPU) & (first == GPU)
+        apart = devices[source] != devices[target]
+        direction = directions_between(named, source_kind, target_kind, apart)
+        from_gpu = (target_kind != GPU) & (source_kind == GPU)
         columns["device"] = np.where(from_gpu, devices[source], devices[target])
         columns["direction"] = direction.astype(np.int32)
     on_host = table.column("direction") == sinks.DIRECTIONS.index("HtoH")
@@ -158,7 +162,7 @@ def resolve_copies(part: ProcessPart, agents: Sequence[Agent], devices: Array) -
 
 
 def add_calls(rows: Cells, part: ProcessPart) -> None:
-    """Add API calls, and the ranges and marks among them."""
+    """Add API calls, and ranges and marks (by domain), which are in the same table."""
     domains = Names()
     domain = rows.codes("domain", domains, "API")
     counts = np.bincount(domain, minlength=len(domains)).tolist()
@@ -167,14 +171,14 @@ def add_calls(rows: Cells, part: ProcessPart) -> None:
     is_mark = np.array([name.upper().startswith(_MARK_DOMAINS) for name in domains])
     is_mark = is_mark[rows["domain code"]]
     if not is_mark.all():
-        some, names = rows.only(~is_mark), part["calls"].names
+        calls, names = rows.only(~is_mark), part["calls"].names
         sinks.add_calls(
             part,
-            some,
-            thread=some["thread"],
-            name=some.codes("function", names["name"], sinks.UNNAMED),
-            correlation=ids(some, "correlation"),
-            api=names["api"].codes(map(api_of, domains))[some["domain code"]],
+            calls,
+            thread=calls["thread"],
+            name=calls.codes("function", names["name"], sinks.UNNAMED),
+            correlation=ids(calls, "correlation"),
+            api=names["api"].codes(map(api_of, domains))[calls["domain code"]],
         )
     marks = rows.only(is_mark)
     if marks.count:
@@ -184,12 +188,12 @@ def add_calls(rows: Cells, part: ProcessPart) -> None:
 
 
 def api_of(domain: str) -> str:
-    """Return hip of HIP_RUNTIME_API_EXT."""
+    """Return the API of a domain: "hip" for HIP_RUNTIME_API_EXT."""
     return domain.lower().split("_")[0] or "unknown"
 
 
 def add_scratch(rows: Cells, part: ProcessPart) -> None:
-    """Add the making of scratch memory, for which a queue waits, as overhead of the device."""
+    """Add allocations of scratch memory, for which a queue waits, as overhead of the device."""
     rows = timed_rows(rows, part)
     sinks.add_overheads(
         part,
@@ -202,17 +206,17 @@ def add_scratch(rows: Cells, part: ProcessPart) -> None:
 
 
 def add_pushes(rows: Cells, part: ProcessPart) -> None:
-    """Keep the beginnings and ends of ranges, a row each in rocprofv2, until all are read."""
+    """Keep the rows of beginnings and ends of ranges (rocprofv2) until the whole file is read."""
     has_time = rows["start"] >= 0
     part.file.odd["no-time"] += count_true(~has_time)
     part.pushes.append(rows.only(has_time))
 
 
 def pair_pushes(part: ProcessPart) -> None:
-    """Add the ranges and marks of the rows kept by `add_pushes`.
+    """Add ranges and marks from the rows kept by `add_pushes`, and drop these rows.
 
-    Rows of one id belong together: one with a message begins a range, the next without one or with
-    the same ends it. A message that nothing ends is a mark.
+    Of two successive rows with the same marker id, the second ends a range that the first begins
+    if the first has a message, and the second has none or the same. Other messages are marks.
     """
     if not part.pushes:
         return
@@ -226,15 +230,17 @@ def pair_pushes(part: ProcessPart) -> None:
     message, time, marker = message[order], time[order], marker[order]
     begins = np.zeros(len(order), np.bool_)
     if len(order) > 1:
+        # What the next row is to each row: an end without message, or the same message again.
         same_id = (marker[1:] == marker[:-1]) & (message[:-1] >= 0)
-        closes, again = same_id & (message[1:] < 0), same_id & (message[1:] == message[:-1])
-        # In a row of equal messages every other one begins a range, unless the last is ended by a
-        # row without message.
+        closes = same_id & (message[1:] < 0)
+        repeats = same_id & (message[1:] == message[:-1])
+        # Of successive equal messages the first, third, ... begin a range; so does a last one that
+        # ends no range itself, if a row without message follows.
         row = np.arange(len(order))
-        first = np.maximum.accumulate(np.where(np.append(True, ~again), row, 0))
-        begins[:-1] = again & ((row - first)[:-1] % 2 == 0)
-        free = ~np.append(False, begins[:-1])
-        begins[:-1] |= closes & free[:-1]
+        first = np.maximum.accumulate(np.where(np.append(True, ~repeats), row, 0))
+        begins[:-1] = repeats & ((row - first)[:-1] % 2 == 0)
+        ends_none = ~np.append(False, begins[:-1])
+        begins[:-1] |= closes & ends_none[:-1]
     ends = np.append(False, begins[:-1])
     part.file.odd["unpaired"] += count_true((message < 0) & ~ends)
     rows = np.flatnonzero((message >= 0) & ~ends)
