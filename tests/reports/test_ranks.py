@@ -16,7 +16,7 @@ from traceflops.analysis.result import Analysis
 from traceflops.ranks.who_waits import Turn
 from traceflops.reports.page import ranks
 from traceflops.reports.page.html import render_html
-from traceflops.reports.page.rank_map import NO_LINKS, Links, RankMap, rank_map
+from traceflops.reports.page.rank_map import NO_LINKS, MapLinks, RankMap, rank_map
 from traceflops.reports.terminal.summary import render_terminal
 from traceflops.reports.view.tables import Cell, ReportTable, table_of
 from traceflops.reports.view.who_waits import (
@@ -178,14 +178,14 @@ def test_of_many_ranks_in_a_collective_the_first_and_the_last_are_drawn() -> Non
 NO_TABLE = table_of((), ())
 
 
-def map_of(ns: list[list[float]] | FloatArray, links: Links = NO_LINKS) -> RankMap:
+def map_of(ns: list[list[float]] | FloatArray, links: MapLinks = NO_LINKS) -> RankMap:
     """Return the map of own times by rank and step."""
     times = OwnTimes(tuple(range(np.shape(ns)[1])), np.array(ns))
     return rank_map(times, [f"rank {at}" for at in range(len(ns))], NO_TABLE, links)
 
 
 def test_the_map_shows_each_step_against_its_median_the_farthest_rank_first() -> None:
-    found = map_of([[100, 100], [100, 100], [98, 130]], Links(np.array([[-1, 4]] * 3), {4}))
+    found = map_of([[100, 100], [100, 100], [98, 130]], MapLinks(np.array([[-1, 4]] * 3), {4}))
     assert [row.label for row in found.rows] == ["rank 2", "rank 0", "rank 1"]
     assert [row.figures for row in found.rows] == [["+14 ns"], ["0 ns"], ["0 ns"]]
     early, late = found.rows[0].cells

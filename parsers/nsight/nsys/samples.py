@@ -1,4 +1,4 @@
-"""Samples of the threads that call CUDA: which functions they ran, and when they were off the CPU."""
+"""CPU samples of the threads that call CUDA: functions that they ran, and when they ran on no CPU."""
 
 from __future__ import annotations
 
