@@ -1,4 +1,4 @@
-"""CPU samples of the threads that call CUDA: functions that they ran, and when they ran on no CPU."""
+"""CPU samples of the threads that call CUDA: functions that ran, and when no CPU ran them."""
 
 from __future__ import annotations
 
