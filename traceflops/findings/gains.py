@@ -272,9 +272,12 @@ def _finding(cause: Cause, scales: Scales, worth: Worth) -> Finding:
     """Return a cause as a finding with its gain, priority, MFU afterwards and confidence."""
     gain = worth.gain
     own = (*worth.doubts, *cause.doubts) if worth.is_widest else (*cause.doubts, *worth.doubts)
-    doubts = (*own, *scales.doubts)
+    general = scales.doubts
+    if cause.kernels and 2 * (cause.direct_ns or 0) > scales.step_ns * scales.windows:
+        own, general = cause.doubts, ()  # kernels that are recorded have most of the time
+    doubts = (*own, *general)
     is_wide = gain is None or 2 * (gain.high_ns - gain.low_ns) > gain.high_ns
-    unsure = len(scales.doubts) + max(len(own), is_wide)  # own doubts tell why it is wide
+    unsure = len(general) + max(len(own), is_wide)  # own doubts tell why it is wide
     return Finding(
         rule=cause.rule,
         severity=severity_of(cause.share) or "low",
