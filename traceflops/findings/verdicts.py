@@ -208,12 +208,13 @@ def untimed_verdict(
         largest = untimed.categories.slice(0, 1).to_pylist()[0]
         is_known = untimed.device_ns is not None and largest["share"] is not None
         time_ns = untimed.device_ns if is_known else None
-        count = sum(untimed.categories["count"].to_pylist())
+        counts = untimed.categories["count"].to_pylist()
+        count = None if None in counts else sum(counts)
         totals = fact(
             "verdict.untimed-totals",
             time_ns=time_ns,
             count=count,
-            mean_ns=round(time_ns / count) if time_ns is not None and count > 1 else None,
+            mean_ns=round(time_ns / count) if time_ns is not None and (count or 0) > 1 else None,
             share=largest["share"] if is_known else None,
             kind=largest["sub"].replace("_", " "),
         )
