@@ -21,6 +21,7 @@ from traceflops.mfu.counted.kernel_speeds import ROOFS
 from traceflops.reports.view.findings import title_sentence
 from traceflops.reports.view.profiler_rules import rules_said
 from traceflops.reports.view.texts import all_texts
+from traceflops.reports.view.wording import time_shared
 from traceflops.table.trace import Note
 
 SM, MEMORY, L1, L2, DRAM, TIME, ELAPSED, ACTIVE, FITS, RUNS = list(NAMES)[:10]
@@ -476,11 +477,15 @@ def test_counters_of_a_pair_say_first_what_holds_the_main_kernel_back(
 
 @pytest.mark.parametrize("code", ["counted-while-timed", "timed-one-by-one"])
 def test_a_run_for_counters_leads_with_them_and_blames_no_idle_time(code: str) -> None:
-    """Kernels of 60 and 20 us, each launched 200 us before it starts: one by one."""
-    works = [("main", 0, 200_000, 60_000), ("less", 300_000, 500_000, 20_000)]
+    """Kernels of 60 and 20 us, each launched 200 us before it starts: one by one.
+
+    That which is named after a copy is a kernel all the same.
+    """
+    name = "_Z8mainworkv"
+    works = [(name, 0, 200_000, 60_000), ("cupy_copy", 300_000, 500_000, 20_000)]
     moved = {"FETCH_SIZE": 4_000.0, "WRITE_SIZE": 2_000.0}
     counted = [
-        {**row, "device": 0, "correlation": 1} for row in launch(1, CYCLES | moved, name="main")
+        {**row, "device": 0, "correlation": 1} for row in launch(1, CYCLES | moved, name=name)
     ]
     trace = trace_of(**launched(*works), kernel_counters=counted, devices=[MI210])
     note = Note("assumed", code, "One by one.")
@@ -488,8 +493,10 @@ def test_a_run_for_counters_leads_with_them_and_blames_no_idle_time(code: str) -
     analysis = tf.analyze(replace(trace, notes=(note,), source=source))
     assert analysis.recorded == "serialized"
     assert title_sentence(analysis).startswith(
-        "main takes 75.0 % of the 80.0 µs of kernel time: 102 GB/s, "
+        "mainwork takes 75.0 % of the 80.0 µs of kernel time: 102 GB/s, "
     )
     assert "Kernels ran one by one" in title_sentence(analysis)
     assert not [one for one in analysis.findings if one.confidence is not None]
+    assert analysis.kernels["share"].to_pylist() == [0.75, 0.25]
+    assert time_shared(analysis) == "time of GPU work"
     assert not analysis.idle.culprits

@@ -70,7 +70,7 @@ _MEANINGS: Final = {
     "mean_ns": "mean duration of whole activities",
     "min_ns": "shortest whole activity",
     "max_ns": "longest whole activity",
-    "share": "sum_ns / device time used, or null; where work overlaps they sum to over 1",
+    "share": "sum_ns / device time used (one by one: time of GPU work), or null; overlaps: over 1",
 }
 _EXTREMES: Final = {"min_ns": np.minimum, "max_ns": np.maximum}
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 from msgspec.structs import replace
 
 from traceflops.categories.kernel_names import from_own_word, same_kernels
+from traceflops.categories.mangled import readable
 from traceflops.facts import Fact, Value, fact
 from traceflops.findings.case import limit, share_of_window
 from traceflops.findings.counted_estimates import (
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
     from traceflops.mfu.measurement import Measurement
     from traceflops.mfu.traced.work_tables import KernelRow
 
-_NO_KERNELS: Final = frozenset({"copy", "memset", "migration"})
 _MOST: Final = 3
 _LEAST_WAVES: Final = 0.1
 _GRIDS: Final = frozenset({"counted-kernel.waves", "counted-kernel.waves-few"})
@@ -139,8 +139,8 @@ def counted_main_kernel(case: Case) -> Iterator[Finding]:
 
 
 def longest_first(measured: Measurement) -> list[KernelRow]:
-    """Return the kernels, neither copies nor fills, that with most time first."""
-    kernels = [row for row in measured.kernels if row.category.sub not in _NO_KERNELS]
+    """Return the kernels, as recorded whatever their names say, that with most time first."""
+    kernels = [row for row in measured.kernels if row.is_kernel]
     return sorted(kernels, key=lambda row: -row.sum_ns)
 
 
@@ -324,7 +324,7 @@ def _fact(name: str, /, **values: Value) -> Fact:
 
 def called(names: Sequence[str]) -> dict[str, str]:
     """Return short names of kernels that tell them apart, in words that end no sentence."""
-    own = dict(zip(names, from_own_word(names), strict=True))
+    own = dict(zip(names, from_own_word([readable(name) for name in names]), strict=True))
     words = {name: _OWN_WORD.match(text) for name, text in own.items()}
     times = Counter(word[0] for word in words.values() if word)
     return {

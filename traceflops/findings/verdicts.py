@@ -199,9 +199,16 @@ def jobs_verdict(count: int) -> Verdict:
 
 
 def untimed_verdict(
-    untimed: Untimed | None, measured: Measurement, late_rank: Fact | None = None
+    untimed: Untimed | None,
+    measured: Measurement,
+    late_rank: Fact | None = None,
+    *,
+    has_totals: bool = False,
 ) -> Verdict | None:
-    """Return what a trace without a timeline says; None for any other trace."""
+    """Return what a trace without a timeline says; None for any other trace.
+
+    `has_totals` says that it is a summary: sums by name, without the records themselves.
+    """
     if untimed is None:
         return None
     if untimed.categories.num_rows:
@@ -228,6 +235,10 @@ def untimed_verdict(
     if "gpu_mark" in kinds:
         only_marks = fact("verdict.only-gpu-annotations")
         return Verdict((only_marks, *filter(None, [late_rank])), "no-timeline")
+    if kinds == {"call"} and has_totals:
+        most = untimed.rows.slice(0, 1).to_pylist()[0]
+        calls = fact("verdict.call-totals", name=most["name"], share=most["share"])
+        return Verdict((calls,), "no-timeline")
     of_cpu = tuple(fact(code) for kind, code in _ON_CPU.items() if kind in kinds)
     return Verdict((fact("verdict.only-cpu-records", kinds=of_cpu),), "no-gpu-work")
 

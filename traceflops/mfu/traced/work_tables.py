@@ -37,7 +37,7 @@ class KernelRow(Struct, frozen=True):
 
     `measured` is of the `counted` ones, whose op's FLOPs are known, or without any of copies, fills
     and those that alone moved the bytes of an op that has none; its FLOPs are None where there are
-    neither.
+    neither. `is_kernel` says that none of them is recorded as a copy or a fill.
     `sum_ns` is the time of all `count` of them. `category` is that of the first. `dtypes` are the
     data types of the products it was the main kernel of. `basis` is what tells its FLOPs and bytes,
     None where nothing does. `vector_flops` are of vector units, where counters tell. `path` is what
@@ -54,6 +54,7 @@ class KernelRow(Struct, frozen=True):
     basis: WorkBasis | None = None
     vector_flops: int | None = None
     path: Path | None = "memory"
+    is_kernel: bool = True
 
 
 class OpRow(Struct, frozen=True):
@@ -227,6 +228,7 @@ def _by_shapes(prepared: Prepared, moved: MovedBytes, rows: IntArray) -> Iterato
             dtypes[number],
             _BASES[copies[number] > 0] if launches else None,
             path=paths[number],
+            is_kernel=not copies[number],
         )
 
 
