@@ -315,9 +315,7 @@ def judged(
     )
     on_host = all(device.type == "cpu" for device in devices)
     basis, program = basis_of(choice), program_of_trace(facts.trace)
-    # Of kernels that ran one by one only their own times hold
-    apart_ns = total.components.idle_ns + total.components.start_up_ns
-    shared_ns = window_ns - apart_ns if records.state == "serialized" else window_ns
+    shared_ns = None if records.state == "serialized" else window_ns
     table = kernel_table(kernels, shared_ns)
     of_time = fact("basis.step" if choice.used else "basis.time")
     on_cpu = None
@@ -369,12 +367,11 @@ def _said_first(
     `on_cpu` says what leads where all work is operators of CPUs.
     """
     late_rank = late_rank_fact(ranks, lasting=True) or slow_link_fact(ranks)
-    has_totals = facts.trace.totals.num_rows > 0
     return (
         facts.samples
         or records_verdict(facts.records, facts.how, late_rank, on_cpu, facts.calls)
         or serialized_verdict(facts.records, measured, facts.trace)
-        or untimed_verdict(facts.untimed, measured, late_rank, has_totals=has_totals)
+        or untimed_verdict(facts.untimed, measured, facts.trace, late_rank)
         or facts.memory
         or (Verdict(facts.little, "start-up") if facts.little else None)
         or verdict(

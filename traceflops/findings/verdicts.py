@@ -199,16 +199,9 @@ def jobs_verdict(count: int) -> Verdict:
 
 
 def untimed_verdict(
-    untimed: Untimed | None,
-    measured: Measurement,
-    late_rank: Fact | None = None,
-    *,
-    has_totals: bool = False,
+    untimed: Untimed | None, measured: Measurement, trace: Trace, late_rank: Fact | None = None
 ) -> Verdict | None:
-    """Return what a trace without a timeline says; None for any other trace.
-
-    `has_totals` says that it is a summary: sums by name, without the records themselves.
-    """
+    """Return what a trace without a timeline says; None for any other trace."""
     if untimed is None:
         return None
     if untimed.categories.num_rows:
@@ -235,7 +228,7 @@ def untimed_verdict(
     if "gpu_mark" in kinds:
         only_marks = fact("verdict.only-gpu-annotations")
         return Verdict((only_marks, *filter(None, [late_rank])), "no-timeline")
-    if kinds == {"call"} and has_totals:
+    if kinds == {"call"} and trace.totals.num_rows:
         most = untimed.rows.slice(0, 1).to_pylist()[0]
         calls = fact("verdict.call-totals", name=most["name"], share=most["share"])
         return Verdict((calls,), "no-timeline")
