@@ -41,6 +41,7 @@ _LEVELS: Final[tuple[Level, ...]] = ("high", "medium", "low")
 _MOST_ASKED: Final = 120
 """Characters of edits that are told; those that list many names are not."""
 _OF_GPU: Final = KERNELS | {"communication", "other", "graph"}
+_INFERRED: Final = "doubt.inferred"
 _UNRECORDED: Final = "host_unrecorded"
 _SHOWS_TIME: Final = frozenset({"idle", "kernels", "communication"})
 """Sections that show the time of a cause, which its share is of."""
@@ -274,7 +275,8 @@ def _finding(cause: Cause, scales: Scales, worth: Worth) -> Finding:
     own = (*worth.doubts, *cause.doubts) if worth.is_widest else (*cause.doubts, *worth.doubts)
     general = scales.doubts
     if cause.kernels and 2 * (cause.direct_ns or 0) > scales.step_ns * scales.windows:
-        own, general = cause.doubts, ()  # kernels that are recorded have most of the time
+        # Kernels that are recorded have most of the time
+        own, general = tuple(doubt for doubt in own if doubt.code != _INFERRED), ()
     doubts = (*own, *general)
     is_wide = gain is None or 2 * (gain.high_ns - gain.low_ns) > gain.high_ns
     unsure = len(general) + max(len(own), is_wide)  # own doubts tell why it is wide

@@ -60,7 +60,7 @@ def totals_in_fp32(case: Case) -> Iterator[Finding]:
         subs = tuple(dict.fromkeys(row["sub"] for row in plain))
         products = tuple(fact(f"products.{sub}") for sub in subs)
         many = 1 if subs[0] == "attention" else 2
-        values = {"first": products[0], "many": many, "products": products}
+        values: dict[str, Value] = {"first": products[0], "many": many, "products": products}
         advice = advice_of("tf32-off", case.program, values)
         yield statement("tf32-off", share, values, advice=advice)
 

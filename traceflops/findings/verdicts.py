@@ -214,7 +214,7 @@ def untimed_verdict(
             "verdict.untimed-totals",
             time_ns=time_ns,
             count=count,
-            mean_ns=round(time_ns / count) if time_ns is not None and (count or 0) > 1 else None,
+            mean_ns=round(time_ns / count) if time_ns is not None and count and count > 1 else None,
             share=largest["share"] if is_known else None,
             kind=largest["sub"].replace("_", " "),
         )
