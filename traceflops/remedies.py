@@ -83,6 +83,9 @@ _COUNTED: Final = "cuda_profiler_range"
 """The category of Kineto's events where it reads counters."""
 _OF_CALLS: Final = ("_runtime", "_driver")
 """How Kineto's categories of API calls end: they are recorded only where the GPU is traced."""
+_OPERATOR: Final = "cpu_op"
+"""Kineto's category of operators: recorded wherever the CPU is traced."""
+_OF_HOST: Final = frozenset({"host work", "stacks"})
 _WITHOUT_COUNTERS: Final = _do("record without profiler_metrics")
 _WHY_NONE: Final = _do(
     "GPU tracing was on: look for errors of {tracer} in the output of the run (the driver may be "
@@ -132,7 +135,7 @@ _TABLE: Final[Mapping[str, Mapping[str, str | How]]] = {
     "calls": {**_EVERYTHING, TF_RECORD: ""},
     "collectives": {ROCPROF: "--rccl-trace"},
     "operators": {
-        PYTORCH: "activities=[ProfilerActivity.CPU, ...]",
+        PYTORCH: _ACTIVITIES,
         TF_RECORD: "",
         ROCPROF: _NOT_SHAPES,
         NSIGHT: _EMIT_NVTX,
@@ -140,6 +143,11 @@ _TABLE: Final[Mapping[str, Mapping[str, str | How]]] = {
     },
     "shapes": {
         PYTORCH: "record_shapes=True",
+        TF_RECORD: "shapes=True in tf.record",
+        NSIGHT: _EMIT_NVTX,
+    },
+    "operators and shapes": {
+        PYTORCH: f"{_ACTIVITIES} and record_shapes=True",
         TF_RECORD: "shapes=True in tf.record",
         NSIGHT: _EMIT_NVTX,
     },
@@ -274,11 +282,13 @@ def way_to_record(of: Recording, lack: str) -> How | None:
     tool = TF_RECORD if RECORDER in of.source.facts else family(of.source.format)
     if lack in _IN_LOST_PART and is_cut_off(of):
         return _COPY
+    counts = of.source.event_counts
+    if tool == PYTORCH and lack in _OF_HOST and "kernel" in counts and _OPERATOR not in counts:
+        lack = "operators"  # tracing the CPU comes first
     cell = _TABLE[lack].get(tool, "" if tool == OTHER else None)
     if not cell:
         return None if cell is None else How("")
     how = How(cell) if isinstance(cell, str) else cell
-    counts = of.source.event_counts
     calls = (name for name in counts if name.endswith(_OF_CALLS))
     if lack in _OF_DEVICE and tool == PYTORCH and any(calls):
         why = _WITHOUT_COUNTERS if _COUNTED in counts else _WHY_NONE

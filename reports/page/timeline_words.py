@@ -25,6 +25,8 @@ _MARK_LABELS: Final = {
     "system": "system call",
     "instant": "instant event",
     "overhead": "profiler overhead event",
+    "sample": "sample of a CPU",
+    "off_cpu": "stretch off the CPU",
     "event": "event",
     "graph_node": "graph node creation",
 }

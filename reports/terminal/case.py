@@ -18,6 +18,7 @@ from traceflops.reports.view.findings import (
     FindingWords,
     Opening,
     causes,
+    is_little,
     left_to_say,
     opening,
     other_findings,
@@ -71,7 +72,8 @@ def case_lines(analysis: Analysis, style: Style, most: int = 3) -> Iterator[Text
     is_counted = analysis.recorded == "serialized"
     for sentence in why_not(analysis.measured)[: 1 if analysis.devices and not is_counted else 0]:
         yield from paragraph(sentence, style.width)
-    if analysis.total.components.window_ns and not is_counted:
+    is_drawn = not (is_counted or is_little(analysis))
+    if analysis.total.components.window_ns and is_drawn:
         yield Text()
         # The parts of a step as a bar, their names and times below it, what it is a mean of.
         parts = step_parts(analysis)

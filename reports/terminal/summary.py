@@ -50,7 +50,7 @@ from traceflops.reports.view.figures import (
     ratio,
     time_share,
 )
-from traceflops.reports.view.findings import causes
+from traceflops.reports.view.findings import causes, is_little
 from traceflops.reports.view.gpu_samples import THROTTLED_BY, gpu_samples_table
 from traceflops.reports.view.owners import OWNER_WORDS, attribution_sentence, owners_table
 from traceflops.reports.view.palette import LOOKS, look
@@ -136,7 +136,8 @@ def render_terminal(
 ) -> list[Text]:
     """Return the lines of the report, with the work `by` module etc. instead of few kernels."""
     style = (style or Style()).wide_enough()
-    first, then = [*_without_times(analysis, style)], [*_devices_in_detail(analysis, style)]
+    first = [*_without_times(analysis, style)]
+    then = [] if is_little(analysis) else [*_devices_in_detail(analysis, style)]
     counted: list[Text] = []
     if analysis.untimed is None:  # counters were read beside a timeline
         counted = [*speeds_lines(analysis.measured, _SPEEDS_SHOWN, style.width)]

@@ -29,6 +29,7 @@ _MANY: Final = 0.5
 _PACES: Final = {"looming": "Nearly host-bound"}
 _STALLS: Final = "A few stalls aside, launches keep up"
 _MUCH_IDLE: Final = 0.05
+_SAMPLED: Final = ("host-unrecorded.claim-sampled", "host-unrecorded.claim-off-cpu")
 
 
 class WaitedFor(Struct, frozen=True):
@@ -65,7 +66,8 @@ def waited_for(analysis: Analysis) -> list[WaitedFor]:
 def _row(one: IdleClass, analysis: Analysis) -> WaitedFor:
     """Return the row of one class of idle time, with the names of its largest culprits."""
     culprits = one.culprits
-    named = list(map(_name, culprits))
+    sampled = _sampled(analysis) if one.is_nameless else ""
+    named = [sampled] if sampled else [*map(_name, culprits)]
     names = named[:1] if 2 * culprits[0].idle_ns >= one.idle_ns else named[:_NAMES]
     how = advice(analysis, "host work") if one.is_nameless else ""
     return WaitedFor(
@@ -78,6 +80,15 @@ def _row(one: IdleClass, analysis: Analysis) -> WaitedFor:
         culprits[0].gaps if len(culprits) == 1 else None,
         culprits,
     )
+
+
+def _sampled(analysis: Analysis) -> str:
+    """Return where the CPU was sampled most while nothing else of the host is recorded."""
+    claims = (finding.claim for finding in analysis.findings)
+    told = next((one.values for one in claims if one.code in _SAMPLED), {})
+    functions = told.get("functions")
+    first = functions[0] if isinstance(functions, tuple) else None
+    return f"samples: {words(first)}" if isinstance(first, Fact) else ""
 
 
 def _tails(one: IdleClass, analysis: Analysis) -> Iterator[str]:

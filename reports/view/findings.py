@@ -13,8 +13,11 @@ from traceflops.facts import Fact, fact
 from traceflops.findings.case import limit
 from traceflops.findings.counted_kernels import COUNTED_KERNEL
 from traceflops.findings.finding import row_name, short_name
+from traceflops.findings.little_work import LITTLE_WORK
 from traceflops.findings.losses import LOSS
+from traceflops.findings.main_kernel import MAIN_KERNEL
 from traceflops.findings.rules import all_rules
+from traceflops.findings.start_up import START_UP
 from traceflops.findings.unevenness import UNEVEN_STEPS
 from traceflops.remedies import is_cut_off
 from traceflops.reports.view.figures import duration, percent
@@ -34,6 +37,7 @@ _UNKNOWN: Final = "other"
 _IN_NOTES: Final = "notes"
 _LONGEST_PLACE: Final = 40
 _REASONS: Final = 2
+_NEARLY_ALL: Final = 0.95
 
 
 class Saving(NamedTuple):
@@ -117,7 +121,7 @@ def _saving_sentence(analysis: Analysis) -> str:
     That a file is cut comes before any.
     """
     best = None if is_cut_off(analysis) else next(iter(analysis.findings), None)
-    if best is None or best.gain is None or best.priority not in _WORTH_A_TITLE:
+    if best is None or best.gain is None or best.priority != _GRAVE:
         return ""
     step_ns = analysis.mean_ns(analysis.components.window_ns)
     if best.gain.low_ns < limit(analysis, "priority", "least_sure") * step_ns:
@@ -143,26 +147,39 @@ def background(analysis: Analysis) -> tuple[Fact, ...]:
     return tuple(part for part in parts if part != late) if is_said else parts
 
 
+def is_little(analysis: Analysis) -> bool:
+    """Return whether a recording holds too little GPU work to be drawn or split."""
+    return analysis.verdict.parts[0].code.startswith(f"{LITTLE_WORK}.")
+
+
 def opening(analysis: Analysis) -> Opening:
     """Return the title of a report, and where that is no finding what follows it.
 
     Where the first finding does not surely gain enough it is the title only if it is grave and has
     a remedy, else the largest loss is, and what to fix first follows; the utilisation stands beside
-    the title.
+    the title. A kernel that takes more than the title is about is named below it.
     """
     best = title_finding(analysis)
     statements = background(analysis)
     told = tuple(part for part in statements if part.code != "verdict.figure")
+    least = best.finding.share if best is not None else 0.0
+    kernel = tuple(
+        one.claim for one in analysis.findings if one.rule == MAIN_KERNEL and one.share > least
+    )
     if sentence := _saving_sentence(analysis):
-        return Opening(sentence, "", None)
+        return Opening(sentence, _joined(kernel), None)
     if analysis.of_no_job or not told:
         return Opening(_joined(statements), "", None)
     if best is not None:
         finding = best.finding
         name = () if finding.confidence is None else (fact("finding.name", name=finding.name),)
-        return Opening(_joined((*name, finding.claim)), _joined(told), finding)
+        # Beside nothing but start-up the rest is not worth a split, if no figures are of it.
+        is_all = finding.rule == START_UP and finding.share >= _NEARLY_ALL
+        rest = tuple(part for part in told if part != finding.claim)
+        rest = () if is_all and finding.claim.values.get("rest_ns") is None else rest
+        return Opening(_joined((*name, finding.claim)), _joined((*kernel, *rest)), finding)
     first, *more = told
-    return Opening(words(first), _joined((*more, *_fix_first(analysis))), None)
+    return Opening(words(first), _joined((*more, *kernel, *_fix_first(analysis))), None)
 
 
 def headline(analysis: Analysis) -> Headline:

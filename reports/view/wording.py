@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from traceflops.attribution.idle_classes import CLASSES
+from traceflops.attribution.slow_steps import slow_steps
 from traceflops.devices.jobs import JobReport
 from traceflops.devices.side_records import MEMORY_SNAPSHOT
 from traceflops.facts import Fact, fact
@@ -27,7 +29,7 @@ from traceflops.reports.view.figures import (
 from traceflops.reports.view.palette import LOOKS
 from traceflops.reports.view.texts import words
 from traceflops.timeline.records import Account, Gap
-from traceflops.units import several
+from traceflops.units import PART_NAMES, several
 from traceflops.windows.periodicity import SOURCES
 from traceflops.windows.records import DeviceReport
 from traceflops.windows.step_times import STANDS_OUT, StepSpread, late_after
@@ -38,7 +40,6 @@ if TYPE_CHECKING:
     from traceflops.table.trace import Note
 
 _MOST = 8
-_WARM_UP: Final = "left-out.warm-up"
 _KINDS: Final = ("repaired", "dropped", "missing", "assumed")
 """Kinds of notes, those first that matter most where the time they are about is not known."""
 _TWO = 2
@@ -153,8 +154,7 @@ def steps_used(analysis: Analysis) -> str:
 
 def _slow(analysis: Analysis) -> Fact | None:
     """Return which steps are left out because they are slower than the others, None for none."""
-    windows = [window for device in analysis.devices for window in device.windows]
-    slow = [one for one in windows if one.left_out is not None and one.left_out.code == _WARM_UP]
+    slow = [one for device in analysis.devices for one in slow_steps(device.windows)]
     numbers = sorted({one.step for one in slow if one.step is not None})
     if not numbers:
         return None
@@ -165,6 +165,7 @@ def _slow(analysis: Analysis) -> Fact | None:
         several=None if is_one else number_ranges(numbers),
         one_ns=longest_ns if is_one else None,
         most_ns=None if is_one else longest_ns,
+        what={**PART_NAMES, **CLASSES}.get(analysis.slow_by or ""),
     )
 
 

@@ -188,7 +188,7 @@ def test_where_no_range_is_named_the_help_is_what_to_record(format_: str, how: s
     for marks, is_named in ([], False), ([event("IO 190", 5, 1_000)], True):
         trace = made(marks=marks)
         analysis = analyze(replace(trace, source=replace(trace.source, format=format_)))
-        [help_] = [one.remedy for one in waits(analysis) if one.words == "unrecorded host work"]
+        [help_] = [one.remedy for one in waits(analysis) if one.words == "unrecorded host time"]
         assert help_.startswith(how) != is_named
         assert ("named range" in help_) == is_named
         [one] = [one for one in analysis.idle.by_class() if one.kind == "host_unrecorded"]
@@ -637,6 +637,6 @@ def test_a_gap_between_calls_of_one_name_is_told_by_its_length() -> None:
         [row] = [
             one
             for one in waits(analyze(trace_of(**run | {"calls": calls})))
-            if one.words == "unrecorded host work"
+            if one.words == "unrecorded host time"
         ]
         assert row.names[0] == (told or "longest between dispatch and cudaLaunchKernel")

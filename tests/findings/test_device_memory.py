@@ -90,6 +90,24 @@ def test_pageable_copies_beside_little_work_are_pinned_first(by: str, remedy: st
     assert "Keep the data" not in found.remedy
 
 
+def test_one_copy_each_way_cannot_be_hidden_and_is_pinned() -> None:
+    """A sort of 2 ms between its copies of 0.2 ms; no step is known, so nothing runs beside."""
+    works = (
+        (PAGEABLE, 0, MS, MS // 5),
+        ("sort", 1_000, 2 * MS, 2 * MS),
+        ("Memcpy DtoH (Device -> Pageable)", 2_000, 4 * MS, MS // 5),
+    )
+    rows = launched(*works)
+    for one in rows["activities"]:
+        way = {"kind": "memcpy", "direction": one["name"][7:11], "bytes": 500_000}
+        one.update(way if "Memcpy" in one["name"] else {})
+    trace = trace_of(**rows)
+    analysis = tf.analyze(replace(trace, source=replace(trace.source, format="nsys")))
+    (found,) = of_rule(analysis, "pageable-copies")
+    assert "cudaMallocHost" in found.remedy
+    assert "stream" not in found.remedy
+
+
 @pytest.mark.parametrize(
     ("size", "remedy"),
     [(20, "copies of at most 20 B"), (40_000, "cudaMallocHost"), (90_000_000, "cudaMallocHost")],

@@ -170,6 +170,25 @@ FAULTS: dict[str, tuple[int, list[Made], list[Made], Made]] = {
 }
 
 
+@pytest.mark.parametrize(("units", "is_told"), [(108, True), (107, False)])
+def test_rates_are_known_where_all_that_a_gpu_may_be_have_the_same(
+    units: int, is_told: bool
+) -> None:
+    """It has the properties of four kinds of A100 and A800, but the name of none."""
+    unnamed = A100 | {"product": "PG509-210", "sm_count": units, "memory_bytes": 85_045_870_592}
+    slow = [product(SQUARE, 9000, "ampere_sgemm_128x128_nn", types=FLOAT)] * 2
+    assert ("tf32-off" in found(slow, device=unnamed)) == is_told
+
+
+@pytest.mark.parametrize(
+    ("launcher", "is_cast"), [("unrolled_elementwise_kernel", True), ("elementwise_kernel", False)]
+)
+def test_a_contiguous_copy_with_casts_only_converts(launcher: str, is_cast: bool) -> None:
+    """Its operator has no types; of the other launcher strides may be the reason."""
+    name = f"void at::native::{launcher}<at::native::direct_copy_kernel_cuda, LoadWithCast<1> >"
+    assert ("casts" in found([HEALTHY, made(name, 100, "aten::copy_")])) == is_cast
+
+
 @pytest.mark.parametrize("rule", FAULTS)
 def test_a_fault_is_found_and_its_like_is_not(rule: str) -> None:
     saved_us, faulty, like, more = FAULTS[rule]

@@ -4,7 +4,8 @@ import pytest
 
 import traceflops as tf
 from tests.build import launched, step_marks, trace_of
-from traceflops.reports.view.findings import headline
+from traceflops.reports.terminal.summary import render_terminal
+from traceflops.reports.view.findings import headline, opening
 
 US, MS = 1_000, 1_000_000
 BEFORE = 300 * MS
@@ -30,6 +31,18 @@ def test_start_up_with_hardly_any_work_behind_it_is_all_that_is_said() -> None:
     )
     assert [one for one in analysis.findings if one.gain is not None] == []
     assert analysis.losses == ()
+    printed = "\n".join(line.plain for line in render_terminal(analysis))
+    assert "Critical path" not in printed  # nor a bar
+
+
+def test_beside_nothing_but_start_up_the_rest_is_not_split() -> None:
+    """Of 512 ms, 500 ms are start-up before a kernel of its own; the figures are of all."""
+    works = launched(("a", 0, 6 * US, MS), ("b", 502 * MS, 503 * MS, 8 * MS))
+    works["calls"].append({"name": "cudaMalloc", "start_ns": 2 * MS, "dur_ns": 499 * MS})
+    opened = opening(tf.analyze(trace_of(**works)))
+    assert opened.title.startswith("Start-up takes 50")
+    assert "the figures are of" not in opened.title
+    assert opened.rest == ""
 
 
 @pytest.mark.parametrize(

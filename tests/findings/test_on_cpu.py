@@ -159,3 +159,10 @@ def test_without_a_wait_after_the_last_launch_nobody_knows_how_far_the_gpu_was()
     said = analysis(ops=ops(("aten::relu", 40, 30)), calls=made).verdict.sentence
     assert "may wait for the GPU" not in said
     assert "On the CPU, aten::relu takes 100.0 % of the time." in said
+
+
+@pytest.mark.parametrize(("dur_ns", "is_said"), [(400_000_000, True), (400_000, False)])
+def test_a_product_that_takes_no_launch_s_time_ran_on_the_cpu(dur_ns: int, is_said: bool) -> None:
+    works = [("aten::addmm", at * dur_ns, dur_ns) for at in range(4)]
+    sentence = analysis(ops=ops(*works)).verdict.sentence
+    assert ("move the model and its inputs there" in sentence) == is_said

@@ -34,6 +34,7 @@ from traceflops.replay.edits import parse_edit
 from traceflops.replay.recorded_edges import recorded_graph
 from traceflops.replay.recorded_graph import RecordedGraph, World
 from traceflops.replay.what_if import Replay
+from traceflops.reports.view.critical import sums_by_component
 from traceflops.table.columns import numbers
 from traceflops.windows.selection import Selection, parse_steps
 
@@ -581,3 +582,21 @@ def test_pages_that_migrate_inside_a_kernel_are_part_of_it() -> None:
     analysis = analyze(trace_of(**run | {"activities": run["activities"] + pages}))
     outcome = what_if(analysis, "kernel:sgemm/2").together
     assert (outcome.before_ns, outcome.after_ns) == (2_000_000, 1_000_000)
+
+
+@pytest.mark.parametrize(("took_ns", "share"), [(90_000, 0.9), (10_000, 0.1)])
+def test_host_time_beside_work_of_the_gpu_is_not_called_host_work(
+    took_ns: int, share: float
+) -> None:
+    """The host launches as each kernel ends, or long after: it may wait without a record."""
+    starts = range(0, 2_000_000, 100_000)
+    works = launched(*(("k", at, at + 6_000, took_ns) for at in starts))
+    for call in works["calls"]:
+        call |= {"name": "cudaLaunchKernel", "dur_ns": 4_000}
+    analysis = analyze(trace_of(**works))
+    assert analysis.replay is not None
+    sums = dict(sums_by_component(analysis.replay.critical))
+    assert sum(sums.values()) == analysis.replay.before_ns
+    unrecorded_ns = sums["host_beside_gpu"] + sums["host_unrecorded"]
+    assert unrecorded_ns > 1_700_000
+    assert sums["host_beside_gpu"] / unrecorded_ns == pytest.approx(share, abs=0.06)

@@ -118,17 +118,18 @@ def test_a_gap_in_which_code_is_loaded_is_start_up_as_a_whole_whatever_the_host_
 
 
 @pytest.mark.parametrize(
-    ("name", "first", "is_start_up"),
+    ("name", "first", "kind"),
     [
-        ("FusionKernelRuntime::compileKernel", "new", True),
-        ("executor_utils::NVRTC", "new", True),
-        ("FusionKernelRuntime::compileKernel", "k", False),
-        ("Torch-Compiled Region: 0/0", "new", False),
+        ("FusionKernelRuntime::compileKernel", "new", "compile"),
+        ("executor_utils::NVRTC", "new", "compile"),
+        ("torch/utils/cpp_extension.py(1222): load", "new", "load"),
+        ("FusionKernelRuntime::compileKernel", "k", None),
+        ("Torch-Compiled Region: 0/0", "new", None),
     ],
 )
-def test_ranges_that_compile_are_named_so(name: str, first: str, *, is_start_up: bool) -> None:
+def test_ranges_that_compile_or_load_are_named_so(name: str, first: str, kind: str | None) -> None:
     mark = {"name": name, "kind": "annotation", "start_ns": 0, "dur_ns": 8_000 * US}
-    expected = {"compile": 8_000, "gap": 2_000} if is_start_up else {}
+    expected = {kind: 8_000, "gap": 2_000} if kind else {}
     assert run(marks=[mark], first=first) == expected
 
 
@@ -138,7 +139,7 @@ def test_ranges_that_compile_are_named_so(name: str, first: str, *, is_start_up:
         ((55_000, 53_000), 0),  # as long again: the price of each
         ((2_000, 34_000), 0),  # the second waits or works
         ((34_000, 2_000), 32_000),
-        ((34_000, 55_000, 10, 10, 10), 33_990),
+        ((34_000, 55_000, 10, 10, 10), 33_990 + 54_990),  # it cannot wait: nothing was launched
         ((55_000, 34_000, 10, 10, 10), 54_990 + 33_990),
     ],
 )
@@ -146,16 +147,44 @@ def test_of_few_calls_the_first_is_what_takes_longer_than_later_ones(
     took_us: tuple[int, ...], first_us: int
 ) -> None:
     begins = range(0, 60_000 * len(took_us), 60_000)
-    calls = [call("cudaFree", at, at + took) for at, took in zip(begins, took_us, strict=True)]
+    places = [*zip(begins, took_us, strict=True)]
+    calls = [call("cudaStreamCreate", at, at + took) for at, took in places]
     times = run(*calls, gap_us=60_000 * len(took_us))
     assert times.get("first-call", 0) == first_us
 
 
-@pytest.mark.parametrize(("kind", "first_us"), [("memset", 5_000), ("kernel", 0)])
-def test_what_only_copies_and_fills_is_still_being_set_up(kind: str, first_us: int) -> None:
+def test_to_free_has_no_price_where_nothing_was_launched_to_wait_for() -> None:
+    calls = [
+        call("cudaFree", 60_000 * n, 60_000 * n + took) for n, took in ((0, 55_000), (1, 53_000))
+    ]
+    assert run(*calls, gap_us=120_000)["first-call"] == 55_000 + 53_000
+    launch = call("cudaLaunchKernel", 58_000, 58_005)
+    assert run(*calls, launch, gap_us=120_000)["first-call"] == 55_000
+
+
+def test_a_later_call_that_takes_longer_than_the_first_may_wait_for_what_is_launched() -> None:
+    launch = call("cudaLaunchKernel", 40_000, 40_005)
+    calls = [
+        call("cudaFree", 60_000 * n, 60_000 * n + took)
+        for n, took in enumerate((34_000, 55_000, 10, 10))
+    ]
+    assert run(*calls, launch, gap_us=240_000)["first-call"] == 34_000
+
+
+@pytest.mark.parametrize(
+    ("kinds", "first_us"),
+    [
+        (["memset"] * 20, 5_000),
+        (["kernel"] * 20, 0),
+        (["memset"] + ["kernel"] * 19, 1_500),
+        (["memset"] * 2 + ["kernel"] * 18, 5_000),
+    ],
+)
+def test_what_only_copies_and_fills_is_still_being_set_up(kinds: list[str], first_us: int) -> None:
     works = launched(*(("x", 10 * MS * n, 10 * MS * n + 6 * US, 10 * US) for n in range(20)))
-    for row in works["activities"]:
+    for row, launch, kind in zip(works["activities"], works["calls"], kinds, strict=True):
         row["kind"] = kind
+        launch["name"] = "cudaLaunchKernel" if kind == "kernel" else "cudaMemsetAsync"
     works["calls"] += [call("cudaHostAlloc", 1_000, 2_500), call("cudaHostAlloc", 11_000, 14_500)]
     [account] = prepare(trace_of(**works), Selection()).accounts.values()
     times = {k: part.length_ns // US for k, part in account.start_up_by_kind.items() if part}
@@ -209,6 +238,28 @@ def test_what_is_recorded_is_no_hole() -> None:
 
 def test_a_stretch_without_a_record_is_none_where_nothing_starts_up() -> None:
     assert run() == {}
+
+
+@pytest.mark.parametrize(
+    ("names", "once_ms"),
+    [
+        ("k" * 10 + "g" * 10, 50),
+        ("k" * 10 + "gg" + "k" * 8, 0),  # too few of them to compare with
+        ("k" * 20, 0),  # it has run before
+    ],
+)
+def test_without_a_record_of_the_host_the_first_of_many_is_waited_for_once(
+    names: str, once_ms: int
+) -> None:
+    begins = [20 * US * n + (50 * MS - 10 * US) * (n >= 10) for n in range(len(names))]
+    works = [
+        {"name": name, "start_ns": at, "dur_ns": 10 * US}
+        for name, at in zip(names, begins, strict=True)
+    ]
+    for marks in ([], [{"name": "a.py(1): f", "kind": "python", "start_ns": 0, "dur_ns": MS}]):
+        trace = trace_of(activities=works, marks=marks)
+        [account] = prepare(trace, Selection()).accounts.values()
+        assert account.start_up.length_ns == (0 if marks else once_ms * MS)
 
 
 def test_capture_before_the_first_graph() -> None:

@@ -111,6 +111,8 @@ def test_a_kernel_that_never_ended_is_not_said_to_be_none(kernels: int) -> None:
     analysis = analyze(trace_of(**rows))
     is_said = "No kernel of 1 launch was recorded" in analysis.verdict.sentence
     assert is_said == (not kernels)
+    (lack,) = analysis.measured.lacks
+    assert ("before the program ends" in lack.remedy) == is_said
     assert "only copied" not in render_markdown(analysis)
 
 

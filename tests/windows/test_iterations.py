@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from tests.build import step_marks, trace_of
+from tests.build import launched, step_marks, trace_of
 from traceflops import Analysis, Selection, analyze
 from traceflops.attribution.host_calls import OutsideGpuWork
 from traceflops.reports.view.step_split import outside, scope
@@ -145,5 +145,21 @@ def test_steps_that_are_left_out_as_slow_are_named() -> None:
         *((f"step {n}", at * US, 90 * US) for n, at in enumerate(begins)),
     )
     analysis = analyze(trace_of(activities=works, marks=marks))
-    told = "; step 0, 300 µs, left out as slow"
+    told = "; step 0, 300 µs, left out as far longer (mostly uncategorized kernels)"
     assert told in steps_used(analysis)
+
+
+def test_a_step_that_is_left_out_as_slow_is_named_with_what_takes_longer() -> None:
+    """Five steps of two kernels each; in the first memory is freed for 200 us between them."""
+    begins = [0, *range(300, 700, 100)]
+    works = [(at + 10, at + 20 + (200 if not at else 0)) for at in begins]
+    made = launched(
+        *(("k", (at - 6) * US, at * US, 8 * US) for pair in works for at in pair),
+    )
+    made["calls"] += [
+        {"name": "cudaFree", "start_ns": 19 * US, "dur_ns": 190 * US},
+        *({"name": "cudaFree", "start_ns": (at + 30) * US, "dur_ns": 60 * US} for at in begins[1:]),
+    ]
+    marks = step_marks(*((f"step {n}", at * US, 90 * US) for n, at in enumerate(begins)))
+    told = "; step 0, 300 µs, left out as far longer (mostly allocating or freeing memory)"
+    assert told in steps_used(analyze(trace_of(**made, marks=marks)))

@@ -718,3 +718,21 @@ def test_a_first_step_that_the_recording_cuts_is_not_used(
     """Steps of 80 ns; what the first lacks may be in the work of no step before it."""
     why = steady(np.array([first_ns, 80, 80]), before_ns, has_end=True)
     assert [number for number, reason in enumerate(why) if reason is None] == used
+
+
+@pytest.mark.parametrize(("between_ns", "is_apart"), [(300_000_000, True), (5_000_000, False)])
+def test_a_step_that_gpus_run_far_apart_is_a_part_of_one(between_ns: int, is_apart: bool) -> None:
+    """Each GPU works 20 ms in the only step, on its own."""
+    long, second = 20_000_000, 21_000_000 + between_ns
+    rows = launched(("dropout", 100, 1_000_000, long), ("dropout", 200, second, long))
+    for device, row in enumerate(rows["activities"]):
+        row["device"] = device
+    gpus = [{"device": n, "process": 0, "local_id": n, "type": "gpu"} for n in range(2)]
+    times = ("device", "start_ns", "dur_ns")
+    marks = [
+        {"name": "0", "kind": "gpu_step"} | {name: row[name] for name in times}
+        for row in rows["activities"]
+    ]
+    analysis = analyze(trace_of(devices=gpus, marks=marks, **rows))
+    (note,) = (note for note in analysis.notes if note.code == "one-step")
+    assert ("one after the other" in note.text) == (note.share == 1) == is_apart

@@ -40,6 +40,7 @@ from traceflops.attribution.host_calls import (
     synchronisations,
 )
 from traceflops.attribution.launch_lead import HostBound, Launches
+from traceflops.attribution.slow_steps import longer_by
 from traceflops.devices.jobs import JobReport
 from traceflops.errors import UsageError
 from traceflops.facts import Fact, fact, quoted
@@ -136,6 +137,11 @@ class Analysis(Struct, frozen=True, dict=True):
     def spread(self) -> StepSpread | None:
         """Return how the steps used differ, None where none is used."""
         return spread_of(self.devices)
+
+    @cached_property
+    def slow_by(self) -> str | None:
+        """Return what steps that are left out mostly take longer, None where unknown."""
+        return longer_by(self.recording, self.devices) if self.has_events else None
 
     @cached_property
     def outside(self) -> OutsideGpuWork | None:

@@ -1,15 +1,16 @@
-"""CPU samples taken in idle time for which nothing else of the host is recorded."""
+"""What samples and switches of the CPU tell of idle time, where nothing else does of the host."""
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 
 import numpy as np
 
 from traceflops.attribution.idle_classes import PLACES
 from traceflops.attribution.idle_slices import chosen_gaps
 from traceflops.attribution.named_slices import NamedSlices
-from traceflops.table.columns import codes, is_one_of, names, numbers, thread_columns
+from traceflops.table.columns import IntArray, codes, is_one_of, names, numbers, thread_columns
 from traceflops.table.grouping import groups, shared_codes
 from traceflops.timeline.intervals import Intervals
 from traceflops.windows.prepared import Prepared
@@ -17,22 +18,38 @@ from traceflops.windows.prepared import Prepared
 
 def sampled_in(prepared: Prepared, kind: str) -> Counter[str]:
     """Count the CPU samples of launching threads per function, in idle time of one class."""
+    marks, labels = prepared.trace.marks, names(prepared.trace.marks["name"])
+    at_ns, name = numbers(marks["start_ns"]), codes(marks["name"])
+    counts = np.zeros(len(labels), dtype=np.int64)
+    for idle, samples in _in_idle_time(prepared, kind, "sample"):
+        counts += np.bincount(name[samples[idle.contains(at_ns[samples])]], minlength=len(counts))
+    return Counter({labels[code]: int(counts[code]) for code in np.flatnonzero(counts).tolist()})
+
+
+def off_cpu_in(prepared: Prepared, kind: str) -> int:
+    """Return for how many ns of idle time of one class the launching thread runs on no CPU."""
+    off_ns, marks = 0, prepared.trace.marks
+    start_ns, dur_ns = numbers(marks["start_ns"]), numbers(marks["dur_ns"])
+    for idle, rows in _in_idle_time(prepared, kind, "off_cpu"):
+        off_ns += Intervals.of(start_ns[rows], (start_ns + dur_ns)[rows]).intersect(idle).length_ns
+    return off_ns
+
+
+def _in_idle_time(
+    prepared: Prepared, kind: str, of_marks: str
+) -> Iterator[tuple[Intervals, IntArray]]:
+    """Yield, per launching thread, its idle time of one class, and its marks of a kind."""
     trace = prepared.trace
-    row = np.flatnonzero(is_one_of(trace.marks["kind"], "sample"))
+    row = np.flatnonzero(is_one_of(trace.marks["kind"], of_marks))
     if not len(row) or not prepared.accounts:
-        return Counter()
+        return
     naming = NamedSlices.of(chosen_gaps(prepared), trace)
     call = naming.parts.call[naming.slices.part]
     of_kind = np.flatnonzero((naming.kind == PLACES[kind]) & (call >= 0))
     slices = naming.slices.only(of_kind)
-    of_slice, of_sample = shared_codes(
+    of_slice, of_mark = shared_codes(
         thread_columns(trace.calls, call[of_kind]), thread_columns(trace.marks, row)
     )
-    at_ns, name = numbers(trace.marks["start_ns"])[row], codes(trace.marks["name"])[row]
-    counts = np.zeros(len(names(trace.marks["name"])), dtype=np.int64)
-    for number, samples in groups(of_sample):
-        same = of_slice == number
-        idle = Intervals.of(slices.start_ns[same], slices.end_ns[same])
-        counts += np.bincount(name[samples[idle.contains(at_ns[samples])]], minlength=len(counts))
-    labels = names(trace.marks["name"])
-    return Counter({labels[code]: int(counts[code]) for code in np.flatnonzero(counts).tolist()})
+    for number, same in groups(of_mark):
+        mine = of_slice == number
+        yield Intervals.of(slices.start_ns[mine], slices.end_ns[mine]), row[same]

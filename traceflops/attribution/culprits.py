@@ -25,8 +25,8 @@ from traceflops.attribution.idle_slices import (
 )
 from traceflops.attribution.launch_lead import leads
 from traceflops.attribution.named_slices import NamedSlices
-from traceflops.table.columns import IntArray
-from traceflops.table.grouping import group_rows, group_sums, ranked, runs
+from traceflops.table.columns import IntArray, numbers
+from traceflops.table.grouping import group_rows, group_sums, groups, ranked, runs
 from traceflops.table.trace import Trace
 from traceflops.timeline.intervals import Intervals
 from traceflops.timeline.records import GapCulprit
@@ -38,6 +38,9 @@ _MOST: Final = 50
 """Culprits that are named at most; the rest of each class becomes one more."""
 REST: Final = "(others)"
 _START_UP: Final = "start_up"
+UNRECORDED: Final = "host_unrecorded"
+BESIDE: Final = "host_beside_gpu"
+"""Classes of host time without a record, and of that beside work of a GPU, which it may await."""
 _SUMS: Final = ("idle_ns", "gaps", "blocked_before_ns", "short_ns")
 SHORT_GAP_NS: Final = 200_000
 """In longer gaps Python does more than to start operators."""
@@ -83,7 +86,7 @@ class IdleClass(Struct, frozen=True):
     @property
     def is_nameless(self) -> bool:
         """Whether neither host events nor a range around them are recorded."""
-        return self.kind == "host_unrecorded" and not any(c.label for c in self.culprits)
+        return self.kind == UNRECORDED and not any(c.label for c in self.culprits)
 
     @property
     def remedy(self) -> str:
@@ -148,19 +151,39 @@ def culprits_of(parts: GapParts, trace: Trace) -> IdleCulprits:
     return culprits
 
 
-def named_times(parts: GapParts, trace: Trace) -> Counter[tuple[str, str]]:
-    """Return the ns of idle time per class and name of the culprit, for parts of gaps.
+def named_times(
+    parts: GapParts, trace: Trace, busy: Mapping[int, Intervals]
+) -> Counter[tuple[str, str]]:
+    """Return the ns of host time per class and name of the culprit, for parts of gaps.
 
-    Beyond _MOST names each class has one more, REST. Time without a culprit is not counted.
+    Of what the host does unrecorded, the time in which GPUs of its process work (`busy`, by
+    process) is of the class BESIDE. Beyond _MOST names each class has one more, REST. Time without
+    a culprit is not counted.
     """
     naming = NamedSlices.of(parts, trace)
-    lengths = naming.slices.dur_ns
-    sums = Counter({name: int(lengths[rows].sum()) for name, rows in naming.culprits()})
+    sums: Counter[tuple[str, str]] = Counter()
+    for (kind, name), rows in naming.culprits():
+        whole_ns = int(naming.slices.dur_ns[rows].sum())
+        beside_ns = _beside(naming, rows, busy) if kind == UNRECORDED else 0
+        sums[BESIDE, name] += beside_ns
+        sums[kind, name] += whole_ns - beside_ns
+    sums = +sums
     largest = sums.most_common()
     times = Counter(dict(largest[:_MOST]))
     for (kind, _), ns in largest[_MOST:]:
         times[kind, REST] += ns
     return times
+
+
+def _beside(naming: NamedSlices, rows: IntArray, busy: Mapping[int, Intervals]) -> int:
+    """Return the ns of some slices in which GPUs of their process work."""
+    process = numbers(naming.trace.calls["process"])[naming.parts.call[naming.slices.part[rows]]]
+    slices, beside_ns = naming.slices.only(rows), 0
+    for number, same in groups(process):
+        working = busy.get(number, Intervals.empty())
+        lengths = working.length_within(slices.start_ns[same], slices.end_ns[same])
+        beside_ns += int(lengths.sum())
+    return beside_ns
 
 
 def _culprits_of_sets(sets: Sequence[GapParts], trace: Trace) -> Iterator[IdleCulprits]:

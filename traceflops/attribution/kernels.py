@@ -22,6 +22,7 @@ from traceflops.table.columns import (
     IntArray,
     Names,
     codes,
+    is_one_of,
     names,
     number_column,
     numbers,
@@ -171,19 +172,22 @@ def category_table(kernels: pa.Table, device_time_ns: int | None) -> pa.Table:
 def memory_times(trace: Trace, categorised: Categorised, chosen: InWindows) -> dict[str, int]:
     """Return the ns of memory work in the chosen windows by kind: "fills", "norm kernels".
 
-    Copies are split by direction where it is known.
+    Copies are split by direction where it is known; kernels that copy are none of them.
     """
     moving = np.flatnonzero(is_top(categorised, "memory", chosen.row))
     rows = chosen.row[moving]
     category, direction = categorised.category[rows], codes(trace.activities["direction"])[rows]
-    group, first = group_rows((category, direction))
+    is_kernel = is_one_of(trace.activities["kind"], "kernel")[rows].astype(np.int64)
+    group, first = group_rows((category, direction, is_kernel))
     sums = group_sums(group, chosen.inside_ns[moving], len(first))
     directions = [*names(trace.activities["direction"]), ""]  # the last stands for code -1
     times = Counter[str]()
     for row, sum_ns in zip(first.tolist(), sums.tolist(), strict=True):
         sub = categorised.categories[category[row]].sub
         work = _MOVES.get(sub, f"{_KERNEL_KINDS.get(sub, sub)} {KERNELS}")
-        if work == COPIES:
+        if work == COPIES and is_kernel[row]:
+            work = f"copy {KERNELS}"
+        elif work == COPIES:
             work = _DIRECTIONS.get(directions[direction[row]], COPIES)
         times[work] += sum_ns
     return dict(times)

@@ -20,6 +20,10 @@ _OF_COMPILED: Final = re.compile(
     r"|^triton_(poi|red|per|tem|for|mm)_"
 )
 """Kernels of Inductor, and what PyTorch runs them from."""
+_OF_TRAINING: Final = re.compile(
+    r"autograd::engine|backward|^Optimizer\.|bn_bw|[dw]grad|_bwd|adamw?(_|kernel|functor)",
+    re.IGNORECASE,
+)
 _LIBRARIES: Final = (
     r"\b(at|c10|torch|xla|tensorflow|stream_executor|phi|paddle|mxnet|caffe2|onnxruntime|nvinfer1?"
     r"|tensorrt\w*|vllm|sgl|sglang|flashinfer|transformer_engine|deepspeed|apex|megatron|aiter"
@@ -53,6 +57,12 @@ def of_compiled(trace: Trace) -> bool:
     """Return whether code runs that torch.compile has made."""
     tables = (trace.ops, trace.marks, trace.activities)
     return any(_OF_COMPILED.search(name) for table in tables for name in names(table["name"]))
+
+
+def of_training(trace: Trace) -> bool:
+    """Return whether an operator, range or kernel is of a backward pass or an optimizer."""
+    tables = (trace.ops, trace.marks, trace.activities)
+    return any(_OF_TRAINING.search(name) for table in tables for name in names(table["name"]))
 
 
 def of_graphs(trace: Trace) -> bool:

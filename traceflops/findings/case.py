@@ -8,7 +8,14 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 import numpy as np
 from msgspec import Struct, field
 
-from traceflops.categories.programs import of_compiled, of_graphs, of_ml, of_openacc, of_pytorch
+from traceflops.categories.programs import (
+    of_compiled,
+    of_graphs,
+    of_ml,
+    of_openacc,
+    of_pytorch,
+    of_training,
+)
 from traceflops.findings.rules import cause_of, thresholds
 from traceflops.remedies import CUDA, NSIGHT, PYTORCH, ROCPROF, accelerator, family
 from traceflops.table.columns import ABSENT, names, numbers
@@ -225,6 +232,7 @@ def program_of(case: Case) -> frozenset[str]:
     openacc    its kernels are loops of OpenACC, by their names
     compiled   torch.compile has made some of its code
     graphs     it launches graphs
+    trains     a backward pass or an optimizer runs
     amd        the GPUs are AMD's: by the profiler, themselves, or the calls
     nvidia     the GPUs are NVIDIA's
     other-gpu  the accelerators are neither's (XPU, MTIA, HPU)
@@ -244,6 +252,7 @@ def program_of_trace(trace: Trace) -> frozenset[str]:
         "openacc": of_openacc(trace),
         "compiled": of_compiled(trace),
         "graphs": of_graphs(trace),
+        "trains": of_training(trace),
     }
     return frozenset(
         {*(name for name, holds in of_program.items() if holds), gpus_of(trace)} - {""}

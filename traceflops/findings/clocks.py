@@ -17,7 +17,7 @@ from traceflops.facts import Fact, Value, fact
 from traceflops.findings.case import cause, limit, share_of_window
 from traceflops.findings.finding import Cause, Gain, Row, Verdict, Where, short_name
 from traceflops.findings.rules import advice_of
-from traceflops.table.columns import UNKNOWN_SIZE, axes, codes, names
+from traceflops.table.columns import UNKNOWN_SIZE, axes, codes, names, numbers
 from traceflops.table.grouping import group_rows
 from traceflops.table.nesting import taken
 from traceflops.timeline.intervals import Intervals
@@ -196,7 +196,8 @@ def slowed_kernels(case: Case) -> Iterator[Cause]:
 def _beside(case: Case, prepared: Prepared, device: int) -> tuple[float, int]:
     """Return how much longer kernels take for communication beside them, and how long that runs.
 
-    Of kernels that never ran alone, or never beside it as a whole, it is as of the others.
+    Of kernels that never ran alone, or never beside it as a whole, it is as of the others. Without
+    shapes, a grid that fits the GPU at once tells no size: persistent kernels have it for all.
     """
     rows, categorised = prepared.accounts[device].rows, prepared.linked.categorised
     talks = np.array(
@@ -210,8 +211,11 @@ def _beside(case: Case, prepared: Prepared, device: int) -> tuple[float, int]:
     shape = taken(
         codes(prepared.trace.ops["input_dims"]), prepared.linked.links.op_of_activity[row]
     )
-    group, first = group_rows((codes(table["name"])[row], *axes(table["grid"])[row].T, shape))
-    whole = (covered == 0) | (covered == end - start)
+    grid = axes(table["grid"])[row]
+    units = numbers(prepared.trace.devices["sm_count"])[device]
+    is_sized = (shape >= 0) | (grid.prod(axis=1) > units)
+    group, first = group_rows((codes(table["name"])[row], *grid.T, shape))
+    whole = is_sized & ((covered == 0) | (covered == end - start))
     key, least = np.sign(covered[whole]), limit(case, _BESIDE, "least_runs")
     medians, _ = _medians(group[whole], key, (end - start)[whole], len(first), least)
     more = 1 - medians[:, 0] / np.maximum(medians[:, 1], 1)

@@ -248,6 +248,8 @@ def _purpose(case: Case, kind: str, role: str | None) -> str:
         return "ep"
     if kind == "all_reduce" and case.measured.inference is not None and role in (None, "tp"):
         return "serving"
+    if kind == "all_reduce" and "trains" not in case.program:
+        return role or "tp"
     return role or _USUAL.get(kind, "any")
 
 

@@ -44,7 +44,8 @@ def small_copies(case: Case, *, by_calls: bool = False) -> tuple[set[str], dict[
     """Return whether most time goes to `tiny` or `small` copies, and their bytes, as a text has it.
 
     The time is that of the copies, or of the calls that start them. Nothing where copies are
-    larger, few, or of unknown size; small ones that can be joined are several per step.
+    larger, of unknown size, or few of which no call is known to block; small ones that can be
+    joined are several per step.
     """
     if case.prepared is None:
         return set(), {}
@@ -55,7 +56,7 @@ def small_copies(case: Case, *, by_calls: bool = False) -> tuple[set[str], dict[
         called_ns = numbers(trace.calls["dur_ns"])
         time_ns = taken(called_ns, case.prepared.linked.links.call_of_activity[row], 0)
     size = numbers(trace.activities["bytes"], ABSENT)[row]
-    if len(row) < _MANY or (size < 0).any() or not time_ns.any():
+    if (len(row) < _MANY and not by_calls) or (size < 0).any() or not time_ns.any():
         return set(), {}
     order = np.argsort(size, kind="stable")
     reached_ns = np.cumsum(time_ns[order])

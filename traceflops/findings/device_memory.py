@@ -72,12 +72,14 @@ def host_copies(case: Case) -> Iterator[Cause]:
     is_pageable = 2 * sum(copy.sum_ns for copy in copies if copy.memory == PAGEABLE) > total_ns
     room = share_of_window(case, others_ns)
     is_little = room < share
+    hides_none = is_little or (not case.steps.used and sum(copy.count for copy in copies) < _FEW)
     knows, values = small_copies(case)
     part, speeds = pinned_gain(case) if is_pageable and not knows else (None, {})
     is_slow = part is not None and part < limit(case, "pageable-copies", "poor")
     knows |= {"little-work"} if is_little else set()
+    knows |= {"beside-nothing"} if hides_none else set()
     knows |= {"fast"} if part is not None and not is_slow else set()
-    gain_ns = alone_ns if part is None or not (is_slow and is_little) else alone_ns * (1 - part)
+    gain_ns = alone_ns if part is None or not (is_slow and hides_none) else alone_ns * (1 - part)
     yield cause(
         case,
         "pageable-copies" if is_pageable else "host-copies",

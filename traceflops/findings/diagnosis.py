@@ -59,7 +59,10 @@ RULES: Final[tuple[Rule, ...]] = (
 _OF_RECORDED: Final = (late_rank, rank_balance, slow_link, kernel_rules, low_clocks)
 """Rules that ask only of work that is recorded: they hold where other work is not."""
 _WAITS, _NEARLY = "host-waits", 0.9
+_INPUT: Final = "input-wait"
 _LAUNCHING: Final = ("other-calls", "eager-overhead", "launch-latency", "thread-handover")
+_TIMES: Final = 3
+"""What takes so many times what causes gain stands before them."""
 _NEAR: Final = 0.5
 """Kernels that reach so much of their roof are near what the GPU can."""
 _SURE: Final[Mapping[Level, float]] = {"high": 1.0, "medium": 0.9, "low": 0.8}
@@ -120,17 +123,20 @@ def _diagnosed(case: Case) -> Iterator[Finding]:
 
 
 def _with_main_kernel(case: Case, findings: list[Finding]) -> list[Finding]:
-    """Return findings with the kernel that takes nearly all of the time, if no other tells of it.
+    """Return findings with the kernel that takes much of the time, if no other tells of it.
 
-    It stands before those that cannot gain more than the rest of the time.
+    It stands before those that gain less than a third of its time at most, but for sure large ones.
     """
     main = next((loss for loss in case.losses if loss.rule == MAIN_KERNEL), None)
-    if main is None or main.share < limit(case, MAIN_KERNEL, "nearly_all"):
+    if main is None or _is_told(main, findings):
         return findings
-    if _is_told(main, findings):
-        return findings
-    rest_ns = (1 - main.share) * case.total.components.window_ns / case.windows_used
-    gains = [one for one in findings if one.gain is not None and one.gain.high_ns > rest_ns]
+    least_ns = main.share * case.total.components.window_ns / case.windows_used / _TIMES
+    gains = [
+        one
+        for one in findings
+        if one.gain is not None
+        and (one.gain.high_ns >= least_ns or (one.priority == "high" and _sureness(one) == 1))
+    ]
     return [*gains, main, *(one for one in findings if one not in gains)]
 
 
@@ -167,7 +173,7 @@ def reasons_first(findings: Sequence[Finding], *, waits_cost_most: bool = False)
 
     That is, reasons that gain at least half as much or may gain nearly as much. So does what is
     said of one rank, too. Where waits cost most of the idle time, launching is slow because the
-    host has no lead.
+    host has no lead. Much waiting for input comes first: what is left is the program.
     """
 
     def explains(why: Finding, finding: Finding) -> bool:
@@ -177,11 +183,12 @@ def reasons_first(findings: Sequence[Finding], *, waits_cost_most: bool = False)
             return True
         return _tells_why(why, finding)
 
-    def key(finding: Finding) -> tuple[float, float]:
+    def key(finding: Finding) -> tuple[bool, float, float]:
         reasons = [
             _order(why) - 1 for why in findings if why is not finding and explains(why, finding)
         ]
-        return -min([_order(finding), *reasons]), -finding.share
+        is_program = finding.rule != _INPUT or finding.severity != "high"
+        return is_program, -min([_order(finding), *reasons]), -finding.share
 
     return sorted(findings, key=key)
 
@@ -194,8 +201,8 @@ def _tells_why(why: Finding, finding: Finding) -> bool:
     """
     is_large = _order(finding) < 0 or 2 * _order(why) >= _order(finding)
     if finding.rule == _WAITS and finding.gain is not None and why.gain is not None:
-        half = 2 * why.gain.order_ns >= finding.gain.order_ns
-        may = half and why.gain.high_ns >= _NEARLY * finding.gain.order_ns
+        half = 2 * why.gain.expected_ns >= finding.gain.expected_ns
+        may = half and why.gain.high_ns >= _NEARLY * finding.gain.expected_ns
         return may or (is_large and _sureness(why) >= _sureness(finding))
     if finding.gain is not None and why.gain is not None:
         is_large |= why.gain.high_ns >= _NEARLY * finding.gain.high_ns > 0
@@ -214,7 +221,7 @@ def _explains(rule: str, other: str) -> bool:
 
 def _order(finding: Finding) -> float:
     """Return the gain as far as it is sure: a larger and surer one is first."""
-    return finding.gain.order_ns * _sureness(finding) if finding.gain is not None else -1.0
+    return finding.gain.expected_ns * _sureness(finding) if finding.gain is not None else -1.0
 
 
 def _sureness(finding: Finding) -> float:

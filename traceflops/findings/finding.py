@@ -57,8 +57,7 @@ class Gain(Struct, frozen=True):
 
     It is at most the time of the cause itself; `further_ns` is what replay adds at most, where
     other work hides then. Where it `may_be_more`, only the lower bound is told, and the upper one
-    is the same; `most_ns` is what it is at most then. Where only the upper bound is told, `sure_ns`
-    is the lower one, by which findings are ordered all the same.
+    is the same; `most_ns` is what it is at most then.
     """
 
     low_ns: int
@@ -67,20 +66,15 @@ class Gain(Struct, frozen=True):
     may_be_more: bool = False
     most_ns: int | None = None
     further_ns: int = 0
-    sure_ns: int = 0
 
     @property
     def expected_ns(self) -> int:
-        """Return what priority is by: the point, or the middle."""
-        most_ns = self.high_ns if self.most_ns is None else self.most_ns
-        return (self.low_ns + most_ns) // 2 if self.point_ns is None else self.point_ns
-
-    @property
-    def order_ns(self) -> int:
-        """Return what order is by: the point, or a quarter of the way up: what is sure counts."""
-        most_ns = self.high_ns if self.most_ns is None else self.most_ns
-        least_ns = max(self.low_ns, self.sure_ns)
-        return (3 * least_ns + most_ns) // 4 if self.point_ns is None else self.point_ns
+        """Return what order and priority are by: the point, the middle, or half of a bound."""
+        if self.point_ns is not None:
+            return self.point_ns
+        if self.most_ns is not None:
+            return max(self.low_ns, self.most_ns // 2)
+        return (self.low_ns + self.high_ns) // 2
 
     def capped(self, most_ns: int) -> Gain:
         """Return the gain where it cannot be more than so much."""
@@ -93,7 +87,7 @@ class Gain(Struct, frozen=True):
             return self
         if self.low_ns >= least_ns:
             return Gain(self.low_ns, self.low_ns, None, may_be_more=True, most_ns=self.high_ns)
-        return Gain(0, self.high_ns, None, sure_ns=self.low_ns)
+        return Gain(0, self.high_ns, None)
 
 
 class MfuRange(Struct, frozen=True):

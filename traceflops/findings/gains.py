@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 from msgspec import Struct
 from msgspec.structs import replace
 
+from traceflops.attribution.culprits import BESIDE
 from traceflops.errors import UsageError
 from traceflops.facts import Fact, fact
 from traceflops.findings.case import limit, without_work_ns
@@ -42,7 +43,7 @@ _MOST_ASKED: Final = 120
 """Characters of edits that are told; those that list many names are not."""
 _OF_GPU: Final = KERNELS | {"communication", "other", "graph"}
 _INFERRED: Final = "doubt.inferred"
-_UNRECORDED: Final = "host_unrecorded"
+_UNEXPLAINED: Final = "doubt.unexplained"
 _SHOWS_TIME: Final = frozenset({"idle", "kernels", "communication"})
 """Sections that show the time of a cause, which its share is of."""
 _ON_GPU: Final = ("kernel:", "communication", "rank ", "recompute")
@@ -151,7 +152,10 @@ def weighed(cause: Cause, scales: Scales) -> Finding | None:
         worth = _bounded(_own_ns(cause, replay) or bound_ns, replay, why)
     elif worth.gain and cause.on_path and not (cause.frees or cause.kernels):
         most_ns = -(-bound_ns // max(replay.windows, 1))
-        worth = replace(worth, gain=worth.gain.capped(most_ns))
+        gain = worth.gain.capped(most_ns)
+        if any(doubt.code == _UNEXPLAINED for doubt in worth.doubts):
+            gain = replace(gain, high_ns=most_ns, point_ns=None)  # what it holds up may move, too
+        worth = replace(worth, gain=gain)
     if worth.gain and _is_of_host(cause):
         worth = replace(worth, gain=worth.gain.capped(scales.idle_ns))
     cause, worth = _direct(cause, worth, scales)
@@ -197,9 +201,8 @@ def _beside_host(cause: Cause, replay: Replay, scales: Scales) -> Worth | None:
     """
     if not cause.kernels or cause.direct_ns is None:
         return None
-    host_ns = sum(part.ns for part in replay.critical if part.component == _UNRECORDED)
-    beside_ns = host_ns // max(replay.windows, 1) - scales.idle_ns
-    most_ns = min(beside_ns, cause.direct_ns // scales.windows)
+    beside_ns = sum(part.ns for part in replay.critical if part.component == BESIDE)
+    most_ns = min(beside_ns // max(replay.windows, 1), cause.direct_ns // scales.windows)
     if most_ns < scales.levels["low"] * scales.step_ns:
         return None
     return Worth(Gain(0, most_ns, None), (fact("doubt.beside-host"),))

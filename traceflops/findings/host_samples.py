@@ -1,4 +1,4 @@
-"""What samples of the CPU tell of time in which nothing else of the host is recorded."""
+"""What samples and switches of the CPU tell of time in which nothing else is recorded."""
 
 from __future__ import annotations
 
@@ -6,12 +6,14 @@ import re
 from collections import Counter
 from typing import TYPE_CHECKING, Final
 
-from traceflops.attribution.cpu_samples import sampled_in
+from traceflops.attribution.cpu_samples import off_cpu_in, sampled_in
+from traceflops.attribution.culprits import UNRECORDED
 from traceflops.facts import Value, fact
 from traceflops.findings.case import limit
 from traceflops.findings.finding import short_name
 
 if TYPE_CHECKING:
+    from traceflops.attribution.culprits import IdleClass
     from traceflops.findings.case import Case
 
 MPI: Final = "MPI"
@@ -21,6 +23,27 @@ _MPI_LIBRARY: Final = re.compile(
 _ARGUMENTS: Final = re.compile(r"(?<=\w)\(.*|::h[0-9a-f]{16}$")
 """What a symbol has behind the name of a function: its arguments, or the hash of Rust."""
 _MOST_ROWS: Final = 3
+_MOSTLY, _NEARLY_ALL = 0.5, 0.9
+
+
+def off_cpu(case: Case, idle: IdleClass) -> float | None:
+    """Return for which part of unrecorded idle time the launching thread is off the CPU, if most.
+
+    It waits then: for input or output, a timer, another thread, or a core.
+    """
+    if case.prepared is None:
+        return None
+    part = off_cpu_in(case.prepared, idle.kind) / max(idle.idle_ns, 1)
+    return part if part >= _MOSTLY else None
+
+
+def only_waits(case: Case) -> bool:
+    """Return whether the launching thread is off the CPU in nearly all unrecorded idle time.
+
+    What it waits for may set the pace, such as a camera or a timer.
+    """
+    idle = (one for one in case.idle.by_class() if one.kind == UNRECORDED)
+    return any((off_cpu(case, one) or 0.0) >= _NEARLY_ALL for one in idle)
 
 
 def sampled(case: Case) -> dict[str, Value]:
@@ -29,9 +52,7 @@ def sampled(case: Case) -> dict[str, Value]:
     That is the library with most samples, and its functions; where it has less than half, functions
     of all. Libraries of MPI are one. Nothing where samples are few.
     """
-    counts = (
-        sampled_in(case.prepared, "host_unrecorded") if case.prepared is not None else Counter()
-    )
+    counts = sampled_in(case.prepared, UNRECORDED) if case.prepared is not None else Counter()
     total, libraries = counts.total(), Counter[str]()
     if total < limit(case, "host-unrecorded", "least_samples"):
         return {}

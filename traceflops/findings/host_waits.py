@@ -14,7 +14,7 @@ from traceflops.findings.copy_sizes import small_copies
 from traceflops.findings.device_memory import reads_back
 from traceflops.findings.finding import Cause, Row, Where, row_name
 from traceflops.findings.rules import advice_of, rule_of
-from traceflops.replay.host_waits import FREES
+from traceflops.table.patterns import FREES
 
 if TYPE_CHECKING:
     from traceflops.attribution.culprits import IdleClass

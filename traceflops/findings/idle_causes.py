@@ -25,8 +25,9 @@ from traceflops.findings.copy_sizes import small_copies
 from traceflops.findings.cpu_operators import CPU_OPERATORS, are_views, on_cpu
 from traceflops.findings.device_memory import allocator_state, reads_back, uploads_pinned
 from traceflops.findings.finding import Cause, Owner, Row, Where, row_name, short_name
-from traceflops.findings.host_samples import MPI, sampled
+from traceflops.findings.host_samples import MPI, off_cpu, only_waits, sampled
 from traceflops.findings.host_waits import WAITING, after_waits, frame_of, host_waits
+from traceflops.findings.idle_ends import ended_by
 from traceflops.findings.launching import (
     LATENCY,
     are_short,
@@ -77,6 +78,10 @@ _OF_MPI: Final = re.compile(r"P?MPI_")
 _PINS: Final = re.compile(r"HostAlloc|MallocHost|HostRegister|HostMalloc")
 _BESIDE_STACKS: Final = (*LAUNCHING, "compiled-runtime", "optimizer-loop", "host-code")
 """Rules of time in which Python runs, or waits to run."""
+_OF_HOST: Final = ("compiled-runtime", "host-code", "host-unrecorded")
+"""Rules of what the host does before it launches."""
+_CLAIMS: Final = ("launching", "sampled", "off-cpu")
+"""What is known of unrecorded host time, with a title and a claim of its own."""
 _MOST_ROWS: Final = 3
 
 
@@ -160,6 +165,7 @@ def _cause(case: Case, rule: str, idle: IdleClass, share: float) -> Cause:
     is_in_thread = rule == "data-input" and _IN_THREAD in largest.label
     is_once = by_name and len(case.steps.used) < 2
     doubts = ["workers"] * is_in_thread + ["once"] * is_once + ["half"] * bool(row.partly)
+    doubts += ["not-of-program"] * (rule == "input-wait")
     slowed = slowed_by_stacks(case) if rule in _BESIDE_STACKS else None
     idle_cause = cause(
         case,
@@ -180,9 +186,12 @@ def _cause(case: Case, rule: str, idle: IdleClass, share: float) -> Cause:
         doubts=(*([slowed] if slowed else []), *(fact(f"doubt.{doubt}") for doubt in doubts)),
         direct_ns=after_waits(case, idle) if rule in WAITING else None,
     )
-    for own in knows & {"launching", "sampled"}:
+    for own in knows.intersection(_CLAIMS):
         claim = Fact(f"{rule}.claim-{own}", {**values, "share": share})
         idle_cause = replace(idle_cause, claim=claim)
+    if rule == "host-unrecorded" and not label and only_waits(case):
+        why = (fact("doubt.off-cpu"),)
+        idle_cause = replace(idle_cause, edits=(), on_path=frozenset(), doubts=why)
     if idle_cause.advice is None and not by_name and idle.remedy:
         return replace(idle_cause, advice=fact("sentence", text=Fact(idle.remedy)))
     return idle_cause
@@ -198,6 +207,8 @@ def _details(case: Case, rule: str, largest: Culprit) -> Iterator[Fact]:
         is_told = bool(inside) and rule == "host-code" and inside[-1] not in largest.label
         op = short_name(inside[-1]) if is_told else None
         yield fact("part.largest", name=label, part=part, op=op)
+    if rule in _OF_HOST and (ended := ended_by(case)) is not None:
+        yield fact("part.ends", kernel=short_name(ended[0]), part=ended[1])
     if rule in LAUNCHING:
         yield from pace_facts(case)
     if rule == "memory-alloc" and case.prepared is not None:
@@ -232,7 +243,7 @@ def _of_parts(case: Case, lead: Cause, parts: Mapping[str, IdleClass]) -> Cause:
 
 
 def _title(case: Case, rule: str, owner: Owner | None, knows: set[str]) -> Fact:
-    own = next((own for own in ("mpi", "launching", "sampled") if own in knows), None)
+    own = next((own for own in ("mpi", *_CLAIMS) if own in knows), None)
     if own is not None:
         return fact("external-wait.title-mpi" if own == "mpi" else f"{rule}.title-{own}")
     if (rule, owner) == ("host-unrecorded", "library"):
@@ -254,12 +265,16 @@ def _what_is_known(case: Case, rule: str, idle: IdleClass) -> tuple[set[str], di
     if rule in (*LAUNCHING, "host-code", "host-unrecorded"):
         knows |= {"graphs-fit"} if fits_graphs(case) else set()
         knows |= {"waits"} if case.synchronisations else set()
+    ended = ended_by(case) if rule == "compiled-runtime" else None
+    knows |= {"one-kernel"} if ended else set()
+    values["kernel"] = short_name(ended[0]) if ended else None
     if rule == "data-input":
         knows |= {"workers"} if any(_WORKERS in one.label for one in idle.culprits) else set()
         values["pin"] = None if uploads_pinned(case) else "pin_memory=True"
     if rule == "memory-alloc":
         pinning = (one.idle_ns for one in idle.culprits if _PINS.search(one.evidence[0]))
         knows |= {"pinned"} if 2 * sum(pinning) >= idle.idle_ns else allocator_state(case)
+        knows |= {"steps"} if case.steps.used else set()
     if rule == "blocking-copy":
         sizes, values = small_copies(case, by_calls=True)
         knows |= sizes
@@ -285,13 +300,15 @@ def _what_is_known(case: Case, rule: str, idle: IdleClass) -> tuple[set[str], di
 
 
 def _of_unrecorded(case: Case, idle: IdleClass) -> tuple[set[str], dict[str, Value]]:
-    """Return what samples, ranges and the program say of unrecorded host work."""
+    """Return what samples, ranges and the program say of unrecorded host time."""
     largest, knows = idle.culprits[0], set[str]()
     label = short_name(largest.label)
     values: dict[str, Value] = {"label": label, "what": "it" if label else "the code"}
-    samples = {} if is_launching(case, idle) else sampled(case)
-    knows |= {"sampled"} if samples else {"launching"} if is_launching(case, idle) else set()
-    values |= samples
+    off, launches = off_cpu(case, idle), is_launching(case, idle)
+    samples = {} if launches else sampled(case)
+    own = "off-cpu" if off else "sampled" if samples else "launching" if launches else None
+    knows |= {own} if own else set()
+    values |= {**samples, "off": off}
     knows |= {"mpi"} if samples.get("library") == MPI else set()
     knows |= {"of-library"} if LIBRARY_RANGE.match(largest.label) else set()
     marks = case.prepared.trace.marks if case.prepared is not None else None

@@ -146,8 +146,16 @@ class KernelFacts(Struct, frozen=True, dict=True):
         return devices[0] if alike and devices[0].rates else None
 
     def rate(self, dtype: str) -> float:
-        """Return the peak of a data type in FLOP per ns, 0 where it is unknown."""
-        return float(self.peaks.rates.get(dtype, 0)) if self.peaks else 0.0
+        """Return the peak of a data type in FLOP per ns, 0 where it is unknown.
+
+        Of a device that may be one of several rows it is known where these agree.
+        """
+        if self.peaks:
+            return float(self.peaks.rates.get(dtype, 0))
+        matches = [device.match for device in self.case.measured.devices]
+        peaks = {row.peak(dtype) for match in matches for row in match.candidates}
+        is_known = len(peaks) == 1 and all(match.candidates for match in matches)
+        return float(peaks.pop() or 0) if is_known else 0.0
 
     @cached_property
     def own_rate(self) -> FloatArray:

@@ -154,6 +154,7 @@ def _causes(ranks: RankReport | None, program: frozenset[str]) -> Iterator[Cause
         return
     slow = ranks.slow
     why, advice = late_rank_reason(slow)
+    is_of_hosts = _is_of_hosts(slow)
     title = "title" if len(slow.ranks) == 1 else "title-several"
     yield cause_of(
         program,
@@ -163,11 +164,16 @@ def _causes(ranks: RankReport | None, program: frozenset[str]) -> Iterator[Cause
         name=fact(f"{RULE}.{title}", ranks=listed(slow.ranks)),
         claim=claim,
         advice=advice,
-        owner="cluster" if _is_of_hosts(slow) else _owner(slow),
-        rows=(Row(slow.label or f"rank {slow.rank}", slow.lost_ns_per_step * ranks.cycles.count),),
+        owner="cluster" if is_of_hosts else _owner(slow),
+        rows=(
+            Row(_label(slow) or f"rank {slow.rank}", slow.lost_ns_per_step * ranks.cycles.count),
+        ),
         where=Where(rank=slow.rank),
-        edits=(*_stall(slow), *slow_rank_edits(ranks)),
+        edits=() if is_of_hosts else (*_stall(slow), *slow_rank_edits(ranks)),
         partly=slow_rank_edits(ranks) * bool(_stall(slow)),
+        # No replay has other hosts: at most the others wait no more.
+        gain=Gain(0, slow.lost_ns_per_step, None) if is_of_hosts else None,
+        doubts=(fact("doubt.hosts"),) if is_of_hosts else (),
     )
 
 
@@ -182,7 +188,7 @@ def _owner(slow: SlowRank) -> Owner | None:
 
 def _stall(slow: SlowRank) -> tuple[str, ...]:
     """Return the edit without what holds up the host of a rank, where one name does."""
-    name, is_stall = slow.label.partition(" in ")[0], slow.cause in STALLS
+    name, is_stall = _label(slow).partition(" in ")[0], slow.cause in STALLS
     return (f"host:^{re.escape(name)}$=0",) if name and is_stall else ()
 
 
@@ -196,7 +202,7 @@ def slow_rank_edits(ranks: RankReport | None) -> tuple[str, ...]:
 def late_rank_reason(slow: SlowRank) -> tuple[Fact, Fact]:
     """Return why a rank is late and what to do."""
     several = "" if len(slow.ranks) == 1 else "-several"
-    label, has_text = short_name(slow.label), slow.cause in _BY_REASON
+    label, has_text = short_name(_label(slow)), slow.cause in _BY_REASON
     why = fact(
         f"{RULE}.why{several}.{slow.cause if has_text else 'idle'}",
         label=label,
@@ -213,6 +219,11 @@ def late_rank_reason(slow: SlowRank) -> tuple[Fact, Fact]:
 def _is_of_hosts(slow: SlowRank) -> bool:
     """Return whether the hosts of several ranks are slower than others in what all ranks do."""
     return len(slow.ranks) > 1 and slow.cause in _OF_HOST
+
+
+def _label(slow: SlowRank) -> str:
+    """Return what holds up a rank; in what all ranks do, no name of it is at fault."""
+    return "" if _is_of_hosts(slow) else slow.label
 
 
 def _share(ranks: RankReport, slow: SlowRank) -> float:

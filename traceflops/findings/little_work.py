@@ -8,7 +8,7 @@ Copies, idle time and launches in such a window are those of a beginning.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from traceflops.attribution.host_calls import outside_gpu_work
 from traceflops.facts import Fact, fact
@@ -19,6 +19,8 @@ from traceflops.windows.selection import Selection
 if TYPE_CHECKING:
     from traceflops.windows.prepared import Prepared
 
+LITTLE_WORK: Final = "little-work"
+
 
 def little_work(prepared: Prepared) -> tuple[Fact, ...]:
     """Return that a recording holds too little GPU work to judge, and what to record instead.
@@ -27,7 +29,7 @@ def little_work(prepared: Prepared) -> tuple[Fact, ...]:
     """
     if prepared.selection != Selection() or prepared.plan.choice.used or prepared.on_host:
         return ()
-    limits, spans_ns, busy_ns = thresholds()["little-work"], [0], [0]
+    limits, spans_ns, busy_ns = thresholds()[LITTLE_WORK], [0], [0]
     for account in prepared.accounts.values():
         first_ns, end_ns = account.rows.span
         spans_ns.append(end_ns - first_ns)
@@ -44,4 +46,4 @@ def little_work(prepared: Prepared) -> tuple[Fact, ...]:
     code = "after-start-up" if is_before else "of-recording"
     values = {"busy_ns": max(busy_ns), "window_ns": max(spans_ns)}
     times = {"before_ns": rest.before_ns, "recorded_ns": rest.recorded_ns}
-    return fact(f"little-work.{code}", **values, **times), fact("little-work.record")
+    return fact(f"{LITTLE_WORK}.{code}", **values, **times), fact(f"{LITTLE_WORK}.record")

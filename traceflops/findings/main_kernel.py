@@ -1,4 +1,4 @@
-"""Rule `main-kernel`: the kernel, or the kernels of one name, with most of the time."""
+"""Rule `main-kernel`: the kernel, or the kernels of one name, with much of the time."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
+from traceflops.categories.classify import clean
 from traceflops.categories.kernel_names import without_return_type
-from traceflops.characters import kernel_name
 from traceflops.facts import Fact, Value
 from traceflops.findings.decode import weight_bits
-from traceflops.findings.finding import Finding, Row, severity_of, short_name
+from traceflops.findings.finding import Finding, Row, short_name
 from traceflops.findings.kernel_facts import PRODUCTS
 from traceflops.findings.launch_geometry import LaunchShape, launch_shape
 from traceflops.findings.rules import advice_of, statement, thresholds
@@ -34,7 +34,9 @@ _FEW_TOKENS: Final = 64
 """So many tokens per pass are too few to keep the arithmetic of weights busy."""
 _FAMILY: Final = re.compile(r"_*[a-z]+(?:_[a-z]+)+(?![a-z0-9])")
 """The words with which names of variants begin: `_matmul_ogs` of `_matmul_ogs_NNT_16x128`."""
-_OF_VECTORS: Final = re.compile(r"gemv|mat_?vec|mul_?vec", re.IGNORECASE)
+_OF_VECTORS: Final = re.compile(r"gemv|mat_?vec|mul_?vec|^triton_(?:red|per)_fused", re.IGNORECASE)
+_CUT_OFF: Final = "_"
+"""What a name of many kernels ends with that was cut short when it was recorded."""
 _OF_TENSORRT: Final = re.compile(r"(?:^|_)trt(?:_|$)")
 _OPERATOR: Final = re.compile(r"aten::")
 _FUNCTION: Final = re.compile(r"(?:void )?([^<(\[]+)")
@@ -49,7 +51,7 @@ def main_kernel_findings(
     program: frozenset[str],
     trace: Trace,
 ) -> Iterator[Finding]:
-    """Give a finding where one kernel has most of a kind of work, which has most of the time.
+    """Give a finding where one kernel has much of the time, and most of the largest kind of work.
 
     `of` is what shares are of. Of launches of `trace` it tells how they are alike, of products only
     few blocks: room they leave on purpose.
@@ -57,7 +59,8 @@ def main_kernel_findings(
     shares = {kind: total.components.share(kind) or 0.0 for kind in (*_KINDS, _MEMORY)}
     top = max(shares, key=lambda kind: shares[kind])
     rows = [row for row in kernels.to_pylist() if row["top"] == top]
-    if 2 * shares[top] <= 1 or kernels.num_rows < 2 or not _may_gain(top, rows, total, losses):
+    least = thresholds()[MAIN_KERNEL]["least_share"]
+    if shares[top] < least or kernels.num_rows < 2 or not _may_gain(top, rows, total, losses):
         return
     families: defaultdict[tuple[str, str], list[dict[str, Any]]] = defaultdict(list)
     for row in rows:
@@ -69,7 +72,7 @@ def main_kernel_findings(
     largest = max(variants, key=lambda row: row["sum_ns"])
     whole = time_ns / total.components.window_ns
     share = min(whole, shares[top])
-    if severity_of(share) is None or 2 * time_ns < sum(times.values()):
+    if share < least or 2 * time_ns < sum(times.values()) or name.endswith(_CUT_OFF):
         return
     count = sum(row["count"] for row in variants)
     limits, idle = thresholds()[MAIN_KERNEL], total.components.share("idle") or 0.0
@@ -161,6 +164,6 @@ def _decoded(serving: Serving) -> int:
 
 def _family(name: str) -> str:
     """Return what the variants of a kernel are called."""
-    name = without_return_type(kernel_name(name))
+    name = without_return_type(clean(name))
     words = _FAMILY.match(name) or _FUNCTION.match(name)
     return (words[words.lastindex or 0] if words else name).strip()

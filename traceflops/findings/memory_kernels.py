@@ -38,15 +38,13 @@ _LISTS: Final = re.compile(r"multi_tensor_apply|foreach", re.IGNORECASE)
 _CAST: Final = re.compile(
     r"(?:b?float\d+|half|float8\w{0,12}|bfloat16tofloat32|float16tofloat32)_copy_kernel"
     r"|^triton_poi_fused__to_copy_\d+$"
+    r"|unrolled_elementwise_kernel<at::native::direct_copy_kernel_cuda.*(?:Load|Store)WithCast"
 )
 _CONVERTS_LAYOUT: Final = re.compile(
     r"nchw_?to_?nhwc|nhwc_?to_?nchw|batched_transpose_\d|TensorTransform", re.IGNORECASE
 )
 _TRAINING_NORM: Final = re.compile(
     r"bn_fw_tr|batch_norm_collect_statistics|BatchNormFwdTrain", re.IGNORECASE
-)
-_OF_TRAINING: Final = re.compile(
-    r"autograd::engine|backward|^Optimizer\.|bn_bw|[dw]grad", re.IGNORECASE
 )
 _COPYING_OPS: Final = ("aten::copy_", "aten::_to_copy", "aten::to", "aten::type_as")
 _SOFTMAX: Final = {
@@ -99,9 +97,7 @@ def training_norm(facts: KernelFacts) -> Iterator[Cause]:
     share = share_of_window(facts.case, int(time.sum()))
     if share < limit(facts.case, "kernel-faults", "least_share"):
         return
-    trace = facts.prepared.trace
-    tables = (trace.ops, trace.marks, trace.activities)
-    if any(matching(table["name"], _OF_TRAINING.search).any() for table in tables):
+    if "trains" in facts.case.program:
         return
     largest, where = largest_of(facts, time)
     rows = rows_of(facts, time)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
@@ -45,6 +45,8 @@ _OF_GPUS: Final = re.compile(
     r"_attention(?!_for_cpu)|_(flash|efficient|cudnn)_attention)|^nccl:"
 )
 """Operators that PyTorch has for GPUs alone."""
+_SEVERAL, _NO_LAUNCH_NS = 3, 100_000_000
+"""So many calls of an operator do not all begin with a start-up that takes so long."""
 _BACKWARD: Final = re.compile(r"autograd::engine::evaluate_function: ")
 _OF_LISTS: Final = re.compile(r"aten::_foreach_")
 _FREES: Final = re.compile(r"(cuda|hip)Free$|cuMemFree(_v2)?$")
@@ -130,7 +132,17 @@ def leading(
         for number, part in enumerate(parts[:_MOST])
         if part.share >= (_LARGE if number else WORTH_SAYING)
     ]
-    return (fact("verdict.cpu-leads", parts=tuple(said), of=of),) if said else ()
+    leads = (fact("verdict.cpu-leads", parts=tuple(said), of=of),) if said else ()
+    return (*leads, *_computed(rows))
+
+
+def _computed(rows: Sequence[dict[str, Any]]) -> Iterator[Fact]:
+    """Yield that products take far too long on the CPU to be launches of work on a GPU."""
+    for row in rows:
+        mean_ns = row["sum_ns"] // max(row["count"], 1)
+        if row["top"] == "compute" and row["count"] >= _SEVERAL and mean_ns >= _NO_LAUNCH_NS:
+            yield fact("verdict.cpu-computes", name=short_name(row["name"]), mean_ns=mean_ns)
+            return
 
 
 def _of_operators(

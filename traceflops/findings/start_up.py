@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 START_UP: Final = "start-up"
 _HARDLY: Final = 0.01
-"""A GPU that works for a smaller share of the time has hardly begun."""
+"""A GPU that works for a smaller share of the time has hardly begun; such shares are not told."""
 
 
 def start_up(case: Case) -> Finding | None:
@@ -35,12 +35,16 @@ def start_up(case: Case) -> Finding | None:
     if share < WORTH_SAYING:
         return None
     busy_ns = whole.window_ns - whole.start_up_ns - whole.idle_ns
+    beside_ns = before.window_ns - before.start_up_ns
     is_hardly = busy_ns < _HARDLY * whole.window_ns and not before.window_ns
     values: dict[str, Value] = {
         "busy_ns": round(busy_ns / case.windows_used) if is_hardly else None,
         "time_ns": round(whole.start_up_ns / case.windows_used),
         "window_ns": round(whole.window_ns / case.windows_used),
         "rest_ns": round(chosen.window_ns / case.windows_used) if before.window_ns else None,
+        "beside_ns": round(beside_ns / case.windows_used)
+        if beside_ns >= _HARDLY * whole.window_ns
+        else None,
         "what": fact(f"{START_UP}.{_basis(case, before)}"),
         "kind": main_kind(case.prepared),
     }

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 from msgspec import Struct
 
-from traceflops.attribution.culprits import REST, culprits_of
+from traceflops.attribution.culprits import REST, UNRECORDED, culprits_of
 from traceflops.attribution.host_events import has_fact
 from traceflops.attribution.idle_classes import CLASSES
 from traceflops.attribution.idle_slices import GapParts, gap_parts
@@ -32,6 +32,7 @@ from traceflops.findings.finding import (
     severity_of,
     short_name,
 )
+from traceflops.findings.host_samples import only_waits
 from traceflops.findings.rules import statement
 from traceflops.table.columns import axes, codes, is_one_of, names, numbers, product_of
 from traceflops.table.grouping import groups
@@ -146,7 +147,8 @@ def uneven_steps(case: Case) -> Iterator[Cause]:
     if more is not None and _LOADER.search(more.name):
         return  # rule data-input tells it, with its gain
     kind = _kind(spread, slow, more)
-    is_warm_up = kind == _WARM_UP
+    waits = more is not None and more.name == CLASSES[UNRECORDED] and only_waits(case)
+    doubt = "leaving-out" if kind == _WARM_UP else "off-cpu" if waits else None
     windows = [
         window
         for device in case.devices
@@ -163,8 +165,8 @@ def uneven_steps(case: Case) -> Iterator[Cause]:
         advice=_advice(case, kind, spread, slow, more),
         rows=(Row(more.name, more.more_ns * len(slow), len(slow)),) if more else (),
         where=Where(start_ns=longest.start_ns, end_ns=longest.end_ns),
-        gain=None if is_warm_up else _gain(case, spread, slow),
-        doubts=(fact("doubt.leaving-out" if is_warm_up else "doubt.longer-step"),),
+        gain=None if doubt else _gain(case, spread, slow),
+        doubts=(fact(f"doubt.{doubt or 'longer-step'}"),),
     )
 
 

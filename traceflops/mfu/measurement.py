@@ -66,6 +66,9 @@ _UNTOLD_TYPES: Final = {
 }
 
 _CAPTURE: Final = MissingInput(fact("missing.captured"), fact("missing.pair-with-launching"))
+_WAIT: Final = fact("missing.wait-at-end")
+_FEW_LAUNCHES: Final = 50
+"""So many launches fill no buffer of a profiler: none of their kernels had ended."""
 _LOST: Final = (fact("missing.records-incomplete"), fact("missing.no-graph-records"))
 
 _TOOLS: Final = {ROCPROF: "rocprof", NSIGHT: "Nsight", XLA: "XLA's profiler", "nvprof": "nvprof"}
@@ -270,7 +273,9 @@ def why_no_figure(
     elif records.state == "missing" or records.kernel.lack() or not prepared.knows_replays:
         how = "" if records.kernel.lost else advice(trace, "kernels of graphs")
         how = how or advice(trace, "all device records")
-        yield MissingInput(_LOST[records.is_judged], missing_input.advised(how))
+        is_ended = records.lacks_all_kernels and records.kernel.calls <= _FEW_LAUNCHES
+        next_time = _WAIT if is_ended else missing_input.advised(how)
+        yield MissingInput(_LOST[records.is_judged], next_time)
     elif not done.executed_flops:
         yield _nothing_counted(prepared, done, is_ml=of_ml(trace))
     elif done.coverage is None or done.coverage < TOO_LITTLE:
@@ -318,7 +323,7 @@ def _nothing_counted(prepared: Prepared, done: Executed, *, is_ml: bool) -> Miss
     if ops.num_rows and (lack := _without_capture(done)) is not None:
         return lack
     if ops["input_dims"].null_count == ops.num_rows:
-        how = advice(prepared.trace, "shapes")
+        how = advice(prepared.trace, "shapes" if ops.num_rows else "operators and shapes")
         what = fact("missing.no-shapes" if ops.num_rows else "missing.no-operators")
         return MissingInput(what, fact(missing_input.NEXT_TIME, how=how) if how else None)
     if done.outside.unattributed:

@@ -13,7 +13,7 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from traceflops.attribution.culprits import named_times
+from traceflops.attribution.culprits import UNRECORDED, named_times
 from traceflops.attribution.idle_classes import on_demand
 from traceflops.attribution.idle_slices import GapParts
 from traceflops.characters import kernel_name
@@ -296,12 +296,22 @@ def _of_host(
     parts = GapParts(start, end, start, end, none, call, end, end, 0 * end, none)
     total = int(pieces.ns.sum())
     recorded_ns, named_ns = int((end - start).sum()) + once_ns, 0
-    times = Counter({(_START_UP, ""): once_ns}) + named_times(parts, prepared.trace)
+    times = Counter({(_START_UP, ""): once_ns})
+    times += named_times(parts, prepared.trace, _busy(prepared))
     for key, part_ns in times.items() if recorded_ns else ():
         ns = part_ns * total // recorded_ns
         named_ns += ns
         yield key, ns
-    yield ("host_unrecorded", "(others)"), total - named_ns
+    yield (UNRECORDED, "(others)"), total - named_ns
+
+
+def _busy(prepared: Prepared) -> dict[int, Intervals]:
+    """Return when any GPU of a process works, by process."""
+    owner, busy = numbers(prepared.trace.devices["process"]), dict[int, Intervals]()
+    for device, account in prepared.accounts.items():
+        process = int(owner[device])
+        busy[process] = busy.get(process, Intervals.empty()).union(account.timeline.busy)
+    return busy
 
 
 def _of_threads(graph: RecordedGraph, pieces: Pieces) -> Iterator[tuple[int, int, Intervals]]:

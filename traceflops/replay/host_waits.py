@@ -10,7 +10,6 @@ waited for it: a hand-over there and back.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from functools import cached_property
 from typing import Final
@@ -35,6 +34,7 @@ from traceflops.table.columns import (
 )
 from traceflops.table.grouping import groups, in_order, joint_codes
 from traceflops.table.nesting import first_match, taken
+from traceflops.table.patterns import FREES
 from traceflops.table.trace import Trace
 from traceflops.timeline.intervals import NEVER, latest_end_before
 
@@ -47,8 +47,6 @@ duration after the work. So did a call that takes that many ns with nothing to w
 _SKEW_NS: Final = 20_000
 """A call may seem to return this long before the work that it waited for ended: clocks differ."""
 _ALL: Final = ("Device", "Ctx", "Context", "Thread")
-FREES: Final = re.compile(r"(cuda|hip)Free(Host)?|(cuda|hip)HostUnregister|cuMemFree(Host)?(_v2)?")
-"""Calls that free memory once all work is done."""
 _NEARLY_ALL: Final = 0.95
 
 

@@ -332,7 +332,8 @@ class Replay(Struct, frozen=True, dict=True):
             own = nodes.device[late] == span.device
             waits = Intervals.of((begun - graph.delay_ns[late])[own], begun[own])
             late_ns += waits.within(low, high).length_ns
-        if 2 * late_ns > self.before_ns:
+        unexplained_ns = sum(part.ns for part in self.critical if part.component == UNEXPLAINED)
+        if 2 * max(late_ns, unexplained_ns) > self.before_ns:
             raise refused(
                 "most of the time follows from nothing recorded",
                 "record all GPU work and the calls of the CPU",

@@ -50,6 +50,8 @@ ASYNC_COPY: Final = re.compile(r"(cuda|cu|hip)Memcpy\w*Async")
 ASYNC_FILL: Final = re.compile(r"(cuda|cu|hip)Memset\w*Async")
 WAITS_FOR_DEVICE: Final = re.compile(r"(cuda|cu|hip)(DeviceSynchronize|CtxSynchronize)")
 """Calls that return when all work of the GPU launched before has ended."""
+FREES: Final = re.compile(r"(cuda|hip)Free(Host)?|(cuda|hip)HostUnregister|cuMemFree(Host)?(_v2)?")
+"""Calls that free memory once all work is done."""
 LOADS: Final = re.compile(r"(cu|hip)(Module|Library)Load")
 """Calls that load code."""
 COMPILES: Final = re.compile(

@@ -169,7 +169,7 @@ TABLES: dict[str, tuple[Column, ...]] = {
             "annotation, gpu_annotation, gpu_step (of the tool), python, module, system (a call of "
             "the operating system), sync, event, overhead, instant, page_fault (of a GPU, until "
             "it is served), graph_node (one was made; correlation is its id), sample (of a CPU: "
-            "the innermost function then)",
+            "the innermost function then), off_cpu (the thread runs on no CPU)",
         ),
         _NAME,
         _START,

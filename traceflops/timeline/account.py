@@ -16,6 +16,7 @@ from msgspec.structs import replace
 from traceflops.categories.activities import Categorised
 from traceflops.table.columns import (
     ABSENT,
+    BoolArray,
     IntArray,
     is_one_of,
     matching,
@@ -39,7 +40,7 @@ from traceflops.timeline.idle import (
 )
 from traceflops.timeline.intervals import NEVER, Intervals
 from traceflops.timeline.records import WORK, Account, Gap, Window
-from traceflops.timeline.start_up import StartUp, device_start_up
+from traceflops.timeline.start_up import StartUp, device_start_up, unseen_processes
 
 _GAPS_KEPT = 100
 
@@ -89,6 +90,11 @@ class LinkedTrace(Struct, frozen=True, dict=True):
         return {
             number: start_up for number, start_up in self.start_up.items() if not offset[number]
         }
+
+    @cached_property
+    def is_unseen(self) -> BoolArray:
+        """Per process, whether nothing of its host is recorded."""
+        return unseen_processes(self.trace)
 
     @cached_property
     def op_tree(self) -> OpTree:
@@ -185,6 +191,7 @@ class DeviceAccount:
         ends = self.rows.row[idle.next_row]
         self.start_up_by_kind = device_start_up(
             self._linked.comparable_start_up,
+            self._linked.is_unseen,
             process[ends],
             self._linked.columns.name[ends],
             (idle.gap_start_ns, idle.gap_end_ns),

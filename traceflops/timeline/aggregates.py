@@ -207,7 +207,7 @@ def _ranges(marks: pa.Table, kind: str) -> pa.Table:
     A gpu_mark is a range of the host as seen on the device.
     """
     is_kind = is_one_of(marks["kind"], "gpu_annotation") == (kind == "gpu_mark")
-    rows = np.flatnonzero(is_kind & ~is_one_of(marks["kind"], "event", "sample"))
+    rows = np.flatnonzero(is_kind & ~is_one_of(marks["kind"], "event", "sample", "off_cpu"))
     return marks.take(number_column(rows, pa.int64()))
 
 

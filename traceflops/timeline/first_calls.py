@@ -30,14 +30,18 @@ from traceflops.table.grouping import (
     shared_codes,
 )
 from traceflops.table.nesting import Links, taken
-from traceflops.table.patterns import COMPILES, GRAPH_LAUNCH, LAUNCH, LOADS
+from traceflops.table.patterns import COMPILES, FREES, GRAPH_LAUNCH, LAUNCH, LOADS
 from traceflops.table.trace import Trace
 from traceflops.timeline.intervals import Intervals
 
 _COPIES: Final = re.compile(r"Mem(cpy|set)|memory_(async_)?copy")
 _WAITS: Final = re.compile(r"Synchronize|signal_wait|StreamWait|EventQuery|StreamQuery")
 _ALLOCATES: Final = re.compile(r"Malloc|MemAlloc|Host(Alloc|Register)|MemCreate")
-_COMPILES: Final = re.compile(
+EXTENSIONS: Final = re.compile(
+    r"(^|/)torch/utils/cpp_extension\.py\(\d+\): _?(load|load_inline|jit_compile)$"
+)
+"""Functions that load code of an extension, and build it if need be."""
+COMPILING: Final = re.compile(
     rf"{COMPILES.pattern}|^[\w:]*(NVRTC|nvrtc|[Cc]ompile)([A-Z]\w*)?$", re.ASCII
 )
 """Functions that compile, also ranges with such names: `Fuser::compileKernel`."""
@@ -66,15 +70,15 @@ class _LongCalls(NamedTuple):
     """Calls (`row`) that take much longer than others of their name and process.
 
     Of the calls of the same name and process: `usual_ns` is the median duration (0 for a single
-    call), `calls` their number, `first_ns` the duration of the first, `number` the index of this
-    call by start.
+    call), `calls` their number, `first` the row of the first, `number` the index of this call by
+    start.
     """
 
     row: IntArray
     usual_ns: IntArray
     number: IntArray
     calls: IntArray
-    first_ns: IntArray
+    first: IntArray
 
 
 class Calls:
@@ -174,10 +178,10 @@ class Calls:
             is_first_use[of_process] |= after > before
         return self.stretch(rows[is_first_use])
 
-    def compilations(self) -> _Times:
-        """Return the compilations after which the thread launches something for the first time."""
+    def functions(self, kind: re.Pattern[str]) -> _Times:
+        """Return functions and ranges of a kind before the thread launches something new."""
         marks = self.trace.marks
-        rows = np.flatnonzero(matching(marks["name"], _COMPILES.search))
+        rows = np.flatnonzero(matching(marks["name"], kind.search))
         process, thread, start_ns, dur_ns = (
             numbers(marks[name], ABSENT)[rows]
             for name in ("process", "thread", "start_ns", "dur_ns")
@@ -243,12 +247,39 @@ class Calls:
         return self.stretch(long.row[is_first], long.usual_ns[is_first])
 
     def first_calls(self) -> _Times:
-        """Return the time that the first calls of other names take beyond usual ones."""
+        """Return the time that the first calls of other names take beyond usual ones.
+
+        One that takes longer than the first counts where nothing was launched since to wait for.
+        """
         long = self._long_calls(self.others)
         dur_ns = self.dur_ns[long.row]
-        is_first = (long.calls > FEW) | (dur_ns >= _LEAST_ALONE_NS)
-        is_first &= (long.number < _FIRST) & (dur_ns <= long.first_ns)
+        are_many, first = long.calls > FEW, long.first
+        awaits_none = are_many & (self._started_by(long.row) == self._started_by(first))
+        is_first = (dur_ns <= self.dur_ns[first]) | awaits_none
+        is_first &= (long.number < _FIRST) & (are_many | (dur_ns >= _LEAST_ALONE_NS))
         return self.stretch(long.row[is_first], long.usual_ns[is_first])
+
+    def frees(self) -> _Times:
+        """Return long frees before anything is launched after the first of their name.
+
+        They wait for nothing, and to free has no price: libraries call it to load what they need.
+        """
+        frees = matching(self.trace.calls["name"], FREES.fullmatch) & self.others
+        rows = np.flatnonzero(frees)
+        group, first = group_rows((self.process[rows], self.name[rows]))
+        order = in_order(group, self.start_ns[rows])
+        earliest = rows[order[np.searchsorted(group[order], np.arange(len(first)))]][group]
+        awaits_none = self._started_by(rows) == self._started_by(earliest)
+        return self.stretch(rows[awaits_none & (self.dur_ns[rows] >= _LEAST_ALONE_NS)])
+
+    def _started_by(self, rows: IntArray) -> IntArray:
+        """Return, per call, how many calls of its process had started work of a device by then."""
+        started = np.append(np.flatnonzero(self.launches), self.call_of_activity)
+        count = np.zeros(len(rows), dtype=np.int64)
+        for number, mine in groups(self.process[rows]):
+            begun_ns = np.sort(self.start_ns[started[self.process[started] == number]])
+            count[mine] = np.searchsorted(begun_ns, self.start_ns[rows[mine]])
+        return count
 
     def allocations(self) -> _Times:
         """Return long allocations before first launches, of names that never take long later."""
@@ -261,15 +292,21 @@ class Calls:
         return self.stretch(rows[others[group] == 0])
 
     def set_up(self) -> _Times:
-        """Return long calls of other names in processes that run no kernels, only copies and fills.
+        """Return long calls of other names in processes that have only copied and filled so far.
 
-        Such a process was recorded while it prepared its work.
+        Such a process, which has run no kernel, prepares its work.
         """
         activities = self.trace.activities
         moves = is_one_of(activities["kind"], "memcpy", "memset")
-        owner = numbers(activities["process"])
-        working = np.append(owner[~moves], self.process[self.launches])
-        prepares = np.isin(self.process, np.setdiff1d(owner, working))
+        owner, begins = (numbers(activities[name]) for name in ("process", "start_ns"))
+        works_from_ns = np.full(len(self.activities_of), _NEVER, dtype=np.int64)
+        for process, at_ns in (
+            (owner[~moves], begins[~moves]),
+            (self.process[self.launches], self.start_ns[self.launches]),
+        ):
+            np.minimum.at(works_from_ns, process, at_ns)
+        works_from_ns[self.activities_of == 0] = 0
+        prepares = self.start_ns < works_from_ns[self.process]
         return self.stretch(
             np.flatnonzero(prepares & self.others & (self.dur_ns >= _LEAST_ALONE_NS))
         )
@@ -352,8 +389,8 @@ def _longer(
     by_start = np.lexsort((start_ns[selected], group))
     number, begins = np.empty(len(selected), dtype=np.int64), np.cumsum(count) - count
     number[by_start] = np.arange(len(selected)) - begins[group[by_start]]
-    first_ns = took_ns[by_start[begins]][group]
+    first = selected[by_start[begins]][group]
     is_long = (took_ns > TIMES_USUAL * usual_ns) & (took_ns - usual_ns >= LEAST_NS)
     rows = np.flatnonzero(fits[selected] & is_long)
-    columns = selected, usual_ns, number, count[group], first_ns
+    columns = selected, usual_ns, number, count[group], first
     return _LongCalls(*(column[rows] for column in columns))

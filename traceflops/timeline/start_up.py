@@ -6,12 +6,13 @@
 A first call of its kind loads code, creates a context, or pins a buffer. What it takes beyond the
 usual call of its kind is start-up, as is all of a call that loads code, of a compilation, of a long
 allocation and of the capture of a graph, if what is launched next had not been launched before. A
-later call that takes longer than the first waits or works, but where nothing runs on the device but
-copies and fills: there the program is still being set up. A gap in which code is loaded or compiled
-that is used for the first time is start-up as a whole, but for operators and functions, if most
-gaps are much shorter and no more than a few without loading as long. While a process starts up, so
-is a stretch of which nothing is recorded, if the device is not usually idle so long before the work
-that ends it, nor later without starting up.
+later call that takes longer than the first waits or works, unless nothing was launched since the
+first, or no kernel has run so far: there the program is still being set up. A gap in which code is
+loaded or compiled that is used for the first time is start-up as a whole, but for operators and
+functions, if most gaps are much shorter and no more than a few without loading as long. While a
+process starts up, so is a stretch of which nothing is recorded, if the device is not usually idle
+so long before the work that ends it, nor later without starting up. Of a process of which no host
+work is recorded, such a gap is start-up if the work that ends it is the first of many of its name.
 Only time in which the device is idle counts: see `DeviceAccount.start_up`. On a CPU an operator is
 idle while a call in it starts up.
 """
@@ -27,11 +28,18 @@ import numpy as np
 import pyarrow as pa
 from msgspec import Struct
 
-from traceflops.table.columns import BoolArray, IntArray, is_one_of, numbers
+from traceflops.table.columns import ABSENT, BoolArray, IntArray, is_one_of, numbers
 from traceflops.table.grouping import group_rows, groups, lower_medians
 from traceflops.table.nesting import Links
 from traceflops.table.trace import Trace
-from traceflops.timeline.first_calls import FEW, LEAST_NS, TIMES_USUAL, Calls
+from traceflops.timeline.first_calls import (
+    COMPILING,
+    EXTENSIONS,
+    FEW,
+    LEAST_NS,
+    TIMES_USUAL,
+    Calls,
+)
 from traceflops.timeline.intervals import NEVER, Intervals
 
 KINDS: Final = {
@@ -174,12 +182,14 @@ def start_up(trace: Trace, links: Links, loops_from_ns: Mapping[int, int]) -> di
     calls, host = Calls(trace, links), _HostRecords(trace)
     for told, (process, thread, start_ns, end_ns) in (
         ("load", calls.loads()),
-        ("compile", calls.compilations()),
+        ("load", calls.functions(EXTENSIONS)),
+        ("compile", calls.functions(COMPILING)),
         ("capture", calls.captures()),
         ("workers", calls.workers()),
         ("first-launch", calls.first_launches()),
         ("first-copy", calls.first_copies()),
         ("first-call", calls.first_calls()),
+        ("first-call", calls.frees()),
         ("first-call", calls.allocations()),
         ("first-call", calls.set_up()),
         ("first-op", calls.first_operators()),
@@ -219,25 +229,39 @@ def _as_long(some_ns: IntArray, length_ns: IntArray) -> IntArray:
     return len(some_ns) - np.searchsorted(np.sort(some_ns), length_ns / 2)
 
 
+def unseen_processes(trace: Trace) -> BoolArray:
+    """Return, per process, whether nothing that its host does is recorded but that it launches."""
+    is_unseen = np.ones(trace.processes.num_rows, dtype=np.bool_)
+    for name in ("calls", "ops", "marks"):
+        table = trace.table(name)
+        lasts = numbers(table["dur_ns"], ABSENT) != 0
+        is_unseen[numbers(table["process"], 0)[lasts]] = False
+    return is_unseen
+
+
 def device_start_up(
     by_process: Mapping[int, StartUp],
+    is_unseen: BoolArray,
     owner: IntArray,
     name: IntArray,
     gaps_ns: tuple[IntArray, IntArray],
 ) -> dict[str, Intervals]:
     """Return when processes start up while nothing runs on a device, by kind.
 
-    `owner` and `name` are of the work that ends each gap, its process and name; `gaps_ns` are the
-    starts and ends of the gaps.
+    `is_unseen` is per process. `owner` and `name` are of the work that ends each gap, its process
+    and name; `gaps_ns` are the starts and ends of the gaps.
     """
     start_ns, end_ns = gaps_ns
     by_kind, told = dict[str, Intervals](), Intervals.empty()
     for number, mine in groups(owner):
-        if number not in by_process:
-            continue
         start, end = start_ns[mine], end_ns[mine]
-        is_odd = _are_odd(end - start, name[mine])
-        for kind, times in by_process[number].within_gaps(start, end, is_odd).items():
+        is_odd, found = _are_odd(end - start, name[mine]), dict[str, Intervals]()
+        if number in by_process:
+            found = by_process[number].within_gaps(start, end, is_odd)
+        elif is_unseen[number]:
+            once = is_odd & _are_first(name[mine]) & (_as_long(end - start, end - start) <= FEW)
+            found = {"hole": Intervals.of(start[once], end[once])}
+        for kind, times in found.items():
             by_kind[kind] = by_kind.get(kind, Intervals.empty()).union(times)
     for kind in KINDS:  # of processes that share the device, one may start up as another does
         if kind in by_kind:
@@ -251,3 +275,11 @@ def _are_odd(length_ns: IntArray, name: IntArray) -> BoolArray:
     usual_ns, count = lower_medians(group, length_ns)[group], np.bincount(group)[group]
     is_odd = (length_ns > TIMES_USUAL * usual_ns) | (count <= FEW)
     return np.asarray(is_odd & (length_ns >= LEAST_NS))
+
+
+def _are_first(name: IntArray) -> BoolArray:
+    """Return which gaps are the first before the work of a name that ends more than a few."""
+    group, first = group_rows((name,))
+    is_first = np.zeros(len(name), dtype=np.bool_)
+    is_first[first] = np.bincount(group) > FEW
+    return is_first

@@ -22,7 +22,7 @@ from traceflops.timeline.account import DeviceAccount, LinkedTrace
 from traceflops.timeline.idle import LONGEST_START_NS
 from traceflops.timeline.records import Window
 from traceflops.units import listed
-from traceflops.windows.chosen_runs import chosen_range, gpu_notes
+from traceflops.windows.chosen_runs import chosen_range, gpu_notes, one_step_note
 from traceflops.windows.periodicity import (
     KEEP_LAST_UP_TO,
     LAST_STEP,
@@ -167,7 +167,7 @@ def plan_steps(
     used, reasons = _used(layout, durations, selection) if time_range is None else ((), {})
     notes = list(layout.notes)
     if len(used) == 1 and selection.steps is None and len(durations) == 1:
-        notes.append(note_of("assumed", "one-step"))
+        notes.append(one_step_note(linked.trace, layout.stretches))
     notes += _outside_notes(linked.trace, layout, accounts) if time_range is None else ()
     collapsed = sum(s.role == "step" and not s.dur_ns for d in layout.stretches.values() for s in d)
     if collapsed:

@@ -9,8 +9,9 @@ A GPU that did work of several runs, one after the other, has a row of the devic
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import partial
+from itertools import pairwise
 from typing import TypeVar
 
 import numpy as np
@@ -26,6 +27,7 @@ from traceflops.table.nesting import link
 from traceflops.table.trace import Note, Trace, counted_note, note_of
 from traceflops.timeline.account import DeviceAccount
 from traceflops.units import listed
+from traceflops.windows.periodicity import Stretch
 from traceflops.windows.records import device_words
 from traceflops.windows.selection import Selection
 from traceflops.windows.steps import find_marked_steps, step_of_activity
@@ -173,6 +175,20 @@ def _shown(trace: Trace, devices: Collection[int], selection: Selection) -> set[
         max(runs, key=lambda device: (trace.runs[device][1] == wanted, time[device], -device))
         for runs in of_gpu.values()
     }
+
+
+def one_step_note(trace: Trace, stretches: Mapping[int, Sequence[Stretch]]) -> Note:
+    """Return that there is one step, of all time where GPUs of one process run it far apart.
+
+    That is, each after a time that is longer than any of them takes.
+    """
+    steps = [one for some in stretches.values() for one in some if one.role == "step"]
+    steps.sort(key=lambda step: step.start_ns)
+    apart_ns = min((after.start_ns - one.end_ns for one, after in pairwise(steps)), default=0)
+    is_one_process = len(set(trace.devices["process"].to_pylist())) == 1
+    if not is_one_process or apart_ns <= max(step.dur_ns for step in steps):
+        return note_of("assumed", "one-step")
+    return note_of("assumed", "one-step.apart", share=1.0, count=len(steps), apart_ns=apart_ns)
 
 
 def gpu_notes(trace: Trace, devices: Collection[int], selection: Selection) -> Iterator[Note]:

@@ -29,7 +29,7 @@ from traceflops.parsers.nsight.nsys.nvtx import read_nvtx
 from traceflops.parsers.nsight.nsys.process_registry import ProcessRegistry, without_clashes
 from traceflops.parsers.nsight.nsys.raw_report import report_of
 from traceflops.parsers.nsight.nsys.reading import ReportReading
-from traceflops.parsers.nsight.nsys.samples import read_samples
+from traceflops.parsers.nsight.nsys.samples import read_samples, read_switches
 from traceflops.parsers.nsight.nsys.tables import Folder, Tables
 from traceflops.parsers.nsight.recipe import is_of_recipe, read_recipes
 from traceflops.parsers.shared.trace_builder import overflow_notes
@@ -107,6 +107,7 @@ def trace_of(
     timeline.read_page_faults(reading)
     timeline.read_system_calls(reading)
     read_samples(reading)
+    read_switches(reading)
     timeline.read_memory(reading)
     timeline.read_metrics(reading)
     reading.resolve_names()  # when it is known which are needed

@@ -1,4 +1,4 @@
-"""Samples of the CPU: what the threads that call CUDA ran, now and then."""
+"""What the threads that call CUDA ran now and then, by samples, and when they were off the CPU."""
 
 from __future__ import annotations
 
@@ -12,16 +12,17 @@ from traceflops.parsers.nsight.nsys.reading import ReportReading, texts_of
 from traceflops.table.columns import IntArray
 from traceflops.table.grouping import distinct, group_rows
 
-_CHAINS, _SAMPLES = "SAMPLING_CALLCHAINS", "COMPOSITE_EVENTS"
+_CHAINS, _SAMPLES, _SWITCHES = "SAMPLING_CALLCHAINS", "COMPOSITE_EVENTS", "SCHED_EVENTS"
 _FRAME: Final = Wanted(integers=("id", "symbol", "module"))
 _ADDRESS: Final = re.compile(r"0x[0-9a-fA-F]+")
 _UNKNOWN: Final = "(unknown)"
+_OFF: Final = "(off the CPU)"
 _MOST: Final = 4_000_000
 
 
 def read_samples(reading: ReportReading) -> None:
     """Add samples of the threads that call CUDA, named after the innermost frame of each."""
-    callers = distinct(np.concatenate([np.empty(0, np.int64), *reading.callers]))
+    callers = _callers(reading)
     innermost = reading.tables.whole(_CHAINS, _FRAME, (Among("stackDepth", (0,)),))
     if not innermost.count:
         return
@@ -35,6 +36,40 @@ def read_samples(reading: ReportReading) -> None:
         name, unknown = name_of(rows["id"]), names["name"][_UNKNOWN]
         name = np.where(name < 0, unknown, name)
         reading.add("marks", rows, name=name, kind=names["kind"]["sample"])
+
+
+def read_switches(reading: ReportReading) -> None:
+    """Add when the threads that call CUDA are off the CPU, between the first call and the last.
+
+    That is from being switched out to the next in. Records that are lost leave out a stretch, or
+    join two.
+    """
+    callers, names = _callers(reading), reading.builder["marks"].names
+    kept = [
+        rows.only(np.isin(rows["globalTid"], callers))
+        for rows in reading.batches(_SWITCHES, ("start", "isSchedIn", "globalTid"))
+    ]
+    count = sum(rows.count for rows in kept)
+    if not 0 < count <= _MOST:
+        return
+    start, is_in, thread = (
+        np.concatenate([rows[name] for rows in kept])
+        for name in ("start", "isSchedIn", "globalTid")
+    )
+    order = np.lexsort((start, thread))
+    begin, end = order[:-1], order[1:]
+    off = (is_in[begin] == 0) & (is_in[end] != 0) & (thread[begin] == thread[end])
+    begin, end = begin[off], end[off]
+    columns = {"start": start[begin], "end": start[end], "globalTid": thread[begin]}
+    rows = reading.timed(Batch(len(begin), columns, {}))
+    called = reading.builder["calls"].column("start_ns")
+    rows = rows.only((rows["start"] >= called.min()) & (rows["end"] <= called.max()))
+    reading.add("marks", rows, name=names["name"][_OFF], kind=names["kind"]["off_cpu"])
+
+
+def _callers(reading: ReportReading) -> IntArray:
+    """Return the threads that call CUDA, as reports number them."""
+    return distinct(np.concatenate([np.empty(0, np.int64), *reading.callers]))
 
 
 def _names(reading: ReportReading, frames: Batch) -> IntArray:

@@ -558,6 +558,26 @@ def test_samples_of_threads_that_call_cuda_are_named_by_their_innermost_function
     ]
 
 
+def test_threads_that_call_cuda_are_off_the_cpu_from_a_switch_to_the_next(tmp_path: Path) -> None:
+    export = NsysFile()
+    export.call(100, 200, 1)
+    export.kernel(210, 220, correlationId=1)
+    export.call(900, 950, 2)
+    switches = (
+        *((50, 1, TID), (60, 0, TID), (90, 1, TID)),  # before the first call
+        *((250, 0, TID), (300, 0, 5), (400, 1, TID), (450, 1, 5)),
+        *((500, 0, TID), (600, 0, TID), (700, 1, TID)),  # one of them is lost
+        (800, 0, TID),
+    )
+    for start, is_in, tid in switches:
+        export.row("SCHED_EVENTS", start=start, isSchedIn=is_in, globalTid=thread(tid), cpu=0)
+    trace = made(tmp_path, export)
+    assert rows(trace, "marks", "kind", "start_ns", "dur_ns") == [
+        ("off_cpu", 250, 150),
+        ("off_cpu", 600, 100),
+    ]
+
+
 def test_concurrent_kernels_count_once(tmp_path: Path) -> None:
     export = NsysFile()
     export.kernel(0, 100, streamId=7)
