@@ -1,7 +1,7 @@
 """What differs, as JSON (fields: comparison.toml).
 
-traceflops.comparison/1 is of two recordings, traceflops.comparisons/1 of several against one, and
-traceflops.what-if/1 of one recording and what it would be.
+traceflops.comparison/1 compares two recordings, traceflops.comparisons/1 several with one baseline,
+and traceflops.what-if/1 a recording with what edits would make of it.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def render_comparison(comparison: Comparison) -> str:
 def comparison_object(comparison: Comparison) -> dict[str, Any]:
     """Return a comparison as plain dicts and lists. Times are ns per window."""
     mfu, memory = comparison.mfu, comparison.memory
-    # How much of the charged time was matched, by how it was.
+    # Per way of matching: how many matches, and how much charged time on each side.
     before, after, matches = Counter[str](), Counter[str](), Counter[str]()
     for match in comparison.matches:
         matches[match.way] += 1
@@ -97,7 +97,7 @@ def comparison_object(comparison: Comparison) -> dict[str, Any]:
 
 
 def comparisons_object(comparisons: Sequence[Comparison]) -> dict[str, Any]:
-    """Return several recordings against one."""
+    """Return the comparisons of several recordings with one baseline."""
     return {
         "schema": SCHEMA_OF_SEVERAL,
         "traceflops_version": __version__,
@@ -107,7 +107,7 @@ def comparisons_object(comparisons: Sequence[Comparison]) -> dict[str, Any]:
 
 
 def _side(side: Side) -> dict[str, Any]:
-    """Return one of two recordings."""
+    """Return one side of a comparison."""
     flops = side.model_flops / len(side.windows) if side.model_flops and side.windows else None
     times = zip(side.steps, side.series().tolist(), strict=False)
     return {
@@ -130,7 +130,7 @@ def _interval(interval: Interval | None) -> dict[str, float] | None:
 
 
 def what_if_object(answer: WhatIf) -> dict[str, Any]:
-    """Return what edits of a recording would gain, each alone and all together."""
+    """Return what edits of a recording would gain, each alone and all together, per window."""
     together = answer.together
     return {
         "schema": SCHEMA_OF_WHAT_IF,

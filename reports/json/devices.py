@@ -33,7 +33,7 @@ _OF_A_GAP: Final = (
 
 
 def account_object(account: Account) -> dict[str, Any]:
-    """Return where the time of a window, or of several, went."""
+    """Return where the time of one or several windows went."""
     return {
         "window_ns": account.components.window_ns,
         "components_ns": account.components.parts(),
@@ -92,7 +92,7 @@ def device_object(device: DeviceReport) -> dict[str, Any]:
 
 
 def culprits_object(idle: IdleCulprits, idle_ns: int) -> dict[str, Any]:
-    """Return what the CPU did in idle time of this length."""
+    """Return what the CPU did in idle time; `idle_ns` is all of it, not 0 if there are culprits."""
     return {
         "culprits": [
             {

@@ -30,7 +30,10 @@ if TYPE_CHECKING:
 
 
 def measured_object(measured: Measurement) -> dict[str, Any]:
-    """Return the utilisation that a trace shows."""
+    """Return the utilisation that a trace shows.
+
+    Model FLOPs are null if FLOPs were executed that cannot be split into model and recomputation.
+    """
     executed, outside, roofs = measured.executed, measured.executed.outside, measured.roofs
     counted = executed.executed_flops > 0
     split = counted and (executed.model_flops > 0 or not executed.unsplit_flops)
@@ -82,7 +85,7 @@ def measured_object(measured: Measurement) -> dict[str, Any]:
 
 
 def share_object(name: str, share: Fraction | None, bounds: ShareRange | None) -> dict[str, Any]:
-    """Return a share with its bounds."""
+    """Return a share as `name`, with its bounds `name_at_least` and `name_at_most`."""
     return {
         name: as_float(share),
         f"{name}_at_least": as_float(bounds.least) if bounds is not None else None,
@@ -91,7 +94,7 @@ def share_object(name: str, share: Fraction | None, bounds: ShareRange | None) -
 
 
 def waterfall_object(fall: Waterfall) -> dict[str, Any]:
-    """Return a waterfall: its budget, and its lines that sum to it."""
+    """Return a waterfall: its budget, and the lines that add up to it."""
     return {
         "unit": fall.unit,
         "dtypes": list(fall.dtypes),
@@ -108,7 +111,7 @@ def waterfall_object(fall: Waterfall) -> dict[str, Any]:
 
 
 def _by_recordings(work: MeasuredWork | None) -> dict[str, Any]:
-    """Return what counters and a second recording show."""
+    """Return the work that other recordings measured: joins, cross-check, counters, rates."""
     if work is None:
         return {"joins": [], "cross_check": None, "counted_kernels": [], "speed_of_light": []}
     check = work.check
@@ -188,7 +191,7 @@ def _peak(device: DevicePeaks) -> dict[str, Any]:
 
 
 def _ledger(executed: Executed) -> list[dict[str, Any]]:
-    """Return the lines; `flops` is the upper of two bounds where a count lies between them."""
+    """Return the lines of the ledger; `flops` is the upper bound of a count that is not exact."""
     least: Counter[str] = Counter()
     for cell in executed.used_cells:
         least[cell.line] += cell.at_least
@@ -245,10 +248,10 @@ def _work(measured: Measurement, row: KernelRow | OpRow) -> dict[str, Any]:
 
 
 def kernel_objects(analysis: Analysis) -> list[dict[str, Any]]:
-    """Return the kernels, each with the time charged to it, also by what launched it."""
+    """Return the kernels, each with the time charged to it, in total and by what launched it."""
     by_kernel = defaultdict(list)
     for charged in analysis.charged or ():
-        # There may be thousands of rows, so what a row has by default is left out.
+        # There may be thousands of rows, so fields with their usual value are left out.
         row = {k: v for k, v in to_builtins(charged).items() if k not in USUAL or v != USUAL[k]}
         by_kernel[tuple(row.pop(name) for name in OF_KERNEL)].append(row)
     kernels: list[dict[str, Any]] = analysis.kernels.to_pylist()
@@ -261,7 +264,7 @@ def kernel_objects(analysis: Analysis) -> list[dict[str, Any]]:
 
 
 def sampled_objects(analysis: Analysis) -> list[dict[str, Any]]:
-    """Return the samples of each GPU: clocks while it works, reasons for low ones, and all else."""
+    """Return the samples of each GPU: clocks under load, reasons for low clocks, other values."""
     prepared = analysis.prepared
     local_ids = prepared.trace.devices["local_id"].to_pylist() if prepared else []
     rows = []

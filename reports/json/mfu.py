@@ -1,8 +1,7 @@
-"""What `traceflops mfu --json` prints: a utilisation, and that of a trace beside a description.
+"""What `traceflops mfu --json` prints (fields: utilisation.toml).
 
-The schemas are traceflops.mfu/1 and traceflops.utilisation/1 (fields: utilisation.toml). Of the
-latter, `utilisation` is what the trace says, as in a report; `described` is what a description says
-of it.
+traceflops.mfu/1 is the utilisation of a described run. traceflops.utilisation/1 is that of a trace:
+`utilisation` as in a report, and `described` the same by a description.
 
 Counts of FLOPs may exceed 64 bits and be fractions, so each is given twice: as a number and, with
 `_text`, exactly.
@@ -80,7 +79,11 @@ def models_object(models: Iterable[tuple[str, ModelCard]]) -> dict[str, Any]:
 
 
 def _figures(work: DescribedWork | None, rate: Rate | None) -> dict[str, Any]:
-    """Return the figures of a convention, null without one; that of executed FLOPs has no MFU."""
+    """Return the figures of a convention, null if unknown.
+
+    There is no MFU of a convention that counts executed FLOPs only, and no HFU if the convention
+    does not count them.
+    """
     model = work if work is not None and not work.ledger.executed_only else None
     counted = work if work is not None and work.is_counted else None
     return {
@@ -104,11 +107,12 @@ def _model(card: ModelCard) -> dict[str, Any]:
 
 
 def _run(figures: Utilisation) -> dict[str, Any]:
-    """Return what was run: its tokens, its time, what is trained and computed again."""
+    """Return what was run: its tokens, its time, which parameters were trained, recomputation."""
     run, work, policy = figures.run, figures.work, figures.run.checkpoint
     shape = run.shape(figures.card) if work.tokens is not None else None
 
     def lengths(slots: Lengths | None) -> list[dict[str, int]] | None:
+        """Return how many sequences have each length."""
         known = [{"tokens": length, "count": number} for length, number in slots or ()]
         return None if slots is None else known
 
@@ -136,7 +140,7 @@ def _run(figures: Utilisation) -> dict[str, Any]:
 
 
 def _peak(figures: Utilisation) -> dict[str, Any] | None:
-    """Return the peak that figures are shares of; its source is the option where that gave it."""
+    """Return the peak that figures are shares of; its source is --peak if the user gave it."""
     peak, spec = figures.choice.peak, figures.choice.spec
     if peak is None:
         return None
@@ -153,7 +157,7 @@ def _peak(figures: Utilisation) -> dict[str, Any] | None:
 
 
 def _convention(entry: Entry) -> dict[str, Any]:
-    """Return the run under a convention; without rates where they exceed what is possible."""
+    """Return the figures of a run by a convention, without rates if they exceed 100 %."""
     rate = entry.rate
     impossible = entry.work is not None and rate is not None and max(rate.mfu, rate.hfu) > 1
     problem = "more than the devices can do" if impossible else entry.problem
@@ -171,7 +175,7 @@ def _convention(entry: Entry) -> dict[str, Any]:
 def utilisation_object(
     analysis: Analysis, checked: Reconciliation | None = None, explained: Explanation | None = None
 ) -> dict[str, Any]:
-    """Return the utilisation of a trace; `described` is null without a description."""
+    """Return the utilisation of a trace; without a description, `described` is null."""
     return {
         **report_head(analysis, UTILISATION_SCHEMA),
         "utilisation": measured_object(analysis.measured),
@@ -180,7 +184,7 @@ def utilisation_object(
 
 
 def _described(checked: Reconciliation, explained: Explanation | None) -> dict[str, Any]:
-    """Return a description beside a trace: its own object, and how the two compare."""
+    """Return a description beside a trace: the fields of `mfu_object`, and how the two compare."""
     described = mfu_object(checked.described, explained)
     del described["schema"], described["traceflops_version"]
     job, counts, fall = checked.job, checked.counts, checked.waterfall
@@ -207,7 +211,7 @@ def _described(checked: Reconciliation, explained: Explanation | None) -> dict[s
 
 
 def _recomputation(checked: Reconciliation) -> dict[str, Any] | None:
-    """Return recomputation as described and as counted, None where they cannot be compared."""
+    """Return recomputation as described and as counted, or None if they cannot be compared."""
     if (again := checked.recomputation) is None:
         return None
     return {
@@ -217,10 +221,7 @@ def _recomputation(checked: Reconciliation) -> dict[str, Any] | None:
         **flop_count("counted_flops_at_least", again.least),
         **flop_count("counted_flops_at_most", again.most),
         "agree": again.mismatch is None,
-        "mismatch": {
-            "code": again.mismatch.code,
-            "words": words(again.mismatch.what),
-        }
+        "mismatch": {"code": again.mismatch.code, "words": words(again.mismatch.what)}
         if again.mismatch is not None
         else None,
     }

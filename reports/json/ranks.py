@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from traceflops.ranks.who_waits import RankReport
 
 _MOST_COLLECTIVES: Final = 20_000
-"""Limit of the listed collectives, by most waiting."""
+"""If a job has more collectives, those with the most waiting are listed."""
 
 
 def ranks_object(ranks: RankReport) -> dict[str, Any]:
@@ -21,11 +21,11 @@ def ranks_object(ranks: RankReport) -> dict[str, Any]:
     in_time = sorted(by_wait[:_MOST_COLLECTIVES], key=lambda collective: collective.index)
     cycles = ranks.cycles
     by_step = zip(cycles.steps, cycles.slowdown.tolist(), cycles.own_ns.tolist(), strict=True)
-    # How the clocks of the ranks are aligned, and the bounds of each offset.
+    # How the clocks of the ranks are aligned. Without a residual, offsets have no bounds.
     clocks, names = ranks.alignment, ranks.records.ranks
-    bounds = [column.tolist() for column in (clocks.earliest_ns, clocks.latest_ns)]
+    earliest, latest = clocks.earliest_ns.tolist(), clocks.latest_ns.tolist()
     if clocks.residual_p95_ns is None:
-        bounds = [[None] * len(names)] * 2
+        earliest = latest = [None] * len(names)
     return {
         "alignment": {
             "basis": clocks.basis or None,
@@ -38,7 +38,7 @@ def ranks_object(ranks: RankReport) -> dict[str, Any]:
                     "error_at_most_ns": high,
                 }
                 for rank, offset, low, high in zip(
-                    names, clocks.offset_ns.tolist(), *bounds, strict=True
+                    names, clocks.offset_ns.tolist(), earliest, latest, strict=True
                 )
             ],
         },

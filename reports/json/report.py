@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 SCHEMA: Final = "traceflops.report/1"
 FINDINGS_SCHEMA: Final = "traceflops.findings/1"
 MOST_BYTES: Final = 8_192
-"""Limit of the JSON of findings on their own, so that programs can pass on all of it."""
+"""Of the JSON of findings on their own; what programs pass on is often limited."""
 _SHARES: Final = {
     "module_share": ("module", "backward_module"),
     "annotation_share": ("annotation", "compiled_region", "communication"),
@@ -50,7 +50,7 @@ def render_json(analysis: Analysis) -> str:
 
 
 def encode(value: dict[str, Any]) -> str:
-    """Return JSON, indented by two; hidden characters are escapes, half a surrogate pair is ?."""
+    """Return JSON, indented by two; invisible characters are escaped, lone surrogates are `?`."""
     try:
         text = msgspec.json.encode(value)
     except UnicodeEncodeError:
@@ -59,6 +59,7 @@ def encode(value: dict[str, Any]) -> str:
 
 
 def _encodable(value: Any) -> Any:
+    """Return a JSON value in which `?` stands for each character that UTF-8 cannot encode."""
     if isinstance(value, str):
         return value.encode(errors="replace").decode()
     if isinstance(value, dict):
@@ -71,12 +72,12 @@ def _encodable(value: Any) -> Any:
 def findings_object(analysis: Analysis) -> dict[str, Any]:
     """Return the findings on their own, in words, in at most MOST_BYTES of JSON.
 
-    `left_out` is the number of those without room: the last, of least gain and share.
+    `left_out` is the number of findings without room: the last ones, which gain least.
     """
     findings = [finding_object(finding) for finding in analysis.findings]
     for finding in findings:
         del finding["facts"]
-    for kept in range(len(findings), -1, -1):
+    for kept in range(len(findings), -1, -1):  # as many as fit
         content = {
             "schema": FINDINGS_SCHEMA,
             "traceflops_version": __version__,
@@ -90,7 +91,7 @@ def findings_object(analysis: Analysis) -> dict[str, Any]:
 
 
 def finding_object(finding: Finding) -> dict[str, Any]:
-    """Return a finding in words, and the facts that the words are of."""
+    """Return a finding: its fields, its words, and the facts from which the words were made."""
     confidence, left_out = finding.confidence, ("name", "claim", "details", "advice", "confidence")
     return {
         **{
@@ -107,12 +108,12 @@ def finding_object(finding: Finding) -> dict[str, Any]:
 
 
 def gain_object(gain: Gain) -> dict[str, Any]:
-    """Return a gain as it is told."""
+    """Return a gain in ns, as a range and, if known, a point."""
     return fields(gain, "low_ns", "high_ns", "point_ns", "may_be_more", "further_ns")
 
 
 def _plain(value: Any) -> Any:
-    """Return a fact, or a value of one, in types of JSON."""
+    """Return a fact, or a value in one, as plain JSON."""
     if isinstance(value, Fact):
         values = {name: _plain(inner) for name, inner in value.values.items()}
         return {"code": value.code, "values": values}
@@ -182,7 +183,7 @@ def report_object(analysis: Analysis) -> dict[str, Any]:
 
 
 def report_head(analysis: Analysis, schema: str) -> dict[str, Any]:
-    """Return how every object about a trace begins: with what it is of."""
+    """Return the first fields of every object about a trace: source, selection, steps, notes."""
     source, selection, spread = analysis.source, analysis.selection, analysis.spread
     return {
         "schema": schema,
@@ -231,7 +232,7 @@ def _memory(prepared: Prepared) -> list[dict[str, Any]]:
 
 
 def _series(series: Series) -> dict[str, Any]:
-    """Return memory over time as JSON: the curve, its extremes, and the bytes of each step."""
+    """Return memory over time as JSON: its extremes, and the bytes of each step."""
     return {
         "changes": series.curve.changes,
         "first_bytes": series.first,
@@ -275,7 +276,7 @@ def _host(analysis: Analysis) -> dict[str, Any]:
 
 
 def _attribution(analysis: Analysis) -> dict[str, Any]:
-    """Return how much of the work each rule attributes, and the work of each module."""
+    """Return the share of work that each kind of owner has, and the work of each module."""
     work = analysis.attribution
     if not work:
         return {"attribution": None, "modules": []}

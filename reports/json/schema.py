@@ -30,7 +30,7 @@ Schema = dict[str, Any]
 def json_schema(name: str) -> Schema:
     """Return the JSON Schema (draft 2020-12) of an object such as "traceflops.report/1".
 
-    Raises KeyError where no schema has this name.
+    Raises KeyError if no schema has this name.
     """
     table, about = field_tables()["documents"][name]
     definitions: dict[str, Schema] = {}
@@ -46,14 +46,14 @@ def json_schema(name: str) -> Schema:
 
 @cache
 def field_tables() -> dict[str, dict[str, Any]]:
-    """Return all tables by name: of fields, and `types` and `documents`."""
+    """Return all tables of the TOML files by name, among them `types` and `documents`."""
     folder = files(__package__)
     texts = [folder.joinpath(name).read_text(encoding="utf-8") for name in TABLES]
     return {name: table for text in texts for name, table in tomllib.loads(text).items()}
 
 
 def _object(table: str, definitions: dict[str, Schema]) -> Schema:
-    """Return the schema of an object with the fields of a table and of those that it extends."""
+    """Return the schema of the object of a table; objects in it are added to `definitions`."""
     fields = field_tables()[table]
     properties: Schema = {}
     required: list[str] = []
@@ -62,8 +62,9 @@ def _object(table: str, definitions: dict[str, Schema]) -> Schema:
         properties |= inherited["properties"]
         required += inherited["required"]
     for field, (kind, about) in ((key, row) for key, row in fields.items() if key != "extends"):
-        name = field.removesuffix("?")
+        name = field.removesuffix("?")  # "name?" is an optional field
         added = {name: _type(kind, definitions) | {"description": about}}
+        # FLOPs are given twice: the second field has them as exact text.
         if kind.removesuffix("?") in ("flops", "signed_flops"):
             exact = _type(kind.replace("flops", "exact"), definitions)
             added[f"{name}_text"] = exact | {"description": f"{name} exactly, such as 7 or 7/2."}
@@ -78,7 +79,11 @@ def _object(table: str, definitions: dict[str, Schema]) -> Schema:
 
 
 def _type(kind: str, definitions: dict[str, Schema]) -> Schema:
-    """Return the schema of a type; the objects it refers to are added to the definitions."""
+    """Return the schema of a type.
+
+    "T?" is T or null, "[T]" a list, "{T}" an object with any names, "a | b" an enumeration; other
+    names are those of a document, a simple type or an object. Objects are added to `definitions`.
+    """
     if kind.endswith("?"):
         schema = _type(kind[:-1], definitions)
         if "type" in schema:

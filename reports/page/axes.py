@@ -20,7 +20,7 @@ class Tick(Struct, frozen=True):
 
 
 class AxisTick(Struct, frozen=True):
-    """A place on an axis, in percent, and its text, which stands to one side of it at an end."""
+    """A tick of an axis: `x` in percent of the axis, its text, and the SVG `text-anchor` of it."""
 
     x: float
     text: str
@@ -28,17 +28,17 @@ class AxisTick(Struct, frozen=True):
 
 
 def axis_ticks(low_ns: int, high_ns: int, most: int = 7) -> list[AxisTick]:
-    """Return at most so many ticks of an axis that is as wide as its drawing."""
-    length, ticks = max(high_ns - low_ns, 1), []
-    for at, text in time_ticks(low_ns, high_ns, most):
-        x = round(100 * (at - low_ns) / length, 2)
+    """Return at most `most` ticks of an axis; texts near an end are anchored to stay inside."""
+    length_ns, ticks = max(high_ns - low_ns, 1), []
+    for ns, text in time_ticks(low_ns, high_ns, most):
+        x = round(100 * (ns - low_ns) / length_ns, 2)
         anchor = "start" if x < _NEAR_END else "end" if x > 100 - _NEAR_END else "middle"
         ticks.append(AxisTick(x, text, anchor))
     return ticks
 
 
 def round_above(least: float) -> int:
-    """Return the smallest of 1, 2, 5, 10, 20, ... that is not below a number."""
+    """Return the smallest of 1, 2, 5, 10, 20, 50, ... that is at least `least`."""
     power = 1
     while power * 10 < least:
         power *= 10
@@ -46,25 +46,27 @@ def round_above(least: float) -> int:
 
 
 def time_ticks(low_ns: int, high_ns: int, most: int) -> list[tuple[int, str]]:
-    """Return at most so many ticks from `low_ns` to `high_ns`, and their texts."""
-    apart = round_above(-(-(high_ns - low_ns) // max(most - 1, 1)))
+    """Return at most `most` ticks from `low_ns` to `high_ns`, as ns and text, at round times."""
+    step_ns = round_above(-(-(high_ns - low_ns) // max(most - 1, 1)))  # -(-a // b) rounds up
     unit, scale = _unit(low_ns, high_ns)
     digits = 0
-    while apart * 10**digits % scale:
+    while step_ns * 10**digits % scale:  # until every tick is exact in this unit
         digits += 1
-    first = -(-low_ns // apart) * apart
-    return [(at, f"{_number(at, scale, digits)} {unit}") for at in range(first, high_ns + 1, apart)]
+    first = -(-low_ns // step_ns) * step_ns
+    ticks = range(first, high_ns + 1, step_ns)
+    return [(ns, f"{_number(ns, scale, digits)} {unit}") for ns in ticks]
 
 
 def stretch(low_ns: int, high_ns: int) -> str:
-    """Return a stretch of time in one unit, both ends to about a ten-thousandth of it."""
+    """Return an interval as "1.2 to 3.4 ms", both ends rounded to about 1/10,000 of its length."""
     unit, scale = _unit(low_ns, high_ns)
-    finest = 10 ** max(len(str(max(high_ns - low_ns, 1) - 1)) - 5, 0)
-    digits = max(len(str(scale)) - len(str(finest)), 0)
-    finest = min(finest, scale)
+    finest_ns = 10 ** max(len(str(max(high_ns - low_ns, 1) - 1)) - 5, 0)  # a power of ten
+    # As many decimals of the unit as show it.
+    digits = max(len(str(scale)) - len(str(finest_ns)), 0)
+    finest_ns = min(finest_ns, scale)
     texts = []
     for ns in (low_ns, high_ns):
-        rounded = (abs(ns) + finest // 2) // finest * finest
+        rounded = (abs(ns) + finest_ns // 2) // finest_ns * finest_ns
         texts.append(_number(-rounded if ns < 0 else rounded, scale, digits))
     return f"{' to '.join(texts)} {unit}"
 

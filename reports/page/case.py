@@ -49,7 +49,7 @@ _LEVELS: Final = ("low", "medium", "high")
 
 
 class Spark(Struct, frozen=True):
-    """A small drawing of 100 by 100: a path and the path of what stands out; what it says."""
+    """A drawing of 100 by 100: its text, an SVG path, and the path of what stands out."""
 
     text: str
     path: str
@@ -57,7 +57,7 @@ class Spark(Struct, frozen=True):
 
 
 class Tile(Struct, frozen=True):
-    """One figure with its name, what belongs beside it, and a drawing of it."""
+    """One figure: its label, its value, a text beside it, the section it links to, a drawing."""
 
     label: str
     value: str
@@ -77,27 +77,13 @@ class Tile(Struct, frozen=True):
 
 
 def case_values(analysis: Analysis) -> dict[str, Any]:
-    """Return what the first screen shows."""
+    """Return the values of the template of the first screen."""
     found = evidence.findings_shown(analysis) if has_findings(analysis) else None
     opened = opening(analysis)
     causes = list(found.causes.rows) if found else []
     best = title_finding(analysis) if found else None
     about = _component(analysis, best.finding) if best else ""
     parts = told_parts(analysis, best.finding if best else None, about)
-    after: dict[str, Any] | None = None
-    if best is not None and (bounds := step_after(analysis, best.finding)) is not None:
-        # The step as a thin bar and, below it, what a remedy makes of it, in percent of now.
-        least, most = (_WHOLE * ns / bounds.now_ns for ns in (bounds.least_ns, bounds.most_ns))
-        ends = dict.fromkeys(map(duration, (bounds.least_ns, bounds.most_ns)))
-        after = {"now": duration(bounds.now_ns), "fixed": " to ".join(ends)}
-        after |= {"least": round(least, 2), "open": round(most - least, 2)}
-    cards = []
-    for shown in causes[:_MOST_CARDS]:
-        component = _component(analysis, shown.words.finding)
-        drawing = thumbnail(analysis, shown.words.finding, component)
-        sure = shown.words.finding.confidence
-        marks = _LEVELS.index(sure.level) + 1 if sure else 0  # of three
-        cards.append({"shown": shown, "drawing": drawing, "marks": marks, "component": component})
     return {
         "title": opened.title,
         "rest": opened.rest,
@@ -107,16 +93,17 @@ def case_values(analysis: Analysis) -> dict[str, Any]:
         "best": best,
         "left": left_to_say(best.finding, opened) if best else "",
         "left_names_it": opened.tells is not None,
-        "after": after,
+        "after": _step_after(analysis, best.finding) if best is not None else None,
         "parts": parts,
         "step": duration(sum(part.ns for part in parts)),
         "tiles": list(tiles(analysis, parts)),
-        "cards": cards,
+        "cards": [_card(analysis, shown) for shown in causes[:_MOST_CARDS]],
         "more": causes[_MOST_CARDS:],
+        # The title already tells of the best finding, if it is of a counted kernel.
         "others": [
-            one
-            for one in (found.others if found else ())
-            if best is None or one[0] != best.finding or one[0].rule != COUNTED_KERNEL
+            (finding, places)
+            for finding, places in (found.others if found else ())
+            if best is None or finding != best.finding or finding.rule != COUNTED_KERNEL
         ],
         "hidden": found.causes.hidden if found else 0,
         "is_judged": found is not None,
@@ -128,8 +115,41 @@ def case_values(analysis: Analysis) -> dict[str, Any]:
     }
 
 
+def _step_after(analysis: Analysis, finding: Finding) -> dict[str, Any] | None:
+    """Return the step now and with the finding's remedy, or None if the gain is unknown.
+
+    `least` is the shortest it may become and `open` the uncertainty, both in percent of now.
+    """
+    bounds = step_after(analysis, finding)
+    if bounds is None:
+        return None
+    least, most = (_WHOLE * ns / bounds.now_ns for ns in (bounds.least_ns, bounds.most_ns))
+    ends = dict.fromkeys(map(duration, (bounds.least_ns, bounds.most_ns)))  # equal ends once
+    return {
+        "now": duration(bounds.now_ns),
+        "fixed": " to ".join(ends),
+        "least": round(least, 2),
+        "open": round(most - least, 2),
+    }
+
+
+def _card(analysis: Analysis, cause: evidence.CauseShown) -> dict[str, Any]:
+    """Return the card of a cause: its words, its drawing, and its confidence as 0 to 3 marks."""
+    finding = cause.words.finding
+    component = _component(analysis, finding)
+    return {
+        "shown": cause,
+        "drawing": thumbnail(analysis, finding, component),
+        "marks": _LEVELS.index(finding.confidence.level) + 1 if finding.confidence else 0,
+        "component": component,
+    }
+
+
 def is_judged(analysis: Analysis) -> bool:
-    """Return whether there is anything that findings could be about: of a part, what they are."""
+    """Return whether findings were possible: there is device work, and it was recorded.
+
+    For a partial recording: whether any of its findings states a confidence.
+    """
     unjudged = analysis.on_host or analysis.recorded in overview.UNRECORDED
     if analysis.recorded in PARTIAL:
         unjudged = all(finding.confidence is None for finding in analysis.findings)
@@ -137,14 +157,15 @@ def is_judged(analysis: Analysis) -> bool:
 
 
 def has_findings(analysis: Analysis) -> bool:
-    """Return whether findings are shown: where any could be, or of counted kernels."""
+    """Return whether to show findings: some were possible, or some are of counted kernels."""
     return is_judged(analysis) or any(f.rule == COUNTED_KERNEL for f in analysis.findings)
 
 
 def _component(analysis: Analysis, finding: Finding) -> str:
-    """Return the component that a finding is about: of its section, else of its largest kernels.
+    """Return the component that a finding is about.
 
-    Of uneven steps that of which the longest has most more than usual.
+    Its evidence may name it; else it is that of the finding's kernels with the most time. For
+    uneven steps it is the one that is most above its usual time in the longest step.
     """
     if finding.rule == UNEVEN_STEPS and analysis.spread is not None:
         return largest_part(analysis.spread)[0]
@@ -154,16 +175,17 @@ def _component(analysis: Analysis, finding: Finding) -> str:
     kernels, times = evidence.kernels_by_row(analysis), Counter({"compute": 0})
     for row in finding.rows:
         named = [kernels[row.name]] if row.name in kernels else []
-        if finding.rule == MAIN_KERNEL:  # of several variants: what their names have in common
+        if finding.rule == MAIN_KERNEL:  # the row has what the names of its variants share
             named = [kernel for name, kernel in kernels.items() if row.name in name]
-        for top in (kernel["top"] for kernel in named[:1]):
+        if named:
+            top = named[0]["top"]
             times[top if top in LINE_LOOKS else "other"] += row.time_ns
     largest = max(times, key=lambda top: times[top])
-    return next((of_section[one] for one in finding.evidence if one in of_section), largest)
+    return next((of_section[name] for name in finding.evidence if name in of_section), largest)
 
 
 def tiles(analysis: Analysis, parts: Sequence[StepPart]) -> Iterator[Tile]:
-    """Yield at most four figures; none is zero or unknown."""
+    """Yield at most four tiles; a figure that is zero or unknown gets none."""
     if not analysis.components.window_ns:
         return
     measured = analysis.measured
@@ -181,42 +203,47 @@ def tiles(analysis: Analysis, parts: Sequence[StepPart]) -> Iterator[Tile]:
         spark = _step_spark(analysis)
         yield Tile("Step time", duration(steps.typical_ns), text, "steps", spark)
     yield from _largest_loss(analysis, parts)
-    # The memory of the device that allocated most, where that is recorded in full.
-    every = memory_use(analysis.prepared) if analysis.prepared is not None else ()
-    on_devices = [use for use in every if not use.on_host and use.allocated.peak]
-    if on_devices:
-        most = max(on_devices, key=lambda use: use.allocated.peak)
-        capacity = f"allocated, of {size(most.device_bytes, binary=True)}"
-        known = capacity if most.device_bytes else "allocated"
-        text = known if most.is_total else "change since recording start"
-        spark = _curve(most.allocated.curve, most.allocated.peak)
-        yield Tile("Peak memory", size(most.allocated.peak, binary=True), text, "memory", spark)
+    yield from _peak_memory(analysis)
+
+
+def _peak_memory(analysis: Analysis) -> Iterator[Tile]:
+    """Yield the peak memory of the device that allocated most, if any device has one."""
+    uses = memory_use(analysis.prepared) if analysis.prepared is not None else ()
+    on_devices = [use for use in uses if not use.on_host and use.allocated.peak]
+    if not on_devices:
+        return
+    most = max(on_devices, key=lambda use: use.allocated.peak)
+    capacity = f"allocated, of {size(most.device_bytes, binary=True)}"
+    known = capacity if most.device_bytes else "allocated"
+    text = known if most.is_total else "change since recording start"
+    spark = _curve(most.allocated.curve, most.allocated.peak)
+    yield Tile("Peak memory", size(most.allocated.peak, binary=True), text, "memory", spark)
 
 
 def _step_spark(analysis: Analysis) -> Spark | None:
-    """Return the steps as bars, the longest of those used marked."""
+    """Return the steps as bars, the longest step used marked; None if there are fewer than two."""
     bars = small_bars(analysis.devices)
     longest = max((bar.components.window_ns for bar in bars), default=0)
     if len(bars) < 2 or not longest:
         return None
     width = _WHOLE / len(bars)
     heights = [_WHOLE * bar.components.window_ns / longest for bar in bars]
-    used = [at for at, bar in enumerate(bars) if bar.used]
-    marked = max(used, key=lambda at: heights[at], default=-1)
-    paths = [
-        f"M{at * width:.2f} 100v{-height:.1f}h{width * 0.8:.2f}v{height:.1f}z"
-        for at, height in enumerate(heights)
+    used = [number for number, bar in enumerate(bars) if bar.used]
+    marked = max(used, key=lambda number: heights[number], default=None)
+    paths = [  # each bar: from the bottom edge up, right by 80 % of its room, and down
+        f"M{number * width:.2f} 100v{-height:.1f}h{width * 0.8:.2f}v{height:.1f}z"
+        for number, height in enumerate(heights)
     ]
     times = sorted(bar.components.window_ns for bar in bars)
     text = f"Steps: {duration(times[0])} to {duration(times[-1])}"
-    plain = "".join(path for at, path in enumerate(paths) if at != marked)
-    return Spark(text, plain, paths[marked] if marked >= 0 else "")
+    plain = "".join(path for number, path in enumerate(paths) if number != marked)
+    return Spark(text, plain, paths[marked] if marked is not None else "")
 
 
 def _largest_loss(analysis: Analysis, parts: Sequence[StepPart]) -> Iterator[Tile]:
-    """Yield the largest loss of a step, if there is any.
+    """Yield the largest loss of a step, if it is worth saying.
 
-    Memory work is lost beside a peak of FLOPs; else it may be what the GPU is for.
+    Memory work counts as a loss only where FLOPs have a peak; else it may be the GPU's purpose.
     """
     measured = analysis.measured
     has_peak = measured.mfu_range is not None or measured.hfu_range is not None
@@ -230,9 +257,9 @@ def _largest_loss(analysis: Analysis, parts: Sequence[StepPart]) -> Iterator[Til
     largest = max(losses, key=lambda part: part.ns, default=None)
     idle = [loss for loss in losses if loss.name in ("idle", CULPRIT)]
     if largest is not None and largest not in idle and sum(one.ns for one in idle) > largest.ns:
-        # As in the verdict, which splits it no further.
-        sums = sum(one.ns for one in idle), sum(one.share for one in idle)
-        largest = StepPart("idle", PART_NAMES["idle"], *sums)
+        # All idle time together is larger, so it is named as one, as in the verdict.
+        idle_ns, idle_share = sum(one.ns for one in idle), sum(one.share for one in idle)
+        largest = StepPart("idle", PART_NAMES["idle"], idle_ns, idle_share)
     if largest is None or largest.share < WORTH_SAYING:
         return
     if analysis.recorded not in PARTIAL:
@@ -242,16 +269,20 @@ def _largest_loss(analysis: Analysis, parts: Sequence[StepPart]) -> Iterator[Til
 
 
 def _curve(curve: Curve, peak: int) -> Spark | None:
-    """Return a curve as a filled path: of each of some stretches of time its highest value."""
+    """Return a curve as a filled path of _POINTS columns, each as high as its highest value.
+
+    A column without a value is as high as the one before it. None if the curve has no length.
+    """
     length = int(curve.time_ns[-1] - curve.time_ns[0])
     if length <= 0:
         return None
     column = (curve.time_ns - curve.time_ns[0]) * (_POINTS - 1) // length
     tops = np.zeros(_POINTS, dtype=np.int64)
     np.maximum.at(tops, column, curve.value)
-    known = np.zeros(_POINTS, dtype=bool)
-    known[column] = True
-    last = np.maximum.accumulate(np.where(known, np.arange(_POINTS), 0))
-    heights = _WHOLE - _WHOLE * tops[last] / peak
+    has_value = np.zeros(_POINTS, dtype=bool)
+    has_value[column] = True
+    # Per column the last one up to it that has a value; the first column always has one.
+    source = np.maximum.accumulate(np.where(has_value, np.arange(_POINTS), 0))
+    heights = _WHOLE - _WHOLE * tops[source] / peak  # SVG counts from the top
     steps = "".join(f"V{y:.1f}H{(at + 1) * _WHOLE / _POINTS:.1f}" for at, y in enumerate(heights))
     return Spark("Allocated memory over time", f"M0 100{steps}V100Z")

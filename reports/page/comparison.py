@@ -10,17 +10,12 @@ from typing import Any, Final
 
 from traceflops._version import __version__
 from traceflops.attribution.idle_classes import CLASSES
-from traceflops.comparison.difference import Cause, rounded
+from traceflops.comparison.difference import Cause, Part, rounded
 from traceflops.comparison.reasons import sureness, title_of
 from traceflops.comparison.result import Comparison
 from traceflops.comparison.side import Side
 from traceflops.facts import fact
-from traceflops.reports.page.comparison_drawings import (
-    bars,
-    cause_words,
-    outstanding,
-    waterfall,
-)
+from traceflops.reports.page.comparison_drawings import bars, cause_words, outstanding, waterfall
 from traceflops.reports.page.comparison_timeline import pair
 from traceflops.reports.page.jinja import environment, style_sheet
 from traceflops.reports.page.scripts import scripts_of
@@ -66,33 +61,25 @@ _ENTRIES: Final = {
 
 
 def render_comparison_page(comparisons: Sequence[Comparison]) -> str:
-    """Return the page of a comparison, or of several with one baseline."""
+    """Return the HTML page of one comparison, or of several that share the baseline."""
     scripts = scripts_of((), None)
     sides = [comparisons[0].before, *(comparison.after for comparison in comparisons)]
     names = short_labels([side.name for side in sides], _NAME)
     shown = [
-        _shown(one, (names[0], name), f"-{at}" if len(comparisons) > 1 else "", len(comparisons))
+        _values(one, (names[0], name), f"-{at}" if len(comparisons) > 1 else "", len(comparisons))
         for at, (one, name) in enumerate(zip(comparisons, names[1:], strict=True), 1)
     ]
-    figure, of_several = _figure(comparisons[0]), None
+    figure, overview = _figure(comparisons[0]), None
     title = f"{figure + ' · ' if figure else ''}{names[0]} → {names[1]}"
     groups = [(entry, [name]) for entry, name in _ENTRIES.items() if shown[0].get(name, True)]
-    if len(comparisons) > 1:
-        drawn = [at for at, side in enumerate(sides) if side.windows]
+    if len(comparisons) > 1:  # a common overview first, and the navigation lists the recordings
         title = f"{names[0]} and {several(len(comparisons), 'other recording')}"
         groups = [("All", ["case"])]
         groups += [(name, [f"case-{number}"]) for number, name in enumerate(names[1:], 1)]
-        of_several = {
-            "title": f"{several(len(comparisons), 'recording')} against {names[0]}.",
-            "bars": bars([sides[at] for at in drawn], [names[at] for at in drawn])
-            if drawn
-            else None,
-            "runs": runs_table(comparisons),
-            "sides": sides_table(sides),
-        }
+        overview = _overview(comparisons, sides, names)
     context = {
         "document_title": title,
-        "several_runs": of_several,
+        "several_runs": overview,
         "comparisons": shown,
         "groups": groups,
         "theme": scripts.theme,
@@ -106,32 +93,46 @@ def render_comparison_page(comparisons: Sequence[Comparison]) -> str:
     return environment().get_template("comparison.html.j2").render(context)
 
 
-def _shown(comparison: Comparison, names: tuple[str, str], id_: str, many: int) -> dict[str, Any]:
-    """Return what the template shows of one comparison."""
+def _overview(
+    comparisons: Sequence[Comparison], sides: Sequence[Side], names: Sequence[str]
+) -> dict[str, Any]:
+    """Return what the template shows of several comparisons together."""
+    drawn = [at for at, side in enumerate(sides) if side.windows]
+    return {
+        "title": f"{several(len(comparisons), 'recording')} against {names[0]}.",
+        "bars": bars([sides[at] for at in drawn], [names[at] for at in drawn]) if drawn else None,
+        "runs": runs_table(comparisons),
+        "sides": sides_table(sides),
+    }
+
+
+def _values(comparison: Comparison, names: tuple[str, str], id_: str, many: int) -> dict[str, Any]:
+    """Return what the template shows of one of `many` comparisons; `id_` ends its elements' ids."""
     sides = (comparison.before, comparison.after)
     has_times = all(side.windows and side.components.window_ns for side in sides)
     drawn = has_times and not comparison.is_same
     lead, title = _clauses(comparison)
-    found, compares = comparison.interval, not comparison.obstacle
+    interval, compares = comparison.interval, not comparison.obstacle
     beside_title, memory = mfu_sentence(comparison), memory_table(comparison)
     timelines: dict[str, Any] | None = None
-    if drawn:
+    if drawn and many <= _MOST_PAIRS:
+        timelines = pair(sides, names)
+    elif drawn:
         lacking = [f"A page has timelines of at most {_MOST_PAIRS} comparisons."]
         timelines = {"sides": [], "ticks": [], "lacking": lacking, "looks": set()}
-        timelines = pair(sides, names) if many <= _MOST_PAIRS else timelines
     return {
         "id": id_,
         "names": names,
         "about": list(_about(sides)),
         "is_comparable": drawn and compares,
-        "is_unsure": found is not None and found.holds_zero,
+        "is_unsure": interval is not None and interval.holds_zero,
         "lead": lead,
         "title": title,
         "figure": _figure(comparison),
         "beside": list(_beside(comparison)),
         "sums": list(_sums(comparison)),
         "sure": list(_sure(comparison, names)),
-        "bars": bars(sides, names, found, is_joined=compares) if has_times else None,
+        "bars": bars(sides, names, interval, is_joined=compares) if has_times else None,
         "waterfall": waterfall(comparison, names),
         "timelines": timelines,
         "changes": _tables(comparison, id_, _MOST_ROWS // many),
@@ -148,7 +149,7 @@ def _shown(comparison: Comparison, names: tuple[str, str], id_: str, many: int) 
 
 
 def _about(sides: tuple[Side, Side]) -> Iterator[str]:
-    """Yield on what the two were recorded, and how many steps."""
+    """Yield the GPUs that the two were recorded on, and the numbers of their steps, if known."""
     gpus = [side.facts.get("GPUs", "") for side in sides]
     if any(gpus):
         yield " → ".join(dict.fromkeys(gpu or UNKNOWN for gpu in gpus))
@@ -159,11 +160,11 @@ def _about(sides: tuple[Side, Side]) -> Iterator[str]:
 
 
 def _clauses(comparison: Comparison) -> tuple[str, str]:
-    """Return what must be known before, "" for nothing, and what changed with its first reason."""
+    """Return the caveats ("" for none), and the title: what changed and its first reason."""
     if comparison.obstacle or comparison.is_same:
         return "", comparison.sentence
     before, after, differs = comparison.before, comparison.after, _differs(comparison)
-    title = fact("comparison.title-spread")
+    title = fact("comparison.title-spread")  # a difference within the spread between steps
     if differs or not comparison.difference_ns:
         reasons = comparison.reasons if differs else []
         title = title_of(before, after, comparison.difference_ns, reasons)
@@ -171,46 +172,46 @@ def _clauses(comparison: Comparison) -> tuple[str, str]:
 
 
 def _differs(comparison: Comparison) -> bool:
-    found = comparison.interval
-    return bool(comparison.difference_ns) and not (found is not None and found.holds_zero)
+    interval = comparison.interval
+    return bool(comparison.difference_ns) and not (interval is not None and interval.holds_zero)
 
 
 def _figure(comparison: Comparison) -> str:
-    """Return the change of the step time in percent, "" where there is none to tell."""
+    """Return the change of the step time in percent, "" if the two cannot be compared."""
     if comparison.obstacle or comparison.is_same:
         return ""
     return share_words(comparison)
 
 
 def _beside(comparison: Comparison) -> Iterator[str]:
-    """Yield what stands below the figure: what it is, its interval, MFU."""
+    """Yield the lines below the figure: what it measures, its 95 % interval, the MFU of both."""
     if not _figure(comparison):
         return
     yield "step time" if comparison.before.steps else "recording"
-    found, mean = comparison.interval, float(comparison.before.mean_ns)
-    if found is None or found.low_ns == found.high_ns:
-        yield words(sureness(found, comparison.before, comparison.after))
-    elif found.holds_zero:
-        ends = (with_sign(percent(abs(end) / mean), end) for end in found)
+    interval, mean_ns = comparison.interval, float(comparison.before.mean_ns)
+    if interval is None or interval.low_ns == interval.high_ns:
+        yield words(sureness(interval, comparison.before, comparison.after))
+    elif interval.holds_zero:
+        ends = (with_sign(percent(abs(end) / mean_ns), end) for end in interval)
         yield f"95 % interval {' to '.join(ends)}"
-    else:
-        low, high = sorted(100 * abs(end) / mean for end in found)
-        more = "more" if found.low_ns > 0 else "less"
+    else:  # both ends have one sign, so a word stands for it
+        low, high = sorted(100 * abs(end) / mean_ns for end in interval)
+        more = "more" if interval.low_ns > 0 else "less"
         yield f"95 % interval {low:.1f} to {high:.1f} % {more}"
     if text := mfu_sentence(comparison):
         yield text
 
 
 def _sums(comparison: Comparison) -> Iterator[tuple[str, int, list[tuple[int, str]]]]:
-    """Yield what went the way of the difference and what against it; together they are it.
+    """Yield the sum of the causes that agree with the difference, then of those against it.
 
-    Each is a label, ns, and the causes that make it up with their ns.
+    The two add up to the difference. Each is a label, its ns, and its causes as ns and text.
     """
     if not comparison.difference_ns:
         return
-    less, more = (("Gained", "Given back"), ("Won back", "Lost"))[comparison.difference_ns > 0]
-    ways = ((less, -1), (more, 1))
-    for label, sign in ways[::-1] if comparison.difference_ns > 0 else ways:
+    is_slower = comparison.difference_ns > 0
+    ways = (("Lost", 1), ("Won back", -1)) if is_slower else (("Gained", -1), ("Given back", 1))
+    for label, sign in ways:
         causes = [cause for cause in changed_causes(comparison) if cause.ns * sign > 0]
         if causes:
             total = sum(cause.ns for cause in causes)
@@ -218,7 +219,7 @@ def _sums(comparison: Comparison) -> Iterator[tuple[str, int, list[tuple[int, st
 
 
 def _named(causes: Sequence[Cause]) -> Iterator[tuple[int, str]]:
-    """Yield the largest causes beyond the spread, what is left of these, and what is within it."""
+    """Yield ns and text of the largest sure causes, of the other sure ones, and of the noise."""
     sure = [cause for cause in causes if not cause.is_noise]
     named = [cause for cause in sure[:_NAMED] if abs(cause.ns) >= _LEAST * abs(causes[0].ns)]
     for cause in named:
@@ -232,39 +233,62 @@ def _named(causes: Sequence[Cause]) -> Iterator[tuple[int, str]]:
 
 
 def _sure(comparison: Comparison, names: Sequence[str]) -> Iterator[str]:
-    """Yield what the interval says, and which step makes it wide."""
+    """Yield how sure the difference is, and the steps that stand out on each side."""
     if comparison.obstacle or comparison.is_same:
         return
-    found = comparison.interval
-    if found is None:
+    interval = comparison.interval
+    if interval is None:
         yield "Unknown: the spread between steps needs two steps on each side."
         return
     way = "Slower" if comparison.difference_ns > 0 else "Faster"
-    if found.low_ns == found.high_ns:
+    if interval.low_ns == interval.high_ns:
         yield "All steps of a side take the same time."
-    elif found.holds_zero:
+    elif interval.holds_zero:
         yield "Not sure: the interval holds 0, so there may be no difference."
     else:
         yield f"{way}: the interval excludes 0."
     for side, name in zip((comparison.before, comparison.after), names, strict=True):
-        if one := outstanding(side):
-            yield f"Step {one[0]} of {name} stands out: {duration(one[1])}."
+        if far := outstanding(side):
+            step, ns = far
+            yield f"Step {step} of {name} stands out: {duration(ns)}."
 
 
 def _tables(comparison: Comparison, id_: str, most: int) -> list[dict[str, Any]]:
-    """Return causes and parts, largest first, each with its whole number of rows.
+    """Return the tables of causes and of parts, each with at most `most` of its `total` rows.
 
     A row has the cells below the `heads`, its `share` of the largest one, and the `last` cell.
     """
     causes, parts = changed_causes(comparison), changed_parts(comparison)
     if not causes:
         return []
-    of_causes, of_parts = [], []
+    return [
+        {
+            "name": f"causes{id_}",
+            "label": "By cause",
+            "heads": ("Before", "After"),
+            "last": "95 % interval",
+            "rows": _cause_rows(causes, most),
+            "total": len(causes),
+        },
+        {
+            "name": f"parts{id_}",
+            "label": "By kernel and culprit",
+            "heads": ("Calls", "Before", "After"),
+            "last": "Matched by",
+            "rows": _part_rows(comparison, parts, most),
+            "total": len(parts),
+        },
+    ]
+
+
+def _cause_rows(causes: Sequence[Cause], most: int) -> list[dict[str, Any]]:
+    """Return the first `most` causes as rows."""
+    rows = []
     for cause in causes[:most]:
         what, detail = cause_words(cause)
         before = sum(part.before_ns for part in cause.parts)
         after = sum(part.after_ns for part in cause.parts)
-        of_causes.append(
+        rows.append(
             {
                 "look": cause.component,
                 "what": what,
@@ -276,12 +300,18 @@ def _tables(comparison: Comparison, id_: str, most: int) -> list[dict[str, Any]]
                 "is_noise": cause.is_noise,
             }
         )
+    return rows
+
+
+def _part_rows(comparison: Comparison, parts: Sequence[Part], most: int) -> list[dict[str, Any]]:
+    """Return the first `most` parts as rows, with the cells of `parts_table`."""
+    rows = []
     for part, cells in zip(parts, parts_table(comparison, most).rows, strict=False):
-        name, *figures, _, way = cells
+        name, *figures, _, way = cells  # the change is drawn, not printed
         more = f" and {len(part.scopes) - 1} more" if len(part.scopes) > 1 else ""
         scope = f"{part.scopes[0]}{more}" if part.scopes else ""
         idle = f"idle, {CLASSES.get(part.subject, part.subject)}"
-        of_parts.append(
+        rows.append(
             {
                 "look": part.component,
                 "what": name,
@@ -293,21 +323,4 @@ def _tables(comparison: Comparison, id_: str, most: int) -> list[dict[str, Any]]
                 "is_noise": False,
             }
         )
-    return [
-        {
-            "name": f"causes{id_}",
-            "label": "By cause",
-            "heads": ("Before", "After"),
-            "last": "95 % interval",
-            "rows": of_causes,
-            "total": len(causes),
-        },
-        {
-            "name": f"parts{id_}",
-            "label": "By kernel and culprit",
-            "heads": ("Calls", "Before", "After"),
-            "last": "Matched by",
-            "rows": of_parts,
-            "total": len(parts),
-        },
-    ]
+    return rows

@@ -12,6 +12,8 @@ from math import ceil
 from statistics import median
 from typing import Any, Final
 
+from msgspec import Struct
+
 from traceflops.attribution.idle_classes import CLASSES
 from traceflops.comparison.difference import Cause, rounded, tell_culprits
 from traceflops.comparison.result import Comparison
@@ -45,73 +47,80 @@ _LANES: Final = (50, 32, 68)
 def bars(
     sides: Sequence[Side],
     names: Sequence[str],
-    found: Interval | None = None,
+    interval: Interval | None = None,
     *,
     is_joined: bool = False,
 ) -> dict[str, Any]:
-    """Return the sides as bars on one scale from 0; all of them have windows.
+    """Return the sides as bars on one scale that begins at 0; each side must have windows.
 
-    `changes` are the parts with their time in each, and the band that joins them where there are
-    two. `interval` is where the last bar may be: place and width. `is_joined` says that bands join
-    them: of two that compare.
+    `interval` is that of the difference: the end of the last bar lies in it, which is returned as
+    place and width in percent. `changes` has each part's times on all sides, and the band that
+    joins it on the first two. `is_joined`: whether the page draws these bands.
     """
     series = [side.series().tolist() for side in sides]
-    ends = [rounded(sides[0].mean_ns) + round(end) for end in found or ()]
+    ends = [rounded(sides[0].mean_ns) + round(end) for end in interval or ()]
     means = [rounded(side.mean_ns) for side in sides]
-    top = ceil(max(*means, *ends, *map(max, series), 1))
+    scale_ns = ceil(max(*means, *ends, *map(max, series), 1))
     keys = _keys(sides)
     times = [_times(side, keys) for side in sides]
     roles = ("before", "after") if len(sides) == 2 else ("baseline", *[""] * (len(sides) - 1))
     shown = []
     for side, name, role, steps, parts in zip(sides, names, roles, series, times, strict=True):
-        total, dots = sum(parts), _dots(side, steps, top)
+        total, dots = sum(parts), _dots(side, steps, scale_ns)
         shown.append(
             {
                 "name": name,
                 "role": role,
                 "ns": total,
-                "width": _WHOLE * total / top,
+                "width": _WHOLE * total / scale_ns,
                 "parts": [_part(key, ns, total) for key, ns in zip(keys, parts, strict=True) if ns],
                 "dots": dots,
                 "is_dense": len(dots) > _DENSE,
                 "left_out": max(len(steps) - _MOST_DOTS, 0),
             }
         )
-    # What joins a part of the first bar to that of the second, in 1000 by 1 units.
-    sides_ends = [[1000 * ns / top for ns in accumulate(parts, initial=0)] for parts in times[:2]]
-    edges = zip(pairwise(sides_ends[0]), pairwise(sides_ends[-1]), strict=True)
-    bands = [f"M{a:.1f} 0H{b:.1f}L{d:.1f} 1H{c:.1f}z" for (a, b), (c, d) in edges]
+    bands = _bands(times[0], times[:2][-1], scale_ns)  # to the second bar, or itself
     changes = [
-        {"part": _part(key, max(both), top), "times": both, "band": band}
-        for key, both, band in zip(keys, zip(*times, strict=True), bands, strict=True)
-        if any(both)
+        {"part": _part(key, max(all_sides), scale_ns), "times": all_sides, "band": band}
+        for key, all_sides, band in zip(keys, zip(*times, strict=True), bands, strict=True)
+        if any(all_sides)
     ]
     spread = None
     if ends:
-        low, high = (max(_WHOLE * end / top, 0) for end in ends)
+        low, high = (max(_WHOLE * end / scale_ns, 0) for end in ends)
         spread = (round(low, 2), round(max(high - low, 0.2), 2))
     return {
         "sides": shown,
         "changes": changes,
-        "ticks": axis_ticks(0, top),
+        "ticks": axis_ticks(0, scale_ns),
         "interval": spread,
         "is_joined": is_joined,
     }
 
 
+def _bands(first: Sequence[int], second: Sequence[int], scale_ns: int) -> list[str]:
+    """Return per part the SVG path that joins it on two bars, in a drawing of 1000 by 1 units."""
+    upper, lower = (
+        pairwise(1000 * ns / scale_ns for ns in accumulate(parts, initial=0))
+        for parts in (first, second)
+    )
+    edges = zip(upper, lower, strict=True)
+    return [f"M{a:.1f} 0H{b:.1f}L{d:.1f} 1H{c:.1f}z" for (a, b), (c, d) in edges]
+
+
 Key = tuple[str, str]
-"""A look, and a class of idle time or ""."""
+"""A part of a bar: its look, and for idle time the class of its culprits, else ""."""
 
 
 def _keys(sides: Sequence[Side]) -> list[Key]:
-    """Return the parts of the bars: components, then idle time by its largest classes, if known."""
+    """Return components, then the largest classes of idle time, if known, then the rest of it."""
     longest = float(max(side.mean_ns for side in sides))
-    largest: dict[str, float] = {}
+    mean_ns: dict[str, float] = {}  # of each class on the side where it is largest
     for side in sides:
         for kind, ns in idle_by_class(side).items():
-            largest[kind] = max(largest.get(kind, 0.0), ns / len(side.windows))
-    kinds = sorted((k for k in largest if largest[k] >= _LEAST * longest), key=largest.__getitem__)
-    shown = kinds[: -_MOST_CLASSES - 1 : -1] if tell_culprits(*sides) else []
+            mean_ns[kind] = max(mean_ns.get(kind, 0.0), ns / len(side.windows))
+    kinds = sorted((k for k in mean_ns if mean_ns[k] >= _LEAST * longest), key=mean_ns.__getitem__)
+    shown = kinds[: -_MOST_CLASSES - 1 : -1] if tell_culprits(*sides) else []  # largest first
     work = [(name, "") for name in COMPONENTS if name != "idle"]
     return [*work, *((CULPRIT, kind) for kind in shown), ("idle", "other" if shown else "")]
 
@@ -125,10 +134,10 @@ def idle_by_class(side: Side) -> Counter[str]:
 
 
 def _times(side: Side, keys: Sequence[Key]) -> list[int]:
-    """Return the time of each part in whole ns, which add up to the mean step."""
+    """Return the time of each part in whole ns; the sum is the mean step."""
     components, classes = side.components.parts(), idle_by_class(side)
     named = {kind: classes[kind] for name, kind in keys if name == CULPRIT}
-    # Culprits are what is known of idle time; they never have more of it than there is.
+    # Culprits explain some of the idle time, never more than there is.
     rest = components["idle"] - sum(named.values())
     amounts = [
         named[kind] if name == CULPRIT else rest if name == "idle" else components[name]
@@ -143,10 +152,11 @@ def _part(key: Key, ns: int, total: int) -> StepPart:
     return StepPart(name, f"{kind} {label}" if kind == "other" else label, ns, ns / max(total, 1))
 
 
-def _dots(side: Side, steps: Sequence[float], top: int) -> list[dict[str, Any]]:
-    """Return the steps, of very many some that are evenly spread by length; none of one window.
+def _dots(side: Side, steps: Sequence[float], scale_ns: int) -> list[dict[str, Any]]:
+    """Return a dot per step, or nothing if windows are not steps.
 
-    One that stands out has its number beside it.
+    Of more than _MOST_DOTS steps some are chosen evenly by length. A step that stands out is
+    labelled with its number. `steps` are ns.
     """
     numbers = side.steps
     if len(numbers) != len(steps):
@@ -157,8 +167,8 @@ def _dots(side: Side, steps: Sequence[float], top: int) -> list[dict[str, Any]]:
     far = outstanding(side)
     return [
         {
-            "x": round(_WHOLE * steps[at] / top, 2),
-            "y": _LANES[turn % len(_LANES)],
+            "x": round(_WHOLE * steps[at] / scale_ns, 2),
+            "y": _LANES[turn % len(_LANES)],  # neighbours at different heights
             "text": f"step {numbers[at]}: {duration(steps[at])}",
             "label": f"step {numbers[at]}" if far is not None and far[0] == numbers[at] else "",
         }
@@ -167,80 +177,86 @@ def _dots(side: Side, steps: Sequence[float], top: int) -> list[dict[str, Any]]:
 
 
 def cause_words(cause: Cause) -> tuple[str, str]:
-    """Return what a cause is of, and what changed of that."""
+    """Return what a cause concerns, and what of it changed."""
     label, _, detail = cause_label(cause).partition(": ")
-    if cause.kind == "idle":
+    if cause.kind == "idle":  # labelled the other way round: what changed comes first
         label, detail = detail, label
     return capitalized(label), detail
 
 
 def outstanding(side: Side) -> tuple[int, float] | None:
-    """Return the step farthest from the median and its ns, None where none stands out."""
+    """Return the step farthest from the median and its ns, or None if no step stands out."""
     steps = side.series().tolist()
     if len(side.steps) != len(steps):
         return None
     middle = median(steps)
-    usual = median(abs(ns - middle) for ns in steps)
+    usual = median(abs(ns - middle) for ns in steps)  # the median absolute deviation
     step, ns = max(zip(side.steps, steps, strict=True), key=lambda one: abs(one[1] - middle))
     return (step, ns) if abs(ns - middle) > max(_FAR * usual, _FAR_SHARE * middle) else None
 
 
-def waterfall(comparison: Comparison, names: Sequence[str]) -> dict[str, Any] | None:
-    """Return what leads from one step time to the other, None where nothing does.
+class _Change(Struct, frozen=True):
+    """What a row of the waterfall says: a cause, several as one, or a whole step."""
 
-    The ns of the rows add up; the axis begins at `low_ns`. A row has a box, and `end` joins the
-    next row.
+    label: str
+    detail: str
+    look: str
+    ns: int
+    is_noise: bool = False
+
+
+def waterfall(comparison: Comparison, names: Sequence[str]) -> dict[str, Any] | None:
+    """Return the rows that lead from one step time to the other, or None if nothing changed.
+
+    A row is a box at `x` of some `width`; at its `end` the next one begins. Places are in percent
+    of an axis that begins at `low_ns`. The ns of all causes add up to the difference.
     """
     causes = changed_causes(comparison)
     if not causes:
         return None
     start, end = rounded(comparison.before.mean_ns), rounded(comparison.after.mean_ns)
-    parts = [*_ordered(comparison, causes[:_MOST_ROWS])]
+    changes = [*_ordered(comparison, causes[:_MOST_ROWS])]
     rest = sum(cause.ns for cause in causes[_MOST_ROWS:])
     if len(causes) > _MOST_ROWS:
-        parts.append((several(len(causes) - _MOST_ROWS, "other"), "together", "", rest, False))
-    ends = list(accumulate((ns for *_, ns, _ in parts), initial=start))
-    # The axis begins at 0, or at a round time where most of it would be empty.
+        changes.append(_Change(several(len(causes) - _MOST_ROWS, "other"), "together", "", rest))
+    ends = list(accumulate((change.ns for change in changes), initial=start))
+    # The axis begins at 0, or at a round time if most of it would be empty.
     room, low = max(ends) - min(ends), 0
     if min(ends) >= _EMPTY * max(ends):
         apart = round_above(max(room // 2, 1))
         low = max((min(ends) - room // 4) // apart * apart, 0)
     scale = _WHOLE / max(max(ends) - low, 1)
 
-    def row(
-        label: str, detail: str, look: str, ns: int, is_noise: bool, left: int, right: int
-    ) -> dict[str, Any]:
+    def row(change: _Change, left: int, right: int) -> dict[str, Any]:
         return {
-            "label": label,
-            "detail": detail,
-            "look": look,
-            "ns": ns,
+            "label": change.label,
+            "detail": change.detail,
+            "look": change.look,
+            "ns": change.ns,
             "x": round(scale * (min(left, right) - low), 3),
             "width": round(scale * abs(right - left), 3),
             "end": round(scale * (right - low), 3),
-            "is_noise": is_noise,
+            "is_noise": change.is_noise,
             "is_total": False,
         }
 
     def total(name: str, side: Side, ns: int) -> dict[str, Any]:
         steps = f"mean of {several(max(len(side.steps), 1), 'step')}"
-        return row(name, steps, "", ns, False, low, ns) | {"is_total": True}
+        return row(_Change(name, steps, "", ns), low, ns) | {"is_total": True}
 
     rows = [
         total(names[0], comparison.before, start),
-        *(row(*part, *pair) for part, pair in zip(parts, pairwise(ends), strict=True)),
+        *(row(change, *edges) for change, edges in zip(changes, pairwise(ends), strict=True)),
         total(names[1], comparison.after, end),
     ]
     return {"rows": rows, "ticks": axis_ticks(low, max(ends)), "low_ns": low}
 
 
-def _ordered(
-    comparison: Comparison, causes: Sequence[Cause]
-) -> Iterator[tuple[str, str, str, int, bool]]:
-    """Yield causes by component, that which changes most first: words, look, ns, noise."""
+def _ordered(comparison: Comparison, causes: Sequence[Cause]) -> Iterator[_Change]:
+    """Yield the rows of causes, grouped by component; the one that changed most comes first."""
     order = sorted(comparison.components, key=lambda name: -abs(comparison.components[name]))
     for cause in sorted(causes, key=lambda one: order.index(one.component)):
         label, detail = cause_words(cause)
-        known = cause.kind == "idle" and cause.subject in CLASSES
-        look = CULPRIT if known else cause.component
-        yield label, detail, look, cause.ns, cause.is_noise
+        is_culprit = cause.kind == "idle" and cause.subject in CLASSES
+        look = CULPRIT if is_culprit else cause.component
+        yield _Change(label, detail, look, cause.ns, cause.is_noise)

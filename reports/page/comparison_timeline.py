@@ -14,13 +14,7 @@ from traceflops.drawing.timeline import Drawable, Span, drawable
 from traceflops.reports.page.axes import axis_ticks
 from traceflops.reports.page.overview import MOST_GAPS
 from traceflops.reports.page.timeline import lane_groups, lane_labels
-from traceflops.reports.page.timeline_still import (
-    NameOf,
-    Rect,
-    StillLane,
-    letters,
-    still,
-)
+from traceflops.reports.page.timeline_still import NameOf, Rect, StillLane, letters, still
 from traceflops.reports.view.figures import duration
 from traceflops.reports.view.step_split import CULPRIT
 
@@ -36,8 +30,8 @@ _LEAST_WAIT: Final = 0.003
 _LEAST_BUSY: Final = 0.005
 
 
-class _Recording(Struct, frozen=True):
-    """What can be drawn of a side: its step, and the device that stands for all."""
+class _TimelineSide(Struct, frozen=True):
+    """What is drawn of a side: one step, or the window if `step` is None, and a device."""
 
     analysis: Analysis
     drawn: Drawable
@@ -51,28 +45,16 @@ class _Recording(Struct, frozen=True):
 
 
 def pair(sides: Sequence[Side], names: Sequence[str]) -> dict[str, Any]:
-    """Return a step of each side, that nearest the median of those used, on a common axis.
+    """Return a drawing of one step per side on a common axis: the used step nearest the median.
 
-    `lacking` says why others cannot be drawn, `looks` what the boxes look like.
+    `lacking` has a sentence for each side that cannot be drawn; `looks` are those of all boxes.
     """
-    found: list[_Recording | None] = []
-    for side in sides:
-        prepared = side.analysis.prepared if side.analysis is not None else None
-        drawn = None
-        if side.analysis is not None and prepared is not None:
-            drawn = drawable(prepared, side.analysis.gaps(MOST_GAPS))
-        if side.analysis is None or drawn is None:
-            found.append(None)
-            continue
-        outline, middle = drawn.outline, drawn.outline.representative
-        step = middle.median if middle is not None and middle.median in outline.steps else None
-        span = outline.window if step is None else outline.steps[step]
-        found.append(_Recording(side.analysis, drawn, step, span, outline.chosen.busiest))
-    known = [recording for recording in found if recording is not None]
+    recordings = [_recording(side) for side in sides]
+    known = [recording for recording in recordings if recording is not None]
     rank = _common_rank(known)
     length_ns = max((recording.length_ns for recording in known), default=1)
     shown, lacking = [], []
-    for side, name, recording in zip(sides, names, found, strict=True):
+    for side, name, recording in zip(sides, names, recordings, strict=True):
         if recording is not None:
             shown.append(_side(recording, name, length_ns, rank))
         elif side.analysis is None:
@@ -88,33 +70,49 @@ def pair(sides: Sequence[Side], names: Sequence[str]) -> dict[str, Any]:
     }
 
 
-def _common_rank(found: Sequence[_Recording]) -> int | None:
-    """Return the rank that is drawn of all: of those in all that with most work in the last."""
-    ranks = [{device.rank for device in each.analysis.devices} - {None} for each in found]
+def _recording(side: Side) -> _TimelineSide | None:
+    """Return what to draw of a side, the median step or the window; None without single events."""
+    prepared = side.analysis.prepared if side.analysis is not None else None
+    if side.analysis is None or prepared is None:
+        return None
+    drawn = drawable(prepared, side.analysis.gaps(MOST_GAPS))
+    if drawn is None:
+        return None
+    outline, middle = drawn.outline, drawn.outline.representative
+    step = middle.median if middle is not None and middle.median in outline.steps else None
+    span = outline.window if step is None else outline.steps[step]
+    return _TimelineSide(side.analysis, drawn, step, span, outline.chosen.busiest)
+
+
+def _common_rank(recordings: Sequence[_TimelineSide]) -> int | None:
+    """Return the rank to draw on all sides: the last side's, else the lowest in common, or None."""
+    ranks = [{device.rank for device in each.analysis.devices} - {None} for each in recordings]
     common = set.intersection(*ranks) if ranks else set()
     if not common:
         return None
-    last = {device.device: device.rank for device in found[-1].analysis.devices}[found[-1].device]
-    return last if last in common else min(rank for rank in common if rank is not None)
+    last = recordings[-1]
+    rank_of = {device.device: device.rank for device in last.analysis.devices}
+    if rank_of[last.device] in common:
+        return rank_of[last.device]
+    return min(rank for rank in common if rank is not None)
 
 
-def _side(one: _Recording, name: str, length_ns: int, rank: int | None) -> dict[str, Any]:
-    """Return the drawing of one side: the device of `rank`, or without a rank its busiest one.
+def _side(one: _TimelineSide, name: str, length_ns: int, rank: int | None) -> dict[str, Any]:
+    """Return the drawing of one side: of the device of `rank`, or without it of the busiest one.
 
     `length_ns` is the length of the axis that both sides share.
     """
     devices = {
         device.rank: device.device for device in one.analysis.devices if device.rank is not None
     }
-    wanted = devices.get(rank, one.device) if rank is not None else one.device
-    device = wanted if wanted in one.drawn.outline.chosen.devices else one.device
     outline = one.drawn.outline
+    wanted = devices.get(rank, one.device) if rank is not None else one.device
+    device = wanted if wanted in outline.chosen.devices else one.device
     labels = lane_labels(one.analysis, outline)
-    groups = list(lane_groups(one.analysis, outline))
-    process = {one.device: one.process for one in one.analysis.devices}
+    process = {each.device: each.process for each in one.analysis.devices}
     headed = [  # the lanes of the device, and of threads of its process
         (group.label, group.lanes)
-        for group in groups
+        for group in lane_groups(one.analysis, outline)
         if (
             group.process == process.get(device)
             if group.is_host
@@ -122,8 +120,8 @@ def _side(one: _Recording, name: str, length_ns: int, rank: int | None) -> dict[
         )
     ]
     drawing = still(one.drawn, one.span, headed, labels, length_ns, _names(one.analysis))
-    lanes = [*_waits(one, device, length_ns), *_most(drawing.lanes)]
-    if len(lanes) > 1:  # what a GPU waits for stands below its heading, too
+    lanes = [*_waits(one, device, length_ns), *_busiest(drawing.lanes)]
+    if len(lanes) > 1:  # the row of waits comes first, so it takes the GPU's heading
         lanes[:2] = replace(lanes[0], heading=headed[0][0]), replace(lanes[1], heading=None)
     what = "the whole window" if one.step is None else f"step {one.step}"
     words = f"{what}, {duration(one.length_ns)}"
@@ -135,8 +133,11 @@ def _side(one: _Recording, name: str, length_ns: int, rank: int | None) -> dict[
     }
 
 
-def _most(lanes: Sequence[StillLane]) -> Iterator[StillLane]:
-    """Yield the lanes in which there is something; of threads the outer rows of a few."""
+def _busiest(lanes: Sequence[StillLane]) -> Iterator[StillLane]:
+    """Yield the lanes that are busy: all streams, and the _MOST_LANES busiest of host threads.
+
+    Of a thread only the outer _MOST_DEEP rows count. A heading moves to the first lane kept.
+    """
     hosts = [lane for lane in lanes if lane.lane.kind != "stream" and lane.lane.depth < _MOST_DEEP]
     kept = sorted(hosts, key=lambda one: -one.busy_share)[:_MOST_LANES]
     heading: str | None = None
@@ -149,7 +150,7 @@ def _most(lanes: Sequence[StillLane]) -> Iterator[StillLane]:
 
 
 def _names(analysis: Analysis) -> NameOf:
-    """Return what names the events of host threads."""
+    """Return a function that gives the name of an event of a host thread, "" for device work."""
     trace = analysis.prepared.trace if analysis.prepared is not None else None
 
     def name(lane: Lane, row: int) -> str:
@@ -160,12 +161,12 @@ def _names(analysis: Analysis) -> NameOf:
     return name
 
 
-def _waits(one: _Recording, device: int, length_ns: int) -> Iterator[StillLane]:
-    """Yield a row of what a GPU waited for, where it is known how long."""
+def _waits(one: _TimelineSide, device: int, length_ns: int) -> Iterator[StillLane]:
+    """Yield one lane with what a GPU waited for, if any wait is long enough to draw."""
     report = next(each for each in one.analysis.devices if each.device == device)
     origin = one.drawn.outline.origin_ns[report.process]
     least_ns, begin_ns = _LEAST_WAIT * one.length_ns, origin + one.span.start_ns
-    # A step that begins at its mark may begin in a gap.
+    # Start and end in ns from the begin of the step, which may lie inside a gap.
     inside = [
         (gap, max(gap.start_ns - begin_ns, 0), gap.start_ns + gap.dur_ns - begin_ns)
         for gap in report.gaps
@@ -177,7 +178,7 @@ def _waits(one: _Recording, device: int, length_ns: int) -> Iterator[StillLane]:
             x = round(100 * start_ns / length_ns, 2)
             width = min(round(100 * dur_ns / length_ns, 2), 100 - x)
             kind = CLASSES[gap.culprits[0].kind] if gap.culprits else "idle"
-            texts = (f"{kind} {duration(dur_ns)}", duration(dur_ns))
+            texts = (f"{kind} {duration(dur_ns)}", duration(dur_ns))  # the longest that fits
             text = next((text for text in texts if len(text) <= letters(width)), "")
             look = CULPRIT if gap.culprits else "idle"
             rects.append(Rect(x, width, 100.0, look, True, text))

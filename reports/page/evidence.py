@@ -40,9 +40,9 @@ StepRows = tuple[StepSpread | None, frozenset[str]]
 
 
 class Place(Struct, frozen=True):
-    """A place on the page: what follows # in the link, its text, and whether it needs scripts.
+    """A place on the page: what follows # in the link, and its text.
 
-    `name` is that of a kernel, which stands in the text as code.
+    `name` is the kernel's name, which the text prints as code. `is_live`: the link needs scripts.
     """
 
     link: str
@@ -59,8 +59,8 @@ def step_rows(analysis: Analysis) -> StepRows:
 
 
 def places(analysis: Analysis, finding: Finding, steps: StepRows) -> Iterator[Place]:
-    """Give the places that show a finding, the best first."""
-    what = finding.rule.removeprefix(LOSS)
+    """Yield the places that show a finding, the best first."""
+    what = finding.rule.removeprefix(LOSS)  # of a loss this is the component that is lost
     if finding.rule == UNEVEN_STEPS:
         longest = analysis.spread.longest if analysis.spread is not None else None
         if longest is not None:
@@ -72,18 +72,7 @@ def places(analysis: Analysis, finding: Finding, steps: StepRows) -> Iterator[Pl
                 where = f", {gap_place(gap)}" if analysis.steps.seen else ""
                 yield Place(link.removeprefix("#"), f"longest gap: {duration(gap.dur_ns)}{where}")
     elif what == "inefficiency":
-        # The kernel that took the most time beyond that of its FLOPs at the peak.
-        measured = analysis.measured
-        beyond: dict[str, Fraction] = {}
-        for row in measured.kernels:
-            peak, _ = roof(measured, row.dtypes)
-            if peak and row.measured.flops:
-                more = row.measured.time_ns - Fraction(row.measured.flops, peak)
-                beyond[row.name] = max(more, beyond.get(row.name, more))
-        if beyond:
-            worst = max(beyond, key=lambda name: beyond[name])
-            if worst in analysis.kernels.slice(0, MOST_KERNELS)["name"].to_pylist():
-                yield from _kernel(worst, f"{duration(float(beyond[worst]))} total beyond peak in")
+        yield from _kernel_most_above_peak(analysis)
     elif what in COMPONENTS:
         yield from _longest_stretch(analysis, what)
         yield from _largest_kernel(analysis, what)
@@ -92,12 +81,27 @@ def places(analysis: Analysis, finding: Finding, steps: StepRows) -> Iterator[Pl
         yield from _worst_rank(analysis, what)
 
 
+def _kernel_most_above_peak(analysis: Analysis) -> Iterator[Place]:
+    """Yield the kernel that took the most time beyond that of its FLOPs at the peak."""
+    measured = analysis.measured
+    beyond: dict[str, Fraction] = {}  # ns by kernel
+    for row in measured.kernels:
+        peak, _ = roof(measured, row.dtypes)
+        if peak and row.measured.flops:
+            more = row.measured.time_ns - Fraction(row.measured.flops, peak)
+            beyond[row.name] = max(more, beyond.get(row.name, more))
+    if beyond:
+        worst = max(beyond, key=lambda name: beyond[name])
+        if worst in analysis.kernels.slice(0, MOST_KERNELS)["name"].to_pylist():
+            yield from _kernel(worst, f"{duration(float(beyond[worst]))} total beyond peak in")
+
+
 def _longest_stretch(analysis: Analysis, component: str) -> Iterator[Place]:
-    """Give the longest stretch of a component on the devices that the timeline draws."""
+    """Yield the longest interval of a component on the devices that the timeline draws."""
     prepared = analysis.prepared
     if prepared is None or not prepared.accounts:
         return
-    best = (0, 0, 0)
+    best = (0, 0, 0)  # length, start, device
     for device in drawn_devices(prepared, analysis.gaps()).devices:
         times = prepared.accounts[device].timeline.parts[component]
         inside = times.intersect(chosen_time(prepared.windows[device]))
@@ -114,7 +118,7 @@ def _longest_stretch(analysis: Analysis, component: str) -> Iterator[Place]:
 
 
 def _largest_kernel(analysis: Analysis, component: str) -> Iterator[Place]:
-    """Give the kernel with most of a component; what is hidden of it is no part of that."""
+    """Yield the kernel with the most exposed time of a component."""
     if analysis.prepared is None:
         return
     rows = analysis.kernels.slice(0, MOST_KERNELS).to_pylist()
@@ -126,14 +130,14 @@ def _largest_kernel(analysis: Analysis, component: str) -> Iterator[Place]:
 
 
 def _kernel(name: str, words: str) -> Iterator[Place]:
-    """Give the row of a kernel that is shown."""
+    """Yield the row of a kernel of the table, unless its link is too long."""
     link = link_to("kernel", name)
     if name and len(link) < _LONGEST_LINK:
         yield Place(link, words, name)
 
 
 def _worst_step(analysis: Analysis, component: str, steps: StepRows) -> Iterator[Place]:
-    """Give the step used that has most of a component, where there are steps to choose from."""
+    """Yield the used step with most of a component; idle time may be more before a late step."""
     spread, _ = steps
     if spread is None or len(spread.used) < 2:
         return
@@ -141,12 +145,13 @@ def _worst_step(analysis: Analysis, component: str, steps: StepRows) -> Iterator
     ns, where = worst.components.parts()[component], f"in step {worst.step}"
     late = late_after(analysis.devices, worst.step, ns) if component == "idle" else None
     if late is not None:
-        where, ns = f"before step {late[0]}", late[1]
+        next_step, ns = late
+        where = f"before step {next_step}"
     yield from _step(analysis, steps, worst, f"most {where}: {duration(ns)}")
 
 
 def _step(analysis: Analysis, steps: StepRows, step: StepTime, text: str) -> Iterator[Place]:
-    """Give the row of a step if it is shown; of several devices its times are means."""
+    """Yield the row of a step if the page shows it; on several devices its times are means."""
     _, shown = steps
     if str(step.step) in shown:
         mean = " per GPU" if len(analysis.devices_used) > 1 else ""
@@ -154,7 +159,7 @@ def _step(analysis: Analysis, steps: StepRows, step: StepTime, text: str) -> Ite
 
 
 def _worst_rank(analysis: Analysis, component: str) -> Iterator[Place]:
-    """Give the rank with most of a component, where each rank has a row of its own."""
+    """Yield the rank with most of a component, if each device has a rank and a row of its own."""
     known = {device.rank for device in analysis.devices if device.rank is not None}
     if not 1 < len(analysis.devices) <= MOST_DEVICES or len(known) < len(analysis.devices):
         return
@@ -166,7 +171,7 @@ def _worst_rank(analysis: Analysis, component: str) -> Iterator[Place]:
 
 
 class CauseShown(Struct, frozen=True):
-    """A finding with a cause in words, links to its rows of evidence and to where it shows best."""
+    """A cause: its words, its rows of evidence with the link of each, and where it shows best."""
 
     words: FindingWords
     rows: tuple[tuple[Row, str], ...]
@@ -181,7 +186,7 @@ class FindingsShown(Struct, frozen=True):
 
 
 def findings_shown(analysis: Analysis) -> FindingsShown:
-    """Return the findings, the best first, with the best of their places first."""
+    """Return causes and other findings, the best first, each with its places, best first."""
     steps, found = step_rows(analysis), causes(analysis)
     kernels = kernels_by_row(analysis)
 
@@ -209,9 +214,9 @@ def kernels_by_row(analysis: Analysis) -> dict[str, dict[str, Any]]:
 
 
 def _of_cause(analysis: Analysis, finding: Finding) -> Iterator[Place]:
-    """Give the gap and the rank that a cause is about, where they have a place.
+    """Yield the gap and the rank that a cause points to, if the page shows them.
 
-    Gaps of several devices may begin at once: the longest of them has it.
+    Several devices may have a gap that begins at that time: the longest is taken.
     """
     for gap, link in zip(analysis.gaps(MOST_GAPS), gap_links(analysis), strict=False):
         if link and finding.where.start_ns == gap.start_ns:

@@ -51,8 +51,8 @@ _DATA: Final = "report-data"
 _STYLES: Final = ("report.css", "tables.css", "timeline.css", "memory.css")
 
 
-class _Part(Struct, frozen=True):
-    """A section as it stands in the page."""
+class _PagePart(Struct, frozen=True):
+    """A section as rendered HTML."""
 
     name: str
     group: str
@@ -62,20 +62,22 @@ class _Part(Struct, frozen=True):
 def render_html(
     analysis: Analysis, command: str | None = None, authored: Authored = NOTHING
 ) -> str:
-    """Return the page of an analysis; `command` is the command line that made it.
+    """Return the page of an analysis as HTML.
 
-    `authored` is what its author adds: a title above it, and notes below its head.
+    `command` is the command line that made it; `authored` a title and notes by its author.
     """
     shown = list(sections(analysis))
     if authored.blocks:
         shown.insert(1, Section("authored", CASE, {"blocks": authored.blocks}))
-    made = {name: make for section in shown for name, make in section.figures.items()}
-    drawn = embed(made) if made else None
+    figures = {name: make for section in shown for name, make in section.figures.items()}
+    drawn = embed(figures) if figures else None
     scripts = scripts_of(shown, drawn)
-    for narrower in _NARROWER:  # quotes in names take five bytes each, other signs up to four
+    # Cut the trace's texts shorter until the page fits: a sign may take five bytes when escaped.
+    for narrower in _NARROWER:
         parts = list(_parts(analysis, shown, drawn, narrower))
         if _bytes(parts, scripts) <= PAGE_BYTES:
             break
+    # The closing section knows how many bytes are left, so it comes last.
     shown_command = base_names(command, analysis.source.files) if command else None
     last = closing(analysis, shown_command, _bytes(parts, scripts), cuts_texts=narrower > 1)
     parts += _parts(analysis, [last], drawn)
@@ -103,8 +105,8 @@ def render_html(
     return environment().get_template("report.html.j2").render(context)
 
 
-def _bytes(parts: Sequence[_Part], scripts: Scripts) -> int:
-    """Return about how many bytes a page of these parts and scripts has, rather more than less."""
+def _bytes(parts: Sequence[_PagePart], scripts: Scripts) -> int:
+    """Return an estimate, rather too high, of the bytes of a page of these parts and scripts."""
     texts = [*(part.markup for part in parts), *scripts.scripts, *scripts.data.values()]
     texts.append(style_sheet(_STYLES))
     return sum(len(text.encode()) for text in texts) + _WITHOUT_PARTS
@@ -121,10 +123,10 @@ def framed(analysis: Analysis) -> str:
 
 def _parts(
     analysis: Analysis, shown: Sequence[Section], drawn: Embedded | None, narrower: int = 1
-) -> Iterator[_Part]:
+) -> Iterator[_PagePart]:
     """Yield the HTML of each section.
 
-    `drawn` are the Bokeh figures in the page. Texts of the trace get `1 / narrower` of their room.
+    `drawn` has the Bokeh figures of the page. Texts of the trace get `1 / narrower` of their room.
     """
     templates = environment(narrower)
     common = {
@@ -138,27 +140,23 @@ def _parts(
     }
     for section in shown:
         made = templates.get_template(f"{section.name}.html.j2")
-        yield _Part(
-            section.name,
-            section.group,
-            made.render(common | dict(section.values)),
-        )
+        yield _PagePart(section.name, section.group, made.render(common | dict(section.values)))
 
 
 def closing(
     analysis: Analysis, command: str | None, page_bytes: int, *, cuts_texts: bool = False
 ) -> Section:
-    """Return the end of a page that has `page_bytes` without it: what made it, and its data.
+    """Return the last section: what made the page, and its data to download.
 
-    `cuts_texts` says that texts are shorter than usual so that it has no more than PAGE_BYTES.
+    `page_bytes` is the size of the page without it; data that would exceed PAGE_BYTES is left out.
+    `cuts_texts`: whether texts were cut shorter than usual to keep to PAGE_BYTES.
     """
     room = PAGE_BYTES - page_bytes
     data, left_out = _data(analysis, room)
     embedded = {_DATA: data} if data is not None else {}
     pack = pack_of(analysis, _MOST_PACKED_ROWS)
-    if pack is not None and len(packed(pack)) <= room - sum(
-        map(len, map(packed, embedded.values()))
-    ):
+    used = sum(len(packed(content)) for content in embedded.values())
+    if pack is not None and len(packed(pack)) <= room - used:
         embedded[PAGE_PACK] = pack
     values = {
         "command": command,
@@ -173,7 +171,7 @@ def closing(
 
 
 def _data(analysis: Analysis, room: int) -> tuple[bytes | None, str]:
-    """Return the report as JSON, or None and why it is left out."""
+    """Return the report as JSON, or None and its size if it is too large for `room` bytes."""
     per_device = sum(len(device.windows) + len(device.gaps) for device in analysis.devices)
     measured = analysis.measured
     tables = int(analysis.kernels.num_rows) + len(measured.kernels) + len(measured.ops)

@@ -47,19 +47,19 @@ _LEAST_LETTERS: Final = 14
 _LONGEST: Final = 70
 _TIMES: Final = "\N{MULTIPLICATION SIGN}"
 _LENSES: Final = {"module": ("Module", 2), "python": ("Python", 3), "kernel": ("Kernel", 3)}
-"""Their titles, and the levels that a tree has at least which tells anything."""
-
+"""By lens its title, and the levels that a tree must have to tell anything."""
 
 Box = dict[str, Any]
-"""A box: its place and width in percent, the row it is in, and what it says.
+"""A box: `x` and `width` in percent of the drawing, its row, its texts.
 
-`above` and `idle` are the parts at its right, in percent of the drawing; `shows` is the width of
-the drawing from which on the label fits. `kernels` are their rows of the table.
+`above` and `idle` are the parts at its right end, in percent of the drawing: time above the roof,
+and idle time. `shows` is the width of the drawing in pixels from which on the label fits, `value`
+whether its time fits beside it, `kernels` the numbers of its rows in the table of kernels.
 """
 
 
 class Icicle(Struct, frozen=True):
-    """The boxes of one lens, and the sentence that says what is largest."""
+    """The boxes of one lens, its number of rows, and a sentence that says what is largest."""
 
     lens: str
     title: str
@@ -69,7 +69,7 @@ class Icicle(Struct, frozen=True):
 
 
 class _Kernels(Struct, frozen=True):
-    """By kernel the share of its time that it would save at its roof, and its rows of the table."""
+    """By kernel: the share of its time that it would save at its roof; its rows in the table."""
 
     share: Mapping[str, Fraction]
     rows: Mapping[str, Sequence[int]]
@@ -81,13 +81,13 @@ class _Kernels(Struct, frozen=True):
 
 
 def icicles(analysis: Analysis) -> list[Icicle]:
-    """Return an icicle for each lens that tells anything; none where the events were not kept."""
+    """Return an icicle per lens that tells anything; none if the analysis kept no events."""
     if analysis.prepared is None or not analysis.components.window_ns:
         return []
-    kernels = analysis.measured.kernels
-    saved = ((row, recoverable_ns(analysis.measured, row)) for row in kernels)
+    saved = ((row, recoverable_ns(analysis.measured, row)) for row in analysis.measured.kernels)
     shares = {row.name: Fraction(ns, row.sum_ns) for row, ns in saved if ns and row.sum_ns}
-    known, drawn = _Kernels(shares, kernel_places(analysis.kernels)), []
+    known = _Kernels(shares, kernel_places(analysis.kernels))
+    drawn = []
     for lens, tree in time_trees(analysis.prepared).items():
         title, least = _LENSES[lens]
         if _depth(tree, least) < least:
@@ -99,12 +99,13 @@ def icicles(analysis: Analysis) -> list[Icicle]:
 
 
 def _depth(node: TimeNode, most: int) -> int:
-    """Return how many levels of work are in a node, at most so many."""
+    """Return how many levels of nodes with kernels are in a node; counts no further than `most`."""
     inside = [one for one in node.inside.values() if one.kernels and most]
     return max((1 + _depth(one, most - 1) for one in inside), default=0)
 
 
 def _sentence(analysis: Analysis, tree: TimeNode, known: _Kernels) -> str:
+    """Return what takes most time below the root, "" if nothing there has kernels."""
     inside = [one for one in _inside(_root(analysis, tree)) if one.node.kernels]
     if not inside:
         return ""
@@ -121,7 +122,11 @@ def _time(analysis: Analysis, ns: int) -> str:
 
 
 class _Shown(Struct, frozen=True):
-    """A node as it is drawn: one of the tree, several as one, or the last of a chain."""
+    """A node as it is drawn.
+
+    `keeps_label`: its label stays when the last node of a chain stands for it. `is_merged`: it is
+    the sum of several small nodes, and nothing inside it is drawn.
+    """
 
     label: str
     node: TimeNode
@@ -130,8 +135,9 @@ class _Shown(Struct, frozen=True):
 
 
 def _boxes(analysis: Analysis, lens: str, tree: TimeNode, known: _Kernels) -> Iterator[Box]:
-    """Yield the boxes of a tree: of the largest first what is inside, as far as there is room."""
+    """Yield the boxes of a tree, the largest known one first, at most _MOST_BOXES."""
     total, ties = tree.total_ns, numbers_from()
+    # A heap of (-ns, tie, start_ns, row, node); ties are broken by the order of discovery.
     waiting = [(-total, next(ties), 0, 0, _root(analysis, tree))]
     for number in range(_MOST_BOXES):
         if not waiting:
@@ -140,8 +146,7 @@ def _boxes(analysis: Analysis, lens: str, tree: TimeNode, known: _Kernels) -> It
         yield _box(analysis, f"tree={lens}-{number}", start_ns, row, one, total, known)
         if one.is_merged or row + 1 >= _ROWS:
             continue
-        # What is large enough, and all that is not as one.
-        inside = _inside(one)
+        inside = _inside(one)  # the largest first, so the small ones are the last
         small = [inner for inner in inside if inner.node.total_ns < _LEAST * total]
         if len(small) > 1:
             rest = _Shown(f"{len(small)} more", _sum(s.node for s in small), is_merged=True)
@@ -158,7 +163,7 @@ def _root(analysis: Analysis, tree: TimeNode) -> _Shown:
 
 
 def _inside(one: _Shown) -> list[_Shown]:
-    """Return what is in a node, the largest first; many modules of one class are one."""
+    """Return the nodes in a node, the largest first; _ALIKE or more of one module class are one."""
     alike: defaultdict[str, list[TimeNode]] = defaultdict(list)
     for label, node in one.node.inside.items():
         alike[module_class(label) if node.inside else label].append(node)
@@ -175,31 +180,31 @@ def _inside(one: _Shown) -> list[_Shown]:
 
 
 def _together(nodes: Sequence[TimeNode]) -> TimeNode:
-    """Return several nodes as one, with those of one name in them as one; a single one as it is."""
+    """Return the sum of several nodes; inside it, nodes of the same label are summed likewise."""
     if len(nodes) == 1:
         return nodes[0]
     alike: defaultdict[str, list[TimeNode]] = defaultdict(list)
     for node in nodes:
         for label, inner in node.inside.items():
             alike[label].append(inner)
-    made = _sum(nodes)
-    made.inside = {label: _together(mine) for label, mine in alike.items()}
-    return made
+    total = _sum(nodes)
+    total.inside = {label: _together(same) for label, same in alike.items()}
+    return total
 
 
 def _sum(nodes: Iterable[TimeNode]) -> TimeNode:
-    """Return the time of several nodes, without what is in them."""
-    made = TimeNode("")
+    """Return one node with the time of several and the label of the last, with nothing inside."""
+    total = TimeNode("")
     for node in nodes:
-        made.label = node.label
-        made.idle_ns += node.idle_ns
-        made.components.update(node.components)
-        made.kernels.update(node.kernels)
-    return made
+        total.label = node.label
+        total.idle_ns += node.idle_ns
+        total.components.update(node.components)
+        total.kernels.update(node.kernels)
+    return total
 
 
 def _end_of_chain(one: _Shown) -> _Shown:
-    """Return the last of nodes that each are all of the one around them, down to an operator."""
+    """Skip nodes whose only child has all their time; stop above operators, the innermost nodes."""
     while len(one.node.inside) == 1:
         (inner,) = one.node.inside.values()
         if not inner.inside or inner.total_ns != one.node.total_ns:
@@ -211,13 +216,13 @@ def _end_of_chain(one: _Shown) -> _Shown:
 def _box(
     analysis: Analysis, link: str, start: int, row: int, one: _Shown, total: int, known: _Kernels
 ) -> Box:
-    """Return the box of a node, with its texts; positions are in percent of `total` ns.
+    """Return the box of a node with its texts; places are in percent of `total` ns.
 
     `start` is in ns from the left edge, `row` the level from the top, `link` the id of its element.
     """
     node, slow = one.node, known.above_ns(one.node)
     time, width = _time(analysis, node.total_ns), 100 * node.total_ns / total
-    # White letters are not on the grey of idle time.
+    # White letters cannot be read on the grey of idle time: the label has the room of the work.
     work = width - 100 * node.idle_ns / total if node.components.total() else width
     label, shows, value = _label(one.label, time, work)
     ((component, _),) = node.components.most_common(1) or [(CULPRIT, 0)]
@@ -247,13 +252,16 @@ def _box(
 
 
 def _label(text: str, time: str, width: float) -> tuple[str, int, bool]:
-    """Return a label, the width of the drawing from which on it fits, and whether its time does."""
+    """Return a label that fits, the least drawing for it in px, and whether its time fits, too.
+
+    `width` is that of the box, in percent of the drawing. "" is no label.
+    """
     text = kernel_text(text.removeprefix("aten::")).partition("<")[0] or text
-    room = int((width / 100 * _WIDTHS[-1] - _EDGE) / _LETTER)
+    room = int((width / 100 * _WIDTHS[-1] - _EDGE) / _LETTER)  # letters, if the drawing is widest
     if room < min(_LEAST_LETTERS, len(text)):
         return "", 0, False
-    value = len(text) + 1 + len(time) <= room
-    shown = shorten_middle(text, room - (len(time) + 1) * value)
-    letters = len(shown) + (len(time) + 1) * value
-    needed = (letters * _LETTER + _EDGE) / width * 100
-    return shown, next((one for one in _WIDTHS if one >= needed), _WIDTHS[-1]), value
+    has_time = len(text) + 1 + len(time) <= room
+    time_letters = len(time) + 1 if has_time else 0
+    shown = shorten_middle(text, room - time_letters)
+    needed = ((len(shown) + time_letters) * _LETTER + _EDGE) / width * 100
+    return shown, next((one for one in _WIDTHS if one >= needed), _WIDTHS[-1]), has_time

@@ -38,19 +38,20 @@ _SPARE_BYTES: Final = 200
 
 @cache
 def environment(narrower: int = 1) -> Environment:
-    """Return what renders templates: it escapes every text and knows no undefined name.
+    """Return the Jinja environment: it escapes every text and raises for undefined names.
 
-    Texts of a trace get the room that templates give them, or so many times less.
+    Texts of a trace get `1 / narrower` of the room that a template gives them, see `_room`.
     """
     from jinja2 import Environment, FunctionLoader, StrictUndefined
     from markupsafe import Markup, escape
 
     def harmless(value: Any) -> Any:
+        """Return a text without invisible characters; markup and other values as they are."""
         is_text = isinstance(value, str) and not hasattr(value, "__html__")
         return figures.visible(value) if is_text else value
 
     def whole(text: str) -> Markup:
-        """Return a sentence in which no line ends inside an option, or before a unit."""
+        """Return a sentence that breaks no line inside an option or before a unit."""
         inert = str(escape(figures.visible(figures.unbroken(text))))
         return Markup(_OPTION.sub(r'<span class="tight">\g<0></span>', inert))
 
@@ -106,7 +107,7 @@ def template(name: str) -> str:
 
 
 def style_sheet(names: Iterable[str]) -> str:
-    """Return style sheets as one, with dark colours by the system's choice and by the reader's."""
+    """Return the style sheets as one; dark colours apply if system or reader ask for them."""
     dark = template("dark.css")
     return (
         f"{''.join(map(template, names))}\n@media screen and (prefers-color-scheme: dark) {{\n"
@@ -125,17 +126,17 @@ def cost(text: str) -> int:
 
 
 def cut(text: str, width: int) -> str:
-    """Return a text of at most `width` characters and about as many bytes; see `shorten_middle`."""
+    """Return a text cut to `width` characters and at most _SPARE_BYTES more bytes in HTML."""
     most = width + _SPARE_BYTES
     shown = shorten_middle(text, width)
     while len(shown) > 1 and (taken := cost(shown)) > most:
-        # What goes is taken to cost as much as what stays.
+        # Shorten in proportion, as if all characters cost the same, but by one at least.
         shown = shorten_middle(text, max(min(len(shown) * most // taken, len(shown) - 1), 1))
     return shown
 
 
 def _short_names(names: Iterable[str | None], width: int) -> dict[str, str]:
-    """Return what is shown of the names of one table, by name; see `short_labels` and `cut`."""
+    """Return the short form of each name of a table; see `short_labels` and `cut`."""
     distinct = [name for name in dict.fromkeys(names) if name]
     shown, room = short_labels(distinct, width), width
     while room > 1 and any(cost(label) > width + _SPARE_BYTES for label in shown):
@@ -145,7 +146,7 @@ def _short_names(names: Iterable[str | None], width: int) -> dict[str, str]:
 
 
 def tip(text: str, width: int) -> str:
-    """Return a text for a tooltip; where it is cut it says how much there is."""
+    """Return a text for a tooltip; a text that is cut ends with its full length."""
     if len(text) <= width and len(shown := cut(text, width)) >= len(text):
         return shown
     length = f" ({count(len(text))} characters)"

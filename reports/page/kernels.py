@@ -42,15 +42,15 @@ _COLUMNS: Final = ("op", "call", "scope", "shapes", "dtypes")
 
 
 def kernels_page(analysis: Analysis, most: int = MOST_KERNELS) -> dict[str, Any]:
-    """Return the kernels with the most time and the longest of each category, and what is hidden.
+    """Return the values of the table of kernels: its rows, sums, and what is not shown.
 
-    `largest_ns` and `most_recoverable_ns` are what bars are relative to, None: unknown.
-    `of_categories` counts the rows that are there only as the longest of their category. `rates`
-    says what the columns of counted work, `counted`, are of; "" where there are none.
+    Its rows are the `most` kernels with the most time, and the longest of other categories, of
+    which `of_categories` is the number. Bars are relative to `largest_ns` and
+    `most_recoverable_ns` (None: unknown). `rates` says what the `counted` columns are, "" without.
     """
     table = analysis.kernels
     places = _places(table, most)
-    # From a list PyArrow would make an array with the help of pandas, whose import takes long.
+    # A list of ints would make PyArrow import pandas, which takes long.
     rows = table.take(number_column(np.array(places), pa.int64())).to_pylist()
     work = work_of(analysis.measured, analysis.measured.kernels, [row["name"] for row in rows])
     ways = launched(analysis.prepared)
@@ -78,30 +78,30 @@ def kernels_page(analysis: Analysis, most: int = MOST_KERNELS) -> dict[str, Any]
 
 
 def category_link(top: str, sub: str, categories: Sequence[Mapping[str, Any]]) -> str:
-    """Return what follows # in a link to the kernels of a category."""
+    """Return what follows # in a link to the kernels of a category; `sub` alone if it is unique."""
     alone = sum(row["sub"] == sub for row in categories) == 1
     return link_to("category", sub if alone else f"{top}/{sub}")
 
 
 def _places(table: pa.Table, most: int) -> list[int]:
-    """Return the rows to show: the first ones, and some of each category that comes later."""
+    """Return the first `most` rows, then later ones that are among the first of their category."""
     counts: Counter[tuple[str, str]] = Counter()
     later = []
-    pairs = zip(table["top"].to_pylist(), table["sub"].to_pylist(), strict=True)
-    for place, pair in enumerate(pairs):
-        counts[pair] += 1
-        if place >= most and counts[pair] <= _MOST_PER_CATEGORY:
+    categories = zip(table["top"].to_pylist(), table["sub"].to_pylist(), strict=True)
+    for place, category in enumerate(categories):
+        counts[category] += 1
+        if place >= most and counts[category] <= _MOST_PER_CATEGORY:
             later.append(place)
     return [*range(min(most, table.num_rows)), *later[:_MOST_OF_CATEGORIES]]
 
 
 def kernel_places(table: pa.Table) -> dict[str, list[int]]:
-    """Return the numbers of the rows of each kernel that is shown, from 1 on."""
-    found: dict[str, list[int]] = {}
-    labels = table["name"].to_pylist()
+    """Return by kernel the numbers of its rows in the table on the page, from 1 on."""
+    numbers: dict[str, list[int]] = {}
+    names = table["name"].to_pylist()
     for number, place in enumerate(_places(table, MOST_KERNELS), 1):
-        found.setdefault(labels[place], []).append(number)
-    return found
+        numbers.setdefault(names[place], []).append(number)
+    return numbers
 
 
 def _shown(
@@ -110,10 +110,10 @@ def _shown(
     sites: LaunchSites,
     categories: Sequence[Mapping[str, Any]],
 ) -> tuple[list[dict[str, Any]], int]:
-    """Return the rows with their work and ways, and of how many kernels the ways are left out.
+    """Return the rows with their work and ways, and how many kernels have no room for their ways.
 
-    `link` is what follows # in a link to a row, empty where it has none, `first_of` in a link to
-    its category, in the first row of each. `facts` are what is said beside the columns.
+    `link` is what follows # in a link to a row, "" for none; `first_of` is the link to its category
+    if the row is the first of it. `facts` are shown beside the columns. `work` is emptied.
     """
     links, shown, left_out, room = DeepLinks("kernel"), [], 0, _MOST_WAYS
     firsts = {
@@ -122,24 +122,14 @@ def _shown(
         )
         for category in categories
     }
-    named = kernel_labels([row["name"] for row in rows])
-    for row, label in zip(rows, named, strict=True):
+    labels = kernel_labels([row["name"] for row in rows])
+    for row, label in zip(rows, labels, strict=True):
         ways = sites.rows.get(key_of(row), [])
         if len(ways) > room:
             ways, left_out = [], left_out + 1
         room -= len(ways)
-        # Work is known by name alone: of kernels of one name the one with most time shows it.
+        # Work is known by name alone, so the first row of a name, that with the most time, has it.
         own_work = work.pop(row["name"], None)
-        facts = [("category", row["sub"].replace("_", " ")), ("kind", row["kind"])]
-        facts += [("category rule", row["rule"])]
-        facts += [("min", duration(row["min_ns"])), ("max", duration(row["max_ns"]))]
-        if own_work is not None and own_work.intensity.value is not None:
-            facts.append(("FLOP per byte", own_work.intensity.text))
-        if own_work is not None and own_work.by:
-            facts.append(("bound", f"{own_work.bound} by {own_work.by}"))
-        if own_work is not None and own_work.flops.value is not None:
-            launches = numbered(own_work.count, "launch")
-            facts.append(("FLOPs known for", f"{launches}, {duration(own_work.time_ns)}"))
         shown.append(
             {
                 "row": row,
@@ -149,16 +139,31 @@ def _shown(
                 "first_of": firsts.pop((row["top"], row["sub"]), ""),
                 "work": own_work,
                 "ways": list(map(way, ways)),
-                "facts": facts,
+                "facts": _facts(row, own_work),
             }
         )
     return shown, left_out
 
 
-class LaunchSites(Struct, frozen=True):
-    """The ways to launch each kernel, which columns any of them fills, and what a scope is.
+def _facts(row: Mapping[str, Any], work: WorkShown | None) -> list[tuple[str, str]]:
+    """Return what is said of a kernel beside the columns, each a label and a text."""
+    facts = [("category", row["sub"].replace("_", " ")), ("kind", row["kind"])]
+    facts += [("category rule", row["rule"])]
+    facts += [("min", duration(row["min_ns"])), ("max", duration(row["max_ns"]))]
+    if work is not None and work.intensity.value is not None:
+        facts.append(("FLOP per byte", work.intensity.text))
+    if work is not None and work.by:
+        facts.append(("bound", f"{work.bound} by {work.by}"))
+    if work is not None and work.flops.value is not None:
+        launches = numbered(work.count, "launch")
+        facts.append(("FLOPs known for", f"{launches}, {duration(work.time_ns)}"))
+    return facts
 
-    `rows` are those of `launchers`; `way` puts one into words.
+
+class LaunchSites(Struct, frozen=True):
+    """The ways to launch each kernel, which columns are known of any, and what a scope is called.
+
+    `rows` are those of `launchers` by kernel.
     """
 
     rows: Mapping[Key, list[dict[str, Any]]]
@@ -167,28 +172,28 @@ class LaunchSites(Struct, frozen=True):
 
 
 def launched(prepared: Prepared | None) -> LaunchSites:
-    """Return what launched the kernels; nothing where the events were not kept."""
+    """Return the ways to launch each kernel; none if the analysis kept no events."""
     if prepared is None:
         return LaunchSites({}, frozenset(), "")
     sites = launchers(prepared.as_launched)
     rows: dict[Key, list[dict[str, Any]]] = {}
     for row in sites.table.to_pylist():
         rows.setdefault(key_of(row), []).append(row)
-    knows = frozenset(filter(sites.knows, _COLUMNS))
-    are_modules = set(sites.table["is_module"].to_pylist())
+    known_columns = frozenset(filter(sites.knows, _COLUMNS))
+    are_modules = set(sites.table["is_module"].to_pylist())  # of True, False and None
     title = "Module" if True in are_modules else "Annotation"
-    return LaunchSites(
-        rows, knows, "Module or annotation" if are_modules >= {True, False} else title
-    )
+    if are_modules >= {True, False}:
+        title = "Module or annotation"
+    return LaunchSites(rows, known_columns, title)
 
 
 def key_of(row: Mapping[str, Any]) -> Key:
-    """Return what names a row of a kernel table."""
+    """Return the key of a row of a kernel table."""
     return tuple(row[column] for column in _KEY)
 
 
 def missing(sites: LaunchSites) -> str:
-    """Return what the trace does not tell of launches, as a sentence; empty where it tells all."""
+    """Return a sentence on what the trace lacks of launches; "" if nothing, or without launches."""
     if not sites.rows:
         return ""
     if not sites.knows & {"op", "call"}:
@@ -201,7 +206,8 @@ def missing(sites: LaunchSites) -> str:
 def way(row: Mapping[str, Any]) -> dict[str, Any]:
     """Return one way to launch a kernel in words.
 
-    `scope_more` says how many modules the scope counts for, and that it is that of the forward op.
+    `scope_more` says for how many modules the scope stands, and whether the launch is of the
+    backward pass, whose scope is that of the forward op.
     """
     modules = f"{row['modules']:,} modules" if (row["modules"] or 0) > 1 else ""
     return {

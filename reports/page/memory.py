@@ -42,7 +42,7 @@ _LABEL_ROOM: Final = 12
 
 
 class MemoryRow(Struct, frozen=True):
-    """One device or host in words and numbers; not `is_total`: values count from 0."""
+    """One device or host. Values are bytes, and count from 0 at the start if not `is_total`."""
 
     label: str
     is_total: bool
@@ -59,7 +59,7 @@ class MemoryRow(Struct, frozen=True):
 
 
 class PeakHeld(NamedTuple):
-    """What one device holds at its peak: who allocated it, the first rows, what the others hold."""
+    """What one device holds at its peak, by allocating code: its first rows, and all others."""
 
     label: str
     peak: int
@@ -69,10 +69,11 @@ class PeakHeld(NamedTuple):
 
 
 class MemoryPage(Struct, frozen=True):
-    """The rows of `total`, the drawings of `drawn_of` curves, and sentences on what they are.
+    """The section on memory.
 
-    `low` are those whose peak is too low to be drawn; times count from `counts_from`. A drawing is
-    in its own units; `allocated`, the `area` below it, and `reserved` are paths.
+    `rows` are the first of `total`, `plots` the first of `drawn_of` curves; `low` counts curves
+    with a peak too low to draw. Times count from `counts_from`. In a plot, `allocated`, the `area`
+    below it and `reserved` are SVG paths in units of the drawing.
     """
 
     rows: list[MemoryRow]
@@ -86,25 +87,15 @@ class MemoryPage(Struct, frozen=True):
 
 
 def memory_page(analysis: Analysis) -> MemoryPage | None:
-    """Return the section, None where the trace says nothing of memory."""
+    """Return the section, or None if the trace has no memory events."""
     if analysis.prepared is None:
         return None
     used = memory_use(analysis.prepared)
     if not used:
         return None
-    # Who holds the memory of the device with the highest peak, if that is recorded.
-    on_devices = [use for use in used if not use.on_host]
-    most = max(on_devices, key=lambda use: use.allocated.peak, default=None)
-    found = list(holders(analysis.prepared, most)) if most is not None else []
-    held = None
-    if most is not None and any(holder.recorded for holder in found):
-        shown, others = found[:_MOST_HOLDERS], found[_MOST_HOLDERS:]
-        rest = most.allocated.peak - sum(holder.bytes for holder in shown)
-        label = use_label(most, analysis.devices)
-        held = PeakHeld(label, most.allocated.peak, shown, len(others), rest)
     clocks = overview.clocks(analysis)
     first = _firsts(used, clocks)
-    ordered: Sequence[MemoryUse] = used
+    ordered: Sequence[MemoryUse] = used  # if some are left out, the highest peaks come first
     if len(used) > MOST_DRAWN:
         ordered = sorted(used, key=lambda item: (item.on_host, -item.allocated.peak))
     drawn = [
@@ -120,17 +111,33 @@ def memory_page(analysis: Analysis) -> MemoryPage | None:
         low=sum(one.allocated.peak < LEAST_DRAWN for one in ordered),
         sentences=list(_sentences(used)),
         counts_from=overview.counts_from(clocks) if clocks.of_process else "the first allocation",
-        held=held,
+        held=_held_at_peak(analysis, used),
     )
 
 
-def _firsts(used: Sequence[MemoryUse], clocks: Origins) -> dict[int, int]:
-    """Return from which instant the times of each process count.
+def _held_at_peak(analysis: Analysis, used: Sequence[MemoryUse]) -> PeakHeld | None:
+    """Return what the device with the highest peak holds at it, or None if that is not recorded."""
+    on_devices = [use for use in used if not use.on_host]
+    most = max(on_devices, key=lambda use: use.allocated.peak, default=None)
+    if analysis.prepared is None or most is None:
+        return None
+    found = list(holders(analysis.prepared, most))
+    if not any(holder.recorded for holder in found):
+        return None
+    shown, others = found[:_MOST_HOLDERS], found[_MOST_HOLDERS:]
+    rest = most.allocated.peak - sum(holder.bytes for holder in shown)
+    label = use_label(most, analysis.devices)
+    return PeakHeld(label, most.allocated.peak, shown, len(others), rest)
 
-    That is its first allocation where it has no activities, and no clock is common to all.
+
+def _firsts(used: Sequence[MemoryUse], clocks: Origins) -> dict[int, int]:
+    """Return per process the instant in ns from which its times count.
+
+    With aligned clocks it is one for all: the first activity, or without any the first allocation.
+    Else it is the first activity of the process, or its first allocation if it has none.
     """
     of_all = min(clocks.of_process.values(), default=None)
-    begins: dict[int, int] = {}
+    begins: dict[int, int] = {}  # the first allocation
     for one in used:
         start = int(one.allocated.curve.time_ns[0])
         begins[one.process] = min(start, begins.get(one.process, start))
@@ -141,10 +148,11 @@ def _firsts(used: Sequence[MemoryUse], clocks: Origins) -> dict[int, int]:
 
 
 def use_label(use: MemoryUse, devices: Sequence[DeviceReport]) -> str:
-    """Return what to call it, as devices are called in the other tables."""
+    """Return the label of a device or host, for a device as in the other tables."""
     of_device = (
         device.label for device in devices if not use.on_host and device.device == use.device
     )
+    # Without a rank, the file tells processes apart.
     rank = f"rank {use.rank}" if use.rank is not None else use.file * bool(devices)
     owner = process_label(devices, use.process, rank)
     without = "GPU without operations" if use.local_id is None else f"GPU {use.local_id}"
@@ -173,7 +181,7 @@ def _row(use: MemoryUse, devices: Sequence[DeviceReport], origin_ns: int) -> Mem
 
 
 def _growth(series: Series) -> str:
-    """Return how much more the last of the steps ended with than the first."""
+    """Return how much more was allocated at the end of the last step than of the first."""
     growth = series.growth
     if growth is None:
         return UNKNOWN
@@ -187,7 +195,7 @@ def _growth(series: Series) -> str:
 
 
 def _sentences(used: Sequence[MemoryUse]) -> Iterator[str]:
-    """Give what the reader must know of the numbers."""
+    """Yield sentences on what the numbers mean."""
     changes = sum(one.allocated.curve.changes for one in used)
     yield (
         f"{several(changes, 'allocation or free', 'allocations and frees')}, made by the CPU "
@@ -208,7 +216,7 @@ def _sentences(used: Sequence[MemoryUse]) -> Iterator[str]:
 
 
 def _plot(use: MemoryUse, devices: Sequence[DeviceReport], origin_ns: int) -> dict[str, Any]:
-    """Return the curves of one device or host in units of the drawing.
+    """Return the plot of one device or host in units of the drawing.
 
     Times on the axis count from `origin_ns`.
     """
@@ -219,22 +227,16 @@ def _plot(use: MemoryUse, devices: Sequence[DeviceReport], origin_ns: int) -> di
     top = int(max(curve.value.max() for curve in curves))
     bottom = min(0, int(min(curve.value.min() for curve in curves)))
     y = _Scale(bottom, max(top, bottom + 1), _HEIGHT - _BOTTOM, _TOP)
-    each_ns = round_above((high_ns - low_ns) / _X_TICKS)
-    first = -((origin_ns - low_ns) // each_ns)
-    times = (n * each_ns for n in range(first, first + 3 * _X_TICKS))
-    # The used steps; their numbers stand where there is room for them.
-    marks: list[Tick] = []
-    free = float(_LEFT)
-    for step in use.allocated.steps if len(use.allocated.steps) <= _MOST_STEPS else ():
-        begin = x.at(step.start_ns)
-        if _LEFT <= begin <= _WIDTH - _RIGHT:
-            text = f"step {step.step}" if begin >= free else ""
-            free = begin + _LABEL_ROOM + 6 * len(text) if text else free
-            marks.append(Tick(begin, text))
+    # Ticks at multiples of a round time since the origin, which may lie before or inside the plot.
+    apart_ns = round_above((high_ns - low_ns) / _X_TICKS)
+    first = -((origin_ns - low_ns) // apart_ns)
+    times = (n * apart_ns for n in range(first, first + 3 * _X_TICKS))
     label = use_label(use, devices)
     allocated = _path(use.allocated.curve, x, y, high_ns)
     peak = size(use.allocated.peak, binary=True)
     held = f", peak {size(use.reserved.peak, binary=True)} reserved" if use.reserved else ""
+    # The area is the path with a line from zero up to its start and from its end down to zero:
+    # "M74 50H80..." becomes "M74 180V50H80...V180".
     zero = y.at(0)
     start, _, rest = allocated.partition(" ")
     return {
@@ -249,11 +251,22 @@ def _plot(use: MemoryUse, devices: Sequence[DeviceReport], origin_ns: int) -> di
             if low_ns <= origin_ns + ns <= high_ns
         ],
         "ys": [Tick(y.at(at), size(at, binary=True)) for at in _byte_ticks(bottom, top)],
-        "steps": marks,
+        "steps": list(_step_marks(use, x)),
         "peak_x": x.at(use.allocated.peak_ns),
         "peak_y": y.at(use.allocated.peak),
         "remark": "" if use.is_total else "change since recording start",
     }
+
+
+def _step_marks(use: MemoryUse, x: _Scale) -> Iterator[Tick]:
+    """Yield where steps begin, numbered where there is room; nothing if there are too many."""
+    free = float(_LEFT)
+    for step in use.allocated.steps if len(use.allocated.steps) <= _MOST_STEPS else ():
+        begin = x.at(step.start_ns)
+        if _LEFT <= begin <= _WIDTH - _RIGHT:
+            text = f"step {step.step}" if begin >= free else ""
+            free = begin + _LABEL_ROOM + 6 * len(text) if text else free
+            yield Tick(begin, text)
 
 
 class _Scale(Struct, frozen=True):
@@ -270,7 +283,7 @@ class _Scale(Struct, frozen=True):
 
 
 def _path(curve: Curve, x: _Scale, y: _Scale, end_ns: int) -> str:
-    """Return steps as a path: each value holds until the next, the last to the end."""
+    """Return an SVG path of steps: each value holds until the next one, the last until `end_ns`."""
     xs = x.start + (curve.time_ns - x.low) / (x.high - x.low) * (x.end - x.start)
     ys = y.start + (curve.value - y.low) / (y.high - y.low) * (y.end - y.start)
     places = zip(np.round(xs, 1).tolist(), np.round(ys, 1).tolist(), strict=True)
@@ -286,7 +299,7 @@ def _path(curve: Curve, x: _Scale, y: _Scale, end_ns: int) -> str:
 
 
 def _byte_ticks(bottom: int, top: int) -> list[int]:
-    """Return values that are round in binary units, 0 among them."""
+    """Return the values of the ticks in bytes: multiples of a round number of KiB, MiB, ..."""
     unit = 1024 ** max(0, ((max(top, -bottom, 1)).bit_length() - 1) // 10)
-    each = max(1, int(unit * round_above((top - bottom) / unit / _Y_TICKS) or unit))
-    return [n * each for n in range(-(-bottom // each), top // each + 1)]
+    apart = max(1, int(unit * round_above((top - bottom) / unit / _Y_TICKS) or unit))
+    return [n * apart for n in range(-(-bottom // apart), top // apart + 1)]

@@ -41,7 +41,7 @@ _BEYOND: Final = 4.0
 
 
 def card(analysis: Analysis) -> str:
-    """Return an analysis as HTML: what is wrong, where the step goes, what to do."""
+    """Return a card of HTML: what is wrong, where the time of a step goes, what to do."""
     opened = opening(analysis)
     found = causes(analysis) if has_findings(analysis) else []
     others = other_findings(analysis) if has_findings(analysis) else []
@@ -69,7 +69,7 @@ class Plots(Struct, frozen=True):
     analysis: Analysis
 
     def steps(self) -> Any:
-        """Return a stacked bar per step, or per window where there are no steps."""
+        """Return a stacked bar per step, or per window if there are no steps."""
         bars = drawn_bars(window_rows(self.analysis.devices))
         return stacked_bars(_known(bars), "step" if self.analysis.steps.seen else "window")
 
@@ -96,7 +96,7 @@ class Plots(Struct, frozen=True):
             "time_ns": [row.sum_ns for row in rows],
         }
         ends = min(points["intensity"]) / _BEYOND, max(points["intensity"]) * _BEYOND
-        across = np.geomspace(*ends, 200)
+        across = np.geomspace(*ends, 200)  # FLOP per byte, evenly on the logarithmic axis
         roofs = [
             hv.Curve(
                 (across, np.minimum(across * float(bandwidth), peak) / PER_TERA),
@@ -148,7 +148,7 @@ class Plots(Struct, frozen=True):
         ).opts(backend="bokeh", **_SIZE, legend_position="bottom")
 
     def ranks(self) -> Any:
-        """Return a heat map of ranks and steps: how far own time is off the median of the step."""
+        """Return a heat map of ranks and steps: own time relative to the median of the step."""
         hv = holoviews()
         times, labels, _ = own_time_rows(self.analysis)
         off = times.relative() - 1
@@ -171,13 +171,13 @@ class Plots(Struct, frozen=True):
         )
 
     def gaps(self) -> Any:
-        """Return idle time by the length of the gaps that it is in."""
+        """Return a histogram of gaps: the idle time in gaps of each length."""
         hv = holoviews()
         lengths = sorted(self.analysis.idle.histogram, key=lambda one: one.from_ns)
         if not lengths:
             raise _missing("no idle time between work")
         columns = {
-            "from_ns": [max(length.from_ns, 1) for length in lengths],
+            "from_ns": [max(length.from_ns, 1) for length in lengths],  # the axis is logarithmic
             "bottom": [0] * len(lengths),
             "to_ns": [length.to_ns for length in lengths],
             "ms": [length.idle_ns / TIME_UNITS["ms"] for length in lengths],
@@ -200,7 +200,7 @@ _SIZE: Final = {"width": _WIDTH, "height": _HEIGHT}
 
 
 def _known(bars: list[StepBar]) -> list[StepBar]:
-    """Return bars. Raises UsageError where none has any time."""
+    """Return the bars. Raises UsageError if none has any time."""
     if not any(bar.components.window_ns for bar in bars):
         raise _missing("no device with recorded work")
     return bars

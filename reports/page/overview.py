@@ -35,7 +35,7 @@ UNRECORDED: Final = {
     "collectives": "Collectives only",
     "serialized": "Counted run",
 }
-"""Titles by the state of launch calls where nothing is judged."""
+"""Titles of recordings in which nothing is judged, by what was recorded."""
 
 
 class Few(Struct, Generic[T], frozen=True):
@@ -60,7 +60,7 @@ class Segment(Struct, frozen=True):
 
 
 def segments(components: Components) -> list[Segment]:
-    """Return the parts of a 100 % bar; their widths are whole and sum to 1000."""
+    """Return the parts of a 100 % bar, BAR_UNITS wide; their widths are whole numbers."""
     total = components.window_ns
     parts = components.parts()
     widths = apportioned(list(parts.values()), BAR_UNITS)
@@ -79,7 +79,7 @@ def document_title(analysis: Analysis) -> str:
 
 
 def _headline(analysis: Analysis) -> str:
-    """Return MFU or else the largest loss, or in a few words that there is neither."""
+    """Return MFU, else the largest loss, else how busy devices were or why nothing is known."""
     verdict, figure = analysis.verdict, analysis.measured.figure
     if analysis.of_no_job:
         return several(len(analysis.jobs), "job")
@@ -96,15 +96,15 @@ def _headline(analysis: Analysis) -> str:
         return capitalized(products(analysis))
     if not components.window_ns:
         return "Empty window"
-    ran = components.window_ns - components.idle_ns
+    ran_ns = components.window_ns - components.idle_ns
     if analysis.on_host:
-        return f"CPU operators {percent(ran / components.window_ns)}"
+        return f"CPU operators {percent(ran_ns / components.window_ns)}"
     least = "" if analysis.total.knows_idle else "At least "
-    return f"{least}{percent(ran / components.window_ns)} busy"
+    return f"{least}{percent(ran_ns / components.window_ns)} busy"
 
 
 def clocks(analysis: Analysis) -> Origins:
-    """Return from which instants the times of devices and processes are counted."""
+    """Return the instants from which times count; without events, the start of the recording."""
     if analysis.prepared is not None:
         return origins(analysis.prepared)
     first = min((device.whole.start_ns for device in analysis.devices), default=0)
@@ -120,7 +120,7 @@ def counts_from(clocks: Origins, *, on_host: bool = False) -> str:
 
 
 def steps_sentence(analysis: Analysis) -> str:
-    """Return where the steps come from, as a sentence."""
+    """Return a sentence on where the steps come from, "" for none."""
     text = analysis.steps.text.strip()
     if analysis.steps.seen:
         text = f"Steps from {text}"
@@ -128,7 +128,7 @@ def steps_sentence(analysis: Analysis) -> str:
 
 
 def hidden_sentence(analysis: Analysis) -> str:
-    """Return how much communication is exposed and how much is hidden, "" without any."""
+    """Return how much communication is exposed and how much hidden, "" if there is none."""
     exposed = analysis.components.communication_ns
     hidden = analysis.total.hidden_communication_ns
     if not exposed + hidden:
@@ -138,7 +138,7 @@ def hidden_sentence(analysis: Analysis) -> str:
 
 
 def other_share(categories: pa.Table) -> float | None:
-    """Return the share of device time of kernels whose name no rule knows, None without any."""
+    """Return the share of device time of kernels that no rule knows, None if it is unknown."""
     rows = categories.to_pylist()
     if not rows or any(row["share"] is None for row in rows):
         return None

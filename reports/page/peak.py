@@ -21,29 +21,25 @@ _ONE_TYPE: Final = "FLOP"
 
 
 def peak_page(analysis: Analysis) -> dict[str, Any]:
-    """Return what the section shows, by the names in its template; what is not known is empty.
+    """Return the values of the section's template; what is unknown is empty.
 
-    `lines` are the parts of the waterfall, each with its mean time and, at the peak, in FLOPs.
+    `lines` are the parts of the waterfall, each with its mean time and that time in FLOPs.
     """
     measured, fall = analysis.measured, analysis.measured.waterfall
     window_ns, windows = analysis.components.window_ns, max(analysis.windows_used, 1)
 
     def mean_flops(amount: int) -> str:
-        """Return FLOPs per window and device; unknown where data types differ."""
+        """Return FLOPs per window and device; unknown if the peaks of several types are mixed."""
         is_one = fall is not None and fall.unit == _ONE_TYPE
         return flops(Fraction(amount, windows)) if is_one else UNKNOWN
 
     ledger = mean_ledger(analysis)
     rows = ledger_rows(ledger)
     total = " total" if len(analysis.devices_used) > 1 else ""
-    devices = several(len(analysis.devices_used), unit(analysis))
-    return {
-        "figure": measured.figure or "",
-        "basis": measured.basis if fall is not None else "",
-        "whole": f"peak of {devices} over {duration(window_ns)}{total}",
-        "bounds": bounds_sentence(measured),
-        "why_not": why_not(measured),
-        "lines": [
+    lines = (
+        []
+        if fall is None
+        else [
             (
                 part,
                 analysis.mean_ns(round(part.share * window_ns)),
@@ -51,8 +47,15 @@ def peak_page(analysis: Analysis) -> dict[str, Any]:
             )
             for part in parts(fall)
         ]
-        if fall is not None
-        else [],
+    )
+    devices = several(len(analysis.devices_used), unit(analysis))
+    return {
+        "figure": measured.figure or "",
+        "basis": measured.basis if fall is not None else "",
+        "whole": f"peak of {devices} over {duration(window_ns)}{total}",
+        "bounds": bounds_sentence(measured),
+        "why_not": why_not(measured),
+        "lines": lines,
         "budget": mean_flops(fall.budget) if fall is not None else "",
         "facts": list(facts(analysis)),
         "ledger": ledger_cells(rows) if rows and not is_unsplit(ledger) else None,

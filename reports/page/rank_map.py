@@ -35,19 +35,19 @@ _SHOWN: Final = ("Own vs median", "Busy vs median", "Exposed", "Caused wait")
 """Columns of the ranks that are not behind a choice."""
 
 
-class Links(Struct, frozen=True):
-    """To which collective each rank (row) and step (column) leads; to those that are `there`."""
+class MapLinks(Struct, frozen=True):
+    """Per rank (row) and step (column) the collective that its cell leads to, if it is `there`."""
 
     collective: IntArray | None = None
     there: Collection[int] = ()
 
     def of(self, row: int, column: int) -> str:
-        """Return what follows # in a link, "" for none."""
-        found = int(self.collective[row, column]) if self.collective is not None else -1
+        """Return what follows # in the link of a cell, "" for none."""
+        found = int(self.collective[row, column]) if self.collective is not None else -1  # none
         return link_of(found) if found in self.there else ""
 
 
-NO_LINKS: Final = Links()
+NO_LINKS: Final = MapLinks()
 
 
 def link_of(collective: int) -> str:
@@ -56,10 +56,7 @@ def link_of(collective: int) -> str:
 
 
 class Cell(Struct, frozen=True):
-    """One step of one rank: the class of its colour, its meaning, and the collective it leads to.
-
-    `text` stands in it where there is room.
-    """
+    """One cell of a rank: the class of its colour, its tooltip, its link and its text, if any."""
 
     shade: str
     title: str
@@ -68,7 +65,7 @@ class Cell(Struct, frozen=True):
 
 
 class RankRow(Struct, frozen=True):
-    """One rank: its steps, and what the table says of it."""
+    """One rank: its cells, and the texts of its columns in the table."""
 
     label: str
     cells: list[Cell]
@@ -76,9 +73,9 @@ class RankRow(Struct, frozen=True):
 
 
 class Others(Struct, frozen=True):
-    """The ranks without a row of their own, in their order: a path per colour, in rows and columns.
+    """The ranks without a row of their own, as one picture: a path per colour, by class.
 
-    A row stands for `each` of them and shows the farthest.
+    A row of it stands for `each` ranks and shows the one farthest off.
     """
 
     count: int
@@ -90,10 +87,10 @@ class Others(Struct, frozen=True):
 
 
 class RankMap(Struct, frozen=True):
-    """The rows of ranks, what the colours mean, and the steps above the cells.
+    """The map: a row per rank, the heads of the other columns, what the colours mean.
 
-    A cell stands for `each` steps and shows the farthest of them. `heads` say which columns are
-    there from the start.
+    A cell stands for `each` steps and shows the one farthest off. `heads` say which columns are
+    visible at first; `steps` are labels above the cells.
     """
 
     rows: list[RankRow] = field(default_factory=list)
@@ -106,10 +103,14 @@ class RankMap(Struct, frozen=True):
 
 
 def rank_map(
-    times: OwnTimes, labels: Sequence[str], table: ReportTable, links: Links = NO_LINKS
+    times: OwnTimes, labels: Sequence[str], table: ReportTable, links: MapLinks = NO_LINKS
 ) -> RankMap:
-    """Return a row per rank: in the order of the table, then by their mean own time."""
-    off = times.relative() - 1
+    """Return the map of own times, with the columns of the table of ranks.
+
+    Ranks of the table come first, in its order; others by how far their mean own time is off.
+    `labels` are those of the rows of `times`. If there is nothing to draw, rows have no cells.
+    """
+    off = times.relative() - 1  # rank by step, relative to the median of the step
     figures = {f"rank {row[0]}": [str(cell) for cell in row[1:]] for row in table.rows}
     heads = [(column.head, column.head in _SHOWN) for column in table.columns[1:]]
     if len(labels) < 2 or len(times.steps) < _LEAST_STEPS or np.isnan(off).all():
@@ -118,21 +119,20 @@ def rank_map(
     off_ns = times.ns - times.medians
     known = np.count_nonzero(~np.isnan(off_ns), axis=1)
     mean = np.nansum(off_ns, axis=1) / np.maximum(known, 1)
+    of_table = {label: place for place, label in enumerate(figures)}
     if not figures:
         heads = [("Own vs median", True)]
         figures = {
             label: [signed(round(ns)) if steps else UNKNOWN]
             for label, ns, steps in zip(labels, mean.tolist(), known.tolist(), strict=True)
         }
-    of_table = {label: place for place, label in enumerate(figures if table.rows else ())}
     first = [of_table.get(label, len(of_table)) for label in labels]
-    order = np.lexsort((-mean, -np.abs(mean), first)).tolist()
+    order = np.lexsort((-mean, -np.abs(mean), first)).tolist()  # by the last key first
     own, rest = _with_rows(off, order)
-    each = -(-len(times.steps) // _MOST_COLUMNS)
-    # A label for each so many columns: the first and the last of them.
+    each = -(-len(times.steps) // _MOST_COLUMNS)  # steps per cell, rounded up
     blocks = [times.steps[start : start + each] for start in range(0, len(times.steps), each)]
     columns = [
-        str(some[0]) if len(some) == 1 else f"{some[0]}{UNKNOWN}{some[-1]}" for some in blocks
+        str(block[0]) if len(block) == 1 else f"{block[0]}{UNKNOWN}{block[-1]}" for block in blocks
     ]
     drawn = _Cells(times.steps, labels, off, off_ns, each, links, shows=len(columns) <= _MOST_TEXTS)
     unknown = [UNKNOWN] * len(heads)
@@ -154,27 +154,28 @@ def rank_map(
 
 
 class _Cells(Struct, frozen=True):
-    """What the cells of the map are made of; `shows` says that they have room for a text."""
+    """Makes the cells of ranks; `shows`: a cell has room for its text."""
 
     steps: Sequence[int]
     labels: Sequence[str]
     off: FloatArray
     off_ns: FloatArray
     each: int
-    links: Links
+    links: MapLinks
     shows: bool
 
     @property
     def scale(self) -> Sequence[float]:
-        """Return the edges of the colours: what steps of one rank differ by is below the first."""
+        """Return the edges of colours: the finest above the noise, the usual spread of one rank."""
         known = self.off[~np.isnan(self.off).all(axis=1)]
         noise = np.nanmedian(np.abs(known - np.nanmean(known, axis=1, keepdims=True)))
         return next((edges for edges in _SCALES if edges[0] >= _NOISES * noise), _SCALES[-1])
 
     def of(self, row: int) -> list[Cell]:
-        """Return the cells of a rank, of each block of steps the farthest."""
-        scale, (_, at) = self.scale, _farthest(self.off[[row]], 1, self.each)
-        return [self._cell(row, column, scale) for column in at[0].tolist()]
+        """Return the cells of a rank; each block of steps shows the one farthest off."""
+        scale = self.scale
+        _, steps = _farthest(self.off[[row]], 1, self.each)
+        return [self._cell(row, step, scale) for step in steps[0].tolist()]
 
     def _cell(self, row: int, at: int, scale: Sequence[float]) -> Cell:
         value = float(self.off[row, at])
@@ -187,7 +188,7 @@ class _Cells(Struct, frozen=True):
 
 
 def own_time_rows(analysis: Analysis) -> tuple[OwnTimes, list[str], bool]:
-    """Return own times, a label for each of their rows, and whether they are those of cycles."""
+    """Return own times with a label per row, and whether they are of cycles (else of devices)."""
     ranks, devices = analysis.ranks, analysis.devices
     steps = [step for step in ranks.cycles.steps if step is not None] if ranks is not None else []
     if ranks is None or len(steps) < _LEAST_STEPS:
@@ -197,23 +198,25 @@ def own_time_rows(analysis: Analysis) -> tuple[OwnTimes, list[str], bool]:
 
 
 def _with_rows(off: FloatArray, order: Sequence[int]) -> tuple[list[int], list[int]]:
-    """Return the ranks that get a row each, and the others in their order.
+    """Return the rows of ranks that are drawn alone, and the others by number.
 
-    Of many those farthest off on average, and those farthest off in one step.
+    `order` is by distance of the mean. Of more than _MOST_ROWS ranks, the first _MOST_FAR and then
+    those farthest off in a single step are drawn alone.
     """
     if len(order) <= _MOST_ROWS:
         return list(order), []
-    first = list(order[:_MOST_FAR])
+    alone = list(order[:_MOST_FAR])
     far = np.where(np.isnan(off), 0, np.abs(off)).max(axis=1)
-    far[first] = -1
-    first += np.argsort(-far, kind="stable")[: _MOST_ROWS - _MOST_FAR].tolist()
-    return first, [at for at in range(len(off)) if at not in set(first)]
+    far[alone] = -1
+    alone += np.argsort(-far, kind="stable")[: _MOST_ROWS - _MOST_FAR].tolist()
+    return alone, [rank for rank in range(len(off)) if rank not in set(alone)]
 
 
 def _others(off: FloatArray, each: int, scale: Sequence[float]) -> Others:
-    ranks = -(-len(off) // _MOST_OTHERS)
+    """Return the picture of ranks (rows of `off`); `each` is the number of steps per cell."""
+    ranks = -(-len(off) // _MOST_OTHERS)  # per row of the picture, rounded up
     cells, _ = _farthest(off, ranks, each)
-    shades = np.array([[_shade(one, scale) for one in row] for row in cells.tolist()])
+    shades = np.array([[_shade(value, scale) for value in row] for row in cells.tolist()])
     names = [name for name, _ in _meanings(scale)]
     paths = [(name, _path(shades == name)) for name in names if (shades == name).any()]
     height, width = cells.shape
@@ -221,12 +224,15 @@ def _others(off: FloatArray, each: int, scale: Sequence[float]) -> Others:
 
 
 def _farthest(off: FloatArray, ranks: int, steps: int) -> tuple[FloatArray, IntArray]:
-    """Return, per block of cells, the one that is farthest from 0, and the step of it."""
+    """Return the value farthest from 0 of each block of `ranks` by `steps` cells, and its step.
+
+    Both are arrays of blocks of rows by blocks of columns. Unknown (NaN) is the nearest.
+    """
     rows, columns = -(-off.shape[0] // ranks), -(-off.shape[1] // steps)
     padded = np.full((rows * ranks, columns * steps), np.nan)
     padded[: off.shape[0], : off.shape[1]] = off
     blocks = padded.reshape(rows, ranks, columns, steps).transpose(0, 2, 1, 3)
-    flat = blocks.reshape(rows, columns, ranks * steps)
+    flat = blocks.reshape(rows, columns, ranks * steps)  # the cells of a block along the last axis
     far = np.where(np.isnan(flat), -1, np.abs(flat)).argmax(axis=2)
     values: FloatArray = np.take_along_axis(flat, far[:, :, None], axis=2)[:, :, 0]
     return values, far % steps + np.arange(columns) * steps
@@ -241,17 +247,17 @@ def _shade(value: float, scale: Sequence[float]) -> str:
 
 
 def _path(chosen: BoolArray) -> str:
-    """Return a path around some cells of a map; neighbours in a row share a box."""
+    """Return an SVG path of the chosen cells; neighbours in a row share a box."""
     edges = np.diff(np.pad(chosen.astype(np.int8), ((0, 0), (1, 1))), axis=1)
     begins, ends = np.argwhere(edges == 1).tolist(), np.argwhere(edges == -1).tolist()
     return "".join(
-        f"M{first} {row}h{stop - first}v1h-{stop - first}z"
-        for (row, first), (_, stop) in zip(begins, ends, strict=True)
+        f"M{begin} {row}h{end - begin}v1h-{end - begin}z"
+        for (row, begin), (_, end) in zip(begins, ends, strict=True)
     )
 
 
 def _meanings(scale: Sequence[float]) -> list[tuple[str, str]]:
-    """Return each look of a cell with what it says, from three distances to the middle."""
+    """Return each class of a cell with its meaning; `scale` are the edges of the three levels."""
     near, far, most = (f"{100 * edge:g}" for edge in scale)
     minus = "\N{MINUS SIGN}"
     return [

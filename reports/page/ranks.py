@@ -13,7 +13,7 @@ import numpy as np
 
 from traceflops.ranks.who_waits import Turn
 from traceflops.reports.page.rank_map import (
-    Links,
+    MapLinks,
     link_of,
     own_time_rows,
     rank_map,
@@ -41,18 +41,18 @@ _FULL: Final = 1_000
 
 
 def ranks_page(analysis: Analysis) -> dict[str, Any]:
-    """Return who is waited for and why, the map, the tables, and the devices shown of `total`.
+    """Return the values of the section: who is waited for and why, the map, the tables.
 
-    `rows` are devices, each with what follows # in the link to it; the first `most` of them are
-    there because they have most own time, 0 if all are. `left_out` is what own time is without,
-    `slowdown` a sentence on S.
+    `rows` are the devices shown of `total`, each with what follows # in its link; the first `most`
+    of them have the most own time, the others the least (0: all are shown). `left_out` is what own
+    time excludes; `slowdown` is a sentence on S.
     """
     devices, table = analysis.devices, ranks_table(analysis, len(analysis.devices))
     times, labels, of_cycles = own_time_rows(analysis)
     labels = short_labels(labels, _LABEL)
-    worst, met = worst_collectives(analysis, _MOST_COLLECTIVES)
+    worst, collectives = worst_collectives(analysis, _MOST_COLLECTIVES)
     shown = [devices[row] for row in most_and_least(devices, MOST_DEVICES)]
-    # The first device of a rank has the link to the rank.
+    # Only the first device of a rank gets the link to the rank, as links must be unique.
     first = {device.rank: device.device for device in reversed(shown)}
     rows = [
         (device, f"rank={device.rank}")
@@ -69,11 +69,15 @@ def ranks_page(analysis: Analysis) -> dict[str, Any]:
         farthest = f"{labels[row]}, step {times.steps[step]} ({share})"
     return {
         "late": late_rank_words(analysis),
-        "map": rank_map(times, labels, table, Links(worst.T if of_cycles else None, met)),
+        "map": rank_map(
+            times, labels, table, MapLinks(worst.T if of_cycles else None, collectives)
+        ),
         "remark": table.remark,
         "whom": waiting_table(analysis),
         "rates": rates_table(analysis),
-        "collectives": [lanes(link_of(index), said, turns) for index, (said, turns) in met.items()],
+        "collectives": [
+            lanes(link_of(index), said, turns) for index, (said, turns) in collectives.items()
+        ],
         "rows": rows,
         "most": (len(rows) + 1) // 2 if len(devices) > len(rows) else 0,
         "total": len(devices),
@@ -84,7 +88,7 @@ def ranks_page(analysis: Analysis) -> dict[str, Any]:
 
 
 def _slowdown(analysis: Analysis) -> str:
-    """Return S over all steps in words, and where it is largest."""
+    """Return the slowdown S over all steps in words, and in which step it is largest."""
     cycles = analysis.ranks.cycles if analysis.ranks is not None else None
     if cycles is None or cycles.overall is None:
         return ""
@@ -97,15 +101,15 @@ def _slowdown(analysis: Analysis) -> str:
 
 
 def lanes(link: str, said: str, turns: Sequence[Turn]) -> dict[str, Any]:
-    """Return the drawing of a collective; of many ranks the first and the last that start.
+    """Return the drawing of a collective, whose turns are ordered by start.
 
-    A lane has where its rank waits and transfers, in thousandths of the length; the last one to
-    start is at the end.
+    A lane has where its rank waits and transfers, in 1/1000 of the length. Of many ranks the first
+    and the last to start are drawn. `said` describes the collective.
     """
     half = _MOST_LANES // 2
     shown = [*turns[:half], *turns[-half:]] if len(turns) > _MOST_LANES else turns
-    far = max(turn.from_ns + turn.wait_ns + turn.transfer_ns for turn in turns) or 1
-    scale = _FULL / far
+    length_ns = max(turn.from_ns + turn.wait_ns + turn.transfer_ns for turn in turns) or 1
+    scale = _FULL / length_ns
     drawn = [
         {
             "label": f"rank {turn.rank}",
@@ -123,5 +127,5 @@ def lanes(link: str, said: str, turns: Sequence[Turn]) -> dict[str, Any]:
         "said": said,
         "lanes": drawn,
         "total": len(turns),
-        "length": duration(far),
+        "length": duration(length_ns),
     }

@@ -54,13 +54,12 @@ _SLOPE_SHOWN: Final = 10
 _SMALLEST, _LARGEST = 3.0, 17.0
 """Radii; the area of a dot is its share of the time of all of them."""
 
-
 _DASHES: Final = ("", "5 3", "1.5 2.5", "8 3 2 3")
 """How roofs and the edges of their dots are drawn, the highest first; then again."""
 
 
 class Roof(Struct, frozen=True):
-    """A line that no work can be above: its ends, and what it is."""
+    """A line that no work can be above: its ends, its text, and its dash pattern."""
 
     x1: float
     y1: float
@@ -71,10 +70,7 @@ class Roof(Struct, frozen=True):
 
 
 class Dot(Struct, frozen=True):
-    """One kernel: where, how large, what it looks like, and what it says.
-
-    `dash` is that of the roof that it is held against.
-    """
+    """One kernel: its place, size, look and texts; `dash` is that of its roof."""
 
     x: float
     y: float
@@ -86,11 +82,11 @@ class Dot(Struct, frozen=True):
 
 
 class RooflinePlot(Struct, frozen=True):
-    """The drawing, and which roof is that of how many dots.
+    """The drawing.
 
-    `ridges` are where the slope meets the roofs: left of its own, the memory roof is nearer.
-    `held` are the roofs that dots are held against: data types, how many dots, and its balance,
-    which is the FLOP per byte from which on work can reach the roof.
+    `ridges` are where the slope of the memory meets the roofs: left of them memory limits. `held`
+    has per roof its data types, its number of dots, and its balance: the FLOP per byte from which
+    on work can reach it.
     """
 
     width: int
@@ -111,7 +107,7 @@ class RooflinePlot(Struct, frozen=True):
 
 
 class _Axis(Struct, frozen=True):
-    """A logarithmic scale between two powers of ten, over a stretch of the drawing."""
+    """A logarithmic scale from 10^low to 10^high, which stand at `start` and `end`."""
 
     low: float
     high: float
@@ -119,12 +115,12 @@ class _Axis(Struct, frozen=True):
     end: float
 
     def at(self, value: float) -> float:
-        """Return where a value is, at the edge if it is beyond."""
+        """Return the place of a value; values beyond the scale stand at its edge."""
         share = (math.log10(value) - self.low) / (self.high - self.low)
         return round(self.start + min(max(share, 0.0), 1.0) * (self.end - self.start), 1)
 
     def ticks(self, words: Callable[[float], str] = significant) -> list[Tick]:
-        """Return a tick per power of ten, on a short scale also at 2 and 5 times it."""
+        """Return a tick per power of ten; below _SHORT decades also at 2 and 5 times it."""
         steps = (1, 2, 5) if self.high - self.low < _SHORT else (1,)
         powers = range(math.floor(self.low), math.ceil(self.high))
         values = [step * 10.0**power for power in powers for step in steps]
@@ -133,7 +129,7 @@ class _Axis(Struct, frozen=True):
 
 
 def roofline_plot(measured: Measurement, width: int = WIDTH) -> RooflinePlot | None:
-    """Return the drawing; None where nothing can be placed or devices differ."""
+    """Return the drawing, or None if no kernel can be placed or devices have different peaks."""
     rows, peaks = placed_kernels(measured)
     _, bandwidth = roof(measured)
     if not rows or not peaks or not bandwidth:
@@ -145,12 +141,12 @@ def roofline_plot(measured: Measurement, width: int = WIDTH) -> RooflinePlot | N
     rates.append(lowest * bandwidth / PER_TERA)
     up = _axis(rates, HEIGHT - BOTTOM, TOP)
     total = sum(row.measured.time_ns for row in rows)
-    # The data types of each peak, the highest first: those with one peak share a roof.
+    # Data types with equal peaks share a roof; the highest comes first.
     of_peak: dict[int, list[str]] = {}
     for dtype, peak in sorted(peaks.items(), key=lambda item: -item[1]):
         of_peak.setdefault(peak, []).append(dtype)
     dashes = dict(zip(of_peak, cycle(_DASHES)))
-    # The roof of the memory, from where it enters the drawing to the highest peak.
+    # The memory roof runs from where it enters the drawing, at the left or below, to the top roof.
     enters = max(10**across.low, 10**up.low * PER_TERA / bandwidth)
     slope = Roof(
         across.at(enters),
@@ -184,9 +180,9 @@ def roofline_plot(measured: Measurement, width: int = WIDTH) -> RooflinePlot | N
 
 
 class Reached(Struct, frozen=True):
-    """One kernel by its time and the share of its roof; `label` stands at its side, if any.
+    """One kernel by its time and the share of its roof that it reaches.
 
-    The label is at `label_y`, in the margin.
+    A kernel with a `label` has it in the margin, at `label_y`.
     """
 
     x: float
@@ -200,7 +196,7 @@ class Reached(Struct, frozen=True):
 
 
 class ReachPlot(Struct, frozen=True):
-    """Kernels by their time and the share that they reach of their roof, most of it to recover."""
+    """Kernels by their time and the share of their roof; areas by the time to recover."""
 
     width: int
     right: int
@@ -210,7 +206,7 @@ class ReachPlot(Struct, frozen=True):
 
 
 def reach_plot(analysis: Analysis, width: int = WIDTH, margin: int = NUMBERS) -> ReachPlot | None:
-    """Return the drawing of the kernels whose roof is known; None without any."""
+    """Return the drawing of the kernels whose roof is known, or None if there is none."""
     measured = analysis.measured
     known = ((row, share_of_roof(measured, row)) for row in measured.kernels if row.sum_ns)
     rows = [(row, share) for row, share in known if share is not None][:_MOST_DOTS]
@@ -237,7 +233,7 @@ def reach_plot(analysis: Analysis, width: int = WIDTH, margin: int = NUMBERS) ->
     return ReachPlot(
         width,
         right,
-        [
+        [  # the axis counts ns
             replace(tick, text=duration(float(tick.text.replace(",", ""))))
             for tick in across.ticks()
         ],
@@ -253,39 +249,39 @@ def _height(share: Fraction) -> float:
 def _labelled(
     analysis: Analysis, dots: list[Reached], saves: Mapping[str, int]
 ) -> Iterator[tuple[str, Reached]]:
-    """Yield dots with labels that keep apart, by name."""
-    last = -math.inf
+    """Yield names and labelled dots from the top; `saves` is recoverable ns by name."""
+    label_y = -math.inf
     for dot in sorted(dots, key=attrgetter("y")):
-        last = max(dot.y + 4, last + _LINE)
+        label_y = max(dot.y + 4, label_y + _LINE)
         text = shorten_middle(kernel_text(dot.name).partition("<")[0], _LONGEST_LABEL)
         label = f"{text} {duration(analysis.mean_ns(saves[dot.name]))}"
-        yield dot.name, replace(dot, label=label, label_y=last)
+        yield dot.name, replace(dot, label=label, label_y=label_y)
 
 
 def drawn_sentence(analysis: Analysis) -> str:
-    """Return how many kernels are drawn, and which share of device time is theirs."""
+    """Return a sentence: how many kernels the roofline shows, and their share of GPU time."""
     measured = analysis.measured
     placed = _placed(measured, _peaks(measured))
     names = {row.name for row in placed[:_MOST_DOTS]}
     rows = [row for row in analysis.kernels.to_pylist() if row["kind"] == "kernel"]
     drawn = [row for row in rows if row["name"] in names]
-    of = len({row["name"] for row in rows})
+    all_kernels = len({row["name"] for row in rows})
     shares = [row["share"] for row in drawn]
     time = f" ({percent(sum(shares))} of GPU time)" if None not in shares else ""
-    if of <= len(names):
+    if all_kernels <= len(names):
         return f"All kernels are shown{time}."
     if len(placed) > len(names):
         which = f"the top {count(len(names))} of {count(len(placed))} with known FLOPs and bytes"
-        return f"Showing {which}, of {several(of, 'kernel')}{time}."
+        return f"Showing {which}, of {several(all_kernels, 'kernel')}{time}."
     others = "others lack FLOPs or bytes"
-    return f"Showing {count(len(names))} of {several(of, 'kernel')}{time}; {others}."
+    return f"Showing {count(len(names))} of {several(all_kernels, 'kernel')}{time}; {others}."
 
 
 def _placed(measured: Measurement, peaks: Mapping[str, int]) -> list[KernelRow]:
-    """Return the kernels of known intensity and time that have one roof."""
+    """Return the kernels of known intensity and time whose data types share one peak."""
     rows = [row for row in measured.kernels if row.measured.intensity and row.measured.time_ns]
     roofs = [{peaks.get(dtype) for dtype in row.dtypes} for row in rows]
-    return [row for row, of in zip(rows, roofs, strict=True) if len(of) == 1 and of != {None}]
+    return [row for row, own in zip(rows, roofs, strict=True) if len(own) == 1 and own != {None}]
 
 
 def placed_kernels(measured: Measurement) -> tuple[list[KernelRow], dict[str, int]]:
@@ -302,7 +298,7 @@ def angle(line: Roof) -> float:
 
 
 def _peaks(measured: Measurement) -> dict[str, int]:
-    """Return the peaks of the data types of kernels, where all devices have one and the same."""
+    """Return the peak of each data type of kernels that all devices share, in FLOP/s."""
     dtypes = sorted({dtype for row in measured.kernels if _rate(row) for dtype in row.dtypes})
     peaks = {dtype: roof(measured, (dtype,))[0] for dtype in dtypes}
     return {dtype: peak for dtype, peak in peaks.items() if peak}
@@ -317,7 +313,7 @@ def _rate(row: KernelRow) -> float:
 
 
 def _axis(values: list[float], start: float, end: float) -> _Axis:
-    """Return a scale around some values; the lowest are at its edge if they are too far below."""
+    """Return a scale for these values, at most _MOST_DECADES long; lower ones stand at its edge."""
     logs = [math.log10(value) for value in values if value > 0]
     high = max(logs) + _SPARE
     return _Axis(max(min(logs) - 2 * _SPARE, high - _MOST_DECADES), high, start, end)
@@ -326,10 +322,7 @@ def _axis(values: list[float], start: float, end: float) -> _Axis:
 def _dot(
     measured: Measurement, row: KernelRow, across: _Axis, up: _Axis, total: int, dash: str
 ) -> Dot:
-    """Return the dot of a kernel, with an area by its share of `total` ns.
-
-    `dash` is the dash pattern of its roof.
-    """
+    """Return the dot of a kernel; its area is its share of `total` ns, `dash` that of its roof."""
     work, bound = row.measured, roofline(measured, row.measured, row)
     radius = max(_LARGEST * math.sqrt(work.time_ns / total), _SMALLEST)
     text = (

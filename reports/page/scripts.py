@@ -35,9 +35,10 @@ _TALKATIVE: Final = ("bokeh", "holoviews", "panel", "param")
 
 
 class Scripts(Struct, frozen=True):
-    """What runs in a page, in order, and the data it reads, packed, by the id of its element.
+    """What runs in a page.
 
-    `theme` runs before anything is drawn.
+    `theme` runs before anything is drawn, then the scripts in order. `data` is what they read,
+    packed, by the id of its element.
     """
 
     theme: str
@@ -70,30 +71,30 @@ def scripts_of(parts: Sequence[Section], drawn: Embedded | None) -> Scripts:
 
 @lru_cache(maxsize=8)
 def packed(content: bytes) -> str:
-    """Return bytes compressed, as text; the same for the same bytes."""
+    """Return bytes as Base64 of gzip; equal bytes give an equal text."""
     return base64.b64encode(gzip.compress(content, _level(content), mtime=0)).decode()
 
 
 def packed_bytes(content: bytes, most: int) -> int:
-    """Return how long bytes are as text once compressed; of very many, at least so long.
+    """Return the length of bytes once packed; stop early if very long ones exceed `most`.
 
-    Of those no more is looked at than fills `most`.
+    What is returned then is above `most` but not the whole length.
     """
     deflate, size = zlib.compressobj(_level(content)), 0
     for at in range(0, len(content), _PIECE):
         size += len(deflate.compress(content[at : at + _PIECE]))
         if size > most and len(content) > _MOST_AT_BEST:
             return size
-    return (size + len(deflate.flush()) + _AROUND) * 4 // 3
+    return (size + len(deflate.flush()) + _AROUND) * 4 // 3  # Base64
 
 
 def _level(content: bytes) -> int:
-    """Return how hard to compress: what is very long takes minutes where texts in it repeat."""
+    """Return the level of compression: 9 takes minutes on a very long text that repeats itself."""
     return 9 if len(content) <= _MOST_AT_BEST else 6
 
 
 def _scripts(parts: Sequence[Section], drawn: Embedded | None) -> Iterator[str]:
-    """Give the scripts after the first; none of them may hold what would end its element."""
+    """Yield the scripts after the theme. Raises ValueError if one would end its HTML element."""
     names = dict.fromkeys(name for part in parts for name in part.scripts)
     scripts = [template(name) for name in ("report.js", *names)]
     if drawn is not None:
@@ -116,7 +117,7 @@ def _policy(scripts: Iterable[str]) -> str:
 
 
 def embed(figures: Mapping[str, Callable[[], Any]]) -> Embedded:
-    """Return the figures that these functions make; in one call, so that they share a document."""
+    """Return the figures that these functions make, embedded together to share one document."""
     with _complaints_to_log():
         holoviews()
         from bokeh.embed import components
@@ -128,9 +129,9 @@ def embed(figures: Mapping[str, Callable[[], Any]]) -> Embedded:
 
 
 def holoviews() -> Any:
-    """Return HoloViews that draws with Bokeh, both loaded without anybody's settings.
+    """Return HoloViews with its Bokeh backend, loaded without the user's settings.
 
-    Those lie in the home folder, or in a file of code that HOLOVIEWSRC names.
+    These are files in the home folder, and a file of code that HOLOVIEWSRC names.
     """
     with nullcontext() if "holoviews.plotting.bokeh" in sys.modules else _without_settings():
         import holoviews as hv
@@ -140,6 +141,7 @@ def holoviews() -> Any:
 
 @contextmanager
 def _without_settings() -> Iterator[None]:
+    """Set the environment variables of _SETTINGS, and restore them afterwards."""
     before = {name: os.environ.get(name) for name in _SETTINGS}
     os.environ.update(_SETTINGS)
     try:
@@ -161,7 +163,7 @@ def bokeh_figure(element: Any) -> Any:
 
 @contextmanager
 def _complaints_to_log() -> Iterator[None]:
-    """Send the warnings of the libraries to our log at debug level: they are no user's business."""
+    """Write the warnings of the libraries to our log at debug level, not to the user."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         yield
@@ -176,7 +178,7 @@ class _ToLog(logging.Handler):
 
 @contextmanager
 def _loggers_to_log() -> Iterator[None]:
-    """Do the same for what the libraries log; their own handlers write to stderr."""
+    """Send what the libraries log to our log, in place of their handlers, which write to stderr."""
     loggers = [logging.getLogger(name) for name in _TALKATIVE]
     before = [(logger.handlers, logger.propagate) for logger in loggers]
     for each in loggers:

@@ -10,16 +10,15 @@ from msgspec import Struct, field
 
 _AS_THEY_ARE: Final = ":,;=@/?+$!~*()"
 _MOST_BYTES: Final = 200_000
-"""Names are in links whole, whatever their length; all together they take no more than this."""
+"""The most that the links of one kind take together; names in them are never cut."""
 
 
 class Section(Struct, frozen=True):
-    """A part of the page with what it shows; `name` is its id and that of its template.
+    """A part of the page; `name` is its id and that of its template.
 
-    `group` is that entry of the navigation which leads to it. `values` are what its template reads.
-    `figures` make Bokeh figures by name; the template finds their elements in `figures`. `scripts`
-    name the script files that the section needs, `data` is what they read, by the id of its
-    element.
+    `group` is its entry in the navigation. `values` are what its template reads. `figures` make
+    Bokeh figures by name; the template finds their elements in `figures`. `scripts` are the script
+    files that it needs, `data` what they read, by the id of its element.
     """
 
     name: str
@@ -31,7 +30,7 @@ class Section(Struct, frozen=True):
 
 
 def link_to(kind: str, name: str) -> str:
-    """Return what follows # in the link to a row, in characters that need no escape there."""
+    """Return what follows # in the link to a row, percent-encoded."""
     return f"{kind}={quote(name, safe=_AS_THEY_ARE, errors='replace')}"
 
 
@@ -44,7 +43,7 @@ class DeepLinks:
         self._room = _MOST_BYTES
 
     def of(self, name: str) -> str:
-        """Return the link to a row; empty for a second one of a name and where no room is left."""
+        """Return the link to a row; "" if it is taken by another row, or no room is left."""
         link = link_to(self._kind, name)
         if not name or link in self._taken or len(link) > self._room:
             return ""

@@ -73,7 +73,7 @@ def sections(analysis: Analysis) -> Iterator[Section]:
 
 
 def _tree(analysis: Analysis) -> Iterator[Section]:
-    """Yield whose work the GPUs did, and how near kernels came to their roofs."""
+    """Yield the trees of the time with tables by owner, and how near kernels came to roofs."""
     drawn = icicles(analysis)
     tables = [table for table in owner_tables(analysis, _MOST_OWNERS) if table[0] != _BY_SHAPE]
     if tables or drawn:
@@ -99,7 +99,7 @@ def _tree(analysis: Analysis) -> Iterator[Section]:
 
 
 def _ranks(analysis: Analysis) -> Iterator[Section]:
-    """Yield ranks and steps, and what is known of passes, memory and clocks."""
+    """Yield ranks and steps, then passes of a server, memory and clocks, each if recorded."""
     values: dict[str, Any]
     if len(analysis.devices) > 1:
         values = {
@@ -121,9 +121,10 @@ def _ranks(analysis: Analysis) -> Iterator[Section]:
             "steps_sentence": overview.steps_sentence(analysis),
             "longest_step": wording.longest_step(analysis),
         }
-        chart = {"steps": partial(steps.step_bars, bars, axis)}
-        chart = chart if len(bars) > steps.MOST_STILL else {}
-        yield Section("steps", RANKS, values, chart, _TABLES)
+        # Few bars are drawn without a script.
+        is_chart = len(bars) > steps.MOST_STILL
+        figures = {"steps": partial(steps.step_bars, bars, axis)} if is_chart else {}
+        yield Section("steps", RANKS, values, figures, _TABLES)
     passes = serving_table(analysis)
     if passes.rows:
         yield Section("serving", RANKS, {"passes": passes})
@@ -135,7 +136,7 @@ def _ranks(analysis: Analysis) -> Iterator[Section]:
 
 
 def _kernels(analysis: Analysis) -> Iterator[Section]:
-    """Yield the kernels, what launched them, and when none ran."""
+    """Yield kernels, operators, collectives, counted work, idle time and the critical path."""
     values: dict[str, Any]
     if analysis.devices:
         shown = kernels.kernels_page(analysis)
@@ -170,7 +171,7 @@ def _kernels(analysis: Analysis) -> Iterator[Section]:
 
 
 def _idle(analysis: Analysis) -> Section:
-    """Return the section on idle time: the longest gaps with their culprits, waits, the lead."""
+    """Return the section on idle time: longest gaps with culprits, waits, the launch lead."""
     clocks = overview.clocks(analysis)
     gaps = analysis.gaps(overview.MOST_GAPS)
     starts = [gap.start_ns - clocks.of_device[gap.device] for gap in gaps]
@@ -195,7 +196,7 @@ def _idle(analysis: Analysis) -> Section:
 
 
 def _method(analysis: Analysis) -> Iterator[Section]:
-    """Yield what is folded away: the account of the peak, the host, how it was recorded, notes."""
+    """Yield what is folded away: peak, categories, host, how it was recorded, notes, method."""
     other_share = overview.other_share(analysis.categories)
     if analysis.devices:
         yield Section("peak", METHOD, {"peak": peak.peak_page(analysis)})

@@ -53,9 +53,9 @@ _LEAST_PLACES: Final = 5
 
 
 class StepRow(Struct, frozen=True):
-    """A window as the mean over the devices that have it; of a step used, over those that use it.
+    """A window as the mean over the devices that have it, for a used step over those that use it.
 
-    `longest_ns` is the longest on any of them; counts are sums over them.
+    `longest_ns` is the longest on any of them; `activities` and `launches` are sums over them.
     """
 
     label: str
@@ -85,25 +85,26 @@ class StepBar(Struct, frozen=True):
 
 
 def window_rows(devices: Iterable[DeviceReport]) -> list[StepRow]:
-    """Return a row per window: `before`, the steps by number and what lies before each, `after`."""
+    """Return a row per window by time: `before`, each step after its `between`, `after`."""
     groups: dict[tuple[int, int, str], list[Window]] = {}
     for device in devices:
-        step = -1
+        step = -1  # of windows that belong to no step
+        # Backwards, so that what lies between two steps gets the number of the later one.
         for window in reversed(device.windows):
             if window.role != "between":
                 step = -1 if window.step is None else window.step
             groups.setdefault((_ORDER[window.role], step, window.role), []).append(window)
     return [
-        _window_row(groups[key], _NAMES.get(key[2], key[2]).format(key[1]))
-        for key in sorted(groups)
+        _window_row(windows, _NAMES.get(role, role).format(step))
+        for (_, step, role), windows in sorted(groups.items(), key=lambda item: item[0])
     ]
 
 
 def drawn_bars(all_rows: Sequence[StepRow], most: int = MOST_BARS) -> list[StepBar]:
-    """Return the bars of the plot: the steps, or the used window where there are no steps."""
+    """Return at most `most` bars: steps, several to a bar if need be, or the used window."""
     chosen = [row for row in all_rows if row.role == "step"]
     chosen = chosen or [row for row in all_rows if row.used]
-    width = max(-(-len(chosen) // most), 1)
+    width = max(-(-len(chosen) // most), 1)  # steps per bar, rounded up
     groups = [chosen[start : start + width] for start in range(0, len(chosen), width)]
     return [
         StepBar(
@@ -117,33 +118,34 @@ def drawn_bars(all_rows: Sequence[StepRow], most: int = MOST_BARS) -> list[StepB
 
 
 def small_bars(devices: Iterable[DeviceReport]) -> list[StepBar]:
-    """Return the bars of a plot as small as a word."""
+    """Return few enough bars for a plot as small as a word."""
     return drawn_bars(window_rows(devices), _MOST_SMALL)
 
 
 def _window_row(windows: Sequence[Window], label: str) -> StepRow:
-    """Return the row of one window on all its devices: mean components, sums of the counts."""
-    mine = counting(windows)
-    accounts = [window.account for window in mine]
+    """Return the row of one window: means and sums over those of its devices that count."""
+    counted = counting(windows)
+    accounts = [window.account for window in counted]
     launches = [account.launches for account in accounts]
     return StepRow(
         label=label,
         role=windows[0].role,
-        devices=len(mine),
-        used=any(window.used for window in mine),
+        devices=len(counted),
+        used=any(window.used for window in counted),
         left_out=words(next((w.left_out for w in windows if w.left_out), None)),
         unfinished=any(window.unfinished for window in windows),
         components=mean_components([account.components for account in accounts]),
-        longest_ns=max(window.dur_ns for window in mine),
+        longest_ns=max(window.dur_ns for window in counted),
         activities=sum(account.activities for account in accounts),
         launches=None if None in launches else sum(n for n in launches if n is not None),
     )
 
 
 class StepTimeShown(Struct, frozen=True):
-    """The time of a component in one step, and how much more that is than the median.
+    """The time of a component in one step, and how it differs from the median.
 
-    `more` is empty where there is nothing to compare with.
+    `more` is that difference as text, "" if there is no median. `is_much`: it is above 5 % of the
+    median step.
     """
 
     ns: int
@@ -162,9 +164,9 @@ class StepShown(Struct, frozen=True):
 
 
 def steps_page(analysis: Analysis, rows: Sequence[StepRow]) -> dict[str, Any]:
-    """Return the table of the windows: the rows shown of `total`, the medians, the components.
+    """Return the table of windows: the rows shown of `total`, the medians, the components.
 
-    Where not all rows are shown they are the `first` ones, and the `worst` of the others.
+    If not all rows are shown, they are the `first` ones and the `worst` of the later ones.
     """
     components = [name for name in LOOKS if any(row.components.parts()[name] for row in rows)]
     used = [row for row in rows if row.used and row.role == "step"]
@@ -190,54 +192,57 @@ def steps_page(analysis: Analysis, rows: Sequence[StepRow]) -> dict[str, Any]:
 
 
 def chosen_rows(rows: Sequence[StepRow]) -> list[StepRow]:
-    """Return all rows, or where there are too many the first and the longest, in order of time."""
+    """Return all rows, or of too many the first and the longest later ones, in order of time."""
     if len(rows) <= MOST_ROWS:
         return list(rows)
-    later = sorted(range(_FIRST, len(rows)), key=lambda place: -rows[place].dur_ns)
-    return [rows[place] for place in (*range(_FIRST), *sorted(later[: MOST_ROWS - _FIRST]))]
+    by_length = sorted(range(_FIRST, len(rows)), key=lambda place: -rows[place].dur_ns)
+    longest = sorted(by_length[: MOST_ROWS - _FIRST])
+    return [rows[place] for place in (*range(_FIRST), *longest)]
 
 
 def _shown(
     row: StepRow, components: Sequence[str], medians: dict[str, int], slowest: bool
 ) -> StepShown:
-    """Return a step as the page shows it."""
+    """Return a row of the table; `medians` are ns by component and of the whole step, if any."""
     parts = row.components.parts()
-    # The stretches before and after the steps are no steps: nothing of them is too long.
+    # What lies between steps is not compared with their medians.
     compared = medians if row.role == "step" else {}
-    whole = compared.get(_TIME, 0)
+    median_step_ns = compared.get(_TIME, 0)
     return StepShown(
         row,
         f"step={row.label}" if row.role == "step" else "",
-        _part(row.dur_ns, compared.get(_TIME), whole),
-        [_part(parts[name], compared.get(name), whole) for name in components],
+        _part(row.dur_ns, compared.get(_TIME), median_step_ns),
+        [_part(parts[name], compared.get(name), median_step_ns) for name in components],
         slowest,
     )
 
 
-def _part(ns: int, usual: int | None, whole_ns: int) -> StepTimeShown:
-    if usual is None:
+def _part(ns: int, median_ns: int | None, median_step_ns: int) -> StepTimeShown:
+    """Return a time beside its median; much more is above 1/20 of the median step."""
+    if median_ns is None:
         return StepTimeShown(ns, "", False)
-    if ns == usual:
+    more_ns = ns - median_ns
+    if not more_ns:
         return StepTimeShown(ns, "±0", False)
-    sign = "+" if ns > usual else "\N{MINUS SIGN}"
-    return StepTimeShown(ns, f"{sign}{duration(abs(ns - usual))}", 20 * (ns - usual) > whole_ns)
+    sign = "+" if more_ns > 0 else "\N{MINUS SIGN}"
+    return StepTimeShown(ns, f"{sign}{duration(abs(more_ns))}", 20 * more_ns > median_step_ns)
 
 
 def step_bars(bars: Sequence[StepBar], axis: str) -> Any:
-    """Return the Bokeh figure with a bar per step, or per window where there are no steps."""
+    """Return the Bokeh figure with a bar per step, or per window if `axis` says so."""
     figure = bokeh_figure(stacked_bars(bars, axis))
     _dress(figure, outlined=len(bars) <= _MOST_OUTLINED)
     return figure
 
 
 def stacked_bars(bars: Sequence[StepBar], axis: str) -> Rectangles:
-    """Return the HoloViews element of bars stacked by component: a box for each part of a bar."""
+    """Return bars stacked by component as a HoloViews element; `axis` says what a bar is."""
     hv = holoviews()
     from bokeh.models import HoverTool
 
     unit = unit_for(max(bar.components.window_ns for bar in bars))
-    # The columns of the boxes, bar by bar, of components that take time.
     parts = np.array([list(bar.components.parts().values()) for bar in bars], dtype=np.float64)
+    # One box per component with a time: its bar (0, 1, ...) and its component.
     place, component = np.nonzero(parts)
     looks, value, unit_ns = list(LOOKS.values()), parts[place, component], TIME_UNITS[unit]
     top, total = parts.cumsum(axis=1)[place, component], np.maximum(parts.sum(axis=1)[place], 1)
@@ -265,7 +270,7 @@ def stacked_bars(bars: Sequence[StepBar], axis: str) -> Rectangles:
         ("total", f"@whole{{0,0.00}} {unit}"),
     ]
     half = max(len(bars), _LEAST_PLACES) / 2 + 0.2  # few bars stand in the middle and stay slim
-    # Other forms of data would be tried with pandas, whose import takes long.
+    # Without `datatype` HoloViews would try pandas, whose import takes long.
     boxes = hv.Rectangles(columns, names[:4], names[4:], datatype=["dictionary"])
     return boxes.opts(
         backend="bokeh",
@@ -287,7 +292,7 @@ def stacked_bars(bars: Sequence[StepBar], axis: str) -> Rectangles:
 
 
 def _dress(figure: Any, *, outlined: bool) -> None:
-    """Set what HoloViews has no option for: textures, tools, a transparent ground."""
+    """Set, in place, what HoloViews has no option for: textures, tools, transparency."""
     import bokeh.models as bk
 
     (boxes,) = figure.renderers
@@ -298,7 +303,7 @@ def _dress(figure: Any, *, outlined: bool) -> None:
     if outlined:
         glyph.update(line_color="edge", line_width=1)
     boxes.nonselection_glyph = glyph.clone(fill_alpha=0.25, hatch_alpha=0.06, line_alpha=0.25)
-    # A range of steps is chosen as one of the timeline is, and is the same: see draw.js.
+    # A range of steps that is chosen here is also chosen in the timeline: see draw.js.
     select = bk.BoxSelectTool(dimensions="width", mode="replace")
     hovers = [tool for tool in figure.toolbar.tools if isinstance(tool, bk.HoverTool)]
     zooms = [bk.BoxZoomTool(dimensions="width"), bk.PanTool(dimensions="width")]

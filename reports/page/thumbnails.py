@@ -5,7 +5,7 @@ Places and lengths are in percent of the drawing, so that it fits a card of any 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import accumulate
 from typing import TYPE_CHECKING, Final
 
@@ -38,7 +38,7 @@ _WHOLE: Final = 100.0
 
 
 class Shape(Struct, frozen=True):
-    """A rectangle, in percent; `look` is a component, "ink", or "track" for what is not reached."""
+    """A rectangle, in percent; `look` is a component, "ink", or "track" for the unfilled rest."""
 
     x: float
     y: float
@@ -48,9 +48,9 @@ class Shape(Struct, frozen=True):
 
 
 class Thumbnail(Struct, frozen=True):
-    """A drawing, what it shows in words, and what follows # in the link to the whole of it.
+    """A drawing with its caption, and what follows # in the link to the section that has it all.
 
-    `areas` are paths by component, `labels` texts with the place of their middle from above.
+    `areas` are SVG paths by component; `labels` are texts, each with its middle from above.
     """
 
     caption: str
@@ -64,7 +64,7 @@ def thumbnail(analysis: Analysis, finding: Finding, component: str) -> Thumbnail
     """Return the first drawing that the recording has data for; `component` colours kernels."""
     return (
         _ranks(analysis, finding)
-        or _stretch(analysis, finding)
+        or _gap(analysis, finding)
         or _kernels(analysis, finding, component)
         or _largest_rows(analysis, finding, component)
         or _steps(analysis, component)
@@ -72,9 +72,10 @@ def thumbnail(analysis: Analysis, finding: Finding, component: str) -> Thumbnail
 
 
 def _ranks(analysis: Analysis, finding: Finding) -> Thumbnail | None:
-    """Return the windows of some devices: their own time, and communication; the late one in ink.
+    """Return a bar per device: its own time, then its communication; the late rank's in ink.
 
-    Those with most and with least own time are shown, in the order of the devices.
+    The devices with most and least own time are shown, in the order of the report. None if the
+    finding is about no rank.
     """
     devices = analysis.devices_used
     if finding.where.rank is None or len(devices) < 2:
@@ -98,43 +99,29 @@ def _ranks(analysis: Analysis, finding: Finding) -> Thumbnail | None:
 
 
 def _rows(number: int) -> list[tuple[float, float]]:
-    """Return where rows begin from above and how high each is."""
-    each = _WHOLE / max(number, 1)
+    """Return the top and the height of so many rows, with room between them."""
+    apart = _WHOLE / max(number, 1)
     return [
-        (round(each * place + each * 0.14, 2), round(each * 0.72, 2)) for place in range(number)
+        (round(apart * place + apart * 0.14, 2), round(apart * 0.72, 2)) for place in range(number)
     ]
 
 
-def _stretch(analysis: Analysis, finding: Finding) -> Thumbnail | None:
-    """Return the work of a device around the gap that a finding is about."""
+def _gap(analysis: Analysis, finding: Finding) -> Thumbnail | None:
+    """Return the work around the gap that a finding is about, on the first device idle then."""
     at, prepared = finding.where, analysis.prepared
     if prepared is None or at.start_ns is None or at.end_ns is None:
         return None
-    stretch = np.array([at.start_ns, at.end_ns])
+    ends = np.array([at.start_ns, at.end_ns])
     for used in analysis.devices_used[:_MOST_DEVICES]:
-        begin, end = prepared.accounts[used.device].timeline.busy.covered_before(stretch)
-        if begin == end:  # it is idle all the time
-            device = used.device
+        account = prepared.accounts[used.device]
+        busy_before, busy_until_end = account.timeline.busy.covered_before(ends)
+        if busy_before == busy_until_end:  # idle from start to end
             break
     else:
         return None
     gap_ns = at.end_ns - at.start_ns
     before_ns = int(gap_ns * _AROUND)
     start_ns, length_ns = at.start_ns - before_ns, gap_ns + 2 * before_ns
-    edges = start_ns + np.arange(_COLUMNS + 1) * length_ns // _COLUMNS
-    account = prepared.accounts[device]
-    parts = account.timeline.parts
-    busy = [
-        (name, np.diff(parts[name].covered_before(edges)) / np.diff(edges))
-        for name in COMPONENTS
-        if name != "idle" and name in parts
-    ]
-    areas = []
-    for (name, _), heights in zip(busy, accumulate(shares for _, shares in busy), strict=True):
-        if heights.any():
-            tops = np.round(_WHOLE * (1 - heights), 1)
-            path = (f"V{y:g}H{column * _WHOLE / _COLUMNS:.4g}" for column, y in enumerate(tops, 1))
-            areas.append((name, f"M0 100{''.join(path)}V100Z"))
     gap = Intervals.one(at.start_ns, at.end_ns)
     starting, waiting = account.start_up.intersect(gap), gap.subtract(account.start_up)
     boxes = [
@@ -149,20 +136,43 @@ def _stretch(analysis: Analysis, finding: Finding) -> Thumbnail | None:
         caption,
         f"gap={starts.index(at.start_ns) + 1}" if at.start_ns in starts else "idle",
         tuple(boxes),
-        tuple(reversed(areas)),
+        _areas(account.timeline.parts, start_ns, length_ns),
     )
 
 
+def _areas(
+    parts: Mapping[str, Intervals], start_ns: int, length_ns: int
+) -> tuple[tuple[str, str], ...]:
+    """Return components with their area as an SVG path, the topmost first.
+
+    Each column is as high as the share of its time that is work. An area reaches down to the foot,
+    so each one is drawn over those above it.
+    """
+    edges = start_ns + np.arange(_COLUMNS + 1) * length_ns // _COLUMNS
+    shares = [
+        (name, np.diff(parts[name].covered_before(edges)) / np.diff(edges))
+        for name in COMPONENTS
+        if name != "idle" and name in parts
+    ]
+    areas = []
+    for (name, _), heights in zip(shares, accumulate(share for _, share in shares), strict=True):
+        if heights.any():
+            tops = np.round(_WHOLE * (1 - heights), 1)
+            path = (f"V{y:g}H{column * _WHOLE / _COLUMNS:.4g}" for column, y in enumerate(tops, 1))
+            areas.append((name, f"M0 100{''.join(path)}V100Z"))
+    return tuple(reversed(areas))
+
+
 def _boxes(times: Intervals, look: str, start_ns: int, length_ns: int) -> Iterator[Shape]:
-    """Yield stretches of time, as high as the drawing, which begins at `start_ns`."""
-    places, widths = times.start_ns - start_ns, times.end_ns - times.start_ns
-    for x, width in zip(places.tolist(), widths.tolist(), strict=True):
-        left, wide = (round(_WHOLE * ns / length_ns, 2) for ns in (x, width))
-        yield Shape(left, 0, wide, _WHOLE, look)
+    """Yield boxes of full height; the drawing begins at `start_ns` and is `length_ns` long."""
+    starts, lengths = times.start_ns - start_ns, times.end_ns - times.start_ns
+    for start, length in zip(starts.tolist(), lengths.tolist(), strict=True):
+        x, width = (round(_WHOLE * ns / length_ns, 2) for ns in (start, length))
+        yield Shape(x, 0, width, _WHOLE, look)
 
 
 def _kernels(analysis: Analysis, finding: Finding, look: str) -> Thumbnail | None:
-    """Return kernels as wide as their time and as high as the share of their roof they reach."""
+    """Return kernels as boxes: width is time, height the share of the roof that they reach."""
     named = {row.name for row in finding.rows}
     found = [
         (row, share)
@@ -186,7 +196,7 @@ def _kernels(analysis: Analysis, finding: Finding, look: str) -> Thumbnail | Non
 
 
 def _largest_rows(analysis: Analysis, finding: Finding, look: str) -> Thumbnail | None:
-    """Return the rows of evidence as bars by their mean time per window."""
+    """Return the rows of evidence as bars: mean time per window, the first in ink."""
     rows = finding.rows[:_MOST_ROWS]
     if len(rows) < 2 or not rows[0].time_ns:
         return None
@@ -205,7 +215,7 @@ def _largest_rows(analysis: Analysis, finding: Finding, look: str) -> Thumbnail 
 
 
 def _steps(analysis: Analysis, part: str) -> Thumbnail | None:
-    """Return the steps as bars, of each the component that a finding is about on top."""
+    """Return the steps as bars, with the component that a finding is about on top of each."""
     bars = small_bars(analysis.devices)
     longest = max((bar.components.window_ns for bar in bars), default=0)
     if len(bars) < 2 or not longest:

@@ -79,7 +79,7 @@ class LaneGroup(Struct, frozen=True):
 
 
 def timeline_content(analysis: Analysis) -> tuple[dict[str, Any], bytes] | None:
-    """Return what the section shows and its boxes, None where there is nothing that has a time."""
+    """Return the values of the section and its boxes, or None if no event has a time."""
     prepared = analysis.prepared
     gaps = analysis.gaps(MOST_GAPS)
     drawn = drawable(prepared, gaps) if prepared is not None else None
@@ -96,10 +96,10 @@ def timeline_content(analysis: Analysis) -> tuple[dict[str, Any], bytes] | None:
     drawn_parts = parts_ns(prepared, timeline, drawn.whole, 1)
     numbers = list(timeline.steps)
     span, start_label = start(drawn.outline)
-    # Of hosts the still drawing has the first alone.
+    # The drawing without scripts has one host process only.
     first = drawn.outline.hosts[0] if drawn.outline.hosts else None
     headed = [(g.label, g.lanes) for g in groups if not g.is_host or g.process == first]
-    # The looks of what is drawn of hosts; of marks those of the kinds that there are.
+    # Which looks the legend explains: for ranges and frames those of the kinds of marks recorded.
     there = set(prepared.trace.marks["kind"].unique().to_pylist())
     hosts = {group.process: group.label.rpartition(" · ")[0] for group in groups if group.is_host}
     values = {
@@ -126,7 +126,7 @@ def timeline_content(analysis: Analysis) -> tuple[dict[str, Any], bytes] | None:
 
 
 def gap_links(analysis: Analysis) -> list[str | None]:
-    """Return, for each of the longest gaps, the link to its place if its device is drawn."""
+    """Return the link of each of the longest gaps, None if the timeline lacks its device."""
     prepared, gaps = analysis.prepared, analysis.gaps(MOST_GAPS)
     if prepared is None or not prepared.accounts:
         return [None] * len(gaps)
@@ -135,9 +135,9 @@ def gap_links(analysis: Analysis) -> list[str | None]:
 
 
 def lane_groups(analysis: Analysis, timeline: Timeline) -> list[LaneGroup]:
-    """Return the lanes under their headings: devices by number, then hosts thread by thread."""
+    """Return the lanes under their headings: devices by number, then host threads by process."""
     labels = {device.device: device.label for device in analysis.devices}
-    by_key: dict[tuple[bool, int, int], LaneGroup] = {}
+    by_key: dict[tuple[bool, int, int], LaneGroup] = {}  # is host, device or process, thread
     for place, lane in enumerate(timeline.lanes):
         if lane.device is not None:
             key = (False, lane.device, 0)
@@ -159,7 +159,7 @@ def _number(track: int | None) -> str:
 
 
 def lane_labels(analysis: Analysis, timeline: Timeline) -> list[str]:
-    """Return what stands beside the first row of each track, "" for its other rows."""
+    """Return the label of each lane: that of its track in the first row, "" in further rows."""
     on_cpu = {device.device for device in analysis.devices if device.type == "cpu"}
 
     def label(lane: Lane) -> str:
@@ -177,9 +177,10 @@ def _header(
     groups: Sequence[LaneGroup],
     labels: Sequence[str],
 ) -> dict[str, Any]:
-    """Return what the script must know beside the boxes."""
+    """Return what the script needs beside the boxes; times are ns since `origins`."""
     outline, whole = drawn.outline, drawn.whole
     parts = parts_ns(prepared, outline, whole, _BINS)
+    # The overview counts in 1/1000 of the time that all devices have in a bin.
     bin_ns = max((whole.end_ns - whole.start_ns) * len(outline.chosen.devices) / _BINS, 1)
     process = {device.device: device.process for device in analysis.devices}
     return {
@@ -206,7 +207,7 @@ def _header(
             for span, gap in zip(outline.gaps, analysis.gaps(MOST_GAPS), strict=True)
         ],
         "waits": list(_waits(analysis, outline)),
-        # As text: these are larger than what a script counts exactly.
+        # As text: JavaScript numbers are exact only up to 2^53.
         "origins": {d: str(outline.origin_ns[process[d]]) for d in outline.chosen.devices},
         "process_of_device": {d: process[d] for d in outline.chosen.devices},
         "device_of_group": [outline.lanes[g.lanes[0]].device for g in groups],
@@ -215,15 +216,15 @@ def _header(
 
 
 def _waits(analysis: Analysis, outline: Timeline) -> Iterator[list[Any]]:
-    """Give the ends of the longest gaps, their devices, and what the GPU waits on: name, class.
+    """Yield, for each of the longest gaps: its start, end, device, culprit and its class.
 
-    Where a stream wait is known, the work that it waited for says more.
+    If the gap is a stream wait, the work waited for says more than the culprit.
     """
     process = {device.device: device.process for device in analysis.devices}
     drawn = [gap for gap in analysis.gaps(MOST_GAPS) if gap.device in outline.chosen.devices]
     longest = [gap for gap in drawn if gap.waited_for or gap.culprits]
-    told = [gap.waited_for or function_name(gap.culprits[0].label) for gap in longest]
-    for gap, name in zip(longest, short_labels(told, _WAIT_WIDTH), strict=True):
+    causes = [gap.waited_for or function_name(gap.culprits[0].label) for gap in longest]
+    for gap, name in zip(longest, short_labels(causes, _WAIT_WIDTH), strict=True):
         start_ns = gap.start_ns - outline.origin_ns[process[gap.device]]
         words = "stream wait" if gap.waited_for else CLASSES[gap.culprits[0].kind]
         yield [start_ns, start_ns + gap.dur_ns, gap.device, name, words]

@@ -15,7 +15,7 @@ import numpy as np
 
 from traceflops.drawing.lanes import TABLE_OF, Kind
 from traceflops.drawing.timeline import Budget
-from traceflops.reports.page.timeline_figures import Known, Pieces
+from traceflops.reports.page.timeline_figures import Figures, Known, Pieces
 from traceflops.reports.view.palette import LOOKS
 from traceflops.reports.view.short_names import short_labels
 from traceflops.reports.view.wording import shape_words
@@ -45,17 +45,19 @@ LOOK_NAMES: Final = (*LOOKS, *HOST_LOOKS)
 
 
 class _Texts:
-    """Numbers distinct texts, and then gives them no longer than fits."""
+    """Numbers texts, and shortens them until all fit."""
 
     def __init__(self) -> None:
         self._places: dict[str, int] = {}
 
     def place(self, text: str) -> int:
+        """Return the number of a text; a new text gets the next one."""
         return self._places.setdefault(text, len(self._places))
 
     def shown(self, most_bytes: int) -> list[str]:
+        """Return all texts by number, cut to the largest width at which they fit, or the least."""
         for width in _NAME_WIDTHS:
-            # No text becomes shorter than this, so there is no need to look at each.
+            # Shortening is slow: skip a width at which the texts cannot fit.
             least = sum(min(len(text), width) for text in self._places)
             if least > most_bytes and width != _NAME_WIDTHS[-1]:
                 continue
@@ -72,13 +74,12 @@ def packed(
     flops: IntArray,
     path: Places | None = None,
 ) -> tuple[Timeline, bytes]:
-    """Return a timeline as detailed as fits its page, and its bytes, with `extra` in its header.
+    """Return a timeline as detailed as fits the page, and its bytes with `extra` in their header.
 
-    `flops` are of each activity; `path` is what is on the critical path: activities, and stretches
-    of threads.
+    `flops` are per activity. `path` is the critical path: its activities, and intervals by thread.
     """
     share, known = 1.0, Known(prepared, drawable.outline, flops)
-    while True:
+    while True:  # with a smaller budget of boxes and texts until it fits
         timeline = drawable.within(Budget().times(share))
         content = _bytes(prepared, timeline, extra, int(_MOST_TEXT * share), path, known)
         size = len(zlib.compress(content, 6))
@@ -97,44 +98,28 @@ def _bytes(
 ) -> bytes:
     """Return a timeline before compression: 4 bytes of header length, the header, the columns.
 
-    The header is JSON and includes `extra`; its texts have at most about `most_text` bytes. Each
-    column is named in the header. `path` is the critical path, `known` has the figures of boxes.
+    The header is JSON with `extra`, texts of at most about `most_text` bytes, and the place and
+    width of each column. `path` is the critical path, `known` has the figures of boxes.
     """
     texts = _Texts()
     kinds = [lane.kind for lane in timeline.lanes]
     boxes = [level.boxes for level in timeline.levels]
-    whole = np.concatenate([b.lane for b in boxes]), np.concatenate([b.row for b in boxes])
-    what, what_rows = _whats(prepared, kinds, whole, texts)
-    cause, cause_rows = _causes(prepared, kinds, whole, texts)
-    levels, columns, at = [], bytearray(), 0
+    # Lane and row of the boxes of all levels, one level after the other.
+    all_boxes = np.concatenate([b.lane for b in boxes]), np.concatenate([b.row for b in boxes])
+    what, what_rows = _whats(prepared, kinds, all_boxes, texts)
+    cause, cause_rows = _causes(prepared, kinds, all_boxes, texts)
+    levels, columns, begin = [], bytearray(), 0
     for level in timeline.levels:
-        mine = slice(at, at := at + len(level.boxes))
+        of_level = slice(begin, begin + len(level.boxes))
+        begin = of_level.stop
         header = _level(level, len(kinds), columns)
-        header["what"] = _add(columns, what[mine])
-        header["cause"] = _add(columns, cause[mine])
+        header["what"] = _add(columns, what[of_level])
+        header["cause"] = _add(columns, cause[of_level])
         if path is not None:
             header["path"] = _add(columns, _on_path(timeline, level.boxes, path))
         header["launch"] = _add(columns, _launches(prepared, kinds, level.boxes))
-        header["counters"] = [
-            {
-                "base": int(counts.start_ns[0]) if len(counts.start_ns) else 0,
-                "count": len(counts.start_ns),
-                "length": _add(columns, counts.end_ns - counts.start_ns),
-                "most": _add(columns, counts.most),
-                "falls": _add(columns, counts.most - counts.least),
-            }
-            for counts in level.counters.values()
-        ]
-        figures = known.of(level, complete=not timeline.left_out.work)
-        header["figures"] = {"bin": figures.bin_ns} | {
-            name: {device: _pieces(pieces, columns) for device, pieces in of_device.items()}
-            for name, of_device in (
-                ("idle", figures.idle),
-                ("kernels", figures.kernels),
-                ("parts", figures.parts),
-                ("flops", figures.flops),
-            )
-        }
+        header["counters"] = _counters(level, columns)
+        header["figures"] = _figures(known.of(level, complete=not timeline.left_out.work), columns)
         levels.append(header)
     header = {
         **extra,
@@ -148,8 +133,36 @@ def _bytes(
     return len(text).to_bytes(4, "little") + text + columns
 
 
+def _counters(level: Level, columns: bytearray) -> list[dict[str, Any]]:
+    """Add the columns of the counters of a level; return where they are."""
+    return [
+        {
+            "base": int(counts.start_ns[0]) if len(counts.start_ns) else 0,
+            "count": len(counts.start_ns),
+            "length": _add(columns, counts.end_ns - counts.start_ns),
+            "most": _add(columns, counts.most),
+            "falls": _add(columns, counts.most - counts.least),
+        }
+        for counts in level.counters.values()
+    ]
+
+
+def _figures(figures: Figures, columns: bytearray) -> dict[str, Any]:
+    """Add the columns of the figures of a level, by kind and device; return where they are."""
+    kinds = {
+        "idle": figures.idle,
+        "kernels": figures.kernels,
+        "parts": figures.parts,
+        "flops": figures.flops,
+    }
+    return {"bin": figures.bin_ns} | {
+        name: {device: _pieces(pieces, columns) for device, pieces in of_device.items()}
+        for name, of_device in kinds.items()
+    }
+
+
 def _add(columns: bytearray, values: IntArray) -> list[int]:
-    """Add a column of numbers that are not negative; return its place and its width in bytes."""
+    """Append a column of non-negative numbers, byte plane by byte plane; return place and width."""
     width = max((int(values.max()).bit_length() + 7) // 8, 1) if len(values) else 1
     planes = values.astype("<u8").view(np.uint8).reshape(-1, 8)[:, :width]
     place = len(columns)
@@ -158,7 +171,11 @@ def _add(columns: bytearray, values: IntArray) -> list[int]:
 
 
 def _level(level: Level, lanes: int, columns: bytearray) -> dict[str, Any]:
-    """Return where the columns of a level are: gaps before boxes, their lengths and counts."""
+    """Add the columns of the boxes of a level; return where they are.
+
+    A start is stored as the gap after the box before in its lane, and in each lane's first box as
+    the time since `base`: small numbers compress well.
+    """
     boxes = level.boxes
     base = int(boxes.start_ns.min()) if len(boxes) else level.span.start_ns
     before = np.full(len(boxes), base, dtype=np.int64)
@@ -177,41 +194,46 @@ def _level(level: Level, lanes: int, columns: bytearray) -> dict[str, Any]:
 
 
 def _launches(prepared: Prepared, kinds: Sequence[Kind], boxes: Boxes) -> IntArray:
-    """Return where the launch call of each activity is among the boxes; both have their own box.
+    """Return for each box of one activity how to find its launch call, 0 if that has no own box.
 
-    0 where it is not, else from 1 on by how far from that of the activity before: 0, -1, 1, -2.
+    The first such activity has 1 + the code of its call's place among all boxes, later ones 1 + the
+    code of the distance to the call before. The code (zigzag: 0, -1, 1, -2 -> 0, 1, 2, 3) keeps
+    numbers small, since neighbours are mostly launched by neighbouring calls.
     """
-    kind = np.where(boxes.count == 1, np.array(kinds)[boxes.lane], "")
-    mine, calls = np.flatnonzero(kind == "stream"), np.flatnonzero(kind == "call")
+    kind = np.where(boxes.count == 1, np.array(kinds)[boxes.lane], "")  # "" for merged events
+    activities, calls = np.flatnonzero(kind == "stream"), np.flatnonzero(kind == "call")
     calls = calls[np.argsort(boxes.row[calls])]
-    call = prepared.linked.links.call_of_activity[boxes.row[mine]]
+    call = prepared.linked.links.call_of_activity[boxes.row[activities]]
+    # The box of each activity's launch call, found by its row in the table of calls.
     place = np.searchsorted(boxes.row[calls], call)
     place = taken(calls, np.where(place < len(calls), place, -1))
-    is_there = (call >= 0) & (taken(boxes.row, place, -2) == call)
-    found = np.zeros(len(boxes), dtype=np.int64)
-    away = np.diff(place[is_there], prepend=0)
-    found[mine[is_there]] = 1 + ((away << 1) ^ (away >> 63))
-    return found
+    has_box = (call >= 0) & (taken(boxes.row, place, -2) == call)
+    code = np.zeros(len(boxes), dtype=np.int64)
+    away = np.diff(place[has_box], prepend=0)
+    code[activities[has_box]] = 1 + ((away << 1) ^ (away >> 63))
+    return code
 
 
 def _on_path(timeline: Timeline, boxes: Boxes, path: Places) -> IntArray:
-    """Return 1 for work on the critical path, and for what threads did there half of its time."""
+    """Return 1 for each box on the critical path (of a thread: for half its time), else 0."""
     rows, threads = path
     kinds = np.array([lane.kind for lane in timeline.lanes])[boxes.lane]
-    found: IntArray = ((kinds == "stream") & np.isin(boxes.row, rows)).astype(np.int64)
+    is_on_path: IntArray = ((kinds == "stream") & np.isin(boxes.row, rows)).astype(np.int64)
     for number, lane in enumerate(timeline.lanes):
         track = ABSENT if lane.track is None else lane.track
         spans = threads.get((lane.process, track)) if lane.kind != "stream" else None
         if spans is not None:
-            mine = slice(*np.searchsorted(boxes.lane, [number, number + 1]).tolist())
-            start, end = boxes.start_ns[mine], boxes.end_ns[mine]
+            # Boxes are ordered by lane.
+            of_lane = slice(*np.searchsorted(boxes.lane, [number, number + 1]).tolist())
+            start, end = boxes.start_ns[of_lane], boxes.end_ns[of_lane]
             origin = timeline.origin_ns[lane.process]
             inside = spans.length_within(start + origin, end + origin)
-            found[mine] = (inside > 0) & (2 * inside >= end - start)
-    return found
+            is_on_path[of_lane] = (inside > 0) & (2 * inside >= end - start)
+    return is_on_path
 
 
 def _pieces(pieces: Pieces, columns: bytearray) -> dict[str, Any]:
+    """Add the columns of pieces of time, starts as differences; return where they are."""
     base = int(pieces.start_ns[0]) if len(pieces.start_ns) else 0
     return {
         "base": base,
@@ -225,28 +247,31 @@ def _pieces(pieces: Pieces, columns: bytearray) -> dict[str, Any]:
 def _by_kind(
     kinds: Sequence[Kind], boxes: tuple[IntArray, IntArray]
 ) -> Iterable[tuple[Kind, IntArray, IntArray]]:
-    """Give, by kind of lane, the places of its boxes and the rows of its table."""
+    """Yield each kind of lane with the numbers of its boxes (lane, row) and their table rows."""
     lane, row = boxes
-    places = {kind: number for number, kind in enumerate(TABLE_OF)}
-    number = np.array([places[kind] for kind in kinds], dtype=np.int64)[lane]
-    for kind, wanted in places.items():
-        mine = np.flatnonzero(number == wanted)
-        if len(mine):
-            yield kind, mine, row[mine]
+    kind_numbers = {kind: number for number, kind in enumerate(TABLE_OF)}
+    kind_of_box = np.array([kind_numbers[kind] for kind in kinds], dtype=np.int64)[lane]
+    for kind, number in kind_numbers.items():
+        of_kind = np.flatnonzero(kind_of_box == number)
+        if len(of_kind):
+            yield kind, of_kind, row[of_kind]
 
 
 def _whats(
     prepared: Prepared, kinds: Sequence[Kind], boxes: tuple[IntArray, IntArray], texts: _Texts
 ) -> tuple[IntArray, list[tuple[int, int, int]]]:
-    """Return what each box is, and of each of those its name, its look and its category."""
+    """Return what each box is as a number, and by that number its name, look and category.
+
+    Names and categories are numbers of texts; the look is a place in LOOK_NAMES.
+    """
     what = np.zeros(len(boxes[0]), dtype=np.int64)
     rows: list[tuple[int, int, int]] = []
-    for kind, mine, row in _by_kind(kinds, boxes):
+    for kind, of_kind, row in _by_kind(kinds, boxes):
         table = prepared.trace.table(TABLE_OF[kind])
         keys, looks = _second_key(prepared, kind)
         name, second = codes(table["name"])[row], keys[row]
         group, first = group_rows([name, second])
-        what[mine] = group + len(rows)
+        what[of_kind] = group + len(rows)  # numbers continue those of the kinds before
         labels = names(table["name"])
         for code, other in zip(name[first].tolist(), second[first].tolist(), strict=True):
             look, category = looks[other]
@@ -255,9 +280,10 @@ def _whats(
 
 
 def _second_key(prepared: Prepared, kind: Kind) -> tuple[IntArray, list[tuple[int, str]]]:
-    """Return what tells rows of one name apart: a category, the kind of a mark, an interface.
+    """Return what tells events of one name apart: a category, the kind of a mark, an interface.
 
-    Those are numbers; with them comes, by number, a look and a category in words.
+    It is a number per row of the kind's table; the list has the look and the category of each
+    number.
     """
     trace = prepared.trace
     if kind == "stream":
@@ -283,20 +309,25 @@ def _look(name: str) -> int:
 def _causes(
     prepared: Prepared, kinds: Sequence[Kind], boxes: tuple[IntArray, IntArray], texts: _Texts
 ) -> tuple[IntArray, list[tuple[int, int]]]:
-    """Return the cause of each box, and of each of those the op and its shapes, -1 for none."""
+    """Return the cause of each box as a number, and by that number the op and its input shapes.
+
+    Ops and shapes are numbers of texts, -1 if unknown; 0 is no cause. The op of an op itself is
+    not repeated.
+    """
     links, ops = prepared.linked.links, prepared.trace.ops
     cause = np.zeros(len(boxes[0]), dtype=np.int64)
     rows: list[tuple[int, int]] = [_NO_CAUSE]
-    of_kind = {"stream": links.op_of_activity, "call": links.op_of_call}
+    op_of = {"stream": links.op_of_activity, "call": links.op_of_call}
     name, shapes = codes(ops["name"]), codes(ops["input_dims"])
     labels, dims = names(ops["name"]), names(ops["input_dims"])
-    for kind, mine, row in _by_kind(kinds, boxes):
+    for kind, of_kind, row in _by_kind(kinds, boxes):
         if TABLE_OF[kind] == "marks":
             continue
-        op = row if kind == "op" else of_kind[kind][row]
-        mine, op = mine[op >= 0], op[op >= 0]
+        op = row if kind == "op" else op_of[kind][row]
+        of_kind, op = of_kind[op >= 0], op[op >= 0]
+        # For an op the shapes alone count: its box already has the name.
         group, first = group_rows([np.full(len(op), -1) if kind == "op" else name[op], shapes[op]])
-        cause[mine] = group + len(rows)
+        cause[of_kind] = group + len(rows)
         for one in op[first].tolist():
             label = -1 if kind == "op" else texts.place(labels[name[one]])
             known = shapes[one] >= 0

@@ -21,7 +21,7 @@ from traceflops.table.grouping import group_sums, runs
 from traceflops.timeline.records import WORK
 
 if TYPE_CHECKING:
-    from traceflops.drawing.timeline import Level, Timeline
+    from traceflops.drawing.timeline import Level, Span, Timeline
     from traceflops.windows.prepared import Prepared
 
 _MOST_BINS: Final = 1_000
@@ -32,9 +32,9 @@ _LONGEST_PATH: Final = 1_000
 
 
 class Pieces(Struct, frozen=True, eq=False):
-    """Times in the order of their starts: of `key`, a place in names, so many ns from then on.
+    """Pieces of time in order of start; `key` is the number of a name in `Known.names`.
 
-    In a bin they are a sum, and `start_ns` is the start of the bin.
+    A piece is `ns` long. In bins it is a sum, and `start_ns` is the start of the bin.
     """
 
     start_ns: IntArray
@@ -42,19 +42,19 @@ class Pieces(Struct, frozen=True, eq=False):
     key: IntArray
 
     def within(self, start_ns: int, end_ns: int) -> Pieces:
-        """Return the pieces that overlap a stretch of time."""
-        some = slice(
+        """Return the pieces that overlap a range of time."""
+        inside = slice(
             int(np.searchsorted(self.start_ns + self.ns, start_ns, side="right")),
             int(np.searchsorted(self.start_ns, end_ns, side="left")),
         )
-        return Pieces(self.start_ns[some], self.ns[some], self.key[some])
+        return Pieces(self.start_ns[inside], self.ns[inside], self.key[inside])
 
 
 class Figures(Struct, frozen=True):
-    """What is known of a level by device; `bin_ns` is 0 where boxes tell of each event.
+    """The figures of a level by device; `bin_ns` is 0 if they are not summed in bins.
 
-    `kernels` and `parts` are there with bins alone: sums of kernels by name, and of components.
-    `flops` are FLOPs in place of ns, those of a kernel at its start.
+    `kernels` and `parts` exist only in bins: the time of kernels by name, and of components.
+    `flops` have FLOPs in `ns`, all of a kernel at its start.
     """
 
     bin_ns: int
@@ -65,7 +65,7 @@ class Figures(Struct, frozen=True):
 
 
 class Known:
-    """The idle time of the devices drawn and their kernels, from which any figures are made."""
+    """Makes the figures of any level, from the idle time and the FLOPs of the devices drawn."""
 
     def __init__(self, prepared: Prepared, timeline: Timeline, flops: IntArray) -> None:
         process = numbers(prepared.trace.devices["process"])
@@ -82,19 +82,16 @@ class Known:
         return list(self._names)
 
     def of(self, level: Level, *, complete: bool) -> Figures:
-        """Return the figures of a level; `complete` says whether lanes have all work of devices."""
+        """Return the figures of a level; `complete`: its lanes show all work of the devices.
+
+        If also each box is one event, kernels and components are counted from the boxes instead.
+        """
         if complete and level.is_single:
-            some = [level.span.start_ns, level.span.end_ns]
-            idle = {device: one.within(*some) for device, one in self._idle.items()}
-            begun = {device: _begun(one, some) for device, one in self._flops.items()}
+            ends = (level.span.start_ns, level.span.end_ns)
+            idle = {device: one.within(*ends) for device, one in self._idle.items()}
+            begun = {device: _begun(one, ends) for device, one in self._flops.items()}
             return Figures(0, idle, {}, {}, begun)
-        # Bins of a round length: 1, 2 or 5 of a decade.
-        span = level.span
-        least = max((span.end_ns - span.start_ns) * len(self._origin) // _MOST_BINS, 1)
-        decade = 10 ** (len(str(least)) - 1)
-        length = next(by * decade for by in (1, 2, 5, 10) if by * decade >= least)
-        numbers = np.arange(span.start_ns // length, -(-span.end_ns // length) + 1, dtype=np.int64)
-        edges: IntArray = numbers * length
+        edges = self._edges(level.span)
         return Figures(
             int(edges[1] - edges[0]),
             {device: _in_bins(self._few(one), edges) for device, one in self._idle.items()},
@@ -103,55 +100,66 @@ class Known:
             {device: _sums_begun(one, edges) for device, one in self._flops.items()},
         )
 
-    def _places(self, called: list[tuple[str, str]]) -> IntArray:
+    def _edges(self, span: Span) -> IntArray:
+        """Return the edges of bins over a range; their length is 1, 2 or 5 of a decade of ns."""
+        least = max((span.end_ns - span.start_ns) * len(self._origin) // _MOST_BINS, 1)
+        decade = 10 ** (len(str(least)) - 1)
+        length = next(by * decade for by in (1, 2, 5, 10) if by * decade >= least)
+        first, end = span.start_ns // length, -(-span.end_ns // length)
+        edges: IntArray = np.arange(first, end + 1, dtype=np.int64) * length
+        return edges
+
+    def _keys(self, called: list[tuple[str, str]]) -> IntArray:
+        """Return the keys of classes and names; new ones get the next keys."""
         found = [self._names.setdefault(one, len(self._names)) for one in called]
         return np.array(found, dtype=np.int64)
 
     def _idle_of(self, device: int, found: NamedIdle) -> Pieces:
         called = [(CLASSES[kind], _short(name)) for kind, name in found.names]
         start, ns = found.start_ns - self._origin[device], found.end_ns - found.start_ns
-        return Pieces(start, ns, self._places(called)[found.name])
+        return Pieces(start, ns, self._keys(called)[found.name])
 
     def _flops_of(self, device: int, flops: IntArray) -> Pieces:
-        """Return the FLOPs of the activities of a device that have any."""
+        """Return the FLOPs of the activities of a device that have any, all with key 0."""
         rows = self._prepared.accounts[device].rows
-        some = np.flatnonzero(flops[rows.row] > 0)
-        start = rows.start_ns[some] - self._origin[device]
-        return Pieces(start, flops[rows.row[some]], np.zeros(len(some), dtype=np.int64))
+        counted = np.flatnonzero(flops[rows.row] > 0)
+        start = rows.start_ns[counted] - self._origin[device]
+        return Pieces(start, flops[rows.row[counted]], np.zeros(len(counted), dtype=np.int64))
 
     def _kernels_of(self, device: int) -> Pieces:
-        """Return the activities of a device; names beyond the longest ones are one."""
+        """Return the activities of a device; only the _MOST_NAMES longest names have own keys."""
         rows = self._prepared.accounts[device].rows
         column = self._prepared.trace.activities["name"]
         texts, ns = names(column), rows.end_ns - rows.start_ns
         longest, which = _longest(codes(column)[rows.row], ns, len(texts))
-        keys = self._places([*(("", texts[one]) for one in longest), ("", _REST)])
+        keys = self._keys([*(("", texts[one]) for one in longest), ("", _REST)])
         return Pieces(rows.start_ns - self._origin[device], ns, keys[which])
 
     def _few(self, idle: Pieces) -> Pieces:
-        """Return idle time whose names beyond the longest ones are one."""
+        """Return idle time; only the _MOST_NAMES longest names have their own keys."""
         longest, which = _longest(idle.key, idle.ns, len(self._names))
-        keys = np.append(np.array(longest, dtype=np.int64), self._places([("", _REST)]))
+        keys = np.append(np.array(longest, dtype=np.int64), self._keys([("", _REST)]))
         return Pieces(idle.start_ns, idle.ns, keys[which])
 
     def _parts_of(self, device: int, edges: IntArray) -> Pieces:
-        """Return the components of each bin; their keys are places in WORK."""
+        """Return the time of each component in each bin, by bin; a key is a place in WORK."""
         at = edges + self._origin[device]
         parts = self._prepared.accounts[device].timeline.parts
         sums = np.stack([parts[name].length_within(at[:-1], at[1:]) for name in WORK])
-        key, place = np.nonzero(sums)
-        order = np.argsort(place, kind="stable")
-        return Pieces(edges[place[order]], sums[key, place][order], key[order])
+        component, bins = np.nonzero(sums)
+        order = np.argsort(bins, kind="stable")
+        component, bins = component[order], bins[order]
+        return Pieces(edges[bins], sums[component, bins], component)
 
 
 @lru_cache(maxsize=1 << 16)
 def _short(name: str) -> str:
-    """Return a function without its path; what is longer than any of those stays as it is."""
+    """Return a function name without its path; a name too long for one is left as it is."""
     return name if len(name) > _LONGEST_PATH else function_name(name)
 
 
 def _longest(key: IntArray, ns: IntArray, keys: int) -> tuple[list[int], IntArray]:
-    """Return the keys with most time, and of each time the place of its key there, or behind."""
+    """Return the keys with most time, and per time the place of its key there, or behind them."""
     longest = np.argsort(-group_sums(key, ns, keys), kind="stable")[:_MOST_NAMES]
     place = np.full(keys, len(longest), dtype=np.int64)
     place[longest] = np.arange(len(longest))
@@ -159,13 +167,13 @@ def _longest(key: IntArray, ns: IntArray, keys: int) -> tuple[list[int], IntArra
 
 
 def _begun(pieces: Pieces, edges: Sequence[int] | IntArray) -> Pieces:
-    """Return what begins between the first and the last edge."""
-    some = slice(*np.searchsorted(pieces.start_ns, [edges[0], edges[-1]]).tolist())
-    return Pieces(pieces.start_ns[some], pieces.ns[some], pieces.key[some])
+    """Return the pieces that begin between the first and the last edge."""
+    begun = slice(*np.searchsorted(pieces.start_ns, [edges[0], edges[-1]]).tolist())
+    return Pieces(pieces.start_ns[begun], pieces.ns[begun], pieces.key[begun])
 
 
 def _sums_begun(pieces: Pieces, edges: IntArray) -> Pieces:
-    """Return the sums of what begins in each bin."""
+    """Return one piece per bin: the sum of the pieces that begin in it."""
     begun = _begun(pieces, edges)
     place = np.searchsorted(edges, begun.start_ns, side="right") - 1
     bins, group = np.unique(place, return_inverse=True)
@@ -173,13 +181,14 @@ def _sums_begun(pieces: Pieces, edges: IntArray) -> Pieces:
 
 
 def _in_bins(pieces: Pieces, edges: IntArray) -> Pieces:
-    """Return the sums of each key in each bin."""
+    """Return one piece per bin and key: the time of the pieces inside the bin."""
     start, end = (
         np.clip(at, *edges[[0, -1]]) for at in (pieces.start_ns, pieces.start_ns + pieces.ns)
     )
+    # Every pair of a piece and a bin that it overlaps.
     first = np.searchsorted(edges, start, side="right") - 1
-    place, which = runs(first, np.searchsorted(edges, end, side="left"))
-    ns = np.minimum(end[which], edges[place + 1]) - np.maximum(start[which], edges[place])
+    bins, piece = runs(first, np.searchsorted(edges, end, side="left"))
+    ns = np.minimum(end[piece], edges[bins + 1]) - np.maximum(start[piece], edges[bins])
     keys = int(pieces.key.max(initial=0)) + 1
-    both, group = np.unique(place * keys + pieces.key[which], return_inverse=True)
+    both, group = np.unique(bins * keys + pieces.key[piece], return_inverse=True)
     return Pieces(edges[both // keys], group_sums(group, ns, len(both)), both % keys)

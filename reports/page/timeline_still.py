@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from traceflops.drawing.coarsening import Boxes
     from traceflops.drawing.timeline import Drawable, Span
 
-
 _MOST_BOXES: Final = 560
 _AXIS, _HEAD, _STREAM, _ROW, _COUNTER, _OCCUPANCY = 36, 22, 17, 12, 24, 26
 """Heights in the drawing of the script: axis, heading with the space after it, rows."""
@@ -39,9 +38,9 @@ NameOf = Callable[[Lane, int], str]
 
 
 class Rect(Struct, frozen=True):
-    """A box: where it begins and its width and height, in percent, and what it looks like.
+    """A box: its place, width and height in percent, its look and its text.
 
-    Its area is the busy time of its events. `text` is what it says.
+    Its area is the busy time of its events.
     """
 
     x: float
@@ -53,12 +52,12 @@ class Rect(Struct, frozen=True):
 
     @property
     def y(self) -> float:
-        """Return where it begins from above: boxes stand on the foot of their row."""
+        """Return its top: boxes stand on the foot of their row."""
         return round(100 - self.height, 1)
 
 
 class StillLane(Struct, frozen=True):
-    """One row of boxes; the first of its group has a heading, the first of a track a label."""
+    """One row of boxes; the first one of a group has a heading, the first of a track a label."""
 
     heading: str | None
     label: str
@@ -67,7 +66,7 @@ class StillLane(Struct, frozen=True):
     busy_share: float
 
     def by_look(self) -> list[tuple[str, list[Rect]]]:
-        """Return the boxes of each look."""
+        """Return the boxes by look."""
         looks: dict[str, list[Rect]] = {}
         for rect in self.rects:
             looks.setdefault(rect.look, []).append(rect)
@@ -75,9 +74,9 @@ class StillLane(Struct, frozen=True):
 
 
 class Still(Struct, frozen=True):
-    """The drawing: its axis, its lanes, and in words how many events and boxes.
+    """The drawing: its axis, its lanes, and how many events and boxes it has, in words.
 
-    A script draws `counters` more rows, and one of how busy each of `devices` is.
+    A script adds a row for each of `counters`, and one per device for how busy it is.
     """
 
     span: Span
@@ -90,8 +89,8 @@ class Still(Struct, frozen=True):
 
     @property
     def streams(self) -> str:
-        """Return how busy the first streams are, in words; not of those whose work overlaps."""
-        depths = [*(lane.lane.depth for lane in self.lanes[1:]), 0]
+        """Return how busy the first streams are, in words; those of several rows are left out."""
+        depths = [*(lane.lane.depth for lane in self.lanes[1:]), 0]  # of the row below each
         streams = [
             f"{one.label} {percent(one.busy_share)}"
             for one, below in zip(self.lanes, depths, strict=True)
@@ -106,12 +105,12 @@ class Still(Struct, frozen=True):
 
     @property
     def live_height(self) -> int:
-        """Return how many pixels the same lanes take where a script draws them.
+        """Return the height in pixels of the same lanes as a script draws them.
 
-        They are kept free until it does, so that nothing below moves then.
+        The page reserves it, so that nothing below moves when the script starts.
         """
         heads = sum(lane.heading is not None for lane in self.lanes)
-        rows = sum(_STREAM if a_lane.lane.kind == "stream" else _ROW for a_lane in self.lanes)
+        rows = sum(_STREAM if one.lane.kind == "stream" else _ROW for one in self.lanes)
         more = self.counters * _COUNTER + self.devices * _OCCUPANCY
         return _AXIS + heads * _HEAD + rows + more
 
@@ -124,30 +123,30 @@ def still(
     length_ns: int = 0,
     name_of: NameOf | None = None,
 ) -> Still:
-    """Return a range of time with these lanes, as few enough boxes for a page.
+    """Return the drawing of a range: groups of lanes under headings, with at most _MOST_BOXES.
 
-    The drawing is as wide as `length_ns` where the range is shorter than that. `name_of` names
-    events, by lane and row: boxes with room for it say so.
+    `labels` are those of all lanes. The axis is `length_ns` long if that is more than the range.
+    `name_of` names an event, by lane and row; the name is shown in boxes with room for it.
     """
     lanes = drawn.outline.lanes
     span_ns = max(span.end_ns - span.start_ns, 1)
-    wide = max(length_ns, span_ns)
+    axis_ns = max(length_ns, span_ns)
     wanted = [(min(places), max(places) + 1) for _, places in groups]
     cell_ns = -(-(span.end_ns - span.start_ns) // _CELLS)
-    # What begins where the range ends is of the next one.
+    # An event that begins at the end of the range belongs to the next one.
     inside = replace(span, end_ns=max(span.end_ns - 1, span.start_ns))
     boxes = drawn.boxes(inside, _MOST_BOXES, wanted, cell_ns)
     rows = []
     for label, places in groups:
         for turn, place in enumerate(places):
-            mine = range(*np.searchsorted(boxes.lane, [place, place + 1]).tolist())
-            rects = [_rect(boxes, box, span, lanes[place], wide) for box in mine]
-            for number, box in enumerate(mine if name_of is not None else ()):
+            of_lane = range(*np.searchsorted(boxes.lane, [place, place + 1]).tolist())
+            rects = [_rect(boxes, box, span, lanes[place], axis_ns) for box in of_lane]
+            for number, box in enumerate(of_lane if name_of is not None else ()):
                 room = letters(rects[number].width)
                 if name_of is not None and boxes.count[box] == 1 and room:
                     name = name_of(lanes[place], int(boxes.row[box]))
                     rects[number] = replace(rects[number], text=shorten_middle(name, room))
-            share = sum(_clipped(boxes, box, span) for box in mine) / span_ns
+            share = sum(_clipped(boxes, box, span) for box in of_lane) / span_ns
             heading = None if turn else label
             rows.append(StillLane(heading, labels[place], lanes[place], rects, share))
     drawn_as = "one box" if len(boxes) == 1 else f"{count(len(boxes))} boxes"
@@ -158,19 +157,20 @@ def still(
 
 
 def _clipped(boxes: Boxes, box: int, span: Span) -> float:
-    """Return how long the events of a box were busy within a range; evenly, where several are."""
+    """Return the busy time of a box in a range, as if it were spread evenly over the box."""
     start, end = int(boxes.start_ns[box]), int(boxes.end_ns[box])
     inside = min(end, span.end_ns) - max(start, span.start_ns)
     return int(boxes.busy_ns[box]) * inside / max(end - start, 1)
 
 
 def letters(width: float) -> int:
-    """Return how many letters have room in so many percent of a drawing, 0 for hardly any."""
+    """Return how many letters fit into so many percent of the drawing, 0 if too few to read."""
     room = int(width * _LETTERS)
     return room if room >= _LEAST_LETTERS else 0
 
 
 def _rect(boxes: Boxes, box: int, span: Span, lane: Lane, length: int) -> Rect:
+    """Return a box clipped to the range, at least _LEAST_WIDTH wide; `length` is the axis in ns."""
     low = max(int(boxes.start_ns[box]), span.start_ns) - span.start_ns
     high = min(int(boxes.end_ns[box]), span.end_ns) - span.start_ns
     x = min(100 * low / length, 100 - _LEAST_WIDTH)

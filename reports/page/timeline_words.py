@@ -35,12 +35,12 @@ _MARK_LABELS: Final = {
 def places(
     analysis: Analysis, timeline: Timeline, gaps: Sequence[Gap]
 ) -> Iterator[tuple[str, str]]:
-    """Yield the links and labels of a chooser: representative steps or the window, then gaps."""
+    """Yield links and labels of where one can go: typical steps or the window, then gaps."""
     steps = timeline.representative
     if steps is not None:
-        named = {steps.worst: "only step" if len(timeline.steps) == 1 else "median"}
-        if steps.median != steps.worst:
-            named = {steps.median: "median", steps.worst: "longest used"}
+        named = {steps.median: "median", steps.worst: "longest used"}
+        if steps.median == steps.worst:
+            named = {steps.median: "only step" if len(timeline.steps) == 1 else "median"}
         for number, name in named.items():
             if number in timeline.steps:
                 length_ns = steps.median_ns if number == steps.median else steps.worst_ns
@@ -59,7 +59,7 @@ def places(
 
 
 def sentences(analysis: Analysis, timeline: Timeline) -> Iterator[str]:
-    """Give what is drawn, in sentences."""
+    """Yield sentences on what is drawn: which devices, threads and clocks."""
     chosen, number = timeline.chosen, len(timeline.chosen.devices)
     labels = _labels(analysis)
     if analysis.on_host:
@@ -76,8 +76,8 @@ def sentences(analysis: Analysis, timeline: Timeline) -> Iterator[str]:
     if timeline.steps and number > 1:
         yield "A step line marks the first GPU to start the step."
     if timeline.hosts:
-        of = len(timeline.hosts)
-        whose = "" if of == 1 else f" of {count(of)} processes, one at a time"
+        processes = len(timeline.hosts)
+        whose = "" if processes == 1 else f" of {count(processes)} processes, one at a time"
         yield f"Below: CPU threads{whose}."
     if not timeline.aligned:
         yield (
@@ -87,7 +87,7 @@ def sentences(analysis: Analysis, timeline: Timeline) -> Iterator[str]:
 
 
 def left_out(timeline: Timeline) -> Iterator[str]:
-    """Give what is not drawn, with its numbers."""
+    """Yield what is not drawn, each kind with its number."""
     left = timeline.left_out
     if left.hosts:
         yield f"CPU threads of {numbered(left.hosts, 'more process')}"
@@ -101,18 +101,18 @@ def left_out(timeline: Timeline) -> Iterator[str]:
 
 
 def details(timeline: Timeline) -> str:
-    """Return where all events are there one by one, as the end of a sentence; "" if nowhere.
+    """Return in which ranges single events are drawn, as the end of a sentence.
 
-    Where they are so everywhere there is nothing to say either.
+    "" if they are drawn nowhere, or everywhere, where it goes without saying.
     """
     single = [level.span for level in timeline.levels if level.is_single]
     if timeline.levels[0].is_single:
         return ""
     steps = timeline.representative
-    both = sorted({steps.median, steps.worst}) if steps is not None else []
-    drawn = [n for n in both if n in timeline.steps]
+    typical = sorted({steps.median, steps.worst}) if steps is not None else []
+    drawn = [n for n in typical if n in timeline.steps]
     where = [f"in step {n}" for n in drawn if with_room(timeline.steps[n]) in single]
-    if with_room(timeline.window) in single and not both:
+    if with_room(timeline.window) in single and not typical:
         where.append("in the window")
     gaps = [around(gap) in single for gap in timeline.gaps if gap is not None]
     if any(gaps):
@@ -129,7 +129,7 @@ def start(timeline: Timeline) -> tuple[Span, str]:
 
 
 def _labels(analysis: Analysis) -> dict[int, str]:
-    """Return the labels of devices as short as a heading can be."""
+    """Return the short labels of devices by number."""
     devices = analysis.devices
     labels = short_labels([device.label for device in devices], LABEL_WIDTH)
     return {one.device: label for one, label in zip(devices, labels, strict=True)}

@@ -50,9 +50,9 @@ _COLUMNS: Final = {
 
 
 class Figure(Struct, frozen=True):
-    """A figure as it is read, and the number that sorts its column and goes into a CSV.
+    """A figure as text, and the number that sorts its column and goes into a CSV.
 
-    The number is None where it is not known; with `at_most` it is the upper of two bounds.
+    The number is None if unknown; with `at_most` it is an upper bound.
     """
 
     text: str
@@ -61,9 +61,9 @@ class Figure(Struct, frozen=True):
 
 
 class WorkShown(Struct, frozen=True):
-    """The work of all kernels or operators of one name, of those launches where it is known.
+    """The work of a kernel or operator by name, over the launches for which it is known.
 
-    `bound` is what limits it, or that it is slow; `by` says what tells the limit. Empty: unknown.
+    `bound` is what limits it, or that it is slow; `by` is what tells this limit. "" is unknown.
     """
 
     name: str
@@ -89,22 +89,22 @@ class WorkShown(Struct, frozen=True):
 def work_of(
     measured: Measurement, rows: Iterable[KernelRow | OpRow], names: Iterable[str]
 ) -> dict[str, WorkShown]:
-    """Return the work of rows of some names; empty where no work of any is counted."""
+    """Return the work of the rows with these names, {} if no FLOPs or bytes of any are known."""
     wanted = set(names)
-    mine = [row for row in rows if row.name in wanted]
-    if not any(row.measured.flops or row.measured.min_bytes for row in mine):
+    rows = [row for row in rows if row.name in wanted]
+    if not any(row.measured.flops or row.measured.min_bytes for row in rows):
         return {}
-    return {row.name: _shown(measured, row) for row in mine}
+    return {row.name: _shown(measured, row) for row in rows}
 
 
 def work_columns(works: Iterable[WorkShown | None]) -> Set[str]:
-    """Return which columns of work any of some rows fills."""
+    """Return the columns of work that any of these rows fills."""
     known = [work for work in works if work is not None]
     return {column for column in _COLUMNS if any(work.has(column) for work in known)}
 
 
 def columns_remark(columns: Set[str], works: Iterable[WorkShown | None]) -> str:
-    """Return which columns are left out, and what shares of the peak above 1 are."""
+    """Return a remark: which columns are unknown, and why a share of the peak can exceed 100 %."""
     lacks = [text for name, text in _COLUMNS.items() if name not in columns]
     above = any((work.of_peak.value or 0) > 1 for work in works if work is not None)
     texts = (f"Unknown: {listed(lacks)}." if lacks else "", ABOVE if above else "")
@@ -112,14 +112,14 @@ def columns_remark(columns: Set[str], works: Iterable[WorkShown | None]) -> str:
 
 
 def counted_at(measured: Measurement) -> str:
-    """Return where the bytes of kernels were counted; empty where no work is by counters."""
+    """Return the memory level at which bytes were counted, "" if no work is from counters."""
     work = measured.executed.work
     by_counters = any(row.basis == "counters" for row in measured.kernels)
     return work.bytes_at if work is not None and by_counters else ""
 
 
 def rates_sentence(measured: Measurement) -> str:
-    """Return what FLOPs and rates of a table are of."""
+    """Return a sentence on what the FLOPs and rates of a table cover."""
     at = counted_at(measured)
     moved = f"counted at {at}" if at else "minimum traffic"
     sentence = f"Rates cover launches with known work; bytes are {moved}."
@@ -137,7 +137,7 @@ def _shown(measured: Measurement, row: KernelRow | OpRow) -> WorkShown:
     per_ns, upper = work.flops_per_ns, not work.is_exact
     mark = AT_MOST if work.flops and upper else ""
     amount = flops(work.flops) if work.flops else UNKNOWN
-    # Kernels that only help another one move bytes, too; theirs are counted with the other's.
+    # A kernel that helps another one has no bytes of its own: they are counted with the other's.
     used = work.bytes_per_ns or None
     of_roof = share_of_roof(measured, row)
     of_memory, of_link = share_of_bandwidth(measured, row), share_of_link(measured, row)
@@ -164,10 +164,10 @@ def _figure(text: str, value: Fraction | None, at_most: bool = False) -> Figure:
 
 
 def operators_page(analysis: Analysis) -> dict[str, Any] | None:
-    """Return the operators with the most device time, None where the trace has none.
+    """Return the table of operators by device time, or None if the trace has none.
 
-    `rest` are those of which other operators launched all that they are for: no time is their own.
-    Shares of operators are of the device time; `unknown_share` is of the kernels' time, `all_ns`.
+    `rest` are operators all of whose kernels were launched by operators inside them, so no device
+    time is their own. `unknown_share` is the share of `all_ns`, the time of all kernels.
     """
     if analysis.prepared is None:
         return None
@@ -179,14 +179,10 @@ def operators_page(analysis: Analysis) -> dict[str, Any] | None:
     work = work_of(analysis.measured, analysis.measured.ops, names)
     all_ns = sum(known.table["sum_ns"].to_pylist()) + known.left_ns + known.unknown_ns
     shown = [
-        {
-            "row": row,
-            "label": label,
-            "link": links.of(row["name"]),
-            "work": work.get(row["name"]),
-        }
+        {"row": row, "label": label, "link": links.of(row["name"]), "work": work.get(row["name"])}
         for row, label in zip(rows, labels(names), strict=True)
     ]
+    # Rows are ordered by their own time, so those without any come last.
     own = [operator for operator in shown if operator["row"]["sum_ns"]] or shown
     rest = shown[len(own) :] if own[-1] is not shown[-1] else []
     counted = work_columns(operator["work"] for operator in own)

@@ -1,4 +1,4 @@
-"""What is summed by name in a terminal: hardware counters, and a trace without a timeline."""
+"""What a terminal shows summed by name: hardware counters, and traces without a timeline."""
 
 from __future__ import annotations
 
@@ -57,34 +57,29 @@ _LESS_OF_SPEEDS: Final = (
 
 
 def counted_lines(measured: Measurement, width: int) -> Iterator[Text]:
-    """Yield what hardware counters say of kernels: how near their limits, and their work."""
+    """Yield what hardware counters say of kernels: how near to their limits, and their work."""
     yield from speeds_lines(measured, _COUNTED_ROWS, width)
     yield from _counted(counted_table(measured, _COUNTED_ROWS), _LESS_COUNTED, width)
 
 
 def speeds_lines(measured: Measurement, most: int, width: int) -> Iterator[Text]:
-    """Yield how near their limits counted kernels came, and what rules say of the first."""
+    """Yield how near to their limits counted kernels came, and what rules say of the first one."""
     decisive = decisive_column(measured)
     less = [head for head in _LESS_OF_SPEEDS if head != decisive]
     yield from _counted(speeds_table(measured, most), less, width)
     for one in rules_said(measured, 1):
         yield from headline(f"{SAYS} of {one.name}")
         for rule in one.rules[:_RULES]:
-            text = ": ".join(
-                filter(
-                    None,
-                    (
-                        rule.head,
-                        rule.text
-                        if len(rule.text) <= _RULE
-                        else f"{rule.text[:_RULE].rpartition(' ')[0]} …",
-                    ),
-                )
-            )
-            yield from hanging("  ", text, width)
+            is_short = len(rule.text) <= _RULE
+            text = rule.text if is_short else f"{rule.text[:_RULE].rpartition(' ')[0]} …"
+            yield from hanging("  ", ": ".join(filter(None, (rule.head, text))), width)
 
 
 def _counted(table: ReportTable, less: Sequence[str], width: int) -> Iterator[Text]:
+    """Yield a table of counted work, what it leaves out, and a legend of the columns shown.
+
+    Columns of `less` are left out first if there is no room.
+    """
     if not table.rows:
         return
     yield from view_table(table, _COUNTED_CELL, less, _COUNTED_NAME, width)
@@ -95,7 +90,7 @@ def _counted(table: ReportTable, less: Sequence[str], width: int) -> Iterator[Te
 
 
 def untimed_lines(untimed: Untimed, style: Style) -> Iterator[Text]:
-    """Yield the totals by category and by name, and how to record a timeline."""
+    """Yield totals by category and by name, and the command that records a timeline."""
     if untimed.categories.num_rows:
         yield from headline("Totals by category (overlaps count twice)")
         rows = [row | {"name": spaced(row["sub"])} for row in untimed.categories.to_pylist()]
@@ -113,7 +108,7 @@ def untimed_lines(untimed: Untimed, style: Style) -> Iterator[Text]:
 
 
 def memory_lines(prepared: Prepared, width: int) -> Iterator[Text]:
-    """Yield who holds most of the fullest GPU at its peak."""
+    """Yield what holds most memory at the peak, of the GPU with the highest peak."""
     use = fullest_gpu(memory_use(prepared))
     found = holders(prepared, use) if use is not None else ()
     if use is None or not found:
@@ -128,7 +123,7 @@ def memory_lines(prepared: Prepared, width: int) -> Iterator[Text]:
 
 
 def snapshot_lines(prepared: Prepared, width: int) -> Iterator[Text]:
-    """Yield what a memory snapshot says that was joined to a trace."""
+    """Yield what a memory snapshot says; only a snapshot tells the largest free block."""
     if any(one.largest_free is not None for one in memory_use(prepared)):
         yield Text()
         yield from paragraph(" ".join(map(words, memory_facts(prepared))), width)
@@ -141,9 +136,9 @@ def _rows(table: pa.Table) -> list[dict[str, Any]]:
 
 
 def _sums(rows: Sequence[dict[str, Any]], most: int, style: Style) -> Iterator[Text]:
-    """Yield rows with their sums, those columns that have room beside the names."""
-    known = any(row.get("bytes") is not None for row in rows)
-    widths = _CELLS | ({"bytes": 10} if known else {})
+    """Yield rows with their sums, names of at most `most` cells, and columns that have room."""
+    has_sizes = any(row.get("bytes") is not None for row in rows)
+    widths = _CELLS | ({"bytes": 10} if has_sizes else {})
     widths = columns(widths, style.width - 4 - LEAST_NAME, ("bytes", "count"))
     width = min(most, style.width - 4 - sum(widths.values()))
     for row, name in zip(rows, cut_to([row["name"] for row in rows], width), strict=True):

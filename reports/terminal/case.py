@@ -55,35 +55,20 @@ def case_lines(analysis: Analysis, style: Style, most: int = 3) -> Iterator[Text
     yield from lines
     best = title_finding(analysis)
     if best is not None:
-        saves = best.saves if opened.tells or opened.rest else ""
-        rows = best.finding.rows[:1]
-        title = opened.title
-        is_named = any(_PARAMETERS.split(row.name)[0] in title for row in rows)
-        named = [] if is_named else _places(best, style.width)
-        places = (name for name in named if name not in title)
-        sure = f"sure: {best.level}" if best.level else ""
-        yield from joined(filter(None, (*places, saves, best.owner, best.mfu, sure)), style.width)
-        yield from hanging("help: ", best.finding.remedy, style.width)
+        yield from _title_facts(best, opened, style.width)
     yield from paragraph(opened.rest, style.width)
     yield from provenance(analysis, style, figure)
     for sentence in scope(analysis):
         yield from paragraph(sentence, style.width)
-    # Where kernels ran one by one, since counters were read, no step can be described or drawn.
+    # If counters were read, kernels ran one by one: no step can be described or drawn.
     is_counted = analysis.recorded == "serialized"
     for sentence in why_not(analysis.measured)[: 1 if analysis.devices and not is_counted else 0]:
         yield from paragraph(sentence, style.width)
     is_drawn = not (is_counted or is_little(analysis))
     if analysis.total.components.window_ns and is_drawn:
         yield Text()
-        # The parts of a step as a bar, their names and times below it, what it is a mean of.
-        parts = step_parts(analysis)
-        yield style.bar([(LINE_LOOKS[part.name], part.ns) for part in parts])
-        yield from _key(parts, style)
-        rest = outside(analysis)
-        window = f"{basis(analysis)}. {rest if rest not in scope(analysis) else ''}"
-        for text in (window.rstrip(), critical_sentence(analysis), uneven_steps(analysis)):
-            yield from paragraph(text, style.width)
-    # The findings with a cause, that with the largest gain first; without any the others.
+        yield from _step(analysis, style)
+    # The findings with a cause, the largest gain first; if there are none, the others.
     found = causes(analysis)
     if found:
         yield Text()
@@ -99,8 +84,30 @@ def case_lines(analysis: Analysis, style: Style, most: int = 3) -> Iterator[Text
     yield from (Text(), *others) if others else ()
 
 
+def _title_facts(best: FindingWords, opened: Opening, width: int) -> Iterator[Text]:
+    """Yield what the title does not say of its finding, `best`, and its remedy."""
+    saves = best.saves if opened.tells or opened.rest else ""
+    title, rows = opened.title, best.finding.rows[:1]
+    is_named = any(_PARAMETERS.split(row.name)[0] in title for row in rows)
+    places = [] if is_named else [name for name in _places(best, width) if name not in title]
+    sure = f"sure: {best.level}" if best.level else ""
+    yield from joined(filter(None, (*places, saves, best.owner, best.mfu, sure)), width)
+    yield from hanging("help: ", best.finding.remedy, width)
+
+
+def _step(analysis: Analysis, style: Style) -> Iterator[Text]:
+    """Yield the parts of a step as a bar, their times below it, and sentences on it."""
+    parts = step_parts(analysis)
+    yield style.bar([(LINE_LOOKS[part.name], part.ns) for part in parts])
+    yield from _key(parts, style)
+    rest = outside(analysis)
+    window = f"{basis(analysis)}. {rest if rest not in scope(analysis) else ''}"
+    for text in (window.rstrip(), critical_sentence(analysis), uneven_steps(analysis)):
+        yield from paragraph(text, style.width)
+
+
 def provenance(analysis: Analysis, style: Style, first: str = "") -> Iterator[Text]:
-    """Yield what the figures are of: devices, steps, selection, files; before it what is amiss."""
+    """Yield warnings, then what the figures are of: `first`, devices, steps, selection, files."""
     for text in doubts(analysis):
         yield from hanging("warning: ", text, style.width, "bold")
     yield from joined(filter(None, (first, *_provenance(analysis))), style.width)
@@ -120,7 +127,7 @@ def _provenance(analysis: Analysis) -> Iterator[str]:
 
 
 def _title(title: str, figure: str, width: int) -> tuple[list[Text], str]:
-    """Return the title with a figure at its right, or that apart where it has no room there."""
+    """Return the lines of the title, with the figure at its right; if it has no room, apart."""
     lines = [Text(line, "bold") for line in wrapped(title, width)]
     room = width - lines[-1].cell_len - cell_len(figure) if lines else 0
     if not figure or room < _BETWEEN:
@@ -130,7 +137,7 @@ def _title(title: str, figure: str, width: int) -> tuple[list[Text], str]:
 
 
 def _key(parts: Sequence[StepPart], style: Style) -> Iterator[Text]:
-    """Yield the parts with their times and shares, as many in a line as it has room for."""
+    """Yield the parts with times and shares, as many per line as fit; small ones as a sum."""
     small = [part for part in parts if part.share < _SMALL]
     shown = parts if len(small) == 1 else [part for part in parts if part.share >= _SMALL]
     marked = [
@@ -140,7 +147,7 @@ def _key(parts: Sequence[StepPart], style: Style) -> Iterator[Text]:
         )
         for part in shown
     ]
-    if len(small) > 1:  # they are hardly seen
+    if len(small) > 1:
         rest = duration(sum(part.ns for part in small))
         marked.append((Text(), f"{len(small)} more parts {rest}"))
     line = Text()
@@ -155,17 +162,18 @@ def _key(parts: Sequence[StepPart], style: Style) -> Iterator[Text]:
 def _others(
     analysis: Analysis, best: FindingWords | None, opened: Opening, width: int
 ) -> Iterator[Text]:
-    """Yield the findings without a cause, of that in the title what it leaves out."""
+    """Yield the findings without a cause; of the one in the title only what that leaves out."""
     for other in other_findings(analysis, losses=False):
-        said = best is not None and other is best.finding
-        yield from paragraph(left_to_say(other, opened) if said else other.sentence, width)
-        yield from hanging("help: ", other.remedy, width) if other.remedy and not said else ()
+        is_title = best is not None and other is best.finding
+        sentence = left_to_say(other, opened) if is_title else other.sentence
+        yield from paragraph(sentence, width)
+        yield from hanging("help: ", other.remedy, width) if other.remedy and not is_title else ()
 
 
 def _finding(number: int, one: FindingWords, width: int, opened: Opening | None) -> Iterator[Text]:
-    """Yield what a finding saves, what to do and what shows it.
+    """Yield what a finding saves, what to do, and what shows it; most for the first finding.
 
-    Of the finding that is the title, `opened`, only what that does not say.
+    `opened` is given for the finding of the title: then only what the title does not say.
     """
     if opened is not None:
         yield from hanging(

@@ -41,7 +41,7 @@ _LESS: Final = (
     *("Start-up", "Idle", "MFU", "How sure"),
     *("Occupancy", "Nearest roof", "Before", "After", "Share"),
 )
-"""Columns that go first where there is no room."""
+"""Columns that are left out, in this order, if there is no room."""
 
 
 def render_comparison(comparison: Comparison, style: Style) -> list[Text]:
@@ -51,7 +51,7 @@ def render_comparison(comparison: Comparison, style: Style) -> list[Text]:
 
 
 def render_runs(comparisons: Sequence[Comparison], style: Style) -> list[Text]:
-    """Return several recordings against one."""
+    """Return the comparison of several recordings with one baseline as lines."""
     style = style.wide_enough()
     reference = comparisons[0].before
     tables = (
@@ -75,27 +75,34 @@ def _lines(comparison: Comparison, style: Style) -> Iterator[Text]:
     if all(side.windows for side in sides):
         yield Text()
         yield from _bars(sides, style)
+    # What is not alike and the peak of memory are no tables here, but sentences.
     sides_, _, *tables, _ = (table for _, table in comparison_tables(comparison))
     yield from _tables([sides_], style.width)
-    # What else differs, a line each, and in one line what one side alone has.
+    yield from _unlike(comparison, style.width)
+    yield from _tables(tables, style.width)
+
+
+def _unlike(comparison: Comparison, width: int) -> Iterator[Text]:
+    """Yield what else differs, a line each, and in one line per side what it alone has recorded."""
     if comparison.unlike:
         yield Text()
         yield Text("Not alike", "bold")
     only: dict[str, list[str]] = {comparison.before.name: [], comparison.after.name: []}
+    of_before, of_after = only[comparison.before.name], only[comparison.after.name]
     for one in comparison.unlike:
-        mine = dict(zip((one.before, one.after), reversed(only.values()), strict=True))
-        if UNRECORDED in mine:
-            value = one.after if one.before == UNRECORDED else one.before
-            mine[UNRECORDED].append(one.what if value == "recorded" else f"{one.what} {value}")
+        if one.after == UNRECORDED:
+            of_before.append(one.what if one.before == "recorded" else f"{one.what} {one.before}")
+        elif one.before == UNRECORDED:
+            of_after.append(one.what if one.after == "recorded" else f"{one.what} {one.after}")
         else:
-            yield from hanging(f"  {one.what}: ", f"{one.before} → {one.after}", style.width)
-    for name, told in only.items():
-        if told:
-            yield from hanging("  ", f"recorded of {name} only: {', '.join(told)}", style.width)
-    yield from _tables(tables, style.width)
+            yield from hanging(f"  {one.what}: ", f"{one.before} → {one.after}", width)
+    for name, recorded in only.items():
+        if recorded:
+            yield from hanging("  ", f"recorded of {name} only: {', '.join(recorded)}", width)
 
 
 def _tables(tables: Sequence[ReportTable] | Iterator[ReportTable], width: int) -> Iterator[Text]:
+    """Yield the tables that have rows, each with what it leaves out and its remark."""
     most = _NAME + max(width - _WIDE, 0)
     for table in tables:
         if table.rows:
@@ -107,7 +114,7 @@ def _tables(tables: Sequence[ReportTable] | Iterator[ReportTable], width: int) -
 
 
 def _bars(sides: Sequence[Side], style: Style) -> Iterator[Text]:
-    """Yield a bar per side, as long as its step."""
+    """Yield a bar per side, as long as its mean step, and the meaning of the colours."""
     longest = max(side.mean_ns for side in sides) or 1
     name = min(max(len(side.name) for side in sides), 24)
     width = min(_BAR, style.width - name - 14)

@@ -24,11 +24,12 @@ _LEAST_UNTIL: Final = 8
 def gap_lines(analysis: Analysis, style: Style) -> Iterator[Text]:
     """Yield the two longest gaps.
 
-    Yields nothing where idle time is below 2%, is the profiler's, or has a list of waits.
+    Yields nothing if idle time is below 2 %, if reading counters caused it, or if there is already
+    a list of what the GPUs wait on.
     """
     gaps = analysis.gaps(2)
     idle = analysis.components.share("idle")
-    is_own = analysis.recorded != "serialized"
+    is_own = analysis.recorded != "serialized"  # not the profiler's
     if not (gaps and is_own) or idle is None or idle < 0.02 or waited_for(analysis):
         return
     yield from headline("Longest gaps")
@@ -49,7 +50,7 @@ def gap_lines(analysis: Analysis, style: Style) -> Iterator[Text]:
 
 
 def _gaps_of_cpu(gaps: Sequence[Gap], room: int) -> list[str]:
-    """Return what a CPU did in each gap, or where nothing tells that until what it lasted."""
+    """Return what a CPU did in each gap, or if that is unknown, until what the gap lasted."""
     did = gap_culprits(gaps)
     names = short_labels([name for _, name in did], room - max(len(kind) for kind, _ in did) - 4)
     return [
@@ -59,7 +60,7 @@ def _gaps_of_cpu(gaps: Sequence[Gap], room: int) -> list[str]:
 
 
 def _gap_texts(gaps: Sequence[Gap], room: int) -> list[str]:
-    """Return until what each gap lasted and what was waited for, as far as there is room."""
+    """Return until what each gap lasted and for what the GPU waited; "" without room."""
     waits = any(gap.waited_for for gap in gaps)
     room -= len("until ")
     width = (room - len(", waited for ")) // 2 if waits else room

@@ -47,7 +47,7 @@ def info_object(inventory: Inventory) -> dict[str, Any]:
 
 
 def _contents_object(inventory: Inventory | None) -> dict[str, Any]:
-    """Return what is in a trace and what is missing, null where that is not shown."""
+    """Return what is in a trace and what is missing; all null if nothing of it is selected."""
     if inventory is None:
         return dict.fromkeys(("world_size", "devices", "rows", "steps", "missing", "record"))
     return {
@@ -68,13 +68,13 @@ def _contents_object(inventory: Inventory | None) -> dict[str, Any]:
 
 
 def render_info(inventory: Inventory) -> list[str]:
-    """Return the lines of the inventory, by job where none is chosen."""
+    """Return the lines of the inventory; if there are several jobs, job by job."""
     jobs = [_job(job) for job in inventory.jobs]
     notes = [f"note        {visible(note.text)}" for note in inventory.notes]
     if not inventory.of_jobs:
         return [*jobs, *_inventory(inventory), *notes]
-    listed = zip(jobs, inventory.of_jobs, strict=True)
-    return [*(line for job, mine in listed for line in (job, *_inventory(mine), "")), *notes]
+    pairs = zip(jobs, inventory.of_jobs, strict=True)
+    return [*(line for job, inner in pairs for line in (job, *_inventory(inner), "")), *notes]
 
 
 def _inventory(inventory: Inventory | None) -> Iterator[str]:
@@ -122,7 +122,7 @@ def _inventory(inventory: Inventory | None) -> Iterator[str]:
 
 
 def _device(device: DeviceEntry) -> str:
-    """Return where a device is, what it is, and how many operations it did."""
+    """Return the rank of a device, what it is, and how many operations it did."""
     where = ranks_text(device.ranks or ((device.rank,) if device.rank is not None else ()))
     where = where or "rank unknown"
     if device.run is not None:
@@ -143,7 +143,7 @@ def _device(device: DeviceEntry) -> str:
 
 
 def _job(job: JobReport) -> str:
-    """Return which files are of a job."""
+    """Return the line of a job: its files, format and ranks."""
     ranks = f", {ranks_text(job.ranks)}" if job.ranks else ""
     chosen = ", chosen" if job.chosen else ""
     return _line(f"job {job.number}", f"{some_files(job.files, 3)} ({job.format}{ranks}){chosen}")

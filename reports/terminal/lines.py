@@ -20,15 +20,15 @@ from traceflops.reports.view.utilisation import Fact
 from traceflops.units import several
 
 LEAST_NAME: Final = 20
-"""Characters of a name; columns that can be left out give way to them."""
+"""Names get at least so many characters; columns that can be left out give way."""
 _NARROWEST: Final = 40
-"""Rows are laid out for at least so many columns; a narrower terminal wraps them."""
+"""Rows are laid out for at least this width; a narrower terminal wraps them."""
 _WIDEST_BAR: Final = 100
 _LEAST_REMARK: Final = 20
 _LEAST_LABEL: Final = 12
 _FACT: Final = 18
 _LEDGER_LABEL, _LEDGER_CELL, _LEDGER_SUM, _LEDGER_SHARE = 18, 11, 9, 8
-"""Widths in columns: all of them are 80 with every pass there is."""
+"""Widths of a ledger's columns; with all passes they add up to 80."""
 _PLAIN: Final = {"–": "-", "·": "|", "×": "x", "µ": "u", "…": "~", "→": "->", "≤": "<=", "≥": ">="}
 
 
@@ -40,18 +40,18 @@ class Style(Struct, frozen=True):
     colour: bool = True
 
     def wide_enough(self) -> Style:
-        """Return the style with room for rows."""
+        """Return the style, at least _NARROWEST wide."""
         return replace(self, width=max(self.width, _NARROWEST))
 
     def drawn(self, look: Look, cells: int = 1) -> Text:
-        """Return a component's part of a bar."""
+        """Return a component's part of a bar, `cells` wide."""
         fill = look.ascii
         if self.unicode:
             fill = "█" if self.colour and look.hatch is None else look.block
         return Text(fill * cells, look.colour if self.colour else "")
 
     def bar(self, parts: Sequence[tuple[Look, int]], width: int = _WIDEST_BAR) -> Text:
-        """Return a bar of parts as wide as their amounts, at most as wide as the terminal."""
+        """Return a bar with parts as long as their amounts, at most as wide as the terminal."""
         numbers = apportioned([amount for _, amount in parts], min(width, self.width))
         looks = (look for look, _ in parts)
         return Text().join(self.drawn(look, n) for look, n in zip(looks, numbers, strict=True))
@@ -66,7 +66,7 @@ class Style(Struct, frozen=True):
 
 
 def fitted(lines: Iterable[Text], style: Style) -> list[Text]:
-    """Return lines in characters the terminal has, no wider than it, without blanks at the end."""
+    """Return lines (changed in place) in the terminal's characters and width, right-stripped."""
     shown = []
     for line in lines:
         if not style.unicode:
@@ -84,7 +84,7 @@ def fitted(lines: Iterable[Text], style: Style) -> list[Text]:
 
 
 def _segments(line: Text) -> Iterator[tuple[str, str]]:
-    """Yield the runs of a line that share a style; lines here are built by appending runs."""
+    """Yield the runs of a line with their style, "" for none; spans must not overlap."""
     done = 0
     for span in sorted(line.spans, key=lambda span: span.start):
         if span.start > done:
@@ -95,24 +95,24 @@ def _segments(line: Text) -> Iterator[tuple[str, str]]:
 
 
 def headline(title: str) -> tuple[Text, Text]:
-    """Return an empty line and a bold one."""
+    """Return an empty line and a title."""
     return Text(), Text(title, "bold")
 
 
 def paragraph(text: str, width: int, style: str = "dim", indent: str = "") -> Iterator[Text]:
-    """Yield a text of any length in lines of at most `width` columns."""
+    """Yield a text in lines of at most `width` columns, nothing for an empty text."""
     for line in wrapped(visible(text), width - len(indent)):
         yield Text(f"{indent}{line}", style)
 
 
 def hanging(head: str, text: str, width: int, style: str = "") -> Iterator[Text]:
-    """Yield a text behind its head, its further lines indented as far."""
+    """Yield a text behind its head; further lines are indented by the width of the head."""
     for place, line in enumerate(wrapped(visible(text), width - len(head))):
         yield Text(f"{'' if place else head:<{len(head)}}{line}", style)
 
 
 def remarked(line: Text, remark: str, width: int) -> Iterator[Text]:
-    """Yield a line and a remark behind it, or below it where that has no room."""
+    """Yield a line with a remark behind it, or below it if there is no room."""
     start = line.cell_len if width - line.cell_len >= _LEAST_REMARK else 2
     lines = wrapped(visible(remark), width - start)
     if start == line.cell_len:
@@ -123,14 +123,14 @@ def remarked(line: Text, remark: str, width: int) -> Iterator[Text]:
 
 
 def fact_lines(facts: Iterable[Fact], width: int, label: int = _FACT) -> Iterator[Text]:
-    """Yield figures with their names and remarks."""
+    """Yield figures with their labels and remarks; `label` is the width of the labels."""
     for fact in facts:
         line = Text(f"{fact.label:<{label}}{fact.value:<{_FACT - 1}} ")
         yield from remarked(line, fact.remark, width)
 
 
 def note_lines(notes: Sequence[str], most: int, where: str, width: int) -> Iterator[Text]:
-    """Yield the first notes, and how many more there are elsewhere."""
+    """Yield the first `most` notes, and how many more are `where` the caller says."""
     if notes:
         yield Text()
     for note in notes[:most]:
@@ -142,7 +142,7 @@ def note_lines(notes: Sequence[str], most: int, where: str, width: int) -> Itera
 
 
 def joined(parts: Iterable[str], width: int) -> Iterator[Text]:
-    """Yield parts with dots between them, in lines that end between two where possible."""
+    """Yield parts separated by dots; a line ends between two parts unless one is too long."""
     line = ""
     for part in parts:
         longer = f"{line} · {part}" if line else part
@@ -165,7 +165,7 @@ def listed(items: Iterable[str], width: int) -> str:
 
 
 def columns(widths: Mapping[str, int], room: int, less: Iterable[str]) -> dict[str, int]:
-    """Return the columns that have room; those in `less` go first, in that order."""
+    """Return the columns that have room; those of `less` are left out first, in that order."""
     kept = dict(widths)
     for name in less:
         if sum(kept.values()) > room:
@@ -174,19 +174,19 @@ def columns(widths: Mapping[str, int], room: int, less: Iterable[str]) -> dict[s
 
 
 def widened(widths: Mapping[str, int], rows: Iterable[Sequence[str]]) -> dict[str, int]:
-    """Return the widths of columns, those with longer texts as wide as these and a space."""
+    """Return the widths of columns, enlarged to their longest text and a space."""
     longest = [1 + max(map(cell_len, texts)) for texts in zip(*rows, strict=True)]
-    each = zip(widths.items(), longest or [0] * len(widths), strict=True)
-    return {name: max(width, needed) for (name, width), needed in each}
+    pairs = zip(widths.items(), longest or [0] * len(widths), strict=True)  # without rows 0
+    return {name: max(width, needed) for (name, width), needed in pairs}
 
 
 def cells(texts: Mapping[str, str], widths: Mapping[str, int]) -> str:
-    """Return the cells of a row, numbers at the right of their columns."""
+    """Return the cells of a row, aligned to the right of their columns."""
     return "".join(f"{texts[name]:>{width}}" for name, width in widths.items())
 
 
 def heading(title: str, name: int, widths: Mapping[str, int]) -> Iterator[Text]:
-    """Yield the headings; a title wider than the names below it has a line of its own."""
+    """Yield the line of headings; a title wider than the column of names (`name`) comes before."""
     heads = cells({head: head for head in widths}, widths)
     if len(title) >= name:
         yield from paragraph(title, name + sum(widths.values()), "bold")
@@ -195,16 +195,17 @@ def heading(title: str, name: int, widths: Mapping[str, int]) -> Iterator[Text]:
 
 
 def cut_to(names: Sequence[str], width: int) -> list[str]:
-    """Return the names of a table in exactly `width` cells each; see `short_labels`."""
+    """Return the names of a table, each exactly `width` cells wide; see `short_labels`."""
     room = width
     short = short_labels(names, room)
-    while room > 1 and any(cell_len(label) > width for label in short):  # some signs are wide
+    # Some characters are two cells wide: shorten the names that are still too wide.
+    while room > 1 and any(cell_len(label) > width for label in short):
         room -= 1
-        less = short_labels(names, room)
-        pairs = zip(short, less, strict=True)
+        shorter = short_labels(names, room)
+        pairs = zip(short, shorter, strict=True)
         short = [new if cell_len(old) > width else old for old, new in pairs]
         if len(set(map(str.strip, short))) < len(set(names)):
-            short = less
+            short = shorter  # mixed, two names became equal
     return [label + " " * (width - cell_len(label)) for label in short]
 
 
@@ -217,15 +218,17 @@ def named_table(
     width: int,
     depths: Sequence[int] = (),
 ) -> Iterator[Text]:
-    """Yield a table of rows with names of at most `most` cells, and the columns that have room.
+    """Yield a table of rows (name, other cells) with the columns that have room.
 
-    The names of a tree are indented by their `depths`.
+    `widths` are the least widths of the other columns; those in `less` are left out first. Names
+    have at most `most` cells; those of a tree are indented by their `depths`.
     """
     widths = widened(widths, [texts for _, texts in rows])
     kept = columns(widths, width - LEAST_NAME, less)
     name = max(min(most, width - sum(kept.values())), _LEAST_LABEL)
     yield Text()
     yield from heading(title, name, kept)
+    # The deepest row must keep room for its label.
     deepest = max(depths, default=0)
     step = min(2, (name - _LEAST_LABEL) // max(deepest, 1))
     width = name - 1 - step * deepest
@@ -238,7 +241,7 @@ def named_table(
 def view_table(
     table: ReportTable, wide: int, less: Iterable[str], most: int, width: int, *without: str
 ) -> Iterator[Text]:
-    """Yield a table of the view: of the columns `without` some those with room, `wide` at least."""
+    """Yield a table of the view without some columns, others at least `wide`; see `named_table`."""
     title, *heads = (column.head for column in table.columns)
     kept = [at for at, head in enumerate(heads) if head not in without]
     heads = [heads[at] for at in kept]
@@ -248,21 +251,21 @@ def view_table(
 
 
 def view_widths(table: ReportTable, wide: int, less: Iterable[str], width: int) -> dict[str, int]:
-    """Return the columns behind the names that `view_table` has room for, and their widths."""
+    """Return the columns (without that of names) for which `view_table` has room, with widths."""
     widths = {column.head: max(wide, len(column.head) + 2) for column in table.columns[1:]}
     texts = [list(map(_joined, row[1:])) for row in table.rows]
     return columns(widened(widths, texts), width - LEAST_NAME, less)
 
 
 def _sharing_room(cells: Sequence[Cell], width: int) -> list[str]:
-    """Return cells as texts; where the names in one are too long together, each has its share."""
-    short: dict[tuple[str, int], str] = {}
+    """Return cells as texts; names in a cell that are too long together are shortened equally."""
     rooms = [width if isinstance(cell, str) else _room(cell, width) for cell in cells]
+    short: dict[tuple[str, int], str] = {}  # by name and room
     for room in set(rooms):
         names = [
             name
-            for cell, mine in zip(cells, rooms, strict=True)
-            if mine == room and not isinstance(cell, str)
+            for cell, own_room in zip(cells, rooms, strict=True)
+            if own_room == room and not isinstance(cell, str)
             for name in cell
             if isinstance(name, Name)
         ]
@@ -276,11 +279,11 @@ def _sharing_room(cells: Sequence[Cell], width: int) -> list[str]:
 
 
 def _room(cell: tuple[str, ...], width: int) -> int:
-    """Return how long each name of a cell may be."""
+    """Return the most that each name of a cell may have; short names leave room to long ones."""
     names = sorted((piece for piece in cell if isinstance(piece, Name)), key=len)
     left = width - len(" ".join(cell)) + sum(map(len, names))
-    for at, name in enumerate(names):
-        share = max(left // (len(names) - at), 1)
+    for number, name in enumerate(names):
+        share = max(left // (len(names) - number), 1)
         if len(name) > share:
             return share
         left -= len(name)
@@ -292,9 +295,9 @@ def _joined(cell: Cell) -> str:
 
 
 def ledger_table(ledger: Ledger, unit: str, width: int = 80) -> Iterator[Text]:
-    """Yield a ledger; all its cells are in one unit, and nothing that is not zero prints as 0.
+    """Yield a ledger in one unit for all its cells; a figure that is not zero never prints as 0.
 
-    Where the passes have no room there are only the sums.
+    Without room for the passes there are only the sums.
     """
     rows = ledger_rows(ledger)
     if not rows:

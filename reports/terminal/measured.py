@@ -1,4 +1,4 @@
-"""What a trace says of utilisation, in a terminal, and a description held against it."""
+"""What a trace says of utilisation, in a terminal, and a description compared with it."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ _LESS: Final = ("FLOP/B", "GB/s", "bound", "TFLOP/s")
 _WIDEST: Final = 48
 _BOUNDS: Final = {"interconnect": "link"}
 _TINY: Final = Fraction(1, 10**6)
-"""A difference of two MFUs below that is of rounding to whole FLOPs."""
+"""A smaller difference of two MFUs comes from rounding to whole FLOPs."""
 _FROM_DESCRIPTION: Final = (
     "From the description: useful work. Compute below peak: the rest of the compute time."
 )
@@ -64,7 +64,7 @@ _FROM_DESCRIPTION: Final = (
 def render_measured(
     analysis: Analysis, style: Style | None = None, checked: Reconciliation | None = None
 ) -> list[Text]:
-    """Return the lines of `traceflops mfu TRACE`; `checked` is what a description says of it."""
+    """Return the lines of `traceflops mfu TRACE`; `checked` compares it with a description."""
     style, measured = (style or Style()).wide_enough(), analysis.measured
     kernels = [
         row
@@ -73,12 +73,12 @@ def render_measured(
     ][:_ROWS]
     ops = [row for row in measured.ops if row.measured.flops or row.measured.min_bytes][:_ROWS]
     known = "FLOPs" if any(row.measured.flops for row in kernels) else "bytes"
-    told = (*facts(analysis), *(described_facts(checked) if checked is not None else ()))
+    figures = (*facts(analysis), *(described_facts(checked) if checked is not None else ()))
     lines = (
         *_head(analysis, style, checked),
         *_waterfall(analysis, style, checked),
-        *([Text()] if told else ()),
-        *fact_lines(told, style.width),
+        *([Text()] if figures else ()),
+        *fact_lines(figures, style.width),
         *_ledger(analysis, style.width, checked),
         *_table(f"Kernels with known {known}", kernels, analysis, style.width),
         *_table("Operators", ops, analysis, style.width),
@@ -102,7 +102,7 @@ def render_measured_conventions(
 
 
 def _head(analysis: Analysis, style: Style, checked: Reconciliation | None) -> Iterator[Text]:
-    """Yield the figure, or why there is none, and the recording that it is of."""
+    """Yield the figure, or why there is none, and the recording and the run that it is of."""
     measured = analysis.measured
     described = list(_described_sentences(measured, checked)) if checked is not None else []
     sentences = [] if described else why_not(measured, is_asked=True)
@@ -117,10 +117,10 @@ def _head(analysis: Analysis, style: Style, checked: Reconciliation | None) -> I
 
 
 def _described_sentences(measured: Measurement, checked: Reconciliation) -> Iterator[str]:
-    """Yield the figure of the description, or why there is none, and how the two compare."""
+    """Yield the described figure, or why there is none, and how it compares with the trace's."""
     if checked.rate is not None:
         yield checked.rate.sentence
-    known = {lack.what for lack in measured.lacks}
+    known = {lack.what for lack in measured.lacks}  # said already
     for lack in checked.lacks:
         if lack.what not in known:
             yield words(fact("missing.line-described", what=lack.what, how=lack.how))
@@ -129,7 +129,7 @@ def _described_sentences(measured: Measurement, checked: Reconciliation) -> Iter
 
 
 def _waterfall(analysis: Analysis, style: Style, checked: Reconciliation | None) -> Iterator[Text]:
-    """Yield the waterfall as a bar with its lines, and what a description counts beside it."""
+    """Yield the waterfall of the trace, else of the description, as a bar with its lines."""
     fall = analysis.measured.waterfall
     if fall is None and checked is not None:
         fall = checked.waterfall
@@ -152,7 +152,7 @@ def _waterfall(analysis: Analysis, style: Style, checked: Reconciliation | None)
 
 
 def _beside_the_bar(checked: Reconciliation, width: int) -> Iterator[Text]:
-    """Yield what the description counts and the trace does not, outside the bar."""
+    """Yield what the description counts but the trace does not, which is outside the bar."""
     if checked.waterfall is not None:
         yield from paragraph(_FROM_DESCRIPTION, width)
     if checked.gap is None or abs(checked.gap) < _TINY:
@@ -166,7 +166,7 @@ def _beside_the_bar(checked: Reconciliation, width: int) -> Iterator[Text]:
 
 
 def described_facts(checked: Reconciliation) -> Iterator[Fact]:
-    """Yield what the described figure is made of."""
+    """Yield the figures from which the described one is made."""
     work, job = checked.described.work, checked.job
     rate, convention = checked.rate, work.ledger.convention
     is_more = rate is not None and (rate.hfu != rate.mfu or checked.measured.mfu is None)
@@ -179,8 +179,8 @@ def described_facts(checked: Reconciliation) -> Iterator[Fact]:
     elif checked.host_ran_ahead:
         yield Fact("MFU (host)", UNKNOWN, "the CPU ran ahead: its step markers are not step times")
     if checked.needed is not None:
-        of = f"{several(job.windows, 'window')}, {count(job.shown)}"  # one per step and device
-        remark = f"{convention}, {of} of {several(job.devices, 'device')}"
+        windows = f"{several(job.windows, 'window')}, {count(job.shown)}"  # one per step and device
+        remark = f"{convention}, {windows} of {several(job.devices, 'device')}"
         yield Fact("needed", flops(checked.needed), remark)
     if (counts := checked.counts) is not None:
         what = "as model FLOPs, padding included" if checked.is_padded else "as model FLOPs"
@@ -196,7 +196,7 @@ def described_facts(checked: Reconciliation) -> Iterator[Fact]:
 
 
 def _ledger(analysis: Analysis, width: int, checked: Reconciliation | None) -> Iterator[Text]:
-    """Yield the ledger as means per window; that of the description where the trace has none."""
+    """Yield the ledger as means per window; if the trace has none, that of the description."""
     ledger = analysis.measured.executed.ledger()
     if ledger.lines and not is_unsplit(ledger):
         window = "step" if analysis.steps.used else "window"
@@ -231,6 +231,7 @@ def _table(
 
 
 def _row(row: KernelRow | OpRow, analysis: Analysis) -> tuple[str, ...]:
+    """Return the cells of _CELLS for a kernel or operator."""
     measured, work = analysis.measured, row.measured
     bound = bound_word(measured, row)
     peak, _ = roof(measured, row.dtypes)
@@ -242,6 +243,7 @@ def _row(row: KernelRow | OpRow, analysis: Analysis) -> tuple[str, ...]:
 
 
 def _notes(analysis: Analysis, style: Style, checked: Reconciliation | None) -> Iterator[Text]:
+    """Yield the notes of the description and the analysis, without those said as doubts."""
     notes = [note.text for note in (*analysis.measured.notes, *analysis.notes)]
     described = map(words, checked.described.notes) if checked is not None else ()
     said = doubts(analysis)

@@ -1,4 +1,4 @@
-"""A utilisation in a terminal: the metric with its name, what is behind it, and its ledger."""
+"""A utilisation in a terminal: the metric with its name, the figures behind it, and its ledger."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ _COLUMNS: Final = {"convention": 17, "MFU": 8, "HFU": 8, "TFLOP/s": 9, "per toke
 
 
 def render_utilisation(figures: Utilisation, style: Style) -> list[Text]:
-    """Return the figure, what it is made of, and the ledger."""
+    """Return the lines of a described run: the figure, what it is made of, and the ledger."""
     style = style.wide_enough()
     lines = [*_head(figures, style.width), Text()]
     lines += fact_lines(_facts(figures), style.width, _LABEL)
@@ -68,6 +68,7 @@ def conventions_table(figures: Utilisation, width: int) -> Iterator[Text]:
     heads = {name: name for name in _COLUMNS}
     if figures.card.is_convolutional:
         heads["per token"] = "sample"
+    # The last column, of users, is shown if it has room beside all others.
     room = width - sum(widths.values()) - 2
     room = room if room >= _SHORTEST and len(widths) == len(_COLUMNS) else 0
     yield Text()
@@ -139,12 +140,12 @@ def _head(figures: Utilisation, width: int) -> Iterator[Text]:
 
 
 def run_lines(figures: Utilisation, width: int) -> Iterator[Text]:
-    """Return what was run: model, devices, tokens, time and what of it is trained."""
+    """Yield what was run: model, devices, tokens, time, and what of it was trained."""
     return joined(_parts(figures), width)
 
 
 def _parts(figures: Utilisation) -> Iterator[str]:
-    """Yield model, devices, tokens, time, and in which way it was trained if not the usual one."""
+    """Yield model, devices, tokens, time, and what differs from usual training."""
     run, spec = figures.run, figures.choice.spec
     yield shorten_middle(figures.card.name, _NAME)
     named = f"{count(run.devices)} × {spec.product}" if spec is not None else ""
@@ -194,21 +195,21 @@ def _real(shape: RunShape) -> str:
 
 
 def _unit(figures: Utilisation) -> str:
-    """Return what the FLOPs are of: a convolutional net has samples, not sequences."""
+    """Return the unit that FLOPs are of; a convolutional net has samples, not sequences."""
     return "sample" if figures.card.is_convolutional and figures.unit != "step" else figures.unit
 
 
 def what_counts(figures: Utilisation) -> str:
-    """Return what throughput is of: a convolutional net works on samples, not on tokens."""
+    """Return the unit of throughput: samples of a convolutional net, else tokens."""
     return "sample" if figures.card.is_convolutional else "token"
 
 
 def _facts(figures: Utilisation) -> Iterator[Fact]:
-    """Yield everything that the figure is made of."""
+    """Yield the figures from which the metric is made."""
     done, unit = figures.work, _unit(figures)
-    each_one, rate = what_counts(figures), figures.rate
+    item, rate = what_counts(figures), figures.rate
     if rate is not None and not rate.is_hfu and done.is_counted:
-        # What HFU has besides MFU, as shares of the peak.
+        # What HFU counts besides MFU, as shares of the peak.
         extras = {what: rate.ledger.total(first) for first, what in _EXTRAS.items()}
         parts = [
             f"{exact_percent(share(extra, rate.seconds, rate.devices, rate.peak))} {what}"
@@ -223,13 +224,13 @@ def _facts(figures: Utilisation) -> Iterator[Fact]:
     if done.tokens_per_s is not None:
         each = significant(done.tokens_per_s / done.devices)
         yield Fact(
-            "throughput", f"{significant(done.tokens_per_s)} {each_one}s/s", f"{each} per device"
+            "throughput", f"{significant(done.tokens_per_s)} {item}s/s", f"{each} per device"
         )
     per_token, basis = done.flops_per_token, f"by {done.ledger.convention}"
     if per_token is not None:
-        if unit != each_one:
+        if unit != item:
             yield Fact(f"FLOPs per {unit}", flops(done.ledger.figure), basis)
-        yield Fact(f"FLOPs per {each_one}", flops(per_token), basis)
+        yield Fact(f"FLOPs per {item}", flops(per_token), basis)
     yield from _peak(figures)
     if done.tokens is not None:
         yield Fact("parameters", count(figures.card.total), _weights(figures))
@@ -263,6 +264,6 @@ def _start(text: str, width: int) -> str:
 
 
 def _row(texts: Mapping[str, str], widths: Mapping[str, int]) -> str:
-    """Return a row of the table: the first column to the left, numbers to the right."""
+    """Return a row of the table: the first column aligned left, numbers right."""
     first, *_ = widths
     return f"{texts[first]:<{widths[first]}}{cells(texts, dict(list(widths.items())[1:]))}"

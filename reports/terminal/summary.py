@@ -96,7 +96,7 @@ _SHARES: Final = {
     "start_up": "start-up",
     "idle": "idle",
 }
-"""The head of the column that a device has for a component."""
+"""By component the head of its column in the table of devices."""
 _FIGURES: Final = {"time": 9, "share": 9, "rate": 14}
 _PASS: Final = 9
 _PASS_LESS: Final = ("Tokens", "Exposed", "MBU", "Comm", "Count", "p99", "Tokens/s")
@@ -109,7 +109,7 @@ _LEAST_BAR: Final = 6
 
 
 class Shown(NamedTuple):
-    """How many rows of what has many are shown."""
+    """How many rows of each part are shown."""
 
     findings: int
     kernels: int
@@ -119,7 +119,7 @@ class Shown(NamedTuple):
 
 
 _SCREEN: Final = 40
-"""Lines that a report takes at most, if fewer rows achieve that."""
+"""A report takes at most so many lines, if showing fewer rows achieves that."""
 _SHOWN: Final = (
     Shown(findings=3, kernels=5, waits=3, collectives=2, notes=2),
     Shown(findings=3, kernels=5, waits=3, collectives=1, notes=1),
@@ -128,13 +128,16 @@ _SHOWN: Final = (
     Shown(findings=2, kernels=2, waits=1, collectives=1, notes=0),
     Shown(findings=1, kernels=2, waits=1, collectives=0, notes=0),
 )
-"""Tried in this order until the report fits the screen."""
+"""Tried in this order until the report fits on the screen."""
 
 
 def render_terminal(
     analysis: Analysis, style: Style | None = None, by: str | None = None
 ) -> list[Text]:
-    """Return the lines of the report, with the work `by` module etc. instead of few kernels."""
+    """Return the lines of the report.
+
+    With `by`, the work is shown by its owners of this kind instead of by the longest kernels.
+    """
     style = (style or Style()).wide_enough()
     first = [*_without_times(analysis, style)]
     then = [] if is_little(analysis) else [*_devices_in_detail(analysis, style)]
@@ -161,7 +164,7 @@ def render_terminal(
 
 
 def _without_times(analysis: Analysis, style: Style) -> Iterator[Text]:
-    """Yield what a recording without a timeline holds, and a line per job of several."""
+    """Yield what a recording without a timeline contains, and a line per job if none is chosen."""
     if analysis.untimed is not None:
         yield from counted_lines(analysis.measured, style.width)
         yield from untimed_lines(analysis.untimed, style)
@@ -183,32 +186,33 @@ def _devices_in_detail(analysis: Analysis, style: Style) -> Iterator[Text]:
 
 
 def _work(analysis: Analysis, style: Style, by: str | None, most: int) -> Iterator[Text]:
-    """Yield the work `by` its owners if asked for, else at most so many kernels."""
+    """Yield the work `by` its owners if asked for, else at most `most` kernels."""
     if by not in (None, KERNEL):
         yield from _owners(analysis, by, style.width)
         return
-    rows_of_devices = min(len(analysis.devices), _DEVICES_SHOWN) - 1  # they take the room
+    rows_of_devices = min(len(analysis.devices), _DEVICES_SHOWN) - 1  # they take that room
     most = max(most - rows_of_devices, _LEAST_KERNELS)
     yield from _kernels(analysis, style, _KERNELS_ASKED_FOR if by == KERNEL else most)
 
 
 def _notes(analysis: Analysis, width: int, most: int) -> Iterator[Text]:
-    """Yield the weightiest notes, without those that the first lines say."""
+    """Yield the weightiest notes, without those that the first lines have said."""
     hows = [lack.how for lack in analysis.measured.lacks[:1] if lack.how is not None]
-    said = any(how.code == NEXT_TIME for how in hows)
+    is_said = any(how.code == NEXT_TIME for how in hows)
     notes = notes_by_weight(analysis)[len(doubts(analysis)) :]
-    texts = [note.text for note in notes if not (said and note.code == "no-shapes")]
+    texts = [note.text for note in notes if not (is_said and note.code == "no-shapes")]
     yield from note_lines(texts, most, "on the page and in --json", width)
 
 
 def _devices(analysis: Analysis, style: Style) -> Iterator[Text]:
-    """Yield a row per device, where there are several; those farthest off first."""
+    """Yield a row per device if there are several; those farthest off in own time come first."""
     if len(analysis.devices) < 2:
         return
-    own = own_times(analysis)
+    own = own_times(analysis)  # ns by device, the farthest off first
     turn = {device: place for place, device in enumerate(own)}
     order = sorted(analysis.devices, key=lambda device: turn.get(device.device, len(turn)))
     shown = order[:_DEVICES_SHOWN]
+    # The label, a bar, and the columns that have room.
     label = min(max(len(device.label) for device in shown), max(18, style.width - 70))
     parts = [device.chosen.components.parts() for device in analysis.devices]
     heads = {name: head for name, head in _SHARES.items() if any(part[name] for part in parts)}
@@ -233,12 +237,12 @@ def _devices(analysis: Analysis, style: Style) -> Iterator[Text]:
     if hidden:
         yield Text(f"{_INDENT}… {hidden} more on the page and in --json", "dim")
     if own and analysis.ranks is not None:
-        said = f"{waiting_sentence(analysis)} {clocks_sentence(analysis)}".lstrip()
-        yield from paragraph(said, style.width, "dim", _INDENT)
+        sentences = f"{waiting_sentence(analysis)} {clocks_sentence(analysis)}".lstrip()
+        yield from paragraph(sentences, style.width, "dim", _INDENT)
 
 
 def _waits(analysis: Analysis, style: Style, most: int) -> Iterator[Text]:
-    """Yield what the GPUs wait on, a line per class of culprit."""
+    """Yield what the GPUs wait on, a line per class of culprits, and the remedy of the first."""
     rows = waited_for(analysis)[:most]
     if not rows:
         return
@@ -251,7 +255,7 @@ def _waits(analysis: Analysis, style: Style, most: int) -> Iterator[Text]:
         names = _wait_names(row, style.width - line.cell_len)
         line.append(names, "dim").rstrip()
         yield line
-        if not names:
+        if not names:  # no room behind: a line of its own
             below = _wait_names(row, style.width - 2 * len(_INDENT))
             yield from paragraph(below, style.width, indent=2 * _INDENT)
     is_start_up = analysis.verdict.headline == "start-up"
@@ -261,9 +265,12 @@ def _waits(analysis: Analysis, style: Style, most: int) -> Iterator[Text]:
 
 
 def _wait_names(row: WaitedFor, room: int) -> str:
-    """Return as many of the names, each with what is said of it, as there is room for."""
-    every = ", ".join(map(add, row.names, row.tails))
-    shown = row.names if cell_len(every) <= room else row.names[:1]
+    """Return the names of the culprits, each with its tail (what is said of it), in `room` cells.
+
+    If they do not all fit, only the first is named, and shortened. "" if even that has no room.
+    """
+    all_names = ", ".join(map(add, row.names, row.tails))
+    shown = row.names if cell_len(all_names) <= room else row.names[:1]
     room -= len("".join(row.tails[: len(shown)])) + 2 * (len(shown) - 1)
     names = short_labels(shown, room) if room >= LEAST_NAME else []
     return ", ".join(map(add, names, row.tails))
@@ -275,6 +282,7 @@ def _passes(analysis: Analysis, width: int) -> Iterator[Text]:
     if not table.rows:
         return
     yield from view_table(table, _PASS, _PASS_LESS, LEAST_NAME, width, WAITS_ON)
+    # The last column, if it is that of waits, is too long for a table.
     for kind, *_, wait in table.rows if table.columns[-1].head == WAITS_ON else ():
         words = wait if isinstance(wait, str) else ", ".join(wait)
         if wait != UNKNOWN:
@@ -288,6 +296,7 @@ def _sampled(analysis: Analysis, width: int) -> Iterator[Text]:
         return
     shown = replace(table, rows=table.rows[:_SAMPLED_SHOWN])
     yield from view_table(shown, 9, _SAMPLED_LESS, _NAME_WIDTH, width, THROTTLED_BY)
+    # The last column, if it is that of reasons, is too long for a table.
     for label, *_, reasons in shown.rows if table.columns[-1].head == THROTTLED_BY else ():
         words = f"{label}: {reasons}" if reasons != UNKNOWN else ""
         yield from paragraph(words, width, "dim", _INDENT)
@@ -301,10 +310,8 @@ def _kernels(analysis: Analysis, style: Style, most: int) -> Iterator[Text]:
     if not rows:
         return
     yield Text()
-    number, what = (
-        analysis.kernels.num_rows,
-        "operators" if analysis.on_host else "kernels and copies",
-    )
+    number = analysis.kernels.num_rows
+    what = "operators" if analysis.on_host else "kernels and copies"
     title = f"Top of {count(number)} {what}"
     if number == 1:
         title = f"The only {'operator' if analysis.on_host else 'kernel or copy'}"
@@ -312,7 +319,7 @@ def _kernels(analysis: Analysis, style: Style, most: int) -> Iterator[Text]:
     title = f"{title} (share of the {time_shared(analysis)}{twice})"
     yield from paragraph(title, style.width, "bold")
     known, mean = rates(analysis.measured), analysis.mean_ns
-    every = [
+    figures = [
         (
             row["sub"],
             duration(mean(row["sum_ns"])),
@@ -322,14 +329,15 @@ def _kernels(analysis: Analysis, style: Style, most: int) -> Iterator[Text]:
         )
         for row in rows
     ]
-    widths = widened(_KERNEL, every)
+    # The widths of the columns that have room; names get the rest.
+    widths = widened(_KERNEL, figures)
     if not any(row["name"] in known for row in rows):
         del widths["rate"]
     widths = columns(widths, style.width - 5 - LEAST_NAME, ("count", "category", "rate"))
     width = min(_NAME_WIDTH, style.width - 5 - sum(widths.values()))
     names = cut_to([row["name"] or "unknown" for row in rows], width)
-    for row, name, figures in zip(rows, names, every, strict=True):
-        texts = dict(zip(_KERNEL, figures, strict=True))
+    for row, name, figures_of_row in zip(rows, names, figures, strict=True):
+        texts = dict(zip(_KERNEL, figures_of_row, strict=True))
         line = Text(f"{_INDENT}{name}  ")
         line.append_text(style.drawn(look(row["top"])))
         line.append(f" {row['sub']:<{widths['category'] - 1}}" if "category" in widths else "")
@@ -342,7 +350,10 @@ def _kernels(analysis: Analysis, style: Style, most: int) -> Iterator[Text]:
 
 
 def _owners(analysis: Analysis, by: str, width: int) -> Iterator[Text]:
-    """Yield the owners with most time, and how much is attributed at all."""
+    """Yield the owners with the most time, and how much work is attributed at all.
+
+    If the trace has no such owners, yield how to record them.
+    """
     table, words = owners_table(analysis, by), OWNER_WORDS[by]
     if not table.rows:
         yield from headline(capitalized(words.owners))
@@ -357,7 +368,7 @@ def _owners(analysis: Analysis, by: str, width: int) -> Iterator[Text]:
 
 
 def _collectives(analysis: Analysis, width: int, most: int) -> Iterator[Text]:
-    """Yield what the longest kinds of collectives moved, a line for each; then pipelines."""
+    """Yield a line on each of the `most` longest kinds of collectives, then on pipelines."""
     rows = analysis.collectives
     more = len(rows) - most
     for place, row in enumerate(rows[:most]):

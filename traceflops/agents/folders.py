@@ -1,7 +1,7 @@
-"""The folders below which an agent may have files read: whatever it names, nothing else is opened.
+"""The folders below which an agent may have files read: nothing else is opened, whatever it names.
 
-Links are followed first, so that one that leads out is refused. Of what is outside nothing is said,
-not even whether it is there.
+Links are followed first, so one that leads out is refused. A refusal tells nothing of what is
+outside, not even whether it exists.
 """
 
 from __future__ import annotations
@@ -19,10 +19,9 @@ from traceflops.parsers.io.places import files_behind, find_inputs
 from traceflops.parsers.recognise import recognise
 
 Stamps = tuple[tuple[str, int, int], ...]
-"""Files, each with its size and the time of its last change."""
+"""Files, each with its size and the time of its last change in ns."""
 _MOST_OPENED: Final = 500
-"""How many files are opened to see what they are: this takes about a second."""
-
+"""So many files per listing are opened to see what they are, which takes about a second."""
 
 _OUTSIDE: Final = (
     "not below the folders that this server reads",
@@ -31,19 +30,20 @@ _OUTSIDE: Final = (
 
 
 class Folders:
-    """Folders that may be read."""
+    """Folders that may be read, and checks that a path stays inside them."""
 
     def __init__(self, names: Sequence[str]) -> None:
-        """Take the folders. Raises UsageError where one is none."""
+        """Store the real paths of the folders. Raises UsageError if one is not a folder."""
         for name in names:
             if not os.path.isdir(name):
                 raise UsageError(f"no such folder: {name}", "name folders that hold traces")
         self._roots = tuple(os.path.realpath(name) for name in names)
 
     def path(self, name: str) -> str:
-        """Return the real path of a name. Raises UsageError where that is outside.
+        """Return the real path of a name. Raises UsageError if it is outside.
 
-        A relative name is looked up in all folders, in their order.
+        A relative name is looked up in all folders, in their order. If it exists in none, its path
+        in the first folder is returned.
         """
         inside = [path for root in self._roots if (path := self._inside(os.path.join(root, name)))]
         if not inside:
@@ -51,10 +51,10 @@ class Folders:
         return next(filter(os.path.exists, inside), inside[0])
 
     def stamps(self, path: str) -> Stamps:
-        """Return the files that are read for a path. Raises UsageError where one is outside.
+        """Return the files that are read for a path. Raises UsageError if one is outside.
 
-        Beside a database SQLite also reads files whose names begin with its name, and captures of
-        graphs beside a trace are read with it.
+        These include files that SQLite reads beside a database, whose names begin with that of the
+        database and "-", and captures of graphs beside a trace.
         """
         captures = captures_beside([path])
         beside = files_behind(str(captures)) if captures is not None else ()
@@ -69,9 +69,10 @@ class Folders:
         return tuple((name, stat.st_size, stat.st_mtime_ns) for name, stat in statuses.items())
 
     def listed(self, folder: str) -> Iterator[dict[str, Any]]:
-        """Yield the folders and traces in a folder, or in all, each name as `path` takes it.
+        """Yield the folders and traces in a folder ("" for all roots), named as `path` takes them.
 
-        The first files are opened, to see whether they are traces; of further ones all are named.
+        Only the first _MOST_OPENED files are opened: those that are no traces are left out. Later
+        files are all listed.
         """
         opened = 0
         for root in [self.path(folder)] if folder else self._roots:
@@ -82,7 +83,8 @@ class Folders:
                 if real is None:
                     continue
                 path = os.path.join(folder, name)
-                path = path if self.path(path) == real else real  # another folder has that name
+                # If another root has that name, too, `path` would find the other one.
+                path = path if self.path(path) == real else real
                 if os.path.isdir(real):
                     yield {"folder": path}
                 elif os.path.isfile(real):
@@ -92,22 +94,22 @@ class Folders:
                     yield {"file": path, "bytes": os.path.getsize(real)}
 
     def without(self, text: str) -> str:
-        """Return a text in which paths begin below the folders."""
+        """Return a text with the folders removed from the paths in it; a folder itself is "."."""
         for root in sorted({*self._roots} - {os.sep}, key=len, reverse=True):
             text = text.replace(os.path.join(root, ""), "").replace(root, ".")
         return text
 
     def _inside(self, path: str) -> str | None:
-        """Return where a path leads to, None where that is outside or no path can be so."""
+        """Return the real path, None if it is outside or no valid path."""
         try:
             real = os.path.realpath(path)
-        except (OSError, ValueError):  # it holds a zero byte, say
+        except (OSError, ValueError):  # e.g. a zero byte
             return None
         return real if any(Path(real).is_relative_to(root) for root in self._roots) else None
 
 
 def _is_known(file: str) -> bool:
-    """Return whether a file is in a format that is known by its first bytes, or an archive."""
+    """Return whether a file is an archive of several, or its first bytes are of a known format."""
     try:
         sources, _ = find_inputs(file)
         with ExitStack() as stack:

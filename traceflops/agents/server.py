@@ -1,7 +1,7 @@
-"""The server: tools with their answers as JSON, short and the same each time; errors in two lines.
+"""The server: the tools' answers as short JSON, equal for equal questions; errors in two lines.
 
-Only the protocol is written to standard output: the SDK gives the processes that help with reading
-neither that nor standard input.
+Only the protocol is written to standard output. Processes that help with reading must not touch
+standard input and output; the SDK takes care of that.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ if TYPE_CHECKING:
     from traceflops.agents.folders import Folders
 
 PATIENCE_S: Final = 60.0
-"""How long a call waits for another: longer than a query may take."""
+"""How long a call waits for another one: longer than a query may take."""
 MOST_BYTES: Final = 8_192
 _LENGTHS: Final = (MOST_ROWS, 80, 64, 50, 40, 32, 25, 20, 16, 12, 10, 8, 6, 5, 4, 3, 2, 1, 0)
 _TEXTS: Final = (1_000, 160)
-"""Most items of lists and characters of texts: the first pair that makes an answer fit is taken,
-shorter texts before shorter lists."""
+"""Limits of the items of lists and of the characters of texts. The first pair is taken with which
+an answer fits; texts are shortened before lists."""
 _LISTS: Final = (list, tuple, Some)
 TOOLS: Final = (
     *("list_files", "open_trace", "overview", "findings", "finding", "report"),
@@ -49,7 +49,7 @@ instructions in them."""
 
 
 def make_server(folders: Folders, **privacy: bool) -> MCPServer[Any]:
-    """Return the server. Raises UsageError where the SDK is not installed."""
+    """Return the server. Raises UsageError if the SDK is not installed."""
     try:
         from mcp.server.mcpserver import MCPServer
         from mcp.types import ToolAnnotations
@@ -70,16 +70,17 @@ def make_server(folders: Folders, **privacy: bool) -> MCPServer[Any]:
 def _answering(
     tool: Callable[..., dict[str, Any]], folders: Folders, lock: Lock
 ) -> Callable[..., str]:
-    """Return a tool that gives JSON; its errors have two lines. Faults of ours the SDK logs.
+    """Return a tool that answers in JSON and raises errors in two lines; the SDK logs other faults.
 
-    One call works at a time, each in a thread of its own, and waits for another only so long. What
-    lists files waits for none.
+    The SDK runs each call in a thread of its own. Here one call works at a time, and others wait
+    for it up to PATIENCE_S; only list_files does not wait.
     """
     from mcp.server.mcpserver.exceptions import ToolError
 
     @wraps(tool)
     def answer(*given: Any, **named: Any) -> str:
         try:
+            # TOOLS[0] is list_files.
             with _turn(lock) if tool.__name__ != TOOLS[0] else nullcontext():
                 return fitted(tool(*given, **named))
         except Exception as error:
@@ -96,7 +97,7 @@ def _answering(
 
 @contextmanager
 def _turn(lock: Lock) -> Iterator[None]:
-    """Wait until no other call is worked on. Raises UsageError where one takes long."""
+    """Hold the lock, which only one call can. Raises UsageError if another call takes too long."""
     if not lock.acquire(timeout=PATIENCE_S):
         raise UsageError("another call is still being worked on", "ask again in a while")
     try:
@@ -106,7 +107,7 @@ def _turn(lock: Lock) -> Iterator[None]:
 
 
 def fitted(answer: dict[str, Any]) -> str:
-    """Return an answer as JSON of at most MOST_BYTES. Raises UsageError where none is so short."""
+    """Return an answer as JSON of at most MOST_BYTES. Raises UsageError if no cut is enough."""
     for most, longest in product(_LENGTHS, _TEXTS):
         text = msgspec.json.encode(_cut(answer, most, longest), enc_hook=str)
         if len(text) <= MOST_BYTES:
@@ -115,9 +116,10 @@ def fitted(answer: dict[str, Any]) -> str:
 
 
 def _cut(value: Any, most: int, longest: int) -> Any:
-    """Return a value with lists of so many items, whose rest `more` beside them counts.
+    """Return a value with lists cut to `most` items and texts to `longest` characters.
 
-    Nothing in its texts acts on who reads them.
+    In an object with cut lists, "more" counts by key the items that are missing. Texts have no
+    control characters.
     """
     if isinstance(value, str):
         return shorten_middle(value, longest)

@@ -28,11 +28,11 @@ if TYPE_CHECKING:
 
 Answer = dict[str, Any]
 Asked = tuple[str, tuple[tuple[str, Any], ...]]
-"""A trace as it was asked for: its path, and which part of it."""
+"""What identifies an open trace: its path, and the options of `analyze` as pairs."""
 
 MOST_ROWS: Final = 100
 _MOST_OPEN: Final = 4
-"""How many analyses are kept in memory; of `_MOST_KNOWN` the ids still work."""
+"""So many analyses are kept in memory; the ids of _MOST_KNOWN still work."""
 _MOST_KNOWN: Final = 64
 _FEW: Final = 6
 _QUERY_S: Final = 30
@@ -50,7 +50,7 @@ EVIDENCE: Final = {
     "speed-of-light": "utilisation.speed_of_light",
     "timeline": "critical_path.components",
 }
-"""The part of the JSON report with what a section of the page shows, where its name is another."""
+"""The part of the JSON report with the data of a section, if it is not called like the section."""
 _EVENT: Final = ("start_ns", "dur_ns", "rank")
 _SHOWN: Final = {
     "activities": (*_EVENT, "device", "stream", "kind", "name", "step", "sub", "op", "call"),
@@ -58,12 +58,12 @@ _SHOWN: Final = {
     "ops": (*_EVENT, "thread", "name"),
     "marks": (*_EVENT, "thread", "kind", "name"),
 }
-"""What a slice of time shows of each table of events."""
+"""The columns that `timeline` returns, by table."""
 _LARGEST: Final = (1 << 63) - 1
 
 
 class Some(Struct, frozen=True):
-    """The first of so many items."""
+    """The first items of a list, and how many it has (`of`, and `len`)."""
 
     items: Sequence[Any]
     of: int
@@ -76,7 +76,7 @@ class Some(Struct, frozen=True):
 
 
 class Opened(Struct, frozen=True, dict=True):
-    """A trace that is open."""
+    """A trace that is open: its analysis, and its JSON report once it is asked for."""
 
     analysis: Analysis
 
@@ -87,7 +87,7 @@ class Opened(Struct, frozen=True, dict=True):
 
     @cached_property
     def findings(self) -> dict[str, Answer]:
-        """Return the findings by id: the rule, numbered where it found several."""
+        """Return the findings by id: their rule, with a number from the second of a rule on."""
         by_id: dict[str, Answer] = {}
         for finding in self.report["findings"]:
             rule = finding["rule"]
@@ -96,7 +96,7 @@ class Opened(Struct, frozen=True, dict=True):
         return by_id
 
     def part(self, path: str) -> Any:
-        """Return the part of the report at a path of names and numbers, as in `devices.0.gaps`."""
+        """Return a part of the report by a dotted path, `devices.0.gaps`. Raises UsageError."""
         value: Any = self.report
         for word in filter(None, path.split(".")):
             if isinstance(value, list):
@@ -110,7 +110,7 @@ class Opened(Struct, frozen=True, dict=True):
         return value
 
     def table(self, name: str) -> pa.Table:
-        """Return a table. Raises UsageError for a name that is none."""
+        """Return a table. Raises UsageError for an unknown name."""
         tables = self.analysis.tables
         if name not in tables:
             raise UsageError(f"no table {name}", f"there are {', '.join(tables)}")
@@ -118,13 +118,14 @@ class Opened(Struct, frozen=True, dict=True):
 
 
 class Tools:
-    """The tools; each raises TraceflopsError where there is no answer."""
+    """The tools; each raises TraceflopsError if there is no answer."""
 
     def __init__(self, folders: Folders, **privacy: bool) -> None:
-        """Take where files may be read, and what is shown: `redact`, `include_environment`."""
+        """Store the folders, and the options `redact` and `include_environment` as `privacy`."""
         self._folders = folders
-        self._asked: dict[str, Asked] = {}  # by id; that which was asked for last is last
+        self._asked: dict[str, Asked] = {}  # by id, the most recently used last
 
+        # The stamps are part of the key: a trace whose files changed is read again.
         @lru_cache(_MOST_OPEN)
         def read(asked: Asked, _: Stamps) -> Opened:
             path, words = asked
@@ -280,27 +281,33 @@ class Tools:
         )
 
     def _trace(self, trace: str) -> Opened:
+        """Return an open trace by its id, and forget the oldest ids. Raises UsageError."""
         if trace not in self._asked:
             known = f"the last {_MOST_KNOWN} are known: {', '.join(self._asked) or 'none so far'}"
             hint = f"open_trace gives ids, and an older one again; {known}"
             raise UsageError(f"no trace {trace} is open", hint)
-        asked = self._asked[trace] = self._asked.pop(trace)
+        asked = self._asked[trace] = self._asked.pop(trace)  # moves it to the end
         while len(self._asked) > _MOST_KNOWN:
             del self._asked[next(iter(self._asked))]
         return self._open(asked)
 
     def _open(self, asked: Asked) -> Opened:
-        """Return a trace as its files are now."""
+        """Return a trace, read again if its files have changed."""
         return self._read(asked, self._folders.stamps(asked[0]))
 
 
 def _inside(
     rows: pa.Table, since: int | None, to: int | None, only: Mapping[str, int | None]
 ) -> pa.Table:
-    """Return the events that overlap a stretch of time, or begin where it does, by start."""
+    """Return the events that overlap the time from `since` to `to`, in ns, ordered by start.
+
+    Events of length 0 count if they begin in it. `only` are values that columns must have, None
+    for any. Raises UsageError for a column that the events lack.
+    """
     from pyarrow.compute import field, scalar
 
     def int64(number: int) -> int:
+        """Return a number clipped to 64 bits, which is all that Arrow compares."""
         return max(-_LARGEST, min(number, _LARGEST))
 
     start = field("start_ns")
@@ -336,6 +343,7 @@ def _titled(id: str, finding: Answer) -> Answer:
 
 
 def _device(device: Answer) -> Answer:
+    """Return a device of the report with the time from its first to its last used window."""
     used = [window for window in device["windows"] if window["used"]]
     return {
         **_of(device, "device", "rank", "label", "product"),

@@ -25,11 +25,11 @@ from traceflops.timeline.records import WORK
 from traceflops.windows.prepared import Prepared
 
 MOST_ROWS: Final = 2_000
-"""Launch paths that get a row of their own; the others of a kernel share one row."""
+"""Launch paths that get a row of their own; the other ones of a kernel share one row."""
 LEAST_SHARE: Final = 10_000
 """Launch paths with less than 1/10,000 of all time share that row, too."""
 MOST_FIGURES: Final = 100_000
-"""Times of single steps that are listed at most; rows with most time come first."""
+"""At most so many times of single steps are listed, those of the rows with most time."""
 USUAL: Final = {
     **dict.fromkeys(("op", "shapes", "scope")),
     "backward": False,
@@ -46,8 +46,8 @@ class Charged(Columns, frozen=True):
     """Pieces of time charged to one activity in one window, a row per piece; times in ns.
 
     `row` is the row of the activity, `component` an index into WORK, `window` the number of the
-    used window. `offset_ns` is the start of the piece from the start of its window, `wait_ns` the
-    part of it that the activity waited for other ranks, -1 where that is unknown.
+    used window, counted over all devices. `offset_ns` is the start of the piece since the start of
+    its window, `wait_ns` how long the activity waited for other ranks in it, -1 if unknown.
     """
 
     row: IntArray
@@ -67,11 +67,12 @@ class RankTimes(Struct, frozen=True):
 
 
 def charged(prepared: Prepared, waits: RankTimes | None = None) -> Charged:
-    """Charge each ns of work in the chosen windows to one activity; a piece per both.
+    """Charge each ns of work in the chosen windows to one activity.
 
-    Without `waits` all `wait_ns` of the pieces are -1.
+    There is a piece per activity and window that it has time in. Without `waits` all `wait_ns` of
+    the pieces are -1.
     """
-    empty, before = np.empty(0, dtype=np.int64), 0
+    empty, windows_before = np.empty(0, dtype=np.int64), 0
     pieces = [Charged(*[empty] * 6)]
     for device, account in prepared.accounts.items():
         rows = account.rows
@@ -81,24 +82,25 @@ def charged(prepared: Prepared, waits: RankTimes | None = None) -> Charged:
             selected = np.flatnonzero(is_top(prepared.linked.categorised, component, rows.row))
             if not len(selected) or not windows:
                 continue
-            # An activity is charged the time that no earlier activity of its component covers,
-            # less what an earlier component covers (which is not in `visible`).
+            # An activity is charged the time that no earlier activity of its component covers, as
+            # far as it is in `visible`: not covered by a component that comes earlier in WORK.
             visible = account.timeline.parts[component]
             begun, end = rows.start_ns[selected], np.maximum.accumulate(rows.end_ns[selected])
             start = np.maximum(begun, np.append(begun[0], end[:-1]))
+            # Every pair of an activity and a window that it overlaps, and the time they share.
             first = np.searchsorted(closes, start, "right")
             window, index = runs(first, np.searchsorted(opens, end, "left"))
             row = rows.row[selected][index]
             start = np.maximum(start[index], opens[window])
             end = np.maximum(start, np.minimum(end[index], closes[window]))
             waited = np.full_like(row, -1)
-            if waits is not None:
+            if waits is not None:  # a collective waits first and then transfers
                 until = np.clip(begun[index] + waits.wait_ns[row], start, end)
                 waited = np.where(waits.wait_ns[row] >= 0, visible.length_within(start, until), -1)
             ns, kind = visible.length_within(start, end), np.full_like(row, code)
-            offset = start - opens[window]
-            pieces.append(Charged(row, kind, window + before, ns, offset, waited).only(ns > 0))
-        before += len(windows)
+            offset, number = start - opens[window], window + windows_before
+            pieces.append(Charged(row, kind, number, ns, offset, waited).only(ns > 0))
+        windows_before += len(windows)
     return Charged.joined(pieces)
 
 
@@ -106,12 +108,12 @@ class ChargedKernel(Struct, frozen=True):
     """Time charged to one kernel launched in one way, over the chosen windows; times in ns.
 
     `op`, with the `shapes` of its inputs, launched it inside `scope`: classes of modules, or an
-    annotation without its numbers. Where `backward` is set, it is the scope of the forward op.
-    `group` are the ranks that it communicates with. All are None where unknown. `others` counts
-    the launch paths of the kernel that share this row. `count` are the activities that start in
-    the windows. `wait_ns`, a part of `charged_ns`, is the waiting for other ranks, None where
-    unknown. `at_ns` is the mean start of its pieces in their windows, None without time.
-    `steps_ns` is its time by used step, None beyond MOST_FIGURES.
+    annotation without its numbers; with `backward`, it is the scope of the forward op. `group` are
+    the ranks that it communicates with. All of these are None if unknown. `others` counts the
+    launch paths of the kernel that share this row, 0 if it has a row of its own. `count` is the
+    number of activities that start in the windows. `wait_ns` is the part of `charged_ns` that
+    waited for other ranks, None if unknown. `at_ns` is the mean start of its pieces in their
+    windows, None without time. `steps_ns` is its time by used step, None beyond MOST_FIGURES.
     """
 
     name: str
@@ -147,27 +149,28 @@ def charged_kernels(
     """
     paths, pieces = _launch_paths(prepared, waits), charged(prepared, waits)
     chosen = prepared.chosen
-    of_row = np.full(prepared.trace.activities.num_rows, -1, dtype=np.int64)
-    # Paths with little time share a row per kernel: their other columns are unknown, -1.
+    group_of_activity = np.full(prepared.trace.activities.num_rows, -1, dtype=np.int64)
     path, row_of_path = group_rows([code for code, _ in paths.values()])
-    of_row[chosen.row] = path
-    sums = group_sums(of_row[pieces.row], pieces.ns, len(row_of_path))
-    rare = np.argsort(np.argsort(-sums, kind="stable")) >= MOST_ROWS
-    rare |= sums * LEAST_SHARE < sums.sum()
+    group_of_activity[chosen.row] = path
+    sums = group_sums(group_of_activity[pieces.row], pieces.ns, len(row_of_path))
+    # A path is rare if MOST_ROWS paths have more time (argsort twice: its rank), or its share is
+    # small. The rare paths of a kernel share one row, whose other columns are unknown.
+    is_rare = np.argsort(np.argsort(-sums, kind="stable")) >= MOST_ROWS
+    is_rare |= sums * LEAST_SHARE < sums.sum()
     codes_of = {
-        name: code if name in OF_KERNEL else np.where(rare[path], -1, code)
+        name: code if name in OF_KERNEL else np.where(is_rare[path], -1, code)
         for name, (code, _) in paths.items()
     }
-    group, first = group_rows([*codes_of.values(), rare[path].astype(np.int64)])
-    of_row[chosen.row] = group
+    group, first = group_rows([*codes_of.values(), is_rare[path].astype(np.int64)])
+    group_of_activity[chosen.row] = group
     texts = [
         [values[code] if code >= 0 else USUAL.get(name) for code in codes_of[name][first].tolist()]
         for name, (_, values) in paths.items()
     ]
-    others = group_sums(group[row_of_path], rare.astype(np.int64), len(first)).tolist()
+    others = group_sums(group[row_of_path], is_rare.astype(np.int64), len(first)).tolist()
     counts = group_sums(group, prepared.begins, len(first)).tolist()
     rows: Iterable[Any] = zip(*texts, others, counts, strict=True)
-    times: Iterable[Any] = _times(prepared, pieces, of_row[pieces.row], len(first))
+    times: Iterable[Any] = _times(prepared, pieces, group_of_activity[pieces.row], len(first))
     kernels = [ChargedKernel(*row, *time) for row, time in zip(rows, times, strict=True)]
     return tuple(sorted(kernels, key=attrgetter("order")))
 
@@ -176,15 +179,14 @@ def _launch_paths(
     prepared: Prepared, waits: RankTimes | None
 ) -> dict[str, tuple[IntArray, Sequence[object]]]:
     """Return, by column of ChargedKernel, a code per chosen activity and the value of each code."""
-    prepared_launches, row = prepared.as_launched, prepared.chosen.row
-    activities, ops = prepared.trace.activities, prepared_launches.trace.ops
+    launches, row = prepared.as_launched, prepared.chosen.row
+    activities, ops = prepared.trace.activities, launches.trace.ops
     categorised = prepared.linked.categorised
-    op, call = (
-        ops_that_launched(prepared_launches, row),
-        prepared_launches.linked.links.call_of_activity[row],
-    )
-    around = launch_scopes(prepared_launches.linked, call, op, prepared.selection.step_mark)
-    kernel_names, scope_names, range_name = Names(), Names(), range_names(prepared_launches.trace)
+    op = ops_that_launched(launches, row)
+    call = launches.linked.links.call_of_activity[row]
+    around = launch_scopes(launches.linked, call, op, prepared.selection.step_mark)
+    kernel_names, scope_names, range_name = Names(), Names(), range_names(launches.trace)
+    # The last element is the code of activities without a name, -1.
     kernel = np.append(kernel_names.codes(map(kernel_name, names(activities["name"]))), -1)
     scope = scope_names.codes(
         text if is_module else range_name(text)
@@ -211,7 +213,7 @@ def _times(
 ) -> Iterator[tuple[int, int | None, int | None, tuple[int, ...] | None]]:
     """Yield charged_ns, wait_ns, at_ns and steps_ns (see ChargedKernel) per group of pieces.
 
-    `group` is per piece, a number below `count`.
+    `group` is the group of each piece, `count` the number of groups.
     """
     charged_ns = group_sums(group, charged.ns, count)
     pieces, pieces_with_wait = (
@@ -223,15 +225,16 @@ def _times(
     windows = (w for device in prepared.accounts for w in prepared.windows[device] if w.used)
     step_of_window = np.array([-1 if w.step is None else w.step for w in windows], dtype=np.int64)
     steps, step = ranked(step_of_window)
-    # By step only the groups with most time are listed.
+    # By step, only the groups with most time are listed; other groups have row -1.
     order = np.argsort(-charged_ns, kind="stable")
     listed = order[: MOST_FIGURES // max(len(steps), 1)]
     list_row = np.full(count, -1, dtype=np.int64)
     list_row[listed] = np.arange(len(listed))
     by_step = np.zeros((len(listed), len(steps)), dtype=np.int64)
     row = list_row[group]
-    kept = row >= 0
-    np.add.at(by_step, (row[kept], step[charged.window][kept]), charged.ns[kept])
+    is_listed = row >= 0
+    indices = row[is_listed], step[charged.window][is_listed]
+    np.add.at(by_step, indices, charged.ns[is_listed])
     columns = (charged_ns, waited, pieces_with_wait, offset, pieces, list_row)
     for ns, wait, is_known, at_ns, has_time, index in zip(
         *(column.tolist() for column in columns), strict=True

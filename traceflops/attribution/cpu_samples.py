@@ -17,7 +17,7 @@ from traceflops.windows.prepared import Prepared
 
 
 def sampled_in(prepared: Prepared, kind: str) -> Counter[str]:
-    """Count the CPU samples of launching threads per function, in idle time of one class."""
+    """Count CPU samples of launching threads per function, in idle time of a class of PLACES."""
     marks, labels = prepared.trace.marks, names(prepared.trace.marks["name"])
     at_ns, name = numbers(marks["start_ns"]), codes(marks["name"])
     counts = np.zeros(len(labels), dtype=np.int64)
@@ -44,12 +44,13 @@ def _in_idle_time(
     if not len(row) or not prepared.accounts:
         return
     naming = NamedSlices.of(chosen_gaps(prepared), trace)
-    call = naming.parts.call[naming.slices.part]
+    call = naming.parts.call[naming.slices.part]  # that ended the gap
     of_kind = np.flatnonzero((naming.kind == PLACES[kind]) & (call >= 0))
     slices = naming.slices.only(of_kind)
-    of_slice, of_mark = shared_codes(
+    # Number the threads, equally for the calls and the marks.
+    thread_of_slice, thread_of_mark = shared_codes(
         thread_columns(trace.calls, call[of_kind]), thread_columns(trace.marks, row)
     )
-    for number, same in groups(of_mark):
-        mine = of_slice == number
-        yield Intervals.of(slices.start_ns[mine], slices.end_ns[mine]), row[same]
+    for thread, same in groups(thread_of_mark):
+        own = thread_of_slice == thread
+        yield Intervals.of(slices.start_ns[own], slices.end_ns[own]), row[same]

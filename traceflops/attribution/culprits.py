@@ -1,7 +1,7 @@
 """The culprits of idle time: what the host did meanwhile, by class and name.
 
 A name is one that the owner of the code knows: a function at file:line, an operator, a label or a
-call; see `owners` and CLASSES.
+call; see `owners`, and CLASSES for the classes.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from traceflops.windows.prepared import Prepared
 from traceflops.windows.records import DeviceReport
 
 _MOST: Final = 50
-"""Culprits that are named at most; the rest of each class becomes one more."""
+"""At most so many culprits are named; the others of each class become one."""
 REST: Final = "(others)"
 _START_UP: Final = "start_up"
 UNRECORDED: Final = "host_unrecorded"
@@ -43,9 +43,9 @@ BESIDE: Final = "host_beside_gpu"
 """Classes of host time without a record, and of that beside work of a GPU, which it may await."""
 _SUMS: Final = ("idle_ns", "gaps", "blocked_before_ns", "short_ns")
 SHORT_GAP_NS: Final = 200_000
-"""In longer gaps Python does more than to start operators."""
+"""In longer gaps Python must have done more than start operators."""
 _MOST_OF_GAP: Final = 3
-"""Culprits of each class that are named at most in one gap."""
+"""At most so many culprits of a class are named per gap."""
 
 
 class Culprit(Struct, frozen=True):
@@ -90,7 +90,7 @@ class IdleClass(Struct, frozen=True):
 
     @property
     def remedy(self) -> str:
-        """Return the code of what to do, "" for a slow call: no recording tells why it is slow."""
+        """Return the code of the advice, "" for a slow call: no recording tells why it is slow."""
         if self.kind == "slow_driver_call":
             return ""
         return f"idle.remedy.{'nameless' if self.is_nameless else self.kind}"
@@ -133,7 +133,7 @@ def idle_culprits(prepared: Prepared, idle_ns: int) -> IdleCulprits:
 def culprits_of_devices(
     prepared: Prepared, choices: Sequence[Mapping[int, Intervals]]
 ) -> list[IdleCulprits]:
-    """Return idle culprits per choice, each a mapping of devices to the times to look at."""
+    """Return idle culprits per choice; a choice has the times to look at, by device."""
     accounts = {device: prepared.accounts[device] for times in choices for device in times}
     if not accounts or not prepared.knows_host_work:
         return [NO_CULPRITS] * len(choices)
@@ -157,8 +157,8 @@ def named_times(
     """Return the ns of host time per class and name of the culprit, for parts of gaps.
 
     Of what the host does unrecorded, the time in which GPUs of its process work (`busy`, by
-    process) is of the class BESIDE. Beyond _MOST names each class has one more, REST. Time without
-    a culprit is not counted.
+    process) is of the class BESIDE. Only the _MOST largest are named; the others of a
+    class are added up under REST. Time without a culprit is not counted.
     """
     naming = NamedSlices.of(parts, trace)
     sums: Counter[tuple[str, str]] = Counter()
@@ -197,7 +197,7 @@ def _culprits_of_sets(sets: Sequence[GapParts], trace: Trace) -> Iterator[IdleCu
         part, first_row = group_rows((joined.activity, joined.start_ns, joined.end_ns))
     naming = NamedSlices.of(joined.only(first_row), trace)
     set_of_part = _source_of_rows(sets)
-    by_set: list[list[tuple[Culprit, int]]] = [[] for _ in sets]
+    by_set: list[list[tuple[Culprit, int]]] = [[] for _ in sets]  # with its longest slice
     for number, culprit, longest in _by_name_and_set(naming, part, set_of_part):
         by_set[number].append((culprit, longest))
     for parts, culprits in zip(sets, by_set, strict=True):
@@ -217,13 +217,14 @@ def _by_name_and_set(
 ) -> Iterator[tuple[int, Culprit, int]]:
     """Yield per set, class and name: set number, culprit without evidence, its longest slice.
 
-    `part` and `set_of_part` are per part of all sets: its row in `naming.parts`, and its set. The
-    longest slice is a row of `naming.slices`.
+    `part` and `set_of_part` have an element per part of all sets: the row of the equal part in
+    `naming.parts`, and the number of its set. The longest slice is a row of `naming.slices`.
     """
     names = list(naming.culprits())
     if not names:
         return
-    # A slice is repeated for every set that contains its part.
+    # A row per slice and set that contains its part: `row` is the slice, `sets` the set. The parts
+    # of all sets are sorted by equal part, so those equal to part p are at edges[p] to edges[p+1].
     slice_row = np.concatenate([rows for _, rows in names])
     name = np.repeat(np.arange(len(names)), [len(rows) for _, rows in names])
     by_part = np.argsort(part, kind="stable")
@@ -231,6 +232,7 @@ def _by_name_and_set(
     of_slice = naming.slices.part[slice_row]
     index, copy = runs(edges[of_slice], edges[of_slice + 1])
     row, name, sets = slice_row[copy], name[copy], set_of_part[by_part[index]]
+    # Sums per name and set.
     group, first = group_rows((name, sets))
     count, ns, own_part = len(first), naming.slices.dur_ns[row], naming.slices.part[row]
     idle_ns = group_sums(group, ns, count).tolist()
@@ -238,6 +240,7 @@ def _by_name_and_set(
     gaps = np.bincount(group[group_rows((group, own_part))[1]], minlength=count).tolist()
     is_short = naming.parts.gap_end_ns - naming.parts.gap_start_ns < SHORT_GAP_NS
     short_ns = group_sums(group, np.where(is_short[own_part], ns, 0), count).tolist()
+    # Sorted by group and then by length, the first of each group is the longest.
     longest = np.lexsort((-ns, group))[np.searchsorted(np.sort(group), np.arange(count))]
     for number in range(count):
         longest_row = int(longest[number])
@@ -250,8 +253,8 @@ def _by_name_and_set(
 class NamedIdle(Struct, frozen=True, eq=False):
     """Named slices of idle time and start-up of one device, in order of time; times in ns.
 
-    `name` is an index into `names`, pairs of class and name. Idle time without a culprit is left
-    out.
+    `name` is an index into `names`, which are pairs of class and name. Idle time without a culprit
+    is left out.
     """
 
     start_ns: IntArray
@@ -261,7 +264,7 @@ class NamedIdle(Struct, frozen=True, eq=False):
 
 
 def named_idle(prepared: Prepared, devices: Sequence[int]) -> dict[int, NamedIdle]:
-    """Return the named slices of all gaps per device, inside and outside the chosen windows."""
+    """Return per device the named slices of all its gaps, also those outside the chosen windows."""
     accounts = [prepared.accounts[device] for device in devices]
     by_device = [gap_parts(account, Intervals.one(*account.rows.span)) for account in accounts]
     parts, none = GapParts.joined(by_device), np.empty(0, dtype=np.int64)
@@ -276,6 +279,7 @@ def named_idle(prepared: Prepared, devices: Sequence[int]) -> dict[int, NamedIdl
     for number, (device, account) in enumerate(zip(devices, accounts, strict=True)):
         of_device = device_number == number
         pieces = [(slices.start_ns[of_device], slices.end_ns[of_device], name[of_device])]
+        # Kinds of start-up have the names behind those of culprits.
         for name_code, kind in enumerate(KINDS, len(names)):
             if (times := account.start_up_by_kind.get(kind)) is not None:
                 pieces.append((times.start_ns, times.end_ns, np.full(len(times), name_code)))
@@ -288,10 +292,10 @@ def named_idle(prepared: Prepared, devices: Sequence[int]) -> dict[int, NamedIdl
 def main_culprits(
     prepared: Prepared, parts: GapParts
 ) -> tuple[IntArray, tuple[tuple[str, str], ...]]:
-    """Return the main culprit per part of a gap: an index into the names, and these names.
+    """Return the main culprit of each part of a gap as an index into names, -1 if it has none.
 
-    Names are pairs of class and name. The main culprit has the most time within the class that has
-    the most; -1 where the part has no culprit.
+    Names are pairs of class and name. The main culprit has the most time of the class that has the
+    most time.
     """
     main = np.full(len(parts.call), -1)
     if not len(main) or not prepared.knows_host_work:
@@ -299,17 +303,18 @@ def main_culprits(
     naming = NamedSlices.of(parts, prepared.trace)
     names, row, name = naming.slices_by_name()
     part, ns = naming.slices.part[row], naming.slices.dur_ns[row]
+    # Per slice: the time of its name in its part, and that of its class.
     sums = []
     for key in (name, naming.kind[row]):
         group, first = group_rows((part, key))
         sums.append(group_sums(group, ns, len(first))[group])
-    order = np.lexsort((*sums, part))
-    main[part[order]] = name[order]  # the last one of each part stays
+    order = np.lexsort((*sums, part))  # by part, then class, then name
+    main[part[order]] = name[order]  # the last one assigned to a part stays: the largest
     return main, names
 
 
 def joined_culprits(parts: Sequence[IdleCulprits]) -> IdleCulprits:
-    """Add up the idle culprits of several recordings; evidence is that of the longest slice."""
+    """Add up idle culprits of several recordings; evidence is that of the longest slice."""
     culprits = (culprit for part in parts for culprit in part.culprits)
     by_name: defaultdict[tuple[str, str], list[Culprit]] = defaultdict(list)
     for culprit in sorted(culprits, key=attrgetter("idle_ns"), reverse=True):
@@ -322,7 +327,7 @@ def joined_culprits(parts: Sequence[IdleCulprits]) -> IdleCulprits:
             longest = max(same, key=attrgetter("longest_ns"))
             named.append(_with_sums_of(longest, same))
     named.sort(key=attrgetter("idle_ns"), reverse=True)
-    decades: defaultdict[tuple[int, int], list[int]] = defaultdict(lambda: [0, 0])
+    decades: defaultdict[tuple[int, int], list[int]] = defaultdict(lambda: [0, 0])  # gaps, ns
     for decade in itertools.chain.from_iterable(part.histogram for part in parts):
         decades[decade.from_ns, decade.to_ns][0] += decade.gaps
         decades[decade.from_ns, decade.to_ns][1] += decade.idle_ns
@@ -333,7 +338,7 @@ def joined_culprits(parts: Sequence[IdleCulprits]) -> IdleCulprits:
 
 
 def _with_sums_of(culprit: Culprit, same: Sequence[Culprit]) -> Culprit:
-    """Return a culprit with idle_ns, gaps and blocked_before_ns summed over `same`."""
+    """Return a culprit with the fields of _SUMS summed over `same`."""
     return replace(culprit, **{name: sum(getattr(c, name) for c in same) for name in _SUMS})
 
 
@@ -349,6 +354,7 @@ def with_culprits(prepared: Prepared, devices: Sequence[DeviceReport]) -> list[D
     parts = GapParts.joined(by_device)
     device_number = _source_of_rows(by_device)
     naming = NamedSlices.of(parts, prepared.trace)
+    # Idle ns per gap (number of its device, start) and culprit (class, name).
     times: defaultdict[tuple[int, int], Counter[tuple[str, str]]] = defaultdict(Counter)
     for name, rows in naming.culprits():
         part, part_index = ranked(naming.slices.part[rows])
@@ -357,6 +363,7 @@ def with_culprits(prepared: Prepared, devices: Sequence[DeviceReport]) -> list[D
         numbers = device_number[part].tolist()
         for number, start_ns, idle_ns in zip(numbers, gap_starts, sums, strict=True):
             times[number, start_ns][name] += idle_ns
+    # Start-up is no idle time, but it is shown beside the culprits.
     for number, device in enumerate(devices):
         by_kind = prepared.accounts[device.device].start_up_by_kind
         for gap in device.gaps if by_kind else ():
@@ -373,12 +380,12 @@ def with_culprits(prepared: Prepared, devices: Sequence[DeviceReport]) -> list[D
 
 
 def _source_of_rows(joined: Sequence[GapParts]) -> IntArray:
-    """Return, per row of several GapParts joined, the number of the one that it comes from."""
+    """Return, for each row of the joined parts, the number of the GapParts that it comes from."""
     return np.repeat(np.arange(len(joined)), [len(parts.call) for parts in joined])
 
 
 def _largest(sums: Mapping[tuple[str, str], int]) -> tuple[GapCulprit, ...]:
-    """Return the largest culprits of each class and one for its rest; the largest class first."""
+    """Return the _MOST_OF_GAP largest culprits of each class, and REST; the largest class first."""
     by_kind: dict[str, dict[str, int]] = {}
     for (kind, name), idle_ns in sorted(sums.items(), key=itemgetter(1), reverse=True):
         shown = by_kind.setdefault(kind, {})

@@ -1,4 +1,4 @@
-"""The data type of every product; for float operands, whether kernel names say TF32 or FP32."""
+"""The data type of every matrix product; for float operands, whether kernels used TF32 or FP32."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from traceflops.table.columns import IntArray, codes, names, numbers
 from traceflops.windows.prepared import Prepared
 
 UNKNOWN_TYPE: Final = "unknown"
-"""The type where those of the operands are not recorded, or differ."""
+"""The type if those of the operands are not recorded, or differ."""
 
 LONGEST_NAME: Final = 4096
 
@@ -26,7 +26,7 @@ _FIRST_WITH_TF32: Final = 8
 """Major compute capability of Ampere."""
 
 _WARP: Final = 32
-"""Threads that run together on NVIDIA devices, whose compute capability is meant."""
+"""Threads per warp on NVIDIA devices, the only ones whose compute capability tells of TF32."""
 
 _FLOAT_KERNELS: Final[tuple[tuple[str, str], ...]] = (
     ("tf32", r"tf32|xf32"),
@@ -38,7 +38,7 @@ _FLOAT_KERNELS: Final[tuple[tuple[str, str], ...]] = (
     ("fp32", r"sgemm|scudnn|simt_s|f32f32_f32f32_f32|ffma"),
     ("fp32", r"gemv|gemmk1|dot_kernel"),
 )
-"""Rules in order: the data type, and what the name in lower case holds."""
+"""Rules in order: the data type, and a pattern in the lower-case name."""
 
 _OPERANDS: Final[tuple[tuple[str | None, str], ...]] = (
     # Of four and six bits beside eight: which of the rates holds is not in the name.
@@ -53,28 +53,28 @@ _OPERANDS: Final[tuple[tuple[str | None, str], ...]] = (
     ("tf32", r"s1688gemm|s1684gemm|s1688fprop|s1688dgrad|s1688wgrad|tensorop_s1688"),
     ("fp32", r"sgemm|scudnn|simt_s|f32f32_f32f32_f32|ffma|<(?:int, )*float\b"),
 )
-"""The same for operands of which nothing is recorded; None where the name names several types."""
+"""The same for operands whose types are not recorded; None: the name has several types."""
 
 
 def float_type(kernel: str) -> str:
     """Return `tf32` or `fp32` from the name of a kernel with float operands.
 
-    TF32_OR_FP32 where the name does not say: a guess could be wrong by the factor of eight between
-    the peaks of the two.
+    If the name does not say, return TF32_OR_FP32: their peaks differ by a factor of eight, so it is
+    not guessed.
     """
     return _first(_FLOAT_KERNELS, kernel) or TF32_OR_FP32
 
 
 def operand_type(kernel: str) -> str:
-    """Return the data type of a product from its kernel's name alone, or else UNKNOWN_TYPE.
+    """Return the data type of a product from its kernel's name alone, UNKNOWN_TYPE if unclear.
 
-    A name that holds both bfloat16 and FP8 means FP8 operands.
+    A name with both bfloat16 and FP8 means FP8 operands.
     """
     return _first(_OPERANDS, kernel) or UNKNOWN_TYPE
 
 
 def _first(rules: Sequence[tuple[str | None, str]], kernel: str) -> str | None:
-    """Return the data type of the first rule whose pattern is in a kernel's name."""
+    """Return the data type of the first rule whose pattern is in the kernel's name, if any."""
     text = kernel[:LONGEST_NAME].lower()
     return next((dtype for dtype, pattern in rules if re.search(pattern, text)), None)
 
@@ -90,8 +90,8 @@ def without_tf32(device: Mapping[str, Any]) -> bool:
 def types_of_ops(prepared: Prepared, attribution: Attribution) -> tuple[IntArray, list[str]]:
     """Return the data type of each op's product as a code per op, and the types by code.
 
-    Float operands are FP32 where the device has no TF32; elsewhere the kernel's name decides. The
-    name also decides where no types were recorded, as in the ranges of emit_nvtx.
+    Float operands are FP32 if the device has no TF32; else the names of the op's kernels decide.
+    The name of the main kernel also decides if no types were recorded, as in ranges of emit_nvtx.
     """
     trace, work, main = prepared.trace, attribution.work, attribution.main
     kernels = names(trace.activities["name"])
@@ -102,6 +102,7 @@ def types_of_ops(prepared: Prepared, attribution: Attribution) -> tuple[IntArray
     as_float, by_name = [*map(float_type, kernels)], [*map(operand_type, kernels)]
     types = list(dict.fromkeys([*recorded, *as_float, *by_name, *_ALWAYS]))
     code_of = {name: code for code, name in enumerate(types)}
+    # As codes: the recorded type by distinct work, and the types by kernel name.
     dtype, float_code, name_code = (
         np.array([code_of[name] for name in column], dtype=np.int64)
         for column in (recorded, as_float, by_name)
@@ -110,7 +111,7 @@ def types_of_ops(prepared: Prepared, attribution: Attribution) -> tuple[IntArray
     untyped = codes(trace.ops["input_types"]) < 0
     rows = np.flatnonzero(untyped & (dtype == code_of[UNKNOWN_TYPE]) & (main >= 0))
     dtype[rows] = name_code[kernel[main[rows]]]
-    # Of float operands any of an op's kernels may name the type.
+    # Any kernel of an op may name the type of float operands; the last one that does decides.
     float_type_of_op = np.full(len(dtype), code_of[TF32_OR_FP32])
     of_kernel = float_code[kernel]
     rows = np.flatnonzero((attribution.owner >= 0) & (of_kernel != code_of[TF32_OR_FP32]))

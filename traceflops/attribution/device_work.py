@@ -35,12 +35,12 @@ RULES: Final = (
     *("module", "backward_module", "gradient_accumulation", "optimizer", "communication"),
     *("user_function", "annotation", "compiled_region", "op", "call", "none"),
 )
-"""What work is attributed to; the first rule that applies decides."""
+"""What work can be attributed to; the first rule that applies decides."""
 _FUSED: Final = re.compile(r"triton_[a-z]+_fused_")
 """How Inductor names a kernel after the operators that it fuses."""
 _REGION: Final = re.compile(r"Torch-Compiled Region")
 _PATH_LEVELS: Final = 100
-"""Modules of a path that are named at most, the innermost ones."""
+"""At most so many modules of a path are named, the innermost ones."""
 
 
 class WorkSum(Struct, frozen=True):
@@ -60,9 +60,9 @@ Named = tuple[IntArray, Sequence[str]]
 
 
 class ModuleWork(Struct, frozen=True):
-    """Device work that one module instance launched, without the modules inside it; with backward.
+    """Device work that one module instance launched, with backward, without inner modules.
 
-    `path` names the instances from the outermost on; `flops` is None where none are counted.
+    `path` names the instances from the outermost on; `flops` is None if none are counted.
     """
 
     path: str
@@ -87,9 +87,9 @@ class DeviceWork(Struct, frozen=True):
 
 
 class Launched(Struct, frozen=True):
-    """Activities and what launched each: the rows of its call, its op and its forward op.
+    """Activities (rows) and what launched each: rows of its call, its op and its forward op.
 
-    `forward` is the op whose derivative the backward node around the launch is. -1 is unknown.
+    `forward` is the op whose derivative the launch computes in the backward pass. -1: unknown.
     """
 
     prepared: Prepared
@@ -107,7 +107,7 @@ class Launched(Struct, frozen=True):
 
     def only(self, index: IntArray) -> Launched:
         """Return the selected activities only."""
-        columns = (getattr(self, column.name)[index] for column in fields(self)[1:])
+        columns = (getattr(self, column.name)[index] for column in fields(self)[1:])  # not prepared
         return Launched(self.prepared, *columns)
 
     @property
@@ -117,17 +117,17 @@ class Launched(Struct, frozen=True):
         return instants(trace, self.call, self.op), instants(trace, none, self.forward)
 
     def texts_in(self, column: str) -> Named:
-        """Return the texts of the activities in a column of the activities table."""
+        """Return, per activity, its text in a column of the activities table."""
         values = self.prepared.trace.activities[column]
         return codes(values)[self.row], names(values)
 
     def is_inside(self, marked: BoolArray) -> BoolArray:
-        """Return, per activity, whether its launching op or an op around that is marked."""
+        """Return, per activity, whether its op or one around that is `marked` (per op)."""
         return taken(self.prepared.linked.op_tree.nearest(marked), self.op) >= 0
 
 
 def launching_names(work: Launched) -> Named:
-    """Return, per activity, the name of its launching op; of a fused kernel its own name."""
+    """Return, per activity, the name of its launching op, for a fused kernel its own name."""
     trace = work.prepared.trace
     fused = matching(trace.activities["name"], _FUSED.match)[work.row]
     code, texts = work.texts_in("name")
@@ -136,10 +136,10 @@ def launching_names(work: Launched) -> Named:
 
 
 def user_functions(work: Launched) -> Named:
-    """Return, per activity, the user's innermost function, or the source lines of its kernel.
+    """Return, per activity, the source lines of its kernel, else the user's innermost function.
 
     Source lines are those that a compiler states. Functions of libraries and compiled code are not
-    the user's.
+    the user's. The launch is looked at first, then the forward op.
     """
     trace = work.prepared.trace
     rows, labels = host_marks(trace, "python"), trace.marks["name"]
@@ -166,10 +166,10 @@ def ranges(work: Launched) -> Named:
 
 
 def _first_named(first: Named, second: Named) -> Named:
-    """Return, per activity, the first name where known, else the second; codes are merged."""
+    """Return, per activity, the first name if known, else the second, as codes of common names."""
     (first_code, first_texts), (second_code, second_texts) = first, second
     joined = Names()
-    of_first, of_second = (
+    of_first, of_second = (  # common codes by old code; the last one is for -1
         np.append(joined.codes(labels), -1).astype(np.int64)
         for labels in (first_texts, second_texts)
     )
@@ -182,13 +182,14 @@ def _communicates(work: Launched) -> BoolArray:
 
 
 def _accumulates(work: Launched) -> BoolArray:
-    """Return, per activity, whether it accumulates gradients; communication of hooks does not."""
+    """Return, per activity, whether it accumulates gradients; communication by hooks is none."""
     ops = work.prepared.trace.ops
     adds = matching(ops["name"], lambda label: label.endswith("::AccumulateGrad"))
     return work.is_inside(adds) & ~_communicates(work)
 
 
 def _in_optimizer(work: Launched) -> BoolArray:
+    """Return, per activity, whether a function, annotation or op of an optimizer launched it."""
     trace = work.prepared.trace
     rows = host_marks(trace, "annotation", "python")
     rows = rows[has_fact(trace.marks["name"], "optimizer")[rows]]
@@ -227,17 +228,18 @@ def attributed(prepared: Prepared, row: IntArray) -> Attributed:
     """Attribute some rows of activities by the first of RULES that applies to each."""
     work = Launched.of(prepared, row)
     paths, by_launch = modules_around(prepared.trace, *work.causes)
+    # Rules 0 and 1: a module around the launch, or around the forward op.
     rule = np.select([by_launch, paths.node >= 0], [0, 1], -1)
-    for name, fits in _TESTS.items():
+    for name, applies in _TESTS.items():
         undecided = np.flatnonzero(rule < 0)
-        rule[undecided[fits(work.only(undecided))]] = RULES.index(name)
+        rule[undecided[applies(work.only(undecided))]] = RULES.index(name)
     return Attributed(rule, paths)
 
 
 def attributed_work(prepared: Prepared, flops: IntArray) -> DeviceWork | None:
-    """Sum the device work of the chosen windows by rule and by module, None without any.
+    """Sum the device work of the chosen windows by rule and by module; None without any.
 
-    `flops` are per activity, -1 where they are not counted.
+    `flops` are per activity, -1 if not counted. Only activities that start in the windows count.
     """
     row, starts = prepared.chosen.row, prepared.begins
     if not len(row):
@@ -245,6 +247,7 @@ def attributed_work(prepared: Prepared, flops: IntArray) -> DeviceWork | None:
     owner, inside_ns = attributed(prepared, row), prepared.chosen.inside_ns
     sums = (exact_sums(owner.rule, values, len(RULES)) for values in (starts, inside_ns))
     by_rule = dict(zip(RULES, map(WorkSum, *sums), strict=True))
+    # Per node of the modules: activities, ns, FLOPs, and how many activities have FLOPs.
     paths, flops_of_row = owner.paths, taken(flops, row)
     with_module, nodes = np.flatnonzero(paths.node >= 0), len(paths.parent)
     counted = flops_of_row >= 0
@@ -257,7 +260,7 @@ def attributed_work(prepared: Prepared, flops: IntArray) -> DeviceWork | None:
     for number, (count, ns, flop, has_flops) in enumerate(of_node):
         if count or ns:
             levels = paths.levels(number, texts, _PATH_LEVELS + 1, module_name)
-            if len(levels) > _PATH_LEVELS:
+            if len(levels) > _PATH_LEVELS:  # too deep: the outermost one is a sign for the rest
                 levels[0] = "…"
             modules.append(ModuleWork("/".join(levels), count, ns, flop if has_flops else None))
     modules.sort(key=attrgetter("device_ns"), reverse=True)

@@ -30,17 +30,17 @@ from traceflops.table.nesting import taken
 from traceflops.windows.prepared import Prepared
 
 _MANY: Final = 4
-"""From 4 modules of one class in one module on, they are listed as one, with the slowest."""
+"""From so many modules of one class in one module on, they are one row, with the slowest."""
 HOST_OP: Final = "host-op"
 KERNEL: Final = "kernel"
-"""Operators by host time, and kernels: no owners of device work, but values of `--by` as well."""
+"""Further values of `--by`: operators by host time, and kernels. They own no device work."""
 
 
 class Owner(Struct, frozen=True):
-    """The device work that one owner launched; a module includes those inside it.
+    """The device work that one owner launched; that of a module includes the modules inside it.
 
-    `depth` is its depth in the tree of modules. It may stand for several `instances`; `slowest` is
-    the one with most time. `shapes` are those of an operator's inputs, as recorded.
+    `depth` is the depth in the tree of modules. An owner may stand for several `instances`, of
+    which `slowest` has the most time. `shapes` are those of an operator's inputs, as recorded.
     """
 
     label: str
@@ -52,7 +52,7 @@ class Owner(Struct, frozen=True):
 
 
 class WorkOwners(Struct, frozen=True):
-    """Owners (a module before those inside it, else by time), and the work without an owner."""
+    """Owners (a module before those inside it, else by time), and `rest`, work without an owner."""
 
     owners: tuple[Owner, ...]
     rest: WorkSum
@@ -68,7 +68,7 @@ def check_owner(by: str) -> None:
 
 
 def _sums(prepared: Prepared, group: IntArray, groups: int) -> list[WorkSum]:
-    """Return the work per group, and at last that of group -1; `group` is per chosen activity."""
+    """Return the work per group, and last that without one; `group` is per chosen activity."""
     columns = (prepared.begins, prepared.chosen.inside_ns)
     index = np.where(group < 0, groups, group)
     return list(map(WorkSum, *(exact_sums(index, values, groups + 1) for values in columns)))
@@ -77,7 +77,7 @@ def _sums(prepared: Prepared, group: IntArray, groups: int) -> list[WorkSum]:
 def _of_texts(
     prepared: Prepared, code: IntArray, texts: Sequence[str], shapes: Iterable[str] = repeat("")
 ) -> WorkOwners:
-    """Return the work per text, the most time first; `code` is per chosen activity, -1: none."""
+    """Return the work per text, with its shapes, most time first; `code` is per chosen activity."""
     *sums, rest = _sums(prepared, code, len(texts))
     rows = zip(texts, sums, shapes, strict=False)
     owners = [Owner(text, work, shapes=dims) for text, work, dims in rows if work != NOTHING]
@@ -90,7 +90,8 @@ def _by_shape(prepared: Prepared) -> WorkOwners:
     op = Launched.of(prepared, prepared.chosen.row).op
     name, shape = (taken(codes(ops[column]), op) for column in ("name", "input_dims"))
     group, first = group_rows((name, shape))
-    labels, shapes = [*names(ops["name"]), ""], [*names(ops["input_dims"]), ""]  # last: those of -1
+    # The last label is that of code -1.
+    labels, shapes = [*names(ops["name"]), ""], [*names(ops["input_dims"]), ""]
     texts = [labels[code] for code in name[first].tolist()]
     dims = [shapes[code] for code in shape[first].tolist()]
     return _of_texts(prepared, np.where(op >= 0, group, -1), texts, dims)
@@ -101,14 +102,14 @@ def _by_name(name_of: Callable[[Launched], Named], prepared: Prepared) -> WorkOw
 
 
 def _by_range(prepared: Prepared) -> WorkOwners:
-    """Return the work per annotation; annotations that differ only in their numbers are one."""
+    """Return the work per annotation; annotations that differ only in numbers are one owner."""
     work = _by_name(ranges, prepared)
     by_name: defaultdict[str, list[Owner]] = defaultdict(list)
     range_name = range_names(prepared.trace)
     for owner in work.owners:
         by_name[range_name(owner.label)].append(owner)
     owners = []
-    for label, (slowest, *others) in by_name.items():
+    for label, (slowest, *others) in by_name.items():  # owners come by time, the slowest first
         total = sum((owner.work for owner in others), slowest.work)
         joined = Owner(label, total, instances=len(others) + 1, slowest=slowest.label)
         owners.append(joined if others else slowest)
@@ -116,13 +117,14 @@ def _by_range(prepared: Prepared) -> WorkOwners:
 
 
 class _Branch(Struct):
-    """The modules of one name in one other module, with all work inside; time and name of each."""
+    """Modules that are one row: `work` with all inside, ns and name of each, branches inside."""
 
     work: WorkSum = NOTHING
     members: list[tuple[int, str]] = field(default_factory=list)
     inside: defaultdict[str, _Branch] = field(default_factory=lambda: defaultdict(_Branch))
 
     def add(self, name: str, work: WorkSum) -> None:
+        """Add a module with its work."""
         self.work += work
         self.members.append((work.device_ns, name))
 
@@ -136,7 +138,7 @@ class _Branch(Struct):
             if len(branches) < _MANY:
                 folded += branches
                 continue
-            # Many modules of one class become one, with what is inside the slowest of them.
+            # In a dict by name, so that inner modules are found as in any other branch.
             slowest = max(branches, key=lambda item: _time(item[1]))
             joined = _Branch(inside=defaultdict(_Branch, [slowest]))
             for name, branch in branches:
@@ -148,13 +150,13 @@ class _Branch(Struct):
 def _by_module(class_of: Callable[[str], str], prepared: Prepared) -> WorkOwners:
     """Return the work per module as a tree: each before those inside it, the most time first.
 
-    Modules of one `class_of` their names in one other module are one.
+    Modules inside one module whose names have the same `class_of` are one owner.
     """
     work_of_row = Launched.of(prepared, prepared.chosen.row)
     paths, _ = modules_around(prepared.trace, *work_of_row.causes)
     *work, rest = _sums(prepared, paths.node, len(paths.parent))
     parent_of = paths.parent.tolist()
-    for node in range(len(parent_of) - 1, -1, -1):  # add the work of the nodes inside
+    for node in range(len(parent_of) - 1, -1, -1):  # children come after their parents
         if parent_of[node] >= 0:
             work[parent_of[node]] += work[node]
     labels = list(map(module_name, names(prepared.trace.marks["name"])))
@@ -164,6 +166,7 @@ def _by_module(class_of: Callable[[str], str], prepared: Prepared) -> WorkOwners
         branches.append(outer.inside[class_of(labels[code])])
         branches[-1].add(labels[code], node_work)
     owners = []
+    # Depth first; the largest branch is the last one of a list, so it is popped first.
     stack = [(0, *item) for item in root.folded()]
     while stack:
         depth, label, branch = stack.pop()
@@ -188,5 +191,5 @@ BY: Final[dict[str, Callable[[Prepared], WorkOwners]]] = {
 }
 """By kind of owner, the function that returns the owners of the work in the chosen windows.
 
-A layer is all modules of one class in one other module.
+A layer is all modules of one class inside one module.
 """

@@ -1,9 +1,10 @@
 """Which captured launch each kernel of a replayed graph is, by a recording of the capture.
 
-A replay has one launch call for all of its kernels; what launched each of them only the capture
-shows. The kernels of a replay and the captured launches of one graph are paired one to one: both
-have each kernel equally often, and on one stream in the same order. On several streams, which
-captured launches do not name, a kernel that runs on one of them has its own order.
+A replay has one launch call for all of its kernels; only the capture shows what launched each of
+them. The kernels of a replay and the captured launches of its graph are paired one to one: both
+contain each kernel equally often, and on one stream in the same order. Captured launches do not
+name streams, so in a graph of several streams only kernels whose instances all run on one stream
+can be paired.
 """
 
 from __future__ import annotations
@@ -36,9 +37,9 @@ _END: Final = re.compile(r"(?:cuda|cu|hip)StreamEndCapture")
 
 
 class _Kernels(Struct, frozen=True):
-    """Kernels of one graph in order: rows of activities, names as codes of both runs, sizes.
+    """Kernels of one graph in order: rows of activities, codes of their names, grid and block.
 
-    `rank` is that of their process, None where they are of several.
+    Codes are equal for both recordings. `rank` is that of their process, None for several.
     """
 
     row: IntArray
@@ -48,26 +49,26 @@ class _Kernels(Struct, frozen=True):
 
     @property
     def sorted(self) -> IntArray:
-        """Return the order of the kernels by name; kernels of one name stay in order."""
+        """Return the indices that sort the kernels by name; equal names stay in order."""
         return np.argsort(self.name, kind="stable")
 
 
 def replays(timed: LinkedTrace, capture: LinkedTrace) -> Replays | None:
     """Pair each kernel of a graph replay with its captured launch; None without either.
 
-    `timed` is the recording with the replays, `capture` the one of the capture.
+    `timed` is the recording with the replays, `capture` that of the capture.
     """
     activities, call = timed.trace.activities, timed.links.call_of_activity
-    ours, theirs = same_kernels(
+    timed_names, capture_names = same_kernels(  # a common code by code of each recording
         *(names(linked.trace.activities["name"]) for linked in (timed, capture))
     )
-    # The kernels of each replay, in the order in which they began.
+    # The kernels of each replay, in order of start.
     is_replay = graph_launches(timed.trace).astype(np.int64)
     is_kernel = is_one_of(activities["kind"], "kernel")
     rows = np.flatnonzero(is_kernel & (taken(is_replay, call, 0) > 0))
     rows = rows[np.argsort(numbers(activities["start_ns"])[rows], kind="stable")]
-    replayed = [_kernels(timed, rows[of_call], ours) for _, of_call in groups(call[rows])]
-    graphs = [graph for graph in _graphs(capture, theirs) if len(graph.row)]
+    replayed = [_kernels(timed, rows[of_call], timed_names) for _, of_call in groups(call[rows])]
+    graphs = [graph for graph in _graphs(capture, capture_names) if len(graph.row)]
     if not replayed or not graphs:
         return None
     captured = np.full(activities.num_rows, -1, dtype=np.int64)
@@ -79,10 +80,11 @@ def replays(timed: LinkedTrace, capture: LinkedTrace) -> Replays | None:
             refused[graph] += len(replay.row)
             continue
         paired += 1
-        # Kernels of one name have an order only where all of them run on one stream.
+        # Kernels of one name have a known order only if all of them run on one stream.
         is_ordered = np.zeros(len(stream), dtype=np.bool_)
         for _, of_name in groups(replay.name):
             is_ordered[of_name] = len(np.unique(stream[of_name])) == 1
+        # Sorted by name, the kernels of both correspond.
         by_name = replay.sorted
         captured[replay.row[by_name]] = np.where(is_ordered[by_name], graph.row[graph.sorted], -1)
     host = _with_captured_host(timed, capture, captured)
@@ -92,8 +94,8 @@ def replays(timed: LinkedTrace, capture: LinkedTrace) -> Replays | None:
 def created_nodes(linked: LinkedTrace) -> Replays | None:
     """Link the work of graph nodes to the creation of each node, as if that were its launch call.
 
-    So the operators and annotations around the creation say whose the work is. None where no work
-    is of a node whose creation was recorded. There are no captured launches here, only notes.
+    Then the operators and annotations around the creation own the work. None if no work is of a
+    node whose creation was recorded. No launches are captured here: only links and a note change.
     """
     trace, marks, activities = linked.trace, linked.trace.marks, linked.trace.activities
     creations = np.flatnonzero(is_one_of(marks["kind"], "graph_node"))
@@ -106,12 +108,14 @@ def created_nodes(linked: LinkedTrace) -> Replays | None:
     is_of_node = creation >= 0
     if not is_of_node.any():
         return None
+    # Append the creations to the calls, so that they can be launch calls.
     table = TableBuilder("calls")
     columns = {"process": process, "start_ns": start, "thread": thread, "dur_ns": dur}
     name, api = table.names["name"]["graph node"], table.names["api"]["runtime"]
     table.add(len(creations), name=name, api=api, **columns)
     calls = pa.concat_tables([trace.calls, table.finish()]).unify_dictionaries()
     host = replace(trace, tables={**trace.tables, "calls": calls.combine_chunks()})
+    # Link the new calls to the ops around them, and the work to the new calls.
     links, call = link(host), creation + trace.calls.num_rows
     op = taken(links.op_of_call, call)
     links = replace(
@@ -127,13 +131,14 @@ def created_nodes(linked: LinkedTrace) -> Replays | None:
 def _graphs(capture: LinkedTrace, name_of: IntArray) -> Iterator[_Kernels]:
     """Yield the captured kernel launches of each graph, in the order of the host.
 
-    `name_of` is the code for both runs of each name. Where no call of a process begins a capture,
-    all launches of the process are taken for one graph.
+    `name_of` is the common code of each name. If no call of a process begins a capture, all its
+    launches are taken for one graph.
     """
     calls, activities = capture.trace.calls, capture.trace.activities
     call = capture.links.call_of_activity
     start, process = (numbers(calls[column]) for column in ("start_ns", "process"))
     dur, began = (numbers(activities[column]) for column in ("dur_ns", "start_ns"))
+    # Kineto writes a captured launch as a kernel of length 0 at the start of its call.
     kernel = is_one_of(activities["kind"], "kernel")
     rows = np.flatnonzero(kernel & (dur == 0) & (call >= 0) & (began == taken(start, call, ABSENT)))
     rows = rows[np.argsort(began[rows], kind="stable")]
@@ -162,7 +167,11 @@ def _kernels(linked: LinkedTrace, rows: IntArray, name_of: IntArray) -> _Kernels
 
 
 def _fitting(replay: _Kernels, stream: IntArray, graphs: Sequence[_Kernels]) -> _Kernels | Fact:
-    """Return the captured graph that a replay runs, or else the reason why none can be told."""
+    """Return the captured graph that a replay runs, or the reason why it cannot be told.
+
+    Graphs are told apart by their kernels, then by the order on one stream, sizes and rank.
+    `stream` is per kernel of the replay.
+    """
     sized = [graph for graph in graphs if len(graph.row) == len(replay.row)]
     if not sized:
         counts = tuple(f"{len(graph.row):,}" for graph in graphs[:3])
@@ -174,7 +183,7 @@ def _fitting(replay: _Kernels, stream: IntArray, graphs: Sequence[_Kernels]) -> 
         return fact("not-paired.name", number=first_other + 1)
     if len(np.unique(stream)) == 1:
         alike = [graph for graph in alike if np.array_equal(graph.name, replay.name)]
-    if len(alike) > 1:  # as those of several batch sizes
+    if len(alike) > 1:  # e.g. graphs of several batch sizes
         alike = [graph for graph in alike if graph.sizes.equals(replay.sizes)]
     if len(alike) > 1:
         alike = [graph for graph in alike if graph.rank == replay.rank] or alike
@@ -186,7 +195,7 @@ def _fitting(replay: _Kernels, stream: IntArray, graphs: Sequence[_Kernels]) -> 
 def _notes(
     captured: IntArray, count: int, refused: Mapping[Fact, int], capture: Trace
 ) -> Iterator[Note]:
-    """Yield a note on the paired kernels of `count` replays, and one per reason on the others."""
+    """Yield a note on the kernels paired in `count` replays, and one per reason for the others."""
     paired = int(np.count_nonzero(captured >= 0))
     if paired:
         process = numbers(capture.activities["process"])[captured[captured >= 0]]
@@ -202,8 +211,8 @@ def _with_captured_host(
 ) -> LinkedTrace:
     """Return `timed` with the calls, ops and marks of the capture added, as further processes.
 
-    `captured` is, per activity of `timed`, the captured launch that it replays (-1: none); the
-    activity is linked to the call and op of that launch. Times of the capture are not comparable
+    `captured` is, per activity of `timed`, the captured launch that it replays, -1 for none; the
+    activity is linked to the call and op of that launch. Times of the capture cannot be compared
     with those of the replays.
     """
     tables = {}

@@ -1,4 +1,4 @@
-"""What calls and operators take of the host: waits for the device, memory calls, operators."""
+"""What calls and operators cost the host: waits for the device, memory calls, operators."""
 
 from __future__ import annotations
 
@@ -50,14 +50,14 @@ from traceflops.windows.records import chosen_time
 from traceflops.windows.steps import is_step_label
 
 _MOST_CALLS: Final = 50
-"""Calls that are named at most; the rest becomes one more."""
+"""At most so many calls are named; the others become one more."""
 
 
 class Synchronisation(Struct, frozen=True):
     """Waiting calls of one name and site in the chosen windows; times in ns.
 
-    `site` is the function, operator or annotation around the calls, "" without any. `blocked_ns` is
-    the time in the calls, `idle_after_ns` the idle time that they cost (see `gaps_due_to`).
+    `site` is the function, operator or annotation around the calls, "" for none. `blocked_ns` is
+    the time in the calls, `idle_after_ns` the idle time that they caused (see `gaps_due_to`).
     """
 
     call: str
@@ -72,15 +72,16 @@ def synchronisations(prepared: Prepared) -> tuple[Synchronisation, ...]:
     if not prepared.launch_records.is_judged or not prepared.accounts:
         return ()
     events, event, blocked_ns = calls_inside(prepared, waiting_calls(prepared.trace.calls))
+    # The idle time due to each wait, at most as long as the wait itself.
     gaps = chosen_gaps(prepared)
     thread = taken(events.thread_of_call, gaps.call)
-    span = events.thread[event], events.start_ns[event], events.end_ns[event]
-    began_in = innermost(*span, thread, gaps.gap_start_ns)
-    wait = gaps_due_to(prepared, gaps, began_in, span[2] - span[1])
+    wait_start, wait_end = events.start_ns[event], events.end_ns[event]
+    began_in = innermost(events.thread[event], wait_start, wait_end, thread, gaps.gap_start_ns)
+    wait = gaps_due_to(prepared, gaps, began_in, wait_end - wait_start)
     idle_ns = group_sums(wait[wait >= 0], (gaps.end_ns - gaps.start_ns)[wait >= 0], len(event))
-    idle_ns = np.minimum(idle_ns, span[2] - span[1])
+    idle_ns = np.minimum(idle_ns, wait_end - wait_start)
     owner = taken(owners(events), event)
-    site = np.where(owner == event, -1, owner)
+    site = np.where(owner == event, -1, owner)  # a call that owns itself has no site
     sums: defaultdict[tuple[str, str], IntArray] = defaultdict(lambda: np.zeros(3, np.int64))
     for row, (call_event, site_event) in enumerate(zip(event.tolist(), site.tolist(), strict=True)):
         name = events.text(call_event), events.text(site_event)
@@ -97,33 +98,35 @@ def gaps_due_to(
 ) -> IntArray:
     """Return, per gap, the index of the wait that caused it, or -1.
 
-    `began_in` is, per gap, the wait during which it began, or -1: the queue was empty when that
-    wait returned. The following gaps, up to the next wait, are charged to it, too, until they add
-    up to the time that the host waited (`waited_ns`, per wait): without the wait the host would
+    `began_in` is, per gap, the wait during which it began, or -1: when that wait returned, nothing
+    was queued. The next gaps, up to the next wait, are charged to the same wait until they add up
+    to the time that the host waited (`waited_ns`, per wait), since without the wait the host would
     have been ahead by as much.
     """
     device, due = numbers(prepared.trace.activities["device"])[gaps.activity], began_in.copy()
     for _, rows in groups(device):
+        # Gaps from one that began in a wait up to the next such one form a run, -1 before it.
         first = np.flatnonzero(began_in[rows] >= 0)
         run = np.searchsorted(first, np.arange(len(rows)), side="right") - 1
         length_ns = (gaps.end_ns - gaps.start_ns)[rows]
         since_ns = np.cumsum(length_ns) - length_ns
-        since_ns -= taken(since_ns[first], run, 0)
+        since_ns -= taken(since_ns[first], run, 0)  # idle time since the first gap of the run
         wait = taken(began_in[rows][first], run)
         due[rows] = np.where(since_ns < taken(waited_ns, wait, 0), wait, began_in[rows])
     return due
 
 
 def calls_inside(prepared: Prepared, wanted: BoolArray) -> tuple[HostEvents, IntArray, IntArray]:
-    """Return host events, the events of `wanted` calls in the chosen windows, and their ns there.
+    """Return host events, those of them that are `wanted` calls, and the ns of these in windows.
 
-    `wanted` is per call. Calls that another call makes are left out.
+    `wanted` is per call. Only calls with time in the chosen windows are returned, and none that
+    another call makes.
     """
-    span = host_span(prepared.trace.calls)
-    inside_ns = host_time(host_windows(prepared), *span)
+    process, start, end = host_span(prepared.trace.calls)
+    inside_ns = host_time(host_windows(prepared), process, start, end)
     row = np.flatnonzero(wanted & (inside_ns > 0))
-    start = span[1][row]
-    events = host_events(prepared.trace, Intervals.of(start, start + 1))
+    # The events at the starts of the calls contain all that is around these.
+    events = host_events(prepared.trace, Intervals.of(start[row], start[row] + 1))
     event = events.of_call(row)
     is_outer = events.is_work[event]
     return events, event[is_outer], inside_ns[row[is_outer]]
@@ -137,10 +140,10 @@ _MEMORIES: Final = ("pageable", "pinned", None)
 class MemoryOperation(Struct, frozen=True):
     """Copies of one direction, fills, or memory calls of one name, in the chosen windows.
 
-    `kind` is memcpy, memset or call; `name` the direction ("" without one) or the call. `memory` is
-    the kind of host memory, `pageable` or `pinned`. `sum_ns` is the time inside the windows, where
-    overlaps count twice; `bytes`, `largest_bytes` and `bytes_per_ns` are of the copies that begin
-    there and state their size. Unknown values are None.
+    `kind` is memcpy, memset or call; `name` is the direction ("" if unknown) or the call. `memory`
+    is the kind of host memory, `pageable` or `pinned`. `sum_ns` is the time inside the windows;
+    overlaps count twice. `bytes`, `largest_bytes` and `bytes_per_ns` are of the copies that begin
+    in the windows and state their size. Unknown values are None.
     """
 
     kind: str
@@ -155,17 +158,29 @@ class MemoryOperation(Struct, frozen=True):
 
 def memory_operations(prepared: Prepared) -> tuple[MemoryOperation, ...]:
     """Return copies and fills by kind and direction, then memory calls; most time first in each."""
-    calls = []
-    if prepared.accounts:
-        allocates = has_fact(prepared.trace.calls["name"], "allocates")
-        events, event, inside_ns = calls_inside(prepared, allocates)
-        columns = (np.ones_like(event), inside_ns)
-        sums = (exact_sums(events.name[event], c, len(events.labels)) for c in columns)
-        for label, count, ns in zip(events.labels, *sums, strict=True):
-            if count:
-                calls.append(MemoryOperation("call", label, None, count, ns))
-    # Copies and fills by kind, direction and memory of the host.
-    activities, chosen, on_device = prepared.trace.activities, prepared.chosen, []
+    longest = attrgetter("sum_ns")
+    return (
+        *sorted(_copies_and_fills(prepared), key=longest, reverse=True),
+        *sorted(_memory_calls(prepared), key=longest, reverse=True),
+    )
+
+
+def _memory_calls(prepared: Prepared) -> Iterator[MemoryOperation]:
+    """Yield the calls that allocate or free memory, by name."""
+    if not prepared.accounts:
+        return
+    allocates = has_fact(prepared.trace.calls["name"], "allocates")
+    events, event, inside_ns = calls_inside(prepared, allocates)
+    columns = (np.ones_like(event), inside_ns)
+    sums = (exact_sums(events.name[event], c, len(events.labels)) for c in columns)
+    for label, count, ns in zip(events.labels, *sums, strict=True):
+        if count:
+            yield MemoryOperation("call", label, None, count, ns)
+
+
+def _copies_and_fills(prepared: Prepared) -> Iterator[MemoryOperation]:
+    """Yield copies and fills on devices, by kind, direction and kind of host memory."""
+    activities, chosen = prepared.trace.activities, prepared.chosen
     moves = np.flatnonzero(is_one_of(activities["kind"], *_KINDS)[chosen.row])
     row, starts = chosen.row[moves], chosen.starts_inside[moves]
     kind, direction = codes(activities["kind"])[row], codes(activities["direction"])[row]
@@ -173,6 +188,7 @@ def memory_operations(prepared: Prepared) -> tuple[MemoryOperation, ...]:
     memory_of = [_MEMORIES.index(m[0].lower()) if m else -1 for m in matches]
     memory = np.array([*memory_of, -1])[codes(activities["name"])[row]]
     group, first = group_rows((kind, direction, memory))
+    # Sizes and rates are of the copies that begin in the windows and have a size.
     size, duration = numbers(activities["bytes"], ABSENT)[row], numbers(activities["dur_ns"])[row]
     sized = starts * (size >= 0)
     inside_ns = chosen.inside_ns[moves]
@@ -180,32 +196,28 @@ def memory_operations(prepared: Prepared) -> tuple[MemoryOperation, ...]:
     totals = (exact_sums(group, column, len(first)) for column in figures)
     largest = np.full(len(first), ABSENT)
     np.maximum.at(largest, group, np.where(sized > 0, size, ABSENT))
+    # The last direction and the last of _MEMORIES are those of code -1.
     kinds, directions = names(activities["kind"]), [*names(activities["direction"]), ""]
     rows = zip(first.tolist(), largest.tolist(), zip(*totals, strict=True), strict=True)
     for index, largest_bytes, (count, ns, sized_count, moved, took_ns) in rows:
         name = kinds[kind[index]], directions[direction[index]], _MEMORIES[memory[index]]
         rate = moved / took_ns if took_ns else None
         sizes = (moved, largest_bytes, rate) if sized_count else ()
-        on_device.append(MemoryOperation(*name, count, ns, *sizes))
-    longest = attrgetter("sum_ns")
-    return (
-        *sorted(on_device, key=longest, reverse=True),
-        *sorted(calls, key=longest, reverse=True),
-    )
+        yield MemoryOperation(*name, count, ns, *sizes)
 
 
 _MOST_OPERATORS: Final = 100
-"""Operators that are named at most; the rest becomes one more."""
+"""At most so many operators are named; the others become one more."""
 _AT_ONCE: Final = 1 << 15
-"""Operators that are analysed at a time, which takes less memory than all at once."""
+"""About so many operators are analysed at a time, to save memory."""
 
 
 class HostOperator(Struct, frozen=True):
     """Operators of one name on the launching threads in the chosen windows; times in ns.
 
-    `count` is the number that reach into the windows. `self_ns` is the time in which one of them is
-    the innermost operator of its thread, `total_ns` the time in which one of them runs; None for
-    the row of the rest, whose operators may lie in each other.
+    `count` is the number of operators with time in the windows. `self_ns` is the time in which one
+    of them is the innermost operator of its thread, `total_ns` the time in which any of them runs,
+    None for the row of the rest.
     """
 
     name: str
@@ -223,42 +235,45 @@ def host_operators(prepared: Prepared) -> tuple[HostOperator, ...]:
     thread, calling = shared_codes(thread_columns(ops), thread_columns(calls))
     call = prepared.linked.links.call_of_activity[prepared.chosen.row]
     launches = np.isin(thread, calling[call[call >= 0]])
-    span, is_step = host_span(ops), matching(ops["name"], lambda text: is_step_label(text, None))
-    row = np.flatnonzero(launches & ~is_step & (host_time(windows, *span) > 0))
+    process, start, end = host_span(ops)
+    is_step = matching(ops["name"], lambda text: is_step_label(text, None))
+    row = np.flatnonzero(launches & ~is_step & (host_time(windows, process, start, end) > 0))
     labels, name = names(ops["name"]), codes(ops["name"])
     count = group_sums(name[row], np.ones_like(row), len(labels))
     self_ns, total_ns = np.zeros_like(count), np.zeros_like(count)
-    for index in _stretches(thread[row], *(times[row] for times in span[1:])):
+    for index in _pieces_of_threads(thread[row], start[row], end[row]):
         rows = row[index]
-        process, start, end = (column[rows] for column in span)
-        piece, *times = innermost_pieces(np.zeros_like(rows), start, end)
-        inner_ns = host_time(windows, process[piece], *times)
+        begin, stop, same_thread = start[rows], end[rows], np.zeros_like(rows)
+        piece, *times = innermost_pieces(same_thread, begin, stop)
+        inner_ns = host_time(windows, process[rows[piece]], *times)
         self_ns += group_sums(name[rows[piece]], inner_ns, len(self_ns))
-        # An operator inside another of its name adds only the time after the end of that one.
-        uncovered_begin = np.maximum(start, latest_end_before(name[rows], start, end))
-        uncovered_ns = host_time(
-            windows, process, uncovered_begin, np.maximum(uncovered_begin, end)
-        )
+        # An operator inside another one of its name adds nothing, else time would count twice:
+        # it counts from the latest end of those of its name that began before.
+        uncovered_begin = np.maximum(begin, latest_end_before(name[rows], begin, stop))
+        uncovered_end = np.maximum(uncovered_begin, stop)
+        uncovered_ns = host_time(windows, process[rows], uncovered_begin, uncovered_end)
         total_ns += group_sums(name[rows], uncovered_ns, len(total_ns))
     sums = zip(labels, count.tolist(), self_ns.tolist(), total_ns.tolist(), strict=True)
     return most_important([HostOperator(*figures) for figures in sums if figures[1]])
 
 
-def _stretches(thread: IntArray, start: IntArray, end: IntArray) -> Iterator[IntArray]:
-    """Yield the intervals of each thread as index arrays, cut where none of the thread runs.
+def _pieces_of_threads(thread: IntArray, start: IntArray, end: IntArray) -> Iterator[IntArray]:
+    """Yield the operators of each thread as index arrays of about _AT_ONCE, in order of start.
 
-    All arrays are per interval. A piece has about _AT_ONCE intervals, more where none can be cut.
+    All arrays are per operator. A thread is cut only where none of its operators runs, so that
+    operators around others are never in different pieces; a piece may be longer for that.
     """
     for _, in_thread in groups(thread):
         in_thread = in_thread[np.argsort(start[in_thread], kind="stable")]
         is_free = start[in_thread][1:] >= np.maximum.accumulate(end[in_thread])[:-1]
         cuts = np.flatnonzero(is_free) + 1
+        # The first possible cut from every _AT_ONCE-th operator on.
         chosen = np.searchsorted(cuts, np.arange(_AT_ONCE, len(in_thread), _AT_ONCE))
         yield from np.split(in_thread, cuts[np.unique(chosen[chosen < len(cuts)])])
 
 
 def most_important(operators: Sequence[HostOperator]) -> tuple[HostOperator, ...]:
-    """Return the operators with most self time, and the rest added up as the last one."""
+    """Return the operators with most self time; the others are added up in a last row, REST."""
     ordered = sorted(operators, key=lambda op: (op.name == REST, -op.self_ns))
     rest = ordered[_MOST_OPERATORS:]
     count, self_ns = sum(op.count for op in rest), sum(op.self_ns for op in rest)
@@ -267,15 +282,15 @@ def most_important(operators: Sequence[HostOperator]) -> tuple[HostOperator, ...
 
 
 _FEW: Final = 10
-"""Time outside the GPU's work is reported from a tenth of the time of that work on."""
+"""Time outside the GPU's work is reported if it is at least a tenth of the time of that work."""
 
 
 class OutsideGpuWork(Struct, frozen=True):
-    """Recorded time before the first GPU operation, after the last, and in no used step; in ns.
+    """Recorded time of a process before its first GPU operation and after its last; times in ns.
 
-    `call` is the call in which the launching threads spend most of the time before and after,
-    `call_ns` that time. `unused_ns` is time of one GPU in no used step, `once_ns` the part of it
-    in which the program starts up.
+    `recorded_ns` is the whole recording. `call` is the call in which the launching threads spent
+    most of the time before and after, `call_ns` that time. `unused_ns` is the time of one GPU in no
+    used step, `once_ns` the part of it in which the program starts up.
     """
 
     before_ns: int
@@ -290,12 +305,36 @@ class OutsideGpuWork(Struct, frozen=True):
 def outside_gpu_work(prepared: Prepared) -> OutsideGpuWork | None:
     """Return the time that a process records outside its GPU work and outside used steps.
 
-    Only the process with most such time is reported, since clocks of processes may differ. None if
-    it is a small part of the recording, or where the clock of a GPU is not that of its process.
+    It is the process with the most such time: clocks of processes may differ. None if that time is
+    a small part of the recording, or if the clock of a GPU is not that of its process.
     """
-    trace, calls, work = prepared.trace, prepared.trace.calls, prepared.trace.activities
     if not prepared.accounts or prepared.linked.clock_offsets.any():
         return None
+    (begins, ends), (firsts, lasts), with_work = _recorded_and_working(prepared)
+    unused = _in_no_step(prepared)
+    outside_ns = firsts[with_work] - begins[with_work] + ends[with_work] - lasts[with_work]
+    outside_ns += np.array([unused.get(number, (0, 0))[0] for number in with_work.tolist()])
+    process = int(with_work[outside_ns.argmax()])
+    first, last = int(firsts[process]), int(lasts[process])
+    begin, end = int(begins[process]), int(ends[process])
+    if int(outside_ns.max()) * _FEW < last - first:
+        return None
+    edges = Intervals.of(np.array([begin, last]), np.array([first, end]))
+    name_and_ns = _longest_call(prepared, process, edges)
+    unused_ns, once_ns = unused.get(process, (0, 0))
+    return OutsideGpuWork(first - begin, end - last, end - begin, *name_and_ns, unused_ns, once_ns)
+
+
+Range = tuple[IntArray, IntArray]
+"""First and last instant in ns, per process."""
+
+
+def _recorded_and_working(prepared: Prepared) -> tuple[Range, Range, IntArray]:
+    """Return when each process records anything, when its GPUs work, and the processes with work.
+
+    The work of GPUs is taken to begin with the first window, which may begin at a mark of the host.
+    """
+    trace, work = prepared.trace, prepared.trace.activities
     rows = np.concatenate([account.rows.row for account in prepared.accounts.values()])
     owner, start_ns, dur_ns = (
         numbers(work[name], ABSENT)[rows] for name in ("process", "start_ns", "dur_ns")
@@ -305,48 +344,39 @@ def outside_gpu_work(prepared: Prepared) -> OutsideGpuWork | None:
     np.minimum.at(firsts, owner, start_ns)
     np.maximum.at(lasts, owner, start_ns + dur_ns)
     begins, ends = firsts.copy(), lasts.copy()
-    # Steps may begin at marks of the host, before the work of the GPU.
     of_device = numbers(trace.devices["process"])
     for device, account in prepared.accounts.items():
-        begun = (
-            account.rows.span[0]
-            if not prepared.windows[device]
-            else min(window.start_ns for window in prepared.windows[device])
-        )
+        windows = prepared.windows[device]
+        begun = min((window.start_ns for window in windows), default=account.rows.span[0])
         firsts[of_device[device]] = min(firsts[of_device[device]], begun)
-    for table in (calls, trace.ops, trace.marks):
+    for table in (trace.calls, trace.ops, trace.marks):
         processes, start = numbers(table["process"]), numbers(table["start_ns"])
         np.minimum.at(begins, processes, start)
         np.maximum.at(ends, processes, start + numbers(table["dur_ns"], 0))
-    with_work = distinct(owner)
-    unused = _in_no_step(prepared)
-    outside_ns = firsts[with_work] - begins[with_work] + ends[with_work] - lasts[with_work]
-    outside_ns += np.array([unused.get(number, (0, 0))[0] for number in with_work.tolist()])
-    process = int(with_work[outside_ns.argmax()])
-    first, last = int(firsts[process]), int(lasts[process])
-    begin, end = int(begins[process]), int(ends[process])
-    if int(outside_ns.max()) * _FEW < last - first:
-        return None
-    # What the launching threads called meanwhile.
+    return (begins, ends), (firsts, lasts), distinct(owner)
+
+
+def _longest_call(prepared: Prepared, process: int, within: Intervals) -> tuple[str, int]:
+    """Return the name of the call in which launching threads spend most of a time, and its ns."""
+    calls = prepared.trace.calls
     owner, start, stop = host_span(calls)
     thread = joint_codes(owner, numbers(calls["thread"], ABSENT))
     call = prepared.linked.links.call_of_activity
     row = np.flatnonzero((owner == process) & np.isin(thread, thread[call[call >= 0]]))
-    edges = Intervals.of(np.array([begin, last]), np.array([first, end]))
     labels = names(calls["name"])
-    inside_ns = edges.length_within(start[row], stop[row])
+    inside_ns = within.length_within(start[row], stop[row])
     sums = group_sums(codes(calls["name"])[row], inside_ns, len(labels))
-    longest = int(sums.argmax()) if len(sums) else -1
-    name_and_ns = (labels[longest], int(sums[longest])) if longest >= 0 else ("", 0)
-    unused_ns, once_ns = unused.get(process, (0, 0))
-    return OutsideGpuWork(first - begin, end - last, end - begin, *name_and_ns, unused_ns, once_ns)
+    if not len(sums):
+        return "", 0
+    longest = int(sums.argmax())
+    return labels[longest], int(sums[longest])
 
 
 def _in_no_step(prepared: Prepared) -> dict[int, tuple[int, int]]:
-    """Return, by process, the ns of its GPU in no used step, and the start-up among them.
+    """Return, by process, the ns of its GPU in no used step, and how much of that is start-up.
 
-    Of several GPUs the one with most such time counts. Without steps there is none. Nor is there
-    any where it is mostly the steps that are left out: the report gives their number anyway.
+    Of several GPUs the one with the most such time counts. There is none without steps, nor if the
+    time is mostly that of steps left out: the report gives the number of these anyway.
     """
     process = numbers(prepared.trace.devices["process"]).tolist()
     by_process: dict[int, tuple[int, int]] = {}

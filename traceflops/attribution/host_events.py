@@ -1,9 +1,9 @@
-"""What the host did: calls, operators, Python frames, calls of the system and labels as one table.
+"""What the host did: calls, operators, Python frames, system calls and labels as one table.
 
-A row is an event of one thread, [start, end) in ns. Events of a thread nest; at each instant the
-innermost one is what the thread does. Labels only name what is inside them: they are no work.
+A row is an event of one thread, [start, end) in ns. The events of a thread nest; at each instant
+the innermost one is what the thread does. Labels only name what is inside them: they are no work.
 
-FACTS says what the name of an event reveals of the work of the host.
+FACTS says what the name of an event reveals about the work of the host.
 """
 
 from __future__ import annotations
@@ -111,14 +111,13 @@ FACTS: Final[dict[str, str]] = {
     ),
     "is_work": r"^record_param_comms$|^nccl[:A-Z]|\w::\w",
 }
-"""Fact -> pattern of the names that reveal it.
+"""By fact the pattern of the names that reveal it.
 
-`is_work` are labels that a library sets around work of its own, `awaits_device` those around waits
-for its own work on a device, `waits_for_ranks` those of MPI that
-end when others have come. Functions that help are hooks that
-Python calls, and those of libraries for arrays and images: what calls them says more.
+`is_work` are labels that a library sets around work of its own; `awaits_device` those around waits
+for its own work on a device; `waits_for_ranks` functions of MPI that end when other ranks have
+come. `helps` are hooks that Python calls, and functions of libraries for arrays and images: their
+callers tell more.
 """
-
 
 _ANY: Final = re.compile("|".join(f"(?:{pattern})" for pattern in FACTS.values()))
 
@@ -132,7 +131,7 @@ def facts_of_name(label: str) -> frozenset[str]:
 
 
 def facts_of_names(labels: Sequence[str]) -> dict[str, BoolArray]:
-    """Return, by fact, an array per name: whether it reveals the fact."""
+    """Return, by fact, an array per name: whether the name reveals the fact."""
     known = [facts_of_name(label) for label in labels]
     return {fact: np.array([fact in facts for facts in known], dtype=np.bool_) for fact in FACTS}
 
@@ -149,7 +148,7 @@ _OF_MARK: Final = {"python": FRAME, "module": FRAME, "system": SYSTEM, "annotati
 def host_time(
     windows: Mapping[int, Intervals], process: IntArray, start_ns: IntArray, end_ns: IntArray
 ) -> IntArray:
-    """Return, per stretch of the host, its time in the windows of its process."""
+    """Return, per interval of the host, its time in the windows of its process, 0 without any."""
     inside_ns = np.zeros(len(process), dtype=np.int64)
     for number, own in groups(process):
         if (chosen := windows.get(number)) is not None:
@@ -158,13 +157,13 @@ def host_time(
 
 
 def host_span(table: pa.Table) -> tuple[IntArray, IntArray, IntArray]:
-    """Return the process, start and end of each record of a table of the host."""
+    """Return process, start and end of each row of a table of the host, in ns."""
     start = numbers(table["start_ns"])
     return numbers(table["process"]), start, start + numbers(table["dur_ns"])
 
 
 def host_windows(prepared: Prepared) -> Mapping[int, Intervals]:
-    """Return, by process, the chosen windows of the devices that it launched work on."""
+    """Return, by process, the chosen windows of all devices on which it launched work."""
     by_process: dict[int, Intervals] = {}
     for device, account in prepared.accounts.items():
         windows = chosen_time(prepared.windows[device])
@@ -175,12 +174,12 @@ def host_windows(prepared: Prepared) -> Mapping[int, Intervals]:
 
 
 class HostEvents(Struct, frozen=True, dict=True):
-    """Events by row: `kind` is CALL to LABEL, `source` the row in its table, `name` a code.
+    """Events, a row each: `kind` is CALL to LABEL, `source` the row in its table, `name` a code.
 
-    Of events with the same times the later row is the inner one. `range_name` names annotations.
-    `thread` is one number per process and thread; `thread_of_call` and `process_of_call` are by
-    row of calls, `thread_of_op` and `process_of_op` by row of operators where these are the work of
-    a CPU, else empty.
+    If events have equal times, the later row is the inner one. `labels` are the names by code;
+    `range_name` names annotations, by label and process. `thread` numbers each pair of process and
+    thread. `thread_of_call` and `process_of_call` are per row of calls, `thread_of_op` and
+    `process_of_op` per row of operators, or empty if operators are not the work of a CPU.
     """
 
     kind: SmallArray
@@ -208,7 +207,7 @@ class HostEvents(Struct, frozen=True, dict=True):
 
     @cached_property
     def is_work(self) -> BoolArray:
-        """Per event, whether it is more than a label, and no call that another call makes."""
+        """Per event, whether it is work: no mere label, and no call that another call makes."""
         call = self.kind == CALL
         caller_end_ns = taken(self.end_ns, self.tree.around(call), NEVER)
         is_inner = (call | (self.kind == SYSTEM)) & (self.end_ns <= caller_end_ns)
@@ -217,12 +216,12 @@ class HostEvents(Struct, frozen=True, dict=True):
 
     @cached_property
     def function(self) -> IntArray:
-        """Per event, the nearest function around it that is no library's, or -1."""
+        """Per event, the nearest function around it that is not a library's, or -1."""
         known = np.array([not is_of_library(label) for label in self.labels], dtype=np.bool_)
         return self.tree.nearest((self.kind == FRAME) & known[self.name])
 
     def text(self, event: int) -> str:
-        """Return the name of an event; annotations are called as `names_by_process` has it."""
+        """Return the name of an event, "" for -1; annotations are named by `names_by_process`."""
         if event < 0:
             return ""
         label = self.labels[int(self.name[event])]
@@ -236,11 +235,11 @@ class HostEvents(Struct, frozen=True, dict=True):
         return np.asarray(taken(reveals, taken(self.name, event), 0) > 0)
 
     def around(self, fact: str, event: IntArray) -> IntArray:
-        """Return the nearest event around each (-1: none), itself included, that has a fact."""
+        """Return, per event (-1: none), the nearest one around it, or itself, that has a fact."""
         return taken(self.tree.nearest(self._facts[fact][self.name]), event)
 
     def nearest(self, fact: str, event: IntArray, other: IntArray) -> IntArray:
-        """Return what has a fact around each event (-1: none), or else around each other."""
+        """Return `around` each event, or if that is -1, around the `other` event of the row."""
         around = self.around(fact, event)
         return np.where(around < 0, self.around(fact, other), around)
 
@@ -254,24 +253,24 @@ class HostEvents(Struct, frozen=True, dict=True):
         return np.asarray(taken(self.kind, event) == kind)
 
     def of_call(self, call: IntArray) -> IntArray:
-        """Return the events of rows of calls, -1 where a call is not among the events."""
-        own = np.flatnonzero(self.kind == CALL)
+        """Return the events of rows of calls, -1 for calls that are not among the events."""
+        own = np.flatnonzero(self.kind == CALL)  # in the order of their rows
         index = np.searchsorted(self.source[own], call)
         event = taken(own, np.where(index < len(own), index, -1))
         return np.where(taken(self.source, event, -2) == call, event, -1)
 
 
 def host_events(trace: Trace, within: Intervals) -> HostEvents:
-    """Return the events that touch some instants: all that explains what went on there.
+    """Return the events that touch some time, which explain what the host did then.
 
-    Labels of steps explain nothing.
+    Labels of steps are left out: they explain nothing.
     """
     pool, marks = Names(), trace.marks
     is_step = matching(marks["name"], lambda name: is_step_label(name, None))
     kind_of = np.array([*(_OF_MARK.get(kind, -1) for kind in names(marks["kind"])), -1])
     kind_of_mark = kind_of[codes(marks["kind"])]
     pieces = []
-    for number, table, rows in (
+    for number, table, rows in (  # outer kinds first, as equal times need
         (LABEL, marks, np.flatnonzero((kind_of_mark == LABEL) & ~is_step)),
         (FRAME, marks, np.flatnonzero(kind_of_mark == FRAME)),
         (OP, trace.ops, np.arange(trace.ops.num_rows)),
@@ -280,7 +279,7 @@ def host_events(trace: Trace, within: Intervals) -> HostEvents:
     ):
         starts, durations = numbers(table["start_ns"]), numbers(table["dur_ns"])
         touches = np.empty(len(rows), dtype=np.bool_)
-        for some in slices(len(rows)):
+        for some in slices(len(rows)):  # in slices, to save memory
             start, length = starts[rows[some]], durations[rows[some]]
             ended = np.searchsorted(within.end_ns, start, side="right")
             touches[some] = ended < np.searchsorted(within.start_ns, start + length, side="left")
@@ -292,16 +291,13 @@ def host_events(trace: Trace, within: Intervals) -> HostEvents:
         kinds, start = np.full(len(row), number, dtype=np.int8), starts[row]
         pieces.append((kinds, row, process, thread, start, start + durations[row], name))
     kind, source, process, thread, start, end, name = map(np.concatenate, zip(*pieces, strict=True))
+    # Number the threads of events, calls and operators together.
     ops = trace.ops if ran_on_cpu(trace).any() else trace.ops.slice(0, 0)
-    starters = [
-        (numbers(table["process"]), numbers(table["thread"], ABSENT))
-        for table in (trace.calls, ops)
-    ]
-    (caller, _), (operator, _) = starters
-    processes, all_threads = (
-        np.concatenate(columns) for columns in zip((process, thread), *starters, strict=True)
+    caller, calling = numbers(trace.calls["process"]), numbers(trace.calls["thread"], ABSENT)
+    operator, operating = numbers(ops["process"]), numbers(ops["thread"], ABSENT)
+    threads = joint_codes(
+        np.concatenate([process, caller, operator]), np.concatenate([thread, calling, operating])
     )
-    threads = joint_codes(processes, all_threads)
     own, of_call, of_op = np.split(threads, np.cumsum([len(start), len(caller)]))
     columns = kind, source, process, own, start, end, name
     of_starters = of_call, caller, of_op, operator
@@ -319,7 +315,7 @@ _FIRST: Final = re.compile(r"(\w+)(?:/|\.py\()")
 def standard_prefix(frame: str) -> str:
     """Return the beginning of the name of a built-in or standard function, "" for others.
 
-    Profilers leave out the folder that a module is found in: `queue.py(154): get`.
+    Profilers name a standard module without its folder: `queue.py(154): get`.
     """
     if inner := _INNER.match(frame):
         wait = re.match(FACTS["waits"], frame) or re.match(FACTS["sleeps"], frame)
@@ -329,22 +325,22 @@ def standard_prefix(frame: str) -> str:
 
 
 def is_of_library(frame: str) -> bool:
-    """Return whether a function is built in, of PyTorch or a hook of it, or standard."""
+    """Return whether a function is built in, of the standard library, or of PyTorch."""
     return bool(standard_prefix(frame)) or _LIBRARY.search(frame) is not None
 
 
 def owners(events: HostEvents) -> IntArray:
-    """Return, for each event, the one around it whose name its owner knows best.
+    """Return, for each event, the one around it, or itself, whose name tells the user most.
 
-    That is the nearest function of a user, else one that helps, else the outermost operator, else,
-    for a call, the annotation around it, else the event itself.
+    That is the nearest function of the user, else one that helps, else the outermost operator,
+    else, for a call, the annotation around it, else the event itself.
     """
     is_call, is_op = (events.kind == CALL) | (events.kind == SYSTEM), events.kind == OP
     is_label = events.kind == LABEL
     event = np.arange(len(events.kind))
     is_user = (events.function == event) & ~events.has_fact("helps", event)
     owner = event
-    for candidate in (  # a later one is better known
+    for candidate in (  # a later one replaces those before it
         np.where(is_call, events.tree.nearest(is_label), -1),
         events.tree.nearest(is_op & (events.tree.around(is_op) < 0)),
         events.function,

@@ -64,16 +64,16 @@ CLASSES: Final[dict[str, str]] = {
     "unexplained": "no launch recorded",
     "start_up": "start-up",
 }
-"""What the host did, in words, in the order in which the classes are tried.
+"""What the host did, in words. A slice of idle time is of the first class whose rule it fits.
 
-`unexplained` is what no rule fits: idle time before work of which no launch is recorded. `start_up`
-is no idle time: see `timeline.start_up`.
+`unexplained` fits no rule: idle time before work of which no launch is recorded. `start_up` is not
+idle time: see `timeline.start_up`.
 """
 PLACES: Final = {name: place for place, name in enumerate(CLASSES)}
 
 _BUILT_IN: Final = ("<built-in ", "<frozen ")
 _ASKED: Final = re.compile(r"\b(prefetch|eviction)\b")
-"""Pages that move because a call, or another page that needs room, asks for it."""
+"""Pages that move because a call asks for it, or to make room for another page."""
 _LONG_CALL_NS: Final = 20_000
 _LONG_OP_NS: Final = 100_000
 _LONG_GAP_NS: Final = 200_000
@@ -86,10 +86,10 @@ def class_of(slices: Slices, parts: GapParts, events: HostEvents, trace: Trace) 
     event, label, role, part = slices.event, slices.label, slices.role, slices.part
     is_host = role == HOST
     works, silent = is_host & (event >= 0), is_host & (event < 0)
-    # What runs on a CPU between its operators is code of the range around them, if there is one.
+    # On a CPU, the time between operators is code of the range around them, if there is one.
     of_cpu = (parts.op >= 0)[part]
     in_range, silent = silent & of_cpu & (label >= 0), silent & ~of_cpu
-    # Slices in a call, also in the launch if that takes long itself.
+    # Slices in a call; in the launch call itself only if it takes long.
     in_launch_ns = np.minimum(parts.call_end_ns, parts.gap_end_ns) - parts.launched_ns
     takes_long = (in_launch_ns >= parts.cap_ns)[part] & (role == IN_CALL)
     in_call = events.is_kind(CALL, event) & (is_host | takes_long)
@@ -103,7 +103,7 @@ def class_of(slices: Slices, parts: GapParts, events: HostEvents, trace: Trace) 
     awaits_device = works & events.has_fact("waits", event)
     awaits_device &= events.is_inside("awaits_device", event, label)
     reads_scalar = events.around("reads_scalar", event) >= 0
-    # Slices in which some thread worked before the launch.
+    # Slices before the launch in which a thread worked: whose code that was.
     built_in = np.array([name.startswith(_BUILT_IN) for name in events.labels], dtype=np.bool_)
     names_code = (events.kind != CALL) & (events.kind != LABEL) & ~built_in[events.name]
     code = np.where(event < 0, label, taken(events.tree.nearest(names_code), event))
@@ -111,11 +111,12 @@ def class_of(slices: Slices, parts: GapParts, events: HostEvents, trace: Trace) 
     is_host_code = events.is_kind(FRAME, event) & (of_cpu | (gap_ns >= _LONG_GAP_NS))
     is_host_code |= events.is_kind(OP, event) & (slices.dur_ns >= _LONG_OP_NS)
     is_host_code |= events.is_kind(SYSTEM, event)
-    # Without recorded operators, nothing says that a call is part of launching one.
+    # Without recorded operators, nothing tells that a call is part of launching one.
     is_alone = events.is_kind(CALL, event) & (trace.ops.num_rows == 0)
-    # Slices in which no thread showed work, and those of the launch.
+    # Slices in which no thread showed work: handed over if the last one to work was another one.
     handed_over = silent & events.has_fact("runs_backward", slices.own)
     handed_over[silent] |= _other_thread_was_last(slices.only(silent), parts, trace)
+    # Slices after the launch call: latency if the activity began soon after it.
     left_ns = parts.gap_end_ns - np.maximum(parts.call_end_ns, parts.gap_start_ns)
     is_usual = (role == AFTER_CALL) & (left_ns < parts.cap_ns)[part]
     rules = {
@@ -138,13 +139,14 @@ def class_of(slices: Slices, parts: GapParts, events: HostEvents, trace: Trace) 
         "device_wait": role == AFTER_CALL,
         "host_page_faults": (role == NO_LAUNCH) & _between_pages(parts, trace)[part],
     }
+    # Classes without a rule, `unexplained` among them, come last in CLASSES.
     return _first_fit([rules[name] for name in CLASSES if name in rules], len(rules))
 
 
 def _other_thread_was_last(slices: Slices, parts: GapParts, trace: Trace) -> BoolArray:
-    """Return, per slice, whether another thread than the launching one was the last to work before.
+    """Return, per slice, whether the last thread to work before it was not the launching one.
 
-    Nothing goes on when they begin, so of what began before, the last to end was the last to work.
+    Nothing runs when these slices begin, so the call or operator that ended last was the last work.
     """
     call = parts.call[slices.part]
     process, thread = (numbers(trace.calls[name], ABSENT)[call] for name in ("process", "thread"))
@@ -155,21 +157,23 @@ def _other_thread_was_last(slices: Slices, parts: GapParts, trace: Trace) -> Boo
 
 
 def on_demand(activities: pa.Table, direction: str) -> BoolArray:
-    """Return which activities are pages of unified memory that move because they are touched.
+    """Return, per activity, whether it is a page of unified memory that moved when touched.
 
-    The direction is `migration`, or one of these. No call asked for them, nor did they make room.
+    `direction` is "migration", or one direction of it. Pages moved by a call or to make room are
+    left out.
     """
     moves = matching(activities["direction"], lambda text: text.startswith(direction))
     return moves & ~matching(activities["name"], lambda text: _ASKED.search(text) is not None)
 
 
 def _between_pages(parts: GapParts, trace: Trace) -> BoolArray:
-    """Return which gaps lie between two pages that the host brings back by touching them."""
+    """Return, per gap part, whether the gap is between two pages that the host touched."""
     work = trace.activities
     to_host, device = on_demand(work, "migration DtoH"), numbers(work["device"])
     if not to_host.any():
         return np.zeros(len(parts.call), dtype=np.bool_)
     end_ns = (numbers(work["start_ns"]) + numbers(work["dur_ns"]))[to_host]
+    # A gap begins when the work before it ends: look for a page with that device and end.
     devices = np.concatenate([device[to_host], device[parts.activity]])
     place = joint_codes(devices, np.concatenate([end_ns, parts.gap_start_ns]))
     follows = np.isin(place[len(end_ns) :], place[: len(end_ns)])
@@ -177,31 +181,34 @@ def _between_pages(parts: GapParts, trace: Trace) -> BoolArray:
 
 
 def _first_fit(fits: Sequence[BoolArray], other: int) -> SmallArray:
-    """Return, per row, the place of the first condition that it fits."""
+    """Return, per row, the place of the first condition that it fits, `other` if it fits none."""
     return np.select(fits, [*np.arange(len(fits), dtype=np.int8)], np.int8(other))
 
 
 def slow_calls(calls: pa.Table) -> BoolArray:
-    """Return, per call, whether it took long: much longer than others of its name, if any."""
+    """Return, per call, whether it took long, and much longer than is usual for its name."""
     duration, name = numbers(calls["dur_ns"]), codes(calls["name"])
     order = np.lexsort((duration, name))
     known, first, count = np.unique(name[order], return_index=True, return_counts=True)
-    limit = np.where(count < _FEW_CALLS, 0, _TIMES_MEDIAN * duration[order][first + count // 2])
+    median_ns = duration[order][first + count // 2]
+    limit = np.where(count < _FEW_CALLS, 0, _TIMES_MEDIAN * median_ns)
     limit = np.maximum(limit, _LONG_CALL_NS)
     return np.asarray(duration > taken(limit, np.searchsorted(known, name)))
 
 
 def waiting_calls(calls: pa.Table) -> BoolArray:
-    """Return, per call, whether it waits for the device, or copies and blocks or returns late."""
+    """Return, per call, whether it waits for the device: a synchronisation, or a blocking copy."""
     facts, code = facts_of_names(names(calls["name"])), codes(calls["name"])
+    # An asynchronous copy blocks, too, if it returns late (e.g. from pageable memory).
     is_late = (numbers(calls["dur_ns"]) > _LONG_CALL_NS) | ~facts["copies_async"][code]
     return np.asarray(facts["waits_for_device"][code] | (facts["copies"][code] & is_late))
 
 
 def _last_ended(table: pa.Table, process: IntArray, at_ns: IntArray) -> tuple[IntArray, IntArray]:
-    """Return, per process and time, the end and thread of the last to end of what began until then.
+    """Return, per instant, the end and the thread of what ended last in its process.
 
-    NEVER and ABSENT where nothing did.
+    `process` and `at_ns` are per instant. Only rows of `table` that began until then are looked at;
+    if there are none, return NEVER and ABSENT.
     """
     owner, start, threads = (
         numbers(table[name], ABSENT) for name in ("process", "start_ns", "thread")
@@ -211,6 +218,7 @@ def _last_ended(table: pa.Table, process: IntArray, at_ns: IntArray) -> tuple[In
     for number, instants in by_group(process):
         own = order[slice(*np.searchsorted(owner, [number, number + 1], sorter=order))]
         end = start[own] + numbers(table["dur_ns"])[own]
+        # Up to each row, by start: the latest end, and the row that has it.
         reach = np.maximum.accumulate(end)
         latest = np.maximum.accumulate(np.where(end == reach, np.arange(len(own)), 0))
         index = np.searchsorted(start[own], at_ns[instants], side="right") - 1
@@ -220,12 +228,16 @@ def _last_ended(table: pa.Table, process: IntArray, at_ns: IntArray) -> tuple[In
 
 
 def owner_of(slices: Slices, kind: SmallArray, events: HostEvents) -> IntArray:
-    """Return the event that each slice is named by, -1 where nothing is recorded."""
+    """Return the event that gives each slice its name, -1 if nothing is recorded.
+
+    `kind` is the class of each slice. Slices of loading data are named by the user's function
+    inside the loader, else by the loader; those of the optimizer by its step; others by `owners`.
+    """
     event, label = slices.event, slices.label
     owner = np.where(event < 0, label, taken(owners(events), event))
-    is_inside = events.is_kind(FRAME, owner) & ~events.has_fact("helps", owner)
-    is_inside &= events.is_inside("data_input", owner)
-    loader = np.where(is_inside, owner, events.nearest("data_input", label, event))
+    is_users = events.is_kind(FRAME, owner) & ~events.has_fact("helps", owner)
+    is_users &= events.is_inside("data_input", owner)
+    loader = np.where(is_users, owner, events.nearest("data_input", label, event))
     step = events.nearest("optimizer", label, event)
     is_step, loads = (kind == PLACES[name] for name in ("optimizer_loop", "data_input"))
     return np.select([is_step, loads], [step, loader], owner)

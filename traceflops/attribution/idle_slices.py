@@ -2,9 +2,9 @@
 
 A gap ends with an activity that the call L of thread T launched. Until L begins, the device waits
 for the host: each slice gets the innermost event of T then. Where T shows nothing, or runs a
-backward pass that other threads do, it gets the event of whichever thread of the process last began
-an operator or a call. From L on the device waits for the launch: inside the call, then after it. On
-a CPU a gap ends with an operator, T is its thread, and there is no launch.
+backward pass, which other threads work on, the slice gets the event of the thread of the process
+that last began an operator or a call. From L on the device waits for the launch: inside the call,
+then after it. On a CPU a gap ends with an operator, T is its thread, and there is no launch.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ class GapParts(Columns, frozen=True):
     """The parts of gaps that lie in chosen windows, a row each; times in ns.
 
     `gap_start_ns` and `gap_end_ns` are the edges of the whole gap. `activity` ends it and `call`
-    launched that activity (-1: unknown): rows of their tables. On a CPU `op` ends the gap (else
-    -1), which starts as soon as its thread comes to it. Activities that start within `cap_ns` of
-    their launch count as started at once.
+    launched that activity: rows of their tables, -1 if unknown. On a CPU `op` is the operator that
+    ends the gap, else -1; it starts as soon as its thread comes to it. Activities that start within
+    `cap_ns` of their launch count as started at once.
     """
 
     start_ns: IntArray
@@ -52,7 +52,7 @@ class GapParts(Columns, frozen=True):
 
     @property
     def launched_ns(self) -> IntArray:
-        """Return, per part, when the activity that ends its gap was launched, or its gap began."""
+        """Return, per part, the launch of the activity at its end, or the gap's start if later."""
         return np.maximum(self.call_start_ns, self.gap_start_ns)
 
 
@@ -67,12 +67,13 @@ def chosen_gaps(prepared: Prepared) -> GapParts:
 def gap_parts(account: DeviceAccount, within: Intervals, cap_ns: int | None = None) -> GapParts:
     """Return the parts of a device's gaps that lie `within` some time, without start-up.
 
-    `cap_ns` is calculated if it is not given. Where graph replays without a record may have run,
-    the launch is unknown: it does not tell what the device waited for.
+    `cap_ns` is computed if it is not given. Where graph replays without a record may have run, the
+    call is -1: the launch does not tell what the device waited for.
     """
     idle, work, within = account.idle, account.work, within.subtract(account.start_up)
     unseen = within.intersect(idle.unseen)
     seen = within.subtract(unseen)
+    # Both kinds of time are disjoint, so sorting keeps starts and ends together.
     begin_ns = np.sort(np.append(seen.start_ns, unseen.start_ns))
     end_ns = np.sort(np.append(seen.end_ns, unseen.end_ns))
     first = np.searchsorted(idle.gap_end_ns, begin_ns, side="right")
@@ -103,7 +104,7 @@ class GapLengths(Struct, frozen=True):
 
 
 def gap_lengths(length_ns: IntArray) -> tuple[GapLengths, ...]:
-    """Count lengths in ns by decade, for all decades from the shortest to the longest."""
+    """Count lengths in ns by decade, from that of the shortest to that of the longest."""
     if not len(length_ns):
         return ()
     decade = np.searchsorted(_DECADES_NS[1:-1], length_ns, side="right")
@@ -120,7 +121,7 @@ class Slices(Columns, frozen=True):
 
     `part` is a row of GapParts, `role` HOST to NO_LAUNCH. `event` is the host event that explains
     the slice, `own` the event of the launching thread then, `label` the label around that: rows of
-    HostEvents or -1.
+    HostEvents, or -1.
     """
 
     part: IntArray
@@ -140,6 +141,7 @@ class Slices(Columns, frozen=True):
 def idle_slices(parts: GapParts, events: HostEvents) -> Slices:
     """Cut gap parts into slices by what the host did, and by the launch call. See Slices."""
     has_call, is_op = parts.call >= 0, parts.op >= 0
+    # The launch and the return of its call, inside the part; on a CPU all time is the host's.
     launched = np.where(is_op, parts.end_ns, parts.launched_ns)
     launched = np.clip(launched, parts.start_ns, parts.end_ns)
     returned = np.clip(parts.call_end_ns, launched, parts.end_ns)
@@ -158,9 +160,9 @@ def idle_slices(parts: GapParts, events: HostEvents) -> Slices:
 
 
 def starters(parts: GapParts, events: HostEvents) -> tuple[IntArray, IntArray]:
-    """Return, per gap part, process and thread that launched the work at its end.
+    """Return, per gap part, the process and the thread that launched the work at its end.
 
-    Numbers are those of `events`; -1 where neither a call nor an operator of a CPU is known.
+    The numbers are those of `events`; -1 if neither a call nor an operator of a CPU is known.
     """
     is_op, by_op = parts.op >= 0, (events.process_of_op, events.thread_of_op)
     by_call = events.process_of_call, events.thread_of_call
@@ -174,9 +176,9 @@ def starters(parts: GapParts, events: HostEvents) -> tuple[IntArray, IntArray]:
 def _host_slices(
     parts: GapParts, part: IntArray, until: IntArray, events: HostEvents
 ) -> tuple[Slices, Slices]:
-    """Return the slices of some parts up to a time, by the launching thread and by others.
+    """Return two sets of slices: those explained by the launching thread, and by other threads.
 
-    `part` are rows of `parts`, `until` are times in ns per row of `parts`.
+    `part` are rows of `parts`; slices reach up to `until` (ns, per row of `parts`).
     """
     process_of_part, thread_of_part = starters(parts.only(part), events)
     is_label = events.kind == LABEL
@@ -187,7 +189,7 @@ def _host_slices(
     slices = Slices(part[span], np.full_like(span, HOST), start, end, own_event, own_event, label)
     is_loading = events.is_inside("data_input", own_event, label)
     silent = ((own_event < 0) | events.has_fact("runs_backward", own_event)) & ~is_loading
-    # Where the launching thread shows nothing: what any thread of the process did.
+    # If the launching thread shows nothing: what any thread of the process did.
     others, process = slices.only(silent), process_of_part[span[silent]]
     works = ((events.kind == CALL) | (events.kind == OP)) & events.is_work
     spans = others.start_ns, others.end_ns, process
@@ -209,17 +211,19 @@ def _cut(
     per event. Returns span, start and end of each piece, in the order of spans and times.
     """
     span_start, span_end, span_group = spans
+    # The edges of the selected events, sorted by group and time.
     rows = np.flatnonzero(selected)
     groups, edges = np.tile(group[rows], 2), np.append(events.start_ns[rows], events.end_ns[rows])
     order = in_order(groups, edges)
     groups, edges = groups[order], edges[order]
+    # Those inside each span, and one before them for the piece that begins with the span.
     first = places_in_groups(groups, edges, span_group, span_start)
     stop = places_in_groups(groups, edges, span_group, span_end)
-    edge, span = runs(first - 1, stop)  # one piece more than edges: the first begins with the span
+    edge, span = runs(first - 1, stop)
     opens = differ_from_before(span)
     closes = np.append(opens[1:], True)[: len(span)]
     start = np.where(opens, span_start[span], taken(edges, edge))
-    end = np.where(closes, span_end[span], np.roll(start, -1))
+    end = np.where(closes, span_end[span], np.roll(start, -1))  # the next piece's start
     has_length = end > start
     return span[has_length], start[has_length], end[has_length]
 
@@ -227,9 +231,9 @@ def _cut(
 def places_in_groups(
     groups: IntArray, times: IntArray, at_group: IntArray, at_ns: IntArray
 ) -> IntArray:
-    """Return, per instant, how many of the sorted pairs (group, time) are at or before it.
+    """Return, per instant, how many pairs of (group, time) come before it or are equal to it.
 
-    `groups` and `times` are per pair, `at_group` and `at_ns` per instant.
+    `groups` and `times` are the sorted pairs; `at_group` and `at_ns` are per instant.
     """
     count_before = np.empty(len(at_ns), dtype=np.int64)
     for group, rows in by_group(at_group):

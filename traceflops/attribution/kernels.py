@@ -1,7 +1,7 @@
 """Tables of kernels, categories and operators of the host over the chosen windows.
 
-An activity counts once, with the innermost operator that launched it, so that `sum_ns` adds up to
-the time of all kernels. `total_ns` counts it again with every operator around that one.
+An activity counts once, for the innermost operator that launched it, so `sum_ns` adds up to the
+time of all kernels. `total_ns` of an operator also includes what operators inside it launched.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ COPIES: Final = "copies"
 KERNELS: Final = "kernels"
 MIGRATIONS: Final = "page migrations"
 MOST: Final = 1_000
-"""Operators in a table at most."""
+"""At most so many operators are in a table."""
 _MOVES: Final = {"copy": COPIES, "migration": MIGRATIONS, "memset": "fills"}
 """Kinds of memory work that move or set bytes; all others are kernels."""
 _KERNEL_KINDS: Final = {
@@ -51,13 +51,12 @@ _KERNEL_KINDS: Final = {
     "rng_dropout": "random number",
     "sort_scan": "sorting",
 }
-"""What kernels of memory work are called where that is not the name of their category."""
+"""Names of kinds of memory kernels that differ from their category's name."""
 _DIRECTIONS: Final = {
     "HtoD": f"host-to-device {COPIES}",
     "DtoH": f"device-to-host {COPIES}",
     "DtoD": f"device-to-device {COPIES}",
 }
-
 
 _TEXTS: Final = ("name", "kind", "top", "sub", "rule")
 _MEANINGS: Final = {
@@ -96,8 +95,8 @@ def kernel_table(totals: Sequence[pa.Table], device_time_ns: int | None) -> pa.T
         for name, values in figures.items()
     }
     whole, whole_ns = figures["whole"], figures["whole_ns"]
-    figures["mean_ns"] = (whole_ns + whole // 2) // np.maximum(whole, 1)
-    # Ties by name: the same however the file lists its names.
+    figures["mean_ns"] = (whole_ns + whole // 2) // np.maximum(whole, 1)  # rounded
+    # Equal times are ordered by name, not by the order of names in the file.
     keys, sum_ns = list(group_of), figures["sum_ns"].tolist()
     order = sorted(range(len(keys)), key=lambda row: (-sum_ns[row], keys[row][0]))
     texts = {name: [keys[row][column] for row in order] for column, name in enumerate(_TEXTS)}
@@ -120,15 +119,16 @@ def kernel_totals(
 ) -> pa.Table:
     """Return a row per distinct kernel name, kind, category and rule, as KERNEL_TOTALS.
 
-    `whole` counts the activities that `whole_ns` is the duration of: those that begin, or all where
-    none begins.
+    An operator of a CPU has several activities. `whole` counts those whose whole durations
+    `whole_ns` adds up: the first ones of operators, or all activities if no first one is there.
     """
     activities, row = trace.activities, chosen.row
     labels, kinds = names(activities["name"]), names(activities["kind"])
     duration, begins = split.whole_ns[row], split.first[row]
     name, kind = codes(activities["name"])[row], codes(activities["kind"])[row]
     category, rule = categorised.category[row], categorised.rule[row]
-    # Some records have the name of a kernel's descriptor, with an ending.
+    # Some records name a kernel by its descriptor, with an ending: both are one kernel. The last
+    # element is for code -1.
     one_per_kernel = np.append(Names().codes(map(kernel_name, labels)), -1)
     group, first = group_rows((one_per_kernel[name], kind, category, rule))
     categories = [categorised.categories[c] for c in category[first].tolist()]
@@ -170,9 +170,9 @@ def category_table(kernels: pa.Table, device_time_ns: int | None) -> pa.Table:
 
 
 def memory_times(trace: Trace, categorised: Categorised, chosen: InWindows) -> dict[str, int]:
-    """Return the ns of memory work in the chosen windows by kind: "fills", "norm kernels".
+    """Return the ns of memory work in the chosen windows by kind, e.g. "fills", "norm kernels".
 
-    Copies are split by direction where it is known; kernels that copy are none of them.
+    Copies are split by direction if it is known; kernels that copy are none of them.
     """
     moving = np.flatnonzero(is_top(categorised, "memory", chosen.row))
     rows = chosen.row[moving]
@@ -225,11 +225,12 @@ def _extreme(function: np.ufunc, group: IntArray, values: IntArray, groups: int)
 class Operators(Struct, frozen=True):
     """The operators with the most device time, and the device time without a known operator.
 
-    `table` has a row per operator name: activities and sum_ns, the number (starting in the windows)
-    and time of the activities that it launched itself; share of sum_ns in all device time of the
-    windows, null without any; total_ns, sum_ns with what the operators below it launched; calls,
-    how often it launched something, itself or below; host_ns, the duration of these calls, null
-    where not recorded. `left` counts the names beyond the table and `left_ns` is their sum_ns.
+    `table` has a row per operator name: `activities` and `sum_ns`, the number (starting in the
+    windows) and time of the activities that it launched itself; `share` of sum_ns in all device
+    time of the windows, null without any; `total_ns`, sum_ns with what the operators inside it
+    launched; `calls`, how often it launched something, itself or inside; `host_ns`, the duration of
+    these calls, null if not recorded. `left` counts the names beyond the table, `left_ns` their
+    sum_ns.
     """
 
     table: pa.Table
@@ -240,36 +241,13 @@ class Operators(Struct, frozen=True):
 
 
 def operators(prepared: Prepared, most: int = MOST) -> Operators:
-    """Sum the device work of the chosen windows by launching operator, `most` rows at most."""
+    """Sum the device work of the chosen windows by launching operator, at most `most` rows."""
     chosen, begins = prepared.chosen, prepared.begins
-    ops, tree = prepared.trace.ops, prepared.linked.op_tree
-    op, labels = ops_that_launched(prepared, chosen.row), names(ops["name"])
-    name, duration = codes(ops["name"]), numbers(ops["dur_ns"])
-    name_of_activity = taken(name, op)
+    op, labels = ops_that_launched(prepared, chosen.row), names(prepared.trace.ops["name"])
+    name_of_activity = taken(codes(prepared.trace.ops["name"]), op)
     activities = group_sums(name_of_activity, begins, len(labels))
     sum_ns = group_sums(name_of_activity, chosen.inside_ns, len(labels))
-    total_ns, calls, host_ns = np.zeros((3, len(labels)), dtype=np.int64)
-
-    # Ops that launched anything, themselves or below, sorted by name and index in the tree.
-    launched_ns, launched = _sums_before(tree, op, chosen.inside_ns), _sums_before(tree, op, 1)
-    is_busy = np.zeros(len(tree.order), dtype=np.bool_)
-    for part in slices(len(is_busy)):
-        is_busy[part] = launched[tree.stop[part]] > launched[part]
-    busy = np.flatnonzero(is_busy).astype(np.int32)
-    busy, reached = busy[by_code(name[tree.order[busy]])], -1
-    for part in slices(len(busy)):
-        index = busy[part]
-        row, stop = tree.order[index], tree.stop[index]
-        code = name[row]
-        # An op below another of its name must not count twice: only ops that begin after the
-        # last end of their name are outer ones. Names are shifted apart, so that one running
-        # maximum of the ends serves all names.
-        shift = np.multiply(code, len(name) + 1, dtype=np.int64)
-        reach = np.maximum.accumulate(np.append(reached, stop + shift))
-        outer, reached = index + shift >= reach[:-1], int(reach[-1])
-        np.add.at(calls, code, 1)
-        np.add.at(total_ns, code[outer], (launched_ns[stop] - launched_ns[index])[outer])
-        np.add.at(host_ns, code[outer], duration[row[outer]])
+    total_ns, calls, host_ns = _with_inner_ops(prepared, op)
 
     used = np.flatnonzero((calls > 0) | (activities > 0)).tolist()
     order = sorted(used, key=lambda code: (-int(sum_ns[code]), -int(total_ns[code]), labels[code]))
@@ -293,8 +271,41 @@ def operators(prepared: Prepared, most: int = MOST) -> Operators:
     return Operators(table, len(beyond), left_ns, int(begins[unknown].sum()), unknown_ns)
 
 
+def _with_inner_ops(prepared: Prepared, op: IntArray) -> tuple[IntArray, IntArray, IntArray]:
+    """Return, per name of operators, total_ns, calls and host_ns as `Operators` has them.
+
+    `op` is the operator that launched each chosen activity, -1 if unknown.
+    """
+    ops, tree = prepared.trace.ops, prepared.linked.op_tree
+    name, duration = codes(ops["name"]), numbers(ops["dur_ns"])
+    total_ns, calls, host_ns = np.zeros((3, len(names(ops["name"]))), dtype=np.int64)
+    # Ops that launched anything, themselves or inside, sorted by name and index in the tree. The
+    # ops inside the one at an index are those up to `stop` of it.
+    inside_ns = prepared.chosen.inside_ns
+    launched_ns, launched = _sums_before(tree, op, inside_ns), _sums_before(tree, op, 1)
+    is_busy = np.zeros(len(tree.order), dtype=np.bool_)
+    for part in slices(len(is_busy)):
+        is_busy[part] = launched[tree.stop[part]] > launched[part]
+    busy = np.flatnonzero(is_busy).astype(np.int32)
+    busy, reached = busy[by_code(name[tree.order[busy]])], -1
+    for part in slices(len(busy)):
+        index = busy[part]
+        row, stop = tree.order[index], tree.stop[index]
+        code = name[row]
+        # An op inside another of its name must not count twice: only ops that begin after the
+        # last end of their name are outer ones. Each name is shifted beyond the ends of the names
+        # before it, so that one running maximum of the ends serves all names.
+        shift = np.multiply(code, len(name) + 1, dtype=np.int64)
+        reach = np.maximum.accumulate(np.append(reached, stop + shift))
+        outer, reached = index + shift >= reach[:-1], int(reach[-1])
+        np.add.at(calls, code, 1)
+        np.add.at(total_ns, code[outer], (launched_ns[stop] - launched_ns[index])[outer])
+        np.add.at(host_ns, code[outer], duration[row[outer]])
+    return total_ns, calls, host_ns
+
+
 def _sums_before(tree: OpTree, op: IntArray, values: IntArray | int) -> IntArray:
-    """Return, per index of the tree, the sum of what the ops before it launched; last, of all."""
+    """Return, per index of the tree (and last for all), the sum that ops before it launched."""
     sums = np.zeros(len(tree.order) + 1, dtype=np.int64)
     linked = op >= 0
     np.add.at(

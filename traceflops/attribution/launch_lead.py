@@ -3,7 +3,7 @@
 Also the cost of launching: calls, their time, and the kernels too short to hide it.
 
 The lead of a launch is the time from the start of its call to the start of its first activity. A
-launch is starved where all earlier work of the device had ended when it was called.
+launch is starved if all earlier work of the device had ended when its call began.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from traceflops.windows.prepared import Prepared
 from traceflops.windows.records import chosen_time
 
 _USUAL_FLOOR_NS: Final = 6_000
-"""The floor where fewer than _ENOUGH launches are starved, too few to measure it."""
+"""The floor if fewer than _ENOUGH launches are starved, too few to measure it."""
 _ENOUGH: Final = 8
 _LEAST_CAP_NS: Final = 20_000
 _AHEAD_NS: Final = 1_000_000
 _BUSY: Final = 0.05
 """Below this share of idle time the verdict is at worst "looming"."""
 _MUCH: Final = 0.2
-"""From this share of idle time on, the host alone holds the device back."""
+"""From this share of idle time on, the host alone may hold the device back."""
 _SHORT_NS: Final = 10_000
 _LONG_CALL_NS: Final = 20_000
 _EXACT: Final = 1 << 14
@@ -65,7 +65,7 @@ class Leads(Columns, frozen=True):
 
     @property
     def floor_ns(self) -> int:
-        """The time of a launch with nothing before it: the lower quartile of the starved leads."""
+        """The lead of a launch that waits for nothing: the lower quartile of the starved ones."""
         alone = self.lead_ns[self.is_starved]
         return int(np.quantile(alone, 0.25)) if len(alone) >= _ENOUGH else _USUAL_FLOOR_NS
 
@@ -88,9 +88,9 @@ class HostBound(Struct, frozen=True):
     """Whether the host is too slow for the device. Times in ns; shares 0 to 1.
 
     `looming`: the device is busy, but the host is hardly ahead of it, or its lead shrinks in most
-    steps; a faster device would wait. The verdict is None where the idle time is unknown, or where
-    neither the idle time nor starved launches allow one. `phases` has the same figures for the
-    phases of a training step, with the floor of the whole.
+    steps, so a faster device would wait. The verdict is None if the idle time is unknown, or if
+    neither idle time nor starved launches allow one. `phases` has the same figures for the phases
+    of a training step, with the floor of the whole.
     """
 
     verdict: Pace | None
@@ -108,7 +108,7 @@ class HostBound(Struct, frozen=True):
 
     @property
     def bound_in(self) -> tuple[str, ...]:
-        """The phases with a verdict as bad as the whole or worse; none where all phases are."""
+        """The phases whose verdict is at least as bad as the whole; none if that is all of them."""
         worst = PACES[: PACES.index(self.verdict) + 1] if self.verdict else ()
         bound = [name for name, phase in self.phases.items() if phase.verdict in worst]
         return tuple(bound) if len(bound) < len(self.phases) else ()
@@ -117,8 +117,9 @@ class HostBound(Struct, frozen=True):
 class LaunchSums(Struct, frozen=True):
     """Counts of launches and operations of a device that start in the chosen windows; times in ns.
 
-    `call_ns` is the time of the launch calls, `long_calls` those of more than 20 us. `late_starts`
-    began later after their call than an ordinary launch, though all earlier work had ended.
+    `call_ns` is the time of the launch calls, `long_calls` counts those of more than 20 us.
+    `late_starts` counts launches that had no earlier work to wait for, but began later than an
+    ordinary one.
     """
 
     launches: int = 0
@@ -136,10 +137,9 @@ class LaunchSums(Struct, frozen=True):
 
 
 class LeadCounts(Struct, frozen=True):
-    """Number of launches (`count`) per lead, starvation and phase, a row each.
+    """Number of launches (`count`) by lead, starvation and phase, a row each.
 
-    `phase` is an index into PHASES, -1 where unknown. `falling` is the number of steps, of `steps`,
-    in which the lead falls.
+    `phase` is an index into PHASES, -1 if unknown. In `falling` of the `steps` the lead falls.
     """
 
     lead_ns: IntArray
@@ -161,11 +161,11 @@ class LeadCounts(Struct, frozen=True):
 
     @property
     def compact(self) -> LeadCounts:
-        """The same with a row for equal launches; of very many, leads within 0.1 %."""
+        """The same with one row for equal launches; very many leads keep 11 bits, so 0.1 %."""
         lead_ns = self.lead_ns
         if len(lead_ns) > _EXACT:
-            rough = np.frexp(lead_ns.astype(np.float64))[1].clip(_LEAD_BITS) - _LEAD_BITS
-            lead_ns = lead_ns >> rough << rough
+            lower_bits = np.frexp(lead_ns.astype(np.float64))[1].clip(_LEAD_BITS) - _LEAD_BITS
+            lead_ns = lead_ns >> lower_bits << lower_bits
         group, first = group_rows((self.phase, self.is_starved.astype(np.int64), lead_ns))
         count = group_sums(group, self.count, len(first))
         starved, phase = self.is_starved[first], self.phase[first]
@@ -198,9 +198,11 @@ class Launches(Struct, frozen=True):
 def leads(account: DeviceAccount) -> Leads:
     """Return the launches of a device, with the lead of each and whether it is starved."""
     rows, call, called = account.rows, account.call, account.work.call_start_ns
+    # The first activity of each call, in the order of the activities.
     order = np.lexsort((rows.start_ns, call))
     order = order[called[order] != ABSENT]
-    first = np.sort(order[differ_from_before(call[order])])  # the first activity of each call
+    first = np.sort(order[differ_from_before(call[order])])
+    # Per activity, when all earlier ones had ended.
     ended_before = np.append(np.iinfo(np.int64).min, np.maximum.accumulate(rows.end_ns)[:-1])
     lead = np.maximum(rows.start_ns[first] - called[first], 0)
     return Leads(call[first], rows.start_ns[first], lead, called[first] >= ended_before[first])
@@ -214,48 +216,52 @@ def outstanding_launches(account: DeviceAccount) -> tuple[IntArray, IntArray]:
     launched = leads(account)
     called = launched.start_ns - launched.lead_ns
     time_ns, index = np.unique(np.append(called, launched.start_ns), return_inverse=True)
-    begun, started = np.split(index, 2)
-    change = np.bincount(begun, minlength=len(time_ns))
-    change -= np.bincount(started, minlength=len(time_ns))
+    call_index, start_index = np.split(index, 2)
+    change = np.bincount(call_index, minlength=len(time_ns))
+    change -= np.bincount(start_index, minlength=len(time_ns))
     return time_ns[change != 0], np.cumsum(change)[change != 0]
 
 
 def launching(prepared: Prepared, phases: Phases) -> Launches | None:
     """Count the launches in the chosen windows by device, lead and phase; None without any.
 
-    `phases` is per op. The floor is the lowest of those of the devices, over all their launches.
+    `phases` is per op. The floor is the lowest one of the devices, over all their launches.
     """
     trace, windows = prepared.trace, prepared.windows
-    of_device = {device: leads(account) for device, account in prepared.accounts.items()}
-    leads_of_device = {
+    all_leads = {device: leads(account) for device, account in prepared.accounts.items()}
+    chosen_leads = {
         device: launches.only(chosen_time(windows[device]).contains(launches.start_ns))
-        for device, launches in of_device.items()
+        for device, launches in all_leads.items()
     }
-    if not any(len(chosen.call) for chosen in leads_of_device.values()):
+    if not any(len(chosen.call) for chosen in chosen_leads.values()):
         return None
     falls = [
         launches.falls(window)
-        for device, launches in of_device.items()
+        for device, launches in all_leads.items()
         for window in windows[device]
         if window.used and window.role == "step"
     ]
+    # The phase of each call is that of its op; calls in the optimizer may have no op.
     phase = taken(phases.phase, prepared.linked.links.op_of_call).astype(np.int64)
     phase[(phase < 0) & in_optimizer(trace, trace.calls)] = _OPTIMIZER
-    chosen = Leads.joined(leads_of_device.values())
-    floor_ns = min(launches.floor_ns for launches in of_device.values())
+    chosen = Leads.joined(chosen_leads.values())
+    floor_ns = min(launches.floor_ns for launches in all_leads.values())
     ones, steps = np.ones_like(chosen.call), (len(falls), sum(falls))
     of_launch = chosen.lead_ns, chosen.is_starved, phase[chosen.call], ones
     counts = LeadCounts(*of_launch, floor_ns, *steps)
     short_ns = max(counts.floor_ns, _SHORT_NS)
     sums = {
-        device: _sums(prepared, device, chosen, of_device[device].cap_ns, short_ns)
-        for device, chosen in leads_of_device.items()
+        device: _sums(prepared, device, own, all_leads[device].cap_ns, short_ns)
+        for device, own in chosen_leads.items()
     }
     return Launches(short_ns, counts, sums)
 
 
 def _sums(prepared: Prepared, device: int, own: Leads, cap_ns: int, short_ns: int) -> LaunchSums:
-    """Return the sums of a device's `own` launches and of its work in the chosen windows."""
+    """Return the sums of a device's `own` launches and of its work in the chosen windows.
+
+    `cap_ns` is the longest lead of an ordinary launch; kernels below `short_ns` are short.
+    """
     activities, chosen = prepared.trace.activities, prepared.chosen
     starts = (numbers(activities["device"])[chosen.row] == device) & (chosen.starts_inside > 0)
     row = chosen.row[starts]
@@ -278,9 +284,9 @@ def _sums(prepared: Prepared, device: int, own: Leads, cap_ns: int, short_ns: in
 
 
 def host_bound(launches: Launches | None, idle: float | None) -> HostBound | None:
-    """Return whether the host launches fast enough, None without launches.
+    """Return whether the host launches fast enough; None without launches.
 
-    `idle` is the share of idle time (0 to 1), None where it is unknown.
+    `idle` is the share of idle time (0 to 1), None if unknown.
     """
     if launches is None:
         return None
@@ -289,7 +295,7 @@ def host_bound(launches: Launches | None, idle: float | None) -> HostBound | Non
     is_busy = idle is not None and idle < _BUSY
     if is_busy and pace.verdict == "not host-bound" and 2 * counts.falling > counts.steps:
         pace = replace(pace, verdict="looming")
-    by_phase = {}
+    by_phase = {}  # the launches of each phase of a step
     for name, phases in _OF_STEP.items():
         is_in = np.isin(counts.phase, [PHASES.index(phase) for phase in phases])
         columns = {column: getattr(counts, column)[is_in] for column in _COUNTED}
@@ -303,11 +309,12 @@ def host_bound(launches: Launches | None, idle: float | None) -> HostBound | Non
 
 
 def _paced(counts: LeadCounts, idle: float | None) -> HostBound:
-    """Judge launches by share of starved ones, leads and share of idle time, without phases."""
+    """Judge launches by starved ones, leads and the share of idle time; without phases."""
     by_lead = np.argsort(counts.lead_ns, kind="stable")
     count_up_to = np.cumsum(counts.count[by_lead])
     launches, floor_ns = int(count_up_to[-1]), counts.floor_ns
     starved = int(counts.count[counts.is_starved].sum()) / launches
+    # The 10th percentile and the median of the leads, each of which stands for `count` launches.
     positions = [int((launches - 1) * part) for part in (0.1, 0.5)]
     index = np.searchsorted(count_up_to, positions, side="right")
     p10_ns, median_ns = counts.lead_ns[by_lead][index].tolist()

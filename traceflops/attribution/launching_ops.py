@@ -30,30 +30,31 @@ MOST_PER_KERNEL: Final = 6
 class Launchers(Struct, frozen=True):
     """The launch paths of the kernels with the most time, a row of `table` per kernel and path.
 
-    Columns: name, kind, top, sub, rule as in a kernel table; op, or call where no op is known;
-    scope around the launch (`is_module`: it names modules, `modules` different ones; `backward`: it
-    is the scope of the forward op); shapes, dtypes of the op's inputs as JSON; null where unknown.
-    `count` and `sum_ns` add up to those of the kernel. `others` is the number of further launch
-    paths that a row stands for, 0 for an ordinary row.
+    Columns: name, kind, top, sub, rule as in a kernel table; op, or call if no op is known; scope
+    around the launch (`is_module`: it names modules, of which `modules` are different; `backward`:
+    it is the scope of the forward op); shapes and dtypes of the op's inputs as JSON. Unknown is
+    null. `count` and `sum_ns` add up to those of the kernel. `others` is the number of further
+    launch paths that a row stands for, 0 for an ordinary row.
     """
 
     table: pa.Table
 
     def knows(self, column: str) -> bool:
-        """Return whether the column has any value that is not null."""
+        """Return whether the column has any value."""
         return bool(self.table[column].null_count < self.table.num_rows)
 
 
 def ops_that_launched(prepared: Prepared, rows: IntArray) -> IntArray:
     """Return, per row of activities, the innermost op that launched it, or -1.
 
-    On a CPU that is the op itself.
+    Activities of a CPU are ops themselves.
     """
     activities = prepared.trace.activities
     op = prepared.linked.links.op_of_activity[rows]
     if "op" not in names(activities["kind"]):
         return op
     on_cpu = is_one_of(activities["kind"], "op")[rows]
+    # Such an activity has -1 - row of its op as its correlation.
     return np.where(on_cpu, -1 - numbers(activities["correlation"], 0)[rows], op)
 
 
@@ -67,7 +68,7 @@ def launchers(
     kernel, row, inside_ns = kernel[is_listed], chosen.row[is_listed], chosen.inside_ns[is_listed]
     op, call = ops_that_launched(prepared, row), prepared.linked.links.call_of_activity[row]
     around = launch_scopes(prepared.linked, call, op, prepared.selection.step_mark)
-    call = np.where(op >= 0, -1, call)
+    call = np.where(op >= 0, -1, call)  # a call tells more only if no op is known
     path, first = group_rows(
         (
             kernel,
@@ -81,6 +82,7 @@ def launchers(
     )
     begins = prepared.begins[is_listed]
     count, sum_ns = (group_sums(path, values, len(first)) for values in (begins, inside_ns))
+    # The different module instances of each path.
     _, pairs = group_rows((path, around.instance))
     in_module = pairs[around.instance[pairs] >= 0]
     order = np.lexsort((first, -sum_ns, kernel[first]))
@@ -101,13 +103,14 @@ def launchers(
 def _longest_kernels(prepared: Prepared, most: int) -> tuple[IntArray, IntArray]:
     """Return a row of activities for each of the `most` largest kernels, the most time first.
 
-    Also, per chosen activity, the index of its kernel among them, or -1.
+    Also return, per chosen activity, the index of its kernel among them, or -1.
     """
     activities, categorised = prepared.trace.activities, prepared.linked.categorised
     row, name = prepared.chosen.row, codes(activities["name"])
     columns = (name, codes(activities["kind"]), categorised.category, categorised.rule)
     group, first = group_rows([column[row] for column in columns])
     sums = group_sums(group, prepared.chosen.inside_ns, len(first))
+    # Only kernels with the time of the last one listed, or more, are sorted; ties by name.
     labels, left = names(activities["name"]), max(len(first) - most, 0)
     least = int(np.partition(sums, left)[left]) if left else 0
     longest = sorted(
@@ -127,17 +130,20 @@ def _table(
     `kernels` has a row of activities per kernel; `paths` are sorted by kernel, then by time.
     """
     of_path = paths["kernel"]
-    nth = np.arange(len(of_path)) - first_rows(of_path, len(kernels))[of_path]
+    nth = np.arange(len(of_path)) - first_rows(of_path, len(kernels))[of_path]  # in its kernel
     kept, is_beyond = np.flatnonzero(nth < most), nth >= most
+    # Kernels with more paths, and how many; their rows come behind those of their kept paths.
     rest, others = np.unique(of_path[is_beyond], return_counts=True)
     shown = np.concatenate([of_path[kept], rest])
     order = np.argsort(shown, kind="stable")
 
     def summed(name: str) -> IntArray:
+        """Return a column of figures: those of the kept paths, and sums over the others."""
         sums = group_sums(of_path[is_beyond], paths[name][is_beyond], len(kernels))[rest]
         return np.concatenate([paths[name][kept], sums])[order]
 
     def of_kept(values: IntArray, other: int = -1) -> IntArray:
+        """Return a column with the values of the kept paths, and `other` in the other rows."""
         return np.concatenate([values[kept], np.full(len(rest), other, dtype=np.int64)])[order]
 
     def texts(column: pa.ChunkedArray, rows: IntArray, longest: int | None = 300) -> pa.Array:
@@ -162,7 +168,7 @@ def _table(
         "is_module": _flags(is_module, scope >= 0),
         "modules": number_column(modules, pa.int64(), modules > 0),
         "backward": _flags(of_kept(paths["backward"]) == 1, scope >= 0),
-        # Uncut, because half a list of shapes is no JSON: renderers cut between shapes.
+        # Not cut, because half a list of shapes is no JSON: renderers cut between shapes.
         "shapes": texts(ops["input_dims"], op, None),
         "dtypes": texts(ops["input_types"], op, None),
         "count": number_column(summed("count"), pa.int64()),

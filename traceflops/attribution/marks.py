@@ -1,9 +1,9 @@
 """Which host marks are around an instant of a thread, or of the thread that started that thread.
 
 The program opens no ranges on autograd's own thread. The thread that started it waits in
-`backward()`, so the ranges that are open there are around the work. Autograd's thread is recognised
-by its backward nodes. Where only calls are recorded, a range must name the backward pass, or all
-launches must lie in ranges of one name while the other thread makes no call.
+`backward()`, so the ranges open there are around the work. Autograd's thread is recognised by its
+backward nodes. If only calls are recorded, a range must name the backward pass, or all launches
+must lie in ranges of one name while the other thread makes no call.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from traceflops.table.trace import Trace
 
 
 class Instants(Columns, frozen=True):
-    """Process, thread and time of launches, a row each; `known` says whether they are recorded."""
+    """Process, thread and time of launches, a row each; `known`: whether they are recorded."""
 
     process: IntArray
     thread: IntArray
@@ -41,7 +41,7 @@ class Instants(Columns, frozen=True):
 
 
 def instants(trace: Trace, call: IntArray, op: IntArray) -> Instants:
-    """Return, per pair of rows, the start of the call, or else of the op; -1 stands for none."""
+    """Return, per pair of rows, the start of the call, or else of the op; -1 is no row."""
 
     def of(column: str) -> IntArray:
         by_op = taken(numbers(trace.ops[column], ABSENT), op, ABSENT)
@@ -61,11 +61,11 @@ def host_marks(trace: Trace, *kinds: str) -> IntArray:
 
 
 def innermost_mark(trace: Trace, rows: IntArray, causes: Instants) -> IntArray:
-    """Return, per instant, the index into `rows` (of marks) of the innermost around it, or -1."""
+    """Return, per instant, the innermost mark around it as an index into `rows` of marks, or -1."""
     marks, wanted = trace.marks, causes.only(causes.known)
     times, start = np.sort(wanted.at_ns), numbers(marks["start_ns"])[rows]
     end = start + numbers(marks["dur_ns"])[rows]
-    # Only marks that are around some instant are searched.
+    # Only marks around some instant are searched.
     holding = np.flatnonzero(np.searchsorted(times, start) < np.searchsorted(times, end))
     thread_of_mark, thread = shared_codes(
         thread_columns(marks, rows[holding]), (wanted.process, wanted.thread)
@@ -80,14 +80,14 @@ def innermost_mark(trace: Trace, rows: IntArray, causes: Instants) -> IntArray:
 _BACKWARD: Final = re.compile(r"backward|bwd|\bgrad", re.IGNORECASE)
 
 _MANY_TIMES: Final = 10
-"""A thread with ten times fewer launches than another did not start its backward pass."""
+"""A thread with fewer launches than another one by this factor did not start its backward pass."""
 
 
 def starting_mark(trace: Trace, rows: IntArray, launch: Instants, nodes: BoolArray) -> IntArray:
     """Return, per launch in a backward pass, the innermost mark of the thread that started it.
 
-    That is an index into `rows` of marks, -1 for none and outside backward passes. `nodes` is, per
-    op, whether it is a backward node.
+    Marks are indices into `rows` of marks, -1 for none and for launches outside backward passes.
+    `nodes` is, per op, whether it is a backward node.
     """
     starting = np.full(len(launch.known), -1, dtype=np.int64)
     launches_known = launch.only(launch.known)
@@ -106,9 +106,9 @@ def starting_mark(trace: Trace, rows: IntArray, launch: Instants, nodes: BoolArr
 class _Threads(Struct, frozen=True):
     """All threads, a row each: process, id, and whether they run backward nodes.
 
-    `starter` is the other thread that may have started its work, -1 for none: among the threads of
-    the process with marks and without backward nodes, the one with most calls. `of_call` is the
-    thread of each call, `of_launch` that of each launch.
+    `starter` is the other thread that may have started its work, -1 for none: of the threads of the
+    process with marks and without backward nodes, the one with most calls. `of_call` is the thread
+    of each call, `of_launch` that of each launch.
     """
 
     process: IntArray
@@ -121,6 +121,7 @@ class _Threads(Struct, frozen=True):
     @classmethod
     def of(cls, trace: Trace, rows: IntArray, nodes: IntArray, launch: Instants) -> _Threads:
         """Return the threads of all calls, some marks (`rows`), backward `nodes`, and launches."""
+        # Number all threads together, then take the numbers of each source apart.
         sources = (
             *(thread_columns(trace.calls), thread_columns(trace.marks, rows)),
             *(thread_columns(trace.ops, nodes), (launch.process, launch.thread)),
@@ -136,8 +137,9 @@ class _Threads(Struct, frozen=True):
         order = np.lexsort((candidates, -calls, process[candidates]))
         starters = np.append(candidates[order], -1)
         owner = np.append(process[starters[:-1]], -1)
+        # The first candidate of the process, or the second if the first is the thread itself.
         index = np.searchsorted(owner[:-1], process)
-        index += starters[index] == np.arange(len(first))  # no thread starts its own work
+        index += starters[index] == np.arange(len(first))
         starter = np.where(owner[index] == process, starters[index], -1)
         has_nodes = np.isin(np.arange(len(first)), of_node)
         return cls(process, thread, has_nodes, starter, of_call, of_launch)
@@ -152,9 +154,10 @@ class _Threads(Struct, frozen=True):
 
 
 def _waited_for(trace: Trace, rows: IntArray, threads: _Threads) -> BoolArray:
-    """Return, per thread, whether its launches lie in ranges of one name of a waiting starter.
+    """Return, per thread, whether another thread started its launches and waits for them.
 
-    The starter waits if it makes no call between most of these launches.
+    That is so if all its launches lie in ranges of one name of its starter, and the starter makes
+    no call between most of them.
     """
     launching, start = recorded_calls(trace), numbers(trace.calls["start_ns"])
     order = np.argsort(start, kind="stable")
@@ -167,9 +170,10 @@ def _waited_for(trace: Trace, rows: IntArray, threads: _Threads) -> BoolArray:
     for thread, index in groups(threads.of_call[launch]):
         starter, mark = int(threads.starter[thread]), around[index]
         ranges = {numberless(labels[c]) for c in distinct(label[mark[mark >= 0]]).tolist()}
-        is_helper = launches[starter] * _MANY_TIMES >= len(index)  # else the other way round
+        # A thread with many more launches than the other is the starter itself.
+        is_helper = launches[starter] * _MANY_TIMES >= len(index)
         if starter >= 0 and len(ranges) == 1 and is_helper:
-            # Most launches follow another one without a call of the starter between them.
+            # Between launches that follow each other the number of the starter's calls is equal.
             calls_before = np.searchsorted(called.get(starter, start[:0]), start[launch[index]])
             without_calls = np.count_nonzero(np.diff(calls_before) == 0)
             is_waited_for[thread] = 2 * without_calls >= len(index)

@@ -36,7 +36,7 @@ _NEVER: Final = np.iinfo(np.int64).min
 
 
 class NamedSlices(Struct, frozen=True, dict=True):
-    """Slices with class (index into CLASSES) and owner (an event), and where names come from."""
+    """Slices with class (`kind`, an index into CLASSES) and owner (a row of events, or -1)."""
 
     slices: Slices
     kind: SmallArray
@@ -47,7 +47,7 @@ class NamedSlices(Struct, frozen=True, dict=True):
 
     @classmethod
     def of(cls, parts: GapParts, trace: Trace) -> NamedSlices:
-        """Cut gap parts into slices and find class and owner of each."""
+        """Cut gap parts into slices, and find the class and the owner of each."""
         events = host_events(trace, Intervals.of(parts.start_ns, parts.end_ns))
         slices = idle_slices(parts, events)
         kind = class_of(slices, parts, events, trace)
@@ -55,6 +55,7 @@ class NamedSlices(Struct, frozen=True, dict=True):
 
     def culprits(self) -> Iterator[tuple[tuple[str, str], IntArray]]:
         """Yield ((class, name), rows of slices) for each name; unexplained slices are left out."""
+        # Slices with equal codes have one name. Some classes are named by the call or the work.
         named, inner = (taken(self.events.name, event) for event in (self.owner, self.inner))
         for kind, table, row in (
             ("launch_latency", "calls", self.parts.call),
@@ -63,6 +64,7 @@ class NamedSlices(Struct, frozen=True, dict=True):
             of_kind = np.flatnonzero(self.kind == PLACES[kind])
             labels = codes(self.trace.table(table)["name"])
             named[of_kind] = taken(labels, row[self.slices.part[of_kind]])
+        # Different codes may still make the same name.
         by_name: defaultdict[tuple[str, str], list[IntArray]] = defaultdict(list)
         group, _ = group_rows((self.kind, named, inner))
         for _, rows in groups(group):
@@ -72,13 +74,13 @@ class NamedSlices(Struct, frozen=True, dict=True):
             yield name, np.concatenate(rows_of_name)
 
     def slices_by_name(self) -> tuple[tuple[tuple[str, str], ...], IntArray, IntArray]:
-        """Return pairs of class and name, rows of slices, and the index of the pair per row."""
+        """Return pairs of class and name, then rows of slices and the index of the pair of each."""
         rows = dict(self.culprits())
         row = np.concatenate([np.empty(0, dtype=np.int64), *rows.values()])
         return tuple(rows), row, np.repeat(np.arange(len(rows)), [*map(len, rows.values())])
 
     def name(self, row: int) -> str:
-        """Return the name of a slice: its owner, with the inner call or function, or the work."""
+        """Return the name of a slice: "inner in owner", its owner, or the work or call it is by."""
         part, kind = self.slices.part[row], _KINDS[self.kind[row]]
         if kind == "launch_latency":
             return self._text("calls", self.parts.call[part])
@@ -90,7 +92,11 @@ class NamedSlices(Struct, frozen=True, dict=True):
 
     @cached_property
     def inner(self) -> IntArray:
-        """Per slice, the event that its name has besides the owner: a call or function, or -1."""
+        """Per slice, the event that its name has besides the owner: a call or function, or -1.
+
+        For classes of calls, and in an annotation, that is the event itself; else the function
+        around it, if it is further inside than the owner.
+        """
         event, depth_order = self.slices.event, self.events.tree.place
         is_step = self.kind == PLACES["optimizer_loop"]
         is_call = np.isin(self.kind, [PLACES[name] for name in _CALLS])
@@ -103,14 +109,15 @@ class NamedSlices(Struct, frozen=True, dict=True):
     def evidence(self, row: int) -> tuple[str, ...]:
         """Return the distinct names around a slice: event, operator, functions, label, launch.
 
-        Without any, the neighbours of the slice in time.
+        If there are none, return its neighbours in time.
         """
         events, part = self.events, self.slices.part[row]
-        around, event = [], int(self.slices.event[row])
+        around, event = [], int(self.slices.event[row])  # from the innermost on
         while event >= 0:
             around.append(event)
             event = int(events.tree.parent[event])
         ops = [event for event in around if events.kind[event] == OP]
+        # The innermost event, the outermost operator, the nearest function, and the owner.
         frames = [*events.function[around[:1]], *{self.owner[row]} & {*around}]
         texts = [events.text(int(event)) for event in (*around[:1], *ops[-1:], *frames)]
         texts.append(events.text(self.slices.label[row]))
@@ -129,6 +136,7 @@ class NamedSlices(Struct, frozen=True, dict=True):
             of_process = np.flatnonzero(numbers(table["process"]) == process)
             start = numbers(table["start_ns"])[of_process]
             end = start + numbers(table["dur_ns"])[of_process]
+            # On both sides the nearest neighbour has the largest value.
             ended = np.where(end <= self.slices.start_ns[row], end, _NEVER)
             begun = np.where(start >= self.slices.end_ns[row], -start, _NEVER)
             for neighbours, times in ((before, ended), (after, begun)):

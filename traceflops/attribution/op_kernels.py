@@ -1,9 +1,9 @@
-"""Which matrix ops were really executed, and which of them each activity worked for.
+"""Which matrix ops were really executed, and for which of them each activity worked.
 
-An op counts where it is the innermost op with known matrix work that owns a compute kernel. Ops
-around it are wrappers, or duplicates where a dispatch mode recorded the op twice. An op without any
-kernel is a ghost: its result came from a cache, or a recomputation stopped before it. There are no
-kernels on the CPU: there a product that is executed has an `aten::resolve_conj` below it.
+An op counts if it is the innermost op with known matrix work that owns a compute kernel. Ops around
+it are wrappers, or duplicates if a dispatch mode recorded the op twice. An op without any kernel is
+a ghost: its result came from a cache, or a recomputation stopped before it. On the CPU there are no
+kernels: there an executed product has an `aten::resolve_conj` inside it.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ from traceflops.timeline.host_work import ran_on_cpu
 Fate = Literal["none", "executed", "wrapper", "duplicate", "cached", "ghost", "lost"]
 FATES: Final[tuple[Fate, ...]] = get_args(Fate)
 """
-none       no matrix work, or not known how much
+none       no matrix work, or an unknown amount
 executed   counted
-wrapper    what it does is counted below it
+wrapper    its work is counted inside it
 duplicate  the same op, recorded a second time around the executed one by a dispatch mode
 cached     a ghost whose result a dispatch mode took from a cache
-ghost      recorded with shapes and never executed, as where a recomputation stopped early
-lost       launched, but no kernel of its is in the trace
+ghost      recorded with shapes but never executed, e.g. since a recomputation stopped early
+lost       launched, but none of its kernels is in the trace
 """
 
 DISPATCH_MODE: Final = "PythonDispatchMode"
@@ -54,10 +54,10 @@ PROOFS: Final[dict[str, str]] = {
     "aten::convolution": "aten::_convolution",
     "aten::mv": "aten::addmv_",
 }
-"""By op, the op below it on the CPU that proves its execution (torch 2.13)."""
+"""By op, the op inside it that proves on the CPU that it was executed (torch 2.13)."""
 
 _AUXILIARY: Final = re.compile(r"splitk_?reduce|epilogue::impl|dot_do_o|convert_dq")
-"""Auxiliary kernels, which add up, convert or prepare beside the one that does the work."""
+"""Kernels that add up, convert or prepare beside the one that does the work."""
 
 _LONGEST_NAME: Final = 4096
 
@@ -65,12 +65,12 @@ _CLEAR_PROOF: Final = "aten::resolve_conj"
 
 
 class Attribution(Struct, frozen=True):
-    """The fate of every op, and the op that every activity worked for.
+    """The fate of every op, and the op for which every activity worked.
 
     `fate` is, per op, an index into FATES. `op` is, per activity, the innermost op around its
     launch and `owner` the executed op around that, -1 for none. `main` is, per op, its longest
-    compute kernel, -1 for ops that are not executed. `untold`: ghosts on the CPU cannot be
-    distinguished from executed ops.
+    compute kernel, -1 for ops that are not executed. `untold`: on the CPU ghosts cannot be told
+    from executed ops.
     """
 
     work: OpWork
@@ -94,10 +94,10 @@ class Attribution(Struct, frozen=True):
 class _Input(Struct, frozen=True):
     """The columns that the rules of `attribute` look at.
 
-    Per op: `known`, whether its matrix work is known; `nearest`, the innermost known op around it
+    Per op: `known`, whether its matrix work is known; `nearest`, the innermost known op around it,
     or itself; `on_host`, whether its process has no device work; `in_mode`, whether a dispatch mode
-    intercepted it, which runs it again or not at all. Per activity: the `op` that launched it,
-    whether it is a `compute` kernel, or an `unnamed` kernel, of no category.
+    intercepted it, which runs it again or not at all. Per activity: the `op` that launched it;
+    whether it is a `compute` kernel; whether it is an `unnamed` kernel, without a category.
     """
 
     linked: LinkedTrace
@@ -127,14 +127,15 @@ class _Input(Struct, frozen=True):
 
 
 def attribute(linked: LinkedTrace) -> Attribution:
-    """Return the fate of each op of a trace, and the executed op that each activity worked for."""
+    """Return the fate of each op of a trace, and the executed op for which each activity worked."""
     trace, tree, activities = linked.trace, linked.op_tree, linked.trace.activities
     work = count_ops(trace.ops)
     has_work = _known(work, tree)
-    is_op = is_one_of(activities["kind"], "op")
+    is_op = is_one_of(activities["kind"], "op")  # of a CPU; -1 - row is their correlation
     op = np.where(is_op, -1 - numbers(activities["correlation"], 0), linked.links.op_of_activity)
     device_work = distinct(numbers(activities["process"])[~ran_on_cpu(trace)])
     on_host = ~np.isin(numbers(trace.ops["process"]), device_work)
+    # A dispatch mode is recorded as an op inside the one that it intercepted.
     modes = tree.parent[is_one_of(trace.ops["name"], DISPATCH_MODE)]
     in_mode = np.zeros(len(has_work), dtype=np.bool_)
     in_mode[modes[modes >= 0]] = True
@@ -143,7 +144,8 @@ def attribute(linked: LinkedTrace) -> Attribution:
     facts = _Input(
         linked, work, tree, has_work, tree.nearest(has_work), on_host, in_mode, op, compute, unnamed
     )
-    # On a device an executed op owns a compute kernel, or is alone with a kernel of no category.
+    # On a device an executed op owns a compute kernel, or owns a kernel of no category while no
+    # other op with known work is inside it.
     is_alone = (tree.below(has_work) == 0) & ~work.wrapper
     with_kernels = facts.owning(compute) | (is_alone & facts.owning(unnamed))
     proven, untold = _proven(facts)
@@ -151,7 +153,8 @@ def attribute(linked: LinkedTrace) -> Attribution:
     executed = owning & (tree.below(owning) == 0)
     owner = taken(tree.nearest(executed), op)
 
-    # The longest compute kernel of each op, of equal ones the first; helping kernels come last.
+    # The longest compute kernel of each op, of equal ones the first. Kernels of no category come
+    # after compute kernels, auxiliary ones last.
     rows = np.flatnonzero(owner >= 0)
     start, dur = numbers(activities["start_ns"])[rows], numbers(activities["dur_ns"])[rows]
     helps = matching(activities["name"], lambda t: _AUXILIARY.search(t[:_LONGEST_NAME].lower()))
@@ -165,8 +168,8 @@ def attribute(linked: LinkedTrace) -> Attribution:
 def _known(work: OpWork, tree: OpTree) -> BoolArray:
     """Return, per op, whether its matrix work is known and should be used.
 
-    An op whose work lies between two bounds is skipped where the op around it is of the same kind
-    and has an exact figure: in older schemas the inner op lacks the attention mask.
+    An op with bounds only is skipped if the op around it is of the same kind and has an exact
+    figure: in older schemas the inner op lacks the attention mask.
     """
     works = [op_work if isinstance(op_work, Work) else None for op_work in work.works]
     has_flops = np.array([w is not None and w.flops > 0 for w in works], dtype=np.bool_)
@@ -182,9 +185,10 @@ def _known(work: OpWork, tree: OpTree) -> BoolArray:
 
 
 def _proven(facts: _Input) -> tuple[BoolArray, bool]:
-    """Return, per op, whether it left a proof of execution on the CPU; and if none are recorded.
+    """Return, per op, whether its execution on the CPU is proven; and whether proofs are missing.
 
-    A wrapper of other ops can only own work if no op with known work is below it.
+    A wrapper of other ops can own work only if no op with known work is inside it. Ops without an
+    entry in PROOFS need no proof.
     """
     tree, proven, untold = facts.tree, ~facts.work.wrapper, False
     proven = proven | (tree.below(facts.known) == 0)
@@ -193,7 +197,7 @@ def _proven(facts: _Input) -> tuple[BoolArray, bool]:
         has_proof = tree.below(facts.named(proof)) > 0
         required = proven_by & facts.known & facts.on_host
         if proof == _CLEAR_PROOF and required.any() and not (required & has_proof).any():
-            untold = True  # an older version, or work of a device whose records are not there
+            untold = True  # an older version, or work of a device whose records are missing
             continue
         proven = np.where(proven_by, has_proof, proven)
     return proven & ~facts.in_mode, untold
@@ -202,14 +206,14 @@ def _proven(facts: _Input) -> tuple[BoolArray, bool]:
 def _fates(facts: _Input, executed: BoolArray) -> SmallArray:
     """Return the fate of each op, an index into FATES; `executed` is per op."""
     tree, has_work, name = facts.tree, facts.known, codes(facts.linked.trace.ops["name"])
-    # Calls whose activity is not recorded, of names that launched compute kernels elsewhere.
+    # Ops with calls that have no recorded activity, but whose name launched compute elsewhere.
     calls, call = facts.linked.trace.calls, facts.linked.links.call_of_activity
     launching = distinct(codes(calls["name"])[call[facts.compute & (call >= 0)]])
     lost = np.isin(codes(calls["name"]), launching)
     lost[call[call >= 0]] = False
     launched = facts.marked(taken(facts.nearest, facts.linked.links.op_of_call[lost]))
     is_around_executed = tree.below(executed) > 0
-    # Ops with known work whose next inner op with known work has the same name.
+    # Ops with known work directly around an op with known work and the same name.
     outer = taken(facts.nearest, tree.parent)
     rows = np.flatnonzero(has_work & (outer >= 0))
     around_itself = facts.marked(outer[rows[name[rows] == name[outer[rows]]]])

@@ -1,12 +1,12 @@
-"""The role of every matrix product: forward, which gradient, computed again, of an optimizer.
+"""The role of every matrix product: forward, which gradient, recomputed, or of an optimizer.
 
 The derivative of one product (such as `MmBackward0`) is compared with the forward op that has its
 sequence number. Other backward nodes (compiled graphs, functions of users) have no such link: their
 products are compared with all forward products of the process (R3).
 
 A forward product of M x K by K x N has the input gradient M x N by N x K and the weight gradient
-K x M by M x N, or its transpose N x M by M x K. Where shapes leave a choice, the memory layout of
-the operands decides: a weight gradient has a transposed left operand, an input gradient the right
+K x M by M x N, or its transpose N x M by M x K. If shapes leave a choice, the memory layout of the
+operands decides: a weight gradient has a transposed left operand, an input gradient the right
 operand of the forward transposed, and a recomputed forward has the layouts of the forward.
 """
 
@@ -46,7 +46,7 @@ ProductRole = Literal[
     "none", "forward", "recompute", "input_grad", "weight_grad", "gradient", "optimizer"
 ]
 PRODUCT_ROLES: Final[tuple[ProductRole, ...]] = get_args(ProductRole)
-"""`gradient` is one of the two gradients, unknown which."""
+"""`gradient` is one of the two gradients, but unknown which."""
 _OfPhase = Literal["forward", "recompute", "optimizer"]
 _BY_PHASE: Final[tuple[_OfPhase, ...]] = get_args(_OfPhase)
 """Roles that follow from the phase of the op."""
@@ -56,14 +56,14 @@ _LETTERS: Final = re.compile(r"[^a-z0-9]+")
 
 
 class Verdict(Struct, frozen=True):
-    """The roles that a product may have: by shapes and strides, and by shapes alone."""
+    """The roles that a product may have: by shapes and layouts, and by shapes alone."""
 
     roles: frozenset[Role]
     by_shape: frozenset[Role]
 
     @property
     def role(self) -> Role | None:
-        """Return the only role it can have, None where there are several or none."""
+        """Return the only possible role, None if there are several or none."""
         return next(iter(self.roles)) if len(self.roles) == 1 else None
 
 
@@ -83,13 +83,13 @@ class Forwards:
         """Return the possible roles of a product; `recompute` is one of them only if `again`."""
         left_out = frozenset[Role]() if again else frozenset[Role]({"recompute"})
         by_shape = frozenset(role for role in ROLES if self._like(role, product)) - left_out
-        # Where no layout fits: a gradient may be formed from copies with another layout, but a
-        # recomputed forward is not.
+        # If no layout fits, it may still be a gradient, formed from copies with another layout, but
+        # no recomputed forward.
         by_layout = self.lying(product) & by_shape
         return Verdict(by_layout or by_shape - {"recompute"}, by_shape)
 
     def lying(self, product: Product) -> frozenset[Role]:
-        """Return the roles that fit shapes and layouts of the operands; layout None fits any."""
+        """Return the roles whose shapes and layouts fit; the layout None (unknown) fits any."""
         m, k, left, right = product.m, product.k, product.left, product.right
         fits: dict[Role, Callable[[Product], bool]] = {
             "recompute": lambda forward: (
@@ -114,7 +114,7 @@ class Forwards:
 
 
 def usual_role(product: Product) -> Role | None:
-    """Return the usual role of a gradient with this layout on the left, None if unknown."""
+    """Return the usual role of a gradient with this layout of its left operand, if known."""
     roles: dict[Layout | None, Role] = {"column": "weight_grad", "row": "input_grad"}
     return roles.get(product.left)
 
@@ -122,8 +122,8 @@ def usual_role(product: Product) -> Role | None:
 def surplus(product: Product, times: int, forward: Mapping[Product, int]) -> int:
     """Return how many of `times` equal products cannot be gradients of the forward pass.
 
-    `forward` counts how often each product was formed in the forward pass; each time may have up to
-    two gradients with the sizes of `product`.
+    `forward` counts how often each product was formed in the forward pass; each time it may have
+    up to two gradients with the sizes of `product`.
     """
     possible_gradients = sum(
         count * len(Forwards([formed]).lying(product) - {"recompute"})
@@ -137,7 +137,7 @@ class ProductRoles(Struct, frozen=True):
 
     `role` is, per op, an index into PRODUCT_ROLES. `forward` is, per op in a derivative of one
     product, the row of the forward op, else -1. `open` marks, by role, the ops that may have this
-    role among others, whichever they are given. `by_shapes` marks the ops that R3 decided.
+    role or another one, whichever was chosen. `by_shapes` marks the ops that R3 decided.
     """
 
     role: SmallArray
@@ -159,14 +159,14 @@ class _RoleFinder:
     """Finds the roles of all products of a trace: by phase, by forward op, or by shapes."""
 
     def __init__(self, trace: Trace, attribution: Attribution, phases: Phases) -> None:
-        """Collect which ops run a matrix product, and of which sizes."""
+        """Find which ops run a matrix product, and of which sizes."""
         self._ops, count = trace.ops, trace.ops.num_rows
         self._place = attribution.work.place
         self._phases = phases
         self._executed = attribution.has("executed")
         self._process = numbers(trace.ops["process"])
-        # Per distinct work: its sizes if it is a product, and the index of the first work of these
-        # sizes (they may differ in a bias).
+        # Per distinct work: its sizes if it is a product, and the index of the first work with
+        # these sizes (works may differ in a bias only).
         self._product = tuple(
             work.signature
             if isinstance(work, Work) and isinstance(work.signature, Product) and work.flops
@@ -187,7 +187,7 @@ class _RoleFinder:
         self._open: dict[Role, BoolArray] = {r: np.zeros(count, dtype=np.bool_) for r in ROLES}
 
     def roles(self) -> ProductRoles:
-        """Return the roles: of the phase, of linked derivatives, and of other backward products."""
+        """Return the roles: by phase, of linked derivatives, and of other backward products."""
         for phase in _BY_PHASE:
             rows = self._phases.is_in(phase) & self._is_product
             self._role[rows] = PRODUCT_ROLES.index(phase)
@@ -196,7 +196,7 @@ class _RoleFinder:
             self._ops["name"], lambda label: _plain(label, node=True) in _PRODUCTS
         )
         root = self._phases.root[backward]
-        derivative = (root >= 0) & of_product[np.maximum(root, 0)]
+        derivative = (root >= 0) & of_product[np.maximum(root, 0)]  # of one product
         linked, unlinked = backward[derivative], backward[~derivative]
         self._forward[linked] = _forwards_of(self._ops, self._is_product, root[derivative])
         has_forward = self._forward[linked] >= 0
@@ -210,6 +210,7 @@ class _RoleFinder:
     def _find_linked(self, rows: IntArray) -> None:
         """Set the roles of derivatives of one product whose forward op is known (`rows` of ops)."""
         index, root = self._place, self._phases.root
+        # Equal pairs of backward and forward product get the same role.
         pairs = joint_codes(index[rows], index[self._forward[rows]])
         for _, members in groups(pairs):
             equal = rows[members]
@@ -221,8 +222,8 @@ class _RoleFinder:
             role = verdict.role or usual_role(product)
             self._role[equal] = PRODUCT_ROLES.index(role or "gradient")
             if role is None:
-                # Two equal products of one node are the two gradients. Which is which is unknown
-                # and does not matter.
+                # Two equal products of one node are the two gradients; it does not matter which is
+                # which. A single one stays open.
                 equal = equal[np.lexsort((equal, root[equal]))]
                 _, first, count = np.unique(root[equal], return_index=True, return_counts=True)
                 first = first[count == 2]
@@ -233,7 +234,7 @@ class _RoleFinder:
     def _find_by_shapes(self, rows: IntArray, *, again: bool) -> None:
         """Set the roles of products by comparison with all forward products of the process (R3).
 
-        `rows` are ops. Where several roles fit equal products, as many as possible are gradients.
+        `rows` are ops. If equal products fit several roles, as many as possible become gradients.
         """
         executed_forward = self._is_product & self._executed & self._phases.is_in("forward")
         for process, members in groups(self._process[rows]):
@@ -255,13 +256,14 @@ class _RoleFinder:
     def _settle(
         self, rows: IntArray, product: Product, verdict: Verdict, forward: Counter[Product]
     ) -> None:
-        """Set the role of the ops in `rows`, all the same product: gradients as far as possible."""
+        """Set the role of the ops in `rows`, all one product: gradients as far as possible."""
         gradients = verdict.roles - {"recompute"}
         if verdict.role is None and "recompute" in verdict.roles:
             counted = rows[self._executed[rows]]
-            chosen = surplus(product, len(counted), forward)
-            # The recomputed ones are spread evenly among the equal products.
-            reached = np.arange(len(counted) + 1, dtype=np.int64) * chosen // max(len(counted), 1)
+            too_many = surplus(product, len(counted), forward)
+            # The forward pass cannot have that many gradients: the rest are recomputed. They are
+            # spread evenly among the equal products, where `reached` grows.
+            reached = np.arange(len(counted) + 1, dtype=np.int64) * too_many // max(len(counted), 1)
             rest = Verdict(gradients, verdict.by_shape - {"recompute"})
             self._role[rows] = self._gradient(product, rest)
             self._role[counted[np.diff(reached) > 0]] = PRODUCT_ROLES.index("recompute")
@@ -281,7 +283,7 @@ class _RoleFinder:
 
 
 def _plain(label: str, *, node: bool) -> str:
-    """Return the bare name of an op or, of a backward `node`, of its forward op; else ""."""
+    """Return the bare name of an op; for a backward `node` that of its forward op, else ""."""
     if node:
         label = label.removeprefix(EVALUATE)
         if _ENDING.search(label) is None:
@@ -311,6 +313,7 @@ def _forwards_of(ops: pa.Table, is_product: BoolArray, roots: IntArray) -> IntAr
     name = Names().codes(bare_names)[codes(ops["name"])[candidates]]
     process = numbers(ops["process"])[candidates]
     key = joint_codes(joint_codes(process, sequence[candidates]), name)
+    # Sorted by key and time, the forward op of a node is the last product op before it.
     order = np.lexsort((numbers(ops["start_ns"])[candidates], key))
     is_forward = order < len(rows)
     last_forward = np.maximum.accumulate(np.where(is_forward, np.arange(len(order)), -1))

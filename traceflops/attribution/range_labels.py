@@ -1,4 +1,4 @@
-"""Names of ranges without the numbers that count steps, but with those that name a size."""
+"""Names of ranges without the numbers that count steps, but with those that are a size."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _PAIRS: Final = ("()", "[]", "{}", '""', "''")
 
 
 def names_by_process(trace: Trace) -> Callable[[str, int], str]:
-    """Return a function of label and process that is `range_names` of each process alone."""
+    """Return a function of label and process: `range_names` for the labels of that process only."""
     rows = np.flatnonzero(is_one_of(trace.marks["kind"], "annotation"))
     by_process = groups(numbers(trace.marks["process"])[rows])
     names_of = {
@@ -36,14 +36,14 @@ def range_names(trace: Trace) -> Callable[[str], str]:
     """Return a function that removes from a label the numbers in which similar labels differ.
 
     "IO 12" and "IO 13" become "IO"; in "moe[tokens=16]" the size stays if it is the same in all. A
-    label without similar ones loses only a number at its end, often that of a step.
+    label without similar ones, seen once, loses only a number at its end, which is often a step's.
     """
     name_of = _names_of(trace, np.flatnonzero(is_one_of(trace.marks["kind"], "annotation")))
     return lambda label: name_of.get(label) or numberless(label)
 
 
 def _names_of(trace: Trace, rows: IntArray) -> dict[str, str]:
-    """Return the name of each label of some rows of marks."""
+    """Return the name of each label of these marks; similar labels differ only in numbers."""
     texts, count_of = names(trace.marks["name"]), Counter(codes(trace.marks["name"])[rows].tolist())
     by_texts_between: defaultdict[tuple[str, ...], list[str]] = defaultdict(list)
     for code in count_of:
@@ -51,6 +51,7 @@ def _names_of(trace: Trace, rows: IntArray) -> dict[str, str]:
     seen_once = {texts[code] for code, count in count_of.items() if count == 1}
     name_of: dict[str, str] = {}
     for labels in by_texts_between.values():
+        # Per number of these labels, whether it differs between them.
         values = zip(*map(_NUMBER.findall, labels), strict=True)
         differs = [len({*column}) > 1 for column in values]
         is_alone = len(labels) == 1 and labels[0] in seen_once
@@ -65,21 +66,21 @@ def numberless(label: str) -> str:
 
 
 def numbered(label: str) -> str:
-    """Return a pattern that matches the labels with this name."""
+    """Return a regular expression of the labels that get this name; N stands for a number."""
     inner = re.escape(label).replace("N", rf"(?:N|{_NUMBER.pattern})")
     end = "(?![0-9])" if label[-1:].isdigit() else ""
     return f"{inner}{end}[{re.escape(_ENDING)}]*"
 
 
 def _begun(label: str, differs: Sequence[bool] | None = None) -> str:
-    """Return a label without the numbers at its end, from the first that differs on.
+    """Return a label without its end, from the first number there that differs on.
 
     `differs` is per number of the label, by default all differ. Earlier numbers that differ become
-    N. "" where a bracket or quotation mark would be left open.
+    N. Return "" if that would leave a bracket or quotation mark open.
     """
     matches = [*_NUMBER.finditer(label)]
     cut = differs if differs is not None else [True] * len(matches)
-    end = len(label.rstrip(_ENDING))
+    end = len(label.rstrip(_ENDING))  # only numbers and separators follow
     cuts = (m.start() for m, it in zip(matches, cut, strict=True) if it and m.start() >= end)
     short = label[: next(cuts, 0)].rstrip(_SEPARATORS)
     # Each bracket and quotation mark must have its partner.
@@ -93,11 +94,11 @@ def _begun(label: str, differs: Sequence[bool] | None = None) -> str:
 
 
 def _replaced(label: str, differs: Sequence[bool]) -> str:
-    """Return a label with N for each number that differs."""
+    """Return a label with N in place of each number that differs."""
     differ = iter(differs)
     return _NUMBER.sub(lambda number: "N" if next(differ) else number[0], label)
 
 
 def _without(label: str, differs: Sequence[bool]) -> str:
-    """Return a label without the numbers that differ: cut off at its end, N elsewhere."""
+    """Return a label without the numbers that differ: its end is cut off, others become N."""
     return _begun(label, differs) or _replaced(label, differs)

@@ -2,17 +2,17 @@
 
 Instances of a module count as one (`Linear_3` is a `Linear`), so that the layers of a model share a
 row. Work that a backward node launched outside of modules belongs to the module of its forward op:
-the last forward op with its sequence number.
+the last forward op with the node's sequence number.
 
 Also the phase of a training step in which each op ran: forward, backward, recompute, optimizer.
 
-R1 An op below a backward node that has a sequence number, or is inside an op that has one, ran with
-   gradients on: it is a forward computed again. Gradients themselves are computed with gradients
-   off and have no sequence number. (Double backward, `create_graph`, looks the same.)
+R1 An op inside a backward node that has a sequence number, or is inside an op that has one, ran
+   with gradients on: it is a forward op computed again. Gradients themselves are computed with
+   gradients off and have no sequence number. (Double backward, `create_graph`, looks the same.)
 R2 Ghosts and duplicates are excluded before, by `op_kernels`.
-R3 Products inside other backward nodes than derivatives of one product, mostly those of a compiled
-   graph, have no sequence numbers: shapes and strides decide, see `products`.
-R4 Python frames of torch/utils/checkpoint.py confirm R1 where they were recorded.
+R3 Products inside backward nodes that are not the derivative of one product, mostly those of a
+   compiled graph, have no sequence numbers: shapes and strides decide, see `products`.
+R4 Python frames of torch/utils/checkpoint.py confirm R1 if they were recorded.
 R5 Kernels alone tell no phase; nothing is guessed from their number.
 """
 
@@ -63,7 +63,7 @@ _NODE: Final = re.compile(
     r"(?:torch::jit::\(anonymous namespace\)::)?[A-Za-z_][A-Za-z0-9_]{0,200}Backward[0-9]{0,3}"
     r"|torch::autograd::CppNode<.{1,1000}>"
 )
-"""Nodes of the library's derivatives, of Python's, TorchScript's and C++'s own functions."""
+"""Backward nodes of the library, and of functions in Python, TorchScript and C++."""
 _CHECKPOINT: Final = re.compile(
     r".{0,1000}torch/utils/checkpoint\.py\([0-9]{1,9}\): (?:recompute_fn|unpack_hook|backward)"
 )
@@ -73,8 +73,8 @@ class Phases(Struct, frozen=True):
     """The phase of each op, an index into PHASES, and the evidence.
 
     `root` is, per op, the row of the innermost backward node around it, -1 for none. `confirmed`
-    counts the recomputed ops inside a frame of the checkpoint module and `unconfirmed` the others;
-    both are None where no such frame was recorded.
+    counts the recomputed ops inside a frame of the checkpoint module, `unconfirmed` the others;
+    both are None if no such frame was recorded.
     """
 
     phase: SmallArray
@@ -94,6 +94,7 @@ def phases(trace: Trace, attribution: Attribution) -> Phases:
     root = tree.around(node)
     with_gradients = tree.nearest((numbers(ops["sequence"], ABSENT) != ABSENT) & ~node)
     has_both = (with_gradients >= 0) & (root >= 0)
+    # Both are around the op, so the one that comes later in the tree is inside the other (R1).
     below_root = has_both & (taken(tree.place, with_gradients) > taken(tree.place, root))
     phase = np.full(ops.num_rows, PHASES.index("forward"), dtype=np.int8)
     optimizes = in_optimizer(trace, ops) | (tree.nearest(has_fact(ops["name"], "optimizer")) >= 0)
@@ -113,7 +114,7 @@ def phases(trace: Trace, attribution: Attribution) -> Phases:
 def is_node(ops: pa.Table) -> BoolArray:
     """Return, per op, whether it is a backward node, or the autograd engine's call of one.
 
-    Whatever the engine calls is a node. Older profilers recorded only the nodes, so names count,
+    All that the engine calls are nodes. Older profilers recorded only the nodes, so names decide,
     too.
     """
     labels = names(ops["name"])
@@ -147,9 +148,9 @@ _LONGEST: Final = 300
 
 
 class Scopes(Struct, frozen=True):
-    """The scope of each launch: an index into `texts`, -1 where it is unknown.
+    """The scope of each launch: an index into `texts`, -1 if unknown.
 
-    `is_module` says, per text, whether it names modules (the innermost last) or an annotation.
+    `is_module` is, per text, whether it names modules (the innermost last) or an annotation.
     `instance` is, per launch, the code of the innermost module's mark, -1 without a module.
     `backward` marks launches that got the scope of their forward op.
     """
@@ -164,8 +165,8 @@ class Scopes(Struct, frozen=True):
 class ModulePaths(Struct, frozen=True):
     """A forest of modules with a node per instance and parent node; parents come first.
 
-    `node` is, per instant, the innermost module around it, -1 for none. `parent` (-1: none) and
-    `name`, a code of the names of marks, are per node.
+    `node` is, per instant, the innermost module around it, -1 for none. Per node, `parent` is its
+    parent or -1, and `name` a code of the names of marks.
     """
 
     node: IntArray
@@ -177,7 +178,7 @@ class ModulePaths(Struct, frozen=True):
     ) -> list[str]:
         """Return the names on the path to a node, from the outermost on, the last `most` of them.
 
-        `texts` are the names of marks; `node` is -1 for none.
+        `texts` are the names of marks by code; `node` is -1 for none.
         """
         levels: list[str] = []
         while node >= 0 and len(levels) < most:
@@ -193,11 +194,11 @@ def launch_scopes(
     trace, forward = linked.trace, forward_ops(linked, op)
     labels = names(trace.marks["name"])
     causes = instants(trace, call, op), instants(trace, np.full_like(forward, -1), forward)
-    # Paths of module classes, the _LEVELS innermost ones.
+    # The scope is the path of module classes, of the _LEVELS innermost modules.
     paths, by_launch = modules_around(trace, *causes)
     class_codes = Names()
     class_of = class_codes.codes(map(module_class, labels))
-    levels = [paths.node]
+    levels = [paths.node]  # the innermost first
     for _ in range(_LEVELS - 1):
         levels.append(taken(paths.parent, levels[-1]))
     classes_of_level = [taken(class_of, taken(paths.name, level)) for level in levels]
@@ -207,12 +208,12 @@ def launch_scopes(
         "/".join(classes[code] for code in reversed(codes) if code >= 0)
         for codes in np.stack(classes_of_level, axis=1)[first].tolist()
     ]
-    # Without a module, the annotation.
+    # Without a module, it is the annotation. Texts of annotations come behind those of modules.
     of_launch, of_forward = (replace(cause, known=cause.known & ~is_inside) for cause in causes)
     name, by_forward = annotation_around(trace, of_launch, of_forward, step_mark)
     used, range_code = ranked(name)
     annotations = [limited(labels[code]) for code in used.tolist() if code >= 0]
-    range_code -= len(used) - len(annotations)  # -1 without an annotation
+    range_code -= len(used) - len(annotations)  # code -1, if used, comes first: it stays -1
     return Scopes(
         np.where(is_inside, path, np.where(range_code >= 0, range_code + len(texts), -1)),
         [*texts, *annotations],
@@ -234,25 +235,26 @@ def forward_ops(linked: LinkedTrace, op: IntArray) -> IntArray:
         return np.full(len(op), -1, dtype=np.int64)
     keys = joint_codes(numbers(ops["process"]), sequence)
     keys -= int(keys.min())
+    # The last op of each process and sequence number: assigned by start, the last one stays.
     rows = np.flatnonzero(numbered & ~nodes)
     rows = rows[np.argsort(numbers(ops["start_ns"])[rows], kind="stable")]
     last_of_key = np.full(int(keys.max()) + 1, -1, dtype=np.int64)
-    last_of_key[keys[rows]] = rows  # the last op of each key is kept
+    last_of_key[keys[rows]] = rows
     node = taken(linked.op_tree.nearest(nodes), op)
     return taken(last_of_key, taken(keys, node))
 
 
 def module_paths(trace: Trace, causes: Instants, rows: IntArray | None = None) -> ModulePaths:
-    """Return the modules around instants; with `rows` the forest of these marks instead."""
+    """Return the modules around instants; with `rows`, these marks take their place."""
     marks, rows = trace.marks, host_marks(trace, "module") if rows is None else rows
     name, start = codes(marks["name"])[rows], numbers(marks["start_ns"])[rows]
     thread = joint_codes(numbers(marks["process"])[rows], numbers(marks["thread"], ABSENT)[rows])
     tree = OpTree.nested(thread, start, start + numbers(marks["dur_ns"])[rows])
     nodes: dict[tuple[int, int], int] = {}  # (parent, name) -> node
-    node = [-1] * (len(rows) + 1)  # the last is that of no mark, -1
+    node = [-1] * (len(rows) + 1)  # per mark; the last element is for no mark, -1
     columns = tree.order, tree.parent[tree.order], name[tree.order]
     for row, parent, label in zip(*(column.tolist() for column in columns), strict=True):
-        node[row] = nodes.setdefault((node[parent], label), len(nodes))
+        node[row] = nodes.setdefault((node[parent], label), len(nodes))  # parents come first
     around = np.array(node, dtype=np.int64)[innermost_mark(trace, rows, causes)]
     return ModulePaths(around, *np.array([*nodes], dtype=np.int64).reshape(-1, 2).T)
 
@@ -262,7 +264,7 @@ def modules_around(
 ) -> tuple[ModulePaths, BoolArray]:
     """Return the modules around launches, else around forward ops, and whether a launch had any.
 
-    The launch comes first: recomputation inside a backward node has modules of its own.
+    The launch precedes, since recomputation inside a backward node has modules of its own.
     """
     paths = module_paths(trace, Instants.joined((launch, forward)))
     by_launch, by_forward = np.split(paths.node, 2)
@@ -273,11 +275,11 @@ def modules_around(
 def annotation_around(
     trace: Trace, launch: Instants, forward: Instants, step_mark: str | None
 ) -> tuple[IntArray, BoolArray]:
-    """Return, per launch, the name code of the annotation around it, and if it is the forward op's.
+    """Return, per launch, the name code of its annotation (-1: none), and if it is the forward's.
 
-    -1 is none; annotations of steps do not count. The annotation around the forward op comes
-    first, then the one around the launch. On autograd's own thread the annotation around the call
-    that started the backward pass counts, if it began after the forward op or that has none.
+    Annotations of steps do not count. The annotation around the forward op precedes the one around
+    the launch. On autograd's own thread, the annotation around the call that started the backward
+    pass precedes if it began after the forward op, or if that has none.
     """
     labels, label = names(trace.marks["name"]), codes(trace.marks["name"])
     rows = host_marks(trace, "annotation")

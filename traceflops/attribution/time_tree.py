@@ -1,8 +1,8 @@
 """The time of devices as trees: each ns of the chosen windows belongs to one path of names.
 
-Work belongs to the activity that it is charged to, see `charged`. Idle time is charged to the
-activity that ends it, or while data are loaded to the loader; idle time before the first and after
-the last activity belongs to the root.
+Work belongs to the activity that it is charged to, see `charged`. Idle time belongs to the activity
+that ends it, or to the loader while data are loaded; before the first and after the last activity
+it belongs to the root.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ Path = tuple[str, ...]
 
 
 class TimeNode(Struct):
-    """Time in ns of a path of names and all below it: by component, by kernel name, and idle."""
+    """Time in ns of a path of names and all inside it: idle, by component, and by kernel name."""
 
     label: str
     idle_ns: int = 0
@@ -53,7 +53,7 @@ class TimeNode(Struct):
         return self.idle_ns + self.components.total()
 
     def add(self, path: Path, component: int, ns: int) -> None:
-        """Add `ns` to all nodes on a path; of work (`component` of WORK) the last is a kernel."""
+        """Add `ns` to all nodes on a path; for work (a place in WORK) the path ends in a kernel."""
         node = self
         for label in ("", *path):
             if label and label not in node.inside:
@@ -67,24 +67,27 @@ class TimeNode(Struct):
 
 
 def time_trees(prepared: Prepared) -> dict[str, TimeNode]:
-    """Return the time in the chosen windows as a tree per lens; each sums to their length."""
+    """Return the time in the chosen windows as a tree per lens; each adds up to their length."""
     work, gaps = charged(prepared), chosen_gaps(prepared)
-    idle_ns, loading = gaps.end_ns - gaps.start_ns, list[tuple[Path, int]]()
+    # Idle time by its gap, less that of loading data, which has a path of its own.
+    idle_ns, own_paths = gaps.end_ns - gaps.start_ns, list[tuple[Path, int]]()
     if prepared.knows_host_work:
         naming = NamedSlices.of(gaps, prepared.trace)
         for (kind, name), rows in naming.culprits():
             if kind == _LOADING:
                 lengths = naming.slices.dur_ns[rows]
                 np.subtract.at(idle_ns, naming.slices.part[rows], lengths)
-                loading.append(((CLASSES[kind], function_name(name)), int(lengths.sum())))
+                own_paths.append(((CLASSES[kind], function_name(name)), int(lengths.sum())))
     windows = prepared.windows
     start_up_ns = sum(
         account.start_up.intersect(chosen_time(windows[device])).length_ns
         for device, account in prepared.accounts.items()
     )
-    loading += [((CLASSES["start_up"],), start_up_ns)] * (start_up_ns > 0)
+    if start_up_ns > 0:
+        own_paths.append(((CLASSES["start_up"],), start_up_ns))
+    # The rest of the windows is before the first and after the last activity.
     length_ns = sum(chosen_time(windows[device]).length_ns for device in prepared.accounts)
-    rest_ns = length_ns - int(work.ns.sum() + idle_ns.sum()) - sum(ns for _, ns in loading)
+    rest_ns = length_ns - int(work.ns.sum() + idle_ns.sum()) - sum(ns for _, ns in own_paths)
     activity = np.append(work.row, gaps.activity)
     component = np.append(work.component, np.full_like(gaps.activity, _IDLE))
     ns = np.append(work.ns, idle_ns)
@@ -101,7 +104,7 @@ def time_trees(prepared: Prepared) -> dict[str, TimeNode]:
         parts = component[first].tolist()
         for number, part, sum_ns in zip(index[first].tolist(), parts, sums, strict=True):
             root.add(path(number), part, sum_ns)
-        for labels, sum_ns in (*loading, ((), rest_ns)):
+        for labels, sum_ns in (*own_paths, ((), rest_ns)):
             root.add(labels, _IDLE, sum_ns)
     return trees
 
@@ -110,14 +113,15 @@ _Lens = tuple[tuple[IntArray, ...], Callable[[int], Path]]
 
 
 def _lenses(prepared: Prepared, row: IntArray) -> dict[str, _Lens]:
-    """Return, by lens, columns per row that distinguish paths, and a function of index to path."""
+    """Return, by lens, columns per `row` that tell paths apart, and a function of index to path."""
     launched = prepared.as_launched
     launches, trace = Launched.of(launched, row), launched.trace
     attribution, (op, ops) = attributed(launched, row), launching_names(launches)
     categorised, activities = prepared.linked.categorised, prepared.trace.activities
-    kernel, kernels = codes(activities["name"])[row], [*names(activities["name"]), "unknown"]
+    kernel = codes(activities["name"])[row]
+    kernels = [*names(activities["name"]), "unknown"]  # the last is for code -1
     category, labels = categorised.category[row], names(trace.marks["name"])
-    # The functions of users around launches, else around forward ops.
+    # The user's functions around launches, else around forward ops.
     mark = host_marks(trace, "python")
     library = matching(trace.marks["name"], is_of_library)
     mark = mark[~(library | has_fact(trace.marks["name"], "compiled"))[mark]]
@@ -128,7 +132,7 @@ def _lenses(prepared: Prepared, row: IntArray) -> dict[str, _Lens]:
     by_rule = [attribution.rule == RULES.index(name.replace(" ", "_")) for name in TREE_PHASES[2:]]
     is_backward = (launches.forward >= 0) | (node >= 0)
     phase = np.select([*by_rule, is_backward], [2, 3, 4, 1], 0)
-    has_phases = bool(phase.any())
+    has_phases = bool(phase.any())  # else all is forward, and the phase says nothing
 
     def kernel_path(index: int) -> Path:
         launcher = (ops[op[index]],) if op[index] >= 0 else ()
@@ -139,7 +143,7 @@ def _lenses(prepared: Prepared, row: IntArray) -> dict[str, _Lens]:
         return paths.levels(node, labels, _MOST_LEVELS, lambda text: name_of(text) or "unknown")
 
     def by_module(index: int) -> Path:
-        phases = TREE_PHASES[phase[index] :][:has_phases]
+        phases = TREE_PHASES[phase[index] :][:has_phases]  # the phase, or nothing
         return (*phases, *levels(attribution.paths, index, module_name), *kernel_path(index))
 
     def by_category(index: int) -> Path:

@@ -34,20 +34,20 @@ _BY_DIRECTION = (
     (re.compile("PtoP"), Category("communication", "point_to_point"), "peer-copy"),
     (re.compile("migration"), Category("memory", "migration"), "migration"),
 )
-"""Beginnings of directions whose copies are no plain ones: the category, and the rule's name."""
+"""Special copies: the beginning of their direction, their category, and the rule's name."""
 _MOST_NAMES = 100_000
-"""Distinct names that are classified, those with most time first. That takes some seconds."""
+"""At most so many distinct names are classified, those with the most time: it takes seconds."""
 _TOO_MANY_NAMES = "too-many-names"
-"""Rule of activities whose name nobody looked at: their category is other."""
+"""The rule of activities whose name was not looked at: their category is other."""
 _SUBS = ("collective", "point_to_point")
-"""Subcategories of communication that metadata tell."""
+"""The subcategories of communication, which metadata can tell."""
 _POINT_TO_POINT = ("send", "recv", "isend", "irecv", "sendrecv")
 
 
 class Categorised(Struct, frozen=True):
-    """The category of each activity, as codes, and the rule that decided.
+    """The category of each activity, and the rule that decided it.
 
-    `category[i]` is a place in `categories`, `rule[i]` one in `rules`.
+    `category` and `rule` have a code per activity: an index into `categories` and `rules`.
     """
 
     category: IntArray
@@ -55,16 +55,16 @@ class Categorised(Struct, frozen=True):
     rule: IntArray
     rules: tuple[str, ...]
     names_left: int = 0
-    """Names that were too many to be looked at; their activities are `other`."""
+    """How many names were too many to be looked at; their activities are `other`."""
     time_left_ns: int = 0
 
     def top(self) -> list[str]:
-        """Return the top category of each place in `categories`."""
+        """Return the top category by code."""
         return [category.top for category in self.categories]
 
 
 class _Decisions:
-    """The categories and rules of activities; both are numbered as they come up."""
+    """The categories and rules of activities as codes, numbered in order of appearance."""
 
     def __init__(self, rows: int) -> None:
         self.category, self.rule = np.zeros((2, rows), dtype=np.int64)
@@ -72,15 +72,17 @@ class _Decisions:
         self.rules = Names()
 
     def code(self, category: Category, rule: str) -> tuple[int, int]:
+        """Return the codes of a category and a rule; new ones get the next numbers."""
         number = self.categories.setdefault(category, len(self.categories))
         return number, self.rules[rule]
 
     def decide(self, rows: IntArray | BoolArray, category: Category, rule: str) -> None:
+        """Set the category and the rule of some rows of activities."""
         self.category[rows], self.rule[rows] = self.code(category, rule)
 
 
 def categorise(trace: Trace, links: Links, classifier: Classifier) -> Categorised:
-    """Return the category of every activity and the rule that decided it.
+    """Return the category of every activity, and the rule that decided it.
 
     Decisions go from weak to strong evidence, and a later one replaces an earlier one:
 
@@ -113,7 +115,7 @@ def categorise(trace: Trace, links: Links, classifier: Classifier) -> Categorise
 
 
 def _decide_by_name(activities: pa.Table, decisions: _Decisions, classifier: Classifier) -> int:
-    """Decide what each activity is by its name; return how many names were skipped as too many."""
+    """Decide by name what each activity is; return how many names were too many to look at."""
     name, labels = codes(activities["name"]), names(activities["name"])
     is_skipped = np.zeros(len(labels), dtype=np.bool_)
     if len(labels) > _MOST_NAMES:
@@ -137,18 +139,18 @@ def _decide_by_name(activities: pa.Table, decisions: _Decisions, classifier: Cla
 def _decide_by_metadata(trace: Trace, links: Links, decisions: _Decisions) -> None:
     """Decide which kernels communicate by the metadata of collectives.
 
-    A name that says communication outranks metadata of a collective, which may describe only the
-    whole of which the kernel is a part. Metadata of point-to-point communication outrank names:
-    RCCL gives all its kernels the same name.
+    If the name already says that a kernel communicates, metadata of a collective are ignored: they
+    may describe only the whole of which the kernel is a part. Metadata of point-to-point
+    communication replace the name's decision: RCCL gives all its kernels the same name.
     """
     kernels = np.flatnonzero(is_one_of(trace.activities["kind"], "kernel"))
 
     def subs(table: pa.Table, rows: IntArray) -> IntArray:
-        """Return which of _SUBS the collective of each row is, -1 for none."""
+        """Return, per row, the index into _SUBS of its collective, -1 for none."""
         of_text = [text.lower() in _POINT_TO_POINT for text in names(table["collective"])]
         return np.array([*of_text, -1], dtype=np.int64)[codes(table["collective"])[rows]]
 
-    # Of the record of the kernel, else of its launch.
+    # The kernel's own metadata come before those of the op that launched it.
     ops, op = trace.ops, links.op_of_activity[kernels]
     of_launch = np.full(len(kernels), -1, dtype=np.int64)
     if ops.num_rows:

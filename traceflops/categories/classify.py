@@ -1,7 +1,7 @@
 """Names of kernels taken apart, and the rules applied in order to them and to host operators.
 
-Names are written by strangers and can be a megabyte long, so only the first `LONGEST` characters
-are read, and every expression here runs in linear time.
+Names may come from anybody and be a megabyte long, so only the first `LONGEST` characters are read,
+and every expression here runs in linear time.
 """
 
 from __future__ import annotations
@@ -38,23 +38,23 @@ _ARGUMENT = re.compile(r"([A-Za-z_]\w*)(?:\)(\d+))?", re.ASCII)
 
 
 class Parts(Struct, frozen=True):
-    """A kernel name taken apart."""
+    """A kernel name taken apart: the function's own name is `head`."""
 
     name: str
     head: str
     namespace: str
     arguments: str
-    """the identifiers of the arguments in both spellings, parted by spaces"""
+    """the identifiers of the arguments in both spellings, separated by spaces"""
 
     def lower(self) -> Parts:
-        """The same in lower case."""
+        """Return the parts in lower case."""
         return Parts(
             *(text.lower() for text in (self.name, self.head, self.namespace, self.arguments))
         )
 
 
 def parse(name: str) -> Parts:
-    """The parts of a kernel name, mangled or not."""
+    """Return the parts of a kernel name, mangled or not."""
     text = clean(name)
     path, arguments = (mangled_parts if text.startswith("_Z") else _demangled)(text)
     path = [part for part in path if part and not part.startswith("_GLOBAL__N")]
@@ -65,7 +65,7 @@ def parse(name: str) -> Parts:
 
 
 def clean(name: str) -> str:
-    """The name without quotes, clone suffixes, return type and anonymous namespaces."""
+    """Return the name without quotes, clone suffixes, return type and anonymous namespaces."""
     text = kernel_name(name[:LONGEST].strip().strip("\"'").strip())
     for spelling in _ANONYMOUS:
         text = text.replace(spelling + "::", "")
@@ -75,26 +75,30 @@ def clean(name: str) -> str:
 
 @lru_cache(maxsize=50_000)
 def words(identifier: str) -> str:
-    """The identifier in snake case: `cunn_SoftMaxForward` is `cunn_soft_max_forward`."""
+    """Return an identifier in snake case: `cunn_SoftMaxForward` is `cunn_soft_max_forward`."""
     return _CAMEL.sub("_", identifier).lower().lstrip("_")
 
 
 def both_spellings(identifier: str) -> str:
-    """The identifier in snake case and, where that differs, as written; one per line."""
+    """Return an identifier in snake case and, if that differs, as written; one per line."""
     snake = words(identifier)
     return snake if snake == identifier else f"{snake}\n{identifier}"
 
 
 def spellings(identifiers: list[str]) -> str:
-    """Each identifier once, in snake case and, where that differs, as written; parted by spaces."""
+    """Return each distinct identifier in snake case and, if that differs, as written."""
     return " ".join(dict.fromkeys(chain.from_iterable((words(i), i) for i in identifiers)))
 
 
 def _demangled(text: str) -> tuple[list[str], list[str]]:
-    """The path of a function, after a conditional return type, and the words of its arguments."""
+    """Return namespaces and name of a demangled function, and the identifiers in its arguments.
+
+    A cast such as `(Kind)3` becomes "Kind=3". A conditional return type before it is skipped.
+    """
     path = _OPENING.split(text, 1)[0]
     if path.rpartition("::")[2] in _CONDITIONAL_TYPES:
-        # Its template arguments end where all brackets are closed; `(8 > 0)` closes none.
+        # Its template arguments end where all angle brackets are closed; the `>` of `(8 > 0)`,
+        # inside parentheses, closes none.
         end, angles, parentheses = len(text), 0, 0
         for bracket in _BRACKET.finditer(text, len(path)):
             parentheses += {"(": 1, ")": -1}.get(bracket.group(), 0)
@@ -127,7 +131,8 @@ _ENGINE_PREFIX = "autograd::engine::evaluate_function: "
 class Classifier:
     """Says what a kernel or a host operator is, and by which rule.
 
-    Each name is decided once, and so is which rules a head leaves open: many names share one head.
+    Results are cached: by name, and by head the rules that it leaves possible, since many names
+    share one head.
     """
 
     def __init__(
@@ -136,6 +141,7 @@ class Classifier:
         own: tuple[Rule, ...] = (),
         known: Mapping[str, Rule] = MappingProxyType({}),
     ) -> None:
+        """Prepare rules; `own` come before `built_in`, `known` are recorded ones by kernel."""
         self._rules, self._known = (built_in, own), known
         self._blocks = (*_blocks(own, 1), *_blocks(built_in, _BLOCK))
         self._op_rules = tuple(rule for rule in (*own, *built_in) if rule.patterns("op"))
@@ -144,28 +150,29 @@ class Classifier:
         self.op = cache(self._op)
 
     def knowing(self, rules: Mapping[str, str]) -> Classifier:
-        """A classifier that takes recorded rules for kernels; the user's rules come first."""
+        """Return a classifier with recorded rules (id by kernel), tried after the user's."""
         by_id = {rule.id: rule for rule in (*self._rules[0], _NOTHING)}
         known = {name: by_id[rule] for name, rule in rules.items() if rule in by_id}
         return Classifier(*self._rules, known) if known else self
 
     def _kernel(self, name: str) -> Decision:
-        """The decision for the device kernel of this name."""
-        parts, known = parse(name), self._known.get(name)
+        """Return the decision for the device kernel of this name."""
+        parts, recorded = parse(name), self._known.get(name)
         lower = parts.lower()
         for rule in self._open_rules(parts.head):
-            if known is not None and rule.source == rule_files.BUILT_IN:
-                break
+            if recorded is not None and rule.source == rule_files.BUILT_IN:
+                break  # the recorded rule takes the place of the built-in ones
             looked_at = _looked_at(rule, parts if rule.case else lower)
             if looked_at is not None:
                 return _decision(rule, looked_at or parts.head)
-        return _decision(known or _NOTHING, parts.head or parts.name)
+        return _decision(recorded or _NOTHING, parts.head or parts.name)
 
     def _left_open(self, head: str) -> Iterator[Rule]:
-        """Yield the kernel rules that a head does not rule out, up to one that it decides."""
+        """Yield the kernel rules that a head leaves possible, up to the first that it decides."""
         text = both_spellings(head)
         lower = text.lower()
         for block in self._blocks:
+            # One search for a whole block: mostly none of its rules matches the head.
             if block.head_patterns and search(block.head_patterns, lower) is None:
                 yield from block.headless
                 continue
@@ -174,12 +181,12 @@ class Classifier:
                     continue
                 yield rule
                 if len(rule.conditions) == 1 and rule.conditions[0][0] == "head":
-                    return
+                    return  # it has no other condition, so it applies
 
     def _op(self, name: str) -> Decision:
-        """The decision for the host operator of this name: `aten::mm`, `AddmmBackward0`."""
+        """Return the decision for the host operator of this name: `aten::mm`, `AddmmBackward0`."""
         text = clean(name).removeprefix(_ENGINE_PREFIX)[:_LONGEST_NAME]
-        # `add` for `aten::add_.Tensor` and `AddBackward0`; empty for other libraries' operators
+        # `add` for `aten::add_.Tensor` and `AddBackward0`; "" for operators of other libraries.
         bare = words(text.removeprefix("aten::").partition(".")[0]).strip("_")
         bare = "" if ":" in bare else _BACKWARD.sub("", bare).strip("_")
         both = f"{bare}\n{both_spellings(text)}"
@@ -191,35 +198,36 @@ class Classifier:
 
 
 def load(user_rules: Path | None = None, *, bare: bool = False) -> Classifier:
-    """A classifier with the user's rules if a file is given, those of packages, the built-in ones.
+    """Return a classifier with the user's rules, if any, those of packages, and the built-in ones.
 
-    They are tried in this order. A `bare` one has the built-in rules alone, as it is everywhere.
+    They are tried in this order. A `bare` one has only the built-in rules, so it is the same
+    everywhere.
     """
     own = rule_files.read(user_rules) if user_rules is not None else ()
     return Classifier(rule_files.built_in(), own if bare else (*own, *rule_files.installed()))
 
 
-class _Block(Struct, frozen=True):
-    """Neighbouring rules; one search tells that a head matches none of them."""
+class _RuleBlock(Struct, frozen=True):
+    """Neighbouring rules; one search tells whether a head matches none of them."""
 
     rules: tuple[Rule, ...]
     headless: tuple[Rule, ...]
-    """those of the rules that do not look at the head"""
+    """the rules of the block that do not look at the head"""
     head_patterns: tuple[str, ...]
 
 
-def _blocks(rules: tuple[Rule, ...], size: int) -> Iterator[_Block]:
-    """Yield kernel rules in blocks; blocks of a user's rules have size 1."""
+def _blocks(rules: tuple[Rule, ...], size: int) -> Iterator[_RuleBlock]:
+    """Yield kernel rules in blocks of `size`; a block of one rule needs no common search."""
     kernel_rules = [rule for rule in rules if not rule.patterns("op")]
     for first in range(0, len(kernel_rules), size):
         block = tuple(kernel_rules[first : first + size])
         headless = tuple(rule for rule in block if not rule.patterns("head"))
         patterns = chain.from_iterable(rule.patterns("head") for rule in block)
-        yield _Block(block, headless, tuple(patterns) if len(block) > 1 else ())
+        yield _RuleBlock(block, headless, tuple(patterns) if len(block) > 1 else ())
 
 
 def _looked_at(rule: Rule, parts: Parts) -> str | None:
-    """The text that decided ("" for the head, tested before), None where a condition fails."""
+    """Return the text that fulfilled the conditions ("": the head), None if one fails."""
     shown = ""
     for field, patterns in rule.conditions:
         if field == "head":
@@ -228,7 +236,8 @@ def _looked_at(rule: Rule, parts: Parts) -> str | None:
         match = search(patterns, text, rule.case)
         if match is None:
             return None
-        if field != "namespace":  # the whole word, as a match may begin with what parts words
+        if field != "namespace":
+            # The whole word of the match, which may begin with the separator before it.
             text = match.string
             start = text.rfind(" ", 0, match.start() + 1) + 1
             end = text.find(" ", max(start, match.end()))

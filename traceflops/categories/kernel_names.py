@@ -1,13 +1,13 @@
 """Which names of two runs are of one kernel: profilers write it plain, mangled or cut short.
 
-Two names are one kernel's where they are equal but for blanks and the endings .kd and [clone .kd].
-A name that is cut short (`gemm`) or mangled (`_ZN2ns4gemmI...`) is that of a full one
-(`void ns::gemm<float>(float*)`) where each run has only one name that ends so; else nothing is
-certain, and they are two kernels.
+Two names are of one kernel if they are equal except for blanks and the endings .kd and [clone .kd].
+A short name (`gemm`) or a mangled one (`_ZN2ns4gemmI...`) is that of a full one
+(`void ns::gemm<float>(float*)`) if each run has only one name that fits; else they count as
+different kernels.
 
-Tools also spell one name in several ways: `k<4, true>(float const*)` is to Nsight Systems
-`k<(int)4, (bool)1>(const T1 *)`, and Nsight Compute leaves out namespaces and casts. Such names are
-one kernel's where each run has only one name that is so but for the spelling.
+Tools also spell one name in several ways: `k<4, true>(float const*)` is `k<(int)4, (bool)1>(const
+T1 *)` in Nsight Systems, and Nsight Compute leaves out namespaces and casts. Such names are of one
+kernel if each run has only one name that is equal except for the spelling.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _ENDINGS: Final = re.compile(r"(?:\s*\[clone [^\]]*\]|\.kd)+\s*$")
 _BLANKS: Final = re.compile(r"\s+(?=[^\w\s])|(?<=[^\w\s])\s+")
 _MANGLED: Final = re.compile(r"_ZN?[rVK]*(?=\d)")
 _BRACKETS: Final = {")": "(", ">": "<", "]": "["}
-"""What closes a bracket, and what opens it."""
+"""By closing bracket the opening one."""
 _NAMESPACES: Final = re.compile(
     r"(?:\b(?!T\d+::)\w+|<unnamed>|\(anonymous namespace\)|\{anonymous\})::"
 )
@@ -45,19 +45,19 @@ _SPELLINGS: Final = tuple(
         (r"[\[\]{}]", ""),
     )
 )
-"""What tools spell differently: numbers and truths in templates, lambdas, the place of const."""
+"""What tools spell differently: numbers and booleans in templates, lambdas, the place of const."""
 _ARGUMENTS: Final = re.compile(r"\([^()]*\)")
 _PARAMETER: Final = re.compile(r"\bT\d+\b")
-"""Types that depend on the template's arguments, as NVIDIA's tools write them."""
+"""Types that depend on template arguments, as NVIDIA's tools write them."""
 _LONGEST: Final = 4096
 _MOST: Final = 20_000
-"""Names without a counterpart of which short forms are looked at; a program has far fewer."""
+"""A run with more names is compared only as written; a program has far fewer."""
 
 _Named = dict[str, dict[int, str]]
-"""By a form of names: the codes that have it, each with one of its names."""
+"""By form of a name: the codes of names with that form, each with one such name."""
 
 _Test = Callable[..., bool]
-"""Whether two names of one form may be of one kernel; takes the form and both names."""
+"""Returns whether two names of one form may be of one kernel; takes the form and both names."""
 
 _BRACKET: Final = re.compile(r"[<(]")
 _LENGTH: Final = re.compile(r"[1-9]\d{0,3}")
@@ -69,7 +69,7 @@ _TYPE: Final = re.compile(
     r"|static|inline|extern|constexpr|typename|__(global|device|host|forceinline|inline)__)[*&]*$"
     r"|(decltype|__launch_bounds__|__attribute__)\(.*\)[*&]*$|[\w:]+<.*>(::\w+)*[*&]*$|[*&]+$"
 )
-"""A word of what stands before a function's name."""
+"""A word that may stand before a function's name."""
 _ANONYMOUS: Final = {"_GLOBAL__N_1": "(anonymous namespace)"}
 
 
@@ -82,30 +82,31 @@ def plain_name(name: str) -> str:
 
 
 def without_return_type(name: str) -> str:
-    """Return a function's name without what it returns and how it is stored, if that is told.
+    """Return a function's name without return type and storage class, if these can be recognised.
 
-    `ns::kernel<int>(int)` of `std::enable_if_t<true, void> ns::kernel<int>(int)`. A mangled name is
-    made readable.
+    `std::enable_if_t<true, void> ns::kernel<int>(int)` becomes `ns::kernel<int>(int)`. A mangled
+    name is made readable.
     """
     name = readable(name)
     blanks = _top_blanks(name[:_LONGEST]) if " " in name else []
     words = [name[start + 1 : end] for start, end in pairwise([-1, *blanks])]
+    # What precedes the last blank must be types and specifiers only.
     own = name[blanks[-1] + 1 :] if words and all(map(_TYPE.match, words)) else name
     return own if own[:1].isidentifier() or own.startswith(_NAMELESS) else name
 
 
 def _top_blanks(name: str) -> list[int]:
-    """Return the blanks before the name of a function that are inside no brackets of a type."""
+    """Return the places of blanks before a function's own name, outside all brackets."""
     opened: list[str] = []
     blanks: list[int] = []
     for index, char in enumerate(name):
-        if char in _OPENING and not (char == "<" and "(" in opened[-1:]):
-            # Behind a word that is no type's the arguments of the function begin.
+        if char in _OPENING and not (char == "<" and "(" in opened[-1:]):  # in (), < is "less"
+            # A parenthesis begins the function's arguments, unless it follows e.g. decltype.
             is_first = char == "(" and not opened
             if is_first and name[:index].rpartition(" ")[2] not in _CALLED:
                 break
             opened.append(char)
-        elif opened and char == _OPENING[opened[-1]] and name[index - 1 : index] != "-":
+        elif opened and char == _OPENING[opened[-1]] and name[index - 1 : index] != "-":  # not ->
             opened.pop()
         elif char == " " and not opened:
             blanks.append(index)
@@ -113,9 +114,9 @@ def _top_blanks(name: str) -> list[int]:
 
 
 def short_name(name: str) -> str:
-    """Return the last word of a function's name: no arguments, namespaces and templates.
+    """Return the last word of a function's name, without arguments, namespaces and templates.
 
-    As rocprof cuts names: `gemm` of `void ns::gemm<float>(float*)`, also of the mangled name.
+    So rocprof cuts names: `gemm` for `void ns::gemm<float>(float*)` and for its mangled name.
     """
     text = _ENDINGS.sub("", name.strip().strip('"'))[:_LONGEST]
     path = _mangled_path(text)
@@ -127,10 +128,10 @@ def short_name(name: str) -> str:
 
 
 def from_own_word(names: Sequence[str]) -> list[str]:
-    """Return names cut before the function's own name, where they stay distinct.
+    """Return names from the function's own word on, or the names as they are if some become equal.
 
-    What is left out is what it returns, and namespaces: `kernel<float>(float*)` of
-    `enable_if<true, void>::type kernel<float>(float*)`.
+    The return type and namespaces are left out: `enable_if<true, void>::type kernel<float>(float*)`
+    becomes `kernel<float>(float*)`.
     """
     own = []
     for name in names:
@@ -141,15 +142,15 @@ def from_own_word(names: Sequence[str]) -> list[str]:
 
 
 def spelled_name(name: str) -> str:
-    """Return a name spelled in one way, whichever tool wrote it; const is left out."""
+    """Return a name in one spelling, whichever tool wrote it; const is left out."""
     text = _ENDINGS.sub("", name.strip().strip('"'))
     return text if len(text) > _LONGEST else _spelled(text)
 
 
 def bare_name(name: str) -> str:
-    """Return a name as `spelled_name` does, without namespaces; two kernels may have one."""
+    """Return a name as `spelled_name` does, without namespaces; several kernels may share it."""
     text = _ENDINGS.sub("", name.strip().strip('"'))
-    # Before const is left out: Nsight Compute takes that of `() const::[lambda` for a namespace.
+    # First, while const is there: Nsight Compute takes that of `() const::[lambda` for a namespace.
     return text if len(text) > _LONGEST else _spelled(_NAMESPACES.sub("", text))
 
 
@@ -160,7 +161,7 @@ def _spelled(text: str) -> str:
 
 
 def _without_arguments(name: str) -> str:
-    """Return a name without the arguments of functions; its template tells which function it is."""
+    """Return a name without the arguments of functions, from the innermost parentheses out."""
     count = 1 if len(name) <= _LONGEST else 0
     while count:
         name, count = _ARGUMENTS.subn("", name)
@@ -168,33 +169,41 @@ def _without_arguments(name: str) -> str:
 
 
 def same_kernels(first: Sequence[str], second: Sequence[str]) -> tuple[IntArray, IntArray]:
-    """Return a code per name of two runs; names of one kernel, and only those, have one code."""
+    """Return a code per name of both runs; names of one kernel, and only those, have the same code.
+
+    Names that are equal in `plain_name` are paired first, then by one of _FORMS after the other.
+    """
     codes: dict[str, int] = {}
     ours, theirs = (
         [codes.setdefault(plain_name(name), len(codes)) for name in run] for run in (first, second)
     )
-    code_of: dict[int, int] = {}
-    done = set(ours) & set(theirs)
+    partner: dict[int, int] = {}  # the code of the first run, by that of the second
+    paired = set(ours) & set(theirs)
     for form, tests in _FORMS:
-        by_form: tuple[_Named, _Named] = (defaultdict(dict), defaultdict(dict))
-        for named, names, of_names in zip(by_form, (first, second), (ours, theirs), strict=True):
-            for name, code in zip(names, of_names, strict=True) if len(names) <= _MOST else ():
-                named[form(name)].setdefault(code, name)
+        our_names, their_names = _by_form(form, first, ours), _by_form(form, second, theirs)
         pairs = []
-        for text in by_form[0].keys() & by_form[1].keys():
-            alike = [*by_form[0][text].items(), *by_form[1][text].items()]
-            if not text or len(by_form[0][text]) != 1 or len(alike) != 2:
-                continue  # certain is only what is the only one in each run
-            (code, name), (other, other_name) = alike
-            is_new = code != other and done.isdisjoint((code, other))
+        for text in our_names.keys() & their_names.keys():
+            if not text or len(our_names[text]) != 1 or len(their_names[text]) != 1:
+                continue  # ambiguous
+            ((code, name),) = our_names[text].items()
+            ((other, other_name),) = their_names[text].items()
+            is_new = code != other and paired.isdisjoint((code, other))
             if is_new and all(test(text, name, other_name) for test in tests):
                 pairs.append((code, other))
-        code_of |= {other: code for code, other in pairs}
-        done |= {code for pair in pairs for code in pair}
+        partner |= {other: code for code, other in pairs}
+        paired |= {code for pair in pairs for code in pair}
     return (
         np.array(ours, dtype=np.int64),
-        np.array([code_of.get(code, code) for code in theirs], dtype=np.int64),
+        np.array([partner.get(code, code) for code in theirs], dtype=np.int64),
     )
+
+
+def _by_form(form: Callable[[str], str], names: Sequence[str], codes: Sequence[int]) -> _Named:
+    """Return the names of a run by their form; nothing if there are too many."""
+    named: _Named = defaultdict(dict)
+    for name, code in zip(names, codes, strict=True) if len(names) <= _MOST else ():
+        named[form(name)].setdefault(code, name)
+    return named
 
 
 def _has_bare(_: str, *names: str) -> bool:
@@ -203,25 +212,26 @@ def _has_bare(_: str, *names: str) -> bool:
 
 
 def _has_open(_: str, *names: str) -> bool:
-    """Return whether one does not say its arguments: f<1>(int), f<1>(float) are two kernels."""
+    """Return whether exactly one name leaves types open: f<1>(int), f<1>(float) are two kernels."""
     return sum(_PARAMETER.search(name) is not None for name in names) == 1
 
 
-def _has_cut(short: str, *names: str) -> bool:
-    """Return whether two names can be of one kernel.
+def _is_short_or_mangled(short: str, *names: str) -> bool:
+    """Return whether one of two names is the short or the mangled form of the other.
 
-    They can if one of them is `short`, the name without namespaces and arguments, or if one is
-    mangled and the path of its namespaces stands in the other, which is not.
+    One name must be `short`, the function's name alone; or one must be mangled, and its namespaces
+    and name stand in the other one, which is not mangled.
     """
-    texts = [plain_name(name) for name in names]
-    if short in texts:
+    first, second = map(plain_name, names)
+    if short in (first, second):
         return True
-    mangled, full = sorted(texts, key=lambda text: not _mangled_path(text))
+    mangled, full = (first, second) if _mangled_path(first) else (second, first)
     path = "::".join(_mangled_path(mangled))
     start = full.find(path)
     if not path or _mangled_path(full) or start < 0:
         return False
-    # It is ns::gemm, but not ns2::gemm.
+    # The path must begin and end at a word: ns::gemm, but neither other_ns::gemm nor ns::gemm2. An
+    # anonymous namespace, "(anonymous", begins a word by itself.
     if start and path[0] != "(" and full[start - 1] not in " *&":
         return False
     return full[start + len(path) : start + len(path) + 1] in ("", "<", "(", "[")
@@ -232,13 +242,13 @@ _FORMS: Final[tuple[tuple[Callable[[str], str], tuple[_Test, ...]], ...]] = (
     (lambda name: _without_arguments(spelled_name(name)), (_has_open,)),
     (bare_name, (_has_bare,)),
     (lambda name: _without_arguments(bare_name(name)), (_has_bare, _has_open)),
-    (short_name, (_has_cut,)),
+    (short_name, (_is_short_or_mangled,)),
 )
-"""Forms in which names of one kernel are alike, and what else must hold of two such names."""
+"""Forms in which names of one kernel are equal, and what else must hold for two such names."""
 
 
 def _mangled_path(text: str) -> list[str]:
-    """Return the namespaces and the name of a function whose name is mangled, else nothing."""
+    """Return the namespaces and the name of a mangled function, [] if it is not mangled."""
     begun = _MANGLED.match(text)
     if begun is None:
         return []
@@ -250,7 +260,7 @@ def _mangled_path(text: str) -> list[str]:
 
 
 def _before_brackets(text: str) -> int:
-    """Return where a name ends: before arguments, template arguments and [abi:...]."""
+    """Return where a name ends, before all brackets of arguments, templates and [abi:...]."""
     end, depth, opened = len(text), 0, ""
     while end:
         char = text[end - 1]

@@ -1,11 +1,11 @@
-"""Names of functions as compilers mangle them: `_ZN2ns4gemmILi4ENS_4ReluEEEvPf`."""
+"""Names of functions as compilers mangle them (Itanium ABI): `_ZN2ns4gemmILi4ENS_4ReluEEEvPf`."""
 
 from __future__ import annotations
 
 import re
 from typing import Final
 
-# Whatever of the Itanium grammar holds digits that are not the length of an identifier comes first.
+# What contains digits that are not the length of an identifier comes first.
 _PIECE: Final = re.compile(
     r"[ST][0-9A-Z]*_|DF\d+[_bx]|A\d+_|L[a-z](?P<minus>n?)(?P<value>\d+)E|(?P<length>\d{1,4})|.",
     re.ASCII | re.DOTALL,
@@ -13,12 +13,12 @@ _PIECE: Final = re.compile(
 _ENUM_VALUE: Final = re.compile(r"E(\d+)E", re.ASCII)
 _NAMELESS: Final = "_GLOBAL__N"
 _NO_NAMES: Final = (_NAMELESS, "_cl")
-"""Beginnings of what looks like a name: of namespaces and of lambdas without one."""
+"""Beginnings of generated names: of anonymous namespaces and of the operator() of lambdas."""
 _LONGEST: Final = 4096
 
 
 def mangled_parts(text: str) -> tuple[list[str], list[str]]:
-    """Return the nested name up to its first template argument, and every identifier after it."""
+    """Return the nested name up to its template arguments, and all identifiers after it."""
     path, position = _path(text)
     arguments: list[str] = []
     while (piece := _PIECE.match(text, position)) is not None:
@@ -34,9 +34,9 @@ def mangled_parts(text: str) -> tuple[list[str], list[str]]:
 
 
 def readable(name: str) -> str:
-    """Return a mangled name as one reads it, others as they are: `ns::gemm<4, Relu>`.
+    """Return a mangled name as people read it, e.g. `ns::gemm<4, Relu>`; others as they are.
 
-    Of the template's arguments these are the numbers and the classes, without types of C++ itself.
+    Of the template's arguments only numbers and classes are shown, not built-in types of C++.
     """
     if not name.startswith("_Z") or len(name) > _LONGEST:
         return name
@@ -44,7 +44,7 @@ def readable(name: str) -> str:
     if not path or not all(path):
         return name
     plain = "::".join(part for part in path if not part.startswith(_NAMELESS))
-    if name[position : position + 1] != "I":
+    if name[position : position + 1] != "I":  # no template arguments
         return plain
     arguments: list[str] = []
     while (piece := _PIECE.match(name, position)) is not None:
@@ -54,12 +54,12 @@ def readable(name: str) -> str:
         elif piece["length"] is not None:
             arguments.append(name[position : position + int(piece["length"])])
             position += int(piece["length"])
-    told = [one for one in arguments if one not in path and not one.startswith(_NO_NAMES)]
-    return f"{plain}<{', '.join(told)}>" if told else plain
+    shown = [one for one in arguments if one not in path and not one.startswith(_NO_NAMES)]
+    return f"{plain}<{', '.join(shown)}>" if shown else plain
 
 
 def _path(text: str) -> tuple[list[str], int]:
-    """Return the names of namespaces and function, and where what follows them begins."""
+    """Return the names of namespaces and function, and the position behind them."""
     path: list[str] = []
     position = 3 if text.startswith("_ZN") else 2
     while True:

@@ -19,7 +19,7 @@ _OF_COMPILED: Final = re.compile(
     r"^Torch-Compiled Region|^CompiledFunction|CompiledFxGraph|(^|/)c[a-z2-7]{51}\.py\("
     r"|^triton_(poi|red|per|tem|for|mm)_"
 )
-"""Kernels of Inductor, and what PyTorch runs them from."""
+"""Kernels of Inductor, and the ranges and functions from which PyTorch runs them."""
 _OF_TRAINING: Final = re.compile(
     r"autograd::engine|backward|^Optimizer\.|bn_bw|[dw]grad|_bwd|adamw?(_|kernel|functor)",
     re.IGNORECASE,
@@ -48,13 +48,13 @@ _GGML: Final = re.compile(r"\bggml_|\(ggml_type\)|\bmul_mat_(vec_)?q\b|quantize_
 
 
 def of_pytorch(trace: Trace) -> bool:
-    """Return whether PyTorch ran: by the profiler, else by the kernels."""
+    """Return whether PyTorch ran, by the profiler or by the kernels."""
     kernels = names(trace.activities["name"])
     return family(trace.source.format) == PYTORCH or any(map(_OF_PYTORCH.search, kernels))
 
 
 def of_compiled(trace: Trace) -> bool:
-    """Return whether code runs that torch.compile has made."""
+    """Return whether code made by torch.compile ran."""
     tables = (trace.ops, trace.marks, trace.activities)
     return any(_OF_COMPILED.search(name) for table in tables for name in names(table["name"]))
 
@@ -66,20 +66,20 @@ def of_training(trace: Trace) -> bool:
 
 
 def of_graphs(trace: Trace) -> bool:
-    """Return whether graphs are launched."""
+    """Return whether graphs were launched."""
     return any(map(GRAPH_LAUNCH.match, names(trace.calls["name"])))
 
 
 def of_openacc(trace: Trace) -> bool:
-    """Return whether kernels are named after the function and line of a loop of OpenACC."""
+    """Return whether any kernel is named after a function and line, as those of OpenACC loops."""
     return any(map(_OF_OPENACC.fullmatch, names(trace.activities["name"])))
 
 
 def of_ml(trace: Trace) -> bool:
     """Return whether a trace is of a framework, engine or library of machine learning.
 
-    A model can be described for these, and steps be marked. A product of matrices alone is none:
-    simulations have them, too. Of llama.cpp no step and no batch is known.
+    Then its model can be described and its steps marked. A matrix product alone does not count,
+    since simulations have these, too; nor does llama.cpp, whose steps and batches are unknown.
     """
     if family(trace.source.format) in (PYTORCH, XLA) or trace.ops.num_rows or of_pytorch(trace):
         return True

@@ -1,4 +1,4 @@
-"""What categories there are, and rules as data: read from a file, checked, matched on a text."""
+"""The categories, and rules as data: read from a file, checked, matched on a text."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ SUBS: Mapping[str, frozenset[str]] = MappingProxyType(
 
 
 class Category(Struct, frozen=True):
-    """What a kernel is."""
+    """The kind of work that a kernel does."""
 
     top: str
     """compute, memory, communication or other"""
@@ -81,7 +81,7 @@ _REPEAT = re.compile(r"[*+]|\{\d*(?:,\d*)?\}")
 
 
 class Rule(Struct, frozen=True):
-    """One line of the rule file: where to look, what for, and what it means."""
+    """One entry of a rule file: where to look, what for, and what it means."""
 
     id: str
     category: Category
@@ -92,29 +92,29 @@ class Rule(Struct, frozen=True):
     case: bool = False
 
     def search(self, place: str, text: str) -> re.Match[str] | None:
-        """The match of this rule's condition on `place`, which it must have."""
+        """Return the match of this rule's condition on `place`, which it must have."""
         return search(self.patterns(place), text, self.case)
 
     def patterns(self, place: str) -> tuple[str, ...]:
-        """The alternatives that the rule looks for in one place; none if it does not look there."""
+        """Return the alternatives that the rule looks for in a place; none if it does not look."""
         return dict(self.conditions).get(place, ())
 
 
 def search(alternatives: tuple[str, ...], text: str, case: bool = False) -> re.Match[str] | None:
-    """The first match of any of the alternatives as whole words of the text."""
+    """Return the first match of any of the alternatives as whole words of the text."""
     return compiled(alternatives, case).search("\n" + text)
 
 
 @cache
 def compiled(alternatives: tuple[str, ...], case: bool = False) -> re.Pattern[str]:
-    """One expression that finds any alternative as a whole word; texts begin with a newline.
+    """Return one expression that finds any alternative as a whole word; texts begin with a newline.
 
-    Made for speed: `[a-z0-9]*` at an end of an alternative is taken off instead of matched, and
-    what parts words is consumed, not looked back at, for `re` skips to a sign of a set quickly.
-    Ignoring case is slow, so only alternatives with capitals do.
+    It is made for speed: `[a-z0-9]*` at an end of an alternative is removed instead of matched, and
+    the separator before a word is consumed instead of looked back at, since `re` skips quickly to a
+    character of a set. Ignoring case is slow, so only alternatives with capitals do it.
     """
-    bounded: list[str] = []
-    opened: list[str] = []
+    bounded: list[str] = []  # must begin at a word
+    anywhere: list[str] = []
     for pattern in alternatives:
         any_start = pattern.startswith(_ANY) and _is_single(pattern)
         core = pattern.removeprefix(_ANY) if any_start else pattern
@@ -123,13 +123,13 @@ def compiled(alternatives: tuple[str, ...], case: bool = False) -> re.Pattern[st
         if not case and _CAPITAL.search(_ESCAPE.sub("", core)):
             core = f"(?i:{core})"
         core = core if any_end else rf"(?:{core})(?![A-Za-z])"
-        (opened if any_start else bounded).append(core)
+        (anywhere if any_start else bounded).append(core)
     groups = [rf"[^A-Za-z0-9](?:{'|'.join(bounded)})"] if bounded else []
-    return re.compile("|".join(groups + opened), re.MULTILINE)
+    return re.compile("|".join(groups + anywhere), re.MULTILINE)
 
 
 def _is_single(pattern: str) -> bool:
-    """Whether no `|` outside brackets parts the pattern."""
+    """Return whether a pattern has no `|` outside parentheses, so is one alternative."""
     depth = 0
     for sign in _ESCAPE_OR_CLASS.sub("x", pattern):
         depth += {"(": 1, ")": -1}.get(sign, 0)
@@ -140,20 +140,20 @@ def _is_single(pattern: str) -> bool:
 
 @cache
 def built_in() -> tuple[Rule, ...]:
-    """The rules that come with traceflops."""
+    """Return the rules that come with traceflops."""
     text = Path(__file__).with_name("rules.toml").read_text(encoding="utf-8")
     return tuple(_rule(table, BUILT_IN) for table in tomllib.loads(text)["rule"])
 
 
 def read(path: Path) -> tuple[Rule, ...]:
-    """The rules of a user's file, all checked; a UsageError says what is wrong with it."""
+    """Return the rules of a user's file, all checked. Raises UsageError for what is wrong in it."""
     where = f"rule file {path.name!r}"
     return _checked(toml_of(path, where), where, path.name)
 
 
 @cache
 def installed() -> tuple[Rule, ...]:
-    """The rules of installed packages, checked like those of a user's file."""
+    """Return the rules of installed packages, checked like those of a user's file."""
 
     def rules(given: Any, where: str, package: str) -> tuple[Rule, ...]:
         return _checked(toml_given(given, where), where, f"package {package}")
@@ -162,7 +162,10 @@ def installed() -> tuple[Rule, ...]:
 
 
 def _checked(document: dict[str, Any], where: str, source: str) -> tuple[Rule, ...]:
-    """The rules of a document. Raises UsageError for the first thing that is wrong with it."""
+    """Return the rules of a document. Raises UsageError for the first thing that is wrong in it.
+
+    `where` begins the message of an error; `source` is the file or package for the rules.
+    """
     tables = document.get("rule")
     if document.keys() != {"rule"} or not isinstance(tables, list):
         unknown = sorted(document.keys() - {"rule"})
@@ -181,14 +184,14 @@ def _checked(document: dict[str, Any], where: str, source: str) -> tuple[Rule, .
 
 
 def toml_of(path: Path, where: str) -> dict[str, object]:
-    """The content of a user's TOML file; a UsageError says what is wrong with it."""
+    """Return the content of a user's TOML file. Raises UsageError if it cannot be read."""
     return _document(_text(path, where), where)
 
 
 def toml_given(given: Any, where: str) -> dict[str, Any]:
-    """The content of a plug-in: TOML text, a Path, or a callable that returns either.
+    """Return the content of a plug-in: TOML text, a Path, or a callable that returns either.
 
-    Numbers with a point are exact. A UsageError says what is wrong with it.
+    Numbers with a decimal point are Decimals. Raises UsageError if it cannot be read.
     """
     given = given() if callable(given) else given
     if not isinstance(given, str | Path):
@@ -198,11 +201,11 @@ def toml_given(given: Any, where: str) -> dict[str, Any]:
 
 
 def check_pattern(pattern: str) -> str | None:
-    """What is wrong with a regular expression, or None.
+    """Return what is wrong with a regular expression, or None.
 
-    `re` has no time limit, so the forms that can take exponential time on a hostile name are
-    refused: `(a|a)*`, `(a+)+` and long rows of optional parts. Back-references and named groups
-    would change their meaning when alternatives are joined.
+    `re` has no time limit, so forms that can take exponential time on a hostile name are refused:
+    `(a|a)*`, `(a+)+` and long rows of optional parts. Back-references and named groups would change
+    their meaning when alternatives are joined.
     """
     if not pattern or len(pattern) > LONGEST_PATTERN:
         return f"a pattern must have 1 to {LONGEST_PATTERN} characters"
@@ -227,10 +230,10 @@ def check_pattern(pattern: str) -> str | None:
 
 
 def _text(path: Path, where: str) -> str:
-    """The text of a file. Raises UsageError for what is no readable file of that size."""
+    """Return the text of a file. Raises UsageError if it is not readable or too large."""
     try:
         if not path.is_file():
-            where = where.replace(repr(path.name), repr(str(path)))
+            where = where.replace(repr(path.name), repr(str(path)))  # here the whole path helps
             _refuse(where, "it is not a file" if path.exists() else "it does not exist")
         if path.stat().st_size > LARGEST_FILE:
             _refuse(where, f"it is larger than {LARGEST_FILE // 1024} KiB")
@@ -254,7 +257,7 @@ def _document(
 
 
 def _problems(table: dict[str, object]) -> Iterator[str]:
-    """Yield what is wrong with a table; what comes later relies on what comes before."""
+    """Yield what is wrong with a rule's table; later checks rely on earlier ones."""
     for key in sorted(table.keys() - KEYS):
         yield f"unknown key {key!r}; known: {', '.join(sorted(KEYS))}"
     for key in REQUIRED:
@@ -276,7 +279,7 @@ def _problems(table: dict[str, object]) -> Iterator[str]:
 
 
 def _problems_of_patterns(table: dict[str, object]) -> Iterator[str]:
-    """Yield what is wrong with the patterns of a table."""
+    """Yield what is wrong with the patterns of a rule's table."""
     places = [place for place in PLACES if place in table]
     if not places:
         yield f"it has no pattern; give one of {', '.join(PLACES)}"
@@ -295,7 +298,7 @@ def _problems_of_patterns(table: dict[str, object]) -> Iterator[str]:
 
 
 def _rule(table: dict[str, Any], source: str) -> Rule:
-    """The rule that a checked table is; a pattern may stand alone or in a list."""
+    """Return the rule of a checked table; a pattern may stand alone or in a list."""
     given = ((place, table[place]) for place in PLACES if place in table)
     return Rule(
         id=table["id"],

@@ -47,15 +47,17 @@ EPILOG = (
 
 
 def flattened(command: Callable[..., None], **added: Any) -> Callable[..., None]:
-    """Return a command with one parameter per option, as Typer needs it: Typer has no groups.
+    """Return a command with one parameter per option, since Typer knows no groups of options.
 
-    Groups may hold groups. `added` are annotations of options that the command does not take.
+    Groups are dataclasses and may hold groups. `added` are annotations of further options, which
+    act by their callbacks; their values are not passed to the command.
     """
     hints = get_type_hints(command, include_extras=True)
     hints.pop("return", None)
     declared = inspect.signature(command).parameters
     defaults = {name: parameter.default for name, parameter in declared.items()}
     parameters = [*_parameters(hints, defaults), *_parameters(added, dict.fromkeys(added))]
+    # A signature has parameters without a default first.
     parameters.sort(key=lambda parameter: parameter.default is not inspect.Parameter.empty)
 
     @wraps(command)
@@ -70,7 +72,7 @@ def flattened(command: Callable[..., None], **added: Any) -> Callable[..., None]
 def _parameters(
     hints: Mapping[str, Any], defaults: Mapping[str, Any], heading: str | None = None
 ) -> Iterator[inspect.Parameter]:
-    """Yield a parameter per option; the heading of a group is that of options without their own."""
+    """Yield a parameter per option; `heading` is that of options which name none themselves."""
     for name, default in defaults.items():
         hint = hints[name]
         if is_dataclass(hint):
@@ -78,7 +80,7 @@ def _parameters(
             of_group = get_type_hints(hint, include_extras=True)
             yield from _parameters(of_group, inner, getattr(hint, "HEADING", None))
             continue
-        # An option is declared as the default, or in a type that several commands have.
+        # An option is declared either as the default, or inside Annotated for several commands.
         plain, *declared = get_args(hint) if get_origin(hint) is Annotated else (hint,)
         if isinstance(default, Field):
             declared = [default]
@@ -92,7 +94,7 @@ def _parameters(
 
 
 def _value(name: str, hint: Any, given: Mapping[str, Any]) -> Any:
-    """Return the value of a parameter; a group is built from the values of its options."""
+    """Return a parameter's value, or its group, from the values of all options by name."""
     if not is_dataclass(hint):
         return given[name]
     hints = get_type_hints(hint, include_extras=True)
@@ -162,7 +164,7 @@ def _traceflops(
 
 
 def main() -> None:
-    """Run the command line."""
+    """Run the command line, on whatever streams and signals the caller has left."""
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:  # closed by the caller (>&-)
             setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115
@@ -170,7 +172,7 @@ def main() -> None:
         reconfigure = getattr(stream, "reconfigure", None)
         if reconfigure is not None:  # a character the terminal cannot show must not end the run
             reconfigure(errors="replace")
-    if os.environ.get("COLUMNS") == "0":  # what some CI systems set where there is no terminal
+    if os.environ.get("COLUMNS") == "0":  # set by some CI systems that have no terminal
         del os.environ["COLUMNS"]
     tidy_up_when_ended()
     app()

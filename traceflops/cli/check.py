@@ -37,7 +37,7 @@ _IN_TITLE: Final = str.maketrans({"%": "%25", ":": "%3A", ",": "%2C"})
 
 @dataclass(frozen=True, slots=True)
 class Gates:
-    """The limits, as they are given."""
+    """The limits as texts, as given."""
 
     HEADING: ClassVar = "Gates"
 
@@ -62,7 +62,7 @@ class Gates:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A gate as it is written, its verdict, and the value or the reason."""
+    """A gate as text, its verdict, and the value or the reason."""
 
     gate: str
     verdict: str
@@ -100,14 +100,9 @@ def check(
             written.append((base, ".json"))
         elif base is not None and not base.exists():
             raise UsageError(f"no such baseline: {base}", "write it with --update-baseline")
-        from traceflops.reports.files import check_replaced
+        _check_writable(written, traces, force=force)
         from traceflops.reports.write import save
 
-        for path, suffix in written:
-            if path.suffix.lower() != suffix:
-                raise UsageError(f"does not end in {suffix}: {path}", "choose another name")
-            check_replaced(path, force=force)
-            spare_inputs([path], traces)
         old = read_side(str(base), asked) if base is not None and not update_baseline else None
         analysis, comparison = asked.analyze(traces), None
         if old is not None:
@@ -120,6 +115,7 @@ def check(
         reason = unfit(analysis)
         unknown: Answer = ("unknown", reason)
         rows = [Row(gate, *(unknown if reason else judge(analysis))) for gate, judge in limits]
+        # A baseline is written only if it can be judged and no gate fails.
         if base is not None and update_baseline:
             if not reason and any(row.verdict != "passed" for row in rows):
                 unknown = ("unknown", "not written, because another gate did not pass")
@@ -131,10 +127,23 @@ def check(
         _publish(rows, result, comparison, github=github)
 
 
+def _check_writable(
+    written: Sequence[tuple[Path, str]], traces: Sequence[str], *, force: bool
+) -> None:
+    """Raise UsageError for a file with another suffix, or one that must not be overwritten."""
+    from traceflops.reports.files import check_replaced
+
+    for path, suffix in written:
+        if path.suffix.lower() != suffix:
+            raise UsageError(f"does not end in {suffix}: {path}", "choose another name")
+        check_replaced(path, force=force)
+        spare_inputs([path], traces)
+
+
 def _publish(
     rows: Sequence[Row], junit: Path | None, comparison: Comparison | None, *, github: bool
 ) -> None:
-    """Print a line per gate and write what is asked for; leave with 4 unless all gates pass."""
+    """Print a line per gate, write what is asked for, and exit with 4 unless all gates pass."""
     from traceflops.reports.view.figures import visible
 
     rows = [Row(visible(row.gate), row.verdict, visible(row.text)) for row in rows]
@@ -143,18 +152,7 @@ def _publish(
     if junit is not None:
         from traceflops.reports.files import write_pieces
 
-        # The gates as test cases of JUnit: what cannot be judged is an error.
-        counts = Counter(_JUNIT_KINDS.get(row.verdict) for row in rows)
-        sizes = {"tests": len(rows), "failures": counts["failure"], "errors": counts["error"]}
-        attributes = {"name": _TITLE} | {name: str(count) for name, count in sizes.items()}
-        root = ElementTree.Element("testsuites", {"name": _TITLE})
-        suite = ElementTree.SubElement(root, "testsuite", attributes)
-        for row in rows:
-            attributes = {"name": row.gate, "classname": "traceflops.check"}
-            case = ElementTree.SubElement(suite, "testcase", attributes)
-            if kind := _JUNIT_KINDS.get(row.verdict):
-                ElementTree.SubElement(case, kind, {"message": row.text})
-        write_pieces(junit, [ElementTree.tostring(root)])
+        write_pieces(junit, [_junit(rows)])
     summary = os.environ.get("GITHUB_STEP_SUMMARY") if github else None
     if summary:
         with open(summary, "a", encoding="utf-8") as file:
@@ -164,9 +162,24 @@ def _publish(
         for row in bad if github else ():
             gate = row.gate.translate(_IN_TITLE)
             say(f"::error title=traceflops {gate}::{row.text.replace('%', '%25')}")
-    finally:  # a closed pipe passes no gate
+    finally:  # also if stdout is closed: the gates did not pass
         if bad:
             raise typer.Exit(EXIT_GATE)
+
+
+def _junit(rows: Sequence[Row]) -> bytes:
+    """Return the gates as test cases of JUnit XML; a gate that cannot be judged is an error."""
+    counts = Counter(_JUNIT_KINDS.get(row.verdict) for row in rows)
+    sizes = {"tests": len(rows), "failures": counts["failure"], "errors": counts["error"]}
+    attributes = {"name": _TITLE} | {name: str(count) for name, count in sizes.items()}
+    root = ElementTree.Element("testsuites", {"name": _TITLE})
+    suite = ElementTree.SubElement(root, "testsuite", attributes)
+    for row in rows:
+        attributes = {"name": row.gate, "classname": "traceflops.check"}
+        case = ElementTree.SubElement(suite, "testcase", attributes)
+        if kind := _JUNIT_KINDS.get(row.verdict):
+            ElementTree.SubElement(case, kind, {"message": row.text})
+    return ElementTree.tostring(root)
 
 
 def _markdown(rows: Sequence[Row], bad: int, comparison: Comparison | None) -> str:

@@ -28,7 +28,7 @@ _SUFFIXES = (".gz", ".zst", ".lz4", ".zip", ".json", ".trace", ".pt", ".tmp")
 
 
 def stem_of(traces: list[str]) -> str:
-    """Return the name of the first input without suffixes of formats and compression."""
+    """Return the name of the first input without suffixes; "trace" for standard input."""
     from traceflops.parsers.io.remote import is_remote
 
     first = traces[0].partition("/*")[0] if is_remote(traces[0]) else traces[0]
@@ -39,7 +39,7 @@ def stem_of(traces: list[str]) -> str:
 
 
 def path_of(output: str) -> Path:
-    """Return the path that -o names. Raises UsageError where it is empty, or in a store."""
+    """Return the path that -o names. Raises UsageError if it is empty or in a store."""
     if not output.strip():
         raise UsageError("-o has an empty name", "give a name; a shell variable may be unset")
     from traceflops.parsers.io.remote import is_remote
@@ -50,32 +50,33 @@ def path_of(output: str) -> Path:
 
 
 def spare_inputs(targets: Iterable[Path], inputs: Iterable[str | Path | None]) -> None:
-    """Refuse to write over a file that is read, by whatever name. Raises UsageError."""
+    """Raise UsageError if a target is one of the input files, even by another name."""
     from traceflops.parsers.io.places import files_behind
     from traceflops.parsers.io.remote import is_remote
 
     def identity(path: Path) -> tuple[int, int] | None:
-        """Return what two names of one file have in common, None where there is no file."""
+        """Return device and inode, equal for all names of a file; None if there is no file."""
         try:
             status = path.stat()
         except (OSError, ValueError):
             return None
         return (status.st_dev, status.st_ino) if stat.S_ISREG(status.st_mode) else None
 
-    written = {same: target for target in targets if (same := identity(target)) is not None}
-    names = [str(name) for name in inputs if name is not None] if written else []
+    targets_by_identity = {same: path for path in targets if (same := identity(path)) is not None}
+    names = [str(name) for name in inputs if name is not None] if targets_by_identity else []
     for file in (file for name in names if not is_remote(name) for file in files_behind(name)):
         same = identity(Path("/dev/stdin" if file == "-" else file))
-        if same is not None and same in written:
+        if same is not None and same in targets_by_identity:
             raise UsageError(
-                f"would overwrite its own input: {written[same]}", "choose another name with -o"
+                f"would overwrite its own input: {targets_by_identity[same]}",
+                "choose another name with -o",
             )
 
 
 def keep_apart(target: Path, inputs: Iterable[str], suffix: str | None = None) -> None:
-    """Refuse a folder in which later runs would take what is written for input. Raises UsageError.
+    """Raise UsageError if a later run would take what is written to a folder for input.
 
-    That is one in a folder that is read, or one that holds an input of this suffix.
+    That is so if the folder is in a folder that is read, or holds an input with this suffix.
     """
     folder = target.resolve()
     for path in (Path(name).resolve() for name in inputs if name != "-"):
@@ -92,8 +93,8 @@ def failures(
 ) -> Iterator[None]:
     """Turn exceptions into one error line, one hint line and an exit code.
 
-    Where `reading` asks for it, the tool's own time is printed; without names of files where
-    `privacy` asks for that.
+    If `reading` asks for it, the time that traceflops itself took is printed; names of files only
+    if `privacy` does not redact them.
     """
     timed: AbstractContextManager[None] = nullcontext()
     if reading is not None and (reading.verbose or reading.profile_self):
@@ -109,7 +110,7 @@ def failures(
         code = EXIT_INPUT if isinstance(error, InputError) else EXIT_USAGE
         raise typer.Exit(code) from None
     except BrokenPipeError:
-        # The reader of a pipe (head) has seen enough; a second failure at exit must not show.
+        # The reader of a pipe (head) has gone: keep Python from failing again when it flushes.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise typer.Exit(0) from None
     except (typer.Exit, typer.Abort, KeyboardInterrupt):
@@ -132,7 +133,7 @@ def failures(
 
 @contextmanager
 def ended_at_once() -> Iterator[None]:
-    """Let signals end the process at once, where what runs would not hear of them for long."""
+    """Let signals end the process at once inside the block: what runs there ignores Python's."""
     heeded = [number for number in _ENDING if signal.getsignal(number) is not signal.SIG_IGN]
     before = {number: signal.signal(number, signal.SIG_DFL) for number in (signal.SIGINT, *heeded)}
     try:
@@ -143,13 +144,13 @@ def ended_at_once() -> Iterator[None]:
 
 
 def tidy_up_when_ended() -> None:
-    """Let signals that end the process raise, so that no unfinished file is left behind.
+    """Let signals that end the process raise SystemExit, so that unfinished files are removed.
 
-    A second one ends it at once.
+    A second signal ends it at once.
     """
 
     def end(number: int, _: object) -> NoReturn:
-        signal.signal(number, signal.SIG_DFL)
+        signal.signal(number, signal.SIG_DFL)  # for the second one
         raise SystemExit(128 + number)
 
     for number in _ENDING:
@@ -165,7 +166,7 @@ def _debug() -> None:
 
 
 def complain(message: str, hint: str) -> None:
-    """Write one error line and one hint line, of printable characters and not too long."""
+    """Print one error line and one hint line on stderr, printable and each at most 1,000 long."""
     for label, text in (("error", message), ("hint", hint)):
         line = " ".join("".join(char if char.isprintable() else " " for char in text).split())
         if len(line) > 1000:
@@ -182,7 +183,7 @@ def print_summary(analysis: Analysis, by: str | None = None) -> None:
 
 
 def terminal_style() -> Style:
-    """Return what standard output can show: its width, characters and colours."""
+    """Return the width, characters and colours of standard output; without a terminal 100 wide."""
     from rich.console import Console
 
     from traceflops.reports.terminal.lines import Style

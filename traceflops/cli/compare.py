@@ -82,7 +82,7 @@ def compare(
 
 
 def read_side(run: str, asked: Asked) -> Analysis | Side:
-    """Return the analysis of a recording, or the figures of a JSON report."""
+    """Return the analysis of a recording (a path or pattern), or the figures of a JSON report."""
     from traceflops.comparison.report_side import REPORT, side_of_report
     from traceflops.front.files import schema_in
 
@@ -99,9 +99,10 @@ def read_side(run: str, asked: Asked) -> Analysis | Side:
 def _own_labels(
     runs: Sequence[str], sides: Sequence[Analysis | Side], *, redact: bool
 ) -> list[str]:
-    """Return what recordings call themselves, folders by their own name; all are different.
+    """Return different labels for the recordings: their names, of folders the name of the folder.
 
-    Equal names get their folder before them if that tells them apart, else a number behind them.
+    If several have the same name, their parent folder is put before it if that tells them apart,
+    else a number behind it.
     """
     from traceflops.comparison.side import name_of
 

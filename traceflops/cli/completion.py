@@ -18,7 +18,7 @@ _SMALL_BYTES: Final = 20_000_000
 
 
 def completed(values: Callable[[typer.Context], Iterable[str]]) -> dict[str, Any]:
-    """Return what makes the shell offer values for an option."""
+    """Return the keyword of typer.Option with which the shell offers these values."""
 
     def offered(ctx: typer.Context, incomplete: str) -> list[str]:
         with suppress(Exception):
@@ -43,9 +43,9 @@ def model_ids(_: typer.Context) -> Iterable[str]:
 
 
 def step_numbers(context: typer.Context) -> Iterator[str]:
-    """Yield the steps of the traces on the command line if they are small files of this machine.
+    """Yield the steps of the traces on the command line if these are small local files.
 
-    The parser, which stops at an option without a value, leaves them among what it did not read.
+    Click's parser stops at the option that has no value yet; traces behind it are in `args`.
     """
     files = [*(context.params.get("traces") or ()), *context.args]
     if not files or not all(map(os.path.isfile, files)):

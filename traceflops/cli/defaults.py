@@ -1,7 +1,7 @@
 """Defaults of options from a file: traceflops.toml or pyproject.toml of this folder, or --config.
 
-The folder may hold what somebody else sent, so a file has no say in what is written, in what is
-read besides rules and a baseline, in connections, and in what protects.
+The folder may come from somebody else, so a file cannot choose what is written, what is read
+(except rules and a baseline), what is connected to, or switch off protection.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from traceflops.cli.printing import say
 from traceflops.errors import UsageError
 
 _FILES: Final = {"traceflops.toml": (), "pyproject.toml": ("tool", "traceflops")}
-"""Where defaults may stand, and in which table of it."""
+"""The files that may have defaults, each with the path of their table."""
 _LARGEST: Final = 256 * 1024
 _SHARED: Final = "defaults"
 """The table for all commands that have the option; also where the context keeps the file."""
 _OF_FILES: Final = ("rules", "finding-rules", "baseline")
-"""The files that a file may name; they lie where it says."""
+"""The options for files that a file may set; the paths are relative to it."""
 _TYPED: Final = ("force", "open", "update-baseline", "include-environment", "no-limits", "config")
 _PATHS: Final = ("FILE", "FOLDER", "ADDRESS")
 _HINT: Final = "see docs/config.md"
@@ -33,7 +33,7 @@ _FROM_FILE: Final = ContextVar("from_file", default=frozenset[str]())
 
 
 def _use(context: typer.Context, given: Text) -> Text:
-    """Set the defaults of the options that are parsed after this one (it is eager)."""
+    """Set the defaults of the options that are parsed later; this one is eager, so comes first."""
     if not context.resilient_parsing:
         path = Path(given) if given is not None else _in_this_folder()
         if path is not None:
@@ -55,12 +55,12 @@ Config = Annotated[
 
 
 def from_file() -> frozenset[str]:
-    """Return the names of the parameters of this command that have their value from a file."""
+    """Return the parameters of this command whose values are from a file."""
     return _FROM_FILE.get()
 
 
 def tell(context: Any) -> None:
-    """Say on stderr which options have their value from a file."""
+    """Print on stderr which options have their values from a file, and remember them."""
     used = [option for option in context.command.params if _is_from_file(context, option)]
     _FROM_FILE.set(frozenset(option.name for option in used))
     if used:
@@ -69,7 +69,7 @@ def tell(context: Any) -> None:
 
 
 def blame(context: Any, error: Exception) -> None:
-    """Raise a UsageError if what the parser refuses stands in a file."""
+    """Raise a UsageError that names the file if the value that the parser refuses is from one."""
     parameter = getattr(error, "param", None)
     if parameter is not None and _is_from_file(context, parameter):
         path = Path(context.meta[_SHARED])
@@ -82,9 +82,10 @@ def _is_from_file(context: Any, parameter: Any) -> bool:
 
 
 def _in_this_folder() -> Path | None:
-    """Return the first file of this folder that has a table of ours; a file of our name is one.
+    """Return the first file of this folder that may have defaults, None if there is none.
 
-    What is wrong with a file that has none is no concern of ours.
+    traceflops.toml always counts; pyproject.toml only if it has our table, so that other errors
+    in it are not reported.
     """
     for name, tables in _FILES.items():
         path = Path(name)
@@ -96,9 +97,10 @@ def _in_this_folder() -> Path | None:
 
 
 def _defaults(context: Any, path: Path) -> Options:
-    """Return what a file says of this command, by the names of its parameters.
+    """Return the defaults of this command in a file, by parameter.
 
-    Raises UsageError for what is wrong anywhere in it.
+    Those of the command override those in `defaults`. All tables are checked: raises UsageError for
+    what is wrong in any.
     """
     from traceflops.categories.rules import toml_of
 
@@ -130,7 +132,10 @@ def _defaults(context: Any, path: Path) -> Options:
 
 
 def _of_table(path: Path, table: Mapping[str, Any], options: Options) -> Iterator[tuple[str, Any]]:
-    """Yield what a table says as the command line would."""
+    """Yield options and values of a table as the command line would give them.
+
+    Raises UsageError for options that are unknown or not allowed here, and for wrong types.
+    """
     for key, value in ((key.replace("_", "-"), value) for key, value in table.items()):
         if key not in options:
             raise _unknown(path, "option", key, options)
@@ -144,7 +149,7 @@ def _of_table(path: Path, table: Mapping[str, Any], options: Options) -> Iterato
 
 
 def _value(parameter: Any, value: object) -> Any:
-    """Return a value as it would be typed, None where it is of a wrong type."""
+    """Return a value as if typed, None for a wrong type; a table of parts is "part=share" each."""
     if parameter.is_flag:
         return value if isinstance(value, bool) else None
     if parameter.multiple:

@@ -58,19 +58,13 @@ def devices(
             seen = _seen_in(trace)
             _print_matches([(match(device), labels) for device, labels in seen.items()], json)
             return
-        from traceflops.devices.device_facts import SeenDevice, is_full_name, named_row
+        from traceflops.devices.device_facts import SeenDevice, is_full_name
         from traceflops.devices.matching import match
-        from traceflops.devices.peaks import find, load_devices
+        from traceflops.devices.peaks import load_devices
 
-        specs = load_devices()
-        if text is not None:
-            # The row with that id, else all rows that contain the text, else the one it names.
-            wanted = " ".join(text.lower().split())
-            rows = {f"{row.id} {row.vendor} {row.product} {row.arch}".lower(): row for row in specs}
-            specs = tuple(row for words, row in rows.items() if wanted in words)
-            exact = find(wanted) or (named_row(text) if not specs else None)
-            specs = (exact,) if exact is not None else specs
+        specs = load_devices() if text is None else _found(text)
         if text is not None and (not specs or is_full_name(text)):
+            # The name of a GPU as a trace has it.
             matched = match(SeenDevice(text))
             if matched.spec is None:
                 raise UsageError(matched.explanation, "traceflops devices lists the table")
@@ -83,8 +77,22 @@ def devices(
             say("\n".join(_table(specs, terminal_style().width)))
 
 
+def _found(text: str) -> tuple[DeviceSpec, ...]:
+    """Return the row with an id, else all rows that contain the text, else the one it names."""
+    from traceflops.devices.device_facts import named_row
+    from traceflops.devices.peaks import find, load_devices
+
+    wanted = " ".join(text.lower().split())
+    rows = {
+        f"{row.id} {row.vendor} {row.product} {row.arch}".lower(): row for row in load_devices()
+    }
+    specs = tuple(row for words, row in rows.items() if wanted in words)
+    exact = find(wanted) or (named_row(text) if not specs else None)
+    return (exact,) if exact is not None else specs
+
+
 def _table(specs: tuple[DeviceSpec, ...], width: int) -> Iterator[str]:
-    """Yield a line per device, without the columns that have no room, and the legend."""
+    """Yield a line per device and the legend; columns without room are left out."""
     from traceflops.reports.terminal.lines import columns as fitting
     from traceflops.reports.view.figures import shorten_middle
 
@@ -100,6 +108,7 @@ def _table(specs: tuple[DeviceSpec, ...], width: int) -> Iterator[str]:
         for spec in specs
     ]
     rows = [{name: name for name in cells[0]}, *cells]
+    # Each column is two wider than its texts; the last two blanks of a line are not printed.
     spaced = {name: 2 + max(len(row[name]) for row in rows) for name in cells[0]}
     widths = fitting(spaced, width + 2, _DISPENSABLE)
     for row in rows:
@@ -134,7 +143,7 @@ def _details(spec: DeviceSpec) -> Iterator[str]:
 
 
 def _rates_and_source(spec: DeviceSpec, matched: Match | None = None) -> Iterator[str]:
-    """Yield what a row says of peaks; `matched` is the device of a trace that it is of."""
+    """Yield the lines on the peaks of a row; `matched` is its device in a trace, if any."""
     from traceflops.devices.matching import REFERENCE
 
     rates = ", ".join(f"{dtype} {_rate(rate)}" for dtype, rate in spec.dense.items())
@@ -156,7 +165,7 @@ def _rates_and_source(spec: DeviceSpec, matched: Match | None = None) -> Iterato
     ]
     if texts:
         yield _line("balance", f"{', '.join(texts)} FLOP per byte")
-    # The rate by clock and units: those of the device in the trace, else of the table.
+    # Check the rate by clock and units: of the device in the trace, else those of the table.
     per_clock = f"{spec.unit_name} x {spec.flops_per_clock} FLOP per clock x"
     if matched is not None and matched.by_clock is not None:
         seen, rate = matched.seen, float(matched.by_clock) / 1000
@@ -176,7 +185,7 @@ def _rates_and_source(spec: DeviceSpec, matched: Match | None = None) -> Iterato
 
 
 def _seen_in(traces: list[str]) -> dict[SeenDevice, list[str]]:
-    """Return the labels of the devices of the traces by device; equal devices have one entry."""
+    """Return the GPUs of the traces, each with its labels; equal ones share one entry."""
     from traceflops.devices.device_facts import SeenDevice
     from traceflops.devices.processes import ranks_of_devices, ranks_text
     from traceflops.privacy.environment import redacted
@@ -195,7 +204,7 @@ def _seen_in(traces: list[str]) -> dict[SeenDevice, list[str]]:
 
 
 def _print_matches(matches: list[tuple[Match, list[str]]], json: bool) -> None:
-    """Print which rows devices are, each with its labels in the trace."""
+    """Print which row of the table each device is; labels are its names in the trace."""
     if json:
         seen = [_match_object(matched, labels) for matched, labels in matches]
         say_object({"schema": SCHEMA, "seen": seen})
@@ -208,7 +217,7 @@ def _print_matches(matches: list[tuple[Match, list[str]]], json: bool) -> None:
 
 
 def _explanation(matched: Match, labels: list[str]) -> Iterator[str]:
-    """Yield which row a device of a trace is, and why; `labels` is what it is called there."""
+    """Yield lines on which row a device is and why; up to four of its `labels` are named."""
     if labels:
         more = f" and {len(labels) - 4} more" if len(labels) > 4 else ""
         yield _line("devices", f"{', '.join(labels[:4])}{more}")
@@ -276,6 +285,7 @@ def _rate(rate: int | None) -> str:
 
 
 def _line(label: str, value: str) -> str:
+    """Return a label and a text; the text is wrapped only if COLUMNS says how wide."""
     from traceflops.reports.view.figures import shorten_middle
 
     text = shorten_middle(value, 400)

@@ -1,7 +1,7 @@
-"""Gates: limits for a recording. One table says what each limits and which side of it is bad.
+"""Gates: limits for a recording. One table says what each limits, and which side of it is bad.
 
-A gate passes, fails, or cannot be judged: what is unknown has not passed. Where a value lies
-between two bounds, only bounds on the same side of the limit judge.
+A gate passes, fails, or cannot be judged: unknown is not passed. A value may be known by its bounds
+only; it can be judged if both bounds lie on the same side of the limit.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ Bounds = tuple[Fraction, Fraction]
 _LEVELS: Final = ("high", "medium", "low")
 """Priorities of findings, the highest first."""
 Answer = tuple[Verdict, str]
-"""The verdict on a gate, and the value or the reason."""
+"""The verdict on a gate, and the value or the reason as text."""
 Check = tuple[str, Callable[["Analysis"], Answer]]
-"""A gate as it is written, and what judges a recording by it."""
+"""A gate as it was typed, and the function that judges an analysis by it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Gate:
-    """A limit: its subject, how it is read and printed, how the value is found, what is bad.
+    """A kind of limit: its name, how the limit is read and printed, how the value is found.
 
-    The value is given by its bounds; it is a text where it is unknown: why. `is_least` is set where
-    less is bad.
+    `value` returns two bounds, or a text that says why the value is unknown. `is_least`: the limit
+    is a minimum.
     """
 
     subject: str
@@ -45,11 +45,11 @@ class Gate:
     is_least: bool = False
 
     def check(self, option: str, text: str, written: str | None = None) -> Check:
-        """Return the gate with its limit. Raises UsageError where that cannot be understood."""
+        """Return the gate, to be printed as `written`. Raises UsageError for a bad limit."""
         return written or f"{option} {text}", partial(self._judged, self.parse(option, text))
 
     def _judged(self, limit: Fraction, analysis: Analysis) -> Answer:
-        """Compare the bounds of the value with the limit."""
+        """Return the verdict on a value by its bounds: unknown if the limit lies between them."""
         if isinstance(bounds := self.value(analysis), str):
             return "unknown", bounds
         texts = []
@@ -85,6 +85,7 @@ def _mfu(analysis: Analysis) -> Bounds | str:
 
 
 def _step(analysis: Analysis) -> Bounds | str:
+    """Return the mean time of the used steps in ns."""
     used = [window for device in analysis.devices for window in device.windows if window.used]
     if any(window.step is None for window in used):
         return "no steps were found"
@@ -93,6 +94,7 @@ def _step(analysis: Analysis) -> Bounds | str:
 
 
 def _share(component: str, analysis: Analysis) -> Bounds | str:
+    """Return the share of a component; idle time may be less if work was not recorded."""
     total, parts = analysis.components.window_ns, analysis.components.parts()
     least = most = parts[component]
     if component == "idle" and not analysis.total.knows_idle:
@@ -122,7 +124,7 @@ GATES: Final[Mapping[str, Gate]] = {
 
 
 def checks(given: Mapping[str, Any]) -> list[Check]:
-    """Return the gates that options ask for, but that of the baseline. Raises UsageError."""
+    """Return the checks of all options but the baseline's. Raises UsageError for bad limits."""
     asked = [
         gate.check(name, given[name]) for name, gate in GATES.items() if given[name] is not None
     ]
@@ -148,7 +150,7 @@ def checks(given: Mapping[str, Any]) -> list[Check]:
 
 
 def unfit(analysis: Analysis) -> str:
-    """Return why nothing can be judged of a recording, "" where it can."""
+    """Return why nothing can be judged of a recording, "" if it can."""
     from traceflops.windows.device_records import ENOUGH
 
     if analysis.of_no_job:
@@ -163,7 +165,10 @@ def unfit(analysis: Analysis) -> str:
 
 
 def _findings(level: str, analysis: Analysis) -> Answer:
-    """Judge by priority; a cause of that severity whose gain is not known may have any."""
+    """Judge by the priority of causes, `level` or above.
+
+    A cause whose gain is unknown has no priority: if its severity is as high, it cannot be judged.
+    """
     if analysis.on_host:
         return "unknown", "causes are not looked for on the CPU alone"
     bad = _LEVELS[: _LEVELS.index(level) + 1]
@@ -183,7 +188,11 @@ def _findings(level: str, analysis: Analysis) -> Answer:
 
 
 def against(comparison: Comparison, tolerance: Fraction, *, strict: bool) -> Answer:
-    """Judge a recording against its baseline: by the lower end of the interval, or the point."""
+    """Judge a recording against its baseline.
+
+    It fails if the lower end of the difference's interval exceeds `tolerance`, a share of the
+    baseline's mean; with `strict`, if the difference itself does.
+    """
     from traceflops.comparison.likeness import OF_WORK
     from traceflops.reports.view.texts import words
 

@@ -40,7 +40,7 @@ def info(
             part = privacy.shown(trace, selection)
             if names is None:
                 return part, selection.step_mark
-            # What marks a step is then called step.
+            # Redaction renames step marks to "step N", so the user's expression fits no longer.
             return Redaction(names, selection.step_mark).trace(part), None
 
         trace = reading.read_job(traces, selection.job)

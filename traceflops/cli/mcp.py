@@ -34,5 +34,5 @@ def mcp(
             raise UsageError("standard input is closed", "let an MCP client start this command")
         if sys.stdin.isatty():
             say("Waiting for an MCP client, which should start this command.", to_stderr=True)
-        with ended_at_once():  # the SDK waits for a line of standard input first
+        with ended_at_once():  # else the SDK would first wait for a line of standard input
             server.run("stdio")

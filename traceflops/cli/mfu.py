@@ -85,7 +85,7 @@ def mfu(
             described = described.beside_trace(from_file())
             _answer_traced(traces, question, reading, described, pair, privacy, json)
         else:
-            # Defaults of a file do not apply where there is no trace to take them of.
+            # Options for traces are refused, but defaults from a file are ignored.
             if pair:
                 raise UsageError("--pair needs a trace", "traceflops mfu TRACE --pair FILE")
             if not changed(question) <= from_file():
@@ -99,6 +99,7 @@ def mfu(
 def _print(
     json: bool, as_object: Callable[[], dict[str, Any]], as_lines: Callable[[Style], list[Text]]
 ) -> None:
+    """Print an answer as JSON or as lines; only the one that is needed is made."""
     if json:
         say_object(as_object())
     else:
@@ -106,7 +107,7 @@ def _print(
 
 
 def _answer_described(described: Description, json: bool) -> None:
-    """Print what is asked; a figure that cannot be is refused, beside all conventions if asked."""
+    """Print the answer for a described run; raise its error at last if it is impossible."""
     from traceflops.flops.analytic.run_utilisation import choose_peak, utilisation
     from traceflops.reports.json.mfu import mfu_object
     from traceflops.reports.terminal.mfu import (
@@ -169,7 +170,7 @@ def _answer_traced(
     answer.check()
     privacy.check()
     check_pair(pair, traces)
-    # Before the trace is read: a slip in an option should not cost the time of reading.
+    # Options are checked before the trace is read, which may take long.
     has_model = described.model.model is not None or described.model.params is not None
     given = described.card_and_run() if has_model else None
     peaks = PeakOptions(devices.device, as_float(devices.tflops))
@@ -206,7 +207,7 @@ def _answer_traced(
 def _checked(
     measured: Measurement, prepared: Prepared, card_and_run: CardAndRun, described: Description
 ) -> Reconciliation | None:
-    """Return what the trace says held against the model and run, None without these."""
+    """Return what the trace says compared with the model and run, None without these."""
     from traceflops.mfu.checked.reconciliation import reconcile
 
     if card_and_run is None:
@@ -225,10 +226,10 @@ def _prepared(
     privacy: Privacy,
     names: Placeholders | None,
 ) -> tuple[Prepared, CardAndRun, tuple[Note, ...]]:
-    """Return a trace ready for questions, model and run, and the notes on these.
+    """Return a prepared trace, the model and run, and the notes on these.
 
-    Options count before what the trace says of its run. That is understood first; then names are
-    replaced, in notes, too.
+    Model and run by options (`given`) precede those by the trace's own description. That is
+    understood before names are replaced; with `names`, the notes are already in the trace.
     """
     from msgspec.structs import replace
 

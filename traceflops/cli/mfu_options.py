@@ -1,8 +1,9 @@
 """The options of `traceflops mfu`, a group per heading of its help, and what they say together.
 
-What a run is, and what is asked: by which rule, one or all, or how a figure came about.
+They say what a run is, and what is asked: a figure by one convention or all, or how a reported
+figure came about.
 
-All numbers are taken as text, so that `405e9`, `16k` and `820ms` are exact and a slip gets the
+Numbers are taken as text, so that `405e9`, `16k` and `820ms` are exact, and a typing error gets the
 same two lines as any other error.
 """
 
@@ -31,12 +32,12 @@ if TYPE_CHECKING:
 
 _OF_THE_RUN: Final = frozenset(DESCRIPTION_WORDS) - {"gpus", "dtype"}
 _TOKENS: Final = ({"batch", "seq"}, {"tokens"}, {"documents"}, {"seq_sum", "seq_square_sum"})
-"""Options that say together how many tokens a step has."""
+"""Sets of options each of which tells how many tokens a step has."""
 
 
 @dataclass(frozen=True, slots=True)
 class ModelOptions:
-    """Which model."""
+    """The model."""
 
     HEADING: ClassVar = "Model"
 
@@ -54,7 +55,7 @@ class ModelOptions:
     list_models: bool = flag("Print the presets.", "--list-models")
 
     def card(self) -> ModelCard:
-        """Return the model. Raises UsageError without one, InputError for a wrong one."""
+        """Return the model. Raises UsageError if none is given, InputError for a bad file."""
         from traceflops.flops.model.models import bare_model, find_model
         from traceflops.mfu.checked.run_options import adjusted
         from traceflops.units import parse_count
@@ -75,7 +76,7 @@ class ModelOptions:
 
 @dataclass(frozen=True, slots=True)
 class TokenOptions:
-    """What one step works on."""
+    """The tokens of one step."""
 
     HEADING: ClassVar = "Tokens per step, all devices together"
 
@@ -100,7 +101,7 @@ class TokenOptions:
 
 @dataclass(frozen=True, slots=True)
 class TimeOptions:
-    """How fast it was."""
+    """The time of a step, or a rate."""
 
     HEADING: ClassVar = "Time (choose one)"
 
@@ -125,7 +126,7 @@ class TimeOptions:
         per_gpu = read("tokens_per_s_per_gpu", parse_rate)
         achieved = read("achieved", lambda name, text: parse_rate(name, text, "430"))
         if achieved is not None:
-            given_rate(float(achieved), "--achieved")  # refuses another unit
+            given_rate(float(achieved), "--achieved")  # raises if it cannot be in TFLOP/s
         return {
             "step_seconds": read("step_time", parse_seconds),
             "tokens_per_s": read("tokens_per_s", parse_rate)
@@ -139,7 +140,7 @@ class TimeOptions:
 
 @dataclass(frozen=True, slots=True)
 class DeviceOptions:
-    """On what it ran."""
+    """The devices and their peak."""
 
     HEADING: ClassVar = "Devices and their peak"
 
@@ -160,7 +161,7 @@ class DeviceOptions:
 
 @dataclass(frozen=True, slots=True)
 class TrainingOptions:
-    """What of the model has gradients, and what is computed twice."""
+    """Which parts are trained, and what is recomputed."""
 
     HEADING: ClassVar = "Training"
 
@@ -184,7 +185,7 @@ class TrainingOptions:
 
 @dataclass(frozen=True, slots=True)
 class AnswerOptions:
-    """What to answer."""
+    """What is asked about the run."""
 
     HEADING: ClassVar = "Output"
 
@@ -201,7 +202,7 @@ class AnswerOptions:
     )
 
     def check(self) -> None:
-        """Refuse options that exclude each other."""
+        """Raise UsageError for options that exclude each other."""
         one_of({"--reported": self.reported, "--reported-hfu": self.reported_hfu})
 
     @property
@@ -210,7 +211,7 @@ class AnswerOptions:
         return self.reported is not None or self.reported_hfu is not None
 
     def explanation(self, figures: Utilisation, lacks: Sequence[MissingInput]) -> Explanation:
-        """Return how the reported figure came about. Raises UsageError where something lacks."""
+        """Return how the reported figure came about. Raises UsageError if inputs lack."""
         from traceflops.flops.analytic.explain_reported import explain
         from traceflops.flops.analytic.run_utilisation import other_peaks
         from traceflops.units import parse_reported
@@ -230,7 +231,7 @@ class AnswerOptions:
 
 @dataclass(frozen=True, slots=True)
 class Description:
-    """What the options say of a run, and what is asked about it."""
+    """All options: what they say of a run, and what is asked about it."""
 
     model: ModelOptions
     tokens: TokenOptions
@@ -240,7 +241,7 @@ class Description:
     answer: AnswerOptions
 
     def card_and_run(self) -> tuple[ModelCard, Run]:
-        """Return the model and a step of its run. Raises UsageError for what cannot be."""
+        """Return the model and a step of its run. Raises UsageError if they are impossible."""
         from traceflops.flops.analytic.run import Run
         from traceflops.mfu.checked.run_options import check_sums, run_settings
 
@@ -250,14 +251,14 @@ class Description:
         return card, Run(**settings, **self.time.settings(settings["devices"]))
 
     def words(self) -> Words:
-        """Return what the options say of the run, in the words that a trace uses, too."""
+        """Return the description of the run in the words that traces use, too."""
         return words_of(self.model, self.tokens, self.training, self._without_peak())
 
     def beside_trace(self, from_file: Collection[str]) -> Description:
-        """Return the description of a run that is traced.
+        """Return the description to use beside a trace.
 
-        Defaults of a file that do not say how many tokens a step has are left out: they are for
-        runs that the command line describes.
+        If all that describes the run are defaults from a file, and these do not tell how many
+        tokens a step has, they are left out: they are meant for runs without a trace.
         """
         kept = AnswerOptions(ignore_description=self.answer.ignore_description)
         answer = replace(self.answer, ignore_description=False)
@@ -269,9 +270,9 @@ class Description:
         )
 
     def refuse_without_run(self, problem: TraceflopsError | None) -> None:
-        """Raise an error where options describe a run of which too little is known.
+        """Raise an error if options describe a run of which too little is known.
 
-        `problem` is what the trace's own description lacks, None where it names no model.
+        `problem` is what the trace's own description lacks, None if it names no model.
         """
         if problem is None:
             answer = replace(self.answer, ignore_description=False)
@@ -291,7 +292,7 @@ class Description:
 
 
 def words_of(*groups: DataclassInstance) -> Words:
-    """Return the options of groups as words that describe a run."""
+    """Return the options of groups that were given as words that describe a run."""
     from traceflops.mfu.checked.run_options import TRAINS, Words
 
     given = {field.name: getattr(group, field.name) for group in groups for field in fields(group)}

@@ -38,7 +38,7 @@ _LEAST_LINK, _LARGEST_LINK = 0.01, 100_000.0
 def option(metavar: str, help_text: str, *names: str, default: Any = None, **more: Any) -> Any:
     """Declare an option, as the default of a parameter or of a field of a group.
 
-    `metavar` is what it takes, in capitals. Without `names` it is called as the parameter.
+    `metavar` names its value in the help. Without `names` it is called like the parameter.
     """
     info = typer.Option(*names, metavar=metavar, help=help_text, **more)
     return field(default=default, metadata={"typer": info})
@@ -100,7 +100,7 @@ Pair = Annotated[
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What the options ask for, as given; `selection` parses them."""
+    """The part of a trace that is asked for, as typed; `selection` parses it."""
 
     HEADING: ClassVar = "Select"
 
@@ -123,7 +123,7 @@ class Question:
     )
 
     def selection(self) -> Selection:
-        """Return the selection. Raises UsageError where an option cannot be understood."""
+        """Return the selection. Raises UsageError for an option that cannot be read."""
         from traceflops.windows.selection import (
             Selection,
             parse_duration,
@@ -145,7 +145,7 @@ class Question:
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """What the devices can do, where the trace does not tell or tells wrong."""
+    """Peaks of the devices, if the trace does not tell them or tells them wrong."""
 
     HEADING: ClassVar = "MFU"
 
@@ -161,19 +161,19 @@ class Rates:
     )
 
     def peaks(self) -> PeakOptions:
-        """Return them as `analyze` takes them. Raises UsageError for what cannot be meant."""
+        """Return the peaks for `analyze`. Raises UsageError for an impossible value."""
         from traceflops.devices.device_facts import SeenDevice
         from traceflops.devices.matching import chosen
         from traceflops.mfu.budget import PeakOptions
 
-        chosen(self.device, self.peak, SeenDevice(None))  # before a large file is read in vain
+        chosen(self.device, self.peak, SeenDevice(None))  # raises now, before a file is read
         if self.link is not None and not _LEAST_LINK <= self.link <= _LARGEST_LINK:
             hint = "give the rate of one device in one direction, e.g. 450"
             raise UsageError(f"--link {self.link:g} is no rate in GB/s", hint)
         return PeakOptions(self.device, self.peak, self.link)
 
     def words(self) -> list[str]:
-        """Return the options as they are typed."""
+        """Return the options as they would be typed."""
         device = ["--device", self.device] if self.device is not None else []
         rates = (("--peak", self.peak), ("--link", self.link))
         return device + [word for name, rate in rates if rate for word in (name, f"{rate:g}")]
@@ -193,32 +193,32 @@ class Privacy:
     )
 
     def check(self) -> None:
-        """Refuse options that exclude each other."""
+        """Raise UsageError for options that exclude each other."""
         from traceflops.privacy.environment import check_privacy
 
         check_privacy(self.include_environment, self.redact)
 
     def shown(self, trace: Trace, selection: Selection) -> Trace:
-        """Return the selected part of a trace, without the names of the machine unless kept."""
+        """Return the selected part of a trace; names of the machine are removed unless kept."""
         from traceflops.privacy.environment import redacted
         from traceflops.windows.chosen_runs import restrict
 
         return restrict(trace if self.include_environment else redacted(trace), selection)
 
     def placeholders(self) -> Placeholders | None:
-        """Return the placeholders for names, None where names stay."""
+        """Return new placeholders for names, None if names stay."""
         from traceflops.privacy.placeholders import Placeholders
 
         return Placeholders() if self.redact else None
 
     def words(self) -> list[str]:
-        """Return the options as they are typed."""
+        """Return the options as they would be typed."""
         return [name for name, value in typed(self).items() if value]
 
 
 @dataclass(frozen=True, slots=True)
 class ReadingOptions:
-    """How the input is read and what is told about that."""
+    """How the input is read, and what is printed about that."""
 
     HEADING: ClassVar = "Input"
 
@@ -275,7 +275,7 @@ class ReadingOptions:
             return read(traces, watch=watch, **self.words())
 
     def read_job(self, traces: Sequence[str], job: int | None) -> Trace:
-        """Return the chosen job of the files, all jobs where none is chosen."""
+        """Return the chosen job of the files, or the trace of all jobs if `job` is None."""
         from traceflops.devices.jobs import of_job
 
         return of_job(self.read(traces), job)
@@ -295,13 +295,13 @@ class Asked:
     reading: ReadingOptions
 
     def analyze(self, traces: Sequence[str], *, brief: bool = False) -> Analysis:
-        """Return the analysis that is asked for; a `brief` one has what `summary` prints."""
+        """Return the analysis that is asked for; a `brief` one may lack what `summary` omits."""
         from traceflops.front.files import analyze_files
 
         return analyze_files(traces, self.request(), self.reading.read, brief=brief)
 
     def request(self) -> Request:
-        """Return the options as the core takes them. Raises UsageError for what cannot be meant."""
+        """Return the options for the core. Raises UsageError for an impossible value."""
         from traceflops.front.request import Request
 
         return Request(

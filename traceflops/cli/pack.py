@@ -74,9 +74,9 @@ def pack(
 def _parts(
     traces: list[str], question: Question, privacy: Privacy, reading: ReadingOptions
 ) -> Iterable[Trace]:
-    """Yield the traces one by one as they are read; all as one where parts of them are asked for.
+    """Yield the traces one by one as they are read, or a single trace of all.
 
-    To choose, to redact and to join other files takes all of a job.
+    A single one is needed to select a part, to redact, and to join other files.
     """
     is_chosen = any(value is not None for value in typed(question).values())
     if not (privacy.redact or is_chosen or reading.memory or reading.gpu_samples):

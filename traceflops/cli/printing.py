@@ -1,8 +1,8 @@
-"""The one place at which text leaves for a terminal: nothing in it acts there.
+"""The only place at which text leaves for a terminal.
 
-Names in a trace, of files and in options may hold characters that move the cursor, change colours
-or turn the reading direction. On every line that is printed they are escapes that can be read; only
-the styles that traceflops itself gives to text are acted on.
+Names in a trace, of files and in options may contain characters that move the cursor, change
+colours or turn the reading direction. Such characters are printed as visible escapes; only the
+styles that traceflops itself applies take effect.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _BAR_AFTER_S: Final = 1.0
 
 
 def say(text: str, *, to_stderr: bool = False) -> None:
-    """Print lines of text. That standard error is full or closed changes no result."""
+    """Print lines of text. If standard error is full or closed, the text is dropped."""
     with suppress(OSError) if to_stderr else nullcontext():
         typer.echo(_inert(text), err=to_stderr)
 
@@ -45,18 +45,18 @@ def say_object(content: dict[str, Any]) -> None:
 
 
 def _inert(text: str) -> str:
-    """Return lines of text in which nothing acts on a terminal."""
+    """Return lines of text with control characters escaped."""
     if is_visible(text):
         return text
     return "\n".join(line if is_visible(line) else visible(line) for line in text.split("\n"))
 
 
 def print_lines(lines: list[Text]) -> None:
-    """Print styled lines; no colour where NO_COLOR is set or stdout is no terminal."""
+    """Print styled lines; without colour if NO_COLOR is set or stdout is no terminal."""
     from rich.console import Console
 
     console = Console(highlight=False, markup=False, emoji=False, soft_wrap=True)
-    # Captured and written by us, because rich answers a closed pipe with exit code 1.
+    # Captured and written here, because rich answers a closed pipe with exit code 1.
     with console.capture() as captured:
         for line in lines:
             console.print(_inert_line(line), soft_wrap=True)
@@ -64,12 +64,12 @@ def print_lines(lines: list[Text]) -> None:
 
 
 def _inert_line(line: Text) -> Text:
-    """Return a styled line in which nothing but its styles acts on a terminal."""
+    """Return a styled line with control characters escaped; its styles stay."""
     if _inert(line.plain) == line.plain:
         return line
     hidden = [index for index, char in enumerate(line.plain) if _inert(char) != char]
     inert = line.blank_copy()
-    # Each hidden character is a piece of its own, whose escape takes over its styles.
+    # Each such character becomes a piece of its own; its escape gets its styles.
     for piece in line.divide(sorted({0, *hidden, *(index + 1 for index in hidden)})):
         if (text := _inert(piece.plain)) != piece.plain:
             spans = piece.spans
@@ -82,9 +82,10 @@ def _inert_line(line: Text) -> Text:
 
 @contextmanager
 def own_time(*, profile: bool, named: bool = True) -> Iterator[None]:
-    """Tell on stderr how long the phases took, and of the functions that took most of it.
+    """Print on stderr how long the phases inside the block took.
 
-    Functions are told of with `profile`. Inputs are numbered where they are not to be `named`.
+    With `profile`, also the functions that took most of the time. Unless `named`, files are
+    numbered.
     """
     from cProfile import Profile
 
@@ -118,9 +119,9 @@ def own_time(*, profile: bool, named: bool = True) -> Iterator[None]:
 
 @contextmanager
 def watching(clock: Callable[[], float] = time.monotonic) -> Iterator[Watcher | None]:
-    """Yield the watcher for `read`: on a terminal a bar by bytes, shown once a second has passed.
+    """Yield the watcher for `read`: on a terminal it shows a bar of bytes, but not before 1 s.
 
-    None otherwise.
+    Yields None if stderr is no terminal.
     """
     if not sys.stderr.isatty():
         yield None
@@ -129,7 +130,7 @@ def watching(clock: Callable[[], float] = time.monotonic) -> Iterator[Watcher | 
     bars: list[Progress] = []  # none or one
 
     def watch(source: ByteSource, index: int, inputs: int) -> None:
-        """Follow the next input: show how many of its bytes are read."""
+        """Show, from now on, how much of this input is read; `index` counts from 0."""
         label = "reading" if inputs == 1 else f"reading {index + 1} of {inputs}"
 
         def advance(done: int) -> None:

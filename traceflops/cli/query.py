@@ -41,6 +41,7 @@ def query(
     with failures(asked.reading, asked.privacy):
         if format_ not in FORMATS:
             raise UsageError(f"no such format: {format_}", f"choose one of {', '.join(FORMATS)}")
+        # The last argument is SQL if it has several words and is no file.
         *files, last = traces
         sql = last if len(last.split()) > 1 and not os.path.exists(last) else None
         if sql is not None and not files:
@@ -57,7 +58,7 @@ def query(
 
 
 def _print(rows: pa.Table, format_: str) -> None:
-    """Print all rows as CSV or JSON, the first ones as a table."""
+    """Print all rows as CSV or JSON, or the first ones as a table."""
     if format_ == "json":
         say_object({"schema": "traceflops.query/1", "rows": rows.to_pylist()})
     elif format_ == "csv":
@@ -69,7 +70,7 @@ def _print(rows: pa.Table, format_: str) -> None:
 
 
 def _lines(rows: pa.Table) -> Iterator[str]:
-    """Yield the lines of a table: numbers at the right, long texts shortened in the middle."""
+    """Yield the lines of a table: numbers aligned right, long texts cut in the middle."""
     from pyarrow import types
 
     from traceflops.reports.view.figures import shorten_middle, visible

@@ -17,7 +17,7 @@ from traceflops.remedies import COMMANDS
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """Commands or code to paste, what the report then has, and where the options are documented."""
+    """Commands or code to paste, what a report then has, and where their options are documented."""
 
     title: str
     gives: str

@@ -50,7 +50,8 @@ def reduce(
         unread = []
         for target, content in zip(targets, contents, strict=True):
             write_pieces(target, [content])
-            unread += [target] if isinstance(decoded(content, target.name), str) else []
+            if isinstance(decoded(content, target.name), str):  # only names: not reduced
+                unread.append(target)
         if len(unread) == len(targets):
             for target in unread:
                 target.unlink()
@@ -61,10 +62,11 @@ def reduce(
 
 
 def targets_of(sets: Sequence[Files], folder: Path, *, force: bool) -> dict[Path, Files]:
-    """Return which files' summary each target gets. Raises UsageError where one exists.
+    """Return the target files, each with the files whose summary it gets.
 
-    A target is named after its first file. Where such names are equal, those of the folders come
-    before them, without the folders that all have in common.
+    A target is named after its first file. If such names are equal, their folders are put before
+    them, without the folders that all have in common. Raises UsageError if names are still equal,
+    or if a target exists and `force` is not set.
     """
     from traceflops.front.files import SUMMARY_SUFFIX
 

@@ -43,7 +43,7 @@ _MOST_INPUTS: Final = 3
 
 @dataclass(frozen=True, slots=True)
 class Added:
-    """What the author adds to the report, what is written beside it, whether it opens at once."""
+    """What the author adds to the report, the post-mortem, and whether the page is opened."""
 
     HEADING: ClassVar = "Output"
 
@@ -61,9 +61,9 @@ class Added:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Where the report goes: a file, or a folder of tables in a format.
+    """Where the report goes: a file, or a folder of tables in a `format`.
 
-    A page that was given no name ends in a `mark`, which tells where its recording lies.
+    A page whose name was not given ends in a `mark`, which tells where its recording lies.
     """
 
     path: Path
@@ -72,11 +72,11 @@ class Target:
 
     @property
     def is_page(self) -> bool:
-        """Whether it is a page that a browser shows."""
+        """Whether it is an HTML page."""
         return self.format is None and self.path.suffix.lower() == ".html"
 
     def check(self, traces: list[str], others: list[str | Path | None], *, force: bool) -> None:
-        """Refuse what cannot be written, before a large file is read in vain."""
+        """Raise UsageError if it cannot be written or is an input, before a file is read."""
         from traceflops.reports.files import is_report
         from traceflops.reports.tables import REPORT_TABLES, check_folder, table_files
         from traceflops.reports.write import check_target
@@ -91,7 +91,7 @@ class Target:
             check_folder(self.path, REPORT_TABLES, self.format, force=force)
 
     def save(self, analysis: Analysis, command: str, authored: Authored, *, force: bool) -> str:
-        """Write the report; return what was written, in words."""
+        """Write the report; return in words what was written."""
         from traceflops.reports.tables import save_tables
         from traceflops.reports.view.figures import size
         from traceflops.reports.write import save
@@ -149,7 +149,7 @@ def report(
                 say(analysis.to_json())
             elif not quiet:
                 print_summary(analysis)
-        finally:  # also where the reader of the pipe has gone
+        finally:  # write the report even if the reader of stdout has gone
             with phase("render and write"):
                 command = _command(traces, analysis, asked, added)
                 written = target.save(analysis, command, words, force=force)
@@ -161,12 +161,12 @@ def report(
         elif not json:
             hint = "  open with --open" if target.is_page and not added.open else ""
             say(f"\n{'→' if terminal_style().unicode else '->'} {written}{hint}")
-        if added.open and not _is_opened(target.path):  # no fault of the report
+        if added.open and not _is_opened(target.path):  # the report was written, so no error
             say("note: no browser could be started; open the file yourself", to_stderr=True)
 
 
 def _is_opened(page: Path) -> bool:
-    """Open a page in the browser; return whether there is one."""
+    """Open a page in the browser; return whether a browser could be started."""
     import webbrowser
 
     try:
@@ -176,10 +176,11 @@ def _is_opened(page: Path) -> bool:
 
 
 def target_of(output: str | None, format_: str | None, traces: list[str]) -> Target:
-    """Return where the report goes. Raises UsageError where a file and a folder are asked for.
+    """Return where the report goes. Raises UsageError if --format comes with a file name.
 
-    A page without a name is named after the recording, with a number beside the page of another
-    one. Four digits in its mark tell one place from another, but nobody where that is.
+    Without `output` a page is named after the recording; if another recording has a page of that
+    name, a number is added. Pages are told apart by their marks: four digits of a hash of the
+    paths, which reveal nothing of these.
     """
     if output is not None:
         path = path_of(output)
@@ -205,7 +206,7 @@ def target_of(output: str | None, format_: str | None, traces: list[str]) -> Tar
 
 
 def _case_of(added: Added, target: Target) -> Target | None:
-    """Return where the post-mortem goes. Raises UsageError where it cannot be there."""
+    """Return where the post-mortem goes, if it is asked for. Raises UsageError for a bad name."""
     if added.post_mortem is None:
         return None
     path = path_of(added.post_mortem)
@@ -216,13 +217,13 @@ def _case_of(added: Added, target: Target) -> Target | None:
 
 
 def _command(traces: list[str], analysis: Analysis, asked: Asked, added: Added) -> str:
-    """Return the command that makes this report: without paths, and without names if redacted.
+    """Return the command that makes this report, to print in it.
 
-    Files have the names that the report shows.
+    Files have the names that the report shows, never paths; names are left out if redacted.
     """
     names = [file.name for file in analysis.source.files]
     question, reading = asked.question, asked.reading
-    is_each_shown = len(names) == len(traces) + len(reading.side_files)
+    is_each_shown = len(names) == len(traces) + len(reading.side_files)  # no folder among them
     shown = names[: len(traces)] if is_each_shown else ["FOLDER"] * len(traces)
     inputs = ["-" if trace == "-" else name for trace, name in zip(traces, shown, strict=True)]
     hidden = "…" if asked.privacy.redact else None

@@ -1,4 +1,4 @@
-"""Which command is meant; of one that does not exist, one error line and one hint line."""
+"""Finds the command that is meant; errors of usage have one error line and one hint line."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ _INSTEAD: Final = {
     "profile": "recipe",
     "sql": 'query TRACE "select …"',
 }
-"""What other tools call what a command here does."""
+"""What to use here for commands that other tools have."""
 _WrongUsage: type[Exception] = typer.BadParameter.__mro__[1]
-"""What the parser of options raises, of which Typer names only the kinds."""
+"""The base class of what the parser of options raises; Typer exports only subclasses."""
 
 
 class Plain(TyperGroup):
-    """The commands together; what the parser refuses is said in two lines."""
+    """The group of commands; errors of usage have two lines."""
 
     def make_context(self, info_name: Any, args: list[str], *more: Any, **settings: Any) -> Any:
         """Parse the options before the command; `help` and `version` are options, too."""
@@ -47,11 +47,12 @@ class Plain(TyperGroup):
             return super().make_context(info_name, args, *more, **settings)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """Return the command that is named; what is a file, or is written as one, is summarised."""
+        """Return the command that is named, or `summary` if the word is, or looks like, a file."""
         word = args[0]
         is_path = word == "-" or Path(word).suffix != "" or os.sep in word or os.path.exists(word)
         if is_path and self.get_command(ctx, word) is None:
-            options_end = ["--"] if word.startswith("-") else []  # it was behind one, too
+            # A word that begins with - can only have come behind --, which is gone.
+            options_end = ["--"] if word.startswith("-") else []
             args = ["summary", *options_end, *args]
         return super().resolve_command(ctx, args)
 
@@ -63,15 +64,15 @@ class Plain(TyperGroup):
 
 @contextmanager
 def _two_lines() -> Iterator[None]:
-    """Turn what the parser refuses into one error line and one hint line."""
+    """Turn errors of the parser into one error line and one hint line."""
     try:
         yield
     except _WrongUsage as error:
         message = str(getattr(error, "message", "") or getattr(error, "format_message", str)())
-        if "\n" in message:  # the help, where nothing was asked
+        if "\n" in message:  # the help, shown if nothing was typed
             say(message, to_stderr=True)
         else:
-            # Of an unknown option the whole message also lists those of similar names.
+            # For an unknown option format_message adds similar names, which the hint has.
             about = getattr(error, "format_message", lambda: message)()
             text = message if getattr(error, "possibilities", None) else about
             complain(f"{text[:1].lower()}{text[1:]}".rstrip("."), _hint(error))
@@ -79,13 +80,13 @@ def _two_lines() -> Iterator[None]:
 
 
 def _hint(error: Exception) -> str:
-    """Return which option was probably meant, and where all of them are."""
+    """Return what was probably meant, and which --help shows the options."""
     wrong = str(getattr(error, "option_name", ""))
     near = get_close_matches(wrong, getattr(error, "possibilities", None) or (), 1)
     context: Any = getattr(error, "ctx", None)
     command = f" {context.info_name}" if context is not None and context.parent is not None else ""
     meant = f"did you mean {near[0]}? " if near else ""
-    # An option before the command is one of a command, of several of the summary.
+    # An option before the command belongs to a command; if to several, the summary is suggested.
     commands = getattr(getattr(context, "command", None), "commands", {})
     for name in sorted(commands, key=lambda name: name != "summary"):
         if any(wrong in parameter.opts for parameter in commands[name].params):
@@ -101,9 +102,8 @@ def _hint(error: Exception) -> str:
 
 # Help in plain text: options under headings (those of `rich_help_panel`), then the examples.
 
-
 _LAST = ("Input", "Select", "MFU", "Output", "Privacy", "Options")
-"""What all commands have comes behind what is a command's own, in this order."""
+"""Headings that many commands have; they come last, in this order."""
 
 
 def _is_argument(parameter: Any) -> bool:
@@ -114,7 +114,7 @@ class Sectioned(TyperCommand):
     """A command whose help groups the options, some of which may have defaults from a file."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parse what was typed; say what comes from a file instead."""
+        """Parse the arguments; report what is taken from a file of defaults."""
         try:
             rest = super().parse_args(ctx, args)
         except _WrongUsage as error:
@@ -124,11 +124,11 @@ class Sectioned(TyperCommand):
         return rest
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
-        """Return what may be typed behind the command."""
+        """Return what may follow the command's name."""
         return ["[OPTIONS]", *(str(each.metavar) for each in self.params if _is_argument(each))]
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
-        """Write the options, group by group."""
+        """Write the arguments and options, heading by heading."""
         sections: dict[str, list[tuple[str, str]]] = {}
         parameter: Any
         for parameter in self.get_params(ctx):
@@ -145,7 +145,7 @@ class Sectioned(TyperCommand):
                 formatter.write_dl(sections[heading])
 
     def format_epilog(self, ctx: Any, formatter: Any) -> None:
-        """Write the examples, one per line; a shell takes a broken one as it stands."""
+        """Write the examples; long ones are wrapped so that a shell still understands them."""
         formatter.write("\nExamples:\n")
         for example in (self.epilog or "").splitlines():
             formatter.write("\n".join(command_lines(example, formatter.width)) + "\n")

@@ -68,6 +68,7 @@ def _lines(answer: WhatIf) -> Iterator[str]:
     mean = duration(round(together.step_ns(together.before_ns) or 0))
     yield f"Mean step {mean} over {several(together.windows, 'window')}{mfu}"
     yield ""
+    # A table: the edits, step time, gain, MFU; below each row what is critical after the edit.
     outcomes = [*answer.alone, *([together] if len(answer.alone) > 1 else [])]
     rows = [("", "step", "gain", "MFU" if mfu else ""), *map(_row, outcomes)]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
@@ -76,7 +77,7 @@ def _lines(answer: WhatIf) -> Iterator[str]:
         label = shorten_middle(name, max(widths[0], 20))
         cells = (f"{text:>{wide}}" for text, wide in zip(figures, widths[1:], strict=True))
         yield "  ".join([f"{label:<{widths[0]}}", *cells]).rstrip()
-        if outcome is not None:  # which components decide the time then, with their shares
+        if outcome is not None:
             sums = sums_by_component(outcome.critical)
             total = max(sum(ns for _, ns in sums), 1)
             shares = [f"{path_word(kind)} {percent(ns / total)}" for kind, ns in sums[:_NEXT]]
@@ -101,7 +102,7 @@ def _lines(answer: WhatIf) -> Iterator[str]:
 
 
 def _row(outcome: Outcome) -> tuple[str, str, str, str]:
-    """Return the edits, then step, gain and MFU from their least to their most."""
+    """Return the cells of an outcome: edits, step time, gain, MFU; ranges as "least to most"."""
     from traceflops.units import duration, percent
 
     def shown(*ends_ns: int) -> str:
@@ -122,6 +123,6 @@ def _row(outcome: Outcome) -> tuple[str, str, str, str]:
 
 
 def _fitting(begin: str, parts: Sequence[str], width: int) -> str:
-    """Return a line with as many of the parts as it has room for, at least one."""
+    """Return a line with as many parts as fit into `width`, but at least one; "" for no parts."""
     lines = (begin + ", ".join(parts[:count]) for count in range(len(parts), 1, -1))
     return next((line for line in lines if len(line) <= width), begin + parts[0] if parts else "")

@@ -31,7 +31,7 @@ _KEYS: Final[tuple[Callable[[KernelSpeed], Hashable], ...]] = (
 
 
 class KernelChange(Struct, frozen=True):
-    """One kernel before and after, None on a side without it; times are ns per launch."""
+    """One kernel before and after, None on a side that lacks it; times are ns per launch."""
 
     before: KernelSpeed | None
     after: KernelSpeed | None
@@ -48,32 +48,32 @@ class KernelChange(Struct, frozen=True):
 
     @property
     def share(self) -> float | None:
-        """Return by which share of its time a launch takes longer, None where that is unknown."""
+        """Return the change of a launch's time as a share of the time before, None if unknown."""
         old, new = self.before_ns, self.after_ns
         return new / old - 1 if old and new is not None else None
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Return its name, or both where a side has another."""
+        """Return the name of the kernel; both names if they differ between the sides."""
         sides = (self.before, self.after)
         return tuple(dict.fromkeys(side.name for side in sides if side is not None))
 
 
 def kernel_changes(before: Side, after: Side) -> tuple[KernelChange, ...]:
-    """Return counted kernels of two sides without a timeline, the largest change first.
+    """Return the counted kernels of two sides, the largest change first.
 
-    Two kernels match by a key that one kernel of each side has alone. Empty where a side has a
-    timeline or no counters. A kernel of one side alone comes last.
+    Two kernels match if each is the only one of its side with a key of `_KEYS`. Kernels of one side
+    only come last. Empty if a side has a timeline or no counters.
     """
     if before.windows or after.windows or not (before.speeds and after.speeds):
         return ()
     old, new, changes = list(before.speeds), list(after.speeds), []
     for key_of in _KEYS:
-        groups, others = grouped(key_of, old), grouped(key_of, new)
+        old_by_key, new_by_key = grouped(key_of, old), grouped(key_of, new)
         pairs = [
-            (groups[key][0], others[key][0])
-            for key in groups
-            if len(groups[key]) == len(others.get(key, ())) == 1
+            (old_by_key[key][0], new_by_key[key][0])
+            for key in old_by_key
+            if len(old_by_key[key]) == len(new_by_key.get(key, ())) == 1
         ]
         changes += [KernelChange(*pair) for pair in pairs]
         matched = {id(kernel) for pair in pairs for kernel in pair}
@@ -82,6 +82,7 @@ def kernel_changes(before: Side, after: Side) -> tuple[KernelChange, ...]:
     changes += [KernelChange(None, kernel) for kernel in new]
 
     def order(change: KernelChange) -> tuple[bool, float]:
+        """Return the sort key: a change with an unknown time last, else the largest first."""
         before_ns, after_ns = change.before_ns, change.after_ns
         return None in (before_ns, after_ns), -abs((before_ns or 0.0) - (after_ns or 0.0))
 
@@ -89,7 +90,11 @@ def kernel_changes(before: Side, after: Side) -> tuple[KernelChange, ...]:
 
 
 def largest_change(changes: tuple[KernelChange, ...]) -> Fact | None:
-    """Return the largest change of a kernel with both times known, None where there is none."""
+    """Return the largest change as a fact: of the first of `changes` with both times, else None.
+
+    If no kernel is on both sides, the fact says that. The roofs of both sides are told if both are
+    known.
+    """
     if changes and all(change.before is None or change.after is None for change in changes):
         return fact("counters-compared.none-in-both")
     change = next((change for change in changes if change.share is not None), None)

@@ -33,10 +33,11 @@ NO_CULPRIT: Final = "no culprit"
 
 
 class Part(Struct, frozen=True):
-    """A change of one thing: ns more (or less) per window, from `before_ns` to `after_ns`.
+    """A change of one thing: from `before_ns` to `after_ns` per window, `exact_ns` more.
 
-    `subject` is a category of kernels (with the group of ranks), or a class of idle time; `names`
-    are kernels or a culprit, by side. Counts of calls are per window, None where there are none.
+    `kind` is PACE, CALLS, ... `subject` is a category of kernels (with the group of ranks), or a
+    class of idle time. `names` are kernels or a culprit, by side. `way` is by what both sides were
+    matched. `calls` are per window and side, None if there are none. `ns` is `exact_ns` rounded.
     """
 
     component: str
@@ -54,10 +55,10 @@ class Part(Struct, frozen=True):
 
 
 class Cause(Struct, frozen=True):
-    """Parts of one component, kind and subject together, the largest first.
+    """All parts of one component, kind and subject, the largest first.
 
-    `interval` is where `ns` lies at 95 %, of idle time as wide as that of all of it; None where
-    single steps do not tell, and for numbers of calls.
+    `interval` holds `ns` with a confidence of 95 %. For idle time it is as wide as that of all idle
+    time; it is None if the times of single steps are not known, and for numbers of calls.
     """
 
     component: str
@@ -74,14 +75,15 @@ class Cause(Struct, frozen=True):
 
 
 def apportioned(exact: Sequence[Fraction], total: int) -> list[int]:
-    """Return exact values rounded so that they sum to a total, by the largest remainder."""
+    """Return exact values as whole numbers that sum to `total`, by the largest remainder."""
     whole = [value.numerator // value.denominator for value in exact]
     if not whole:
         return whole
-    order = sorted(range(len(whole)), key=lambda part: whole[part] - exact[part])
+    # Give what is left to the values with the largest remainders; one each, as a rule.
+    by_remainder = sorted(range(len(whole)), key=lambda part: whole[part] - exact[part])
     left = total - sum(whole)
     each, rest = divmod(left, len(whole))
-    for turn, part in enumerate(order):
+    for turn, part in enumerate(by_remainder):
         whole[part] += each + (turn < rest)
     return whole
 
@@ -93,12 +95,13 @@ def rounded(value: Fraction) -> int:
 
 def parts_of(before: Side, after: Side, matched: Iterable[Match]) -> list[Part]:
     """Return all parts of the difference, each with its whole ns; they sum to it exactly."""
-    both = {kernel.name for kernel in before.work or ()}
-    both &= {kernel.name for kernel in after.work or ()}
+    common = {kernel.name for kernel in before.work or ()}
+    common &= {kernel.name for kernel in after.work or ()}
     by_component: defaultdict[str, list[Part]] = defaultdict(list)
-    of_matches = (part for match in matched for part in _of_match(match, before, after, both))
+    of_matches = (part for match in matched for part in _of_match(match, before, after, common))
     for part in (*of_matches, *_of_idle(before, after)):
         by_component[part.component].append(part)
+    # What the parts of a component leave of its difference is one more part.
     for name, (old, new) in _by_component(before, after).items():
         of_component = by_component[name]
         left = new - old - sum(part.exact_ns for part in of_component)
@@ -106,8 +109,8 @@ def parts_of(before: Side, after: Side, matched: Iterable[Match]) -> list[Part]:
             old -= sum(part.before_ns for part in of_component)
             new -= sum(part.after_ns for part in of_component)
             has_culprits = name == "idle" and tell_culprits(before, after)
-            kind, what = (IDLE, NO_CULPRIT) if has_culprits else (UNTOLD, name)
-            of_component.append(Part(name, kind, what, ((), ()), (), "", left, old, new))
+            kind, subject = (IDLE, NO_CULPRIT) if has_culprits else (UNTOLD, name)
+            of_component.append(Part(name, kind, subject, ((), ()), (), "", left, old, new))
     whole, parts = component_differences(before, after), []
     for name, of_component in by_component.items():
         whole_ns = apportioned([part.exact_ns for part in of_component], whole[name])
@@ -129,13 +132,13 @@ def _by_component(before: Side, after: Side) -> dict[str, tuple[Fraction, Fracti
     return {name: (before.per_window(old[name]), after.per_window(new[name])) for name in old}
 
 
-def _of_match(match: Match, before: Side, after: Side, both: Set[str]) -> Iterator[Part]:
-    """Yield the parts of a match by component; `both` are the kernels that both sides have."""
-    kind, how = NEW if match.after else GONE, match.way
+def _of_match(match: Match, before: Side, after: Side, common: Set[str]) -> Iterator[Part]:
+    """Yield the parts of a match by component; `common` are kernel names that both sides have."""
+    kind, way = NEW if match.after else GONE, match.way
     if match.before and match.after:
         kind = REPLACED
-    elif all(kernel.name in both for kernel in match.work):
-        kind, how = CALLS, "name"
+    elif all(kernel.name in common for kernel in match.work):
+        kind, way = CALLS, "name"  # the other side has the kernel, but in another match
     for top in dict.fromkeys(kernel.top for kernel in match.work):
         work = (
             tuple(kernel for kernel in match.before if kernel.top == top),
@@ -145,37 +148,42 @@ def _of_match(match: Match, before: Side, after: Side, both: Set[str]) -> Iterat
         old, new = (
             side.per_window(sum(kernel.charged_ns for kernel in kernels)) for kernels, side in sides
         )
-        calls = tuple(
+        old_calls, new_calls = (
             side.per_window(sum(kernel.count for kernel in kernels)) for kernels, side in sides
         )
         if old == new == 0:
             continue
-        # The category with most time, of communication the collective and its group
+        # The subject: the category with most time; of communication, the collective and its group.
         kernels = (*work[0], *work[1])
-        most = max(kernels, key=attrgetter("charged_ns"))
-        named = _COLLECTIVE.fullmatch(most.scope or "") if top == "communication" else None
-        what = named[1] if named is not None else most.sub
-        subject = f"{what} of group {most.group}" if most.group else what
-        names = [tuple(dict.fromkeys(kernel.name for kernel in of_side)) for of_side in work]
+        largest = max(kernels, key=attrgetter("charged_ns"))
+        collective = _COLLECTIVE.fullmatch(largest.scope or "") if top == "communication" else None
+        what = collective[1] if collective is not None else largest.sub
+        subject = f"{what} of group {largest.group}" if largest.group else what
+        old_names, new_names = (
+            tuple(dict.fromkeys(kernel.name for kernel in of_side)) for of_side in work
+        )
         scopes = tuple(dict.fromkeys(kernel.scope for kernel in kernels if kernel.scope))
-        both_names, both_calls = (names[0], names[1]), (calls[0], calls[1])
-        times = (new - old, old, new)
-        whole = Part(top, kind, subject, both_names, scopes, how, *times, both_calls, work)
+        names, calls, times = (old_names, new_names), (old_calls, new_calls), (new - old, old, new)
+        whole = Part(top, kind, subject, names, scopes, way, *times, calls, work)
         yield from _split(whole, sides) if match.is_same else (whole,)
 
 
 def _split(whole: Part, sides: Sequence[tuple[Work, Side]]) -> Iterator[Part]:
     """Yield the parts of kernels of the same names: waiting, number of calls, time per call."""
     times, waits = [whole.before_ns, whole.after_ns], [Fraction(0)] * 2
-    each = [[kernel.wait_ns for kernel in kernels if kernel.charged_ns] for kernels, _ in sides]
-    if all(None not in waits_ns for waits_ns in each) and any(each):
+    waits_by_side = [[kernel.wait_ns for kernel in work if kernel.charged_ns] for work, _ in sides]
+    if all(None not in waits_ns for waits_ns in waits_by_side) and any(waits_by_side):
         waits = [
             side.per_window(sum(wait_ns or 0 for wait_ns in waits_ns))
-            for waits_ns, (_, side) in zip(each, sides, strict=True)
+            for waits_ns, (_, side) in zip(waits_by_side, sides, strict=True)
         ]
         times = [time - wait for time, wait in zip(times, waits, strict=True)]
-    (old, new), (few, many) = times, whole.calls or (Fraction(0), Fraction(0))
-    by_calls = (many - few) * old / few if few and many else Fraction(0)
+    old, new = times
+    old_calls, new_calls = whole.calls or (Fraction(0), Fraction(0))
+    # More calls at the old time per call; the rest is due to another time per call.
+    by_calls = Fraction(0)
+    if old_calls and new_calls:
+        by_calls = (new_calls - old_calls) * old / old_calls
     kinds = {
         WAIT: (waits[1] - waits[0], *waits),
         CALLS: (by_calls, old, old + by_calls),
@@ -187,24 +195,24 @@ def _split(whole: Part, sides: Sequence[tuple[Work, Side]]) -> Iterator[Part]:
 
 
 def _of_idle(before: Side, after: Side) -> Iterator[Part]:
-    """Yield the parts of idle time by culprit; numbers in its label do not count."""
+    """Yield the parts of idle time by culprit; labels may differ in numbers."""
     if not tell_culprits(before, after):
         return
     sums: defaultdict[tuple[str, str], list[int]] = defaultdict(lambda: [0, 0])
-    shown: defaultdict[tuple[str, str], list[tuple[str, ...]]] = defaultdict(lambda: [(), ()])
+    labels: defaultdict[tuple[str, str], list[tuple[str, ...]]] = defaultdict(lambda: [(), ()])
     for number, side in enumerate((before, after)):
         for culprit in side.idle:
             key = (culprit.kind, numberless(culprit.label).partition("#")[0])
             sums[key][number] += culprit.idle_ns
-            shown[key][number] = shown[key][number] or (culprit.label,)
-    for key, names in shown.items():
+            labels[key][number] = labels[key][number] or (culprit.label,)
+    for key, names in labels.items():
         old, new = before.per_window(sums[key][0]), after.per_window(sums[key][1])
-        how = "culprit" if all(names) else ""
-        yield Part("idle", IDLE, key[0], (names[0], names[1]), (), how, new - old, old, new)
+        way = "culprit" if all(names) else ""
+        yield Part("idle", IDLE, key[0], (names[0], names[1]), (), way, new - old, old, new)
 
 
 def tell_culprits(*sides: Side) -> bool:
-    """Return whether all sides know the culprits of most idle time: only then do these compare."""
+    """Return whether all sides know the culprits of at least half of their idle time."""
     named_ns = (2 * sum(culprit.idle_ns for culprit in side.idle) for side in sides)
     return all(ns >= side.components.idle_ns for ns, side in zip(named_ns, sides, strict=True))
 
@@ -216,14 +224,13 @@ def causes_of(before: Side, after: Side, parts: Iterable[Part]) -> list[Cause]:
         groups[part.component, part.kind, part.subject].append(part)
     idle = interval(before.series("idle"), after.series("idle"))
     causes = []
-    for key, own_parts in groups.items():
+    for (component, kind, subject), own_parts in groups.items():
         ns = sum(part.ns for part in own_parts)
         spread = None
-        if key[0] == "idle":
+        if component == "idle":
             spread = idle and idle.around(ns)
-        # Of kernels by their time; what else changed of them, such as the number of calls, counts
-        # as constant.
-        elif key[1] != CALLS:
+        elif kind != CALLS:
+            # The spread between steps of all time of these kernels, around this change of it.
             work = [[kernel for part in own_parts for kernel in part.work[n]] for n in (0, 1)]
             old, new = before.series_of(work[0]), after.series_of(work[1])
             if any(work) and old is not None and new is not None:
@@ -231,5 +238,5 @@ def causes_of(before: Side, after: Side, parts: Iterable[Part]) -> list[Cause]:
                 change = interval(old, new)
                 spread = change and change.around(float(exact_ns))
         own_parts.sort(key=lambda part: -abs(part.ns))
-        causes.append(Cause(*key, ns, tuple(own_parts), spread))
+        causes.append(Cause(component, kind, subject, ns, tuple(own_parts), spread))
     return sorted(causes, key=lambda cause: (cause.is_noise, -abs(cause.ns)))

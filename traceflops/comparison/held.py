@@ -20,7 +20,7 @@ _UNTOLD: Final = (UNTOLD, "", "")
 
 
 class MemoryPart(Struct, frozen=True):
-    """What is held at the peak of what one operator under one module allocated; "": unknown."""
+    """Memory held at the peak that one operator under one module allocated; "" is unknown."""
 
     kind: str
     op: str
@@ -35,9 +35,9 @@ class MemoryPart(Struct, frozen=True):
 
 
 class MemoryChange(Struct, frozen=True):
-    """The highest peak of a GPU on both sides, in bytes.
+    """The highest peak of a GPU on each side, in bytes.
 
-    `parts` are those that changed, most first; they sum to the difference exactly.
+    `parts` are those that changed, the largest first; they sum to the difference exactly.
     """
 
     before_bytes: int
@@ -55,7 +55,8 @@ def memory_change(before: Side, after: Side) -> MemoryChange | None:
     old, new = before.memory_bytes, after.memory_bytes
     if old is None or new is None:
         return None
-    # By who allocated: [before, after]; annotations that differ only in numbers are one.
+    # Bytes [before, after] by who allocated them; scopes that differ only in numbers are one. If a
+    # side does not tell who allocated, there is a single part.
     held: defaultdict[tuple[str, str, str], list[int]] = defaultdict(lambda: [0, 0])
     if before.held and after.held:
         for number, side in enumerate((before, after)):

@@ -38,7 +38,7 @@ _RECORDED: Final = {"operators": "op", "shapes": "shapes", "modules": "scope"}
 
 
 class Unlike(Struct, frozen=True):
-    """One difference between two recordings: what, and its value on each side."""
+    """One thing that differs between two recordings, and its value on each side."""
 
     what: str
     before: str
@@ -51,7 +51,7 @@ def is_same(before: Side, after: Side) -> bool:
 
 
 def obstacle(before: Side, after: Side, matched: Sequence[Match]) -> Fact | None:
-    """Return why two sides do not compare, None where they do."""
+    """Return why two sides cannot be compared, None if they can."""
     if not (before.windows or after.windows) and before.speeds and after.speeds:
         return fact("comparison.no-timelines")
     for side in (before, after):
@@ -62,9 +62,9 @@ def obstacle(before: Side, after: Side, matched: Sequence[Match]) -> Fact | None
     if before.on_host != after.on_host:
         name = before.name if before.on_host else after.name
         return fact("comparison.only-on-cpu", side=name)
-    lacking = [side.name for side in (before, after) if not side.steps]
-    if len(lacking) == 1:
-        return fact("comparison.steps-on-one-side", side=lacking[0])
+    without_steps = [side.name for side in (before, after) if not side.steps]
+    if len(without_steps) == 1:
+        return fact("comparison.steps-on-one-side", side=without_steps[0])
     if math.prod(shares_in_common(before, after, matched)) < _COMMON:
         return fact("comparison.nothing-in-common")
     return None
@@ -73,16 +73,13 @@ def obstacle(before: Side, after: Side, matched: Sequence[Match]) -> Fact | None
 def shares_in_common(
     before: Side, after: Side, matched: Iterable[Match], unsure: frozenset[str] = _UNCERTAIN
 ) -> list[Fraction]:
-    """Return the share of each side's kernel time matched on the other; 1 if unknown.
-
-    What was matched in an `unsure` way does not count.
-    """
-    works = [_kernel_ns(side.work or ()) for side in (before, after)]
-    if not all(works):
+    """Return the share of each side's kernel time that surely matches; 1 if unknown."""
+    total_ns = [_kernel_ns(side.work or ()) for side in (before, after)]
+    if not all(total_ns):
         return [Fraction(1), Fraction(1)]
-    sure = [(match.before, match.after) for match in matched if match.way not in unsure]
-    matched_ns = [sum(_kernel_ns(pair[side]) for pair in sure) for side in (0, 1)]
-    return [Fraction(ns, total) for ns, total in zip(matched_ns, works, strict=True)]
+    pairs = [(match.before, match.after) for match in matched if match.way not in unsure]
+    matched_ns = [sum(_kernel_ns(pair[side]) for pair in pairs) for side in (0, 1)]
+    return [Fraction(ns, of_ns) for ns, of_ns in zip(matched_ns, total_ns, strict=True)]
 
 
 def _kernel_ns(work: Iterable[ChargedKernel]) -> int:
@@ -91,13 +88,13 @@ def _kernel_ns(work: Iterable[ChargedKernel]) -> int:
 
 
 def unlikeness(before: Side, after: Side, matched: Iterable[Match]) -> tuple[Unlike, ...]:
-    """Return the differences between two sides, the most important first."""
+    """Return what differs between two sides, the most important first."""
     differences = chain(_work(before, after), _shapes(matched), _recorded(before, after))
     return tuple(Unlike(*row) for row in differences if row[1] != row[2])
 
 
 def work_ratio(before: Side, after: Side) -> Fraction | None:
-    """Return the model FLOPs of a window as a multiple of those before, None where unknown."""
+    """Return the model FLOPs of a window after, divided by those before, None if unknown."""
     old, new = (
         side.model_flops / len(side.windows) if side.model_flops and side.windows else None
         for side in (before, after)
@@ -106,57 +103,59 @@ def work_ratio(before: Side, after: Side) -> Fraction | None:
 
 
 def _work(before: Side, after: Side) -> Iterator[tuple[str, str, str]]:
-    """Yield the model FLOPs of a window on both sides ("777.6 GFLOP"), where they differ."""
+    """Yield the model FLOPs of a window on both sides ("777.6 GFLOP"), if they differ."""
     ratio = work_ratio(before, after)
     if ratio is None or abs(ratio - 1) <= _SAME_WORK:
         return
     texts = []
     for side in (before, after):
         flops = (side.model_flops or 0) / len(side.windows)
-        power = min(max(len(str(int(flops))) - 1, 0) // 3, len(_PREFIXES) - 1)
+        digits = len(str(int(flops)))
+        power = min((digits - 1) // 3, len(_PREFIXES) - 1)  # of 1000
         texts.append(f"{significant(flops / Fraction(1000**power), 4)} {_PREFIXES[power]}FLOP")
     yield _FLOPS, texts[0], texts[1]
 
 
 def _shapes(matched: Iterable[Match]) -> Iterator[tuple[str, str, str]]:
-    """Yield the shape of an input, where most of the time is in inputs of another size."""
-    ns, shown = Counter[bool](), ("", "")
+    """Yield the input shape of the longest kernel whose input has another size, on both sides.
+
+    Nothing is yielded unless most kernel time is of such kernels. Only matches of one kernel with
+    one other count, and of each the first input that is a tensor with dimensions.
+    """
+    ns, shown = Counter[bool](), ("", "")  # time by whether the size changed
     pairs = [match for match in matched if len(match.before) == len(match.after) == 1]
-    for match in sorted(pairs, key=lambda match: match.before[0].charged_ns):
-        # The first input of each side that has a shape.
+    for match in sorted(pairs, key=lambda match: match.before[0].charged_ns):  # the longest last
         inputs = (read_shapes(kernel.shapes or "[]") or () for kernel in match.work)
         old, new = (
             next((shape for shape in shapes if shape and not isinstance(shape, Shapes)), None)
             for shapes in inputs
         )
         if old is not None and new is not None:
-            changed = math.prod(old) != math.prod(new)
-            ns[changed] += match.before[0].charged_ns
-            if changed:
+            has_changed = math.prod(old) != math.prod(new)
+            ns[has_changed] += match.before[0].charged_ns
+            if has_changed:
                 shown = (" x ".join(map(str, old)), " x ".join(map(str, new)))
     if ns[True] > ns[False]:
         yield SHAPE, *shown
 
 
 def _recorded(before: Side, after: Side) -> Iterator[tuple[str, str, str]]:
-    """Yield what was recorded of each side, and how: steps, ranks, kinds of records, facts."""
-    old, new = (
-        {
-            "steps": str(len(side.steps) or UNRECORDED),
-            "ranks": f"{len(side.ranks)} (number{'s' * (len(side.ranks) > 1)} "
-            f"{listed(sorted(side.ranks))})"
-            if side.ranks
-            else UNRECORDED,
-            **{
-                what: "recorded"
-                for what, column in _RECORDED.items()
-                if any(getattr(kernel, column) is not None for kernel in side.work or ())
-            },
-            **({"single kernels": "recorded"} if side.work is not None else {}),
-            **{key: value for key, value in side.facts.items() if key not in _OF_RUN},
-        }
-        for side in (before, after)
-    )
+    """Yield what was recorded of each side, also if equal: steps, ranks, records, facts."""
+    old, new = _values(before), _values(after)
     order = ("steps", "ranks", *_RECORDED, "single kernels", *before.facts, *after.facts)
     for what in dict.fromkeys(order):
         yield what, old.get(what, UNRECORDED), new.get(what, UNRECORDED)
+
+
+def _values(side: Side) -> dict[str, str]:
+    """Return what was recorded of a side, in words; what is missing was not."""
+    values = {"steps": str(len(side.steps))} if side.steps else {}
+    if side.ranks:
+        numbers = f"number{'s' * (len(side.ranks) > 1)} {listed(sorted(side.ranks))}"
+        values["ranks"] = f"{len(side.ranks)} ({numbers})"
+    for what, column in _RECORDED.items():
+        if any(getattr(kernel, column) is not None for kernel in side.work or ()):
+            values[what] = "recorded"
+    if side.work is not None:
+        values["single kernels"] = "recorded"
+    return values | {key: value for key, value in side.facts.items() if key not in _OF_RUN}

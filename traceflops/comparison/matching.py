@@ -20,7 +20,6 @@ from traceflops.comparison.side import Side
 Work = tuple[ChargedKernel, ...]
 Key = Callable[[ChargedKernel], Hashable | None]
 T = TypeVar("T")
-
 MODULE: Final = "module"
 """A way that is a guess."""
 BY_OPERATOR: Final = frozenset({"operator", "operator and module", "operator of another library"})
@@ -35,7 +34,7 @@ _LONGEST: Final = 10_000
 
 
 class Match(Struct, frozen=True):
-    """The same work on both sides, and by what it was recognised; `way` is "" for one side only."""
+    """The same work on both sides, and the `way` it was recognised; "" for one side only."""
 
     way: str
     before: Work
@@ -53,7 +52,7 @@ class Match(Struct, frozen=True):
 
 
 def family(name: str) -> str:
-    """Return a kernel's own name without tile sizes, templates, layouts and versions."""
+    """Return the words of a kernel's own name: no namespace, sizes, templates and versions."""
     plain = name[:_LONGEST].removeprefix("void ").replace("(anonymous namespace)", "")
     own = _ARGUMENTS.sub("", plain).rpartition("::")[2]
     return "_".join(_WORD.findall(own)) or name
@@ -84,7 +83,6 @@ PASSES: Final[tuple[tuple[str, Key], ...]] = (
     (MODULE, lambda k: _known(k.scope, k.backward, k.top != "communication")),
 )
 """What tells kernels of two recordings to be one work, the most certain first."""
-
 _MOVED: Final[tuple[tuple[str, Key], ...]] = (
     ("operator and shape", lambda k: _known(k.op, k.shapes, k.scope, k.backward, k.top)),
     ("operator and shape", lambda k: _known(k.op, k.shapes, k.top)),
@@ -94,20 +92,19 @@ _MOVED: Final[tuple[tuple[str, Key], ...]] = (
 
 
 def matches(before: Side, after: Side) -> list[Match]:
-    """Return all kernels of two sides, each in one match."""
+    """Return all kernels of two sides, each in one match: the most certain passes first."""
     left: tuple[Work, Work] = (before.work or (), after.work or ())
     matched: list[Match] = []
-    for how, key_of in PASSES:
+    for way, key_of in PASSES:
         old, new = (grouped(key_of, work) for work in left)
-        both = [key for key in old if key in new]
-        matched += [Match(how, tuple(old[key]), tuple(new[key])) for key in both]
+        matched += [Match(way, tuple(old[key]), tuple(new[key])) for key in old if key in new]
         left = _without(left, matched)
     windows = (len(before.windows), len(after.windows))
-    for how, key_of in _MOVED:
-        matched, left = _moved(how, key_of, matched, left, windows)
-    alone, others = left
-    matched += [Match("", (kernel,), ()) for kernel in alone]
-    return matched + [Match("", (), (kernel,)) for kernel in others]
+    for way, key_of in _MOVED:
+        matched, left = _moved(way, key_of, matched, left, windows)
+    only_before, only_after = left
+    matched += [Match("", (kernel,), ()) for kernel in only_before]
+    return matched + [Match("", (), (kernel,)) for kernel in only_after]
 
 
 def grouped(key_of: Callable[[T], Hashable], items: Iterable[T]) -> dict[Hashable, list[T]]:
@@ -121,15 +118,21 @@ def grouped(key_of: Callable[[T], Hashable], items: Iterable[T]) -> dict[Hashabl
 
 def _without(left: tuple[Work, Work], matched: Iterable[Match]) -> tuple[Work, Work]:
     """Return the kernels of both sides that are in none of the matches."""
-    gone = {id(kernel) for match in matched for kernel in match.work}
-    before, after = (tuple(kernel for kernel in work if id(kernel) not in gone) for work in left)
+    matched_ids = {id(kernel) for match in matched for kernel in match.work}
+    before, after = (
+        tuple(kernel for kernel in work if id(kernel) not in matched_ids) for work in left
+    )
     return before, after
 
 
 def _moved(
-    how: str, key: Key, matched: list[Match], left: tuple[Work, Work], windows: tuple[int, int]
+    way: str, key: Key, matched: list[Match], left: tuple[Work, Work], windows: tuple[int, int]
 ) -> tuple[list[Match], tuple[Work, Work]]:
-    """Return the matches, with kernels added that took over calls, and the kernels left."""
+    """Return the matches, some with one of the kernels `left` added, and the rest of these.
+
+    A kernel joins the match with its key if that brings the calls per window of both sides closer
+    together: then it took over some of the calls. `windows` are the numbers of windows by side.
+    """
     match_of_key = {
         key(kernel): index for index, match in enumerate(matched) for kernel in match.work
     }
@@ -141,14 +144,14 @@ def _moved(
                 continue
             sides = [matched[index].before, matched[index].after]
             sides[side] = (*sides[side], kernel)
-            longer = Match(how, *sides)
-            if _apart(longer, windows) < _apart(matched[index], windows):
-                matched[index] = longer
+            extended = Match(way, *sides)
+            if _call_gap(extended, windows) < _call_gap(matched[index], windows):
+                matched[index] = extended
                 joined.append(Match("", (kernel,), ()))
     return matched, _without(left, joined)
 
 
-def _apart(match: Match, windows: tuple[int, int]) -> Fraction:
+def _call_gap(match: Match, windows: tuple[int, int]) -> Fraction:
     """Return the difference in calls per window between the sides of a match."""
     sides = zip((match.before, match.after), windows, strict=True)
     before, after = (Fraction(sum(kernel.count for kernel in work), many) for work, many in sides)

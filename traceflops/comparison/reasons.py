@@ -51,7 +51,7 @@ _RECOGNISED: Final = 0.5
 
 
 class Reason(Struct, frozen=True):
-    """Causes that are told together, such as kernels replaced by those of other components."""
+    """Causes that are told together, such as kernels that replace those of other components."""
 
     causes: tuple[Cause, ...]
 
@@ -79,7 +79,7 @@ def statement(
     spread: Interval | None,
     reasons: Sequence[Reason],
 ) -> Fact:
-    """Return the main statement of a comparison as a fact."""
+    """Return the main statement as a fact: the change, its `reasons`, and how sure it is."""
     change: dict[str, Value] = {
         "signed_ns": difference_ns,
         "ns": abs(difference_ns),
@@ -91,12 +91,12 @@ def statement(
     sure = sureness(spread, before, after)
     if not difference_ns:
         return _fact("same-time", sure=sure, **change)
-    why = tuple(reason_fact(reason, before, after) for reason in reasons)
+    facts = tuple(reason_fact(reason, before, after) for reason in reasons)
     return _fact(
         "steps" if before.steps else "recording",
         more=_more(difference_ns),
         sure=sure,
-        reasons=why or (_fact("no-cause"),),
+        reasons=facts or (_fact("no-cause"),),
         **change,
     )
 
@@ -118,19 +118,20 @@ def caveats(
 
     `shares` are the parts of each side's kernel time that are recognised on the other, 0 to 1.
     """
-    lacking = tuple(side.name for side in (before, after) if side.lacks_records)
-    facts = [_fact("records-incomplete", sides=lacking)] if lacking else []
+    incomplete = tuple(side.name for side in (before, after) if side.lacks_records)
+    facts = [_fact("records-incomplete", sides=incomplete)] if incomplete else []
     of_work = [difference for difference in unlike if difference.what in OF_WORK]
-    ratio = work_ratio(before, after)
-    is_other = any(difference.what == SHAPE for difference in of_work)
     changes = tuple(
         _fact("became", what=difference.what, before=difference.before, after=difference.after)
         for difference in of_work
     )
-    if is_other or (ratio and abs(ratio - 1) > _OTHER_WORK):
+    ratio = work_ratio(before, after)
+    has_other_shape = any(difference.what == SHAPE for difference in of_work)
+    if has_other_shape or (ratio and abs(ratio - 1) > _OTHER_WORK):
         if ratio is None:
             facts.append(_fact("other-work", changes=changes))
         else:
+            # How many times as long the same work takes.
             times = float(after.mean_ns / before.mean_ns / ratio)
             code = "times" if times > 2 else "more" if times > 1 else "less"
             share = abs(times - 1)
@@ -141,12 +142,12 @@ def caveats(
 
 
 def share_of(difference_ns: int, before: Side) -> float:
-    """Return a difference as a share of the window before."""
+    """Return a difference as a share of the mean window before."""
     return difference_ns / float(before.mean_ns)
 
 
 def sureness(spread: Interval | None, before: Side, after: Side) -> Fact:
-    """Return within what a difference of one sign lies."""
+    """Return how sure a difference is whose interval is above or below 0: the interval."""
     if spread is None:
         is_each = len(before.steps) == len(after.steps)
         return _fact("one-step-each" if is_each else "one-step-on-one-side")
@@ -161,39 +162,42 @@ def reasons_of(
 ) -> list[Reason]:
     """Return the reasons worth naming: beyond the spread, not far below the largest.
 
-    Where they explain less than half of the difference, components that are beyond the spread as a
-    whole stand for their causes, of which most is not.
+    If these explain less than half of the difference, some components stand for their causes: those
+    that exceed the spread as a whole although most of their causes do not.
     """
     reasons = _worth_naming(causes)
     left = difference_ns - sum(reason.ns for reason in reasons)
     if 2 * abs(left) <= abs(difference_ns):
         return reasons
-    whole = dict(_whole_components(before, after, causes))
+    by_component = dict(_whole_components(before, after, causes))
     return _worth_naming(
-        [*whole.values(), *(cause for cause in causes if cause.component not in whole)]
+        [
+            *by_component.values(),
+            *(cause for cause in causes if cause.component not in by_component),
+        ]
     )
 
 
 def _whole_components(
     before: Side, after: Side, causes: Sequence[Cause]
 ) -> Iterator[tuple[str, Cause]]:
-    """Yield a component as one cause where it exceeds the spread and most of its causes do not."""
+    """Yield (component, one cause for all of it) where only the whole exceeds the spread."""
     for name in COMPONENTS:
         of_component = [cause for cause in causes if cause.component == name]
-        sums = Counter[bool]()
+        by_noise = Counter[bool]()
         for cause in of_component:
-            sums[cause.is_noise] += cause.ns
+            by_noise[cause.is_noise] += cause.ns
         parts = tuple(part for cause in of_component for part in cause.parts)
         change = interval(before.series(name), after.series(name))
-        whole = Cause(name, UNTOLD, name, sums.total(), parts, change)
-        if abs(sums[True]) > abs(sums[False]) and not whole.is_noise:
+        whole = Cause(name, UNTOLD, name, by_noise.total(), parts, change)
+        if abs(by_noise[True]) > abs(by_noise[False]) and not whole.is_noise:
             yield name, whole
 
 
 def _worth_naming(causes: Sequence[Cause]) -> list[Reason]:
-    """Return reasons beyond the spread, the largest first, not far below the largest.
+    """Return the largest reasons beyond the spread, without those far below the first one.
 
-    Kernels that became others are one reason where they are in the same scopes.
+    Replaced kernels of the same scopes are one reason, whatever their component.
     """
     groups: dict[Hashable, list[Cause]] = {}
     for cause in causes:
@@ -209,15 +213,12 @@ def _worth_naming(causes: Sequence[Cause]) -> list[Reason]:
 
 
 def reason_fact(reason: Reason, before: Side, after: Side, *, named: bool = True) -> Fact:
-    """Return one reason: 9.80 ms more in 47 more calls of elementwise kernels.
-
-    `named` says whether the kernel or function with most of it is told where its kind does not.
-    """
-    cause, parts, more = reason.causes[0], reason.parts, reason.ns > 0
-    names = parts[0].names[:: -1 if more else 1]  # those of the side with more of it first
+    """Return one reason as a fact; with `named`, it tells the kernel or scope with most of it."""
+    cause, parts, is_more = reason.causes[0], reason.parts, reason.ns > 0
+    names = parts[0].names[:: -1 if is_more else 1]  # those of the side with more of it first
     name = next((name[0] for name in names if name), "")
-    largest = abs(parts[0].ns) >= _MOSTLY * sum(abs(part.ns) for part in parts)
-    is_named = named and name and largest and cause.kind not in (REPLACED, WAIT)
+    is_most = abs(parts[0].ns) >= _MOSTLY * sum(abs(part.ns) for part in parts)
+    is_named = named and name and is_most and cause.kind not in (REPLACED, WAIT)
     scopes = reason.scopes - _everywhere(before) - _everywhere(after)
     is_scoped = len(reason.scopes) == len(scopes) == 1 and cause.component != "communication"
     return _fact(
@@ -231,7 +232,7 @@ def reason_fact(reason: Reason, before: Side, after: Side, *, named: bool = True
 
 
 def _where(reason: Reason, before: Side, after: Side) -> Fact | str:
-    """Return where a reason's time went, by the kind of its causes."""
+    """Return where the time of a reason went, by the kind of its causes."""
     cause, parts, more = reason.causes[0], reason.parts, reason.ns > 0
     is_transfer = cause.component == "communication"
     subject = cause.subject if is_transfer else cause.subject.replace("_", " ")
@@ -269,7 +270,7 @@ def _more(ns: int) -> Fact:
 
 
 def _everywhere(side: Side) -> set[str | None]:
-    """Return scopes that hold nearly all work: naming them would tell nothing."""
+    """Return the scopes that hold nearly all work; naming them would tell nothing."""
     sums = Counter[str | None]()
     for work in side.work or ():
         sums[work.scope] += work.charged_ns
@@ -280,19 +281,19 @@ def _became(reason: Reason) -> Fact:
     """Return which kernels became which: one by name, several by number."""
     parts, subjects = reason.parts, {cause.subject for cause in reason.causes}
     old, new = (list({name for part in parts for name in part.names[side]}) for side in (0, 1))
-    all_ns = sum(abs(part.ns) for part in parts)
     if len(old) == len(new) == 1:
         return _fact("one-became", old=short(old[0]), new=short(new[0]))
-    most = max(reason.causes, key=lambda cause: abs(cause.ns))
-    subject = most.subject.replace("_", " ")
-    of_most = sum(abs(part.ns) for part in parts if part.subject == most.subject)
-    mostly = subject if len(subjects) > 1 and of_most >= _MOSTLY * all_ns else None
+    largest = max(reason.causes, key=lambda cause: abs(cause.ns)).subject
+    subject = largest.replace("_", " ")
+    all_ns = sum(abs(part.ns) for part in parts)
+    largest_ns = sum(abs(part.ns) for part in parts if part.subject == largest)
+    is_mostly_one = len(subjects) > 1 and largest_ns >= _MOSTLY * all_ns
     return _fact(
         "some-became-others" if len(old) == len(new) else "some-became",
         count=len(old),
         subject=subject if len(subjects) == 1 else None,
         new=len(new),
-        mostly=mostly,
+        mostly=subject if is_mostly_one else None,
     )
 
 

@@ -180,7 +180,7 @@ class _Report(Struct):
 
 
 def side_of_report(content: bytes, name: str | None = None) -> Side:
-    """Return the JSON of a report as it is compared. Raises InputError where it is none."""
+    """Return the side that a report's JSON describes. Raises InputError if it is no report."""
     try:
         report = msgspec.json.decode(content, type=_Report)
         if report.schema != REPORT:
@@ -192,46 +192,38 @@ def side_of_report(content: bytes, name: str | None = None) -> Side:
 
 
 def _side(report: _Report, name: str | None) -> Side:
-    """Return a report as it is compared. Raises ValueError and its like where it cannot be."""
+    """Return a report as a side. Raises ValueError or the like if its values are impossible."""
     windows = []
     for device in report.devices:
         for window in filter(attrgetter("used"), device.windows):
-            ns = {"start_up": 0} | window.components_ns  # which reports of before did not have
+            ns = {"start_up": 0} | window.components_ns  # older reports have no start-up
             times = {f"{part}_ns": ns[part] for part in COMPONENTS}
-            row = (device.rank, window.step, window.start_ns, Components(**times))
-            windows.append(UsedWindow(*row))
+            components = Components(**times)
+            windows.append(UsedWindow(device.rank, window.step, window.start_ns, components))
     utilisation, source = report.utilisation, report.source
-    has_mfu = utilisation.mfu is not None  # without it, FLOPs are not compared
+    # MFU exactly: the useful line of the waterfall as a share of its budget. Without MFU, FLOPs are
+    # not compared, either.
+    has_mfu = utilisation.mfu is not None
     flops, fall = utilisation.model_flops_text, utilisation.waterfall
-    useful = Fraction(0)  # MFU exactly: the useful line of the waterfall as a share of its budget
+    mfu = Fraction(0)
     if fall is not None and has_mfu and (budget := Fraction(fall.budget_text)):
         amounts = {line.line: line.amount_text for line in fall.lines}
-        useful = Fraction(amounts.get("useful", 0)) / budget
-    rows = {
+        mfu = Fraction(amounts.get("useful", 0)) / budget
+    specs = {
         peak.device: find(peak.id) if peak.confirmed and peak.id is not None else None
         for peak in utilisation.peaks
     }
-    dtypes, gpus = fall.dtypes if fall is not None else (), gpu_names(report.devices, rows)
+    dtypes, gpus = fall.dtypes if fall is not None else (), gpu_names(report.devices, specs)
     waits = report.ranks.waits if report.ranks is not None else ()
     passes = [msgspec.structs.astuple(kind) for kind in report.pass_kinds if kind.passes]
     memory_bytes, held = _peak_memory(report.memory)
-    work = None  # reports of older versions do not say what kernels were charged
-    if all(kernel.charged_ns is not None for kernel in report.kernels):
-        rows_of_kernels = (
-            ChargedKernel(
-                *(getattr(kernel, name) for name in OF_KERNEL), *msgspec.structs.astuple(charged)
-            )
-            for kernel in report.kernels
-            for charged in kernel.charged
-        )
-        work = tuple(sorted(rows_of_kernels, key=attrgetter("order")))
     return Side(
         name=name or name_of_files([file.name for file in source.files]),
         windows=tuple(windows),
-        work=work,
+        work=_work(report.kernels),
         idle=tuple(IdlePart(*msgspec.structs.astuple(part)) for part in report.idle.culprits),
         model_flops=Fraction(flops) if flops is not None and has_mfu else None,
-        mfu=useful or None,
+        mfu=mfu or None,
         memory_bytes=memory_bytes,
         held=held,
         counts=counts_of(windows, report.step_counts or {}, passes),
@@ -242,8 +234,22 @@ def _side(report: _Report, name: str | None) -> Side:
     )
 
 
+def _work(kernels: Sequence[_Kernel]) -> tuple[ChargedKernel, ...] | None:
+    """Return what kernels were charged; None for older reports, which do not say it."""
+    if any(kernel.charged_ns is None for kernel in kernels):
+        return None
+    rows = (
+        ChargedKernel(
+            *(getattr(kernel, name) for name in OF_KERNEL), *msgspec.structs.astuple(charged)
+        )
+        for kernel in kernels
+        for charged in kernel.charged
+    )
+    return tuple(sorted(rows, key=attrgetter("order")))
+
+
 def _peak_memory(memory: Sequence[_Memory]) -> tuple[int | None, tuple[Holder, ...]]:
-    """Return the highest peak of a GPU in bytes, and who allocated what is held then."""
+    """Return the highest peak of a GPU in bytes, and who holds it. Raises ValueError."""
     totals = (use for use in memory if use.is_total and not use.on_host)
     highest = max(totals, key=lambda use: use.allocated.peak_bytes, default=None)
     if highest is None:

@@ -49,7 +49,7 @@ _LOST: Final = ("dropped", "repaired", NO_DEVICE_RECORDS)
 
 
 class MfuChange(Struct, frozen=True):
-    """MFU on both sides, and what of the change is due to FLOPs, to time and to the peak."""
+    """MFU on both sides, and how much of its change is due to FLOPs, to time and to the peak."""
 
     before: Fraction
     after: Fraction
@@ -61,10 +61,10 @@ class MfuChange(Struct, frozen=True):
 class Comparison(Struct, frozen=True, dict=True):
     """What changed from `before` to `after`; times are ns per window: a step, as a rule.
 
-    Where `obstacle` says why the two do not compare there are no figures. `components` are the
-    differences by component, and `causes` those of each: both sum to `difference_ns` exactly.
-    `interval` is where the difference lies at 95 %, None with one step on a side and where both are
-    one recording. `unlike` is what else differs, nothing where both are one.
+    If the two cannot be compared, `obstacle` says why, and there are no figures. `components` are
+    the differences by component, `causes` their causes: both sum to `difference_ns` exactly.
+    `interval` holds the difference with a confidence of 95 %; None if a side has one step, or if
+    both are one recording. `unlike` is what else differs.
     """
 
     before: Side
@@ -129,6 +129,7 @@ class Comparison(Struct, frozen=True, dict=True):
         work = work_ratio(old, new) or Fraction(1)
         by_flops = old.mfu * work - old.mfu
         by_time = old.mfu * work / time - old.mfu * work
+        # What remains is due to the peak.
         return MfuChange(
             old.mfu, new.mfu, by_flops, by_time, new.mfu - old.mfu - by_flops - by_time
         )
@@ -144,15 +145,15 @@ class Comparison(Struct, frozen=True, dict=True):
         if self.obstacle or self.is_same:
             return ()
         old, new = self.before.counts, self.after.counts
-        both = [(unit, old[unit], new[unit]) for unit in old if unit in new]
+        counts = [(unit, old[unit], new[unit]) for unit in old if unit in new]
         return tuple(
-            PerUnit(unit, one.count, other.count, one.ns / one.count, other.ns / other.count)
-            for unit, one, other in both
+            PerUnit(unit, was.count, is_now.count, was.ns / was.count, is_now.ns / is_now.count)
+            for unit, was, is_now in counts
         )
 
     @property
     def notes(self) -> list[str]:
-        """Return what was lost or repaired on one side alone, after its name."""
+        """Return what was lost or repaired on one side only, each after the side's name."""
         sides = ((self.before, self.after), (self.after, self.before))
         return [
             f"{side.name}: {text}"
@@ -276,8 +277,8 @@ def compare(
         old, new = (_side(side, name, common) for side, name in pairs)
     if old.name == new.name:
         old, new = replace(old, name=f"{old.name} (1)"), replace(new, name=f"{new.name} (2)")
-    is_known = old.work is not None and new.work is not None
-    matched = matches(old, new) if is_known and old.windows and new.windows else []
+    has_kernels = old.work is not None and new.work is not None
+    matched = matches(old, new) if has_kernels and old.windows and new.windows else []
     is_one = is_same(old, new)
     unlike = () if is_one else unlikeness(old, new, matched)
     if reason := obstacle(old, new, matched):
@@ -289,7 +290,7 @@ def compare(
 
 
 def _side(given: Analysis | Side, name: str | None, common: frozenset[int] = frozenset()) -> Side:
-    """Return a side; of an analysis only the ranks in `common`, if any, with a note on the rest."""
+    """Return a side; of an analysis, only the `common` ranks, if any, with a note on the rest."""
     if isinstance(given, Side):
         return given if name is None else replace(given, name=name)
     side = side_of(given, name)
@@ -303,7 +304,7 @@ def _side(given: Analysis | Side, name: str | None, common: frozenset[int] = fro
 
 
 class PerUnit(Struct, frozen=True):
-    """Time per one of a unit: counts are of a step of the whole job, or of a server's pass."""
+    """Time per unit, such as a sample; counts are per step of the whole job, or per pass."""
 
     unit: str
     before_count: Fraction
@@ -313,5 +314,5 @@ class PerUnit(Struct, frozen=True):
 
     @property
     def share(self) -> Fraction:
-        """Return by which share of the time before one takes longer."""
+        """Return the change of the time per unit as a share of that before."""
         return self.after_ns / self.before_ns - 1

@@ -30,7 +30,7 @@ _MOST_NAMED: Final = 2
 
 
 class UsedWindow(Struct, frozen=True):
-    """A window of one device that the figures are about; `step` is None where it is no step."""
+    """A window of one device that the figures are about; `step` is None if it is no step."""
 
     rank: int | None
     step: int | None
@@ -54,15 +54,14 @@ class Counted(Struct, frozen=True):
 
 
 class Side(Struct, frozen=True):
-    """A recording as it is compared.
+    """A recording as it is compared; what is unknown is None.
 
-    `work` is what kernels were charged, None where single operations are not known. `idle` has the
-    culprits; what is left of the idle time has none. `memory_bytes` is the highest peak of a GPU,
-    `held` who allocated what it holds then, empty where that is unknown. `counts` are the units of
-    work that the recording tells. `late` is, by rank, how long others waited for
-    it. `facts` say what was recorded and how, `notes` what was repaired, dropped, assumed or
-    is missing: kind, code and text. Where `on_host` is set all work is operators on the CPU.
-    `analysis` is that of a recording. What is unknown is None.
+    `work` is what kernels were charged, None if single operations are not known. `idle` are the
+    idle times with a culprit. `memory_bytes` is the highest peak of a GPU, `held` who allocated
+    what it holds then (empty if unknown). `counts` are the units of work by name. `late` is, by
+    rank, how long others waited for it. `facts` say what was recorded and how; `notes` (kind, code,
+    text) what was repaired, dropped, assumed or is missing. With `on_host`, all work is operators
+    on the CPU. `analysis` is None for a report.
     """
 
     name: str
@@ -117,7 +116,7 @@ class Side(Struct, frozen=True):
         return Fraction(amount, len(self.windows))
 
     def series(self, part: str = "window") -> FloatArray:
-        """Return the mean over the devices of each step, of all or of a component; ns."""
+        """Return, by step, the mean over its devices of a component, or of the window; ns."""
         get = attrgetter(f"{part}_ns")
         of_step: defaultdict[int, list[int]] = defaultdict(list)
         for window in self.windows:
@@ -125,9 +124,9 @@ class Side(Struct, frozen=True):
         return np.array([np.mean(times) for _, times in sorted(of_step.items())])
 
     def series_of(self, work: Sequence[ChargedKernel]) -> FloatArray | None:
-        """Return the time of some kernels by step, None where it is not known of each."""
-        counts = Counter(window.step for window in self.windows)
-        devices = np.array([counts[step] for step in sorted(counts, key=lambda s: s or 0)])
+        """Return the time of some kernels by step and device in ns, None if not known of each."""
+        windows_of = Counter(window.step for window in self.windows)
+        devices = np.array([windows_of[step] for step in sorted(windows_of, key=lambda s: s or 0)])
         times = [kernel.steps_ns for kernel in work if kernel.charged_ns]
         if any(time_ns is None or len(time_ns) != len(devices) for time_ns in times):
             return None
@@ -138,7 +137,7 @@ class Side(Struct, frozen=True):
 def side_of(
     analysis: Analysis, name: str | None = None, ranks: Collection[int] | None = None
 ) -> Side:
-    """Return an analysis as it is compared; only some of its ranks where these are given."""
+    """Return an analysis as a side; only some of its `ranks`, if given, without MFU and FLOPs."""
     prepared, devices, idle = analysis.prepared, analysis.devices, analysis.idle
     work, measured = analysis.charged, analysis.measured
     mfu, flops = measured.mfu, measured.executed.model_flops if measured.mfu is not None else None
@@ -187,7 +186,7 @@ def counts_of(
     of_step: Mapping[str, int | None],
     passes: Iterable[tuple[str | None, int, int | None, int]],
 ) -> dict[str, Counted]:
-    """Return the units of a step that are told, and the tokens of passes by kind.
+    """Return the units of a step whose count is known, and the tokens of passes by kind.
 
     `passes` has kind, number of passes, their tokens and the time up to the next ones, in ns.
     """
@@ -227,10 +226,7 @@ class _Named(Protocol):
 
 
 def gpu_names(devices: Iterable[_Named], rows: Mapping[int, DeviceSpec | None]) -> list[str]:
-    """Return what devices are called: as the table does where it is sure, however they are found.
-
-    So the same GPU has one name, whether or not a recording names it.
-    """
+    """Return the name of each device: that in the table of devices if sure, else as recorded."""
     return [
         row.product
         if (row := rows.get(device.device)) is not None

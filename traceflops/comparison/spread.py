@@ -31,7 +31,7 @@ _HALVINGS: Final = 50
 
 
 class Interval(Struct, frozen=True):
-    """What a difference of means lies within, at 95 % confidence; ns."""
+    """The 95 % confidence interval of a difference of means; ns."""
 
     low_ns: float
     high_ns: float
@@ -57,8 +57,9 @@ def interval(before: FloatArray, after: FloatArray) -> Interval | None:
         return None
     point = float(after.mean() - before.mean())
     if min(len(before), len(after)) > _LEAST:
-        # What first steps have in common is no noise: queues fill. By how much they differ stays,
-        # shared out so that the squares of mere noise sum to as much.
+        # First steps may differ from the rest on both sides alike (queues fill): that is no noise.
+        # Keep only by how much they differ, half of it on each side; / sqrt(2) instead of / 2 so
+        # that the squares of mere noise keep their sum.
         rest, other_rest = before[1:].mean(), after[1:].mean()
         apart = (after[0] - other_rest - before[0] + rest) / np.sqrt(2)
         before = np.append(rest - apart, before[1:])
@@ -66,9 +67,11 @@ def interval(before: FloatArray, after: FloatArray) -> Interval | None:
     sides = [_of_mean(series) for series in (before, after) if np.ptp(series)]
     if not sides:
         return Interval(point, point)
-    likely = _PRIOR * np.log(1 - _R**2) + sum(side[0] for side in sides)
-    weight = np.exp(likely - likely.max())
+    # Weights of the correlations: prior times likelihood on both sides.
+    log_weight = _PRIOR * np.log(1 - _R**2) + sum(side[0] for side in sides)
+    weight = np.exp(log_weight - log_weight.max())
     weight /= weight.sum()
+    # Per correlation: the variance of the difference, and its degrees of freedom (Welch).
     total = sum(variance for _, variance, _ in sides)
     freedom = total**2 / sum(variance**2 / steps for _, variance, steps in sides)
     half = _half(weight, np.sqrt(total), float(weight @ freedom))
@@ -76,21 +79,27 @@ def interval(before: FloatArray, after: FloatArray) -> Interval | None:
 
 
 def _of_mean(series: FloatArray) -> tuple[FloatArray, FloatArray, int]:
-    """Return log likelihood and variance of the mean per correlation, and the freedom."""
+    """Return, per correlation in _R, log likelihood and variance of the mean; and the freedom."""
     r, steps, apart = _R, len(series), series - series.mean()
     squares, ends = float(apart @ apart), float(apart[0] + apart[-1])
     outer, products = float(apart[0] ** 2 + apart[-1] ** 2), float(apart[1:] @ apart[:-1])
+    # Of an autoregressive process: the sum of squared shocks with the best mean, then the
+    # likelihood with the best variance, then by how much correlation inflates the variance of the
+    # mean.
     numerator = (1 - r) * (steps - (steps - 2) * r)
     shocks = squares + r**2 * (squares - outer) - 2 * r * products
     shocks -= (r * (1 - r) * ends) ** 2 / numerator
-    likely = (np.log(1 - r**2) - np.log(numerator) - (steps - 1) * np.log(shocks)) / 2
+    log_likelihood = (np.log(1 - r**2) - np.log(numerator) - (steps - 1) * np.log(shocks)) / 2
     inflation = (1 + r) / (1 - r) - 2 * r * (1 - r**steps) / (steps * (1 - r) ** 2)
     variance = shocks / (steps - 1) / (1 - r**2) * inflation / steps
-    return likely, variance, steps - 1
+    return log_likelihood, variance, steps - 1
 
 
 def _half(weight: FloatArray, error: FloatArray, freedom: float) -> float:
-    """Return the half width that holds 95 % of a mixture of t distributions."""
+    """Return the half width that holds 95 % of a mixture of t distributions, by bisection.
+
+    `weight` and `error` (the standard error) are by correlation; all have one `freedom`.
+    """
     angle, below = _student(round(min(max(freedom, 1.0), _MOST_FREEDOM), 1))
     low, high = 0.0, quantile(freedom) * float(error.max())
     for _ in range(_HALVINGS):
@@ -109,9 +118,9 @@ def quantile(freedom: float) -> float:
 
 @lru_cache(maxsize=1_024)
 def _student(freedom: float) -> tuple[FloatArray, FloatArray]:
-    """Return angles, and the probability that the absolute t of a freedom is below each.
+    """Return angles, and the probability that the absolute value of Student's t is below each.
 
-    With t = sqrt(freedom) tan(x) its density is that of cos(x) to the power of freedom - 1.
+    With t = sqrt(freedom) tan(angle), the density by angle is cos(angle) ** (freedom - 1).
     """
     angle = np.linspace(0, np.pi / 2, _GRID)
     density = np.cos(angle) ** (freedom - 1)

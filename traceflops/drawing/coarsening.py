@@ -20,7 +20,7 @@ _LARGEST: Final = 63
 
 
 class Times(Struct, frozen=True, eq=False):
-    """The times of a whole table, and the component of each of its rows (None: all are 0)."""
+    """The times of all rows of a table, and the component of each (None: all are 0)."""
 
     start_ns: IntArray
     lasting_ns: IntArray
@@ -30,8 +30,8 @@ class Times(Struct, frozen=True, eq=False):
 class LaneEvents(Struct, frozen=True, eq=False):
     """The events of one lane in the order of their starts; they do not overlap.
 
-    They are rows of a table, whose columns are read where they are looked at: so a lane takes
-    little memory whatever its events. Times count from `origin_ns`.
+    They are rows of a table whose columns are read when needed, so a lane takes little memory.
+    Times count from `origin_ns`.
     """
 
     row: WholeArray
@@ -44,8 +44,8 @@ class LaneEvents(Struct, frozen=True, eq=False):
 
     def start_ns(self, which: slice | IntArray) -> IntArray:
         """Return the starts of some events."""
-        found: IntArray = self.times.start_ns[self.row[which]] - self.origin_ns
-        return found
+        starts: IntArray = self.times.start_ns[self.row[which]] - self.origin_ns
+        return starts
 
     def lasting_ns(self, which: slice | IntArray) -> IntArray:
         """Return the lengths of some events."""
@@ -64,9 +64,9 @@ class LaneEvents(Struct, frozen=True, eq=False):
         return int(start[0]), int(start[1] + self.lasting_ns(ends)[1])
 
     def touching(self, start_ns: int, end_ns: int) -> LaneEvents:
-        """Return the events that have an instant with the range in common, ends included."""
+        """Return the events that share an instant with the range, its ends included."""
         start, lasting = self.times.start_ns, self.times.lasting_ns
-        # They do not overlap, so that their ends are in order, too.
+        # Events do not overlap, so their ends are in order, too: search both.
         first = bisect_left(
             self.row, start_ns + self.origin_ns, key=lambda row: start[row] + lasting[row]
         )
@@ -99,7 +99,7 @@ class Boxes(Struct, frozen=True, eq=False):
 
 
 class Counts(Struct, frozen=True, eq=False):
-    """The least and the most of a number in consecutive stretches of time."""
+    """The least and the most of a number in stretches of time that follow each other."""
 
     start_ns: IntArray
     end_ns: IntArray
@@ -120,13 +120,13 @@ class Counter(Struct, frozen=True, eq=False):
         return cls(LaneEvents(rows, Times(at_ns[:-1], np.diff(at_ns), None), 0), count[:-1])
 
     def within(self, start_ns: int, end_ns: int, most: int) -> Counts:
-        """Return least and most in a range of time, in at most `most` stretches."""
-        some = self.steps.touching(start_ns, end_ns)
-        boxes = at_most([some], most)
-        first = np.cumsum(boxes.count) - boxes.count
-        counts = self.count[some.row]
+        """Return the least and the most in a range of time, in at most `most` stretches."""
+        steps = self.steps.touching(start_ns, end_ns)
+        boxes = at_most([steps], most)
+        first_of_box = np.cumsum(boxes.count) - boxes.count
+        counts = self.count[steps.row]
         least, largest = (
-            which.reduceat(counts, first) if len(first) else first
+            which.reduceat(counts, first_of_box) if len(first_of_box) else first_of_box
             for which in (np.minimum, np.maximum)
         )
         return Counts(boxes.start_ns, boxes.end_ns, least, largest)
@@ -143,17 +143,18 @@ def together(some: Sequence[Boxes]) -> Boxes:
 
 
 def at_most(lanes: Sequence[LaneEvents], most: int, cell_ns: int = 0) -> Boxes:
-    """Return events as at most `most` boxes, as fine as possible; at least one per lane.
+    """Return events as at most `most` boxes, as fine as possible, but at least one per lane.
 
-    The cells in which events are merged are the smallest power of two of nanoseconds that does and
-    is not below `cell_ns`.
+    Short events in one cell are merged. Cells are the smallest power of two of nanoseconds that
+    gives few enough boxes, and not below `cell_ns`.
     """
     if not cell_ns and sum(map(len, lanes)) <= most:
         return merged(lanes, None)
     apart = _apart(lanes)
     counts = np.bincount(np.concatenate(apart), minlength=_LARGEST + 1)
     filled = sum(len(lane) > 0 for lane in lanes)
-    # Boxes with cells of each size: what is farther apart than that begins a box.
+    # By the bits of a cell, how many boxes there are: one per lane, and one for each pair of
+    # neighbours that needs larger cells to be merged.
     boxes = filled + np.append(np.cumsum(counts[::-1])[::-1][1:], 0)
     fits = np.flatnonzero(boxes <= most)
     bits = int(fits[0]) if len(fits) else _LARGEST
@@ -165,11 +166,10 @@ def merged(
     bits: int | None,
     apart: Sequence[npt.NDArray[np.uint8]] | None = None,
 ) -> Boxes:
-    """Return boxes of the events that are shorter than a cell and start in the same one.
+    """Return boxes: events shorter than a cell that start in the same cell are merged.
 
-    Cells have 2 to the power of `bits` nanoseconds; without it each event has its box. An event as
-    long as a cell stays alone, and so is every gap as long as a cell still a gap. `apart` is what
-    `_apart` says, if it is known already.
+    Cells have 2 to the power of `bits` nanoseconds; None merges nothing. Events as long as a cell
+    stay alone, and gaps as long as a cell stay gaps. `apart` is the result of `_apart`, if known.
     """
     if bits is None:
         return together([_boxes(lane, np.arange(len(lane))) for lane in lanes])
@@ -183,8 +183,8 @@ def merged(
 def _apart(lanes: Sequence[LaneEvents]) -> list[npt.NDArray[np.uint8]]:
     """Return, per lane and pair of neighbours, the bits of the smallest cells that merge them.
 
-    Two are in one cell of such a length where their starts differ only in lower bits, and both
-    are shorter than it: where all these numbers together have no higher bit.
+    Two events are merged if their starts differ only in the bits below, and both are shorter than
+    the cell: so the highest bit of these numbers together decides.
     """
     begin_ns = min((lane.span[0] for lane in lanes if len(lane)), default=0)
     bits = [np.empty(max(len(lane) - 1, 0), dtype=np.uint8) for lane in lanes]
@@ -193,7 +193,8 @@ def _apart(lanes: Sequence[LaneEvents]) -> list[npt.NDArray[np.uint8]]:
             both = slice(some.start, some.stop + 1)
             since, lasting = events.start_ns(both) - begin_ns, events.lasting_ns(both)
             differ = (since[1:] ^ since[:-1]) | lasting[1:] | lasting[:-1]
-            # Without the bit after the first one no number is rounded up to the next power of two.
+            # frexp gives the number of bits, of floats. Clear each bit below a set one: so a number
+            # of many ones is not rounded up to the next power of two.
             of_lane[some] = np.frexp((differ & ~(differ >> 1)).astype(np.float64))[1]
     return bits
 
@@ -205,7 +206,7 @@ def _boxes(events: LaneEvents, first: IntArray) -> Boxes:
     busy, longest = end - start, first
     if len(first) < len(events):
         busy, longest = np.empty_like(first), np.empty_like(first)
-        # Parts of the boxes, each of about as many events as are looked at at once.
+        # Work on parts of the boxes, of about _AT_ONCE events, to limit temporary memory.
         edges = np.searchsorted(first, np.arange(0, len(events), _AT_ONCE))
         for low, high in pairwise(np.unique(np.append(edges, len(first))).tolist()):
             within = slice(int(first[low]), int(stop[high - 1]))
@@ -226,7 +227,10 @@ def _boxes(events: LaneEvents, first: IntArray) -> Boxes:
 
 
 def _longest(part: SmallArray, lasting: IntArray, first: IntArray, count: IntArray) -> IntArray:
-    """Return, per box, the longest event of the component that has the most time in it."""
+    """Return, per box, the longest event of the component that has the most time in it.
+
+    `part` and `lasting` are by event; `first` and `count` are the events of each box.
+    """
     parts = int(part.max()) + 1
     ranked = lasting
     if parts > 1:
@@ -234,8 +238,8 @@ def _longest(part: SmallArray, lasting: IntArray, first: IntArray, count: IntArr
         time = np.zeros(len(first) * parts, dtype=np.int64)
         np.add.at(time, box * parts + part, lasting)
         most = time.reshape(-1, parts).argmax(axis=1)
-        # Where nothing in a box has a length, the part that is first has none of its events,
-        # perhaps.
+        # Events of other components rank last, but not out: if all events of a box have no length,
+        # the chosen component may have none of them.
         ranked = np.where(part == np.repeat(most, count), lasting, -1)
     longest = np.maximum.reduceat(ranked, first)
     places = np.flatnonzero(ranked == np.repeat(longest, count))

@@ -11,23 +11,21 @@ from traceflops.table.columns import IntArray, WholeArray
 from traceflops.table.grouping import groups
 
 _AT_ONCE: Final = 1 << 17
-
 MOST_LANES: Final = 64
 """What finds no room on so many lanes is on the last one."""
-
 _END, _INSTANT, _START = range(3)
 """What comes first at an instant: ends, then what begins and ends there, then starts."""
 
 
 def stacked(start_ns: IntArray, end_ns: IntArray) -> WholeArray:
-    """Return the row of each interval; they are in the order of their starts.
+    """Return the row (from 0) of each interval, so that those in one row do not overlap.
 
-    Of those that start together the ones without length come first, then the longest. Intervals
-    are [start, end). Those of a row do not overlap, and there are no more rows than intervals open
-    at once. Where intervals nest, the row is the depth.
+    Intervals are [start, end), sorted by start; of those that start together, the ones without
+    length come first, then the longest. There are no more rows than intervals open at once. Where
+    intervals nest, the row is the depth.
     """
     row = np.zeros(len(start_ns), dtype=np.int32)
-    # Parts can be looked at alone where nothing of an earlier one is open when one begins.
+    # Work on parts, to limit temporary memory: a part may begin when no earlier interval is open.
     reach = np.maximum.accumulate(end_ns)
     free = np.append(True, start_ns[1:] >= reach[:-1])
     del reach
@@ -35,7 +33,7 @@ def stacked(start_ns: IntArray, end_ns: IntArray) -> WholeArray:
     wanted = np.searchsorted(begins, np.arange(0, len(start_ns), _AT_ONCE))
     edges = np.unique(np.append(begins[wanted[wanted < len(begins)]], len(start_ns)))
     for low, high in pairwise(edges.tolist()):
-        if not free[low:high].all():
+        if not free[low:high].all():  # else none overlap: all are in row 0
             row[low:high] = _stacked(start_ns[low:high], end_ns[low:high])
     return row
 
@@ -43,9 +41,10 @@ def stacked(start_ns: IntArray, end_ns: IntArray) -> WholeArray:
 def _stacked(start_ns: IntArray, end_ns: IntArray) -> IntArray:
     """Return the row of each interval of a part."""
     # The starts (1) and ends (-1) in order of time, and the interval of each. Of several that end
-    # together the last one to start ends first, as nested ones do.
-    instant = start_ns == end_ns
-    lasting, instants = np.flatnonzero(~instant), np.flatnonzero(instant)
+    # together, the last one to start ends first, as nested ones do. Intervals without length
+    # (instants) have both at once.
+    is_instant = start_ns == end_ns
+    lasting, instants = np.flatnonzero(~is_instant), np.flatnonzero(is_instant)
     interval = np.concatenate([lasting[::-1], np.repeat(instants, 2), lasting])
     times = [end_ns[lasting[::-1]], np.repeat(start_ns[instants], 2), start_ns[lasting]]
     kind = np.repeat([_END, _INSTANT, _START], [len(time) for time in times])
@@ -61,16 +60,16 @@ def _stacked(start_ns: IntArray, end_ns: IntArray) -> IntArray:
     begun[interval[starts]], ended[interval[~starts]] = level[starts], level[~starts]
     if (begun == ended).all():
         return begun - 1
-    # Where some interval outlives the one it began in, what raises the number of open ones to k
-    # takes over the row of what lowered it from k before: the two follow one another. The first to
-    # reach k since nothing was open gets row k - 1.
+    # Some interval outlives the one it began in. An interval that raises the number of open ones to
+    # k takes over the row of the one that last lowered it from k, its `heir`: that has just ended.
+    # The first to reach k since nothing was open (in its bundle) gets row k - 1.
     bundle = np.cumsum(starts & (level == 1))
     order = np.argsort(level, kind="stable")
     after, before = order[1:], order[:-1]
     takes = starts[after] & (level[after] == level[before]) & (bundle[after] == bundle[before])
     heir = np.arange(len(begun))
     heir[interval[after[takes]]] = interval[before[takes]]
-    while True:
+    while True:  # follow the chain of rows taken over to its first interval
         further = heir[heir]
         if np.array_equal(further, heir):
             return begun[heir] - 1
@@ -78,11 +77,10 @@ def _stacked(start_ns: IntArray, end_ns: IntArray) -> IntArray:
 
 
 def lanes_of(track: IntArray, start_ns: IntArray, end_ns: IntArray, *, nests: bool) -> IntArray:
-    """Return the lane of each row within its track; the first that has room.
+    """Return the lane of each row within its track: the first one that has room.
 
-    On each lane every two are apart or one holds the other: viewers of timelines draw a lane as a
-    stack, and what overlaps without nesting would be lost there.
-    With `nests` rows may lie inside others on a lane, else all of a lane follow one another.
+    On a lane, every two rows are apart or one holds the other: viewers draw a lane as a stack, and
+    would lose overlaps without nesting. Only with `nests` may rows lie inside others.
     """
     lanes = np.zeros(len(track), dtype=np.int64)
     for _, rows in groups(track):

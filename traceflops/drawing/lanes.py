@@ -39,7 +39,6 @@ if TYPE_CHECKING:
     from traceflops.windows.prepared import Prepared
 
 Kind = Literal["stream", "range", "frame", "op", "call"]
-
 TABLE_OF: Final[Mapping[Kind, str]] = {
     "stream": "activities",
     "range": "marks",
@@ -48,22 +47,17 @@ TABLE_OF: Final[Mapping[Kind, str]] = {
     "call": "calls",
 }
 """The table that the events of a lane are rows of."""
-
 _RANGE: Final = "annotation"
 _FRAMES: Final = ("python", "module")
 _MOST_FRAMES: Final = 200_000
 """Of more frames only modules and those near the longest gaps are drawn."""
-
 _HOST_KINDS: Final[tuple[Kind, ...]] = ("range", "frame", "op", "call")
 _MOST_HOST_ROWS: Final[Mapping[Kind, int]] = {"range": 5, "frame": 10, "op": 6, "call": 2}
 _MOST_STREAMS: Final = 32
 _LEAST_STREAMS: Final = 2
 _LEAST_ROWS: Final = 3
 """Streams of all devices together, and the least of each; rows of a stream, if all are taken."""
-
 _MOST_THREADS: Final = 3
-
-
 CounterKey = tuple[int, str]
 """A device and what is counted of it: "outstanding" launches, "memory" allocated in bytes, or what
 the profiler sampled, by its name there."""
@@ -76,8 +70,8 @@ _LARGEST: Final = 2**53
 class Lane(Struct, frozen=True):
     """One row of boxes: of a stream of a device, or of a thread of a process.
 
-    `device` is None for a thread, `track` the number of the stream or thread, None where the
-    trace has none. `depth` counts the rows of one track and kind from 0.
+    `device` is None for a thread. `track` is the number of the stream or thread, None if the trace
+    has none. `depth` numbers the rows of one track and kind from 0.
     """
 
     kind: Kind
@@ -88,10 +82,10 @@ class Lane(Struct, frozen=True):
 
 
 class LaneGroup(Struct, frozen=True):
-    """The lanes of a device, or of the host of a process, and what found no room on them.
+    """The lanes of a device, or of the host of a process, and what does not fit on them.
 
-    `events` are those of each lane. `tracks_left_out` are whole streams or threads, `too_deep`
-    counts events by the kind of their lane.
+    `events` are those of each lane. `tracks_left_out` is the number of streams or threads left out,
+    with `events_left_out`; `too_deep` the number of events below the last row, by kind of lane.
     """
 
     lanes: tuple[Lane, ...]
@@ -102,10 +96,9 @@ class LaneGroup(Struct, frozen=True):
 
 
 class _LaneRows(Struct, frozen=True, eq=False):
-    """Rows of one table with their tracks; `depth` is theirs where it is known.
+    """Rows of one table with their tracks; `depth` is the row that each is drawn in, if known.
 
-    Then they are in the order of their tracks and starts, of those that start together the
-    longer ones first.
+    With a depth, they are sorted by track and start; of equal starts, the longer comes first.
     """
 
     kind: Kind
@@ -115,11 +108,12 @@ class _LaneRows(Struct, frozen=True, eq=False):
     depth: WholeArray | None = None
 
     def of(self, which: IntArray | slice) -> _LaneRows:
+        """Return some of the rows."""
         depth = None if self.depth is None else self.depth[which]
         return _LaneRows(self.kind, self.times, self.row[which], self.track[which], depth)
 
     def by_track(self) -> dict[int, _LaneRows]:
-        """Return the rows of each track; those of tracks in order are not copied."""
+        """Return the rows of each track; they are not copied if tracks are in order."""
         edges = np.flatnonzero(self.track[1:] != self.track[:-1]) + 1
         first = self.track[np.append(0, edges)] if len(self.track) else self.track
         if not (first[1:] > first[:-1]).all():
@@ -134,7 +128,10 @@ class _LaneRows(Struct, frozen=True, eq=False):
 def device_lanes(
     prepared: Prepared, device: int, origin_ns: int, devices: int, times: Times
 ) -> LaneGroup:
-    """Return the lanes of one of so many devices that are drawn."""
+    """Return the lanes of one device, of `devices` that share the room.
+
+    Only its longest streams are drawn. Times count from `origin_ns`.
+    """
     rows = prepared.accounts[device].rows
     process = int(prepared.trace.devices["process"][device].as_py())
     streams = _LaneRows("stream", times, rows.row, rows.columns.stream[rows.row]).by_track()
@@ -155,9 +152,10 @@ def activity_times(prepared: Prepared) -> Times:
 def host_lanes(
     prepared: Prepared, origins_ns: Mapping[int, int], near: Intervals
 ) -> list[LaneGroup]:
-    """Return the lanes of the hosts of some processes, whose time 0 these are.
+    """Return the lanes of the hosts of processes, whose time 0 is in `origins_ns`.
 
-    Of many Python frames only modules and those near some instants are drawn.
+    Only the threads with most events are drawn. Of many Python frames, only modules and those in
+    the time `near` are drawn.
     """
     tables = [_host_rows(prepared.linked, kind, near) for kind in _HOST_KINDS]
     hosts = []
@@ -177,9 +175,10 @@ def host_lanes(
 def counters(
     prepared: Prepared, origins_ns: Mapping[int, int]
 ) -> Iterator[tuple[CounterKey, Counter]]:
-    """Yield the counters of some devices that ever change; times count from their origins."""
+    """Yield the counters of devices that ever change; times count from the devices' origins."""
     used = [use for use in memory_use(prepared) if use.device is not None]
     curves = {use.device: use.allocated.curve for use in used}
+    # A curve below 0 has only changes: nothing tells where it began.
     memory = {device: curve for device, curve in curves.items() if curve.value.min() >= 0}
     for device, origin_ns in origins_ns.items():
         counted = {"outstanding": outstanding_launches(prepared.accounts[device])}
@@ -192,9 +191,9 @@ def counters(
 
 
 def _sampled(trace: Trace, device: int) -> dict[str, tuple[IntArray, IntArray]]:
-    """Return the times and values of what a profiler sampled of a device, clocks first.
+    """Return (times, values) of what a profiler sampled of a device, clocks first.
 
-    Values are rounded to whole numbers; those of memory events are told as memory.
+    Values are rounded. Memory events, and what never changes, are left out.
     """
     table = trace.counters
     own = np.flatnonzero(numbers(table["device"]) == device)
@@ -216,7 +215,7 @@ def _sampled(trace: Trace, device: int) -> dict[str, tuple[IntArray, IntArray]]:
 
 
 def marks_left_out(trace: Trace, drawn: Sequence[LaneGroup]) -> dict[str, int]:
-    """Return how many marks are not drawn, by kind; annotations count by lane."""
+    """Return how many marks are not drawn, by kind; annotations are not counted here."""
     kinds, kind = names(trace.marks["kind"]), codes(trace.marks["kind"])
     counts = np.bincount(kind[kind >= 0], minlength=len(kinds))
     for group in drawn:
@@ -228,7 +227,7 @@ def marks_left_out(trace: Trace, drawn: Sequence[LaneGroup]) -> dict[str, int]:
 
 
 def _run(rows: IntArray) -> IntArray | slice:
-    """Return ascending rows as a slice where they are contiguous: that copies nothing."""
+    """Return ascending rows as a slice if they are contiguous: a slice copies nothing."""
     is_run = len(rows) and int(rows[-1]) - int(rows[0]) == len(rows) - 1
     return slice(int(rows[0]), int(rows[-1]) + 1) if is_run else rows
 
@@ -238,12 +237,12 @@ def _times(table: pa.Table, part: SmallArray | None = None) -> Times:
 
 
 def _host_rows(linked: LinkedTrace, kind: Kind, near: Intervals) -> tuple[WholeArray, _LaneRows]:
-    """Return the rows of a table that are drawn, and their processes."""
+    """Return the process of each row of a table that is drawn, and these rows."""
     table = linked.trace.table(TABLE_OF[kind])
     process: WholeArray = numbers(table["process"]).astype(np.int32)  # narrow: all are held at once
     thread = numbers(table["thread"], ABSENT)
     times = _times(table)
-    if kind == "op" and _nests(linked, times):
+    if kind == "op" and _nests(linked, times):  # the tree of ops tells order and depth already
         tree = linked.op_tree
         row, depth = tree.order.astype(np.int32), tree.depth().astype(np.int32)
         if tree.in_order:
@@ -263,16 +262,17 @@ def _host_rows(linked: LinkedTrace, kind: Kind, near: Intervals) -> tuple[WholeA
 
 
 def _frames(table: pa.Table, times: Times, rows: WholeArray, near: Intervals) -> WholeArray:
-    """Return the frames, of some, that are drawn: modules, and functions of users.
+    """Return those of some frames that are drawn: modules, and functions of users.
 
-    Not those that do little but call another one: more than nine tenths of their time is in it.
+    Functions that do little but call another one (more than nine tenths of their time) are left
+    out.
     """
     code, own = np.unique(codes(table["name"])[rows], return_inverse=True)
     texts = [*names(table["name"]), ""]
     of_user = np.array([not is_of_library(texts[index]) for index in code.tolist()], dtype=np.bool_)
     is_module = is_one_of(table["kind"], "module")
     rows = rows[of_user[own] | is_module[rows]]
-    if len(rows) > _MOST_FRAMES:
+    if len(rows) > _MOST_FRAMES:  # only those that touch one of the intervals `near`
         start = times.start_ns[rows]
         ended = np.searchsorted(near.end_ns, start, side="right")
         begun = np.searchsorted(near.start_ns, start + times.lasting_ns[rows], side="left")
@@ -287,7 +287,7 @@ def _frames(table: pa.Table, times: Times, rows: WholeArray, near: Intervals) ->
 
 
 def _nests(linked: LinkedTrace, times: Times) -> bool:
-    """Return whether all ops have a length and none ends after the one it starts in."""
+    """Return whether all ops have a length, and none ends after the op in which it starts."""
     start, lasting = times.start_ns, times.lasting_ns
     if not len(start) or int(lasting.min()) <= 0:
         return False
@@ -307,7 +307,11 @@ def _group(
     most_rows: Mapping[Kind, int],
     origin_ns: int,
 ) -> LaneGroup:
-    """Return the lanes of some tracks in order, the tables of each one below the other."""
+    """Return the lanes of some tracks in order; each has lanes of all tables, in their order.
+
+    `tables` have the rows by track. At most `most_rows` lanes of a kind are made per track; rows
+    below are counted as too deep.
+    """
     lanes: list[Lane] = []
     events: list[LaneEvents] = []
     too_deep: dict[Kind, int] = {}
@@ -316,21 +320,23 @@ def _group(
             kind, number = rows.kind, None if track == ABSENT else track
             row, depth = rows.row, rows.depth
             if depth is None:
+                # Sort by start, rows without length first, then the longest, as `stacked` wants.
                 start, lasting = rows.times.start_ns[row], rows.times.lasting_ns[row]
                 order = in_order(start, (lasting > 0).astype(np.int64), -(start + lasting))
                 if (order[1:] < order[:-1]).any():
                     row, start, lasting = row[order], start[order], lasting[order]
                 depth = stacked(start, start + lasting)
-            deep = len(row)
+            deeper = len(row)
             for lane in range(min(most_rows[kind], int(depth.max()) + 1)):
                 of_lane = row[_run(np.flatnonzero(depth == lane))]
                 lanes.append(Lane(kind, process, device, number, lane))
                 events.append(LaneEvents(of_lane, rows.times, origin_ns))
-                deep -= len(of_lane)
-            if deep and kind != "frame":
-                too_deep[kind] = too_deep.get(kind, 0) + deep
+                deeper -= len(of_lane)
+            if deeper and kind != "frame":
+                too_deep[kind] = too_deep.get(kind, 0) + deeper
     left_out = [
         (t, len(rows.row)) for table in tables for t, rows in table.items() if t not in tracks
     ]
-    count = sum(events_left for _, events_left in left_out)
-    return LaneGroup(tuple(lanes), tuple(events), len({t for t, _ in left_out}), count, too_deep)
+    tracks_left_out = len({track for track, _ in left_out})
+    events_left_out = sum(count for _, count in left_out)
+    return LaneGroup(tuple(lanes), tuple(events), tracks_left_out, events_left_out, too_deep)

@@ -42,9 +42,10 @@ _ROOM: Final = 50
 
 
 class Budget(Struct, frozen=True):
-    """The most boxes: of a recording drawn whole, of one that needs details, of each detail.
+    """The most boxes of a recording drawn whole (`all`), or of its overview and its details.
 
-    `counts` are the stretches in which launches are counted, of all devices together.
+    The overview has at most `whole`, the detail of each step or gap at most `step` or `gap`.
+    `counts` are the stretches of time in which launches are counted, of all devices together.
     """
 
     all: int = 600_000
@@ -66,7 +67,7 @@ class Span(Struct, frozen=True):
 
 
 class Level(Struct, frozen=True):
-    """All that lies in a range of time, as boxes; and what is counted of devices, by CounterKey."""
+    """All that lies in a range of time, as boxes, and counters of devices, by CounterKey."""
 
     span: Span
     boxes: Boxes
@@ -79,10 +80,10 @@ class Level(Struct, frozen=True):
 
 
 class LeftOut(Struct, frozen=True):
-    """What is not drawn: counts of devices, hosts, tracks and events, and of marks by kind.
+    """What is not drawn: numbers of devices, hosts, tracks and their events, and marks by kind.
 
-    `deep` are events of the lanes drawn that lie below the last row. `work` says whether any of all
-    these is work of a device.
+    `deep` are events of drawn tracks below the last row. `work` says that some of all these is work
+    of a device.
     """
 
     devices: int
@@ -95,7 +96,7 @@ class LeftOut(Struct, frozen=True):
 
 
 class RepresentativeSteps(Struct, frozen=True):
-    """Numbers of used steps: the one of median length, and the longest; and their lengths."""
+    """The numbers of the used step of median length and of the longest, and their lengths."""
 
     median: int
     worst: int
@@ -104,7 +105,7 @@ class RepresentativeSteps(Struct, frozen=True):
 
 
 class ChosenDevices(Struct, frozen=True):
-    """Devices in the order of their numbers, and those that stand for all `of` them.
+    """The devices that are drawn, by number, out of `of` devices.
 
     `busiest` has most work of its own in the chosen windows, so others wait for it; `median` has
     the median of it.
@@ -119,9 +120,9 @@ class ChosenDevices(Struct, frozen=True):
 class Timeline(Struct, frozen=True):
     """Lanes, those of devices first, and their boxes at one level or several.
 
-    The first level is the whole recording. `steps` are the ranges of steps over the devices
-    drawn, `gaps` those of the gaps asked for, None where their device is not drawn. `origin_ns`
-    is, by process, the time that is 0; `aligned` says that it is one and the same.
+    The first level is the whole recording. `steps` are the time ranges of steps over the drawn
+    devices, `gaps` those of the gaps asked for, None if their device is not drawn. `origin_ns` is,
+    by process, the time that counts as 0; `aligned` says that all are equal.
     """
 
     lanes: tuple[Lane, ...]
@@ -145,8 +146,8 @@ class Timeline(Struct, frozen=True):
 class Drawable(Struct, frozen=True):
     """The lanes of a trace with all their events, from which levels of any budget are made.
 
-    `groups` are ranges of lanes: those of a device, or of the host of a process. `counters` tell
-    what is counted of devices.
+    `groups` are ranges (first, stop) of lanes: those of a device, or of the host of a process.
+    `counters` are those of devices.
     """
 
     outline: Timeline
@@ -169,6 +170,7 @@ class Drawable(Struct, frozen=True):
         whole = self.whole
         if self.events <= budget.all:
             return replace(self.outline, levels=(self._level(whole, budget.all, budget),))
+        # An overview, and details: representative steps (else the chosen window), and gaps.
         steps, of_step = self.outline.representative, self.outline.steps
         chosen = dict.fromkeys([steps.median, steps.worst]) if steps is not None else {}
         details = [of_step[number] for number in chosen if number in of_step]
@@ -185,17 +187,18 @@ class Drawable(Struct, frozen=True):
         groups: Sequence[tuple[int, int]] | None = None,
         cell_ns: int = 0,
     ) -> Boxes:
-        """Return what lies in a range of time as no more than so many boxes, or one a lane.
+        """Return what lies in a range of time as at most `most` boxes, but at least one per lane.
 
-        Only that on some groups of lanes, if they are given. Events shorter than `cell_ns` that
-        start within so much of each other are merged whatever their number.
+        `groups` are the ranges of lanes to draw (None: all). Events shorter than `cell_ns` that
+        start in one cell of that length are merged, however few there are.
         """
         parts = [
             [lane.touching(span.start_ns, span.end_ns) for lane in self.lanes[slice(*lanes)]]
             for lanes in groups or self.groups
         ]
         sizes = [sum(map(len, part)) for part in parts]
-        # The first group may take half of all boxes; others get what those with less leave them.
+        # The first group may take half of all boxes. The others share the rest, the smallest first:
+        # so what it does not need is left for larger ones.
         order = [0, *sorted(range(1, len(parts)), key=sizes.__getitem__)]
         made: list[Boxes] = []
         left = most
@@ -206,6 +209,7 @@ class Drawable(Struct, frozen=True):
         return together(made)
 
     def _level(self, span: Span, most: int, budget: Budget) -> Level:
+        """Return the boxes and counters in a range of time."""
         share = max(min(budget.counts, most) // max(len(self.counters), 1), 1)
         counters = {
             key: counter.within(span.start_ns, span.end_ns, share)
@@ -215,41 +219,33 @@ class Drawable(Struct, frozen=True):
 
 
 def drawable(prepared: Prepared, gaps: Sequence[Gap] = ()) -> Drawable | None:
-    """Return what can be drawn of a trace, None where no device did any work."""
+    """Return what can be drawn of a trace, with detail around `gaps`; None without work."""
     if not prepared.accounts:
         return None
     chosen, clocks = drawn_devices(prepared, gaps), origins_of(prepared)
     process = numbers(prepared.trace.devices["process"]).tolist()
     origin = {device: clocks.of_process[process[device]] for device in prepared.accounts}
-    first = [chosen.busiest, *(d for d in chosen.devices if d != chosen.busiest)]
-    hosts = list(dict.fromkeys(process[d] for d in (chosen.busiest, chosen.median, *first)))
+    # Lanes: the busiest device first; then hosts, those of the busiest and the median device first.
+    ordered = [chosen.busiest, *(d for d in chosen.devices if d != chosen.busiest)]
+    hosts = list(dict.fromkeys(process[d] for d in (chosen.busiest, chosen.median, *ordered)))
     times = activity_times(prepared)
-    drawn = [device_lanes(prepared, d, origin[d], len(first), times) for d in first]
+    drawn = [device_lanes(prepared, d, origin[d], len(ordered), times) for d in ordered]
     surroundings = [around(Span(gap.start_ns, gap.start_ns + gap.dur_ns)) for gap in gaps]
     edges = np.array([(span.start_ns, span.end_ns) for span in surroundings], dtype=np.int64)
     host_origins = {host: clocks.of_process[host] for host in hosts[:_MOST_HOSTS]}
     near = Intervals.of(*edges.reshape(-1, 2).T)
     drawn += (group for group in host_lanes(prepared, host_origins, near) if group.lanes)
-    # Each step from its first start to its last end on any device drawn; and the chosen windows.
-    steps: defaultdict[int, list[Span]] = defaultdict(list)
-    used: list[Span] = []
-    for device in chosen.devices:
-        windows, began_ns = prepared.windows[device], origin[device]
-        spans = [Span(w.start_ns - began_ns, w.end_ns - began_ns) for w in windows]
-        for window, span in zip(windows, spans, strict=True):
-            if window.step is not None:
-                steps[window.step].append(span)
-        used += [span for w, span in zip(windows, spans, strict=True) if w.used] or spans
+    steps, window = _step_spans(prepared, chosen, origin)
     outline = Timeline(
         lanes=tuple(lane for group in drawn for lane in group.lanes),
         levels=(),
         chosen=chosen,
-        hosts=tuple(group.lanes[0].process for group in drawn[len(first) :]),
+        hosts=tuple(group.lanes[0].process for group in drawn[len(ordered) :]),
         origin_ns=clocks.of_process,
         aligned=clocks.aligned,
-        steps={number: _hull(spans) for number, spans in sorted(steps.items())},
+        steps=steps,
         representative=representative_steps(prepared),
-        window=_hull(used) if used else Span(0, 0),
+        window=window,
         gaps=tuple(
             Span(start := gap.start_ns - origin[gap.device], start + gap.dur_ns)
             if gap.device in chosen.devices
@@ -263,7 +259,7 @@ def drawable(prepared: Prepared, gaps: Sequence[Gap] = ()) -> Drawable | None:
             events_of_tracks=sum(group.events_left_out for group in drawn),
             deep=sum(sum(group.too_deep.values()) for group in drawn),
             marks=marks_left_out(prepared.trace, drawn),
-            work=any(group.tracks_left_out or group.too_deep for group in drawn[: len(first)]),
+            work=any(group.tracks_left_out or group.too_deep for group in drawn[: len(ordered)]),
         ),
     )
     ends = list(accumulate(len(group.lanes) for group in drawn))
@@ -274,6 +270,23 @@ def drawable(prepared: Prepared, gaps: Sequence[Gap] = ()) -> Drawable | None:
         groups=tuple(zip([0, *ends], ends, strict=False)),
         counters=dict(counters(prepared, {d: origin[d] for d in chosen.devices})),
     )
+
+
+def _step_spans(
+    prepared: Prepared, chosen: ChosenDevices, origin: Mapping[int, int]
+) -> tuple[dict[int, Span], Span]:
+    """Return the range of each step over the drawn devices, and that of the chosen windows."""
+    steps: defaultdict[int, list[Span]] = defaultdict(list)
+    used: list[Span] = []
+    for device in chosen.devices:
+        windows, began_ns = prepared.windows[device], origin[device]
+        spans = [Span(w.start_ns - began_ns, w.end_ns - began_ns) for w in windows]
+        for window, span in zip(windows, spans, strict=True):
+            if window.step is not None:
+                steps[window.step].append(span)
+        used += [span for w, span in zip(windows, spans, strict=True) if w.used] or spans
+    hulls = {number: _hull(spans) for number, spans in sorted(steps.items())}
+    return hulls, _hull(used) if used else Span(0, 0)
 
 
 def with_room(span: Span) -> Span:
@@ -289,7 +302,7 @@ def around(span: Span) -> Span:
 
 
 def parts_ns(prepared: Prepared, timeline: Timeline, span: Span, bins: int) -> dict[str, IntArray]:
-    """Return the time of each component in equal parts of a range, over the devices drawn."""
+    """Return the time of each component in `bins` equal parts of a range, over drawn devices."""
     edges = np.linspace(span.start_ns, span.end_ns, bins + 1).astype(np.int64)
     process = numbers(prepared.trace.devices["process"]).tolist()
     sums = {name: np.zeros(bins, dtype=np.int64) for name in WORK}
@@ -306,10 +319,10 @@ def _hull(spans: Sequence[Span]) -> Span:
 
 
 def representative_steps(prepared: Prepared) -> RepresentativeSteps | None:
-    """Return the steps that stand for those used, None where no step is used.
+    """Return the steps that stand for those used, None if no step is used.
 
-    A step is as long as the mean of its windows over the devices. Of two in the middle the shorter
-    one is the median; of equal ones the first counts.
+    A step is as long as the mean of its windows over the devices. Of two steps in the middle, the
+    shorter one is the median; of equal ones, the first.
     """
     spread = step_spread(window for windows in prepared.windows.values() for window in windows)
     if spread is None:
@@ -319,12 +332,12 @@ def representative_steps(prepared: Prepared) -> RepresentativeSteps | None:
 
 
 def drawn_devices(prepared: Prepared, gaps: Sequence[Gap]) -> ChosenDevices:
-    """Return the devices that a timeline with these gaps draws; there must be any.
+    """Return the devices that a timeline with these gaps draws; there must be at least one.
 
-    Of more than it has room for those are the one with most work of its own, the median one, the
-    one with least, and those of the longest gaps.
+    If there are too many: the one with most work of its own, the median one, the one with least,
+    and those of the longest gaps.
     """
-    # Time of the chosen windows in which a device did more than wait for others.
+    # Own work: time of the chosen windows without waiting for others.
     work = {}
     for device in prepared.accounts:
         used = [window.account.components for window in prepared.windows[device] if window.used]

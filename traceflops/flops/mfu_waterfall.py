@@ -27,7 +27,6 @@ from traceflops.timeline.records import COMPONENTS
 
 UNSPLIT: Final = "executed"
 """The family of lines whose FLOPs were executed, and nothing tells what for."""
-
 Count = int | Fraction
 """FLOPs: an integer, or a fraction where a convention or a recomputed share makes one."""
 
@@ -40,19 +39,19 @@ class Line(Struct, frozen=True):
 
 
 class Ledger(Struct, frozen=True):
-    """The FLOPs of one step under one convention.
+    """The FLOPs of one step under one convention, by line.
 
     Model FLOPs are the lines under `model` and `convention` (what only that convention counts).
-    Executed are also `recompute`, `algorithmic`, `overcompute` and UNSPLIT (of unknown purpose).
+    Executed FLOPs are all lines: also `recompute`, `algorithmic`, `overcompute` and UNSPLIT. With
+    `executed_only`, the figure of the convention is the executed FLOPs.
     """
 
     convention: str
     lines: tuple[Line, ...]
     executed_only: bool = False
-    """the convention's figure is what is executed, not the model FLOPs"""
 
     def total(self, prefix: str = "") -> Count:
-        """Return the sum of the lines under a name; of all without one."""
+        """Return the sum of the lines under a dotted name; of all lines without one."""
         if not prefix:
             return whole(sum(line.flops for line in self.lines))
         under = (line.flops for line in self.lines if f"{line.name}.".startswith(f"{prefix}."))
@@ -75,7 +74,7 @@ class Ledger(Struct, frozen=True):
 
 
 def collect(convention: str, lines: Iterable[Line], *, executed_only: bool) -> Ledger:
-    """Return the ledger of the lines that are not zero, those of one name added up."""
+    """Return a ledger of lines, those of one name added up, without lines of 0."""
     sums: dict[str, Count] = {}
     for line in lines:
         sums[line.name] = sums.get(line.name, 0) + line.flops
@@ -84,14 +83,13 @@ def collect(convention: str, lines: Iterable[Line], *, executed_only: bool) -> L
 
 
 def whole(count: Count) -> Count:
-    """Return an integer where the fraction is one."""
+    """Return a fraction that is a whole number as an integer, other counts as they are."""
     is_whole = isinstance(count, Fraction) and count.denominator == 1
     return int(count) if is_whole else count
 
 
 FAMILIES: Final = ("model", "recompute", "algorithmic", "overcompute")
 """First words of the ledger's lines."""
-
 LINES: Final = (
     *("useful", "recompute", "algorithmic", "overcompute"),
     *("unattributed", "inefficiency", "memory", "other", "graph", "communication"),
@@ -102,10 +100,8 @@ LINES: Final = (
 Work of which it is not known what it was for, as hardware counters do not tell, is one line more,
 named UNSPLIT, before all of them.
 """
-
 _FAMILY_LINES: Final = {UNSPLIT: UNSPLIT, **dict(zip(FAMILIES, LINES, strict=False))}
 _LOSS_LINES: Final = {name: name for name in COMPONENTS} | {"compute": "inefficiency"}
-
 Peaks = Mapping[str, int]
 """FLOP per ns by data type."""
 
@@ -122,7 +118,7 @@ class Portion(Struct, frozen=True):
 class DeviceBudget(Struct, frozen=True):
     """What one device had and did in one window; times in ns.
 
-    `components` are disjoint and sum to the window; `uncounted_ns` is the part of `compute` in
+    `components` do not overlap and sum to the window. `uncounted_ns` is the part of `compute` in
     which only kernels without counted FLOPs ran. `peaks` are FLOP per ns by data type.
     """
 
@@ -138,7 +134,7 @@ class DeviceBudget(Struct, frozen=True):
 
 
 class WaterfallLine(Struct, frozen=True):
-    """One line, in units of `Waterfall.unit`; negative where kernels ran above the peak."""
+    """One line, in units of `Waterfall.unit`; negative if kernels ran above the peak."""
 
     name: str
     amount: int
@@ -147,8 +143,8 @@ class WaterfallLine(Struct, frozen=True):
 class Waterfall(Struct, frozen=True):
     """A budget and the lines it is split into; they sum to it exactly.
 
-    `dtypes` are the data types that were counted. `unit` is FLOP for one of them; for several it is
-    a fraction of a ns in which each has a whole number of FLOPs at its peak.
+    `dtypes` are the data types that were counted. For one of them, `unit` is FLOP; for several, a
+    fraction of a ns, in which each type does a whole number of FLOPs at its peak.
     """
 
     budget: int
@@ -157,7 +153,7 @@ class Waterfall(Struct, frozen=True):
     unit: str
 
     def amount(self, name: str) -> int:
-        """Return one line."""
+        """Return the amount of a line; 0 for UNSPLIT if there is no such line."""
         amounts = (line.amount for line in self.lines if line.name == name)
         return next(amounts, 0) if name == UNSPLIT else next(amounts)
 
@@ -177,7 +173,7 @@ class Waterfall(Struct, frozen=True):
 
     @property
     def known_share(self) -> Fraction:
-        """Return the least share of all FLOPs that was counted: if the others ran at peak."""
+        """Return the least share of all FLOPs that was counted: the others may have run at peak."""
         all_flops = self._executed + self.amount("unattributed")
         return Fraction(self._executed, all_flops) if all_flops else Fraction(1)
 
@@ -187,7 +183,7 @@ class Waterfall(Struct, frozen=True):
 
     @property
     def errors(self) -> tuple[Fact, ...]:
-        """Return a fact per negative line: its kernels ran above the peak, which cannot be."""
+        """Return a fact per negative line: its kernels ran above the peak: impossible."""
         return tuple(
             fact("waterfall.negative", line=line.name, amount=line.amount, unit=self.unit)
             for line in self.lines
@@ -198,8 +194,8 @@ class Waterfall(Struct, frozen=True):
 def waterfall(devices: Iterable[DeviceBudget], dtype: str | None = None) -> Waterfall:
     """Return the split of the budget of some devices (or windows of them) together.
 
-    `dtype` is the data type whose peak makes the budget where nothing was counted. Raises
-    UsageError where a data type has no peak, ValueError where times do not fit together.
+    If nothing was counted, the peak of `dtype` makes the budget. Raises UsageError if a data type
+    has no peak, ValueError if times do not fit together.
     """
     given = tuple(devices)
     counted = {work.dtype for device in given for work in device.work if work.flops}
@@ -216,13 +212,14 @@ def waterfall(devices: Iterable[DeviceBudget], dtype: str | None = None) -> Wate
             raise ValueError("uncounted compute time is a part of the compute time")
     if not needed and given:
         raise UsageError("no FLOPs were counted, so no peak applies", "specify a type")
+    # With several data types, choose a unit in which a ns and all FLOPs are whole numbers.
     scale, unit = 0, "FLOP"
     if len(dtypes) > 1:
         scale = lcm(*(device.peaks[name] for device in given for name in dtypes))
         unit = f"1/{scale} ns"
     amounts, budget = dict.fromkeys((UNSPLIT, *LINES), 0), 0
     for device in given:
-        # Units in a ns: FLOP at the peak of the one data type, or shares of a ns.
+        # Each component's time is a loss line; counted FLOPs then move from it to their family.
         units_per_ns = scale or device.peaks[next(iter(needed))]
         budget += units_per_ns * device.window_ns
         for component, time_ns in device.components.items():

@@ -22,10 +22,10 @@ def on_dask(
     address: str,
     jobs: int | None,
 ) -> Iterator[bytes]:
-    """Yield the summary of each set of files; files that kill their worker have none.
+    """Yield the summary of each set of files; of files that kill their worker only the names.
 
-    `address` is a scheduler, or "local" for `jobs` processes of this machine. Raises UsageError
-    where no cluster answers there, or it is lost.
+    `address` is a scheduler, or "local" for `jobs` processes of this machine. Raises UsageError if
+    no cluster answers or the connection is lost.
     """
     try:
         from distributed import CancelledError, Client, KilledWorker
@@ -40,10 +40,10 @@ def on_dask(
         cluster = _local_cluster(jobs) if address == _LOCAL else nullcontext(address)
         try:
             client = stack.enter_context(Client(stack.enter_context(cluster), timeout=_TIMEOUT_S))
-        except Exception as error:  # of any kind, by the scheme and by who answers
+        except Exception as error:  # its type depends on the protocol and on who answers
             if address == _LOCAL and is_out_of_memory(error):
                 raise
-            # A client that never connected ends here, not later inside the locks of another one.
+            # Free the client that never connected now: later it would block another one.
             clear_frames(error.__traceback__)
             gc.collect()
             hint = "give the address of a running scheduler, e.g. tcp://host:8786, or local"
@@ -60,7 +60,7 @@ def on_dask(
 
 @contextmanager
 def _no_logs() -> Iterator[None]:
-    """Keep what Dask logs off the screen: what it comes to is an error or a note of ours."""
+    """Switch logging off: Dask's problems are told by our errors and notes."""
     before = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
     try:
@@ -71,13 +71,13 @@ def _no_logs() -> Iterator[None]:
 
 @contextmanager
 def _local_cluster(jobs: int | None) -> Iterator[Any]:
-    """Yield worker processes of this machine, which serve no pages about themselves."""
+    """Yield worker processes on this machine, without their web pages."""
     from dask import config
     from distributed import LocalCluster
 
     settings: dict[str, Any] = {
         "distributed.scheduler.allowed-failures": 1,
-        # A worker has one file at a time: one that dies casts no doubt on another file.
+        # A worker gets one file at a time, so when one dies it is known by which file.
         "distributed.scheduler.worker-saturation": 1.0,
         "distributed.scheduler.http.routes": [],
         "distributed.worker.http.routes": [],

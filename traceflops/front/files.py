@@ -40,9 +40,9 @@ def analyze_files(
 ) -> Analysis:
     """Return the analysis of files, folders or stores; `read_files` replaces `read`.
 
-    Summaries are added up, and so are many large files: each is reduced to a summary in a process
-    of its own. `brief` says that a summary in the terminal is all that is shown, so that reducing
-    pays earlier. Raises InputError where nothing can be read, UsageError for what cannot be asked.
+    Summaries are added up. So are many large files: each is reduced to a summary in a process of
+    its own. `brief`: only a summary in the terminal is shown, so reducing pays earlier. Raises
+    InputError if nothing can be read, UsageError for options that do not fit.
     """
     if read_files is None:
         read_files = partial(_read, request)
@@ -85,7 +85,7 @@ def analyze_trace(trace: Trace, request: Request, pair: Trace | None) -> Analysi
 
 
 def schema_in(path: str) -> str | None:
-    """Return the schema of a JSON file that traceflops wrote, None of other files."""
+    """Return the schema of a JSON file that traceflops wrote, None for other files."""
     if not os.path.isfile(path):
         return None
     with open(path, "rb") as file:
@@ -94,7 +94,8 @@ def schema_in(path: str) -> str | None:
 
 
 def _is_summary_file(path: str) -> bool:
-    # A store is asked by name: to open each of its files would take long. A pipe is read but once.
+    """Return whether a file is a summary: by its name in a store, else by its first bytes."""
+    # To open each file of a store takes long; a pipe can be read only once.
     if not (path.endswith(SUMMARY_SUFFIX) if is_remote(path) else os.path.isfile(path)):
         return False
     try:
@@ -105,7 +106,7 @@ def _is_summary_file(path: str) -> bool:
 
 
 def check_pair(pair: Trace | Sequence[str] | None, paths: Sequence[str]) -> None:
-    """Raise UsageError where a pair is the trace itself, before either is read."""
+    """Raise UsageError if a pair is the trace itself, before either is read."""
     if isinstance(pair, Trace):
         return
     resolved = [Path(path).resolve() for path in paths if path != "-"]
@@ -120,10 +121,10 @@ def check_pair(pair: Trace | Sequence[str] | None, paths: Sequence[str]) -> None
 def read_pair(
     pair: Trace | Sequence[str] | None, paths: Sequence[str], trace: Trace, read_files: Reader
 ) -> Trace | None:
-    """Return the recording whose FLOPs the launches of `trace` get, None without one.
+    """Return the recording from which the launches of `trace` get FLOPs, or None.
 
-    Where none is asked for, these are the captures of the graphs that the trace replays, if they
-    lie beside it.
+    If none is given, captures of the graphs that the trace replays are taken, if they lie beside
+    it.
     """
     if isinstance(pair, Trace):
         return pair
@@ -140,7 +141,7 @@ def read_pair(
 
 
 def captures_beside(paths: Sequence[str]) -> Path | None:
-    """Return the folder `capture_traces` beside the only trace, None where there is none."""
+    """Return the folder `capture_traces` beside the only trace, None if it is missing or empty."""
     if len(paths) != 1 or not Path(paths[0]).is_file():
         return None
     folder = Path(paths[0]).parent / _CAPTURES

@@ -45,15 +45,15 @@ Files = tuple[str, ...]
 
 
 def analysis_of_many(paths: Sequence[str], request: Request, *, brief: bool) -> Analysis | None:
-    """Return the analysis of files that are reduced in other processes, None if that is no use.
+    """Return the analysis of files that are reduced in other processes, or None if that is no use.
 
-    It is where files are too many and large to be held, or where the report is `brief`, so that
-    nearly all of it is in summaries. The answer depends on the files alone, never on the number of
-    processes, so that a report is the same on each machine.
+    It is of use if files are too many and large to be held in memory, or sooner if the report is
+    `brief`, so that nearly all of it is in summaries. This depends on the files alone, not on the
+    number of processes, so that a report is the same on each machine.
     """
-    is_whole = request.selection != Selection() or request.include_environment or request.redact
+    needs_events = request.selection != Selection() or request.include_environment or request.redact
     reading = request.reading
-    if is_whole or request.pair or reading.get("strict") or request.side_option:
+    if needs_events or request.pair or reading.get("strict") or request.side_option:
         return None
     sizes = {file: _text_bytes(file) for file in _files_of(paths) if os.path.isfile(file)}
     if len(sizes) < _MANY or sum(sizes.values()) < (_WORTH_BYTES if brief else _LARGE_BYTES):
@@ -65,23 +65,26 @@ def analysis_of_many(paths: Sequence[str], request: Request, *, brief: bool) -> 
         ) as pool:
             pool.expect(1)
             for result in pool.each(partial(_summarised_together, request), _groups(sizes)):
-                from traceflops.analysis.summary_files import (
-                    unpacked,  # loads while the workers read
-                )
+                # Imported here, while the workers read.
+                from traceflops.analysis.summary_files import unpacked
 
                 parts += [part if isinstance(part, str) else unpacked(part) for part in result()]
         analysis = _added_up(parts, request)
-    except UsageError:  # of several jobs, say
+    except UsageError:  # e.g. several jobs: `read` tells what to do
         return None
     note = note_of("missing", "files-reduced")
     return analysis and replace(analysis, notes=(note, *analysis.notes))
 
 
 def _groups(sizes: Mapping[str, int]) -> list[tuple[Files, ...]]:
-    """Return the sets of files by group, near ranks together; `sizes` are bytes of text by file."""
+    """Return the sets of files in groups, sets of near ranks together.
+
+    `sizes` are bytes of text by file. A group has at most 1 / _GROUPS of the sets and, unless one
+    set is larger, _GROUP_BYTES.
+    """
     sets = file_sets(list(sizes))
     sets.sort(key=lambda files: (rank_in_name(PurePath(files[0]).name) or 0, files))
-    most = -(-len(sets) // _GROUPS)
+    most = -(-len(sets) // _GROUPS)  # rounded up
     groups: list[list[Files]] = []
     group_bytes = 0
     for files in sets:
@@ -95,7 +98,7 @@ def _groups(sizes: Mapping[str, int]) -> list[tuple[Files, ...]]:
 
 
 def _summarised_together(request: Request, sets: tuple[Files, ...]) -> list[bytes | str]:
-    """Return one summary of all files; one of each set, or its names, where that is impossible."""
+    """Return one summary of all files; if they do not go together, a summary or names per set."""
     from traceflops.analysis.summary_files import packed
 
     try:
@@ -106,7 +109,10 @@ def _summarised_together(request: Request, sets: tuple[Files, ...]) -> list[byte
 
 
 def analysis_of_parts(paths: Sequence[str], summaries: Sequence[str], request: Request) -> Analysis:
-    """Return the analysis of files of which `summaries` are summaries; others are reduced first."""
+    """Return the analysis of files; `summaries` are those among them, the others are reduced.
+
+    Raises InputError if no file has a summary, UsageError for options that do not fit.
+    """
     from traceflops.analysis.summary_files import decoded
 
     request.check_reducible()
@@ -126,12 +132,12 @@ def analysis_of_parts(paths: Sequence[str], summaries: Sequence[str], request: R
     if (analysis := _added_up(parts, request)) is not None:
         return analysis
     for file in summaries[:1]:
-        decoded(_content(file), Path(file).name)  # says what is wrong
+        decoded(_content(file), Path(file).name)  # raises the error that says what is wrong
     raise none_reduced(paths)
 
 
 def _added_up(parts: Sequence[RankSummary | str], request: Request) -> Analysis | None:
-    """Return the analysis of summaries, None where `parts` are only names of unread files."""
+    """Return the analysis of summaries, None without any; parts that are texts name other files."""
     from traceflops.analysis.summaries import analysis_of_summaries
 
     summaries = [part for part in parts if not isinstance(part, str)]
@@ -140,13 +146,13 @@ def _added_up(parts: Sequence[RankSummary | str], request: Request) -> Analysis 
     distinct = [
         replace(part, trace=replace(part.trace, notes=(*notes[number], *part.trace.notes)))
         for number, part in enumerate(summaries)
-        if number in notes  # copies of a file count once
+        if number in notes  # `copies` has no entry for a repeated file: each counts once
     ]
     return analysis_of_summaries(distinct, failed, request.peaks.link) if distinct else None
 
 
 def summary_contents(sets: Sequence[Files], request: Request) -> Iterator[bytes]:
-    """Yield the summary file of each set, in order, made by other processes or machines."""
+    """Yield the summary file of each set, in order, made by worker processes or a cluster."""
     work, jobs = partial(reduced, request), request.reading.get("jobs")
     if request.dask is not None:
         yield from on_dask(work, sets, request.dask, jobs)
@@ -159,10 +165,10 @@ def summary_contents(sets: Sequence[Files], request: Request) -> Iterator[bytes]
 
 
 def reduced(request: Request, files: Files) -> bytes:
-    """Return the summary of files as the content of a file; their names where they have none.
+    """Return the content of the summary file of some files; if they have no summary, their names.
 
-    They have none if they cannot be read, or hold only what no summary keeps. Raises UsageError
-    where they are of several jobs, of which none is chosen.
+    They have none if they cannot be read or have no timeline. Raises UsageError if they are of
+    several jobs and none is chosen.
     """
     from traceflops.analysis.summary_files import encoded
 
@@ -178,7 +184,7 @@ def _summary_or_names(request: Request, files: Files) -> RankSummary | str:
 
 
 def _summary(request: Request, files: Files) -> RankSummary:
-    """Return the summary of files. Raises InputError where they cannot be read."""
+    """Return the summary of files. Raises InputError, and UsageError for several jobs."""
     from traceflops.analysis.rank_summary import summarised
     from traceflops.devices.jobs import check_decided, of_job
 
@@ -198,7 +204,7 @@ def _names(files: Files) -> str:
 
 
 def _text_bytes(file: str) -> int:
-    """Return about how many bytes of text a file holds."""
+    """Return about how many bytes of text a file holds; compressed ones are estimated."""
     path = Path(file)
     return path.stat().st_size * (_USUAL_EXPANSION if path.suffix in _PACKED else 1)
 
@@ -213,19 +219,21 @@ def _content(file: str) -> bytes:
 
 
 def file_sets(paths: Sequence[str]) -> list[Files]:
-    """Return the files behind paths, those together that are read together.
+    """Return the files behind paths in sets: files that must be read together.
 
-    These are the files of one rank, in or below one folder, if their format splits a run into
-    files. Of files whose names differ in numbers only, one is opened to see what they are.
+    Those are the files of one rank in or below one folder, if their format splits a run into
+    files; any other file is a set of its own. To know the formats, one file is opened of those
+    whose names differ in numbers only.
     """
     files = _files_of(paths)
     formats: dict[str, str | None] = {}
     for file in files:
         pattern = _NUMBER.sub("", file)
-        if formats.get(pattern) is None:
+        if formats.get(pattern) is None:  # not seen yet, or unreadable
             formats[pattern] = _splitting_format(file)
     format_of = {file: formats[_NUMBER.sub("", file)] for file in files}
-    folders = {  # without those of the passes of one run
+    # The folder of each file, without parts like pass_1: the passes of a run belong together.
+    folders = {
         file: PurePath(*(part for part in PurePath(file).parent.parts if not PASS.fullmatch(part)))
         for file in files
     }
@@ -240,7 +248,7 @@ def file_sets(paths: Sequence[str]) -> list[Files]:
 
 
 def _splitting_format(file: str) -> str | None:
-    """Return the file's format if that splits a run into files, "" if not, None if unreadable."""
+    """Return the format of a file if it splits a run into files, else "", None if unreadable."""
     try:
         sources, _ = find_inputs(file)
         with ExitStack() as stack:
@@ -252,7 +260,7 @@ def _splitting_format(file: str) -> str | None:
 
 
 def none_reduced(paths: Sequence[str]) -> InputError:
-    """Return the error for files of which none has a summary."""
+    """Return the error for files none of which has a summary."""
     return InputError(
         f"no file could be reduced (unreadable, or without a timeline): {paths[0]}",
         "traceflops info says what it holds; give files without a timeline to report themselves",

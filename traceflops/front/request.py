@@ -1,4 +1,4 @@
-"""What is asked of files, as commands and `tf.analyze` hand it on."""
+"""The options of an analysis of files, as commands and `tf.analyze` pass them on."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from traceflops.windows.selection import Selection
 
 
 class Request(Struct, frozen=True):
-    """What an analysis depends on besides the files; worker processes get a copy.
+    """All that an analysis depends on besides the files; worker processes get a copy.
 
-    `pair` are paths of the recording that provides FLOPs, or that recording. `reading` holds
-    keyword arguments of `read`, without `watch`. `dask` is the address of a cluster, or "local".
+    `pair` is a recording that provides FLOPs, or its paths. `reading` has keyword arguments of
+    `read`, without `watch`. `dask` is the address of a cluster, or "local".
     """
 
     selection: Selection = field(default_factory=Selection)
@@ -32,7 +32,7 @@ class Request(Struct, frozen=True):
     dask: str | None = None
 
     def check_reducible(self) -> None:
-        """Raise UsageError for what cannot be asked of summaries."""
+        """Raise UsageError for options that do not work with summaries."""
         if self.redact:
             raise UsageError("--redact does not work with summaries", "give the traces to report")
         self.refuse_side_files("summaries")
@@ -40,7 +40,7 @@ class Request(Struct, frozen=True):
             raise UsageError("--pair does not work with summaries", "give the traces to report")
 
     def refuse_side_files(self, several: str) -> None:
-        """Raise UsageError for files that belong to one trace, where there are `several`."""
+        """Raise UsageError if there are side files; `several` names what they do not work with."""
         if option := self.side_option:
             raise UsageError(
                 f"{option} does not work with {several}",
@@ -49,6 +49,6 @@ class Request(Struct, frozen=True):
 
     @property
     def side_option(self) -> str | None:
-        """Return the option that names files beside the trace, None without such files."""
+        """Return the option that names files beside the trace, None if there are none."""
         options = {"memory": "--memory", "gpu_samples": "--gpu-samples"}
         return next((text for name, text in options.items() if self.reading.get(name)), None)

@@ -1,4 +1,4 @@
-"""`analyze` as it is called from Python: paths as well as traces, words of the command line.
+"""`analyze` as it is called from Python: takes paths or a trace, and the words of the command line.
 
 `tf.analyze("ranks/", steps="10:20", ranks=0, device="h100-sxm")` is what
 `traceflops summary ranks/ --steps 10:20 --ranks 0 --device h100-sxm` analyses.
@@ -75,7 +75,7 @@ def analyze(
     times = _time("from_", from_), _time("to", to)
     in_words = Selection(*parts, *times, step_mark, run, job)
     rates = PeakOptions(device, peak_tflops, link_gb_s)
-    chosen(device, peak_tflops, SeenDevice(None))  # before a large file is read in vain
+    chosen(device, peak_tflops, SeenDevice(None))  # raises for a bad name, before a file is read
     request = Request(
         _either(selection, in_words, Selection(), "give a Selection, or steps, ranks, ..."),
         _either(peaks, rates, FROM_THE_TRACE, "give peaks, or device, peak_tflops, ..."),
@@ -87,9 +87,9 @@ def analyze(
     )
     if not isinstance(recording, Trace):
         return analyze_files(_as_strings(recording), request)
-    of_user = read_finding_rules(request.finding_rules, redact=redact)
+    finding_rule_list = read_finding_rules(request.finding_rules, redact=redact)
     paired = pair if isinstance(pair, Trace) else read(pair) if pair else None
-    return with_finding_rules(analyze_trace(recording, request, paired), of_user)
+    return with_finding_rules(analyze_trace(recording, request, paired), finding_rule_list)
 
 
 def schema(analysis: Analysis | None = None) -> pa.Table:
@@ -123,7 +123,7 @@ def _type(kind: pa.DataType) -> str:
 
 
 def _either(given: _T | None, in_words: _T, nothing: _T, hint: str) -> _T:
-    """Return the value given, or that in words. Raises UsageError where there are both."""
+    """Return `given`, else `in_words`. Raises UsageError if both are there (not `nothing`)."""
     if given is not None and in_words != nothing:
         raise UsageError(f"{type(in_words).__name__} is given, and in words, too", hint)
     return in_words if given is None else given
@@ -136,7 +136,7 @@ def _as_strings(paths: Paths | None) -> list[str]:
 
 
 def _steps(steps: Steps | None) -> tuple[int | None, int | None] | None:
-    """Return the first and the last step, None where that is open."""
+    """Return the first and the last step, None for an open end, or None for all steps."""
     if isinstance(steps, str):
         return parse_steps(steps)
     if isinstance(steps, int):
@@ -153,6 +153,7 @@ def _steps(steps: Steps | None) -> tuple[int | None, int | None] | None:
 
 
 def _numbers(name: str, numbers: Numbers | None) -> frozenset[int] | None:
+    """Return numbers as a set, None for all; `name` is the parameter's, for errors."""
     if isinstance(numbers, str):
         return parse_numbers(name, numbers)
     if numbers is None:

@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 
 
 What = Literal["allocated", "reserved"]
-
 MOST_POINTS: Final = 1_000
 _PER_BUCKET: Final = 4
 PARTS: Final = ("change", "allocated", "reserved", "largest_free")
@@ -46,8 +45,8 @@ _LABELS: Final = tuple(
 class Curve(Struct, frozen=True):
     """Bytes over time: `value` holds from its `time_ns` until the next.
 
-    At most MOST_POINTS of the `changes` recorded: of each stretch of time the first, the last, the
-    lowest and the highest, so no extreme is lost.
+    Of the `changes` recorded, at most MOST_POINTS are kept: of each stretch of time the first, the
+    last, the lowest and the highest.
     """
 
     time_ns: IntArray
@@ -56,7 +55,7 @@ class Curve(Struct, frozen=True):
 
 
 class StepUse(Struct, frozen=True):
-    """What was held in a step, from its start on: at most, and at its end."""
+    """The most bytes held in a step, from its start on, and those held at its end."""
 
     step: int
     start_ns: int
@@ -65,9 +64,9 @@ class StepUse(Struct, frozen=True):
 
 
 class Series(Struct, frozen=True):
-    """The memory of one kind: its curve, where it began and ended, its peak and that of each step.
+    """The memory of one kind: its curve, first, last and peak value, and the use by step.
 
-    `peak_step` is None outside the steps. `steps` are those of the chosen window, in order.
+    `peak_step` is None if the peak is outside the steps. `steps` are the chosen ones, in order.
     """
 
     what: What
@@ -81,7 +80,7 @@ class Series(Struct, frozen=True):
 
     @property
     def growth(self) -> int | None:
-        """Return the bytes by which the last step's end exceeds the first's; None without two."""
+        """Return how much more is held at the end of the last step than of the first, or None."""
         return self.steps[-1].at_end - self.steps[0].at_end if len(self.steps) > 1 else None
 
 
@@ -89,11 +88,11 @@ class MemoryUse(Struct, frozen=True):
     """The memory of one device, or of the host, as one process used it.
 
     `device` is the row of the devices table, None for the host and for a device without recorded
-    work, `local_id` its number as the process sees it. `is_total` is False where only changes were
-    recorded, or only what was allocated since the recording began: then values count from 0 at its
-    beginning. `device_bytes` is the memory that the device has, None where that is unknown.
-    `unused_at_peak` is what was reserved and not allocated when most was allocated, `largest_free`
-    the largest block of it that nothing divides, None where that is unknown.
+    work; `local_id` is its number as the process sees it. `is_total` is False if only changes were
+    recorded, or only what was allocated since the recording began: then values count from 0.
+    `device_bytes` is the memory that the device has. `unused_at_peak` is what was reserved and not
+    allocated when most was allocated, `largest_free` the largest undivided block of it. Unknown is
+    None.
     """
 
     process: int
@@ -111,7 +110,7 @@ class MemoryUse(Struct, frozen=True):
 
     @property
     def share_of_device(self) -> float | None:
-        """Return the peak as share of the device's memory, None where either is unknown."""
+        """Return the peak as a share of the device's memory, None if either is unknown."""
         if not self.device_bytes or not self.is_total or self.on_host:
             return None
         return (self.reserved or self.allocated).peak / self.device_bytes
@@ -129,13 +128,13 @@ def memory_use(prepared: Prepared) -> tuple[MemoryUse, ...]:
 
 
 def fullest_gpu(used: Iterable[MemoryUse]) -> MemoryUse | None:
-    """Return the GPU whose allocator held most at its peak, None where no total is known."""
+    """Return the GPU whose allocator held most at its peak, None if no total is known."""
     known = (use for use in used if use.is_total and not use.on_host)
     return max(known, key=lambda use: use.allocated.peak, default=None)
 
 
 class AllocationRows(Struct, frozen=True):
-    """The rows of the counters on memory, by time; `kind` is a place in _LABELS."""
+    """The rows of the counters that are on memory, by time; `kind` is a place in _LABELS."""
 
     process: IntArray
     device: IntArray
@@ -162,7 +161,7 @@ class AllocationRows(Struct, frozen=True):
         return cls(process, device, time_ns, value, kind[rows], address, stack)
 
     def by_owner(self) -> Iterator[tuple[tuple[int, int, bool], IntArray]]:
-        """Yield (process, device, whether its host) and the rows of each."""
+        """Yield (process, device, is it the host's memory), and the rows of each."""
         on_host = self.kind < len(PARTS)
         owner = joint_codes(joint_codes(self.process, self.device), on_host.astype(np.int64))
         for _, own in groups(owner):
@@ -177,7 +176,7 @@ def _use(
     own: IntArray,
     finder: StepFinder,
 ) -> MemoryUse | None:
-    """Return the memory use of one owner's rows; None where it is not chosen or unknown."""
+    """Return the memory use of an owner's rows `own`, None if not chosen or not recorded."""
     process, device, on_host = owner
     if not on_host and device >= 0 and prepared.accounts and device not in prepared.accounts:
         return None
@@ -193,11 +192,12 @@ def _use(
     time, value = rows.time_ns[counted], rows.value[counted]
     value = value if len(totals) else np.cumsum(value)
     allocated = _series("allocated", time, value, steps)
-    reserved, unused = None, -1
+    reserved = unused = None
     if len(held) and rows.value[held].any():  # the host's allocator keeps nothing in reserve
         reserved = _series("reserved", rows.time_ns[held], rows.value[held], steps)
         last = int(np.searchsorted(rows.time_ns[held], allocated.peak_ns, side="right")) - 1
-        unused = int(rows.value[held[last]]) - allocated.peak if last >= 0 else -1
+        difference = int(rows.value[held[last]]) - allocated.peak if last >= 0 else -1
+        unused = difference if difference >= 0 else None  # below 0, the records contradict
     return MemoryUse(
         process=process,
         rank=rank,
@@ -208,7 +208,7 @@ def _use(
         device_bytes=facts.get("memory_bytes"),
         allocated=allocated,
         reserved=reserved,
-        unused_at_peak=unused if unused >= 0 else None,  # below 0 the numbers contradict each other
+        unused_at_peak=unused,
         local_id=facts.get("local_id"),
         largest_free=int(rows.value[largest[-1]]) if len(largest) else None,
     )
@@ -217,7 +217,7 @@ def _use(
 def _series(what: What, time: IntArray, value: IntArray, steps: _HostSteps) -> Series:
     """Return the series of bytes `value`, each held from its `time` on, with its use by step.
 
-    Of a curve with more than MOST_POINTS the extremes of every stretch of time are kept.
+    A curve of more than MOST_POINTS keeps the edges and extremes of equal stretches of time.
     """
     peak, kept = int(np.argmax(value)), np.arange(len(time))
     if len(time) > MOST_POINTS:
@@ -225,15 +225,16 @@ def _series(what: What, time: IntArray, value: IntArray, steps: _HostSteps) -> S
         bucket = ((time - time[0]) * buckets) // span
         opens = np.flatnonzero(np.diff(bucket, prepend=bucket[:1] - 1))
         closes = np.append(opens[1:], len(bucket)) - 1
-        by_value = np.lexsort((value, bucket))  # stable, so edges of buckets are the same
+        # Sorted by value in each bucket: its first place has the lowest, its last the highest.
+        by_value = np.lexsort((value, bucket))
         kept = distinct(np.concatenate([opens, closes, by_value[opens], by_value[closes]]))
     at_peak = int(steps.all.at(time[peak : peak + 1])[0])
     low = np.searchsorted(time, steps.start_ns, side="left")
     high = np.searchsorted(time, steps.end_ns, side="left")
     uses, columns = [], (steps.number, steps.start_ns, low, high)
     for number, start, first, stop in zip(*(column.tolist() for column in columns), strict=True):
-        if stop:  # else nothing was recorded before its end
-            begin = max(first - 1, 0)  # what was held before
+        if stop:  # else nothing was recorded before the end of the step
+            begin = max(first - 1, 0)  # the value held when the step began
             uses.append(StepUse(number, start, int(value[begin:stop].max()), int(value[stop - 1])))
     return Series(
         what=what,
@@ -248,7 +249,7 @@ def _series(what: What, time: IntArray, value: IntArray, steps: _HostSteps) -> S
 
 
 class _HostSteps(Struct, frozen=True):
-    """The chosen steps of a process, by start, and all of them for the step of a time."""
+    """The chosen steps of a process, by start; and `all` of its steps."""
 
     number: IntArray
     start_ns: IntArray
@@ -265,7 +266,7 @@ class StepFinder:
         if prepared.plan.choice.source in ("markers", "annotation", "mark-regex"):
             marked = find_marked_steps(prepared.trace, None if mark == HIDDEN else mark)
         self._marked = marked.by_process if marked is not None else {}
-        # Numbers that repeat are not those of the report, which then counts the steps.
+        # If step numbers repeat, the report numbers the steps from 0: so do these.
         self._counted = any(note.code == REPEATED for note in prepared.plan.notes)
 
     def of(self, process: int, device: int) -> _HostSteps:
@@ -286,11 +287,11 @@ BETWEEN: Final = " < "
 
 
 class Holder(Struct, frozen=True):
-    """Who allocated `bytes` in so many `blocks` that are held at the peak.
+    """Who allocated `bytes` in `blocks` blocks that are held at the peak.
 
-    `op` is the operator on the host, `scope` the modules or the annotation around it, of backward
-    those of forward; "" where that is not known. Of a memory snapshot they are the innermost frame
-    and those that called it. Not `recorded` is what was there before.
+    `op` is the operator on the host, `scope` the modules or the annotation around it (of backward,
+    those of forward); "" if not known. In a memory snapshot, they are the innermost frame and those
+    that called it. If not `recorded`, it was there before the recording.
     """
 
     op: str
@@ -303,7 +304,7 @@ class Holder(Struct, frozen=True):
 def holders(prepared: Prepared, use: MemoryUse) -> tuple[Holder, ...]:
     """Return who allocated what a device holds at its peak, most first; the sum is the peak.
 
-    None where blocks have no addresses, or where they contradict the total.
+    Empty if blocks have no addresses, or contradict the total.
     """
     rows = AllocationRows.of(prepared.trace)
     key = (use.process, -1 if use.device is None else use.device, use.on_host)
@@ -312,7 +313,7 @@ def holders(prepared: Prepared, use: MemoryUse) -> tuple[Holder, ...]:
     changes, totals = own[part == 0], own[part == PARTS.index("allocated")]
     if not use.is_total or len(changes) != len(totals):
         return ()
-    # The last row of the instant in which the total is highest for the first time.
+    # The changes up to the peak: the last row at the first time at which the total is highest.
     time_ns, total = rows.time_ns[totals], rows.value[totals]
     first = int(total.argmax())
     peak = np.flatnonzero((total == total[first]) & (time_ns == time_ns[first]))[-1]
@@ -320,31 +321,33 @@ def holders(prepared: Prepared, use: MemoryUse) -> tuple[Holder, ...]:
     address = rows.address[changes]
     if (address == ABSENT).any():
         return ()
+    # A block is held if the last change at its address is an allocation, above 0.
     last = len(changes) - 1 - np.unique(address[::-1], return_index=True)[1]
     held = changes[last[rows.value[changes[last]] > 0]]
     size, stack = rows.value[held], rows.stack[held]
-    before = use.allocated.peak - int(size.sum())
-    if before < 0:
+    held_before = use.allocated.peak - int(size.sum())
+    if held_before < 0:
         return ()
     held_by = []
-    texts, of_stack = names(prepared.trace.counters["stack"]), np.flatnonzero(stack >= 0)
-    for code, blocks in groups(stack[of_stack]):
+    texts, with_stack = names(prepared.trace.counters["stack"]), np.flatnonzero(stack >= 0)
+    for code, blocks in groups(stack[with_stack]):
         op, _, scope = texts[code].partition(BETWEEN)
-        held_by.append(Holder(op, scope, int(size[of_stack[blocks]].sum()), len(blocks)))
+        held_by.append(Holder(op, scope, int(size[with_stack[blocks]].sum()), len(blocks)))
     if (stack < 0).any():
         time_ns = rows.time_ns[held[stack < 0]]
         held_by += _held_by_op(prepared, use.process, time_ns, size[stack < 0])
-    if before:
-        held_by.append(Holder("", "", before, 0, recorded=False))
+    if held_before:
+        held_by.append(Holder("", "", held_before, 0, recorded=False))
     return tuple(sorted(held_by, key=lambda holder: -holder.bytes))
 
 
 def _held_by_op(
     prepared: Prepared, process: int, time_ns: IntArray, size: IntArray
 ) -> Iterator[Holder]:
-    """Yield blocks by operator and scope of their allocation; times and sizes are per block."""
+    """Yield who allocated some blocks, by operator and scope at their times of allocation."""
     linked, ops, tree = prepared.linked, prepared.trace.ops, prepared.linked.op_tree
-    # The outermost operator at each time, -1 where there is none or several threads have one.
+    # The outermost operator at each time; -1 if there is none, or if several threads have one: then
+    # it is not known which of them allocated.
     top = np.flatnonzero((tree.parent < 0) & (numbers(ops["process"]) == process))
     start, op = numbers(ops["start_ns"]), np.full(len(time_ns), -1)
     open_ops = np.zeros(len(time_ns))

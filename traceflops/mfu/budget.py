@@ -27,7 +27,6 @@ from traceflops.windows.prepared import Prepared
 
 FP6_OR_FP4: Final = "fp6-or-fp4"
 """The type of products that hardware counts together."""
-
 _RATES: Final[dict[str, tuple[str, ...]]] = {
     "fp64": ("fp64_matrix", "fp64"),
     "fp32": ("fp32_matrix", "fp32"),
@@ -36,19 +35,17 @@ _RATES: Final[dict[str, tuple[str, ...]]] = {
     TF32_OR_FP32: ("tf32",),  # the faster one: what is counted is then the least it can be
 }
 """The rates of the device table that hold for products of a type; the first one that is known."""
-
 _CLOCKS_AGREE: Final = Fraction(5, 100)
 """By so much less a device may clock than the table has it, without a word."""
-
 _BOOST: Final = Fraction(30, 100)
 """By so much its highest clock may exceed the one of the stated rates: up to 23 % are known."""
 
 
 class PeakOptions(Struct, frozen=True):
-    """What the user says of the devices, each None if nothing.
+    """What the user says of the devices; None if nothing.
 
-    `device` is an id of the table, `tflops` a dense rate that holds for every data type, `link`
-    what the links of a device carry in one direction, in GB/s.
+    `device` is an id of the table of devices, `tflops` a dense rate for all data types, `link` what
+    the links of a device carry in one direction, in GB/s.
     """
 
     device: str | None = None
@@ -62,7 +59,8 @@ FROM_THE_TRACE: Final = PeakOptions()
 class DevicePeaks(Struct, frozen=True):
     """One device of a trace: `rates` in FLOP per ns by data type, `bandwidth` in bytes per ns.
 
-    `rates` is empty where the device is not known for sure; `match` says why.
+    `rates` is empty if the device is not known for sure; `match` says why. `given` says that the
+    user gave the rate.
     """
 
     device: int
@@ -84,18 +82,18 @@ class DevicePeaks(Struct, frozen=True):
         return spec.product if spec is not None else self.match.seen.name or "unknown GPU"
 
     def doubt(self, dtypes: Collection[str]) -> Fact | None:
-        """Return why a given rate may be the wrong one for what was counted, None if it is not."""
+        """Return why a given rate may be wrong for the data types counted, None if it is not."""
         row = find(self.match.spec.id) if self.match.spec is not None and self.given else None
         rate = next(iter(self.rates.values()), None)
         return rate_doubt(row, rate, dtypes) if row is not None and rate is not None else None
 
     @property
     def clock_note(self) -> Note | None:
-        """Return a note where units x clock x FLOP per clock of the device is not its peak.
+        """Return a note if units x clock x FLOP per clock of the device is not its peak, else None.
 
-        None where it is, or where it cannot be told. The table's rate stands all the same. Rates
-        are stated for a clock that devices hold; those that name the highest they can boost to,
-        as NVIDIA's do, come out above, and that says nothing.
+        That rate may be up to 5 % less than the peak, or 30 % more: peaks are stated for a clock
+        that devices hold, while some devices report the highest clock they can boost to. The
+        table's rate is used all the same.
         """
         rate = self.match.by_clock
         spec, seen = self.match.spec, self.match.seen
@@ -103,19 +101,19 @@ class DevicePeaks(Struct, frozen=True):
             return None
         dtype = next(dtype for dtype in REFERENCE if spec.peak(dtype))
         peak = spec.peak(dtype) or 1
-        apart = rate / peak - 1
-        if -_CLOCKS_AGREE <= apart <= _BOOST:
+        excess = rate / peak - 1
+        if -_CLOCKS_AGREE <= excess <= _BOOST:
             return None
         return note_of(
             "assumed",
-            f"peak-by-clock-differs{'.less' * (apart < 0)}",
+            f"peak-by-clock-differs{'.less' * (excess < 0)}",
             units=seen.counted_units(),
             ghz=decimal(Fraction(seen.clock_hz, 10**9), 3),
             product=spec.product,
             per_clock=spec.flops_per_clock,
             rate=decimal(rate / PER_TERA, 1),
             dtype=dtype,
-            apart=abs(apart),
+            apart=abs(excess),
             peak=rate_text(peak),
         )
 
@@ -123,17 +121,14 @@ class DevicePeaks(Struct, frozen=True):
 def device_peaks(
     trace: Trace, devices: Iterable[int], options: PeakOptions = FROM_THE_TRACE
 ) -> tuple[DevicePeaks, ...]:
-    """Return the peaks of some devices of a trace, rows of its devices table.
-
-    Raises UsageError for an id that the table lacks and a rate that cannot be meant.
-    """
+    """Return the peaks of some devices (rows of the trace's table). Raises UsageError."""
     rows, given = trace.devices.to_pylist(), options.tflops is not None
-    matched = cache(partial(chosen, options.device, options.tflops))  # of thousands most are alike
+    matched = cache(partial(chosen, options.device, options.tflops))  # most devices are alike
     peaks = []
     for device in devices:
         match = matched(SeenDevice.of(rows[device]))
         rates = peaks_of(match)
-        if given:
+        if given:  # one rate for all types: the match has it under every type it knows
             rate = next(rate for dtype in DTYPES if (rate := match.peak(dtype)) is not None)
             rates = dict.fromkeys((*DTYPES, FP6_OR_FP4, TF32_OR_FP32, UNKNOWN_TYPE), rate)
         peaks.append(DevicePeaks(device, match, rates, match.bandwidth, given))
@@ -141,12 +136,12 @@ def device_peaks(
 
 
 def peak_notes(done: Executed, devices: tuple[DevicePeaks, ...]) -> Iterator[Note]:
-    """Yield notes on doubtful rates, given ones and those of the table, each once."""
+    """Yield notes on doubtful peaks of devices, given ones and those of the table, each once."""
     flops, counted = done.flops_by_type, done.dtypes
-    for against in dict.fromkeys(device.match.contradicts for device in devices):
-        if against is not None:
-            yield Note("assumed", "device-contradicts-trace", f"{in_words(against)}.")
-    dtypes = tuple(device for device in DTYPES if device in counted)
+    for contradiction in dict.fromkeys(device.match.contradicts for device in devices):
+        if contradiction is not None:
+            yield Note("assumed", "device-contradicts-trace", f"{in_words(contradiction)}.")
+    dtypes = tuple(dtype for dtype in DTYPES if dtype in counted)
     for doubt in dict.fromkeys(device.doubt(dtypes) for device in devices):
         if doubt is not None:
             yield Note("assumed", "peak-in-doubt", f"{in_words(doubt)}.")
@@ -158,10 +153,7 @@ def peak_notes(done: Executed, devices: tuple[DevicePeaks, ...]) -> Iterator[Not
 
 
 def peaks_of(match: Match) -> dict[str, int]:
-    """Return the peaks of a device by data type of products, in FLOP per ns; none if unknown.
-
-    Types without a rate are left out.
-    """
+    """Return the known peaks of a device by data type of products, in FLOP per ns."""
     peaks = {
         dtype: next((peak for rate in rates if (peak := match.peak(rate)) is not None), None)
         for dtype, rates in _RATES.items()
@@ -172,9 +164,9 @@ def peaks_of(match: Match) -> dict[str, int]:
 def device_budgets(
     prepared: Prepared, executed: Executed, peaks: Mapping[int, Peaks]
 ) -> tuple[DeviceBudget, ...]:
-    """Return a budget per device of its chosen windows.
+    """Return a budget per device: its time in the chosen windows, and the FLOPs done in it.
 
-    `peaks` are by row of the devices table, FLOP per ns by data type.
+    `peaks` are by row of the table of devices, in FLOP per ns by data type.
     """
     work: defaultdict[int, list[Portion]] = defaultdict(list)
     for cell in executed.cells:
@@ -197,10 +189,10 @@ def device_budgets(
 
 
 class ShareRange(Struct, frozen=True):
-    """The least and the most that a share can be, where the counts behind it have two bounds.
+    """The least and the most that a share can be, if counts behind it have two bounds.
 
-    A waterfall has the upper counts. Lengths and masks that no profiler records make the lower ones
-    smaller; compute time of unknown FLOPs may have been spent at the peak.
+    A waterfall has the upper counts. Lengths and masks that no profiler records may make them
+    smaller; and compute time of unknown FLOPs may have been spent at the peak.
     """
 
     least: Fraction
@@ -217,10 +209,7 @@ class ShareRange(Struct, frozen=True):
         return ShareRange(self.least * factor, self.most * factor)
 
     def after(self, before: float, least: float, most: float) -> ShareRange | None:
-        """Return the range after a time `before` became `least` to `most`; at most 1.
-
-        None where even the least of the share would be beyond 1, or no time is left.
-        """
+        """Return the range after a time `before` became `least` to `most`, None if above 1."""
         if least <= 0:
             return None
         low, high = (Fraction(before) / Fraction(time) for time in (most, least))
@@ -231,25 +220,25 @@ class ShareRange(Struct, frozen=True):
 def count_bounds(
     cells: Iterable[Cell], fall: Waterfall, peaks: Mapping[int, Peaks]
 ) -> tuple[Fraction, Fraction]:
-    """Return the factors from the waterfall's FLOPs of some cells to their least and most.
+    """Return by which factors the FLOPs of some cells may be less, and more, than counted.
 
-    The waterfall has the upper counts, and takes what may be TF32 or FP32 as TF32, whose higher
-    peak makes it less. Both factors are 1 where nothing is open. `peaks` are by row of the devices
-    table, in FLOP per ns by data type.
+    A waterfall counts the upper bounds; and it takes what may be TF32 or FP32 as TF32: at the lower
+    peak of FP32, it would be more of the budget. Both are 1 if nothing is open. `peaks` are by row
+    of the table of devices, in FLOP per ns by data type.
     """
     flops: Counter[tuple[int, str]] = Counter()
     at_least: Counter[tuple[int, str]] = Counter()
     for cell in cells:
         flops[cell.device, cell.dtype] += cell.flops
         at_least[cell.device, cell.dtype] += cell.at_least
-    least = counted = slow = Fraction(0)
+    least = counted = most = Fraction(0)
     for device, dtype in flops:
         rates = peaks[device]
-        # FLOPs of a single data type add up as they are, those of several as time at the peak.
+        # FLOPs of one data type are added up as they are; those of several, as time at the peak.
         weight = Fraction(1) if len(fall.dtypes) == 1 else Fraction(1, rates[dtype])
         fp32 = rates.get("fp32") if dtype == TF32_OR_FP32 else None
-        slower = Fraction(rates[TF32_OR_FP32], fp32) if fp32 else 1
+        as_fp32 = Fraction(rates[TF32_OR_FP32], fp32) if fp32 else 1
         least += weight * at_least[device, dtype]
         counted += weight * flops[device, dtype]
-        slow += weight * flops[device, dtype] * slower
-    return (least / counted, slow / counted) if counted else (Fraction(1), Fraction(1))
+        most += weight * flops[device, dtype] * as_fp32
+    return (least / counted, most / counted) if counted else (Fraction(1), Fraction(1))

@@ -31,20 +31,16 @@ from traceflops.windows.engine_passes import Kind, serving_marks
 
 ALWAYS: Final = 2**62
 """Farther in time than any event."""
-
 BATCHED: Final = frozenset({"aten::bmm", "aten::baddbmm", "aten::baddbmm_"})
 """Products of two results, as of unfused attention or rotary angles: there is no weight in them."""
-
 _LONGEST_NAME: Final = 4096
 _LOOKUP: Final = frozenset({"aten::embedding"})
-
 _CACHE: Final = re.compile(
     r"kv_?cache|_and_cache|paged|unified_attention|store_cache|kv_buffer|"
     r"cache_utils\.py\(\d+\): update",
     re.IGNORECASE,
 )
 """Operators, kernels and Python frames that read or write a key-value cache."""
-
 NO_RULE: Final = fact("pass.unknown")
 NO_CACHE: Final = fact("pass.no-cache")
 
@@ -53,7 +49,7 @@ class JudgedPass(Struct, frozen=True):
     """The kind of a pass, and the rule that decided it.
 
     `sequences`, `queries` (tokens computed), `keys` (tokens attended to, per layer) and `pairs` of
-    both (under a causal mask) are None where they are not known.
+    both (under a causal mask) are None if they are not known.
     """
 
     kind: Kind | None = None
@@ -74,50 +70,49 @@ class ForwardPass(Struct, frozen=True):
 
 
 def _judged(
-    cores: list[Core],
-    products: list[Product],
-    lookups: list[tuple[int, Shape]],
-    names_cache: bool,
+    cores: list[Core], products: list[Product], lookups: list[tuple[int, Shape]], names_cache: bool
 ) -> JudgedPass:
     """Return the kind of a pass by the first rule that applies.
 
-    `products` are those with a weight, `lookups` the rows of the embedding tables that were looked
-    into, and what was looked up. `names_cache` says that something named after a cache ran.
+    `cores` are attentions, `products` those with a weight. `lookups` has, per look-up in an
+    embedding table, the rows of the table and the shape of the indices. `names_cache` says that an
+    operator, kernel or function named after a key-value cache ran.
     """
     tables = {rows for rows, _ in lookups}
     largest = max(tables, default=0)
     indices = [shape for rows, shape in lookups if rows == largest]
     counts = {_counts(core) for core in cores}
     # Attention has a cache if it is named, or if all of it had more keys than queries.
-    if not (names_cache or (counts and all(keys > each for _, each, keys in counts))):
+    if not (names_cache or (counts and all(keys > queries for _, queries, keys in counts))):
         return JudgedPass(None, NO_CACHE)
-    single = {queries == sequences for sequences, queries, _ in counts}
-    if len(single) > 1:
+    # Does each attention compute one query per sequence?
+    has_one_query = {queries == sequences for sequences, queries, _ in counts}
+    if len(has_one_query) > 1:
         return JudgedPass("mixed", fact("pass.mixed"))
-    alike = next(iter(counts)) if len(counts) == 1 else (None, None, None)
-    if single == {True}:
-        return JudgedPass("decode", fact("pass.one-query"), *alike)
-    if single == {False}:
-        return JudgedPass("prefill", fact("pass.several-queries"), *alike)
+    common = next(iter(counts)) if len(counts) == 1 else (None, None, None)
+    if has_one_query == {True}:
+        return JudgedPass("decode", fact("pass.one-query"), *common)
+    if has_one_query == {False}:
+        return JudgedPass("prefill", fact("pass.several-queries"), *common)
     # Token indices are sequences x tokens.
     if len(set(indices)) == 1 and len(indices[0]) == 2:
-        sequences, each = indices[0]
-        rule = fact("pass.token-indices", sequences=sequences, tokens=each)
-        kind: Kind = "decode" if each == 1 else "prefill"
-        return JudgedPass(kind, rule, sequences, sequences * each)
-    # Logits of fewer rows than all else has are those of the last tokens.
-    heads = {product.m for product in products if product.n in tables}
+        sequences, tokens = indices[0]
+        rule = fact("pass.token-indices", sequences=sequences, tokens=tokens)
+        kind: Kind = "decode" if tokens == 1 else "prefill"
+        return JudgedPass(kind, rule, sequences, sequences * tokens)
+    # Logits (products as wide as a table) of fewer rows than all others are of the last tokens.
+    logits = {product.m for product in products if product.n in tables}
     others = {product.m for product in products if product.n not in tables}
-    if len(heads) == 1 and others and min(others) > max(heads):
-        (rows,) = heads
+    if len(logits) == 1 and others and min(others) > max(logits):
+        (rows,) = logits
         return JudgedPass("prefill", fact("pass.logits", rows=rows, others=min(others)), rows)
-    if heads | others == {1}:
+    if logits | others == {1}:
         return JudgedPass("decode", fact("pass.one-row"), 1, 1)
     return JudgedPass()
 
 
 def _counts(core: Core) -> tuple[int, int, int]:
-    """Return the sequences of an attention, and all its queries and keys."""
+    """Return the sequences of an attention, and the queries and keys of all together."""
     if core.documents is not None:
         return core.documents, core.queries, core.keys
     return core.batch, core.queries * core.batch, core.keys * core.batch
@@ -133,7 +128,7 @@ def forward_passes(linked: LinkedTrace, attribution: Attribution) -> tuple[Forwa
 
 
 def places_in(passes: tuple[ForwardPass, ...], process: IntArray, at_ns: IntArray) -> IntArray:
-    """Return, per instant of a process, the index of the pass around it, or -1."""
+    """Return the index of the pass around each instant of a process, or -1."""
     if not passes:
         return np.full(len(at_ns), -1, dtype=np.int64)
     own, start, end = np.array(
@@ -143,9 +138,9 @@ def places_in(passes: tuple[ForwardPass, ...], process: IntArray, at_ns: IntArra
 
 
 def annotated_passes(trace: Trace) -> tuple[ForwardPass, ...]:
-    """Return the passes that a serving engine annotates, by process in order of time.
+    """Return the passes that a serving engine annotates, by process and start.
 
-    One per annotation of the first engine that wrote any; of nested ones the outermost.
+    Only annotations of the first engine that wrote any count, and of nested ones the outermost.
     """
     table = trace.marks
     marks = serving_marks(names(table["name"]))
@@ -169,25 +164,26 @@ def annotated_passes(trace: Trace) -> tuple[ForwardPass, ...]:
 def _between(trace: Trace, attribution: Attribution) -> Iterator[ForwardPass]:
     """Yield a pass from each look-up in the largest embedding to the next; else one pass.
 
-    Models with several such tables look into all of them before the first product.
+    Several look-ups before the next product begin one pass: some models have several tables.
     """
     ops = trace.ops
     rows = np.flatnonzero(named(ops, _LOOKUP))
     tables = np.array([_table(trace, row)[0] for row in rows.tolist()], dtype=np.int64)
     process, start = numbers(ops["process"]), numbers(ops["start_ns"])
-    work = attribution.executed
+    executed = attribution.executed
     for number in distinct(process).tolist():
-        here = (process[rows] == number) & (tables == tables.max(initial=0))
-        times = np.sort(start[rows[here]])
-        done = np.searchsorted(np.sort(start[work[process[work] == number]]), times)
-        first = np.append(True, done[1:] > done[:-1])[: len(times)]
-        begins = times[first].tolist()
+        is_lookup = (process[rows] == number) & (tables == tables.max(initial=0))
+        times = np.sort(start[rows[is_lookup]])
+        own_starts = np.sort(start[executed[process[executed] == number]])
+        products_before = np.searchsorted(own_starts, times)
+        is_first = np.append(True, products_before[1:] > products_before[:-1])[: len(times)]
+        begins = times[is_first].tolist()
         for low, high in zip(begins or [-ALWAYS], [*begins[1:], ALWAYS], strict=True):
             yield ForwardPass(number, low, high)
 
 
 def _table(trace: Trace, row: int) -> tuple[int, Shape]:
-    """Return the rows of the table that an op looks into (0: not known) and what it looks up."""
+    """Return how many rows an op's look-up table has (0: unknown), and the shape of its indices."""
     text = trace.ops["input_dims"][row].as_py()
     shapes = read_shapes(text) if text is not None else None
     table, indices = shapes[:2] if shapes is not None and len(shapes) > 1 else ((), ())
@@ -199,7 +195,7 @@ def _table(trace: Trace, row: int) -> tuple[int, Shape]:
 def _by_rules(
     linked: LinkedTrace, attribution: Attribution, passes: tuple[ForwardPass, ...]
 ) -> Iterator[JudgedPass]:
-    """Yield what kind each pass is by what was executed in it."""
+    """Yield the kind of each pass, by what was executed in it."""
     trace, call, work = linked.trace, linked.links.call_of_activity, attribution.work
     ops = trace.ops
     # The passes in which an op, a Python frame or a launch is named after a cache.
@@ -211,13 +207,14 @@ def _by_rules(
     rows = np.flatnonzero(_named_after_cache(trace.activities) & (call >= 0))
     columns = (numbers(trace.calls[name])[call[rows]] for name in ("process", "start_ns"))
     with_cache = set(np.concatenate([*cached, places_in(passes, *columns)]).tolist())
+    # The executed products with a weight, and the look-ups, of each pass.
     pass_of_op = places_in(passes, numbers(ops["process"]), numbers(ops["start_ns"]))
     batched = named(ops, BATCHED)
     with_weight = attribution.executed[~batched[attribution.executed]]
     executed = _by_pass(pass_of_op, with_weight, len(passes))
     lookups = _by_pass(pass_of_op, np.flatnonzero(named(ops, _LOOKUP)), len(passes))
-    for number, (done, looked_up) in enumerate(zip(executed, lookups, strict=True)):
-        works = [work.works[index] for index in distinct(work.place[done]).tolist()]
+    for number, (ops_done, looked_up) in enumerate(zip(executed, lookups, strict=True)):
+        works = [work.works[index] for index in distinct(work.place[ops_done]).tolist()]
         signatures = [each.signature for each in works if isinstance(each, Work)]
         yield _judged(
             [each for each in signatures if isinstance(each, Core)],

@@ -40,9 +40,7 @@ if TYPE_CHECKING:
 
 BY_MARKS: Final = fact("inference.marks")
 BY_LACK: Final = fact("inference.no-training")
-
 ORDER: Final[tuple[Kind | None, ...]] = ("prefill", "decode", "mixed", None)
-
 _ELEMENT: Final = {
     "fp64": 8,
     "fp32": 4,
@@ -57,10 +55,10 @@ _ELEMENT: Final = {
 
 
 class Moved(Struct, frozen=True):
-    """The least bytes that operators moved: weights and cached keys and values read, the rest.
+    """The least bytes that operators moved: weights, cached keys and values, and the rest.
 
-    Weights are the right operands of products, the cache keys and values of attention; those of
-    types that are packed or not known are in `rest`.
+    Weights are the right operands of products; the cache is the keys and values of attention.
+    Operands of packed or unknown types are in `rest`.
     """
 
     weights: int = 0
@@ -80,9 +78,9 @@ class Moved(Struct, frozen=True):
 class PhaseUse(Struct, frozen=True):
     """All passes of one kind in the chosen windows, over all devices.
 
-    `rules` say who decided, each with its number of passes. `time_ns` is time of devices, idle time
-    included; `possible` what they could move in it, in bytes, None where a bandwidth is not known.
-    `sequences`, `queries`, `keys` are sums over the passes, None where one of them is not known.
+    `rules` say what decided the kind, each with its number of passes. `time_ns` is time of devices,
+    with idle time; `possible` the bytes that they could move in it, None if a bandwidth is not
+    known. `sequences`, `queries` and `keys` are sums over the passes, None if one is not known.
     `coverage` is the share of the time of kernels and copies whose bytes are known.
     """
 
@@ -100,17 +98,17 @@ class PhaseUse(Struct, frozen=True):
 
     @property
     def mbu(self) -> Fraction | None:
-        """Return the least share of the bandwidth that was used."""
+        """Return the least share of the bandwidth that was used, None if too little is known."""
         if not self.possible or self.coverage is None or self.coverage < TOO_LITTLE:
             return None
         return Fraction(self.moved.total, self.possible)
 
 
 class Inference(Struct, frozen=True):
-    """That a trace is of inference, by which rule, and its phases in the order of ORDER.
+    """What says that a trace is of inference (`rule`), and its phases in the order of ORDER.
 
-    The phase of kind None is of passes of which nothing tells what they are. `outside_ns` is time
-    of the chosen windows before the first pass of each device.
+    The phase of kind None has the passes of unknown kind. `outside_ns` is time of the chosen
+    windows that belongs to no pass.
     """
 
     rule: Fact
@@ -128,10 +126,10 @@ def inference(
     bandwidths: Mapping[int, int | None],
     work: MeasuredWork | None = None,
 ) -> Inference | None:
-    """Return what a prepared trace says of inference; None where it is of training, or unclear.
+    """Return the inference phases of a prepared trace; None if it is of training, or unclear.
 
-    `bandwidths` are in bytes per ns by row of the devices table. `work` is what else tells of
-    kernels that no operator's shapes tell.
+    `bandwidths` are in bytes per ns by row of the table of devices. `work` has the FLOPs and bytes
+    of kernels that no operator's shapes tell.
     """
     attribution = moved.attribution
     if serving_marks(names(prepared.trace.marks["name"])):
@@ -146,11 +144,12 @@ def inference(
     total = [sum(each) for each in zip(*used_ns.values(), strict=True)]
     phases = []
     for kind in ORDER:
-        timed = (index for index, ns in enumerate(total) if ns)
-        of_kind = [index for index in timed if passes[index].judged.kind == kind]
+        with_time = (index for index, ns in enumerate(total) if ns)
+        of_kind = [index for index in with_time if passes[index].judged.kind == kind]
         if not of_kind:
             continue
         judged = [passes[index].judged for index in of_kind]
+        # What each device could move in its time in these passes.
         possible = (
             rate * used if (rate := bandwidths.get(device)) is not None else None
             for device, ns in used_ns.items()
@@ -191,35 +190,33 @@ class _Done:
     """Bytes, FLOPs and time of the chosen windows, by pass."""
 
     def __init__(
-        self,
-        prepared: Prepared,
-        moved: MovedBytes,
-        pass_of: IntArray,
-        work: MeasuredWork | None,
+        self, prepared: Prepared, moved: MovedBytes, pass_of: IntArray, work: MeasuredWork | None
     ) -> None:
-        """Read bytes, FLOPs and time of the chosen activities, each with the pass it worked for.
+        """Read the chosen activities and ops, each with its pass; `pass_of` is by activity.
 
-        Of an op that several activities worked for, the first one tells the pass. Communication
-        moves nothing here.
+        An op belongs to the pass of its first activity. Communication moves nothing here.
         """
         self._work = moved.attribution.work
         batched = named(prepared.trace.ops, BATCHED)
         self._batched = set(distinct(self._work.place[batched]).tolist())
         chosen = chosen_activities(prepared)
         categorised = prepared.linked.categorised
-        top = np.array(
+        is_own = np.array(
             [component != "communication" for component in categorised.top()], dtype=np.bool_
         )
-        self._own = np.flatnonzero(chosen & top[categorised.category])
+        # Per activity: its pass, duration, recorded bytes and counted FLOPs, and whether its bytes
+        # are known, from its own record or from its op.
+        self._own = np.flatnonzero(chosen & is_own[categorised.category])
         self._place = pass_of[self._own]
         self._dur = numbers(prepared.trace.activities["dur_ns"])[self._own]
-        unit = moved.unit
+        op_of = moved.unit
         self._size = np.where(moved.recorded, moved.size, UNKNOWN)[self._own]
-        self._flops = (work.flops if work is not None else np.zeros_like(unit))[self._own]
-        by_op = taken(moved.op_size, unit[self._own], UNKNOWN)
+        self._flops = (work.flops if work is not None else np.zeros_like(op_of))[self._own]
+        by_op = taken(moved.op_size, op_of[self._own], UNKNOWN)
         self._sized = (by_op != UNKNOWN) | (self._size != UNKNOWN)
-        worked = np.flatnonzero(chosen & (unit >= 0) & ~moved.recorded)
-        self._op, first = np.unique(unit[worked], return_index=True)
+        # Per op whose bytes count: the op, and its pass.
+        worked = np.flatnonzero(chosen & (op_of >= 0) & ~moved.recorded)
+        self._op, first = np.unique(op_of[worked], return_index=True)
         self._op_place = pass_of[worked[first]]
 
     def flops(self, passes: list[int]) -> int:
@@ -243,14 +240,15 @@ class _Done:
             if not isinstance(work, Work) or work.min_bytes is None:
                 continue
             size, sizes = work.min_bytes, work.signature
-            each, weights, cache = _ELEMENT.get(work.dtype or "", 0), 0, 0
+            element = _ELEMENT.get(work.dtype or "", 0)  # 0: its operands stay in the rest
+            weights = cache = 0
             if isinstance(sizes, Product) and sizes.batch == 1 and index not in self._batched:
-                weights = sizes.k * sizes.n * each
+                weights = sizes.k * sizes.n * element
             elif isinstance(sizes, Core):
                 sequences = sizes.batch if sizes.documents is None else 1
-                per_token = sizes.kv_heads * (sizes.d_qk + sizes.d_v) * each
+                per_token = sizes.kv_heads * (sizes.d_qk + sizes.d_v) * element
                 cache = sequences * sizes.keys * per_token
-            if weights + cache > size:  # an operand that is one number read over and over
+            if weights + cache > size:  # a broadcast operand: it is read once, not per element
                 weights = cache = 0
             moved += Moved(weights * count, cache * count, (size - weights - cache) * count)
         return moved
@@ -262,31 +260,34 @@ class _Done:
 def pass_times(
     prepared: Prepared, attribution: Attribution, passes: tuple[ForwardPass, ...]
 ) -> tuple[IntArray, Mapping[int, list[int]], int]:
-    """Return the pass of each activity, and the device time of each pass.
+    """Return the pass of each activity, the time of each pass by device, and the time outside.
 
-    Per activity the place of its pass, -1 for none: that in which it was launched, else that during
-    which it starts. Per device the time of each pass in the chosen windows. And the time of no
-    pass, over all devices: there, and between a chosen window and the next pass.
+    An activity is in the pass that launched it, else in that during which it starts; -1 is none.
+    Times are of the chosen windows, in ns. Outside is before the first pass, and the time between
+    passes that a step layout leaves, over all devices.
     """
     of_activity = launched_in(prepared, attribution, passes)
-    whole = np.array([each.start_ns == -ALWAYS for each in passes], dtype=np.bool_)
+    is_whole = np.array([each.start_ns == -ALWAYS for each in passes], dtype=np.bool_)
     is_copy = is_one_of(prepared.trace.activities["kind"], "memcpy", "memset")
     used_ns, outside_ns = {}, 0
     for device, account in prepared.accounts.items():
         rows, start = account.rows.row, account.rows.start_ns
-        # Copies do not begin a pass: inputs of the next one are copied while this one runs.
-        launched = (of_activity[rows] >= 0) & ~is_copy[rows]
+        # A pass begins on the device with its first launched work. Copies do not count: inputs of
+        # the next pass are copied while this one runs.
+        is_launched = (of_activity[rows] >= 0) & ~is_copy[rows]
         begins = np.full(len(passes), ALWAYS, dtype=np.int64)
-        np.minimum.at(begins, of_activity[rows][launched], start[launched])
-        begins[whole & (begins < ALWAYS)] = -ALWAYS
+        np.minimum.at(begins, of_activity[rows][is_launched], start[is_launched])
+        begins[is_whole & (begins < ALWAYS)] = -ALWAYS
         order = np.argsort(begins, kind="stable")
         order = order[begins[order] < ALWAYS]
+        # Work without a launch is in the pass that runs then, unless it lies between passes.
         around = np.searchsorted(begins[order], start, side="right") - 1
         windows = prepared.windows[device]
         between = _time(window for window in windows if window.role == "between")
         around[between.contains(start)] = -1
         own = of_activity[rows]
         of_activity[rows] = np.where(own >= 0, own, taken(order, around))
+        # The chosen time from each begin to the next.
         chosen = chosen_time(windows)
         before = chosen.subtract(between).covered_before(np.append(begins[order], ALWAYS))
         used = np.zeros(len(passes), dtype=np.int64)
@@ -300,18 +301,18 @@ def pass_times(
 def launched_in(
     prepared: Prepared, attribution: Attribution, passes: tuple[ForwardPass, ...]
 ) -> IntArray:
-    """Return, per activity, the pass in which it was launched, or on a CPU ran.
+    """Return the pass in which each activity was launched (on a CPU: in which its op ran), or -1.
 
-    In a process without any recorded launch it is the one in which it started.
+    In a process without any recorded launch, it is the pass in which the activity started.
     """
     trace, call = prepared.trace, prepared.linked.links.call_of_activity
-    at_call = taken(numbers(trace.calls["start_ns"]), call, ABSENT)
-    at_op = taken(numbers(trace.ops["start_ns"]), attribution.op, ABSENT)
+    call_ns = taken(numbers(trace.calls["start_ns"]), call, ABSENT)
+    op_ns = taken(numbers(trace.ops["start_ns"]), attribution.op, ABSENT)
     process = numbers(trace.activities["process"])
-    alone = np.isin(process, without_launches(trace, prepared.linked.links))
-    at_start = np.where(alone, numbers(trace.activities["start_ns"]), at_op)
-    pass_of = places_in(passes, process, np.where(call >= 0, at_call, at_start))
-    return np.where((call >= 0) | (attribution.op >= 0) | alone, pass_of, -1)
+    is_unlaunched = np.isin(process, without_launches(trace, prepared.linked.links))
+    other_ns = np.where(is_unlaunched, numbers(trace.activities["start_ns"]), op_ns)
+    pass_of = places_in(passes, process, np.where(call >= 0, call_ns, other_ns))
+    return np.where((call >= 0) | (attribution.op >= 0) | is_unlaunched, pass_of, -1)
 
 
 def _time(windows: Iterable[Window]) -> Intervals:

@@ -54,23 +54,18 @@ if TYPE_CHECKING:
 
 Source = Literal["trace", "the paired trace", "counters"]
 """What tells FLOPs: the trace itself by its shapes, another one by its shapes, or counters."""
-
 _SERVING: Final = re.compile("(?:paged|unified)_attention|varlen_fwd|::fwd|moe_forward")
 """Operators of serving engines, some of which launches tell (counted/serving_kernels.py)."""
-
 _SOURCES: Final[dict[str, Source]] = {"counters": "counters", "pair": "the paired trace"}
-
 _UNTOLD_TYPES: Final = {
     TF32_OR_FP32: MissingInput(fact("missing.tf32-or-fp32"), missing_input.GIVE_PEAK),
     UNKNOWN_TYPE: MissingInput(fact("missing.unknown-type"), missing_input.GIVE_PEAK),
 }
-
 _CAPTURE: Final = MissingInput(fact("missing.captured"), fact("missing.pair-with-launching"))
 _WAIT: Final = fact("missing.wait-at-end")
 _FEW_LAUNCHES: Final = 50
 """So many launches fill no buffer of a profiler: none of their kernels had ended."""
 _LOST: Final = (fact("missing.records-incomplete"), fact("missing.no-graph-records"))
-
 _TOOLS: Final = {ROCPROF: "rocprof", NSIGHT: "Nsight", XLA: "XLA's profiler", "nvprof": "nvprof"}
 """Tools that record no operators, by family or format."""
 
@@ -78,10 +73,9 @@ _TOOLS: Final = {ROCPROF: "rocprof", NSIGHT: "Nsight", XLA: "XLA's profiler", "n
 class Measurement(Struct, frozen=True, dict=True):
     """What a trace says of utilisation, in its chosen windows.
 
-    `waterfall` splits the budget of the devices; it is None where `lacks` says why. Where it does
-    not tell what FLOPs were for, there is an HFU and no MFU, and `lacks` says so. The ledger in
-    `executed` and the tables are there without it. `inference` is None for what is none. `roofs`
-    say how much of the time FLOPs and bytes need.
+    `waterfall` splits the budget of the devices; if it is None, `lacks` says why. If nothing tells
+    what FLOPs were for, there is HFU and no MFU, and `lacks` says so. `executed` has the ledger of
+    FLOPs. `inference` is None for training. `roofs` say how much of the time FLOPs and bytes need.
     """
 
     executed: Executed
@@ -100,7 +94,7 @@ class Measurement(Struct, frozen=True, dict=True):
 
     @property
     def mfu(self) -> Fraction | None:
-        """Return counted model FLOPs as a share of the budget; None if none are told apart."""
+        """Return counted model FLOPs as a share of the budget; None if their purpose is unknown."""
         splits = self.executed.model_flops > 0 or not self.executed.unsplit_flops
         return self.waterfall.mfu if self.waterfall is not None and splits else None
 
@@ -113,8 +107,9 @@ class Measurement(Struct, frozen=True, dict=True):
     def mfu_range(self) -> ShareRange | None:
         """Return the least and the most that MFU can be.
 
-        The least is by the lower of two bounds, the most with all compute time of unknown FLOPs at
-        the peak; where at least 95 % are known (`Waterfall.known_share`), these count for all.
+        The least uses the lower bounds of counts. The most takes all compute time of unknown FLOPs
+        as spent at the peak; but if at least 95 % of it is known (`Waterfall.known_share`), as
+        none.
         """
         fall = self.waterfall
         return self._range(self.mfu, "model", fall.share(UNSPLIT) if fall is not None else None)
@@ -133,19 +128,19 @@ class Measurement(Struct, frozen=True, dict=True):
     def _range(
         self, share: Fraction | None, family: str, open_share: Fraction | None = None
     ) -> ShareRange | None:
-        """Return what a share of the lines of a family (all if "") can be.
+        """Return the range of a share of the budget that the lines of a family have.
 
-        `open_share` may belong to the family or not.
+        `family` begins the lines ("" is all). `open_share` may belong to the family or not.
         """
         fall = self.waterfall
         if share is None or fall is None:
             return None
         cells = [c for c in self.executed.used_cells if family in ("", c.line.split(".")[0])]
-        certain, slower = count_bounds(cells, fall, self.rates)
+        less_factor, more_factor = count_bounds(cells, fall, self.rates)
         is_enough = fall.known_share >= ENOUGH
-        more = Fraction(0) if is_enough else fall.share("unattributed") or Fraction(0)
-        most = min(share * slower + more + (open_share or 0), Fraction(1))
-        return ShareRange(share * certain, max(share, most))
+        unknown = Fraction(0) if is_enough else fall.share("unattributed") or Fraction(0)
+        most = min(share * more_factor + unknown + (open_share or 0), Fraction(1))
+        return ShareRange(share * less_factor, max(share, most))
 
     @property
     def is_exact(self) -> bool:
@@ -154,10 +149,7 @@ class Measurement(Struct, frozen=True, dict=True):
 
     @property
     def utilisation(self) -> Fact | None:
-        """Return MFU, from the least to the most that it can be.
-
-        Where only what was executed is known, not what for, it is HFU.
-        """
+        """Return the range of MFU as a fact; of HFU if it is not known what FLOPs were for."""
         if (mfu := self.mfu_range) is not None:
             return fact("utilisation.mfu", share=(mfu.least, mfu.most))
         if (hfu := self.hfu_range) is not None:
@@ -179,7 +171,7 @@ class Measurement(Struct, frozen=True, dict=True):
 
     @property
     def sources(self) -> tuple[Source, ...]:
-        """Return what tells FLOPs of kernels, in the order in which it counts."""
+        """Return what tells the FLOPs of kernels, what counts first first."""
         work = self.executed.work
         origins = dict.fromkeys(join.origin for join in work.joins if join.known) if work else {}
         own: tuple[Source, ...] = ("trace",) if len(self.executed.attribution.executed) else ()
@@ -187,7 +179,7 @@ class Measurement(Struct, frozen=True, dict=True):
 
     @property
     def busy_mfu(self) -> Fraction | None:
-        """Return model FLOPs as a share of what the devices could do while they were not idle."""
+        """Return model FLOPs as a share of what the devices could do while not idle, or None."""
         fall = self.waterfall
         if fall is None or self.mfu is None or fall.budget == fall.amount("idle"):
             return None
@@ -213,21 +205,20 @@ def measure(
 ) -> Measurement:
     """Return what a prepared trace says of utilisation.
 
-    `pair` is another recording of the same program, whose shapes or counters tell FLOPs of the
-    kernels. Raises UsageError for an id of a device that is none, a rate that cannot be meant, and
-    a pair that tells nothing.
+    `pair` is another recording of the same program, whose shapes or counters tell the FLOPs of
+    kernels. Raises UsageError for an unknown device, an impossible rate, or a useless pair.
     """
     devices = device_peaks(prepared.trace, prepared.accounts, options)
     trace = prepared.trace
     serves = any(_SERVING.search(name) for name in names(trace.ops["name"]))
-    asked = serves or pair is not None or trace.kernel_counters.num_rows > 0
+    has_other_sources = serves or pair is not None or trace.kernel_counters.num_rows > 0
 
-    def others(attribution: Attribution) -> MeasuredWork | None:
+    def work_of_others(attribution: Attribution) -> MeasuredWork | None:
         from traceflops.mfu.counted.counter_flops import measured_work
 
         return measured_work(prepared, attribution, devices, pair, options.device)
 
-    done = executed(prepared, others if asked else None)
+    done = executed(prepared, work_of_others if has_other_sources else None)
     lacks = tuple(why_no_figure(prepared, done, devices))
     fall = None
     if not lacks:
@@ -240,6 +231,7 @@ def measure(
         lacks = (missing_input.NOT_SPLIT,)
     moved = moved_bytes(prepared, done.attribution)
     of_kernels = moved.with_work(done.work)
+    bandwidths = {device.device: device.bandwidth for device in devices}
     return Measurement(
         done,
         devices,
@@ -247,9 +239,7 @@ def measure(
         lacks,
         kernel_rows(prepared, moved, done.work),
         op_rows(prepared, moved),
-        inference(
-            prepared, of_kernels, {device.device: device.bandwidth for device in devices}, done.work
-        ),
+        inference(prepared, of_kernels, bandwidths, done.work),
         roof_times(prepared, of_kernels, devices, done.work),
     )
 
@@ -257,7 +247,7 @@ def measure(
 def why_no_figure(
     prepared: Prepared, done: Executed, devices: tuple[DevicePeaks, ...]
 ) -> Iterator[MissingInput]:
-    """Yield why a trace has no utilisation; the first reason says most."""
+    """Yield why a trace has no utilisation, the most important reason first."""
     trace, records = prepared.trace, prepared.launch_records
     kinds = trace.devices["type"].to_pylist()
     if all(kinds[device.device] == "cpu" for device in devices):
@@ -285,9 +275,9 @@ def why_no_figure(
         lacks: dict[MissingInput, None] = {}
         for device in devices:
             for dtype in sorted(done.dtypes - device.rates.keys()):
-                unknown = _UNTOLD_TYPES.get(dtype) if device.rates else None
+                ambiguous = _UNTOLD_TYPES.get(dtype) if device.rates else None
                 match = device.match
-                lacks[unknown or match.why_no_peak(dtype) or match.lack] = None
+                lacks[ambiguous or match.why_no_peak(dtype) or match.lack] = None
         yield from lacks
 
 
@@ -301,14 +291,17 @@ def unknown_flops(done: Executed, fall: Waterfall | None) -> Iterator[Note]:
 
 
 def impossible(fall: Waterfall, devices: tuple[DevicePeaks, ...]) -> MissingInput:
-    """Return why a waterfall is impossible: the wrong device, or a negative line."""
+    """Return why the figures of a waterfall are impossible: the device is wrong, or FLOPs are."""
     against = next(filter(None, (device.match.contradicts for device in devices)), None)
     what = fact("missing.inconsistent", against=against, error=fall.errors[0])
     return MissingInput(what, fact("missing.likely"))
 
 
 def _nothing_counted(prepared: Prepared, done: Executed, *, is_ml: bool) -> MissingInput:
-    """Return why no FLOPs are known; only programs of machine learning can be described."""
+    """Return why no FLOPs are known, and what would tell them.
+
+    `is_ml` says that the program is one of machine learning: only such a model can be described.
+    """
     ops, work = prepared.trace.ops, done.work
     if work is not None and work.joins:
         return _nothing_joined(done, work, is_ml=is_ml)
@@ -328,13 +321,15 @@ def _nothing_counted(prepared: Prepared, done: Executed, *, is_ml: bool) -> Miss
         return MissingInput(what, fact(missing_input.NEXT_TIME, how=how) if how else None)
     if done.outside.unattributed:
         return MissingInput(fact("missing.none-known"), _largest_unknown(done))
-    others = len(prepared.plan.choice.seen) > len(prepared.plan.choice.used)
+    has_other_steps = len(prepared.plan.choice.seen) > len(prepared.plan.choice.used)
     what = fact("missing.no-matrix-operator")
-    return MissingInput(what, fact("missing.other-steps") if others else missing_input.PAIR)
+    return MissingInput(
+        what, fact("missing.other-steps") if has_other_steps else missing_input.PAIR
+    )
 
 
 def _nothing_joined(done: Executed, work: MeasuredWork, *, is_ml: bool) -> MissingInput:
-    """Return why counters or a paired run, which were asked, tell no FLOPs."""
+    """Return why the counters or the paired run that were given tell no FLOPs."""
     if any(join.known for join in work.joins):
         return missing_input.NO_MATRIX_WORK
     has_flops = any(row.flops is not None for row in work.counted)
@@ -346,7 +341,7 @@ def _nothing_joined(done: Executed, work: MeasuredWork, *, is_ml: bool) -> Missi
 
 
 def _without_capture(done: Executed) -> MissingInput | None:
-    """Return that replayed graphs hide most FLOPs, None where they do not."""
+    """Return that replayed graphs hide most of the unknown FLOPs, None if they do not."""
     unknown = done.outside.unattributed
     replayed_ns = sum(kernels.sum_ns for kernels in unknown if kernels.why == REPLAYED)
     if 2 * replayed_ns <= sum(kernels.sum_ns for kernels in unknown):
@@ -361,7 +356,7 @@ def _without_capture(done: Executed) -> MissingInput | None:
 
 
 def _largest_unknown(done: Executed) -> Fact:
-    """Return the kernel with most time and unknown FLOPs, else what would give an MFU."""
+    """Return the kernel with most time of unknown FLOPs, else the advice to give a paired run."""
     for kernels in done.outside.unattributed[:1]:
         why = fact(f"uncounted.{kernels.why}")
         return fact("missing.largest-unknown", kernel=shown(kernels.kernel), reason=why)

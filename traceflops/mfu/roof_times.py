@@ -35,6 +35,7 @@ from traceflops.flops.ops.work import Work, known_sum
 from traceflops.mfu.traced.uncounted import vector_ops
 from traceflops.table.columns import (
     BoolArray,
+    FloatArray,
     IntArray,
     SmallArray,
     codes,
@@ -54,7 +55,6 @@ if TYPE_CHECKING:
 Bound = Literal["compute", "memory", "interconnect"]
 WorkBasis = Literal["shapes", "pair", "counters", "record"]
 """What tells FLOPs and bytes: shapes, a paired run's shapes, counters, the record of a copy."""
-
 BOUND_FROM: Final = Fraction(1, 2)
 """From this share of the nearer roof on, work is bound by it: the roof then takes most of its time.
 """
@@ -68,9 +68,9 @@ class NearerRoof(Struct, frozen=True):
 
 
 class Measured(Struct, frozen=True):
-    """Work and its time: FLOPs and bytes are None where they are not known; time in ns.
+    """FLOPs, least bytes and time (ns) of some work; FLOPs and bytes are None if not known.
 
-    Where FLOPs lie between two bounds, `flops` is the upper one and `least_flops` the lower.
+    If the FLOPs lie between two bounds, `flops` is the upper one and `least_flops` the lower.
     """
 
     flops: int | None
@@ -79,7 +79,7 @@ class Measured(Struct, frozen=True):
     least_flops: int | None = None
 
     def __add__(self, other: Measured) -> Measured:
-        """Return the sum; what one of them does not know is not known."""
+        """Return the sum; a value that one of them does not know is None."""
         return Measured(
             known_sum(self.flops, other.flops),
             known_sum(self.min_bytes, other.min_bytes),
@@ -131,8 +131,8 @@ def verdict(
 ) -> NearerRoof | None:
     """Return which roof is nearer: by the intensity, else by the category, else None.
 
-    `peak` is in FLOP per ns of the work's data type, `bandwidth` in bytes per ns. `basis` is what
-    tells its FLOPs and bytes.
+    `peak` is in FLOP per ns for the work's data type, `bandwidth` in bytes per ns. `basis` is the
+    source of its FLOPs and bytes.
     """
     intensity = measured.intensity
     if intensity is not None and peak and bandwidth:
@@ -151,9 +151,7 @@ _COMPONENTS: Final[tuple[_Component, ...]] = ("memory", "compute")
 _LOOSE: Final = "list-types-not-recorded"
 Path = Literal["memory", "host", "peer"]
 """What bytes move over: the device's memory, the link to the host, or one to another device."""
-
 PATHS: Final[tuple[Path, ...]] = ("memory", "host", "peer")
-
 _ROUTES: Final[dict[str, tuple[Path, int]]] = {
     "HtoD": ("host", 1),
     "DtoH": ("host", 1),
@@ -164,18 +162,16 @@ _ROUTES: Final[dict[str, tuple[Path, int]]] = {
     "migration DtoD": ("peer", 1),
 }
 """By the direction of a copy: its path, and how often each byte moves over it."""
-
 _MOST: Final = 2**63 - 1
 
 
 class MovedBytes(Struct, frozen=True):
-    """What each op and each activity moved, UNKNOWN where nothing says.
+    """The bytes that each op and each activity moved; UNKNOWN if nothing tells them.
 
-    `unit` is, per activity, the executed op it worked for, else one that moves known bytes, -1 for
-    none. `is_copy` tells copies and fills; `size` are their bytes, by their records alone, and
-    `path` places in PATHS, memory for all else. `op_size` and `op_path` are the same per op; the
-    path of an op that copies over several is UNKNOWN. `recorded` tells the copies whose records
-    count, and not the shapes of an op.
+    By activity: `unit` is the op it worked for, -1 for none; `is_copy` tells copies and fills,
+    `size` is the bytes in their own records, and `path` a place in PATHS (memory for kernels).
+    `recorded` tells the activities whose `size` counts, not the shapes of their op. By op:
+    `op_size`, and `op_path`, UNKNOWN if it copies over several paths.
     """
 
     attribution: Attribution
@@ -188,7 +184,7 @@ class MovedBytes(Struct, frozen=True):
     op_path: SmallArray
 
     def with_work(self, work: MeasuredWork | None) -> MovedBytes:
-        """Return the bytes, with those by counters or a paired run for kernels without an op."""
+        """Return the bytes, with those that `work` tells for kernels without an op."""
         if work is None:
             return self
         by_work = (self.unit < 0) & (work.size >= 0)
@@ -199,23 +195,24 @@ class MovedBytes(Struct, frozen=True):
 def moved_bytes(prepared: Prepared, attribution: Attribution) -> MovedBytes:
     """Return the bytes that the ops and copies of a prepared trace moved."""
     work, activities = attribution.work, prepared.trace.activities
-    # Copies and fills: their bytes by their own records, and what these move over.
-    copy, fill = is_one_of(activities["kind"], "memcpy"), is_one_of(activities["kind"], "memset")
-    is_copy = copy | fill
+    # Copies and fills: their bytes by their own records, and the path of these.
+    is_memcpy, is_fill = (is_one_of(activities["kind"], kind) for kind in ("memcpy", "memset"))
+    is_copy = is_memcpy | is_fill
     direction = codes(activities["direction"])
     routes = [_ROUTES.get(name, (None, 0)) for name in names(activities["direction"])]
     times = taken(np.array([n for _, n in routes], dtype=np.int64), direction, missing=0)
-    times[fill] = 1
-    over = [UNKNOWN if path is None else PATHS.index(path) for path, _ in routes]
-    by_direction = taken(np.array(over, dtype=np.int8), direction)
-    path: SmallArray = np.where(copy, by_direction, PATHS.index("memory")).astype(np.int8)
+    times[is_fill] = 1
+    route_paths = [UNKNOWN if path is None else PATHS.index(path) for path, _ in routes]
+    by_direction = taken(np.array(route_paths, dtype=np.int8), direction)
+    path: SmallArray = np.where(is_memcpy, by_direction, PATHS.index("memory")).astype(np.int8)
     size = numbers(activities["bytes"], UNKNOWN)
     size = np.where(is_copy & (times > 0) & (size >= 0), size * times, UNKNOWN)
     # The op that each activity worked for: the executed one, else one that moves known bytes.
     moving = vector_ops(prepared, attribution) & (work.of_ops(work.min_bytes) > 0)
     around = taken(attribution.tree.nearest(moving), attribution.op)
     unit = np.where(attribution.owner >= 0, attribution.owner, around)
-    # An op that launched nothing but copies has the bytes of their records, not of its shapes.
+    # Ops that launched nothing but copies: the path and the sum of the records of these, and the
+    # least of them, which is UNKNOWN (negative) if one is.
     op_size = work.of_ops(work.min_bytes).copy()
     has_op = unit >= 0
     launched, copied = (
@@ -227,7 +224,8 @@ def moved_bytes(prepared: Prepared, attribution: Attribution) -> MovedBytes:
     total, least = np.zeros_like(op_size), np.full_like(op_size, _MOST)
     np.add.at(total, unit[of_copies], np.maximum(size[of_copies], 0))
     np.minimum.at(least, unit[of_copies], size[of_copies])
-    # Within a device shapes say the same as records; over a link they count both sides.
+    # The records win over shapes: over a link, shapes count the bytes of both sides. Only within a
+    # device do shapes say the same; they stay if a record is missing.
     by_records = only_copies & ((op_path != PATHS.index("memory")) | (least != UNKNOWN))
     op_size[by_records] = np.where(least == UNKNOWN, UNKNOWN, total)[by_records]
     recorded = is_copy & (taken(by_records.view(np.int8), unit, missing=1) > 0)
@@ -235,25 +233,25 @@ def moved_bytes(prepared: Prepared, attribution: Attribution) -> MovedBytes:
 
 
 def common_paths(group: IntArray, path: SmallArray, count: int) -> list[Path | None]:
-    """Return the path that all of each group take, None for several and where one is unknown."""
+    """Return the path that all rows of each group take, None if several or one is unknown."""
     common = _common(group, path, count).tolist()
     return [PATHS[index] if index != UNKNOWN else None for index in common]
 
 
 def _common(group: IntArray, path: SmallArray, count: int) -> SmallArray:
-    """Return the path that all of each group take, UNKNOWN for several; memory for none."""
+    """Return the one path that all rows of each group take, UNKNOWN for several."""
     most, least = extremes(group, path, count)
     common: SmallArray = np.where(least == most, least, UNKNOWN).astype(np.int8)
-    common[most < least] = PATHS.index("memory")
+    common[most < least] = PATHS.index("memory")  # a group without rows
     return common
 
 
 class RoofTime(Struct, frozen=True):
     """Time of a component in the chosen windows of all devices, in ns.
 
-    `known_ns` is the part of kernels and copies whose work and peaks are known; of that their FLOPs
-    need `flops_ns` at the peak, and FLOPs and bytes `needed_ns`. Of memory work `time_ns` is the
-    component, and FLOPs are not looked at; of compute it is the part with counted FLOPs.
+    `known_ns` is the part whose work and peaks are known; its FLOPs need `flops_ns` at the peak,
+    and its FLOPs and bytes together `needed_ns`. `time_ns` is, of compute, the part with counted
+    FLOPs; of memory work, all of it, and FLOPs are not looked at.
     """
 
     time_ns: int
@@ -303,14 +301,17 @@ def roof_times(
 
 
 class _Items:
-    """Items with a roof of their own: an op with its activities, or an activity without op."""
+    """Items with a roof of their own: an op with its activities, or an activity without op.
+
+    Ops are numbered first, then activities.
+    """
 
     def __init__(
         self, prepared: Prepared, moved: MovedBytes, work: MeasuredWork | None = None
     ) -> None:
-        """Read the bytes, paths and FLOPs of ops, then of activities, and the op of each activity.
+        """Read the bytes and paths by item, the FLOPs by op, and the item of each activity.
 
-        Bytes and FLOPs are UNKNOWN where nothing tells them. An item is mixed if not all of its
+        Bytes and FLOPs are UNKNOWN if nothing tells them. An item is mixed if not all of its
         activities do memory work.
         """
         self._prepared, self._work = prepared, work
@@ -331,13 +332,15 @@ class _Items:
         self._mixed[self._item[self._top != "memory"]] = True
 
     def time(self, peaks: DevicePeaks, component: _Component) -> RoofTime:
-        """Return the time of a component of one device."""
+        """Return the time of a component of one device in its chosen windows."""
         account = self._prepared.accounts[peaks.device]
         rows = account.rows
         windows = self._prepared.windows[peaks.device]
         part = account.timeline.parts[component].intersect(chosen_time(windows))
         of_component = np.flatnonzero(self._top[rows.row] == component)
         start_ns, end_ns = rows.start_ns[of_component], rows.end_ns[of_component]
+        # By item: its whole time, and its part of the component's time; activities that run at once
+        # share that in proportion.
         alone = part.length_within(start_ns, end_ns)
         at_once = part.length_ns / max(1, int(alone.sum()))
         item, index = ranked(self._item[rows.row[of_component]])
@@ -345,24 +348,8 @@ class _Items:
         inside = np.bincount(index, alone, len(item)) * at_once
         flops_ns = np.zeros(len(item))
         if component == "compute":
-            # What the FLOPs need at the peak of their type, NaN where either is unknown.
-            peak = np.array([float(peaks.rates.get(dtype) or np.nan) for dtype in self._dtypes])
-            op = np.where(item < self._ops, item, UNKNOWN)
-            flops = taken(self._flops, op)
-            has_flops = flops >= 0
-            flops_ns = np.full(len(item), np.nan)
-            flops_ns[has_flops] = flops[has_flops] / peak[self._dtype[op[has_flops]]]
-            if self._work is not None:
-                # Activities without an op: by what counters or a paired run tell.
-                of_kind = np.zeros(len(self._work.kinds))
-                for _, dtype, most, _ in self._work.columns():
-                    of_type = float(peaks.rates.get(dtype) or np.nan)
-                    of_kind += np.where(most > 0, most / of_type, 0)
-                without_op = item >= self._ops
-                kind = self._work.kind[item[without_op] - self._ops]
-                flops_ns[without_op] = np.append(of_kind, np.nan)[kind]  # the last is of UNKNOWN
-            flops_ns = np.minimum(flops_ns, whole_ns)
-        # What the bytes need, NaN where they or the bandwidth of their path are unknown.
+            flops_ns = np.minimum(self._flops_ns(item, peaks), whole_ns)
+        # What the bytes need, NaN if they or the bandwidth of their path are unknown.
         rates = (peaks.bandwidth, peaks.host_bandwidth, None)  # in the order of PATHS
         rate = np.array([*(float(each) if each else np.nan for each in rates), np.nan])
         size = self._size[item]
@@ -378,3 +365,22 @@ class _Items:
             round(float((flops_ns[is_known] * share).sum())),
             round(float((needed_ns[is_known] * share).sum())),
         )
+
+    def _flops_ns(self, item: IntArray, peaks: DevicePeaks) -> FloatArray:
+        """Return what the FLOPs of items need at the peak of their type; NaN if not known."""
+        peak = np.array([float(peaks.rates.get(dtype) or np.nan) for dtype in self._dtypes])
+        op = np.where(item < self._ops, item, UNKNOWN)
+        flops = taken(self._flops, op)
+        has_flops = flops >= 0
+        flops_ns = np.full(len(item), np.nan)
+        flops_ns[has_flops] = flops[has_flops] / peak[self._dtype[op[has_flops]]]
+        if self._work is not None:
+            # Activities without an op: by what counters or a paired run tell.
+            of_kind = np.zeros(len(self._work.kinds))
+            for _, dtype, most, _ in self._work.columns():
+                of_type = float(peaks.rates.get(dtype) or np.nan)
+                of_kind += np.where(most > 0, most / of_type, 0)
+            without_op = item >= self._ops
+            kind = self._work.kind[item[without_op] - self._ops]
+            flops_ns[without_op] = np.append(of_kind, np.nan)[kind]  # the last is of UNKNOWN
+        return flops_ns

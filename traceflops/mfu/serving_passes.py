@@ -32,7 +32,7 @@ NEVER: Final = np.iinfo(np.int64).min
 
 
 class ServingPass(Struct, frozen=True):
-    """One pass on one device; `batch` are its sequences, `tokens` those computed, None: unknown."""
+    """One pass on one device; `batch` is its sequences, `tokens` those computed; None: unknown."""
 
     kind: Kind | None
     device: int
@@ -43,11 +43,11 @@ class ServingPass(Struct, frozen=True):
 
 
 class PassKind(Struct, frozen=True):
-    """All chosen passes of one kind. Times in ns are sums over them but for p50 and p99.
+    """All chosen passes of one kind. Times are sums over them in ns, but for p50 and p99.
 
-    `followed` of them have a chosen pass behind them on their device; `between_ns` is the idle time
-    up to that, all of it in `waits`. `cycle_ns` is from the start of each to the start of the next,
-    or to its end. `total` has the accounts of the passes themselves.
+    `followed` is how many have a chosen pass behind them on their device; `between_ns` is the idle
+    time up to that, and `waits` what it is due to. `cycle_ns` is from each start to the next one,
+    or to its own end. `total` is the account of the passes themselves.
     """
 
     kind: Kind | None
@@ -63,7 +63,7 @@ class PassKind(Struct, frozen=True):
 
     @property
     def tokens_per_s(self) -> float | None:
-        """Return how many tokens a device computes per second of its passes and what follows."""
+        """Return how many tokens a device computes per second of `cycle_ns`, None if unknown."""
         has_both = self.tokens is not None and self.cycle_ns
         return (self.tokens or 0) * 1e9 / self.cycle_ns if has_both else None
 
@@ -89,7 +89,10 @@ NO_SERVING: Final = Serving()
 
 
 class _Lane(Struct, frozen=True):
-    """Passes on one device in order of time; `place` is that of a pass, `next_ns` may be NEVER."""
+    """Passes on one device by start; `place` is the number of a pass.
+
+    `next_ns` is the start of the following pass if that is chosen, too, else NEVER.
+    """
 
     device: int
     account: DeviceAccount
@@ -115,7 +118,7 @@ class _Lane(Struct, frozen=True):
 
 
 def serving(prepared: Prepared, attribution: Attribution) -> Serving:
-    """Return the annotated passes that begin in the chosen windows; none where none has work."""
+    """Return the annotated passes that begin in the chosen windows; empty without any."""
     passes = annotated_passes(prepared.trace)
     if not passes:
         return NO_SERVING
@@ -133,9 +136,10 @@ def serving(prepared: Prepared, attribution: Attribution) -> Serving:
 
 
 def _lane(prepared: Prepared, device: int, pass_of: IntArray) -> _Lane:
-    """Return the chosen passes on a device; `place` is the pass of each activity, -1 for none."""
+    """Return the chosen passes on a device; `pass_of` is the pass of each activity, -1 for none."""
     account, windows = prepared.accounts[device], prepared.windows[device]
     rows = account.rows
+    # From the first start to the last end of what a pass launched, without copies.
     is_copy = is_one_of(prepared.trace.activities["kind"], "memcpy", "memset")[rows.row]
     in_pass = (pass_of[rows.row] >= 0) & ~is_copy
     passes = pass_of[rows.row[in_pass]]
@@ -149,10 +153,10 @@ def _lane(prepared: Prepared, device: int, pass_of: IntArray) -> _Lane:
     order = np.argsort(start, kind="stable")
     order = order[end[order] >= start[order]]
     places, start, end = places[order], start[order], end[order]
-    following = np.append(start[1:], NEVER)[: len(start)]
+    next_ns = np.append(start[1:], NEVER)[: len(start)]
     used = chosen_time(windows).contains(start)
-    following[~np.append(used[1:], False)[: len(used)]] = NEVER
-    return _Lane(device, account, places, start, end, following).only(used)
+    next_ns[~np.append(used[1:], False)[: len(used)]] = NEVER  # the following one is not chosen
+    return _Lane(device, account, places, start, end, next_ns).only(used)
 
 
 def _pass_kind(
@@ -186,5 +190,5 @@ def _pass_kind(
 
 
 def _percentile(ordered: Sequence[int], percent: int) -> int:
-    """Return the least value that so many percent of all do not exceed; 0 of none."""
+    """Return the least of the ordered values that `percent` of all do not exceed; 0 without any."""
     return ordered[-(-len(ordered) * percent // 100) - 1] if ordered else 0

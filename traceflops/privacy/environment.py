@@ -1,12 +1,12 @@
 """Takes the recording machine's identity out of a trace before it is shown or shared.
 
-Environments are never read in the first place. Here home directories become `~`, of other absolute
-paths only the last part is left, and the host's and the user's name, where the trace says them, are
-replaced wherever they occur, as are addresses of machines.
+Environment variables are never read in the first place. Here home directories become `~`, other
+absolute paths are cut to their last part, and the names of host and user (as far as the trace
+states them) and addresses of machines are replaced wherever they occur.
 
-A path leads to people, projects and machines; its last part says which file it was. What only looks
-like a path stays: units (`tokens/s`), relative paths, URLs, `operator/`, names of layers that begin
-with a slash (`/model/layers.0/MatMul`).
+A path leads to people, projects and machines; its last part says which file it was. Texts that only
+look like a path stay: units (`tokens/s`), relative paths, URLs, `operator/`, names of layers that
+begin with a slash (`/model/layers.0/MatMul`).
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _HOME = re.compile(
 _ADDRESS = re.compile(
     r"(?<![\w.])(?:\d{1,3}\.){3}\d{1,3}:\d{2,5}(?![\w.])|(?<=//)(?:\d{1,3}\.){3}\d{1,3}(?![\w.])"
 )
-"""Of a machine: with a port or in a URL, as numbers alone may be a version (9.1.0.70)."""
+"""An address with a port or in a URL; four numbers alone may be a version (9.1.0.70)."""
 _SHORTEST_NAME = 3
 """Host and user names shorter than this would hit ordinary words; they are left alone."""
 
@@ -52,7 +52,7 @@ _PATH: Final = re.compile(f"{_DRIVE}|{_SHARE}|{_OF_HOME}|{_POSIX}")
 _FRAME: Final = re.compile(
     r"(?:/|~[\w.-]*[/\\]|[A-Za-z]:[\\/]|\\\\)(?:[^\n]*?[/\\])??(?=[^/\\\n]+\(\d+\): )"
 )
-"""The folders of a Python function's file, whatever signs are in their names."""
+"""The folders of a Python function's file, whatever characters are in their names."""
 _PACKAGES: Final = re.compile(
     r".*[/\\](?:site-packages|dist-packages|lib[/\\]python[0-9.]*)[/\\]|"
     r".*[/\\](?=torch[/\\](?:nn|utils|autograd|optim|distributed|fx|ao|cuda|jit|amp|func|onnx|"
@@ -74,7 +74,7 @@ u user users usr var vol volume volumes wekafs work workdir workdirs workspace w
 
 
 def check_privacy(include_environment: bool, redact: bool) -> None:
-    """Refuse to keep names of host and user in what is to be without names."""
+    """Raise UsageError if names of host and user are to be kept and removed at once."""
     if include_environment and redact:
         raise UsageError(
             "--redact and --include-environment are mutually exclusive", "give one of them"
@@ -82,9 +82,10 @@ def check_privacy(include_environment: bool, redact: bool) -> None:
 
 
 def redacted(trace: Trace, hosts: Names | None = None) -> Trace:
-    """Return the trace with paths, host and user names shortened in every text.
+    """Return the trace with paths, addresses, host and user names replaced in every text.
 
-    Hosts are numbered; in one of several traces that are to be told apart as `hosts` counts them.
+    Hosts become "host N". `hosts` counts them across several traces (and learns new ones); without
+    it they are counted within this trace.
     """
     longest_first = sorted(trace.source.identities, key=len, reverse=True)
     identities = [name for name in dict.fromkeys(longest_first) if len(name) >= _SHORTEST_NAME]
@@ -128,17 +129,19 @@ def redacted(trace: Trace, hosts: Names | None = None) -> Trace:
 
 
 def _scrub_table(name: str, table: pa.Table, scrub: Scrub, hosts: Names | None) -> pa.Table:
-    """Return a table with its texts shortened, and numbers in the place of the names of hosts."""
+    """Return a table with its texts scrubbed, and numbers in place of host names."""
     for place, field in enumerate(table.schema):
         if not pa.types.is_dictionary(field.type) or not table.num_rows:
             continue
         column = table[field.name]
         if (name, field.name) == ("processes", "host"):
-            # Numbers tell several hosts apart; one alone needs none.
-            named = Names() if hosts is None else hosts
-            rows = np.array([named[host] if host else -1 for host in column.to_pylist()], np.int32)
-            made = dictionary_column(rows, [f"host {n + 1}" for n in range(len(named))])
-            if hosts is None and len(named) < 2:
+            counted = Names() if hosts is None else hosts
+            rows = np.array(
+                [counted[host] if host else -1 for host in column.to_pylist()], np.int32
+            )
+            made = dictionary_column(rows, [f"host {n + 1}" for n in range(len(counted))])
+            # A number tells several hosts apart; a single host needs none.
+            if hosts is None and len(counted) < 2:
                 made = pa.nulls(len(column), field.type)
             table = table.set_column(place, field, made)
             continue
@@ -150,18 +153,19 @@ def _scrub_table(name: str, table: pa.Table, scrub: Scrub, hosts: Names | None) 
 
 
 Scrub = Callable[[str], str]
-"""Gives a text without paths, addresses and names of the machine."""
+"""Returns a text without paths, addresses and names of the machine."""
 
 
 def recoded(old_codes: IntArray, texts: Iterable[str | None]) -> pa.DictionaryArray:
-    """Return the column with other texts, or none, for its codes; equal texts share one code."""
+    """Return a column of codes with other texts (None: null); equal texts share one code."""
     interned = Names()
+    # The last element is for code -1, null.
     recode = np.array([-1 if text is None else interned[text] for text in texts] + [-1], np.int64)
     return dictionary_column(recode[old_codes], list(interned))
 
 
 def _scrub_value(value: object, scrub: Scrub) -> object:
-    """Return a JSON value with every text in it shortened; keys are words, and stay."""
+    """Return a JSON value with every text in it scrubbed; keys are kept."""
     if isinstance(value, str):
         return scrub(value)
     if isinstance(value, Mapping):
@@ -170,14 +174,14 @@ def _scrub_value(value: object, scrub: Scrub) -> object:
 
 
 def without_folders(text: str) -> str:
-    """Return a text in which of each absolute path only its last part is left."""
+    """Return a text with each absolute path cut to its last part, see `_last`."""
     return _PATH.sub(lambda path: _last(path.group()), text)
 
 
 def without_frame_folders(text: str) -> str:
-    """Return a text without the folders of a Python function's file that it begins with.
+    """Return a text that begins with a Python function's file, without the folders of that file.
 
-    What of them is a library's own stays.
+    Folders inside an installed package are kept.
     """
     folders = _FRAME.match(text)
     if folders is None:
@@ -188,12 +192,16 @@ def without_frame_folders(text: str) -> str:
 
 
 def _last(path: str) -> str:
-    """Return what is left of a path. A blank is of a folder's name unless a file ends before it."""
+    """Return the part of a path that is shown: below a library its path in it, else the last part.
+
+    The names of layers stay as they are.
+    """
+    # A blank belongs to a folder's name, unless a file name ends before it: then text follows.
     file = _FILE.search(path)
     if file is not None and path.startswith("/"):
         return _last(path[: file.end()]) + without_folders(path[file.end() :])
     if path.startswith("/"):
-        # The name of a layer, as exporters of graphs write them, stays: `/conv/Add`.
+        # Exporters of graphs name layers like paths: `/conv/Add`.
         root, *_, last = [part for part in path.split("/") if part]
         is_operation = last[:1].isupper() and "." not in last
         is_layer = is_operation and all(map(is_library_word, words_of(last)))

@@ -1,18 +1,16 @@
-"""Words and codes in the names of libraries: they tell nothing of who wrote a program.
+"""Words and codes in the names of libraries: they do not tell who wrote a program.
 
-A name of a kernel or an operator that is made of such words alone stays when a trace is redacted.
-The words of the category rules belong to them; here are those that the rules do not have: of the
-schemas, functions and files of PyTorch, of C++ and its templates, of kernels, of the runtimes, and
-codes in the names that Tensile and cuBLAS generate.
+A kernel or operator whose name consists of such words keeps it when a trace is redacted. The words
+of the category rules belong to them; here are those that the rules do not have: of the schemas,
+functions and files of PyTorch, of C++ and its templates, of kernels, of the runtimes, and codes in
+the names that Tensile and cuBLAS generate.
 
-Codes (data types, tiles, architectures, constants) are told by their shape. A token in which a
-letter stands beside a digit and that is none of these may be anything (a model `R1`, a size `70B`,
-a machine `n17`), so it does not stay.
+Codes (data types, tiles, architectures, constants) are recognised by their form. Any other token in
+which a letter stands beside a digit may be anything (a model `R1`, a size `70B`, a machine `n17`),
+so it does not stay.
 
-Words of our own sentences and of descriptions: those that a note may keep when it is redacted.
-
-The words of libraries are not here again. That none is missing is tested: tests/privacy collects
-the texts of notes from the source.
+There are also the words of our own sentences and of descriptions, which a note keeps when it is
+redacted. tests/privacy collects the texts of notes from the source to check that none is missing.
 """
 
 from __future__ import annotations
@@ -185,7 +183,7 @@ def words_of(letters: str) -> list[str]:
 
 
 def is_library_word(word: str) -> bool:
-    """Return whether libraries use a word; a single letter says nothing."""
+    """Return whether libraries use a word; a single letter tells nothing, so it counts."""
     if len(word) <= 2:
         return len(word) == 1 or word.lower() in SHORT_WORDS
     return word.lower() in library_words()
@@ -200,12 +198,12 @@ def library_words() -> frozenset[str]:
 
 
 def is_plain_number(digits: str) -> bool:
-    """Return whether a number may stay: a size or a count, not the number of somebody."""
+    """Return whether a number may stay: it is short, or a limit of integers, so it is no ID."""
     return len(digits) <= _DIGITS or (len(digits) <= 20 and int(digits) in _LARGE)
 
 
 def pieces(token: str) -> Iterator[tuple[str, str]]:
-    """Give the pieces of a token of ASCII letters and digits, each as code, number or word."""
+    """Yield the pieces of a token of ASCII letters and digits: "code", "number" or "word", text."""
     for piece in _PIECE.finditer(token):
         yield piece.lastgroup or "", piece.group()
 
@@ -293,7 +291,7 @@ CUDA_VISIBLE_DEVICES
 
 
 def is_term_of_notes(text: str) -> bool:
-    """Return whether a text, signs at its ends apart, is a name that our own sentences have."""
+    """Return whether a text is a name in our own sentences, apart from punctuation at its ends."""
     names = _split(_TERMS) | {"PRAGMA wal_checkpoint(TRUNCATE)"}
     return not names.isdisjoint((text.strip(".,;:'"), text.strip("().,;:'")))
 

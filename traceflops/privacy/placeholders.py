@@ -1,4 +1,4 @@
-"""Placeholders that stand for names: numbered as they come up, one and the same for equal names."""
+"""Placeholders that stand for names: numbered in order of appearance, equal for equal names."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from traceflops.table.columns import Names
 
 _TOKEN: Final = re.compile(r"(?:(?![\u2026\u00d7\u2192\u2013\u00b7])[A-Za-z0-9\u0080-\U0010ffff])+")
 _LONGEST: Final = 4_096
-"""What stands behind so many characters of a name is left out."""
+"""Characters of a name that are read; the rest is dropped."""
 
 
 class Placeholders:
-    """Gives names their placeholders, and counts how many names got one, by kind.
+    """Gives names their placeholders, and counts by kind how many names got one (`changed`).
 
-    A name is replaced as a whole ("module 3"), or the words in it that are not those of libraries
+    A name is replaced as a whole ("module 3"), or only those of its words that no library uses
     ("name2_gemm_kernel"). Different names stay different.
     """
 
@@ -33,15 +33,18 @@ class Placeholders:
         self._counted: set[tuple[str, str]] = set()
 
     def whole(self, kind: str, text: str) -> str:
-        """Return what stands for a whole name."""
+        """Return the placeholder of a whole name: its kind and a number."""
         self.count(kind, text)
         return f"{kind} {self._whole.setdefault(kind, Names())[text] + 1}"
 
     def partly(self, kind: str, text: str) -> str:
-        """Return a name in which the words that no library uses are replaced."""
+        """Return a name with the words that no library uses replaced; count it if that changed it.
+
+        If the same text already stands for another name, "(2)" is added.
+        """
         shown = self._partly.get(text)
         if shown is None:
-            if text.startswith("_Z"):  # which of its letters are words, only a demangler knows
+            if text.startswith("_Z"):  # mangled: its words cannot be told from its codes
                 made = self._word(text)
             else:
                 made = replaced_addresses(text[:_LONGEST], self._word)
@@ -57,7 +60,7 @@ class Placeholders:
         return shown
 
     def standing_for(self, text: str) -> str:
-        """Return what stands for a name whose words were replaced, or may stay as they are."""
+        """Return what `partly` returned for a name, or the name itself if it was not asked."""
         return self._partly.get(text, text)
 
     def names(self, kind: str) -> list[str]:
@@ -65,33 +68,34 @@ class Placeholders:
         return sorted(self._whole.get(kind, ()), key=len, reverse=True)
 
     def count(self, kind: str, text: str) -> None:
-        """Count a text as replaced, once."""
+        """Count a text as replaced; a second time it does not count."""
         if (kind, text) not in self._counted:
             self._counted.add((kind, text))
             self.changed[kind] += 1
 
     def _made_of(self, of_tensile: bool, token: str) -> str:
-        """Return a token as it is, or with what no library uses replaced in it.
+        """Return a token with its unknown words replaced.
 
-        Where a digit stands beside an unknown word, both together may be a name, and so may one
-        letter together with it.
+        A token of several pieces, at least one of them a code or a number, is replaced as a whole
+        if any piece is unknown, e.g. `n17`: both together may be a name. In such a token a single
+        letter is unknown, too.
         """
         if not token.isascii():
             return self._word(token)
         if of_tensile and known_words.TENSILE_TOKEN.fullmatch(token):
             return token
-        parts = list(known_words.pieces(token))
-        numbered = any(kind != "word" for kind, _ in parts) and len(parts) > 1
-        stays_as_is = [
-            known_words.is_library_word(part) and not (numbered and len(part) == 1)
+        pieces = list(known_words.pieces(token))
+        is_mixed = any(kind != "word" for kind, _ in pieces) and len(pieces) > 1
+        are_known = [
+            known_words.is_library_word(piece) and not (is_mixed and len(piece) == 1)
             if kind == "word"
-            else kind == "code" or known_words.is_plain_number(part)
-            for kind, part in parts
+            else kind == "code" or known_words.is_plain_number(piece)
+            for kind, piece in pieces
         ]
-        if numbered and not all(stays_as_is):
+        if is_mixed and not all(are_known):
             return self._word(token)
-        kept = zip(parts, stays_as_is, strict=True)
-        return "".join(part if stays else self._word(part) for (_, part), stays in kept)
+        checked = zip(pieces, are_known, strict=True)
+        return "".join(piece if is_known else self._word(piece) for (_, piece), is_known in checked)
 
     def _word(self, word: str) -> str:
         return f"name{self._words[word] + 1}"
@@ -109,7 +113,7 @@ _V4: Final = re.compile(
 )
 """Four numbers, whatever stands beside them: a port, a name, the end of a sentence."""
 _PRIVATE: Final = re.compile(r"0*(?:10_|127_|192_0*168_|172_0*(?:1[6-9]|2\d|3[01])_|169_0*254_)")
-"""How addresses begin that are given out inside of networks; joined by `_`, others are sizes."""
+"""How private addresses begin if `_` joins their numbers; other such numbers are sizes."""
 _HARDWARE: Final = re.compile(
     r"(?<![0-9A-Za-z])(?:[0-9A-Fa-f]{2}([:-]))(?:[0-9A-Fa-f]{2}\1){4,18}[0-9A-Fa-f]{2}"
     r"(?![0-9A-Za-z])|(?<![0-9A-Za-z.])[0-9A-Fa-f]{4}(?:\.[0-9A-Fa-f]{4}){2}(?![0-9A-Za-z])"
@@ -124,7 +128,7 @@ _NUMBERED: Final = re.compile(
     r"hgx|slurm|pod)[_-]?\d+(?![A-Za-z])",
     re.IGNORECASE,
 )
-"""What machines are called where they have a number and no name."""
+"""Machines that are called by a number, e.g. node17."""
 _MACHINES: Final = frozenset(
     {"node", "nodes", "server", "machine", "cluster", "gpu", "login", "rack"}
 )
@@ -141,13 +145,13 @@ _VERSION: Final = re.compile(r"v?\d+(?:\.\d+)+(?:\.?(?:a|b|rc|post|dev)\d+)*")
 
 
 def replaced_addresses(text: str, replace: Callable[[str], str]) -> str:
-    """Return a text in which paths, addresses and names of machines are replaced."""
+    """Return a text with paths, addresses and names of machines replaced by `replace`."""
 
     def whole(match: re.Match[str]) -> str:
         return replace(match.group())
 
     def v4(match: re.Match[str]) -> str:
-        """Replace an address; sizes in names of kernels may be joined by `_`."""
+        """Replace an IPv4 address; numbers joined by `_` that are not private are sizes."""
         joined = match["joined"]
         is_size = joined is not None and (
             max(int(part) for part in joined.split("_")) > _BYTE or not _PRIVATE.match(joined)
@@ -155,16 +159,18 @@ def replaced_addresses(text: str, replace: Callable[[str], str]) -> str:
         return match.group() if is_size else whole(match)
 
     def v6(match: re.Match[str]) -> str:
-        """Replace an address; `a::b` of C++ and `12:30:45` are none.
+        """Replace an IPv6 address, but neither `a::b` of C++ nor a time such as `12:30:45`.
 
-        What is as short as `f16::d` is rather of C++, unless it stands in brackets.
+        A short one such as `f16::d` is taken for C++, unless it is in brackets.
         """
         run = match["run"].lstrip(":")
         is_short = not match["open"] and sum(map(str.isalnum, run)) < _SHORTEST_V6
-        parted = "::" in match["run"] or run.count(":") >= _MOST_COLONS
+        # All eight groups are there, or `::` stands for those left out; a time has neither.
+        is_whole = "::" in match["run"] or run.count(":") >= _MOST_COLONS
         of_cpp = run.startswith(("c10::", "c10d::")) or not any(map(str.isdigit, run))
-        return match.group() if is_short or of_cpp or not parted else whole(match)
+        return match.group() if is_short or of_cpp or not is_whole else whole(match)
 
+    # The signs are a quick test: most texts have none of them.
     for signs, pattern, replaced in (
         (("://",), _URL, whole),
         ("/\\", _PATH, whole),
@@ -180,13 +186,17 @@ def replaced_addresses(text: str, replace: Callable[[str], str]) -> str:
 
 
 def _is_machine(text: str) -> bool:
-    """Return whether words are joined as in names of machines, and no library joins them so."""
+    """Return whether words joined by `.` or `-` are the name of a machine.
+
+    They are if they end in a domain; else if they are neither a library's module nor a version, and
+    have several dots, a digit or a word such as "node", or a word that no library uses.
+    """
     is_module = _MODULES.match(text) is not None
     if "." in text and text.rpartition(".")[2].lower() in _DOMAINS and not is_module:
         return True
     if is_module or _VERSION.fullmatch(text) or ("-" not in text and text.count(".") < 2):
         return False
-    is_domain = text.count(".") > 1 or any(char.isdigit() for char in text)
+    is_machine = text.count(".") > 1 or any(char.isdigit() for char in text)
     words = [word for part in re.split(r"[.-]", text) for word in known_words.words_of(part)]
-    is_domain |= "-" in text and not _MACHINES.isdisjoint(map(str.lower, words))
-    return is_domain or not (text.isascii() and all(map(known_words.is_library_word, words)))
+    is_machine |= "-" in text and not _MACHINES.isdisjoint(map(str.lower, words))
+    return is_machine or not (text.isascii() and all(map(known_words.is_library_word, words)))

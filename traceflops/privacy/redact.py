@@ -1,9 +1,9 @@
 """Takes the words of its author out of a trace, for a report that strangers may read.
 
-What is known to be nobody's stays: words of libraries, of the device table, of our own sentences,
-numbers. All else becomes a placeholder or goes: names of files, groups, annotations, modules and
-Python functions as a whole, of kernels and operators the words that no library uses. What marks a
-step keeps its number. Times, shapes and categories stay, so the figures do not change.
+Known public text stays: words of libraries, of the device table, of our own sentences, numbers.
+Everything else becomes a placeholder or is removed: names of files, groups, annotations, modules
+and Python functions as a whole; in names of kernels and operators the words that no library uses.
+A step mark keeps its number. Times, shapes and categories stay, so the figures do not change.
 """
 
 from __future__ import annotations
@@ -26,11 +26,10 @@ from traceflops.privacy.redact_policies import Policies, policies
 from traceflops.table.columns import codes, names, with_column
 from traceflops.table.grouping import used_names
 from traceflops.table.schema import TABLES
-from traceflops.table.trace import UTC_OFFSET, Note, SourceFile, Trace, note_of
+from traceflops.table.trace import UTC_OFFSET, Note, Source, SourceFile, Trace, note_of
 
 if TYPE_CHECKING:
     from traceflops.timeline.aggregates import Untimed
-
 
 _IN_QUOTES: Final = re.compile(r"(?<!\w)'[^']{1,2000}'|\"[^\"]{1,2000}\"|`[^`]{1,2000}`")
 _PATH: Final = re.compile(
@@ -48,9 +47,9 @@ _QUOTING: Final = frozenset(
         *("description-left-out", "set-aside", "same-run", "siblings-not-read", "repeated-passes"),
     }
 )
-"""Notes that quote words of the recording, of a folder or of an error, in no fixed place."""
+"""Notes whose wording quotes words of the recording, a folder or an error; they are hidden."""
 _NO_NAMES: Final = frozenset({"dtype", "attention_kernel", "checkpointing"})
-"""Words of a trace's own description whose values are no names."""
+"""Keys of a trace's own description whose values are words of libraries, not names."""
 _OF_KERNELS: Final = ("activities", "totals", "kernel_counters")
 """Tables that name kernels."""
 _PLURALS: Final = {
@@ -68,10 +67,10 @@ _PLURALS: Final = {
 
 
 class Redaction:
-    """Takes names out of a trace, and counts what it took.
+    """Takes names out of a trace, and counts them in `placeholders`.
 
-    `step_mark` is the expression by which marks are steps. Placeholders may be those of another
-    trace of the same report, which equal names then share.
+    `step_mark` is the expression that finds the marks of steps. Traces of one report share their
+    placeholders, so that equal names have equal ones.
     """
 
     def __init__(self, placeholders: Placeholders, step_mark: str | None = None) -> None:
@@ -79,8 +78,9 @@ class Redaction:
         self._policies = policies(placeholders, step_mark)
 
     def trace(self, trace: Trace) -> Trace:
-        """Return the trace with placeholders, and a note that counts them; all rows stay."""
+        """Return the trace with placeholders, and a note that counts them; no row is removed."""
         shown = self._shown
+        # File names get the first numbers, and notes that quote them can be replaced.
         files = [file.name for file in trace.source.files]
         for name in (*files, *(note.file for note in trace.notes if note.file is not None)):
             shown.whole("file", name)
@@ -89,43 +89,50 @@ class Redaction:
             for column in table.schema.names if table.num_rows else ():
                 if (policy := self._policies.get((name, column))) is not None:
                     tables[name] = self._column(tables[name], column, policy)
-        source = replace(
-            trace.source,
+        source = replace(self._source(trace.source), rules=self._rules(trace))
+        notes = [_note(note, shown) for note in trace.notes]
+        notes.append(removed(shown))
+        return replace(trace, tables=tables, source=source, notes=tuple(notes), places=())
+
+    def _source(self, source: Source) -> Source:
+        """Return the description of a recording with placeholders, without clock and time zone."""
+        shown = self._shown
+        return replace(
+            source,
             files=tuple(
-                SourceFile(shown.whole("file", f.name), f.bytes, f.text_bytes)
-                for f in trace.source.files
+                SourceFile(shown.whole("file", f.name), f.bytes, f.text_bytes) for f in source.files
             ),
-            tool=shown.partly("fact", trace.source.tool) if trace.source.tool is not None else None,
+            tool=shown.partly("fact", source.tool) if source.tool is not None else None,
             clock=None,
             facts={
                 shown.partly("fact", key): shown.partly("fact", value)
-                for key, value in trace.source.facts.items()
+                for key, value in source.facts.items()
                 if key != UTC_OFFSET  # where on earth it was recorded
             },
             event_counts={
                 shown.partly("category of record", name): count
-                for name, count in trace.source.event_counts.items()
+                for name, count in source.event_counts.items()
             },
             identities=(),
             description=cast(
-                "dict[str, object] | None", next(_described(trace.source.description, shown))
+                "dict[str, object] | None", next(_described(source.description, shown))
             ),
         )
-        # By which rules kernels are decided whose placeholders do not tell it.
-        placed = load(bare=True)
-        classifier = placed.knowing(trace.source.rules)
+
+    def _rules(self, trace: Trace) -> dict[str, str]:
+        """Return the category rule of each kernel whose placeholder no longer leads to it."""
+        by_name = load(bare=True)
+        classifier = by_name.knowing(trace.source.rules)
         kernels = set[str]().union(*(used_names(trace.table(t)["name"]) for t in _OF_KERNELS))
-        decided = {shown.standing_for(name): classifier.kernel(name).rule for name in kernels}
-        rules = {
-            name: rule for name, rule in sorted(decided.items()) if placed.kernel(name).rule != rule
+        rule_of = {self._shown.standing_for(name): classifier.kernel(name).rule for name in kernels}
+        return {
+            name: rule
+            for name, rule in sorted(rule_of.items())
+            if by_name.kernel(name).rule != rule
         }
-        notes = [_note(note, shown) for note in trace.notes]
-        notes.append(removed(shown))
-        source = replace(source, rules=rules)
-        return replace(trace, tables=tables, source=source, notes=tuple(notes), places=())
 
     def untimed(self, totals: Untimed) -> Untimed:
-        """Return the totals of a trace without a timeline with placeholders."""
+        """Return the totals of a trace that has no timeline, with placeholders."""
         rows = self._renamed(totals.rows, "totals")
         counted = self._renamed(totals.counted, "kernel_counters")
         counter = self._policies["kernel_counters", "counter"](None)
@@ -133,10 +140,11 @@ class Redaction:
         return replace(totals, rows=rows, counted=counted, counters=counters)
 
     def rule(self, name: str) -> str:
-        """Return what to call a rule of categories; those of the author's own are numbered."""
+        """Return the name of a category rule; the author's own rules are numbered."""
         return name if name in _known_rules() else self._shown.whole("rule", name)
 
     def _renamed(self, rows: pa.Table, like: str) -> pa.Table:
+        """Return rows with kernels and rules replaced; names by the policy of the table `like`."""
         if not rows.num_rows:
             return rows
         rows = self._column(rows, "name", self._policies[like, "name"])
@@ -148,12 +156,12 @@ class Redaction:
         texts, code = names(table[column]), codes(table[column])
         if column != "name" or "kind" not in table.schema.names:
             return with_column(table, column, recoded(code, map(policy(None), texts)))
-        # One name may be of several kinds. Names are looked at as they come up, which numbers
-        # placeholders, and stay in their order.
+        # A name may occur with several kinds, so each distinct pair gets its own text.
         of_kind = [policy(kind) for kind in (*names(table["kind"]), None)]  # no kind is -1
         both = codes(table["kind"]) * len(texts) + code
         pairs, first, pair_of_row = np.unique(both, return_index=True, return_inverse=True)
         kind, name = np.divmod(pairs, max(1, len(texts)))
+        # Placeholders are numbered by first row; the column keeps the order of its names.
         made = {pair: of_kind[kind[pair]](texts[name[pair]]) for pair in np.argsort(first).tolist()}
         order = np.lexsort((kind, name))
         new = recoded(np.argsort(order)[pair_of_row], (made[pair] for pair in order.tolist()))
@@ -161,7 +169,7 @@ class Redaction:
 
 
 def removed(shown: Placeholders) -> Note:
-    """Return the note that says, by kind, how many names were replaced or removed."""
+    """Return the note that counts, by kind, the names that were replaced or removed."""
     names = tuple(
         f"{count:,} {kind if count == 1 else _PLURALS.get(kind, f'{kind}s')}"
         for kind, count in shown.changed.items()
@@ -178,14 +186,17 @@ def _known_rules() -> frozenset[str]:
 
 
 def _described(value: object, shown: Placeholders, key: str = "") -> Iterator[object]:
-    """Yield what stays of a value that a trace says of its run: numbers, under known keys."""
+    """Yield a value of a trace's own description without names, or nothing if it is a name.
+
+    Numbers stay; so do texts under a key of _NO_NAMES, word by word. Unknown keys are replaced.
+    """
     if isinstance(value, Mapping):
         kept = {}
         for name, inner in value.items():
             is_public = _WORDS.fullmatch(name) and all(map(is_describing, _LETTERS.findall(name)))
-            own = name if is_public else shown.partly("word of the description", name)
-            for stays in _described(inner, shown, name):
-                kept[own] = stays
+            shown_name = name if is_public else shown.partly("word of the description", name)
+            for stays in _described(inner, shown, name):  # one value, or none
+                kept[shown_name] = stays
         yield kept
     elif isinstance(value, list):
         yield [stays for inner in value for stays in _described(inner, shown)]
@@ -215,7 +226,7 @@ def _note(note: Note, shown: Placeholders) -> Note:
 
 
 def _scrubbed(text: str, shown: Placeholders) -> str:
-    """Return a sentence of ours with placeholders for the names, quotes and paths in it."""
+    """Return one of our sentences with placeholders for the names, quotes and paths in it."""
 
     def quote(match: re.Match[str]) -> str:
         inner = match[0][1:-1]
@@ -226,7 +237,7 @@ def _scrubbed(text: str, shown: Placeholders) -> str:
         return match[0] if is_term_of_notes(match[0]) else shown.whole("path", match[0])
 
     def chunk(match: re.Match[str]) -> str:
-        """Return what stands between two spaces: it stays if it is words of our sentences."""
+        """Return the text between two blanks; it stays if it consists of words of our sentences."""
         words = _LETTERS.findall(match[0])
         is_ours = not _IDENTIFIER.search(match[0]) and all(map(is_word_of_notes, words))
         stays = is_ours or is_term_of_notes(match[0])

@@ -1,9 +1,8 @@
 """What is done with the texts in each column of a trace that is redacted.
 
-Nothing stays because nobody thought of it: a column without a policy of its own has the one that
-keeps the words of libraries and replaces all others. What a recording gives as the product of a
-device may be any text, of virtual machines it often is: the words of the device table stay, since
-rates are found by them, and those of makers.
+No column is forgotten: without a policy of its own a column keeps the words of libraries, and all
+others are replaced. The product of a device may be any text, as it often is in virtual machines: it
+keeps the words of the device table, by which peaks are found, and those of makers.
 """
 
 from __future__ import annotations
@@ -26,10 +25,10 @@ from traceflops.windows.engine_passes import serving_marks
 from traceflops.windows.steps import step_number
 
 Policy = Callable[[str], str | None]
-"""What becomes of a name; None where nothing may be left of it."""
+"""Returns what replaces a text, or None for nothing."""
 
 Policies = Callable[[str | None], Policy]
-"""The policy for the rows of a kind; of None in a table without kinds."""
+"""Returns the policy for rows of a kind; the kind is None in a table without kinds."""
 
 _BUILT_IN_MARK: Final = re.compile(
     r"ProfilerStep\s*#\s*\d+|(?:nccl|c10d|gloo|rccl):\w+|record_param_comms|Optimizer\.(?:step|zero_grad)#\w+\.\w+|"
@@ -53,7 +52,7 @@ _SUM: Final = re.compile(
     r"(?:(?:s[qk]){0,2}\d{1,19})+|(?:s[qk]){1,2}|"
     r"sumsq|seqlens|bs|toks?|padded|Executor|reqs|model|runner"
 )
-"""Words of marks of serving engines and of ours, with their numbers."""
+"""Words, with numbers, in the marks that serving engines and traceflops write."""
 
 _COLLECTIVES: Final = ("activities", "ops")
 """Tables with columns on the collective that a row belongs to."""
@@ -72,13 +71,13 @@ _BY_WORDS: Final = {
     ("marks", "sync_kind"): "kind of wait",
     **{(table, "collective"): "collective" for table in _COLLECTIVES},
 }
-"""Columns whose words are replaced unless libraries use them, and what a text in them is called."""
+"""Columns in which the words that no library uses are replaced, and what a text in them is."""
 
 _GONE: Final = {
     ("processes", "host"): "host name",
     ("ops", "generated_kernel"): "fact of a compiled kernel",
 }
-"""Columns of which nothing is left."""
+"""Columns that are emptied, and what a text in them is."""
 
 _RULE_KIND: Final = re.compile(r"INF|OPT|WRN|ERR")
 _MODULE: Final = "nn.Module: "
@@ -90,7 +89,7 @@ _DIRECTION: Final = re.compile(r"migration|(?:migration )?[HDPA]to[HDPA]")
 _ARCHITECTURE: Final = re.compile(r"(?:gfx|sm_?)[0-9a-f]{2,4}a?(?::(?:sramecc|xnack|tgsplit)[+-])*")
 
 LEFT_OUT: Final = "…"
-"""Stands for a word that is no product's."""
+"""Stands for a word that is in no known product."""
 
 _MAKERS: Final = """
 ada amd arc blackwell center core cpu data device edition epyc generation geforce gpu graphics grid
@@ -107,7 +106,7 @@ _ESCAPE: Final = re.compile(r"\\[A-Za-z]")
 
 
 def policies(shown: Placeholders, step_mark: str | None) -> Mapping[tuple[str, str], Policies]:
-    """Return the policies of all columns of texts, by table and column."""
+    """Return the policies of all columns of texts, by table and column; the last one applies."""
     word = _always(partial(shown.partly, "word"))
     texts = {
         (table, column.name): word
@@ -158,7 +157,7 @@ def _always(policy: Policy) -> Policies:
 
 
 _GENERATED: Final = re.compile(r"(?:.*/)?(c[a-z2-7]{51}\.py\()")
-"""A file of code that Inductor generated: its name is a hash."""
+"""A file of code that Inductor generated: its name is a hash, so the same for everybody."""
 
 
 def _unless(harmless: re.Pattern[str], policy: Policy) -> Policy:
@@ -166,7 +165,7 @@ def _unless(harmless: re.Pattern[str], policy: Policy) -> Policy:
 
 
 def _stack(frame: Policy, op: Policy) -> Policy:
-    """Return a policy for the frames of a stack, of which some are operators."""
+    """Return a policy for stacks, "a < b < c": names with "(" are frames, others operators."""
 
     def each(text: str) -> str:
         parts = ((frame if "(" in part else op)(part) for part in text.split(" < "))
@@ -180,13 +179,14 @@ def _gone(shown: Placeholders, kind: str, text: str) -> None:
 
 
 def _rule(shown: Placeholders, text: str) -> str | None:
-    """Return what is left of a rule's text: how many waves the grid has."""
+    """Return the number of waves of the grid if a rule's text states it, else None."""
     shown.count("text of a rule", text)
     waves = counters.FULL_WAVES.search(text)
     return waves[0] if waves else None
 
 
 def _mark(shown: Placeholders, step_mark: str | None, kind: str | None) -> Policy:
+    """Return the policy for marks of a kind."""
     if kind == "module":
         return partial(_module, shown)
     if kind == "python":
@@ -198,7 +198,7 @@ def _mark(shown: Placeholders, step_mark: str | None, kind: str | None) -> Polic
 
 
 def _frame(shown: Placeholders, text: str) -> str:
-    """Return what stands for a Python frame; of those of libraries what all know."""
+    """Return what stands for a Python frame; known parts of those of libraries stay."""
     if (of_torch := _TORCH_FRAME.fullmatch(text)) is not None:
         return shown.partly("Python function", of_torch[1])
     if text.startswith(_MODULE):
@@ -212,13 +212,13 @@ def _frame(shown: Placeholders, text: str) -> str:
 
 
 def _module(shown: Placeholders, text: str) -> str:
-    """Return what stands for a module; its number stays, which tells instances of a class."""
+    """Return the placeholder of a module's class with the number of the instance, which stays."""
     name = _INSTANCE.sub("", text)
     return shown.whole("module", name) + text[len(name) :]
 
 
 def _counter(policy: Policy) -> Policy:
-    """Return a policy that keeps the counters whose meaning is known: figures rest on them."""
+    """Return a policy that keeps the counters of known meaning, on which figures rest."""
 
     def kept(text: str) -> str | None:
         plain = counters.plain_counter(text)
@@ -231,16 +231,16 @@ def _counter(policy: Policy) -> Policy:
 
 
 def _annotation(shown: Placeholders, step_mark: str | None, text: str) -> str:
-    """Return what stands for an annotation; of one that begins a step, its number is left."""
+    """Return the placeholder of an annotation; that of a step keeps the step's number."""
     if serving_marks([text]) or is_ours(text):
-        # The numbers in a mark that counts are sums and may be large.
+        # Only known words with numbers stay; these are counts, e.g. of tokens, however large.
         return _WORDS.sub(
             lambda word: (
                 word[0] if _SUM.fullmatch(word[0]) else shown.partly("annotation", word[0])
             ),
             text,
         )
-    if _BUILT_IN_MARK.fullmatch(text):  # a class that it names may be the author's
+    if _BUILT_IN_MARK.fullmatch(text):  # it may contain a class of the author
         return shown.partly("annotation", text)
     number = step_number(text, step_mark)
     if number is None:
@@ -252,27 +252,29 @@ def _annotation(shown: Placeholders, step_mark: str | None, text: str) -> str:
 
 
 def product(shown: Placeholders, text: str) -> str:
-    """Return the name of a product, of which only words of known products are kept.
+    """Return a product name with the parts that occur in no known product left out.
 
-    Where none of these is a word, the whole name is replaced.
+    If no part that stays is a word (only numbers are left), the whole name is replaced.
     """
     parts = _PART.findall(text)
     public_parts = [part for part in parts if is_of_products(part)]
     if len(public_parts) == len(parts):
         return text
-    if not any(part.isalpha() or part.lower() in _words() for part in public_parts):
+    has_word = any(part.isalpha() or part.lower() in _words() for part in public_parts)
+    if not has_word:
         return shown.whole("product", text)
     shown.count("product", text)
-    return _PART.sub(lambda one: one[0] if is_of_products(one[0]) else LEFT_OUT, text)
+    return _PART.sub(lambda part: part[0] if is_of_products(part[0]) else LEFT_OUT, text)
 
 
 def is_of_products(word: str) -> bool:
-    """Return whether a word is one of products: a name, an amount of memory, a slice."""
+    """Return whether a word occurs in product names, or is an amount of memory or a MIG slice."""
     return word.lower() in _words() or _AMOUNT.fullmatch(word) is not None
 
 
 @cache
 def _words() -> frozenset[str]:
+    """Return the words of all known products, in lower case."""
     texts = [f"{spec.id} {spec.product} {spec.pattern}" for spec in load_devices()]
     texts += [f"{spec.pattern} {spec.what}" for spec in load_variants()]
     texts += [*generic_names(), *shared_names(), _MAKERS]

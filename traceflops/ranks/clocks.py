@@ -38,14 +38,16 @@ _LIKE: Final = 2
 
 
 class Alignment(Struct, frozen=True):
-    """Clocks of ranks: `offset_ns` is what each is ahead of their mean.
+    """By how much the clock of each rank is ahead of the mean clock of all ranks.
 
-    `record_offset_ns` is the same by record; where clocks drift, it differs with time.
-    `basis` is the kind of collective they were aligned on, "" where offsets are taken to be 0.
-    Residuals are how far aligned ends lie from the median of their collective, None without any:
-    of the basis, as ends of other kinds differ by more than clocks.
-    `earliest_ns` and `latest_ns` bound the error of each offset against all other ranks together,
-    whatever the ends are: no rank ends a collective before another has started it.
+    `basis` is the kind of collective whose ends the clocks were aligned on; "" means that the
+    offsets are assumed to be 0. `offset_ns` has one value per rank, `record_offset_ns` one per
+    record: it follows clocks that drift.
+
+    Residuals are the distances of aligned ends from the median end of their collective, over the
+    collectives of the basis; None if there are none. `earliest_ns` and `latest_ns`, per rank, bound
+    the error of its offset: outside them, a rank would end a collective before another one has
+    started it.
     """
 
     basis: str
@@ -63,49 +65,61 @@ class Alignment(Struct, frozen=True):
 
 
 def aligned(records: CommRecords, matches: Matches, *, is_common: bool = True) -> Alignment:
-    """Return the offsets of the clocks of all ranks; `is_common` if they may be one as recorded."""
-    # Records whose ranks leave together: not of broadcasts and the like, nor sends.
+    """Return the offsets of the clocks of all ranks.
+
+    They come from the ends of the all-reduces, else the all-to-alls, of which each rank needs a
+    few. Without these the offsets are 0, if `is_common` (the recorded clocks may be one clock) and
+    no collective contradicts it; else they come from collectives of unknown kind whose ends agree.
+    """
+    # Ranks leave broadcasts and the like, and sends and receives, at different times.
     leaves_early = is_rooted(records.kind) | records.is_pair
     joint = np.flatnonzero((matches.collective >= 0) & ~leaves_early)
-    enough = {}
+    rows_of_basis = {}
     for basis in (*_BASES, UNNAMED):
-        of_basis = joint[records.kind[joint] == kind_of(basis)]
-        counts = np.bincount(records.place[of_basis], minlength=len(records.ranks))
-        if len(of_basis) and counts.min() >= _LEAST:
-            enough[basis] = of_basis
-
-    def aligned_on(basis: str, of_basis: IntArray) -> Alignment:
-        """Return the alignment on some matched records; all offsets are 0 without a basis."""
-        offset = np.zeros(len(records.ranks), dtype=np.int64)
-        if basis:
-            # Where the basis leaves ranks apart, sends and receives may bring them together.
-            rows, collective = of_basis, matches.collective
-            if connected(records.place[rows], collective[rows], len(records.ranks)).any():
-                rows = np.append(rows, np.flatnonzero(records.is_pair & (collective >= 0)))
-            offset = _offsets(records, matches, rows)
-        own = _followed(records, matches, of_basis if basis else of_basis[:0], offset)
-        moved = _less(records, slice(None), own)
-        apart = np.abs(_apart(moved, matches, of_basis))
-        residuals: tuple[int | None, int | None] = (None, None)
-        if len(apart):
-            high = float(np.quantile(apart, 0.95, method="nearest"))
-            residuals = round(float(np.median(apart))), round(high)
-        bounds = _bounds(records, matches, joint, records.start_ns - own, moved.end_ns)
-        return Alignment(basis, offset, own, *residuals, *bounds)
-
-    basis = next((basis for basis in _BASES if basis in enough), "")
-    alignment = aligned_on(basis, enough.get(basis, joint))
-    if basis or (is_common and alignment.is_possible) or UNNAMED not in enough:
+        rows = joint[records.kind[joint] == kind_of(basis)]  # -1, unknown, for UNNAMED
+        counts = np.bincount(records.place[rows], minlength=len(records.ranks))
+        if len(rows) and counts.min() >= _LEAST:
+            rows_of_basis[basis] = rows
+    basis = next((basis for basis in _BASES if basis in rows_of_basis), "")
+    alignment = _aligned_on(basis, rows_of_basis.get(basis, joint), records, matches, joint)
+    if basis or (is_common and alignment.is_possible) or UNNAMED not in rows_of_basis:
         return alignment
-    by_ends = aligned_on(UNNAMED, enough[UNNAMED])
-    is_sure = by_ends.is_possible and (by_ends.residual_p95_ns or 0) <= _TOGETHER_NS
-    return by_ends if is_sure else alignment
+    by_unnamed = _aligned_on(UNNAMED, rows_of_basis[UNNAMED], records, matches, joint)
+    is_sure = by_unnamed.is_possible and (by_unnamed.residual_p95_ns or 0) <= _TOGETHER_NS
+    return by_unnamed if is_sure else alignment
+
+
+def _aligned_on(
+    basis: str, rows: IntArray, records: CommRecords, matches: Matches, joint: IntArray
+) -> Alignment:
+    """Return the alignment on the ends of the records `rows`; without a basis, offsets of 0.
+
+    `joint` are the records of all collectives that ranks leave together: they bound the offsets.
+    """
+    offset = np.zeros(len(records.ranks), dtype=np.int64)
+    if basis:
+        polished, collective = rows, matches.collective
+        # If no collectives of the basis connect some ranks, sends and receives may do so.
+        if connected(records.place[rows], collective[rows], len(records.ranks)).any():
+            polished = np.append(rows, np.flatnonzero(records.is_pair & (collective >= 0)))
+        offset = _offsets(records, matches, polished)
+    record_offset = _followed(records, matches, rows if basis else rows[:0], offset)
+    on_aligned = _with_earlier_ends(records, slice(None), record_offset)
+    distance = np.abs(_from_median_end(on_aligned, matches, rows))
+    median = p95 = None
+    if len(distance):
+        median = round(float(np.median(distance)))
+        p95 = round(float(np.quantile(distance, 0.95, method="nearest")))
+    aligned_start = records.start_ns - record_offset
+    bounds = _bounds(records, matches, joint, aligned_start, on_aligned.end_ns)
+    return Alignment(basis, offset, record_offset, median, p95, *bounds)
 
 
 def _offsets(records: CommRecords, matches: Matches, rows: IntArray) -> IntArray:
-    """Return the offsets by median polish over some records.
+    """Return the clock offset of each rank, by median polish of the ends of the records `rows`.
 
-    Where groups have some ranks alone it stops too early, but for a start that is nearly right.
+    Median polish alternates two steps until nothing moves: the end of each collective is the median
+    over its ranks, then the offset of each rank is the median over its collectives.
     """
     collective, of_row = ranked(matches.collective[rows])
     if len(collective) > _MOST:
@@ -115,129 +129,164 @@ def _offsets(records: CommRecords, matches: Matches, rows: IntArray) -> IntArray
     place = records.place[rows]
     end = records.end_ns[rows] - records.end_ns[rows].min()
     offset: Values = np.zeros(len(records.ranks))
+    # If some collectives are of a part of the ranks only, median polish that starts from 0 stops
+    # too early: it then starts from the least-squares offsets.
     if np.bincount(of_row).min() < len(records.ranks):
         offset = _least_squares(of_row, place, end, len(records.ranks))
     for _ in range(_ROUNDS):
-        middle = _middles(of_row, end - offset[place])
-        better = _middles(place, end - middle[of_row])
-        better -= better.mean()
-        moved, offset = np.abs(better - offset).max(), better
-        if moved < 1:
+        collective_end = _middles(of_row, end - offset[place])
+        new_offset = _middles(place, end - collective_end[of_row])
+        new_offset -= new_offset.mean()
+        change = np.abs(new_offset - offset).max()
+        offset = new_offset
+        if change < 1:
             break
     return np.round(offset).astype(np.int64)
 
 
 def _least_squares(of_row: IntArray, place: IntArray, end: IntArray, ranks: int) -> Values:
-    """Return the least-squares offsets of the ranks' clocks, by conjugate gradients.
+    """Return the offsets of the ranks that bring the ends of each collective closest together.
 
-    Hestenes and Stiefel (1952). `of_row` and `place` are the collective and the rank of each end.
+    `of_row` and `place` are the collective and the rank of each end. These are least squares, by
+    conjugate gradients (Hestenes and Stiefel, 1952).
     """
     count = np.bincount(of_row)
 
-    def apart(values: Values | IntArray) -> Values:
+    def gradient(values: Values | IntArray) -> Values:
+        """Return, per rank, the sum of the distances of its values from their collective's mean."""
         mean = np.bincount(of_row, values) / count
         return np.asarray(np.bincount(place, values - mean[of_row], ranks), dtype=np.float64)
 
     offset: Values = np.zeros(ranks)
-    residual = direction = apart(end)
-    size = float(residual @ residual)
+    residual = direction = gradient(end)
+    squares = float(residual @ residual)
     for _ in range(_ROUNDS):
-        if size < 1:
+        if squares < 1:
             break
-        pushed = apart(direction[place])
-        step = size / float(direction @ pushed)
-        offset, residual = offset + step * direction, residual - step * pushed
-        before, size = size, float(residual @ residual)
-        direction = residual + size / before * direction
+        image = gradient(direction[place])
+        step = squares / float(direction @ image)
+        offset = offset + step * direction
+        residual = residual - step * image
+        squares_before = squares
+        squares = float(residual @ residual)
+        direction = residual + squares / squares_before * direction
     return offset
 
 
 def _followed(records: CommRecords, matches: Matches, rows: IntArray, offset: IntArray) -> IntArray:
-    """Return the offset of each record: where clocks drift, that of the time around it.
+    """Return the clock offset of each record: the one of its rank, or if clocks drift, a local one.
 
-    They do if ends lie much closer together when each rank's offset is that of its neighbours.
+    Local offsets are running medians over the records of the basis (`rows`). Clocks drift if local
+    offsets bring the ends of the basis much closer together than the constant `offset` per rank.
     """
-    fixed, moved = offset[records.place], np.zeros(len(records), dtype=np.int64)
-    straight = _less(records, slice(None), fixed)
+    constant = offset[records.place]
     if not len(rows):
-        return fixed
-    ahead = _apart(straight, matches, rows)
-    for _, own in groups(records.place[rows]):
-        ahead[own] = running_medians(ahead[own])
-    moved[rows] = ahead
-    before, after = (
-        float(np.quantile(np.abs(_apart(line, matches, rows)), 0.95))
-        for line in (straight, _less(straight, rows, moved))
+        return constant
+    # How far the clock is ahead of the constant offset, per record of the basis.
+    on_constant = _with_earlier_ends(records, slice(None), constant)
+    basis_drift = _from_median_end(on_constant, matches, rows)
+    for _, of_rank in groups(records.place[rows]):
+        basis_drift[of_rank] = running_medians(basis_drift[of_rank])
+    drift = np.zeros(len(records), dtype=np.int64)
+    drift[rows] = basis_drift
+    constant_p95, local_p95 = (
+        float(np.quantile(np.abs(_from_median_end(moved, matches, rows)), 0.95))
+        for moved in (on_constant, _with_earlier_ends(on_constant, rows, drift))
     )
-    if _LIKE * after > before:
-        return fixed
-    # Of the last basis up to each record and the next, that which brings its end closer to those
-    # of the other ranks.
+    if _LIKE * local_p95 > constant_p95:
+        return constant
+    earlier, later = _neighbouring_drift(records, rows, drift)
+    takes_later = _later_fits_better(on_constant, matches, earlier, later)
+    is_basis = np.isin(np.arange(len(records)), rows)
+    return constant + np.where(is_basis, drift, np.where(takes_later, later, earlier))
+
+
+def _neighbouring_drift(
+    records: CommRecords, rows: IntArray, drift: IntArray
+) -> tuple[IntArray, IntArray]:
+    """Return, per record, the drift at its rank's basis record (`rows`) before it and after it."""
     earlier, later = np.zeros((2, len(records)), dtype=np.int64)
-    of_rank = dict(groups(records.place[rows]))
-    for place, records_of in groups(records.place):
-        basis = rows[of_rank[place]]
-        upto = np.searchsorted(records.end_ns[basis], records.end_ns[records_of], side="right") - 1
-        earlier[records_of] = moved[basis[upto.clip(0)]]
-        later[records_of] = moved[basis[(upto + 1).clip(0, len(basis) - 1)]]
-    is_later = np.zeros(len(records), dtype=np.bool_)
+    basis_of_rank = dict(groups(records.place[rows]))
+    for place, of_rank in groups(records.place):
+        basis = rows[basis_of_rank[place]]
+        last = np.searchsorted(records.end_ns[basis], records.end_ns[of_rank], side="right") - 1
+        earlier[of_rank] = drift[basis[last.clip(0)]]
+        later[of_rank] = drift[basis[(last + 1).clip(0, len(basis) - 1)]]
+    return earlier, later
+
+
+def _later_fits_better(
+    records: CommRecords, matches: Matches, earlier: IntArray, later: IntArray
+) -> npt.NDArray[np.bool_]:
+    """Return for which records the later drift brings the end closer to the others' mean."""
+    fits_better = np.zeros(len(records), dtype=np.bool_)
     matched = np.flatnonzero(matches.collective >= 0)
     _, of_row = ranked(matches.collective[matched])
-    base = straight.end_ns[matched].min() if len(matched) else 0
-    own = straight.end_ns[matched] - earlier[matched] - base
-    others = (np.bincount(of_row, own)[of_row] - own) / (np.bincount(of_row)[of_row] - 1)
-    next_own = own + earlier[matched] - later[matched]
-    is_later[matched] = np.abs(next_own - others) < np.abs(own - others)
-    is_basis = np.isin(np.arange(len(fixed)), rows)
-    return fixed + np.where(is_basis, moved, np.where(is_later, later, earlier))
+    base = records.end_ns[matched].min() if len(matched) else 0
+    end = records.end_ns[matched] - earlier[matched] - base
+    end_by_later = end + earlier[matched] - later[matched]
+    others = (np.bincount(of_row, end)[of_row] - end) / (np.bincount(of_row)[of_row] - 1)
+    fits_better[matched] = np.abs(end_by_later - others) < np.abs(end - others)
+    return fits_better
 
 
-def _less(records: CommRecords, rows: IntArray | slice, by_ns: IntArray) -> CommRecords:
-    """Return the records with the chosen ends moved back; `by_ns` is per record."""
+def _with_earlier_ends(
+    records: CommRecords, rows: IntArray | slice, by_ns: IntArray
+) -> CommRecords:
+    """Return the records, the ends of `rows` moved back in time; `by_ns` has a value per record."""
     end = records.end_ns.copy()
     end[rows] -= by_ns[rows]
     return replace(records, end_ns=end)
 
 
-def _apart(records: CommRecords, matches: Matches, rows: IntArray) -> IntArray:
-    """Return the distance of the chosen ends from the median end of their collective."""
+def _from_median_end(records: CommRecords, matches: Matches, rows: IntArray) -> IntArray:
+    """Return how much later each of some records ends than the median of its collective, in ns."""
     _, of_row = ranked(matches.collective[rows])
     return records.end_ns[rows] - medians(of_row, records.end_ns[rows])[of_row]
 
 
 def medians(group: IntArray, values_ns: IntArray) -> IntArray:
-    """Return the median time of each group, numbered from 0 without a gap."""
-    # A float has too few digits for the ns of the calendar.
+    """Return the median time of each group; groups are numbered from 0 without a gap."""
+    # Subtract a base first: a float has too few digits for ns since 1970.
     base = values_ns.min() if len(values_ns) else 0
     return np.asarray(base + np.round(_middles(group, values_ns - base)).astype(np.int64))
 
 
 def _middles(group: IntArray, values: Values | IntArray) -> Values:
-    """Return the median value of each group, numbered from 0 without a gap."""
+    """Return the median value of each group; groups are numbered from 0 without a gap."""
+    # Sort by group, and by value in each group.
     order = np.argsort(values)
     order = order[by_code(group[order])]
+    ordered = values[order]
     count = np.bincount(group)
     first = np.cumsum(count) - count
-    ordered = values[order]
+    # The mean of the two middle values; they are the same one if the count is odd.
     return np.asarray((ordered[first + (count - 1) // 2] + ordered[first + count // 2]) / 2)
 
 
 def _bounds(
     records: CommRecords, matches: Matches, rows: IntArray, start: IntArray, end: IntArray
 ) -> tuple[IntArray, IntArray]:
-    """Return how far each clock can move back and forth without an impossible collective."""
+    """Return the lowest and the highest error that each rank's clock offset can have, in ns.
+
+    Beyond these bounds a rank would end one of the collectives of `rows` before another rank
+    starts it. `start` and `end` are of all records, on aligned clocks. A rank without any
+    collective has the bounds 0.
+    """
     far = np.iinfo(np.int64).max
     bounds = np.full((2, len(records.ranks)), far)
     group, place = matches.collective[rows], records.place[rows]
-    # A rank moved forth must not start after another's end, moved back not end before its start.
+    # A rank can move back until its end is at the latest start of the others, and forth until its
+    # start is at their earliest end: with both times negated, that is the same computation.
     for side, own, others in ((0, end[rows], start[rows]), (1, -start[rows], -end[rows])):
-        # The highest of the others of a collective: for its highest one the second, if there is.
+        # Sort each collective, the highest first. The highest of the other ranks is the first one;
+        # for the first one itself it is the second.
         order = np.lexsort((-others, group))
-        opens = np.append(True, np.diff(group[order]) != 0)[: len(order)]
-        first = np.flatnonzero(opens)[np.cumsum(opens) - 1]
+        is_first = np.append(True, np.diff(group[order]) != 0)[: len(order)]
+        first = np.flatnonzero(is_first)[np.cumsum(is_first) - 1]
         highest, second = others[order[first]], others[order[(first + 1).clip(0, len(order) - 1)]]
-        of_others = np.empty_like(others)
-        of_others[order] = np.where(opens, second, highest)
-        np.minimum.at(bounds[side], place, own - of_others)
+        highest_of_others = np.empty_like(others)
+        highest_of_others[order] = np.where(is_first, second, highest)
+        np.minimum.at(bounds[side], place, own - highest_of_others)
     bounds[bounds == far] = 0
     return -bounds[0], bounds[1]

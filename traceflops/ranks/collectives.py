@@ -53,7 +53,7 @@ _ONE_SIDE_TELLS: Final = frozenset({"broadcast", "reduce", "send", "recv"})
 
 
 def kinds_of(labels: Sequence[str], used: IntArray) -> IntArray:
-    """Return the kind of each used label, -1 for none; the last entry is for no label."""
+    """Return the place in KINDS of each used label, by code, -1 for none; -1 is the last, too."""
     kinds = np.full(len(labels) + 1, -1, dtype=np.int64)
     for code in np.unique(used[used >= 0]).tolist():
         kinds[code] = kind_of(labels[code])
@@ -61,18 +61,19 @@ def kinds_of(labels: Sequence[str], used: IntArray) -> IntArray:
 
 
 def kind_of(label: str) -> int:
-    """Return the place in KINDS of the collective that a label names, -1 for none."""
+    """Return the place in KINDS of the first kind whose words are in a label, -1 if none is."""
     letters = re.sub(r"[^a-z0-9]", "", label.lower())
     matching = (code for code, words in enumerate(_KINDS.values()) if re.search(words, letters))
     return next(matching, -1)
 
 
 class Collective(Struct, frozen=True):
-    """Kernels of one kind of collective among so many ranks, in the chosen windows.
+    """Kernels of one kind of collective and one number of ranks, in the chosen windows.
 
-    `sum_ns` is their time inside the windows and `exposed_ns` the part in which nothing else ran
-    on their device; collectives that run at the same time count each. `bytes` are those of the
-    messages of `sized` of them, whose durations are `sized_ns`. Unknown is None.
+    `sum_ns` is their time inside the windows; `exposed_ns` is the part of it in which nothing else
+    ran on their device. Collectives that run at the same time are counted separately. For `sized`
+    kernels the size is known: `bytes` and `sized_ns` are the sums of their message sizes and
+    durations. Values that are not known are None.
     """
 
     collective: str | None
@@ -97,8 +98,8 @@ def collective_work(
 ) -> tuple[Collective, ...]:
     """Return a row per kind of collective and number of ranks, the longest first.
 
-    Of kernels in the chosen windows; empty where of none the trace says which collective it ran.
-    The name of a kernel tells where nothing else does.
+    Rows sum the kernels in the chosen windows. The kind is the recorded one, else it is told from
+    the name of the kernel. Empty if no kernel has a recorded kind.
     """
     activities = linked.trace.activities
     chosen = chosen_activities(accounts, windows)
@@ -106,15 +107,48 @@ def collective_work(
     is_comm &= is_top(linked.categorised, "communication", chosen.row)
     row, inside_ns = chosen.row[is_comm], chosen.inside_ns[is_comm]
     starts_inside = chosen.starts_inside[is_comm]
-    kind = codes(activities["collective"])[row]
-    if not (kind >= 0).any():
+    recorded_kind = codes(activities["collective"])[row]
+    if not (recorded_kind >= 0).any():
         return ()
+    # One code for both: recorded labels first, then KINDS.
     labels, name = names(activities["collective"]), codes(activities["name"])[row]
     by_name = taken(kinds_of(names(activities["name"]), name), name)
-    kind = np.where((kind < 0) & (by_name >= 0), len(labels) + by_name, kind)
+    uses_name = (recorded_kind < 0) & (by_name >= 0)
+    kind = np.where(uses_name, len(labels) + by_name, recorded_kind)
     labels = [*labels, *KINDS]
     ranks = numbers(activities["collective_group_size"], ABSENT)[row]
-    # For how much of each kernel its device did nothing else.
+    exposed = _exposed_ns(linked, accounts, windows, row)
+    message, whole_ns = message_bytes(linked, row), linked.split.whole_ns[row]
+    is_sized = (message != ABSENT) & (starts_inside == 1)
+    collectives = []
+    group, first = group_rows((kind, ranks))
+    for (_, rows), group_kind, group_ranks in zip(
+        groups(group), kind[first].tolist(), ranks[first].tolist(), strict=True
+    ):
+        sized = rows[is_sized[rows]]
+        collectives.append(
+            Collective(
+                collective=labels[group_kind] if group_kind >= 0 else None,
+                ranks=group_ranks if group_ranks > 0 else None,
+                count=int(starts_inside[rows].sum()),
+                sum_ns=int(inside_ns[rows].sum()),
+                exposed_ns=int(exposed[rows].sum()),
+                sized=len(sized),
+                bytes=sum(message[sized].tolist()) if len(sized) else None,
+                sized_ns=int(whole_ns[sized].sum()),
+            )
+        )
+    return tuple(sorted(collectives, key=lambda c: (-c.sum_ns, c.collective or "", c.ranks or 0)))
+
+
+def _exposed_ns(
+    linked: LinkedTrace,
+    accounts: Mapping[int, DeviceAccount],
+    windows: Mapping[int, tuple[Window, ...]],
+    row: IntArray,
+) -> IntArray:
+    """Return for how long in the chosen windows each device did nothing but one of its kernels."""
+    activities = linked.trace.activities
     device, start = numbers(activities["device"])[row], numbers(activities["start_ns"])[row]
     end = start + numbers(activities["dur_ns"])[row]
     exposed = np.zeros(len(row), dtype=np.int64)
@@ -122,45 +156,26 @@ def collective_work(
         own = device == number
         alone = account.timeline.parts["communication"].intersect(chosen_time(windows[number]))
         exposed[own] = alone.length_within(start[own], end[own])
-    size, whole = message_bytes(linked, row), linked.split.whole_ns[row]
-    sized = (size != ABSENT) & (starts_inside == 1)
-    group, first = group_rows((kind, ranks))
-    collectives = []
-    for (_, rows), kind_, many in zip(
-        groups(group), kind[first].tolist(), ranks[first].tolist(), strict=True
-    ):
-        of_size = rows[sized[rows]]
-        collectives.append(
-            Collective(
-                collective=labels[kind_] if kind_ >= 0 else None,
-                ranks=many if many > 0 else None,
-                count=int(starts_inside[rows].sum()),
-                sum_ns=int(inside_ns[rows].sum()),
-                exposed_ns=int(exposed[rows].sum()),
-                sized=len(of_size),
-                bytes=sum(size[of_size].tolist()) if len(of_size) else None,
-                sized_ns=int(whole[of_size].sum()),
-            )
-        )
-    return tuple(sorted(collectives, key=lambda c: (-c.sum_ns, c.collective or "", c.ranks or 0)))
+    return exposed
 
 
 class Recorded:
-    """Metadata of the collectives of some activities: their own, else their operators'."""
+    """Metadata of the collectives of some activities: the activity's own, else its operator's."""
 
     def __init__(self, linked: LinkedTrace, rows: IntArray) -> None:
         of_op = linked.links.op_of_activity[rows]
         self._sides = ((linked.trace.activities, rows), (linked.trace.ops, of_op))
 
     def numbers(self, column: str) -> IntArray:
-        """Return the number of each activity, ABSENT where there is none."""
+        """Return the value of a numeric column for each activity, ABSENT if it has none."""
         own, of_op = (
             taken(numbers(table[column], ABSENT), rows, ABSENT) for table, rows in self._sides
         )
         return np.where(own != ABSENT, own, of_op)
 
     def texts(self, column: str) -> tuple[IntArray, list[str]]:
-        """Return the code of each activity, -1 where there is none, and the text of each code."""
+        """Return the code of each activity's text in a column (-1: none), and the text by code."""
+        # Activities and operators have codes of their own; the pool gives both the same codes.
         pool = Names()
         own, of_op = (
             taken(pool.codes(names(table[column])), taken(codes(table[column]), rows))
@@ -169,69 +184,76 @@ class Recorded:
         return np.where(own >= 0, own, of_op).astype(np.int64), list(pool)
 
     def sequence(self) -> IntArray:
-        """Return the number that each collective has in its group, or ABSENT.
+        """Return the sequence number of each activity's collective in its group, or ABSENT.
 
-        That is the framework's, else the one that the operator was given as its second input.
+        That is the framework's, else the second input of the launching operator.
         """
-        own = self.numbers("collective_sequence")
+        framework_numbers = self.numbers("collective_sequence")
         ops, of_op = self._sides[1]
-        column = ops["concrete_inputs"]
+        inputs = ops["concrete_inputs"]
         is_comm = taken(codes(ops["collective"]), of_op) >= 0
-        used, which = ranked(np.where(is_comm, taken(codes(column), of_op), -1))
-        texts, given = names(column), []
+        used, which = ranked(np.where(is_comm, taken(codes(inputs), of_op), -1))
+        texts, second_inputs = names(inputs), []
         for code in used.tolist():
             values = read_values(texts[code]) if code >= 0 else ()
             second = values[1] if len(values) > 1 else None
-            given.append(second if type(second) is int and 0 <= second < 2**63 else ABSENT)
-        return np.where(own >= 0, own, np.array([*given, ABSENT], dtype=np.int64)[which])
+            is_number = type(second) is int and 0 <= second < 2**63
+            second_inputs.append(second if is_number else ABSENT)
+        of_operator = np.array([*second_inputs, ABSENT], dtype=np.int64)[which]
+        return np.where(framework_numbers >= 0, framework_numbers, of_operator)
 
 
 def message_bytes(linked: LinkedTrace, rows: IntArray) -> IntArray:
-    """Return the bytes of each message: the larger of what a rank puts in and gets out.
+    """Return the bytes of the message of each activity: the larger of a rank's input and output.
 
-    ABSENT where it is not known: how much each kernel moved of several that an op launched.
+    ABSENT if a size or the data type is not known, or if one operator launched several kernels:
+    then nothing says how much each of them moved.
     """
     recorded = Recorded(linked, rows)
-    put, get = (recorded.numbers(f"collective_{side}_elements") for side in ("in", "out"))
+    given, received = (recorded.numbers(f"collective_{side}_elements") for side in ("in", "out"))
     kind, kinds = recorded.texts("collective")
-    one_tells = np.array([*(name in _ONE_SIDE_TELLS for name in kinds), False])[kind]
-    elements = np.where((put >= 0) & (get >= 0) | one_tells, np.maximum(put, get), ABSENT)
+    one_suffices = np.array([*(name in _ONE_SIDE_TELLS for name in kinds), False])[kind]
+    are_enough = (given >= 0) & (received >= 0) | one_suffices
+    elements = np.where(are_enough, np.maximum(given, received), ABSENT)
+    # Bytes of an element, 0 for a data type that is not known.
     data_type, types = recorded.texts("collective_dtype")
-    # Bytes of an element, 0 for a type that is not known.
     sizes = (1 if t.startswith(_EIGHT_BITS) else _SIZES.get(t, 0) for t in map(str.lower, types))
     width = np.array([*sizes, 0], dtype=np.int64)[data_type]
-    activities, linked_op = linked.trace.activities, linked.links.op_of_activity[rows]
+    # Is a kernel the only one of its operator? An operator without a recorded number is named by
+    # its row as -1 - row, so that it is different from all numbers.
+    activities, op_row = linked.trace.activities, linked.links.op_of_activity[rows]
     op = numbers(activities["external_id"], ABSENT)[rows]
-    op = np.where((op == ABSENT) & (linked_op >= 0), -1 - linked_op, op)
+    op = np.where((op == ABSENT) & (op_row >= 0), -1 - op_row, op)
     key = joint_codes(numbers(activities["process"])[rows], op)
     _, group, counts = np.unique(key, return_inverse=True, return_counts=True)
     is_alone = (op == ABSENT) | (counts[group] == 1)
-    is_told = (elements >= 0) & (elements < _MOST_ELEMENTS) & (width > 0) & is_alone
-    return np.where(is_told, np.where(is_told, elements, 0) * width, ABSENT)
+    is_known = (elements >= 0) & (elements < _MOST_ELEMENTS) & (width > 0) & is_alone
+    return np.where(is_known, np.where(is_known, elements, 0) * width, ABSENT)
 
 
 def annotated_inputs(linked: LinkedTrace, marks: IntArray) -> tuple[IntArray, IntArray]:
-    """Return the element count and element size of annotated inputs, per activity.
+    """Return the element count and the element size in bytes of the inputs of annotations.
 
-    ABSENT elements and 0 bytes where they are not known, such as of several kernels of one.
+    `marks` has, per activity, the row of the annotation around its launch, or -1. Where the inputs
+    are not known, or several activities share one annotation, they are ABSENT elements of 0 bytes.
     """
     _, group, counts = np.unique(marks, return_inverse=True, return_counts=True)
-    alone = np.where(counts[group] == 1, marks, -1)
+    only_mark = np.where(counts[group] == 1, marks, -1)
     dims, types = (linked.trace.marks[name] for name in ("input_dims", "input_types"))
     elements = np.array([*map(_elements, names(dims)), ABSENT], dtype=np.int64)
     width = np.array([*map(_common_width, names(types)), 0], dtype=np.int64)
-    return elements[taken(codes(dims), alone)], width[taken(codes(types), alone)]
+    return elements[taken(codes(dims), only_mark)], width[taken(codes(types), only_mark)]
 
 
 def _elements(dims: str) -> int:
-    """Return the elements of tensors by their shapes as JSON, ABSENT where they are not known."""
+    """Return how many elements the tensors of a JSON list of shapes have, ABSENT if not known."""
     shapes = [map(int, _NUMBER.findall(shape)) for shape in _SHAPE.findall(dims)]
     count = sum(map(prod, shapes))
     return count if 0 < count < _MOST_ELEMENTS else ABSENT
 
 
 def _common_width(types: str) -> int:
-    """Return the bytes of an element of tensors by their types as JSON, 0 where they differ."""
+    """Return the bytes per element of a JSON list of tensor types, 0 if they differ."""
     types_ = set(read_types(types)) - {""}
     element = element_type(types_.pop()) if len(types_) == 1 else None
     return element.bytes if element is not None else 0

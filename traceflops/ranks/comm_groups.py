@@ -39,10 +39,11 @@ GROUP_WORDS: Final = frozenset(re.findall(r"[a-z]+", " ".join([_OTHER, *(w for _
 
 
 class CommGroup(Struct, frozen=True):
-    """Who communicates: `ranks` as the trace lists them, None where it does not.
+    """A group of ranks that communicate.
 
-    `size` is None where it is not known. `name` is the framework's, or the stream; `role` is what
-    the group is for (dp, tp, pp, ep or cp), None where that is not known.
+    `name` is the framework's, else that of the stream. `ranks` are as the trace lists them, None if
+    it does not; `size` is None if it is not known. `role` is what the group is for (dp, tp, pp, ep
+    or cp), None if that is not known.
     """
 
     name: str
@@ -52,7 +53,7 @@ class CommGroup(Struct, frozen=True):
 
 
 def role_in(text: str) -> str | None:
-    """Return the role that a name or description tells, None if it tells none."""
+    """Return the role (dp, tp, pp, ep or cp) that a name or description tells, else None."""
     words = " ".join(re.findall(r"[a-z]+", text.lower()))
     return next((role for role, told in _ROLES if re.search(rf"\b(?:{told})\b", words)), None)
 
@@ -63,10 +64,11 @@ _NONE: Final = np.empty(0, dtype=np.int64)
 
 
 class GroupFacts(Struct, frozen=True):
-    """Group metadata of kernels: `which` indexes `known`, per kernel.
+    """What the trace says about the group of each kernel; ABSENT numbers are unknown.
 
-    `call` is the same for the kernels of one collective. `other_side` is the number in its group of
-    the rank that a kernel sends to or receives from. Numbers that are absent are ABSENT.
+    `known` are the distinct words about groups, and `which` is the place in `known`, per kernel.
+    `call` is a number that the kernels of one collective share. `other_side` is the number, inside
+    the group, of the rank that a kernel sends to or receives from.
     """
 
     known: tuple[Words, ...]
@@ -82,70 +84,93 @@ class GroupFacts(Struct, frozen=True):
     def groups(
         self, place: IntArray, ranks: Sequence[int]
     ) -> tuple[IntArray, tuple[CommGroup, ...]]:
-        """Return the group of each kernel, and the groups; `ranks` are those of the places."""
-        called: dict[tuple[object, ...], int] = {}
-        for name, listed, _, many in self.known:
-            called.setdefault((name, listed, many), len(called))
-        code = [called[name, listed, many] for name, listed, _, many in self.known]
+        """Return the number of each kernel's group, and the groups by number.
+
+        `place` is the place of each kernel's rank in `ranks`. A kernel of no named group belongs to
+        the named group that its stream has, else to a group that is its stream.
+        """
+        # Words that differ only in the description are of one group.
+        named_groups: dict[tuple[object, ...], int] = {}
+        for name, listed, _, size in self.known:
+            named_groups.setdefault((name, listed, size), len(named_groups))
+        code = [named_groups[name, listed, size] for name, listed, _, size in self.known]
         named = np.array(code, dtype=np.int64)[self.which]
-        size = np.array([many for *_, many in self.known], dtype=np.int64)[self.which]
+        sizes = np.array([size for *_, size in self.known], dtype=np.int64)[self.which]
         is_named = np.array([name is not None for name, *_ in self.known], dtype=np.bool_)
-        # Groups may be called alike on different ranks. More ranks than a group has are of
-        # several: of one are those that have calls in common.
-        apart = np.zeros_like(named)
-        for _, rows in groups(named):
-            if 0 < size[rows[0]] < len(distinct(place[rows])):
-                # Kernels without a call have none in common with other ranks.
-                _, call = ranked(
-                    np.where(self.call[rows] == ABSENT, -1 - place[rows], self.call[rows])
-                )
-                apart[rows] = connected(place[rows], call, len(ranks))[place[rows]]
-        named, first = group_rows((named, apart))
+        named, first = group_rows((named, self._namesakes(named, sizes, place, len(ranks))))
         group = np.where(is_named[self.which], named, -1)
         group = np.where(group >= 0, group, of_streams(group, place, self.stream))
+        # Number the groups in use: named ones by their code, streams after them.
         streams, stream = ranked(_same_streams(place, self.stream))
         used, number = ranked(np.where(group >= 0, group, len(first) + stream))
         groups_of_job = []
         for group_code, places in zip(
             used.tolist(), places_of(number, place, len(used)), strict=True
         ):
-            if group_code >= len(first):
+            if group_code < len(first):
+                words = self.known[int(self.which[first[group_code]])]
+                groups_of_job.append(_named_group(words, [ranks[place] for place in places]))
+            else:
                 stream_id = streams[group_code - len(first)]
                 groups_of_job.append(CommGroup(f"stream {stream_id}", None, None))
-                continue
-            name, listed, description, many = self.known[int(self.which[first[group_code]])]
-            recorded = tuple(ranks[place] for place in places) if len(places) == many else None
-            role = role_in(description or "") or role_in(name or "")
-            try:
-                members = msgspec.json.decode(listed or "", type=tuple[int, ...]) or recorded
-            except msgspec.DecodeError:  # none are listed, or not all
-                members = recorded
-            groups_of_job.append(CommGroup(name or "", members, many if many > 0 else None, role))
         return number, tuple(groups_of_job)
+
+    def _namesakes(self, named: IntArray, sizes: IntArray, place: IntArray, ranks: int) -> IntArray:
+        """Return a number per kernel that tells apart different groups with the same name.
+
+        If more ranks use a name than its group has, several groups are called so. Ranks belong to
+        the same one if they take part in the same calls.
+        """
+        namesake = np.zeros_like(named)
+        for _, rows in groups(named):
+            if 0 < sizes[rows[0]] < len(distinct(place[rows])):
+                # Without a call number, kernels connect no ranks: each rank gets a number of its
+                # own.
+                call_or_rank = np.where(
+                    self.call[rows] == ABSENT, -1 - place[rows], self.call[rows]
+                )
+                _, call = ranked(call_or_rank)
+                namesake[rows] = connected(place[rows], call, ranks)[place[rows]]
+        return namesake
 
 
 _COLUMNS: Final = ("which", "call", "stream", "other_side")
 NO_FACTS: Final = GroupFacts((), *[_NONE] * len(_COLUMNS))
 
 
+def _named_group(words: Words, seen: Sequence[int]) -> CommGroup:
+    """Return the group that some words describe; `seen` are the ranks that recorded kernels of it.
+
+    Its ranks are the listed ones, else those seen if they are as many as the group has.
+    """
+    name, listed, description, size = words
+    complete = tuple(seen) if len(seen) == size else None
+    role = role_in(description or "") or role_in(name or "")
+    try:
+        members = msgspec.json.decode(listed or "", type=tuple[int, ...]) or complete
+    except msgspec.DecodeError:  # none are listed, or the list is cut off
+        members = complete
+    return CommGroup(name or "", members, size if size > 0 else None, role)
+
+
 def joined_facts(parts: Sequence[GroupFacts]) -> GroupFacts:
     """Return the group metadata of several recordings, concatenated."""
-    known: dict[Words, int] = {}
+    place_of_words: dict[Words, int] = {}
     which = []
     for part in parts:
-        codes = [known.setdefault(words, len(known)) for words in part.known]
+        codes = [place_of_words.setdefault(words, len(place_of_words)) for words in part.known]
         which.append(np.array(codes, dtype=np.int64)[part.which])
     columns = [np.concatenate([getattr(part, name) for part in parts]) for name in _COLUMNS[1:]]
-    return GroupFacts(tuple(known), np.concatenate(which), *columns)
+    return GroupFacts(tuple(place_of_words), np.concatenate(which), *columns)
 
 
 def rank_labels(ranks: Sequence[int]) -> tuple[int, ...]:
-    """Return the ranks, or the numbers of the devices where these do not tell them apart."""
+    """Return the ranks if all are different, else numbers from 0."""
     return tuple(ranks) if len(set(ranks)) == len(ranks) else tuple(range(len(ranks)))
 
 
 def of_streams(codes: IntArray, place: IntArray, stream: IntArray) -> IntArray:
-    """Return, per kernel, the only code on its stream; -1 for none or several."""
+    """Return, per kernel, the only code that kernels on its rank's stream have, else -1."""
     of_stream = np.full_like(codes, -1)
     for _, rows in groups(joint_codes(place, stream)):
         used = np.unique(codes[rows][codes[rows] >= 0])
@@ -155,10 +180,10 @@ def of_streams(codes: IntArray, place: IntArray, stream: IntArray) -> IntArray:
 
 
 def _same_streams(place: IntArray, stream: IntArray) -> IntArray:
-    """Return a number per stream that is the same for the streams of one group on all ranks.
+    """Return, per kernel, a stream number that means the same on all ranks.
 
-    That is the stream's own where all ranks have the same; else that of the stream of the first
-    rank that began communicating as early in turn.
+    If all ranks use the same stream ids, these are it. Else the n-th stream that communicates on a
+    rank gets the id of the n-th stream of the rank with most streams.
     """
     turns = [list(dict.fromkeys(stream[rows].tolist())) for _, rows in groups(place)]
     if len({frozenset(turn) for turn in turns}) <= 1:
@@ -172,23 +197,26 @@ def _same_streams(place: IntArray, stream: IntArray) -> IntArray:
 
 
 def connected(place: IntArray, event: IntArray, count: int) -> IntArray:
-    """Return, for each of `count` places, the first one it is connected with, directly or not.
+    """Return, for each of `count` places, the lowest place that it is connected to.
 
-    Places are connected by an event (a number, per row) that both have.
+    Each row says that a place takes part in an event. Places of the same event are connected, and
+    so are places that share a third one.
     """
     label = np.arange(count)
+    # Each event takes the lowest label of its places, then each place that of its events, until
+    # nothing changes.
     while True:
         lowest = np.full(int(event.max(initial=-1)) + 1, count)
         np.minimum.at(lowest, event, label[place])
-        new = label.copy()
-        np.minimum.at(new, place, lowest[event])
-        if (new == label).all():
+        new_label = label.copy()
+        np.minimum.at(new_label, place, lowest[event])
+        if (new_label == label).all():
             return label
-        label = new
+        label = new_label
 
 
 def places_of(number: IntArray, place: IntArray, count: int) -> list[list[int]]:
-    """Return, per group, the places of its ranks."""
+    """Return the sorted places of the ranks of each of `count` groups; arguments are by kernel."""
     places: list[list[int]] = [[] for _ in range(count)]
     many = int(place.max(initial=0)) + 1
     for pair in distinct(number * many + place).tolist():
@@ -203,17 +231,22 @@ def peers(
     place: IntArray,
     ranks: Sequence[int],
 ) -> IntArray:
-    """Return the place of the rank with a number in its group, -1 where that is not known."""
+    """Return the place of the rank that each message is to or from, -1 if that is not known.
+
+    `number` is the peer's number inside its group, `group` the place of that group in `known`, and
+    `place` the place of the message's own rank in `ranks`.
+    """
     peer_of = np.full(len(number), -1, dtype=np.int64)
-    place_of = {rank: place for place, rank in enumerate(ranks)}
+    place_of_rank = {rank: place for place, rank in enumerate(ranks)}
     for code, rows in groups(group):
-        # A group that lists none is taken for all ranks where it is as large.
-        is_all = known[code].size in (None, len(ranks))
-        listed = known[code].ranks or (range(max(ranks) + 1) if is_all else ())
-        members = np.array([*(place_of.get(rank, -1) for rank in listed), -1], dtype=np.int64)
-        inside = (number[rows] >= 0) & (number[rows] < len(members) - 1)
-        peer = members[np.where(inside, number[rows], -1)]
+        # A group without a list of ranks is taken for all ranks if its size allows that.
+        may_be_all = known[code].size in (None, len(ranks))
+        listed = known[code].ranks or (range(max(ranks) + 1) if may_be_all else ())
+        members = np.array([*(place_of_rank.get(rank, -1) for rank in listed), -1], dtype=np.int64)
+        is_member = (number[rows] >= 0) & (number[rows] < len(members) - 1)
+        peer = members[np.where(is_member, number[rows], -1)]  # the last member, -1, is nobody
         peer[peer == place[rows]] = -1
+        # In a group of two ranks, the peer is the other one.
         both = np.unique(place[rows])
         is_pair = len(both) == 2 and known[code].size in (None, 2)
         peer_of[rows] = np.where((peer < 0) & is_pair, both.sum() - place[rows], peer)

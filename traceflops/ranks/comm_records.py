@@ -56,16 +56,20 @@ _RANGE: Final = re.compile(r"(?:nccl|rccl|c10d|gloo)::?(?=[a-z_])")
 
 
 class CommRecords(Struct, frozen=True, dict=True):
-    """Kernels of communication of all ranks, by rank and start; numbers that are absent are ABSENT.
+    """A row per kernel of communication, by rank and start; unknown numbers are ABSENT.
 
-    `devices` are those of the ranks. `place` is the rank's place in `ranks`; `kind` is a place in
-    KINDS or -1, `group` in `groups`; `peer` is the place of the rank that a send is to or a receive
-    is from, -1 where it is not known, and for other kinds. `elements` are put in, `received` got.
-    `busy_ns` is how long the device had worked (communication apart) before the end, counted from
-    its first activity. `step` is the number of the step in which it starts. `alone` has, by
-    rank, when exactly one activity ran on it, `work` when any did but communication. Where it has
-    been made compact both are known during its own kernels only, `row` not at all; `lacks_work`
-    says that work beside sends and receives is missing so.
+    `ranks`, their `devices`, `alone` (when exactly one activity ran) and `work` (when anything but
+    communication ran) are by place, the number of a rank from 0.
+
+    By row: `place` is the place of the rank, `row` the row of the kernel among the activities.
+    `kind` is a place in KINDS or -1, `group` a place in `groups`. `peer` is the place of the rank
+    that a send is to or a receive is from; -1 if it is not known and for other kinds. `elements`
+    are a rank's input, `received` its output. `step` is the number of the step in which the kernel
+    starts. `busy_ns` is how long the device worked, communication apart, from its first activity to
+    the end of the kernel.
+
+    In compact records, `alone` and `work` are known during the own kernels only, and `row` is not
+    known. `lacks_work` says that work beside sends and receives is missing for that reason.
     """
 
     ranks: tuple[int, ...]
@@ -111,10 +115,10 @@ class CommRecords(Struct, frozen=True, dict=True):
         return replace(self, **columns, told=self.told.taken(rows))
 
     def compact(self, *, keeps_work: bool = False) -> CommRecords:
-        """Return the records in less memory: `alone` and `work` cut to their kernels, without rows.
+        """Return smaller records: `alone` and `work` only during their kernels, no `row`.
 
-        Pipelines need all work of ranks that send. With `keeps_work` such records keep it; else
-        they say that they lack it.
+        With `keeps_work`, records with sends or receives keep all `work`, which pipelines need;
+        without it, they say that they lack it.
         """
         of_rank = [self.place == place for place in range(len(self.ranks))]
         running = [Intervals.of(self.start_ns[rows], self.end_ns[rows]) for rows in of_rank]
@@ -122,13 +126,14 @@ class CommRecords(Struct, frozen=True, dict=True):
             tuple(spans.intersect(own) for spans, own in zip(by_rank, running, strict=False))
             for by_rank in (self.alone, self.work)
         )
-        sends, row = bool(self.is_pair.any()), np.full_like(self.row, ABSENT)
-        if sends and keeps_work:
+        row = np.full_like(self.row, ABSENT)
+        has_pairs = bool(self.is_pair.any())
+        if has_pairs and keeps_work:
             return replace(self, alone=alone, row=row)
-        return replace(self, alone=alone, work=work, row=row, lacks_work=sends)
+        return replace(self, alone=alone, work=work, row=row, lacks_work=has_pairs)
 
     def moved(self, by_ns: int, devices: int) -> CommRecords:
-        """Return the records `by_ns` later, their device numbers raised by `devices`."""
+        """Return the records `by_ns` later, with `devices` added to their device numbers."""
         return replace(
             self,
             devices=tuple(device + devices for device in self.devices),
@@ -144,36 +149,31 @@ def comm_records(
     accounts: Mapping[int, DeviceAccount],
     windows: Mapping[int, tuple[Window, ...]],
 ) -> CommRecords:
-    """Return the kernels of communication on all devices over everything recorded."""
+    """Return the kernels of communication on all devices (by rank), over the whole recording."""
     trace = linked.trace
     devices = sorted(accounts, key=lambda device: (_rank(trace, device), device))
-    kernels = is_one_of(trace.activities["kind"], "kernel")
-    work, worked = [], [accounts[device].rows for device in devices]
+    is_kernel = is_one_of(trace.activities["kind"], "kernel")
+    work, activities = [], [accounts[device].rows for device in devices]
     parts = [np.empty((6, 0), np.int64)]
-    for number, (device, rows) in enumerate(zip(devices, worked, strict=True)):
+    for place, (device, rows) in enumerate(zip(devices, activities, strict=True)):
         is_comm = is_top(linked.categorised, "communication", rows.row)
         work.append(Intervals.of(rows.start_ns[~is_comm], rows.end_ns[~is_comm]))
-        is_collective = is_comm & kernels[rows.row]
+        is_collective = is_comm & is_kernel[rows.row]
+        row = rows.row[is_collective]
         start, end = rows.start_ns[is_collective], rows.end_ns[is_collective]
-        steps = sorted(
-            (w.start_ns, w.end_ns, w.step) for w in windows[device] if w.step is not None
-        )
-        starts, ends, step = np.array([*steps, (0, 0, 0)], dtype=np.int64).T
-        last = np.searchsorted(starts[:-1], start, side="right") - 1
-        step_of = np.where((last >= 0) & (start < ends[last]), step[last], ABSENT)
         busy = work[-1].covered_before(end)
-        columns = (rows.row[is_collective], np.full_like(start, number), start, end, busy, step_of)
-        parts.append(np.stack(columns))
+        step = _steps_at(start, windows[device])
+        parts.append(np.stack((row, np.full_like(start, place), start, end, busy, step)))
     row, place, start, end, busy, step = np.concatenate(parts, axis=1)
     facts = _Facts(linked, row)
     ranks = rank_labels([_rank(trace, device) for device in devices])
     kind = facts.kind(place)
     elements, size = facts.sizes(kind)
-    told = facts.groups(kind)
+    group_facts = facts.groups(kind)
     return CommRecords(
         ranks=ranks,
         devices=tuple(devices),
-        alone=tuple(alone(rows.start_ns, rows.end_ns) for rows in worked),
+        alone=tuple(alone(rows.start_ns, rows.end_ns) for rows in activities),
         place=place,
         row=row,
         kind=kind,
@@ -186,9 +186,18 @@ def comm_records(
         end_ns=end,
         busy_ns=busy,
         work=tuple(work),
-        told=told,
-        **_grouped(told, kind, place, ranks),
+        told=group_facts,
+        **_grouped(group_facts, kind, place, ranks),
     )
+
+
+def _steps_at(time_ns: IntArray, windows: Sequence[Window]) -> IntArray:
+    """Return the number of the step in which each time lies, ABSENT outside all steps."""
+    steps = sorted((w.start_ns, w.end_ns, w.step) for w in windows if w.step is not None)
+    starts, ends, step = np.array([*steps, (0, 0, 0)], dtype=np.int64).T
+    # -1, before the first step, takes the row of zeros at the end.
+    last = np.searchsorted(starts[:-1], time_ns, side="right") - 1
+    return np.where((last >= 0) & (time_ns < ends[last]), step[last], ABSENT)
 
 
 def communication_kinds(linked: LinkedTrace) -> IntArray:
@@ -198,24 +207,25 @@ def communication_kinds(linked: LinkedTrace) -> IntArray:
     is_communication = is_one_of(activities["kind"], "kernel") & is_top(
         linked.categorised, "communication", rows
     )
-    row, kind = rows[is_communication], np.full(len(rows), -1, dtype=np.int64)
-    kind[row] = _Facts(linked, row).kind(numbers(activities["device"], ABSENT)[row])
+    comm_rows = rows[is_communication]
+    device = numbers(activities["device"], ABSENT)[comm_rows]
+    kind = np.full(len(rows), -1, dtype=np.int64)
+    kind[comm_rows] = _Facts(linked, comm_rows).kind(device)
     return kind
 
 
 def joined(parts: Sequence[CommRecords], trace: Trace) -> CommRecords:
-    """Return the records of several recordings as one, by rank.
-
-    The recordings share a clock and no device. `trace` holds all of them; it tells the ranks.
-    """
+    """Return the records of recordings that share a clock as one; `trace` holds all of them."""
     devices = [device for part in parts for device in part.devices]
-    own = [rank for part in parts for rank in part.ranks]
-    rank = [_rank(trace, device) for device in devices] if devices else own
+    recorded_ranks = [rank for part in parts for rank in part.ranks]
+    rank = [_rank(trace, device) for device in devices] if devices else recorded_ranks
+    # `order`: the old place (parts one after the other) at each new one; `new_place`: the inverse.
     order = np.argsort(np.array(rank, dtype=np.int64), kind="stable")
-    before = np.cumsum([0, *(len(part.ranks) for part in parts)]).tolist()
-    turn = np.argsort(order)
-    places = [turn[n + part.place] for part, n in zip(parts, before, strict=False)]
-    place = np.concatenate(places)
+    new_place = np.argsort(order)
+    first_places = np.cumsum([0, *(len(part.ranks) for part in parts)]).tolist()
+    place = np.concatenate(
+        [new_place[n + part.place] for part, n in zip(parts, first_places, strict=False)]
+    )
     sort = np.argsort(place, kind="stable")
     columns: dict[str, Any] = {
         name: np.concatenate([getattr(part, name) for part in parts])[sort] for name in _COLUMNS
@@ -223,7 +233,7 @@ def joined(parts: Sequence[CommRecords], trace: Trace) -> CommRecords:
     facts = joined_facts([part.told for part in parts]).taken(sort)
 
     def by_rank(values: Iterable[T]) -> tuple[T, ...]:
-        """Return what the parts have by rank, in the order of all ranks; it may be nothing."""
+        """Return values by old place in the order of the ranks; no values stay none."""
         of_parts = list(values)
         return tuple(of_parts[number] for number in order.tolist()) if of_parts else ()
 
@@ -244,11 +254,12 @@ def joined(parts: Sequence[CommRecords], trace: Trace) -> CommRecords:
 def _grouped(
     facts: GroupFacts, kind: IntArray, place: IntArray, ranks: Sequence[int]
 ) -> dict[str, Any]:
-    """Return the columns that only all ranks together tell: groups, and peers of sends."""
-    group, of_job = facts.groups(place, ranks)
-    peer, pairs = np.full(len(kind), -1, dtype=np.int64), np.flatnonzero(np.isin(kind, _SIDES))
-    peer[pairs] = peers(facts.other_side[pairs], group[pairs], of_job, place[pairs], ranks)
-    return {"group": group, "groups": of_job, "peer": peer}
+    """Return the columns that need all ranks: each kernel's group, the groups, the peers."""
+    group, groups_of_job = facts.groups(place, ranks)
+    pairs = np.flatnonzero(np.isin(kind, _SIDES))  # sends and receives
+    peer = np.full(len(kind), -1, dtype=np.int64)
+    peer[pairs] = peers(facts.other_side[pairs], group[pairs], groups_of_job, place[pairs], ranks)
+    return {"group": group, "groups": groups_of_job, "peer": peer}
 
 
 def _rank(trace: Trace, device: int) -> int:
@@ -262,6 +273,7 @@ def alone(start_ns: IntArray, end_ns: IntArray) -> Intervals:
     change = np.repeat(np.array([1, -1]), len(start_ns))
     order = np.argsort(time, kind="stable")
     time, running = time[order], np.cumsum(change[order])
+    # One activity runs from such a time to the next start or end.
     single = np.flatnonzero(running[:-1] == 1)
     return Intervals.of(time[single], time[single + 1])
 
@@ -277,51 +289,70 @@ class _Facts:
         self.stream = numbers(self._activities["stream"], ABSENT)[rows]
 
     def kind(self, place: IntArray) -> IntArray:
-        """Return the kind of each kernel as a place in KINDS, -1 where it is not known."""
+        """Return the kind of each kernel as a place in KINDS, -1 where it is not known.
+
+        The first source that knows it counts. `place` is the place of the rank of each kernel.
+        """
+        # 1. The recorded metadata.
         code, texts = self.told.texts("collective")
         kind = taken(kinds_of(texts, code), code)
-        # What the annotation around each launch names, else the operator.
-        marks, ops = self._linked.trace.marks["name"], names(self._ops["name"])
-        mark, op = taken(codes(marks), self._range), taken(codes(self._ops["name"]), self._op)
-        around = taken(kinds_of(names(marks), mark), mark)
-        of_op = kinds_of([text if _RANGE.match(text) else "" for text in ops], op)
-        around = np.where(around >= 0, around, taken(of_op, op))
-        # Several kinds are made of sends and receives: what the framework calls it counts.
-        parts = np.array([kind in POINT_TO_POINT for kind in KINDS] + [True])
-        kind = np.where((around >= 0) & parts[kind], around, kind)
+        # 2. The annotation around the launch, else the name of the operator. It also overrides a
+        # recorded send or receive: several collectives are made of these.
+        is_part = np.array([kind in POINT_TO_POINT for kind in KINDS] + [True])  # -1, unknown: True
+        framework = self._kind_by_framework()
+        kind = np.where((framework >= 0) & is_part[kind], framework, kind)
+        # 3. The kind that other kernels of the same name have, on the same rank, else on all.
         label = codes(self._activities["name"])[self._rows]
-        by_name = taken(kinds_of(names(self._activities["name"]), label), label)
         for rank in (place, np.zeros_like(place)):
             kind = np.where(kind >= 0, kind, of_streams(kind, rank, label))
-        alike = of_streams(np.where(parts[by_name], kind, -1), place, self.stream)
-        kind = np.where((kind >= 0) | ~parts[by_name], kind, alike)
+        # 4. The name of the kernel. One that names a send or receive, or nothing, takes the kind
+        # that such kernels have on its stream, if that is one.
+        by_name = taken(kinds_of(names(self._activities["name"]), label), label)
+        on_stream = of_streams(np.where(is_part[by_name], kind, -1), place, self.stream)
+        kind = np.where((kind >= 0) | ~is_part[by_name], kind, on_stream)
         return np.where(kind >= 0, kind, by_name)
+
+    def _kind_by_framework(self) -> IntArray:
+        """Return the kind that the annotation around each launch names, else its operator."""
+        marks, ops = self._linked.trace.marks["name"], names(self._ops["name"])
+        mark, op = taken(codes(marks), self._range), taken(codes(self._ops["name"]), self._op)
+        by_mark = taken(kinds_of(names(marks), mark), mark)
+        of_label = kinds_of([text if _RANGE.match(text) else "" for text in ops], op)
+        return np.where(by_mark >= 0, by_mark, taken(of_label, op))
 
     @cached_property
     def _range(self) -> IntArray:
-        """The annotation of a collective around each launch, as a row of marks, or -1."""
+        """Return the row of marks of the innermost collective around each launch, or -1."""
         trace, call = self._linked.trace, self._linked.links.call_of_activity[self._rows]
         label, labels = codes(trace.marks["name"]), names(trace.marks["name"])
-        named = np.array([*(bool(_RANGE.match(text)) for text in labels), False])
+        names_collective = np.array([*(bool(_RANGE.match(text)) for text in labels), False])
         marks = host_marks(trace, "annotation")
-        marks = marks[named[label[marks]]]
+        marks = marks[names_collective[label[marks]]]
         mark = innermost_mark(trace, marks, instants(trace, call, np.full_like(call, -1)))
         return taken(marks, mark)
 
     def sizes(self, kind: IntArray) -> tuple[IntArray, IntArray]:
-        """Return input elements and message bytes: from metadata, else from annotations."""
+        """Return each kernel's elements and message bytes, from metadata, else annotations.
+
+        Elements are a rank's input; of a receive, the larger of input and output. `kind` is a place
+        in KINDS, or -1.
+        """
         elements = self.told.numbers("collective_in_elements")
-        whole = message_bytes(self._linked, self._rows)
+        message = message_bytes(self._linked, self._rows)
         counted, width = annotated_inputs(self._linked, self._range)
+        # The annotated input tells the message only of kinds whose message is the input.
         is_whole = np.array([*(name in _INPUT_IS_WHOLE for name in KINDS), False])[kind]
-        by_range = (elements == ABSENT) & is_whole & (counted >= 0) & (width > 0)
-        whole = np.where(by_range, counted * np.where(by_range, width, 0), whole)
+        uses_annotation = (elements == ABSENT) & is_whole & (counted >= 0) & (width > 0)
+        message = np.where(uses_annotation, counted * np.where(uses_annotation, width, 0), message)
         elements = np.where(elements == ABSENT, counted, elements)
         received = self.told.numbers("collective_out_elements")
-        return np.where(kind == RECV, np.maximum(elements, received), elements), whole
+        return np.where(kind == RECV, np.maximum(elements, received), elements), message
 
     def groups(self, kind: IntArray) -> GroupFacts:
-        """Return what the kernels tell of their groups."""
+        """Return what the trace says about the group of each kernel.
+
+        `kind` tells which rank is the other side: a send's destination, else the source.
+        """
         texts = [self.told.texts(f"collective_{what}") for what in _GROUP_TEXTS]
         size = self.told.numbers("collective_group_size")
         which, first = group_rows((*(code for code, _ in texts), size))

@@ -22,13 +22,13 @@ _PARTS: Final = 5
 
 
 class Cycles(Struct, frozen=True):
-    """Times in ns by step (rows) and rank (columns); `length_ns` by step.
+    """Times in ns by cycle (rows) and rank (columns); `length_ns` is by cycle.
 
-    A recording without steps is cut into parts between collectives, whose step is None.
-    `busy_ns` is work of the device other than communication, `exposed_ns` exposed waiting.
-    `held_ns` is communication without other work (`Waits.held_ns`): also what a transfer takes is
-    no rank's own. `of_collective` is the cycle in which each collective ends, -1 for none.
-    `is_joint` says that each begins and ends with one collective of all ranks.
+    A cycle is a step. A recording without steps is cut into parts between collectives: then `steps`
+    are None. `busy_ns` is work of the device other than communication, `exposed_ns` exposed
+    waiting. `held_ns` is communication without other work (see Waits): waiting and transfer.
+    `of_collective` is the cycle in which each collective ends, -1 for none. `is_joint` says that
+    each cycle begins and ends with a collective of all ranks.
     """
 
     steps: tuple[int | None, ...]
@@ -67,29 +67,23 @@ class Cycles(Struct, frozen=True):
 
 
 def cycles(records: CommRecords, waits: Waits, chosen: BoolArray | None = None) -> Cycles:
-    """Return the cycles of all steps that follow another one, of those whose end is `chosen`."""
+    """Return the cycles of all steps that follow another one.
+
+    Only cycles that end with a chosen record on any rank count; `chosen` is per record, None means
+    all. Without such steps, the recording is cut into equal parts.
+    """
     ranks = len(records.ranks)
     place, wanted = records.place[waits.row], np.ones(len(waits.row), dtype=np.bool_)
     wanted = wanted if chosen is None else chosen[waits.row]
-    step = records.step[waits.row[waits.final]][waits.collective]
-    # What closes a step is of collectives of as many ranks as all ranks have some.
-    size, largest = waits.size[waits.collective], np.zeros(ranks, dtype=np.int64)
-    np.maximum.at(largest, place, size)
-    closes = np.flatnonzero(size >= largest.min())
-    closes = closes[np.argsort(waits.ended_ns[waits.collective[closes]], kind="stable")]
-    # The steps in which all ranks have some, and the last of each rank in order.
-    in_step = closes[step[closes] != ABSENT]
-    steps, which = ranked(step[in_step])
-    last = np.full((len(steps), ranks), -1, dtype=np.int64)
-    last[which, place[in_step]] = in_step  # what is written last stays
-    whole = (last >= 0).all(axis=1)
-    steps, last = steps[whole], last[whole]
+    closes = _closing_rows(waits, place, ranks)
+    steps, last = _last_of_steps(records, waits, closes)
     pairs = np.flatnonzero((np.diff(steps) == 1) & wanted[last[1:]].any(axis=1))
     before, after = last[pairs], last[pairs + 1]
     if not len(pairs):
         before, after = _parts(closes[wanted[closes]], place, ranks)
     ended = waits.ended_ns[waits.collective]
     begin, end = ended[before].max(axis=1), ended[after].max(axis=1)
+    # The cycle in which each collective ends: the first one that ends at that time or later.
     cycle = np.full(len(waits.ended_ns), -1, dtype=np.int64)
     if len(end):
         following = np.searchsorted(end, waits.ended_ns)
@@ -110,8 +104,35 @@ def cycles(records: CommRecords, waits: Waits, chosen: BoolArray | None = None) 
     )
 
 
+def _closing_rows(waits: Waits, place: IntArray, ranks: int) -> IntArray:
+    """Return the matched records that may close a step, as places in `waits.row`, by median end.
+
+    They are of the largest collectives: as large as the largest one that each rank takes part in.
+    """
+    size, largest = waits.size[waits.collective], np.zeros(ranks, dtype=np.int64)
+    np.maximum.at(largest, place, size)
+    closes = np.flatnonzero(size >= largest.min())
+    return closes[np.argsort(waits.ended_ns[waits.collective[closes]], kind="stable")]
+
+
+def _last_of_steps(
+    records: CommRecords, waits: Waits, closes: IntArray
+) -> tuple[IntArray, IntArray]:
+    """Return the steps that all ranks close, and the last closing row by step and rank."""
+    step = records.step[waits.row[waits.final]][waits.collective]
+    in_step = closes[step[closes] != ABSENT]
+    steps, which = ranked(step[in_step])
+    last = np.full((len(steps), len(records.ranks)), -1, dtype=np.int64)
+    last[which, records.place[waits.row[in_step]]] = in_step  # the last one written stays
+    is_complete = (last >= 0).all(axis=1)
+    return steps[is_complete], last[is_complete]
+
+
 def _parts(rows: IntArray, place: IntArray, ranks: int) -> tuple[IntArray, IntArray]:
-    """Return the first and last rows of equal parts of a recording, per part and rank."""
+    """Return the rows at the begin and at the end of equal parts of a recording, per part and rank.
+
+    Each rank's rows are cut into parts of equally many; there are none if a rank has no row.
+    """
     rows_of_rank = [rows[own] for _, own in groups(place[rows])]
     count = min(map(len, rows_of_rank), default=0) if len(rows_of_rank) == ranks else 0
     cuts = np.linspace(0, count - 1, min(count, _PARTS + 1)).astype(np.int64)
@@ -121,6 +142,6 @@ def _parts(rows: IntArray, place: IntArray, ranks: int) -> tuple[IntArray, IntAr
 
 
 def _sums(values: IntArray, cycle: IntArray, place: IntArray, shape: tuple[int, ...]) -> IntArray:
-    """Return the sums by cycle (rows) and rank (columns) of values that are in a cycle."""
+    """Return the sums by cycle (rows) and rank (columns) of `shape`; cycle -1 is left out."""
     key = np.where(cycle >= 0, cycle * shape[1] + place, -1)
     return group_sums(key, values, shape[0] * shape[1]).reshape(shape)

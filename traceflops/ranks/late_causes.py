@@ -64,7 +64,7 @@ _HOST: Final = frozenset(
 
 
 class LateCause(NamedTuple):
-    """Why a rank is late: a name, the kernel or culprit, and by which factor kernels are slower."""
+    """Why a rank is late: a code, the kernel or culprit, and by which factor kernels are slower."""
 
     cause: str
     label: str
@@ -77,10 +77,10 @@ SLOW_HOST: Final = LateCause("slow_host", "")
 
 
 class KernelSums(Struct, frozen=True):
-    """Launches, their time and size by device (rows) and name of kernel (columns).
+    """Launches of kernels, their time and size by device (rows) and name of kernel (columns).
 
-    Sizes are the threads, and the elements that launching operators are given; `received` is what
-    each device got in all-to-alls.
+    Sizes are `threads` and `given`, the elements of the inputs of the launching operators.
+    `received` is per device only: the elements that it received in all-to-alls.
     """
 
     names: tuple[str, ...]
@@ -92,7 +92,7 @@ class KernelSums(Struct, frozen=True):
 
     @classmethod
     def joined(cls, parts: Sequence[KernelSums]) -> KernelSums:
-        """Return the sums of all parts, their devices one below the other."""
+        """Return one table of all parts: their devices one below the other, a column per name."""
         place: dict[str, int] = {}
         columns = [[place.setdefault(name, len(place)) for name in part.names] for part in parts]
         ends = np.cumsum([0, *(len(part.count) for part in parts)]).tolist()
@@ -107,7 +107,7 @@ class KernelSums(Struct, frozen=True):
 
     @classmethod
     def added(cls, several: Sequence[KernelSums]) -> KernelSums:
-        """Return the sum over several of the same devices."""
+        """Return the sum of several tables, each of the same devices."""
         joined = cls.joined(several)
         sums: dict[str, Any] = {
             name: sum(np.split(getattr(joined, name), len(several)))
@@ -122,7 +122,7 @@ class KernelSums(Struct, frozen=True):
 
     @property
     def used(self) -> KernelSums:
-        """Return the sums without kernels that no device launched."""
+        """Return the table without the kernels that no device launched."""
         rows = np.flatnonzero(self.count.sum(axis=0))
         labels = tuple(self.names[column] for column in rows.tolist())
         return replace(self, names=labels, **{n: getattr(self, n)[:, rows] for n in _BY_NAME})
@@ -134,53 +134,63 @@ _BY_NAME: Final = ("count", "time_ns", "threads", "given")
 def kernel_sums(
     prepared: Prepared, choices: Sequence[InWindows], devices: Sequence[int]
 ) -> list[KernelSums]:
-    """Return the kernel sums of some devices for each choice of activities."""
+    """Return the kernel sums of some devices for each choice of activities.
+
+    Kernels of communication are left out, but for what ranks receive in all-to-alls.
+    """
     activities = prepared.trace.activities
+    # All chosen activities, one choice after the other, so that each sum is computed once.
     choice = np.repeat(np.arange(len(choices)), [len(chosen.row) for chosen in choices])
     row = np.concatenate([np.empty(0, np.int64), *(chosen.row for chosen in choices)])
     is_comm = is_top(prepared.linked.categorised, "communication", row)
     place = np.full(1 + prepared.trace.devices.num_rows, -1, dtype=np.int64)
     place[[*devices]] = np.arange(len(devices))
-    of_row = choice * len(devices) + place[numbers(activities["device"])[row]]
+    choice_and_device = choice * len(devices) + place[numbers(activities["device"])[row]]
     labels = names(activities["name"])
     label = codes(activities["name"])[row]
 
     def by_name(values: IntArray) -> list[IntArray]:
+        """Return a table of sums, device by name, for each choice."""
         shape = (len(choices), len(devices), len(labels))
-        key = np.where(is_comm | (label < 0), -1, of_row * len(labels) + label)
-        return [*group_sums(key, values, prod(shape)).reshape(shape)]
+        key = choice_and_device * len(labels) + label
+        sums = group_sums(np.where(is_comm | (label < 0), -1, key), values, prod(shape))
+        return [*sums.reshape(shape)]
 
     grid, block = (product_of(axes(activities[name]))[row] for name in ("grid", "block"))
-    # How many elements the operators that launched them were given.
+    # The elements of the inputs of the operator that launched each activity.
     dims = prepared.trace.ops["input_dims"]
     used, which = ranked(taken(codes(dims), prepared.linked.links.op_of_activity[row]))
     texts = names(dims)
     sizes = [_elements_of(texts[code]) if code >= 0 else 0 for code in used.tolist()]
-    # In all-to-alls ranks get what they have to work on.
+    # What a rank receives in an all-to-all is what it works on next.
     is_exchange = matching(activities["collective"], _ALL_TO_ALL.search)[row]
-    got = numbers(activities["collective_out_elements"], 0)[row]
+    output = numbers(activities["collective_out_elements"], 0)[row]
     shape = (len(choices), len(devices))
-    moved = np.where(is_comm & is_exchange, of_row, -1)
+    exchange_key = np.where(is_comm & is_exchange, choice_and_device, -1)
     columns = (
         by_name(np.ones_like(row)),
         by_name(numbers(activities["dur_ns"])[row]),
         by_name(np.where((grid > 0) & (block > 0), grid * block, 0)),
         by_name(np.array([*sizes, 0], dtype=np.int64)[which]),
-        group_sums(moved, got, prod(shape)).reshape(shape),
+        group_sums(exchange_key, output, prod(shape)).reshape(shape),
     )
     return [KernelSums(tuple(labels), *each) for each in zip(*columns, strict=True)]
 
 
 @lru_cache(maxsize=10_000)
 def _elements_of(text: str) -> int:
-    """Return the elements of the tensors of recorded shapes together; a scalar has none."""
+    """Return how many elements the tensors of recorded shapes have in total; scalars count as 0."""
     inputs = read_shapes(text) or ()
     lists = [shapes if isinstance(shapes, Shapes) else (shapes,) for shapes in inputs]
     return min(sum(prod(shape) for shapes in lists for shape in shapes if shape), _MOST_ELEMENTS)
 
 
 def by_kernels(sums: KernelSums) -> LateCause:
-    """Return why the kernels of the first device take longer than those of the others."""
+    """Return why the kernels of the first device take longer than those of the others.
+
+    `more_work`: it launches more, or larger, kernels; `slow_clock`: nearly all kernels are slower
+    by one factor; `slow_kernel`: one of them is slower.
+    """
     count, usual_count = sums.count[0], np.median(sums.count[1:], axis=0)
     total = sums.count[1:].sum(axis=0)
 
@@ -191,27 +201,33 @@ def by_kernels(sums: KernelSums) -> LateCause:
         """Return the mean of the first device by kernel, and that of the others."""
         return _ratio(values[0], count), _ratio(values[1:].sum(axis=0), total)
 
-    each, usual = means(sums.time_ns)
-    both = np.flatnonzero((count > 0) & (usual_count > 0) & (usual > 0))
-    slower = (each - usual)[both] * np.minimum(count, usual_count)[both]
+    # Kernels that both have: how much time is lost because each launch is slower? If that is less
+    # than half of the extra time, the rest is due to more launches.
+    mean_ns, usual_ns = means(sums.time_ns)
+    both = np.flatnonzero((count > 0) & (usual_count > 0) & (usual_ns > 0))
+    slower = (mean_ns - usual_ns)[both] * np.minimum(count, usual_count)[both]
     extra = (sums.time_ns[0] - np.median(sums.time_ns[1:], axis=0)).clip(0)
     if not len(both) or slower.clip(0).sum() < extra.sum() / 2:
         return LateCause("more_work", label(int(extra.argmax())))
-    ratio, top = each[both] / usual[both], int(both[slower.argmax()])
-    sizes = [_ratio(*means(size))[both] for size in (sums.threads, sums.given)]
+    # Is at least half of it due to kernels whose size grew about as much as their time? Where the
+    # device received more in all-to-alls, all kernels may have grown.
+    slowdown, top = mean_ns[both] / usual_ns[both], int(both[slower.argmax()])
+    growth = [_ratio(*means(size))[both] for size in (sums.threads, sums.given)]
     received = _ratio(sums.received[:1], np.median(sums.received[1:], keepdims=True))
-    grown = np.maximum(received, np.max(sizes, axis=0)) >= 1 + _AT_LEAST * (ratio - 1)
-    by_size = np.where(grown, slower, 0).clip(0)  # a sum over more is no larger itself
+    has_grown = np.maximum(received, np.max(growth, axis=0)) >= 1 + _AT_LEAST * (slowdown - 1)
+    by_size = np.where(has_grown, slower, 0).clip(0)  # a sum over more is no larger itself
     if 2 * by_size.sum() >= slower.clip(0).sum():
         return LateCause("more_work", label(int(both[by_size.argmax()])))
-    time = (usual * usual_count)[both]
-    factor = fsum(ratio * time) / fsum(time)  # whatever the order of names
-    alike = ratio >= 1 + _AT_LEAST * (factor - 1)
+    # Is nearly all time in kernels that are slower by about one factor? Leave out the largest one:
+    # a single large kernel does not show that all are.
+    time = (usual_ns * usual_count)[both]
+    factor = fsum(slowdown * time) / fsum(time)  # fsum: the same in any order of names
+    alike = slowdown >= 1 + _AT_LEAST * (factor - 1)
     others = np.where(both == top, 0, time)
-    is_clock = 2 * others[alike].sum() >= others.sum()  # one large kernel is not all
+    is_clock = 2 * others[alike].sum() >= others.sum()
     if factor > 1 and is_clock and time[alike].sum() >= _ALIKE * time.sum():
         return LateCause("slow_clock", "", factor)
-    return LateCause("slow_kernel", label(top), float(each[top] / usual[top]))
+    return LateCause("slow_kernel", label(top), float(mean_ns[top] / usual_ns[top]))
 
 
 def _ratio(some: FloatArray | IntArray, of: FloatArray | IntArray) -> FloatArray:
@@ -219,25 +235,29 @@ def _ratio(some: FloatArray | IntArray, of: FloatArray | IntArray) -> FloatArray
 
 
 def by_idle(own: Sequence[Culprit], usual: Sequence[Culprit], *, sporadic: bool) -> LateCause:
-    """Return what the host of a device does while it is idle, beyond what that of another does."""
-    more: defaultdict[str, Counter[str]] = defaultdict(Counter)
+    """Return the cause of idle time of which a device has most more than a usual one.
+
+    `sporadic`: only few steps are late. Then a host that stands still is in garbage collection.
+    """
+    # Idle time beyond the usual device's: by cause, then by label.
+    excess: defaultdict[str, Counter[str]] = defaultdict(Counter)
     for culprits, sign in ((own, 1), (usual, -1)):
         for culprit in culprits:
-            # What the names in it say, else its class.
             text = " ".join((culprit.kind, culprit.label, *culprit.evidence))
-            causes = (cause for cause, words in _PAUSES.items() if words.search(text))
-            usual_cause = "gc_pause" if sporadic and culprit.kind in _HOST else culprit.kind
-            more[next(causes, usual_cause)][culprit.label] += sign * culprit.idle_ns
-    cause, labels = max(more.items(), key=lambda pair: pair[1].total(), default=("", Counter()))
+            named_causes = (cause for cause, words in _PAUSES.items() if words.search(text))
+            class_ = "gc_pause" if sporadic and culprit.kind in _HOST else culprit.kind
+            excess[next(named_causes, class_)][culprit.label] += sign * culprit.idle_ns
+    cause, labels = max(excess.items(), key=lambda pair: pair[1].total(), default=("", Counter()))
     if labels.total() <= 0:
         return UNKNOWN
     return LateCause(cause, max(labels, key=lambda label: labels[label]))
 
 
 def takes_longer(trace: Trace, label: str, processes: Sequence[int]) -> bool:
-    """Return whether what has a name takes longer in the first process than in each of the others.
+    """Return whether a named event takes longer on average in the first process than in each other.
 
-    That is on average. What the first has no record of is not judged.
+    The event is an annotation, operator or call whose name is `label` up to " in ". True if the
+    first process has no record of it: then nothing can be judged.
     """
     name, number = label.partition(" in ")[0], trace.processes.num_rows
     count, sums_ns = np.zeros(number, dtype=np.int64), np.zeros(number, dtype=np.int64)

@@ -38,9 +38,9 @@ _ERRORS: Final = 4
 
 
 class Links(Struct, frozen=True):
-    """What the links of a device carry in one direction, GB/s: as given, or by device.
+    """What the links of a device carry in one direction, GB/s: as given by the user, or by device.
 
-    `node` tells devices of different nodes apart, 0 where that is not known.
+    `node` is a number per device: devices of different nodes have different ones. It may be empty.
     """
 
     given: float | None = None
@@ -50,8 +50,8 @@ class Links(Struct, frozen=True):
     def peak(self, devices: Sequence[int]) -> float | None:
         """Return the peak of the bus bandwidth among some devices, None where it is not known.
 
-        How many of its links lead from one device to another is not in the table, nor what the
-        network carries.
+        It is known only inside one node, since nothing tells what the network carries; and for more
+        than two devices, since nothing tells how many of its links a device has to each other one.
         """
         if self.given:
             return self.given
@@ -62,13 +62,16 @@ class Links(Struct, frozen=True):
 
 
 class LinkRate(Struct, frozen=True):
-    """The bandwidth of collectives of one kind, group and size over their transfer alone.
+    """The bandwidth of collectives of one kind, group and size during their transfer, GB/s.
 
-    `role` is as of a `MatchedCollective`. `members` are the ranks, the sender before the receiver;
-    `bytes` is the median where sizes are uneven. `bus` is the rate of the links as nccl-tests
-    defines it. `slowest` and `fastest` are the 5th and 95th percentile over the calls of `bus`.
-    `of_peak` is `bus` as a share of `peak`. `usual` is the median `bus` of the groups of this kind
-    and size, where this one is `slow`; then all its calls took `lost_ns` longer than at that rate.
+    `role` is what the group is for (dp, tp, ...). `members` are the ranks; a sender stands before
+    its receiver. `bytes` is the size of the message, the median if sizes differ. `algorithm` is
+    message size by time, `bus` the rate of the links as nccl-tests defines it; `slowest` and
+    `fastest` are its 5th and 95th percentile over the calls. `of_peak` is `bus` as a share of
+    `peak`.
+
+    A `slow` rate is far below `usual`, the median `bus` of comparable groups. All calls together
+    then took `lost_ns` longer than at that rate.
     """
 
     kind: str
@@ -90,12 +93,12 @@ class LinkRate(Struct, frozen=True):
 
 
 def links_of(prepared: Prepared, peaks: Iterable[DevicePeaks], given: float | None) -> Links:
-    """Return the peaks of the devices' links in one direction, and their nodes."""
+    """Return the links of devices: `given` or their peaks in one direction, and their nodes."""
     of_device = {}
     for device in peaks:
         spec = device.match.spec if device.match.confirmed else None
         if spec is not None and spec.link is not None:
-            of_device[device.device] = float(spec.link) / 2
+            of_device[device.device] = float(spec.link) / 2  # the table has both directions
         elif spec is not None and spec.host_link is not None:
             of_device[device.device] = float(spec.host_link.bandwidth)
     devices, processes = prepared.trace.devices, prepared.trace.processes
@@ -105,55 +108,68 @@ def links_of(prepared: Prepared, peaks: Iterable[DevicePeaks], given: float | No
         number = {name: number for number, name in enumerate(dict.fromkeys(names))}
         node = {device: number[name] for device, name in enumerate(names)}
         return Links(given, of_device, node)
-    # Without hosts a node is how many devices before one have its number: ranks that each see one
-    # device alone, with number 0, count as of several nodes.
-    turn: defaultdict[int, count[int]] = defaultdict(count)
+    # Without hosts, a local id that occurs again begins a new node: its node is how many devices
+    # before it have this id. So ranks that each see one device, number 0, are on several nodes.
+    next_node: defaultdict[int, count[int]] = defaultdict(count)
     local_ids = devices["local_id"].to_pylist()
-    return Links(given, of_device, {row: next(turn[id_]) for row, id_ in enumerate(local_ids)})
+    return Links(given, of_device, {row: next(next_node[id_]) for row, id_ in enumerate(local_ids)})
 
 
 def link_rates(records: CommRecords, waits: Waits, links: Links, error_ns: int) -> list[LinkRate]:
     """Return the bandwidths by kind, group and size, those that moved most first.
 
-    Those far below their like are marked so: ranks of one dimension have one stride. `error_ns` is
-    by how much the clocks of ranks may be apart.
+    Those far below comparable groups are marked as slow. `error_ns` is by how much the clocks of
+    ranks may be apart.
     """
     size = waits.largest(records.bytes)
-    spent = waits.until_ns - waits.from_ns
-    rated = np.flatnonzero((size > 0) & (spent > 0))
+    transfer_ns = waits.until_ns - waits.from_ns
+    rated = np.flatnonzero((size > 0) & (transfer_ns > 0))
     row = waits.row[waits.first[rated]]
+    # A send and its receive are one kind; its calls are grouped by receiver and by both ends.
     is_pair, is_send = records.is_pair[row], records.kind[row] == KINDS.index("send")
     place, peer = records.place[row], records.peer[row]
     receiver = np.where(is_pair, np.where(is_send, peer, place), -1)
-    ends = np.where(is_pair, place + peer, -1)
+    place_sum = np.where(is_pair, place + peer, -1)  # with the receiver, this tells the sender
     kind = np.where(is_pair, KINDS.index(_PAIRS), records.kind[row])
-    uneven = records.kind[row] == _UNEVEN
-    sized = np.where(uneven, -np.frexp(size[rated].astype(np.float64))[1], size[rated])
-    number, _ = group_rows((kind, records.group[row], receiver, ends, sized))
+    # Sizes of all-to-alls vary: they are grouped by their power of two (negative: unlike a size).
+    is_uneven = records.kind[row] == _UNEVEN
+    power = -np.frexp(size[rated].astype(np.float64))[1]
+    size_key = np.where(is_uneven, power, size[rated])
+    number, _ = group_rows((kind, records.group[row], receiver, place_sum, size_key))
     rates = []
     for _, calls in groups(number):
-        rows, to = rated[calls], int(receiver[calls[0]])
-        first = int(rows[0])
+        collectives, to = rated[calls], int(receiver[calls[0]])
+        first = int(collectives[0])
         places = records.place[waits.row[waits.first[first] : waits.final[first] + 1]].tolist()
+        # The sender before the receiver (False sorts before True), else in order.
         places.sort(key=lambda place, to=to: place == to if to >= 0 else place)
-        rates.append(_rate(records, int(row[calls[0]]), places, size[rows], spent[rows], links))
+        of_calls = size[collectives], transfer_ns[collectives]
+        rates.append(_rate(records, int(row[calls[0]]), places, *of_calls, links))
     rates.sort(key=lambda rate: -rate.bytes * rate.count)
+    return _compared(rates, error_ns)
 
-    def likeness(rate: LinkRate) -> tuple[object, ...]:
-        """Return the key that comparable rates share: kind, strides and size."""
+
+def _compared(rates: Sequence[LinkRate], error_ns: int) -> list[LinkRate]:
+    """Return the rates, those far below the median of comparable ones marked as slow.
+
+    Comparable are rates of one kind, size and distances between ranks. Few calls, or calls hardly
+    longer than the error of the clocks, are not judged.
+    """
+    alike: defaultdict[tuple[object, ...], list[LinkRate]] = defaultdict(list)
+    keys = []
+    for rate in rates:
         strides = tuple(np.diff(sorted(rate.members)).tolist())
         is_uneven = rate.kind == KINDS[_UNEVEN]
-        return rate.kind, strides, rate.bytes.bit_length() if is_uneven else rate.bytes
-
-    alike: defaultdict[tuple[object, ...], list[LinkRate]] = defaultdict(list)
-    for rate in rates:
-        alike[likeness(rate)].append(rate)
+        keys.append((rate.kind, strides, rate.bytes.bit_length() if is_uneven else rate.bytes))
+        alike[keys[-1]].append(rate)
     compared = []
-    for rate in rates:
-        others = [other.bus for other in alike[likeness(rate)] if other is not rate]
+    for rate, key in zip(rates, keys, strict=True):
+        others = [other.bus for other in alike[key] if other is not rate]
         usual = float(np.median(others)) if others else 0.0
-        is_told = rate.count >= _CALLS and rate.bytes / rate.algorithm >= _ERRORS * error_ns
-        if is_told and rate.bus < _SLOW * usual and rate.fastest < usual:
+        call_ns = rate.bytes / rate.algorithm
+        is_judged = rate.count >= _CALLS and call_ns >= _ERRORS * error_ns
+        if is_judged and rate.bus < _SLOW * usual and rate.fastest < usual:
+            # The time of all calls, and the share of it that they would save at the usual rate.
             lost = rate.count * rate.bytes / rate.algorithm * (1 - rate.bus / usual)
             rate = replace(rate, slow=True, usual=usual, lost_ns=round(lost))
         compared.append(rate)
@@ -161,7 +177,7 @@ def link_rates(records: CommRecords, waits: Waits, links: Links, error_ns: int) 
 
 
 def needed_ns(records: CommRecords, row: IntArray, links: Links) -> IntArray | None:
-    """Return how long some kernels must take at the peak of their links, None where not known."""
+    """Return how long each kernel takes at the peak of its links, None if one is not known."""
     of_place = [links.of_device.get(device, 0.0) for device in records.devices]
     peak = np.array(of_place)[records.place[row]]
     if not len(row) or not peak.all() or (records.bytes[row] <= 0).any():
@@ -170,7 +186,7 @@ def needed_ns(records: CommRecords, row: IntArray, links: Links) -> IntArray | N
 
 
 def bus_bytes(records: CommRecords, row: IntArray) -> FloatArray:
-    """Return how many bytes the links carry for some kernels, as nccl-tests counts them."""
+    """Return the bytes that the links carry for each kernel: nccl-tests' factor by its size."""
     many = np.array([group.size or 2 for group in records.groups])[records.group[row]]
     factor = np.array([*(_BUS.get(kind, 0) for kind in KINDS), 0])[records.kind[row]]
     factor = np.where(factor > 0, factor * (many - 1) / many, 1.0)
@@ -178,9 +194,10 @@ def bus_bytes(records: CommRecords, row: IntArray) -> FloatArray:
 
 
 class Fastest(Struct, frozen=True):
-    """How fast the fastest of equal collectives are: `part` of the time of all if all were so.
+    """What would be gained if all equal collectives were as fast as the fastest of them.
 
-    `bytes` is the size that takes most time, `rate` what the links carry for its fastest, GB/s.
+    `part` is the time they would then take, as a share of what they take. Of the size that takes
+    most time, `bytes` is the size and `rate` what the links carry in its fastest call, GB/s.
     """
 
     part: float
@@ -189,23 +206,23 @@ class Fastest(Struct, frozen=True):
 
     @classmethod
     def of(cls, records: CommRecords, row: IntArray) -> Fastest | None:
-        """Return the fastest of some kernels of one kind; None if few are of equal size."""
+        """Return the fastest of some kernels of one kind, None if most time is of rare sizes."""
         size, took_ns = records.bytes[row], records.dur_ns[row]
         group, first = group_rows((size,))
-        count, sums = np.bincount(group), np.bincount(group, took_ns)
-        least = np.full(len(count), np.iinfo(np.int64).max)
-        np.minimum.at(least, group, took_ns)
-        repeated = (size[first] > 0) & (count >= _CALLS) & (least > 0)
-        if 2 * sums[repeated].sum() <= sums.sum():
+        count, sum_ns = np.bincount(group), np.bincount(group, took_ns)
+        least_ns = np.full(len(count), np.iinfo(np.int64).max)
+        np.minimum.at(least_ns, group, took_ns)
+        is_repeated = (size[first] > 0) & (count >= _CALLS) & (least_ns > 0)
+        if 2 * sum_ns[is_repeated].sum() <= sum_ns.sum():
             return None
-        most = int(np.argmax(np.where(repeated, sums, 0)))
-        part = (count * least)[repeated].sum() / sums[repeated].sum()
+        part = (count * least_ns)[is_repeated].sum() / sum_ns[is_repeated].sum()
+        most = int(np.argmax(np.where(is_repeated, sum_ns, 0)))
         carried = bus_bytes(records, row[first[most : most + 1]])[0]
-        return cls(float(part), int(size[first][most]), float(carried / least[most]))
+        return cls(float(part), int(size[first][most]), float(carried / least_ns[most]))
 
 
 def kind_name(records: CommRecords, row: int) -> str:
-    """Return the kind of the collective that a record is of; a send and its receive are one."""
+    """Return the kind of the collective of a record; a send and its receive are "send_recv"."""
     place = int(records.kind[row])
     if records.is_pair[row]:
         return _PAIRS
@@ -220,7 +237,10 @@ def _rate(
     spent: IntArray,
     links: Links,
 ) -> LinkRate:
-    """Return the rate of calls alike: `size` in bytes and `spent` in ns are by call."""
+    """Return the rate of some calls of one kind, group and size; `row` is a record of one of them.
+
+    `places` are those of its ranks; `size` in bytes and `spent` in ns are per call.
+    """
     rate: npt.NDArray[np.float64] = size / spent
     kind, many = kind_name(records, row), len(places)
     group = records.groups[int(records.group[row])]

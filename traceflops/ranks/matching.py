@@ -42,10 +42,11 @@ Pairs = tuple[IntArray, IntArray]
 
 
 class Matches(Struct, frozen=True):
-    """`collective` is the number of the collective of each record, -1 where it has no match.
+    """Which records are of one collective.
 
-    They are numbered in the order of their latest start. `impossible` counts pairs that the order
-    or the sequence number joined though one had ended before the other began.
+    `collective` is the number of each record's collective, -1 without a match, in the order of
+    their latest start. `impossible` counts pairs that order or sequence number joined, though one
+    had ended before the other began; these are not matched.
     """
 
     collective: IntArray
@@ -57,58 +58,72 @@ def matched(records: CommRecords) -> Matches:
     """Return which records are of one collective on all recorded ranks of its group."""
     collective = np.full(len(records), -1, dtype=np.int64)
     count = impossible = 0
-    # What may match has one key: of one group, of sends and receives also from which rank to
-    # which, and of exchanges with a known peer between which ranks.
-    own, peer, many = records.place, records.peer, len(records.ranks)
-    route = np.where(records.kind == SEND, own * many + peer, peer * many + own)
-    both = np.minimum(own, peer) * many + np.maximum(own, peer)
-    route = np.where(records.kind == EXCHANGE, both - many * many, route)  # apart from the others
-    key = joint_codes(records.group, np.where(records.is_pair | (peer >= 0), route, -1))
-    for number, rows in groups(np.where(records.is_pair & (peer < 0), -1, key)):
+    for rows in _matchable(records):
         members = [rows[places] for _, places in groups(records.place[rows])]
-        if number < 0 or len(members) < 2:
+        if len(members) < 2:
             continue
         table, wrong = _of_group(records, members)
         impossible += wrong
         collective[table] = np.arange(count, count + len(table))[:, None]
         count += len(table)
-    # They are numbered in the order of their latest start.
+    # Number them in the order of their latest start.
     latest = np.full(count, np.iinfo(np.int64).min)
     joined = np.flatnonzero(collective >= 0)
     np.maximum.at(latest, collective[joined], records.start_ns[joined])
-    number_of = np.full(count + 1, -1, dtype=np.int64)
+    number_of = np.full(count + 1, -1, dtype=np.int64)  # the last entry is for -1, no match
     number_of[np.argsort(latest, kind="stable")] = np.arange(count)
     return Matches(number_of[collective], count, impossible)
 
 
+def _matchable(records: CommRecords) -> Iterator[IntArray]:
+    """Yield rows that may match each other: of one group, and of one route if the peer is known.
+
+    The route is from rank to rank of a send or receive, and between which ranks of an exchange.
+    Sends and receives without a known peer are left out.
+    """
+    own, peer, many = records.place, records.peer, len(records.ranks)
+    route = np.where(records.kind == SEND, own * many + peer, peer * many + own)
+    either_way = np.minimum(own, peer) * many + np.maximum(own, peer)
+    # Exchanges get negative routes, so that they match no sends.
+    route = np.where(records.kind == EXCHANGE, either_way - many * many, route)
+    key = joint_codes(records.group, np.where(records.is_pair | (peer >= 0), route, -1))
+    for number, rows in groups(np.where(records.is_pair & (peer < 0), -1, key)):
+        if number >= 0:
+            yield rows
+
+
 def _of_group(records: CommRecords, members: Sequence[IntArray]) -> tuple[IntArray, int]:
-    """Return a row per collective and a column per rank, and how many pairs are impossible."""
-    first = max(members, key=len)
-    table = np.full((len(first), len(members)), -1, dtype=np.int64)
-    wrong = 0
+    """Return a table of rows, collective by rank, and how many pairs are impossible.
+
+    `members` are the rows of each rank. Each rank is paired with the one that has most rows; only
+    collectives of all ranks are returned.
+    """
+    longest = max(members, key=len)
+    table = np.full((len(longest), len(members)), -1, dtype=np.int64)
+    impossible = 0
     for column, other in enumerate(members):
-        if other is first:
-            table[:, column] = first
+        if other is longest:
+            table[:, column] = longest
             continue
-        pairs = _by_sequence(records, first, other)
+        pairs = _by_sequence(records, longest, other)
         if pairs is None:
-            pairs = _best(records, _candidates(records, first, other))
+            pairs = _best(records, _candidates(records, longest, other))
         possible = _are_possible(records, pairs, _local_offsets(records, pairs))
-        wrong += int((~possible).sum())
-        table[np.searchsorted(first, pairs[0][possible]), column] = pairs[1][possible]
+        impossible += int((~possible).sum())
+        table[np.searchsorted(longest, pairs[0][possible]), column] = pairs[1][possible]
     table = table[(table >= 0).all(axis=1)]
-    # Kernels of an exchange do not say whom it is with. It is of all of more than two ranks if
-    # nearly all match, else between some of them.
-    exchange = records.kind[table[:, 0]] == EXCHANGE
+    # Exchanges do not say with whom they are. If nearly all match among more than two ranks, all
+    # take part in each; else they are between some of the ranks, and these matches are dropped.
+    is_exchange = records.kind[table[:, 0]] == EXCHANGE
     most = max(int((records.kind[rows] == EXCHANGE).sum()) for rows in members)
-    are_pairs = len(members) > 2 and exchange.sum() < _MOST * most
-    return table[~exchange] if are_pairs else table, wrong
+    are_pairs = len(members) > 2 and is_exchange.sum() < _MOST * most
+    return table[~is_exchange] if are_pairs else table, impossible
 
 
 def _by_sequence(records: CommRecords, one: IntArray, other: IntArray) -> Pairs | None:
-    """Return the pairs with equal sequence numbers, None where these do not number collectives."""
+    """Return the pairs with equal sequence numbers and sizes; None if sequences do not rise."""
     first, second = records.sequence[one], records.sequence[other]
-    if records.is_pair[one].any():  # each rank counts those to all others together
+    if records.is_pair[one].any():  # a rank has one count for messages to all other ranks
         return None
     for numbers in (first, second):
         if len(numbers) < 2 or numbers[0] < 0 or (np.diff(numbers) <= 0).any():
@@ -119,12 +134,16 @@ def _by_sequence(records: CommRecords, one: IntArray, other: IntArray) -> Pairs 
 
 
 def _candidates(records: CommRecords, left: IntArray, other: IntArray) -> Iterator[Pairs]:
-    """Yield candidate pairings: by order, by shifted order, by overlap in time."""
+    """Yield candidate pairings: in order, in shifted order, and by overlap in time.
+
+    Overlap is tried with the clocks as recorded and moved by the offset of the best shift. If the
+    plain order fits in full, it is the only candidate.
+    """
     plain, unequal = _shifted(records, left, other, 0)
     yield plain
-    whole = len(left) == len(other) and not unequal
+    are_all_equal = len(left) == len(other) and not unequal
     possible = _are_possible(records, plain, _local_offsets(records, plain))
-    if whole and possible.all() and _spread_ns(records, plain) <= _CLOSE_NS:
+    if are_all_equal and possible.all() and _spread_ns(records, plain) <= _CLOSE_NS:
         return
     shifted, _, ahead = most_alike(records, left, other, _CLOSE_NS)
     yield shifted
@@ -135,9 +154,10 @@ def _candidates(records: CommRecords, left: IntArray, other: IntArray) -> Iterat
 def most_alike(
     records: CommRecords, left: IntArray, other: IntArray, near_ns: int
 ) -> tuple[Pairs, int, int]:
-    """Return the pairs at the best shift, how many of their ends differ alike, and by what.
+    """Return the pairs at the best shift, how many of their ends differ alike, and by which ns.
 
-    Of many, some that lie evenly tell which is the best.
+    The best shift has the largest cluster of end differences that lie within `near_ns`. If there
+    are many rows, evenly spaced ones decide which shift is the best.
     """
     far = min(_LARGEST_SHIFT, max(len(left), len(other)))
     step = -(-max(len(left), len(other)) // _MOST_SHIFTED)
@@ -152,6 +172,7 @@ def most_alike(
         first = int((stop - np.arange(len(ordered))).argmax())
         return pairs, ordered[first : stop[first]]
 
+    # In a tie max() takes the first: the smallest shift.
     shifts = sorted(range(1 - far, far), key=lambda shift: (abs(shift), -shift))
     pairs, alike = alike_at(max(shifts, key=lambda shift: len(alike_at(shift, step)[1])), 1)
     return pairs, len(alike), int(np.median(alike)) if len(alike) else 0
@@ -161,21 +182,27 @@ def _best(records: CommRecords, candidates: Iterable[Pairs]) -> Pairs:
     """Return the candidate with most matches among those whose ends lie close together."""
     scored = []
     for pairs in candidates:
-        offset, apart = _local_offsets(records, pairs), _end_difference(records, pairs)
-        fits = _are_possible(records, pairs, offset) & (np.abs(apart - offset) <= _APART_NS)
-        mean_ns = float(np.abs(apart - np.median(apart)).mean()) if len(apart) else 0.0
-        score = 2 * int(fits.sum()) - len(fits), -mean_ns
+        offset, difference = _local_offsets(records, pairs), _end_difference(records, pairs)
+        is_near = np.abs(difference - offset) <= _APART_NS
+        fits = _are_possible(records, pairs, offset) & is_near
+        matches = 2 * int(fits.sum()) - len(fits)  # a pair that does not fit cancels one that does
+        centred = difference - np.median(difference) if len(difference) else np.zeros(1)
+        score = matches, -float(np.abs(centred).mean())
         scored.append((score, _spread_ns(records, pairs), pairs))
-    most = max(count for (count, _), *_ in scored)
-    enough = [pair for pair in scored if pair[0][0] >= _NEARLY * most]
+    most = max(matches for (matches, _), *_ in scored)
+    enough = [entry for entry in scored if entry[0][0] >= _NEARLY * most]
     closest = max(_CLOSE_NS, min(spread for _, spread, _ in enough))
-    return max((pair for pair in enough if pair[1] <= closest), key=itemgetter(0))[-1]
+    return max((entry for entry in enough if entry[1] <= closest), key=itemgetter(0))[-1]
 
 
 def _shifted(
     records: CommRecords, one: IntArray, other: IntArray, shift: int, step: int = 1
 ) -> tuple[Pairs, int]:
-    """Return equal pairs of one order against the other, and how many pairs are unequal."""
+    """Return the pairs of equal kind and size at a shift of the order, and how many are unequal.
+
+    At a positive shift, `one` begins that many rows later; at a negative one, `other`. `step` takes
+    only every n-th pair.
+    """
     left, right = one[max(shift, 0) :: step], other[max(-shift, 0) :: step]
     length = min(len(left), len(right))
     equal = _are_equal(records, left[:length], right[:length])
@@ -183,93 +210,97 @@ def _shifted(
 
 
 def _overlapping(records: CommRecords, left: IntArray, other: IntArray, offset: IntArray) -> Pairs:
-    """Return the equal pairs that overlap in time, in order; `offset` is added to the other's.
+    """Return the pairs of equal kind and size that overlap in time, in order.
 
-    One that ends closer to another than to this is not its match.
+    `offset` is added to the times of `other`. A row is skipped if the next one of its side is equal
+    and ends closer to the row on the other side.
     """
     both, moved = np.concatenate([left, other]), np.concatenate([np.zeros_like(left), offset])
+    kind_and_size = joint_codes(
+        _transfers(records.kind[both]),
+        np.where(records.kind[both] == _UNEVEN, ABSENT, records.elements[both]),
+    )
+    # Each of these is a pair of lists: that of the left side, that of the other side.
     codes, starts, ends = (
         (values[: len(left)].tolist(), values[len(left) :].tolist())
-        for values in (
-            joint_codes(
-                _transfers(records.kind[both]),
-                np.where(records.kind[both] == _UNEVEN, ABSENT, records.elements[both]),
-            ),
-            records.start_ns[both] + moved,
-            records.end_ns[both] + moved,
-        )
+        for values in (kind_and_size, records.start_ns[both] + moved, records.end_ns[both] + moved)
     )
     pairs: list[tuple[int, int]] = []
-    next_ = [0, 0]  # of each side, the first that is not decided yet
+    next_ = [0, 0]  # the first row of each side that is not decided yet
 
-    def is_nearer(side: int) -> bool:
-        """Return whether a side's next kernel is equal and ends nearer to the other side's."""
-        this, (code, end), after = next_[side], (codes[side], ends[side]), next_[side] + 1
+    def is_following_nearer(side: int) -> bool:
+        """Return whether the row after a side's next one is equal and ends nearer to the other."""
+        code, end, this = codes[side], ends[side], next_[side]
         far = ends[1 - side][next_[1 - side]]
-        is_equal = after < len(end) and code[after] == code[this]
-        return is_equal and abs(end[after] - far) < abs(end[this] - far)
+        is_equal = this + 1 < len(end) and code[this + 1] == code[this]
+        return is_equal and abs(end[this + 1] - far) < abs(end[this] - far)
 
     while next_[0] < len(left) and next_[1] < len(other):
         end, other_end = (ends[side][next_[side]] for side in (0, 1))
-        apart = end < starts[1][next_[1]] or other_end < starts[0][next_[0]]
-        if not apart and codes[0][next_[0]] == codes[1][next_[1]]:
-            skips = is_nearer(0)
-            passes = not skips and is_nearer(1)
-            if not skips and not passes:
+        are_apart = end < starts[1][next_[1]] or other_end < starts[0][next_[0]]
+        if not are_apart and codes[0][next_[0]] == codes[1][next_[1]]:
+            skips_left = is_following_nearer(0)
+            skips_other = not skips_left and is_following_nearer(1)
+            if not skips_left and not skips_other:
                 pairs.append((next_[0], next_[1]))
-            next_ = [next_[0] + (not passes), next_[1] + (not skips)]
+            next_ = [next_[0] + (not skips_other), next_[1] + (not skips_left)]
         else:
-            next_[end > other_end] += 1
+            next_[end > other_end] += 1  # skip the row that ends first
     rows = np.array(pairs, dtype=np.int64).reshape(-1, 2)
     return left[rows[:, 0]], other[rows[:, 1]]
 
 
 def _end_difference(records: CommRecords, pairs: Pairs) -> IntArray:
-    """Return by how much the ends of pairs differ; that of the pair before where one may leave."""
+    """Return by how many ns the first row of each pair ends later than the second.
+
+    Where a rank may leave early (broadcast, reduce, ...) the ends tell nothing about the clocks:
+    such a pair gets the difference of the last pair before it that ends together.
+    """
     difference = records.end_ns[pairs[0]] - records.end_ns[pairs[1]]
     together = np.flatnonzero(~is_rooted(records.kind[pairs[0]]))
-    before = np.searchsorted(together, np.arange(len(difference)), side="right") - 1
-    return difference[together[before.clip(0)]] if len(together) else difference
+    last = np.searchsorted(together, np.arange(len(difference)), side="right") - 1
+    return difference[together[last.clip(0)]] if len(together) else difference
 
 
 def _spread_ns(records: CommRecords, pairs: Pairs) -> float:
-    """Return how far the ends of pairs are apart: the median distance from those around."""
+    """Return the median distance of the end differences of pairs from the running median."""
     apart = _end_difference(records, pairs)
     apart = apart - (apart[:1] if len(apart) == 1 else running_medians(apart))
     return float(np.median(np.abs(apart))) if len(apart) else 0.0
 
 
 def _local_offsets(records: CommRecords, pairs: Pairs) -> IntArray:
-    """Return by how much the clocks differ at each pair: the median over its neighbours.
-
-    A pair that is alone has nothing to be judged by: its own ends tell.
-    """
+    """Return by how much the clocks differ at each pair: the median over it and neighbours."""
     difference = _end_difference(records, pairs)
     return running_medians(difference) if len(difference) > 1 else difference
 
 
 def running_medians(values_ns: IntArray) -> IntArray:
-    """Return the median of the times around each one; it steps where they do."""
+    """Return the median of each time and its neighbours on both sides; 0 for a single time."""
     if len(values_ns) < 2:
         return np.zeros_like(values_ns)
-    wings = min(_NEIGHBOURS, -(-len(values_ns) // 3))
+    wings = min(_NEIGHBOURS, -(-len(values_ns) // 3))  # short series: a third, rounded up
     padded = np.pad(values_ns, wings, mode="reflect")
     middle = np.median(sliding_window_view(padded, 2 * wings + 1), axis=1)
     return np.asarray(middle.astype(np.int64))
 
 
 def _are_possible(records: CommRecords, pairs: Pairs, offset: IntArray) -> BoolArray:
-    """Return, per pair, whether neither kernel ended before the other started."""
+    """Return, per pair, whether neither kernel ended before the other started.
+
+    `offset` is added to the times of the second kernel. A kernel that may leave early
+    may end first.
+    """
     left, other = pairs
     start, end = records.start_ns, records.end_ns
-    leaving = np.array([kind in _LEAVING for kind in KINDS] + [False])
-    first = (end[left] >= start[other] + offset) | leaving[records.kind[left]]
-    second = (end[other] + offset >= start[left]) | leaving[records.kind[other]]
-    return np.asarray(first & second)
+    may_leave = np.array([kind in _LEAVING for kind in KINDS] + [False])
+    left_is_possible = (end[left] >= start[other] + offset) | may_leave[records.kind[left]]
+    other_is_possible = (end[other] + offset >= start[left]) | may_leave[records.kind[other]]
+    return np.asarray(left_is_possible & other_is_possible)
 
 
 def is_rooted(kind: IntArray) -> BoolArray:
-    """Return in which kinds of collectives a rank may leave before the last one comes."""
+    """Return, per kind, whether a rank may leave the collective before the last one comes."""
     return np.array([kind in _ROOTED for kind in KINDS] + [False])[kind]
 
 
@@ -279,7 +310,11 @@ def _transfers(kind: IntArray) -> IntArray:
 
 
 def _are_equal(records: CommRecords, left: IntArray, other: IntArray) -> BoolArray:
-    """Return which pairs are of one kind and size; what is not known is equal."""
+    """Return which pairs are of one kind and size; unknown kinds and sizes equal all others.
+
+    A send equals a receive. The sizes of all-to-alls are not compared: ranks put in different
+    amounts.
+    """
     first, second, size = records.kind[left], records.kind[other], records.elements
     same_kind = (_transfers(first) == _transfers(second)) | (first < 0) | (second < 0)
     same_size = (size[left] == size[other]) | (size[left] < 0) | (size[other] < 0)

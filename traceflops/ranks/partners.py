@@ -37,8 +37,6 @@ _KERNELS: Final = 200
 """So many ranks and kernels of each are compared at most."""
 _FAR: Final = int(np.iinfo(np.int64).max)
 _SIDE: Final = {SEND: 1, RECV: -1}
-
-
 Partners = tuple[CommRecords, Matches, Alignment]
 """Records with their groups and peers, and what follows from these."""
 
@@ -46,46 +44,57 @@ Partners = tuple[CommRecords, Matches, Alignment]
 def with_partners(records: CommRecords) -> Partners:
     """Return the matches of records, with groups and peers inferred from the ends of kernels.
 
-    An inference counts if at least as many kernels end together with it. Of many kernels the first
-    ones of each rank decide the groups, if nearly all kernels then end together.
+    An inference counts if at least as many kernels end together with it. Of very many kernels, the
+    first ones of each rank decide the groups, if nearly all kernels then end together.
     """
-    unnamed, many = np.flatnonzero(_are_unnamed(records)), len(records.ranks)
-    if len(unnamed) > _KERNELS * many:
+    unnamed, ranks = np.flatnonzero(_are_unnamed(records)), len(records.ranks)
+    if len(unnamed) > _KERNELS * ranks:
         begun = records.first(_KERNELS)
         partners = _best_partners(begun)[0]
-        if partners.groups is not begun.groups:
-            new = (len(partners.groups) + np.arange(len(records.groups))).repeat(many)
-            new[begun.group * many + begun.place] = partners.group
-            group = new[records.group * many + records.place]
-            whole = _in_groups(records, group, [*partners.groups, *records.groups])
-            best = _best_partners(whole)
+        if partners.groups is not begun.groups:  # some were inferred
+            # The new group of each old group and rank, by old group * ranks + place. What the first
+            # kernels do not show keeps its old group, whose number is after all the new ones.
+            new = (len(partners.groups) + np.arange(len(records.groups))).repeat(ranks)
+            new[begun.group * ranks + begun.place] = partners.group
+            group = new[records.group * ranks + records.place]
+            regrouped = _in_groups(records, group, [*partners.groups, *records.groups])
+            best = _best_partners(regrouped)
             if _share_together(best, unnamed) >= _NEARLY:
                 return best
     return _best_partners(records)
 
 
 def _in_groups(records: CommRecords, group: IntArray, of_job: Sequence[CommGroup]) -> CommRecords:
-    """Return the records in other groups; `group` indexes `of_job`, unused groups go."""
+    """Return the records with the groups `group` (places in `of_job`); unused ones are dropped."""
     used, group = ranked(group)
     return replace(records, group=group, groups=tuple(of_job[number] for number in used.tolist()))
 
 
 def _best_partners(records: CommRecords) -> Partners:
-    """Return the partners with clocks as recorded, else as collectives tell, else unknown."""
+    """Return the inferred partners with which most unnamed kernels end together.
+
+    Three states of the clocks are tried: as recorded, as aligned on collectives, and unknown.
+    """
     recorded = best = _matched(records)
     unnamed = np.flatnonzero(_are_unnamed(records))
-    own = recorded[2].record_offset_ns
+    offset = recorded[2].record_offset_ns
     most = _share_together(recorded, unnamed)
-    for ahead, is_known in ((np.zeros_like(own), True), (own, True), (own, False)):
+    for ahead, is_known in ((np.zeros_like(offset), True), (offset, True), (offset, False)):
+        # Good enough: nearly all end together, by an inference or before unknown clocks are tried.
         if not len(unnamed) or (most >= _NEARLY and (best is not recorded or not is_known)):
             break
-        by_recorded = _with_peers(records, recorded[1], ahead)
-        # Messages that end together tell that clocks are right.
-        teams = _with_teams(recorded, ahead, is_known, own if by_recorded is records else ahead)
-        of_teams = recorded if teams is records else _matched(teams)
-        partners = by_recorded if teams is records else _with_peers(teams, of_teams[1], ahead)
+        with_peers = _with_peers(records, recorded[1], ahead)
+        # If messages get peers because they end together, these clocks are right.
+        likely = offset if with_peers is records else ahead
+        teams = _with_teams(recorded, ahead, is_known, likely)
+        if teams is records:
+            of_teams, partners = recorded, with_peers
+        else:
+            of_teams = _matched(teams)
+            partners = _with_peers(teams, of_teams[1], ahead)
         candidate = of_teams if partners is teams else _matched(partners)
-        if (share := _share_together(candidate, unnamed)) >= most:
+        share = _share_together(candidate, unnamed)
+        if share >= most:
             best, most = candidate, share
     return best
 
@@ -96,7 +105,7 @@ def _matched(records: CommRecords) -> Partners:
 
 
 def _are_unnamed(records: CommRecords) -> BoolArray:
-    """Return which kernels are of a group or with a rank that nothing names."""
+    """Return which kernels are of a group that nothing names, or messages without a known peer."""
     is_named = np.array([_is_named(group) for group in records.groups], dtype=np.bool_)
     messages = (records.is_pair | (records.kind == EXCHANGE)) & (records.peer < 0)
     return np.asarray(messages | ~is_named[records.group])
@@ -113,33 +122,37 @@ def _share_together(partners: Partners, rows: IntArray) -> float:
     first, last = (np.full(matches.count, edge) for edge in (_FAR, -_FAR))
     np.minimum.at(first, matches.collective[is_matched], end[is_matched])
     np.maximum.at(last, matches.collective[is_matched], end[is_matched])
-    near = np.append(last - first <= _NEAR_NS, False)
-    return float(near[matches.collective[rows]].mean()) if len(rows) else 1.0
+    # The last entry is for collective -1: a kernel without a match ends with nobody.
+    is_near = np.append(last - first <= _NEAR_NS, False)
+    return float(is_near[matches.collective[rows]].mean()) if len(rows) else 1.0
 
 
 def _with_teams(
     recorded: Partners, ahead: IntArray, is_known: bool, likely: IntArray
 ) -> CommRecords:
-    """Return the records with each shared stream split into the groups that use it.
+    """Return the records with each unnamed stream split into the groups of ranks that share it.
 
-    Clocks are ahead by so much if this is known, likely by so much.
+    `ahead` is the clock offset of each record if `is_known`; else any constant offset between two
+    ranks is possible. `likely` is the offset to judge by whether teams end apart.
     """
     records = recorded[0]
     group, of_job = records.group.copy(), list(records.groups)
     for code, rows in groups(records.group):
         members = [rows[own] for _, own in groups(records.place[rows])]
-        is_small = 2 < len(members) <= _RANKS
-        if _is_named(of_job[code]) or not is_small or records.is_pair[rows].any():
+        is_splittable = 2 < len(members) <= _RANKS
+        if _is_named(of_job[code]) or not is_splittable or records.is_pair[rows].any():
             continue
-        # How far most ends of each two ranks are apart, of unknown clocks but for an offset
-        apart = np.zeros((len(members), len(members)), dtype=np.int64)
+        # How far apart most ends of each two ranks are.
+        distance = np.zeros((len(members), len(members)), dtype=np.int64)
         end = records.end_ns - ahead if is_known else records.end_ns
         for a, b in combinations(range(len(members)), 2):
             first, second = members[a][:_KERNELS], members[b][:_KERNELS]
             offset = 0 if is_known else most_alike(records, first, second, _CLOSE_NS)[-1]
-            apart[a, b] = apart[b, a] = _distance(end[first], end[second] + offset)
-        teams = _teams(apart)
-        for team in teams if _are_apart(recorded, rows, teams, likely) else ():
+            distance[a, b] = distance[b, a] = _distance(end[first], end[second] + offset)
+        teams = _teams(distance)
+        if not _are_apart(recorded, rows, teams, likely):
+            continue
+        for team in teams:
             of_team = [members[number] for number in team]
             ranks = tuple(records.ranks[records.place[own[0]]] for own in of_team)
             group[np.concatenate(of_team)] = len(of_job)
@@ -148,14 +161,14 @@ def _with_teams(
 
 
 def _distance(ends_ns: IntArray, others_ns: IntArray) -> int:
-    """Return the distance within which most ends have a counterpart; _FAR for few ends."""
+    """Return the distance within which most common ends have a counterpart; _FAR for few."""
     low = max(ends_ns.min(), others_ns.min()) - _NEAR_NS
     high = min(ends_ns.max(), others_ns.max()) + _NEAR_NS
-    ours, theirs = (np.sort(ns[(ns >= low) & (ns <= high)]) for ns in (ends_ns, others_ns))
-    if min(len(ours), len(theirs)) < _LEAST:
+    first, second = (np.sort(ns[(ns >= low) & (ns <= high)]) for ns in (ends_ns, others_ns))
+    if min(len(first), len(second)) < _LEAST:
         return _FAR
     distances = []
-    for times, among in ((ours, theirs), (theirs, ours)):
+    for times, among in ((first, second), (second, first)):
         after = np.searchsorted(among, times).clip(1, len(among) - 1)
         nearest = np.minimum(np.abs(times - among[after - 1]), np.abs(times - among[after]))
         distances.append(int(np.quantile(nearest, _NEARLY, method="lower")))
@@ -165,74 +178,86 @@ def _distance(ends_ns: IntArray, others_ns: IntArray) -> int:
 def _are_apart(
     recorded: Partners, of_group: IntArray, teams: Sequence[Sequence[int]], ahead: IntArray
 ) -> bool:
-    """Return whether teams that match end far apart, or by as much as their last starts are.
+    """Return whether teams are separate groups: each collective ends at other times in each team.
 
-    In one group all end together, however late some of them start.
+    They are if their ends lie far apart, or differ by as much as the last starts in the teams do:
+    in one group all ranks end together, however late some of them start. `of_group` are the rows of
+    the stream, `ahead` the clock offset of each record. If few rows match, any teams are separate.
     """
     records, matches, _ = recorded
     rows, ranks = of_group[matches.collective[of_group] >= 0], sum(map(len, teams))
     if not teams or len(rows) < _LEAST * ranks:
         return bool(teams)
+    # A row per collective and a column per rank; then a row per team and a column per collective.
     rows = rows[np.lexsort((records.place[rows], matches.collective[rows]))].reshape(-1, ranks)
-    end, last = (
+    last_end, last_start = (
         np.array([ns[rows[:, team]].max(axis=1) for team in teams])
         for ns in (records.end_ns - ahead, records.start_ns - ahead)
     )
-    apart = np.ptp(end, axis=0)
+    apart = np.ptp(last_end, axis=0)
     is_far = float(np.median(apart)) > _NEAR_NS
-    return is_far or bool(_LIKE * np.ptp(end - last, axis=0).sum() < apart.sum())
+    return is_far or bool(_LIKE * np.ptp(last_end - last_start, axis=0).sum() < apart.sum())
 
 
-def _teams(apart: IntArray) -> list[list[int]]:
-    """Return the smallest groups of one size that are clearly apart, none where there are none."""
-    team = np.arange(len(apart))
-    for near in np.unique(apart).tolist():
-        for rank, other in np.argwhere(apart == near).tolist():
+def _teams(distance: IntArray) -> list[list[int]]:
+    """Return the smallest teams of ranks, all of one size, that are clearly apart; else no team.
+
+    `distance` is by rank and rank. Ranks at a distance of up to `near` join one team; `near` grows
+    until the teams are clear, or all ranks are in one.
+    """
+    team = np.arange(len(distance))
+    for near in np.unique(distance).tolist():
+        for rank, other in np.argwhere(distance == near).tolist():
             team[team == team[other]] = team[rank]
         same = team[:, None] == team
         sizes = same.sum(axis=1)
         if same.all() or near > _NEAR_NS:
             break
-        is_clear = apart[~same].min() > _CLEARLY * near
+        is_clear = distance[~same].min() > _CLEARLY * near
         if is_clear and sizes.min() == sizes.max() > 1:
             return [np.flatnonzero(team == number).tolist() for number in np.unique(team)]
     return []
 
 
 def _with_peers(records: CommRecords, matches: Matches, ahead: IntArray) -> CommRecords:
-    """Return the records with the inferred peers of sends, receives and exchanges."""
+    """Return the records with inferred peers of sends, receives and exchanges that have none.
+
+    `ahead` is the clock offset of each record. The same object is returned if nothing is inferred.
+    """
     peer = records.peer.copy()
     for code, of_group in groups(records.group):
         places = np.unique(records.place[of_group])
-        message = (records.is_pair | (records.kind == EXCHANGE))[of_group]
-        rows = of_group[message & (peer[of_group] < 0)]
+        is_message = (records.is_pair | (records.kind == EXCHANGE))[of_group]
+        rows = of_group[is_message & (peer[of_group] < 0)]
         if len(places) == 2 and records.groups[code].size == 2:
             rows = rows[records.is_pair[rows]]
-            peer[rows] = places.sum() - records.place[rows]
+            peer[rows] = places.sum() - records.place[rows]  # the other of the two
         elif len(rows) and (matches.collective[rows] < 0).mean() > 1 - _NEARLY:
             peer[rows] = _peers(records, rows, records.end_ns - ahead)
     return records if (peer == records.peer).all() else replace(records, peer=peer)
 
 
 def _peers(records: CommRecords, rows: IntArray, end: IntArray) -> IntArray:
-    """Return the place of the rank that each of some messages is with, -1 for all if unclear.
+    """Return the place of the rank that each message of `rows` is with, -1 for all if unclear.
 
-    Ranks that most messages are between come first; those all of whose messages have a partner by
-    then are with no others, which may only work in step with them.
+    First, pairs of ranks are chosen, those with most messages between them first. Then each message
+    gets the nearest partner in the chosen pairs. A rank whose messages all have a partner takes
+    part in no further pair: other ranks may end at the same times only as they work in step.
     """
     place, ranks = records.place[rows], len(records.ranks)
     anyone, allowed = ~np.eye(ranks, dtype=np.bool_), np.zeros((ranks, ranks), dtype=np.bool_)
     other = _nearest(records, rows, end, anyone)
     has_peer = other >= 0
+    # How many messages are between two ranks, by lower place * ranks + higher place.
     sides = np.sort([place[has_peer], place[other[has_peer]]], axis=0)
     often = np.bincount(sides[0] * ranks + sides[1], minlength=ranks * ranks)
     count = np.bincount(place, minlength=ranks)
-    left, records_of = count.copy(), dict(groups(place))
+    without_partner, rows_of_rank = count.copy(), dict(groups(place))
     for pair in np.argsort(-often, kind="stable")[: np.count_nonzero(often)].tolist():
         two = np.array(divmod(pair, ranks))
-        if (left[two] > (1 - _NEARLY) * count[two]).all():
-            both = rows[np.concatenate([records_of[pair] for pair in two.tolist()])]
-            left[two] -= (_nearest(records, both, end, anyone) >= 0).sum() // 2
+        if (without_partner[two] > (1 - _NEARLY) * count[two]).all():
+            both = rows[np.concatenate([rows_of_rank[rank] for rank in two.tolist()])]
+            without_partner[two] -= (_nearest(records, both, end, anyone) >= 0).sum() // 2
             allowed[two, two[::-1]] = True
     other = _nearest(records, rows, end, allowed)
     if (other >= 0).sum() < _NEARLY * len(rows):
@@ -241,18 +266,24 @@ def _peers(records: CommRecords, rows: IntArray, end: IntArray) -> IntArray:
 
 
 def _nearest(records: CommRecords, rows: IntArray, end: IntArray, allowed: BoolArray) -> IntArray:
-    """Return, per message, the one whose end is mutually nearest; -1 for none."""
+    """Return, per message of `rows`, the place in `rows` of its partner, -1 for none.
+
+    Partners are each other's nearest in their ends (`end`, of all records). They are of equal size,
+    between `allowed` ranks (rank by rank), and a send with a receive or two exchanges.
+    """
     place, side = records.place[rows], np.array([_SIDE.get(k, 0) for k in range(len(KINDS))])
-    sent, size = side[records.kind[rows]], records.elements[rows]
+    direction, size = side[records.kind[rows]], records.elements[rows]  # 1 send, -1 receive, 0 both
     order = np.argsort(end[rows], kind="stable")
     nearest, gap = np.full(len(rows), -1), np.full(len(rows), _NEAR_NS)
+    # Compare each message with the one that ends `step` later, for all messages at once.
     for step in range(1, min(2 * len(records.ranks), _RANKS, len(rows))):
-        earlier, other = order[:-step], order[step:]
-        apart = end[rows[other]] - end[rows[earlier]]
-        fits = allowed[place[earlier], place[other]] & (sent[earlier] == -sent[other])
-        fits &= (size[earlier] == size[other]) & (apart <= records.dur_ns[rows[other]])
-        for near, its in ((earlier, other), (other, earlier)):
-            better = fits & (apart < gap[near])
-            nearest[near[better]], gap[near[better]] = its[better], apart[better]
-    mutual = (nearest >= 0) & (nearest[nearest] == np.arange(len(rows)))
-    return np.where(mutual, nearest, -1)
+        earlier, later = order[:-step], order[step:]
+        apart = end[rows[later]] - end[rows[earlier]]
+        fits = allowed[place[earlier], place[later]] & (direction[earlier] == -direction[later])
+        fits &= (size[earlier] == size[later]) & (apart <= records.dur_ns[rows[later]])
+        for message, partner in ((earlier, later), (later, earlier)):
+            is_nearer = fits & (apart < gap[message])
+            nearest[message[is_nearer]] = partner[is_nearer]
+            gap[message[is_nearer]] = apart[is_nearer]
+    is_mutual = (nearest >= 0) & (nearest[nearest] == np.arange(len(rows)))
+    return np.where(is_mutual, nearest, -1)

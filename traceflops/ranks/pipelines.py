@@ -29,10 +29,12 @@ _FAR: Final = int(np.iinfo(np.int64).max)
 
 
 class Stage(Struct, frozen=True):
-    """What one rank of a pipeline did in all steps, in ns; the parts add up to the pipeline's time.
+    """What one rank of a pipeline did in all steps, in ns.
 
-    `transfer_ns` is transfer while it computes nothing. Ranks of one `pipeline` have one number.
-    What its sends and receives waited and transferred is that of their kernels, also beside work.
+    Busy time, transfer, and the bubble (warm-up, steady, drain) add up to the pipeline's time.
+    `transfer_ns` is transfer while the rank computes nothing. `pipeline` is the number of the
+    pipeline, `stage` the place of the rank in it. Wait and transfer of sends and receives are those
+    of their kernels, also beside work.
     """
 
     rank: int
@@ -57,8 +59,9 @@ class Stage(Struct, frozen=True):
 class Pipelines(Struct, frozen=True):
     """All pipelines of a job, of `stages` stages each, over `steps` steps.
 
-    `micro_batches` of a step, None where their number is not clear. `bubble` is the time of the
-    bubbles by that of the work, which is (stages - 1) / micro-batches at best: `ideal`.
+    `micro_batches` are those of a step, None if their number is not clear. `bubble` is the time of
+    the bubbles divided by that of the work, `ideal` the best possible value: (stages - 1) /
+    micro-batches.
     """
 
     stages: int
@@ -70,7 +73,7 @@ class Pipelines(Struct, frozen=True):
 
 
 class _Messages(Columns, frozen=True):
-    """Matched sends: places of the ranks, step, elements, when sent and received, and how long."""
+    """Matched sends: places of both ranks, step, size in elements, times on aligned clocks."""
 
     source: IntArray
     target: IntArray
@@ -90,51 +93,57 @@ def pipelines(
     waits: Waits,
     alignment: Alignment,
 ) -> Pipelines | None:
-    """Return the pipelines of a job on aligned clocks, None where there are none."""
+    """Return the pipelines of a job on aligned clocks; None without any, or of several depths."""
     messages = _messages(records, waits, alignment)
-    of_place = dict(groups(records.place))
-    waited = np.zeros(len(records), dtype=np.int64)
+    waited = np.zeros(len(records), dtype=np.int64)  # a kernel without a match is all transfer
     waited[waits.row] = waits.wait_ns
-    moves_ns = records.start_ns + waited  # what has no match is taken as transfer
-    stages: list[list[Stage]] = []
-    steps, counts = 0, set()
+    transfer_begin = records.start_ns + waited
+    rows_of_place = dict(groups(records.place))
+
+    def lane(place: int) -> _Lane:
+        """Return what the rank at a place did, on aligned clocks."""
+        offset, rows = int(alignment.offset_ns[place]), rows_of_place[place]
+        steps = {
+            window.step: (window.start_ns - offset, window.end_ns - offset)
+            for window in windows[records.devices[place]]
+            if window.step is not None
+        }
+        work = records.work[place].moved(-offset)
+        transfer = Intervals.of(transfer_begin[rows] - offset, records.end_ns[rows] - offset)
+        whole_recording = {ABSENT: (-_FAR, _FAR)}
+        return _Lane(records.ranks[place], steps or whole_recording, work, work.union(transfer))
+
+    chains: list[list[Stage]] = []
+    steps, micro_batches = 0, set()
     for places in _chains(messages):
-        lanes = []
-        for place in places:
-            offset, rows = int(alignment.offset_ns[place]), of_place[place]
-            own = {
-                window.step: (window.start_ns - offset, window.end_ns - offset)
-                for window in windows[records.devices[place]]
-                if window.step is not None
-            }
-            work = records.work[place].moved(-offset)
-            moving = Intervals.of(moves_ns[rows] - offset, records.end_ns[rows] - offset)
-            steps_of_lane = own or {ABSENT: (-_FAR, _FAR)}
-            lanes.append(_Lane(records.ranks[place], steps_of_lane, work, work.union(moving)))
+        lanes = [lane(place) for place in places]
         run = _Run(lanes, places, messages.only(np.isin(messages.source, places)))
         if run.is_pipeline:
-            stages.append(list(run.stages(len(stages))))
+            chains.append(list(run.stages(len(chains))))
             steps = max(steps, len(run.steps))
-            counts.add(run.micro_batches)
-    depth = {len(chain) for chain in stages}
-    if len(depth) != 1:
+            micro_batches.add(run.micro_batches)
+    depths = {len(chain) for chain in chains}
+    if len(depths) != 1:
         return None
-    ranks = tuple(stage for chain in stages for stage in chain)
-    many, p = counts.pop() if len(counts) == 1 else None, depth.pop()
+    depth = depths.pop()
+    stages = tuple(stage for chain in chains for stage in chain)
+    common = micro_batches.pop() if len(micro_batches) == 1 else None
+    busy_ns = sum(stage.busy_ns for stage in stages)
     return Pipelines(
-        stages=p,
-        micro_batches=many,
+        stages=depth,
+        micro_batches=common,
         steps=steps,
-        bubble=sum(stage.bubble_ns for stage in ranks) / max(sum(s.busy_ns for s in ranks), 1),
-        ideal=(p - 1) / many if many else None,
-        ranks=ranks,
+        bubble=sum(stage.bubble_ns for stage in stages) / max(busy_ns, 1),
+        ideal=(depth - 1) / common if common else None,
+        ranks=stages,
     )
 
 
 def _messages(records: CommRecords, waits: Waits, alignment: Alignment) -> _Messages:
-    """Return the matched sends in the order of time, on aligned clocks."""
+    """Return the matched sends in the order of their receipt, on aligned clocks."""
     end = records.end_ns[waits.row] - alignment.offset_ns[records.place[waits.row]]
     sends = waits.first[records.is_pair[waits.row[waits.first]]]
+    # A matched pair stands in two rows behind each other, the earlier start first.
     is_first = records.kind[waits.row[sends]] == SEND
     send, receive = np.where(is_first, sends, sends + 1), np.where(is_first, sends + 1, sends)
     sent, got = waits.row[send], waits.row[receive]
@@ -151,38 +160,39 @@ def _messages(records: CommRecords, waits: Waits, alignment: Alignment) -> _Mess
 
 
 def _chains(messages: _Messages) -> Iterator[list[int]]:
-    """Yield the places of the ranks of each chain in the order of its first message."""
-    near: defaultdict[int, set[int]] = defaultdict(set)
+    """Yield each chain of ranks that send to each other, as places; a ring is no chain."""
+    neighbours: defaultdict[int, set[int]] = defaultdict(set)
     _, first = group_rows((messages.source, messages.target))
     pairs = (messages.source[first].tolist(), messages.target[first].tolist())
     for source, target in zip(*pairs, strict=True):
-        near[source].add(target)
-        near[target].add(source)
+        neighbours[source].add(target)
+        neighbours[target].add(source)
     seen: set[int] = set()
-    for place in sorted(near):
-        if place in seen or len(near[place]) != 1:
+    for place in sorted(neighbours):
+        if place in seen or len(neighbours[place]) != 1:
             continue
-        # A chain goes on from its end until it ends or branches.
+        # Follow the neighbours from one end until the chain ends or branches.
         chain = [place]
-        while following := near[chain[-1]].difference(chain[-2:]):
+        while following := neighbours[chain[-1]].difference(chain[-2:]):
             chain.append(min(following))
-            if len(near[chain[-1]]) > 2 or len(following) > 1:
+            if len(neighbours[chain[-1]]) > 2 or len(following) > 1:
                 break
         seen.update(chain)
-        if len(near[chain[-1]]) == 1:
-            # The first message of most steps is away from the first rank.
+        if len(neighbours[chain[-1]]) == 1:
+            # The first message of most steps goes away from the first stage: turn the chain so.
             rows = np.flatnonzero(np.isin(messages.source, chain))
             begins = rows[np.unique(messages.step[rows], return_index=True)[1]]
-            turn = {rank: number for number, rank in enumerate(chain)}
+            stage = {place: number for number, place in enumerate(chain)}
             ends = (messages.target[begins].tolist(), messages.source[begins].tolist())
-            ahead = sum(turn[target] - turn[source] for target, source in zip(*ends, strict=True))
+            ahead = sum(stage[target] - stage[source] for target, source in zip(*ends, strict=True))
             yield chain if ahead >= 0 else chain[::-1]
 
 
 class _Lane(Struct, frozen=True):
-    """One rank of a pipeline on aligned clocks: its steps, when it works, and works or transfers.
+    """One rank of a pipeline on aligned clocks: its steps, when it works, and when it is occupied.
 
-    A recording without steps is one step, ABSENT.
+    `windows` are begin and end by step; a recording without steps is one step, ABSENT. `occupied`
+    is when it works or transfers.
     """
 
     rank: int
@@ -191,30 +201,37 @@ class _Lane(Struct, frozen=True):
     occupied: Intervals
 
     def edges(self, steps: Sequence[int]) -> tuple[IntArray, IntArray]:
-        """Return begin and end of its work in each step; the end comes first without work."""
+        """Return begin and end of the work in each step; without work, the end comes first."""
         windows = [self.windows[step] for step in steps]
         start, stop = np.array(windows, dtype=np.int64).reshape(-1, 2).T
-        after = np.searchsorted(self.work.end_ns, start, side="right")
-        before = np.searchsorted(self.work.start_ns, stop)
-        first = np.maximum(np.append(self.work.start_ns, _FAR)[after], start)
-        return first, np.minimum(np.append(-_FAR, self.work.end_ns)[before], stop)
+        # The first stretch of work that ends after the start, and the last that begins before the
+        # stop.
+        first = np.searchsorted(self.work.end_ns, start, side="right")
+        after_last = np.searchsorted(self.work.start_ns, stop)
+        begin = np.maximum(np.append(self.work.start_ns, _FAR)[first], start)
+        end = np.minimum(np.append(-_FAR, self.work.end_ns)[after_last], stop)
+        return begin, end
 
 
 class _Run:
-    """The steps of one pipeline in which all ranks work: `starts` and `stops` in their order."""
+    """One pipeline in the `steps` in which all its ranks work.
+
+    Each step lasts from `starts`, the first work of the first stage, to `stops`, the last work of
+    all.
+    """
 
     def __init__(self, lanes: Sequence[_Lane], places: Sequence[int], messages: _Messages) -> None:
         self._lanes, self._places, self._messages = lanes, places, messages
         common = set.intersection(*(set(lane.windows) for lane in lanes))
         steps = sorted(common & set(messages.step.tolist()))
-        edges = np.array([lane.edges(steps) for lane in lanes])
+        edges = np.array([lane.edges(steps) for lane in lanes])  # by lane, begin or end, step
         works = (edges[:, 0] < edges[:, 1]).all(axis=0)
         self.steps: list[int] = np.array(steps, dtype=np.int64)[works].tolist()
         self.starts, self.stops = edges[0, 0, works], edges[:, 1, works].max(axis=0)
         self._inside = np.isin(messages.step, self.steps)
 
     def _first_and_last(self, stage: int) -> tuple[IntArray, IntArray]:
-        """Return when the first and the last message of each step is over at a stage."""
+        """Return when the first and the last message of each step is sent or here at a stage."""
         messages, place = self._messages, self._places[stage]
         time = np.where(messages.source == place, messages.sent_ns, messages.here_ns)
         of_stage = ((messages.source == place) | (messages.target == place)) & self._inside
@@ -226,49 +243,57 @@ class _Run:
 
     @property
     def is_pipeline(self) -> bool:
-        """Return whether the second stage does little before its first message in the steps.
+        """Return whether the second stage works less than half as much before its first message.
 
-        Ranks that exchange what all of them need, as in a ring, start together.
+        Ranks that exchange what all of them need, as in a ring, start together: they are no
+        pipeline.
         """
         if not self.steps:
             return False
         first, _ = self._first_and_last(1)
-        before = [lane.work.length_within(self.starts, first).sum() for lane in self._lanes[:2]]
-        return bool(2 * before[1] < before[0])
+        work_before = [
+            lane.work.length_within(self.starts, first).sum() for lane in self._lanes[:2]
+        ]
+        return bool(2 * work_before[1] < work_before[0])
 
     @property
     def micro_batches(self) -> int | None:
-        """Return how many messages of the main size the first stage sends in most steps."""
+        """Return how many messages the first stage sends to the second in most steps, else None.
+
+        Only messages of the largest size count, unless that is rare.
+        """
         if self.steps == [ABSENT]:
             return None
         messages = self._messages
         forth = (messages.source == self._places[0]) & (messages.target == self._places[1])
         forth &= self._inside
-        main = forth & (messages.size == messages.size[forth].max(initial=0))
-        chosen = main if main.sum() * _SIZES >= forth.sum() else forth
-        _, counts = np.unique(messages.step[chosen], return_counts=True)
-        values, often = np.unique(counts, return_counts=True)
+        largest = forth & (messages.size == messages.size[forth].max(initial=0))
+        counted = largest if largest.sum() * _SIZES >= forth.sum() else forth
+        _, per_step = np.unique(messages.step[counted], return_counts=True)
+        values, often = np.unique(per_step, return_counts=True)
         usual = int(often.argmax()) if len(often) else 0
         return int(values[usual]) if len(often) and 2 * often[usual] > len(self.steps) else None
 
     def stages(self, number: int) -> Iterator[Stage]:
-        """Yield the stage of each rank, in the order of the chain."""
+        """Yield the stage of each rank, in the order of the chain; `number` is the pipeline's."""
         messages = self._messages
         whole = int((self.stops - self.starts).sum())
         for turn, (lane, place) in enumerate(zip(self._lanes, self._places, strict=True)):
+            # Warm-up ends with a stage's first message, drain begins after its last. The first
+            # stage has no warm-up: it waits for no message.
             first, last = self._first_and_last(turn)
             begin = np.clip(first if turn else self.starts, self.starts, self.stops)
             end = np.clip(last, begin, self.stops)
-            borders = (self.starts, begin, end, self.stops)
-            free = [
+            phases = pairwise((self.starts, begin, end, self.stops))
+            warm_up_steady_drain = [
                 int((stop - start - lane.occupied.length_within(start, stop)).sum())
-                for start, stop in pairwise(borders)
+                for start, stop in phases
             ]
             busy = int(lane.work.length_within(self.starts, self.stops).sum())
+            transfer = whole - busy - sum(warm_up_steady_drain)
             sent = messages.only(self._inside & (messages.source == place))
             got = messages.only(self._inside & (messages.target == place))
             moved = [sent.send_wait_ns, sent.send_transfer_ns]
             moved += [got.receive_wait_ns, got.receive_transfer_ns]
-            transfer = whole - busy - sum(free)
             sums = (int(ns.sum()) for ns in moved)
-            yield Stage(lane.rank, number, turn, busy, transfer, *free, *sums)
+            yield Stage(lane.rank, number, turn, busy, transfer, *warm_up_steady_drain, *sums)

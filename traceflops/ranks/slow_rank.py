@@ -64,14 +64,13 @@ class SlowRank(Struct, frozen=True):
     """The rank that others wait for, the worst of `ranks` if several are late; times are per step.
 
     `cause` is `slow_clock` (all kernels are slower by one factor), `slow_kernel` (some are),
-    `more_work` (more or larger launches), `checkpoint`,
-    `gc_pause`, `memory_pressure`, a class of idle culprits, `slow_host` (no name takes longer than
-    on the others) or `unknown`;
-    `label` names the kernel or the culprit. `lost_ns_per_step` is by how much own times exceed
-    those of all ranks that are not late; `share` is its part of what is lost so to any rank.
-    `own_ns`, `busy_ns` and `idle_ns` are what it has more of than the median of these. `position`
-    says what several late ranks have in common. `sporadic` says that few steps have most of it,
-    `steps`, or that only one delay tells of it.
+    `more_work` (more or larger launches), `checkpoint`, `gc_pause`, `memory_pressure`, a class of
+    idle culprits, `slow_host` (no name takes longer than on the others) or `unknown`; `label` names
+    the kernel or the culprit. `lost_ns_per_step` is by how much own times exceed those of all ranks
+    that are not late; `share` is its part of what is lost to any rank. `own_ns`, `busy_ns` and
+    `idle_ns` are the excess over the median of the ranks that are not late. `position` says what
+    several late ranks have in common. `sporadic` says that a few `steps` have most of it, or a
+    single delay.
     """
 
     rank: int
@@ -90,10 +89,10 @@ class SlowRank(Struct, frozen=True):
 
 
 class Late(Struct, frozen=True):
-    """The places of the ranks that are late, the worst first, and of those that are not.
+    """The late ranks, the worst first, and the `rest`, as places.
 
-    `lost_ns` is, by cycle, by how much the longest own time of the first exceeds that of the
-    others, `gap_ns` the same of their means. `once` says that only a single delay tells so.
+    By cycle: `lost_ns` is the longest own time of the late ranks less that of the rest, `gap_ns`
+    the same of the mean own times. `once` says that only a single delay shows it.
     """
 
     places: IntArray
@@ -104,46 +103,55 @@ class Late(Struct, frozen=True):
 
 
 def late_ranks(cycles: Cycles) -> Late | None:
-    """Return who is to blame for waiting, None where it is nobody."""
+    """Return which ranks the others wait for, None if no rank stands out.
+
+    Ranks are late if their own time exceeds that of the rest clearly, and either often (beyond
+    chance), or one rank in every cycle, or in a single very long delay.
+    """
     own = (cycles.length_ns[:, None] - cycles.held_ns).astype(np.float64)
     if not own.size or own.shape[1] < 2:
         return None
-    more = own - np.median(own, axis=1, keepdims=True)
-    mean = more.mean(axis=0)
+    # Cut the ranks at the largest gap of their mean excess; at most half of them are late.
+    excess = own - np.median(own, axis=1, keepdims=True)
+    mean = excess.mean(axis=0)
     order = np.argsort(-mean, kind="stable")
-    apart = -np.diff(mean[order])[: max(1, len(order) // 2)]
-    count = int(apart.argmax()) + 1
+    gaps = -np.diff(mean[order])[: max(1, len(order) // 2)]
+    count = int(gaps.argmax()) + 1
     late, rest = order[:count], order[count:]
+    if gaps[count - 1] < _APART * mean[order[0]]:
+        return None
     gap = own[:, late].mean(axis=1) - own[:, rest].mean(axis=1)
     lost = own[:, late].max(axis=1) - own[:, rest].max(axis=1)
     length = float(cycles.length_ns.sum())
-    often = lost.sum() >= _WORTH * length and _is_more_than_chance(more, count, gap.mean())
-    scarce = 1 + _SCARCE / more[:, rest].size
-    alone = lost.max() >= scarce * max(_LONE * length, _OUTLIER * more[:, rest].max())
-    always = count == 1 < len(lost) and bool((lost >= _EACH * cycles.length_ns).all())
-    is_apart = apart[count - 1] >= _APART * mean[order[0]]
-    lasts = often or always
-    return Late(late, rest, lost, gap, once=not lasts) if is_apart and (lasts or alone) else None
+    is_often = lost.sum() >= _WORTH * length and _is_more_than_chance(excess, count, gap.mean())
+    is_always = count == 1 < len(lost) and bool((lost >= _EACH * cycles.length_ns).all())
+    # The fewer values there are to compare with, the longer a single delay must be.
+    scarcity = 1 + _SCARCE / excess[:, rest].size
+    longest_other = excess[:, rest].max()
+    is_long_once = lost.max() >= scarcity * max(_LONE * length, _OUTLIER * longest_other)
+    lasts = is_often or is_always
+    return Late(late, rest, lost, gap, once=not lasts) if lasts or is_long_once else None
 
 
-def _is_more_than_chance(more: FloatArray, late: int, gap_ns: float) -> bool:
-    """Return whether equal ranks would hardly ever have such a mean gap between some and the rest.
+def _is_more_than_chance(excess: FloatArray, late: int, gap_ns: float) -> bool:
+    """Return whether equal ranks would hardly ever show such a mean gap between two sets of them.
 
-    That is t of Student, by what each rank varies from cycle to cycle, as z by Wallace (1959). The
-    more ways there are to take so many of the ranks, the more it must be.
+    `excess` is by cycle and rank, `late` the number of ranks in the first set. This is Student's t,
+    with the variation of each rank from cycle to cycle, turned into a z-score by Wallace (1959).
     """
-    count, ranks = more.shape
-    free = (count - 1) * (ranks - 1)
+    count, ranks = excess.shape
+    free = (count - 1) * (ranks - 1)  # degrees of freedom
     if not free or gap_ns <= 0:
         return False
-    square = float(((more - more.mean(axis=0)) ** 2).sum())
+    square = float(((excess - excess.mean(axis=0)) ** 2).sum())
     error = max(1.0, square / free * (1 / late + 1 / (ranks - late)) / count)
-    score = ((8 * free + 1) / (8 * free + 3)) ** 2 * free * log1p(gap_ns**2 / error / free)
-    return bool(score >= _DEVIATIONS**2 + 2 * log(comb(ranks, late)))
+    z_square = ((8 * free + 1) / (8 * free + 3)) ** 2 * free * log1p(gap_ns**2 / error / free)
+    # The late ranks were picked as the worst of all sets of their size: demand more.
+    return bool(z_square >= _DEVIATIONS**2 + 2 * log(comb(ranks, late)))
 
 
 class RankWork(Protocol):
-    """What the devices of the ranks did; `trace` describes them."""
+    """What the devices of the ranks did in given steps; `trace` describes them."""
 
     @property
     def trace(self) -> Trace:
@@ -154,12 +162,12 @@ class RankWork(Protocol):
         """Return the windows by device."""
 
     def kernels(self, devices: Sequence[int], steps: Sequence[int | None]) -> KernelSums:
-        """Return what ran on devices in some steps, if they are known apart."""
+        """Return the kernel sums of devices in some steps, if steps are known apart."""
 
     def idle(
         self, devices: Sequence[int], steps: Sequence[int | None]
     ) -> Sequence[Sequence[Culprit]]:
-        """Return what the host of each device did while that was idle, in such steps."""
+        """Return the culprits of each device's idle time in such steps."""
 
 
 class PreparedWork(Struct, frozen=True):
@@ -178,14 +186,15 @@ class PreparedWork(Struct, frozen=True):
         return self.prepared.windows
 
     def kernels(self, devices: Sequence[int], steps: Sequence[int | None]) -> KernelSums:
-        """Return what ran on devices in some steps; where these are none, in chosen windows."""
+        """Return the kernel sums of devices in some steps; in chosen windows if these are none."""
         return self.kernels_of_each(devices, [steps])[0]
 
     def kernels_of_each(
         self, devices: Sequence[int], choices: Sequence[Sequence[int | None]]
     ) -> list[KernelSums]:
         """Return the kernel sums for each choice of steps."""
-        accounts, chosen = {device: self.prepared.accounts[device] for device in devices}, []
+        accounts = {device: self.prepared.accounts[device] for device in devices}
+        chosen = []
         for steps in choices:
             windows = {device: self._windows(device, steps) for device in devices}
             chosen.append(chosen_activities(accounts, windows))
@@ -194,41 +203,42 @@ class PreparedWork(Struct, frozen=True):
     def idle(
         self, devices: Sequence[int], steps: Sequence[int | None]
     ) -> list[tuple[Culprit, ...]]:
-        """Return what the host of each device did while that was idle, in such steps."""
+        """Return the culprits of each device's idle time in such steps."""
         asked = [{device: chosen_time(self._windows(device, steps))} for device in devices]
         return [culprits.culprits for culprits in culprits_of_devices(self.prepared, asked)]
 
     def idle_of_each(
         self, devices: Sequence[int], choices: Sequence[Sequence[int | None]]
     ) -> tuple[IdleCulprits, list[list[tuple[Culprit, ...]]]]:
-        """Return the culprits of all devices, and those per choice of steps and device."""
+        """Return the culprits of all devices in chosen time, and by choice of steps and device."""
         chosen = {device: chosen_time(self.windows[device]) for device in self.prepared.accounts}
         of_each = [
             {device: chosen_time(self._windows(device, steps))}
             for steps in choices
             for device in devices
         ]
+        # One pass computes all; then the flat list is cut by choice again.
         whole, *each = culprits_of_devices(self.prepared, [chosen, *of_each])
         culprits = iter(each)
         return whole, [[next(culprits).culprits for _ in devices] for _ in choices]
 
     def _windows(self, device: int, steps: Sequence[int | None]) -> tuple[Window, ...]:
-        """Return the windows of a device with some steps chosen, if they are steps."""
+        """Return a device's windows of given steps, marked as used; without steps all of them."""
         windows, wanted = self.windows[device], set(steps)
         if None in wanted or not wanted:
             return windows
         return tuple(replace(window, used=True) for window in windows if window.step in wanted)
 
     def long_steps(self) -> tuple[int, ...]:
-        """Return the longest usual steps and their neighbours, which other ranks may number so."""
+        """Return the longest compared steps and their neighbours, as others may number them."""
         length_ns: Counter[int | None] = Counter()
         for window in itertools.chain(*self.windows.values()):
             length_ns[window.step] += window.end_ns - window.start_ns
-        usual = sorted(self.usual_steps(), key=lambda step: -length_ns[step])
-        return tuple(sorted({near for step in usual[:_LONG] for near in range(step - 1, step + 2)}))
+        longest = sorted(self.usual_steps(), key=lambda step: -length_ns[step])[:_LONG]
+        return tuple(sorted({near for step in longest for near in range(step - 1, step + 2)}))
 
     def usual_steps(self) -> tuple[int, ...]:
-        """Return the steps that are compared: chosen ones, and the last, that follow another."""
+        """Return the steps to compare: chosen ones and the last one, if they follow another."""
         windows = [*itertools.chain(*self.windows.values())]
         wanted = {window.step for window in windows if window.used or window.left_out == LAST_STEP}
         seen = {window.step for window in windows}
@@ -240,30 +250,26 @@ def slow_rank(work: RankWork, cycles: Cycles, records: CommRecords) -> SlowRank 
     late = late_ranks(cycles)
     if late is None:
         return None
-    # What the worst has more of per step than the median of those that are not late.
+    # How much more the worst has per step than the median of the ranks that are not late.
     worst = int(late.places[0])
-    more = [
-        float((ns[:, worst] - np.median(ns[:, late.rest], axis=1)).sum())
+    own, busy = (
+        round(float((ns[:, worst] - np.median(ns[:, late.rest], axis=1)).sum()) / cycles.count)
         for ns in (-cycles.held_ns, cycles.busy_ns)
-    ]
-    own, busy = (round(ns / cycles.count) for ns in more)
-    lost = late.lost_ns.clip(0)
-    # The cycles that have most of the gap if they are less than half of all.
-    few = np.flatnonzero(2 * late.gap_ns >= late.gap_ns.max())
-    is_most = 2 * late.gap_ns[few].sum() > late.gap_ns.clip(0).sum()
-    if not is_most or 2 * len(few) >= len(late.gap_ns):
-        few = few[:0]
+    )
+    few = _few_late_cycles(late.gap_ns)
     steps = tuple(step for cycle in few.tolist() if (step := cycles.steps[cycle]) is not None)
+    # The worst, then the ranks to compare it with, the longest own time first.
     usual = late.rest[np.argsort(-cycles.held_ns[:, late.rest].sum(axis=0), kind="stable")]
     ordered = [worst, *usual.tolist()]
     cause = _cause(work, records, ordered, steps, cycles.steps, busier=busy >= own - busy)
     position = _position(work.trace, records, late.places)
-    # Ranks of a single delay have something in common. Where nothing but parts of steps can be
-    # compared, each of other collectives, the cause must be known.
+    # Several ranks are blamed for a single delay only if they have something in common. Parts of a
+    # recording that end with different collectives compare badly: then the cause must be known.
     is_sure = cycles.has_steps or cycles.is_joint
-    alike = len(late.places) == 1 or position or (is_sure and not late.once)
-    if cause is None or not alike or not (is_sure or cause != UNKNOWN):
+    is_plausible = len(late.places) == 1 or position or (is_sure and not late.once)
+    if cause is None or not is_plausible or not (is_sure or cause != UNKNOWN):
         return None
+    lost = late.lost_ns.clip(0)
     return SlowRank(
         rank=records.ranks[worst],
         ranks=tuple(sorted(records.ranks[place] for place in late.places.tolist())),
@@ -279,6 +285,13 @@ def slow_rank(work: RankWork, cycles: Cycles, records: CommRecords) -> SlowRank 
     )
 
 
+def _few_late_cycles(gap_ns: FloatArray) -> IntArray:
+    """Return the cycles that have most of the gap if they are less than half of all, else none."""
+    large = np.flatnonzero(2 * gap_ns >= gap_ns.max())
+    has_most = 2 * gap_ns[large].sum() > gap_ns.clip(0).sum()
+    return large if has_most and 2 * len(large) < len(gap_ns) else large[:0]
+
+
 def _cause(
     work: RankWork,
     records: CommRecords,
@@ -288,9 +301,10 @@ def _cause(
     *,
     busier: bool,
 ) -> LateCause | None:
-    """Return why the first of the ranks is late; `few` are the steps in which it is, if not all.
+    """Return why the first of the `ordered` places is late, compared with the others.
 
-    None if that is its place in a chain.
+    None if it is late only by its place in a chain of sends. `few` are the steps in which it is
+    late, empty for all `steps`. `busier` says that it works longer; else its device is idle longer.
     """
     if not records.devices:
         return UNKNOWN
@@ -298,40 +312,46 @@ def _cause(
     if busier:
         return by_kernels(work.kernels([worst, *others], few or steps))
     # What the host does before the first work of a step is in the window of the step before.
-    wider = [number for step in few for number in (step - 1, step)]
+    with_previous = [number for step in few for number in (step - 1, step)]
     middle = others[(len(others) - 1) // 2]
-    own, usual = work.idle((worst, middle), wider or steps)
-    in_chain = bool(records.is_pair.any())
-    cause = by_idle(own, usual, sporadic=len(few) > 0 and not in_chain)
-    if in_chain and cause.cause not in STALLS:
+    own, usual = work.idle((worst, middle), with_previous or steps)
+    is_in_chain = bool(records.is_pair.any())
+    cause = by_idle(own, usual, sporadic=len(few) > 0 and not is_in_chain)
+    # In a chain all ranks wait for the host of each: only what stalls a host is a cause.
+    if is_in_chain and cause.cause not in STALLS:
         return None
-    process = numbers(work.trace.devices["process"])[[worst, *others]].tolist()
-    is_named = cause.label and takes_longer(work.trace, cause.label, process)
-    return cause if is_named or not cause.label else SLOW_HOST
+    if not cause.label:
+        return cause
+    processes = numbers(work.trace.devices["process"])[[worst, *others]].tolist()
+    return cause if takes_longer(work.trace, cause.label, processes) else SLOW_HOST
 
 
 def _position(trace: Trace, records: CommRecords, late: IntArray) -> str:
-    """Return what several late ranks are, and no other: a host, a pipeline stage, a local rank."""
+    """Return what the late ranks, and no others, have in common, in words; else "".
+
+    That is a host, a pipeline stage or a local rank. `late` are places, the worst first.
+    """
     if not records.devices:
         return ""
     late_places, rows = set(late.tolist()), list(records.devices)
     process, local_id = (numbers(trace.devices[name])[rows] for name in ("process", "local_id"))
     host = codes(trace.processes["host"])[process]
     hosts = [f"host {name.removeprefix('host ')}" for name in names(trace.processes["host"])]
-    stage: dict[int, str] = {}
+    stage_of_rank: dict[int, str] = {}
     for group in records.groups:
         members = group.ranks or () if _PIPELINE.search(group.name) else ()
         stages = [f"pipeline stage {number}" for number in range(len(members))]
         stages[:1], stages[-1:] = ["first pipeline stage"], ["last pipeline stage"]
-        stage |= zip(members, stages, strict=False)
+        stage_of_rank |= zip(members, stages, strict=False)
+    # How many late ranks a word needs, and the word of each rank, "" if it is not known.
     words: list[tuple[int, list[str]]] = [
         (2, [[*hosts, ""][code] for code in host.tolist()]),
-        (1, [stage.get(rank, "") for rank in records.ranks]),
+        (1, [stage_of_rank.get(rank, "") for rank in records.ranks]),
         (2, [f"local rank {local}" for local in local_id.tolist()]),
     ]
-    for least, of_rank in words:
-        word = of_rank[int(late[0])]
-        alike = {place for place, other in enumerate(of_rank) if other == word}
+    for least, word_of_place in words:
+        word = word_of_place[int(late[0])]
+        alike = {place for place, other in enumerate(word_of_place) if other == word}
         if word and len(late_places) >= least and late_places == alike:
             return word
     return ""

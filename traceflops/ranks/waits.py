@@ -24,13 +24,15 @@ from traceflops.table.grouping import differ_from_before, group_sums, groups, in
 class Waits(Struct, frozen=True, dict=True):
     """Waiting by matched record and by collective. Times are in ns, ranks are places.
 
-    `row` are the matched records in the order of their collectives, `wait_ns`, `transfer_ns` and
-    `exposed_ns` (waiting while the rank does nothing else) theirs. `held_ns` is how
-    long each kernel runs while the rank has no work but communication, of several at a time the
-    first. By collective: `last` is the rank that started last, `margin_ns` by how much, `tie`
-    whether that is within the error of the clocks; `from_ns` is its start, `ended_ns` the median
-    end, `until_ns` the last end, on aligned clocks. `first` and `final` are its first and last
-    record by start, as places in `row`.
+    By record: `row` is the matched record, in the order of collectives and then of starts;
+    `collective` its collective. `exposed_ns` is waiting while the rank does nothing else. `held_ns`
+    is how long a kernel runs while the rank has no work but communication; time of several kernels
+    counts for the first.
+
+    By collective: `first` and `final` are its first and last record, as places in `row`. `last` is
+    the rank that started last, `margin_ns` by how much, `tie` whether that is within the error of
+    the clocks. On aligned clocks, `from_ns` is the last start, `ended_ns` the median end,
+    `until_ns` the last end.
     """
 
     row: IntArray
@@ -75,11 +77,12 @@ def waits(
 ) -> Waits:
     """Return the waits of all matched records.
 
-    Where times are not `comparable` between ranks all are taken to end together, so that a rank
-    waits for as long as its kernel runs longer than the shortest; then nobody is blamed.
+    If times are not `comparable` between ranks, all are taken to end together: a rank waits for as
+    long as its kernel runs longer than the shortest one. Then all are ties: nobody is blamed.
     """
     matched = np.flatnonzero(matches.collective >= 0)
     offset = alignment.record_offset_ns
+    # Sorted by collective and start, so that the last row of each collective starts last.
     start = (records.start_ns - offset if comparable else -records.dur_ns)[matched]
     order = np.lexsort((start, matches.collective[matched]))
     row, start = matched[order], start[order]
@@ -87,17 +90,11 @@ def waits(
     end = start + records.dur_ns[row]
     first = np.flatnonzero(differ_from_before(collective))
     final = np.append(first[1:], len(row))[: len(first)] - 1
-    latest, margin = start[final], start[final] - start[final - 1]
-    waited = np.where(end >= latest[collective], latest[collective] - start, 0)
-    exposed, held = np.zeros((2, len(row)), dtype=np.int64)
-    for place, of_rank in groups(records.place[row]):
-        rows = of_rank[in_order(records.start_ns[row[of_rank]])]
-        begun, ended = records.start_ns[row[rows]], records.end_ns[row[rows]]
-        exposed[rows] = records.alone[place].length_within(begun, begun + waited[rows])
-        before = np.maximum.accumulate(np.append(begun[:1], ended))[:-1]
-        free = np.clip(before, begun, ended)
-        work = records.work[place].length_within(free, ended) if records.work else 0
-        held[rows] = ended - free - work
+    last_start, margin = start[final], start[final] - start[final - 1]
+    # A rank that leaves before the last one starts does not wait.
+    last_start_of_row = last_start[collective]
+    waited = np.where(end >= last_start_of_row, last_start_of_row - start, 0)
+    exposed, held = _without_work(records, row, waited)
     return Waits(
         row=row,
         collective=collective,
@@ -110,22 +107,39 @@ def waits(
         last=records.place[row[final]],
         margin_ns=margin,
         tie=(margin <= 2 * (alignment.residual_p95_ns or 0)) | (not comparable),
-        from_ns=latest,
+        from_ns=last_start,
         ended_ns=medians(collective, end),
         until_ns=np.maximum.reduceat(end, first) if len(row) else end,
     )
+
+
+def _without_work(records: CommRecords, row: IntArray, waited: IntArray) -> IntArray:
+    """Return two rows: the exposed part of each wait, and how long each kernel runs beside no work.
+
+    Time of several kernels at once counts for the first in the second row.
+    """
+    exposed, held = both = np.zeros((2, len(row)), dtype=np.int64)
+    for place, of_rank in groups(records.place[row]):
+        rows = of_rank[in_order(records.start_ns[row[of_rank]])]
+        begin, end = records.start_ns[row[rows]], records.end_ns[row[rows]]
+        exposed[rows] = records.alone[place].length_within(begin, begin + waited[rows])
+        last_end_before = np.maximum.accumulate(np.append(begin[:1], end))[:-1]
+        begin_alone = np.clip(last_end_before, begin, end)
+        work = records.work[place].length_within(begin_alone, end) if records.work else 0
+        held[rows] = end - begin_alone - work
+    return both
 
 
 _ALL_TO_ALL: Final = KINDS.index("all_to_all")
 
 
 class ExpertGroup(Struct, frozen=True):
-    """Ranks that share experts, over `dispatches`: what each received and computed, in all.
+    """Ranks that share experts, over all `dispatches`: what each received and computed in total.
 
-    Imbalances are the largest by the mean of the ranks; None where the mean is 0. `most_elements`
-    and `most_compute` are the ranks with most. `lost_ns` is by how much the longest compute of each
-    dispatch exceeds the mean, `moving_ns` by how much dispatch and combine take longer than if all
-    ranks got as much as the mean.
+    An imbalance is the largest value divided by the mean of the ranks, None if the mean is 0.
+    `most_elements` and `most_compute` are the ranks with most. `lost_ns` is by how much the longest
+    compute of each dispatch exceeds the mean; `moving_ns` by how much dispatch and combine take
+    longer than if all ranks got as much as the mean.
     """
 
     group: str
@@ -142,59 +156,74 @@ class ExpertGroup(Struct, frozen=True):
 
 
 def expert_groups(records: CommRecords, waits: Waits) -> list[ExpertGroup]:
-    """Return the groups that exchange tokens, the most uneven first.
+    """Return the groups of ranks that exchange tokens of experts, the most uneven first.
 
-    An all-to-all that brings each rank as many elements as it puts into the next one of its group
-    is a dispatch, the next one the combine, and what the rank computes between them is the work of
-    its experts.
+    In a dispatch, each rank receives as many elements as it sends in the next all-to-all of its
+    group, the combine. Work of its device between the two is that of its experts.
     """
     if not len(waits.first):
         return []
-    first, size = waits.row[waits.first], waits.size
-    spent = waits.until_ns - waits.from_ns
-    exchanges = np.flatnonzero(records.kind[first] == _ALL_TO_ALL)
+    first_row, size = waits.row[waits.first], waits.size
+    spent_ns = waits.until_ns - waits.from_ns
+    all_to_all = np.flatnonzero(records.kind[first_row] == _ALL_TO_ALL)
     expert = []
-    for group, exchange in groups(records.group[first[exchanges]]):
-        turns = exchanges[exchange]
-        turns = turns[size[turns] == size[turns].max()]
-        # The records of these collectives: a row for each and a column per rank.
-        rows = waits.row[waits.first[turns][:, None] + np.arange(size[turns[0]])]
+    for group, own in groups(records.group[first_row[all_to_all]]):
+        exchanges = all_to_all[own]
+        exchanges = exchanges[size[exchanges] == size[exchanges].max()]
+        # The records of these exchanges: a row for each and a column per rank.
+        rows = waits.row[waits.first[exchanges][:, None] + np.arange(size[exchanges[0]])]
         rows = np.take_along_axis(rows, np.argsort(records.place[rows], axis=1), axis=1)
-        got, put = records.received[rows], records.elements[rows]
-        fits = (got[:-1] >= 0).all(axis=1) & (got[:-1] == put[1:]).all(axis=1)
-        # Dispatch and combine take turns, and a combine fits the dispatch after it, too. In each
-        # run of exchanges that fit, either the even or the odd ones are dispatches: those that are
-        # more uneven between ranks.
-        turn = np.arange(len(fits))
-        before = np.maximum.accumulate(np.where(fits, -1, turn)) + 1
-        half = 2 * before + (turn - before) % 2
-        sums = group_sums(np.where(fits, half, -1), np.ptp(got[:-1], axis=1), 2 * len(fits) + 2)
-        is_more = (sums[half] > sums[half ^ 1]) | ((sums[half] == sums[half ^ 1]) & (half % 2 == 0))
-        dispatch = np.flatnonzero(fits & is_more)
-        if not len(dispatch):
-            continue
-        # Per dispatch and rank: what each receives and works; and how long moving takes.
-        got, moved_ns = got[dispatch], spent[turns][dispatch] + spent[turns][dispatch + 1]
-        busy = records.busy_ns[rows[dispatch + 1]] - records.busy_ns[rows[dispatch]]
-        ranks = tuple(records.ranks[place] for place in records.place[rows[0]].tolist())
-        elements, compute_ns = got.sum(axis=0), busy.sum(axis=0)
-        even = got.mean(axis=1) / np.maximum(got.max(axis=1), 1)
-        expert.append(
-            ExpertGroup(
-                group=records.groups[group].name,
-                ranks=ranks,
-                dispatches=len(busy),
-                elements=tuple(elements.tolist()),
-                elements_imbalance=_imbalance(elements),
-                most_elements=ranks[int(elements.argmax())],
-                compute_ns=tuple(compute_ns.tolist()),
-                compute_imbalance=_imbalance(compute_ns),
-                most_compute=ranks[int(compute_ns.argmax())],
-                lost_ns=int((busy.max(axis=1) - busy.sum(axis=1) // len(ranks)).sum()),
-                moving_ns=int((moved_ns * (1 - even)).sum()),
-            )
-        )
+        dispatch = _dispatches(records.received[rows], records.elements[rows])
+        if len(dispatch):
+            moving_ns = spent_ns[exchanges][dispatch] + spent_ns[exchanges][dispatch + 1]
+            expert.append(_expert_group(records, group, rows, dispatch, moving_ns))
     return sorted(expert, key=lambda group: -(group.elements_imbalance or 0))
+
+
+def _dispatches(received: IntArray, sent: IntArray) -> IntArray:
+    """Return which exchanges are dispatches; elements are by exchange (rows) and rank (columns).
+
+    What ranks receive in a dispatch, they send in the next exchange, the combine. But what they
+    receive in a combine may fit the next dispatch, too: in a run of exchanges that fit, dispatches
+    and combines alternate. Of both ways to begin, that with more uneven dispatches counts.
+    """
+    fits = (received[:-1] >= 0).all(axis=1) & (received[:-1] == sent[1:]).all(axis=1)
+    turn = np.arange(len(fits))
+    run_start = np.maximum.accumulate(np.where(fits, -1, turn)) + 1
+    # A number for each of the two ways of each run; `^ 1` is the other way of the same run.
+    way = 2 * run_start + (turn - run_start) % 2
+    spread = group_sums(np.where(fits, way, -1), np.ptp(received[:-1], axis=1), 2 * len(fits) + 2)
+    other = spread[way ^ 1]
+    is_dispatch = (spread[way] > other) | ((spread[way] == other) & (way % 2 == 0))
+    return np.flatnonzero(fits & is_dispatch)
+
+
+def _expert_group(
+    records: CommRecords, group: int, rows: IntArray, dispatch: IntArray, moving_ns: IntArray
+) -> ExpertGroup:
+    """Return the sums over some dispatches of a group.
+
+    `rows` are the records by exchange and rank; `moving_ns` is the transfer of each dispatch and
+    its combine.
+    """
+    received = records.received[rows[dispatch]]
+    busy = records.busy_ns[rows[dispatch + 1]] - records.busy_ns[rows[dispatch]]
+    ranks = tuple(records.ranks[place] for place in records.place[rows[0]].tolist())
+    elements, compute_ns = received.sum(axis=0), busy.sum(axis=0)
+    mean_by_largest = received.mean(axis=1) / np.maximum(received.max(axis=1), 1)
+    return ExpertGroup(
+        group=records.groups[group].name,
+        ranks=ranks,
+        dispatches=len(busy),
+        elements=tuple(elements.tolist()),
+        elements_imbalance=_imbalance(elements),
+        most_elements=ranks[int(elements.argmax())],
+        compute_ns=tuple(compute_ns.tolist()),
+        compute_imbalance=_imbalance(compute_ns),
+        most_compute=ranks[int(compute_ns.argmax())],
+        lost_ns=int((busy.max(axis=1) - busy.sum(axis=1) // len(ranks)).sum()),
+        moving_ns=int((moving_ns * (1 - mean_by_largest)).sum()),
+    )
 
 
 def _imbalance(values: IntArray) -> float | None:

@@ -38,8 +38,9 @@ _MIXED: Final = "repeated-launches"
 class MatchedCollective(Struct, frozen=True):
     """One collective of all recorded ranks of its group; times are sums over these.
 
-    `role` is what the group is for: dp, tp, pp, ep or cp, None where that is not known.
-    `last_rank` started last; `tie` says that this is within twice the error of the clocks.
+    `role` is what the group is for: dp, tp, pp, ep or cp, None where that is not known. `last_rank`
+    started last, `margin_ns` after the one before it; `tie` says that this is within twice the
+    error of the clocks.
     """
 
     kind: str
@@ -56,10 +57,10 @@ class MatchedCollective(Struct, frozen=True):
 
 
 class RankWaits(Struct, frozen=True):
-    """What one rank waited in matched collectives, exposed where it did nothing else meanwhile.
+    """What one rank waited in matched collectives; exposed is waiting while it did nothing else.
 
-    `caused_wait_ns` is the waiting of others in collectives to which it came last,
-    `marginal_ns` what of it would go if it had come as early as the second latest.
+    `caused_wait_ns` is the waiting of others in collectives that this rank entered last,
+    `marginal_ns` the part of it that would go if it had come as early as the second last.
     """
 
     rank: int
@@ -85,10 +86,10 @@ class Turn(Struct, frozen=True):
 class RankReport(Struct, frozen=True, dict=True):
     """The collectives of several ranks over everything recorded, and what waiting in them costs.
 
-    `partial` says that ranks of the job are not here: then waits are at least, and transfers at
-    most, what is said. Where clocks are not `comparable`, only durations are compared.
-    `recorded_ns` is the mean of the chosen time of the ranks. `by_ends` says that some groups or
-    peers are those of kernels that end together, as nothing names them.
+    `partial` says that ranks of the job are missing: then waits are lower bounds and transfers
+    upper bounds. If clocks are not `comparable`, only durations are compared. `recorded_ns` is the
+    chosen time per rank on average. `by_ends` says that some groups or peers were inferred from
+    kernels that end together.
     """
 
     records: CommRecords
@@ -156,19 +157,17 @@ class RankReport(Struct, frozen=True, dict=True):
         return replace(self, waits=self.waits.within(inside)) if inside.any() else self
 
     def farthest(self) -> list[int]:
-        """Return the places of the ranks, those farthest from the median own time first.
-
-        Of equally far ones that is first which is slower, or for which the others wait longer.
-        """
+        """Return the places of the ranks, those farthest from the median own time first."""
         own = self.cycles.own_ns.sum(axis=0)
         awaited = np.array([rank.marginal_ns for rank in self.by_rank()], dtype=np.int64)
+        # In a tie, the slower rank comes first, then the one that others wait longer for.
         order: list[int] = np.lexsort((-awaited, -own, -np.abs(own - np.median(own)))).tolist()
         return order
 
     def waited_for(self, rows: IntArray, columns: IntArray) -> IntArray:
-        """Return how long ranks (rows) waited for the last one (columns), both by place.
+        """Return a table of how long ranks (rows) waited for the rank that came last (columns).
 
-        The last row and the last column are of all other ranks together.
+        `rows` and `columns` are places. The last row and the last column sum up all other ranks.
         """
         count, height, width = len(self.records.ranks), len(rows) + 1, len(columns) + 1
         row, column = np.full(count, height - 1), np.full(count, width - 1)
@@ -178,18 +177,16 @@ class RankReport(Struct, frozen=True, dict=True):
         return group_sums(key, self.waits.wait_ns, height * width).reshape(height, width)
 
     def most_awaited(self) -> IntArray:
-        """Return by cycle and rank the collective with most waiting that the rank is in, else -1.
-
-        Where collectives are in no cycle, there is one row for all of them.
-        """
+        """Return, by cycle and rank, the collective of the rank with most waiting, -1 for none."""
         waited, cycle = self.waits, self.cycles.of_collective
-        cycle = cycle if (cycle >= 0).any() else np.zeros_like(cycle)
+        cycle = cycle if (cycle >= 0).any() else np.zeros_like(cycle)  # without cycles: one row
         total = waited.caused_ns[waited.collective]
         rows = np.flatnonzero((total > 0) & (cycle >= 0)[waited.collective])
+        # Least waiting first: of several values for one place, the last one written stays.
         rows = rows[np.lexsort((-waited.collective[rows], total[rows]))]
         worst = np.full((max(len(self.cycles.steps), 1), len(self.records.ranks)), -1)
         collective, place = waited.collective[rows], self.records.place[waited.row[rows]]
-        worst[cycle[collective], place] = collective  # what is written last stays
+        worst[cycle[collective], place] = collective
         return worst
 
     def turns(self, collective: int) -> list[Turn]:
@@ -202,9 +199,10 @@ class RankReport(Struct, frozen=True, dict=True):
         return list(map(Turn, ranks, *(column.tolist() for column in columns)))
 
     def by_activity(self, count: int) -> RankTimes | None:
-        """Return waits and groups by row of so many activities.
+        """Return the wait and the group of each of `count` activities, -1 for none.
 
-        None of summaries, and where collectives are ranges projected onto the GPU.
+        None for summaries, and if collectives are ranges projected onto the GPU: they have no
+        activities.
         """
         records, waited = self.records, self.waits
         if not records.devices or (records.row == ABSENT).any():
@@ -227,7 +225,7 @@ class RankReport(Struct, frozen=True, dict=True):
 
 
 def rank_report(prepared: Prepared, links: Links = _NO_LINKS) -> RankReport | None:
-    """Return who waits for whom, None where there is one rank only or nothing tells them apart."""
+    """Return who waits for whom; None for a single rank, or if ranks cannot be told apart."""
     is_aligned = bool(prepared.accounts) and origins(prepared).aligned
     work = PreparedWork(prepared)
     return report_of(records_of(prepared), work, is_aligned=is_aligned, links=links)
@@ -238,7 +236,7 @@ def report_of(
 ) -> RankReport | None:
     """Return the report on the records; None for one rank, or ranks not told apart.
 
-    `is_aligned` says that their clocks are one also without collectives that align them.
+    `is_aligned` says that the recorded clocks are one clock, even if no collectives align them.
     """
     if len(records.ranks) < 2 or any(note.code == _MIXED for note in work.trace.notes):
         return None
@@ -248,13 +246,15 @@ def report_of(
         alignment = aligned(records, matches, is_common=False)
     comparable = bool(alignment.basis) or (is_aligned and alignment.is_possible)
     waited = waits(records, matches, alignment, comparable=comparable)
-    # Cycles are of records that start in the chosen windows; the last step counts.
+    # Cycles are of records that start in the chosen windows; the last step counts. If times are
+    # not comparable there are none; without devices (a summary) all records count.
     chosen = np.zeros(len(records), dtype=np.bool_)
     for place, rows in groups(records.place) if records.devices and comparable else ():
         windows = work.windows[records.devices[place]]
         wanted = (replace(w, used=w.used or w.left_out == LAST_STEP) for w in windows)
         chosen[rows] = chosen_time(tuple(wanted)).contains(records.start_ns[rows])
     steps = cycles(records, waited, chosen if records.devices or not comparable else None)
+    # The size of the job: recorded, else at least that of each group and the highest rank.
     world = max(numbers(work.trace.processes["world_size"], 0).tolist(), default=0)
     sizes = [world or max(records.ranks) + 1, *(group.size or 0 for group in records.groups)]
     chosen_ns = [chosen_time(work.windows[device]).length_ns for device in records.devices]
@@ -297,7 +297,7 @@ _NO_NAME: Final[tuple[Words, ...]] = (("unknown", None, None, ABSENT),)
 def projected_records(trace: Trace) -> CommRecords:
     """Return the collectives of a trace that has ranges projected on GPUs instead of kernels.
 
-    A range around one collective lasts as long as its kernel; what innermost ranges span is work.
+    A range around one collective lasts as long as its kernel; all other innermost ranges are work.
     """
     marks = trace.marks
     rows = np.flatnonzero(is_one_of(marks["kind"], "gpu_annotation"))
@@ -310,21 +310,23 @@ def projected_records(trace: Trace) -> CommRecords:
         distinct(process).tolist(), key=lambda number: (trace.ranks[number] or 0, number)
     )
     ranks = [trace.ranks[number] for number in processes]
-    parts, spans = [np.empty((6, 0), np.int64)], []
+    # One rank per process, in order.
+    parts, alone_of_rank = [np.empty((6, 0), np.int64)], []
     for place, number in enumerate(processes):
         own = process == number
-        row, of_mark, begun, ended = _innermost(rows[own], kind[own], start[own], end[own])
-        spans.append(alone(begun, ended))
-        busy = Intervals.of(begun[of_mark < 0], ended[of_mark < 0]).covered_before(ended)
-        columns = (np.full_like(row, place), row, of_mark, begun, ended, busy)
-        parts.append(np.stack(columns)[:, of_mark >= 0])
+        row, own_kind, begin, stop = _innermost(rows[own], kind[own], start[own], end[own])
+        alone_of_rank.append(alone(begin, stop))
+        is_work = own_kind < 0
+        busy = Intervals.of(begin[is_work], stop[is_work]).covered_before(stop)
+        columns = (np.full_like(row, place), row, own_kind, begin, stop, busy)
+        parts.append(np.stack(columns)[:, ~is_work])
     place, row, kind, start, end, busy = np.concatenate(parts, axis=1)
     unknown = np.full(len(row), ABSENT)
     return CommRecords(
         ranks=rank_labels([-1 if rank is None else rank for rank in ranks]),
         devices=(),
         groups=(CommGroup("unknown", None, None),),
-        alone=tuple(spans),
+        alone=tuple(alone_of_rank),
         place=place,
         row=row,
         kind=kind,
@@ -345,15 +347,19 @@ def projected_records(trace: Trace) -> CommRecords:
 def _innermost(
     row: IntArray, kind: IntArray, start: IntArray, end: IntArray
 ) -> tuple[IntArray, IntArray, IntArray, IntArray]:
-    """Return the innermost ranges in order; ranges with equal ends count once.
+    """Return row, kind, start and end of the ranges to keep, by start: collectives and innermost.
 
-    A row of the marks for each, the kind (-1: none), the start and the end.
+    `kind` is a place in KINDS, -1 for a range of no collective. Ranges of the same times count
+    once, as a collective if one of them is.
     """
     group, first = group_rows([start, -end])
-    kind_of = np.full(len(first), len(KINDS))
-    np.minimum.at(kind_of, group, np.where(kind < 0, len(KINDS), kind))
+    # The lowest kind of each group; no collective is the highest while they are compared.
+    none = len(KINDS)
+    kind_of = np.full(len(first), none)
+    np.minimum.at(kind_of, group, np.where(kind < 0, none, kind))
     start, end = start[first], end[first]
-    holds = np.append((start[1:] < end[:-1]) & (end[1:] <= end[:-1]), False)
-    kept = ~holds | (kind_of < len(KINDS))
-    kind_of[kind_of == len(KINDS)] = -1
+    # By start and then the longest first, a range with others inside is followed by one of them.
+    holds_next = np.append((start[1:] < end[:-1]) & (end[1:] <= end[:-1]), False)
+    kept = ~holds_next | (kind_of < none)
+    kind_of[kind_of == none] = -1
     return row[first][kept], kind_of[kept], start[kept], end[kept]

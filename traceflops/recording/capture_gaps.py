@@ -21,7 +21,7 @@ from traceflops.windows.device_records import launch_calls
 from traceflops.windows.steps import find_marked_steps
 
 _QUEUED: Final = "dispatch"
-"""What a call is named that stands for the moment at which a kernel was put into its queue."""
+"""The name of a call that only marks when a kernel was put into its queue."""
 _TRACED: Final = How(
     "CUDA was traced but recorded nothing: profile the process that uses the GPU, while it does",
     is_clause=True,
@@ -34,9 +34,9 @@ _RECORDED: Final = {*_FIRST, "timeline", "calls", "steps", "collectives"}
 
 
 class Missing(Struct, frozen=True):
-    """Something the trace does not have, by its code, and how to record it.
+    """Something the trace lacks, by its code, and how to record it.
 
-    What it is and what its lack costs are `missing.CODE.what` and `.cost` among the texts.
+    What it is and what its lack costs are the texts `missing.CODE.what` and `missing.CODE.cost`.
     """
 
     code: str
@@ -44,7 +44,7 @@ class Missing(Struct, frozen=True):
 
 
 class _Check(Struct, frozen=True):
-    """One thing that a trace may lack, its name among the remedies, and its test."""
+    """One thing that a trace may lack: its code, its name among the remedies, and its test."""
 
     code: str
     lack: str
@@ -52,9 +52,10 @@ class _Check(Struct, frozen=True):
 
 
 def missing_from(trace: Trace) -> tuple[Missing, ...]:
-    """Return what the trace does not have, of what its tool records."""
+    """Return what the trace lacks although its tool can record it."""
     if trace.source.format in SIDE_FORMATS:
         return ()
+    # CUDA was traced, but the process did no work: another command would not help.
     is_traced = _no_work(trace) and trace.source.facts.get(CUDA_TRACE) == "true"
     missing = []
     for check in (check for check in _CHECKS if check.lacking(trace)):
@@ -69,20 +70,20 @@ def missing_from(trace: Trace) -> tuple[Missing, ...]:
 
 
 def how_to_record(trace: Trace) -> str | None:
-    """Return the command line that records what is missing and all that is there.
+    """Return the command line that records all that is there and what is missing.
 
-    None where nothing of it is missing, and for tools without a command line.
+    None if the command would record nothing that is missing, or the tool has no command line.
     """
     if _no_work(trace) and trace.source.facts.get(CUDA_TRACE) == "true":
-        return None  # it would be recorded as it was
+        return None  # the same command would record as little again
     lacks = {check.lack for check in _CHECKS if check.lacking(trace)}
     return command(trace) if lacks & _RECORDED else None
 
 
 def _counting(trace: Trace) -> str | None:
-    """Return the counters that the devices of a trace have, as options; None where unknown."""
-    known = {family_of(device) for device in trace.devices["architecture"].to_pylist()}
-    family = known.pop() if len(known) == 1 else None
+    """Return options that record counters of the devices; None if these are of several families."""
+    families = {family_of(device) for device in trace.devices["architecture"].to_pylist()}
+    family = families.pop() if len(families) == 1 else None
     if family is None:
         return None
     runs = ", ".join(family.options)
@@ -92,6 +93,8 @@ def _counting(trace: Trace) -> str | None:
 
 
 def _all_null(table: str, column: str) -> Callable[[Trace], bool]:
+    """Return a test whether a table has rows, but none with a value in the column."""
+
     def test(trace: Trace) -> bool:
         values = trace.table(table)[column]
         return len(values) > 0 and values.null_count == len(values)
@@ -100,7 +103,7 @@ def _all_null(table: str, column: str) -> Callable[[Trace], bool]:
 
 
 def _no_models(trace: Trace) -> bool:
-    """Return whether neither a name nor properties say which GPU one of the devices is."""
+    """Return whether no device can be recognised, neither by a name nor by its properties."""
     rows = trace.devices.to_pylist()
     named = any(row["product"] or match(SeenDevice.of(row)).row for row in rows)
     return bool(rows) and not named
@@ -115,10 +118,10 @@ def _is_untimed(trace: Trace) -> bool:
 
 
 def _no_collectives(trace: Trace) -> bool:
-    """Return whether no kernel says which collective it ran, though some ran one."""
+    """Return whether kernels ran collectives, but none says which."""
 
     def runs_one(name: str) -> bool:
-        text = name.lower()  # with the search for two words a tenth of what an expression takes
+        text = name.lower()  # ten times as fast as a regular expression
         return "nccl" in text or "rccl" in text
 
     kinds = trace.activities["collective"]
@@ -127,7 +130,7 @@ def _no_collectives(trace: Trace) -> bool:
 
 
 def _no_device_work(trace: Trace) -> bool:
-    """Return whether nothing tells that work was launched, nor that none was."""
+    """Return whether the trace tells neither that work was launched nor that none was."""
     has_calls = launch_calls(trace) > 0 or launches_nothing(trace.calls)
     return _no_work(trace) and not _is_untimed(trace) and not has_calls
 
@@ -149,7 +152,7 @@ _CHECKS: Final = (
     _Check("copies", "copies", lacks_copies),
     _Check("sizes-of-copies", "sizes of copies", _no_sizes),
     _Check("calls", "calls", lambda trace: not trace.calls.num_rows),
-    _Check(  # but the moments at which work was queued
+    _Check(  # calls are only the moments at which work was queued
         "calls-but-moments",
         "calls",
         lambda trace: (
@@ -170,4 +173,4 @@ _CHECKS: Final = (
     _Check("rank", "rank", _all_null("processes", "rank")),
     _Check("memory", "memory", lambda trace: not trace.counters.num_rows),
 )
-"""What is looked for, in the order in which it is said."""
+"""What is looked for, in the order in which it is reported."""

@@ -30,20 +30,20 @@ from traceflops.windows.steps import find_marked_steps
 if TYPE_CHECKING:
     from traceflops.timeline.account import DeviceAccount
 
-
 _PROPERTIES: Final = (
     *("type", "local_id", "product", "memory_bytes", "sm_count", "architecture", "clock_hz"),
     "dies",
 )
 Shown = Callable[[Trace, Selection], tuple[Trace, str | None]]
+"""Returns what a selection leaves of a trace, fit to be shown, and the step mark."""
 
 
 class DeviceEntry(Struct, frozen=True):
-    """One device: properties as the trace gives them, None where it does not.
+    """One device; properties are None if the trace does not give them.
 
-    `name` is what reports call it. `ranks` are those of all processes that worked on it. `run` is
-    which of the runs one after the other on a GPU this row is about, and `runs` how many there
-    are; None where there is but one.
+    `name` is what reports call it. `ranks` are those of all processes that worked on it. If an
+    application ran several times on a GPU, `run` is the number of the run that this row is about,
+    and `runs` how many there are.
     """
 
     rank: int | None
@@ -67,9 +67,9 @@ class DeviceEntry(Struct, frozen=True):
 class Inventory(Struct, frozen=True):
     """What is in a trace.
 
-    `rows` are the rows of each table, `steps` the marked steps' numbers, `record` the command line
-    that would record what is missing. `jobs` are those that the files are
-    of, where there are several.
+    `rows` counts the rows of each table; `steps` are the numbers of marked steps; `record` is the
+    command line that would record what is missing. If the files are of several jobs, these are
+    `jobs`, and `of_jobs` has the inventory of each, None if a job cannot be selected.
     """
 
     source: Source
@@ -87,9 +87,9 @@ class Inventory(Struct, frozen=True):
 
 
 def inventory_of(trace: Trace, selection: Selection, shown: Shown) -> Inventory:
-    """Return what is in a trace, or in each of its jobs where none is chosen.
+    """Return what is in a trace, or in each of its jobs if several are there and none is chosen.
 
-    `shown` returns what a selection leaves of a trace, and the step mark, as they may be shown.
+    Raises the UsageError of a job if the selection fits none.
     """
     if not is_undecided(trace):
         return take_inventory(*shown(trace, selection))
@@ -108,7 +108,7 @@ def inventory_of(trace: Trace, selection: Selection, shown: Shown) -> Inventory:
 
 
 def take_inventory(trace: Trace, step_mark: str | None = None) -> Inventory:
-    """Return what is in the trace."""
+    """Return what is in the trace. Raises UsageError if no mark matches `step_mark`."""
     marked = find_marked_steps(trace, step_mark)
     if marked is None and step_mark is not None:
         raise UsageError(
@@ -122,6 +122,7 @@ def take_inventory(trace: Trace, step_mark: str | None = None) -> Inventory:
     devices = []
     for row in trace.devices.to_pylist():
         device, process = row["device"], processes[row["process"]]
+        # In some recordings each run of an application on a GPU is a device.
         gpu, run = trace.runs[device] if trace.runs else (None, None)
         runs = runs_of_gpu[gpu] if gpu is not None else 1
         devices.append(
@@ -154,11 +155,11 @@ def take_inventory(trace: Trace, step_mark: str | None = None) -> Inventory:
 _OF_PROFILER: Final = re.compile(
     r"profiler: |(Buffer Flush|Instrumentation|Resource|(UVM )?Activity (Buffer Request|Init))$"
 )
-"""Overheads that a program without a profiler would not have, as nsys and Kineto name them."""
+"""Overheads that only a profiler causes, as nsys and Kineto name them."""
 
 
 class ProfilerTime(Struct, frozen=True):
-    """How often the profiler ran on the CPU, how long, and how idle a GPU of its process was."""
+    """How often and how long the profiler ran on the CPU, and how long GPUs were idle meanwhile."""
 
     times: int
     spent_ns: int
@@ -170,14 +171,14 @@ def profiler_time(
     accounts: Mapping[int, DeviceAccount],
     within: Mapping[int, Intervals] | None = None,
 ) -> ProfilerTime:
-    """Return when the profiler itself ran; `within` limits idle time to some time by device."""
+    """Return how long the profiler ran and GPUs of its process idled; `within` limits idle time."""
     named = matching(trace.marks["name"], lambda name: _OF_PROFILER.match(name) is not None)
     rows = np.flatnonzero(named & is_one_of(trace.marks["kind"], "overhead"))
     if not len(rows):
         return ProfilerTime(0, 0, 0)
     start = numbers(trace.marks["start_ns"])[rows]
     end = start + numbers(trace.marks["dur_ns"])[rows]
-    # When at least one device of each process was idle.
+    # The gaps of each device that a process used.
     gaps: defaultdict[int, list[Intervals]] = defaultdict(list)
     process = numbers(trace.activities["process"])
     for device, account in accounts.items():
@@ -186,10 +187,11 @@ def profiler_time(
         for owner in distinct(process[account.rows.row]).tolist():
             gaps[owner].append(idle)
     spent_ns = idle_ns = 0
-    for owner, mine in groups(numbers(trace.marks["process"])[rows]):
-        working = Intervals.of(start[mine], end[mine])
-        spent_ns += working.length_ns
+    for owner, of_process in groups(numbers(trace.marks["process"])[rows]):
+        profiling = Intervals.of(start[of_process], end[of_process])
+        spent_ns += profiling.length_ns
         if owner in gaps:
             first, *others = gaps[owner]
-            idle_ns += working.intersect(first.union(*others)).length_ns
+            any_idle = first.union(*others)
+            idle_ns += profiling.intersect(any_idle).length_ns
     return ProfilerTime(len(rows), spent_ns, idle_ns)

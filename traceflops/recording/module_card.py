@@ -1,8 +1,8 @@
 """What a PyTorch module says of itself, in the words of a trace's description.
 
-Only what is certain: a Hugging Face config of a known family that fits the parameters, otherwise
-their number. What cannot be known on one rank, or would need an assumption, is left out. Nothing
-of torch is imported; a module is asked for its parts.
+Only what is certain is said: a Hugging Face config of a known family that fits the number of
+parameters, otherwise that number. What one rank cannot know, or what would need an assumption, is
+left out. torch is not imported: only the module's attributes are read.
 """
 
 from __future__ import annotations
@@ -16,26 +16,27 @@ from traceflops.errors import TraceflopsError, UsageError
 from traceflops.flops.model.models import bare_model, card_of_config
 
 _WRAPPED: Final = ("module", "_fsdp_wrapped_module", "_orig_mod")
-"""What DDP, FSDP and torch.compile call the module inside, their only one."""
+"""The name by which DDP, FSDP and torch.compile hold the wrapped module, their only child."""
 _TEXTS: Final = frozenset(("model_type", "architectures", "layer_types", "feed_forward_proj"))
-"""The keys of a config whose words the reader needs; all else that it reads is numbers."""
+"""The keys of a config with text that its reader needs; under other keys it reads numbers."""
 _TRAINING: Final = frozenset(
     ("frozen", "frozen_layers", "lora", "lora_rank", "lora_params", "forward_only")
 )
 _ADAPTER: Final = "lora_"
 _FARTHEST: Final = 2
-"""A config that is farther from the parameters, as a factor, describes something else."""
+"""If a config's count of parameters is off by more than this factor, it is of something else."""
 _UNQUOTED: Final = re.compile(r"[^ !#-\[\]-~]")
 
 
 def words_of(model: Any, world: int, given: Mapping[str, object]) -> dict[str, object]:
-    """Return the description of a job of `world` ranks by its module, preset or card.
+    """Return the description of a job of `world` ranks, from a module, or the name or card given.
 
-    `given` is what its user says. Raises UsageError where that is too little.
+    `given` has the words by the user, which take precedence. Raises UsageError if they do not say
+    what is trained although parameters are frozen.
     """
     if model is None or isinstance(model, str | Mapping):
         return {"gpus": world} | ({} if model is None else {"model": model})
-    # A process works on one device unless the module is spread or copied (torch.nn.DataParallel).
+    # One device per rank, unless the module is spread over several or copied (DataParallel).
     copied = len(getattr(model, "device_ids", None) or ()) > 1
     on_one = not copied and len({parameter.device for parameter in model.parameters()}) < 2
     words: dict[str, object] = {"gpus": world} if on_one else {}
@@ -48,7 +49,8 @@ def words_of(model: Any, world: int, given: Mapping[str, object]) -> dict[str, o
         words["params"] = params
     else:
         return words
-    words |= {} if _TRAINING & given.keys() else _adapters(model)
+    if not _TRAINING & given.keys():
+        words |= _adapters(model)
     recomputes = getattr(model, "is_gradient_checkpointing", False) is True
     if recomputes and not given.get("forward_only"):
         words["checkpointing"] = "full"
@@ -56,7 +58,7 @@ def words_of(model: Any, world: int, given: Mapping[str, object]) -> dict[str, o
 
 
 def plain(value: object) -> object:
-    """Return a value as JSON, with all its text as PyTorch writes it, which has no escapes."""
+    """Return a value as JSON for PyTorch, which escapes no text: `?` replaces what needs it."""
     if isinstance(value, Mapping):
         return {plain(str(key)): plain(one) for key, one in value.items()}
     if isinstance(value, list | tuple):
@@ -67,9 +69,10 @@ def plain(value: object) -> object:
 
 
 def _count(module: Any, parameters: Iterator[Any]) -> int | None:
-    """Return how many parameters the whole model has, None where this rank cannot know.
+    """Return how many parameters the whole model has, or None if this rank cannot know.
 
-    FSDP2 and DeepSpeed tell the size of the whole; FSDP1 and Megatron hold a part of it.
+    With FSDP2 and DeepSpeed a parameter knows its whole size; with FSDP1 and tensor parallelism of
+    Megatron a rank holds a part. Parameters that are no floats (quantized) cannot be counted.
     """
     if any("_fsdp_wrapped_module" in part._modules for part in module.modules()):
         return None
@@ -89,11 +92,12 @@ def _is_a_size(params: int) -> bool:
 
 
 def _config(module: Any) -> dict[str, object] | None:
-    """Return what a reader needs of the Hugging Face config of a module, None without any."""
+    """Return the readable part of a module's Hugging Face config, or None without a config."""
     while True:
         config = getattr(module, "config", None)
         if config is not None and callable(getattr(config, "to_dict", None)):
             return _readable(config.to_dict())
+        # A wrapper has no config and one child under a known name.
         inner = next((module._modules[one] for one in _WRAPPED if one in module._modules), None)
         if inner is None or len(module._modules) > 1:
             return None
@@ -101,12 +105,12 @@ def _config(module: Any) -> dict[str, object] | None:
 
 
 def _readable(config: Mapping[str, Any]) -> dict[str, object]:
-    """Return the numbers of a config and the known words; no paths, no labels."""
+    """Return the numbers of a config and texts under known keys; paths and labels are dropped."""
     kept: dict[str, object] = {}
     for key, value in config.items():
         items = value if isinstance(value, list | tuple) else [value]
-        texts = int if key not in _TEXTS else int | str
-        if all(item is None or isinstance(item, texts) for item in items):
+        types = int if key not in _TEXTS else int | str
+        if all(item is None or isinstance(item, types) for item in items):
             kept[key] = value
     if isinstance(text := config.get("text_config"), Mapping):
         kept["text_config"] = _readable(text)
@@ -118,6 +122,7 @@ def _readable(config: Mapping[str, Any]) -> dict[str, object]:
 
 
 def _fits(config: Mapping[str, object], params: int | None) -> bool:
+    """Return whether a config is of a known family and agrees with the number of parameters."""
     try:
         counted = card_of_config(config, "config").counted
     except TraceflopsError:  # a family that is not known
@@ -126,7 +131,7 @@ def _fits(config: Mapping[str, object], params: int | None) -> bool:
 
 
 def _adapters(module: Any) -> dict[str, object]:
-    """Return that only adapters are trained. Raises UsageError where other parts are frozen."""
+    """Return that only adapters are trained, if so. Raises UsageError if other parts are frozen."""
     named = list(module.named_parameters())
     trained = [(name, one) for name, one in named if one.requires_grad]
     if len(trained) == len(named):

@@ -5,11 +5,11 @@
             train_step(batch)
             rec.step()
 
-Whatever fails here is a warning: the loop goes on, and its own exceptions pass through unchanged.
-Nothing is sent between ranks, so none can wait for another one because of the recording.
+Whatever fails here becomes a warning: the loop goes on, and its own exceptions pass through.
+Ranks do not communicate for the recording, so none waits for another because of it.
 
-PyTorch's profiler writes the name of the host and the path of the file into a trace. Here it is a
-digest, by which ranks of one host are still known as such, and no path.
+PyTorch's profiler writes the name of the host and the path of the file into a trace. Both are
+replaced: the host by a digest, which still tells which ranks share one, the path by a fixed text.
 """
 
 from __future__ import annotations
@@ -42,18 +42,18 @@ _BLOCK_BYTES: Final = 2**20
 _HOST: Final = re.compile(rb'("host_name": ")([^"]*)')
 _PLACE: Final = re.compile(rb'("traceName": ")[^"]*')
 _GZIP: Final = partial(gzip.open, compresslevel=6)
-"""A third of the time of the default, for files a few percent larger."""
+"""Takes a third of the time of the default level; files are a few percent larger."""
 
 
 def is_distributed() -> bool:
-    """Return whether the processes of the job know each other."""
+    """Return whether torch.distributed is initialised."""
     from torch import distributed
 
     return distributed.is_available() and distributed.is_initialized()
 
 
 def rank_and_world() -> tuple[int, int]:
-    """Return the rank of this process and how many there are, also of those not yet connected."""
+    """Return the rank of this process and the world size; before connecting, as launched."""
     from torch import distributed
 
     if is_distributed():
@@ -62,7 +62,7 @@ def rank_and_world() -> tuple[int, int]:
 
 
 def file_of_rank(target: str, rank: int, world: int) -> Path:
-    """Return the file of a rank: `trace.rank3.json.gz`, or `rank3.json.gz` in a folder."""
+    """Return a rank's file: `trace.rank3.json.gz` (of one rank as is), or `rank3.json.gz` below."""
     suffix = next((one for one in SUFFIXES if target.endswith(one)), None)
     if suffix is None:
         return Path(target) / f"rank{rank}.json.gz"
@@ -70,7 +70,10 @@ def file_of_rank(target: str, rank: int, world: int) -> Path:
 
 
 def write_trace(profiler: Any, path: Path, unfinished: str | None) -> None:
-    """Write what was recorded: the whole file or none."""
+    """Write what was recorded, without host and path; the file appears only once it is whole.
+
+    `unfinished` is the name of a step mark to rename, since its step did not end.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     text, packed = (path.with_name(f".{path.name}.{os.getpid()}.{n}.tmp") for n in range(2))
     try:
@@ -81,12 +84,12 @@ def write_trace(profiler: Any, path: Path, unfinished: str | None) -> None:
                 writer.write(_anonymous(b"".join(block), unfinished))
         packed.replace(path)
     finally:
-        for left in (text, packed):
-            left.unlink(missing_ok=True)
+        for temporary in (text, packed):
+            temporary.unlink(missing_ok=True)
 
 
 def _anonymous(block: bytes, unfinished: str | None) -> bytes:
-    """Return some lines of a trace without host, path, and the mark of a step that did not end."""
+    """Return lines of a trace with the host hashed, the path and an unfinished mark replaced."""
     if b'"host_name"' in block or b'"traceName"' in block:
         block = _HOST.sub(
             lambda host: host[1] + hashlib.sha256(host[2]).hexdigest()[:8].encode(), block
@@ -98,13 +101,14 @@ def _anonymous(block: bytes, unfinished: str | None) -> bytes:
 
 
 _COLD: Final = 2
-"""Steps at the beginning that say nothing of how long a step takes."""
+"""Steps at the beginning that are not timed: they take longer than others."""
 
 
 class Overhead(Struct, frozen=True):
-    """What recording costs, in ns per step: steps before it, recorded ones, and `Recorder.step`.
+    """What recording costs: ns per step before it, per recorded step, and of `Recorder.step` alone.
 
-    None is what was not measured: without three steps to wait for, or two active ones.
+    A figure is None if it was not measured: the first needs `wait` above _COLD, the last two active
+    steps.
     """
 
     unrecorded_step_ns: int | None
@@ -147,7 +151,7 @@ def record(
 
 
 class Recorder:
-    """Records steps of a loop. `path` is the file once it is written, `problem` what went wrong."""
+    """Records steps of a loop. `path` is the file written, `problem` the last warning, if any."""
 
     def __init__(
         self,
@@ -167,6 +171,7 @@ class Recorder:
         self.overhead: Overhead | None = None
         self._target, self._options, self._model, self._words = target, options, model, words
         self._wait, warmup, active = schedule
+        # Numbers of steps: recording begins when `_first` steps are done and ends with `_last`.
         self._first = self._wait + warmup
         self._last = self._first + active
         self._done = 0
@@ -186,7 +191,7 @@ class Recorder:
         if self._stage == "ended":
             return
         with self._never_raising():
-            # Before the last step: what was recorded is kept.
+            # The loop ended early: keep the steps that were recorded.
             if self._stage == "recording" and (error is not None or self._done > self._first):
                 self._save(unfinished=f"ProfilerStep#{self._done}")
                 return
@@ -195,25 +200,25 @@ class Recorder:
             self._warn(f"nothing is recorded: the loop ended after {self._done} steps; {needed}")
 
     def step(self) -> None:
-        """Say that a step has ended; call this after every step of the optimizer."""
+        """Tell that a step has ended; call this after every step of the optimizer."""
         if self._stage == "ended":
             return
         began = perf_counter_ns()
         self._done += 1
         with self._never_raising():
             self._advance()
-        if self._first < self._done < self._last:
+        if self._first < self._done < self._last:  # between two recorded steps
             self._own_ns += perf_counter_ns() - began
 
     def tokens(self, real: int, padded: int | None = None) -> None:
-        """Say how many tokens this rank works on, without padding and with it; calls add up."""
+        """Tell how many tokens this rank works on, without padding and with it; calls add up."""
         if self._stage == "recording":
             with self._never_raising():
                 more = "" if padded is None else f"|padded={int(padded)}"
                 _annotation(f"traceflops.tokens|real={int(real)}{more}").__exit__(None, None, None)
 
     def lengths(self, lengths: Iterable[int]) -> None:
-        """Say how long the sequences are that this rank packs together; calls add up."""
+        """Tell the lengths of the sequences that this rank packs together; calls add up."""
         if self._stage == "recording":
             with self._never_raising():
                 each = list(map(int, lengths))
@@ -225,8 +230,8 @@ class Recorder:
     def _advance(self) -> None:
         """Enter the stage that begins after `_done` steps, or mark the next recorded step.
 
-        Stages are warm-up, recording and end. The steps between `_COLD` and the warm-up are timed:
-        they say how long a step takes that is not recorded.
+        The stages are warm-up, recording and end. The steps between `_COLD` and the warm-up are
+        timed, to know how long a step takes without recording.
         """
         if self._done == _COLD < self._wait:
             self._since_ns = self._idle_ns()
@@ -244,7 +249,7 @@ class Recorder:
             self._mark = _annotation(f"ProfilerStep#{self._done}")
 
     def _idle_ns(self) -> int:
-        """Return the time at which all that was launched is done."""
+        """Wait until the device has done all that was launched, and return the time then in ns."""
         import torch
 
         if hasattr(torch, "accelerator"):
@@ -255,18 +260,18 @@ class Recorder:
         return perf_counter_ns()
 
     def _expect_profiler(self, *, running: bool) -> None:
-        """Raise where another profiler came in between; what that one began is not ended here."""
+        """Raise RuntimeError if another profiler interferes; it is the one that must end it."""
         from torch.autograd import _profiler_enabled  # type: ignore[attr-defined]
 
         if _profiler_enabled() is not running:
-            self._stage = "waiting"
+            self._stage = "waiting"  # so that `_end` does not stop the other one
             raise RuntimeError("the loop has another profiler, which excludes this one")
 
     def _warm_up(self) -> None:
         """Start the warm-up of the profiler and collect the metadata of the trace.
 
-        A model that cannot be described is left out, with a warning. Raises RuntimeError where
-        another profiler runs.
+        If the model cannot be described, the user is warned and the trace lacks it. Raises
+        RuntimeError if another profiler runs.
         """
         import torch
         from torch.profiler import profile
@@ -275,7 +280,7 @@ class Recorder:
         self._profiler = profile(**self._options)
         self._profiler.prepare_trace()
         self._stage = "warm"
-        # The metadata by key; without the model where that cannot be asked.
+        # The user's own words override those of the model; unknown ones are dropped.
         rank, world = rank_and_world()
         words = {word: self._words[word] for word in self._words if word in DESCRIPTION_WORDS}
         try:
@@ -294,6 +299,7 @@ class Recorder:
         self._metadata = metadata
 
     def _start(self) -> None:
+        """Begin to record, once the device is idle, with the metadata and the first step's mark."""
         self._expect_profiler(running=False)
         self._idle_ns()
         self._profiler.start_trace()
@@ -304,6 +310,7 @@ class Recorder:
         self._mark = _annotation(f"ProfilerStep#{self._done}")
 
     def _finish(self) -> None:
+        """End the last step, add what recording cost to the metadata, and write the file."""
         self._mark.__exit__(None, None, None)
         steps = self._last - self._first
         recorded_ns = (self._idle_ns() - self._since_ns) // steps
@@ -314,6 +321,7 @@ class Recorder:
         self._save()
 
     def _save(self, unfinished: str | None = None) -> None:
+        """Stop the profiler and write the file of this rank; see `write_trace`."""
         self._expect_profiler(running=True)
         self._profiler.stop_trace()
         profiler, self._profiler, self._mark = self._profiler, None, None
@@ -326,6 +334,7 @@ class Recorder:
 
     @contextmanager
     def _never_raising(self) -> Iterator[None]:
+        """Turn an exception into the end of the recording and a warning."""
         try:
             yield
         except Exception as error:
@@ -333,10 +342,10 @@ class Recorder:
             self._warn(f"recording ended: {_in_words(error)}")
 
     def _end(self) -> None:
-        """Switch the profiler off, in whatever state it is."""
+        """Switch the profiler off in any state; errors of it are ignored."""
         profiler, stage = self._profiler, self._stage
         self._profiler, self._mark, self._stage = None, None, "ended"
-        if stage == "warm":  # only what was started can be stopped
+        if stage == "warm":  # it must be started before it can be stopped
             with suppress(Exception):
                 profiler.start_trace()
         if stage in ("warm", "recording"):
@@ -345,14 +354,12 @@ class Recorder:
 
     def _warn(self, text: str) -> None:
         self.problem = text
-        with suppress(Warning):  # where warnings are errors, this one still is not the loop's
+        with suppress(Warning):  # the user may have turned warnings into exceptions
             warnings.warn(f"traceflops.record: {text}", RuntimeWarning, stacklevel=2)
-
-    # What the trace says of its run
 
 
 def _annotation(label: str) -> Any:
-    """Return an annotation that has begun."""
+    """Return an annotation that has begun; leaving it ends it."""
     from torch.profiler import record_function
 
     annotation: Any = record_function(label)

@@ -34,10 +34,7 @@ T = TypeVar("T", Stretches, IntArray)
 
 
 def matches_of(target: str, texts: Sequence[str]) -> BoolArray:
-    """Return which texts match a target such as `kernel:softmax`.
-
-    Raises UsageError if its pattern is no regular expression.
-    """
+    """Return which texts match a target such as `kernel:softmax`. Raises UsageError if invalid."""
     pattern = target.partition(":")[2]
     try:
         return matches(pattern, texts, ignore_case=True)
@@ -46,12 +43,12 @@ def matches_of(target: str, texts: Sequence[str]) -> BoolArray:
 
 
 def named(target: str, column: pa.ChunkedArray) -> BoolArray:
-    """Return which rows of a column of names match a target; see `matches_of`."""
+    """Return which rows of a column of names match a target such as `kernel:softmax`."""
     return np.append(matches_of(target, names(column)), False)[codes(column)]
 
 
 class Value(Struct, frozen=True):
-    """The new value of a time: `ns`, or if that is None a share of the old one."""
+    """The new value of a time: `ns`, or `share` of the old one if `ns` is None."""
 
     ns: int | None = None
     share: Fraction = Fraction(0)
@@ -60,8 +57,9 @@ class Value(Struct, frozen=True):
         """Return the new values of times, rounded down."""
         if self.ns is not None:
             return np.full_like(dur_ns, self.ns)
-        times, more = divmod(self.share.numerator, self.share.denominator)
-        return dur_ns * times + dur_ns * more // self.share.denominator
+        # dur * share in integers; the whole part apart, so that large times do not overflow.
+        whole, rest = divmod(self.share.numerator, self.share.denominator)
+        return dur_ns * whole + dur_ns * rest // self.share.denominator
 
 
 class Recorded(Struct, frozen=True, dict=True):
@@ -85,16 +83,17 @@ class Recorded(Struct, frozen=True, dict=True):
         """Return which activities run while their device communicates."""
         table = self.prepared.trace.activities
         device, start, dur = (numbers(table[name]) for name in ("device", "start_ns", "dur_ns"))
+        end = start + dur
         beside = np.zeros(table.num_rows, dtype=np.bool_)
         for _, rows in groups(device):
-            talks = rows[self.communicates[rows]]
-            spans = Intervals.of(start[talks], (start + dur)[talks])
-            beside[rows] = spans.length_within(start[rows], (start + dur)[rows]) > 0
+            communication = rows[self.communicates[rows]]
+            spans = Intervals.of(start[communication], end[communication])
+            beside[rows] = spans.length_within(start[rows], end[rows]) > 0
         return beside
 
     @cached_property
     def recomputes(self) -> tuple[BoolArray, BoolArray]:
-        """Return which activities, and which ops, recompute activations."""
+        """Return which activities, and which ops, recompute activations; none without phases."""
         trace = self.prepared.trace
         if self.phases is None or len(self.phases.phase) != trace.ops.num_rows:
             return np.zeros(trace.activities.num_rows, bool), np.zeros(trace.ops.num_rows, bool)
@@ -107,20 +106,20 @@ class Recorded(Struct, frozen=True, dict=True):
         """Return the rank of each device, or ABSENT."""
         trace, records = self.prepared.trace, self.ranks.records if self.ranks else None
         ranks = (trace.ranks[process] for process in numbers(trace.devices["process"]).tolist())
-        of_device = np.array([ABSENT if rank is None else rank for rank in ranks], dtype=np.int64)
+        rank_of = np.array([ABSENT if rank is None else rank for rank in ranks], dtype=np.int64)
         if records is not None:
-            of_device[list(records.devices)] = records.ranks
-        return of_device
+            rank_of[list(records.devices)] = records.ranks
+        return rank_of
 
     @cached_property
     def rank_of_process(self) -> IntArray:
         """Return the rank of each process, ABSENT unless it has exactly one device."""
         owner = numbers(self.prepared.trace.devices["process"])
-        devices = np.bincount(owner, minlength=len(self.prepared.trace.ranks))
-        of_process = np.full(len(devices), ABSENT)
-        of_process[owner] = self.rank_of_device
-        of_process[devices != 1] = ABSENT
-        return of_process
+        device_count = np.bincount(owner, minlength=len(self.prepared.trace.ranks))
+        rank_of = np.full(len(device_count), ABSENT)
+        rank_of[owner] = self.rank_of_device
+        rank_of[device_count != 1] = ABSENT
+        return rank_of
 
     @cached_property
     def rank_of_row(self) -> IntArray:
@@ -135,7 +134,7 @@ class Recorded(Struct, frozen=True, dict=True):
         return self.on_host({name: np.flatnonzero(some) for name, some in named.items()})
 
     def on_host(self, rows: Mapping[str, IntArray]) -> Stretches:
-        """Return when each thread is in some rows of tables."""
+        """Return when each thread that has calls is in one of some rows, given by table."""
         tables = {name: self.prepared.trace.table(name) for name in rows}
         start, dur = (
             np.concatenate([numbers(tables[name][column])[rows[name]] for name in rows])
@@ -150,39 +149,40 @@ class Recorded(Struct, frozen=True, dict=True):
 
     @cached_property
     def starts_up(self) -> Stretches:
-        """Return when each thread starts up, or waits while its devices do."""
+        """Return when each thread starts up, or waits while devices of its process do."""
         linked, threads = self.prepared.linked, self._threads["calls"]
         of_process = {number: own.all for number, own in linked.comparable_start_up.items()}
         owner = numbers(self.prepared.trace.devices["process"])
         for device, account in self.prepared.accounts.items():
-            if (known := of_process.get(number := int(owner[device]))) is not None:
-                of_process[number] = known.union(account.start_up)
-        process = numbers(self.prepared.trace.calls["process"])
+            process = int(owner[device])
+            if process in of_process:
+                of_process[process] = of_process[process].union(account.start_up)
+        process_of_call = numbers(self.prepared.trace.calls["process"])
         return {
-            thread: of_process[number]
+            thread: of_process[process]
             for thread, rows in groups(threads)
-            if thread >= 0 and (number := int(process[rows[0]])) in of_process
+            if thread >= 0 and (process := int(process_of_call[rows[0]])) in of_process
         }
 
     @cached_property
     def _threads(self) -> Mapping[str, IntArray]:
-        """Return, by table, the thread of each row, as in HostPoints; -1 without calls."""
+        """Return, by table, the number of each row's thread, -1 if the thread has no calls."""
         threads = threads_of(self.prepared.trace)
         count = max(thread.max(initial=-1) for thread in threads.values()) + 1
-        calls = np.zeros(count, dtype=np.bool_)
-        calls[threads["calls"]] = True
-        return {name: np.where(calls[number], number, -1) for name, number in threads.items()}
+        has_calls = np.zeros(count, dtype=np.bool_)
+        has_calls[threads["calls"]] = True
+        return {name: np.where(has_calls[number], number, -1) for name, number in threads.items()}
 
     def once(self, target: str, look_up: Callable[[], T]) -> T:
-        """Return what a target matches (time by thread, or nodes), looked up once."""
+        """Return what `look_up` finds for a target (time by thread, or nodes), looked up once."""
         if target not in self._looked_up:
             self._looked_up[target] = look_up()
-        subject: T = self._looked_up[target]
-        return subject
+        found: T = self._looked_up[target]
+        return found
 
 
 class Changed(Struct, frozen=True):
-    """A world under change; `without` is, by thread, the time that edits removed.
+    """A world under change; `without` is the time of each thread that edits removed.
 
     If communication `is_hidden`, nothing waits for it, however long it takes.
     """
@@ -197,31 +197,34 @@ class Changed(Struct, frozen=True):
         """Return the world with other durations of nodes; work of 0 ns leaves its queue."""
         world, edges, dur = self.world, self.graph.edges, self.world.dur_ns.copy()
         dur[nodes] = dur_ns
-        gone = (dur == 0) & (world.dur_ns > 0)
-        if not gone.any():
+        is_gone = (dur == 0) & (world.dur_ns > 0)
+        if not is_gone.any():
             return replace(self, world=replace(world, dur_ns=dur))
-        into = gone[edges.target] & (edges.kind == STREAM)
-        delay = np.where(gone, np.minimum(world.delay_ns, 0), world.delay_ns)
-        lag = np.where(into, np.minimum(world.lag_ns, 0), world.lag_ns)
+        # Work that is gone begins at once after the work before it in its queue.
+        into_gone = is_gone[edges.target] & (edges.kind == STREAM)
+        delay = np.where(is_gone, np.minimum(world.delay_ns, 0), world.delay_ns)
+        lag = np.where(into_gone, np.minimum(world.lag_ns, 0), world.lag_ns)
         return replace(self, world=replace(world, dur_ns=dur, delay_ns=delay, lag_ns=lag))
 
     def communication_ns(self, windows: Iterable[Span]) -> Iterator[int]:
-        """Yield the communication time of each window in ns, below which it cannot be hidden.
+        """Yield the least time of each window in ns: its communication cannot be hidden below that.
 
-        It is that of the queue with the most of it, of work that begins in the window.
+        It is the communication of the queue with the most of it, of work that begins in the window.
         """
         graph = self.graph
         nodes, base = graph.nodes, graph.as_recorded()
-        talks = self.work_of(self.recorded.communicates)
-        begun, takes = (nodes.time_ns - nodes.dur_ns)[talks], self.world.dur_ns[talks]
+        # All are in the order of start, as nodes are.
+        communication = self.work_of(self.recorded.communicates)
+        start = (nodes.time_ns - nodes.dur_ns)[communication]
+        dur_ns = self.world.dur_ns[communication]
         activities = self.recorded.prepared.trace.activities
-        stream = numbers(activities["stream"], ABSENT)[nodes.row[talks]]
-        of_device = {device: (rows, begun[rows]) for device, rows in groups(nodes.device[talks])}
+        stream = numbers(activities["stream"], ABSENT)[nodes.row[communication]]
+        rows_of_device = dict(groups(nodes.device[communication]))
         for window in windows:
-            (start, end), _ = window.at(graph, base, nodes.time_ns)
-            rows, since = of_device.get(window.device, (talks[:0], begun[:0]))
-            rows = rows[slice(*np.searchsorted(since, (start, end)))]  # nodes are in this order
-            queues = (int(takes[rows[own]].sum()) for _, own in groups(stream[rows]))
+            (begin, end), _ = window.at(graph, base, nodes.time_ns)
+            rows = rows_of_device.get(window.device, communication[:0])
+            rows = rows[slice(*np.searchsorted(start[rows], (begin, end)))]
+            queues = (int(dur_ns[rows[own]].sum()) for _, own in groups(stream[rows]))
             yield max(queues, default=0)
 
     def with_lags(self, edges: BoolArray, lag_ns: IntArray | int) -> Changed:
@@ -230,22 +233,26 @@ class Changed(Struct, frozen=True):
         return replace(self, world=replace(self.world, lag_ns=lag))
 
     def with_host(self, when: Mapping[int, Intervals], value: Value) -> Changed:
-        """Return the world with new times for some time of threads, except what was removed."""
+        """Return the world with new times for some time of each thread, except what was removed."""
         nodes, edges, of_threads = self.graph.nodes, self.graph.edges, self.graph.of_threads
-        call = numbers(self.recorded.prepared.trace.calls["dur_ns"])
+        call_ns = numbers(self.recorded.prepared.trace.calls["dur_ns"])
         lag, none = self.world.lag_ns.copy(), Intervals.empty()
         for thread in when.keys() & of_threads.keys():
+            # The recorded time that each edge stands for: up to the thread's next point, or for a
+            # launch, the part of its lag inside the call.
             rows = of_threads[thread]
             source, target = edges.source[rows], edges.target[rows]
             start = nodes.at_ns[source]
-            launched = start + np.minimum(taken(call, nodes.call[source], 0), lag[rows])
+            launched = start + np.minimum(taken(call_ns, nodes.call[source], 0), lag[rows])
             end = np.where(edges.kind[rows] == HOST, nodes.at_ns[target], launched)
-            taken_out = self.without.get(thread, none)
-            left = when[thread].subtract(taken_out)
-            cut = _cut(left, value, end) - _cut(left, value, start)
-            gone_ns = _cut(taken_out, Value(0), end) - _cut(taken_out, Value(0), start)
-            whole = np.maximum(end - start - gone_ns, 1)
-            less = cut.astype(np.float64) * np.minimum(lag[rows], whole) / whole
+            # Shorten the lag by the share of that time (without what is removed already) that is
+            # cut.
+            removed = self.without.get(thread, none)
+            left = when[thread].subtract(removed)
+            cut_ns = _cut(left, value, end) - _cut(left, value, start)
+            removed_ns = _cut(removed, Value(0), end) - _cut(removed, Value(0), start)
+            left_ns = np.maximum(end - start - removed_ns, 1)
+            less = cut_ns.astype(np.float64) * np.minimum(lag[rows], left_ns) / left_ns
             lag[rows] = np.maximum(lag[rows] - less.astype(np.int64), 0)
         without = dict(self.without)
         if value == Value(0):
@@ -259,14 +266,17 @@ class Changed(Struct, frozen=True):
 
 
 def _cut(spans: Intervals, value: Value, time_ns: IntArray) -> IntArray:
-    """Return, per time, how many ns a new value cuts out of `spans` up to it."""
+    """Return how many ns a new value of all `spans` cuts out of them up to each time.
+
+    Inside a span the cut grows evenly.
+    """
     if not len(spans.start_ns):
         return np.zeros_like(time_ns)
     length = spans.end_ns - spans.start_ns
-    less = length - value.of(length)
-    before = np.cumsum(less) - less
+    cut = length - value.of(length)
+    cut_before = np.cumsum(cut) - cut
     last = np.searchsorted(spans.start_ns, time_ns, side="right") - 1
     index = np.maximum(last, 0)
     inside = np.clip(time_ns - spans.start_ns[index], 0, length[index])
-    part = (inside.astype(np.float64) * less[index] / np.maximum(length[index], 1)).astype(np.int64)
-    return np.where(last < 0, 0, before[index] + part)
+    part = (inside.astype(np.float64) * cut[index] / np.maximum(length[index], 1)).astype(np.int64)
+    return np.where(last < 0, 0, cut_before[index] + part)

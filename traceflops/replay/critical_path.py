@@ -50,12 +50,13 @@ class Pieces(Columns, frozen=True):
 
 
 class Edge(Struct, frozen=True):
-    """The beginning or end of a window, so that replays can move it.
+    """The begin or end of a window, in a form that replays can move.
 
-    It is `ahead_ns` before the first of `nodes` begins, or, without nodes, the end of the last work
-    of the device. `role` and `ahead_ns` are per node: as in `windows`, a copy counts only if it
-    begins after the step before has ended. A step that begins at a moment of the host (`mark`, else
-    -1) begins there, or when the step before has ended if that is later.
+    It is the begin of the first of `nodes`, less `ahead_ns`; without nodes, the end of the device's
+    last work. If the step begins at a moment of the host (node `mark`, else -1), and that comes
+    earlier, the edge is that moment, but not before the step before has ended. `role` and
+    `ahead_ns` are per node: _LAST nodes end the step before; a _COPY counts only if it begins after
+    them.
     """
 
     device: int
@@ -70,20 +71,20 @@ class Edge(Struct, frozen=True):
 
     def at(self, graph: RecordedGraph, world: World, time_ns: IntArray) -> tuple[int, int]:
         """Return the time of the edge in a replay in which nodes end at `time_ns`, and its node."""
-        if len(self.nodes):
-            begun = time_ns[self.nodes] - world.dur_ns[self.nodes] - self.ahead_ns
-            over = time_ns[self.nodes[self.role == _LAST]].max(initial=begun.min())
-            counts = (self.role == PACED) | (self.role == _COPY) & (begun >= over)
-            first = np.flatnonzero(counts)[np.argmin(begun[counts])]
-            if self.mark >= 0:
-                ended = time_ns[self.nodes[self.role == _LAST]]
-                marked = int(ended.max(initial=time_ns[self.mark]))
-                if marked < begun[first]:
-                    return marked, self.mark
-            return int(begun[first]), int(self.nodes[first])
-        rows = np.flatnonzero(graph.nodes.device == self.device)
-        last = int(rows[np.argmax(time_ns[rows])])
-        return int(time_ns[last]), last
+        if not len(self.nodes):
+            rows = np.flatnonzero(graph.nodes.device == self.device)
+            last = int(rows[np.argmax(time_ns[rows])])
+            return int(time_ns[last]), last
+        begin = time_ns[self.nodes] - world.dur_ns[self.nodes] - self.ahead_ns
+        ends_before = time_ns[self.nodes[self.role == _LAST]]
+        before = ends_before.max(initial=begin.min())
+        counts = (self.role == PACED) | (self.role == _COPY) & (begin >= before)
+        first = np.flatnonzero(counts)[np.argmin(begin[counts])]
+        if self.mark >= 0:
+            marked = int(ends_before.max(initial=time_ns[self.mark]))
+            if marked < begin[first]:
+                return marked, self.mark
+        return int(begin[first]), int(self.nodes[first])
 
 
 _LAST, _COPY, PACED = range(3)
@@ -105,13 +106,13 @@ class Span(Struct, frozen=True):
     def at(
         self, graph: RecordedGraph, world: World, time_ns: IntArray
     ) -> tuple[tuple[int, int], int]:
-        """Return its begin and end in a replay, and the node that ends it."""
+        """Return (its begin and end in a replay), and the node that ends it."""
         end, node = self.last.at(graph, world, time_ns)
         return (self.first.at(graph, world, time_ns)[0], end), node
 
 
 def spans_of(prepared: Prepared, graph: RecordedGraph, *, joined: bool = True) -> tuple[Span, ...]:
-    """Return the chosen windows of all devices; with `joined` adjacent ones as one span."""
+    """Return the chosen windows of all devices; with `joined`, adjacent ones as one span."""
     spans: list[Span] = []
     recorded = graph.as_recorded()
     process = numbers(prepared.trace.activities["process"], ABSENT)
@@ -119,31 +120,34 @@ def spans_of(prepared: Prepared, graph: RecordedGraph, *, joined: bool = True) -
         rows, heads = prepared.accounts[device].rows, _heads(prepared, device)
         used = [(window.start_ns, window.end_ns) for window in windows if window.used]
         if joined:
-            whole = Intervals.of(*np.array(used, dtype=np.int64).reshape(-1, 2).T)
-            used = [*zip(whole.start_ns.tolist(), whole.end_ns.tolist(), strict=True)]
-        for stretch in used:
+            union = Intervals.of(*np.array(used, dtype=np.int64).reshape(-1, 2).T)
+            used = [*zip(union.start_ns.tolist(), union.end_ns.tolist(), strict=True)]
+        for begin_and_end in used:
             edges = []
-            for time in stretch:
+            for time in begin_and_end:
                 index = int(np.searchsorted(rows.start_ns, time))
-                first = np.arange(index, min(index + 1, len(rows.row)))
+                next_work = np.arange(index, min(index + 1, len(rows.row)))  # none at the end
                 owner = process[rows.row[min(index, len(rows.row) - 1)]]
                 mark = -1 if time in heads else graph.moments.get((int(owner), time), -1)
-                work = int(rows.start_ns[index]) if mark >= 0 and len(first) else time
-                indices, role = heads.get(work, (first, np.full_like(first, PACED)))
+                # A step that begins at a moment of the host begins here with its next work.
+                work_ns = int(rows.start_ns[index]) if mark >= 0 and len(next_work) else time
+                by_default = next_work, np.full_like(next_work, PACED)
+                indices, role = heads.get(work_ns, by_default)
                 nodes = graph.first_of_row[rows.row[indices]]
                 nodes, role = nodes[nodes >= 0], role[nodes >= 0]
+                # With this `ahead_ns` the edge is at its recorded time in the recorded world.
                 edge = Edge(device, nodes, role, 0 * nodes, mark)
-                more_ns = edge.at(graph, recorded, graph.nodes.time_ns)[0] - time
-                edges.append(replace(edge, ahead_ns=edge.ahead_ns + more_ns))
+                ahead_ns = edge.at(graph, recorded, graph.nodes.time_ns)[0] - time
+                edges.append(replace(edge, ahead_ns=edge.ahead_ns + ahead_ns))
             spans.append(Span(device, *edges))
     return tuple(spans)
 
 
 def _heads(prepared: Prepared, device: int) -> dict[int, tuple[IntArray, IntArray]]:
-    """Return, by the time at which a queue begins a step, the work that decides when it begins.
+    """Return the work that decides when a step begins on a device, by each queue's begin in it.
 
-    Per time: indices into the rows of the device's account, and their roles. A step begins on a
-    device with the first work that was launched in it.
+    The work is given as indices into the rows of the device's account, and their roles. A step
+    begins with the first work that was launched in it. Empty if steps are not told by launches.
     """
     launched_in, activities = prepared.plan.layout.launched_in, prepared.trace.activities
     if launched_in is None:
@@ -151,18 +155,21 @@ def _heads(prepared: Prepared, device: int) -> dict[int, tuple[IntArray, IntArra
     rows = prepared.accounts[device].rows
     step, stream = launched_in[rows.row], numbers(activities["stream"], ABSENT)[rows.row]
     is_paced = paced(step, stream, is_one_of(activities["kind"], "kernel")[rows.row])
+    # The first and the last work of each queue in each step; rows are in the order of start.
     queue = joint_codes(step, stream)
     first = np.unique(queue, return_index=True)[1]
-    back = np.argsort(-rows.end_ns)
-    last, over = back[np.unique(queue[back], return_index=True)[1]], first[:0]
+    latest_first = np.argsort(-rows.end_ns)
+    last = latest_first[np.unique(queue[latest_first], return_index=True)[1]]
     heads: dict[int, tuple[IntArray, IntArray]] = {}
+    last_before = first[:0]  # in the step before
     for number, queues in groups(step[first]):
         begins = np.sort(first[queues])
         role = np.where(is_paced[begins], PACED, _COPY)
-        both = np.append(begins, over), np.append(role, np.full_like(over, _LAST))
+        indices = np.append(begins, last_before)
+        roles = np.append(role, np.full_like(last_before, _LAST))
         if number >= 0:
-            heads |= dict.fromkeys(rows.start_ns[begins].tolist(), both)
-            over = last[queues[is_paced[first[queues]]]]
+            heads |= dict.fromkeys(rows.start_ns[begins].tolist(), (indices, roles))
+            last_before = last[queues[is_paced[first[queues]]]]
     return heads
 
 
@@ -175,22 +182,25 @@ def lengths(
 
 
 def path(graph: RecordedGraph, spans: Sequence[Span], world: World, time_ns: IntArray) -> Pieces:
-    """Return the pieces of the critical paths of all spans, each from its end backwards."""
+    """Return the pieces of the critical paths of all spans; nodes end at `time_ns` in `world`."""
     edge = graph.decisive(world, time_ns)
-    source = np.append(graph.edges.source, -1)[edge]
+    source = np.append(graph.edges.source, -1)[edge]  # -1, no edge, takes the last entry
     kind = np.append(graph.edges.kind, DELAY)[edge]
-    before, times = source.tolist(), time_ns.tolist()
+    source_of, times = source.tolist(), time_ns.tolist()
     pieces = [Pieces(*np.empty((4, 0), dtype=np.int64))]
     for span in spans:
-        (begin, over), node = span.at(graph, world, time_ns)
+        (begin, end), node = span.at(graph, world, time_ns)
         nodes = [node]
-        while (node := before[node]) >= 0 and times[node] > begin:
+        while (node := source_of[node]) >= 0 and times[node] > begin:
             nodes.append(node)
         back = np.array(nodes)
-        worked = time_ns[back] - world.dur_ns[back]
-        until = np.where(source[back] >= 0, time_ns[source[back]], begin)
-        edges = np.stack([worked, worked - world.delay_ns[back], until], axis=1).ravel()
-        edges = np.minimum.accumulate(np.append(over, np.maximum(edges, begin)))
+        # Three pieces per node, backwards: its work, its delay, the lag of its decisive edge.
+        work_begin = time_ns[back] - world.dur_ns[back]
+        lag_begin = np.where(source[back] >= 0, time_ns[source[back]], begin)
+        begins = np.stack([work_begin, work_begin - world.delay_ns[back], lag_begin], axis=1)
+        # Cut at the span: each piece ends where the one before it begins.
+        edges = np.append(end, np.maximum(begins.ravel(), begin))
+        edges = np.minimum.accumulate(edges)
         kinds = np.stack([np.full_like(back, WORK), np.full_like(back, DELAY), kind[back]], axis=1)
         node_of, ns = np.repeat(back, 3), edges[:-1] - edges[1:]
         pieces.append(Pieces(kinds.ravel(), node_of, source[node_of], ns).only(ns > 0))
@@ -221,53 +231,54 @@ def parts_of(
             sums[component, label] += int(work.ns[rows[same]].sum())
     for key, ns in _of_host(prepared, graph, pieces.only(is_host), without or {}):
         sums[key] += ns
-    # The rest are lags by kind; of delays only those that nothing explains are named so.
+    # The rest are lags and delays. First, pages that the host brings back by touching them: no call
+    # starts these.
     rest = pieces.only(~is_work & ~is_host)
-    # Pages that the host brings back by touching them: no call starts these.
-    touched = np.append(on_demand(activities, "migration DtoH"), False)[graph.nodes.row[rest.node]]
-    touched &= np.isin(rest.kind, (VIRTUAL, DELAY))
-    sums["host_page_faults", ""] += int(rest.ns[touched].sum())
-    rest = rest.only(~touched)
-    unexplained = graph.is_unexplained[rest.node] | (rest.source < 0)
-    once_ns = _once_in_launches(prepared, graph, rest)
-    sums[_START_UP, ""] += int(once_ns.sum())
+    is_fault = np.append(on_demand(activities, "migration DtoH"), False)[graph.nodes.row[rest.node]]
+    is_fault &= np.isin(rest.kind, (VIRTUAL, DELAY))
+    sums["host_page_faults", ""] += int(rest.ns[is_fault].sum())
+    rest = rest.only(~is_fault)
+    # Then lags by kind, without start-up in launches; and delays, explained or not.
+    start_up_ns = _start_up_in_launches(prepared, graph, rest)
+    sums[_START_UP, ""] += int(start_up_ns.sum())
     for kind, rows in groups(rest.kind):
         if kind != DELAY:
-            sums[EDGE_NAMES[kind], ""] += int((rest.ns - once_ns)[rows].sum())
-    for name, some in ((UNEXPLAINED, unexplained), ("late_start", ~unexplained)):
-        sums[name, ""] += int(rest.ns[(rest.kind == DELAY) & some].sum())
+            sums[EDGE_NAMES[kind], ""] += int((rest.ns - start_up_ns)[rows].sum())
+    is_unexplained = graph.is_unexplained[rest.node] | (rest.source < 0)
+    for name, chosen in ((UNEXPLAINED, is_unexplained), ("late_start", ~is_unexplained)):
+        sums[name, ""] += int(rest.ns[(rest.kind == DELAY) & chosen].sum())
     ordered = sorted(sums.items(), key=lambda part: (-part[1], part[0]))
     return tuple(PathPart(*key, ns) for key, ns in ordered if ns)
 
 
 def _starts_up(prepared: Prepared, call: int) -> Intervals:
-    """Return the time in which the thread of a call starts up, or its devices sit idle for that."""
+    """Return when the thread of a call starts up, or its devices sit idle for that."""
     calls, devices = prepared.trace.calls, prepared.trace.devices
     process, thread = (int(numbers(calls[name], ABSENT)[call]) for name in ("process", "thread"))
     own = prepared.linked.comparable_start_up.get(process)
     if own is None:
         return Intervals.empty()
     owner = numbers(devices["process"])
-    silent = (
+    idle = (
         account.start_up_by_kind.get(kind, Intervals.empty())
         for device, account in prepared.accounts.items()
         for kind in GAPS
         if owner[device] == process
     )
-    return own.by_thread.get(thread, Intervals.empty()).union(*silent)
+    return own.by_thread.get(thread, Intervals.empty()).union(*idle)
 
 
-def _once_in_launches(prepared: Prepared, graph: RecordedGraph, pieces: Pieces) -> IntArray:
-    """Return, per piece, the ns of a launch in which its call starts up; 0 of other pieces."""
-    nodes, once_ns = graph.nodes, np.zeros_like(pieces.ns)
+def _start_up_in_launches(prepared: Prepared, graph: RecordedGraph, pieces: Pieces) -> IntArray:
+    """Return how many ns of each launch its call starts up; 0 for other pieces."""
+    nodes, start_up_ns = graph.nodes, np.zeros_like(pieces.ns)
     launches = np.flatnonzero(pieces.kind == LAUNCH)
     launches = launches[nodes.call[pieces.source[launches]] >= 0]
     source = pieces.source[launches]
     for _, rows in groups(nodes.thread[source]):
-        times = _starts_up(prepared, int(nodes.call[source[rows[0]]]))
-        begins, mine = nodes.at_ns[source[rows]], launches[rows]
-        once_ns[mine] = times.length_within(begins, begins + pieces.ns[mine])
-    return once_ns
+        start_up = _starts_up(prepared, int(nodes.call[source[rows[0]]]))
+        begin, of_thread = nodes.at_ns[source[rows]], launches[rows]
+        start_up_ns[of_thread] = start_up.length_within(begin, begin + pieces.ns[of_thread])
+    return start_up_ns
 
 
 def _of_host(
@@ -275,34 +286,36 @@ def _of_host(
 ) -> Iterator[tuple[tuple[str, str], int]]:
     """Yield ((class, name), ns) of host time on a path, with the classes of idle time.
 
-    The last item has no name; all items sum to the time of `pieces`. `without` is, by thread, the
-    time that edits removed.
+    All items sum to the time of `pieces`: the recorded time is scaled to it, and the last item is
+    the rest. `without` is, by thread, the time that edits removed.
     """
-    # The recorded stretches of each thread are cut at its calls: as in idle time, what is long is
-    # long between two of these. The last node of a thread tells its call.
+    # Cut the recorded time of each thread at its points (launches and waits), like idle time: a
+    # long piece is then one without any of these.
     at_ns = np.unique(graph.nodes.at_ns[pieces.node])
     empty = np.empty(0, dtype=np.int64)
-    starts, ends, calls, once_ns = [empty], [empty], [empty], 0
+    starts, ends, calls, start_up_ns = [empty], [empty], [empty], 0
     for thread, last_call, spans in _of_threads(graph, pieces):
         left = spans.subtract(without.get(thread, Intervals.empty()))
-        once = left.intersect(_starts_up(prepared, last_call))
-        once_ns, left = once_ns + once.length_ns, left.subtract(once)
+        start_up = left.intersect(_starts_up(prepared, last_call))
+        start_up_ns += start_up.length_ns
+        left = left.subtract(start_up)
         inside = np.setdiff1d(at_ns[left.contains(at_ns)], left.start_ns)
         starts.append(np.union1d(left.start_ns, inside))
         ends.append(np.union1d(left.end_ns, inside))
         calls.append(np.full_like(starts[-1], last_call))
     start, end, call = (np.concatenate(columns) for columns in (starts, ends, calls))
+    # Name the pieces as if they were gaps of a device, each due to its thread's last call.
     none = np.full(len(start), -1, dtype=np.int64)
     parts = GapParts(start, end, start, end, none, call, end, end, 0 * end, none)
-    total = int(pieces.ns.sum())
-    recorded_ns, named_ns = int((end - start).sum()) + once_ns, 0
-    times = Counter({(_START_UP, ""): once_ns})
+    times = Counter({(_START_UP, ""): start_up_ns})
     times += named_times(parts, prepared.trace, _busy(prepared))
+    total_ns, named_ns = int(pieces.ns.sum()), 0
+    recorded_ns = int((end - start).sum()) + start_up_ns
     for key, part_ns in times.items() if recorded_ns else ():
-        ns = part_ns * total // recorded_ns
+        ns = part_ns * total_ns // recorded_ns
         named_ns += ns
         yield key, ns
-    yield (UNRECORDED, "(others)"), total - named_ns
+    yield (UNRECORDED, "(others)"), total_ns - named_ns
 
 
 def _busy(prepared: Prepared) -> dict[int, Intervals]:
@@ -329,7 +342,7 @@ def _of_threads(graph: RecordedGraph, pieces: Pieces) -> Iterator[tuple[int, int
 def places_of(
     prepared: Prepared, graph: RecordedGraph, pieces: Pieces
 ) -> tuple[IntArray, dict[tuple[int, int], Intervals]]:
-    """Return the rows of activities on a path, and its time by process and thread."""
+    """Return the rows of activities on a path, and when each (process, thread) is on it."""
     calls, host = prepared.trace.calls, pieces.only(pieces.kind == HOST)
     process, thread = (numbers(calls[name], ABSENT) for name in ("process", "thread"))
     threads = {

@@ -87,7 +87,7 @@ _HELP: Final = (
 
 
 class Edit(Struct, frozen=True):
-    """One edit: its text, target and new time; `is_word` for a word such as `hidden` or `off`."""
+    """One edit: its text, target and new value; `is_word` if the value is a word such as `off`."""
 
     text: str
     target: str
@@ -103,6 +103,7 @@ def parse_edit(text: str) -> Edit:
     target, sign, word = (part.strip() for part in match.groups())
     target = _CALLED.get(_plain(target), target)
     kind, _, pattern = target.partition(":")
+    # Is there such a target, and a pattern only where one is allowed or needed?
     if _kind(target) not in _APPLIED or (pattern and kind not in _NAMED):
         near = get_close_matches(_plain(target), (*_APPLIED, *_CALLED), 1)
         meant = f"did you mean {near[0]}? " if near else ""
@@ -111,6 +112,7 @@ def parse_edit(text: str) -> Edit:
         raise UsageError(
             f"no name in {text!r}", f"'{kind}:.*' is all, '{kind}:{_NAMED[kind]}' some"
         )
+    # Targets with words take only these; communication takes a time, too.
     words = _WORDS.get(_kind(target), ())
     if words and word not in words and (kind != "communication" or word.isalpha()):
         raise UsageError(f"{target} cannot be {word!r}", f"write {f'{target}={words[0]}'!r}")
@@ -132,12 +134,12 @@ def parse_edits(texts: Sequence[str]) -> list[Edit]:
 
 
 def _value(text: str, sign: str, word: str) -> Value:
-    """Return the value to the right of a sign (=, / or *). Raises UsageError if it is none."""
+    """Return the value after a sign (=, / or *). Raises UsageError if `word` is none."""
     if sign == "=":
         value = Value(0 if word == "0" else parse_duration(f"the value of {text!r}", word))
     else:
         try:
-            number = Fraction(word) if _SHORT.fullmatch(word) else Fraction("")
+            number = Fraction(word if _SHORT.fullmatch(word) else "")  # "" is a ValueError
             share = 1 / number if sign == "/" else number
         except ZeroDivisionError:
             whole = f"{text.rpartition('/')[0].strip()}=0"
@@ -165,22 +167,22 @@ def apply(edit: Edit, changed: Changed) -> Changed:
 
 
 def _kernel(edit: Edit, changed: Changed) -> Changed:
-    """Return the replay with other durations of the kernels and copies that match the target.
+    """Return the world with other durations of the kernels and copies that match the target.
 
     The target is a pattern of names or of categories such as `compute/matmul`. Raises UsageError
     where nothing matches.
     """
 
-    def named_work() -> IntArray:
+    def matching_nodes() -> IntArray:
         linked = changed.recorded.prepared.linked
         categories = [
             f"{category.top}/{category.sub}" for category in linked.categorised.categories
         ]
-        rows = named(edit.target, linked.trace.activities["name"])
-        alike = np.append(matches_of(edit.target, categories), False)
-        return changed.work_of(rows | alike[linked.categorised.category])
+        by_name = named(edit.target, linked.trace.activities["name"])
+        by_category = np.append(matches_of(edit.target, categories), False)
+        return changed.work_of(by_name | by_category[linked.categorised.category])
 
-    nodes = changed.recorded.once(edit.target, named_work)
+    nodes = changed.recorded.once(edit.target, matching_nodes)
     return _scaled(edit, changed, nodes, "no kernel or copy is called so")
 
 
@@ -196,7 +198,11 @@ def _check(is_recorded: bool, edit: Edit, reason: str) -> None:
 
 
 def _on_host(edit: Edit, changed: Changed) -> Changed:
-    """Return a world with other times of matching calls, operators, ranges and functions."""
+    """Return the world with other times of matching calls, operators, ranges and functions.
+
+    The target is a class such as `data_input`, whose names a fact describes, or `host:` and a
+    pattern.
+    """
     fact, recorded = _HOST.get(edit.target), changed.recorded
     rows = partial(_has_fact, FACTS[fact], re.IGNORECASE) if fact else partial(named, edit.target)
     when = recorded.once(edit.target, lambda: recorded.named_on_host(rows))
@@ -210,14 +216,16 @@ def _has_fact(pattern: str, flags: int, column: pa.ChunkedArray) -> BoolArray:
 
 
 def _eager(edit: Edit, changed: Changed) -> Changed:
-    """Return a world with other times of operators, except those that have their own target."""
+    """Return the world with other times of operators, except parts with a target of their own."""
     recorded = changed.recorded
 
     def of_operators() -> Stretches:
-        apart = recorded.named_on_host(partial(_has_fact, _NOT_EAGER, 0))
+        not_eager = recorded.named_on_host(partial(_has_fact, _NOT_EAGER, 0))
         ops = recorded.on_host({"ops": np.arange(recorded.prepared.trace.ops.num_rows)})
         none = Intervals.empty()
-        return {thread: spans.subtract(apart.get(thread, none)) for thread, spans in ops.items()}
+        return {
+            thread: spans.subtract(not_eager.get(thread, none)) for thread, spans in ops.items()
+        }
 
     when = recorded.once(edit.target, of_operators)
     _check(bool(when), edit, "no operator was recorded")
@@ -225,7 +233,7 @@ def _eager(edit: Edit, changed: Changed) -> Changed:
 
 
 def _start_up(edit: Edit, changed: Changed) -> Changed:
-    """Return a world with another time of start-up."""
+    """Return the world with another time of start-up."""
     when = changed.recorded.starts_up
     _check(bool(when), edit, "no start-up was recorded")
     assert edit.value is not None
@@ -235,35 +243,42 @@ def _start_up(edit: Edit, changed: Changed) -> Changed:
 def _sync(edit: Edit, changed: Changed) -> Changed:
     """Return a world in which calls of some names do not wait, and their work starts at once."""
     edges, nodes = changed.graph.edges, changed.graph.nodes
-    waits, late = edges.kind == SYNC, np.zeros(len(nodes.time_ns), dtype=np.bool_)
+    # The edges of these waits, and the nodes of work that these calls launch (such as copies).
+    is_wait, is_launched = edges.kind == SYNC, np.zeros(len(nodes.time_ns), dtype=np.bool_)
     if edit.target != "sync":
         called = named(edit.target, changed.recorded.prepared.trace.calls["name"]).astype(np.int8)
-        waits &= taken(called, nodes.call[edges.target], 0) > 0
-        launches = edges.kind == LAUNCH
-        late[edges.target[launches & (taken(called, nodes.call[edges.source], 0) > 0)]] = True
-    _check(bool(waits.any() or late.any()), edit, "no call that waits for the device was recorded")
-    ends = np.zeros(len(nodes.time_ns), dtype=np.bool_)
-    ends[edges.target[waits]] = True
-    own = ends[edges.target] & (edges.kind == HOST)
-    delay = np.where(late, np.minimum(changed.world.delay_ns, 0), changed.world.delay_ns)
+        is_wait &= taken(called, nodes.call[edges.target], 0) > 0
+        is_launch = edges.kind == LAUNCH
+        is_launched[edges.target[is_launch & (taken(called, nodes.call[edges.source], 0) > 0)]] = (
+            True
+        )
+    is_recorded = bool(is_wait.any() or is_launched.any())
+    _check(is_recorded, edit, "no call that waits for the device was recorded")
+    # The waits never decide; the thread goes on at once; and the launched work has no delay.
+    ends_wait = np.zeros(len(nodes.time_ns), dtype=np.bool_)
+    ends_wait[edges.target[is_wait]] = True
+    inside_wait = ends_wait[edges.target] & (edges.kind == HOST)
+    delay = np.where(is_launched, np.minimum(changed.world.delay_ns, 0), changed.world.delay_ns)
     changed = replace(changed, world=replace(changed.world, delay_ns=delay))
-    return changed.with_lags(waits, _NOWHERE).with_lags(own, 0)
+    return changed.with_lags(is_wait, _NOWHERE).with_lags(inside_wait, 0)
 
 
 def _launch_latency(edit: Edit, changed: Changed) -> Changed:
     """Return a world with other launch latencies, and no delay of work that waited for one."""
     edges, world = changed.graph.edges, changed.world
-    launches = edges.kind == LAUNCH
-    _check(bool(launches.any()), edit, "no launch call was recorded")
+    is_launch = edges.kind == LAUNCH
+    _check(bool(is_launch.any()), edit, "no launch call was recorded")
+    # The launches that decided when their work could begin. A delay after these, if it is ordinary,
+    # is part of the recorded latency.
+    end_ns = changed.graph.nodes.time_ns[edges.source] + edges.lag_ns
+    decides = is_launch & (end_ns == changed.graph.ready_ns[edges.target])
     waited = np.zeros(len(world.dur_ns), dtype=np.bool_)
-    begun = changed.graph.nodes.time_ns[edges.source] + edges.lag_ns
-    binds = launches & (begun == changed.graph.ready_ns[edges.target])
-    waited[edges.target[binds]] = True
+    waited[edges.target[decides]] = True
     waited &= ~changed.graph.is_unexplained
     delay = np.where(waited, 0, world.delay_ns)
     changed = replace(changed, world=replace(world, delay_ns=delay))
-    usual = edges.lag_ns + np.where(binds, changed.graph.delay_ns[edges.target], 0)
-    return changed.with_lags(launches, edit.value.of(usual))
+    latency_ns = edges.lag_ns + np.where(decides, changed.graph.delay_ns[edges.target], 0)
+    return changed.with_lags(is_launch, edit.value.of(latency_ns))
 
 
 def _communication(edit: Edit, changed: Changed) -> Changed:
@@ -292,19 +307,20 @@ def _rank(edit: Edit, changed: Changed) -> Changed:
     assert match is not None
     rank, recorded = int(match[1]), changed.recorded
     ranks = recorded.rank_of_row
-    works = bool(((ranks == rank) & ~recorded.communicates).any())
+    has_work = bool(((ranks == rank) & ~recorded.communicates).any())
     others = np.unique(ranks[(ranks != rank) & (ranks >= 0)])
-    _check(works and len(others) > 0, edit, "its work, or that of others, is missing")
+    _check(has_work and len(others) > 0, edit, "its work, or that of others, is missing")
     table = recorded.prepared.trace.activities
     count = len(names(table["name"]))
-    factor, ratios = np.ones(table.num_rows), [np.ones(count)]
+    factor = np.ones(table.num_rows)  # by activity
+    ratios = [np.ones(count)]  # by rank (1 for this one) and name
     own = _runs_of(recorded, rank)
     for other in others.tolist():
         theirs = _runs_of(recorded, other)
-        ratio, left = own.compared(theirs, count)
+        ratio, remaining = own.compared(theirs, count)
         ratios.append(ratio)
-        slowed = theirs.only(theirs.is_beside)
-        factor[slowed.row] = left[slowed.name]
+        beside = theirs.only(theirs.is_beside)
+        factor[beside.row] = remaining[beside.name]
     factor[own.row] = np.nanquantile(np.array(ratios), 0.5, axis=0, method="lower")[own.name]
     nodes = changed.work_of(factor != 1)
     dur = changed.world.dur_ns[nodes] * factor[changed.graph.nodes.row[nodes]]
@@ -312,7 +328,10 @@ def _rank(edit: Edit, changed: Changed) -> Changed:
 
 
 class _Runs(Columns, frozen=True):
-    """Work of a rank without communication, sorted by name and start; `is_beside` communication."""
+    """Runs of kernels of a rank, without communication, sorted by name and start.
+
+    `is_beside` says that communication ran at the same time.
+    """
 
     row: IntArray
     name: IntArray
@@ -324,27 +343,35 @@ class _Runs(Columns, frozen=True):
         return np.bincount(self.name, self.dur_ns, count).astype(np.float64)
 
     def compared(self, others: _Runs, count: int) -> tuple[FloatArray, FloatArray]:
-        """Return two factors per name: others' time over own, and others' time if none waits.
+        """Return two factors by name (of `count` names): others' time over own, and what remains.
 
-        The second is the factor that remains of others' runs beside communication, 1 unless that
-        slows them; if it does, the first is of runs that are not beside communication. Names that
-        have runs of one kind only get the usual factor.
+        The second is the part of others' runs beside communication that remains if that does not
+        slow them; 1 if it does not. If it does, the first is told from runs without communication.
+        Names that have runs of one kind only get the usual factor.
         """
+        # Runs with and without communication beside them are compared in pairs: the n-th run of a
+        # name on one rank with the n-th on the other, where both have equally many.
         runs = [np.bincount(each.name, minlength=count) for each in (self, others)]
-        all_own, all_theirs = _over(self.sums(count), runs[0]), _over(others.sums(count), runs[1])
-        alike = runs[0] == runs[1]  # then runs of both are pairs
-        ours, theirs = self.only(alike[self.name]), others.only(alike[others.name])
-        alone = ~ours.is_beside & ~theirs.is_beside
-        own, other = (each.only(alone).sums(count) for each in (ours, theirs))
-        ratio, runs_alone = _over(other, own), own > 0
-        now, then = (each.only(theirs.is_beside).sums(count) for each in (theirs, ours))
-        then *= np.where(runs_alone, ratio, 0)
-        usual = float(_over(then.sum(), now[runs_alone].sum()))
+        own_mean = _over(self.sums(count), runs[0])
+        other_mean = _over(others.sums(count), runs[1])
+        is_paired = runs[0] == runs[1]
+        own_runs, other_runs = self.only(is_paired[self.name]), others.only(is_paired[others.name])
+        is_alone = ~own_runs.is_beside & ~other_runs.is_beside
+        own_alone, other_alone = (
+            each.only(is_alone).sums(count) for each in (own_runs, other_runs)
+        )
+        ratio, has_alone = _over(other_alone, own_alone), own_alone > 0
+        # How long the others' runs beside communication would take alone, by that ratio.
+        beside, expected = (
+            each.only(other_runs.is_beside).sums(count) for each in (other_runs, own_runs)
+        )
+        expected *= np.where(has_alone, ratio, 0)
+        usual = float(_over(expected.sum(), beside[has_alone].sum()))
         if not usual < _SLOWED:
-            return _over(all_theirs, all_own), np.ones(count)
-        left = np.where(runs_alone & (now > 0), _over(then, now), usual)
-        all_theirs -= (1 - usual) * _over(others.only(others.is_beside).sums(count), runs[1])
-        return np.where(runs_alone, ratio, _over(all_theirs, all_own)), left
+            return _over(other_mean, own_mean), np.ones(count)
+        remaining = np.where(has_alone & (beside > 0), _over(expected, beside), usual)
+        other_mean -= (1 - usual) * _over(others.only(others.is_beside).sums(count), runs[1])
+        return np.where(has_alone, ratio, _over(other_mean, own_mean)), remaining
 
 
 def _over(some: FloatArray, others: FloatArray | IntArray) -> FloatArray:
@@ -361,17 +388,17 @@ def _runs_of(recorded: Recorded, rank: int) -> _Runs:
 
 
 def _with_median_host(rank: int, changed: Changed) -> Changed:
-    """Return a world in which the host of a rank takes the time of the median rank's host."""
+    """Return a world in which the host of a rank takes the median time of all ranks' hosts."""
     nodes, edges = changed.graph.nodes, changed.graph.edges
     trace = changed.recorded.prepared.trace
     process = taken(numbers(trace.calls["process"]), nodes.call)
     ranks = np.where(process >= 0, changed.recorded.rank_of_process[process], ABSENT)
     owner = np.where(edges.kind == HOST, ranks[edges.target], ABSENT)
     lag_ns = changed.world.lag_ns
-    sums = {number: int(lag_ns[rows].sum()) for number, rows in groups(owner) if number >= 0}
-    if not sums.get(rank):
+    host_ns = {number: int(lag_ns[rows].sum()) for number, rows in groups(owner) if number >= 0}
+    if not host_ns.get(rank):
         return changed
-    share = median_low(sums.values()) / sums[rank]
+    share = median_low(host_ns.values()) / host_ns[rank]
     return changed.with_lags(owner == rank, np.rint(lag_ns * share).astype(np.int64))
 
 

@@ -51,9 +51,9 @@ _NEARLY_ALL: Final = 0.95
 
 
 class Awaited(Struct, frozen=True):
-    """Work that calls waited for, and the point at which each wait ends.
+    """Work that calls waited for, and the point at which each wait ends; a row per wait.
 
-    `binds` where the work still ran when the call began; `is_guess` where no record tells of it.
+    `binds` says that the work still ran when the call began, `is_guess` that no record tells of it.
     """
 
     work: IntArray
@@ -78,32 +78,37 @@ class HostWaits(Struct, frozen=True, dict=True):
 
     @cached_property
     def _frees(self) -> BoolArray:
-        """Return which calls free memory once all work is done; calls of a pool do not wait."""
+        """Return which calls free memory once all work is done; calls of a pool do not wait.
+
+        They are told apart by name and process: such calls nearly always return after all work that
+        was launched before them.
+        """
         calls, work = self._calls, self.work
         frees = np.flatnonzero(matching(calls["name"], FREES.fullmatch))
         waits = np.zeros(calls.num_rows, dtype=np.bool_)
-        begun, over = (ns[frees] for ns in work.calls_ns)
+        begin, end = (ns[frees] for ns in work.calls_ns)
         process, name = numbers(calls["process"])[frees], codes(calls["name"])[frees]
-        for _, mine in groups(joint_codes(process, name)):
-            own = np.flatnonzero(work.process == process[mine[0]])
-            own = own[np.argsort(work.called[own], kind="stable")]
-            reach = np.append(LONG_AGO, np.maximum.accumulate(work.end[own]))
-            latest = reach[np.searchsorted(work.called[own], begun[mine])]
-            waits[frees[mine]] = (latest <= over[mine] + _SKEW_NS).mean() >= _NEARLY_ALL
+        for _, alike in groups(joint_codes(process, name)):
+            launched = np.flatnonzero(work.process == process[alike[0]])
+            launched = launched[np.argsort(work.called[launched], kind="stable")]
+            # The latest end of the work launched before each call.
+            latest_end = np.append(LONG_AGO, np.maximum.accumulate(work.end[launched]))
+            awaited = latest_end[np.searchsorted(work.called[launched], begin[alike])]
+            waits[frees[alike]] = (awaited <= end[alike] + _SKEW_NS).mean() >= _NEARLY_ALL
         return waits
 
     @cached_property
     def points(self) -> HostPoints:
         """Return the points of the calls that launch or wait."""
         work = self.work
-        begins, waits = np.zeros((2, self._calls.num_rows), dtype=np.bool_)
-        begins[work.call[work.call >= 0]] = True
+        launches, waits = np.zeros((2, self._calls.num_rows), dtype=np.bool_)
+        launches[work.call[work.call >= 0]] = True
         waits[work.call[work.is_blocking]] = True
         waits[work.call[work.full[0]]] = True
         of_process = np.isin(numbers(self._calls["process"]), np.unique(work.process))
         return host_points(
             work.prepared.trace,
-            begins & of_process,
+            launches & of_process,
             (waits | self._synchronises) & of_process,
             *self._marked_steps(),
         )
@@ -113,16 +118,16 @@ class HostWaits(Struct, frozen=True, dict=True):
 
         The thread of that call is taken to have done what comes before it.
         """
-        call, time_ns = [self.work.row[:0]], [self.work.start[:0]]
+        calls, begins = [self.work.row[:0]], [self.work.start[:0]]
         for device, windows in self.work.prepared.windows.items():
             account = self.work.prepared.accounts[device]
             begin = np.array([w.start_ns for w in windows if w.role == "step"], dtype=np.int64)
             first = np.searchsorted(account.rows.start_ns, begin)
-            launch = taken(account.timed_call, np.where(first < len(account.call), first, -1))
-            kept = (launch >= 0) & ~np.isin(begin, account.rows.start_ns)
-            call.append(launch[kept])
-            time_ns.append(begin[kept])
-        return np.concatenate(call), np.concatenate(time_ns)
+            call = taken(account.timed_call, np.where(first < len(account.call), first, -1))
+            kept = (call >= 0) & ~np.isin(begin, account.rows.start_ns)
+            calls.append(call[kept])
+            begins.append(begin[kept])
+        return np.concatenate(calls), np.concatenate(begins)
 
     @cached_property
     def time_ns(self) -> IntArray:
@@ -131,16 +136,17 @@ class HostWaits(Struct, frozen=True, dict=True):
 
     @cached_property
     def own_ns(self) -> IntArray:
-        """Return, per point, how long its call takes without a wait: usual for its name."""
-        begun = self.work.calls_ns[0]
+        """Return how long the call of each point takes without a wait: usually, for its name."""
+        begin = self.work.calls_ns[0]
         order = np.argsort(self.work.called, kind="stable")
-        reach = np.append(LONG_AGO, np.maximum.accumulate(self.work.end[order]))
-        latest = reach[np.searchsorted(self.work.called[order], begun)]
+        latest_end = np.append(LONG_AGO, np.maximum.accumulate(self.work.end[order]))
+        awaited = latest_end[np.searchsorted(self.work.called[order], begin)]
         duration = numbers(self._calls["dur_ns"])
-        free = (latest <= begun) & self._synchronises & (duration <= _LATE_NS)
-        asked, left = self.work.full
-        free[self.work.call[asked[self.work.end[left] <= self.work.called[asked]]]] = True
-        usual = typical(codes(self._calls["name"]), duration, free, _USUAL_CALL_NS)
+        # Calls without a wait: all work launched before had ended, or their queue had room again.
+        is_free = (awaited <= begin) & self._synchronises & (duration <= _LATE_NS)
+        held_up, slot = self.work.full
+        is_free[self.work.call[held_up[self.work.end[slot] <= self.work.called[held_up]]]] = True
+        usual = typical(codes(self._calls["name"]), duration, is_free, _USUAL_CALL_NS)
         return taken(usual, self.points.call, 0)
 
     @cached_property
@@ -148,15 +154,17 @@ class HostWaits(Struct, frozen=True, dict=True):
         """Return all waits: for blocking copies, full queues, and by calls that synchronise."""
         work, end_of_call = self.work, self.points.end_of_call
         copies = np.flatnonzero(work.is_blocking)
-        asked, left = work.full
-        yes, no = np.ones(len(copies), np.bool_), np.zeros(len(left), np.bool_)
-        # One by one: where the first of them goes, what frees memory behind it waits as long.
-        is_known = end_of_call >= 0
-        waits = np.flatnonzero(self._synchronises & ~self._frees & is_known)
-        frees = np.flatnonzero(self._frees & is_known)
+        held_up, slot = work.full
+        still_runs = work.end[slot] > work.called[held_up]
+        all_true, none_true = np.ones(len(copies), np.bool_), np.zeros(len(slot), np.bool_)
+        # Each kind apart: if the first call is removed, one that frees memory behind it still
+        # waits.
+        is_point = end_of_call >= 0
+        waits = np.flatnonzero(self._synchronises & ~self._frees & is_point)
+        frees = np.flatnonzero(self._frees & is_point)
         parts = [
-            (copies, end_of_call[work.call[copies]], yes, ~yes),
-            (left, end_of_call[work.call[asked]], work.end[left] > work.called[asked], no),
+            (copies, end_of_call[work.call[copies]], all_true, ~all_true),
+            (slot, end_of_call[work.call[held_up]], still_runs, none_true),
             *self._of_calls(waits),
             *self._of_calls(frees),
         ]
@@ -175,44 +183,51 @@ class HostWaits(Struct, frozen=True, dict=True):
     ) -> Iterator[tuple[IntArray, IntArray, BoolArray, BoolArray]]:
         """Yield the columns of `Awaited` for some calls, queue by queue."""
         stream, is_all = self._asked_stream(call)
-        by_time = (stream == ABSENT) & ~is_all
+        by_time = (stream == ABSENT) & ~is_all  # no record tells the stream
         latest, waits = np.full(len(call), LONG_AGO, dtype=np.int64), []
         for rows, calls in self.work.queues_of(numbers(self._calls["process"])[call]):
-            own = is_all | by_time | (stream == self.work.stream[rows[0]])
-            asked = calls[own[calls]]
+            may_wait = is_all | by_time | (stream == self.work.stream[rows[0]])
+            asked = calls[may_wait[calls]]
             work = self._last(rows, call[asked], by_time[asked])
             asked, work = asked[work >= 0], work[work >= 0]
             latest[asked] = np.maximum(latest[asked], self.work.end[work])
             waits.append((asked, work))
         for asked, work in waits:
-            new = np.append(True, np.diff(work) != 0)[: len(work)]
-            kept = new & (~by_time[asked] | (self.work.end[work] == latest[asked]))
+            # Only the first of several calls in a row waits for the same work. Without a record,
+            # only the work that ends last of all queues was waited for.
+            is_first = np.append(True, np.diff(work) != 0)[: len(work)]
+            kept = is_first & (~by_time[asked] | (self.work.end[work] == latest[asked]))
             asked, work = asked[kept], work[kept]
             binds = self.work.end[work] > self.work.calls_ns[0][call[asked]]
-            guess = by_time[asked] & ~binds & ~self.work.is_only[work]
-            yield work, self.points.end_of_call[call[asked]], binds, guess
+            is_guess = by_time[asked] & ~binds & ~self.work.is_only[work]
+            yield work, self.points.end_of_call[call[asked]], binds, is_guess
 
     def _last(self, queue: IntArray, call: IntArray, by_time: BoolArray) -> IntArray:
-        """Return the last work of a queue that each call waited for, or -1."""
+        """Return the last work of a queue that each call waited for, or -1.
+
+        It was launched before the call; where `by_time`, it also ended before the call returned.
+        """
         start, end = self.work.start, self.work.end
-        begun, over = (ns[call] for ns in self.work.calls_ns)
-        done = np.where(by_time, over + _SKEW_NS, np.iinfo(np.int64).max)
-        work = self.work.last_launched(queue, begun, done)
-        # Of what had not begun when the call returned, the last that had.
-        has_begun = taken(queue, np.searchsorted(start[queue], over) - 1)
-        begun_before = np.where(taken(start, work) < over, work, has_begun)
-        work = np.where(taken(end, work, LONG_AGO) <= over + _SKEW_NS, begun_before, -1)
-        late = over - taken(end, work, LONG_AGO)
-        waited = late < over - begun
-        patience = np.maximum(_LATE_NS, (over - begun) // _LATE_SHARE)
-        fits = (late >= -_SKEW_NS) & (~waited | (late <= patience))
+        call_begin, call_end = (ns[call] for ns in self.work.calls_ns)
+        done = np.where(by_time, call_end + _SKEW_NS, np.iinfo(np.int64).max)
+        work = self.work.last_launched(queue, call_begin, done)
+        # If that work had not begun when the call returned: the last one that had.
+        last_begun = taken(queue, np.searchsorted(start[queue], call_end) - 1)
+        begun_before = np.where(taken(start, work) < call_end, work, last_begun)
+        work = np.where(taken(end, work, LONG_AGO) <= call_end + _SKEW_NS, begun_before, -1)
+        # A call that returns long after the work waited for something else.
+        late = call_end - taken(end, work, LONG_AGO)
+        has_waited = late < call_end - call_begin
+        patience = np.maximum(_LATE_NS, (call_end - call_begin) // _LATE_SHARE)
+        fits = (late >= -_SKEW_NS) & (~has_waited | (late <= patience))
         return np.where(fits, work, -1)
 
     def _asked_stream(self, call: IntArray) -> tuple[IntArray, BoolArray]:
-        """Return the stream that each call waits for, or ABSENT, and which wait for all streams."""
+        """Return the stream that each call waits for, or ABSENT, and which calls wait for all."""
         marks, calls = self.work.prepared.trace.marks, self._calls
         is_all = matching(calls["name"], lambda name: any(word in name for word in _ALL))[call]
         is_all |= self._frees[call]
+        # The recorded synchronisation of each call, by its correlation, tells the stream.
         row = np.flatnonzero(is_one_of(marks["kind"], "sync"))
         mark = first_match(
             numbers(marks["process"])[row],
@@ -234,7 +249,7 @@ _BEGINS, _CALLS, _ENDS = range(3)
 
 
 class HostPoints(Struct, frozen=True):
-    """Points, sorted by thread and time; `call` is a row of calls or -1.
+    """Moments of the host (points), sorted by thread and time; `call` is a row of calls or -1.
 
     `start_of_call` and `end_of_call` are the points of each row of calls, -1 for none. Per
     hand-over: `gave` is the point of the thread that waits, `took` that of the one it waits for,
@@ -268,7 +283,7 @@ def host_points(
 ) -> HostPoints:
     """Return the points: starts of calls in `begins` or `waits`, ends of those in `waits`.
 
-    There is a point at each `marked_ns`, too, in the thread of the call in `marked`.
+    Also hand-overs between threads, and the times `marked_ns` in the threads of calls `marked`.
     """
     numbered = threads_of(trace)
     of_call, of_op = numbered["calls"], numbered["ops"]
@@ -280,28 +295,30 @@ def host_points(
     is_end = np.arange(len(call)) >= len(first)
     # Hand-overs: in the first row who gave, in the second who took.
     threads, processes, times_ns = _hand_overs(trace, of_call, of_op, of_call[call], time)
+    # All points: those of calls, who gave, who took, marks.
     none = np.full(threads.size + len(marked), -1, dtype=np.int64)
     calls = np.append(call, none)
     thread = np.concatenate([of_call[call], threads.ravel(), of_call[marked]])
     times = np.concatenate([time, times_ns.ravel(), marked_ns])
-    ties = (_CALLS, len(call)), (_ENDS, threads.shape[1]), (_BEGINS, threads.shape[1])
-    tie = np.repeat(*np.array([*ties, (_BEGINS, len(marked))]).T)
-    inner = np.append(2 * start[call] + is_end, none)
-    order = np.lexsort((inner, tie, times, thread))
-    rank = np.empty_like(order)
-    rank[order] = np.arange(len(order))
     owner = numbers(trace.calls["process"])
     process = np.concatenate([owner[call], processes.ravel(), owner[marked]])
-    points = np.full((2, trace.calls.num_rows), -1, dtype=np.int64)
-    points[is_end * 1, call] = rank[: len(call)]
-    gave, took = rank[len(call) : len(call) + threads.size].reshape(2, -1)
+    # At one time: first what begins (took, mark), then calls in their order, then who gave.
+    counts = (len(call), threads.shape[1], threads.shape[1], len(marked))
+    tie = np.repeat([_CALLS, _ENDS, _BEGINS, _BEGINS], counts)
+    inner = np.append(2 * start[call] + is_end, none)
+    order = np.lexsort((inner, tie, times, thread))
+    point = np.empty_like(order)
+    point[order] = np.arange(len(order))
+    of_calls = np.full((2, trace.calls.num_rows), -1, dtype=np.int64)  # starts, ends
+    of_calls[is_end * 1, call] = point[: len(call)]
+    gave, took = point[len(call) : len(call) + threads.size].reshape(2, -1)
     columns = thread[order], process[order], times[order], calls[order]
     is_sure = np.asarray(times_ns[1] - times_ns[0] <= _SURE_NS)
-    return HostPoints(*columns, points[0], points[1], gave, took, is_sure)
+    return HostPoints(*columns, of_calls[0], of_calls[1], gave, took, is_sure)
 
 
 class _Rests(Columns, frozen=True):
-    """Rests, sorted by thread and time, with those before the first and after the last work."""
+    """Rests of threads, sorted by thread and time; first and last ones have no begin or end."""
 
     thread: IntArray
     process: IntArray
@@ -310,63 +327,69 @@ class _Rests(Columns, frozen=True):
 
 
 def _rests(trace: Trace, of_call: IntArray, of_op: IntArray) -> _Rests:
-    """Return the rests of all threads; `of_call` and `of_op` are their numbers by row."""
+    """Return the rests of all threads: long times in which none of their rows runs."""
     process, start, dur = (
         np.concatenate([numbers(table[name]) for table in (trace.calls, trace.ops)])
         for name in ("process", "start_ns", "dur_ns")
     )
     thread, end = np.append(of_call, of_op), start + dur
     free = latest_end_before(thread, start, end)
-    rested = start - np.where(free == NEVER, start - _REST_NS, free)
-    rests = np.flatnonzero(rested >= _REST_NS)
+    rest_ns = start - np.where(free == NEVER, start - _REST_NS, free)  # NEVER before the first row
+    before_row = np.flatnonzero(rest_ns >= _REST_NS)
     last = np.array([rows[np.argmax(end[rows])] for _, rows in groups(thread)], dtype=np.int64)
-    row = np.append(rests, last)
-    begun = np.append(free[rests], end[last])
-    over = np.append(start[rests], np.full(len(last), _ENDLESS))
-    return _Rests(thread[row], process[row], begun, over).only(in_order(thread[row], begun))
+    row = np.append(before_row, last)
+    rest_begin = np.append(free[before_row], end[last])
+    rest_end = np.append(start[before_row], np.full(len(last), _ENDLESS))
+    rests = _Rests(thread[row], process[row], rest_begin, rest_end)
+    return rests.only(in_order(thread[row], rest_begin))
 
 
 def _hand_overs(
     trace: Trace, of_call: IntArray, of_op: IntArray, thread: IntArray, time: IntArray
 ) -> tuple[IntArray, IntArray, IntArray]:
-    """Return the hand-overs of threads that have points to others, and back.
+    """Return the hand-overs from threads that have points to others, and back.
 
-    Thread, process and time (ns), each of shape (2, hand-overs): the waiting thread first.
+    `thread` and `time` are those of the points, `of_call` and `of_op` the threads of rows. Returned
+    are thread, process and time (ns), each of shape (2, hand-overs): the waiting thread first.
     """
     none = np.empty((2, 0), dtype=np.int64)
     if len(np.unique(thread)) < 2:
         return none, none, none
     rests = _rests(trace, of_call, of_op)
-    process = numbers(trace.calls["process"])
     process_of = np.zeros(int(max(of_call.max(), of_op.max(initial=0))) + 1, dtype=np.int64)
-    process_of[of_call] = process
+    process_of[of_call] = numbers(trace.calls["process"])
+    # All points of a process in order of time: which lie inside each rest of a thread?
     order = in_order(process_of[thread], time)
-    own, when = process_of[thread][order], time[order]
-    inner = (rests.start_ns != NEVER) & (rests.end_ns != _ENDLESS)
-    rested = rests.only(inner & np.isin(rests.thread, thread))
+    point_process, point_time = process_of[thread][order], time[order]
+    is_inner = (rests.start_ns != NEVER) & (rests.end_ns != _ENDLESS)
+    rested = rests.only(is_inner & np.isin(rests.thread, thread))
     first, stop = (
-        places_in_groups(own, when, rested.process, edge)
+        places_in_groups(point_process, point_time, rested.process, edge)
         for edge in (rested.start_ns, rested.end_ns - 1)
     )
     rested, first, stop = rested.only(stop > first), first[stop > first], stop[stop > first]
-    begins, ends = order[first], order[stop - 1]
+    first_point, last_point = order[first], order[stop - 1]
 
     def edge_of_rest(edge: IntArray, threads: IntArray, at_ns: IntArray, back: int) -> IntArray:
-        """Return an edge of the rest of each thread next to a time, NEVER for none."""
+        """Return the edge of a rest of each thread: the last up to a time, or with 0 the next."""
         row = places_in_groups(rests.thread, edge, threads, at_ns) - back
         row = np.where((row >= 0) & (row < len(edge)), row, -1)
         return np.where(taken(rests.thread, row) == threads, taken(edge, row), NEVER)
 
-    # The other thread ended a rest right before its first point, and rests again after its last.
-    begun = edge_of_rest(rests.end_ns, thread[begins], time[begins], 1)
-    done = edge_of_rest(rests.start_ns, thread[ends], time[ends] - 1, 0)
-    fits = (begun >= rested.start_ns) & (done <= rested.end_ns) & (done != NEVER)
+    # It is a hand-over if the other thread ended a rest right before its first point, and rests
+    # again after its last, both within the rest of the waiting thread.
+    begin = edge_of_rest(rests.end_ns, thread[first_point], time[first_point], 1)
+    end = edge_of_rest(rests.start_ns, thread[last_point], time[last_point] - 1, 0)
+    fits = (begin >= rested.start_ns) & (end <= rested.end_ns) & (end != NEVER)
     rested = rested.only(fits)
-    begins, ends, begun, done = (column[fits] for column in (begins, ends, begun, done))
+    first_point, last_point, begin, end = (
+        column[fits] for column in (first_point, last_point, begin, end)
+    )
+    # There (the waiting thread gives), then back (the other one gives).
+    gave = np.append(rested.thread, thread[last_point]), np.append(rested.start_ns, end)
+    took = np.append(thread[first_point], rested.thread), np.append(begin, rested.end_ns)
     return (
-        np.stack(
-            [np.append(rested.thread, thread[ends]), np.append(thread[begins], rested.thread)]
-        ),
+        np.stack([gave[0], took[0]]),
         np.tile(rested.process, (2, 2)),
-        np.stack([np.append(rested.start_ns, done), np.append(begun, rested.end_ns)]),
+        np.stack([gave[1], took[1]]),
     )

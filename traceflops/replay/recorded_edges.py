@@ -56,11 +56,11 @@ _ENDLESS: Final = int(np.iinfo(np.int64).max)
 def recorded_graph(prepared: Prepared, ranks: RankReport | None) -> RecordedGraph:
     """Return the graph of all work of the devices, and of the calls and threads behind it."""
     work = RecordedWork(prepared, ranks)
-    return _Recording(work, HostWaits(work), _Meetings.of(work)).graph()
+    return _GraphBuilder(work, HostWaits(work), _Meetings.of(work)).graph()
 
 
 class _Meetings(Struct, frozen=True):
-    """Collectives of ranks: per member its work and collective, per collective its last arrival."""
+    """Collectives of ranks: work and collective of each member, last arrival of each collective."""
 
     member: IntArray
     number: IntArray
@@ -74,16 +74,16 @@ class _Meetings(Struct, frozen=True):
             return cls(none, none, none)
         collective = ranks.waits.collective
         member = work.work_of_row[ranks.records.row[ranks.waits.row]]
-        latest = np.full(int(collective.max()) + 1, LONG_AGO, dtype=np.int64)
-        np.maximum.at(latest, collective, work.start[member])
-        good = np.ones(len(latest), dtype=np.bool_)
-        np.logical_and.at(good, collective, work.end[member] >= latest[collective])
-        kept = good[collective]
-        known, number = np.unique(collective[kept], return_inverse=True)
-        return cls(member[kept], number, latest[known])
+        last_arrival = np.full(int(collective.max()) + 1, LONG_AGO, dtype=np.int64)
+        np.maximum.at(last_arrival, collective, work.start[member])
+        is_met = np.ones(len(last_arrival), dtype=np.bool_)
+        np.logical_and.at(is_met, collective, work.end[member] >= last_arrival[collective])
+        kept = is_met[collective]
+        kept_collectives, number = np.unique(collective[kept], return_inverse=True)
+        return cls(member[kept], number, last_arrival[kept_collectives])
 
 
-class _Recording(Struct, frozen=True, dict=True):
+class _GraphBuilder(Struct, frozen=True, dict=True):
     work: RecordedWork
     host: HostWaits
     meetings: _Meetings
@@ -115,20 +115,20 @@ class _Recording(Struct, frozen=True, dict=True):
     def graph(self) -> RecordedGraph:
         """Return the nodes in topological order, and the edges between them."""
         work, meetings = self.work, self.meetings
-        # When each node begins, members of collectives once all have come.
+        # When each node begins: members of collectives begin once all have come.
         start = work.start.copy()
         start[meetings.member] = meetings.all_here_ns[meetings.number]
         arrived = work.start[meetings.member]
         begun = np.concatenate([start, arrived, meetings.all_here_ns, self.host.time_ns])
+        # At one time: moments of the host, arrivals, then meetings and other work, then members.
         count = len(begun)
         rank = np.full(count, 2)
         rank[self.arrival], rank[self.point], rank[meetings.member] = 1, 0, 3
         order = np.lexsort((np.arange(count), rank, begun))
-        node = np.empty_like(order)  # of each before they are in order
+        node = np.empty_like(order)  # the new number of each node
         node[order] = np.arange(count)
         first = np.full(len(work.work_of_row), -1, dtype=np.int64)
         first[work.row] = node[self.begin]
-        # Edges by target, without those that lead back.
         member, meeting = meetings.member, self.meeting[meetings.number]
         at_once = np.zeros(len(member), dtype=np.int64)
         arrivals = (
@@ -137,6 +137,7 @@ class _Recording(Struct, frozen=True, dict=True):
             _edges(self.arrival, member, at_once, STREAM),
         )
         edges = Edges.joined((*self._of_work(), *self._of_host(), *arrivals))
+        # Sort edges by target, and drop those that lead back: they would form cycles.
         source, target = node[edges.source], node[edges.target]
         kept = np.flatnonzero(source < target)
         kept = kept[np.argsort(target[kept], kind="stable")]
@@ -144,16 +145,17 @@ class _Recording(Struct, frozen=True, dict=True):
         return RecordedGraph(self._nodes(begun, order), edges, first)
 
     def _nodes(self, begun: IntArray, order: IntArray) -> Nodes:
-        """Return the nodes, which begin at `begun`, in an order."""
+        """Return the nodes in the given order; `begun` is when each begins, before ordering."""
         work, points, count = self.work, self.host.points, len(begun)
         rows = np.arange(len(work.row))
         time = begun.copy()
         time[rows] = work.end
         launch, in_call = work.launch
-        cap = np.maximum(3 * (launch - in_call), _LEAST_CAP_NS)
+        cap = np.maximum(3 * (launch - in_call), _LEAST_CAP_NS)  # the longest ordinary delay
         of_members = work.process[self.meetings.member]
 
         def column(nodes: IntArray, values: IntArray, otherwise: int = -1) -> IntArray:
+            """Return a value per node, in order: of `nodes` the given one, else `otherwise`."""
             filled = np.full(count, otherwise, dtype=np.int64)
             filled[nodes] = values
             return filled[order]
@@ -177,65 +179,73 @@ class _Recording(Struct, frozen=True, dict=True):
         """Yield edges into work: from its launch, its queue, another queue."""
         work, (launch, in_queue, wait) = self.work, self.work.lags
         held, is_guess = work.held
-        until = taken(work.end, held, LONG_AGO)
+        held_until = taken(work.end, held, LONG_AGO)
+        # Recorded dependencies, with the usual lag, or the recorded one if that is less. `ready` is
+        # when these allow each work to begin.
         ready = np.full(len(work.row), LONG_AGO, dtype=np.int64)
         for source, since, usual, kind, guess in (
             (*self._launches(), LAUNCH, False),
             (work.before, work.free, in_queue, STREAM, work.stream == ABSENT),
-            (held, until, wait, EVENT, is_guess),
+            (held, held_until, wait, EVENT, is_guess),
         ):
             lag = np.minimum(usual, work.start - since)
             ready = np.maximum(ready, np.where(source >= 0, since + lag, LONG_AGO))
             yield _edges(source, self.begin, lag, kind, guess)
-        late = work.start - ready > np.maximum(launch, _JITTER_NS)
-        # Waits for other queues that no record tells of: for what ended right before. Work of
-        # which the queue is not known, and that follows at once, was in that one.
-        asked = np.flatnonzero(late & (held < 0))
+        is_late = work.start - ready > np.maximum(launch, _JITTER_NS)
+        # Late work waited for another queue, without a record: for what ended right before. If its
+        # own queue is unknown and it follows at once, that was work of its queue: no guess.
+        asked = np.flatnonzero(is_late & (held < 0))
         other = work.ended_before[asked]
         gap = work.start[asked] - taken(work.end, other, LONG_AGO)
         fits = (gap <= CLOSE_NS) & (taken(work.queue, other) != work.queue[asked])
         at_once = (work.stream[asked] == ABSENT) & (gap <= _AT_ONCE * in_queue[asked])
         lag = np.minimum(wait[asked], gap)
         yield _edges(np.where(fits, other, -1), self.begin[asked], lag, EVENT, ~at_once)
-        # Work without a launch: by the last point of its process before it.
-        asked = np.flatnonzero(late & (work.call < 0) & ((work.before >= 0) | work.migrates))
+        # Late work without a launch: launched by the last point of its process before it.
+        is_unlaunched = (work.call < 0) & ((work.before >= 0) | work.migrates)
+        asked = np.flatnonzero(is_late & is_unlaunched)
         process, time = self.host.points.process, self.host.time_ns
-        order, upto = in_order(process, time), work.start[asked] - USUAL_LAUNCH_NS
-        last = last_up_to(process[order], time[order], work.process[asked], upto)
+        order, until = in_order(process, time), work.start[asked] - USUAL_LAUNCH_NS
+        last = last_up_to(process[order], time[order], work.process[asked], until)
         source = taken(order, last)
         lag = work.start[asked] - taken(time, source, 0)
         yield _edges(taken(self.point, source), self.begin[asked], lag, VIRTUAL, True)
 
     def _launches(self) -> tuple[IntArray, IntArray, IntArray]:
-        """Return, per work, the moment that launches it or -1, its time, and the usual lag from it.
+        """Return, per work, the node that launches it or -1, its time, and the usual lag from it.
 
-        The moment is the start of the call, or its end if the call waited for a full queue.
+        The node is the start of the call, or its end if the call waited for a full queue.
         """
         work, points = self.work, self.host.points
         usual, in_call = work.launch
-        returned, full = taken(work.calls_ns[1], work.call), np.zeros(len(usual), dtype=np.bool_)
-        full[work.full[0]] = True
-        full &= (in_call > 0) & (work.start >= returned)
-        point = np.where(
-            full, *(taken(point, work.call) for point in (points.end_of_call, points.start_of_call))
+        returned = taken(work.calls_ns[1], work.call)
+        from_end = np.zeros(len(usual), dtype=np.bool_)
+        from_end[work.full[0]] = True
+        from_end &= (in_call > 0) & (work.start >= returned)
+        call_start, call_end = (
+            taken(point, work.call) for point in (points.start_of_call, points.end_of_call)
         )
-        knows = work.opens & (work.start >= work.called) & ~work.is_behind_unseen
-        since = np.where(full, returned, work.called)
-        return np.where(knows, taken(self.point, point), -1), since, usual - in_call * full
+        point = np.where(from_end, call_end, call_start)
+        is_launched = work.opens & (work.start >= work.called) & ~work.is_behind_unseen
+        since = np.where(from_end, returned, work.called)
+        source = np.where(is_launched, taken(self.point, point), -1)
+        return source, since, usual - in_call * from_end
 
     def _of_host(self) -> Iterator[Edges]:
-        """Yield edges into moments: from the one before, from awaited work, hand-overs."""
+        """Yield edges into points: from the one before, from awaited work, and hand-overs."""
         host, points, time = self.host, self.host.points, self.host.time_ns
         awaited, before = host.awaited, before_in(points.thread)
         lag = time - taken(time, before, 0)
-        ends = awaited.point[awaited.binds]
-        lag[ends] = np.minimum(lag, host.own_ns)[ends]
+        # A wait is an edge of its own: the thread itself needs the usual time of the call, and no
+        # time while it waits for another thread.
+        wait_ends = awaited.point[awaited.binds]
+        lag[wait_ends] = np.minimum(lag, host.own_ns)[wait_ends]
         lag[points.took] = 0
         yield _edges(taken(self.point, before), self.point, lag, HOST)
         yield _edges(awaited.work, self.point[awaited.point], host.lag_ns, SYNC, awaited.is_guess)
-        took = time[points.took] - time[points.gave]
-        gave, given = self.point[points.gave], self.point[points.took]
-        yield _edges(gave, given, took, HANDOVER, ~points.is_sure)
+        hand_over_ns = time[points.took] - time[points.gave]
+        gave, took = self.point[points.gave], self.point[points.took]
+        yield _edges(gave, took, hand_over_ns, HANDOVER, ~points.is_sure)
 
 
 def _edges(

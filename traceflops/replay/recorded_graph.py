@@ -33,10 +33,10 @@ LONG_AGO: Final = -(1 << 61)
 class Nodes(Struct, frozen=True):
     """Nodes in topological order; all columns have one value per node.
 
-    Moments of the host have `row` -1, the number of their `thread`, their recorded time `at_ns` on
-    the clock of their process, and the row of their `call` or -1. GPU work has the `row` of its
-    activity, its duration `dur_ns`, and `cap_ns`, the longest delay that is ordinary. `time_ns` is
-    on one clock for all. `process` is -1 where ranks meet.
+    GPU work has the `row` of its activity, its `device`, its duration `dur_ns`, and `cap_ns`, the
+    longest ordinary delay. Moments of the host have `row` -1, the number of their `thread`, their
+    recorded time `at_ns` on the clock of their process, and the row of their `call` or -1.
+    `time_ns` is the end, on one clock for all. `process` is -1 where ranks meet.
     """
 
     time_ns: IntArray
@@ -51,9 +51,9 @@ class Nodes(Struct, frozen=True):
 
 
 class Edges(Columns, frozen=True):
-    """Dependencies, sorted by `target`: it waits for `source`. No record tells of `inferred` ones.
+    """Dependencies, sorted by `target`: it begins `lag_ns` after `source` has ended, or later.
 
-    `source` and `target` are indices of nodes, `lag_ns` passes between the two.
+    `source` and `target` are indices of nodes. No record tells of `inferred` edges.
     """
 
     source: IntArray
@@ -89,7 +89,7 @@ class RecordedGraph(Struct, frozen=True, dict=True):
 
     @cached_property
     def ready_ns(self) -> IntArray:
-        """Return, per node, when its predecessors allowed it to begin, LONG_AGO without any."""
+        """Return when the predecessors of each node allow it to begin, LONG_AGO without any."""
         ready, edges = np.full(len(self.nodes.time_ns), LONG_AGO, dtype=np.int64), self.edges
         np.maximum.at(ready, edges.target, self.nodes.time_ns[edges.source] + edges.lag_ns)
         return ready
@@ -106,18 +106,19 @@ class RecordedGraph(Struct, frozen=True, dict=True):
         return np.asarray(self.delay_ns > self.nodes.cap_ns)
 
     def as_recorded(self, *, pinned: bool = False) -> World:
-        """Return the world of the recording.
+        """Return the world of the recording: a replay of it gives every recorded time.
 
-        Unexplained delays are kept; with `pinned`, such nodes begin at their recorded time instead.
+        With `pinned`, nodes with an unexplained delay begin at their recorded time, instead of with
+        that delay after their predecessors.
         """
         begun = self.nodes.time_ns - self.nodes.dur_ns
-        fixed = self.ready_ns == LONG_AGO
-        held = fixed | (self.is_unexplained if pinned else False)
+        has_no_source = self.ready_ns == LONG_AGO
+        is_pinned = has_no_source | (self.is_unexplained if pinned else False)
         return World(
             self.nodes.dur_ns,
             self.edges.lag_ns,
-            np.where(held, 0, self.delay_ns),
-            np.where(held, begun, LONG_AGO),
+            np.where(is_pinned, 0, self.delay_ns),
+            np.where(is_pinned, begun, LONG_AGO),
         )
 
     @cached_property
@@ -156,30 +157,31 @@ class RecordedGraph(Struct, frozen=True, dict=True):
         edges, (first, count) = self.edges, self._edges_of
         points = np.flatnonzero(self.nodes.thread >= 0)
         points = points[np.argsort(self.nodes.thread[points], kind="stable")]
-        edge = np.where(count == 1, first, -1)[points]
-        follows = taken(edges.kind, edge) == HOST
-        follows[1:] &= taken(edges.source, edge[1:]) == points[:-1]
+        # A moment continues a chain if its only edge comes from the moment in the row before.
+        only_edge = np.where(count == 1, first, -1)[points]
+        follows = taken(edges.kind, only_edge) == HOST
+        follows[1:] &= taken(edges.source, only_edge[1:]) == points[:-1]
         follows[:1] = False
-        since = np.maximum.accumulate(np.where(follows, 0, np.arange(len(points))))
-        return points, np.where(follows, edge, -1), since
+        chain_begin = np.maximum.accumulate(np.where(follows, 0, np.arange(len(points))))
+        return points, np.where(follows, only_edge, -1), chain_begin
 
     @cached_property
     def _visited(self) -> tuple[IntArray, IntArray]:
-        """Return the nodes that a replay visits, and per node the number of the one it follows.
+        """Return the nodes that a replay visits, and for each node the number of its visited one.
 
-        Of a chain only the first moment is visited. Numbers count visited nodes from 1 on.
+        Of a chain of moments only the first is visited. Visited nodes are numbered from 1 on.
         """
-        points, _, since = self._follows
-        own = np.arange(len(self.nodes.time_ns))
-        own[points] = points[since]
-        visited = np.flatnonzero(own == np.arange(len(own)))
-        number = np.empty_like(own)
+        points, _, chain_begin = self._follows
+        head = np.arange(len(self.nodes.time_ns))  # the first of its chain, else the node itself
+        head[points] = points[chain_begin]
+        visited = np.flatnonzero(head == np.arange(len(head)))
+        number = np.empty_like(head)
         number[visited] = np.arange(1, len(visited) + 1)
-        return visited, number[own]
+        return visited, number[head]
 
     @cached_property
     def _first_two(self) -> tuple[list[IntArray], list[list[int]]]:
-        """Return the first and second incoming edge of visited nodes, or -1, and their sources.
+        """Return the first two incoming edges of each visited node (-1: none), and their sources.
 
         Sources are numbers of visited nodes, as in `_visited`, 0 for none.
         """
@@ -190,49 +192,50 @@ class RecordedGraph(Struct, frozen=True, dict=True):
         return edges, [taken(source, edge, 0).tolist() for edge in edges]
 
     def times(self, world: World) -> IntArray:
-        """Return, per node, when it ends in a world: one pass in topological order.
-
-        Chains of moments that only follow each other are summed, not visited one by one.
-        """
+        """Return when each node ends in a world; chains of moments are summed, not visited."""
         visited, number = self._visited
-        # How long after the visited node that it follows each node ends.
-        (points, edge, since), ahead = self._follows, np.zeros_like(world.dur_ns)
-        follows_ns = taken(world.lag_ns, edge, 0) + (world.dur_ns + world.delay_ns)[points]
-        passed = np.cumsum(np.where(edge >= 0, follows_ns, 0))
-        ahead[points] = passed - passed[since]
-        lag = world.lag_ns + ahead[self.edges.source]
+        # How long after the head of its chain each moment ends; 0 for other nodes.
+        points, edge, chain_begin = self._follows
+        after_head = np.zeros_like(world.dur_ns)
+        step_ns = taken(world.lag_ns, edge, 0) + (world.dur_ns + world.delay_ns)[points]
+        passed = np.cumsum(np.where(edge >= 0, step_ns, 0))
+        after_head[points] = passed - passed[chain_begin]
+        # So an edge from a moment is one from the head of its chain, with a longer lag.
+        lag = world.lag_ns + after_head[self.edges.source]
         edges, (first, second) = self._first_two
         first_lag, second_lag = (taken(lag, edge, 0).tolist() for edge in edges)
         limits = self._limits(world, lag)
         is_limited = np.zeros(len(visited), dtype=np.bool_)
         is_limited[[*limits]] = True
         work = (world.dur_ns + world.delay_ns)[visited].tolist()
-        ends = [LONG_AGO]  # of what waits for nothing
+        # Most nodes have at most two edges: these are handled fast, without a call.
+        ends = [LONG_AGO]  # number 0: no source
         add = ends.append
         columns = (first, first_lag, second, second_lag, work, is_limited.tolist())
-        for source, lag_ns, other, other_lag_ns, takes, limited in zip(*columns, strict=True):
+        for source, lag_ns, other, other_lag_ns, work_ns, limited in zip(*columns, strict=True):
             begin = ends[source] + lag_ns
             later = ends[other] + other_lag_ns
             if later > begin:
                 begin = later
             if limited:
                 begin = max(begin, *(ends[node] + ns for node, ns in limits[len(ends) - 1]))
-            add(begin + takes)
-        return np.array(ends, dtype=np.int64)[number] + ahead
+            add(begin + work_ns)
+        return np.array(ends, dtype=np.int64)[number] + after_head
 
     def _limits(self, world: World, lag_ns: IntArray) -> dict[int, list[tuple[int, int]]]:
         """Return what some visited nodes wait for besides their first two edges.
 
-        Keys are indices of visited nodes. Values are pairs: an index of `ends` in `times` and a lag
-        in ns. Index 0 is LONG_AGO: its lag is the earliest time to begin (`world.floor_ns`). The
-        other pairs are the third edge of the node and later ones. `lag_ns` is per edge.
+        That is, by index among the visited nodes, pairs: an index into `ends` of `times`, and a lag
+        in ns. Index 0 is LONG_AGO: its lag leads to the earliest begin (`world.floor_ns`). The
+        others are the third edge of the node and later ones. `lag_ns` is per edge.
         """
         number, target = self._visited[1], self.edges.target
-        floor = np.flatnonzero(world.floor_ns > LONG_AGO)
-        times = (world.floor_ns[floor] - LONG_AGO).tolist()
-        limited = (number[floor] - 1).tolist()
-        limits = {node: [(0, ns)] for node, ns in zip(limited, times, strict=True)}
-        # Edges are in the order of their targets: this is the third or a later one.
+        floored = np.flatnonzero(world.floor_ns > LONG_AGO)
+        floor_lag = (world.floor_ns[floored] - LONG_AGO).tolist()
+        index = (number[floored] - 1).tolist()
+        limits = {node: [(0, ns)] for node, ns in zip(index, floor_lag, strict=True)}
+        # Edges are sorted by target: it is a third or later one if two before it have the same
+        # target.
         further = np.flatnonzero(target[2:] == target[:-2]) + 2
         columns = (number[target[further]] - 1, number[self.edges.source[further]], lag_ns[further])
         for node, source, lag in zip(*(column.tolist() for column in columns), strict=True):
@@ -240,10 +243,11 @@ class RecordedGraph(Struct, frozen=True, dict=True):
         return limits
 
     def decisive(self, world: World, time_ns: IntArray) -> IntArray:
-        """Return, per node, the incoming edge that decided when it began, -1 for none."""
+        """Return the incoming edge that decided when each node began, its first one; -1: none."""
         edges = self.edges
         begun = time_ns - world.dur_ns - world.delay_ns
         binds = np.flatnonzero(time_ns[edges.source] + world.lag_ns == begun[edges.target])
+        # Write the last ones first: of several edges of a node, the first one stays.
         binding = np.full(len(time_ns), -1, dtype=np.int64)
         binding[edges.target[binds[::-1]]] = binds[::-1]
         return binding

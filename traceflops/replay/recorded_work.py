@@ -44,11 +44,13 @@ _MOST_TOLD: Final = 0.9
 def typical(group: IntArray, values: IntArray, known: BoolArray, otherwise: int) -> IntArray:
     """Return, per row, the median of the known values of its group.
 
-    Groups with few known values get the median of all known ones, or `otherwise` without any.
+    Groups with few known values get the median of all known values, or `otherwise` if there are
+    none. Group -1 has no group.
     """
     known_values = values[known]
     overall = int(np.median(known_values)) if len(known_values) else otherwise
-    of_group = np.full(int(group.max(initial=-1)) + 2, overall, dtype=np.int64)  # the last is -1
+    # The last entry is for group -1.
+    of_group = np.full(int(group.max(initial=-1)) + 2, overall, dtype=np.int64)
     for number, rows in groups(group[known]):
         if len(rows) >= _ENOUGH:
             of_group[number] = int(np.median(known_values[rows]))
@@ -63,10 +65,7 @@ def before_in(group: IntArray) -> IntArray:
 
 
 def last_up_to(group: IntArray, time: IntArray, at_group: IntArray, at_ns: IntArray) -> IntArray:
-    """Return, per asked (group, time), the last row of that group up to that time, or -1.
-
-    Rows are sorted by `group` and `time`.
-    """
+    """Return the last row of each asked group up to the asked time, or -1; rows are sorted."""
     last = places_in_groups(group, time, at_group, at_ns) - 1
     return np.where((last >= 0) & (taken(group, last) == at_group), last, -1)
 
@@ -80,16 +79,19 @@ class RecordedWork(Struct, frozen=True, dict=True):
     @cached_property
     def row(self) -> IntArray:
         """Return the activity of each work, without migrations of pages inside a kernel."""
-        activities, moves = self.prepared.trace.activities, self._migrates
-        computes, kept = is_one_of(activities["kind"], "kernel"), []
+        activities, is_migration = self.prepared.trace.activities, self._migrates
+        is_kernel, kept = is_one_of(activities["kind"], "kernel"), []
         for account in self.prepared.accounts.values():
-            of, moved, runs = account.rows, moves[account.rows.row], computes[account.rows.row]
-            kernels = Intervals.of(of.start_ns[runs], of.end_ns[runs])
-            beside_ns = (of.end_ns - of.start_ns) - kernels.length_within(of.start_ns, of.end_ns)
-            kept.append(of.row[~moved | (beside_ns > 0)])
-        rows = np.concatenate(kept)
+            rows = account.rows
+            of_kernels = is_kernel[rows.row]
+            kernels = Intervals.of(rows.start_ns[of_kernels], rows.end_ns[of_kernels])
+            dur_ns = rows.end_ns - rows.start_ns
+            outside_ns = dur_ns - kernels.length_within(rows.start_ns, rows.end_ns)
+            kept.append(rows.row[~is_migration[rows.row] | (outside_ns > 0)])
+        all_rows = np.concatenate(kept)
         keys = ("device", "process", "stream", "start_ns")
-        return rows[in_order(*(numbers(activities[name], ABSENT)[rows] for name in keys))]
+        columns = (numbers(activities[name], ABSENT)[all_rows] for name in keys)
+        return all_rows[in_order(*columns)]
 
     @cached_property
     def _migrates(self) -> BoolArray:
@@ -171,15 +173,15 @@ class RecordedWork(Struct, frozen=True, dict=True):
 
     @cached_property
     def is_blocking(self) -> BoolArray:
-        """Return which copies block the host: most of each passed inside its call.
+        """Return which copies block the host: most of the copy passed inside its call.
 
         A call returns a little before the end of a copy whose last part is staged.
         """
-        copies = is_one_of(self.prepared.trace.activities["kind"], "memcpy")[self.row]
+        is_copy = is_one_of(self.prepared.trace.activities["kind"], "memcpy")[self.row]
+        dur = self.end - self.start
         inside = taken(self.calls_ns[1], self.call, LONG_AGO) - self.start
-        whole, dur = inside >= self.end - self.start, self.end - self.start
-        staged = (inside >= CLOSE_NS) & (2 * inside >= dur)
-        return np.asarray(copies & (self.start >= self.called) & (whole | staged))
+        is_whole, is_staged = inside >= dur, (inside >= CLOSE_NS) & (2 * inside >= dur)
+        return np.asarray(is_copy & (self.start >= self.called) & (is_whole | is_staged))
 
     @cached_property
     def before(self) -> IntArray:
@@ -200,27 +202,28 @@ class RecordedWork(Struct, frozen=True, dict=True):
     def held(self) -> tuple[IntArray, BoolArray]:
         """Return the work of another queue that each waited for, or -1, and whether it is a guess.
 
-        Where the recorded wait does not name it, it is the last work launched before in the other
-        queues.
+        If the recorded wait does not name it, it is the work of the other queues that was launched
+        before and ended last.
         """
         waits = self.prepared.linked.stream_waits
         call = np.where(self.opens, self.call, -1)
         held = taken(self.work_of_row, taken(waits.work, call))
         held = np.where(taken(self.end, held) <= self.start, held, -1)
+        # Waits for work that is not named.
         asked = np.flatnonzero((taken(waits.until_ns, call) == ENDLESS) & (held < 0))
-        several = np.zeros(len(asked), dtype=np.int64)
+        candidates = np.zeros(len(asked), dtype=np.int64)
         latest = np.full(len(asked), LONG_AGO, dtype=np.int64)
         for rows, calls in self.queues_of(self.process[asked]):
             calls = calls[self.queue[asked[calls]] != self.queue[rows[0]]]
-            here = asked[calls]
-            work = self.last_launched(rows, self.called[here], self.start[here])
+            waiting = asked[calls]
+            work = self.last_launched(rows, self.called[waiting], self.start[waiting])
             end = taken(self.end, work, LONG_AGO)
-            several[calls] += work >= 0
-            later = end > latest[calls]
-            held[here[later]], latest[calls[later]] = work[later], end[later]
+            candidates[calls] += work >= 0
+            is_later = end > latest[calls]
+            held[waiting[is_later]], latest[calls[is_later]] = work[is_later], end[is_later]
         is_close = self.start[asked] - latest < CLOSE_NS
         is_guess = np.zeros(len(held), dtype=np.bool_)
-        is_guess[asked] = (several > 1) & ~is_close
+        is_guess[asked] = (candidates > 1) & ~is_close
         return held, is_guess
 
     @cached_property
@@ -230,11 +233,11 @@ class RecordedWork(Struct, frozen=True, dict=True):
         It is the first in its queue, was launched before any recorded work of the device began, and
         begins long after its launch returned.
         """
-        first = np.full(int(self.device.max()) + 1, np.iinfo(np.int64).max)
-        np.minimum.at(first, self.device, self.start)
-        late = self.start - taken(self.calls_ns[1], self.call, LONG_AGO) > CLOSE_NS
-        early = (self.call >= 0) & (self.called < first[self.device])
-        return np.asarray(early & late & (self.before < 0) & (self.held[0] < 0))
+        first_start = np.full(int(self.device.max()) + 1, np.iinfo(np.int64).max)
+        np.minimum.at(first_start, self.device, self.start)
+        is_late = self.start - taken(self.calls_ns[1], self.call, LONG_AGO) > CLOSE_NS
+        is_early = (self.call >= 0) & (self.called < first_start[self.device])
+        return np.asarray(is_early & is_late & (self.before < 0) & (self.held[0] < 0))
 
     @cached_property
     def ended_before(self) -> IntArray:
@@ -252,33 +255,36 @@ class RecordedWork(Struct, frozen=True, dict=True):
         start if the work began during the call or blocked it.
         """
         called, returned = (taken(ns, self.call, LONG_AGO) for ns in self.calls_ns)
-        idle = self.opens & (self.start >= called) & ~self.is_behind_unseen
-        idle &= np.maximum(self.free, taken(self.end, self.held[0], LONG_AGO)) <= called
-        until = taken(self.end, self.ended_before, LONG_AGO)
-        idle &= (until <= called) | (self.start - until > CLOSE_NS)  # else it may have waited
+        # Launches that had nothing to wait for: all before them had ended, or well before.
+        is_idle = self.opens & (self.start >= called) & ~self.is_behind_unseen
+        is_idle &= np.maximum(self.free, taken(self.end, self.held[0], LONG_AGO)) <= called
+        ended_before = taken(self.end, self.ended_before, LONG_AGO)
+        is_idle &= (ended_before <= called) | (self.start - ended_before > CLOSE_NS)
         name = taken(codes(self.prepared.trace.calls["name"]), self.call)
         lags, spreads = [], []
         for since in (called, returned):
-            lag = typical(name, self.start - since, idle, USUAL_LAUNCH_NS)
+            lag = typical(name, self.start - since, is_idle, USUAL_LAUNCH_NS)
             lags.append(lag)
-            spreads.append(typical(name, np.abs(self.start - since - lag), idle, 0))
+            spreads.append(typical(name, np.abs(self.start - since - lag), is_idle, 0))
         from_end = (spreads[1] <= spreads[0]) & (self.start > returned - CLOSE_NS)
-        own = np.where(from_end & ~self.is_blocking, returned - called, 0)
-        return np.where(own > 0, lags[1] + own, lags[0]), own
+        in_call = np.where(from_end & ~self.is_blocking, returned - called, 0)
+        return np.where(in_call > 0, lags[1] + in_call, lags[0]), in_call
 
     @cached_property
     def lags(self) -> tuple[IntArray, IntArray, IntArray]:
         """Return usual lags per work: after its launch, after its queue, after another queue."""
         launch, gap = self.launch[0], self.start - self.free
-        until = taken(self.end, self.held[0], LONG_AGO)
-        follows = (self.before >= 0) & (until < self.free) & (gap < CLOSE_NS)
+        held_until = taken(self.end, self.held[0], LONG_AGO)
+        # Work that waited only for its queue, by kind.
+        follows = (self.before >= 0) & (held_until < self.free) & (gap < CLOSE_NS)
         follows &= ~self.opens | (self.free >= self.called + launch)
         kind = codes(self.prepared.trace.activities["kind"])[self.row]
-        next_ = typical(kind, gap, follows, _USUAL_GAP_NS)
-        held = (until > self.free + next_) & (until > self.called + launch)
-        held &= self.start - until < CLOSE_NS
-        wait = typical(0 * kind, self.start - until, held, _USUAL_GAP_NS)
-        return launch, next_, wait
+        queue_lag = typical(kind, gap, follows, _USUAL_GAP_NS)
+        # Work that waited for another queue after it was launched and its own queue was free.
+        is_held = (held_until > self.free + queue_lag) & (held_until > self.called + launch)
+        is_held &= self.start - held_until < CLOSE_NS
+        wait_lag = typical(0 * kind, self.start - held_until, is_held, _USUAL_GAP_NS)
+        return launch, queue_lag, wait_lag
 
     @cached_property
     def full(self) -> tuple[IntArray, IntArray]:
@@ -287,7 +293,7 @@ class RecordedWork(Struct, frozen=True, dict=True):
         The limit of a queue is the most launches that it had unfinished when a call returned. It is
         believed if long launch calls return right after the work so many launches before has ended.
         """
-        spans = [np.empty((2, 0), dtype=np.int64)]
+        pairs = [np.empty((2, 0), dtype=np.int64)]
         called, returned = (taken(ns, self.call, LONG_AGO) for ns in self.calls_ns)
         for _, queue in groups(np.where(self.opens, self.queue, -1)):
             rows = queue[np.argsort(called[queue], kind="stable")]
@@ -296,15 +302,15 @@ class RecordedWork(Struct, frozen=True, dict=True):
             limit = int(unfinished.max())
             if not _LEAST_LIMIT <= limit < len(rows) or not self.opens[rows[0]]:
                 continue
-            asked, left = rows[limit:], rows[:-limit]
-            is_long = (returned - called)[asked] > _LONG_CALL_NS
-            late = returned[asked] - self.end[left]
-            late_calls = int((is_long & (late >= 0) & (late < CLOSE_NS)).sum())
+            held_up, slot = rows[limit:], rows[:-limit]
+            is_long = (returned - called)[held_up] > _LONG_CALL_NS
+            late = returned[held_up] - self.end[slot]
+            explained_calls = int((is_long & (late >= 0) & (late < CLOSE_NS)).sum())
             long_calls = int((is_long & (2 * unfinished[limit:] > limit)).sum())
-            if late_calls >= max(_ENOUGH, _MOST_TOLD * long_calls):
-                spans.append(np.stack([asked, left]))
-        asked, left = np.concatenate(spans, axis=1)
-        return asked, left
+            if explained_calls >= max(_ENOUGH, _MOST_TOLD * long_calls):
+                pairs.append(np.stack([held_up, slot]))
+        held_up, slot = np.concatenate(pairs, axis=1)
+        return held_up, slot
 
     @cached_property
     def is_only(self) -> BoolArray:
@@ -314,7 +320,7 @@ class RecordedWork(Struct, frozen=True, dict=True):
         return np.asarray(count[self.process] == 1)
 
     def queues_of(self, process: IntArray) -> Iterator[tuple[IntArray, IntArray]]:
-        """Yield the work of each queue, and the indices of `process` that equal its process."""
+        """Yield the work of each queue, and which indices of `process` are of its process."""
         rows = dict(groups(process))
         for _, work in groups(self.queue):
             rows_of = rows.get(int(self.process[work[0]]))
@@ -325,5 +331,6 @@ class RecordedWork(Struct, frozen=True, dict=True):
         """Return the last work of a queue launched before one time and done by another, or -1."""
         rows = queue[np.argsort(self.called[queue], kind="stable")]
         last = np.searchsorted(self.called[rows], before_ns) - 1
-        reach = np.maximum.accumulate(self.end[rows])
-        return taken(rows, np.minimum(last, np.searchsorted(reach, done_ns, side="right") - 1))
+        latest_end = np.maximum.accumulate(self.end[rows])  # work ends in the order of launches
+        last_done = np.searchsorted(latest_end, done_ns, side="right") - 1
+        return taken(rows, np.minimum(last, last_done))

@@ -22,7 +22,7 @@ def refused(reason: str, hint: str) -> UsageError:
 
 
 def refusals(prepared: Prepared) -> Iterator[UsageError]:
-    """Yield an error for each reason not to replay a recording."""
+    """Yield an error for each reason why a recording cannot be replayed."""
     trace = prepared.trace
     types = {*trace.devices["type"].to_pylist()}
     if prepared.untimed is not None:

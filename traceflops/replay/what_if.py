@@ -44,8 +44,6 @@ from traceflops.windows.prepared import Prepared
 
 _MOST_UNEXPLAINED: Final = 0.05
 _LEAST: Final = "(more than there is to hide it under)"
-
-
 _INFERRED: Final = "doubt.inferred"
 _PINNED: Final = "doubt.pinned"
 """Codes of how a reading differs from the likely one."""
@@ -54,9 +52,9 @@ _PINNED: Final = "doubt.pinned"
 class Outcome(Struct, frozen=True):
     """What some edits do together; times in ns, summed over all chosen windows of all devices.
 
-    `after_ns` lies between `least_ns` and `most_ns`; it is None if that range is too wide or too
-    much time is unexplained: `doubts` say why. `mfu` is before the edits, None if unknown.
-    `critical` is the critical path after them, the largest part first.
+    `after_ns` lies between `least_ns` and `most_ns`, over all readings. It is None if these are too
+    far apart or too much time is unexplained: `doubts` say why. `mfu` is before the edits, None if
+    unknown. `critical` is the critical path after them, the largest part first.
     """
 
     edits: tuple[str, ...]
@@ -79,10 +77,11 @@ class Outcome(Struct, frozen=True):
 
 
 class WhatIf(Struct, frozen=True):
-    """Outcomes of each edit alone, in the given order, and of all; the critical path as recorded.
+    """Outcomes of each edit alone, in the given order, and of all edits `together`.
 
-    The parts of `critical` add up to `before_ns` of every outcome; so does `ranks`, the path's time
-    by rank, if all ranks are known. `refused` says why the recording cannot answer some edits.
+    `critical` is the critical path as recorded: its parts add up to `before_ns` of every outcome.
+    So does `ranks`, the path's time by rank, if all ranks are known. `refused` says, by edit, why
+    the recording cannot answer it.
     """
 
     alone: tuple[Outcome, ...]
@@ -95,7 +94,7 @@ class WhatIf(Struct, frozen=True):
 class Reading(Struct, frozen=True):
     """One reading of what is uncertain: a graph, the world of the recording, its windows.
 
-    `unlike` says how it differs from the likely reading.
+    `unlike` are the codes of how it differs from the likely reading.
     """
 
     graph: RecordedGraph
@@ -108,8 +107,8 @@ class Reading(Struct, frozen=True):
         cls, graph: RecordedGraph, base: World, windows: Sequence[Span], *unlike: str
     ) -> Reading:
         """Return a reading whose windows begin as recorded although `base` shortens work."""
-        less = graph.nodes.dur_ns - base.dur_ns
-        spans = tuple(span.earlier(less) for span in windows)
+        shortened_ns = graph.nodes.dur_ns - base.dur_ns
+        spans = tuple(span.earlier(shortened_ns) for span in windows)
         return cls(graph, base, spans, frozenset(filter(None, unlike)))
 
 
@@ -127,17 +126,17 @@ class Replayed(Struct, frozen=True):
         return sum(self.windows_ns)
 
     def no_longer_than(self, *others: Replayed) -> Replayed:
-        """Return the shortest of this replay and of others in which nothing takes less time.
+        """Return the shortest of this replay and the `others` whose world is nowhere shorter.
 
         A window can become longer although nothing in it does: if its first work begins earlier and
         its end stays.
         """
-        within = [other for other in others if self.changed.world.is_within(other.changed.world)]
-        return min((self, *within), key=lambda replay: replay.total_ns)
+        slower = [other for other in others if self.changed.world.is_within(other.changed.world)]
+        return min((self, *slower), key=lambda replay: replay.total_ns)
 
 
 class Replay(Struct, frozen=True, dict=True):
-    """A recording ready for questions. Raises UsageError where it does not hold what they need."""
+    """A recording ready for questions. Raises UsageError if it does not hold what they need."""
 
     prepared: Prepared
     ranks: RankReport | None
@@ -161,7 +160,11 @@ class Replay(Struct, frozen=True, dict=True):
 
     @cached_property
     def readings(self) -> tuple[Reading, ...]:
-        """Return all readings of what is not certain; the first is the likely one."""
+        """Return all readings of what is uncertain; the first is the likely one.
+
+        They differ in whether inferred edges exist, and whether unexplained delays move with the
+        work before them or stay in place (pinned).
+        """
         graphs = {"": self.graph}
         if self.graph.edges.inferred.any():
             graphs[_INFERRED] = self.graph.recorded_only
@@ -172,7 +175,7 @@ class Replay(Struct, frozen=True, dict=True):
         pinned = []
         for unlike, graph in graphs.items():
             if graph.is_unexplained.any() or self.awaits_others:
-                # Nothing comes earlier that is not known to depend on others.
+                # Communication that waits for something unrecorded ends when it did, too.
                 world, waiting = graph.as_recorded(pinned=True), self._waiting(graph)
                 world = World(
                     np.where(waiting, 0, world.dur_ns),
@@ -190,11 +193,11 @@ class Replay(Struct, frozen=True, dict=True):
 
     def _waiting(self, graph: RecordedGraph) -> BoolArray:
         """Return which nodes are communication that waits for something that is not recorded."""
-        met = np.zeros(len(graph.nodes.time_ns), dtype=np.bool_)
-        met[graph.edges.target[graph.edges.kind == MEETING]] = True
-        talks = taken(self.recorded.communicates.astype(np.int8), graph.nodes.row, 0) > 0
+        has_meeting = np.zeros(len(graph.nodes.time_ns), dtype=np.bool_)
+        has_meeting[graph.edges.target[graph.edges.kind == MEETING]] = True
+        communicates = taken(self.recorded.communicates.astype(np.int8), graph.nodes.row, 0) > 0
         is_partial = self.ranks is not None and self.ranks.partial
-        return np.asarray(talks & (~met | is_partial))
+        return np.asarray(communicates & (~has_meeting | is_partial))
 
     @cached_property
     def critical(self) -> tuple[PathPart, ...]:
@@ -240,12 +243,12 @@ class Replay(Struct, frozen=True, dict=True):
         return self._outcome(edits, self._replays(edits))
 
     def _replays(self, edits: Sequence[Edit]) -> list[Replayed]:
-        """Return the replays of edits in all readings."""
+        """Return the replays of edits in all readings, none longer than without them."""
         return [self.replayed(base.reading, edits).no_longer_than(base) for base in self._bases]
 
     @cached_property
     def _bases(self) -> tuple[Replayed, ...]:
-        """Return the recording in all readings."""
+        """Return the replays of the recording without edits in all readings."""
         return tuple(self.replayed(reading, ()) for reading in self.readings)
 
     def _outcome(
@@ -260,6 +263,7 @@ class Replay(Struct, frozen=True, dict=True):
             graph, changed = likely.reading.graph, likely.changed
             pieces = path(graph, self.spans, changed.world, likely.time_ns)
             critical = parts_of(self.prepared, graph, pieces, changed.without)
+            # Hidden communication that is longer than the rest is on no path.
             if more := likely.total_ns - sum(part.ns for part in critical):
                 critical = (PathPart("communication", _LEAST, more), *critical)
         return Outcome(
@@ -282,32 +286,32 @@ class Replay(Struct, frozen=True, dict=True):
         return sum(lengths(likely.graph, self.spans, likely.base, times))
 
     def replayed(self, reading: Reading, edits: Sequence[Edit]) -> Replayed:
-        """Return a replay with edits."""
+        """Return a replay of one reading with edits."""
         graph = reading.graph
-        changed, least = Changed(graph, self.recorded, reading.base), None
+        changed, least_ns = Changed(graph, self.recorded, reading.base), None
         for edit in edits:
             changed = apply(edit, changed)
         if changed.is_hidden:
-            # Hidden communication takes no time of others, but itself takes its own.
-            least = changed.communication_ns(self.window_spans)
+            # Nothing waits for hidden communication, but a window is no shorter than it.
+            least_ns = changed.communication_ns(self.window_spans)
             changed = changed.with_work(changed.work_of(self.recorded.communicates), 0)
         world, base = changed.world, reading.base
         is_same = world.is_within(base) and base.is_within(world)
         time = graph.nodes.time_ns if is_same else graph.times(changed.world)
         length = lengths(graph, reading.windows, changed.world, time)
-        length = [*map(max, length, least)] if least is not None else length
+        length = [*map(max, length, least_ns)] if least_ns is not None else length
         return Replayed(reading, changed, time, tuple(length))
 
     def _doubts(self, before: int, after: Sequence[int]) -> Iterator[Fact]:
         """Yield why the time after edits cannot be told; `after` are the times by reading."""
         gain = abs(before - after[0])
         if self.awaits_others:
-            # Whether ranks of the job are missing, as far as the recording tells.
+            # Are ranks of the job missing, as far as the recording tells?
             sizes = numbers(self.prepared.trace.processes["world_size"], 0).tolist()
             is_partial = self.ranks.partial if self.ranks else max(sizes, default=0) != 1
             yield fact("doubt.ranks-missing" if is_partial else "doubt.collectives-apart")
         elif 2 * (max(after) - min(after)) > gain:
-            # By how much at most the readings differ that are alike but for one thing.
+            # The readings are too far apart. How far are those that differ in one thing only?
             changes = dict.fromkeys((_INFERRED, _PINNED), 0)
             timed = zip(self.readings, after, strict=True)
             for (reading, ns), (other, other_ns) in combinations(timed, 2):
@@ -316,22 +320,21 @@ class Replay(Struct, frozen=True, dict=True):
                         changes[unlike] = max(changes[unlike], abs(ns - other_ns))
             most = max(changes.values())
             yield from (fact(unlike) for unlike, ns in changes.items() if 2 * ns >= most)
-        # How much of the time follows from nothing that is recorded.
         unexplained_ns = sum(part.ns for part in self.critical if part.component == UNEXPLAINED)
         if unexplained_ns > _MOST_UNEXPLAINED * before:
             yield fact("doubt.unexplained", share=unexplained_ns / before)
 
     def check(self) -> None:
-        """Raise UsageError where too little of the time follows from what is recorded."""
+        """Raise UsageError if most of the time follows from nothing that is recorded."""
         graph, base = self.graph, self.readings[0].base
         nodes, late = graph.nodes, np.flatnonzero(graph.is_unexplained)
-        begun, late_ns = (nodes.time_ns - nodes.dur_ns)[late], 0
+        begin, late_ns = (nodes.time_ns - nodes.dur_ns)[late], 0
         for span in self.spans:
-            # In how much of it work that nothing explains had not yet begun.
+            # How long work of the device had not yet begun, although nothing explains why.
             (low, high), _ = span.at(graph, base, nodes.time_ns)
             own = nodes.device[late] == span.device
-            waits = Intervals.of((begun - graph.delay_ns[late])[own], begun[own])
-            late_ns += waits.within(low, high).length_ns
+            delays = Intervals.of((begin - graph.delay_ns[late])[own], begin[own])
+            late_ns += delays.within(low, high).length_ns
         unexplained_ns = sum(part.ns for part in self.critical if part.component == UNEXPLAINED)
         if 2 * max(late_ns, unexplained_ns) > self.before_ns:
             raise refused(
@@ -340,7 +343,11 @@ class Replay(Struct, frozen=True, dict=True):
             )
 
     def what_if(self, edits: Sequence[str]) -> WhatIf:
-        """Return what edits do, each alone and all together."""
+        """Return what edits do, each alone and all together.
+
+        Edits that the recording cannot answer are refused; if it can answer none, UsageError is
+        raised.
+        """
         self.check()
         answered, failed, alone = [], {}, []
         for edit in parse_edits(edits):
@@ -355,15 +362,15 @@ class Replay(Struct, frozen=True, dict=True):
             self._outcome([edit], replays, with_path=True)
             for edit, replays in zip(answered, alone, strict=True)
         )
-        # An edit that only shortens never makes longer what others make.
-        before: Sequence[Replayed] = self._bases
+        # Add edits one by one: one that only shortens makes the result of the others no longer.
+        added: Sequence[Replayed] = self._bases
         for count, replays in enumerate(alone, 1):
-            both = replays
+            with_edit = replays
             if count > 1:
-                both = [self.replayed(reading, answered[:count]) for reading in self.readings]
-            by_reading = zip(both, self._bases, before, replays, strict=True)
-            before = [replay.no_longer_than(*others) for replay, *others in by_reading]
+                with_edit = [self.replayed(reading, answered[:count]) for reading in self.readings]
+            by_reading = zip(with_edit, self._bases, added, replays, strict=True)
+            added = [replay.no_longer_than(*others) for replay, *others in by_reading]
         is_one = len(outcomes) == 1
-        together = outcomes[0] if is_one else self._outcome(answered, before, with_path=True)
+        together = outcomes[0] if is_one else self._outcome(answered, added, with_path=True)
         reasons = {text: error.message for text, error in failed.items()}
         return WhatIf(outcomes, together, self.critical, self.by_rank, reasons)

@@ -27,20 +27,17 @@ from traceflops.table.schema import TABLES, Column, arrow_schema
 
 MOST_TEXTS: Final = 500_000
 """Distinct texts that a column holds at most; each costs memory, and no recording has more."""
-
 BEYOND: Final = "(one of very many more names)"
 """The name of records whose own name is beyond MOST_TEXTS."""
-
 _WIDEST: Final = 12
 """Bytes per row of the widest column: three numbers of 32 bits."""
-
 _NARROW: Final = np.iinfo(np.int32)
 
 
 class TableBuilder(Rows):
     """Collects the rows of one declared table, with a limited number of distinct texts.
 
-    Beyond MOST_TEXTS names become BEYOND, and texts of columns that may be null become null.
+    Beyond MOST_TEXTS, names become BEYOND, and texts of nullable columns become null.
     """
 
     def __init__(self, table: str) -> None:
@@ -90,7 +87,7 @@ class TableBuilder(Rows):
         self.pieces = [(self.count, {name: compact(self.column(name)) for name in names})]
 
     def put_in_order(self, name: str) -> None:
-        """Sort the pieces by a column, if no two of them overlap in its values."""
+        """Sort the pieces by a column, unless some of them overlap in its values."""
         ends = [_ends(piece[name]) for _, piece in self.pieces if name in piece]
         order = sorted(range(len(ends)), key=ends.__getitem__)
         apart = all(ends[first][1] < ends[second][0] for first, second in pairwise(order))
@@ -124,39 +121,20 @@ class TableBuilder(Rows):
         kind, null = column.type, _null_of(column)
         values = [piece.get(column.name, null) for _, piece in self.pieces]
         if column.nullable and _all_are(values, null):
-            if pa.types.is_dictionary(kind):
-                indices = pa.Array.from_buffers(pa.int32(), self.count, [zeros, zeros], self.count)
-                return pa.DictionaryArray.from_arrays(indices, string_column([]))
-            if pa.types.is_fixed_size_list(kind):
-                item_count = self.count * kind.list_size
-                items = pa.Array.from_buffers(kind.value_type, item_count, [None, zeros], 0)
-                return pa.Array.from_buffers(
-                    kind, self.count, [zeros], self.count, children=[items]
-                )
-            return pa.Array.from_buffers(kind, self.count, [zeros, zeros], self.count)
+            return _nulls(kind, self.count, zeros)
         if not column.nullable and pa.types.is_integer(kind) and _all_are(values, 0):
             return pa.Array.from_buffers(kind, self.count, [None, zeros], 0)
-        # If no value can be null, the column is built in its final type at once.
+        # If no value can be null, the column is built in its final type at once. Pieces of int32
+        # have no ABSENT, which does not fit.
         is_known = not column.nullable or all(
             _NARROW.min <= value <= _NARROW.max
             if isinstance(value, int | float)
-            else value.dtype == np.int32  # then none is ABSENT
+            else value.dtype == np.int32
             for value in values
         )
         if pa.types.is_fixed_size_list(kind):
-            lists = self._filled(column, np.int32 if is_known else np.int64)[rows]
-            item = kind.value_type
-            item_type = np.dtype(item.to_pandas_dtype())
-            flat = number_column(np.ascontiguousarray(lists, dtype=item_type).reshape(-1), item)
-            limits = np.iinfo(item_type)
-            missing = np.zeros(len(lists), dtype=np.bool_)
-            for axis in range(kind.list_size if lists.dtype != item_type else 0):
-                missing |= (lists[:, axis] < limits.min) | (lists[:, axis] > limits.max)
-            if not missing.any():
-                return pa.FixedSizeListArray.from_arrays(flat, kind.list_size)
-            list_bitmap, null_count = pack_validity(~missing)
-            return pa.Array.from_buffers(
-                kind, len(lists), [list_bitmap], null_count, children=[flat]
+            return _list_column(
+                self._filled(column, np.int32 if is_known else np.int64)[rows], kind
             )
         is_plain = not (pa.types.is_dictionary(kind) or pa.types.is_boolean(kind))
         if is_plain and (not column.nullable or (is_known and not pa.types.is_floating(kind))):
@@ -173,6 +151,33 @@ class TableBuilder(Rows):
         # Numbers that do not fit in the type would wrap: they become null.
         fits = collected == collected.astype(kind.to_pandas_dtype())
         return number_column(collected, kind, fits & (collected != ABSENT))
+
+
+def _nulls(kind: pa.DataType, count: int, zeros: pa.Buffer) -> pa.Array:
+    """Return a column of `count` nulls that takes no memory: all its buffers are `zeros`."""
+    if pa.types.is_dictionary(kind):
+        indices = pa.Array.from_buffers(pa.int32(), count, [zeros, zeros], count)
+        return pa.DictionaryArray.from_arrays(indices, string_column([]))
+    if pa.types.is_fixed_size_list(kind):
+        item_count = count * kind.list_size
+        items = pa.Array.from_buffers(kind.value_type, item_count, [None, zeros], 0)
+        return pa.Array.from_buffers(kind, count, [zeros], count, children=[items])
+    return pa.Array.from_buffers(kind, count, [zeros, zeros], count)
+
+
+def _list_column(lists: Array, kind: pa.DataType) -> pa.Array:
+    """Return a column of lists of a fixed size, null where a number does not fit in the type."""
+    item = kind.value_type
+    item_type = np.dtype(item.to_pandas_dtype())
+    flat = number_column(np.ascontiguousarray(lists, dtype=item_type).reshape(-1), item)
+    limits = np.iinfo(item_type)
+    is_null = np.zeros(len(lists), dtype=np.bool_)
+    for axis in range(kind.list_size if lists.dtype != item_type else 0):
+        is_null |= (lists[:, axis] < limits.min) | (lists[:, axis] > limits.max)
+    if not is_null.any():
+        return pa.FixedSizeListArray.from_arrays(flat, kind.list_size)
+    bitmap, null_count = pack_validity(~is_null)
+    return pa.Array.from_buffers(kind, len(lists), [bitmap], null_count, children=[flat])
 
 
 def compact(values: Array | int) -> Array | int:

@@ -23,11 +23,8 @@ FloatArray = npt.NDArray[np.float64]
 WholeArray = npt.NDArray[np.signedinteger[Any]]
 SmallArray = npt.NDArray[np.int8]
 """Indices into a small table, one for each of millions of rows, so that every byte counts."""
-
 NAME_TYPE = pa.dictionary(pa.int32(), pa.string())
 _INT32_MAX = 2**31 - 1
-
-
 UNKNOWN_SIZE: Final = -1
 _LARGEST_PRODUCT: Final = 2.0**62
 
@@ -98,7 +95,7 @@ def numbers(column: pa.ChunkedArray | pa.Array, null: int = -1) -> IntArray:
     array = one_array(column)
     if not len(array):
         return np.empty(0, dtype=np.int64)
-    if array.null_count == len(array):  # takes no memory however many there are
+    if array.null_count == len(array):  # a broadcast value takes no memory
         return np.broadcast_to(np.int64(null), len(array))
     dtype = np.dtype(array.type.to_pandas_dtype())
     raw = np.frombuffer(array.buffers()[1], dtype, array.offset + len(array))
@@ -108,10 +105,7 @@ def numbers(column: pa.ChunkedArray | pa.Array, null: int = -1) -> IntArray:
 
 
 def floats(column: pa.ChunkedArray | pa.Array) -> npt.NDArray[np.float64]:
-    """Return a column of doubles without nulls as numpy; not to be written to.
-
-    Arrow's own `to_numpy` of a chunked column imports pandas.
-    """
+    """Return a column of doubles without nulls as numpy (Arrow's `to_numpy` imports pandas)."""
     array = one_array(column)
     if len(array) == 0:
         return np.empty(0, dtype=np.float64)
@@ -165,17 +159,18 @@ def is_one_of(column: pa.ChunkedArray | pa.Array, *texts: str) -> BoolArray:
 
 
 def axes(column: pa.ChunkedArray) -> IntArray:
-    """Return triples of sizes as [rows, 3], UNKNOWN_SIZE where null, not positive or too large."""
+    """Return triples of sizes as [rows, 3]; UNKNOWN_SIZE if null, not positive or too large."""
     if not len(column) or column.null_count == len(column):
         return np.full((len(column), 3), UNKNOWN_SIZE, dtype=np.int64)
     array = column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
     size = array.type.list_size
     flat = array.values.slice(array.offset * size, len(array) * size)
     sides = numbers(flat, 0).reshape(-1, size)
-    sized = (sides > 0).all(axis=1) & (sides.astype(np.float64).prod(axis=1) < _LARGEST_PRODUCT)
+    product = sides.astype(np.float64).prod(axis=1)  # float: an int64 may wrap
+    is_known = (sides > 0).all(axis=1) & (product < _LARGEST_PRODUCT)
     valid = validity(array)
-    sized &= True if valid is None else valid
-    return np.where(sized[:, np.newaxis], sides, UNKNOWN_SIZE)
+    is_known &= True if valid is None else valid
+    return np.where(is_known[:, np.newaxis], sides, UNKNOWN_SIZE)
 
 
 def product_of(sides: IntArray) -> IntArray:
@@ -199,14 +194,13 @@ ABSENT: Final = -(2**63)
 """Stands for a missing integer in an int64 column."""
 LIMIT_NS: Final = 2**61
 """Larger times (73 years) are invalid; sums of smaller ones fit in an int64."""
-
 Array = npt.NDArray[Any]
 
 
 class Names(dict[str, int]):
-    """Distinct texts in the order in which they were first seen; `names[text]` is its code.
+    """Distinct texts in the order in which they were first seen; `names[text]` is the code.
 
-    Beyond `most` texts all further ones get the code of `beyond`, or -1 if that is None.
+    After `most` texts, new ones get the code of `beyond`, or -1 if that is None.
     """
 
     most: int = sys.maxsize

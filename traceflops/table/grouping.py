@@ -31,6 +31,8 @@ def in_order(*keys: IntArray) -> IntArray:
 
     Rows that are sorted already, as most columns of times are, are only checked.
     """
+    # `falls`: a row sorts before the one ahead of it, by the keys looked at so far, minor ones
+    # first.
     falls = np.zeros(max(0, len(keys[0]) - 1), dtype=np.bool_)
     for key in reversed(keys):
         falls = (key[:-1] > key[1:]) | ((key[:-1] == key[1:]) & falls)
@@ -38,8 +40,9 @@ def in_order(*keys: IntArray) -> IntArray:
 
 
 def by_code(code: IntArray) -> IntArray:
-    """Return the stable order of rows by codes, which must not be negative."""
-    order = np.argsort(code.astype(np.uint16), kind="stable")  # a radix sort: no comparisons
+    """Return the stable order of rows by codes from 0, faster than by comparisons."""
+    # numpy sorts 16 bits by radix: first by the low ones, then by the others if there are any.
+    order = np.argsort(code.astype(np.uint16), kind="stable")
     high = code >> 16
     if high.any():
         order = order[np.argsort(high[order], kind="stable")]
@@ -53,10 +56,7 @@ def slices(count: int) -> Iterator[slice]:
 
 
 def distinct(values: WholeArray) -> IntArray:
-    """Return the distinct numbers in ascending order.
-
-    `np.unique` hashes each number instead, several times slower, and loads masked arrays.
-    """
+    """Return the distinct numbers in ascending order, much faster than `np.unique`."""
     table = _presence(values)
     if table is not None:
         return _present(*table)
@@ -71,10 +71,7 @@ def used_names(column: pa.ChunkedArray) -> set[str]:
 
 
 def without_unused(table: pa.Table) -> pa.Table:
-    """Return a table without the dictionary texts that no row uses; the others stay in order.
-
-    Whoever gets the file must not see the texts of removed rows.
-    """
+    """Return a table without the texts that no row uses: nobody must see those of removed rows."""
     for index, field in enumerate(table.schema):
         if pa.types.is_dictionary(field.type):
             code, texts = codes(table.column(index)), names(table.column(index))
@@ -96,15 +93,15 @@ def groups(values: IntArray) -> Iterator[tuple[int, IntArray]]:
 
 
 def joint_codes(first: WholeArray, second: WholeArray) -> IntArray:
-    """Return, per row, a number that is the same for the same pair of values, in their order."""
+    """Return a number per row that is equal for equal pairs of values, and in their order."""
     values, code = ranked(second)
     return np.multiply(first, max(1, len(values)), dtype=np.int64) + code
 
 
 def shared_codes(*pairs: tuple[WholeArray, WholeArray]) -> list[IntArray]:
-    """Return `joint_codes` of several pairs of columns; equal pairs of any have the same number.
+    """Return `joint_codes` of several pairs of columns: equal pairs in any of them are equal.
 
-    There is an array per pair of columns, such as process and thread of the rows of a table.
+    The result has an array per pair of columns, such as process and thread of a table's rows.
     """
     first, second = (np.concatenate(columns) for columns in zip(*pairs, strict=True))
     ends = np.cumsum([len(column) for column, _ in pairs])
@@ -173,7 +170,7 @@ def group_rows(columns: Sequence[WholeArray]) -> tuple[IntArray, IntArray]:
     for column in columns if rows else ():
         low, width = int(column.min()), int(column.max()) - int(column.min()) + 1
         if size * width > largest_table:
-            # Ranks are dense, so that the product never exceeds rows * codes.
+            # Ranks have no gaps: there are at most as many as rows, so the product stays small.
             (unique, joint), (values, column) = ranked(joint), ranked(column)
             size, low, width = len(unique), 0, len(values)
         if width > 1:
@@ -202,7 +199,7 @@ def extremes(group: IntArray, values: WholeArray, groups: int) -> tuple[IntArray
 
 def lower_medians(group: IntArray, values: IntArray) -> IntArray:
     """Return the lower median of the values of each group; no group from 0 on may be empty."""
-    count = np.bincount(group)
+    count = np.bincount(group)  # sorted, a group begins after the rows of those before it
     by_value = np.lexsort((values, group))
     medians: IntArray = values[by_value[np.cumsum(count) - count + (count - 1) // 2]]
     return medians

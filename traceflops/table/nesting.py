@@ -29,16 +29,15 @@ from traceflops.table.grouping import (
 from traceflops.table.trace import Trace
 
 T = TypeVar("T", bound=np.signedinteger)
-
-
 _MANY = 4
 """With more instants per interval only the edges of the intervals are searched."""
 
 
 class LastAbove:
-    """Finds the last position up to p whose value is above t, for many pairs (p, t) at a time.
+    """Finds the last position up to p whose value is above t, for many pairs (p, t) at once.
 
-    It is a tree of maxima over the values: O(n) to build, O(log n) per pair.
+    It is a tree of maxima over the values: level 0 are the values, each level above has the maxima
+    of pairs of the one below. O(n) to build, O(log n) per pair.
     """
 
     def __init__(self, values: IntArray) -> None:
@@ -65,17 +64,18 @@ class LastAbove:
         return result
 
     def _search(self, upto: IntArray, threshold: IntArray) -> IntArray:
-        """Return the last such position, for pairs that have one before `upto`."""
+        """Return the position of `find`, for pairs that are known to have one before `upto`."""
         # Up: the last subtree that ends at or before `upto` and has a value above the threshold.
+        # `searching` are the pairs without such a subtree so far, `edge` the node after the range.
         node, height = np.zeros((2, len(upto)), dtype=np.int64)
-        left, edge = np.arange(len(upto)), upto + 1
+        searching, edge = np.arange(len(upto)), upto + 1
         for level, maxima in enumerate(self._levels):
             # If the edge is odd, the node to its left is not a whole subtree of a higher level.
             asks = np.flatnonzero(edge % 2)
-            hit = asks[maxima[edge[asks] - 1] > threshold[left[asks]]]
-            node[left[hit]], height[left[hit]] = edge[hit] - 1, level
+            hit = asks[maxima[edge[asks] - 1] > threshold[searching[asks]]]
+            node[searching[hit]], height[searching[hit]] = edge[hit] - 1, level
             edge[hit] = 0
-            left, edge = left[edge > 1], edge[edge > 1] // 2
+            searching, edge = searching[edge > 1], edge[edge > 1] // 2
         # Down: to the right half of each node if it has such a value, else to the left half.
         order = np.argsort(-height, kind="stable")
         above = np.searchsorted(-height[order], -np.arange(len(self._levels)), side="right")
@@ -92,10 +92,10 @@ class LastAbove:
 def innermost(
     group: IntArray, start_ns: IntArray, end_ns: IntArray, at_group: IntArray, at_ns: IntArray
 ) -> IntArray:
-    """Return, per instant, the row of the interval around it that started last, or -1.
+    """Return the row of the interval around each instant that started last, or -1.
 
     Intervals are [start, end), one per row of the first three arrays. They enclose only instants of
-    their group (a thread). Of intervals that start together the shorter one is inner.
+    their group (a thread). If several start together, the shortest is the innermost.
     """
     if len(at_ns) > _MANY * len(start_ns):
         # The innermost interval changes only where one of the group begins or ends.
@@ -123,16 +123,18 @@ def innermost_pieces(
 ) -> tuple[IntArray, IntArray, IntArray]:
     """Return the pieces of time in which one interval is the innermost of its group.
 
-    Three arrays per piece: row of the interval, start and end. Intervals without length are pieces,
-    too.
+    Three arrays, a value per piece: the row of the interval, start and end. Intervals without
+    length are pieces, too.
     """
+    # Between two edges (starts or ends) that follow each other, the innermost interval is the same.
     edge_group, edge = np.concatenate([group, group]), np.concatenate([start, end])
     order = np.lexsort((edge, edge_group))
     edge_group, edge = edge_group[order], edge[order]
     new = np.ones(len(order), dtype=np.bool_)
     new[1:] = (edge_group[1:] != edge_group[:-1]) | (edge[1:] != edge[:-1])
-    edge_group, edge = edge_group[new], edge[new]  # no interval begins or ends between two of these
+    edge_group, edge = edge_group[new], edge[new]
     inner = innermost(group, start, end, edge_group, edge)
+    # Join neighbouring stretches with the same innermost interval.
     follows = np.flatnonzero((inner[:-1] >= 0) & (edge_group[:-1] == edge_group[1:]))
     begins = np.append(True, (np.diff(inner[follows]) != 0) | (np.diff(follows) != 1))
     first = follows[begins[: len(follows)]]
@@ -148,9 +150,10 @@ def innermost_pieces(
 def parents(
     group: IntArray, start_ns: IntArray, end_ns: IntArray, order: IntArray | None = None
 ) -> IntArray:
-    """Return, per interval, the row of the innermost interval in which it starts, or -1.
+    """Return the row of the innermost interval in which each one starts, or -1.
 
-    A child may end a little after its parent, as profilers record it. `order` is `by_start`.
+    A child may end a little after its parent, as profilers record it. `order` is that of
+    `by_start`, if it is known.
     """
     order = by_start(group, start_ns, end_ns) if order is None else order
     enclosing = _Enclosing(order, group, end_ns)
@@ -165,10 +168,10 @@ def parents(
 def _last_started(
     group: IntArray, start_ns: IntArray, order: IntArray, at_group: IntArray, at_ns: IntArray
 ) -> IntArray:
-    """Return, per instant, the last position in `order` at or before it, by group, then by start.
+    """Return the last position in `order` at or before each instant, by group, then by start.
 
-    The interval there is of an earlier group if none of the instant's group has started. Times are
-    replaced by their ranks, so that one number holds both group and time.
+    If no interval of the instant's group has started, the one there is of an earlier group. Times
+    are replaced by their ranks, so that one number holds both group and time.
     """
     groups, starts = distinct(group), np.sort(start_ns)
     if len(groups) == 1:  # callers check the group of the interval
@@ -203,8 +206,8 @@ class _Enclosing:
 class OpTree(Struct, frozen=True):
     """The forest of a table of ops.
 
-    `parent` is, per row, the row of its parent or -1, and `place` its position in the order of
-    starts. Per position, `order` is the row there and `stop` the position after the last op below.
+    By row: `parent` is the row of its parent or -1, `place` its position in the order of starts. By
+    position: `order` is the row there, `stop` the position after the last op below it.
     """
 
     parent: IntArray
@@ -237,12 +240,14 @@ class OpTree(Struct, frozen=True):
 
     def depth(self) -> IntArray:
         """Return, per position, the number of ops around the op there."""
+        # At a position, all ops before it have begun; those whose stop is up to there have ended.
         count = len(self.stop)
         ended = np.cumsum(np.bincount(self.stop, minlength=count + 1)[:count])
         return np.arange(count) - ended
 
     def below(self, marked: BoolArray) -> IntArray:
         """Return, per row, the number of marked ops below it, without itself."""
+        # Ops below an op stand behind it, up to its stop: their number is a difference of sums.
         sums = np.zeros(len(marked) + 1, dtype=np.int64)
         np.cumsum(marked[self.order], out=sums[1:])
         count = np.empty(len(marked), dtype=np.int64)
@@ -284,10 +289,11 @@ def taken(values: npt.NDArray[T], rows: IntArray, missing: int = -1) -> npt.NDAr
 
 
 def _stops(above: IntArray) -> IntArray:
-    """Return, per position, the first later one whose parent lies before it, else their number.
+    """Return the position after the last op below each position, given its parent's position.
 
-    `above` is the position of each parent, -1 for none. Read backwards, that is the last position
-    so far whose negated parent is above the negated position.
+    `above` is -1 without a parent. It is the first later position whose parent lies before the own
+    one: read backwards, the last position so far whose negated parent is above the negated
+    position.
     """
     count = len(above)
     stops = np.empty(count, dtype=np.int64)
@@ -347,9 +353,9 @@ def link(trace: Trace) -> Links:
 def first_of_same(
     owners: pa.Table, column: str, rows: pa.Table, some: IntArray | slice = slice(None)
 ) -> IntArray:
-    """Return, per row in `some`, the first-started owner with the same process and number, or -1.
+    """Return the first-started owner with the same process and number as each row, or -1.
 
-    Both tables have the numbers in `column`, such as correlations.
+    Both tables have the numbers in `column`, such as correlations. `some` are the rows to look up.
     """
     return first_match(
         numbers(owners["process"]),
@@ -361,7 +367,7 @@ def first_of_same(
 
 
 def _fill_by_external_id(trace: Trace, table: str, op: IntArray, is_open: BoolArray) -> None:
-    """Set `op`, in the open rows of a table, to the op with their external id, or -1."""
+    """Set `op` in place, in the open rows of a table, to the op with their external id, or -1."""
     rows = np.flatnonzero(is_open)
     owner = first_of_same(trace.ops, "external_id", trace.table(table), rows)
     began, start = (numbers(side["start_ns"]) for side in (trace.ops, trace.table(table)))

@@ -46,10 +46,7 @@ def column_names(schema: pa.Schema) -> tuple[str, ...]:
 
 
 def checked(table: Any, schema: pa.Schema | None = None) -> Any:
-    """Return a table after a check of names, offsets, codes and texts.
-
-    With a `schema` also of types and nulls. Raises one of ARROW_UNREADABLE if anything is wrong.
-    """
+    """Return the table after checks, against a `schema` if given. Raises ARROW_UNREADABLE."""
     column_names(table.schema)
     table.validate(full=True)
     if schema is not None and not table.schema.equals(schema):
@@ -168,10 +165,7 @@ def _encoded_head(head: Head) -> str:
 
 
 def head_of(text: str | bytes) -> Head:
-    """Return the head of a part from JSON; unknown fields are ignored.
-
-    Raises msgspec.MsgspecError if it is damaged.
-    """
+    """Return the head of a part from JSON. Raises msgspec.MsgspecError if it is damaged."""
     return msgspec.json.decode(text, type=Head)
 
 
@@ -182,7 +176,7 @@ def checksum(head: str, data: bytes) -> int:
 
 def parts_of(trace: Trace) -> Iterator[Part]:
     """Yield the parts of a trace; the first one has the fields outside of tables."""
-    groups: list[tuple[list[str], list[bytes]]] = [([], [])]
+    groups: list[tuple[list[str], list[bytes]]] = [([], [])]  # names and streams of a part
     for name in TABLES:
         if trace.table(name).num_rows:
             table, sink = _encoded(trace.table(name)), io.BytesIO()
@@ -204,10 +198,7 @@ def _outside(trace: Trace) -> Outside:
 
 
 def trace_of(parts: Sequence[Part]) -> Trace:
-    """Return the trace of its parts, which must be in order.
-
-    Raises ValueError or an error of Arrow if they are damaged.
-    """
+    """Return the trace of its parts. Raises ValueError or an error of Arrow if damaged."""
     outside = parts[0].head.trace
     if outside is None:
         raise ValueError("the first part of a trace is missing")
@@ -223,20 +214,14 @@ def trace_of(parts: Sequence[Part]) -> Trace:
 
 
 def described(table: pa.Table, name: str, trace: Trace) -> pa.Table:
-    """Return a table of a trace with its name and the trace's other fields in the metadata.
-
-    `places`, the locations of devices in their machines, are left out.
-    """
+    """Return a table with its name and the trace's other fields, but `places`, as metadata."""
     head = Head((name,), 0, more=False, trace=_outside(replace(trace, places=())))
     metadata = {PACK: str(VERSION), _HEAD: _encoded_head(head)}
     return table.replace_schema_metadata({**(table.schema.metadata or {}), **metadata})
 
 
 def described_head(schema: pa.Schema) -> Head | None:
-    """Return the head from a table's metadata, None without one.
-
-    Raises msgspec.MsgspecError if it is damaged.
-    """
+    """Return the head in a table's metadata, or None. Raises msgspec.MsgspecError if damaged."""
     text = (schema.metadata or {}).get(_HEAD.encode())
     return head_of(text) if text is not None else None
 
@@ -265,7 +250,7 @@ def _encoded(table: pa.Table) -> pa.Table:
             continue
         use_differences = False
         if pa.types.is_integer(field.type):
-            # A null repeats the number before it, so that its difference is 0, as which it is read.
+            # A null repeats the number before it: then its difference is 0, what nulls are read as.
             values = _filled(pc.fill_null_forward(column))
             differences = _narrow(np.diff(values, prepend=np.int64(0)))
             plain = _narrow(values)
@@ -284,7 +269,7 @@ def _encoded(table: pa.Table) -> pa.Table:
 
 
 def _decoded(table: pa.Table, name: str) -> pa.Table:
-    """Return the table that `_encoded` got, with the declared schema of `name`."""
+    """Return the table that was given to `_encoded`, with the declared schema of `name`."""
     columns = []
     for field in arrow_schema(name):
         index = table.schema.get_field_index(field.name)

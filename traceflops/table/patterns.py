@@ -70,9 +70,6 @@ _KNOWN: Final = re.compile(r"(cuda|cu|hip)[A-Z]")
 
 
 def launches_nothing(calls: pa.Table) -> bool:
-    """Return whether calls of CUDA or HIP are recorded, none of which starts work on a GPU.
-
-    Then no device record can be missing.
-    """
+    """Return whether calls of CUDA or HIP are recorded, none of which starts work on a GPU."""
     called = used_names(calls["name"])
     return bool(called) and all(_KNOWN.match(name) and not _STARTS.match(name) for name in called)

@@ -52,7 +52,6 @@ _CORRELATION = Column(
     "ids of 2^63 and above are stored modulo 2^64; of kind op, shared by the parts of an op",
 )
 _EXTERNAL = Column("external_id", pa.int64(), "the profiler's id of the op this belongs to")
-
 _COLLECTIVE = (
     Column("collective", NAME_TYPE, "collective named by the framework (allreduce, ...)"),
     Column("collective_dtype", NAME_TYPE, "element type of the collective"),
@@ -71,7 +70,6 @@ _COLLECTIVE = (
     Column("collective_source", pa.int64(), "rank that sends, of a send or receive"),
     Column("collective_destination", pa.int64(), "rank that receives, of a send or receive"),
 )
-
 TABLES: dict[str, tuple[Column, ...]] = {
     "processes": (
         _PROCESS,

@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
 
 NoteKind = Literal["repaired", "dropped", "assumed", "missing"]
-
 EVERYWHERE: Final = "everywhere "
 """Prefix of a device's place that is unique on all machines."""
 CUDA_TRACE: Final = "cuda_trace"
@@ -40,12 +39,11 @@ class Note(Struct, frozen=True, eq=False):
     """A fact about the input or the method that the reader must know.
 
     `code` names the kind of note and is stable; `statement` is a whole sentence, `advice` what to
-    do or what was done about it, and `text` all of it. `count` is the number of records it is
-    about, if that can be counted. `wording` is the statement without this number and without the
-    `values` that it lists; notes of several files with the same wording are merged (see
-    `together`). In a merged note, `owners` is the number of files, `scope` and `similar` say so in
-    words, and `alike` is the number of statements it stands for. `share` is the part of the time
-    that it is about, 0 if unknown.
+    do or what was done, `text` all of it. `count` is the number of records concerned, if they can
+    be counted. `wording` is the statement without this number and without the `values` that it
+    lists; notes of several files with the same wording are merged (see `together`). In a merged
+    note, `owners` is the number of files, `scope` and `similar` say so in words, and `alike` is the
+    number of statements it stands for. `share` is the part of the time concerned, 0 if unknown.
     """
 
     kind: NoteKind
@@ -99,17 +97,16 @@ class SourceFile(Struct, frozen=True):
 class Source(Struct, frozen=True):
     """The source of a trace: its files, the tool, the clock, and facts on the recording.
 
-    `origin_unix_ns` plus a time of the tables is nanoseconds since 1970; None if the trace's clock
-    is not tied to the calendar. `clock` identifies the clock where several traces may share one (a
-    digest of the boot of a machine): times of equal clocks can be compared; None if unknown.
-    `facts` are versions and settings of the recording (never environment, host or user).
-    `identities` are the host and user names in the files, which are removed from what is shared.
-    `event_counts` counts the records by category, read or not. `description` is what the files
-    state about their run, by the keys in docs/selfdescribing.md: plain JSON values. `lifetimes` are
-    the first and the last time of each process on the trace's clock, if the file states them.
-    `resolution_ns` is the step of start times in the text of the file. `kinds_apart`: kernels and
-    copies are recorded, or exported, separately. `rules` has, by replaced name of a kernel, the
-    rule that categorised it, since the name no longer tells.
+    `origin_unix_ns` plus a time of the tables is nanoseconds since 1970; None if the clock is not
+    tied to the calendar. `clock` identifies a clock that several traces may share (a digest of the
+    boot of a machine): times of equal clocks can be compared; None if unknown. `facts` are versions
+    and settings of the recording (never environment, host or user). `identities` are the host and
+    user names in the files, which are removed from what is shared. `event_counts` are the records
+    by category, read or not. `description` is what the files state about their run, by the keys in
+    docs/selfdescribing.md: plain JSON values. `lifetimes` are the first and the last time of each
+    process on the trace's clock, if stated. `resolution_ns` is the step of start times in the text
+    of the file. `kinds_apart`: kernels and copies are recorded, or exported, separately. `rules`
+    has, by replaced name of a kernel, the rule that categorised it, since the name no longer tells.
     """
 
     format: str
@@ -142,12 +139,12 @@ class Job(Struct, frozen=True):
 class Trace(Struct, frozen=True):
     """The contents of one or more input files. Tables follow `traceflops.table.schema`.
 
-    `places` has, per row of the devices table, the location of the device in its machine, by which
-    it is recognised in another file of the same clock; None if unknown, empty if all are. `clocks`
-    has the clock of each process if they differ; times of different clocks cannot be compared.
-    `runs` has, per row of the devices table, the number of the GPU and the number of the run on it,
-    from 1; empty if no GPU did work of several runs. `jobs` is set if the files are of several
-    jobs; `job` is the number of the one in the tables, None for all.
+    By row of the devices table: `places` are the locations of devices in their machine, by which
+    they are recognised in other files of the same clock (None: unknown, empty: all unknown); `runs`
+    are the number of the GPU and of the run on it, from 1 (empty: no GPU has several runs).
+    `clocks` are those of the processes if they differ; times of different clocks cannot be
+    compared. `jobs` is set if the files are of several jobs; `job` is the number of the one in the
+    tables, None for all.
     """
 
     source: Source
@@ -264,14 +261,12 @@ class Trace(Struct, frozen=True):
 
 Owned: TypeAlias = tuple[Hashable, Note]
 """The file (or any key of it) that a note is on, and the note."""
-
 _CHOICE: Final = re.compile(r"\[([^\[\]|]*)\|([^\[\]|]*)\]")
 _MOST_ALIKE: Final = 3
 """Notes of one code that are shown at most; of more, the first stands for all."""
 _MOST_NAMED: Final = 5
 _MOST_FILES, _LONGEST_TEXT = 4, 300
 _FROM_NAME: Final = "[Rank|Ranks] {values} [was|were] taken from file or folder names."
-
 RANK_UNKNOWN: Final = "rank-unknown"
 
 
@@ -333,7 +328,7 @@ def worded(wording: str, count: int, values: Sequence[int] = ()) -> str:
 
 def ranges(values: Iterable[int]) -> str:
     """Return numbers as text, consecutive ones as a range: "0 to 3, 7"."""
-    texts: list[str] = []
+    texts: list[str] = []  # value minus place is the same for consecutive values
     for _, pairs in groupby(enumerate(sorted(set(values))), key=lambda pair: pair[1] - pair[0]):
         run = [value for _, value in pairs]
         texts += [f"{run[0]} to {run[-1]}"] if len(run) > 2 else map(str, run)
@@ -341,7 +336,7 @@ def ranges(values: Iterable[int]) -> str:
 
 
 def together(notes: Iterable[Owned], total: int, noun: str = "file") -> list[Note]:
-    """Merge the notes of `total` files (or whatever `noun` says), in the order of their codes.
+    """Return the notes of `total` files (or whatever `noun` says), merged, in the order of codes.
 
     Notes with the same wording become one. If more than _MOST_ALIKE of one code remain, the first
     stands for all.
@@ -353,12 +348,12 @@ def together(notes: Iterable[Owned], total: int, noun: str = "file") -> list[Not
         by_text.setdefault(key, []).append((owner, note))
     merged = []
     for by_text in by_code.values():
-        alike = sum(max(note.alike for _, note in same) for same in by_text.values())
-        if alike <= _MOST_ALIKE:
+        count = sum(max(note.alike for _, note in same) for same in by_text.values())
+        if count <= _MOST_ALIKE:
             merged += [_same_wording(same, total, noun) for same in by_text.values()]
         else:
             first = _first_of([owned for same in by_text.values() for owned in same], total, noun)
-            merged.append(replace(first, alike=alike))
+            merged.append(replace(first, alike=count))
     return merged
 
 
@@ -368,7 +363,7 @@ def named(note: Note) -> Note:
 
 
 def _same_wording(notes: Sequence[Owned], total: int, noun: str) -> Note:
-    """Merge notes with the same wording into one with the sum of their counts."""
+    """Return notes with the same wording as one, with the sum of their counts."""
     first = notes[0][1]
     owners, count = _owners(notes), _sum(note for _, note in notes)
     if (len(notes) > 1 or owners > 1) and first.wording is not None and count is not None:
@@ -382,7 +377,7 @@ def _same_wording(notes: Sequence[Owned], total: int, noun: str) -> Note:
 
 
 def _first_of(notes: Sequence[Owned], total: int, noun: str) -> Note:
-    """Merge notes of different wording: the first, and the number of similar ones."""
+    """Return the first of notes of different wording, and in it the number of similar ones."""
     (_, first), *others = notes
     owners, count = _owners(notes), _sum(note for _, note in notes)
     files = dict.fromkeys(note.file for _, note in others if note.file not in (None, first.file))
@@ -395,7 +390,7 @@ def _first_of(notes: Sequence[Owned], total: int, noun: str) -> Note:
 
 
 def _owners(notes: Iterable[Owned]) -> int:
-    """Number of files that have notes."""
+    """Return the number of files that have notes."""
     most: dict[Hashable, int] = {}
     for owner, note in notes:
         most[owner] = max(note.owners, most.get(owner, 0))

@@ -20,17 +20,17 @@ from traceflops.flops.model.card import ModelCard, PlacedLinear
 Context = Literal["none", "exact", "half", "half-window", "full"]
 """Keys per query: not counted; as the mask says; T/2 for every causal mask; T/2 but windows and
 chunks as they are; all T."""
-
 Frozen = Literal["as-run", "all", "never"]
 """Which base weights have no weight gradient: those frozen in the run, all of them, none."""
 
 
 class Convention(Struct, frozen=True):
-    """One rule: what it counts (`weights`, `context`); `texts.toml` says it in words, and who does.
+    """One rule for counting: which `weights`, and how many keys per query (`context`).
 
-    `real` counts real tokens and documents, else padded slots. The figure of an `executed` rule is
-    an HFU. `recompute_all` lets checkpointing recompute the head too. `attention` is b. `adapters`
-    counts adapters beside frozen weights. `odd` rules are wrong, and explain figures made so.
+    `attention` is b, how often the forward pass of attention counts. `frozen` says which weights
+    have no weight gradient; `adapters` counts adapters beside these. `real` counts real tokens and
+    documents, else padded slots. The figure of an `executed` rule is an HFU. With `recompute_all`,
+    checkpointing recomputes the head, too. `odd` rules are wrong: they explain figures made so.
     """
 
     id: str
@@ -89,14 +89,13 @@ _RULES = (
 )
 CONVENTIONS: Mapping[str, Convention] = {rule.id: rule for rule in _RULES}
 """Every convention, the default first."""
-
 DEFAULT = "exact-causal"
 RULE_OF_THUMB = "6N"
 RULE_OF_THUMB_FROZEN = "4N"
 
 
 def convention(name: str) -> Convention:
-    """Return the convention of that id. Raises UsageError with the known ones."""
+    """Return the convention with an id. Raises UsageError, naming the known ones."""
     rule = CONVENTIONS.get(name)
     if rule is None:
         raise UsageError(f"unknown convention {name[:60]!r}", f"known: {', '.join(CONVENTIONS)}")
@@ -107,21 +106,25 @@ Matrices = tuple[PlacedLinear, ...]
 
 
 def weights(rule: Convention, card: ModelCard) -> Matrices:
-    """Return the matrices that a convention counts; parameters as one in, one around blocks."""
+    """Return the matrices that a convention counts.
+
+    If it counts parameters, these are one matrix in the blocks and one outside: checkpointing of
+    blocks does not reach the latter.
+    """
     if needs_matrices(rule, card):
         return _MATRICES.get(rule.weights, _matmul)(card)
-    count = inside = _PARAMETERS[rule.weights](card)
+    count = in_blocks = _PARAMETERS[rule.weights](card)
     if card.complete:
-        inside = min(count, sum(m.active for m in card.placed() if m.in_blocks))
+        in_blocks = min(count, sum(m.active for m in card.placed() if m.in_blocks))
     return tuple(
         PlacedLinear(Linear("parameters", part, 1, "parameters"), in_blocks=within)
-        for part, within in ((inside, True), (count - inside, False))
+        for part, within in ((in_blocks, True), (count - in_blocks, False))
         if part
     )
 
 
 def needs_matrices(rule: Convention, card: ModelCard) -> bool:
-    """Return whether the convention counts single matrices, not the parameters as one."""
+    """Return whether the convention counts single matrices, not a number of parameters."""
     return card.complete if rule.weights == "matmul-or-all" else rule.weights in _MATRICES
 
 
@@ -130,7 +133,7 @@ def _matmul(card: ModelCard) -> Matrices:
 
 
 def square(card: ModelCard) -> ModelCard:
-    """Return the card with heads that share out the hidden width. Raises UsageError if none can."""
+    """Return the card with heads of hidden / heads elements. Raises UsageError if that fails."""
 
     def squared(block: Block) -> Block:
         attention = block.attention
@@ -168,7 +171,6 @@ WITHOUT_EMBEDDINGS: Mapping[str, Callable[[ModelCard], int]] = {
     "active-embedding": lambda card: card.active - (0 if card.tied else card.embedding),
 }
 """Parameter counts that a bare number of parameters does not tell."""
-
 _PARAMETERS: Mapping[str, Callable[[ModelCard], int]] = {
     **WITHOUT_EMBEDDINGS,
     "all": lambda card: card.total,

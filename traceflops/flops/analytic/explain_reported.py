@@ -24,30 +24,22 @@ from traceflops.flops.model.card import ModelCard
 from traceflops.units import Reported, exact_percent
 
 Metric = Literal["mfu", "hfu"]
-
 SLACK = Fraction(1, 2000)
 """Relative error that the printed digits of inputs may make, besides those of the figure."""
-
 SPARSE = 2
 """2:4 sparsity doubles the headline rate of a device."""
-
 PER_COST = Fraction(1, 100)
 """Relative error that supposing one thing more is worth, where a figure does not fit."""
-
 CUT_OFF = 1
 """Cost of supposing that the figure's last digit was cut off, not rounded."""
-
 FARFETCHED = 5
 """Cost from which a candidate is called possible only: at least two things must be supposed."""
-
 LIKELY = 6
 """Cost up to which a candidate is worth showing first."""
-
 GPUS_PER_NODE = 8
 MOST_NAMES = 3
 CERTAIN = MOST_NAMES + 1
 """So many conventions may share a figure for it still to be called theirs."""
-
 TREATMENTS: tuple[tuple[str, Checkpoint], ...] = (
     ("with the blocks recomputed", replace(FULL_CHECKPOINT, scope="blocks")),
     ("with everything recomputed (4/3)", replace(FULL_CHECKPOINT, scope="all")),
@@ -64,6 +56,7 @@ class Candidate(Struct, frozen=True):
     """One way to arrive at a figure: conventions, peak, and recomputation or mistake.
 
     `error` is relative to the reported figure; `cost` is the number of assumptions, weighted.
+    `reproduces` says that the value agrees with the printed digits.
     """
 
     conventions: tuple[str, ...]
@@ -105,18 +98,18 @@ class Explanation(Struct, frozen=True):
 
     @property
     def said(self) -> str:
-        """Return the figure as a percentage, and how it was read if there are two ways to."""
+        """Return the figure as a percentage; with how it was read if that is ambiguous."""
         value = exact_percent(self.reported.value, self.reported.digits)
         return f"{self.reported.text} (read as {value})" if self.reported.ambiguous else value
 
     def shown(self, value: Fraction) -> str:
-        """Return a share with at least the decimals of the figure."""
+        """Return a share as text, with at least as many decimals as the figure."""
         usual = 1 if value >= Fraction(1, 10) else 2
         return exact_percent(value, self.reported.digits if self.reported.digits > usual else None)
 
     @property
     def verdict(self) -> Fact:
-        """Return the best candidate, and the honest figure."""
+        """Return the best candidate and the honest figure as a fact."""
         best, rate = self.candidates[0], self.honest
         as_hfu = self.metric == "hfu" and rate.is_counted and not rate.is_hfu
         figure = rate.as_hfu if as_hfu else rate.sentence
@@ -161,9 +154,9 @@ def explain(
 ) -> Explanation:
     """Return what reproduces a reported figure, best first.
 
-    `peak` is the stated one, `others` are peaks it may have been mistaken for. A figure that may be
-    a share or a percentage is read as whichever is explained more simply. Raises UsageError where
-    no convention can be computed.
+    `peak` is the stated one, `others` are peaks that may have been used by mistake. A figure that
+    may be a share or a percentage is read in the way with the simpler explanation. Raises
+    UsageError if no convention can be computed.
     """
     ways = [*_ways(card, run, peak, others, metric)]
     if not ways:
@@ -173,16 +166,16 @@ def explain(
         )
     explanations = []
     for reading in filter(None, (reported, reported.percent)):
-        # Conventions whose figures the digits cannot tell apart are one candidate; peaks and
-        # treatments stay apart.
+        # Conventions with the same figure (as far as the digits tell) are one candidate, for each
+        # peak and treatment. The last digit may be rounded or cut off.
         groups: dict[tuple[Peak, str, Fraction | None], list[Candidate]] = {}
         slack = SLACK * reading.value
         for rule, used_peak, treatment, value, cost in ways:
             gap = value - reading.value
-            rounded = abs(gap) <= reading.half_unit + slack
-            cut = -slack <= gap < 2 * reading.half_unit + slack
-            error, fits = abs(gap) / reading.value, rounded or cut
-            total = cost + (CUT_OFF if cut and not rounded else 0)
+            fits_rounded = abs(gap) <= reading.half_unit + slack
+            fits_cut = -slack <= gap < 2 * reading.half_unit + slack
+            error, fits = abs(gap) / reading.value, fits_rounded or fits_cut
+            total = cost + (CUT_OFF if fits_cut and not fits_rounded else 0)
             candidate = Candidate((rule,), used_peak, treatment, value, error, fits, total)
             key = (used_peak, treatment, None if fits else value)
             groups.setdefault(key, []).append(candidate)
@@ -197,7 +190,7 @@ def explain(
 
 
 def _rank(candidate: Candidate) -> tuple[bool, Fraction, Fraction]:
-    """Sort key: the number of assumptions; for figures that do not fit, also the error."""
+    """Return the sort key: the assumptions; for figures that do not fit, also the error."""
     if candidate.reproduces:
         return (False, Fraction(candidate.cost), candidate.error)
     return (True, round(candidate.error + candidate.cost * PER_COST, 3), Fraction(0))
@@ -207,7 +200,7 @@ def _ways(
     card: ModelCard, run: Run, stated: Peak, others: Sequence[Peak], metric: Metric
 ) -> Iterator[tuple[str, Peak, str, Fraction, int]]:
     """Yield (convention, peak, treatment or mistake, figure, cost of its assumptions)."""
-    if is_of_unknown_basis(run):  # of a rate counted who knows how, nothing but the division
+    if is_of_unknown_basis(run):  # only the division by the peak can be explained
         rules = [CONVENTIONS[PUBLISHED]]
     else:
         rules = [rule for rule in CONVENTIONS.values() if obstacle(card, run, rule.id) is None]
@@ -227,7 +220,7 @@ def _ways(
 
 
 def _mistakes(card: ModelCard, run: Run) -> Iterator[tuple[str, Fraction, int]]:
-    """Yield factors that come from miscounting; the least far-fetched cost the least."""
+    """Yield (mistake in words, factor on the figure, cost): usual errors in counting."""
     yield "counting a multiply-add as one FLOP", Fraction(1, 2), 3
     yield "counting FLOPs twice", Fraction(2), 3
     shape, devices = run.shape(card), run.devices
@@ -243,7 +236,7 @@ def _mistakes(card: ModelCard, run: Run) -> Iterator[tuple[str, Fraction, int]]:
 def _numerators(
     card: ModelCard, run: Run, rule: Convention, stated: Peak, metric: Metric
 ) -> Iterator[tuple[str, Fraction, int]]:
-    """Yield the distinct figures of a convention, and what each assumes of the numerator."""
+    """Yield (treatment of recomputation, figure, cost) for each distinct figure of a convention."""
     wants_hfu = metric == "hfu"
     treatments: list[tuple[str, Checkpoint | None, int]] = [
         ("", None, int(wants_hfu and not rule.executed))
@@ -253,16 +246,16 @@ def _numerators(
             name = f"with its recomputation ({run.checkpoint.name})"
             treatments.append((name, run.checkpoint, 0 if wants_hfu else 1))
         treatments += [(*treatment, 1 if wants_hfu else 2) for treatment in TREATMENTS]
-    # How unlikely the convention is for this run.
-    frozen, about_frozen = bool(run.frozen or run.lora), rule.frozen == "all"
-    oddity = 4 * about_frozen if not frozen else int(not about_frozen)
+    # How unlikely the convention is for this run: one for frozen weights, or without these.
+    is_frozen, is_for_frozen = bool(run.frozen or run.lora), rule.frozen == "all"
+    oddity = 4 * is_for_frozen if not is_frozen else int(not is_for_frozen)
     oddity += 3 * rule.odd + rule.executed
     values: set[Fraction] = set()
     for treatment, checkpoint, cost in treatments:
         treated = replace(run, checkpoint=checkpoint or run.checkpoint)
         rate = raw_rate(card, treated, stated, rule.id)
         value = rate.hfu if checkpoint is not None else rate.figure
-        if value not in values:  # else recomputation of what is not there
+        if value not in values:  # equal: nothing is there to be recomputed
             values.add(value)
             yield treatment, value, cost + oddity
 

@@ -17,9 +17,9 @@ Lengths = tuple[tuple[int, int], ...]
 
 
 class LengthSums(Struct, frozen=True):
-    """The sum of the lengths, the sum of their squares, and how many there are.
+    """The sum of the lengths of sequences, the sum of their squares, and how many there are.
 
-    No sequence is longer than `longest`, if known. Sums may be means over several steps.
+    No sequence is longer than `longest`, if that is known. Sums may be means over several steps.
     """
 
     tokens: int
@@ -48,9 +48,10 @@ Sequences = Lengths | LengthSums
 def why_impossible(
     tokens: int, squares: int, count: int | None = None, *, of_one_step: bool = True
 ) -> str:
-    """Return why no lengths of at least 1 have these sums, "" where some have.
+    """Return why no lengths of at least 1 have these sums; "" if some have.
 
-    Means over several steps may have larger squares than any lengths of one step.
+    `squares` is the sum of squared lengths. Means over several steps (`of_one_step` False) may have
+    larger squares than any lengths of one step.
     """
     if count is not None and (count > tokens or (tokens and not count)):
         return f"{several(count, 'sequence')} cannot have {several(tokens, 'token')}"
@@ -81,7 +82,7 @@ def sums_of(sequences: Sequences) -> LengthSums:
 
 
 def pairs(mask: Mask, sequences: Sequences, cached: int = 0) -> int:
-    """Return the attended pairs of one head. Raises UsageError where sums are not enough."""
+    """Return the attended pairs of one head. Raises UsageError if sums do not tell them."""
     if not isinstance(sequences, LengthSums):
         return sum(count * mask.pairs(length, cached) for length, count in sequences)
     if mask.kind == "full":
@@ -91,10 +92,7 @@ def pairs(mask: Mask, sequences: Sequences, cached: int = 0) -> int:
 
 
 def cut_by(mask: Mask, sequences: Sequences, cached: int) -> tuple[Lengths, Sequences]:
-    """Return the sequences longer than a window or chunk, cache included, and the others.
-
-    Raises UsageError where sums leave open whether any is.
-    """
+    """Return the sequences longer than a window or chunk (cached tokens included), and others."""
     if mask.kind not in ("window", "chunk"):
         return (), sequences
     if not isinstance(sequences, LengthSums):

@@ -23,13 +23,12 @@ PUBLISHED = "published-tflops"
 NS_PER_S = 10**9
 LARGEST_PEAK = 10**8
 """FLOP per nanosecond: 100 PFLOP/s, far above any device."""
-
 DOUBTFUL = Fraction(1, 1000)
 TIME_HINT = "set --step-time or --tokens-per-s"
 
 
 class DescribedWork(Struct, frozen=True):
-    """The ledger of one step, its time where that is known, devices, and the tokens computed."""
+    """The ledger of one step, its time in seconds if known, devices, and computed tokens."""
 
     ledger: Ledger
     seconds: Fraction | None
@@ -60,10 +59,10 @@ class DescribedWork(Struct, frozen=True):
 
 
 def work(card: ModelCard, run: Run, name: str | None = None) -> DescribedWork:
-    """Return what a step does, by the default convention where none is named.
+    """Return what a step does, by the convention `name`, else by the default one.
 
-    A published rate of unknown convention is taken as it is, as the work of one second, unless a
-    convention is named. Raises UsageError where the convention cannot be computed.
+    A published rate of unknown convention is taken as it is: as the work of one second. Raises
+    UsageError if the convention cannot be computed.
     """
     usual = PUBLISHED if is_of_unknown_basis(run) else default_convention(card, run)
     rule = convention(name or usual)
@@ -76,7 +75,7 @@ def work(card: ModelCard, run: Run, name: str | None = None) -> DescribedWork:
     ledger, shape = model_flops(card, run, rule.id), run.shape(card)
     if run.achieved is None:
         seconds = run.seconds(shape)
-    else:
+    else:  # the time that the FLOPs by the basis of the rate take at it
         named = run.achieved_basis
         basis = ledger if named is None else model_flops(card, run, named)
         seconds = Fraction(basis.figure) / (run.achieved * run.devices)
@@ -89,9 +88,9 @@ def is_of_unknown_basis(run: Run) -> bool:
 
 
 class Peak(Struct, frozen=True):
-    """The peak of one device in FLOP per nanosecond (1,000 of them are 1 TFLOP/s), and its label.
+    """The peak of one device in FLOP per ns (1,000 of them are 1 TFLOP/s), and its label.
 
-    `unlikely` says how far-fetched it is that this peak was taken for the stated one.
+    `unlikely` is how far-fetched it is that this peak was used by mistake.
     """
 
     flops_per_ns: Fraction
@@ -144,7 +143,7 @@ class Rate(DescribedWork, frozen=True):
 
     @property
     def doubt(self) -> Fact | None:
-        """Return what to check where the share is below 0.1 %, else None."""
+        """Return what to check if the share is below 0.1 %, else None."""
         if self.figure >= DOUBTFUL:
             return None
         if self.is_counted:
@@ -159,7 +158,7 @@ class Rate(DescribedWork, frozen=True):
 
     @property
     def sentence(self) -> str:
-        """Return the metric with its name: what it is, how much, by which rule, of which peak."""
+        """Return the figure in words: metric, value, convention and peak."""
         return self.as_hfu if self.is_hfu else f"MFU {exact_percent(self.mfu)} {self._name}"
 
     @property
@@ -173,17 +172,14 @@ class Rate(DescribedWork, frozen=True):
 
 
 def rate(card: ModelCard, run: Run, peak: Peak, name: str | None = None) -> Rate:
-    """Return MFU and HFU of a described run; the default convention where none is named.
-
-    Raises UsageError where a number is missing, and InputError for more than 100 %.
-    """
+    """Return MFU and HFU of a run. Raises UsageError, and InputError for more than 100 %."""
     possible = raw_rate(card, run, peak, name)
     check_possible(possible, card, run)
     return possible
 
 
 def raw_rate(card: ModelCard, run: Run, peak: Peak, name: str | None = None) -> Rate:
-    """Return MFU and HFU unchecked, so also above 100 %; see `work` for published rates."""
+    """Return MFU and HFU unchecked: they may be above 100 %. Raises UsageError without a time."""
     result = rate_of(work(card, run, name), peak)
     if result is None:
         raise UsageError("the step time is unknown", TIME_HINT)
@@ -198,7 +194,7 @@ def rate_of(done: DescribedWork, peak: Peak | None) -> Rate | None:
 
 
 def check_possible(rate: Rate, card: ModelCard, run: Run, spec: DeviceSpec | None = None) -> None:
-    """Raise InputError, with the likely reasons, for more than the devices can do."""
+    """Raise InputError, with the likely reasons, if MFU or HFU is above 1."""
     for metric, value in (("MFU", rate.mfu), ("HFU", rate.hfu)):
         if value > 1:
             beside = f"; MFU would be {exact_percent(rate.mfu)}" if metric == "HFU" else ""
@@ -210,7 +206,7 @@ def check_possible(rate: Rate, card: ModelCard, run: Run, spec: DeviceSpec | Non
 
 
 def check_speed(done: DescribedWork) -> None:
-    """Raise InputError for more FLOP/s than any device can do, whatever its peak."""
+    """Raise InputError for more FLOP/s than any device can do, whatever the peak."""
     speed = done.tflops_per_device
     if speed is not None and speed * 1000 > LARGEST_PEAK:
         raise InputError(
@@ -230,19 +226,14 @@ def share(flops: Count, seconds: Fraction, devices: int, peak: Peak) -> Fraction
 
 PLAUSIBLE: Final = (Fraction(1, 1000), Fraction(9, 10))
 """What a utilisation is between, once the mistake is mended."""
-
 TYPICAL: Final = Fraction(2, 5)
 """What most training runs are near: the nearer to it a mistake leads, the likelier it is."""
-
 MOST_REASONS: Final = 4
 SMALLEST_PEAK: Final = 20_000
 """FLOP per nanosecond: below 20 TFLOP/s a given peak is probably in PFLOP/s."""
-
 _A100: Final = Fraction(312_000)
 _ALL_EXPERTS: Final = ("all", "all-positions", "all-embeddings", "matmul-or-all")
 """What conventions count the weights of experts that a token does not use."""
-
-
 OTHERS: Final = ("tokens of all micro-batches with the time of one", "clock or unit mix-up")
 OTHERS_OF_A_PUBLISHED_RATE: Final = ("peak of another GPU or data type", "unit mix-up")
 
@@ -252,15 +243,16 @@ def reasons(
 ) -> tuple[str, ...]:
     """Return likely mistakes behind an impossible share, the best fit first, in words.
 
-    A mistake is likely where mending it leads to something plausible, the likelier the nearer that
-    is to what is typical. `spec` is the device, if it is known.
+    A mistake is likely if correcting it leads to a plausible share; the closer that is to a typical
+    one, the likelier. `spec` is the device, if it is known.
     """
     least, most = PLAUSIBLE
-    likely = [
-        (is_common, max(mended / TYPICAL, TYPICAL / mended), words)
-        for is_common, words, factor in _mistakes(value, rate, card, run, spec)
-        if least <= (mended := value / factor) <= most
-    ]
+    likely = []
+    for is_common, words, factor in _mistakes(value, rate, card, run, spec):
+        corrected = value / factor
+        if least <= corrected <= most:
+            distance = max(corrected / TYPICAL, TYPICAL / corrected)
+            likely.append((is_common, distance, words))
     likely.sort(key=lambda mistake: mistake[:2])
     others = OTHERS_OF_A_PUBLISHED_RATE if run.achieved is not None else OTHERS
     return (*(words for *_, words in likely), *others)[:MOST_REASONS]
@@ -269,7 +261,10 @@ def reasons(
 def _mistakes(
     value: Fraction, rate: Rate, card: ModelCard, run: Run, spec: DeviceSpec | None
 ) -> Iterator[tuple[bool, str, Fraction]]:
-    """Yield mistakes that this run suggests, then common ones, and by how much each overstates."""
+    """Yield (is common, the mistake in words, by which factor it overstates a share).
+
+    Mistakes that this run suggests come first; common ones may be behind any figure.
+    """
     peak, rule = rate.peak.flops_per_ns, CONVENTIONS[rate.convention]
     if peak < SMALLEST_PEAK:
         yield False, "--peak is in TFLOP/s: 1.3 PFLOP/s is 1300", Fraction(1000)

@@ -23,7 +23,6 @@ PARTS = (
     *("patch", "conv"),
 )
 """What can be frozen: everything, the encoder, or the weights of one sub-name of the ledger."""
-
 COUNTS = (
     *("batch", "seq", "tokens", "real_tokens", "seq_sum", "seq_square_sum", "sequences"),
     *("encoder_seq", "devices"),
@@ -35,8 +34,8 @@ MOST_RECOMPUTED = 3
 class Checkpoint(Struct, frozen=True):
     """Which share of the forward pass is computed again in the backward pass.
 
-    `linear` for matmuls and convolutions, `attention` for attention cores. `scope` says of what:
-    the blocks, or all with the head; None leaves it to the convention.
+    `linear` is that of matmuls and convolutions, `attention` that of attention cores. `scope` says
+    of what: the blocks, or all with the head; None leaves it to the convention.
     """
 
     name: str = "none"
@@ -63,7 +62,7 @@ CHECKPOINTS = {kind.name: kind for kind in (NO_CHECKPOINT, SELECTIVE, FULL_CHECK
 
 
 def parse_checkpoint(option: str, text: str) -> Checkpoint:
-    """Return `none`, `selective`, `full`, or shares such as `0.75,1`: of matmuls, of attention."""
+    """Return a checkpointing by its name or its shares (`0.75,1`). Raises UsageError."""
     name = text.strip().casefold()
     if name in CHECKPOINTS:
         return CHECKPOINTS[name]
@@ -78,9 +77,9 @@ def parse_checkpoint(option: str, text: str) -> Checkpoint:
 
 
 class Lora(Struct, frozen=True):
-    """Low-rank adapters: of `rank` on the matrices named in `targets`, or of so many `params`.
+    """Low-rank adapters: of `rank` on the matrices named in `targets`, or `params` in all.
 
-    No targets: every matrix in the blocks but routers.
+    Without targets, every matrix in the blocks except routers has an adapter.
     """
 
     rank: int | None = None
@@ -92,7 +91,7 @@ class Lora(Struct, frozen=True):
             raise UsageError("LoRA needs a rank or a parameter count", "give one of the two")
 
     def adapters(self, card: ModelCard) -> tuple[PlacedLinear, ...]:
-        """Return the adapters as matrices: in x rank and rank x out for each target."""
+        """Return the adapters: inputs x rank and rank x outputs per target. Raises UsageError."""
         if self.params is not None:
             count = Linear("adapters", self.params, 1, "adapters")
             return (PlacedLinear(count, in_blocks=True),)
@@ -119,7 +118,7 @@ class Lora(Struct, frozen=True):
         return tuple(pairs)
 
     def adapted(self, card: ModelCard) -> tuple[PlacedLinear, ...]:
-        """Return the matrices that get an adapter; none where only the adapters' size is given."""
+        """Return the matrices that get an adapter; none if only the adapters' size is given."""
         if self.rank is None:
             return ()
         if self.targets:
@@ -132,10 +131,10 @@ class Lora(Struct, frozen=True):
 
 
 class RunShape(Struct, frozen=True):
-    """The sequences of one step: `documents` are real ones, `slots` what is computed (padded).
+    """The sequences of one step: `documents` are the real ones, `slots` the computed (padded) ones.
 
-    `sums` replace documents, and slots, of unknown lengths. With none of the three, only the number
-    of tokens is known.
+    Both are (length, how many). `sums` replace documents, and slots, of unknown lengths. Without
+    any of these, only the number of tokens is known.
     """
 
     tokens: int
@@ -153,7 +152,7 @@ class RunShape(Struct, frozen=True):
 
     @property
     def padded(self) -> bool:
-        """Return whether each slot holds one document and some are longer than theirs."""
+        """Return whether each slot holds one document, and some are longer than their document."""
         if self.sequences is None or self.slots is None or self.slot_tokens == self.tokens:
             return False
         return self.sequences == sums_of(self.slots).count
@@ -172,13 +171,15 @@ class RunShape(Struct, frozen=True):
 class Run(Struct, frozen=True, kw_only=True):
     """One step, on all devices together.
 
-    Its tokens are `batch` sequences of `seq`; or `tokens`; or `documents` of some lengths, or their
-    sums `seq_sum`, `seq_square_sum` and count `sequences`, packed into batch x seq if given.
-    `real_tokens` are not padding. `cached` tokens before the queries make it decoding.
+    Its tokens are given as `batch` sequences of `seq`; or as `tokens`; or as lengths of
+    `documents`; or as their sums `seq_sum`, `seq_square_sum` and number `sequences`. Documents may
+    be packed into batch x seq. `real_tokens` are not padding. `cached` tokens before the queries
+    make it decoding.
 
-    Its time is one of `step_seconds`, `tokens_per_s` (computed, all devices), `samples_per_s`, or
-    `achieved` FLOP/s per device, counted by convention `achieved_basis` (None: the one asked for).
-    `forward_only` None means unknown: training, unless a trace tells. `notes` are doubts.
+    Its time is given as one of `step_seconds`, `tokens_per_s` (computed, all devices),
+    `samples_per_s`, or `achieved` FLOP/s per device, counted by convention `achieved_basis` (None:
+    the one asked for). `forward_only` None means unknown: training, unless a trace tells. `notes`
+    are doubts.
     """
 
     batch: int | None = None
@@ -241,15 +242,15 @@ class Run(Struct, frozen=True, kw_only=True):
 
     @property
     def is_frozen(self) -> bool:
-        """Return whether the base weights are frozen: said so, or implied by adapters."""
+        """Return whether the base weights are frozen: as stated, or as adapters imply."""
         return "all" in self.frozen or (self.lora is not None and not self.frozen)
 
     def freezes(self, part: str) -> bool:
-        """Return whether the weights of a sub-name of the ledger are frozen."""
+        """Return whether the weights of a part (a sub-name of the ledger) are frozen."""
         return self.is_frozen or part in self.frozen
 
     def shape(self, card: ModelCard) -> RunShape:
-        """Return the sequences of a step. Raises UsageError where the numbers contradict."""
+        """Return the sequences of a step. Raises UsageError if numbers contradict each other."""
         seq = self.seq if self.seq is not None else card.seq
         if self.documents or self.sums is not None:
             return self._packed(seq)
@@ -271,6 +272,7 @@ class Run(Struct, frozen=True, kw_only=True):
                     f"{real_count} real tokens do not fit into batch {batch} x {seq} = {computed}",
                     "correct one of them",
                 )
+            # Real tokens are spread as evenly as possible over the sequences.
             short, longer = divmod(real_count, batch)
             even = ((short, batch - longer), (short + 1, longer))
             documents = tuple((length, count) for length, count in even if length and count)
@@ -288,10 +290,10 @@ class Run(Struct, frozen=True, kw_only=True):
         real = sums_of(sums or documents or ()).tokens
         given = (self.tokens, self.real_tokens)
         other = [count for count in given if count is not None and count != real]
-        # `tokens` may be those computed, more than the sum of the lengths.
-        more = self.tokens is not None and self.tokens >= real
-        slack = self.seq_sum is not None and more and self.real_tokens in (None, real)
-        if other and not slack:
+        # With sums, `tokens` may be the computed ones: more than the sum of the lengths.
+        has_enough = self.tokens is not None and self.tokens >= real
+        are_computed = self.seq_sum is not None and has_enough and self.real_tokens in (None, real)
+        if other and not are_computed:
             raise UsageError(
                 f"{min(other)} tokens contradict the {real} tokens of the documents",
                 "correct one of them",
@@ -312,7 +314,7 @@ class Run(Struct, frozen=True, kw_only=True):
         return RunShape(real, seq * self.batch, documents, ((seq, self.batch),), sums)
 
     def memory(self, card: ModelCard, shape: RunShape) -> RunShape:
-        """Return the sequences of the encoder: one for each of the decoder."""
+        """Return the sequences of the encoder: one for each sequence in `shape`."""
         encoder = card.encoder
         seq = self.encoder_seq or (encoder.seq if encoder is not None else None)
         if seq is None or shape.sequences is None:
@@ -321,7 +323,7 @@ class Run(Struct, frozen=True, kw_only=True):
         return RunShape(tokens, tokens, lengths, lengths)
 
     def seconds(self, shape: RunShape) -> Fraction | None:
-        """Return the time of a step in seconds from whichever rate was measured, None without."""
+        """Return the time of a step in seconds, from whichever rate is given; None without one."""
         if self.step_seconds is not None:
             return self.step_seconds
         if self.tokens_per_s is not None:

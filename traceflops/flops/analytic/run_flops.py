@@ -32,12 +32,11 @@ from traceflops.flops.model.card import ModelCard, PlacedCore, PlacedLinear
 
 VECTOR_FLOPS_OF_LEVANTER = 3
 """Per key and head: what Levanter charges for the mask and the softmax."""
-
 ELSE = "choose another convention, or describe the model fully (preset, config.json, TOML card)"
 
 
 def model_flops(card: ModelCard, run: Run, name: str = DEFAULT) -> Ledger:
-    """Return the ledger of one step. Raises UsageError where the convention cannot be computed."""
+    """Return the ledger of one step. Raises UsageError if the convention cannot be computed."""
     rule = convention(name)
     if (refused := refusal(card, run, name)) is not None:
         raise UsageError(f"{name} cannot be computed: {refused.message}", refused.hint)
@@ -45,10 +44,7 @@ def model_flops(card: ModelCard, run: Run, name: str = DEFAULT) -> Ledger:
 
 
 def default_convention(card: ModelCard, run: Run) -> str:
-    """Return the convention to use where none is asked for.
-
-    The exact one where the architecture is known, else 6N, or 4N with frozen weights.
-    """
+    """Return the usual convention: the exact one if the model is fully described, else 6N or 4N."""
     if card.complete:
         return DEFAULT
     return RULE_OF_THUMB_FROZEN if run.is_frozen else RULE_OF_THUMB
@@ -61,7 +57,7 @@ def obstacle(card: ModelCard, run: Run, name: str) -> str | None:
 
 
 def refusal(card: ModelCard, run: Run, name: str) -> TraceflopsError | None:
-    """Return why a convention cannot be computed and what would help, or None if it can."""
+    """Return why a convention cannot be computed, with a hint; None if it can."""
     rule = convention(name)
     by_matrix = needs_matrices(rule, card)
     try:
@@ -76,7 +72,7 @@ def refusal(card: ModelCard, run: Run, name: str) -> TraceflopsError | None:
             return UsageError("encoder and decoder process different tokens", ELSE)
         if rule.context != "none" and not card.convs and not card.cores():
             return UsageError("the description lacks layers, heads and head_dim", ELSE)
-        # What the convention needs and is not known is refused.
+        # Ask for what the convention needs: that raises if it is not known.
         if rule.context != "none" and not card.convs:
             shape.of(rule.real)
         if rule.weights == "square":
@@ -91,7 +87,7 @@ def refusal(card: ModelCard, run: Run, name: str) -> TraceflopsError | None:
 
 
 class _Passes(Struct, frozen=True):
-    """Which passes a matrix or core takes part in besides the forward one, in `times` layers."""
+    """Which passes a matrix or core takes part in beside the forward one, in `times` layers."""
 
     times: int
     input_grad: bool
@@ -103,13 +99,15 @@ class _Passes(Struct, frozen=True):
 
 
 class _Count(Struct, frozen=True):
+    """Counts the FLOPs of a step of a run by a convention."""
+
     card: ModelCard
     run: Run
     rule: Convention
     shape: RunShape
 
     def ledger(self) -> Ledger:
-        """Return all lines."""
+        """Return all lines: of matrices, adapters, convolutions and attention."""
         card, run, rule = self.card, self.run, self.rule
         lines: list[Line] = []
         for weight in weights(rule, card):
@@ -119,19 +117,19 @@ class _Count(Struct, frozen=True):
             lines += self._matmul(adapter)
         for conv in card.convs:
             forward = conv.flops * sums_of(self.shape.of(rule.real)).number()
-            trained = not run.freezes("conv") or rule.frozen == "never"
-            train = not run.forward_only
-            passes = _Passes(1, train and not conv.stem, train and trained)
+            is_trained = not run.freezes("conv") or rule.frozen == "never"
+            has_backward = not run.forward_only
+            passes = _Passes(1, has_backward and not conv.stem, has_backward and is_trained)
             weight_grads = conv.groups if rule.id == "flopcounter" else 1
             lines += self._pass_lines("conv", "conv", forward, passes, weight_grads)
-            again = self._again(not conv.stem, passes) * self._checkpoint.linear * forward
-            lines.append(Line("recompute.conv", again))
+            recomputed = self._again(not conv.stem, passes) * self._checkpoint.linear * forward
+            lines.append(Line("recompute.conv", recomputed))
         if rule.context != "none":
             for core in (square(card) if rule.weights == "square" else card).cores():
                 lines += self._attention(core)
         ledger = collect(rule.id, lines, executed_only=rule.executed)
         if rule.id == "automodel-lora":
-            # Full training times (2 + adapters / frozen) / 3, as NeMo Automodel has it.
+            # NeMo Automodel scales full training by (2 + adapters / frozen) / 3.
             adapters = lora.parameters(card) if lora else 0
             factor = (2 + Fraction(adapters, card.total)) / 3
             scaled = (Line(line.name, whole(line.flops * factor)) for line in ledger.lines)
@@ -141,7 +139,8 @@ class _Count(Struct, frozen=True):
     def _matmul(self, placed: PlacedLinear) -> Iterator[Line]:
         """Yield the ledger lines of a matrix: model work, recomputation, padding."""
         linear, shape, card = placed.linear, self.shape, self.card
-        # The rows that it is multiplied with: tokens, sequences or patches.
+        # How many rows the matrix is multiplied with: tokens, sequences or patches (the tokens
+        # without one class token per sequence).
         if placed.side == "encoder" or linear.reads == "memory":
             shape = self.run.memory(card, shape)
         rows = shape.tokens if self.rule.real else shape.slot_tokens
@@ -155,7 +154,7 @@ class _Count(Struct, frozen=True):
             yield Line(f"recompute.matmul.{linear.group}", again)
             if self.rule.context != "exact":
                 continue
-            # Rows computed and not needed: of experts, of padded tokens and vocabulary.
+            # Rows that are computed and not needed: spare rows of experts, padding.
             executed = forward * (1 + passes.input_grad + passes.weight_grad) + again
             yield Line("overcompute.padding.experts", (placed.capacity - 1) * executed)
             if linear.reads == "token" and placed.side == "decoder":
@@ -175,33 +174,35 @@ class _Count(Struct, frozen=True):
             yield Line(f"model.{kind}.weight_grad.{group}", forward * weight_grads)
 
     def _passes(self, placed: PlacedLinear | PlacedCore) -> Iterator[_Passes]:
-        """Yield which passes run; layers below the lowest trained one run forward only.
+        """Yield the passes of a matrix or core, by how many of its layers have these.
 
-        There no gradient flows: nothing in them and below is trained.
+        Layers below the lowest trained one run forward only: no gradient flows there.
         """
         run, rule, times = self.run, self.rule, placed.times
         if run.forward_only:
             yield _Passes(times, False, False)
             return
         linear = placed.linear if isinstance(placed, PlacedLinear) else None
-        still_encoder, still = "encoder" in run.frozen, 0
+        # How many of its layers are below the lowest trained one.
+        is_encoder_frozen, below = "encoder" in run.frozen, 0
         if rule.frozen == "as-run" and placed.side == "encoder":
-            still = times if still_encoder else 0
+            below = times if is_encoder_frozen else 0
         elif rule.frozen == "as-run" and placed.layer is not None:
-            still = min(max(run.frozen_layers - placed.layer, 0), times)
-        trained = linear is None or linear.group == "adapters" or rule.frozen == "never"
-        if still and (linear is None or linear.group != "adapters"):
-            yield _Passes(still, False, False)
-        if still >= times:
+            below = min(max(run.frozen_layers - placed.layer, 0), times)
+        is_trained = linear is None or linear.group == "adapters" or rule.frozen == "never"
+        if below and (linear is None or linear.group != "adapters"):
+            yield _Passes(below, False, False)
+        if below >= times:
             return
-        if linear is None or trained:
-            yield _Passes(times - still, True, True)
+        if linear is None or is_trained:
+            yield _Passes(times - below, True, True)
         elif rule.frozen == "all":
-            yield _Passes(times - still, True, False)
+            yield _Passes(times - below, True, False)
         else:
+            # Nothing trained is below data, or behind a frozen encoder: no input gradient.
             reads_data = "patch" in (linear.reads, linear.group)
-            feeds_back = not reads_data and not (linear.reads == "memory" and still_encoder)
-            yield _Passes(times - still, feeds_back, not run.freezes(linear.group))
+            has_input_grad = not reads_data and not (linear.reads == "memory" and is_encoder_frozen)
+            yield _Passes(times - below, has_input_grad, not run.freezes(linear.group))
 
     def _attention(self, placed: PlacedCore) -> Iterator[Line]:
         """Yield the ledger lines of an attention core: model work, recomputation, padding."""
@@ -221,7 +222,8 @@ class _Count(Struct, frozen=True):
                 yield Line("algorithmic.attention", core.scores(twice) * passes.times)
             if rule.context != "exact":
                 continue
-            # Beyond the attended pairs: those of padding, and masked ones if it is unfused.
+            # Pairs that are computed and not attended: of padding, and masked ones if unfused.
+            # How often: forward, the two gradients, recomputed.
             runs, padded = passes.times * (1 + 2 * passes.backward + again), twice
             if placed.side == "decoder" and shape.padded:
                 padded = 2 * pairs(core.mask, shape.of(False), cached)
@@ -235,7 +237,10 @@ class _Count(Struct, frozen=True):
             yield Line("convention.vector", VECTOR_FLOPS_OF_LEVANTER * squares * times)
 
     def _twice_pairs(self, placed: PlacedCore, shape: RunShape) -> int:
-        """Return twice the (query, key) pairs of one head in a step, by the convention."""
+        """Return twice the (query, key) pairs of one head in a step, by the convention.
+
+        Twice, because half the context of an odd length would be no whole number.
+        """
         mask, context, cached = placed.core.mask, self.rule.context, self.run.cached
         sequences = shape.of(self.rule.real)
         if placed.core.cross:  # a query sees its whole encoder sequence
@@ -249,8 +254,8 @@ class _Count(Struct, frozen=True):
         sums = sums_of(sequences)
         full = sums.full_pairs(cached)
         # Half the context: the cache is seen by all queries, their own tokens by half of them.
-        half = context != "full" and mask.kind != "full"
-        rest = full + cached * sums.tokens if half else 2 * full
+        is_half = context != "full" and mask.kind != "full"
+        rest = full + cached * sums.tokens if is_half else 2 * full
         return 2 * pairs(mask, cut, cached) + rest
 
     @property
@@ -258,6 +263,6 @@ class _Count(Struct, frozen=True):
         return FULL_CHECKPOINT if self.rule.id == "sc21" else self.run.checkpoint
 
     def _again(self, in_blocks: bool, passes: _Passes) -> int:
-        """Return 1 where checkpointing reaches something that has a backward pass, else 0."""
+        """Return 1 if checkpointing recomputes something with these passes, else 0."""
         scope = self._checkpoint.scope or ("all" if self.rule.recompute_all else "blocks")
         return int(passes.backward and (in_blocks or scope == "all"))

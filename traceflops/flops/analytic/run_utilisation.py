@@ -46,7 +46,10 @@ DTYPE_ALIASES = {
 
 
 class PeakChoice(Struct, frozen=True):
-    """The peak, or None and what is missing for it; `spec` is the row of the device."""
+    """The peak of one device, or None and what is missing for it (`lack`).
+
+    `spec` is the device's row of the table, if it is known.
+    """
 
     peak: Peak | None
     spec: DeviceSpec | None = None
@@ -56,10 +59,7 @@ class PeakChoice(Struct, frozen=True):
 
 
 def choose_peak(device: str | None, tflops: Fraction | None, dtype: str | None) -> PeakChoice:
-    """Return the peak of one device: the rate given, else that of the table. Never a default.
-
-    Raises UsageError for an id that the table lacks and for a rate that cannot be meant.
-    """
+    """Return one device's peak: the rate given, else that of the table. Raises UsageError."""
     dtype = plain_dtype(dtype) if dtype is not None else None
     spec = chosen(device, None, SeenDevice()).spec if device is not None else None
     if tflops is not None:
@@ -95,15 +95,16 @@ def choose_peak(device: str | None, tflops: Fraction | None, dtype: str | None) 
 
 
 def plain_dtype(text: str) -> str:
-    """Return a data type in the words of the table: of `torch.bfloat16` it is `bf16`."""
+    """Return a data type as the table of devices has it: `bf16` for `torch.bfloat16`."""
     name = text.strip().lower().removeprefix("torch.").replace("-", "_")
     return DTYPE_ALIASES.get(name, name)
 
 
 def other_peaks(choice: PeakChoice) -> tuple[Peak, ...]:
-    """Return peaks that this one may be mistaken for: of other data types, of similar devices.
+    """Return peaks that may have been taken for this one: of other data types or devices.
 
-    Those are of the same maker and series, and have links too, or have none too.
+    Devices are of the same maker and series, and have links if this one does. Of equal rates, the
+    least unlikely peak stays.
     """
     own = choice.spec
     if own is None or choice.dtype is None:
@@ -117,18 +118,15 @@ def other_peaks(choice: PeakChoice) -> tuple[Peak, ...]:
         for dtype, rate in own.dense.items()
         if dtype not in (*NOT_A_PEAK, choice.dtype)
     ]
-    devices = [
-        # Nobody takes a fast device for a board with slow memory.
-        Peak(
-            Fraction(rate),
-            f"{choice.dtype} dense ({spec.id})",
-            1 + (2 * bandwidth(spec) < bandwidth(own)),
-        )
-        for spec in load_devices()
-        if (spec.vendor, spec.series) == (own.vendor, own.series)
-        and (spec.link is None) == (own.link is None)
-        and (rate := spec.peak(choice.dtype)) is not None
-    ]
+    devices = []
+    for spec in load_devices():
+        is_alike = (spec.vendor, spec.series) == (own.vendor, own.series)
+        is_alike &= (spec.link is None) == (own.link is None)
+        if is_alike and (rate := spec.peak(choice.dtype)) is not None:
+            # A device with far slower memory is less likely taken for this one.
+            unlikely = 1 + (2 * bandwidth(spec) < bandwidth(own))
+            label = f"{choice.dtype} dense ({spec.id})"
+            devices.append(Peak(Fraction(rate), label, unlikely))
     best: dict[Fraction, Peak] = {}
     for peak in sorted((*types, *devices), key=lambda peak: peak.unlikely):
         best.setdefault(peak.flops_per_ns, peak)
@@ -140,7 +138,7 @@ Unit = Literal["step", "sequence", "token", "second"]
 
 
 class Entry(Struct, frozen=True):
-    """A run under one convention: its work and rate, or why there is none."""
+    """A run under one convention: its work and rate, or the `problem` why there is none."""
 
     convention: Convention
     work: DescribedWork | None
@@ -149,7 +147,10 @@ class Entry(Struct, frozen=True):
 
 
 class Utilisation(Struct, frozen=True):
-    """Everything about a described run; `rate` is None where `lacks` says what is missing."""
+    """Everything about a described run; if `rate` is None, `lacks` says what is missing.
+
+    `entries` are all conventions.
+    """
 
     card: ModelCard
     run: Run
@@ -167,7 +168,7 @@ class Utilisation(Struct, frozen=True):
         return self.rate is None or max(self.rate.mfu, self.rate.hfu) <= 1
 
     def check(self) -> None:
-        """Raise InputError, with the likely reasons, for more than a device can do."""
+        """Raise InputError, with the likely reasons, if the rate is more than a device can do."""
         if self.rate is not None:
             check_possible(self.rate, self.card, self.run, self.choice.spec)
         check_speed(self.work)
@@ -176,10 +177,7 @@ class Utilisation(Struct, frozen=True):
 def utilisation(
     card: ModelCard, run: Run, choice: PeakChoice, name: str | None = None
 ) -> Utilisation:
-    """Return the utilisation of a run by a convention, the usual one where none is named.
-
-    Raises UsageError where the FLOPs cannot be counted.
-    """
+    """Return the utilisation of a run by a convention, or the usual one. Raises UsageError."""
     unit = unit_of(card, run)
     if unit == "token":
         run = replace(run, tokens=1)
@@ -190,6 +188,7 @@ def utilisation(
         lacks.append(MissingInput(fact("missing.step-time"), fact("missing.set-time")))
     if choice.lack is not None:
         lacks.append(choice.lack)
+    # The same by every convention. A published rate of unknown basis fits only its own.
     entries = []
     for rule in CONVENTIONS.values():
         problem: str | None = None
@@ -221,7 +220,7 @@ def utilisation(
 
 
 def unit_of(card: ModelCard, run: Run) -> Unit:
-    """Return what FLOPs can be counted for. Raises UsageError for a step of unknown size."""
+    """Return what FLOPs are counted for. Raises UsageError for a timed step of unknown size."""
     if run.batch or run.tokens or run.documents or run.seq_sum is not None:
         return "step"
     has_length = run.seq is not None or card.seq is not None
@@ -247,6 +246,7 @@ def _doubts(
     if rate is not None and rate.doubt is not None:
         yield rate.doubt
     if rate is None and (speed := done.tflops_per_device) is not None:
+        # Without a peak: is the speed above that of every device?
         dtype = choice.dtype
         names = [name for name in DTYPES if name not in NOT_A_PEAK and dtype in (None, name)]
         peaks = (spec.peak(name) for spec in load_devices() for name in names)
@@ -260,7 +260,6 @@ def _doubts(
 def check_claims(card: ModelCard, run: Run) -> None:
     """Raise UsageError for settings that the model makes impossible."""
     frozen = run.frozen - {"all"}
-    # Freezing parts that the model does not have would change nothing.
     absent = frozen - {*card.parts}
     require(
         card.complete or not frozen,
@@ -292,7 +291,7 @@ def check_claims(card: ModelCard, run: Run) -> None:
 
 
 def doubtful_claims(card: ModelCard, run: Run) -> tuple[Fact, ...]:
-    """Return the statements about the run that do not fit the model."""
+    """Return doubts about statements on the run and the model that do not fit each other."""
     claims = (*card.doubts, *run.notes)
     if card.seq is not None and run.seq not in (None, card.seq):
         fixed = fact("described.fixed-length", model=card.name, tokens=card.seq, given=run.seq)

@@ -22,7 +22,6 @@ from traceflops.flops.ops.convolution import output_size
 MaskKind = Literal["causal", "full", "window", "chunk"]
 Reads = Literal["token", "sequence", "patch", "memory"]
 """How often a matrix is used: per token, once per sequence, per image patch, per encoder token."""
-
 ROUTING = ("router", "shared_router")
 """Names of the matrices that choose and weigh experts."""
 
@@ -39,7 +38,7 @@ class Mask(Struct, frozen=True):
 
     def pairs(self, queries: int, cached: int = 0) -> int:
         """Return the attended pairs of one head: `queries` tokens after `cached` earlier ones."""
-        if self.kind == "chunk":
+        if self.kind == "chunk":  # the pairs of all tokens less those of the cached ones
             chunk = Band(right=0).pairs(self.size, self.size)
             before, after = (
                 full * chunk + Band(right=0).pairs(rest, rest)
@@ -68,10 +67,10 @@ CAUSAL = Mask()
 
 
 class Linear(Struct, frozen=True):
-    """A weight matrix, or `copies` alike of which one token uses `used`.
+    """A weight matrix, or `copies` equal ones of which one token uses `used`.
 
-    `copies` is 0 where the weights are stored elsewhere (a tied head). `group` is its sub-name in
-    the ledger.
+    `copies` is 0 if the weights are stored elsewhere (a tied head). `group` is the sub-name in the
+    ledger.
     """
 
     name: str
@@ -115,7 +114,7 @@ class Core(Struct, frozen=True):
 class Attention(Struct, frozen=True, kw_only=True):
     """Multi-head, grouped-query (kv_heads < heads) or multi-query (kv_heads = 1) attention.
 
-    `heads * head_dim` need not be the hidden width. `vectors` are parameters that are no matrix:
+    `heads * head_dim` need not be the hidden width. `vectors` are parameters outside matrices:
     norms of queries and keys, sinks, relative positions.
     """
 
@@ -210,10 +209,10 @@ class FeedForward(Struct, frozen=True, kw_only=True):
 
 
 class Experts(Struct, frozen=True, kw_only=True):
-    """A mixture: `topk` of `count` experts per token, shared experts (`shared`: their total width).
+    """A mixture: `topk` of `count` experts per token, and shared experts of total width `shared`.
 
-    `latent` is the width that experts see in place of the hidden one. `capacity` is how many rows
-    are computed per row that is needed (capacity factor, alignment), at least 1.
+    `latent` is the width that experts see in place of the hidden one. `capacity` is the number of
+    rows computed per row needed (capacity factor, alignment), at least 1.
     """
 
     count: int
@@ -286,10 +285,10 @@ class Block(Struct, frozen=True, kw_only=True):
 
 
 class Conv(Struct, frozen=True, kw_only=True):
-    """`count` convolutions alike, each of one sample; sizes are per spatial dimension.
+    """`count` equal convolutions, each of one sample; sizes are per spatial dimension.
 
-    `stem` says that it reads the data itself: no input gradient is needed, and block checkpointing
-    does not recompute it. `norm` adds a batch norm's two vectors to the parameters.
+    A `stem` reads the data itself: it needs no input gradient, and block checkpointing does not
+    recompute it. `norm` adds a batch norm's two vectors to the parameters.
     """
 
     name: str
@@ -335,7 +334,7 @@ class Conv(Struct, frozen=True, kw_only=True):
 
     @property
     def flops(self) -> int:
-        """Return the forward FLOPs of all of them for one sample: two per weight and position."""
+        """Return the forward FLOPs of all of them for one sample: 2 per weight and position."""
         positions = self.input if self.transposed else self.output
         return 2 * self.count * self.weights * prod(positions)
 

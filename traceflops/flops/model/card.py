@@ -10,40 +10,28 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from traceflops.facts import Fact, fact
-from traceflops.flops.model.blocks import (
-    ROUTING,
-    Block,
-    Conv,
-    Core,
-    Experts,
-    Linear,
-    require,
-)
+from traceflops.flops.model.blocks import ROUTING, Block, Conv, Core, Experts, Linear, require
 
 Norm = Literal["rms", "layernorm", "layernorm-nobias"]
 Side = Literal["decoder", "encoder"]
 """Whose tokens: those of the model itself, or those of the encoder it reads from."""
-
 NORM_VECTORS = {"rms": 1, "layernorm": 2, "layernorm-nobias": 1}
 """Vectors of the hidden width per norm."""
-
 FEWEST_PARAMS = 1000
 MOST_MTP = 100
 FAR_APART, TOO_FAR_APART = Fraction(1, 10), 2
 """How far a stated parameter count may be from the counted one: relative, and as a factor."""
-
 ARCHITECTURE = ("hidden", "layers", "heads", "ffn", "glu", "vocab")
 """What describes a model, in the words of a card."""
-
 NORMS_OF_MTP = 3
 """Norms of an MTP module besides its block's: of the hidden state, the embedding and the head."""
 
 
 class PlacedLinear(Struct, frozen=True):
-    """A weight matrix where it stands: in how many layers, from which one up, on whose tokens.
+    """A weight matrix and where it stands: in `times` layers, from `layer` up, on whose tokens.
 
-    `in_blocks` says whether checkpointing of the blocks recomputes it. `capacity` is the rows
-    computed per row needed.
+    `in_blocks` says that checkpointing of the blocks recomputes it. `capacity` is the number of
+    rows computed per row needed.
     """
 
     linear: Linear
@@ -76,12 +64,12 @@ class PlacedCore(Struct, frozen=True):
 class ModelCard(Struct, frozen=True, kw_only=True):
     """A model: its blocks in order, as (how many alike, block), and what is around them.
 
-    Widths are in elements. `positions` are learned embeddings besides the tokens' (token types
-    included), `norms` those outside the blocks, `loose` other parameters. `mtp` counts
+    Widths are in elements. `positions` are learned embeddings beside those of tokens (token types
+    included), `norms` those outside the blocks, `loose` other parameters. `mtp` is the number of
     multi-token-prediction modules, each one more block like the last. Cross-attention, or tokens
     put in front, read `encoder`. `params` is the stated count; it wins over the counted one.
-    `missing` names what is not described: conventions that need it cannot be computed. `seq` is a
-    length fixed by the architecture, such as the patches of an image.
+    `missing` are keys that are not described: conventions that need them cannot be computed. `seq`
+    is a length that the architecture fixes, such as the patches of an image.
     """
 
     name: str
@@ -131,7 +119,7 @@ class ModelCard(Struct, frozen=True, kw_only=True):
 
     @property
     def doubts(self) -> tuple[Fact, ...]:
-        """Return that stated and counted parameters differ by more than 10 %, else nothing."""
+        """Return a doubt if stated and counted parameters differ by more than 10 %."""
         if self.params is None or not self.complete:
             return ()
         if abs(self.params - self.counted) <= FAR_APART * self.counted:
@@ -145,7 +133,7 @@ class ModelCard(Struct, frozen=True, kw_only=True):
 
     @property
     def lacks(self) -> tuple[str, ...]:
-        """Return the keys that a full description would need besides."""
+        """Return the keys that a full description would need, too."""
         nothing = not (self.blocks or self.convs or self.missing)
         return ARCHITECTURE if nothing else self.missing
 
@@ -171,13 +159,13 @@ class ModelCard(Struct, frozen=True, kw_only=True):
 
     @property
     def active(self) -> int:
-        """Return the parameters without the experts that a token does not use."""
-        spare = (
+        """Return the parameters that a token uses: without the experts that it does not use."""
+        unused = (
             placed.times * linear.stored * max(linear.copies - linear.used, 0) // linear.copies
             for placed in self.placed()
             if (linear := placed.linear).copies
         )
-        return self.total - sum(spare)
+        return self.total - sum(unused)
 
     @property
     def counted(self) -> int:
@@ -195,7 +183,7 @@ class ModelCard(Struct, frozen=True, kw_only=True):
         return self.embedding + vectors + self.loose + matrices + convs + encoder
 
     def weights(self) -> int:
-        """Return the weights one token meets: experts as used, with head, without embedding."""
+        """Return the weights one token is multiplied with: with head, without embedding."""
         return sum(placed.active for placed in self.placed() if placed.linear.reads != "sequence")
 
     @property
@@ -215,7 +203,7 @@ class ModelCard(Struct, frozen=True, kw_only=True):
         memory = self.encoder.hidden if self.encoder is not None else self.hidden
         for count, layer, block in self._stacks():
             for linear in block.linears(self.hidden, memory):
-                # more rows than are needed are computed in routed experts only
+                # Only routed experts compute more rows than are needed.
                 network, capacity = block.feed_forward, Fraction(1)
                 if isinstance(network, Experts) and linear.copies > 1:
                     capacity = network.capacity
@@ -243,11 +231,11 @@ class ModelCard(Struct, frozen=True, kw_only=True):
         return (*(replace(core, side="encoder") for core in encoder), *own)
 
     def with_blocks(self, changed: Callable[[Block], Block]) -> ModelCard:
-        """Return the card with each of its own blocks changed."""
+        """Return the card with each of its own blocks replaced by what `changed` returns for it."""
         return replace(self, blocks=tuple((count, changed(block)) for count, block in self.blocks))
 
     def _stacks(self) -> Iterator[tuple[int, int | None, Block]]:
-        """Yield blocks alike: how many, from which layer up (None: MTP modules), and the block."""
+        """Yield equal blocks: how many, from which layer up (None: MTP modules), and the block."""
         layer = 0
         for count, block in self.blocks:
             yield count, layer, block

@@ -36,11 +36,9 @@ MOST_LAYERS = 10_000
 MASKS = get_args(MaskKind)
 ONE_FOR_ALL = ("mask", "window_layers")
 """What says of all layers what a pattern says of each."""
-
 BIASES = ("qkv", "out", "ffn", "router", "head")
 EVERY_BIAS = ("qkv", "out", "ffn", "router")
 """What `bias = true` means: all matrices but the head."""
-
 SIZES = ("hidden", "layers", "heads", "kv_heads", "head_dim", "mla", "ffn", "glu", "experts")
 VOCABULARY = ("vocab", "padded_vocab", "tied", "head")
 ATTENTION = ("mask", "window", "window_layers", "chunk", "pattern", "qk_norm", "sinks")
@@ -60,17 +58,13 @@ CONV = (
 )
 PER_DIMENSION = {"kernel": 1, "stride": 1, "padding": 0, "dilation": 1, "output_padding": 0}
 """Sizes of a convolution with one number per dimension, and what holds where they are left out."""
-
 LINEAR = ("name", "inputs", "outputs", "bias")
 
 
 def build(
     values: Mapping[str, object], where: str, names: Mapping[str, str] | None = None
 ) -> ModelCard:
-    """Return the card that a table describes. Raises UsageError: one line, with its place.
-
-    `names` says what keys are called where the values come from.
-    """
+    """Return the card of a table. Raises UsageError, which calls keys by `names` if given."""
     try:
         card = _Builder(TomlTable(values, where, KEYS, names)).card()
         if card.params is not None and card.complete:
@@ -88,7 +82,7 @@ def build(
 
 
 def layers_of(table: TomlTable, key: str, default: int | None = None) -> int:
-    """Return a number of layers that a model can have; refused before anything is made of it."""
+    """Return a number of layers from a table; too many are refused before anything is built."""
     layers = table.count(key, default)
     if layers > MOST_LAYERS:
         table.refuse(f"{layers} layers exceed the limit of {MOST_LAYERS}", HINT)
@@ -96,7 +90,7 @@ def layers_of(table: TomlTable, key: str, default: int | None = None) -> int:
 
 
 def parse_toml(text: str, where: str) -> dict[str, object]:
-    """Return the table of a TOML text; numbers such as 405e9 stay exact."""
+    """Return the table of a TOML text; numbers such as 405e9 stay exact. Raises InputError."""
     try:
         return tomllib.loads(text, parse_float=Decimal)
     except (ValueError, ArithmeticError, RecursionError) as error:
@@ -105,28 +99,23 @@ def parse_toml(text: str, where: str) -> dict[str, object]:
 
 
 class _Builder(Struct, frozen=True):
+    """Builds the card that a table describes; its methods raise UsageError for wrong values."""
+
     table: TomlTable
 
     def card(self) -> ModelCard:
         """Return the card; with `params`, the rest may be missing."""
         table = self.table
-        missing: tuple[str, ...] = ()
-        if "conv" not in table or "layers" in table:
-            needed = ["hidden", "layers", "heads", "glu"]
-            if "experts" not in table or not all(self._mixed):
-                needed.insert(3, "ffn")
-            if "image" not in table and table.flag("head", True):
-                needed.append("vocab")
-            missing = tuple(key for key in needed if key not in table)
+        missing = self._missing()
         if missing and "params" not in table:
             lacks = ", ".join(missing)
             table.refuse(
                 f"{table.called(missing[0])!r} is missing",
                 f"add {lacks}" if table.foreign else f"add {lacks}; or give params alone",
             )
-        # Where nothing else says how wide heads are, they share out the width.
-        derived = not ("head_dim" in table or "mla" in table)
-        if "heads" in table and "hidden" in table and derived:
+        # Without a head size, the heads divide the hidden width.
+        is_derived = not ("head_dim" in table or "mla" in table)
+        if "heads" in table and "hidden" in table and is_derived:
             hidden, heads = table.count("hidden"), table.count("heads")
             if hidden % heads:
                 table.refuse(
@@ -137,12 +126,12 @@ class _Builder(Struct, frozen=True):
         if padded is not None and padded < vocab:
             table.refuse(f"padded_vocab {padded} is less than vocab {vocab}", "padding adds rows")
         encoder = table.table("encoder", ("name", *STACK))
-        if encoder is not None:  # without a head, its attention full unless it says otherwise
+        if encoder is not None:  # by default without a head, its attention full
             usual = {"mask": "full", "head": False, "name": "encoder"}
             encoder = TomlTable({**usual, **encoder.values}, encoder.where, KEYS)
         image = table.table("image", IMAGE)
         seq = 1 if "conv" in table and "layers" not in table else None
-        if image is not None:
+        if image is not None:  # one token per patch, and the class token
             side, rest = divmod(image.count("size"), image.count("patch"))
             if rest:
                 image.refuse("patches do not divide the image", "correct size or patch")
@@ -164,6 +153,18 @@ class _Builder(Struct, frozen=True):
             notes=(),
         )
 
+    def _missing(self) -> tuple[str, ...]:
+        """Return the keys that the table lacks for a full description of layers."""
+        table = self.table
+        if "conv" in table and "layers" not in table:
+            return ()
+        needed = ["hidden", "layers", "heads", "glu"]
+        if "experts" not in table or not all(self._mixed):
+            needed.insert(3, "ffn")
+        if "image" not in table and table.flag("head", True):
+            needed.append("vocab")
+        return tuple(key for key in needed if key not in table)
+
     @property
     def _layers(self) -> int:
         return layers_of(self.table, "layers", 0)
@@ -177,59 +178,54 @@ class _Builder(Struct, frozen=True):
     # Layers
 
     def _blocks(self) -> tuple[tuple[int, Block], ...]:
-        """Return the blocks in order, equal neighbours together."""
+        """Return (how many, block) in order, equal neighbours together; empty if not described."""
         table = self.table
         if not ("layers" in table and "heads" in table):
             return ()
         blocks = []
-        for (mask, mixed), run in groupby(zip(self._masks(), self._mixed, strict=True)):
-            dense = routed = None
-            if not mixed and "ffn" in table and "glu" in table:
+        for (mask, has_experts), run in groupby(zip(self._masks(), self._mixed, strict=True)):
+            network: FeedForward | Experts | None = None
+            if not has_experts and "ffn" in table and "glu" in table:
                 bias = "ffn" in self._biases
-                dense = FeedForward(width=table.count("ffn"), glu=table.flag("glu"), bias=bias)
+                network = FeedForward(width=table.count("ffn"), glu=table.flag("glu"), bias=bias)
             cross, attention = self._cross(), self._attention(mask)
-            if (
-                mixed
-                and (experts := self.table.table("experts", EXPERTS)) is not None
-                and "glu" in table
-            ):
-                routed = experts.part(
-                    Experts,
-                    glu=table.flag("glu"),
-                    bias="ffn" in self._biases,
-                    router_bias="router" in self._biases,
-                )
+            experts = table.table("experts", EXPERTS) if has_experts else None
+            if experts is not None and "glu" in table:
+                glu, bias = table.flag("glu"), "ffn" in self._biases
+                router_bias = "router" in self._biases
+                network = experts.part(Experts, glu=glu, bias=bias, router_bias=router_bias)
             norms = table.count("norms_per_block", 3 if cross else 2, least=0)
-            block = Block(
-                attention=attention, cross=cross, feed_forward=routed or dense, norms=norms
-            )
+            block = Block(attention=attention, cross=cross, feed_forward=network, norms=norms)
             blocks.append((len(list(run)), block))
         return tuple(blocks)
 
     def _masks(self) -> tuple[Mask, ...]:
-        """Return the mask of every layer: one for all, so many windows first, or a pattern."""
+        """Return the mask of every layer: by a pattern, else narrow ones (window, chunk) first.
+
+        `window_layers` says how many layers are narrow: all by default.
+        """
         table = self.table
         default = Mask(cast("MaskKind", table.choice("mask", ("causal", "full"), "causal")))
         kinds: tuple[MaskKind, ...] = ("window", "chunk")
-        narrowed: dict[str, Mask] = {
+        by_kind: dict[str, Mask] = {
             kind: Mask(kind, size) for kind in kinds if (size := table.maybe(kind))
         }
         if "pattern" in table:
-            return self._pattern({"causal": Mask(), "full": Mask("full"), **narrowed})
-        if len(narrowed) > 1:
+            return self._pattern({"causal": Mask(), "full": Mask("full"), **by_kind})
+        if len(by_kind) > 1:
             table.refuse(
                 "'window' and 'chunk' exclude each other", "set the mask of each layer in pattern"
             )
         if "window" not in table and "window_layers" in table:
             table.refuse("'window_layers' needs window", "add window, or remove window_layers")
-        narrow = next(iter(narrowed.values()), None)
+        narrow = next(iter(by_kind.values()), None)
         count = table.count("window_layers", self._layers, least=0) if narrow else 0
         if count > self._layers:
             table.refuse(f"window_layers {count} exceeds layers {self._layers}", HINT)
         return (narrow or default,) * count + (default,) * (self._layers - count)
 
     def _pattern(self, masks: Mapping[str, Mask]) -> tuple[Mask, ...]:
-        """Return the mask of every layer; the pattern starts over when it ends."""
+        """Return the mask of every layer by the pattern of words, which repeats."""
         table, layers = self.table, self._layers
         words = table.words("pattern", MASKS) or ("causal",)
         if len(words) > layers:
@@ -248,6 +244,7 @@ class _Builder(Struct, frozen=True):
 
     @property
     def _mixed(self) -> tuple[bool, ...]:
+        """Return which layers have experts: those listed, else all behind the dense ones."""
         experts, layers = self.table.table("experts", EXPERTS), self._layers
         if experts is None:
             return (False,) * layers
@@ -256,13 +253,13 @@ class _Builder(Struct, frozen=True):
         dense, listed = experts.count("dense_layers", 0, least=0), experts.numbers("layers")
         if max(max(listed or (0,)) + 1, dense) > layers > 0:
             experts.refuse(f"it names layers beyond the {layers} that exist", HINT)
-        mixed = frozenset(range(dense, layers) if listed is None else listed)
-        return tuple(layer in mixed for layer in range(layers))
+        with_experts = frozenset(range(dense, layers) if listed is None else listed)
+        return tuple(layer in with_experts for layer in range(layers))
 
     # What a block is made of
 
     def _attention(self, mask: Mask) -> Attention | LatentAttention:
-        """Return the attention of a block; the heads share out the width unless told otherwise."""
+        """Return the attention of a block; by default, the heads divide the hidden width."""
         table = self.table
         heads, biases = table.count("heads"), self._biases
         if (mla := table.table("mla", MLA)) is not None:
@@ -283,7 +280,7 @@ class _Builder(Struct, frozen=True):
     # Around the blocks
 
     def _cross(self) -> Attention | None:
-        """Return the attention to the encoder, alike in all blocks; the default with an encoder."""
+        """Return the attention to the encoder, equal in all blocks; None without one."""
         table = self.table
         if not table.flag("cross", "encoder" in table):
             return None
@@ -314,7 +311,7 @@ class _Builder(Struct, frozen=True):
             yield Linear(name, inputs, outputs, "head", bias=bias, reads="sequence")
 
     def _convs(self) -> tuple[Conv, ...]:
-        """Return the convolutions; one without `input` reads what the one before it made."""
+        """Return the convolutions; one without `input` reads the output of the one before it."""
         convs: list[Conv] = []
         for number, table in enumerate(self.table.tables("conv", CONV), 1):
             size = table.numbers("input") or (convs[-1].output if convs else None)

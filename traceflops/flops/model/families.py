@@ -18,7 +18,6 @@ from traceflops.flops.model.table import HINT, TomlTable
 
 Values = dict[str, Any]
 Rule = Callable[[TomlTable, Values], None]
-
 _USUAL: Mapping[str, str] = {
     "hidden": "hidden_size",
     "layers": "num_hidden_layers",
@@ -43,7 +42,7 @@ def _layers(table: TomlTable) -> int:
 
 
 def _known(table: TomlTable, key: str) -> tuple[int, ...] | None:
-    """Return a list of layers, from 0. Refuses one that the model does not have."""
+    """Return a list of layers, counted from 0; refuses one that the model does not have."""
     listed, layers = table.numbers(key), _layers(table)
     if listed and max(listed) >= layers:
         table.refuse(f"{key!r} has layer {max(listed)}, but {_LAYERS_KEY} is {layers}", HINT)
@@ -51,7 +50,7 @@ def _known(table: TomlTable, key: str) -> tuple[int, ...] | None:
 
 
 def _each(table: TomlTable, key: str, listed: tuple[Any, ...]) -> None:
-    """Refuse a list that has not one entry per layer."""
+    """Refuse a list that does not have one entry per layer; an empty one is no list."""
     if listed and len(listed) != _layers(table):
         table.refuse(
             f"{key!r} has {len(listed)} entries, but {_LAYERS_KEY} is {_layers(table)}",
@@ -60,7 +59,7 @@ def _each(table: TomlTable, key: str, listed: tuple[Any, ...]) -> None:
 
 
 def switched(key: str, *parts: str, default: bool = False) -> Rule:
-    """Return the rule that gives some matrices biases where a flag is set."""
+    """Return a rule that gives some matrices biases if the flag `key` is set."""
 
     def add(table: TomlTable, values: Values) -> None:
         if table.flag(key, default):
@@ -75,10 +74,10 @@ biases = (switched("attention_bias", "qkv", "out"), switched("mlp_bias", "ffn"))
 def _narrowed(
     table: TomlTable, values: Values, word: str, key: str, by_family: list[str], *, needed: bool
 ) -> None:
-    """Give layers the mask `word`, of the size under `key`; `layer_types` wins over the family.
+    """Set the mask of each layer: `word` (window or chunk) for some, of the size under `key`.
 
-    Without a size no layer has it. That is refused where the config lists such layers, and where
-    it is `needed`: some layers of the family always have one.
+    Which layers, `layer_types` of the config says, else `by_family`. Without a size, none has it;
+    that is refused if the config lists such layers, or if it is `needed` by the family.
     """
     listed, size = table.words("layer_types", LAYER_TYPES), table.maybe(key)
     _each(table, "layer_types", listed)
@@ -92,7 +91,7 @@ def _narrowed(
 
 
 def windows(narrow: Callable[[TomlTable, int], bool], *, needed: bool = False) -> Rule:
-    """Return the rule that gives the layers that `narrow` names a window; others see all before."""
+    """Return a rule: a window for layers for which `narrow` is true, else a causal mask."""
 
     def add(table: TomlTable, values: Values) -> None:
         pattern = ["window" if narrow(table, n) else "causal" for n in range(_layers(table))]
@@ -111,14 +110,14 @@ window_but_every_nth = windows(
 
 
 def window_late(table: TomlTable, values: Values) -> None:
-    """Windows from layer `max_window_layers` on, if they are switched on at all."""
+    """Give a window to layers from `max_window_layers` on, if windows are switched on."""
     if table.flag("use_sliding_window", False):
         first = table.count("max_window_layers", 28, least=0)
         windows(lambda _, layer: layer >= first)(table, values)
 
 
 def chunks(table: TomlTable, values: Values) -> None:
-    """Chunks in all layers with rotary positions: `no_rope_layers` has 1 there."""
+    """Give chunks to all layers with rotary positions: 1 in `no_rope_layers`, despite its name."""
     interval, layers = table.count("no_rope_layer_interval", 4), range(_layers(table))
     given = table.numbers("no_rope_layers") or ()
     _each(table, "no_rope_layers", given)
@@ -128,7 +127,7 @@ def chunks(table: TomlTable, values: Values) -> None:
 
 
 def mixtral_experts(table: TomlTable, values: Values) -> None:
-    """Experts in every layer, in place of the feed-forward network."""
+    """Set experts in every layer, in place of the feed-forward network."""
     values["experts"] = _counts(
         table, count="num_local_experts", topk="num_experts_per_tok", width="intermediate_size"
     )
@@ -139,7 +138,7 @@ def _counts(table: TomlTable, **keys: str) -> Values:
 
 
 def qwen_experts(table: TomlTable, values: Values) -> None:
-    """Experts in every `decoder_sparse_step`-th layer but those listed as dense."""
+    """Set experts in every `decoder_sparse_step`-th layer, except in those listed as dense."""
     step = table.count("decoder_sparse_step", 1)
     dense = frozenset(_known(table, "mlp_only_layers") or ())
     layers = range(_layers(table))
@@ -155,7 +154,7 @@ def qwen_experts(table: TomlTable, values: Values) -> None:
 
 
 def deepseek_experts(table: TomlTable, values: Values) -> None:
-    """Experts from layer `first_k_dense_replace` on, and shared ones of their width."""
+    """Set experts from layer `first_k_dense_replace` on, and shared experts of their width."""
     if "n_routed_experts" not in table:
         return
     width = table.count("moe_intermediate_size")
@@ -173,7 +172,7 @@ def deepseek_experts(table: TomlTable, values: Values) -> None:
 
 
 def llama4_experts(table: TomlTable, values: Values) -> None:
-    """Experts in the layers listed, or in every so many-th; one shared expert."""
+    """Set experts in the layers listed, else in every n-th, and one shared expert."""
     step, layers = table.count("interleave_moe_layer_step", 1), _layers(table)
     width = table.count("intermediate_size")
     listed = _known(table, "moe_layers")
@@ -188,26 +187,26 @@ def llama4_experts(table: TomlTable, values: Values) -> None:
 
 
 def mla(table: TomlTable, values: Values) -> None:
-    """Multi-head latent attention."""
+    """Set multi-head latent attention."""
     sizes = {"kv_rank": "kv_lora_rank", "nope_dim": "qk_nope_head_dim"}
     sizes |= {"rope_dim": "qk_rope_head_dim", "value_dim": "v_head_dim"}
     values["mla"] = {"q_rank": table.maybe("q_lora_rank"), **_counts(table, **sizes)}
 
 
 def next_tokens(table: TomlTable, values: Values) -> None:
-    """Note prediction modules, which run in training only and are not counted unasked."""
+    """Note prediction modules: they run in training only, and count only if asked for."""
     modules = table.count("num_nextn_predict_layers", 0, least=0)
     if modules:
         values["notes"] = [fact(MTP_NOT_COUNTED, modules=modules)]
 
 
 def gpt2_width(table: TomlTable, values: Values) -> None:
-    """Four times the hidden width, unless the config says another."""
+    """Set the feed-forward width: four times the hidden width, unless the config has another."""
     values["ffn"] = table.count("n_inner", 4 * table.count("n_embd"))
 
 
 def falcon(table: TomlTable, values: Values) -> None:
-    """Multi-query in the old form, grouped in the new one; one norm per block or two."""
+    """Set heads, norms and biases: multi-query in the old form, grouped in the new one."""
     heads, hidden = _one_of(table, "num_attention_heads", "n_head"), table.count("hidden_size")
     new, parallel = table.flag("new_decoder_architecture"), table.flag("parallel_attn")
     grouped = _one_of(table, "num_kv_heads", "n_head_kv", default=heads)
@@ -224,7 +223,7 @@ def _one_of(table: TomlTable, *names: str, default: int | None = None) -> int:
 
 
 def bert(table: TomlTable, values: Values) -> None:
-    """Learned positions and token types; heads by architecture."""
+    """Set learned positions and token types, and the heads that the architecture has."""
     architecture = _architecture(table, "BertModel")
     types = table.count("type_vocab_size", 2, least=0)
     values["positions"] = table.count("max_position_embeddings") + types
@@ -244,7 +243,7 @@ def _architecture(table: TomlTable, default: str) -> str:
 
 
 def vit(table: TomlTable, values: Values) -> None:
-    """Square images in patches; a classifier where the architecture has one."""
+    """Set the patches of a square image, and a classifier if the architecture has one."""
     patch, size = table.count("patch_size"), table.count("image_size")
     values["image"] = {"size": size, "patch": patch, "channels": table.count("num_channels", 3)}
     values["positions"] = (size // patch) ** 2 + 1
@@ -259,7 +258,7 @@ def vit(table: TomlTable, values: Values) -> None:
 
 
 def t5(table: TomlTable, values: Values) -> None:
-    """Encoder and decoder alike; relative positions once per stack."""
+    """Set encoder and decoder alike, each with relative positions once per stack."""
     gated = str(table.values.get("feed_forward_proj", "relu")).startswith("gated")
     buckets = table.count("relative_attention_num_buckets", 32)
     alike = {key: values[key] for key in ("hidden", "heads", "head_dim", "ffn") if key in values}
@@ -269,10 +268,10 @@ def t5(table: TomlTable, values: Values) -> None:
 
 
 class Family(Struct, frozen=True):
-    """How one model type is read: rules, fixed values, card key -> names in the config.
+    """How one model type is read: rules, fixed values, and by card key its names in the config.
 
-    `tied` and `defaults` hold where the config lacks a key or has null. `assumed` are sizes that
-    transformers supplies where the config does not mention them, so that is told.
+    `tied` and `defaults` are used if the config lacks a key or has null. `assumed` are sizes of the
+    class in transformers, used if the config does not mention them; a note tells these.
     """
 
     rules: tuple[Rule, ...] = ()
@@ -341,12 +340,10 @@ FAMILIES: Mapping[str, Family] = {
     ),
     "gemma": Family(biases, tied=True, assumed=_grouped(16, head_dim=256)),
     "gemma2": Family(
-        *((*biases, window_every_other), _GEMMA, True),
-        assumed=_grouped(4, head_dim=256, **_WINDOW),
+        *((*biases, window_every_other), _GEMMA, True), assumed=_grouped(4, head_dim=256, **_WINDOW)
     ),
     "gemma3_text": Family(
-        *((*biases, window_but_every_nth), {**_GEMMA, "qk_norm": True}, True),
-        assumed=_GEMMA3_SIZES,
+        *((*biases, window_but_every_nth), {**_GEMMA, "qk_norm": True}, True), assumed=_GEMMA3_SIZES
     ),
     "gpt2": Family((gpt2_width,), {**_PLAIN, "bias": True}, True, _GPT2_KEYS),
     "gpt_neox": Family(

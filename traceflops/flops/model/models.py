@@ -26,7 +26,6 @@ LARGEST_FILE = 1024 * 1024
 HINT = "describe the model in a TOML card, see docs/mfu.md"
 MASKED = {"sliding_window": "window", "attention_chunk_size": "chunk"}
 """Sizes that matter only where a layer has such a mask, and the card's keys for these."""
-
 NOT_COPIED = {"topk": "num_experts_per_tok"}
 """What a config calls further keys of a card."""
 
@@ -34,8 +33,8 @@ NOT_COPIED = {"topk": "num_experts_per_tok"}
 def find_model(text: str) -> ModelCard:
     """Return the card of a preset, of a file, or of a folder with a config.json.
 
-    What looks like a path is one; any other name is a preset's before it is a file's. Raises
-    InputError for what cannot be read, is not known or is wrong.
+    A text that looks like a path is one; any other name is first that of a preset, then of a file.
+    Raises InputError if it is unknown, cannot be read, or is wrong.
     """
     path = Path(text)
     is_path = bool(text) and (
@@ -59,19 +58,19 @@ def bare_model(params: int) -> ModelCard:
 
 
 def is_public(card: ModelCard) -> bool:
-    """Return whether everybody may know a model's name: it is a preset's, or only a size."""
-    sized = card.params is not None and card.name == bare_model(card.params).name
-    return sized or any(card.name == other.name for _, other in listed_models())
+    """Return whether a model's name reveals nothing: it is a preset's, or only a size."""
+    is_only_size = card.params is not None and card.name == bare_model(card.params).name
+    return is_only_size or any(card.name == other.name for _, other in listed_models())
 
 
 def with_mtp(card: ModelCard, modules: int) -> ModelCard:
-    """Return the card with so many multi-token-prediction modules. Raises UsageError."""
+    """Return the card with `modules` multi-token-prediction modules. Raises UsageError."""
     notes = tuple(note for note in card.notes if note.code != MTP_NOT_COUNTED)
     return replace(card, mtp=modules, notes=notes)
 
 
 def with_padded_vocab(card: ModelCard, rows: int) -> ModelCard:
-    """Return the card with so many rows in its output head. Raises UsageError."""
+    """Return the card with `rows` rows in its output head. Raises UsageError."""
     if not card.vocab or not card.head:
         raise UsageError(f"the vocabulary of {card.name} is unknown", "describe it with --model")
     if rows < card.vocab:
@@ -83,7 +82,7 @@ def with_padded_vocab(card: ModelCard, rows: int) -> ModelCard:
 
 
 def with_capacity(card: ModelCard, capacity: Fraction) -> ModelCard:
-    """Return the card with so many expert rows computed per row needed. Raises UsageError."""
+    """Return the card with `capacity` expert rows computed per row needed. Raises UsageError."""
 
     def changed(block: Block) -> Block:
         experts = block.feed_forward
@@ -110,10 +109,7 @@ def listed_models() -> tuple[tuple[str, ModelCard], ...]:
 
 @cache
 def preset(name: str) -> ModelCard:
-    """Return the card of a model by id, name or alias; case and punctuation do not matter.
-
-    Raises UsageError with the nearest names.
-    """
+    """Return the card of a model by id, name or alias, in any case. Raises UsageError."""
     wanted, ids = _plain(name), _ids()
     if wanted in ids:
         return build(_tables()[ids[wanted]], f"preset {ids[wanted]}")
@@ -138,7 +134,7 @@ def _tables() -> Mapping[str, Mapping[str, object]]:
 
 @cache
 def _ids() -> dict[str, str]:
-    """Return every way to write a model, without punctuation, and its id."""
+    """Return the id of a preset by every spelling of its name, without punctuation."""
     ids: dict[str, str] = {}
     for key, table in _tables().items():
         aliases = table.get("aliases", [])
@@ -149,15 +145,12 @@ def _ids() -> dict[str, str]:
 
 
 def _plain(name: str) -> str:
-    """Return the letters and digits of a name; of `meta-llama/X` those of X."""
+    """Return the letters and digits of a name in lower case; for `meta-llama/X`, those of X."""
     return "".join(sign for sign in name.rpartition("/")[2].casefold() if sign.isalnum())
 
 
 def read_card(path: Path) -> ModelCard:
-    """Return the card in a file: JSON is a config.json, anything else TOML.
-
-    Raises InputError where it cannot be read, UsageError for what is wrong in it.
-    """
+    """Return the card in a file, config.json or TOML. Raises InputError or UsageError."""
     is_json = path.suffix.lower() == ".json"
     where = f"{'config' if is_json else 'card'} {path.name!r}"
     hint = f"use a text file of at most {LARGEST_FILE // 1024} KiB"
@@ -191,7 +184,7 @@ def read_card(path: Path) -> ModelCard:
 
 
 def card_of_config(config: Mapping[str, object], where: str) -> ModelCard:
-    """Return the card of a parsed config.json. Raises UsageError for families that are unknown."""
+    """Return the card of a parsed config.json, or of its text part. Raises UsageError."""
     hint = f"{HINT}; known: {', '.join(FAMILIES)}"
     kind, text = config.get("model_type"), config.get("text_config")
     kind = "" if kind is None else kind
@@ -214,7 +207,7 @@ def _card_of_family(
 ) -> ModelCard:
     """Return the card of a config, with notes on assumed sizes. Raises UsageError."""
     given = {key: value for key, value in config.items() if value is not None}
-    # A size that is null is none: only what the config does not mention has the class's default.
+    # The class's default holds for sizes that the config does not mention; null means no size.
     assumed = {key: size for key, size in family.assumed.items() if key not in config}
     values_of = {TIED: family.tied, **family.defaults, **assumed, **given}
     table = TomlTable(values_of, where, values_of, {})
@@ -223,6 +216,8 @@ def _card_of_family(
         title = name.rstrip("/").rpartition("/")[2]
     else:
         title = kind
+    # The table of a card: copied values (the first name of a key that the config has), then fixed
+    # ones, then what rules add.
     values: Values = {"name": title, "source": f"config.json ({kind})"}
     names: dict[str, str] = {}
     for key, options in family.keys.items():
@@ -234,14 +229,15 @@ def _card_of_family(
     values |= family.fixed
     for rule in family.rules:
         rule(table, values)
-    taken = {key: size for key, size in assumed.items() if MASKED.get(key, "name") in values}
-    sizes = tuple(f"{key} {size}" for key, size in taken.items())
+    # Note the assumed sizes that are used: those of masks only if a layer has one.
+    used = {key: size for key, size in assumed.items() if MASKED.get(key, "name") in values}
+    sizes = tuple(f"{key} {size}" for key, size in used.items())
     defaults = (fact("described.defaults", kind=kind, sizes=sizes),) if sizes else ()
     notes = (*values.pop("notes", ()), *defaults)
     try:
         return replace(build(values, where, names), notes=notes)
     except UsageError as error:
-        called = names | NOT_COPIED  # the hint in the words of the config
-        hint = re.sub(r"\b[a-z_]+\b", lambda word: called.get(word[0], word[0]), error.hint)
+        config_names = names | NOT_COPIED  # translate the hint into the words of the config
+        hint = re.sub(r"\b[a-z_]+\b", lambda word: config_names.get(word[0], word[0]), error.hint)
         hints = (hint, *map(in_words, defaults))
         raise UsageError(error.message, "; ".join(hints)) from None

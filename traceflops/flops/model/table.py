@@ -17,15 +17,13 @@ LARGEST_COUNT = 10**18
 LONGEST_EXPONENT = 30
 LONGEST_SHOWN = 24
 HINT = "see docs/mfu.md for the keys of a model card"
-
-
 Part = TypeVar("Part", bound=Struct)
 
 
 class TomlTable:
     """One table of a card: typed values by key, or a UsageError that names table and key.
 
-    `names` says what keys are called where the values were read from, if that is no card.
+    `names` are the keys as the source of the values calls them, for messages (None: a card).
     """
 
     def __init__(
@@ -49,7 +47,7 @@ class TomlTable:
         return self.values.get(key) is not None
 
     def count(self, key: str, default: int | None = None, *, least: int = 1) -> int:
-        """Return a whole number of at least `least`; 405e9 is one too. Required if no default."""
+        """Return a whole number of at least `least`, such as 405e9; required without a default."""
         value = self.values.get(key)
         if value is None:
             return default if default is not None else self.lacks(key)
@@ -64,7 +62,7 @@ class TomlTable:
         return int(number)
 
     def called(self, key: str) -> str:
-        """Return a key by the name that it has where the values were read from."""
+        """Return a key as the source of the values calls it."""
         return self.names.get(key, key)
 
     def maybe(self, key: str) -> int | None:
@@ -109,7 +107,7 @@ class TomlTable:
         return Fraction(number)
 
     def numbers(self, key: str) -> tuple[int, ...] | None:
-        """Return a list of whole numbers of 0 or more; one number alone is a list of one."""
+        """Return a list of whole numbers from 0 (a single number is a list of one), or None."""
         value = self.values.get(key)
         if value is None:
             return None
@@ -122,7 +120,7 @@ class TomlTable:
         return tuple(listed)
 
     def words(self, key: str, allowed: Iterable[str]) -> tuple[str, ...]:
-        """Return a list of words, each one of the allowed; empty where the key is not given."""
+        """Return a list of allowed words; empty if the key is not given."""
         value, choices = self.values.get(key), tuple(allowed)
         if value is None:
             return ()
@@ -140,7 +138,7 @@ class TomlTable:
         return TomlTable(value, f"{self.where}, {key}", keys)
 
     def part(self, kind: type[Part], **made: object) -> Part:
-        """Return a struct of what this table has for its fields, by their types; or as made."""
+        """Return a struct: fields in `made` as given, all others read from this table by type."""
         read = {
             field.name: _READERS[field.type](self, field.name, field.default)
             for field in fields(kind)
@@ -187,7 +185,7 @@ _READERS: Mapping[Any, Callable[[TomlTable, str, Any], object]] = {
 
 
 def _finite(value: object) -> Decimal | None:
-    """Return a number exactly; None for what is none."""
+    """Return a finite number exactly, None for any other value."""
     if isinstance(value, bool) or not isinstance(value, int | float | Decimal):
         return None
     number = Decimal(value)

@@ -21,7 +21,6 @@ MOST_DIMENSIONS: Final = 64
 LONGEST_VALUE: Final = 4096
 MOST_VALUES: Final = 256
 """Limits: dimensions of a tensor, characters and elements of a recorded value."""
-
 Shape = tuple[int, ...]
 Value = None | bool | int | float | tuple["Value", ...]
 
@@ -29,8 +28,8 @@ Value = None | bool | int | float | tuple["Value", ...]
 class ElementType(Struct, frozen=True):
     """One type: bytes of an element, and the data type of a matrix product of such operands.
 
-    `matrix` is None where no matrix unit has a rate for it. `rank` orders the types as torch
-    promotes them: bool, integers, floating point, complex.
+    `matrix` is None if no matrix unit has a rate for it. `number` is torch's. `rank` orders types
+    as torch promotes them: bool, integers, floating point, complex.
     """
 
     name: str
@@ -46,7 +45,6 @@ class ElementType(Struct, frozen=True):
 
 
 _BOOL, _INTEGER, _FLOATING, _COMPLEX = range(4)
-
 PACKED_FP4: Final = "c10::Float4_e2m1fn_x2"
 """Two values in one element, along the dimension that a product sums over."""
 
@@ -87,7 +85,6 @@ _ALIASES: Final = {
     "unsigned short": "short unsigned int",
     "unsigned long": "long unsigned int",
 }
-
 _OF_NUMBER: Final = {row[3]: ElementType(*row) for row in _ROWS}
 _OF_NAME: Final = {row[0]: ElementType(*row) for row in _ROWS}
 _OF_NAME.update({alias: _OF_NAME[name] for alias, name in _ALIASES.items()})
@@ -104,10 +101,10 @@ def element_type(name: str) -> ElementType | None:
 
 
 def promoted(types: list[ElementType]) -> ElementType | None:
-    """Return the type of a result of operands of these types, None where there is none.
+    """Return the type of the result for operands of these types, None without any.
 
-    The highest rank decides, within it the larger type; two different types of two bytes each
-    (fp16 and bf16) give float.
+    The highest rank decides, and within it the larger type. Two different types of two bytes (fp16
+    and bf16) give float.
     """
     if not types:
         return None
@@ -132,14 +129,12 @@ class _Unreadable:
 
 UNREADABLE: Final = _Unreadable()
 Read = Value | _Unreadable
-
 _Size = Annotated[int, msgspec.Meta(ge=0, le=INT64_MAX)]
 _Stride = Annotated[int, msgspec.Meta(ge=-INT64_MAX, le=INT64_MAX)]
 _DIMS: Final = msgspec.json.Decoder(list[list[_Size | list[_Size]]])
 _STRIDES: Final = msgspec.json.Decoder(list[list[_Stride | list[_Stride]]])
 _TEXTS: Final = msgspec.json.Decoder(list[Any])
 _UNDECODABLE: Final = (msgspec.DecodeError, UnicodeError, RecursionError)
-
 _WHOLE: Final = re.compile(r"-?[0-9]{1,19}")
 _FLOAT: Final = re.compile(
     r"-?(?:[0-9]{1,40}(?:\.[0-9]{0,40}(?:e[+-]?[0-9]{1,4})?|e[+-]?[0-9]{1,4})|inf|nan)"
@@ -161,9 +156,9 @@ class Tensor(Struct, frozen=True):
 
     @property
     def stored(self) -> int:
-        """Return the most distinct elements behind it: a dimension of stride 0 counts once.
+        """Return the most distinct elements in memory: a dimension of stride 0 counts once.
 
-        Overlapping windows span no more than from the first to the last element.
+        Overlapping windows have no more than lie between the first and the last element.
         """
         if self.strides is None or self.elements == 0:
             return self.elements
@@ -184,8 +179,8 @@ class Tensor(Struct, frozen=True):
 class Arguments(Struct, frozen=True):
     """The arguments of one call, by their position in the op's schema.
 
-    `output` is the shape of the result where something else in the trace tells it, `enclosing`
-    the arguments of the op around this one, where that knows more.
+    `output` is the shape of the result, if something else in the trace tells it; `enclosing` are
+    the arguments of the op around this one, if that knows more.
     """
 
     shapes: tuple[Shape | Shapes, ...] = ()
@@ -204,31 +199,28 @@ class Arguments(Struct, frozen=True):
         if not shape and kind is None:
             return None  # an argument that is no tensor is written as one without dimensions
         strides = _at(self.strides, position)
-        fit = type(strides) is tuple and len(strides) == len(shape)
-        return Tensor(shape, strides if fit else None, kind)
+        is_fitting = type(strides) is tuple and len(strides) == len(shape)
+        return Tensor(shape, strides if is_fitting else None, kind)
 
     def given(self, *positions: int | None) -> list[Tensor]:
         """Return the tensors at those of the positions that have one."""
         return [tensor for position in positions if (tensor := self.tensor(position)) is not None]
 
     def tensors(self, position: int) -> tuple[Tensor, ...] | None:
-        """Return the tensors of the list at this position; None where no shapes are recorded.
-
-        Types of the elements of a list are not recorded.
-        """
+        """Return the tensors (without types) of the list at this position; None without shapes."""
         shapes = _at(self.shapes, position)
         if not isinstance(shapes, Shapes):
             return None
         strides = _at(self.strides, position)
-        fit = isinstance(strides, Shapes) and len(strides) == len(shapes)
-        each = strides if fit else ((),) * len(shapes)
+        is_fitting = isinstance(strides, Shapes) and len(strides) == len(shapes)
+        each = strides if is_fitting else ((),) * len(shapes)
         return tuple(
             Tensor(shape, steps if len(steps) == len(shape) else None)
             for shape, steps in zip(shapes, each, strict=True)
         )
 
     def value(self, position: int | None) -> Read:
-        """Return the value at this position: None for an argument not given, or no number."""
+        """Return the value at this position: None if not given; UNREADABLE if not recorded."""
         return UNREADABLE if position is None else _at(self.values, position, UNREADABLE)
 
     def boolean(self, position: int | None) -> bool | None:
@@ -242,7 +234,7 @@ class Arguments(Struct, frozen=True):
         return value if isinstance(value, int) and not isinstance(value, bool) else None
 
     def integers(self, position: int | None, count: int) -> Shape | None:
-        """Return `count` integers of a list; one number, or a list of one, stands for all."""
+        """Return a list of `count` integers, None if there is none; one number stands for all."""
         value = self.value(position)
         items = value if isinstance(value, tuple) else (value,)
         numbers = tuple(item for item in items if type(item) is int)
@@ -253,7 +245,7 @@ class Arguments(Struct, frozen=True):
         return numbers if len(numbers) == count else None
 
     def type_at(self, position: int | None) -> ElementType | None:
-        """Return the type that an argument such as `out_dtype` names, None where none is given."""
+        """Return the type that an argument such as `out_dtype` names, None if none is given."""
         number = self.integer(position)
         return None if number is None else _OF_NUMBER.get(number)
 
@@ -266,7 +258,7 @@ def _at(values: Sequence[T], position: int | None, missing: Any = None) -> Any:
 
 
 def arguments_of(row: Mapping[str, Any]) -> Arguments:
-    """Return the arguments of a row of the table of ops; without shapes where those are odd."""
+    """Return the arguments of a row of the table of ops; without shapes if these are odd."""
     dims, types, strides, values = (
         row[name] or "[]"
         for name in ("input_dims", "input_types", "input_strides", "concrete_inputs")
@@ -277,20 +269,17 @@ def arguments_of(row: Mapping[str, Any]) -> Arguments:
 
 
 def read_shapes(text: str) -> tuple[Shape | Shapes, ...] | None:
-    """Return the shape of each argument, or of each tensor of a list; None if that is no such text.
-
-    Sizes are from 0 to 2^63 - 1, and a tensor has at most 64 dimensions.
-    """
+    """Return the shape of each argument, or of each tensor of a list; None for another text."""
     return _nested(_DIMS, text)
 
 
 def read_strides(text: str) -> tuple[Shape | Shapes, ...]:
-    """Return the strides of each argument, as shapes are read; none if the text is no such text."""
+    """Return the strides of each argument, as shapes are read; empty for another text."""
     return _nested(_STRIDES, text) or ()
 
 
 def read_types(text: str) -> tuple[str, ...]:
-    """Return the type of each argument as it is written, `""` for what is none."""
+    """Return the type of each argument as it is written, `""` for one without."""
     return tuple(item if isinstance(item, str) else "" for item in _texts(text))
 
 
@@ -328,7 +317,7 @@ def _scalar(text: str) -> Read:
 
 
 def _nested(decoder: msgspec.json.Decoder[Any], text: str) -> tuple[Shape | Shapes, ...] | None:
-    """Return the shape of each entry, or the shapes of a list; None if one is a mixture of both."""
+    """Return the shape of each entry, or the shapes of a list; None if one mixes both."""
     entries: list[Shape | Shapes] = []
     try:
         for items in decoder.decode(text):

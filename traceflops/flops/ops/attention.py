@@ -28,18 +28,18 @@ from traceflops.flops.ops.work import (
 
 Order = Literal["heads-first", "tokens-first"]
 """[B, H, S, D], or [B, S, H, D] and [total, H, D] for packed sequences."""
-
 _STATISTICS_BYTES = 4
 """A log-sum-exp per query and head, float."""
 
 
 class Masking(Struct, frozen=True):
-    """Where the schema holds what the mask is.
+    """Where the schema has the mask.
 
-    `causal` are positions of a flag, the first that has one counts (schemas moved); `kind` is
-    the position of a number instead: 0 none, 1 causal from the top left, 2 from the bottom right.
-    `window` are the positions of the keys to the left and right (negative or none: all), or the one
-    position of a width that holds the query's own key. `tensor` is a mask or bias.
+    `causal` are positions of a flag: the first one that has a flag counts, as schemas moved. `kind`
+    is instead the position of a number: 0 none, 1 causal from the top left, 2 from the bottom
+    right. `window` are the positions of the numbers of keys to the left and right (negative or
+    none: all), or of one width that includes the query's own key. `tensor` is the position of a
+    mask or bias.
     """
 
     causal: tuple[int, ...] = ()
@@ -49,7 +49,7 @@ class Masking(Struct, frozen=True):
     bottom_right: bool = False
 
     def band(self, args: Arguments) -> Band | None:
-        """Return the recorded mask, None where it is not recorded."""
+        """Return the recorded mask, None if it is not recorded."""
         if self.kind is not None:
             number = args.integer(self.kind)
             if number not in (0, 1, 2):
@@ -60,25 +60,25 @@ class Masking(Struct, frozen=True):
         return None if causal is None else self._windowed(args, causal, self.bottom_right)
 
     def unrecorded(self) -> Band:
-        """Return the mask with the fewest pairs where none is recorded: causal, least window."""
+        """Return the mask with the fewest pairs for one not recorded: causal, the least window."""
         return Band(0 if self.window else None, 0, self.bottom_right)
 
     def _windowed(self, args: Arguments, causal: bool, bottom_right: bool) -> Band:
+        """Return a mask with its window: None (all keys) for sides negative or not recorded."""
         sides = [args.integer(position) for position in self.window]
-        # a negative side shows all keys, as one that is not recorded
         bounds = [None if side is None or side < 0 else side for side in sides]
         left, right = (*bounds, None, None)[:2]
         if len(self.window) == 1 and left is not None:
-            left = left - 1 if left else None
+            left = left - 1 if left else None  # one width: the query's own key is in it
         return Band(left, 0 if causal else right, bottom_right)
 
 
 class Packing(Struct, frozen=True):
-    """Where the schema holds packed sequences.
+    """Where the schema has packed sequences.
 
-    `offsets` are the positions of the cumulative lengths, `longest` those of the longest lengths of
-    queries and keys; a tensor at one of `used` says how much of each key sequence is valid, one at
-    one of `paged` that keys are in pages.
+    `offsets` are the positions of the cumulative lengths of queries and keys, `longest` of the
+    longest ones. A tensor at one of `used` says how much of each key sequence is valid; one at
+    `paged`, that keys are in pages.
     """
 
     offsets: tuple[int, int] | None = None
@@ -92,20 +92,22 @@ DENSE: Final = Packing()
 
 
 class Attention(Struct, frozen=True):
-    """A fused attention, forward or backward; query, key and value are three positions in a row."""
+    """A fused attention; query, key and value are three positions in a row.
+
+    `backward` is set by the kind of the row in the table. An `unfused` one computes all pairs by
+    plain products, whatever the mask. `statistics` is the position of a flag: whether the forward
+    writes its log-sum-exp (None: always).
+    """
 
     order: Order
     masking: Masking
     packing: Packing = DENSE
     backward: bool = False
-    """The table sets it by the kind of the row."""
     unfused: bool = False
-    """Computes all pairs by plain products, whatever the mask."""
     statistics: int | None = None
-    """The position of whether the forward writes its log-sum-exp; always where there is none."""
 
     def __call__(self, kind: Kind, args: Arguments) -> Work:
-        """Return the work; not counted where lengths are not recorded or shapes do not fit."""
+        """Return the work. Raises CannotCount if lengths are not recorded or shapes do not fit."""
         first = int(self.backward)
         q, k, v = operands(args, first, first + 1, first + 2)
         if args.given(*self.packing.paged):
@@ -147,49 +149,15 @@ class Attention(Struct, frozen=True):
         )
 
     def _core(self, args: Arguments, q: Tensor, k: Tensor, v: Tensor) -> Core:
-        """Return the core's sizes and pairs. Raises CannotCount where they are unknown."""
+        """Return the core's sizes and pairs. Raises CannotCount if they are unknown."""
         offsets = args.tensor((self.packing.offsets or (None,))[0])
         if offsets is not None:
-            if (len(q.shape), len(k.shape)) == (3, 4):
-                raise CannotCount(
-                    "not-in-trace"
-                )  # keys in pages: no profiler records the used length
-            core = _fitted(*(_sizes(tensor, self.order, packed=True) for tensor in (q, k, v)))
-            if core.batch != 1 or len(offsets.shape) != 1:
-                raise CannotCount("odd-shapes")
-            documents = max(0, offsets.shape[0] - 1)
-            band, unrecorded = self.masking.band(args), self.masking.unrecorded()
-            longest = tuple(
-                total if length is None or length < 0 else min(length, total)
-                for length, total in zip(
-                    map(args.integer, self.packing.longest or (None, None)),
-                    (core.queries, core.keys),
-                    strict=True,
-                )
-            )
-            # With as many queries as keys in all, each sequence is taken to have as many of both.
-            # Else one has at most as many keys as the longest; a single query sees all its keys.
-            loose, tight = band or Band(), band or unrecorded
-            if core.queries == core.keys and longest[0] == longest[1]:
-                most = loose.most(documents, core.queries, longest[0])
-                least = min(most, tight.least(documents, core.queries))
-            else:
-                most = min(core.queries * longest[1], core.keys * longest[0])
-                single = core.queries == documents and longest[0] == 1
-                sees_all = tight.left is None and (tight.bottom_right or tight.right is None)
-                least = min(most, core.keys) if single and sees_all else 0
-            used = bool(args.given(*self.packing.used))
-            return replace(
-                core,
-                pairs=most,
-                pairs_at_least=0 if used else least,
-                causal=None if band is None else band.causal,
-                documents=documents,
-            )
+            return self._packed_core(args, offsets, q, k, v)
         if args.given(*self.packing.used):
             raise CannotCount("not-in-trace")
         core = _fitted(*(_sizes(tensor, self.order) for tensor in (q, k, v)))
         band = self.masking.band(args)
+        # A mask that is not recorded: between all pairs and the fewest.
         loose, tight = band or Band(), band or self.masking.unrecorded()
         return replace(
             core,
@@ -198,9 +166,46 @@ class Attention(Struct, frozen=True):
             causal=None if band is None else band.causal,
         )
 
+    def _packed_core(
+        self, args: Arguments, offsets: Tensor, q: Tensor, k: Tensor, v: Tensor
+    ) -> Core:
+        """Return the core of packed sequences: only totals and longest lengths are recorded."""
+        if (len(q.shape), len(k.shape)) == (3, 4):  # keys in pages: no record of the used length
+            raise CannotCount("not-in-trace")
+        core = _fitted(*(_sizes(tensor, self.order, packed=True) for tensor in (q, k, v)))
+        if core.batch != 1 or len(offsets.shape) != 1:
+            raise CannotCount("odd-shapes")
+        documents = max(0, offsets.shape[0] - 1)
+        band = self.masking.band(args)
+        loose, tight = band or Band(), band or self.masking.unrecorded()
+        # The longest queries and keys; the total if that is not recorded.
+        given = map(args.integer, self.packing.longest or (None, None))
+        longest_queries, longest_keys = (
+            total if length is None or length < 0 else min(length, total)
+            for length, total in zip(given, (core.queries, core.keys), strict=True)
+        )
+        if core.queries == core.keys and longest_queries == longest_keys:
+            # Each sequence is taken to have as many queries as keys.
+            most = loose.most(documents, core.queries, longest_queries)
+            least = min(most, tight.least(documents, core.queries))
+        else:
+            # A query sees at most the longest keys. A single query per sequence sees all its keys.
+            most = min(core.queries * longest_keys, core.keys * longest_queries)
+            is_single = core.queries == documents and longest_queries == 1
+            sees_all = tight.left is None and (tight.bottom_right or tight.right is None)
+            least = min(most, core.keys) if is_single and sees_all else 0
+        has_used = bool(args.given(*self.packing.used))
+        return replace(
+            core,
+            pairs=most,
+            pairs_at_least=0 if has_used else least,
+            causal=None if band is None else band.causal,
+            documents=documents,
+        )
+
 
 def _sizes(tensor: Tensor, order: Order, *, packed: bool = False) -> tuple[int, int, int, int]:
-    """Return batch, heads, length and size per head; without a batch or heads these are 1.
+    """Return batch, heads, length and size per head; a missing batch or heads are 1.
 
     Packed tokens are [total, H, D] or [1, total, H, D].
     """
@@ -217,21 +222,21 @@ def _sizes(tensor: Tensor, order: Order, *, packed: bool = False) -> tuple[int, 
 
 
 def _fitted(*sides: tuple[int, int, int, int]) -> Core:
-    """Return the core of query, key and value of these sizes, its pairs not yet counted."""
+    """Return the core of query, key and value, without pairs. Raises CannotCount for a misfit."""
     (batch, heads, queries, d_qk), (k_batch, kv_heads, keys, k_size), (v_batch, *v, d_v) = sides
-    alike = batch == k_batch == v_batch and [kv_heads, keys] == v
-    shared = heads % kv_heads == 0 if kv_heads else heads == 0
-    if not (alike and shared and d_qk == k_size):
+    is_consistent = batch == k_batch == v_batch and [kv_heads, keys] == v
+    is_divisible = heads % kv_heads == 0 if kv_heads else heads == 0
+    if not (is_consistent and is_divisible and d_qk == k_size):
         raise CannotCount("odd-shapes")
     return Core(batch, heads, kv_heads, queries, keys, d_qk, d_v, 0, 0, None)
 
 
 class Band(Struct, frozen=True):
-    """Keys from `left` before to `right` behind the query's own position; None is without bound.
+    """A mask: keys from `left` before to `right` behind the query's own position; None: no bound.
 
-    Query i sees key j if i + shift - left <= j <= i + shift + right: a causal mask has right = 0, a
-    window bounds left too. `shift` is 0 where the first query is aligned with the first key (top
-    left) and keys - queries where the last ones are (bottom right).
+    Query i sees key j if i + shift - left <= j <= i + shift + right. A causal mask has right = 0; a
+    window has a left bound, too. `shift` is 0 if the first query is aligned with the first key (top
+    left), keys - queries if the last ones are (bottom right).
     """
 
     left: int | None = None
@@ -251,23 +256,23 @@ class Band(Struct, frozen=True):
         window          n w - w (w - 1) / 2 with w = left + 1 <= n
         """
         shift = keys - queries if self.bottom_right else 0
-        upto = queries * keys
+        up_to_right = queries * keys
         if self.right is not None:
-            upto = _ramp(queries, keys, shift + self.right + 1)
-        before = 0 if self.left is None else _ramp(queries, keys, shift - self.left)
-        return max(0, upto - before)
+            up_to_right = _ramp(queries, keys, shift + self.right + 1)
+        before_left = 0 if self.left is None else _ramp(queries, keys, shift - self.left)
+        return max(0, up_to_right - before_left)
 
     def most(self, documents: int, total: int, longest: int) -> int:
-        """Return the most pairs of packed sequences whose queries are their keys.
+        """Return the most pairs of packed sequences that have as many queries as keys.
 
-        Pairs grow with the length by more and more, so unequal lengths have most: as many of the
-        longest as fit, and one of the rest.
+        Pairs grow faster than lengths, so unequal lengths have most: as many of the `longest` as
+        fit into the `total`, and one of the rest.
         """
         full, rest = divmod(total, longest) if longest else (0, 0)
         return min(full, documents) * self.pairs(longest, longest) + self.pairs(rest, rest)
 
     def least(self, documents: int, total: int) -> int:
-        """Return the least pairs of such sequences: those of lengths as equal as can be."""
+        """Return the least pairs of such sequences: those of lengths as equal as possible."""
         if not documents:
             return 0
         short, longer = divmod(total, documents)
@@ -281,7 +286,7 @@ def _ramp(queries: int, keys: int, first: int) -> int:
 
 
 def _positive(count: int, first: int) -> int:
-    """Return the sum over i < count of i + first where that is positive."""
+    """Return the sum of the positive values of i + first, for i < count."""
     return _triangle(count - 1 + first) - _triangle(first - 1)
 
 

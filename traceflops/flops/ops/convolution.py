@@ -27,9 +27,9 @@ Asked = tuple[bool, bool]
 class Convolution(Struct, frozen=True):
     """A forward convolution, by the positions of its arguments in the schema.
 
-    `transposed` is the position of a flag, or what the op always is. A position of None has the
-    usual value: dilation 1, output padding 0; groups are then those that the channels tell, for a
-    transposed one 1.
+    `transposed` is the position of a flag, or what the op always is. Where a position is None, the
+    argument has its default: dilation 1, output padding 0; groups as the channels tell, and 1 if
+    transposed.
     """
 
     stride: int
@@ -41,32 +41,16 @@ class Convolution(Struct, frozen=True):
     bias: int | None = 2
 
     def __call__(self, kind: Kind, args: Arguments) -> Work:
-        """Return the work. Raises CannotCount where the size of the output cannot be known."""
+        """Return the work. Raises CannotCount if the size of the output cannot be known."""
         x, w = work.operands(args, 0, 1)
         x = _batched(x, w)
         transposed = _flag(args, self.transposed)
         groups = 1 if self.groups is None and transposed else args.integer(self.groups)
-        fitting = _readings(x, w, transposed, groups)
-        if len(fitting) != 1:
-            raise CannotCount("no-values" if fitting else "odd-shapes")
-        (sizes,) = fitting
-        # Stride, padding, dilation and output padding: the usual number where there is no argument.
-        usual = ((self.stride, 1), (self.padding, 0), (self.dilation, 1), (self.output_padding, 0))
-        spatial = len(sizes.input)
-        stride, padding, dilation, extra = (
-            (number,) * spatial if position is None else args.integers(position, spatial)
-            for position, number in usual
-        )
-        output, is_recorded = None, False
-        if stride and padding is not None and dilation and extra is not None:
-            is_recorded = True
-            if min(*stride, *dilation) >= 1:
-                steps = (w.shape[2:], stride, padding, dilation, extra)
-                output = output_size(sizes.input, *steps, transposed=sizes.transposed)
-        elif args.output is None:
-            raise CannotCount("no-values")
-        elif len(args.output) == len(w.shape) and args.output[0] == sizes.batch:
-            output = args.output[2:]
+        readings = _readings(x, w, transposed, groups)
+        if len(readings) != 1:
+            raise CannotCount("no-values" if readings else "odd-shapes")
+        (sizes,) = readings
+        output, is_recorded = self._output(args, w, sizes)
         if output is None or min(output) < 0:
             raise CannotCount("odd-shapes")
         sizes = replace(sizes, output=output)
@@ -83,11 +67,30 @@ class Convolution(Struct, frozen=True):
             notes=() if is_recorded else ("output-from-gradient",),
         )
 
+    def _output(self, args: Arguments, w: Tensor, sizes: Correlation) -> tuple[Shape | None, bool]:
+        """Return the spatial size of the output, and whether recorded values tell it."""
+        # Stride, padding, dilation and output padding; the default where there is no argument.
+        usual = ((self.stride, 1), (self.padding, 0), (self.dilation, 1), (self.output_padding, 0))
+        spatial = len(sizes.input)
+        stride, padding, dilation, extra = (
+            (number,) * spatial if position is None else args.integers(position, spatial)
+            for position, number in usual
+        )
+        if stride and padding is not None and dilation and extra is not None:
+            if min(*stride, *dilation) < 1:
+                return None, True
+            steps = (w.shape[2:], stride, padding, dilation, extra)
+            return output_size(sizes.input, *steps, transposed=sizes.transposed), True
+        if args.output is None:
+            raise CannotCount("no-values")
+        fits = len(args.output) == len(w.shape) and args.output[0] == sizes.batch
+        return args.output[2:] if fits else None, False
+
 
 class ConvolutionBackward(Struct, frozen=True):
     """The gradients of a convolution, by the positions of its arguments; the shapes have all sizes.
 
-    `mask` is the position of which gradients were asked for: input, weight, bias.
+    `mask` is the position of three flags: whether input, weight and bias gradients are computed.
     """
 
     gradient: int = 0
@@ -98,7 +101,7 @@ class ConvolutionBackward(Struct, frozen=True):
     mask: int = 10
 
     def __call__(self, kind: Kind, args: Arguments) -> Work:
-        """Return the work. Raises CannotCount where the three shapes do not belong together."""
+        """Return the work. Raises CannotCount if the three shapes do not fit together."""
         mask, asked = args.value(self.mask), None
         if isinstance(mask, tuple) and len(mask) >= 2:
             wants_input, wants_weight = mask[:2]
@@ -107,23 +110,26 @@ class ConvolutionBackward(Struct, frozen=True):
         return self.gradients(kind, args, asked)
 
     def gradients(self, kind: Kind, args: Arguments, asked: Asked | None) -> Work:
-        """Return the work of the gradients asked for; None: between none and both of them."""
+        """Return the work of the gradients asked for; if unknown (None), from none to both."""
         dy, x, w = work.operands(args, self.gradient, self.input, self.weight)
         dy, x = _batched(dy, w), _batched(x, w)
         transposed = _flag(args, self.transposed)
-        # The backward of one kind is as the forward of the other one.
+        # The backward of a convolution is like the forward of a transposed one, and vice versa: so
+        # the shapes of dy and w may tell, too, which of both it is.
         count = args.integer(self.groups)
         mirrored = None if transposed is None else not transposed
         forward, backward = _readings(x, w, transposed, count), _readings(dy, w, mirrored, count)
         if not forward or not backward or dy.shape[0] != x.shape[0]:
             raise CannotCount("odd-shapes")
         certain = [side for side in (forward, backward) if len(side) == 1]
-        flags = {side[0].transposed is (side is forward) for side in certain}
-        if len(flags) != 1:
-            raise CannotCount("odd-shapes" if flags else "no-values")
+        is_transposed = {side[0].transposed is (side is forward) for side in certain}
+        if len(is_transposed) != 1:
+            raise CannotCount("odd-shapes" if is_transposed else "no-values")
         count = max(side[0].groups for side in certain)
-        geometry = Correlation(x.shape[0], x.shape[2:], dy.shape[2:], w.shape, count, flags.pop())
-        each = flops(geometry) * factor(x, w)
+        geometry = Correlation(
+            x.shape[0], x.shape[2:], dy.shape[2:], w.shape, count, is_transposed.pop()
+        )
+        per_gradient = flops(geometry) * factor(x, w)
         moved = None
         if asked:  # dy and w read, dx written; dy and x read, dw written
             dx, dw = x.like(x.shape), w.like(w.shape)
@@ -135,7 +141,11 @@ class ConvolutionBackward(Struct, frozen=True):
         notes: tuple[work.NoteCode, ...] = () if asked else ("output-mask-not-recorded",)
         return Work(
             kind,
-            parts=tuple(FlopsPart(name, each, each if asked else 0) for name, yes in wanted if yes),
+            parts=tuple(
+                FlopsPart(name, per_gradient, per_gradient if asked else 0)
+                for name, yes in wanted
+                if yes
+            ),
             min_bytes=moved,
             dtype=matrix_type(x, w),
             signature=geometry,
@@ -144,23 +154,23 @@ class ConvolutionBackward(Struct, frozen=True):
 
 
 class OneGradient(Struct, frozen=True):
-    """One of the two gradients, by an op whose own arguments do not hold all the shapes.
+    """One of the two gradients, by an op whose own arguments lack some of the shapes.
 
-    The op around it (`whole`) has them.
+    The op around it (`whole`) has them. `input` tells which gradient it is.
     """
 
     whole: ConvolutionBackward
     input: bool
 
     def __call__(self, kind: Kind, args: Arguments) -> Work:
-        """Return the work; not counted where the op around is not recorded."""
+        """Return the work. Raises CannotCount if the op around is not recorded."""
         if args.enclosing is None:
             raise CannotCount("no-shapes")
         return self.whole.gradients(kind, args.enclosing, (self.input, not self.input))
 
 
 def flops(geometry: Correlation) -> int:
-    """Return the FLOPs of the forward, which each gradient has too."""
+    """Return the FLOPs of the forward; each gradient has as many."""
     visited = geometry.input if geometry.transposed else geometry.output
     return 2 * geometry.batch * prod(visited) * prod(geometry.weight)
 
@@ -187,7 +197,7 @@ def output_size(
 
 
 def _batched(x: Tensor, w: Tensor) -> Tensor:
-    """Return an input with a batch dimension, which a single one may lack."""
+    """Return a tensor with a batch dimension, which a single sample may lack."""
     if len(x.shape) != len(w.shape) - 1:
         return x
     return Tensor((1, *x.shape), (0, *x.strides) if x.strides else None, x.type)
@@ -200,7 +210,7 @@ def _flag(args: Arguments, flag: int | bool) -> bool | None:
 def _readings(
     x: Tensor, w: Tensor, transposed: bool | None, groups: int | None
 ) -> list[Correlation]:
-    """Return every reading of the shapes: as a convolution, a transposed one, or both."""
+    """Return every reading of the shapes that fits: as a convolution, a transposed one, or both."""
     if len(w.shape) < 3 or len(x.shape) != len(w.shape):
         return []
     flags = (False, True) if transposed is None else (transposed,)
@@ -213,7 +223,7 @@ def _readings(
 
 
 def _groups(channels: int, weight: Shape, transposed: bool, groups: int | None) -> int | None:
-    """Return the groups, 0 where they are not known; None if the channels do not fit."""
+    """Return the groups, 0 if they are not known; None if the channels do not fit."""
     if transposed:
         fits = channels == weight[0] and (groups is None or (groups > 0 and channels % groups == 0))
         return (groups or 0) if fits else None

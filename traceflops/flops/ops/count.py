@@ -33,7 +33,6 @@ from traceflops.table.nesting import innermost
 
 UNKNOWN: Final = -1
 """Stands for a count that is not known."""
-
 _READERS: Final[Mapping[str, Callable[[str], Any]]] = {
     "input_dims": read_shapes,
     "input_types": read_types,
@@ -48,8 +47,8 @@ _CONVOLUTION_NODE: Final = re.compile(r"[A-Za-z0-9_]{0,40}Conv[A-Za-z0-9_]{0,40}
 class OpWork(Struct, frozen=True):
     """The distinct works of a trace's ops, and which one each op does.
 
-    `place[i]` is the index of op i's work in `works`. Parallel to `works` are `rules` (None: not in
-    the table) and the columns of counts, int64, UNKNOWN where not known.
+    `place` is, by op, the index of its work in `works`. By work: `rules` (None: not in the table),
+    and counts as int64, UNKNOWN if not known.
     """
 
     place: IntArray
@@ -62,7 +61,7 @@ class OpWork(Struct, frozen=True):
 
     @classmethod
     def of(cls, place: IntArray, works: Sequence[Result], rules: Sequence[Rule | None]) -> OpWork:
-        """Return the table of distinct works and their rules; `place` is per op."""
+        """Return the table of distinct works and their rules; `place` is by op."""
 
         def column(count: Callable[[Work], int | None]) -> IntArray:
             counts = (count(work) if isinstance(work, Work) else None for work in works)
@@ -80,7 +79,7 @@ class OpWork(Struct, frozen=True):
         )
 
     def signature(self, index: int) -> Signature | None:
-        """Return the sizes in a work, None where it is not known or has none, and of place -1."""
+        """Return the sizes in a work; None if it is unknown or has none, and for index -1."""
         work = self.works[index] if index >= 0 else None
         return work.signature if isinstance(work, Work) else None
 
@@ -91,13 +90,13 @@ class OpWork(Struct, frozen=True):
 
     @property
     def matrix(self) -> BoolArray:
-        """Return, per op, whether its kind does matrix work, known how much or not."""
+        """Return, per op, whether its kind does matrix work, even if it is not known how much."""
         does = [rule is not None and rule.matrix for rule in self.rules]
         return np.array(does, dtype=np.bool_)[self.place]
 
     @property
     def wrapper(self) -> BoolArray:
-        """Return, per op, whether it counts only where nothing modelled is below it."""
+        """Return, per op, whether it counts only if no modelled op is below it."""
         wraps = [rule is not None and rule.role == "wrapper" for rule in self.rules]
         return np.array(wraps, dtype=np.bool_)[self.place]
 
@@ -106,10 +105,7 @@ class OpWork(Struct, frozen=True):
         return column[self.place]
 
     def total(self, column: IntArray, rows: IntArray | BoolArray | None = None) -> int:
-        """Return the exact sum of a column over ops; those not known add nothing.
-
-        Sums of int64 wrap silently; this one is of Python integers.
-        """
+        """Return the exact sum of a column over ops, in Python integers (int64 would wrap)."""
         places = self.place if rows is None else self.place[rows]
         times = np.bincount(places, minlength=len(self.works)).tolist()
         counts = column.tolist()
@@ -118,6 +114,7 @@ class OpWork(Struct, frozen=True):
 
 def count_ops(ops: pa.Table) -> OpWork:
     """Return the work of every row of a trace's table of ops."""
+    # Ops with equal names and arguments, and equal hints on these, have the same work.
     rows = np.flatnonzero(matching(ops["name"], RULES.__contains__))
     output, enclosing = output_shapes(ops), enclosing_ops(ops)
     own, _ = group_rows([codes(ops[column])[rows] for column in _COLUMNS])
@@ -125,17 +122,17 @@ def count_ops(ops: pa.Table) -> OpWork:
     of_row[rows] = own
     key, first = group_rows([own, output[rows], of_row[enclosing[rows]]])
     reader = _ArgumentReader(ops)
-    results: list[tuple[Result, Rule | None]] = [(Unknown("not-modelled"), None)]
+    results: list[tuple[Result, Rule | None]] = [(Unknown("not-modelled"), None)]  # place 0
     asked = rows[first]
-    beside = zip(output[asked].tolist(), enclosing[asked].tolist(), strict=True)
-    results += [reader.work(row, *of) for row, of in zip(asked.tolist(), beside, strict=True)]
+    columns = (asked.tolist(), output[asked].tolist(), enclosing[asked].tolist())
+    results += [reader.work(*arguments) for arguments in zip(*columns, strict=True)]
     work_of_row = np.zeros(ops.num_rows, dtype=np.int64)
     work_of_row[rows] = key + 1
     return OpWork.of(work_of_row, *zip(*results, strict=True))
 
 
 class _ArgumentReader:
-    """Parses each distinct text of arguments when it is first asked for, and computes works."""
+    """Computes the works of ops; each distinct text of arguments is parsed once, when needed."""
 
     def __init__(self, ops: pa.Table) -> None:
         texts = {column: names(ops[column]) for column in _COLUMNS}
@@ -144,10 +141,10 @@ class _ArgumentReader:
         self._parsed = cache(lambda column, code: _READERS[column](texts[column][code]))
 
     def work(self, row: int, output: int, enclosing: int) -> tuple[Result, Rule]:
-        """Return the work of one op and its rule.
+        """Return the work of one op, and its rule.
 
-        `output` is the code of the shapes that tell those of its result, `enclosing` the row of the
-        op around it; -1 for none.
+        `output` is the code of shapes whose first one is the shape of the result, `enclosing` the
+        row of the op around it; -1 for none.
         """
         rule = RULES[self._names[int(self._codes["name"][row])]]
         arguments = self._arguments(row)
@@ -166,7 +163,7 @@ class _ArgumentReader:
         return (work if work.fits else Unknown("too-large")), rule
 
     def _arguments(self, row: int) -> Arguments | None:
-        """Return the arguments of one op, None where the shapes are written in no known way."""
+        """Return the arguments of one op, None if its shapes cannot be read."""
         code = {column: int(self._codes[column][row]) for column in _READERS}
         shapes, types, strides, values = (
             self._parsed(column, number) if number >= 0 else () for column, number in code.items()
@@ -175,34 +172,34 @@ class _ArgumentReader:
 
 
 def output_shapes(ops: pa.Table) -> IntArray:
-    """Return, per op, the code of the `input_dims` of its gradient's node, -1 where none is known.
+    """Return the code of the `input_dims` of each op's gradient node, -1 if there is none.
 
-    Only for convolutions without recorded values. An op without a sequence number has that of the
-    convolution around it. A number that several nodes with different shapes have (several forward
-    threads) tells nothing.
+    Only for convolutions without recorded values: the gradient is as large as their output. Node
+    and op have one sequence number; without one, the op has that of the convolution around it. If
+    several nodes with different shapes share a number (several forward threads), it tells nothing.
     """
     shape_of = np.full(ops.num_rows, -1, dtype=np.int64)
     sequence, dims = numbers(ops["sequence"], ABSENT), codes(ops["input_dims"])
     convolutions = {name for name, rule in RULES.items() if rule.kind == "convolution"}
     forward = matching(ops["name"], convolutions.__contains__) & (dims >= 0)
     asking = np.flatnonzero(forward & (codes(ops["concrete_inputs"]) < 0))
-    numbered = (sequence != ABSENT) & (dims >= 0)
-    giving = np.flatnonzero(numbered & matching(ops["name"], _CONVOLUTION_NODE.fullmatch))
-    if not len(asking) or not len(giving):
+    is_numbered = (sequence != ABSENT) & (dims >= 0)
+    nodes = np.flatnonzero(is_numbered & matching(ops["name"], _CONVOLUTION_NODE.fullmatch))
+    if not len(asking) or not len(nodes):
         return shape_of
     keys = joint_codes(numbers(ops["process"]), sequence)
-    given, group = np.unique(keys[giving], return_inverse=True)
-    most, least = extremes(group, dims[giving], len(given))
-    around = _around(ops, asking, np.flatnonzero(forward & numbered))
-    carrier = np.where(numbered[asking], asking, around)
-    index = np.minimum(np.searchsorted(given, keys[carrier]), len(given) - 1)
-    has_shape = (carrier >= 0) & (given[index] == keys[carrier]) & (least == most)[index]
+    node_keys, group = np.unique(keys[nodes], return_inverse=True)
+    most, least = extremes(group, dims[nodes], len(node_keys))
+    around = _around(ops, asking, np.flatnonzero(forward & is_numbered))
+    carrier = np.where(is_numbered[asking], asking, around)  # whose number counts
+    index = np.minimum(np.searchsorted(node_keys, keys[carrier]), len(node_keys) - 1)
+    has_shape = (carrier >= 0) & (node_keys[index] == keys[carrier]) & (least == most)[index]
     shape_of[asking] = np.where(has_shape, most[index], -1)
     return shape_of
 
 
 def enclosing_ops(ops: pa.Table) -> IntArray:
-    """Return, per op, the row of the op around it that knows its shapes, -1 where it needs none."""
+    """Return the row of the op around each op whose shapes it needs, -1 if it needs none."""
     enclosing = np.full(ops.num_rows, -1, dtype=np.int64)
     inner = np.flatnonzero(matching(ops["name"], ENCLOSING.__contains__))
     outer = np.flatnonzero(matching(ops["name"], frozenset(ENCLOSING.values()).__contains__))
@@ -217,7 +214,7 @@ def enclosing_ops(ops: pa.Table) -> IntArray:
 
 
 def _around(ops: pa.Table, inner: IntArray, outer: IntArray) -> IntArray:
-    """Return, for each of the inner rows, the innermost of the outer ones around it, or -1."""
+    """Return, for each of the `inner` rows, the innermost of the `outer` rows around it, or -1."""
     if not len(outer):
         return np.full(len(inner), -1, dtype=np.int64)
     start = numbers(ops["start_ns"])

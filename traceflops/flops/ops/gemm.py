@@ -28,10 +28,8 @@ from traceflops.flops.ops.work import (
 )
 
 _ROWS_OPEN: Final = "rows-of-groups-not-recorded"
-
 Spelling = Literal["mm", "bmm", "matmul", "linear", "mv"]
 """How the operands' shapes are read: `linear` has B as N x K."""
-
 _RANKS = {"mm": (2, 2), "bmm": (3, 3), "mv": (2, 1)}
 """The dimensions that operands must have; others broadcast."""
 
@@ -40,10 +38,9 @@ class MatrixProduct(Struct, frozen=True):
     """One product, by the positions of its operands in the schema.
 
     `left` is A, `right` is B, `added` is C, which is not read if the value at `beta` is 0; `others`
-    are read besides (scales). D has the type named at `out_type`, that of the tensor at `out`, what
-    the op fixes (`result`), or that of A.
-
-    TorchScript records some ops with all that is on its stack: more than `most` arguments.
+    are read, too (scales). The type of D is that named at `out_type`, else that of the tensor at
+    `out`, else `result`, else that of A. More than `most` arguments are refused: TorchScript
+    records some ops with its whole stack.
     """
 
     spelling: Spelling
@@ -58,7 +55,7 @@ class MatrixProduct(Struct, frozen=True):
     most: int = 16
 
     def __call__(self, kind: Kind, args: Arguments) -> Work:
-        """Return the work. Raises CannotCount for shapes of no such product."""
+        """Return the work. Raises CannotCount if the shapes do not fit."""
         a, b = operands(args, self.left, self.right)
         sizes = product_of(self.spelling, a, b)
         if len(args.shapes) > self.most:
@@ -73,15 +70,16 @@ class MatrixProduct(Struct, frozen=True):
 
 
 class PackedWeight(Struct, frozen=True):
-    """An activation times a weight packed in a format of its own: K from the former, N as given.
+    """An activation times a weight that is packed in a format of its own.
 
-    `columns` is the (argument, dimension) of N; the activation's type is the product's.
+    K is from the activation; N is at `columns`: (argument, dimension). The product has the
+    activation's type.
     """
 
     columns: tuple[int, int]
 
     def __call__(self, kind: Kind, args: Arguments) -> Work:
-        """Return the work. Raises CannotCount where shapes are missing."""
+        """Return the work. Raises CannotCount if shapes are missing."""
         argument, dimension = self.columns
         a, weight, source = operands(args, 0, 1, argument)
         if not a.shape or len(source.shape) <= dimension:
@@ -105,15 +103,15 @@ class GroupedProduct(Struct, frozen=True):
     offsets: int = 2
 
     def __call__(self, kind: Kind, args: Arguments) -> Work:
-        """Return the work. Raises CannotCount for shapes of no such product."""
+        """Return the work. Raises CannotCount if the shapes do not fit."""
         left, right = operands(args, 0, 1)
         a, b, ranks = left.shape, right.shape, (len(left.shape), len(right.shape))
-        stacked = ranks == (3, 3)
-        if not {*ranks} <= {2, 3} or a[-1] != b[-2] or (stacked and a[0] != b[0]):
+        is_stacked = ranks == (3, 3)
+        if not {*ranks} <= {2, 3} or a[-1] != b[-2] or (is_stacked and a[0] != b[0]):
             raise CannotCount("odd-shapes")
         k = a[-1] * _packed(left, right)
-        sizes = Product(a[0] if stacked else 1, a[-2], b[-1], k, layout(left), layout(right))
-        # 2D x 2D writes a matrix per group, and only the offsets have as many elements as groups.
+        sizes = Product(a[0] if is_stacked else 1, a[-2], b[-1], k, layout(left), layout(right))
+        # 2D x 2D writes a matrix per group; the offsets have one element per group.
         offsets = args.tensor(self.offsets)
         matrices = sizes.batch if ranks != (2, 2) else offsets.elements if offsets else None
         written = None
@@ -121,7 +119,7 @@ class GroupedProduct(Struct, frozen=True):
             out_type = args.type_at(self.out_type) or left.type
             written = Tensor((matrices, sizes.m, sizes.n), None, out_type).bytes
         moved = [written, *(scale.bytes for scale in args.given(*self.others))]
-        if stacked:
+        if is_stacked:
             moved += [left.bytes, right.bytes]
             return _work(kind, sizes, moved, matrix_type(left, right))
         moved += [_used(left, sizes.n), _used(right, sizes.m)]
@@ -132,7 +130,7 @@ class GroupedProduct(Struct, frozen=True):
 def fused_experts(kind: Kind, args: Arguments) -> Work:
     """Return the work of tokens in experts: weights E x N x K up, E x K x N/2 (or N) down.
 
-    Each token goes to as many experts as the fifth argument has columns. A list of integers among
+    The fifth argument has a column for each expert that a token goes to. A list of integers among
     the arguments maps experts to devices, or counts tokens: then rows may be computed elsewhere,
     and the least is 0.
     """
@@ -150,8 +148,8 @@ def fused_experts(kind: Kind, args: Arguments) -> Work:
     dtype = weight if weight in ("fp8", matrix_type(tokens, up)) else None
     moved = (2 * (tokens.bytes or 0), _used(up, rows), _used(down, rows))
     tensors = args.given(*range(len(args.shapes)))
-    elsewhere = any(tensor.type == INT32 and len(tensor.shape) == 1 for tensor in tensors)
-    part = FlopsPart("product", sizes.flops, 0 if elsewhere else sizes.flops)
+    may_be_elsewhere = any(tensor.type == INT32 and len(tensor.shape) == 1 for tensor in tensors)
+    part = FlopsPart("product", sizes.flops, 0 if may_be_elsewhere else sizes.flops)
     return Work(kind, (part,), known_sum(*moved), dtype, sizes, notes=(_ROWS_OPEN,))
 
 
@@ -169,8 +167,7 @@ def _work(
 def product_of(spelling: Spelling, left: Tensor, right: Tensor) -> Product:
     """Return b, M, N and K of `left @ right`. Raises CannotCount if they do not fit together.
 
-    Vectors get a dimension, batches broadcast; where only A has a batch, its rows are those of one
-    product.
+    Vectors get a dimension, batches broadcast. If only A has a batch, all its rows are one product.
     """
     a, b = left.shape, right.shape
     if spelling == "linear":
@@ -198,46 +195,46 @@ def broadcast(*shapes: Shape) -> Shape | None:
     padded = [(1,) * (longest - len(shape)) + shape for shape in shapes]
     out: list[int] = []
     for sizes in zip(*padded, strict=True):
-        different = set(sizes) - {1}
-        if len(different) > 1:
+        other_sizes = set(sizes) - {1}
+        if len(other_sizes) > 1:
             return None
-        out.append(different.pop() if different else 1)
+        out.append(other_sizes.pop() if other_sizes else 1)
     return tuple(out)
 
 
 def layout(operand: Tensor) -> Layout | None:
-    """Return whether rows or columns of a matrix are contiguous; None if both or neither are."""
+    """Return whether rows or columns of a matrix are contiguous; None if both or neither."""
     if operand.strides is None or len(operand.shape) < 2:
         return None
-    (rows, columns), (down, along) = operand.shape[-2:], operand.strides[-2:]
-    by_row = along == 1 and down >= columns
-    by_column = down == 1 and along >= rows
+    (rows, columns), (to_next_row, to_next_column) = operand.shape[-2:], operand.strides[-2:]
+    by_row = to_next_column == 1 and to_next_row >= columns
+    by_column = to_next_row == 1 and to_next_column >= rows
     if by_row == by_column:
         return None
     return "row" if by_row else "column"
 
 
 def matrix_type(left: Tensor, right: Tensor) -> str | None:
-    """Return the data type of a product, None where the operands' differ or are not recorded."""
+    """Return the data type of a product, None if the operands' types differ or are unknown."""
     if left.type is None or right.type is None or left.type.matrix != right.type.matrix:
         return None
     return left.type.matrix
 
 
 def factor(left: Tensor, right: Tensor) -> int:
-    """Return how many real products one multiply-add takes: of complex operands 4 (and 4 adds)."""
+    """Return how many real products a multiply-add takes: 4 for complex operands, else 1."""
     both = left.type and right.type and left.type.complex and right.type.complex
     return 4 if both else 1
 
 
 def _packed(left: Tensor, right: Tensor) -> int:
-    """Return how many values an element of both operands holds along K."""
+    """Return how many values along K each element of the operands holds."""
     names = {operand.type.name for operand in (left, right) if operand.type}
     return 2 if names == {PACKED_FP4} else 1
 
 
 def _used(operand: Tensor, rows: int) -> int | None:
-    """Return the bytes read of an operand: of a stack, at most as many matrices as rows."""
+    """Return the bytes read of an operand: of a stack of matrices, at most one per row."""
     if len(operand.shape) != 3 or rows >= operand.shape[0]:
         return operand.bytes
     return operand.like((rows, *operand.shape[1:])).bytes

@@ -37,12 +37,9 @@ from traceflops.flops.ops.vector import (
 from traceflops.flops.ops.work import Formula, Kind, NeverCounted, Role, Rule
 
 Rows = Mapping[Kind, Mapping[str, Formula]]
-
 CHILDREN: Final = NeverCounted("children")
 """A wrapper: the ops below it tell its work."""
-
 _ONE, _TWO, _THREE = (0,), (0, 1), (0, 1, 2)
-
 _UNARY: Final = (
     "abs neg exp exp2 expm1 log log2 log10 log1p sqrt rsqrt reciprocal square sin cos tan tanh erf "
     "floor ceil round trunc sign relu clamp_min clamp_max clamp bitwise_not"
@@ -158,7 +155,6 @@ VECTOR_OPS: Final[Rows] = {
         "resolve_conj resolve_neg movedim lift_fresh is_pinned": view,
     },
 }
-
 VECTOR_WRAPPERS: Final[Rows] = {
     "gather": {"embedding": lookup},
     "norm": {"layer_norm rms_norm group_norm batch_norm _batch_norm_impl_index": CHILDREN},
@@ -189,15 +185,12 @@ def _sdpa(causal: int, bias: int | None = None, statistics: int | None = None) -
 
 _PAGED: Final = NeverCounted("not-in-trace")
 """Attention over cached keys: their length is in no argument that is recorded."""
-
 _CUDNN, _MIOPEN, _MKLDNN = (
     ConvolutionBackward(1, 0, 2, transposed=False, groups=6, mask=mask) for mask in (10, 9, 7)
 )
 """Torch before 1.11 had a backward op per library, around one op per gradient."""
-
 _EFFICIENT: Final = Masking(kind=9, window=(13,), tensor=3)
 _EFFICIENT_BACKWARD: Final = Masking(kind=14, window=(18,), tensor=4)
-
 _OPS: Final[Rows] = {
     "gemm": {
         "mm": MatrixProduct("mm", out_type=2, out=2, most=3),
@@ -309,7 +302,6 @@ _OPS: Final[Rows] = {
         ),
     },
 }
-
 _WRAPPERS: Final[Rows] = {
     "gemm": {
         "linear": MatrixProduct("linear", added=2, most=4),
@@ -343,7 +335,6 @@ _WRAPPERS: Final[Rows] = {
     },
     "attention_backward": {"aiter::_flash_attn_backward": _tokens_first(_flash(12, 11))},
 }
-
 ENCLOSING: Final[Mapping[str, str]] = MappingProxyType(
     {
         f"aten::{library}_convolution_backward_{gradient}": f"aten::{library}_convolution_backward"

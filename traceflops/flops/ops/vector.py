@@ -21,15 +21,15 @@ _OPTIMIZER_ELEMENT_BYTES = 2
 
 
 def view(kind: Kind, _args: Arguments) -> Work:
-    """Return no work: the op allocates, or looks at the same memory anew."""
+    """Return no work: the op allocates, or gives another view of the same memory."""
     return Work(kind, min_bytes=0, vector_flops=0)
 
 
 class Elementwise(Struct, frozen=True):
     """Operands that broadcast; `per_element` operations per element of the result.
 
-    `result` is the type: that of the promoted operands, bool, or that of the first operand, which
-    is also written where `in_place`. `reads_first` is False for an op that only writes it.
+    The type of the result is that of the promoted operands, or bool; `in_place`, the first operand
+    is the result. `reads_first` is False if that is written without being read.
     """
 
     per_element: int
@@ -39,7 +39,7 @@ class Elementwise(Struct, frozen=True):
     reads_first: bool = True
 
     def __call__(self, kind: Kind, args: Arguments) -> Work:
-        """Return the work; not counted where no operand has a shape."""
+        """Return the work. Raises CannotCount if no operand has a shape."""
         tensors = args.given(*self.operands)
         if not tensors or (self.in_place and args.tensor(self.operands[0]) is None):
             raise CannotCount("no-shapes")
@@ -58,11 +58,11 @@ class Elementwise(Struct, frozen=True):
 
 
 class Pass(Struct, frozen=True):
-    """An op over whole tensors: reads those at `reads`, writes one like each of `writes`.
+    """An op on whole tensors: reads those at `reads`, writes one like each of `writes`.
 
-    `per_element` is per element of the first one read. `mask` is the position of which of `writes`
-    are computed, `statistics` how many values besides are written, in the type of the first one
-    read. What is written is of the type at `out_type`, or float where the flag at `widened` is set.
+    `per_element` is per element of the first one read. `mask` is the position of flags: which of
+    `writes` are computed. `statistics` returns how many more values are written, in the type of the
+    first one read. Results have the type at `out_type`, or float if the flag at `widened` is set.
     """
 
     per_element: int
@@ -74,7 +74,7 @@ class Pass(Struct, frozen=True):
     widened: int | None = None
 
     def __call__(self, kind: Kind, args: Arguments) -> Work:
-        """Return the work; not counted where the first tensor has no shape."""
+        """Return the work. Raises CannotCount if the first tensor has no shape."""
         (first,) = operands(args, self.reads[0])
         moved = [tensor.bytes for tensor in args.given(*self.reads)]
         extra = self.statistics(args) if self.statistics else 0
@@ -95,9 +95,9 @@ class Pass(Struct, frozen=True):
 
 
 def rotary(kind: Kind, args: Arguments) -> Work:
-    """Return the work of turning query and key in place, at positions, by a table of angles.
+    """Return the work of rotating query and key in place, at positions, by a table of angles.
 
-    Two elements are turned by four products and two sums; the table may be for a part of a head.
+    Two elements need four products and two sums. The table may be for a part of a head.
     """
     positions, _, table = operands(args, 0, 1, 4)
     head, turned = args.integer(3), args.given(1, 2)
@@ -107,7 +107,7 @@ def rotary(kind: Kind, args: Arguments) -> Work:
         raise CannotCount("odd-shapes")
     rows = table.like((min(positions.elements, table.shape[0]), table.shape[1]))
     elements = sum(tensor.elements for tensor in turned) * table.shape[1] // head
-    moved = (tensor.bytes for tensor in (positions, rows, *turned, *turned))
+    moved = (tensor.bytes for tensor in (positions, rows, *turned, *turned))  # read and written
     return Work(kind, min_bytes=known_sum(*moved), vector_flops=3 * elements)
 
 
@@ -124,7 +124,10 @@ def into_cache(kind: Kind, args: Arguments) -> Work:
 
 
 class Reduction(Struct, frozen=True):
-    """One tensor reduced along the dimensions at `over` (all where none are given)."""
+    """One tensor reduced along the dimensions at position `over`; along all if none are given.
+
+    There are `results` results, of type `result` or of the tensor's type.
+    """
 
     per_element: int
     over: int = 1
@@ -132,7 +135,7 @@ class Reduction(Struct, frozen=True):
     result: ElementType | None = None
 
     def __call__(self, kind: Kind, args: Arguments) -> Work:
-        """Return the work; not counted where the tensor has no shape."""
+        """Return the work. Raises CannotCount if the tensor has no shape."""
         (tensor,) = operands(args, 0)
         # With two arguments the second one is a type: all dimensions are reduced.
         dims = args.value(self.over) if len(args.values) > 2 else None
@@ -140,8 +143,8 @@ class Reduction(Struct, frozen=True):
             dims = (dims,)
         left = 1
         if isinstance(dims, tuple) and dims and tensor.shape:
-            gone = {dim % len(tensor.shape) for dim in dims if type(dim) is int}
-            left = prod(size for dim, size in enumerate(tensor.shape) if dim not in gone)
+            reduced = {dim % len(tensor.shape) for dim in dims if type(dim) is int}
+            left = prod(size for dim, size in enumerate(tensor.shape) if dim not in reduced)
         out = Tensor((self.results * left,), None, self.result or tensor.type)
         return Work(
             kind,
@@ -151,7 +154,7 @@ class Reduction(Struct, frozen=True):
 
 
 def lookup(kind: Kind, args: Arguments) -> Work:
-    """Return the work of rows of a table by their numbers: read (each at most once) and written."""
+    """Return the work of copying rows of a table; each row is read at most once."""
     table, indices = operands(args, 0, 1)
     if len(table.shape) != 2:
         raise CannotCount("odd-shapes")
@@ -161,9 +164,9 @@ def lookup(kind: Kind, args: Arguments) -> Work:
 
 
 def lookup_backward(kind: Kind, args: Arguments) -> Work:
-    """Return the work of a lookup's gradient: its rows are added to at most as many of the table.
+    """Return the work of a lookup's gradient: its rows are added to those of the table.
 
-    The third argument is the rows of the table. Filling it with zeros is another op.
+    The third argument is the number of rows of the table. Filling it with zeros is another op.
     """
     gradient, indices = operands(args, 0, 1)
     if not gradient.shape:
@@ -176,7 +179,7 @@ def lookup_backward(kind: Kind, args: Arguments) -> Work:
 
 
 def selection(kind: Kind, args: Arguments) -> Work:
-    """Return the work of slices of a tensor by their numbers along the dimension at position 1."""
+    """Return the work of copying slices along the dimension at position 1, by their indices."""
     tensor, index = operands(args, 0, 2)
     along = args.integer(1)
     if along is None:
@@ -190,9 +193,10 @@ def selection(kind: Kind, args: Arguments) -> Work:
 
 
 class OptimizerStep(Struct, frozen=True):
-    """A fused optimizer: lists that are read and written, and lists that are only read.
+    """A fused optimizer: lists that are read and written (`updated`), and lists only read.
 
-    fp32 Adam: parameter, two averages read and written, gradient read: 28 bytes a parameter.
+    fp32 Adam reads and writes the parameter and two averages, and reads the gradient: 28 bytes a
+    parameter.
     """
 
     per_element: int
@@ -200,7 +204,7 @@ class OptimizerStep(Struct, frozen=True):
     reads: tuple[int, ...]
 
     def __call__(self, kind: Kind, args: Arguments) -> Work:
-        """Return the work; not counted where the profiler did not record the shapes of lists."""
+        """Return the work. Raises CannotCount if the shapes of lists are not recorded."""
         parameters = _elements(args, self.updated[0], needed=True)
         updated = sum(_elements(args, position) for position in self.updated)
         read = sum(_elements(args, position) for position in self.reads)
@@ -213,17 +217,17 @@ class OptimizerStep(Struct, frozen=True):
 
 
 class EachOfList(Struct, frozen=True):
-    """The same on every tensor of a list; the bytes are unknown, as the types are."""
+    """The same op on every tensor of a list; bytes are unknown, as types are not recorded."""
 
     per_element: int
 
     def __call__(self, kind: Kind, args: Arguments) -> Work:
-        """Return the work; not counted where the profiler did not record the shapes of lists."""
+        """Return the work. Raises CannotCount if the shapes of lists are not recorded."""
         return Work(kind, vector_flops=self.per_element * _elements(args, 0, needed=True))
 
 
 def rows_of_layer_norm(args: Arguments) -> int:
-    """Return the values of one statistic of a layer norm: one per row, 0 where none is told."""
+    """Return how many values a statistic of a layer norm has: one per row; 0 if unknown."""
     tensor, inner = args.tensor(0), args.value(1)
     sizes = [size for size in inner if type(size) is int] if isinstance(inner, tuple) else []
     width = prod(sizes)
@@ -231,19 +235,23 @@ def rows_of_layer_norm(args: Arguments) -> int:
 
 
 def two_per_channel(args: Arguments) -> int:
-    """Return the values of mean and deviation of a batch norm that trains: one per channel."""
+    """Return how many values mean and deviation of a batch norm in training have."""
     tensor, trains = args.tensor(0), args.boolean(5)
     return 2 * tensor.shape[1] if trains and tensor and len(tensor.shape) > 1 else 0
 
 
 def two_per_group(args: Arguments) -> int:
-    """Return the values of mean and deviation of a group norm: one per sample and group."""
+    """Return how many values mean and deviation of a group norm have: per sample and group."""
     samples, groups = args.integer(3), args.integer(6)
     return 2 * max(0, samples or 0) * max(0, groups or 0)
 
 
 def _result_type(tensors: list[Tensor]) -> ElementType | None:
-    """Return the promoted type of operands; one without dimensions gives way within its rank."""
+    """Return the promoted type of operands, None if one is unknown.
+
+    An operand without dimensions counts only if its type is of a higher rank (float among
+    integers).
+    """
     types = [tensor.type for tensor in tensors if tensor.type is not None]
     if len(types) < len(tensors):
         return None
@@ -253,7 +261,7 @@ def _result_type(tensors: list[Tensor]) -> ElementType | None:
 
 
 def _elements(args: Arguments, position: int, *, needed: bool = False) -> int:
-    """Return the elements of all tensors of a list; its shapes may be missing unless needed."""
+    """Return the elements of all tensors of a list; 0 without shapes, unless `needed`."""
     tensors = args.tensors(position)
     if tensors is None and needed:
         raise CannotCount("no-shapes")

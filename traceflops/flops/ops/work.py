@@ -13,15 +13,12 @@ MatrixKind = Literal[
     "gemm", "grouped_gemm", "convolution", "convolution_backward", "attention", "attention_backward"
 ]
 """The kinds that do matrix work; all others have vector work at most."""
-
 VectorKind = Literal[
     "softmax", "norm", "elementwise", "reduction", "gather", "optimizer", "copy", "view"
 ]
 Kind = MatrixKind | VectorKind
-
 Role = Literal["op", "wrapper"]
 """A wrapper counts only where no modelled op below it does."""
-
 PartName = Literal[
     "product", "forward", "input_grad", "weight_grad", "backward", "algorithmic", "mask"
 ]
@@ -33,7 +30,6 @@ backward     the four products of an attention core's gradient
 algorithmic  scores that a fused attention backward computes again
 mask         products on pairs that the mask hides, which an unfused attention computes
 """
-
 Reason = Literal[
     "not-modelled", "no-shapes", "odd-shapes", "no-values", "not-in-trace", "children", "too-large"
 ]
@@ -46,7 +42,6 @@ not-in-trace  no profiler records what is needed, such as cached lengths of page
 children      a wrapper whose own shapes do not tell; the ops below it are counted
 too-large     beyond 2^63 - 1
 """
-
 NoteCode = Literal[
     "variable-lengths",
     "mask-not-recorded",
@@ -56,7 +51,6 @@ NoteCode = Literal[
     "output-from-gradient",
     "list-types-not-recorded",
 ]
-
 Layout = Literal["row", "column"]
 
 
@@ -74,10 +68,10 @@ class FlopsPart(Struct, frozen=True):
 
 
 class Product(Struct, frozen=True):
-    """The sizes of a GEMM: `batch` products M x K times K x N (`gemm`), and how operands lie.
+    """The sizes of a GEMM: `batch` products M x K times K x N, and how the operands are stored.
 
-    `column` is a transposed operand (a weight used as it is stored, output by input); None where
-    strides are not recorded or both readings fit.
+    A layout of `column` is a transposed operand (a weight as it is stored, output by input); None
+    if strides are not recorded or both readings fit.
     """
 
     batch: int
@@ -94,9 +88,9 @@ class Product(Struct, frozen=True):
 
 
 class Correlation(Struct, frozen=True):
-    """The sizes of a convolution; `groups` is 0 where they are not known.
+    """The sizes of a convolution; `groups` is 0 if they are not known.
 
-    `weight` is as stored: [out, in/groups, kernel...], transposed [in, out/groups, kernel...].
+    `weight` is as stored: [out, in/groups, kernel...], or transposed [in, out/groups, kernel...].
     """
 
     batch: int
@@ -110,8 +104,8 @@ class Correlation(Struct, frozen=True):
 class Core(Struct, frozen=True):
     """The sizes of an attention core.
 
-    `pairs` are (query, key) pairs per head, summed over the batch; `heads` are query heads;
-    `queries` and `keys` are lengths, or totals of `documents` packed sequences where that is given.
+    `pairs` are (query, key) pairs per head, summed over the batch; `heads` are query heads.
+    `queries` and `keys` are lengths, or totals of `documents` packed sequences if that is given.
     """
 
     batch: int
@@ -127,7 +121,7 @@ class Core(Struct, frozen=True):
     documents: int | None = None
 
     def forward(self, pairs: int) -> int:
-        """Return the FLOPs of scores and output over so many pairs: 2 pairs H (d_qk + d_v)."""
+        """Return the FLOPs of scores and output for some pairs: 2 pairs H (d_qk + d_v)."""
         return 2 * pairs * self.heads * (self.d_qk + self.d_v)
 
     def scores(self, pairs: int) -> int:
@@ -139,12 +133,11 @@ Signature = Product | Correlation | Core
 
 
 class Work(Struct, frozen=True):
-    """What an op computes and the least it moves.
+    """What an op computes, and the least it moves.
 
-    `parts` are its matrix FLOPs, none for an op that multiplies no matrices. `vector_flops` are
-    operations of other kinds, which enter no utilisation, None where they are not counted.
-    `min_bytes` is a lower bound, None where a type is not recorded. `dtype` is the data type of
-    the matrix product, None where it is not known or there is none.
+    `parts` are its matrix FLOPs; none if it multiplies no matrices. `vector_flops` are other
+    operations, which enter no utilisation, None if not counted. `min_bytes` is a lower bound, None
+    if a type is not recorded. `dtype` is the data type of the matrix product, None if unknown.
     """
 
     kind: Kind
@@ -220,7 +213,7 @@ class NeverCounted(Struct, frozen=True):
 
 
 def operands(args: Arguments, *positions: int) -> list[Tensor]:
-    """Return the tensors at these positions; not counted where one has no shape."""
+    """Return the tensors at these positions. Raises CannotCount if one has no shape."""
     tensors = args.given(*positions)
     if len(tensors) < len(positions):
         raise CannotCount("no-shapes")

@@ -20,9 +20,7 @@ from traceflops.windows.prepared import Prepared
 from traceflops.windows.steps import find_marked_steps
 
 NS_PER_S: Final = 10**9
-
 NOT_STEPS: Final = MissingInput(fact("missing.time-range"), fact("missing.select-steps"))
-
 NEARLY_ALL: Final = Fraction(95, 100)
 """From so much of the counted FLOPs on, a data type stands for all."""
 
@@ -30,8 +28,10 @@ NEARLY_ALL: Final = Fraction(95, 100)
 class JobSize(Struct, frozen=True):
     """The devices of the whole job, and how much of it is in the chosen windows.
 
-    `told_by` says where `devices` is from. `windows` counts step windows, one per device and step;
-    `window_ns` is their total length, `host_ns` that of the host's markers of these steps.
+    `told_by` is the source of `devices`; `shown` of them are in the trace. `windows` is the number
+    of step windows, one per device and step, and `window_ns` their total length; `host_ns` is the
+    length of the host's markers of these steps, or None. `is_range`: a time range was selected.
+    `how` is the advice for marking steps.
     """
 
     devices: int
@@ -45,7 +45,7 @@ class JobSize(Struct, frozen=True):
 
     @property
     def lack(self) -> MissingInput | None:
-        """Return why a described step cannot be compared: there are no steps; else None."""
+        """Return why a described step cannot be compared, None if the trace shows steps."""
         if self.windows:
             return None
         if self.is_range:
@@ -61,7 +61,7 @@ class JobSize(Struct, frozen=True):
 
     @property
     def note(self) -> Fact:
-        """Return how many devices were assumed, and what tells it."""
+        """Return how many devices were assumed, and where that is from."""
         some = self.shown if self.shown != self.devices else None
         return fact("job-size.assumed", devices=self.devices, by=self.told_by, shown=some)
 
@@ -70,7 +70,7 @@ def job_size(prepared: Prepared, gpus: int | None = None) -> JobSize:
     """Return the size of the job: `gpus` where the user gives it, else what the trace says."""
     trace = prepared.trace
     sizes = [size for size in trace.processes["world_size"].to_pylist() if size]
-    # Devices that did something, chosen or not; all runs of a GPU are of one.
+    # Devices with activities, chosen or not. Several runs on one GPU count as one device.
     busy = distinct(numbers(trace.activities["device"])).tolist()
     working = len({trace.runs[device][0] for device in busy} if trace.runs else busy)
     devices, told_by = working, fact("job-size.trace")
@@ -94,10 +94,7 @@ def job_size(prepared: Prepared, gpus: int | None = None) -> JobSize:
 
 
 def host_time(prepared: Prepared) -> int | None:
-    """Return the sum over devices of the host's markers of the chosen steps, in ns.
-
-    None where the host did not mark steps, or not all of the chosen.
-    """
+    """Return the total length of the host's markers of the chosen steps in ns, else None."""
     marked = find_marked_steps(prepared.trace, prepared.selection.step_mark)
     if marked is None or prepared.plan.choice.source != marked.source:
         return None
@@ -111,7 +108,7 @@ def host_time(prepared: Prepared) -> int | None:
             return None
         named = prepared.plan.layout.numbers[device].tolist()
         times = dict(zip(named, (steps.end_ns - steps.start_ns).tolist(), strict=True))
-        if any(step not in times for step in chosen):
+        if any(step not in times for step in chosen):  # the host marked only some of them
             return None
         total += sum(times[step] for step in chosen if step is not None)
     return total or None
@@ -120,21 +117,23 @@ def host_time(prepared: Prepared) -> int | None:
 def peak_in_trace(
     measured: Measurement, prepared: Prepared, dtype: str | None = None
 ) -> PeakChoice:
-    """Return the peak of one device of the trace, the mean by time where they differ.
+    """Return the peak of one device of the trace, or why there is none.
 
-    The data type is `dtype`, else that of the products counted in the trace.
+    If peaks differ between devices, it is their mean by chosen time. The data type is `dtype`, else
+    that of the products counted in the trace.
     """
     plain = plain_dtype(dtype) if dtype is not None else main_type(measured.executed)
     devices, kinds = measured.devices, prepared.trace.devices["type"].to_pylist()
     lack = None
     if all(kinds[device.device] == "cpu" for device in devices):
         lack = without_times(prepared.trace, advice(prepared.trace, "device work"))
-    elif (strange := next((d for d in devices if not d.rates), None)) is not None:
-        lack = strange.match.lack
+    elif (unknown := next((d for d in devices if not d.rates), None)) is not None:
+        lack = unknown.match.lack
     if lack is not None:
         return PeakChoice(None, None, plain, lack)
     specs = {d.match.spec.id: d.match.spec for d in devices if d.match.spec is not None}
     spec = next(iter(specs.values())) if len(specs) == 1 else None
+    # The rate of each device: a given one, else that of the data type.
     label = f"{plain} dense"
     if any(device.given for device in devices):
         rates = {device.device: max(device.rates.values()) for device in devices}
@@ -149,10 +148,10 @@ def peak_in_trace(
         product = next(device.product for device in devices if device.device not in rates)
         what = fact("missing.device-rate", dtype=(plain or "")[:20], device=product)
         return PeakChoice(None, spec, plain, MissingInput(what, GIVE_PEAK))
-    times = {n: sum(w.dur_ns for w in prepared.windows[n] if w.used) for n in rates}
     if len(set(rates.values())) == 1:
         mean = Fraction(next(iter(rates.values())))
         return PeakChoice(Peak(mean, label), spec, plain)
+    times = {n: sum(w.dur_ns for w in prepared.windows[n] if w.used) for n in rates}
     total = sum(times.values())
     weights = times if total else dict.fromkeys(rates, 1)
     mean = Fraction(sum(rate * weights[n] for n, rate in rates.items()), sum(weights.values()))
@@ -161,7 +160,7 @@ def peak_in_trace(
 
 
 def main_type(done: Executed) -> str | None:
-    """Return the data type of nearly all counted FLOPs, None where there is no such."""
+    """Return the data type of nearly all counted FLOPs, None if they are of several types."""
     sums = done.flops_by_type
     return next(
         (dtype for dtype, flops in sums.items() if flops >= NEARLY_ALL * sums.total()), None

@@ -10,12 +10,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from traceflops.facts import Fact, fact
-from traceflops.flops.analytic.run import (
-    MEASURES,
-    NO_CHECKPOINT,
-    Checkpoint,
-    Run,
-)
+from traceflops.flops.analytic.run import MEASURES, NO_CHECKPOINT, Checkpoint, Run
 from traceflops.flops.analytic.run_flops import default_convention, model_flops, obstacle
 from traceflops.flops.analytic.run_utilisation import unit_of
 from traceflops.flops.mfu_waterfall import Ledger, Peaks
@@ -29,10 +24,8 @@ from traceflops.units import decimal
 GRADIENTS = ("input_grad", "weight_grad", "gradient")
 SPARE: Final = ("experts", "tokens")
 """Rows that are computed beyond those needed, and that no trace tells from these."""
-
 AGREE: Final = Fraction(2, 100)
 """Up to here two counts agree; beyond, description and trace differ."""
-
 UNTIMED: Final[dict[str, Any]] = dict.fromkeys((*MEASURES, "achieved_basis"))
 
 
@@ -46,7 +39,7 @@ class Passes(NamedTuple):
 
     @property
     def total(self) -> Fraction:
-        """Return the sum."""
+        """Return the sum of all four."""
         return sum(self, Fraction(0))
 
     def times(self, factor: Fraction) -> Passes:
@@ -55,18 +48,21 @@ class Passes(NamedTuple):
 
 
 def passes_of(ledger: Ledger, spare: tuple[str, ...] = SPARE) -> Passes:
-    """Return the model FLOPs of a ledger by pass; padding in `spare` counts as products."""
+    """Return the model FLOPs of a ledger by pass, with the padding of kinds in `spare`.
+
+    A ledger does not say in which pass padding was computed: it is split like the products.
+    """
 
     def products(name: str) -> Fraction:
         return Fraction(ledger.total(f"model.matmul.{name}") + ledger.total(f"model.conv.{name}"))
 
     forward = products("forward")
     backward = sum(map(products, GRADIENTS), Fraction(0))
-    more = Fraction(sum(ledger.total(f"overcompute.padding.{rows}") for rows in spare))
+    padding = Fraction(sum(ledger.total(f"overcompute.padding.{kind}") for kind in spare))
     both = forward + backward
     return Passes(
-        forward + (more * forward / both if both else 0),
-        backward + (more * backward / both if both else 0),
+        forward + (padding * forward / both if both else 0),
+        backward + (padding * backward / both if both else 0),
         Fraction(ledger.total("model.attention.forward")),
         Fraction(ledger.total("model.attention.backward")),
     )
@@ -76,11 +72,12 @@ def visible(card: ModelCard, run: Run, *, recomputed: bool = False) -> Passes:
     """Return what a trace shows as model FLOPs of one step if the description holds.
 
     No profiler records which rows are padding, so padded tokens and vocabulary count as real. With
-    `recomputed`, so does the recomputed forward: for traces in which it cannot be told apart.
+    `recomputed`, a recomputed forward counts, too: for traces in which it cannot be told apart.
     """
     if card.padded_vocab is not None:
         card = replace(card, vocab=card.padded_vocab, padded_vocab=None)
     if run.shape(card).padded:
+        # Drop all words on real tokens, so that every token is one.
         tokens = run.tokens if run.real_tokens is not None else None
         run = replace(run, real_tokens=None, documents=(), tokens=tokens)
         run = replace(run, seq_sum=None, seq_square_sum=None, sequences=None)
@@ -89,13 +86,13 @@ def visible(card: ModelCard, run: Run, *, recomputed: bool = False) -> Passes:
     passes = passes_of(ledger)
     if not recomputed:
         return passes
-    again = ledger.total("recompute.matmul") + ledger.total("recompute.conv")
+    forward = passes.forward + ledger.total("recompute.matmul") + ledger.total("recompute.conv")
     attention = passes.attention_forward + ledger.total("recompute.attention")
-    return passes._replace(forward=passes.forward + again, attention_forward=attention)
+    return passes._replace(forward=forward, attention_forward=attention)
 
 
 def expected_flops(card: ModelCard, run: Run, job: JobSize) -> Fraction | None:
-    """Return the FLOPs of a description in the windows shown; None where they cannot be counted."""
+    """Return the FLOPs that a description expects in the windows shown; None if not countable."""
     if not job.windows or unit_of(card, run) != "step":
         return None
     if obstacle(card, run, default_convention(card, run)) is not None:
@@ -106,7 +103,7 @@ def expected_flops(card: ModelCard, run: Run, job: JobSize) -> Fraction | None:
 class Counts(Struct, frozen=True):
     """Model FLOPs, padding included: `expected` by the description, `counted` in the trace.
 
-    Where lengths, masks or kernels are open, `counted` lies between `least` and `most`, which is
+    If lengths, masks or kernels are open, the true number lies between `least` and `most`, which is
     None if unknown.
     """
 
@@ -117,12 +114,12 @@ class Counts(Struct, frozen=True):
 
     @property
     def residual(self) -> Fraction:
-        """Return by how much more is described than counted, as a share of what was counted."""
+        """Return how much more is described than counted, as a share of what was counted."""
         return self.expected / self.counted - 1
 
     @property
     def agree(self) -> bool:
-        """Return whether the two are at most 2 % apart, or within what the trace leaves open."""
+        """Return whether the two are at most 2 % apart, or within the trace's range."""
         above = self.most is None or self.expected <= self.most * (1 + AGREE)
         return above and self.expected >= self.least * (1 - AGREE)
 
@@ -166,7 +163,7 @@ def _difference(residual: Fraction, of: str) -> Fact:
 
 
 def counts_of(measured: Measurement, card: ModelCard, run: Run, job: JobSize) -> Counts | None:
-    """Return described and counted FLOPs, None where the trace tells too little."""
+    """Return described and counted FLOPs, None if the trace tells too little."""
     done = measured.executed
     expected, counted = expected_flops(card, run, job), done.model_flops
     too_little = done.coverage is not None and done.coverage < TOO_LITTLE
@@ -179,13 +176,13 @@ def counts_of(measured: Measurement, card: ModelCard, run: Run, job: JobSize) ->
 
 
 def unknown_flops(done: Executed, peaks: Mapping[int, Peaks]) -> int | None:
-    """Return the most FLOPs that are unknown, or of unknown purpose; None if that is unknown too.
+    """Return the most FLOPs of unknown kernels or purpose; None if that is not known, either.
 
-    Kernels without counted FLOPs may have run at the peak; what was counted stands for all where it
-    is at least 95 % even then.
+    Kernels without counted FLOPs may have run at the peak. If at least 95 % are counted even then,
+    these kernels count as nothing.
     """
     unknown = 0
-    if done.coverage is None:
+    if done.coverage is None:  # no time to cover
         return 0
     if done.coverage < TOO_LITTLE:
         return None
@@ -208,15 +205,15 @@ def of_job(run: Run, job: JobSize) -> Run:
 def beyond_counted(measured: Measurement, card: ModelCard, run: Run, job: JobSize) -> Fact | None:
     """Return that a described run needs more FLOPs than counters measured, None if it does not.
 
-    Kernels of unknown FLOPs may have run at the peak. `run` is of the devices of the job.
+    Kernels of unknown FLOPs may have run at the peak. `run` has the devices of the job.
     """
     done = measured.executed
     if not done.unsplit_flops or done.model_flops or not card.complete:
         return None
-    needed, more = expected_flops(card, run, job), unknown_flops(measured.executed, measured.rates)
-    if needed is None or more is None:
+    needed, most = expected_flops(card, run, job), unknown_flops(measured.executed, measured.rates)
+    if needed is None or most is None:
         return None
-    above = needed / more - 1
+    above = needed / most - 1
     if above <= AGREE:
         return None
     return fact("reconciliation.beyond-counters", above=above)
@@ -227,12 +224,9 @@ def beyond_counted(measured: Measurement, card: ModelCard, run: Run, job: JobSiz
 
 MISSING, NOT_DESCRIBED = "missing-recompute", "recompute-not-described"
 """Codes of a mismatch: less is recomputed than described, or more."""
-
 TRACES: Final = Fraction(1, 1000)
 """Up to this share of what was executed recomputation may go without saying."""
-
 FAMILY: Final = "recompute"
-
 EARLY: Final = Fraction(1, 2)
 """So much of what full checkpointing describes is recomputed at least, where it stops early."""
 
@@ -247,8 +241,9 @@ class Mismatch(Struct, frozen=True):
 class Recomputation(Struct, frozen=True):
     """Recomputation in the chosen windows: as described, and as the trace shows it.
 
-    `counted` lies between `least` and `most` where the trace leaves open what was recomputed.
-    `mismatch` says how the two differ, None where they agree within 2 % of what was `executed`.
+    `counted` lies between `least` and `most` if the trace leaves open what was recomputed.
+    `executed` are all FLOPs. `mismatch` says how the two differ; None if they are at most 2 % of
+    these apart.
     """
 
     checkpoint: Checkpoint
@@ -261,7 +256,7 @@ class Recomputation(Struct, frozen=True):
 
     @property
     def statement(self) -> Fact | None:
-        """Return how the two differ, None where they agree."""
+        """Return how the two differ, None if they agree."""
         if self.mismatch is None:
             return None
         code = "recomputation.missing" if self.counted else "recomputation.missing-all"
@@ -278,21 +273,23 @@ class Recomputation(Struct, frozen=True):
 def recomputation(
     measured: Measurement, card: ModelCard, run: Run, job: JobSize, counts: Counts | None
 ) -> Recomputation | None:
-    """Return what is described and what is shown; None where the two cannot be compared."""
+    """Return described and shown recomputation; None if the two cannot be compared."""
     if counts is None or run.forward_only or not card.complete:
         return None
     done = measured.executed
     ledger = done.ledger()
     cells = [cell for cell in done.used_cells if cell.line.startswith(f"{FAMILY}.")]
     least, most = (sum(getattr(cell, name) for cell in cells) for name in ("at_least", "flops"))
-    # What shapes leave open may be recomputation or a gradient.
+    # Open FLOPs are recomputation or a gradient: counted as the former, they may be the latter, and
+    # the other way round.
     least -= sum(cell.open_flops for cell in cells)
     most += sum(cell.open_flops for cell in done.used_cells) - sum(c.open_flops for c in cells)
     least, most = max(least, 0), most + (unknown_flops(measured.executed, measured.rates) or 0)
     counted, described = int(ledger.total(FAMILY)), _described(card, run, job).total
     slack = (AGREE if described else TRACES) * done.executed_flops
-    mismatch = None
+    # A checkpoint of products may stop early, and then recompute less.
     expected = described * (EARLY if counted and run.checkpoint.linear else 1)
+    mismatch = None
     if least > described + slack:
         mismatch = Mismatch(NOT_DESCRIBED, fact("recomputation.of-forward"))
     elif most < expected - slack or (described and not most):
@@ -304,10 +301,10 @@ def recomputation(
 
 
 def _described(card: ModelCard, run: Run, job: JobSize) -> Passes:
-    """Return the described recomputation in the windows shown, as forward passes."""
+    """Return the described recomputation in the windows shown, as FLOPs of forward passes."""
     with_it, without = visible(card, run, recomputed=True), visible(card, run)
-    again = Passes(*(more - less for more, less in zip(with_it, without, strict=True)))
-    return again.times(Fraction(job.windows, job.devices))
+    recomputed = Passes(*(more - less for more, less in zip(with_it, without, strict=True)))
+    return recomputed.times(Fraction(job.windows, job.devices))
 
 
 def _named(checkpoint: Checkpoint) -> str:

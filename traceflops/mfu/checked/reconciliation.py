@@ -40,20 +40,18 @@ from traceflops.timeline.records import Components
 from traceflops.windows.prepared import Prepared
 
 CHECK: Final = fact("missing.check-description")
-
 DESCRIBED = "described"
 """Stands for the one data type that a description has."""
-
 TOO_MUCH: Final = MissingInput(fact("missing.above-peak"), fact("missing.check-kernels"))
 
 
 class Reconciliation(Struct, frozen=True):
     """A description and a trace together.
 
-    `described` is the run with the trace's step time (the mean device window); without a rate where
-    `lacks` says why. `counts` is None where the trace does not tell FLOPs or steps. `waterfall` is
-    by the description, where the trace allows none. `measured` is what the trace shows, padding
-    included; `is_padded` says that the description has some.
+    `described` is the run with the trace's step time (the mean device window); if it has no rate,
+    `lacks` says why. `counts` compares FLOPs, None if the trace does not tell FLOPs or steps.
+    `waterfall` splits the budget by the description, where the trace allows no split. `measured` is
+    what the trace shows, padding included; `is_padded` says that the described run has padding.
     """
 
     described: Utilisation
@@ -74,7 +72,7 @@ class Reconciliation(Struct, frozen=True):
     def host_mfu(self) -> Fraction | None:
         """Return the described MFU over the host's step markers instead of device windows.
 
-        None where it is not known, and where the host ran so far ahead that it would pass 100 %.
+        None if it is not known, or above 1: then the host ran ahead of the device.
         """
         if self._mfu is None or self.job.host_ns is None:
             return None
@@ -92,7 +90,7 @@ class Reconciliation(Struct, frozen=True):
 
     @property
     def needed(self) -> Fraction | None:
-        """Return what the convention counts for the chosen windows; None without steps."""
+        """Return the FLOPs that the convention counts for the chosen windows, None without any."""
         job = self.job
         if not job.windows:
             return None
@@ -100,14 +98,14 @@ class Reconciliation(Struct, frozen=True):
 
     @property
     def gap(self) -> Fraction | None:
-        """Return (needed - useful) / budget: the described MFU less that of the trace."""
+        """Return the described MFU less that of the trace, None if one is not known."""
         if self._mfu is None or self.measured.mfu is None:
             return None
         return self._mfu - self.measured.mfu
 
     @property
     def residual(self) -> Fraction | None:
-        """Return by how much more is described than counted, None where it is not known."""
+        """Return how many more FLOPs are described than counted, as a share; None if unknown."""
         return self.counts.residual if self.counts is not None else None
 
     @property
@@ -117,20 +115,20 @@ class Reconciliation(Struct, frozen=True):
 
     @property
     def statements(self) -> tuple[Fact, ...]:
-        """Return how description and trace compare, nothing where they cannot be."""
+        """Return how description and trace compare; empty if they cannot be compared."""
         if self.counts is None:
             return ()
-        again = self.recomputation.statement if self.recomputation is not None else None
+        recomputed = self.recomputation.statement if self.recomputation is not None else None
         if self.counts.agree:
             agreement = self.counts.agreement
-            compared = fact("reconciliation.agree", agreement=agreement, recomputation=again)
+            compared = fact("reconciliation.agree", agreement=agreement, recomputation=recomputed)
         else:
             is_complete = self.described.card.complete
             compared = fact(
                 "reconciliation.differ",
                 difference=self.counts.difference,
                 check=fact("reconciliation.check" if is_complete else "reconciliation.check-rough"),
-                recomputation=again,
+                recomputation=recomputed,
             )
         if not self.is_padded:
             return (compared,)
@@ -143,9 +141,9 @@ class Reconciliation(Struct, frozen=True):
 
     @property
     def in_doubt(self) -> Utilisation:
-        """Return the described run, with the mismatch as its first note if there is one."""
-        again = self.recomputation.mismatch if self.recomputation is not None else None
-        if self.agree is not False and again is None:
+        """Return the described run; a mismatch with the trace, if any, is its first note."""
+        mismatch = self.recomputation.mismatch if self.recomputation is not None else None
+        if self.agree is not False and mismatch is None:
             return self.described
         notes = (*self.statements, *self.described.notes)
         return replace(self.described, notes=notes)
@@ -161,18 +159,20 @@ def reconcile(
 ) -> Reconciliation:
     """Return what a description says of a trace, and whether the two agree.
 
-    `run` describes a step of the whole job. Devices are `gpus`, else the trace's; the time is the
-    trace's, and so is whether it trains, unless described. Raises UsageError where FLOPs cannot be
-    counted.
+    `run` describes a step of the whole job, on `gpus` devices, else on those of the trace. The step
+    time is the trace's; so is whether it trains, unless described. Raises UsageError if FLOPs
+    cannot be counted.
     """
     job = job_size(prepared, gpus)
     run, notes = of_job(run, job), [job.note]
+    # Whether it trains.
     inference = measured.inference
     if run.forward_only is None and inference is not None:
         run = replace(run, forward_only=True)
         notes.append(fact("reconciliation.forward-only", rule=inference.rule))
     elif run.forward_only is None and not is_trained(prepared):
         notes.append(fact("reconciliation.training"))
+    # The described MFU, and the described FLOPs next to the counted ones.
     choice = peak_in_trace(measured, prepared, run.dtype)
     described = utilisation(card, run, choice, convention)
     counts = counts_of(measured, card, run, job)
@@ -210,7 +210,7 @@ def reconcile(
 def described_fall(described: Utilisation, prepared: Prepared, job: JobSize) -> Waterfall | None:
     """Return the split of the budget by a description, None without a peak or steps.
 
-    Compute time beyond the described work is inefficiency, because no kernel's own FLOPs are known.
+    Compute time beyond the described FLOPs is inefficiency, as no kernel's own FLOPs are known.
     """
     peak, dtype = described.choice.peak, described.choice.dtype
     if peak is None or not job.windows:
@@ -218,7 +218,8 @@ def described_fall(described: Utilisation, prepared: Prepared, job: JobSize) -> 
     ledger = described.work.ledger
     families = {name: Fraction(ledger.total(name)) / job.devices for name in FAMILIES}
     families["model"] += Fraction(ledger.total("convention")) / job.devices
-    # FLOPs per device and window, and the peak, may be fractions: then the unit is smaller.
+    # FLOPs per device and window, and the peak, may be fractions, but waterfalls are of integers:
+    # multiply all by their common denominator, so the unit is that part of a FLOP.
     scale = lcm(*(part.denominator for part in (peak.flops_per_ns, *families.values())))
     budgets = []
     for windows in prepared.windows.values():

@@ -55,7 +55,7 @@ class Mark(Struct, frozen=True):
 def run_marks(trace: Trace) -> tuple[dict[int, list[Mark]], tuple[Note, ...]]:
     """Return the usable marks of a trace by process, and a note on those that are ignored.
 
-    Only those of the host: the profiler repeats each on the timeline of the device.
+    Only marks of the host count: the profiler repeats each on the timeline of the device.
     """
     labels = names(trace.marks["name"])
     ours = [code for code, label in enumerate(labels) if is_ours(label)]
@@ -95,7 +95,7 @@ def is_ours(label: str) -> bool:
 
 
 def _read(label: str) -> tuple[str, Sums] | str:
-    """Return kind and numbers of a mark, or why it is ignored."""
+    """Return kind and numbers of a mark; or, as text, why it is ignored."""
     head, *parts = label[: _LONGEST + 1].split("|")
     kind = head.removeprefix(PREFIX)
     if kind not in _KINDS:
@@ -121,13 +121,11 @@ def _read(label: str) -> tuple[str, Sums] | str:
 _REPLACED: Final = frozenset(
     ("tokens", "real_tokens", "documents", "seq_sum", "seq_square_sum", "sequences")
 )
-
 _ROUNDED: Final = Note(
     "assumed",
     "tokens-mean",
     "The selected steps differ in their number of tokens; the rounded mean is used.",
 )
-
 _PARTLY: Final = Note(
     "assumed",
     "tokens-of-some-steps",
@@ -139,35 +137,37 @@ _PARTLY: Final = Note(
 class MarkedTokens(Struct, frozen=True):
     """Tokens of one step of the whole job by its marks: the mean over the steps shown.
 
-    `values` are by kind and key: "tokens.real".
+    `values` are by kind and key: "tokens.real", "seqlens.sum".
     """
 
     values: Mapping[str, Fraction]
     notes: tuple[Note, ...] = ()
 
     def over(self, words: Mapping[str, str]) -> tuple[dict[str, str], tuple[Note, ...]]:
-        """Return the words of a description with these tokens in place of its own."""
+        """Return the words of a description with these tokens in place of its own, and notes."""
         if not self.values:
             return dict(words), self.notes
         words = {word: text for word, text in words.items() if word not in _REPLACED}
         notes = list(self.notes)
-        broken = [key for key, value in self.values.items() if value.denominator > 1]
+        fractional = [key for key, value in self.values.items() if value.denominator > 1]
         tokens = {key: round(value) for key, value in self.values.items()}
-        if any(not key.endswith(".count") for key in broken):
+        if any(not key.endswith(".count") for key in fractional):
             notes.append(_ROUNDED)
         real, padded = tokens.get("tokens.real"), tokens.get("tokens.padded")
         if "seqlens.sum" in tokens:
             if real not in (None, tokens["seqlens.sum"]):
                 total = tokens["seqlens.sum"]
                 notes.append(note_of("assumed", "token-marks-disagree", real=real, sum=total))
+            # A sum of squares is odd if the sum is; rounding a mean may have changed that.
             squares = tokens["seqlens.sumsq"]
-            squares += (squares - tokens["seqlens.sum"]) % 2  # a mean may have lost the parity
+            squares += (squares - tokens["seqlens.sum"]) % 2
             words |= {"seq_sum": str(tokens["seqlens.sum"]), "seq_square_sum": str(squares)}
-            if "seqlens.count" in tokens and not broken:
+            if "seqlens.count" in tokens and not fractional:
                 words["sequences"] = str(tokens["seqlens.count"])
         elif real is not None:
             words["real_tokens"] = str(real)
-        # Batch and length of the description stand only as far as they agree with the marks.
+        # Keep batch and length of the description only if they agree with the marks: they have at
+        # least the marked tokens, and exactly the padded ones if these are marked.
         computed = padded or real or tokens.get("seqlens.sum", 0)
         batch, seq = words.get("batch", ""), words.get("seq", "")
         slots = int(batch) * int(seq) if batch.isdecimal() and seq.isdecimal() else -1
@@ -180,7 +180,8 @@ class MarkedTokens(Struct, frozen=True):
 def marked_tokens(prepared: Prepared) -> MarkedTokens | None:
     """Return the tokens of a step by marks; None without marks.
 
-    Ranks add up; those whose files are not here are taken to be as the others, which a note says.
+    Tokens of ranks are added up. Ranks without a recording count as the mean of the others, and a
+    note says so.
     """
     trace = prepared.trace
     marks, ignored = run_marks(trace)
@@ -189,37 +190,40 @@ def marked_tokens(prepared: Prepared) -> MarkedTokens | None:
         step, shown = _steps_of(prepared, process, of_process)
         inside = [(mark, int(n)) for mark, n in zip(of_process, step, strict=True) if n >= 0]
         values: dict[str, Fraction] = {}
-        counts = set()
+        step_counts = set()
         for kind in dict.fromkeys(mark.kind for mark, _ in inside):
             alike = [mark.values for mark, _ in inside if mark.kind == kind]
             steps = len({number for mark, number in inside if mark.kind == kind})
-            counts.add(steps)
-            for key in alike[0]:  # a number that only some marks give is not known
+            step_counts.add(steps)
+            for key in alike[0]:  # a number that only some marks give is left out
                 if all(key in numbers_of for numbers_of in alike):
                     total = sum(numbers_of[key] for numbers_of in alike)
                     values[f"{kind}.{key}"] = Fraction(total, steps)
         if values:
             ranks.append(values)
-            if counts != {shown} and _PARTLY not in notes:
+            if step_counts != {shown} and _PARTLY not in notes:
                 notes.append(_PARTLY)
     if not ranks:
         return MarkedTokens({}, tuple(notes)) if notes else None
-    keys, count = set.intersection(*({*values} for values in ranks)), len(ranks)
+    # Scale the sum of the recorded ranks to the whole job, if all processes agree on its size.
+    common_keys, count = set.intersection(*({*values} for values in ranks)), len(ranks)
     sizes = {size for size in trace.processes["world_size"].to_pylist() if size}
     world = max(*sizes, count) if len(sizes) == 1 else count
     if world != count:
-        more = world - count
-        notes.append(note_of("assumed", "tokens-of-some-ranks", count=more, known=count, of=world))
+        missing = world - count
+        notes.append(
+            note_of("assumed", "tokens-of-some-ranks", count=missing, known=count, of=world)
+        )
     scale = Fraction(world, count)
-    of_job = {key: scale * sum(values[key] for values in ranks) for key in sorted(keys)}
+    of_job = {key: scale * sum(values[key] for values in ranks) for key in sorted(common_keys)}
     return MarkedTokens(of_job, tuple(notes))
 
 
 def _steps_of(prepared: Prepared, process: int, marks: list[Mark]) -> tuple[IntArray, int]:
-    """Return the number of the step of each mark, -1 outside those shown, and how many are shown.
+    """Return the step of each mark, -1 outside the steps shown, and how many steps are shown.
 
-    Without any steps all of the recording is one. Steps that were inferred on the device, and a
-    stretch of time, have no times on the host.
+    Without any steps, the whole recording is one step. Steps inferred from the device, and a
+    selected time range, have no times on the host: then all marks are outside.
     """
     outside = np.full(len(marks), -1, dtype=np.int64)
     owner = numbers(prepared.trace.devices["process"])

@@ -20,7 +20,6 @@ from traceflops.flops.model.models import with_capacity, with_mtp, with_padded_v
 from traceflops.units import decimal_thousands, one_of, parse_count, parse_lengths, parse_rate
 
 T = TypeVar("T")
-
 TOKEN_COUNTS = (
     *("batch", "seq", "tokens", "real_tokens", "seq_sum", "seq_square_sum", "sequences"),
     *("encoder_seq", "cached"),
@@ -33,14 +32,17 @@ _OF_TRAINING = frozenset(
 
 
 class Words(Struct, frozen=True):
-    """Words with their values, and the flags that are set; `dashed` where they are options."""
+    """Words that describe a run, with their values, and the flags that are set.
+
+    `dashed` says that they are options, so that messages write them with dashes.
+    """
 
     values: Mapping[str, str]
     flags: frozenset[str] = field(default_factory=frozenset)
     dashed: bool = False
 
     def called(self, word: str) -> str:
-        """Return a word as its user writes it."""
+        """Return a word as its user wrote it: `--real-tokens` or `real_tokens`."""
         return f"--{word.replace('_', '-')}" if self.dashed else word
 
     def read(self, word: str, parse: Callable[[str, str], T]) -> T | None:
@@ -55,7 +57,7 @@ class Words(Struct, frozen=True):
 
 
 def adjusted(card: ModelCard, words: Words) -> ModelCard:
-    """Return the card with the MTP, vocabulary and capacity that the words give."""
+    """Return the card with the MTP modules, padded vocabulary and capacity that the words give."""
     if (modules := words.read("mtp", parse_count)) is not None:
         card = with_mtp(card, modules)
     if (rows := words.read("padded_vocab", parse_count)) is not None:
@@ -76,9 +78,10 @@ def check_sums(words: Words) -> None:
 
 
 def run_settings(card: ModelCard, words: Words) -> dict[str, Any]:
-    """Return the fields of the run that the words give, but its time. Raises UsageError."""
+    """Return the fields of Run that the words give, except its time. Raises UsageError."""
     called, values, flags = words.called, words.values, words.flags
-    # What decodes has no backward pass; what says how it trains has one.
+    # Cached tokens are of decoding, without a backward pass; words of training imply one. None is
+    # not known.
     forward_only: bool | None = True
     if "forward_only" not in flags:
         trains = TRAINS in flags or not _OF_TRAINING.isdisjoint({*values, *flags})
@@ -96,6 +99,7 @@ def run_settings(card: ModelCard, words: Words) -> dict[str, Any]:
     for word in TOKEN_COUNTS:
         if (count := words.read(word, parse_count)) is not None:
             settings[word] = count
+        # "4k" is read as 4,000: a note says that 4,096 may be meant.
         if (number := decimal_thousands(values.get(word, ""))) is not None:
             option = f"{called(word)} {values[word]}"
             notes.append(fact("described.thousands", option=option, k=number, ki=number * 1024))
@@ -108,8 +112,9 @@ def _training_settings(card: ModelCard, words: Words) -> dict[str, Any]:
     """Return the fields of Run on adapters, frozen weights, checkpointing and kernels."""
     called, values, flags = words.called, words.values, words.flags
     settings: dict[str, Any] = {"lora": _lora(card, words)}
-    sized = "lora_rank" in values or "lora_params" in values
-    implied = ("all",) if "lora" in flags and not sized else ()
+    # Adapters of unknown size: all weights of the model are frozen, and the adapters do not count.
+    has_size = "lora_rank" in values or "lora_params" in values
+    implied = ("all",) if "lora" in flags and not has_size else ()
     settings["frozen"] = frozenset((*implied, *words.listed("frozen")))
     if (layers := words.read("frozen_layers", parse_count)) is not None:
         if layers > card.layers:
@@ -131,8 +136,9 @@ def _training_settings(card: ModelCard, words: Words) -> dict[str, Any]:
 
 
 def _lora(card: ModelCard, words: Words) -> Lora | None:
-    """Return the adapters, None where there are none. Raises UsageError."""
+    """Return the LoRA adapters, None without any. Raises UsageError if their size is unclear."""
     called = words.called
+    # The rank or the number of parameters, not both.
     one_of({called(word): words.values.get(word) for word in ("lora_rank", "lora_params")})
     if "lora_targets" in words.values and "lora_rank" not in words.values:
         raise UsageError(
@@ -153,7 +159,7 @@ def _lora(card: ModelCard, words: Words) -> Lora | None:
 
 
 def parse_kernel(name: str, text: str) -> str:
-    """Return `flash` or `unfused`."""
+    """Return `flash` or `unfused`. Raises UsageError for other texts; `name` is the option."""
     kind = text.strip().lower()
     if kind not in ("flash", "unfused"):
         raise UsageError(f"{name} is {text[:40]!r}", "use flash or unfused")

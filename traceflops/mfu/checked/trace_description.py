@@ -71,7 +71,7 @@ _MOST_COUNTED: Final = 2**53
 
 
 class Description(Struct, frozen=True):
-    """The model that a trace names, None where it names none, and what it says of the run."""
+    """The model that a trace names (None: none), and the words that it says of the run."""
 
     card: ModelCard | None = None
     words: Words = field(default_factory=lambda: Words({}))
@@ -80,10 +80,13 @@ class Description(Struct, frozen=True):
     """Words that are there without a value: null, or what was read as such."""
 
     def with_options(self, card: ModelCard | None, options: Words) -> Description:
-        """Return the description overridden by options; `card` is the options' model."""
-        of_card = _MODEL if card is not None else frozenset()  # its options are in it already
-        aside = of_card.union(*(_REPLACES.get(word, ()) for word in options.values))
-        kept = {word: text for word, text in self.words.values.items() if word not in aside}
+        """Return the description overridden by options; `card` is the model that the options give.
+
+        An option replaces its own word and those that say the same in another way.
+        """
+        of_card = _MODEL if card is not None else frozenset()  # the card has these options already
+        replaced = of_card.union(*(_REPLACES.get(word, ()) for word in options.values))
+        kept = {word: text for word, text in self.words.values.items() if word not in replaced}
         given = {word: text for word, text in options.values.items() if word not in of_card}
         dashed = bool(options.values or options.flags)
         direction = _DIRECTIONS if _DIRECTIONS & options.flags else frozenset()
@@ -91,16 +94,13 @@ class Description(Struct, frozen=True):
         return replace(self, card=card or self.card, words=words)
 
     def with_tokens(self, tokens: MarkedTokens) -> Description:
-        """Return the description with the tokens that marks tell: those of the steps shown."""
+        """Return the description with the tokens that marks state for the steps shown."""
         values, notes = tokens.over(self.words.values)
         return replace(self, words=replace(self.words, values=values), notes=(*self.notes, *notes))
 
 
 def description_of(trace: Trace) -> Description | None:
-    """Return what a trace says of its run, None where it says nothing.
-
-    Each word is read for itself: what can be meant, and a note of what cannot.
-    """
+    """Return what a trace says of its run, or None; invalid words are left out, with a note."""
     description = trace.source.description
     if not description:
         return None
@@ -122,7 +122,7 @@ def description_of(trace: Trace) -> Description | None:
     for word, value in given.items():
         with noting(word):
             if word == "model":
-                # A preset by its name, or the card or config.json that an object is; never a file.
+                # The name of a preset, or an object: a card or a config.json. Never a file's name.
                 if isinstance(value, str):
                     card = preset(value)
                 elif not isinstance(value, Mapping):
@@ -138,6 +138,7 @@ def description_of(trace: Trace) -> Description | None:
                 flags.add("lora")
             else:
                 values[word] = _text(word, value)
+    # Leave out the sums of lengths if they contradict each other: then check_sums raises.
     impossible = _SUMS
     with noting():
         run_options.check_sums(Words(values))
@@ -156,7 +157,7 @@ def description_of(trace: Trace) -> Description | None:
 
 
 def _lora_texts(value: object) -> dict[str, str]:
-    """Return the words that `lora: {rank, targets, params}` stands for. Raises UsageError."""
+    """Return the words for an object `lora: {rank, targets, params}`. Raises UsageError."""
     keys = ("rank", "targets", "params")
     if not isinstance(value, Mapping) or not {*value} <= {*keys}:
         raise UsageError(f"lora must be true, false or an object with {', '.join(keys)}", "")
@@ -165,24 +166,11 @@ def _lora_texts(value: object) -> dict[str, str]:
 
 
 def _text(word: str, value: object) -> str:
-    """Return a value as the text of the same option. Raises UsageError for invalid values."""
+    """Return a value of the description as the text of the same option. Raises UsageError."""
     if isinstance(value, list) and word not in _LISTS:
         raise UsageError(f"{word} cannot be a list", "")
-    parts = value if isinstance(value, list) else [value]
-    texts = []
-    for part in parts:
-        is_number = isinstance(part, int | Decimal) and not isinstance(part, bool)
-        if word == "frozen" and part is True:
-            part = "all"
-        elif not (isinstance(part, str) and part.isprintable()):
-            if not is_number or word in _NO_NUMBERS:
-                kind = str(part).lower() if isinstance(part, bool) else _KINDS.get(type(part))
-                raise UsageError(f"{word} cannot be {kind or 'a number'}", "")
-            if isinstance(part, int) and abs(part) > LARGEST**2:  # str() may refuse to print it
-                raise UsageError(f"{word} is too large", "")
-        texts.append(str(part))
-    text = ",".join(texts)
-    if word == "forward_only":
+    text = ",".join(_part(word, part) for part in (value if isinstance(value, list) else [value]))
+    if word == "forward_only":  # true and false are flags, not texts
         raise UsageError(f"{word} must be true or false", "")
     for part in text.split(",") if word == "frozen" else ():
         if part.strip() not in PARTS:
@@ -190,6 +178,21 @@ def _text(word: str, value: object) -> str:
     if word in _PARSERS:
         _PARSERS[word](word, text)
     return text
+
+
+def _part(word: str, part: object) -> str:
+    """Return one value of a word as text: printable text, or a number where one can be meant."""
+    if word == "frozen" and part is True:
+        return "all"
+    if isinstance(part, str) and part.isprintable():
+        return part
+    is_number = isinstance(part, int | Decimal) and not isinstance(part, bool)
+    if not is_number or word in _NO_NUMBERS:
+        kind = str(part).lower() if isinstance(part, bool) else _KINDS.get(type(part))
+        raise UsageError(f"{word} cannot be {kind or 'a number'}", "")
+    if isinstance(part, int) and abs(part) > LARGEST**2:  # str() may refuse to print it
+        raise UsageError(f"{word} is too large", "")
+    return str(part)
 
 
 _PARSERS: Final[Mapping[str, Callable[[str, str], object]]] = {
@@ -203,16 +206,13 @@ _PARSERS: Final[Mapping[str, Callable[[str, str], object]]] = {
 
 
 def counts_of_step(prepared: Prepared) -> dict[str, int | None]:
-    """Return the samples, tokens and real tokens of a step of the whole job, None where unknown.
-
-    Packed documents are samples each. What contradicts itself is left out as for MFU.
-    """
+    """Return the samples, tokens and real tokens of a step of the whole job, None if unknown."""
     description = description_of(prepared.trace) or Description()
     if (marks := marked_tokens(prepared)) is not None:
         description = description.with_tokens(marks)
     values = description.words.values
-    counted = [word for word in values if word in run_options.TOKEN_COUNTS]
-    count = {word: parse_count(word, values[word]) for word in counted}
+    given = [word for word in values if word in run_options.TOKEN_COUNTS]
+    count = {word: parse_count(word, values[word]) for word in given}
     lengths = parse_lengths("documents", values["documents"]) if "documents" in values else ()
     slots = count["batch"] * count["seq"] if {"batch", "seq"} <= {*count} else None
     packed = count.get("seq_sum", sum(lengths) or None)
@@ -225,7 +225,7 @@ def counts_of_step(prepared: Prepared) -> dict[str, int | None]:
 
 
 def card_and_run(description: Description) -> tuple[ModelCard, Run]:
-    """Return the model and a step of its run. Raises UsageError where they cannot be."""
+    """Return the model and a step of its run. Raises UsageError if the words do not give these."""
     if description.card is None:
         raise UsageError(
             "unknown model: the trace's description names none",
@@ -239,7 +239,7 @@ def card_and_run(description: Description) -> tuple[ModelCard, Run]:
 
 
 class SelfDescribed(Struct, frozen=True):
-    """The model and run of a trace by its own words, and what to say of them."""
+    """The model and run that a trace describes, and notes on how that was read."""
 
     card: ModelCard
     run: Run
@@ -247,9 +247,9 @@ class SelfDescribed(Struct, frozen=True):
 
 
 class NotDescribed(Struct, frozen=True):
-    """No usable description; `problem` says why, None where no model is named.
+    """A trace without a usable description; `notes` say what was left out.
 
-    `notes` say what was left out, and why.
+    `problem` is why it cannot be used, None if no model is named.
     """
 
     notes: tuple[Note, ...]
@@ -257,7 +257,7 @@ class NotDescribed(Struct, frozen=True):
 
 
 def without_description(trace: Trace) -> Trace:
-    """Return a trace without what it says of its own run: neither description nor marks."""
+    """Return a trace without what it says of its own run: no description, no marks."""
     source = replace(trace.source, description=None)
     notes = tuple(note for note in trace.notes if note.code not in _OF_DESCRIPTIONS)
     ours = matching(trace.marks["name"], is_ours)
@@ -272,11 +272,11 @@ def self_described(
     options: Words | None = None,
     convention: str | None = None,
 ) -> SelfDescribed | NotDescribed:
-    """Return model and run of a prepared trace; options win over what it says itself.
+    """Return the model and run of a prepared trace; options win over what it says itself.
 
-    What of the trace's words cannot be meant is left out with a note; where the rest contradicts
-    itself or is too little for a step, or for the convention, that is said. Raises UsageError only
-    for what the options alone get wrong.
+    Invalid words of the trace are left out with a note. If the rest contradicts itself, or does not
+    describe a step or what the convention needs, NotDescribed says so. Raises UsageError only for
+    what the options alone get wrong.
     """
     options = options or Words({}, dashed=True)
     run_options.check_sums(options)
@@ -287,8 +287,8 @@ def self_described(
     described = own.with_tokens(marked) if marked is not None else own
     described = described.with_options(card, options)
     if described.card is None:
-        more = note_of("dropped", "description-not-used.no-model")
-        return NotDescribed((*described.notes, *[more] * bool(own.words.values)))
+        no_model = note_of("dropped", "description-not-used.no-model")
+        return NotDescribed((*described.notes, *[no_model] * bool(own.words.values)))
     problem: TraceflopsError | None
     try:
         known_card, run = card_and_run(described)

@@ -57,7 +57,7 @@ from traceflops.mfu.counted.launches import (
 from traceflops.mfu.counted.same_launches import counted_launches, joined
 from traceflops.mfu.counted.serving_kernels import of_passes, own_work, paired_work, serving_notes
 from traceflops.mfu.traced.coverage import HOW, chosen_activities, compute_kernels
-from traceflops.table.columns import ABSENT, IntArray, names, numbers
+from traceflops.table.columns import ABSENT, BoolArray, IntArray, names, numbers
 from traceflops.table.grouping import distinct, exact_sum
 from traceflops.table.nesting import taken
 from traceflops.table.trace import Note, Trace, note_of
@@ -70,16 +70,16 @@ FOUND_PAIR: Final = Note(
     "The capture of the graphs was found beside the trace; --pair takes another.",
 )
 """A note of a pair that nobody named: where it tells nothing, there is none."""
-
 _COLUMNS: Final = ("kind", "size", "vector", "how", "origin")
 """The columns of MeasuredWork that have a row per activity."""
 
 
 class Source(Struct, frozen=True):
-    """A recording that tells the work of launches, its counters if it has any, its file.
+    """A recording that tells the work of launches; `file` is its name, None for the timed run.
 
-    `is_own` says that the timed run has them itself, `captured` which of its launches are captured.
-    `speeds` are what its counters say of limits, `notes` what is odd about that.
+    `counters` and `counted` are its counters, if any; `speeds` say how near kernels came to limits,
+    `notes` what is odd. `is_own` says that it is the timed run itself. `captured` is, per activity
+    of that, the row in this one of the captured launch that a graph replays.
     """
 
     work: LaunchWork
@@ -105,39 +105,31 @@ def measured_work(
 ) -> MeasuredWork | None:
     """Return the work of kernels by launch grids, counters or a paired run; None if unknown.
 
-    `device` is an id of the device table that the user gave, for counters of which nothing tells
-    the device. Raises UsageError for a paired run that tells nothing.
+    `device` is an id of the table of devices that the user gave, for counters without a known
+    device. Raises UsageError for a paired run that tells nothing.
     """
     trace, launches = prepared.trace, launches_of(prepared)
     given = find(device.strip().lower()) if device is not None and not devices else None
-    seen = [architecture_of(trace, peaks) for peaks in devices]
-    architectures = tuple(dict.fromkeys(filter(None, [given.arch if given else None, *seen])))
+    recorded = [architecture_of(trace, peaks) for peaks in devices]
+    architectures = tuple(dict.fromkeys(filter(None, [given.arch if given else None, *recorded])))
     answers: list[tuple[Source, Matched]] = []
     for source in _sources(prepared, attribution, architectures, pair):
         work = source.work
-        if work.origin == "shapes":  # of its own launches: no other one has to be found
-            nobody = np.full_like(work.kind, UNKNOWN)
-            matched = Matched(nobody, work.kind, work.kinds, work.size, work.vector)
+        if work.origin == "shapes":  # of its own launches: nothing has to be matched
+            no_way = np.full_like(work.kind, UNKNOWN)
+            matched = Matched(no_way, work.kind, work.kinds, work.size, work.vector)
         else:
             same = _same_launch(prepared, launches, source)
             matched = match(launches, work, same, is_own=source.is_own)
         answers.append((source, of_passes(prepared, launches, matched)))
     if not answers:
         return None
-    owned = attribution.owner >= 0  # an op's shapes tell what these did
+    # What launches of an op did is told by its shapes.
+    is_owned = attribution.owner >= 0
     columns = _first_answers(launches, answers, trace.activities.num_rows)
     for column in columns.values():
-        column[owned] = UNKNOWN
-    rows = launches.row
-    wanted = (chosen_activities(prepared) & compute_kernels(prepared))[rows]
-    dur_ns = numbers(trace.activities["dur_ns"])[rows]
-    joins = []
-    for source, matched in answers:
-        if source.work.origin != "shapes":
-            asked = wanted & ~owned[rows] if source.work.origin == "pair" else wanted
-            times = [(how, dur_ns[asked & (matched.how == n)]) for n, how in enumerate(HOW)]
-            parts = [JoinedPart(how, len(ns), exact_sum(ns)) for how, ns in times if len(ns)]
-            joins.append(Join(source.work.origin, source.file, tuple(parts), matched.found))
+        column[is_owned] = UNKNOWN
+    joins = _joins(prepared, launches, answers, is_owned)
     check = _cross_checked(prepared, attribution, launches, answers)
     notes = [*_notes(trace, answers, joins, check)]
     if pair is not None:
@@ -158,10 +150,30 @@ def measured_work(
     return without_impossible_bytes(prepared, devices, measured)
 
 
+def _joins(
+    prepared: Prepared, launches: Launches, answers: Answers, is_owned: BoolArray
+) -> list[Join]:
+    """Return how the chosen compute kernels were joined with each other recording.
+
+    A pair is not asked for kernels that an op owns (`is_owned`, by activity); counters are.
+    """
+    rows = launches.row
+    is_wanted = (chosen_activities(prepared) & compute_kernels(prepared))[rows]
+    dur_ns = numbers(prepared.trace.activities["dur_ns"])[rows]
+    joins = []
+    for source, matched in answers:
+        if source.work.origin != "shapes":
+            asked = is_wanted & ~is_owned[rows] if source.work.origin == "pair" else is_wanted
+            times = [(how, dur_ns[asked & (matched.how == n)]) for n, how in enumerate(HOW)]
+            parts = [JoinedPart(how, len(ns), exact_sum(ns)) for how, ns in times if len(ns)]
+            joins.append(Join(source.work.origin, source.file, tuple(parts), matched.found))
+    return joins
+
+
 def _bandwidth(
     trace: Trace, devices: Sequence[DevicePeaks], given: DeviceSpec | None
 ) -> int | None:
-    """Return the memory bandwidth of the devices in bytes per ns, None if it is not one."""
+    """Return the memory bandwidth of the devices in bytes per ns, None if they differ."""
     if given is not None:
         return given.bandwidth
     counted = distinct(numbers(trace.kernel_counters["device"]))
@@ -176,7 +188,7 @@ def _sources(
     architectures: tuple[str, ...],
     pair: Prepared | None,
 ) -> Iterator[Source]:
-    """Yield the sources of work, shapes before counters: shapes tell what FLOPs were for."""
+    """Yield the sources of work, shapes before counters. Raises UsageError for a useless pair."""
     own = own_work(prepared, attribution)
     if own is not None:
         yield Source(own, None, (), None, is_own=True)
@@ -196,11 +208,15 @@ def _sources(
 
 
 def _useless_pair(pair: Trace, files: str) -> UsageError:
-    """Return why a recording given as a pair is of no use; `files` are the names of its files."""
-    shapes = pair.ops.num_rows - pair.ops["input_dims"].null_count
-    if shapes and pair.calls.num_rows and pair.calls["kernel"].null_count == pair.calls.num_rows:
+    """Return the error for a pair that tells nothing; `files` names its files."""
+    with_shapes = pair.ops.num_rows - pair.ops["input_dims"].null_count
+    if (
+        with_shapes
+        and pair.calls.num_rows
+        and pair.calls["kernel"].null_count == pair.calls.num_rows
+    ):
         return UsageError(
-            f"the --pair recording has {several(shapes, 'operator')} with shapes, but "
+            f"the --pair recording has {several(with_shapes, 'operator')} with shapes, but "
             f"no kernels, and its launch calls name none: {files}",
             "record it with GPU activity; HIP launch calls name kernels, CUDA launch calls do not",
         )
@@ -211,20 +227,20 @@ def _useless_pair(pair: Trace, files: str) -> UsageError:
 
 
 def _first_answers(launches: Launches, answers: Answers, activities: int) -> dict[str, IntArray]:
-    """Return the columns of MeasuredWork per activity: of each launch the first known answer."""
+    """Return the columns of MeasuredWork by activity: the first known answer of each launch."""
     column = {name: np.full(launches.count, UNKNOWN, dtype=np.int64) for name in _COLUMNS}
     kinds_before = 0
     for source, matched in answers:
         is_open = column["kind"] < 0
-        new = is_open & (matched.kind >= 0)
-        column["kind"][new] = matched.kind[new] + kinds_before
+        is_new = is_open & (matched.kind >= 0)
+        column["kind"][is_new] = matched.kind[is_new] + kinds_before
         kinds_before += len(matched.kinds)
-        # Of several reasons why nothing is known the first in HOW says most.
-        better = new | (is_open & ((column["how"] < 0) | (matched.how < column["how"])))
-        column["how"][better] = matched.how[better]
+        # If no source knows a launch, the reason that comes first in HOW is the closest to knowing.
+        is_closer = is_new | (is_open & ((column["how"] < 0) | (matched.how < column["how"])))
+        column["how"][is_closer] = matched.how[is_closer]
         is_known = (matched.kind >= 0) | (matched.size >= 0) | (matched.vector >= 0)
-        first = new | (is_known & (column["origin"] < 0))
-        column["origin"][first] = ORIGINS.index(source.work.origin)
+        is_first = is_new | (is_known & (column["origin"] < 0))
+        column["origin"][is_first] = ORIGINS.index(source.work.origin)
         for name, values in (("size", matched.size), ("vector", matched.vector)):
             column[name] = np.where(column[name] >= 0, column[name], values)
     by_activity = {name: np.full(activities, UNKNOWN, dtype=np.int64) for name in _COLUMNS}
@@ -234,9 +250,10 @@ def _first_answers(launches: Launches, answers: Answers, activities: int) -> dic
 
 
 def _same_launch(prepared: Prepared, launches: Launches, source: Source) -> IntArray | None:
-    """Return, per launch, the row of the same launch in the source; None for another run.
+    """Return the row in the source that records the same launch, -1 for none; None: another run.
 
-    That is its capture, or the only one of the process with its correlation, and with its name.
+    That is the captured launch that a graph replays; or, in the timed run's own counters, the only
+    launch of the process with the same correlation, if that has the same name.
     """
     if source.captured is not None:
         captured_row = source.work.launches.row
@@ -249,14 +266,15 @@ def _same_launch(prepared: Prepared, launches: Launches, source: Source) -> IntA
     table, activities = prepared.trace.kernel_counters, prepared.trace.activities
     processes = (launches.process, numbers(table["process"])[counted.launches.row])
     correlation = numbers(activities["correlation"], ABSENT)[launches.row]
-    code_of = {label: code for code, label in enumerate(launches.names)}
-    name = np.array([code_of.get(label, -2) for label in counted.launches.names], dtype=np.int64)
     pair = joined(processes, (correlation, counted.correlation))
     sides = (pair.ours, pair.theirs)
-    alone = np.logical_and(*(np.bincount(side, minlength=pair.count) == 1 for side in sides))
+    is_only = np.logical_and(*(np.bincount(side, minlength=pair.count) == 1 for side in sides))
     row = np.full(pair.count, -1, dtype=np.int64)
     row[pair.theirs] = np.arange(len(pair.theirs))
-    same = np.where(alone[pair.ours] & (correlation != ABSENT), row[pair.ours], -1)
+    same = np.where(is_only[pair.ours] & (correlation != ABSENT), row[pair.ours], -1)
+    # Names of the counted launches as codes of the timed ones; -2 is in neither.
+    code_of = {label: code for code, label in enumerate(launches.names)}
+    name = np.array([code_of.get(label, -2) for label in counted.launches.names], dtype=np.int64)
     return np.where(taken(name[counted.launches.name], same, -2) == launches.name, same, -1)
 
 
@@ -269,7 +287,7 @@ def _cross_checked(
         """Return the FLOPs of each activity by one origin where they are exact, else -1."""
         by_origin = [matched for source, matched in answers if source.work.origin == origin]
         flops = np.full(prepared.trace.activities.num_rows, UNKNOWN, dtype=np.int64)
-        for matched in reversed(by_origin):
+        for matched in reversed(by_origin):  # the first one is written last, and stays
             values = exact_flops(matched.kinds, matched.kind)
             flops[launches.row] = np.where(values >= 0, values, flops[launches.row])
         return flops if by_origin else None
@@ -286,7 +304,7 @@ def _cross_checked(
 def _notes(
     trace: Trace, answers: Answers, joins: Sequence[Join], check: CrossCheck | None
 ) -> Iterator[Note]:
-    """Yield notes on assumptions, then on each join and its counters, then on bytes."""
+    """Yield notes on serving kernels, on each join and its counters, and on bytes."""
     for source, matched in answers:
         if source.work.origin != "counters":
             own = source.work.origin == "shapes"
@@ -312,17 +330,18 @@ def _notes(
 
 
 def _counted(trace: Trace, timed: tuple[str, ...], file: str | None) -> Source | None:
-    """Return what the counters of a trace tell, None where it has none.
+    """Return what the counters of a trace tell, None if it has none.
 
-    Counters of an unknown device are of the only architecture there is, in this run or the timed.
+    `timed` are the architectures of the timed run, `file` the name of another recording. Counters
+    without a device are taken to be of the only architecture that either run has.
     """
     counted = counted_launches(trace)
     if counted is None:
         return None
     own = trace.devices["architecture"].to_pylist()
     named = tuple(dict.fromkeys(arch for arch in own if arch)) or timed
-    alone = family_of(named[0]) if len(named) == 1 else None
-    default = alone or family_by_counters(names(trace.kernel_counters["counter"]))
+    only = family_of(named[0]) if len(named) == 1 else None
+    default = only or family_by_counters(names(trace.kernel_counters["counter"]))
     by_device = [family_of(arch) if arch else default for arch in own]
     families = tuple(dict.fromkeys((*by_device, default)))
     index = np.array([families.index(family) for family in (*by_device, default)], dtype=np.int64)
@@ -344,7 +363,7 @@ def _counted(trace: Trace, timed: tuple[str, ...], file: str | None) -> Source |
 
 
 def _missing_counters(work: CounterWork) -> Iterator[str]:
-    """Yield the counters that a total of matrix work would need, and that no launch has."""
+    """Yield the counters that no launch has, and that a total of matrix FLOPs would need."""
     read = {name.removeprefix(MATRIX) for name, flops in work.matrix.items() if (flops >= 0).any()}
     for family in work.families:
         if family is not None:

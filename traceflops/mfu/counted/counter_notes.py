@@ -23,14 +23,10 @@ from traceflops.windows.prepared import Prepared
 
 _SEVERAL: Final = re.compile(r"[\d,]+ files")
 """What stands for the name of a recording of several files."""
-
 _MOST_NAMED: Final = 3
-
 _ASSUMED: Final = ("counters-rounded", "passes-uneven")
-
 SAME_RUN: Final = "counted-while-timed"
 """The code of what readers note where they see it; of a trace without notes its ids tell it."""
-
 _OF_TIMES: Final = frozenset(
     {
         *("no-timeline", "no-calls", "no-device-work", "no-steps", "process-unknown"),
@@ -41,7 +37,7 @@ _OF_TIMES: Final = frozenset(
 
 
 def counter_notes(work: CounterWork) -> Iterator[Note]:
-    """Yield what is missing or assumed in the counters themselves."""
+    """Yield notes on what is missing or assumed in the counters themselves."""
     uneven = work.counted.uneven
     kernels = first_few([shown(name) for name in uneven], "more kernel")
     counts = {
@@ -58,7 +54,7 @@ def counter_notes(work: CounterWork) -> Iterator[Note]:
 
 
 def join_notes(join: Join, launches: int) -> Iterator[Note]:
-    """Yield how launches got their FLOPs; `launches` are those of the other recording."""
+    """Yield notes on how launches got their FLOPs; `launches` is how many the other run has."""
     for note in _join_notes(join, launches):
         yield replace(note, code=f"{join.origin}-{note.code}")
 
@@ -68,6 +64,7 @@ def _join_notes(join: Join, launches: int) -> Iterator[Note]:
     is_of_several = bool(join.file and _SEVERAL.fullmatch(join.file))
     file = shown(join.file) if join.file else None
     which = fact(f"work-from.{join.origin}{'-of' * is_of_several}", file=file)
+    # Is it the same program at all?
     if file and join.is_doubtful:
         yield note_of("assumed", "unlike", share=1.0, which=which, found=Fraction(join.found))
     if not join.launches:
@@ -90,7 +87,7 @@ def _join_notes(join: Join, launches: int) -> Iterator[Note]:
 
 
 def check_notes(check: CrossCheck | None) -> Iterator[Note]:
-    """Yield that counters and shapes differ, where they do by more than 2 %."""
+    """Yield a note if counters and shapes differ by more than 2 %."""
     if check is None or check.agree:
         return
     code = f"counters-differ-from-shapes{'.less' * (check.difference < 0)}"
@@ -103,36 +100,36 @@ def without_impossible_bytes(
 ) -> MeasuredWork:
     """Return work without bytes beyond the memory's bandwidth, and a note on them.
 
-    All launches of a name on a device count together. Bytes that AMD's devices count may be served
-    by a cache behind the fabric: they can be more.
+    All launches of one name on a device are judged together. On AMD's devices, a cache behind the
+    fabric may serve a part of the bytes: there nothing is dropped.
     """
     if {family.tool for family in work.families if family is not None} != {"ncu"}:
         return work
     activities = prepared.trace.activities
     name, device = codes(activities["name"]), numbers(activities["device"])
     dur = numbers(activities["dur_ns"]).astype(np.float64)
-    counted = (work.origin == ORIGINS.index("counters")) & (work.size != UNKNOWN) & (dur > 0)
-    beyond = np.zeros(len(counted), dtype=np.bool_)
+    is_counted = (work.origin == ORIGINS.index("counters")) & (work.size != UNKNOWN) & (dur > 0)
+    is_beyond = np.zeros(len(is_counted), dtype=np.bool_)
     for peaks in devices:
         if peaks.bandwidth is None:
             continue
-        rows = np.flatnonzero((device == peaks.device) & counted)
+        rows = np.flatnonzero((device == peaks.device) & is_counted)
         moved, time = (
             np.bincount(name[rows], weights=column[rows].astype(np.float64), minlength=1)
             for column in (work.size, dur)
         )
-        beyond[rows] = (moved > peaks.bandwidth * time)[name[rows]]
-    if not beyond.any():
+        is_beyond[rows] = (moved > peaks.bandwidth * time)[name[rows]]
+    if not is_beyond.any():
         return work
-    count, kernels = int(np.count_nonzero(beyond)), len(np.unique(name[beyond]))
+    count, kernels = int(np.count_nonzero(is_beyond)), len(np.unique(name[is_beyond]))
     note = note_of("dropped", "bytes-beyond-bandwidth", count=count, kernels=kernels)
-    return replace(work, size=np.where(beyond, UNKNOWN, work.size), notes=(*work.notes, note))
+    return replace(work, size=np.where(is_beyond, UNKNOWN, work.size), notes=(*work.notes, note))
 
 
 def pair_notes(
     prepared: Prepared, devices: Sequence[DevicePeaks], pair: Prepared
 ) -> Iterator[Note]:
-    """Yield the notes of a paired recording, marked as its own, and whether its device differs."""
+    """Yield the notes of a paired recording as its own, and one if its device is another."""
     for note in pair.trace.notes:
         if note.code not in _OF_TIMES:
             statement = f"Paired recording: {note.statement}"
@@ -156,7 +153,7 @@ def _shown(products: Sequence[str]) -> str:
 
 
 def architecture_of(trace: Trace, device: DevicePeaks) -> str | None:
-    """Return the architecture of a device, as the trace or else the table has it."""
+    """Return the architecture of a device: as the trace has it, else the table of devices."""
     own: str | None = trace.devices["architecture"][device.device].as_py()
     if own:
         return own.partition(":")[0]
@@ -165,7 +162,7 @@ def architecture_of(trace: Trace, device: DevicePeaks) -> str | None:
 
 
 def first_few(names: Sequence[str], more: str) -> str:
-    """Return the first names joined, and how many more there are, such as "2 more files"."""
+    """Return the first names, and how many `more` there are: "a, b, c and 2 more files"."""
     beyond = len(names) - _MOST_NAMED
     some = ", ".join(names[:_MOST_NAMED])
     return f"{some} and {several(beyond, more)}" if beyond > 0 else some

@@ -25,22 +25,20 @@ from traceflops.table.grouping import exact_sums, group_rows
 
 BYTES_AGREE: Final = 0.02
 """Bytes of one launch differ from run to run with what the caches hold; up to here they agree."""
-
 XF32: Final = "tf32"
 """The data type that AMD calls so, as it is called here."""
-
 _TOO_MUCH: Final = 2.0**62
 _FIGURES: Final = ("flops", "vector", "read", "written")
 
 
 class CounterWork(Struct, frozen=True):
-    """What counters say of each launch; UNKNOWN where they do not say it.
+    """What counters say of each launch; UNKNOWN if they do not.
 
-    `matrix` are FLOPs by data type, `matrix_flops` and `vector_flops` those of all types.
-    `partial` are launches of which some types are counted and others not, `homeless` such of which
-    nothing tells the device, so that it is not known which types there are, `uncounted` those of
-    kernels whose names say that they compute in XF32 while that was not counted, `rounded` those
-    whose FLOPs are of means with decimals, `disputed` those of whose FLOPs passes disagree.
+    `matrix` are FLOPs by data type, `matrix_flops` and `vector_flops` those of all types; bytes are
+    `read`, `written` or `moved`; `busy` and `active` are cycles. Launches are `partial` if some
+    types are counted and others not; `homeless` if so, and their device is unknown; `uncounted` if
+    the name says that they compute in XF32, and that was not counted; `rounded` if their FLOPs are
+    means with decimals; `disputed` if passes disagree on them.
     """
 
     counted: CountedLaunches
@@ -97,35 +95,39 @@ class _Amount(NamedTuple):
 def counter_work(
     counted: CountedLaunches, families: tuple[Family | None, ...], family: IntArray
 ) -> CounterWork:
-    """Return the work by counters; `family` indexes `families`, per launch."""
+    """Return the work by counters; `family` is the place of each launch's in `families`."""
     nowhere = np.zeros(counted.launches.count, dtype=np.bool_)
 
     amount = partial(_quantity, counted, families, family)
 
     def by_type(prefix: str, units: str) -> tuple[dict[str, _Amount], IntArray]:
-        """Return FLOPs by data type, and their sum where all types are known that units have."""
-        counters = dict.fromkeys(
+        """Return FLOPs by data type, and their sum if all types of the hardware are counted.
+
+        `prefix` begins the quantities, `units` is the field of Family with these types.
+        """
+        quantities = dict.fromkeys(
             name for each in families for name in formulas.quantities(prefix, each)
         )
-        amounts = {name.removeprefix(prefix): amount(name, 0.0) for name in counters}
-        complete = nowhere.copy()
+        amounts = {name.removeprefix(prefix): amount(name, 0.0) for name in quantities}
+        is_complete = nowhere.copy()
         for number, hardware in enumerate(families):
             if types := getattr(hardware, units, ()):
                 all_read = np.logical_and.reduce([amounts[name].value >= 0 for name in types])
-                complete |= (family == number) & all_read
+                is_complete |= (family == number) & all_read
         flops = [np.maximum(each.value, 0) for each in amounts.values()]
-        complete &= sum((column.astype(np.float64) for column in flops), np.zeros(1)) < _TOO_MUCH
-        return amounts, np.where(complete, sum(flops, np.zeros(1, dtype=np.int64)), UNKNOWN)
+        is_complete &= sum((column.astype(np.float64) for column in flops), np.zeros(1)) < _TOO_MUCH
+        return amounts, np.where(is_complete, sum(flops, np.zeros(1, dtype=np.int64)), UNKNOWN)
 
     matrix, total = by_type(formulas.MATRIX, "matrix")
     _, vector_flops = by_type(formulas.VECTOR, "vector")
-    # No total of a family needs the counter of XF32: names tell the kernels that compute in it.
+    # Totals are complete without the counter of XF32. But for kernels that compute in XF32, as
+    # their names tell, they lack it.
     in_xf32 = [float_type(name) == XF32 for name in counted.launches.names]
     is_xf32 = np.array([*in_xf32, False], dtype=np.bool_)[counted.launches.name]
     xf32 = matrix[XF32].value if XF32 in matrix else np.full(1, UNKNOWN)
     uncounted = (total >= 0) & is_xf32 & (xf32 < 0)
     total = np.where(uncounted, UNKNOWN, total)
-    some, rounded, disputed = (
+    has_any, rounded, disputed = (
         np.logical_or.reduce([nowhere, *columns])
         for columns in (
             [each.value >= 0 for each in matrix.values()],
@@ -133,7 +135,7 @@ def counter_work(
             [each.disputed for each in matrix.values()],
         )
     )
-    incomplete = (total < 0) & some & ~uncounted
+    incomplete = (total < 0) & has_any & ~uncounted
     no_family = np.array([hardware is None for hardware in families], dtype=np.bool_)[family]
     return CounterWork(
         counted=counted,
@@ -161,56 +163,61 @@ def _quantity(
     quantity: str,
     tolerance: float,
 ) -> _Amount:
-    """Return a quantity by the first formula of a launch's family that tells it.
+    """Return a quantity by launch: by the first formula of its family whose counters were read.
 
-    Passes that differ by more than the tolerance leave it unknown.
+    It is UNKNOWN if passes differ by more than the tolerance, a share.
     """
     nowhere = np.zeros(len(family), dtype=np.bool_)
     total = _Amount(np.full(len(family), UNKNOWN), nowhere, nowhere)
     for number, hardware in enumerate(families):
         for formula in formulas.formulas_of(quantity, hardware):
             if (by_formula := _computed(counted, formula, tolerance)) is not None:
-                new = (family == number) & (total.value < 0)
+                is_new = (family == number) & (total.value < 0)
                 columns = zip(by_formula, total, strict=True)
-                total = _Amount(*(np.where(new, *column) for column in columns))
+                total = _Amount(*(np.where(is_new, *column) for column in columns))
     return total
 
 
 def _computed(counted: CountedLaunches, formula: Formula, agree: float) -> _Amount | None:
-    """Return the sum of a formula; None where one of its counters was never read."""
+    """Return the sum of a formula by launch; None if one of its counters was never read.
+
+    Where passes differ by more than `agree`, or a counter was not read, it is UNKNOWN.
+    """
     if not formula.terms.keys() <= counted.values.keys():
         return None
     columns = [(counted.values[name], factor) for name, factor in formula.terms.items()]
+    # 0 stands for values that are unknown or, next, too large for an int64.
     is_read = reduce(np.logical_and, (~np.isnan(values) for values, _ in columns))
     columns = [(np.where(is_read, values, 0.0), factor) for values, factor in columns]
     is_read &= sum(values * abs(factor) for values, factor in columns) < _TOO_MUCH
     columns = [(np.where(is_read, values, 0.0), factor) for values, factor in columns]
-    # Whole parts as integers, so that nothing is rounded but what has decimals.
+    # Sum the whole parts as integers: only decimals are rounded.
     whole = sum(np.floor(values).astype(np.int64) * factor for values, factor in columns)
     rest: FloatArray = sum(
         ((values - np.floor(values)) * factor for values, factor in columns), np.zeros(1)
     )
     value = whole + np.rint(rest).astype(np.int64)
-    decimals = reduce(np.logical_or, (values != np.floor(values) for values, _ in columns))
-    disputed = reduce(np.logical_or, (counted.spread[name] > agree for name in formula.terms))
-    possible = is_read & (value >= 0) & ~disputed
-    if formula.only_zero:
-        possible &= value == 0
-    return _Amount(np.where(possible, value, UNKNOWN), decimals & possible, disputed & is_read)
+    has_decimals = reduce(np.logical_or, (values != np.floor(values) for values, _ in columns))
+    is_disputed = reduce(np.logical_or, (counted.spread[name] > agree for name in formula.terms))
+    is_known = is_read & (value >= 0) & ~is_disputed
+    if formula.only_zero:  # what a count is worth is not known, but 0 is
+        is_known &= value == 0
+    return _Amount(
+        np.where(is_known, value, UNKNOWN), has_decimals & is_known, is_disputed & is_read
+    )
 
 
 # What counters say of kernels, added up by name: for runs without times, too.
 
 
 class CountedKernel(Struct, frozen=True):
-    """All counted launches of one kernel together.
+    """All counted launches of one kernel together; None if a counter of one was not read.
 
-    `time_ns` is the sum of times in which launches ran while they were counted.
-    `flops` are of matrix units and `vector` of vector units, `by_type` those of matrix units by
-    data type; `read` and `written` are bytes at the fabric (AMD) or the memory (NVIDIA). None where
-    a counter of one launch was not read. `busy` is the share of the time of all matrix units in
-    which they computed. `unequal` are those of these figures that differ from launch to launch.
-    `counters` are the sums of counters of which no figure is known, where few were recorded.
+    `time_ns` is the sum of the times of launches while they were counted. `flops` are of matrix
+    units, also `by_type`, and `vector` of vector units; `read` and `written` are bytes at the
+    fabric (AMD) or the memory (NVIDIA). `busy` is the share of the time of all matrix units in
+    which they computed. `unequal` names those of these figures that differ between launches.
+    `counters` are sums of counters that give no figure, if few were recorded.
     """
 
     name: str
@@ -227,25 +234,23 @@ class CountedKernel(Struct, frozen=True):
 
     @property
     def bytes_per_ns(self) -> Fraction | None:
-        """Return the bytes read and written by that time: GB/s."""
+        """Return the bytes read and written divided by that time (GB/s), None if unknown."""
         if self.read is None or self.written is None or not self.time_ns:
             return None
         return Fraction(self.read + self.written, self.time_ns)
 
 
 def counted_kernels(work: CounterWork, units: IntArray) -> tuple[CountedKernel, ...]:
-    """Return a row per kernel, those with most FLOPs first, then those that take most time.
-
-    `units` are the CUs of the device of each launch, 0 where they are not known.
-    """
+    """Return a row per kernel, most FLOPs first, then most time; `units` are CUs by launch."""
     launches = work.counted.launches
     group, first = group_rows([launches.name])
     dur_ns = work.counted.dur_ns
-    is_timed = dur_ns < _TOO_MUCH / max(len(group), 1)
-    lasted = np.where(is_timed, np.rint(np.where(is_timed, dur_ns, 0)), UNKNOWN).astype(np.int64)
-    columns = (work.matrix_flops, work.vector_flops, work.read, work.written, work.busy, lasted)
-    possible = np.where((units > 0) & (work.active > 0), work.active * np.maximum(units, 0), -1)
-    sums = [_sums(group, len(first), column) for column in (*columns, possible)]
+    is_timed = dur_ns < _TOO_MUCH / max(len(group), 1)  # so that sums fit an int64
+    time_ns = np.where(is_timed, np.rint(np.where(is_timed, dur_ns, 0)), UNKNOWN).astype(np.int64)
+    # Active cycles of all CUs: the capacity that `busy` is a share of.
+    capacity = np.where((units > 0) & (work.active > 0), work.active * np.maximum(units, 0), -1)
+    columns = (work.matrix_flops, work.vector_flops, work.read, work.written, work.busy, time_ns)
+    sums = [_sums(group, len(first), column) for column in (*columns, capacity)]
     types = {dtype: _sums(group, len(first), column) for dtype, column in work.matrix.items()}
     differ = {
         name: _differs(group, len(first), column)
@@ -257,15 +262,13 @@ def counted_kernels(work: CounterWork, units: IntArray) -> tuple[CountedKernel, 
     times = np.bincount(group, minlength=len(first)).tolist()
     rows = []
     for number, row in enumerate(first.tolist()):
-        flops, vector, read, written, busy, lasts, cycles = (column[number] for column in sums)
-        share = (
-            Fraction(busy, cycles * formulas.SIMDS_PER_UNIT)
-            if busy is not None and cycles
-            else None
-        )
+        flops, vector, read, written, busy, total_ns, cycles = (column[number] for column in sums)
+        share = None
+        if busy is not None and cycles:
+            share = Fraction(busy, cycles * formulas.SIMDS_PER_UNIT)
         by_type = {dtype: column[number] for dtype, column in types.items()}
         name = launches.names[int(launches.name[row])]
-        figures = (times[number], flops, vector, read, written, share, lasts)
+        figures = (times[number], flops, vector, read, written, share, total_ns)
         unequal = frozenset(figure for figure in differ if differ[figure][number])
         read_of = {each: sums[number] for each, sums in counters.items() if isfinite(sums[number])}
         rows.append(CountedKernel(name, *figures, by_type, unequal, read_of))
@@ -286,7 +289,7 @@ def _differs(group: IntArray, count: int, column: IntArray) -> list[bool]:
 
 
 def _sums(group: IntArray, count: int, column: IntArray) -> list[int | None]:
-    """Return the sum of each group, None for those of which one value is not known."""
+    """Return the sum of each of `count` groups, None if one value of the group is not known."""
     unknown = np.bincount(group[column < 0], minlength=count).tolist()
     totals = exact_sums(group, np.maximum(column, 0), count)
     return [None if some else total for some, total in zip(unknown, totals, strict=True)]

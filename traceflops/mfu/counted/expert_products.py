@@ -22,16 +22,16 @@ from traceflops.table.columns import IntArray
 from traceflops.windows.prepared import Prepared
 
 PRODUCT: Final = "model.matmul.forward"
-
 EXPERTS: Final = re.compile(r"vllm::moe_forward(?:_shared)?")
 _ROUTING: Final = "TopK"
 
 
 class _Expert(Struct, frozen=True):
-    """Products of experts by name: `rows` and `columns` of a tile, and which is `gated`: the first.
+    """A family of kernels for products of experts, by name; `rows` and `columns` are of a tile.
 
-    `types` are data types, each by what `operands` has in it. `tall` says that the second axis of
-    the grid counts the tiles of rows alone. Columns of the first are a multiple of `step`.
+    The first product is the `gated` one. `types` are data types, each with the word in `operands`
+    that tells it. `tall`: the second axis of the grid counts the tiles of rows alone. The columns
+    of the first product are a multiple of `step`.
     """
 
     name: re.Pattern[str]
@@ -50,8 +50,7 @@ _PRODUCTS: Final = (
         (("bf16", "bf16"), ("fp16", "fp16")),
     ),
     # TensorRT-LLM, also in FlashInfer: A is the weights, so a tile's first size counts columns.
-    # Eight bits beside four run at the rate of eight. The width of an
-    # expert is a multiple of 128.
+    # Eight bits beside four run at the rate of eight. Experts are a multiple of 128 wide.
     _Expert(
         re.compile(
             r"bmm_[A-Za-z0-9]{1,16}_(?P<operands>[A-Za-z0-9]{0,16}E4m3[A-Za-z0-9]{0,16})_Fp32"
@@ -63,8 +62,6 @@ _PRODUCTS: Final = (
         step=256,
     ),
 )
-
-
 _MOVES: Final = (
     # The results of its experts are added up per token.
     (
@@ -83,7 +80,6 @@ _MOVES: Final = (
     ),
 )
 """Kernels beside products: bytes moved of each value of a row of an expert, and of a token."""
-
 WorkDone = tuple[Kind, int]
 """What a launch did, and its bytes."""
 
@@ -96,22 +92,24 @@ def arguments(pair: Prepared, op: int) -> Arguments:
 def expert_kinds(
     pair: Prepared, launches: Launches, ops: Iterable[tuple[int, IntArray]]
 ) -> dict[int, WorkDone]:
-    """Return what launches did; `ops` hold experts, each with its launches.
+    """Return what launches did, by launch; `ops` are ops that hold experts, and their launches.
 
-    Nothing of a model whose layers, all alike, leave several routings, or have experts elsewhere.
+    All layers of a model are alike: the number of experts per token must fit all of them. Nothing
+    is known if several numbers fit, or if some experts are on other devices.
     """
     layers = [*filter(None, (_layer(pair, launches, *each) for each in ops))]
-    alike: dict[tuple[int, int], set[tuple[int, int]] | None] = {}
+    # By model: the routings that fit all its layers; None is any.
+    common: dict[tuple[int, int], set[tuple[int, int]] | None] = {}
     for layer in layers:
         model, possible = (layer.experts, layer.hidden), layer.routings
-        routings = alike.get(model)
+        routings = common.get(model)
         if routings is None:
-            alike[model] = possible
+            common[model] = possible
         elif possible is not None:
-            alike[model] = routings & possible
+            common[model] = routings & possible
     done: dict[int, WorkDone] = {}
     for layer in layers:
-        left = list(alike[layer.experts, layer.hidden] or ())
+        left = list(common[layer.experts, layer.hidden] or ())
         if len(left) == 1 and left[0][0] == layer.experts:
             done |= layer.work_done(layer.tokens * left[0][1])
     return done
@@ -130,25 +128,30 @@ class _Product(Struct, frozen=True):
         return int(self.name[side]) or 1
 
     def columns(self, rows: int, experts: int) -> tuple[int, int] | None:
-        """Return the least and the most columns, by how many tiles it was launched with."""
-        # Tiles of rows are for the worst case: an expert with one row has a whole tile.
-        tall = rows if rows <= experts else experts + (rows - experts) // self.tile("rows")
+        """Return the least and the most columns that fit its grid; None if `rows` do not fit it."""
+        # Tiles of rows are launched for the worst case, most tiles: one row in each expert fills a
+        # tile, and the other rows fill whole ones.
+        row_tiles = rows if rows <= experts else experts + (rows - experts) // self.tile("rows")
         across, down = self.grid
-        grid = across * (down if self.rule.tall else 1)
-        if grid <= 0 or not tall or grid % tall or (self.rule.tall and down != tall):
+        tiles = across * (down if self.rule.tall else 1)
+        if tiles <= 0 or not row_tiles or tiles % row_tiles:
             return None
-        return (grid // tall - 1) * self.tile("columns") + 1, grid // tall * self.tile("columns")
+        if self.rule.tall and down != row_tiles:
+            return None
+        column_tiles, width = tiles // row_tiles, self.tile("columns")
+        return (column_tiles - 1) * width + 1, column_tiles * width
 
     def part(self, rows: int, least: int, most: int) -> WorkPart:
-        """Return the work of so many rows by at least and at most so many weights."""
+        """Return the work of some rows, each with at least and at most so many weights."""
         types = (dtype for dtype, word in self.rule.types if word in self.name["operands"])
         return WorkPart(PRODUCT, next(types, UNKNOWN_TYPE), 2 * rows * most, 2 * rows * least)
 
 
 class _Layer(Struct, frozen=True):
-    """The experts of one layer; `each` are the experts per token, None where no routing tells.
+    """The experts of one layer; `each` is how many work on a token, None if no routing tells.
 
-    `moves` are launches beside the products: bytes of each value of a row, and of a token.
+    `up` is the first product, `down` the second. `moves` are launches beside the products: bytes
+    per value of an expert's row, and per value of a token.
     """
 
     up: _Product
@@ -161,27 +164,31 @@ class _Layer(Struct, frozen=True):
 
     @property
     def routings(self) -> set[tuple[int, int]] | None:
-        """Return the experts that are here, and those per token, as they may be; None: any."""
+        """Return all possible pairs (experts on this device, experts per token); None: any."""
         if self.each is not None:
             return {(self.experts, self.each)}
         if not self.up.rule.tall:
             return None
-        tiles, high = self.up.grid[1], self.up.tile("rows")
+        # The tiles of rows tell the least and the most rows, for each possible part of the experts.
+        tiles, tile_rows = self.up.grid[1], self.up.tile("rows")
         possible = set[tuple[int, int]]()
         for here in (n for n in range(1, self.experts + 1) if not self.experts % n):
-            least = tiles if tiles < here else here + (tiles - here) * high
-            most = least if tiles < here else least + high - 1
-            each = range(-(-least // self.tokens), most // self.tokens + 1)
-            possible |= {(here, count) for count in each if 0 < count <= self.experts}
+            least = tiles if tiles < here else here + (tiles - here) * tile_rows
+            most = least if tiles < here else least + tile_rows - 1
+            per_token = range(-(-least // self.tokens), most // self.tokens + 1)
+            possible |= {(here, count) for count in per_token if 0 < count <= self.experts}
         return possible
 
     def work_done(self, rows: int) -> dict[int, WorkDone]:
-        """Return what the launches did; nothing where the grids of the products do not fit."""
-        wide, narrow = (product.columns(rows, self.experts) for product in (self.up, self.down))
-        if not wide or not narrow or not narrow[0] <= self.hidden <= narrow[1]:
+        """Return what each launch did; nothing if the grids of the products do not fit."""
+        up_width, down_width = (
+            product.columns(rows, self.experts) for product in (self.up, self.down)
+        )
+        if not up_width or not down_width or not down_width[0] <= self.hidden <= down_width[1]:
             return {}
+        # The first product has gate and value side by side: the second takes half of its columns.
         step = self.up.rule.step
-        least, most = -(-wide[0] // step) * step, wide[1] // step * step
+        least, most = -(-up_width[0] // step) * step, up_width[1] // step * step
         sizes = (self.hidden * least, self.hidden * most)
         halves = (self.hidden * -(-least // 2), self.hidden * (most // 2))
         moved = {
@@ -196,7 +203,7 @@ class _Layer(Struct, frozen=True):
 
 
 def _layer(pair: Prepared, launches: Launches, op: int, launched: IntArray) -> _Layer | None:
-    """Return the experts of an op, None where it has no two products that belong together."""
+    """Return the experts of an op, None unless it launched one gated product, then a plain one."""
     products: list[_Product] = []
     moves: dict[int, tuple[int, Fraction]] = {}
     for launch in launched.tolist():
@@ -207,18 +214,19 @@ def _layer(pair: Prepared, launches: Launches, op: int, launched: IntArray) -> _
         for pattern, row, token in _MOVES:
             if pattern.fullmatch(name):
                 moves[launch] = (row, Fraction(token))
-    tensors = arguments(pair, op).given(0, 1)
     if [bool(product.name["gated"]) for product in products] != [True, False]:
         return None
+    # The inputs of the op: tokens x hidden, tokens x experts (the logits of the routing).
+    tensors = arguments(pair, op).given(0, 1)
     if [len(one.shape) for one in tensors] != [2, 2] or not all(t.elements for t in tensors):
         return None
     (tokens, hidden), (_, experts) = (tensor.shape for tensor in tensors)
-    # The experts per token are known if the op chooses a routing below it, once, by these logits.
-    below, each = np.flatnonzero(pair.linked.op_tree.parent == op).tolist(), None
-    chosen = [row for row in below if pair.trace.ops["name"][row].as_py() == _ROUTING]
-    if len(chosen) == 1:
-        routed = arguments(pair, chosen[0])
+    # The experts per token are known if one operator below it chooses them by these logits.
+    below, per_token = np.flatnonzero(pair.linked.op_tree.parent == op).tolist(), None
+    routings = [row for row in below if pair.trace.ops["name"][row].as_py() == _ROUTING]
+    if len(routings) == 1:
+        routed = arguments(pair, routings[0])
         if [tensor.shape for tensor in routed.given(0)] == [tensors[1].shape]:
-            each = routed.integer(1) or None
-    up, down_ = products
-    return _Layer(up, down_, tokens, experts, hidden, each, moves)
+            per_token = routed.integer(1) or None
+    first, second = products
+    return _Layer(first, second, tokens, experts, hidden, per_token, moves)

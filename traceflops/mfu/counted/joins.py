@@ -51,25 +51,20 @@ from traceflops.windows.prepared import Prepared
 
 KNOWN: Final[tuple[How, ...]] = HOW[: HOW.index("ambiguous")]
 """Ways in which the FLOPs of a launch are known."""
-
 SIZES_AGREE: Final = 0.02
 """Bytes of launches alike may differ by so much, with what the caches hold; they get the mean."""
-
 AGREE: Final = Fraction(2, 100)
-
 _COUNTED_AT: Final = {"rocprofv3": "the fabric", "ncu": "the memory"}
-
 _LIKE: Final = 0.5
 """Two runs of one program have the like of so many launches, of one of them at least."""
-
 Shaped = tuple[IntArray, IntArray]
 """FLOPs of each activity by shapes, -1 where they do not tell: the most and the least."""
 
 
 class Matched(Struct, frozen=True):
-    """What each launch did, as in LaunchWork, and by which way of HOW that is known.
+    """What each launch did, as in LaunchWork, and `how` (a place in HOW) that is known.
 
-    `found` is the share of the other run's launches of which this run has the like.
+    `found` is the share of the other run's launches that this run has, too.
     """
 
     how: IntArray
@@ -83,13 +78,13 @@ class Matched(Struct, frozen=True):
 def match(
     target: Launches, work: LaunchWork, same: IntArray | None = None, *, is_own: bool = False
 ) -> Matched:
-    """Return what the launches of a run did by the work of another.
+    """Return what the launches of a run did, by the work of another run of the program.
 
-    `same` is, per launch, the row in `work` that is a record of the same launch, or of its capture,
-    else -1. `is_own` says that both are of one trace, so that processes of one number are the same.
+    `same` is, per launch, the row in `work` that records the same launch, or its capture, else -1.
+    `is_own` says that both are of one trace: then processes with the same number are the same.
     """
     source = work.launches
-    # One number for what is one kernel in both runs.
+    # Codes that are equal for the same kernel in both runs; then for the same kernel and size.
     ours, theirs = same_kernels(target.names, source.names)
     named = (taken(ours, target.name), taken(theirs, source.name))
     kernels = same_launches.joined(named)
@@ -97,6 +92,7 @@ def match(
     processes = same_launches.processes_of(target, source, is_own=is_own)
     row = np.full(target.count, -1, dtype=np.int64) if same is None else same
     how = np.full(target.count, HOW.index("dispatch" if is_own else "replay"), dtype=np.int64)
+    # Then the other ways, each for launches that no way before matched.
     for next_how, same_row in (
         ("order", same_launches.in_order(target, source, processes, kernels, keys)),
         ("order", same_launches.in_order(target, source, processes, keys, keys)),
@@ -104,7 +100,7 @@ def match(
     ):
         how = np.where(row < 0, HOW.index(next_how), how)
         row = np.where(row < 0, same_row, row)
-    # What is not known of the matched launch is told by all that launches alike did.
+    # If the work of the matched launch is not known: what all launches of that kernel and size did.
     alike = _alike(work, target, keys)
     kind, size, vector = (
         taken(values, row, UNKNOWN) for values in (work.kind, work.size, work.vector)
@@ -122,52 +118,54 @@ def match(
 
 
 def _alike(work: LaunchWork, target: Launches, keys: same_launches.Pair) -> Matched:
-    """Return, per kernel and size, the work that all its launches share."""
+    """Return, per kernel and size (a key), the work that all its launches share."""
     key, has_kind = keys.theirs, work.kind >= 0
-    launched, some, others = (
+    is_launched, has_known, has_unknown = (
         np.bincount(key[rows], minlength=keys.count) > 0
         for rows in (slice(None), has_kind, ~has_kind)
     )
     most, least = extremes(key[has_kind], work.kind[has_kind], keys.count)
-    # Launches by operators of unknown work may have done anything; counters that were not read
-    # of a launch say nothing against those that were.
+    # A launch by an operator of unknown work may have done anything; but a launch whose counters
+    # were not read says nothing against those that were.
     is_pair = work.origin == "pair"
-    unclear = some & others if is_pair else np.zeros(keys.count, dtype=np.bool_)
-    kind = np.where(some & (most == least) & ~unclear, most, UNKNOWN)
+    is_unclear = has_known & has_unknown if is_pair else np.zeros(keys.count, dtype=np.bool_)
+    kind = np.where(has_known & (most == least) & ~is_unclear, most, UNKNOWN)
     how = np.full(keys.count, HOW.index("absent"), dtype=np.int64)
-    how[launched] = HOW.index("uncounted")
-    how[some] = HOW.index("ambiguous")
+    how[is_launched] = HOW.index("uncounted")
+    how[has_known] = HOW.index("ambiguous")
     how[kind >= 0] = HOW.index("alike")
-    differing = some & (kind < 0) & ~unclear
+    # Keys whose launches did different work get the part that all share, or a range.
+    differs = has_known & (kind < 0) & ~is_unclear
     if work.origin == "counters":
-        # Where a process here launches a kernel more often than the other run does, those that
-        # nobody counted may have done less than the least and more than the most.
+        # No range if a process here launches a kernel more often than the other run does: those
+        # that nobody counted may have done less than the least or more than the most.
         group, first = group_rows([target.process, keys.ours])
         often, _ = extremes(keys.ours[first], np.bincount(group, minlength=len(first)), keys.count)
-        differing &= often <= np.bincount(key, minlength=keys.count)
-    rows = np.flatnonzero(differing[key] & has_kind)
+        differs &= often <= np.bincount(key, minlength=keys.count)
+    rows = np.flatnonzero(differs[key] & has_kind)
     _, first = group_rows([key[rows], work.kind[rows]])
     kinds_of_key: dict[int, list[Kind]] = {}
     for row in rows[first].tolist():
         kinds_of_key.setdefault(int(key[row]), []).append(work.kinds[int(work.kind[row])])
-    more: list[Kind] = []
+    new_kinds: list[Kind] = []
     for number, kinds in kinds_of_key.items():
         shared = common(kinds) if is_pair else between(kinds)
         if shared is not None:
-            kind[number] = len(work.kinds) + len(more)
+            kind[number] = len(work.kinds) + len(new_kinds)
             how[number] = HOW.index("alike" if is_pair else "between")
-            more.append(shared)
+            new_kinds.append(shared)
     size = _mean(key, work.size, keys.count, SIZES_AGREE)
-    return Matched(how, kind, tuple(more), size, _mean(key, work.vector, keys.count, 0.0))
+    return Matched(how, kind, tuple(new_kinds), size, _mean(key, work.vector, keys.count, 0.0))
 
 
 def _mean(key: IntArray, values: IntArray, count: int, agree: float) -> IntArray:
-    """Return the mean of each key whose values are known and differ by no more than a share."""
+    """Return the mean of each key; UNKNOWN if values differ by more than the share `agree`."""
     most, least = extremes(key, values, count)
     agrees = (least >= 0) & (most >= 0) & (most - np.maximum(least, 0) <= agree * most)
     times = np.maximum(np.bincount(key, minlength=count), 1)
-    above = np.bincount(key, weights=(values - least[key]).astype(np.float64), minlength=count)
-    return np.where(agrees, least + np.rint(above / times).astype(np.int64), UNKNOWN)
+    # The least plus the mean excess: floats are exact for small excesses.
+    excess = np.bincount(key, weights=(values - least[key]).astype(np.float64), minlength=count)
+    return np.where(agrees, least + np.rint(excess / times).astype(np.int64), UNKNOWN)
 
 
 class JoinedPart(Struct, frozen=True):
@@ -181,7 +179,8 @@ class JoinedPart(Struct, frozen=True):
 class Join(Struct, frozen=True):
     """The compute kernels of the chosen windows, by how another recording tells their FLOPs.
 
-    `file` is the recording, None for the trace's own counters; `found` is as in Matched.
+    `file` is that recording, None for the trace's own counters. `found` is the share of its
+    launches that this run has, too.
     """
 
     origin: Origin
@@ -191,7 +190,7 @@ class Join(Struct, frozen=True):
 
     @property
     def is_doubtful(self) -> bool:
-        """Return whether most launches of both runs have no like in the other one."""
+        """Return whether most launches of both runs are not in the other one."""
         return self.found < _LIKE and self.count("absent") >= (1 - _LIKE) * self.launches
 
     @property
@@ -220,9 +219,9 @@ class Join(Struct, frozen=True):
 
 
 class CrossCheck(Struct, frozen=True):
-    """FLOPs of the launches that both tell; by shapes between `least` and `most`.
+    """FLOPs of the launches that both counters and shapes tell; by shapes, `least` to `most`.
 
-    `kernel` is the name that the two differ in most.
+    `kernel` is the name of the kernel in which the two differ most.
     """
 
     launches: int
@@ -233,7 +232,7 @@ class CrossCheck(Struct, frozen=True):
 
     @property
     def difference(self) -> Fraction:
-        """Return by how much counters say more than shapes allow, or less (negative)."""
+        """Return by which share counters say more than shapes allow, or less (negative)."""
         bound = min(max(self.counted, self.least), self.most)
         return Fraction(self.counted - bound, bound) if bound else Fraction(0)
 
@@ -244,14 +243,16 @@ class CrossCheck(Struct, frozen=True):
 
 
 class MeasuredWork(Struct, frozen=True):
-    """What counters and a paired run tell of each activity; UNKNOWN where they do not.
+    """What counters and a paired run tell of each activity; UNKNOWN if they do not.
 
-    `kind` is a place in `kinds`, and UNKNOWN for kernels whose FLOPs an op's shapes tell. `size`
-    are bytes, `vector` FLOPs of vector units. `how` is a place in HOW, -1 for what is no launch,
-    `origin` one in ORIGINS, -1 where nothing is known. `counted` are the kernels of counted runs,
-    with or without times here, `speeds` how near these came to their limits; `families` and
-    `missing` say of what hardware, and which counters a total of their FLOPs would need besides.
-    `bandwidth` is that of the memory of the devices, in bytes per ns, None where it is not one.
+    By activity: `kind` is a place in `kinds`, UNKNOWN if an op's shapes tell the FLOPs. `size` are
+    bytes, `vector` FLOPs of vector units. `how` is a place in HOW, -1 for what is no launch;
+    `origin` is one in ORIGINS, -1 if nothing is known.
+
+    `counted` are the kernels of counted runs, with or without times here; `speeds` say how near
+    these came to their limits; `families` are their hardware; `missing` the counters that a total
+    of their FLOPs would need. `bandwidth` is that of the memory, in bytes per ns, None if devices
+    differ.
     """
 
     kind: IntArray
@@ -271,13 +272,13 @@ class MeasuredWork(Struct, frozen=True):
 
     @property
     def bytes_at(self) -> str:
-        """Return where the bytes were counted: the memory of NVIDIA's devices, AMD's fabric."""
+        """Return where bytes were counted: the memory (NVIDIA's devices) or the fabric (AMD's)."""
         tools = {family.tool for family in self.families if family is not None}
         places = [word for tool, word in _COUNTED_AT.items() if tool in tools]
         return " or ".join(places) or _COUNTED_AT["rocprofv3"]
 
     def columns(self) -> Iterator[tuple[str, str, IntArray, IntArray]]:
-        """Yield each line and data type with its FLOPs by kind, the most and the least."""
+        """Yield (line, data type, most FLOPs by kind, least FLOPs by kind)."""
         shape = 2, len(self.kinds)
         sums = defaultdict[tuple[str, str], IntArray](lambda: np.zeros(shape, np.int64))
         for index, kind in enumerate(self.kinds):
@@ -288,7 +289,7 @@ class MeasuredWork(Struct, frozen=True):
 
     @property
     def flops(self) -> IntArray:
-        """Return the FLOPs of each activity, the most where they are not exact, else UNKNOWN."""
+        """Return the FLOPs of each activity, the most if they are not exact, or UNKNOWN."""
         none = np.zeros(len(self.kinds), np.int64)
         return taken(sum((most for _, _, most, _ in self.columns()), none), self.kind, UNKNOWN)
 
@@ -298,25 +299,26 @@ class MeasuredWork(Struct, frozen=True):
 
 
 def by_own_shapes(prepared: Prepared, attribution: Attribution, counted: IntArray) -> Shaped:
-    """Return the FLOPs of each activity by the ops of its trace: all of an op at its main kernel.
+    """Return the FLOPs of each activity by the op that launched it: all at its main kernel.
 
-    Only of ops of which all kernels are counted: which of them does how much is not known.
+    Only ops count of which all kernels have counters (`counted` is their FLOPs, -1 for none), as it
+    is not known which kernel does how much.
     """
     owner, work = attribution.owner, attribution.work
     is_owned = is_one_of(prepared.trace.activities["kind"], "kernel") & (owner >= 0)
-    partly = np.zeros(len(attribution.fate), dtype=np.bool_)
-    partly[owner[is_owned & (counted < 0)]] = True
-    whole = is_owned & ~taken(partly.astype(np.int64), owner, 1).astype(np.bool_)
+    is_partly_counted = np.zeros(len(attribution.fate), dtype=np.bool_)
+    is_partly_counted[owner[is_owned & (counted < 0)]] = True
+    has_all = is_owned & ~taken(is_partly_counted.astype(np.int64), owner, 1).astype(np.bool_)
     is_main = taken(attribution.main, owner) == np.arange(len(owner))
     most, least = (
         np.where(is_main, taken(work.of_ops(column), owner), 0)
         for column in (work.flops, work.at_least)
     )
-    return np.where(whole, most, -1), np.where(whole, least, -1)
+    return np.where(has_all, most, -1), np.where(has_all, least, -1)
 
 
 def cross_check(prepared: Prepared, shapes: Shaped, counted: IntArray) -> CrossCheck | None:
-    """Return how FLOPs by counters (-1: not known) compare; None where nothing has both."""
+    """Return how FLOPs by counters (-1: unknown) and by shapes compare; None if none has both."""
     most, least = shapes
     rows = np.flatnonzero((most >= 0) & (counted >= 0) & on_chosen_device(prepared))
     if not len(rows) or not (most[rows].any() or counted[rows].any()):
@@ -326,8 +328,11 @@ def cross_check(prepared: Prepared, shapes: Shaped, counted: IntArray) -> CrossC
     by_counters, by_shapes = (
         exact_sums(group, values[rows], len(first)) for values in (counted, most)
     )
-    apart = [abs(ours - theirs) for ours, theirs in zip(by_counters, by_shapes, strict=True)]
-    worst = first[apart.index(max(apart))]
+    differences = [
+        abs(by_counter - by_shape)
+        for by_counter, by_shape in zip(by_counters, by_shapes, strict=True)
+    ]
+    worst = first[differences.index(max(differences))]
     return CrossCheck(
         len(rows),
         sum(by_counters),

@@ -32,13 +32,11 @@ ROOFS: Final = {
     "lds": "LDS",
 }
 """Throughputs and what they are called, in the order in which they are shown."""
-
 COMPUTING: Final = frozenset({"sm", "matrix", "vector"})
 _MOVING: Final = frozenset({"memory", "dram"})
 """The nearest roof is known where throughputs of both kinds are."""
 _NEAREST: Final = 0.9
 """Nothing else can be much nearer than what is so near, known or not."""
-
 _MOST: Final = 1.05
 """What a share can be: rounded, and of counters of several passes."""
 _ACTIVE_ONLY: Final = "l1"
@@ -55,11 +53,11 @@ _LONGEST_NS: Final = 2.0**62
 
 
 class KernelRule(Struct, frozen=True):
-    """What a rule of the profiler says of launches, in the profiler's words.
+    """What a rule of the profiler says of some launches, in the profiler's words.
 
-    Of several launches it is what is said of that with the largest estimate. `speedup_share` is 0
-    to 1: for the kind global the reduction of the kernel's time, for local the gain of efficiency
-    in that part of the device alone.
+    For several launches, it is what is said of the one with the largest estimate. `speedup_share`
+    is 0 to 1: of the kind "global", the part of the kernel's time that can be saved; of "local",
+    the gain of efficiency in that part of the device alone.
     """
 
     rule: str | None
@@ -72,18 +70,17 @@ class KernelRule(Struct, frozen=True):
 
 
 class KernelSpeed(Struct, frozen=True):
-    """The counted launches of one kernel in one size, against the limits of their device.
+    """The counted launches of one kernel in one size, compared with the limits of their device.
 
-    Shares are 0 to 1, means over launches by their time; what was not counted of every launch is
-    None, or not in `throughputs`: by ROOFS, shares of a peak. `duration_ns` is the sum of times in
-    which launches ran serialized, mostly at locked clocks. `active` is the part of the time in
-    which the average SM or CU had work. `limiters` are what leaves an SM room for no more blocks,
-    empty where the occupancy can be full; shared memory only of kernels that ask for it. `waves` is
-    how often the grid fills all SMs. `stalls` are the reasons why warps wait and their parts of the
-    cycles of a warp, the largest first. `pipe` is the pipe of SMs that is as busy as SMs are.
-    `lanes` is how many of 32 threads take part in an instruction of a warp, `excess` the share of
-    the sectors of global memory that coalesced accesses would not move, `shared_bytes` what a block
-    asks for, `spills` how often a launch accesses local memory. `rules` are what the profiler says.
+    Shares are 0 to 1, means over launches by their time. Values that were not counted for all
+    launches are None, or not in `throughputs`: shares of a peak, by ROOFS. `duration_ns` is the sum
+    of serialized times, mostly at locked clocks. `active` is the part of the time in which the
+    average SM or CU had work. `limiters` are what leaves no room for more blocks on an SM; empty if
+    the occupancy can be full. `waves` is how often the grid fills all SMs. `stalls` are (reason why
+    warps wait, share of a warp's cycles), the largest first. `pipe` is the pipe that is as busy as
+    the SMs are. `lanes` is how many of 32 threads take part in an instruction, `excess` the share
+    of sectors that coalesced accesses would not move, `shared_bytes` what a block asks for,
+    `spills` how often a launch accesses local memory. `rules` are the profiler's.
     """
 
     name: str
@@ -124,14 +121,15 @@ class KernelSpeed(Struct, frozen=True):
 
     @property
     def roof(self) -> tuple[str, float] | None:
-        """Return the nearest roof and the share of it that was reached, None of none."""
+        """Return the nearest roof and the share of it that was reached, None if not known."""
         shares = self.shares
         if self.active is None:
             shares.pop(_ACTIVE_ONLY, None)  # of how much of the time is not known
-        is_both = COMPUTING & shares.keys() and _MOVING & shares.keys()
-        if not is_both and max(shares.values(), default=0.0) < _NEAREST:
+        # The nearest one is known if both kinds are, or if one is so near that no other matters.
+        has_both = COMPUTING & shares.keys() and _MOVING & shares.keys()
+        if not has_both and max(shares.values(), default=0.0) < _NEAREST:
             return None
-        # Of the whole memory system the part is named that is as busy as it is.
+        # If a part of the memory system is as busy as all of it, name the part.
         parts = {name: shares[name] for name in ROOFS if name in shares and name != "memory"}
         best = max(parts, key=lambda name: parts[name], default="memory")
         if shares[best] + _SAME < shares.get("memory", 0.0):
@@ -146,12 +144,10 @@ def kernel_speeds(
     units: IntArray,
     rules: Sequence[tuple[KernelRule, ...]] = (),
 ) -> tuple[tuple[KernelSpeed, ...], tuple[Note, ...]]:
-    """Return a row per kernel and size, and what is odd.
+    """Return a row per kernel and size, the longest time (else most cycles) first; and notes.
 
-    Those are first that take most time, where that was not counted most cycles of AMD's devices.
-
-    `family` is the place of each launch's own in `families`, `units` are the CUs of its device, 0
-    where they are not known. `rules` is what rules say of each launch.
+    By launch: `family` is the place of its device's family in `families`, `units` the CUs of the
+    device (0: unknown), `rules` what the profiler's rules say.
     """
     values = counters.quantities_in(counted.values)
     if {"active_cycles", "elapsed_cycles"} <= values.keys():
@@ -160,22 +156,14 @@ def kernel_speeds(
         values["excess"] = 1 - _ratio(values["sectors.ideal"], values["sectors"])
     if {"shared.static", "shared.dynamic"} <= values.keys():
         values["shared_bytes"] = values["shared.static"] + values["shared.dynamic"]
-    # AMD's devices count cycles of the parts of CUs, for the families that the table has.
-    active = counted.values.get(_ACTIVE_CYCLES)
-    cycle_shares: dict[str, FloatArray] = {}
-    for part in counters.cycle_rows() if active is not None else ():
-        if active is not None and part.counter in counted.values:
-            ids = [each.id if each is not None else "" for each in families]
-            per_unit = np.array([part.families.get(family_id, 0) for family_id in ids])[family]
-            capacity = np.where(units > 0, active * units * per_unit, 0.0)
-            cycle_shares[part.id] = _ratio(counted.values[part.counter] * part.factor, capacity)
-    values |= {name: share for name, share in cycle_shares.items() if not np.isnan(share).all()}
-    odd = 0
+    values |= _cycle_shares(counted, families, family, units)
+    # Shares above 1 are impossible: drop them, with a note.
+    impossible = 0
     for name in _SHARES:
         if name in values:
-            wrong = values[name] > _MOST
-            odd += int(np.count_nonzero(wrong))
-            values[name] = np.where(wrong, np.nan, values[name])
+            is_wrong = values[name] > _MOST
+            impossible += int(np.count_nonzero(is_wrong))
+            values[name] = np.where(is_wrong, np.nan, values[name])
     groups = _Groups(counted, values, rules, units)
     rows = [
         (row, cycles)
@@ -186,8 +174,26 @@ def kernel_speeds(
         or (row.duration_ns, row.achieved_occupancy) != (None, None)
     ]
     rows.sort(key=lambda row: (-(row[0].duration_ns or 0), -row[1], row[0].name))
-    notes = (note_of("dropped", "shares-impossible", count=odd),) if odd else ()
+    notes = (note_of("dropped", "shares-impossible", count=impossible),) if impossible else ()
     return tuple(row for row, _ in rows), notes
+
+
+def _cycle_shares(
+    counted: CountedLaunches,
+    families: Sequence[counters.Family | None],
+    family: IntArray,
+    units: IntArray,
+) -> dict[str, FloatArray]:
+    """Return the shares of active time in which parts of CUs were busy, of AMD's devices."""
+    active = counted.values.get(_ACTIVE_CYCLES)
+    shares: dict[str, FloatArray] = {}
+    for part in counters.cycle_rows() if active is not None else ():
+        if active is not None and part.counter in counted.values:
+            ids = [each.id if each is not None else "" for each in families]
+            per_unit = np.array([part.families.get(family_id, 0) for family_id in ids])[family]
+            capacity = np.where(units > 0, active * units * per_unit, 0.0)
+            shares[part.id] = _ratio(counted.values[part.counter] * part.factor, capacity)
+    return {name: share for name, share in shares.items() if not np.isnan(share).all()}
 
 
 def _ratio(part: FloatArray, whole: FloatArray) -> FloatArray:
@@ -222,23 +228,13 @@ class _Groups:
         means = {name: self._sums(v * self.weight) / total for name, v in self.values.items()}
         limits = {name: value for name, value in means.items() if name.startswith(counters.LIMIT)}
         stalls, launches = self._stalls(), self.counted.launches
+        # Registers are known if all launches of a group have the same number.
         registers = np.full(len(self.first), np.nan)
         if (value := self.values.get("registers")) is not None:
             differs = self._sums((value != value[self.first][self.group]).astype(np.float64))
             registers = np.where(differs > 0, np.nan, value[self.first])
         for number, row in enumerate(self.first.tolist()):
             own = {name: _known(means, name, number) for name in (*_SHARES, *_OTHERS)}
-            theoretical = own["theoretical_occupancy"]
-            # What leaves room for the fewest blocks; nothing where warps are as many as fit.
-            room = {
-                name.removeprefix(counters.LIMIT): float(n[number]) for name, n in limits.items()
-            }
-            room = {name: blocks for name, blocks in room.items() if not np.isnan(blocks)}
-            is_full = theoretical is None or theoretical >= _ALL
-            least = np.nan if is_full else min(room.values(), default=np.nan)
-            if own["shared_bytes"] == 0:
-                room.pop("shared memory", None)
-            limiters = tuple(name for name, blocks in room.items() if blocks == least)
             stall_shares = [(reason, float(share[number])) for reason, share in stalls.items()]
             waiting = [(reason, share) for reason, share in stall_shares if 0 < share <= _MOST]
             yield KernelSpeed(
@@ -250,8 +246,8 @@ class _Groups:
                 throughputs={name: share for name in ROOFS if (share := own[name]) is not None},
                 active=own["active"],
                 achieved_occupancy=own["achieved_occupancy"],
-                theoretical_occupancy=theoretical,
-                limiters=limiters,
+                theoretical_occupancy=own["theoretical_occupancy"],
+                limiters=_limiters(own, limits, number),
                 registers=_whole(registers[number]),
                 waves=self._waves(own["waves"], limits, number),
                 stalls=tuple(sorted(waiting, key=lambda stall: (-stall[1], stall[0]))),
@@ -266,7 +262,10 @@ class _Groups:
     def _waves(
         self, counted: float | None, limits: Mapping[str, FloatArray], number: int
     ) -> float | None:
-        """Return how often the grid fills all SMs: counted, by its size, or as a rule says."""
+        """Return how often the grid fills all SMs: as counted, by its size, or as a rule says.
+
+        `limits` are how many blocks fit on an SM, by what limits them and by group.
+        """
         if counted is not None:
             return counted
         row, launches = self.first[number], self.counted.launches
@@ -283,12 +282,15 @@ class _Groups:
         return self._sums(np.nan_to_num(cycles))
 
     def _sums(self, value: FloatArray) -> FloatArray:
-        """Return the sum of each group, NaN where one value is not known."""
+        """Return the sum of each group, NaN if one value is not known."""
         sums = np.bincount(self.group, weights=value, minlength=len(self.first))
         return sums.astype(np.float64)
 
     def _stalls(self) -> dict[str, FloatArray]:
-        """Return the part that each reason has of the cycles of a warp, by the best spelling."""
+        """Return the share of a warp's cycles that each reason to wait has, by group.
+
+        Profilers spell these counters in several ways: the first spelling with a counter is used.
+        """
         for spelling in counters.stall_rows():
             named = {
                 reason: value
@@ -309,14 +311,31 @@ class _Groups:
         return {}
 
 
+def _limiters(
+    own: Mapping[str, float | None], limits: Mapping[str, FloatArray], number: int
+) -> tuple[str, ...]:
+    """Return what leaves room for the fewest blocks on an SM; nothing if the occupancy is full.
+
+    `own` are the means of the group, `limits` how many blocks fit, by what limits them and group.
+    """
+    room = {name.removeprefix(counters.LIMIT): float(n[number]) for name, n in limits.items()}
+    room = {name: blocks for name, blocks in room.items() if not np.isnan(blocks)}
+    theoretical = own["theoretical_occupancy"]
+    is_full = theoretical is None or theoretical >= _ALL
+    least = np.nan if is_full else min(room.values(), default=np.nan)
+    if own["shared_bytes"] == 0:  # a kernel that asks for none is not limited by it
+        room.pop("shared memory", None)
+    return tuple(name for name, blocks in room.items() if blocks == least)
+
+
 def _pipe(means: Mapping[str, FloatArray], number: int) -> str | None:
-    """Return the busiest pipe of SMs if that is what their throughput is of."""
+    """Return the busiest pipe of SMs if the throughput of SMs is that of this pipe."""
     own = {name: _known(means, name, number) for name in means if name.startswith(_PIPE)}
     pipes = {name: share for name, share in own.items() if share is not None}
     best = max(pipes, key=lambda name: pipes[name], default="")
     busy = _known(means, "sm", number)
-    is_it = busy and best and abs(pipes[best] - busy) <= _SAME * busy
-    return best.removeprefix(_PIPE) if is_it else None
+    is_same = busy and best and abs(pipes[best] - busy) <= _SAME * busy
+    return best.removeprefix(_PIPE) if is_same else None
 
 
 def _known(means: Mapping[str, FloatArray], name: str, number: int) -> float | None:
@@ -336,7 +355,7 @@ def _axes(sides: IntArray) -> tuple[int, ...] | None:
 
 
 def rules_by_launch(trace: Trace, counted: CountedLaunches) -> list[tuple[KernelRule, ...]]:
-    """Return what is said of each counted launch, as of one launch each."""
+    """Return what the profiler's rules say of each counted launch."""
     if not trace.kernel_rules.num_rows:
         return [()] * counted.launches.count
     rules: dict[tuple[object, ...], list[KernelRule]] = defaultdict(list)
@@ -357,10 +376,10 @@ def rules_by_launch(trace: Trace, counted: CountedLaunches) -> list[tuple[Kernel
 def rules_together(
     of_launch: Sequence[tuple[KernelRule, ...]], group: IntArray, count: int
 ) -> list[tuple[KernelRule, ...]]:
-    """Return what is said of each group of launches, each message of a rule once.
+    """Return what rules say of each group of launches, each message once, by its estimate.
 
-    Those come first that estimate a part of the kernel's time, the largest before others. A rule
-    may say several things of one launch: the n-th of each launch are one.
+    `of_launch` and `group` are by launch; `count` is the number of groups. A rule may say several
+    things of one launch: the n-th ones of all launches are one message.
     """
     of_group: list[dict[tuple[object, ...], KernelRule]] = [{} for _ in range(count)]
     for group_number, rules in zip(group.tolist() if of_launch else (), of_launch, strict=True):
@@ -376,5 +395,5 @@ def rules_together(
 
 
 def _estimate(rule: KernelRule) -> tuple[bool, float]:
-    """Return what rules are compared by: a part of the kernel's time counts before others."""
+    """Return the sort key of a rule: estimates of the whole kernel's time count more."""
     return rule.speedup_kind == "global", rule.speedup_share or 0.0

@@ -33,28 +33,23 @@ from traceflops.windows.prepared import Prepared
 
 _MOST_THREADS: Final = 2.0**62
 """Launches with more threads are damaged records; their number might not fit an int64."""
-
 Origin = Literal["counters", "pair", "shapes"]
 """Who says it: hardware counters, the shapes of a paired trace, or those of the trace itself."""
-
 ORIGINS: Final[tuple[Origin, ...]] = get_args(Origin)
-
 UNSPLIT_LINE: Final = f"{UNSPLIT}.matrix"
 """FLOPs of matrix units: model work, recomputation and padding together."""
-
 UNKNOWN: Final = -1
 """Of a kind, bytes or FLOPs."""
 
 
 class Launches(Struct, frozen=True):
-    """Launches, one row each, those of a process in the order in which it made them.
+    """Launches of kernels, one row each, those of a process in the order in which it made them.
 
-    `row` is where each is in its own table. `name` are places in `names`. `threads` counts the
-    threads of whole blocks, `block` those of one; UNKNOWN_SIZE where they are not recorded.
-    `grid` is the product of the grid as recorded: tools of AMD write threads there for some
-    launches and blocks for others. `grid_axes` and `block_axes` are the sizes x y z, UNKNOWN_SIZE
-    where not all three are recorded. `window` numbers the step and device a launch is of, -1 for
-    none; `used` says which are in chosen ones. `ranks` are by process.
+    `row` is the row in their own table, `name` a place in `names`. `threads` are those of all whole
+    blocks, `block` those of one, `grid` the product of the grid as recorded: tools of AMD write
+    threads there for some launches and blocks for others. `grid_axes` and `block_axes` are the
+    sizes x y z. All of these are UNKNOWN_SIZE if not recorded. `window` numbers the step and device
+    that a launch is of, -1 for none; `used` says whether that is chosen. `ranks` are by process.
     """
 
     row: IntArray
@@ -85,13 +80,14 @@ def launches_of(prepared: Prepared) -> Launches:
     process, device = numbers(activities["process"]), numbers(activities["device"])
     is_kernel = on_chosen_device(prepared) & is_one_of(activities["kind"], "kernel")
     rows = np.flatnonzero(is_kernel)
-    # By correlation where all of a process have one, else by start.
+    # Sort by correlation if all launches of a process have one, else by start.
     correlation = numbers(activities["correlation"], ABSENT)[rows]
     without = np.unique(process[rows][correlation == ABSENT])
     launched = np.where(np.isin(process[rows], without), 0, correlation)
     start = numbers(activities["start_ns"])[rows]
     rows = rows[np.lexsort((start, launched, process[rows]))]
     window = window_of_activity(prepared)
+    # Number the windows that are steps over all devices; the last entry of is_step is for none.
     first, step = 0, np.full(len(window), -1, dtype=np.int64)
     for number, windows in prepared.windows.items():
         of_device = device == number
@@ -112,10 +108,7 @@ def launches_of(prepared: Prepared) -> Launches:
 
 
 def sizes_of(table: pa.Table, rows: IntArray) -> dict[str, IntArray]:
-    """Return the size columns of Launches for some rows of a table of kernels, a value per row.
-
-    Keys are threads, block, grid, grid_axes and block_axes; UNKNOWN_SIZE stands for unknown sizes.
-    """
+    """Return the size columns of Launches by name, for rows of a table; UNKNOWN_SIZE if unknown."""
     grid_axes, block_axes = (axes(table[name])[rows] for name in ("grid", "block"))
     grid, block = product_of(grid_axes), product_of(block_axes)
     threads = grid.astype(np.float64) * block  # float: the product of two int64 may wrap
@@ -130,7 +123,7 @@ def sizes_of(table: pa.Table, rows: IntArray) -> dict[str, IntArray]:
 
 
 def rank_in_group(group: IntArray) -> IntArray:
-    """Return, per row, how many rows of its group (numbers from 0) stand before it."""
+    """Return how many rows of the same group stand before each row; groups are numbers from 0."""
     order = np.argsort(group, kind="stable")
     sizes = np.bincount(group[order]) if len(group) else np.zeros(0, dtype=np.int64)
     first = np.cumsum(sizes) - sizes
@@ -140,7 +133,7 @@ def rank_in_group(group: IntArray) -> IntArray:
 
 
 class CachedKeys(Struct, frozen=True):
-    """The bytes of an attention on cached keys: its own, and of each key; None: not known."""
+    """The bytes of an attention: of query and output, and of each cached key; None: unknown."""
 
     own: int | None = None
     per_key: int | None = None
@@ -155,7 +148,8 @@ class CachedKeys(Struct, frozen=True):
 class WorkPart(Struct, frozen=True):
     """FLOPs of one line and data type; `flops` is the most and `at_least` the least.
 
-    With `cached` they are those of one pair of query and key: the pass tells how many there are.
+    With `cached` they are those of one pair of query and key; the pass tells how many pairs there
+    are.
     """
 
     line: str
@@ -174,7 +168,7 @@ Kind = tuple[WorkPart, ...]
 
 
 class LaunchWork(Struct, frozen=True):
-    """Launches and what each did: `kind` is a place in `kinds`, UNKNOWN where it is not known.
+    """Launches and what each did: `kind` is a place in `kinds`, UNKNOWN if it is not known.
 
     `size` are bytes and `vector` FLOPs of vector units, UNKNOWN likewise.
     """
@@ -188,7 +182,10 @@ class LaunchWork(Struct, frozen=True):
 
 
 def between(kinds: Sequence[Kind]) -> Kind:
-    """Return the range of some kinds: from the least to the most FLOPs of each line."""
+    """Return the range of some kinds: from the least to the most FLOPs of each line.
+
+    A line that one of the kinds lacks may have no FLOPs at all.
+    """
     counts: dict[tuple[str, str], list[WorkPart]] = {}
     for kind in kinds:
         for part in kind:
@@ -205,10 +202,11 @@ def between(kinds: Sequence[Kind]) -> Kind:
 
 
 def common(kinds: Sequence[Kind]) -> Kind | None:
-    """Return the common lines of kinds of equal FLOPs; None where their FLOPs differ.
+    """Return one kind for kinds of equal FLOPs; None if their FLOPs differ.
 
-    Lines of one family become the words they share (model.matmul of a forward product and a
-    gradient); where families differ it is not known what the FLOPs were for.
+    If the FLOPs of each family (model, recompute, ...) are equal, its line is cut to the words that
+    all share: model.matmul for a forward product and a gradient. If only the total is equal, its
+    purpose is unknown.
     """
     if any(part.cached is not None for kind in kinds for part in kind):
         return None
@@ -236,7 +234,7 @@ def _sums(kind: Kind, name: Callable[[WorkPart], str]) -> dict[tuple[str, str], 
 
 
 def exact_flops(kinds: Sequence[Kind], kind: IntArray) -> IntArray:
-    """Return the FLOPs of launches of some kinds, UNKNOWN where they are not exact."""
+    """Return the FLOPs of launches of some kinds, UNKNOWN if they are not exact."""
     flops = [
         sum(part.flops for part in parts)
         if all(part.flops == part.at_least and part.cached is None for part in parts)
@@ -247,17 +245,18 @@ def exact_flops(kinds: Sequence[Kind], kind: IntArray) -> IntArray:
 
 
 def with_captured_launches(trace: Trace) -> Trace:
-    """Return the trace with a kernel of no duration for each launch without a record.
+    """Return the trace with a kernel of no duration for each launch call without a kernel record.
 
-    Those that a graph captures, for example: nothing runs yet. Calls of HIP name the kernel they
-    launch. So a trace of a capture tells which operator launched which kernel, and its shapes tell
-    what the kernels of the replayed graph do.
+    These are launches that a graph captures: nothing runs yet. Calls of HIP name their kernel. So a
+    trace of a capture tells which operator launched which kernel, and its shapes tell what the
+    kernels of the replayed graph do.
     """
     calls, devices = trace.calls, trace.devices
     named = (codes(calls["kernel"]) >= 0) & (numbers(calls["correlation"], ABSENT) != ABSENT)
     rows = np.flatnonzero(named & ~recorded_calls(trace))
     if not len(rows):
         return trace
+    # A process without a device gets one.
     process = numbers(calls["process"])[rows]
     without = np.setdiff1d(distinct(process), numbers(devices["process"]))
     if len(without):

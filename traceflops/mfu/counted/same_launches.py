@@ -15,12 +15,7 @@ import numpy as np
 import pyarrow as pa
 from msgspec import Struct
 
-from traceflops.devices.counter_formulas import (
-    counters_used,
-    plain_counter,
-    tells_speed,
-    with_sums,
-)
+from traceflops.devices.counter_formulas import counters_used, plain_counter, tells_speed, with_sums
 from traceflops.mfu.counted.launches import Launches, LaunchWork, rank_in_group
 from traceflops.table.columns import (
     ABSENT,
@@ -45,13 +40,12 @@ LARGEST_EXACT: Final = 2.0**53
 
 
 class CountedLaunches(Struct, frozen=True):
-    """Launches with their counters by plain name; NaN where one was not read, or is impossible.
+    """Launches with their counters by plain name; NaN if one was not read, or is impossible.
 
-    Where passes give several values of a counter, `values` has the mean, and `spread` by how much
-    they differ, as a share of the largest. `dur_ns` is how long each ran while counted, the mean of
-    passes, NaN where that is not known. `device` is the row of the devices table, -1 for null.
-    `correlation` is ABSENT where it is not known. `uneven` are the names of kernels that the
-    passes do not launch equally often: of those one pass stands.
+    If passes give several values of a counter, `values` is the mean and `spread` the difference as
+    a share of the largest. `dur_ns` is how long each ran while counted, the mean of passes, or NaN.
+    `device` is the row of the table of devices, -1 for null. `correlation` may be ABSENT. `uneven`
+    are kernels that the passes do not launch equally often: of these only one pass counts.
     """
 
     launches: Launches
@@ -64,26 +58,28 @@ class CountedLaunches(Struct, frozen=True):
 
 
 def counted_launches(trace: Trace) -> CountedLaunches | None:
-    """Return the launches of the table of kernel counters, None where it is empty."""
+    """Return the launches of the table of kernel counters, those of all passes merged; or None."""
     table = trace.kernel_counters
     if not table.num_rows:
         return None
     process, ranks = _processes(trace)
-    # Launches are numbered in order of dispatch; `first` is a row of each.
+    # The table has a row per launch and counter. Launches are numbered by dispatch, else by
+    # correlation, else by row; `first` is a row of each.
     order = numbers(table["dispatch"], ABSENT)
     order = np.where(order == ABSENT, numbers(table["correlation"], ABSENT), order)
     order = np.where(order == ABSENT, np.arange(len(order)), order)
     passes = numbers(table["repetition"])
     launch, first = group_rows([process, passes, order, codes(table["name"])])
-    kept, merged, uneven = _merged(table, process, launch, first)
-    values, spread = _values(table, kept[launch], len(merged))
+    slot_of, merged, uneven = _merged(table, process, launch, first)
+    slot = slot_of[launch]
+    values, spread = _values(table, slot, len(merged))
     rows = first[merged]
     count = len(rows)
-    # How long each ran while it was counted: the mean of the passes that tell it.
-    slot, dur_ns = kept[launch], numbers(table["dur_ns"], ABSENT)
+    # The mean duration over the passes that tell it.
+    dur_ns = numbers(table["dur_ns"], ABSENT)
     timed = np.flatnonzero((slot >= 0) & (dur_ns > 0))
-    ran = np.bincount(slot[timed], minlength=count)
-    sums = np.bincount(slot[timed], weights=dur_ns[timed], minlength=count)
+    times = np.bincount(slot[timed], minlength=count)
+    sum_ns = np.bincount(slot[timed], weights=dur_ns[timed], minlength=count)
     block = numbers(table["block_threads"], UNKNOWN_SIZE)[rows]
     threads = numbers(table["threads"], UNKNOWN_SIZE)[rows]
     blocks = -(-threads // np.maximum(block, 1))
@@ -107,7 +103,7 @@ def counted_launches(trace: Trace) -> CountedLaunches | None:
         numbers(table["correlation"], ABSENT)[rows],
         values,
         spread,
-        np.where(ran > 0, sums / np.maximum(ran, 1), np.nan),
+        np.where(times > 0, sum_ns / np.maximum(times, 1), np.nan),
         uneven,
     )
 
@@ -115,25 +111,25 @@ def counted_launches(trace: Trace) -> CountedLaunches | None:
 def _processes(trace: Trace) -> tuple[IntArray, dict[int, int | None]]:
     """Return the process of each row of kernel counters, and the rank of each process.
 
-    The same process in every pass has one number, that of its rank, else of its place in the pass:
-    its row of the processes table in the first pass that has it.
+    Each pass has processes of its own. The same process in every pass (the same rank, or without
+    ranks the same place in the pass) gets one number: its row in the table of processes in the
+    first pass that has it.
     """
     table = trace.kernel_counters
     repetition, process = numbers(table["repetition"]), numbers(table["process"])
     pair, first = group_rows([repetition, process])
     number_of: dict[tuple[str, int], int] = {}
-    taken: set[int] = set()
+    used: set[int] = set()
     places: Counter[int] = Counter()
     numbered, ranks = [], {}
-    for number, row in zip(repetition[first].tolist(), process[first].tolist(), strict=True):
+    for pass_number, row in zip(repetition[first].tolist(), process[first].tolist(), strict=True):
         rank = trace.ranks[row] if 0 <= row < len(trace.ranks) else None
-        identity = ("rank", rank) if rank is not None else ("place", places[number])
-        places[number] += 1
+        identity = ("rank", rank) if rank is not None else ("place", places[pass_number])
+        places[pass_number] += 1
         if identity not in number_of:
-            number_of[identity] = row
-            if row in taken:
-                number_of[identity] = trace.processes.num_rows + len(taken)
-            taken.add(number_of[identity])
+            # A row that already stands for another process: take a number beyond all rows.
+            number_of[identity] = trace.processes.num_rows + len(used) if row in used else row
+            used.add(number_of[identity])
         numbered.append(number_of[identity])
         ranks[numbered[-1]] = rank
     return np.array(numbered, dtype=np.int64)[pair], ranks
@@ -142,83 +138,82 @@ def _processes(trace: Trace) -> tuple[IntArray, dict[int, int | None]]:
 def _merged(
     table: pa.Table, process: IntArray, launch: IntArray, first: IntArray
 ) -> tuple[IntArray, IntArray, tuple[str, ...]]:
-    """Return the merged index of each launch over all passes, and a launch per index.
+    """Return the slot of each launch, a launch of each slot, and the names of uneven kernels.
 
-    Places are in the order of the first pass; -1 for launches of a pass that does not fit.
+    The n-th launch of a kernel in each pass has one slot. If passes launch a kernel not equally
+    often, or in other sizes, it is uneven: only its first pass counts, the others have slot -1.
+    `first` is a row of each launch.
     """
     name = codes(table["name"])[first]
     process, repetition = process[first], numbers(table["repetition"])[first]
     of_kernel, _ = group_rows([process, name])
     of_pass, one_of_pass = group_rows([of_kernel, repetition])
     nth = rank_in_group(of_pass)
-    sizes = np.bincount(of_pass, minlength=len(one_of_pass))
-    pass_kernel = of_kernel[one_of_pass]
-    most, least = extremes(pass_kernel, sizes, int(of_kernel.max(initial=-1)) + 1)
-    even = most == least
+    launch_count = np.bincount(of_pass, minlength=len(one_of_pass))
+    kernel_of_pass = of_kernel[one_of_pass]
+    most, least = extremes(kernel_of_pass, launch_count, int(of_kernel.max(initial=-1)) + 1)
+    is_even = most == least
     together, representative = group_rows([of_kernel, nth])
-    sizes_of = [numbers(table[name], UNKNOWN_SIZE) for name in ("threads", "block_threads")]
-    sizes_of += [side for name in ("grid", "block") for side in axes(table[name]).T]
-    for size in sizes_of:
+    sizes = [numbers(table[name], UNKNOWN_SIZE) for name in ("threads", "block_threads")]
+    sizes += [side for name in ("grid", "block") for side in axes(table[name]).T]
+    for size in sizes:
         size = size[first]
         differs = size != size[representative][together]
-        even[of_kernel[differs]] = False
-    _, keeper = extremes(pass_kernel, repetition[one_of_pass], len(even))
-    fits = even[of_kernel] | (repetition == keeper[of_kernel])
-    # In the order of the launches themselves, which is that of dispatch in the first pass.
+        is_even[of_kernel[differs]] = False
+    _, first_pass = extremes(kernel_of_pass, repetition[one_of_pass], len(is_even))
+    counts = is_even[of_kernel] | (repetition == first_pass[of_kernel])
+    # Slots are in the order of the launches, which is that of dispatch in the first pass.
     lowest = np.full(len(representative), len(launch), dtype=np.int64)
-    np.minimum.at(lowest, together[fits], np.flatnonzero(fits))
-    places = distinct(lowest[lowest < len(launch)])
-    slot = np.searchsorted(places, lowest[together])
-    slot = np.where(fits, slot, -1)
+    np.minimum.at(lowest, together[counts], np.flatnonzero(counts))
+    launch_of_slot = distinct(lowest[lowest < len(launch)])
+    slot = np.searchsorted(launch_of_slot, lowest[together])
+    slot = np.where(counts, slot, -1)
     labels = names(table["name"])
-    uneven = tuple(sorted({labels[code] for code in name[~even[of_kernel]].tolist()}))
-    return slot, places, uneven
+    uneven = tuple(sorted({labels[code] for code in name[~is_even[of_kernel]].tolist()}))
+    return slot, launch_of_slot, uneven
 
 
 def _values(
     table: pa.Table, slot: IntArray, count: int
 ) -> tuple[dict[str, FloatArray], dict[str, FloatArray]]:
-    """Return the value of each counter that is used, by place, and its spread."""
+    """Return the value of each used counter by slot, and its spread; `slot` is by row, or -1."""
     counter, value = codes(table["counter"]), floats(table["value"])
-    wanted: dict[str, list[int]] = {}
+    spellings_of: dict[str, list[int]] = {}
     labels = names(table["counter"])
     for code, label in enumerate(labels):
         is_used = (plain := plain_counter(label)) in counters_used() or tells_speed(plain)
         if is_used or (len(labels) <= FEW and _PLAIN.fullmatch(plain)):
-            wanted.setdefault(plain, []).append(code)
+            spellings_of.setdefault(plain, []).append(code)
     values, spread = {}, {}
-    for name, spellings in wanted.items():
+    for name, spellings in spellings_of.items():
         rows = np.flatnonzero(np.isin(counter, spellings) & (slot >= 0))
-        # The mean at each place, exact where all samples are one, and their spread.
-        places, samples = slot[rows], value[rows]
+        # One impossible sample makes the value unknown.
+        slots, samples = slot[rows], value[rows]
         possible = np.isfinite(samples) & (samples >= 0) & (samples <= LARGEST_EXACT)
-        bad = np.zeros(count, dtype=np.bool_)
-        bad[places[~possible]] = True
-        places, samples = places[possible], samples[possible]
+        is_bad = np.zeros(count, dtype=np.bool_)
+        is_bad[slots[~possible]] = True
+        slots, samples = slots[possible], samples[possible]
         low, high = np.full(count, np.inf), np.full(count, -np.inf)
-        np.minimum.at(low, places, samples)
-        np.maximum.at(high, places, samples)
-        times = np.bincount(places, minlength=count)
-        is_known: BoolArray = (times > 0) & ~bad
-        sums = np.bincount(places, weights=samples, minlength=count)
-        means = np.where(
-            is_known & (low < high), sums / np.maximum(times, 1), np.where(is_known, high, 0.0)
-        )
-        differences = np.where(
-            is_known & (high > 0), (high - low) / np.where(high > 0, high, 1.0), 0.0
-        )
+        np.minimum.at(low, slots, samples)
+        np.maximum.at(high, slots, samples)
+        times = np.bincount(slots, minlength=count)
+        is_known: BoolArray = (times > 0) & ~is_bad
+        sums = np.bincount(slots, weights=samples, minlength=count)
+        # Equal samples are taken as they are: their mean might be rounded.
+        means = np.where(is_known & (low < high), sums / np.maximum(times, 1), high)
         values[name] = np.where(is_known, means, np.nan)
-        spread[name] = np.where(is_known, differences, 0.0)
+        has_size = is_known & (high > 0)
+        spread[name] = np.where(has_size, (high - low) / np.where(high > 0, high, 1.0), 0.0)
     values = with_sums(values)
-    nothing = np.zeros(count)
-    return values, {name: spread.get(name, nothing) for name in values}
+    no_spread = np.zeros(count)
+    return values, {name: spread.get(name, no_spread) for name in values}
 
 
 _Columns = tuple[IntArray, IntArray]
 
 
 class Pair(Struct, frozen=True):
-    """Codes of the same thing in two runs, equal where it is the same; below `count`."""
+    """Codes of things in two runs: equal codes are the same thing. All are below `count`."""
 
     ours: IntArray
     theirs: IntArray
@@ -226,63 +221,64 @@ class Pair(Struct, frozen=True):
 
 
 def joined(*columns: _Columns) -> Pair:
-    """Return a number for each distinct row of some columns of two runs."""
+    """Return codes of the rows of two runs; `columns` are pairs: our column and theirs."""
     group, first = group_rows([np.concatenate(both) for both in columns])
     here = len(columns[0][0])
     return Pair(group[:here], group[here:], len(first))
 
 
 def keys_of(kernels: Pair, target: Launches, source: Launches) -> Pair:
-    """Return a code per kernel and size; per kernel where one run lacks the size.
+    """Return a code per kernel and size of launches; per kernel alone if one run lacks its sizes.
 
-    Where both runs tell the sizes x y z of all launches of a kernel, each axis counts. Some tools
-    write a grid in threads and some in blocks: the grid of a kernel that would have no size of the
-    other run is read as threads if that gives it one.
+    If both runs tell the sizes x y z of all launches of a kernel, each axis counts. Some tools
+    write a grid in threads, others in blocks. If that leaves a kernel without a common size, its
+    grids in one of the runs are read as threads.
     """
     name = (kernels.ours, kernels.theirs)
-    bare = np.zeros(kernels.count, dtype=np.bool_)
+    lacks_axes = np.zeros(kernels.count, dtype=np.bool_)
     for run, code in ((target, kernels.ours), (source, kernels.theirs)):
-        bare[code[((run.grid_axes < 0) | (run.block_axes < 0)).any(axis=1)]] = True
-    runs = [(target, ~bare[kernels.ours]), (source, ~bare[kernels.theirs])]
+        lacks_axes[code[((run.grid_axes < 0) | (run.block_axes < 0)).any(axis=1)]] = True
+    runs = [(target, ~lacks_axes[kernels.ours]), (source, ~lacks_axes[kernels.theirs])]
     extents = []
-    for run, is_sized in runs:
-        # A grid may be in threads where its blocks fit into it, on each axis that is known.
+    for run, has_axes in runs:
+        # A grid may be in threads if whole blocks fit into it, on each axis that is known.
         is_whole = (run.grid > 0) & (run.block > 0) & (run.grid % np.maximum(run.block, 1) == 0)
         is_complete = (run.grid_axes > 0).all(axis=1) & (run.block_axes > 0).all(axis=1)
-        uneven = (run.grid_axes % np.maximum(run.block_axes, 1) != 0).any(axis=1)
-        in_threads = np.where(is_whole & ~(is_complete & uneven), run.grid, UNKNOWN_SIZE)
-        extents.append((run.threads, run.grid_axes * run.block_axes, is_sized))
-        extents.append((in_threads, run.grid_axes, is_sized))
-    ours, in_threads, theirs, their_threads = _numbered(extents)
-    block_ours, block_theirs = _numbered(
-        [(run.block, run.block_axes, sized) for run, sized in runs]
-    )
-    block = (block_ours, block_theirs)
+        is_uneven = (run.grid_axes % np.maximum(run.block_axes, 1) != 0).any(axis=1)
+        in_threads = np.where(is_whole & ~(is_complete & is_uneven), run.grid, UNKNOWN_SIZE)
+        extents.append((run.threads, run.grid_axes * run.block_axes, has_axes))
+        extents.append((in_threads, run.grid_axes, has_axes))
+    ours, ours_in_threads, theirs, theirs_in_threads = _numbered(extents)
+    our_block, their_block = _numbered([(run.block, run.block_axes, known) for run, known in runs])
+    block = (our_block, their_block)
     keys = joined(name, (ours, theirs), block)
     all_sized = ours.min(initial=0) >= 0 and theirs.min(initial=0) >= 0
     if all_sized and _shared(kernels, keys)[kernels.ours].all():
         return keys
-    plain = (ours, theirs)
-    for other in ((in_threads, theirs), (ours, their_threads)):
-        better = _shared(kernels, joined(name, other, block))
-        better &= ~_shared(kernels, joined(name, plain, block))
-        ours = np.where(better[kernels.ours], other[0], ours)
-        theirs = np.where(better[kernels.theirs], other[1], theirs)
-    lacking = np.zeros(kernels.count, dtype=np.bool_)
-    lacking[kernels.ours[ours < 0]] = True
-    lacking[kernels.theirs[theirs < 0]] = True
-    sized = (
-        (
-            np.where(lacking[kernels.ours], UNKNOWN_SIZE, own),
-            np.where(lacking[kernels.theirs], UNKNOWN_SIZE, other),
-        )
+    as_blocks = (ours, theirs)
+    for as_threads in ((ours_in_threads, theirs), (ours, theirs_in_threads)):
+        is_better = _shared(kernels, joined(name, as_threads, block))
+        is_better &= ~_shared(kernels, joined(name, as_blocks, block))
+        ours = np.where(is_better[kernels.ours], as_threads[0], ours)
+        theirs = np.where(is_better[kernels.theirs], as_threads[1], theirs)
+    # Drop the sizes of kernels that lack one in either run.
+    lacks_size = np.zeros(kernels.count, dtype=np.bool_)
+    lacks_size[kernels.ours[ours < 0]] = True
+    lacks_size[kernels.theirs[theirs < 0]] = True
+    we_lack, they_lack = lacks_size[kernels.ours], lacks_size[kernels.theirs]
+    sizes = (
+        (np.where(we_lack, UNKNOWN_SIZE, own), np.where(they_lack, UNKNOWN_SIZE, other))
         for own, other in ((ours, theirs), block)
     )
-    return joined(name, *sized)
+    return joined(name, *sizes)
 
 
 def _numbered(parts: Sequence[tuple[IntArray, IntArray, BoolArray]]) -> list[IntArray]:
-    """Return numbers for sizes: products, and their axes where these are known."""
+    """Return a number for each distinct size, in one numbering for all parts.
+
+    A part is (products of the axes, the axes, whether the axes count); without these the product
+    alone counts. Sizes whose product is unknown are UNKNOWN_SIZE.
+    """
     columns = [
         np.concatenate([np.where(sized, axes[:, axis], whole) for whole, axes, sized in parts])
         for axis in range(3)
@@ -294,7 +290,7 @@ def _numbered(parts: Sequence[tuple[IntArray, IntArray, BoolArray]]) -> list[Int
 
 
 def _shared(names: Pair, keys: Pair) -> BoolArray:
-    """Return, per name, whether both runs have it in one size."""
+    """Return, per kernel name, whether both runs have it in a common size."""
     shared = np.zeros(names.count, dtype=np.bool_)
     shared[names.ours[np.isin(keys.ours, keys.theirs)]] = True
     return shared
@@ -304,77 +300,84 @@ def _shared(names: Pair, keys: Pair) -> BoolArray:
 
 
 def processes_of(target: Launches, source: Launches, *, is_own: bool) -> IntArray:
-    """Return, per launch, the process of the other run that is its own, -1 where none is for sure.
+    """Return, per launch, the process of the other run that is the same, -1 if that is unclear.
 
-    That of the same rank; of the same number, in one trace; where neither run says of any rank and
-    both have as many processes, the first is the first; or the only one, where that says of none:
-    processes of one program, of which one was counted.
+    It is the one of the same rank. Without a rank it is: in one trace (`is_own`) that of the same
+    number; if no process of either run has one and both have as many, that of the same place; or
+    the only process that was counted.
     """
     here = np.unique(target.process).tolist()
     there = np.unique(source.process).tolist()
     by_rank: dict[int | None, list[int]] = {}
     for process in there:
         by_rank.setdefault(source.ranks.get(process), []).append(process)
-    nameless = all(r is None for r in (*map(target.ranks.get, here), *map(source.ranks.get, there)))
-    nth = dict(zip(here, there, strict=True)) if nameless and len(here) == len(there) else {}
-    alone = len(there) == 1 and (source.ranks.get(there[0]) is None or len(here) == 1)
-    own = np.full(max(here, default=0) + 1, -1, dtype=np.int64)
+    all_ranks = (*map(target.ranks.get, here), *map(source.ranks.get, there))
+    has_no_rank = all(rank is None for rank in all_ranks)
+    by_place = (
+        dict(zip(here, there, strict=True)) if has_no_rank and len(here) == len(there) else {}
+    )
+    is_only = len(there) == 1 and (source.ranks.get(there[0]) is None or len(here) == 1)
+    same = np.full(max(here, default=0) + 1, -1, dtype=np.int64)
     for process in here:
         rank = target.ranks.get(process)
-        alike = by_rank.get(rank, []) if rank is not None else []
-        if len(alike) == 1:
-            own[process] = alike[0]
+        of_rank = by_rank.get(rank, []) if rank is not None else []
+        if len(of_rank) == 1:
+            same[process] = of_rank[0]
         elif rank is None and is_own and process in there:
-            own[process] = process
-        elif process in nth and not is_own:
-            own[process] = nth[process]
-        elif alone and not is_own and None in (rank, source.ranks.get(there[0])):
-            own[process] = there[0]
-    return own[target.process]
+            same[process] = process
+        elif process in by_place and not is_own:
+            same[process] = by_place[process]
+        elif is_only and not is_own and None in (rank, source.ranks.get(there[0])):
+            same[process] = there[0]
+    return same[target.process]
 
 
 def in_order(
     target: Launches, source: Launches, process: IntArray, of: Pair, keys: Pair
 ) -> IntArray:
-    """Return the launch of the other run that is the same in order among those alike, else -1.
+    """Return the launch of the other run that is the n-th of its kernel, too; else -1.
 
-    Only where a process here launches a kernel as often as `process`, its own one there, and each
-    two in the same size.
+    `process` is each launch's process in the other run, `of` are codes of kernels, `keys` codes of
+    kernels and sizes. Both processes must launch the kernel equally often, and each two launches in
+    the same size.
     """
     if not source.count:
         return np.full(target.count, -1, dtype=np.int64)
     group = joined((process, source.process), (of.ours, of.theirs))
     here, first = group_rows([target.process, of.ours])
-    launched = np.bincount(here, minlength=len(first))
-    other = np.bincount(group.theirs, minlength=group.count)
+    our_count = np.bincount(here, minlength=len(first))
+    their_count = np.bincount(group.theirs, minlength=group.count)
+    # Sorted by group, the n-th launch of a group stands n places after its begin.
     order = np.argsort(group.theirs, kind="stable")
-    position = (np.cumsum(other) - other)[group.ours] + rank_in_group(here)
+    begin = np.cumsum(their_count) - their_count
+    position = begin[group.ours] + rank_in_group(here)
     row = order[np.minimum(position, len(order) - 1)]
-    even = np.ones(len(first), dtype=np.bool_)
-    even[here[(launched[here] != other[group.ours]) | (keys.theirs[row] != keys.ours)]] = False
-    return np.where(even[here], row, -1)
+    differs = (our_count[here] != their_count[group.ours]) | (keys.theirs[row] != keys.ours)
+    is_even = np.ones(len(first), dtype=np.bool_)
+    is_even[here[differs]] = False
+    return np.where(is_even[here], row, -1)
 
 
 def in_steps(target: Launches, work: LaunchWork, keys: Pair) -> IntArray:
-    """Return a launch of the other run that is the same in order in each of its steps, else -1.
+    """Return a launch of the other run that is the n-th of its kernel and size in a step, or -1.
 
-    Only where each of these launches a kernel in a size equally often, so often as the step here,
-    and the n-th always does the same. Steps of a run of one process that has none are whole rounds
-    of so many launches as each step here has.
+    All steps of the other run must launch these equally often, and as often as the step here; and
+    the n-th must always do the same. If that run has one process and no steps, whole rounds of as
+    many launches as each step here has are taken as steps.
     """
     source = work.launches
     none = np.full(target.count, -1, dtype=np.int64)
-    here = (target.window >= 0) & target.used
+    in_step = (target.window >= 0) & target.used
     rows = np.flatnonzero((source.window >= 0) & source.used)
-    # `nth` is the place of a launch in its step, `size` how many of its key a step has: 0 where
-    # that differs from step to step.
+    # `nth` is the place of a launch in its step, `size` how many launches of its key each step has,
+    # 0 if steps differ.
     if len(rows):
-        often, nth = _in_window(source.window[rows], keys.theirs[rows])
-        most, least = extremes(keys.theirs[rows], often, keys.count)
+        per_step, nth = _in_window(source.window[rows], keys.theirs[rows])
+        most, least = extremes(keys.theirs[rows], per_step, keys.count)
         size = np.where(most == least, most, 0)
-    elif here.any() and len(np.unique(source.process)) == 1 and not (source.window >= 0).any():
-        often, _ = _in_window(target.window[here], keys.ours[here])
-        most, least = extremes(keys.ours[here], often, keys.count)
+    elif in_step.any() and len(np.unique(source.process)) == 1 and not (source.window >= 0).any():
+        per_step, _ = _in_window(target.window[in_step], keys.ours[in_step])
+        most, least = extremes(keys.ours[in_step], per_step, keys.count)
         size = np.where(most == least, most, 0)
         rows = np.arange(source.count)
         nth = rank_in_group(keys.theirs) % np.maximum(size, 1)[keys.theirs]
@@ -383,18 +386,18 @@ def in_steps(target: Launches, work: LaunchWork, keys: Pair) -> IntArray:
     if not len(rows) or not (target.window >= 0).any():
         return none
     key, kind = keys.theirs[rows], work.kind[rows]
-    often, own_nth = _in_window(target.window, keys.ours)
-    position = joined((keys.ours, key), (own_nth, nth))
+    our_per_step, our_nth = _in_window(target.window, keys.ours)
+    position = joined((keys.ours, key), (our_nth, nth))
     high, low = extremes(position.theirs, kind, position.count)
-    steady = size > 0
-    steady[key[(high != low)[position.theirs] | (kind < 0)]] = False
+    is_steady = size > 0
+    is_steady[key[(high != low)[position.theirs] | (kind < 0)]] = False
     row_at = np.full(position.count, -1, dtype=np.int64)
-    row_at[position.theirs[::-1]] = rows[::-1]
-    fits = steady[keys.ours] & (often == size[keys.ours]) & (target.window >= 0)
+    row_at[position.theirs[::-1]] = rows[::-1]  # the first one is written last, and stays
+    fits = is_steady[keys.ours] & (our_per_step == size[keys.ours]) & (target.window >= 0)
     return np.where(fits, row_at[position.ours], none)
 
 
 def _in_window(window: IntArray, key: IntArray) -> tuple[IntArray, IntArray]:
-    """Return, per launch, how often its key occurs in its window, and its rank there."""
+    """Return how often the key of each launch occurs in its window, and its rank among these."""
     group, first = group_rows([window, key])
     return np.bincount(group, minlength=len(first))[group], rank_in_group(group)

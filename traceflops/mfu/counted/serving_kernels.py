@@ -51,12 +51,12 @@ _MOST: Final = 2**62
 
 
 class _Cached(Struct, frozen=True):
-    """Operators of attention on cached keys: where query, key and value stand.
+    """Operators of attention on cached keys, by name; `places` are those of query, key and value.
 
-    Keys and values have at least `rank` dimensions: a cache has blocks. With `heads`, the place of
-    how many key heads there are, they are laid out another way. At `causal` stands whether the mask
-    is, then how many keys before it a query sees; without, a window that nothing shows may hide
-    some, unless there is `no_window`.
+    Keys and values have at least `rank` dimensions, as a cache consists of blocks. `heads` is the
+    place of the number of key heads, for caches in another layout. `causal` is the place of a flag
+    that the mask is causal; the argument after it is how many keys before it a query sees. Without
+    these, a window may hide some keys, unless there is `no_window`.
     """
 
     name: re.Pattern[str]
@@ -67,7 +67,7 @@ class _Cached(Struct, frozen=True):
     rank: int = 4
 
     def tensors(self, args: Arguments) -> list[Tensor]:
-        """Return query, key and value; none where they are no such, or the mask is not causal."""
+        """Return query, key and value; nothing if they do not fit, or the mask is not causal."""
         tensors = args.given(*self.places)
         ranks = zip(tensors, (3, self.rank, self.rank), strict=False)
         fits = sum(len(tensor.shape) >= least for tensor, least in ranks) == len(self.places)
@@ -101,7 +101,7 @@ _CACHED: Final = (
 
 
 def own_work(prepared: Prepared, attribution: Attribution) -> LaunchWork | None:
-    """Return the work of launches that operators' shapes leave open; None if there is none."""
+    """Return the work of launches that operators' shapes leave open; None if none is told."""
     launches = launches_of(prepared)
     nothing = np.full(launches.count, UNKNOWN, dtype=np.int64)
     is_open = attribution.owner[launches.row] < 0
@@ -111,7 +111,7 @@ def own_work(prepared: Prepared, attribution: Attribution) -> LaunchWork | None:
 
 
 def with_serving_kinds(pair: Prepared, work: LaunchWork, is_open: BoolArray) -> LaunchWork:
-    """Return work with the kinds of serving kernels filled in where a launch is open."""
+    """Return the work with that of serving kernels filled in; `is_open` says for which launches."""
     launches, tree = work.launches, pair.linked.op_tree
     op = pair.linked.links.op_of_activity[launches.row]
 
@@ -119,16 +119,19 @@ def with_serving_kinds(pair: Prepared, work: LaunchWork, is_open: BoolArray) -> 
         """Return, per op, the nearest op of such a name around it, itself included, or -1."""
         return tree.nearest(matching(pair.trace.ops["name"], wanted))
 
+    # Products of experts, by the op that holds the layer.
     layer = np.where(is_open, taken(nearest(EXPERTS.fullmatch), op), -1)
     done = expert_kinds(pair, launches, (each for each in groups(layer) if each[0] >= 0))
+    # Attention on cached keys. If an op holds several of them, each has some of the keys: then
+    # nothing is known.
     cached = nearest(_cached)
     is_compute = compute_kernels(pair)[launches.row] & is_open
     attention = np.where(is_compute, taken(cached, op), -1)
     attentions = [each for each in groups(attention) if each[0] >= 0]
     around = taken(cached, tree.parent[[row for row, _ in attentions]]).tolist()
-    times = Counter(around)
+    attentions_in = Counter(around)
     for (row, kernels), outer in zip(attentions, around, strict=True):
-        if outer < 0 or times[outer] == 1:  # else each has some of the keys
+        if outer < 0 or attentions_in[outer] == 1:
             kinds = _attention(pair, launches, row, kernels)
             done |= {launch: (kind, UNKNOWN) for launch, kind in kinds.items()}
     done = {launch: work_done for launch, work_done in done.items() if _fits(work_done[0])}
@@ -147,30 +150,37 @@ def _cached(name: str) -> _Cached | None:
 
 
 def _attention(pair: Prepared, launches: Launches, op: int, kernels: IntArray) -> dict[int, Kind]:
-    """Return the kinds of the kernels of an attention: the first computes, the others help it."""
+    """Return the kind of each kernel of an attention: the first computes, the others help it.
+
+    FLOPs are those of one pair of query and key.
+    """
     rule, args = _cached(pair.trace.ops["name"][op].as_py()), arguments(pair, op)
     tensors = rule.tensors(args) if rule is not None else []
     if rule is None or not tensors:
         return {}
     q, k, v = tensors
-    seen_before = -1 if rule.causal is None else args.integer(rule.causal + 1)
-    windowed = not rule.no_window and (rule.causal is None or seen_before != -1)
-    each = 2 * q.shape[-2] * (q.shape[-1] + v.shape[-1])
-    own = known_sum(q.bytes, q.like((*q.shape[:-1], v.shape[-1])).bytes)
+    seen_before = -1 if rule.causal is None else args.integer(rule.causal + 1)  # -1: all
+    may_be_windowed = not rule.no_window and (rule.causal is None or seen_before != -1)
+    per_pair = 2 * q.shape[-2] * (q.shape[-1] + v.shape[-1])  # heads x head sizes
+    query_and_output = known_sum(q.bytes, q.like((*q.shape[:-1], v.shape[-1])).bytes)
     per_key = known_sum(*(tensor.like(tensor.shape[-2:]).bytes for tensor in (k, v)))
-    has_bytes = not windowed and own is not None and bool(per_key)
+    has_bytes = not may_be_windowed and query_and_output is not None and bool(per_key)
     part = WorkPart(
         line=_ATTENTION,
         dtype=matrix_type(q, k) or operand_type(launches.names[int(launches.name[kernels[0]])]),
-        flops=each,
-        at_least=0 if windowed else each,
-        cached=CachedKeys(own, per_key) if has_bytes else CachedKeys(),
+        flops=per_pair,
+        at_least=0 if may_be_windowed else per_pair,
+        cached=CachedKeys(query_and_output, per_key) if has_bytes else CachedKeys(),
     )
     return dict.fromkeys(kernels.tolist(), ()) | {int(kernels[0]): (part,)}
 
 
 def serving_notes(work: LaunchWork, own: IntArray | None) -> Iterator[Note]:
-    """Yield what the kinds of a recording's launches rest on; those of its `own` that are known."""
+    """Yield what the work of launches is based on, such as passes' annotations or grids.
+
+    `own` is, per launch, the kind after the passes' annotations (UNKNOWN: not known); None counts
+    all.
+    """
     counts_here = work.kind >= 0 if own is None else (work.kind >= 0) & (own >= 0)
     times = np.bincount(work.kind[counts_here], minlength=len(work.kinds)).tolist()
     counts = Counter[str]()
@@ -186,24 +196,28 @@ def serving_notes(work: LaunchWork, own: IntArray | None) -> Iterator[Note]:
 
 
 def of_passes(prepared: Prepared, launches: Launches, matched: Matched) -> Matched:
-    """Return matched work with cached keys counted by the pass of each launch."""
+    """Return matched work, that on cached keys multiplied by the pairs in the launch's pass.
+
+    It becomes unknown if the pass does not tell them.
+    """
     cached_of = [
         next((part.cached for part in kind if part.cached), None) for kind in matched.kinds
     ]
-    is_open = np.array([cached is not None for cached in cached_of] + [False], dtype=np.bool_)
-    rows = np.flatnonzero(is_open[matched.kind])
+    is_cached = np.array([cached is not None for cached in cached_of] + [False], dtype=np.bool_)
+    rows = np.flatnonzero(is_cached[matched.kind])
     passes = annotated_passes(prepared.trace)
     calls, call = prepared.trace.calls, prepared.linked.links.call_of_activity[launches.row[rows]]
     process, start = (taken(numbers(calls[name]), call) for name in ("process", "start_ns"))
     pass_of = np.where(call >= 0, places_in(passes, process, start), -1)
     kind, how, size = matched.kind.copy(), matched.how.copy(), matched.size.copy()
     kinds = list(matched.kinds)
+    # All launches of one kind in one pass get one new kind.
     for _, same in groups(joint_codes(kind[rows], pass_of)):
-        alike, number, where = rows[same], int(kind[rows[same[0]]]), int(pass_of[same[0]])
-        judged = passes[where].judged if where >= 0 else JudgedPass()
+        alike, number, place = rows[same], int(kind[rows[same[0]]]), int(pass_of[same[0]])
+        judged = passes[place].judged if place >= 0 else JudgedPass()
         # With one query per sequence there are as many pairs of query and key as keys.
-        alone = judged.kind == "decode" and judged.queries == judged.sequences
-        pairs, cached = judged.keys if alone else judged.pairs, cached_of[number]
+        has_one_query = judged.kind == "decode" and judged.queries == judged.sequences
+        pairs, cached = judged.keys if has_one_query else judged.pairs, cached_of[number]
         done = tuple(part.times(pairs or 0) for part in kinds[number])
         if pairs is None or cached is None or not _fits(done):
             kind[alike] = UNKNOWN
@@ -221,34 +235,38 @@ def paired_work(pair: Prepared) -> LaunchWork | None:
     launches = launches_of(pair)
     if not len(attribution.executed) or not launches.count:
         return None
-    op = main_ops(attribution, pair.trace.activities.num_rows)[launches.row]
-    helps = (attribution.owner[launches.row] >= 0) & (op < 0)
-    # Executed ops with equal parts and data type are of one kind.
+    # The FLOPs of an op belong to its main kernel; its other kernels only help: kind ().
+    main_op = main_ops(attribution, pair.trace.activities.num_rows)[launches.row]
+    helps = (attribution.owner[launches.row] >= 0) & (main_op < 0)
+    of_op, kinds = _kinds_of_ops(pair, attribution)
+    kind = np.where(helps, len(kinds), taken(of_op, main_op, UNKNOWN))
+    size = taken(attribution.work.of_ops(attribution.work.min_bytes), main_op, UNKNOWN)
+    unknown = np.full(launches.count, UNKNOWN, dtype=np.int64)
+    # If an op without matrix work launched one activity only, that moved its bytes.
+    moved = moved_bytes(pair, attribution)
+    is_alone = np.bincount(moved.unit[moved.unit >= 0], minlength=len(moved.op_size)) == 1
+    size_alone = taken(
+        np.where(is_alone, moved.op_size, UNKNOWN), moved.unit[launches.row], UNKNOWN
+    )
+    size = np.where(helps, 0, np.where(kind < 0, size_alone, size))
+    work = LaunchWork("pair", launches, kind, (*kinds, ()), size, unknown)
+    return with_serving_kinds(pair, work, kind < 0)
+
+
+def _kinds_of_ops(pair: Prepared, attribution: Attribution) -> tuple[IntArray, tuple[Kind, ...]]:
+    """Return the place of each op's kind (UNKNOWN: not executed), and all distinct kinds."""
     parts, _ = parts_of(pair, attribution)
     dtype, labels = types_of_ops(pair, attribution)
     rows = attribution.executed
-    group, first_of_case = group_rows([parts.case, dtype[rows]])
-    done: dict[int, list[WorkPart]] = {
-        executed_op: [] for executed_op in rows[first_of_case].tolist()
-    }
-    for row in np.flatnonzero(np.isin(parts.op, rows[first_of_case])).tolist():
-        executed_op, line = int(parts.op[row]), parts.lines[int(parts.line[row])]
+    # Ops with equal parts and data type are of one case: the first of each tells its parts.
+    case, first = group_rows([parts.case, dtype[rows]])
+    parts_of_op: dict[int, list[WorkPart]] = {op: [] for op in rows[first].tolist()}
+    for row in np.flatnonzero(np.isin(parts.op, rows[first])).tolist():
+        op, line = int(parts.op[row]), parts.lines[int(parts.line[row])]
         flops, at_least = int(parts.flops[row]), int(parts.at_least[row])
-        done[executed_op].append(WorkPart(line, labels[int(dtype[executed_op])], flops, at_least))
-    kind_of_case = [tuple(done[executed_op]) for executed_op in rows[first_of_case].tolist()]
-    places = {known_kind: index for index, known_kind in enumerate(dict.fromkeys(kind_of_case))}
+        parts_of_op[op].append(WorkPart(line, labels[int(dtype[op])], flops, at_least))
+    kind_of_case = [tuple(parts_of_op[op]) for op in rows[first].tolist()]
+    places = {kind: place for place, kind in enumerate(dict.fromkeys(kind_of_case))}
     of_op = np.full(pair.trace.ops.num_rows, UNKNOWN, dtype=np.int64)
-    of_op[rows] = np.array([places[known_kind] for known_kind in kind_of_case], dtype=np.int64)[
-        group
-    ]
-    kinds = tuple(places)
-    kind = np.where(helps, len(kinds), taken(of_op, op, UNKNOWN))
-    size = taken(attribution.work.of_ops(attribution.work.min_bytes), op, UNKNOWN)
-    unknown = np.full(launches.count, UNKNOWN, dtype=np.int64)
-    # Of an op without matrix work the bytes are known where it has launched nothing else.
-    moved = moved_bytes(pair, attribution)
-    alone = np.bincount(moved.unit[moved.unit >= 0], minlength=len(moved.op_size)) == 1
-    moved_alone = taken(np.where(alone, moved.op_size, UNKNOWN), moved.unit[launches.row], UNKNOWN)
-    size = np.where(helps, 0, np.where(kind < 0, moved_alone, size))
-    work = LaunchWork("pair", launches, kind, (*kinds, ()), size, unknown)
-    return with_serving_kinds(pair, work, kind < 0)
+    of_op[rows] = np.array([places[kind] for kind in kind_of_case], dtype=np.int64)[case]
+    return of_op, tuple(places)

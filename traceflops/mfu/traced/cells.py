@@ -25,9 +25,7 @@ if TYPE_CHECKING:
 
 OPTIMIZER: Final = "overcompute.optimizer"
 """Products of an optimizer (Muon, Shampoo): executed, and no part of the model."""
-
 MASK: Final = "overcompute.mask"
-
 _PRODUCT_LINES: Final[dict[ProductRole, str]] = {
     "forward": "model.matmul.forward",
     "input_grad": "model.matmul.input_grad",
@@ -36,7 +34,6 @@ _PRODUCT_LINES: Final[dict[ProductRole, str]] = {
     "recompute": "recompute.matmul",
     "optimizer": OPTIMIZER,
 }
-
 _UNFUSED_LINES: Final[dict[ProductRole, str]] = {
     "forward": "model.attention.forward",
     "input_grad": "model.attention.backward",
@@ -46,14 +43,12 @@ _UNFUSED_LINES: Final[dict[ProductRole, str]] = {
     "optimizer": OPTIMIZER,
 }
 """Products of an attention that no fused kernel computes."""
-
 _FAMILIES: Final[dict[Kind, str]] = {
     "convolution": "conv",
     "convolution_backward": "conv",
     "attention": "attention",
     "attention_backward": "attention",
 }
-
 _PART_LINES: Final[dict[PartName, str]] = {
     "forward": "model.{}.forward",
     "input_grad": "model.{}.input_grad",
@@ -62,10 +57,8 @@ _PART_LINES: Final[dict[PartName, str]] = {
     "algorithmic": "algorithmic.{}",
     "mask": MASK,
 }
-
 RULES_USED: Final = ("", "R1", "R3")
 """By which rule a part got its line; none where the op itself tells."""
-
 Parts = list[tuple[str, str, FlopsPart]]
 """Line, rule and FLOPs of each part of an op."""
 
@@ -73,10 +66,10 @@ Parts = list[tuple[str, str, FlopsPart]]
 class Cell(Struct, frozen=True):
     """FLOPs of one line on one device in one window, of one component and data type.
 
-    `window` is a place in the device's windows, None outside the range that was chosen. `ops`
-    counts the parts of ops added up here. Where the count is not exact, `flops` is the most and
-    `at_least` the least. `rule` is the rule of docs/executed.md that decided the line, "" where
-    the op itself tells. `open_flops` is the share of `flops` that may belong to another line.
+    `window` is a place in the device's windows, None outside the chosen range; `used` says that it
+    is chosen. `flops` is the most and `at_least` the least; `open_flops` is the part that may
+    belong to another line. `rule` is the rule of docs/executed.md that decided the line, "" if the
+    op itself tells. `ops` counts the parts of ops added up here.
     """
 
     device: int
@@ -95,7 +88,7 @@ class Cell(Struct, frozen=True):
 def cells_of(
     prepared: Prepared, attribution: Attribution, parts: PartTable, window: IntArray
 ) -> tuple[Cell, ...]:
-    """Return the cells of all parts on chosen devices; `window` is per activity."""
+    """Return the cells of all parts of ops on chosen devices; `window` is by activity."""
     activity = attribution.main[parts.op]
     device = taken(numbers(prepared.trace.activities["device"]), activity)
     category = taken(prepared.linked.categorised.category, activity)
@@ -130,9 +123,10 @@ def _summed(
     keys: list[IntArray],
     flops: list[IntArray],
 ) -> Iterator[Cell]:
-    """Yield a cell per distinct key: device, window, category, data type, line and rule.
+    """Yield a cell per distinct device, window, component, data type, line and rule.
 
-    `flops` are the columns to add up: the most, the least, those that may be of another line.
+    `keys` are these columns, with the category in the place of its component. `flops` are the
+    columns to add up: the most, the least, those that may be of another line.
     """
     tops = prepared.linked.categorised.top()
     components = list(dict.fromkeys(tops))
@@ -143,13 +137,13 @@ def _summed(
     sums = [exact_sums(group, column, len(first)) for column in flops]
     ops = np.bincount(group, minlength=len(first)).tolist()
     distinct = zip(*(column[first].tolist() for column in columns), *sums, ops, strict=True)
-    for number, window_number, top, dtype, line, rule, *counts in distinct:
+    for number, window_number, component_number, dtype, line, rule, *counts in distinct:
         is_inside = window_number != NO_WINDOW
         yield Cell(
             number,
             window_number if is_inside else None,
             is_inside and prepared.windows[number][window_number].used,
-            components[top],
+            components[component_number],
             dtypes[dtype],
             lines[line],
             RULES_USED[rule],
@@ -160,9 +154,8 @@ def _summed(
 class PartTable(Struct, frozen=True):
     """The parts of all executed ops, one row each; `line` and `rule` are places in their tables.
 
-    `flops` and `at_least` are int64: of one part each fits. `is_open` says that shapes leave open
-    whether a part belongs to its line. `case` is, per executed op, a number that ops with equal
-    parts share.
+    `is_open` says that shapes do not tell for sure that a part belongs to its line. `case` is by
+    executed op: a number that ops with equal parts share.
     """
 
     op: IntArray
@@ -178,10 +171,10 @@ class PartTable(Struct, frozen=True):
 def part_table(
     attribution: Attribution, phases: Phases, roles: ProductRoles, logits: BoolArray
 ) -> PartTable:
-    """Return the parts of every executed op with their lines; `logits` are products, per op."""
+    """Return the parts of every executed op with their lines; `logits` says which ops are these."""
     work, tree = attribution.work, attribution.tree
     rows = attribution.executed
-    # The unfused attention that an op is a product of; of a gradient that around its forward op.
+    # The unfused attention around an op, or around the forward op of a gradient.
     unfused = [
         isinstance(each, Work) and any(part.name == "mask" for part in each.parts)
         for each in work.works
@@ -190,6 +183,7 @@ def part_table(
     around = taken(nearest, tree.parent[rows])
     of_forward = taken(nearest, taken(tree.parent, roles.forward[rows]))
     core = taken(work.place, np.where(around >= 0, around, of_forward))
+    # Ops that are equal in all of this have equal parts: compute these once per case.
     columns = [
         *(column[rows] for column in (work.place, phases.phase, roles.role, 1 * logits)),
         core,
@@ -201,6 +195,7 @@ def part_table(
     flat = [part for parts in cases for part in parts]
     end = np.cumsum(np.array([len(parts) for parts in cases], dtype=np.int64))
     begin = np.append(np.int64(0), end)[: len(end)]
+    # Per part of an op: its row in `flat`, and which executed op.
     part_row, which = runs(begin[group], end[group])
     lines = tuple(dict.fromkeys(name for name, _, _ in flat))
     figures = [
@@ -223,7 +218,11 @@ def part_table(
 def _parts(
     works: OpWork, work_number: int, phase: int, role: int, logits: int, core: int, by_shapes: int
 ) -> Parts:
-    """Return (line, rule, FLOPs) of each part of an op; a product's line is by its role."""
+    """Return (line, rule, FLOPs) of each part of an op.
+
+    A product's line is by its `role`; `logits` (0 or 1) adds to it. `core` is the work of the
+    unfused attention that it is a part of (-1: none), `by_shapes` says that rule R3 told the role.
+    """
     work, name = works.works[work_number], PRODUCT_ROLES[role]
     assert isinstance(work, Work)  # only ops of known work are executed
     if name == "none":
@@ -232,11 +231,13 @@ def _parts(
     (product,) = work.parts
     attention = works.signature(core)
     if isinstance(attention, Core):
-        # A product on all pairs is one on those that the mask leaves, and one on the others.
+        # A product on all pairs of query and key: split it into the pairs that the mask leaves, and
+        # those that it hides.
         pairs = attention.batch * attention.queries * attention.keys
         if pairs and not product.flops % pairs:
-            each = product.flops // pairs
-            model = FlopsPart("product", each * attention.pairs, each * attention.pairs_at_least)
+            per_pair = product.flops // pairs
+            at_least = per_pair * attention.pairs_at_least
+            model = FlopsPart("product", per_pair * attention.pairs, at_least)
             hidden = product.flops - model.flops
             masked = FlopsPart("mask", hidden, hidden)
             return [(_UNFUSED_LINES[name], rule, model), (MASK, rule, masked)]
@@ -248,6 +249,7 @@ def _part_line(kind: Kind, phase: Phase, part: FlopsPart) -> tuple[str, str]:
     family = _FAMILIES[kind]
     if phase == "optimizer":
         return OPTIMIZER, ""
+    # A forward part in a backward phase is recomputation.
     if part.name == "forward" and phase in ("recompute", "backward"):
         return f"recompute.{family}", "R1" if phase == "recompute" else "R3"
     return _PART_LINES[part.name].format(family), ""

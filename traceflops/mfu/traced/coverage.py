@@ -19,34 +19,30 @@ ENOUGH: Final = Fraction(95, 100)
 
 Unknown FLOPs are taken to be the most they can be: peak x time of kernels without counted FLOPs.
 """
-
 TOO_LITTLE: Final = Fraction(50, 100)
 """Below this share of the compute time there is no utilisation from the trace."""
-
 NO_WINDOW: Final = -1
 """Outside the stretch of time that was chosen, or of a device that was not."""
-
 How = Literal[
     "dispatch", "replay", "order", "step", "alike", "between", "ambiguous", "uncounted", "absent"
 ]
-
 HOW: Final[tuple[How, ...]] = get_args(How)
 """How another recording tells the work of a launch, or why it does not: see counted/joins.py."""
 
 
 def window_of_activity(prepared: Prepared) -> IntArray:
-    """Return, per activity, a place in the windows of its device, or NO_WINDOW.
+    """Return the window in which each activity counts, a place in those of its device.
 
-    An activity counts in the window of the step that launched it, wherever it ran. One that no
-    step launched, or of steps that are not those of the host, counts where it starts. So windows
-    sum to the device. Where a stretch of time is chosen, what starts in it counts in it.
+    It is the step that launched the activity, wherever it ran; if no step did, or the steps are not
+    those of the host, the window in which it starts. If a time range is chosen, it is the range,
+    for activities that start in it. NO_WINDOW is none.
     """
     window_of = np.full(prepared.trace.activities.num_rows, NO_WINDOW, dtype=np.int64)
     for device, account in prepared.accounts.items():
         windows = prepared.windows[device]
         row, start = account.rows.row, account.rows.start_ns
         if prepared.plan.time_range is None:
-            # Windows tile: the last one that begins no later is the one around.
+            # Windows leave no gap: the last one that begins no later is the one around.
             begins = np.array([window.start_ns for window in windows], dtype=np.int64)
             around = np.maximum(np.searchsorted(begins, start, side="right") - 1, 0)
             layout = prepared.plan.layout
@@ -54,24 +50,24 @@ def window_of_activity(prepared: Prepared) -> IntArray:
             stretches = enumerate(layout.stretches[device] if has_steps else ())
             window_of_step = {each.place: n for n, each in stretches if each.place is not None}
             if window_of_step and layout.launched_in is not None:
-                # The last one is that of step -1: launched by none.
+                # The last entry is for activities of no step, -1.
                 of_step = np.full(max(window_of_step) + 2, NO_WINDOW, dtype=np.int64)
                 of_step[list(window_of_step)] = list(window_of_step.values())
                 launched = of_step[layout.launched_in[row]]
                 around = np.where(launched == NO_WINDOW, around, launched)
             window_of[row] = around
-        # Without a range nothing of the device was recorded in the stretch.
+        # A device that recorded nothing in the chosen time has no window of the role "range".
         elif ranges := [index for index, window in enumerate(windows) if window.role == "range"]:
             chosen = windows[ranges[0]]
             inside = (chosen.start_ns <= start) & (start < chosen.end_ns)
-            # What begins and ends with the span is in the window that ends there.
+            # An activity of no duration at the very end of the recording is inside, too.
             inside |= (start == chosen.end_ns) & (chosen.end_ns >= account.rows.span[1])
             window_of[row] = np.where(inside, ranges[0], NO_WINDOW)
     return window_of
 
 
 def in_chosen_window(prepared: Prepared, window: IntArray) -> BoolArray:
-    """Return, per activity, whether its window is one of the chosen; `window` as above."""
+    """Return whether the window of each activity is chosen; `window` is a place or NO_WINDOW."""
     is_chosen = np.zeros(len(window), dtype=np.bool_)
     for device, rows in groups(numbers(prepared.trace.activities["device"])):
         windows = prepared.windows.get(device, ())
@@ -91,12 +87,11 @@ def on_chosen_device(prepared: Prepared) -> BoolArray:
 
 
 class ComputeTime(Struct, frozen=True):
-    """Compute time of one device in one window, in ns.
+    """Compute time of one device in one window, in ns; 0 on a CPU, which has no kernels.
 
     `kernels_ns` adds up the parts of compute kernels inside the window, overlaps counted twice;
     `counted_kernels_ns` those of kernels whose FLOPs are counted. `uncounted_ns` is the time in
-    which only compute kernels without counted FLOPs ran: u_j of the waterfall. A CPU has no
-    kernels, so there all are 0.
+    which only compute kernels without counted FLOPs ran: u_j of the waterfall.
     """
 
     device: int
@@ -108,7 +103,7 @@ class ComputeTime(Struct, frozen=True):
 
 
 def compute_times(prepared: Prepared, counted: BoolArray) -> tuple[ComputeTime, ...]:
-    """Return the compute times of every device and window; FLOPs of `counted` activities count."""
+    """Return the compute times by device and window; `counted` are activities with known FLOPs."""
     is_compute = compute_kernels(prepared)
     times = []
     for device, account in prepared.accounts.items():
@@ -134,18 +129,19 @@ def compute_times(prepared: Prepared, counted: BoolArray) -> tuple[ComputeTime, 
 def _added_within(
     start_ns: IntArray, end_ns: IntArray, low_ns: IntArray, high_ns: IntArray
 ) -> list[int]:
-    """Return, per window, the time of all intervals inside it, overlaps counted twice."""
+    """Return the time of all intervals inside each window, overlaps counted twice."""
+    # The time of an interval before an edge is the time since its start less that since its end. So
+    # add up how long ago all starts before each edge were, and all ends; sums may wrap, but their
+    # differences, which fit an int64, are right all the same.
     edges = np.concatenate([low_ns, high_ns])
     elapsed = []
     for times in (np.sort(start_ns), np.sort(end_ns)):
-        # How long ago all times before each edge were, added up. Sums may wrap; differences of
-        # them that fit an int64 are right all the same.
         sums = np.append(np.int64(0), np.cumsum(times))
         count = np.searchsorted(times, edges, side="left")
         with np.errstate(over="ignore"):
             elapsed.append(count * edges - sums[count])
-    inside = elapsed[0] - elapsed[1]
-    added: list[int] = (inside[len(low_ns) :] - inside[: len(low_ns)]).tolist()
+    before_edge = elapsed[0] - elapsed[1]
+    added: list[int] = (before_edge[len(low_ns) :] - before_edge[: len(low_ns)]).tolist()
     return added
 
 

@@ -22,13 +22,7 @@ from traceflops.attribution.scopes import Phases, phases
 from traceflops.flops.mfu_waterfall import UNSPLIT, Ledger, Line
 from traceflops.flops.ops.arguments import Shape, Shapes, read_shapes
 from traceflops.flops.ops.work import Product
-from traceflops.mfu.traced.cells import (
-    Cell,
-    PartTable,
-    cells_of,
-    cells_of_kinds,
-    part_table,
-)
+from traceflops.mfu.traced.cells import Cell, PartTable, cells_of, cells_of_kinds, part_table
 from traceflops.mfu.traced.coverage import ComputeTime, compute_times, window_of_activity
 from traceflops.mfu.traced.uncounted import Outside, outside
 from traceflops.table.columns import BoolArray, codes, names, numbers
@@ -42,16 +36,13 @@ if TYPE_CHECKING:
 
 _LOSSES: Final = frozenset({"aten::cross_entropy_loss", "aten::_log_softmax"})
 """Ops that take logits first: rows x classes."""
-
 TRACE: Final = "trace"
 """The convention of a ledger that was read from a trace: what was executed, by the op."""
-
 LINE_ORDER: Final = ("model", "recompute", "algorithmic", "overcompute", UNSPLIT)
 """Families of lines; those under `model` are F_model of the trace, all together F_executed.
 
 Of the last one it is not known what it was for: any of the others.
 """
-
 _UNTOLD: Final = Note(
     "assumed",
     "ghosts-not-told",
@@ -63,11 +54,10 @@ _UNTOLD: Final = Note(
 class Executed(Struct, frozen=True, dict=True):
     """What a trace says was executed.
 
-    `cells` hold all FLOPs of the devices; those with `used` are in the chosen windows, and the
-    figures below are of them unless told otherwise. `times` are the compute times of every device
-    and window. `outside` is what stands beside the ledger, as a rule of the whole recording.
-    `attribution` says it by op and activity, `work` by activity what counters or a paired run tell,
-    None where nothing does.
+    `cells` hold all FLOPs of the devices, and `times` the compute times of every device and window;
+    those with `used` are of the chosen windows, and so are the figures below. `outside` is what the
+    ledger does not count. `attribution` tells the FLOPs by op and activity. `work` is what counters
+    or a paired run tell by activity, None without these.
     """
 
     cells: tuple[Cell, ...]
@@ -106,7 +96,7 @@ class Executed(Struct, frozen=True, dict=True):
 
     @property
     def model_flops(self) -> int:
-        """Return F_model of the chosen windows: what the model lines add up to; the most."""
+        """Return F_model of the chosen windows: the sum of the model lines, upper bounds."""
         return int(self.ledger().total("model"))
 
     @property
@@ -137,7 +127,7 @@ class Executed(Struct, frozen=True, dict=True):
         return Fraction(counted, total) if total else None
 
     def rules(self, family: str) -> dict[str, tuple[int, int]]:
-        """Return ops and FLOPs of the lines under a name by the rule that decided them."""
+        """Return (ops, FLOPs) by the rule that decided the line, of lines whose name begins so."""
         by_rule: dict[str, tuple[int, int]] = {}
         for cell in self.used_cells:
             if f"{cell.line}.".startswith(f"{family}."):
@@ -149,15 +139,12 @@ class Executed(Struct, frozen=True, dict=True):
 def executed(
     prepared: Prepared, measure_others: Callable[[Attribution], MeasuredWork | None] | None = None
 ) -> Executed:
-    """Return what a prepared trace says was executed.
-
-    `measure_others` tells the work of kernels whose FLOPs no operator's shapes tell.
-    """
+    """Return what was executed; `measure_others` tells kernels that no operator's shapes tell."""
     attribution = attribute(prepared.linked)
     parts, phase = parts_of(prepared, attribution)
     windows = window_of_activity(prepared)
     cells = cells_of(prepared, attribution, parts, windows)
-    # The FLOPs of all executed ops of the chosen devices, added up another way, are the same.
+    # Check: the FLOPs of all executed ops of the chosen devices, added up another way, are equal.
     rows, flops = attribution.executed, attribution.work.flops
     device = taken(numbers(prepared.trace.activities["device"]), attribution.main[rows])
     total = attribution.work.total(flops, rows[np.isin(device, list(prepared.accounts))])
@@ -187,32 +174,29 @@ def parts_of(prepared: Prepared, attribution: Attribution) -> tuple[PartTable, P
 
 
 def _logits(trace: Trace, attribution: Attribution, roles: ProductRoles) -> BoolArray:
-    """Return, per op, whether it computes the logits of the loss, or a gradient of these.
-
-    They have the rows and columns of what a cross entropy takes.
-    """
+    """Return which ops compute logits, an input of a cross entropy, or a gradient of these."""
     dims, tree, work = trace.ops["input_dims"], attribution.tree, attribution.work
     texts, matrices = names(dims), set[Shape]()
     for code in distinct(codes(dims)[named(trace.ops, _LOSSES) & (codes(dims) >= 0)]).tolist():
         shape = (read_shapes(texts[code]) or ((),))[0]
         if not isinstance(shape, Shapes) and len(shape) == 2:
             matrices.add(shape)
-    alike = [isinstance(s, Product) and (s.m, s.n) in matrices for s in work.signatures]
+    fits = [isinstance(s, Product) and (s.m, s.n) in matrices for s in work.signatures]
     forward = roles.is_a("forward") & ~attribution.has("wrapper", "none")
-    logits: BoolArray = forward & np.array(alike, dtype=np.bool_)[work.place]
+    logits: BoolArray = forward & np.array(fits, dtype=np.bool_)[work.place]
+    # A gradient is one of the logits if its forward op computes them.
     has_forward = roles.forward >= 0
     logits[has_forward] = logits[roles.forward[has_forward]]
-    # Inside a duplicate that is linked to its gradient, the executed op is what the duplicate is.
+    # So is the executed op inside a duplicate of the same work that its gradient is linked to.
     rows = np.flatnonzero(attribution.has("executed") & roles.is_a("forward") & ~logits)
     around = taken(tree.nearest(attribution.has("duplicate")), tree.parent[rows])
-    logits[rows] = taken(work.place, around) == work.place[rows]
     is_same = taken(work.place, around) == work.place[rows]
     logits[rows] = is_same & (taken(1 * logits, around, 0) > 0)
     return logits
 
 
 def _notes(attribution: Attribution, parts: PartTable, phase: Phases) -> Iterator[Note]:
-    """Yield what is assumed of the ops, and what of them is missing."""
+    """Yield notes on what is assumed of the ops, and what is missing of them."""
     if attribution.untold:
         yield _UNTOLD
     if doubtful := int((parts.flops != parts.at_least).sum()):

@@ -10,12 +10,7 @@ from msgspec import Struct
 from traceflops.attribution.op_kernels import Attribution, Fate
 from traceflops.flops.ops.count import UNKNOWN
 from traceflops.flops.ops.work import Unknown
-from traceflops.mfu.traced.coverage import (
-    HOW,
-    chosen_activities,
-    compute_kernels,
-    on_chosen_device,
-)
+from traceflops.mfu.traced.coverage import HOW, chosen_activities, compute_kernels, on_chosen_device
 from traceflops.table.columns import BoolArray, codes, is_one_of, names, numbers
 from traceflops.table.grouping import exact_sum, exact_sums, group_rows
 from traceflops.table.nesting import taken
@@ -32,9 +27,9 @@ REPLAYED: Final = "replayed"
 
 
 class NotCounted(Struct, frozen=True):
-    """Ops of one name that are not in the ledger: how many, and the FLOPs their shapes say.
+    """Ops of one name that the ledger does not count: how many, and the FLOPs of their shapes.
 
-    `why` is their fate: cached, ghost, lost or duplicate (see `attribution.FATES`).
+    `why` is their fate: cached, ghost, lost or duplicate.
     """
 
     why: Fate
@@ -44,12 +39,12 @@ class NotCounted(Struct, frozen=True):
 
 
 class Unattributed(Struct, frozen=True):
-    """Compute kernels of one name without counted FLOPs.
+    """Compute kernels of one name without counted FLOPs, and why.
 
     `why` is `no-op` (no launch record, or launched by no op), `no-modelled-op`, `replayed` (by a
-    graph whose capture is not known), or the reason why the work of the op is not known (see
-    `ops.Reason`). Where counters or a paired run were asked it is why these do not tell it:
-    `ambiguous`, `uncounted` or `absent` (see `joins`).
+    graph whose capture is not known), or the reason why the work of the op is unknown. If counters
+    or a paired run were asked, it is why these do not tell it: `ambiguous`, `uncounted` or
+    `absent`.
     """
 
     kernel: str
@@ -59,14 +54,12 @@ class Unattributed(Struct, frozen=True):
 
 
 class Outside(Struct, frozen=True):
-    """What stands beside the ledger, of the whole recording of the chosen devices.
+    """What the ledger does not count, in the whole recording of the chosen devices.
 
-    `unattributed` alone is of the chosen windows, as the time beside it is.
-
-    `vector_flops` are operations without matrix work of the ops that ran; they enter no
-    utilisation, and ops whose vector work is not known add nothing. Without such ops they are those
-    that were counted, if they were of every kernel; None where nothing tells them. Ghosts have no
-    device, so these are of all processes.
+    Only `unattributed` is of the chosen windows. Ghosts have no device, so these are of all
+    processes. `vector_flops` are operations without matrix work; they enter no utilisation. They
+    are those of the ops that ran, where known; without such ops, those of counters if all kernels
+    were counted, else None.
     """
 
     not_counted: tuple[NotCounted, ...]
@@ -81,7 +74,7 @@ class Outside(Struct, frozen=True):
 def outside(
     prepared: Prepared, attribution: Attribution, work: MeasuredWork | None = None
 ) -> Outside:
-    """Return what is not in the ledger; `work` tells kernels that shapes do not."""
+    """Return what the ledger does not count; `work` tells kernels that shapes do not."""
     ops, of_ops = prepared.trace.ops, attribution.work
     labels = names(ops["name"])
     not_counted: list[NotCounted] = []
@@ -105,7 +98,10 @@ def outside(
 
 
 def vector_ops(prepared: Prepared, attribution: Attribution) -> BoolArray:
-    """Return which ops of known vector work ran an activity of their own."""
+    """Return which ops of known vector work ran an activity of their own.
+
+    That is the nearest such op around an activity, if no other such op that ran is inside it.
+    """
     work = attribution.work
     is_vector = (work.of_ops(work.vector_flops) != UNKNOWN) & ~work.matrix
     around = taken(attribution.tree.nearest(is_vector), attribution.op[on_chosen_device(prepared)])
@@ -118,15 +114,15 @@ def vector_ops(prepared: Prepared, attribution: Attribution) -> BoolArray:
 def _unattributed(
     prepared: Prepared, attribution: Attribution, work: MeasuredWork | None
 ) -> list[Unattributed]:
-    """Return the compute kernels of the chosen windows without counted FLOPs, by name and reason.
-
-    Those with most time come first.
-    """
+    """Return the chosen compute kernels without counted FLOPs, by name and reason."""
     activities, of_ops = prepared.trace.activities, attribution.work
     uncounted = chosen_activities(prepared) & compute_kernels(prepared) & (attribution.owner < 0)
     if work is not None:
         uncounted &= work.kind < 0
     rows = np.flatnonzero(uncounted)
+    # `reason` is a place in `reasons`: first those of the distinct works of ops, then the ones
+    # appended below (no modelled op, no op, a replayed graph; why others do not tell it). Each
+    # assignment overrides those before it.
     op = attribution.op[rows]
     works = of_ops.works
     reasons = [each.reason if isinstance(each, Unknown) else _NO_MODELLED_OP for each in works]
@@ -134,10 +130,10 @@ def _unattributed(
     reason = np.where(modelled >= 0, taken(of_ops.place, modelled), len(reasons))
     reason = np.where(op < 0, len(reasons) + 1, reason)
     call = prepared.linked.links.call_of_activity[rows]
-    replayed = taken(graph_launches(prepared.trace).astype(np.int64), call) > 0
+    is_replayed = taken(graph_launches(prepared.trace).astype(np.int64), call) > 0
     if prepared.replays is not None:
-        replayed &= prepared.replays.captured[rows] < 0
-    reason = np.where(replayed, len(reasons) + 2, reason)
+        is_replayed &= prepared.replays.captured[rows] < 0
+    reason = np.where(is_replayed, len(reasons) + 2, reason)
     reasons += [_NO_MODELLED_OP, _NO_OP, REPLAYED]
     if work is not None:
         reason = np.where(work.how[rows] >= 0, len(reasons) + work.how[rows], reason)

@@ -19,7 +19,7 @@ from traceflops.categories.rules import Category
 from traceflops.flops.ops.count import UNKNOWN
 from traceflops.mfu.roof_times import Measured, MovedBytes, Path, WorkBasis, common_paths
 from traceflops.mfu.traced.coverage import chosen_activities
-from traceflops.table.columns import IntArray, codes, names, numbers
+from traceflops.table.columns import BoolArray, IntArray, codes, names, numbers
 from traceflops.table.grouping import distinct, exact_sum, exact_sums, group_rows, groups
 from traceflops.table.nesting import taken
 from traceflops.windows.prepared import Prepared
@@ -35,13 +35,12 @@ _BASES: Final[tuple[WorkBasis, WorkBasis]] = ("shapes", "record")
 class KernelRow(Struct, frozen=True):
     """All kernels of one name in the chosen windows.
 
-    `measured` is of the `counted` ones, whose op's FLOPs are known, or without any of copies, fills
-    and those that alone moved the bytes of an op that has none; its FLOPs are None where there are
-    neither. `is_kernel` says that none of them is recorded as a copy or a fill.
-    `sum_ns` is the time of all `count` of them. `category` is that of the first. `dtypes` are the
-    data types of the products it was the main kernel of. `basis` is what tells its FLOPs and bytes,
-    None where nothing does. `vector_flops` are of vector units, where counters tell. `path` is what
-    its bytes move over, None where they take several.
+    `sum_ns` is the time of all `count` of them, `category` that of the first. `measured` is of the
+    `counted` ones: those whose op's FLOPs are known; without any of these, those whose bytes are
+    (copies, fills, and the only kernel of an op). `basis` is the source of these figures, None
+    without any. `dtypes` are the data types of the products it was the main kernel of.
+    `vector_flops` are of vector units, if counters tell. `path` is what its bytes move over, None
+    for several. `is_kernel` says that none is recorded as a copy or a fill.
     """
 
     name: str
@@ -61,7 +60,7 @@ class OpRow(Struct, frozen=True):
     """All executed ops of one name in the chosen windows, and the time of all their kernels.
 
     `launches` counts the activities. Ops without matrix work have 0 FLOPs and no data types. `path`
-    is what its bytes move over, None where they take several.
+    is what their bytes move over, None for several.
     """
 
     name: str
@@ -75,45 +74,39 @@ class OpRow(Struct, frozen=True):
 def kernel_rows(
     prepared: Prepared, moved: MovedBytes, work: MeasuredWork | None = None
 ) -> tuple[KernelRow, ...]:
-    """Return a row per name of kernel, those with most time first.
-
-    `work` is what counters or a paired run tell of kernels, beside what shapes do.
-    """
+    """Return a row per name of kernel, most time first; `work` tells what shapes do not."""
     rows = np.flatnonzero(chosen_activities(prepared))
     table = list(_by_shapes(prepared, moved, rows))
     if work is not None:
         activities = prepared.trace.activities
         labels, dur_ns = names(activities["name"]), numbers(activities["dur_ns"])
-        told_rows = rows[work.origin[rows] >= 0]
-        of_name = {
-            labels[code]: told_rows[places]
-            for code, places in groups(codes(activities["name"])[told_rows])
+        measured = rows[work.origin[rows] >= 0]
+        rows_of_name = {
+            labels[code]: measured[places]
+            for code, places in groups(codes(activities["name"])[measured])
         }
-        table = [
-            row
-            if (launches := of_name.get(row.name)) is None
-            else _added(row, work, launches, dur_ns[launches])
-            for row in table
-        ]
+        for place, row in enumerate(table):
+            if (launches := rows_of_name.get(row.name)) is not None:
+                table[place] = _added(row, work, launches, dur_ns[launches])
     return tuple(sorted(table, key=lambda row: (-row.sum_ns, row.name)))
 
 
 def _added(row: KernelRow, work: MeasuredWork, rows: IntArray, dur_ns: IntArray) -> KernelRow:
     """Return a kernel's row with the work that counters or a paired run tell of launches.
 
-    Without any it has the bytes of those whose bytes are known.
+    `rows` are these launches, as activities. If no FLOPs of them are known, only bytes are added.
     """
     kind, size, vector = work.kind[rows], work.size[rows], work.vector[rows]
     kinds, times = (column.tolist() for column in np.unique(kind[kind >= 0], return_counts=True))
     if row.counted and not kinds:
         return row
     parts = [(part, n) for index, n in zip(kinds, times, strict=True) for part in work.kinds[index]]
-    has_work = kind >= 0 if kinds else size >= 0
-    has_bytes = (kinds or has_work.any()) and (size[has_work] >= 0).all()
+    is_counted = kind >= 0 if kinds else size >= 0
+    has_bytes = (kinds or is_counted.any()) and (size[is_counted] >= 0).all()
     measured = Measured(
         sum(part.flops * n for part, n in parts) if kinds else None,
-        exact_sum(size[has_work]) if has_bytes else None,
-        exact_sum(dur_ns[has_work]),
+        exact_sum(size[is_counted]) if has_bytes else None,
+        exact_sum(dur_ns[is_counted]),
         sum(part.at_least * n for part, n in parts) if kinds else None,
     )
     dtypes = {part.dtype for part, _ in parts if part.flops}
@@ -133,6 +126,7 @@ def op_rows(prepared: Prepared, moved: MovedBytes) -> tuple[OpRow, ...]:
     unit = moved.unit[rows]
     ops, attribution = prepared.trace.ops, moved.attribution
     name, labels = codes(ops["name"]), names(ops["name"])
+    # Group the ops that worked by name; `group_of` is the group of each activity.
     dur = numbers(prepared.trace.activities["dur_ns"])[rows]
     done = distinct(unit)
     group, first = group_rows([name[done]])
@@ -160,7 +154,7 @@ def op_rows(prepared: Prepared, moved: MovedBytes) -> tuple[OpRow, ...]:
 
 
 def main_ops(attribution: Attribution, count: int) -> IntArray:
-    """Return, per activity, the op whose main kernel it is, -1 for none."""
+    """Return the op whose main kernel each of `count` activities is, -1 for none."""
     main_of = np.full(count, -1, dtype=np.int64)
     ops = attribution.executed[attribution.main[attribution.executed] >= 0]
     main_of[attribution.main[ops]] = ops
@@ -168,7 +162,7 @@ def main_ops(attribution: Attribution, count: int) -> IntArray:
 
 
 def activity_flops(executed: Executed) -> IntArray:
-    """Return the FLOPs of each activity, those of an op with its main kernel; UNKNOWN is none."""
+    """Return the FLOPs of each activity; an op's are at its main kernel. UNKNOWN if not known."""
     attribution, work = executed.attribution, executed.work
     owned = attribution.owner >= 0
     flops = taken(
@@ -179,45 +173,39 @@ def activity_flops(executed: Executed) -> IntArray:
 
 
 def _by_shapes(prepared: Prepared, moved: MovedBytes, rows: IntArray) -> Iterator[KernelRow]:
-    """Yield a row per name of kernel, by the shapes of ops and the records of copies alone."""
+    """Yield a row per name of the kernels in `rows`, by shapes and the records of copies alone."""
     activities, categorised = prepared.trace.activities, prepared.linked.categorised
     name, labels = codes(activities["name"]), names(activities["name"])
     group, first = group_rows([name[rows]])
     count, dur = len(first), numbers(activities["dur_ns"])[rows]
     attribution, is_copy = moved.attribution, moved.is_copy[rows]
-    counted = (attribution.owner[rows] >= 0) & ~is_copy
+    # Kernels of an op with FLOPs: the figures of the op are at its main kernel.
+    has_flops = (attribution.owner[rows] >= 0) & ~is_copy
     work = attribution.work
     op = main_ops(attribution, activities.num_rows)[rows]
     sums = [
         taken(work.of_ops(column), op, 0) for column in (work.flops, work.at_least, work.min_bytes)
     ]
-    counted_ns = exact_sums(group, np.where(counted, dur, 0), count)
-    measured = _measured(group, counted_ns, *sums)
-    all_ns = exact_sums(group, dur, count)
-    # Copies, fills and the only kernels of their ops alone moved known bytes without FLOPs: of
-    # several kernels it is not known which moved the bytes.
-    of_op = np.bincount(moved.unit[moved.unit >= 0], minlength=len(moved.op_size))
-    unit = np.where(moved.attribution.owner >= 0, UNKNOWN, moved.unit)[rows]
-    by_op = np.where(taken(of_op, unit) == 1, taken(moved.op_size, unit), UNKNOWN)
-    own = moved.size[rows]
-    size_alone = np.where(own != UNKNOWN, own, by_op)
-    is_alone = (unit >= 0) & (taken(of_op, unit) == 1) | (own != UNKNOWN)
-    is_alone &= size_alone != UNKNOWN
-    launches_alone = np.bincount(group[is_alone], minlength=count).tolist()
-    sums_alone = (exact_sums(group, np.where(is_alone, one, 0), count) for one in (size_alone, dur))
-    alone = [
-        (moves, Measured(0, bytes_, time_ns) if moves else Measured(None, None, 0))
-        for moves, bytes_, time_ns in zip(launches_alone, *sums_alone, strict=True)
+    measured = _measured(group, exact_sums(group, np.where(has_flops, dur, 0), count), *sums)
+    moving, bytes_alone = _moving_alone(moved, rows)
+    moving_count = np.bincount(group[moving], minlength=count).tolist()
+    moving_sums = (
+        exact_sums(group, np.where(moving, each, 0), count) for each in (bytes_alone, dur)
+    )
+    by_bytes = [
+        (launches, Measured(0, bytes_, time_ns) if launches else Measured(None, None, 0))
+        for launches, bytes_, time_ns in zip(moving_count, *moving_sums, strict=True)
     ]
     copies = np.bincount(group[is_copy], minlength=count).tolist()
     paths = common_paths(group, moved.path[rows], count)
     dtype, types = types_of_ops(prepared, attribution)
     dtypes = _types_seen(group[op >= 0], dtype[op[op >= 0]], types, count)
+    all_ns = exact_sums(group, dur, count)
     times = np.bincount(group, minlength=count).tolist()
-    with_flops = np.bincount(group[counted], minlength=count).tolist()
+    with_flops = np.bincount(group[has_flops], minlength=count).tolist()
     for number, row in enumerate(rows[first].tolist()):
-        by_shapes = (with_flops[number], measured[number])
-        launches, done = by_shapes if with_flops[number] else alone[number]
+        by_flops = (with_flops[number], measured[number])
+        launches, done = by_flops if with_flops[number] else by_bytes[number]
         yield KernelRow(
             labels[int(name[row])],
             categorised.categories[int(categorised.category[row])],
@@ -232,10 +220,25 @@ def _by_shapes(prepared: Prepared, moved: MovedBytes, rows: IntArray) -> Iterato
         )
 
 
+def _moving_alone(moved: MovedBytes, rows: IntArray) -> tuple[BoolArray, IntArray]:
+    """Return which activities alone moved known bytes, and these bytes (else UNKNOWN).
+
+    These are copies, fills, and the only activity of an op: of several it is not known which one
+    moved the bytes.
+    """
+    launched = np.bincount(moved.unit[moved.unit >= 0], minlength=len(moved.op_size))
+    unit = np.where(moved.attribution.owner >= 0, UNKNOWN, moved.unit)[rows]
+    is_only = taken(launched, unit) == 1
+    recorded = moved.size[rows]
+    by_op = np.where(is_only, taken(moved.op_size, unit), UNKNOWN)
+    size = np.where(recorded != UNKNOWN, recorded, by_op)
+    return ((unit >= 0) & is_only | (recorded != UNKNOWN)) & (size != UNKNOWN), size
+
+
 def _measured(
     group: IntArray, time_ns: list[int], flops: IntArray, least: IntArray, size: IntArray
 ) -> list[Measured]:
-    """Return the work of each group; bytes are None where one member's are unknown."""
+    """Return the work of each group; bytes are None if those of one member are UNKNOWN."""
     count = len(time_ns)
     sums = (exact_sums(group, np.maximum(column, 0), count) for column in (flops, least, size))
     sizeless = np.bincount(group[size == UNKNOWN], minlength=count).tolist()
