@@ -35,7 +35,6 @@ _REASONS: Final = 2
 _LEAST: Final = 0.1
 """Of the cycles of a warp; smaller reasons are only in the JSON."""
 _SERIALIZED: Final = "Times: serialized, mostly at locked clocks."
-_OF_ACTIVE: Final = "L1: of the time in which SMs have work."
 _ABOUT: Final = "~"
 _NO_SHARES: Final = "Speed of light: ncu --set full."
 
@@ -98,9 +97,6 @@ def speeds_table(measured: Measurement, most: int) -> ReportTable:
     """Return how near counted kernels came to their limits, those first that take most time."""
     work = measured.executed.work
     rows = work.speeds if work is not None else ()
-    # Whether L1 of the time in which SMs work prints otherwise than of all the time.
-    l1 = [(row.throughputs["l1"], row.active or 1.0) for row in rows if "l1" in row.throughputs]
-    is_partly_active = any(percent(share) != percent(share * active) for share, active in l1)
 
     def launch_size(row: KernelSpeed) -> str:
         if row.grid is None or row.block is None:
@@ -108,23 +104,18 @@ def speeds_table(measured: Measurement, most: int) -> ReportTable:
         return f"{count(prod(row.grid))} x {count(prod(row.block))}"
 
     def throughput(roof: str, row: KernelSpeed) -> str:
-        return percent(row.throughputs.get(roof))
+        return percent(row.shares.get(roof))
 
     columns = (
         _number("Blocks x threads", launch_size),
         _number("Time", _times),
-        *(
-            _number(
-                _heads(roof),
-                partial(throughput, roof),
-                remark=_OF_ACTIVE if roof == "l1" and is_partly_active else "",
-            )
-            for roof in ROOFS
-        ),
+        *(_number(_heads(roof), partial(throughput, roof)) for roof in ROOFS),
         _number("Occupancy", _occupancy),
         Column(
             "Limited by",
-            lambda row: ", ".join((*("grid",) * row.is_small, *row.limiters)) or UNKNOWN,
+            lambda row: (
+                ", ".join((*("grid",) * (not row.has_more_blocks), *row.limiters)) or UNKNOWN
+            ),
         ),
         _number("Registers", lambda row: count(row.registers)),
         Column("Warps wait for", _waits),

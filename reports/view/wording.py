@@ -240,6 +240,8 @@ def each(analysis: Analysis) -> str:
 
 def time_shared(analysis: Analysis) -> str:
     """Return what the shares of kernels are of; where kernels overlap they add up to more."""
+    if analysis.recorded == "serialized":
+        return "time of GPU work"
     if analysis.steps.after_start_up:
         return "time after start-up"
     return "step time" if analysis.steps.used else "total time"

@@ -128,11 +128,12 @@ def test_a_short_lead_looms_only_where_the_gpu_is_busy() -> None:
 
 
 def test_without_idle_time_nothing_is_partly_host_bound() -> None:
-    """The first launch of four is starved, as nothing was before it."""
+    """The first launch of eight is starved, as nothing was before it; of four nothing is told."""
     us = US * 1_000
-    works = [("k", 0, us // 2, us), *(("k", us // 2, us // 2 + n * us, us) for n in (1, 2, 3))]
-    tables = launched(*works)
-    assert (pace_of(tables).starved_share, pace_of(tables).verdict) == (1 / 4, "looming")
+    works = [("k", 0, us // 2, us), *(("k", us // 2, us // 2 + n * us, us) for n in range(1, 8))]
+    pace = pace_of(launched(*works))
+    assert (pace.starved_share, pace.verdict) == (1 / 8, "looming")
+    assert pace_of(launched(*works[:4])).verdict is None
 
 
 def test_launches_are_counted_by_device() -> None:

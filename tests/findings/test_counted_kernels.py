@@ -21,6 +21,7 @@ from traceflops.mfu.counted.kernel_speeds import ROOFS
 from traceflops.reports.view.findings import title_sentence
 from traceflops.reports.view.profiler_rules import rules_said
 from traceflops.reports.view.texts import all_texts
+from traceflops.reports.view.wording import time_shared
 from traceflops.table.trace import Note
 
 SM, MEMORY, L1, L2, DRAM, TIME, ELAPSED, ACTIVE, FITS, RUNS = list(NAMES)[:10]
@@ -32,6 +33,8 @@ FP64, ALU = PIPE.format("fp64"), PIPE.format("alu")
 LANES = "smsp__thread_inst_executed_per_inst_executed.ratio"
 SHARED = {f"launch__shared_mem_per_block_{kind}": 1024.0 for kind in ("static", "dynamic")}
 SECTORS = "memory_l2_theoretical_sectors_global"
+REGISTERS, SPILLS = "launch__registers_per_thread", "derived__local_spilling_requests"
+SPILLING = BUSY | {REGISTERS: 255.0, SPILLS: 9.0}
 FULL = BUSY | {FITS: 100.0, RUNS: 90.0}
 
 
@@ -66,7 +69,7 @@ def test_a_kernel_of_which_nothing_was_counted_comes_first() -> None:
     first, second = found(launch(1, BUSY, name="build_meshes"), lost, long)
     assert first.sentence.startswith("Nothing was counted of trace_rays: 1 launch has neither")
     assert first.remedy.startswith("Record it again")
-    assert second.sentence.startswith("shade: ")
+    assert second.sentence.startswith("shade (93.0 % of the counted time): ")
     assert found(launch(1, BUSY, name="build_meshes"), lost) == [first]
 
 
@@ -80,9 +83,9 @@ def test_small_grids_are_one_finding_and_short_launches_are_to_do_more() -> None
     launches = [one(0, "sweep", 3_000), one(1, "sweep", 3_000), one(2, "relax", 2_000)]
     (both,) = found(*launches)
     assert told(both) == (
-        f"sweep: 9 blocks of 64 threads, 0.2 waves: {TOO_FEW}; the same holds for relax. Give each "
-        "launch more work, or fuse it with others: at 3.00 µs it takes about as long as launching "
-        "it."
+        "sweep (75.0 % of the counted time): 9 blocks of 64 threads, 0.2 waves: "
+        f"{TOO_FEW}; the same holds for relax. Give each launch more work, or fuse it with others: "
+        "at 3.00 µs it takes about as long as launching it."
     )
     (long,) = found(one(0, "sweep", 100_000))
     assert "Launch more blocks: a larger problem" in told(long)
@@ -172,13 +175,15 @@ def test_the_first_thing_that_holds_a_kernel_back_is_named(
 @pytest.mark.parametrize(
     ("name", "values", "words"),
     [
-        ("some_gemm", {SM: 65.0}, "tensor cores"),
-        ("some_random_fill", {SM: 65.0}, "cheaper functions"),
+        ("some_gemm", {SM: 65.0}, "ncu --set full"),
+        ("some_gemm", {SM: 85.0}, "tensor cores"),
+        ("some_random_fill", {SM: 85.0}, "cheaper functions"),
         ("some_gemm", {SM: 65.0, FP64: 65.0}, "powf"),
-        ("some_copy", {DRAM: 65.0}, "or use lower precision."),
-        ("some_kernel", {DRAM: 65.0}, "tile for reuse"),
+        ("some_copy", {DRAM: 85.0}, "or use lower precision."),
+        ("some_kernel", {DRAM: 85.0}, "tile for reuse"),
+        ("some_kernel", {DRAM: 65.0, ISSUE.format("wait"): 1.0, **LATENCY}, "tile for reuse"),
         ("some_kernel", {DRAM: 65.0, SECTORS: 4.0, f"{SECTORS}_ideal": 1.0}, "Coalesce:"),
-        ("some_kernel", {L1: 95.0, ACTIVE: 13_485.0, **SHARED}, "bank conflicts"),
+        ("some_kernel", {L1: 95.0, ACTIVE: 13_485.0, **SHARED}, "L1 and shared"),
         ("some_kernel", {L1: 95.0, ACTIVE: 13_485.0, **dict.fromkeys(SHARED, 0)}, "or shared"),
     ],
 )
@@ -208,18 +213,20 @@ def test_the_worst_kernel_is_the_title_and_three_are_named() -> None:
         one(at, name, ns) for at, (name, ns) in enumerate(zip(names, (1, 9, 5, 3), strict=True))
     ]
     analysis = analysis_of(*launches)
-    kernels = [told(one).partition(":")[0] for one in found(*launches)]
+    kernels = [told(one).partition(" (")[0] for one in found(*launches)]
     assert kernels == ["worst_kernel", "second_kernel", "third_kernel"]
-    assert title_sentence(analysis).startswith("worst_kernel: 19.7 % of DRAM peak")
+    title = title_sentence(analysis)
+    assert title.startswith("worst_kernel (50.0 % of the counted time): 19.7 % of DRAM peak")
     assert [one.share for one in found(*launches)] == [9 / 18, 5 / 18, 3 / 18]
 
 
 def test_a_kernel_of_little_time_is_never_told_before_or_after_that_of_most() -> None:
     near = BUSY | {TIME: 951.0, L1: 99.9, ACTIVE: 13_485.0}
     most, little = launch(1, near, name="long_kernel"), launch(2, BUSY | {TIME: 49.0}, name="short")
-    assert [told(one).partition(" of")[0] for one in found(little, most)] == ["long_kernel: 99.9 %"]
+    (one,) = found(little, most)
+    assert one.sentence == "long_kernel (95.1 % of the counted time): 99.9 % of L1 peak."
     no_roof = launch(1, {TIME: 951.0, SM: 9.0}, name="long_kernel")
-    assert [told(one).partition(":")[0] for one in found(little, no_roof)] == ["long_kernel"]
+    assert [told(one).partition(" (")[0] for one in found(little, no_roof)] == ["long_kernel"]
 
 
 def test_a_kernel_whose_own_word_says_little_is_told_by_its_template() -> None:
@@ -232,7 +239,7 @@ def test_a_kernel_whose_own_word_says_little_is_told_by_its_template() -> None:
         launch(1, BUSY, name="void gemm_kernel<float>(int)"),
         launch(2, BUSY, name="void gemm_kernel<half>(int)"),
     )
-    assert {told(one).partition(":")[0] for one in both} == {
+    assert {told(one).partition(" (")[0] for one in both} == {
         "gemm_kernel<float>",
         "gemm_kernel<half>",
     }
@@ -285,26 +292,38 @@ def test_of_estimates_of_the_profiler_the_largest_is_told(
     assert f"limited by registers (Nsight Compute: {words}). {advice}" in told(one)
 
 
+@pytest.mark.parametrize("name", ["TheoreticalOccupancy", "LaunchConfiguration"])
+def test_where_the_grid_is_too_small_no_estimate_is_told(name: str) -> None:
+    counts = rule(1, name, "text", 0.8, speedup_kind="global")
+    (one,) = found_with({**counts, "name": "some_kernel"}, BUSY | {WAVES: 0.66})
+    assert f"{TOO_FEW}. Launch more blocks" in told(one)
+    assert "registers" not in told(one)
+
+
 @pytest.mark.parametrize(
-    ("name", "words"),
+    ("name", "values", "is_told"),
     [
-        ("TheoreticalOccupancy", ""),
-        ("LaunchConfiguration", " (Nsight Compute: estimated speedup 80.0 %)"),
+        ("TheoreticalOccupancy", {WAVES: 1.0}, False),
+        ("TheoreticalOccupancy", {WAVES: 1.1}, True),
+        ("CPIStall", {L1: 95.0, ISSUE.format("mio_throttle"): 12.0}, True),
+        ("CPIStall", {L1: 95.0, ISSUE.format("wait"): 12.0}, False),
+        ("CPIStall", {DRAM: 95.0, ISSUE.format("mio_throttle"): 12.0}, False),
     ],
 )
-def test_where_the_grid_is_too_small_no_estimate_is_of_the_occupancy(name: str, words: str) -> None:
-    made = [{**rule(1, name, "text", 0.8, speedup_kind="global"), "name": "some_kernel"}]
-    counters = launch(1, BUSY | {WAVES: 0.66}, name="some_kernel")
-    trace = trace_of(kernel_counters=counters, kernel_rules=made)
-    (one,) = [one for one in tf.analyze(trace).findings if one.rule == COUNTED_KERNEL]
-    assert f"{TOO_FEW}{words}. Launch more blocks" in told(one)
-    assert "registers" not in told(one)
+def test_an_estimate_is_told_only_of_what_can_be_gained(
+    name: str, values: dict[str, float], is_told: bool
+) -> None:
+    """Of one wave the grid has no more blocks; queues of L1 are of the unit that is at its peak."""
+    counts = rule(1, name, "text", 0.3, speedup_kind="global")
+    full = FULL | LATENCY | {ACTIVE: 13_485.0} | values
+    (one,) = found_with({**counts, "name": "some_kernel"}, full)
+    assert ("estimated speedup 30.0 %" in told(one)) == is_told
 
 
 @pytest.mark.parametrize(("share", "is_told"), [(0.2, False), (0.5, True)])
 def test_far_below_all_roofs_no_small_estimate_is_told(share: float, is_told: bool) -> None:
-    counts = rule(1, "LaunchConfiguration", "text", share, speedup_kind="global")
-    far = BUSY | dict.fromkeys((SM, MEMORY, L1, L2, DRAM), 5.0) | {WAVES: 0.66}
+    counts = rule(1, "TheoreticalOccupancy", "text", share, speedup_kind="global")
+    far = BUSY | dict.fromkeys((SM, MEMORY, L1, L2, DRAM), 5.0)
     (one,) = found_with({**counts, "name": "some_kernel"}, far)
     assert ("estimated speedup" in told(one)) == is_told
 
@@ -329,8 +348,14 @@ def found_with(rule_of_kernel: dict[str, Any], values: Mapping[str, float]) -> l
     [
         ("some_gemm", BUSY | {WAVES: 0.66}, "split-K"),
         ("some_kernel", BUSY | {WAVES: 0.66}, "or less work per thread"),
-        ("some_gemm", BUSY, "smaller tiles per thread"),
-        ("some_kernel", BUSY, "-maxrregcount; compare"),
+        ("some_gemm", BUSY, "smaller tiles"),
+        ("some_kernel", BUSY, "-maxrregcount); compare"),
+        ("some_kernel", SPILLING, "255 registers a thread"),
+        ("some_kernel", SPILLING, "Split it"),
+        ("some_kernel", SPILLING | {DRAM: 85.0}, "Move fewer"),
+        ("some_kernel", SPILLING | {REGISTERS: 254.0}, "-maxrregcount"),
+        ("some_kernel", SPILLING | {SPILLS: 0.0}, "-maxrregcount"),
+        ("some_kernel", BUSY | {WAVES: 1.0}, "no limit is near"),
         ("initRNG(curandStateXORWOW*, unsigned int)", BUSY, "curandStatePhilox4_32_10_t"),
         ("void walk<float>(float*, curandStateXORWOW*)", BUSY, "-maxrregcount"),
     ],
@@ -346,30 +371,27 @@ UNEVEN = "One or more {} have a much higher number of active cycles than the ave
 
 
 @pytest.mark.parametrize(
-    ("name", "text", "share", "is_told"),
+    ("name", "text", "share", "peak", "is_told"),
     [
-        ("WorkloadImbalance", UNEVEN.format("L2 Slices"), 7.4, False),
-        (
-            "WorkloadImbalance",
-            "Slices of L2 work for very different numbers of cycles.",
-            7.4,
-            False,
-        ),
-        ("DRAMImbalance", "Channels differ.", 7.4, False),
-        ("WorkloadImbalance", UNEVEN.format("L2 Slices"), 70.0, True),
-        ("WorkloadImbalance", UNEVEN.format("SMs"), 7.4, True),
-        ("UncoalescedGlobalAccess", "See the L2 Theoretical Sectors table.", 7.4, True),
-        ("TheoreticalOccupancy", "Limited by registers.", 7.4, False),
-        ("CPIStall", "Waits for data.", 70.0, False),
-        ("FPInstructions", "Fuse them.", 70.0, False),
-        ("MemoryL2Compression", "Only 0.00% were compressed.", 70.0, False),
+        ("WorkloadImbalance", UNEVEN.format("L2 Slices"), 7.4, 75.0, False),
+        ("WorkloadImbalance", "Slices of L2 work for different numbers of cycles.", 7, 75, False),
+        ("DRAMImbalance", "Channels differ.", 7.4, 75.0, False),
+        ("WorkloadImbalance", UNEVEN.format("L2 Slices"), 70.0, 75.0, True),
+        ("WorkloadImbalance", UNEVEN.format("SMs"), 7.4, 75.0, True),
+        ("WorkloadImbalance", UNEVEN.format("SMs"), 7.4, 95.0, False),
+        ("UncoalescedGlobalAccess", "See the L2 Theoretical Sectors table.", 7.4, 95.0, True),
+        ("MemoryAccess", "9 sectors to be read, which is 1.0x of the 9 missed.", 7, 95, False),
+        ("TheoreticalOccupancy", "Limited by registers.", 7.4, 95.0, False),
+        ("CPIStall", "Waits for data.", 70.0, 95.0, False),
+        ("FPInstructions", "Fuse them.", 70.0, 95.0, False),
+        ("MemoryL2Compression", "Only 0.00% were compressed.", 70.0, 95.0, False),
     ],
 )
 def test_no_gain_is_told_of_an_idle_part_or_at_the_peak_but_by_less_work(
-    name: str, text: str, share: float, is_told: bool
+    name: str, text: str, share: float, peak: float, is_told: bool
 ) -> None:
     made = [{**rule(1, name, text, 0.14, speedup_kind="global"), "name": "some_kernel"}]
-    values = FULL | {L2: share, DRAM: share, MEMORY: 95.0}
+    values = FULL | {L2: share, DRAM: share, MEMORY: peak}
     counters = launch(1, values, name="some_kernel")
     found = tf.analyze(trace_of(kernel_counters=counters, kernel_rules=made))
     (one,) = [one for one in found.findings if one.rule == COUNTED_KERNEL]
@@ -455,11 +477,15 @@ def test_counters_of_a_pair_say_first_what_holds_the_main_kernel_back(
 
 @pytest.mark.parametrize("code", ["counted-while-timed", "timed-one-by-one"])
 def test_a_run_for_counters_leads_with_them_and_blames_no_idle_time(code: str) -> None:
-    """Kernels of 60 and 20 us, each launched 200 us before it starts: one by one."""
-    works = [("main", 0, 200_000, 60_000), ("less", 300_000, 500_000, 20_000)]
+    """Kernels of 60 and 20 us, each launched 200 us before it starts: one by one.
+
+    That which is named after a copy is a kernel all the same.
+    """
+    name = "_Z8mainworkv"
+    works = [(name, 0, 200_000, 60_000), ("cupy_copy", 300_000, 500_000, 20_000)]
     moved = {"FETCH_SIZE": 4_000.0, "WRITE_SIZE": 2_000.0}
     counted = [
-        {**row, "device": 0, "correlation": 1} for row in launch(1, CYCLES | moved, name="main")
+        {**row, "device": 0, "correlation": 1} for row in launch(1, CYCLES | moved, name=name)
     ]
     trace = trace_of(**launched(*works), kernel_counters=counted, devices=[MI210])
     note = Note("assumed", code, "One by one.")
@@ -467,8 +493,10 @@ def test_a_run_for_counters_leads_with_them_and_blames_no_idle_time(code: str) -
     analysis = tf.analyze(replace(trace, notes=(note,), source=source))
     assert analysis.recorded == "serialized"
     assert title_sentence(analysis).startswith(
-        "main takes 75.0 % of the 80.0 µs of kernel time: 102 GB/s, "
+        "mainwork takes 75.0 % of the 80.0 µs of kernel time: 102 GB/s, "
     )
     assert "Kernels ran one by one" in title_sentence(analysis)
     assert not [one for one in analysis.findings if one.confidence is not None]
+    assert analysis.kernels["share"].to_pylist() == [0.75, 0.25]
+    assert time_shared(analysis) == "time of GPU work"
     assert not analysis.idle.culprits

@@ -496,3 +496,21 @@ def test_statistics_of_each_batch_are_told_where_nothing_is_of_training(other: s
     inferring = made("void cudnn::bn_fw_inf_1C11_kernel_NCHW<float>", 500, "aten::batch_norm")
     told = tf.analyze(trace([HEALTHY, inferring])).findings
     assert "training-norm" not in [one.rule for one in told]
+
+
+@pytest.mark.parametrize(
+    ("name", "is_told"),
+    [
+        ("cutlass_80_simt_sgemm_128x64_8x5_nn_align1", True),
+        ("ampere_sgemm_128x64_nt", True),
+        ("volta_sgemm_128x64_nt", False),  # an older GPU may have run it
+        ("ampere_bf16_s16816gemm_bf16_128x64_tn", False),
+    ],
+)
+def test_totals_by_name_tell_products_in_plain_fp32(name: str, is_told: bool) -> None:
+    product = {"kind": "kernel", "name": name, "count": 3, "total_ns": 40}
+    other = {"kind": "kernel", "name": "vectorized_elementwise_kernel", "count": 9, "total_ns": 60}
+    found = tf.analyze(trace_of(totals=[product, other])).findings
+    told = [one.sentence for one in found if one.rule == "tf32-off"]
+    claim = "GEMMs in plain FP32, on a GPU that has TF32, take 40.0 % of the time."
+    assert told == [claim] * is_told

@@ -73,7 +73,10 @@ def test_blocks_of_one_warp_fill_one_scheduler_of_four() -> None:
 
 
 def test_a_kernel_of_one_thread_is_told_to_be_serial() -> None:
-    assert said(1, threads=1).remedy.endswith("spread its loops over threads and blocks.")
+    found = said(1, threads=1)
+    assert found.remedy.endswith("spread its loops over threads and blocks.")
+    assert fact("doubt.inferred") not in found.confidence.reasons
+    assert fact("doubt.no-steps") not in found.confidence.reasons
 
 
 @pytest.mark.parametrize(("last", "is_latency"), [(39, False), (40, True)])

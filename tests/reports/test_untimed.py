@@ -138,7 +138,7 @@ def test_the_tables_of_the_page() -> None:
 
 def test_how_near_their_limits_kernels_came_stands_everywhere() -> None:
     found = analysis_of(kernel_counters=SPEEDS)
-    words = ["9.00 µs", "9.2 %", "19.7 %", "11.6 %", "8.6 %", "19.7 %", "11.3 of 16.7 %"]
+    words = ["9.00 µs", "9.2 %", "19.7 %", "11.1 %", "8.6 %", "19.7 %", "11.3 of 16.7 %"]
     heads = ["Time", "SM", "Memory", "L1", "L2", "DRAM", "Occupancy", "Limited by", "Registers"]
     lines = terminal(found, 140)
     (at,) = [at for at, line in enumerate(lines) if line.startswith("Speed of light")]
@@ -197,20 +197,7 @@ def test_the_roof_that_the_title_names_has_its_column(
     assert lines[0].startswith(f"some_kernel: {all_time} of L1 peak")
     (at,) = [at for at, line in enumerate(lines) if line.startswith("Speed of light")]
     assert "L1" in lines[at].split()
-    assert f"{l1} %" in lines[at + 1]
-    assert "L1: of the time in which SMs have work." in " ".join(lines)
-
-
-def test_what_is_said_of_a_column_stands_only_where_the_column_does() -> None:
-    values = NAMES | {"l1tex__throughput.avg.pct_of_peak_sustained_active": 1.0}
-    values["sm__cycles_active.avg"] = 12_136.5
-    found = analysis_of(kernel_counters=launch(1, values, name="some_kernel"))
-    for width, is_shown in ((60, False), (200, True)):
-        lines = terminal(found, width)
-        (heads,) = [line.split() for line in lines if line.startswith("Speed of light")]
-        assert ("L1" in heads) == is_shown
-        assert ("L1: of the time" in " ".join(lines)) == is_shown
-    assert "L1: of the time in which SMs have work." in render_markdown(found)
+    assert all_time in lines[at + 1]
 
 
 def test_beside_a_timeline_the_table_of_speeds_stands_in_every_report() -> None:

@@ -315,7 +315,8 @@ def judged(
     )
     on_host = all(device.type == "cpu" for device in devices)
     basis, program = basis_of(choice), program_of_trace(facts.trace)
-    table = kernel_table(kernels, window_ns)
+    shared_ns = None if records.state == "serialized" else window_ns
+    table = kernel_table(kernels, shared_ns)
     of_time = fact("basis.step" if choice.used else "basis.time")
     on_cpu = None
     if on_host:
@@ -340,7 +341,7 @@ def judged(
         "devices": tuple(devices),
         "total": total,
         "kernels": table,
-        "categories": category_table(table, window_ns),
+        "categories": category_table(table, shared_ns),
         "measured": measured,
         "untimed": facts.untimed,
         "losses": tuple(findings),
@@ -370,7 +371,7 @@ def _said_first(
         facts.samples
         or records_verdict(facts.records, facts.how, late_rank, on_cpu, facts.calls)
         or serialized_verdict(facts.records, measured, facts.trace)
-        or untimed_verdict(facts.untimed, measured, late_rank)
+        or untimed_verdict(facts.untimed, measured, facts.trace, late_rank)
         or facts.memory
         or (Verdict(facts.little, "start-up") if facts.little else None)
         or verdict(

@@ -70,12 +70,12 @@ _MEANINGS: Final = {
     "mean_ns": "mean duration of whole activities",
     "min_ns": "shortest whole activity",
     "max_ns": "longest whole activity",
-    "share": "sum_ns / device time used, or null; where work overlaps they sum to over 1",
+    "share": "sum_ns / device time used (one by one: time of GPU work), or null; overlaps: over 1",
 }
 _EXTREMES: Final = {"min_ns": np.minimum, "max_ns": np.maximum}
 
 
-def kernel_table(totals: Sequence[pa.Table], device_time_ns: int) -> pa.Table:
+def kernel_table(totals: Sequence[pa.Table], device_time_ns: int | None) -> pa.Table:
     """Return a row per distinct kernel or copy of the windows, the most time first.
 
     `totals` are the `kernel_totals` of one or more recordings. Columns: name, kind, top, sub, rule
@@ -154,7 +154,7 @@ def kernel_totals(
     return pa.Table.from_arrays(arrays, schema=KERNEL_TOTALS)
 
 
-def category_table(kernels: pa.Table, device_time_ns: int) -> pa.Table:
+def category_table(kernels: pa.Table, device_time_ns: int | None) -> pa.Table:
     """Add up a kernel table by category: top, sub, count, sum_ns, share; most time first."""
     sums: dict[tuple[str, str], tuple[int, int]] = {}
     columns = (kernels[name].to_pylist() for name in ("top", "sub", "count", "sum_ns"))
@@ -194,9 +194,14 @@ def memory_times(trace: Trace, categorised: Categorised, chosen: InWindows) -> d
 
 
 def _table(
-    texts: dict[str, list[str]], figures: dict[str, IntArray], device_time_ns: int
+    texts: dict[str, list[str]], figures: dict[str, IntArray], device_time_ns: int | None
 ) -> pa.Table:
-    """Return a table of texts and figures with their meanings, and shares of `device_time_ns`."""
+    """Return a table of texts and figures with their meanings, and shares of `device_time_ns`.
+
+    Of kernels that ran one by one it is None: only their own times hold.
+    """
+    if device_time_ns is None:
+        device_time_ns = int(figures["sum_ns"].sum())
     arrays = {name: string_column(values) for name, values in texts.items()}
     arrays |= {name: number_column(values, pa.int64()) for name, values in figures.items()}
     has_time = np.full(len(figures["sum_ns"]), device_time_ns > 0)

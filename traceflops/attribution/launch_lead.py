@@ -319,7 +319,9 @@ def _paced(counts: LeadCounts, idle: float | None) -> HostBound:
     index = np.searchsorted(count_up_to, positions, side="right")
     p10_ns, median_ns = counts.lead_ns[by_lead][index].tolist()
     verdict: Pace | None = None
-    if idle and idle >= _MUCH and starved >= 0.5 and median_ns <= 4 * floor_ns:
+    if launches < _ENOUGH:
+        pass  # a share of a few launches tells nothing
+    elif idle and idle >= _MUCH and starved >= 0.5 and median_ns <= 4 * floor_ns:
         verdict = "host-bound"
     elif idle and (starved >= 0.1 or (starved >= 0.05 and p10_ns < 3 * floor_ns)):
         verdict = "partly host-bound"

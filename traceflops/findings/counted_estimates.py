@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 from traceflops.characters import shortened
 from traceflops.facts import Fact
+from traceflops.findings.finding import WORTH_SAYING
 from traceflops.findings.rules import thresholds
 from traceflops.mfu.counted.kernel_speeds import COMPUTING, ROOFS
 
@@ -20,39 +21,44 @@ _Least: TypeAlias = Callable[[str], float]
 _NAME: Final = 60
 _ESTIMATED: Final = {
     "block": "launch configuration",
-    "waves": "launch configuration",
-    "waves-few": "launch configuration",
     "theoretical": "occupancy",
     "achieved": "occupancy",
 }
 """The words of NVIDIA's rules that estimate what mending a cause gains, by that cause."""
+_NEVER: Final = frozenset({"waves", "waves-few", "spills"})
+"""Causes of which no rule estimates what mending them gains, for a launch or the program."""
 _UNCOALESCED: Final = "uncoalesced global access"
 _HUMP: Final = re.compile(r"(?<=[a-z])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 _PART: Final = re.compile("L1|L2|DRAM", re.I)
-_FEWER: Final = re.compile("instructions|divergence|imbalance|launch configuration")
-_LESS_MOVED: Final = re.compile("access|conflict|imbalance|launch configuration")
+_EVEN: Final = re.compile(r"\bwhich is 1\.0x of\b")
+"""What a rule says of work that is no more than it must be."""
+_FEWER: Final = re.compile("instructions|divergence")
+_LESS_MOVED: Final = re.compile("access|conflict")
 _RELIEVES: Final = {name: _FEWER if name in COMPUTING else _LESS_MOVED for name in ROOFS}
 """Words of NVIDIA's rules whose remedies take work from a unit, by its roof."""
+_QUEUES: Final = frozenset({"mio_throttle", "lg_throttle", "tex_throttle"})
+"""Waits for queues of L1: what shortens them takes work from it."""
 
 
 def told_estimate(speed: KernelSpeed, held: Fact | None, least: _Least) -> Fact | None:
     """Return the largest of NVIDIA's estimates, and the rule where it is not of what holds back.
 
-    Other estimates are as if the grid filled the GPU: of one that does not none is told. Nor is one
-    told that gains nothing, or little of what a kernel far below its roofs or a small grid leaves.
+    None is told of a grid that does not fill the GPU or a kernel that spills, nor one that gains
+    nothing worth saying, or little of what a kernel far below its roofs leaves.
     """
     rules = [
-        rule for rule in speed.rules if rule.speedup_share and not gains_nothing(speed, rule, least)
+        rule
+        for rule in speed.rules
+        if (rule.speedup_share or 0.0) >= WORTH_SAYING and not gains_nothing(speed, rule, least)
     ]
     code = held.code.removeprefix(f"{COUNTED_KERNEL}.") if held else ""
     about = _ESTIMATED.get(code)
     same = [rule for rule in rules if about is not None and about in rule_name(rule)]
-    is_small = code in ("waves", "waves-few")
-    if not rules or (is_small and not same):
+    if not rules or code in _NEVER:
         return None
-    best = same[0] if is_small else rules[0]
+    best = rules[0]
     nearest = speed.roof[1] if speed.roof is not None else 1.0
-    if (nearest < least("far") or is_small) and 2 * (best.speedup_share or 0.0) < 1 - nearest:
+    if nearest < least("far") and 2 * (best.speedup_share or 0.0) < 1 - nearest:
         return None  # far more is left than this
     return estimated(best, None if best in same else rule_name(best))
 
@@ -77,11 +83,17 @@ def gains_nothing(speed: KernelSpeed, rule: KernelRule, least: _Least | None = N
     """Return whether what a rule estimates cannot be gained.
 
     That is of a kernel at its roof all but what takes work from that unit, of others balancing a
-    part of the memory system that is not busy. Compression needs memory that is allocated for it.
+    part of the memory system that is not busy, and occupancy for which the grid has no blocks.
+    Compression needs memory that is allocated for it.
     """
     least, name = least or thresholds()[COUNTED_KERNEL].__getitem__, rule_name(rule)
     roof, share = speed.roof or ("", 0.0)
-    if "compression" in name or (share >= least("near") and not _RELIEVES[roof].search(name)):
+    if "compression" in name or _EVEN.search(rule.text):
+        return True
+    if "occupancy" in name and not speed.has_more_blocks:
+        return True
+    waits = speed.stalls[0][0] if roof == "l1" and "stall" in name and speed.stalls else ""
+    if share >= least("near") and not (_RELIEVES[roof].search(name) or waits in _QUEUES):
         return True
     # Which part of the memory system a rule is about, by its name or as unbalanced
     named = _PART.search(rule.rule or "")

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 from msgspec.structs import replace
 
 from traceflops.categories.kernel_names import from_own_word, same_kernels
+from traceflops.categories.mangled import readable
 from traceflops.facts import Fact, Value, fact
 from traceflops.findings.case import limit, share_of_window
 from traceflops.findings.counted_estimates import (
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
     from traceflops.mfu.measurement import Measurement
     from traceflops.mfu.traced.work_tables import KernelRow
 
-_NO_KERNELS: Final = frozenset({"copy", "memset", "migration"})
 _MOST: Final = 3
 _LEAST_WAVES: Final = 0.1
 _GRIDS: Final = frozenset({"counted-kernel.waves", "counted-kernel.waves-few"})
@@ -43,6 +43,8 @@ _STALLS: Final = frozenset(
     }
 )
 """Reasons why warps wait that have texts; others are named as the profiler does."""
+_MOST_REGISTERS: Final = 255
+"""Of a thread: a kernel that has so many and spills needs more."""
 _LIMITERS: Final = frozenset({"registers", "shared memory", "warps", "blocks", "barriers"})
 _BUSY: Final = frozenset({"matrix", "vector", "lds"})
 """Throughputs that are shares of cycles in which units are busy."""
@@ -137,8 +139,8 @@ def counted_main_kernel(case: Case) -> Iterator[Finding]:
 
 
 def longest_first(measured: Measurement) -> list[KernelRow]:
-    """Return the kernels, neither copies nor fills, that with most time first."""
-    kernels = [row for row in measured.kernels if row.category.sub not in _NO_KERNELS]
+    """Return the kernels, as recorded whatever their names say, that with most time first."""
+    kernels = [row for row in measured.kernels if row.is_kernel]
     return sorted(kernels, key=lambda row: -row.sum_ns)
 
 
@@ -188,13 +190,14 @@ def _finding(
             advice = fact("joined", parts=(*filter(None, [advice]), _fact("remedy.conflicts")))
         if _SEEDS.search(speed.name):
             advice = _fact("remedy.seeds")
-        values = {"name": name, "limits": limits, "estimate": estimate}
+        part = share if 0 < share < 1 and not case.devices else None  # else of the window
+        values = {"name": name, "part": part, "limits": limits, "estimate": estimate}
         yield statement(COUNTED_KERNEL, share, values, advice=advice)
 
 
 def roofs(speed: KernelSpeed, near: float) -> Iterator[Fact]:
     """Give how near the nearest roof is and what else is near, else all that is known of roofs."""
-    shares = dict(speed.throughputs)
+    shares = speed.shares
     if speed.roof is not None:
         others = {name: share for name, share in shares.items() if share >= near}
         shares = {**dict([speed.roof]), **{name: others[name] for name in _ALSO if name in others}}
@@ -259,9 +262,14 @@ def _held_back(
         units = "cu" if "vector" in speed.throughputs else "sm"
         return _fact(f"active-{units}", share=speed.active), _fact("remedy.active")
     if share >= least("bound"):
-        return None, relief
+        roof, _ = speed.roof or ("", share)
+        is_told = speed.stalls or speed.excess is not None or (roof == "sm" and speed.pipe)
+        return None, relief if is_told else _fact("remedy.unknown")
+    if speed.registers == _MOST_REGISTERS and speed.spills:
+        most = _fact("spills", registers=speed.registers, spills=speed.spills)
+        return most, _fact("remedy.spills")
     fits, runs = speed.theoretical_occupancy, speed.achieved_occupancy
-    if fits is not None and fits <= least("theoretical"):
+    if fits is not None and fits <= least("theoretical") and speed.has_more_blocks:
         named = [limiter.replace(" ", "-") for limiter in speed.limiters if limiter in _LIMITERS]
         remedies = tuple(_limiter(limiter, kind) for limiter in named)
         advice = fact("joined", parts=remedies) if remedies else relief
@@ -316,7 +324,7 @@ def _fact(name: str, /, **values: Value) -> Fact:
 
 def called(names: Sequence[str]) -> dict[str, str]:
     """Return short names of kernels that tell them apart, in words that end no sentence."""
-    own = dict(zip(names, from_own_word(names), strict=True))
+    own = dict(zip(names, from_own_word([readable(name) for name in names]), strict=True))
     words = {name: _OWN_WORD.match(text) for name, text in own.items()}
     times = Counter(word[0] for word in words.values() if word)
     return {

@@ -29,6 +29,7 @@ from traceflops.findings.idle_causes import idle_causes
 from traceflops.findings.late_rank import late_rank, rank_balance
 from traceflops.findings.little_work import little_work
 from traceflops.findings.main_kernel import MAIN_KERNEL
+from traceflops.findings.precision import totals_in_fp32
 from traceflops.findings.rules import advice_of, all_rules, rule_of, statement
 from traceflops.findings.start_up import kept, start_up
 from traceflops.findings.trace_health import trace_health
@@ -87,7 +88,7 @@ def _diagnosed(case: Case) -> Iterator[Finding]:
     is_judged = case.recorded in ENOUGH and (not case.prepared or case.prepared.knows_replays)
     if not case.windows_used or case.on_host or case.recorded not in (*ENOUGH, *PARTIAL):
         alone = counted_kernels(case) if not case.devices else ()
-        yield from (*alone, *case.losses, *trace_health(case))
+        yield from (*alone, *totals_in_fp32(case), *case.losses, *trace_health(case))
         return
     if case.prepared is not None and is_judged and little_work(case.prepared):
         yield from (*_causes(case, ()), *trace_health(case))

@@ -42,6 +42,7 @@ _LEVELS: Final[tuple[Level, ...]] = ("high", "medium", "low")
 _MOST_ASKED: Final = 120
 """Characters of edits that are told; those that list many names are not."""
 _OF_GPU: Final = KERNELS | {"communication", "other", "graph"}
+_INFERRED: Final = "doubt.inferred"
 _UNEXPLAINED: Final = "doubt.unexplained"
 _SHOWS_TIME: Final = frozenset({"idle", "kernels", "communication"})
 """Sections that show the time of a cause, which its share is of."""
@@ -275,9 +276,13 @@ def _finding(cause: Cause, scales: Scales, worth: Worth) -> Finding:
     """Return a cause as a finding with its gain, priority, MFU afterwards and confidence."""
     gain = worth.gain
     own = (*worth.doubts, *cause.doubts) if worth.is_widest else (*cause.doubts, *worth.doubts)
-    doubts = (*own, *scales.doubts)
+    general = scales.doubts
+    if cause.kernels and 2 * (cause.direct_ns or 0) > scales.step_ns * scales.windows:
+        # Kernels that are recorded have most of the time
+        own, general = tuple(doubt for doubt in own if doubt.code != _INFERRED), ()
+    doubts = (*own, *general)
     is_wide = gain is None or 2 * (gain.high_ns - gain.low_ns) > gain.high_ns
-    unsure = len(scales.doubts) + max(len(own), is_wide)  # own doubts tell why it is wide
+    unsure = len(general) + max(len(own), is_wide)  # own doubts tell why it is wide
     return Finding(
         rule=cause.rule,
         severity=severity_of(cause.share) or "low",

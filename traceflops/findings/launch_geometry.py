@@ -184,7 +184,9 @@ def launch_shape(trace: Trace, name: str) -> LaunchShape:
         return LaunchShape(said, of_grid if share <= _FEW else None, None, ("grid",), share)
     is_exact = registers is not None and shared == (0,) and compute >= _WHOLE_REGISTERS
     last_wave = _last_wave(fits, blocks, units) if is_exact and units else None
-    return LaunchShape(said, _room(fits), last_wave, fits.limiters, fits.warps / fits.all)
+    is_one = units and blocks == fits.blocks * units  # the grid leaves no more either
+    limiters = () if is_one else fits.limiters
+    return LaunchShape(said, _room(fits), last_wave, limiters, fits.warps / fits.all)
 
 
 def _blocks(grid: tuple[int, ...], threads: int, units: int | None) -> Fact:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Final
 
@@ -9,9 +10,10 @@ import numpy as np
 
 from traceflops.attribution.datatypes import FP32, operand_type, without_tf32
 from traceflops.facts import Fact, Value, fact
-from traceflops.findings.case import limit
-from traceflops.findings.finding import Cause
+from traceflops.findings.case import Case, limit
+from traceflops.findings.finding import Cause, Finding, severity_of
 from traceflops.findings.kernel_facts import KernelFacts, kernel_cause
+from traceflops.findings.rules import advice_of, statement
 from traceflops.flops.ops.arguments import TF32_OR_FP32
 from traceflops.table.columns import BoolArray, names
 
@@ -19,6 +21,8 @@ HALF: Final = ("bf16", "fp16")
 SINGLE: Final = (FP32, "tf32", TF32_OR_FP32)
 _BYTES: Final = {"fp64": 8, "fp32": 4, "tf32": 4, "bf16": 2, "fp16": 2}
 _KINDS: Final = ("gemm", "convolution", "attention")
+_HAS_TF32: Final = re.compile(r"\bampere_|(?:\bsm|cutlass_)(?:[89]\d|1\d\d)_")
+"""Names of kernels that only GPUs with TF32 run."""
 _LEAST_TOLD: Final = 0.1
 """Kinds of products with a smaller share of the time of all are not named."""
 
@@ -43,6 +47,22 @@ def precision_rules(facts: KernelFacts, product: BoolArray) -> Iterator[Cause]:
     most = limit(facts.case, "single-precision", "most_others") * facts.ns[product].sum()
     if half and facts.ns[of_half].sum() < most and not single and is_torch:
         yield from _faster(facts, "single-precision", {name: of(name) for name in SINGLE}, half)
+
+
+def totals_in_fp32(case: Case) -> Iterator[Finding]:
+    """Give products in plain FP32 of totals by name, where these tell that the GPU has TF32."""
+    rows = case.untimed.rows.to_pylist() if case.untimed is not None else ()
+    plain = [row for row in rows if row["share"] and row["sub"] in _KINDS]
+    plain = [row for row in plain if _HAS_TF32.search(row["name"])]
+    plain = [row for row in plain if operand_type(row["name"]) == FP32]
+    share = sum(row["share"] for row in plain)
+    if severity_of(share) is not None:
+        subs = tuple(dict.fromkeys(row["sub"] for row in plain))
+        products = tuple(fact(f"products.{sub}") for sub in subs)
+        many = 1 if subs[0] == "attention" else 2
+        values: dict[str, Value] = {"first": products[0], "many": many, "products": products}
+        advice = advice_of("tf32-off", case.program, values)
+        yield statement("tf32-off", share, values, advice=advice)
 
 
 def _faster(

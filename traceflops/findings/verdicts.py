@@ -199,7 +199,7 @@ def jobs_verdict(count: int) -> Verdict:
 
 
 def untimed_verdict(
-    untimed: Untimed | None, measured: Measurement, late_rank: Fact | None = None
+    untimed: Untimed | None, measured: Measurement, trace: Trace, late_rank: Fact | None = None
 ) -> Verdict | None:
     """Return what a trace without a timeline says; None for any other trace."""
     if untimed is None:
@@ -208,12 +208,13 @@ def untimed_verdict(
         largest = untimed.categories.slice(0, 1).to_pylist()[0]
         is_known = untimed.device_ns is not None and largest["share"] is not None
         time_ns = untimed.device_ns if is_known else None
-        count = sum(untimed.categories["count"].to_pylist())
+        counts = untimed.categories["count"].to_pylist()
+        count = None if None in counts else sum(counts)
         totals = fact(
             "verdict.untimed-totals",
             time_ns=time_ns,
             count=count,
-            mean_ns=round(time_ns / count) if time_ns is not None and count > 1 else None,
+            mean_ns=round(time_ns / count) if time_ns is not None and count and count > 1 else None,
             share=largest["share"] if is_known else None,
             kind=largest["sub"].replace("_", " "),
         )
@@ -227,6 +228,10 @@ def untimed_verdict(
     if "gpu_mark" in kinds:
         only_marks = fact("verdict.only-gpu-annotations")
         return Verdict((only_marks, *filter(None, [late_rank])), "no-timeline")
+    if kinds == {"call"} and trace.totals.num_rows:
+        most = untimed.rows.slice(0, 1).to_pylist()[0]
+        calls = fact("verdict.call-totals", name=most["name"], share=most["share"])
+        return Verdict((calls,), "no-timeline")
     of_cpu = tuple(fact(code) for kind, code in _ON_CPU.items() if kind in kinds)
     return Verdict((fact("verdict.only-cpu-records", kinds=of_cpu),), "no-gpu-work")
 

@@ -182,12 +182,7 @@ def launch_records(trace: Trace, untimed: Untimed | None, is_chosen: BoolArray) 
     devices = distinct(numbers(trace.activities["device"])).tolist()
     has_devices = _GPU in {types[device] for device in devices}
     if untimed is not None and not launch_calls(trace):
-        # Sums of calls count as launches without a record, unless there is device work, too.
-        rows, count = untimed.of_kind("call"), 0
-        if not untimed.categories.num_rows and not untimed.launches:
-            pairs = zip(rows["name"].to_pylist(), rows["count"].to_pylist(), strict=True)
-            count = sum(number or 0 for name, number in pairs if LAUNCH.match(name))
-        return replace(NO_LAUNCHES, kernel=CallRecords(count, count), has_devices=False)
+        return replace(NO_LAUNCHES, has_devices=False)  # a summary of calls has no device work
     wanted = _wanted_records(trace, is_chosen, has_devices=has_devices)
     (records,) = _by_process(*wanted, np.zeros(trace.calls.num_rows, dtype=np.int64), 1)
     return replace(records, has_devices=has_devices)

@@ -47,7 +47,7 @@ _ALL: Final = 0.995
 _ISSUING: Final = "selected"
 _ACTIVE_CYCLES: Final = "GRBM_GUI_ACTIVE"
 _SHARES: Final = ("achieved_occupancy", "theoretical_occupancy", "active", *ROOFS)
-_OTHERS: Final = ("waves", "lanes", "excess", "shared_bytes")
+_OTHERS: Final = ("waves", "lanes", "excess", "shared_bytes", "spills")
 _PIPE: Final = "pipe."
 _LONGEST_NS: Final = 2.0**62
 
@@ -79,8 +79,8 @@ class KernelSpeed(Struct, frozen=True):
     the occupancy can be full. `waves` is how often the grid fills all SMs. `stalls` are (reason why
     warps wait, share of a warp's cycles), the largest first. `pipe` is the pipe that is as busy as
     the SMs are. `lanes` is how many of 32 threads take part in an instruction, `excess` the share
-    of sectors that coalesced accesses would not move, `shared_bytes` what a block asks for. `rules`
-    are the profiler's.
+    of sectors that coalesced accesses would not move, `shared_bytes` what a block asks for,
+    `spills` how often a launch accesses local memory. `rules` are the profiler's.
     """
 
     name: str
@@ -100,6 +100,7 @@ class KernelSpeed(Struct, frozen=True):
     lanes: float | None = None
     excess: float | None = None
     shared_bytes: int | None = None
+    spills: int | None = None
     rules: tuple[KernelRule, ...] = ()
 
     @property
@@ -108,12 +109,22 @@ class KernelSpeed(Struct, frozen=True):
         return self.waves is not None and self.waves < 1
 
     @property
+    def has_more_blocks(self) -> bool:
+        """Return whether the grid may have blocks for a higher occupancy."""
+        return self.waves is None or self.waves > 1
+
+    @property
+    def shares(self) -> dict[str, float]:
+        """Return the throughputs, where that is known all of the time and not of active SMs."""
+        active = {_ACTIVE_ONLY: 1.0 if self.active is None else self.active}
+        return {name: share * active.get(name, 1.0) for name, share in self.throughputs.items()}
+
+    @property
     def roof(self) -> tuple[str, float] | None:
         """Return the nearest roof and the share of it that was reached, None if not known."""
-        shares = dict(self.throughputs)
-        # One throughput is of the time in which SMs are active, not of all the time.
-        if (active := shares.pop(_ACTIVE_ONLY, None)) is not None and self.active is not None:
-            shares[_ACTIVE_ONLY] = active * self.active
+        shares = self.shares
+        if self.active is None:
+            shares.pop(_ACTIVE_ONLY, None)  # of how much of the time is not known
         # The nearest one is known if both kinds are, or if one is so near that no other matters.
         has_both = COMPUTING & shares.keys() and _MOVING & shares.keys()
         if not has_both and max(shares.values(), default=0.0) < _NEAREST:
@@ -244,6 +255,7 @@ class _Groups:
                 lanes=own["lanes"],
                 excess=own["excess"],
                 shared_bytes=_whole(own["shared_bytes"]),
+                spills=_whole(own["spills"]),
                 rules=self.rules[number],
             )
 

@@ -40,7 +40,7 @@ class KernelRow(Struct, frozen=True):
     (copies, fills, and the only kernel of an op). `basis` is the source of these figures, None
     without any. `dtypes` are the data types of the products it was the main kernel of.
     `vector_flops` are of vector units, if counters tell. `path` is what its bytes move over, None
-    for several.
+    for several. `is_kernel` says that none is recorded as a copy or a fill.
     """
 
     name: str
@@ -53,6 +53,7 @@ class KernelRow(Struct, frozen=True):
     basis: WorkBasis | None = None
     vector_flops: int | None = None
     path: Path | None = "memory"
+    is_kernel: bool = True
 
 
 class OpRow(Struct, frozen=True):
@@ -215,6 +216,7 @@ def _by_shapes(prepared: Prepared, moved: MovedBytes, rows: IntArray) -> Iterato
             dtypes[number],
             _BASES[copies[number] > 0] if launches else None,
             path=paths[number],
+            is_kernel=not copies[number],
         )
 
 
