@@ -297,9 +297,14 @@ def _bandwidth(name: str, phase: PhaseUse) -> Fact:
 def roofline(
     measured: Measurement, work: Measured, row: KernelRow | OpRow | None
 ) -> NearerRoof | None:
-    """Return which roof is nearer to some work, where all devices have the same rates for it."""
-    if row is not None and row.path != "memory":
-        return NearerRoof("interconnect", "record") if row.path is not None else None
+    """Return which roof is nearer to some work, None where its rates or path are unknown.
+
+    `row.path` is what the bytes of the work move over, None if that differs between launches.
+    """
+    if row is not None and row.path is None:
+        return None
+    if row is not None and row.path != "memory":  # a copy over a link, as its record says
+        return NearerRoof("interconnect", "record")
     peak, bandwidth = roof(measured, row.dtypes if row is not None else ())
     kernel = row if isinstance(row, KernelRow) else None
     basis = (kernel.basis if kernel is not None else None) or "shapes"

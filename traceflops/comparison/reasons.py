@@ -213,21 +213,27 @@ def _worth_naming(causes: Sequence[Cause]) -> list[Reason]:
 
 
 def reason_fact(reason: Reason, before: Side, after: Side, *, named: bool = True) -> Fact:
-    """Return one reason as a fact; with `named`, it tells the kernel or scope with most of it."""
+    """Return one reason as a fact.
+
+    With `named`, it tells the kernel that has most of it, and the scope if all of it is in one.
+    """
     cause, parts, is_more = reason.causes[0], reason.parts, reason.ns > 0
     names = parts[0].names[:: -1 if is_more else 1]  # those of the side with more of it first
     name = next((name[0] for name in names if name), "")
     is_most = abs(parts[0].ns) >= _MOSTLY * sum(abs(part.ns) for part in parts)
+    # Several kernels replace several others, and a wait is for a rank: neither is one kernel's.
     is_named = named and name and is_most and cause.kind not in (REPLACED, WAIT)
-    scopes = reason.scopes - _everywhere(before) - _everywhere(after)
-    is_scoped = len(reason.scopes) == len(scopes) == 1 and cause.component != "communication"
+    # A scope around all kernels tells nothing, nor does one that only launches communication.
+    (scope,) = reason.scopes if len(reason.scopes) == 1 else (None,)
+    is_scoped = len(reason.scopes) == 1 and cause.component != "communication"
+    is_scoped &= scope not in _everywhere(before) | _everywhere(after)
     return _fact(
         "reason",
         ns=abs(reason.ns),
         more=_more(reason.ns),
         where=_where(reason, before, after),
         name=short(name) if is_named else None,
-        scope=short(scopes.pop() or "") if is_scoped and named else None,
+        scope=short(scope or "") if is_scoped and named else None,
     )
 
 

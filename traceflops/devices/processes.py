@@ -87,25 +87,29 @@ def unnamed_processes(trace: Trace) -> frozenset[int]:
 def lives(trace: Trace) -> tuple[IntArray, IntArray]:
     """Return the first and the last recorded moment of each process, in ns, per process.
 
-    Without any record these are the largest and the smallest int64. A range that was open when the
-    recording stopped ends with the last record of its file, which says nothing of its process.
+    Without any record these are the largest and the smallest int64. Tools end a range that is still
+    open with the last activity or call of the file, of any process: only its start counts.
     """
     count = trace.processes.num_rows
     limits = np.iinfo(np.int64)
     begin, end = np.full(count, limits.max), np.full(count, limits.min)
-    file, latest = codes(trace.processes["file"]), end.copy()
-    of_file = np.full(int(file.max(initial=0)) + 1, limits.min)
-    for name in ("activities", "calls", *_HOST):
+
+    def add(name: str, open_until: IntArray | None = None) -> None:
         table = trace.table(name)
         process, start = numbers(table["process"]), numbers(table["start_ns"])
         last = start + np.maximum(numbers(table["dur_ns"], ABSENT), 0)
-        if name in _HOST:
-            last = np.where(last == latest[process], start, last)
+        if open_until is not None:
+            last = np.where(last == open_until[process], start, last)
         np.minimum.at(begin, process, start)
         np.maximum.at(end, process, last)
-        if name == "calls":
-            np.maximum.at(of_file, file, end)
-            latest = of_file[file]
+
+    for name in ("activities", "calls"):
+        add(name)
+    file = codes(trace.processes["file"])
+    last_of_file = np.full(int(file.max(initial=0)) + 1, limits.min)
+    np.maximum.at(last_of_file, file, end)
+    for name in _HOST:
+        add(name, open_until=last_of_file[file])
     return begin, end
 
 

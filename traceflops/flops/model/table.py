@@ -21,10 +21,7 @@ Part = TypeVar("Part", bound=Struct)
 
 
 class TomlTable:
-    """One table of a card: typed values by key, or a UsageError that names table and key.
-
-    `names` are the keys as the source of the values calls them, for messages (None: a card).
-    """
+    """One table of a card: typed values by key, or a UsageError that names table and key."""
 
     def __init__(
         self,
@@ -33,6 +30,11 @@ class TomlTable:
         keys: Iterable[str],
         names: Mapping[str, str] | None = None,
     ) -> None:
+        """Take the values of the table at `where`. Raises UsageError for a key not in `keys`.
+
+        Values may come from a foreign source, such as a config.json: then `names` are its names of
+        our keys, for messages.
+        """
         self.values, self.where, self.names = values, where, names or {}
         self.foreign = names is not None
         allowed = tuple(keys)

@@ -153,9 +153,11 @@ def measured_work(
 def _joins(
     prepared: Prepared, launches: Launches, answers: Answers, is_owned: BoolArray
 ) -> list[Join]:
-    """Return how the chosen compute kernels were joined with each other recording.
+    """Return how the chosen compute kernels were joined with each further recording.
 
-    A pair is not asked for kernels that an op owns (`is_owned`, by activity); counters are.
+    Counters are asked about all of these kernels. A paired trace of the same run with shapes is
+    asked only about kernels that no op of this trace owns (`is_owned`, by activity): an op's own
+    shapes tell more. What this trace says itself (origin "shapes") needs no join.
     """
     rows = launches.row
     is_wanted = (chosen_activities(prepared) & compute_kernels(prepared))[rows]
