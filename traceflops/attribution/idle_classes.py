@@ -77,6 +77,8 @@ _ASKED: Final = re.compile(r"\b(prefetch|eviction)\b")
 _LONG_CALL_NS: Final = 20_000
 _LONG_OP_NS: Final = 100_000
 _LONG_GAP_NS: Final = 200_000
+LONGEST_HANDOVER_NS: Final = 1_000_000
+"""The longest that it takes until another thread goes on: in more time either does something."""
 _FEW_CALLS: Final = 8
 _TIMES_MEDIAN: Final = 5
 
@@ -145,13 +147,15 @@ def _other_thread_was_last(slices: Slices, parts: GapParts, trace: Trace) -> Boo
     """Return, per slice, whether another thread than the launching one was the last to work before.
 
     Nothing goes on when they begin, so of what began before, the last to end was the last to work.
+    Beyond LONGEST_HANDOVER_NS nothing connects the two.
     """
     call = parts.call[slices.part]
     process, thread = (numbers(trace.calls[name], ABSENT)[call] for name in ("process", "thread"))
     last = [_last_ended(table, process, slices.start_ns) for table in (trace.calls, trace.ops)]
     (call_end_ns, caller), (op_end_ns, operator) = last
     worker = np.where(call_end_ns > op_end_ns, caller, operator)
-    return np.asarray((np.maximum(call_end_ns, op_end_ns) > NEVER) & (worker != thread))
+    is_known = np.maximum(call_end_ns, op_end_ns) > NEVER
+    return np.asarray(is_known & (worker != thread) & (slices.dur_ns <= LONGEST_HANDOVER_NS))
 
 
 def on_demand(activities: pa.Table, direction: str) -> BoolArray:

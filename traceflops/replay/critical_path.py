@@ -14,10 +14,18 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from traceflops.attribution.culprits import UNRECORDED, named_times
-from traceflops.attribution.idle_classes import on_demand
+from traceflops.attribution.idle_classes import LONGEST_HANDOVER_NS, on_demand
 from traceflops.attribution.idle_slices import GapParts
 from traceflops.characters import kernel_name
-from traceflops.replay.recorded_graph import EDGE_NAMES, HOST, LAUNCH, VIRTUAL, RecordedGraph, World
+from traceflops.replay.recorded_graph import (
+    EDGE_NAMES,
+    HANDOVER,
+    HOST,
+    LAUNCH,
+    VIRTUAL,
+    RecordedGraph,
+    World,
+)
 from traceflops.table.columns import ABSENT, Columns, IntArray, codes, is_one_of, names, numbers
 from traceflops.table.grouping import groups, joint_codes
 from traceflops.timeline.intervals import Intervals
@@ -231,7 +239,9 @@ def parts_of(
     unexplained = graph.is_unexplained[rest.node] | (rest.source < 0)
     once_ns = _once_in_launches(prepared, graph, rest)
     sums[_START_UP, ""] += int(once_ns.sum())
-    for kind, rows in groups(rest.kind):
+    is_long = (rest.kind == HANDOVER) & (rest.ns > LONGEST_HANDOVER_NS)
+    sums[UNRECORDED, ""] += int((rest.ns - once_ns)[is_long].sum())
+    for kind, rows in groups(np.where(is_long, DELAY, rest.kind)):
         if kind != DELAY:
             sums[EDGE_NAMES[kind], ""] += int((rest.ns - once_ns)[rows].sum())
     for name, some in ((UNEXPLAINED, unexplained), ("late_start", ~unexplained)):
