@@ -37,8 +37,8 @@ from traceflops.table.columns import (
     names,
     numbers,
 )
-from traceflops.table.grouping import groups as by_group
 from traceflops.table.grouping import group_rows, in_order, joint_codes
+from traceflops.table.grouping import groups as by_group
 from traceflops.table.nesting import taken
 from traceflops.table.patterns import GRAPH_LAUNCH
 from traceflops.table.trace import Trace
