@@ -187,10 +187,10 @@ def steady(
     """Return, per step, the reason why it is not steady, None for steady steps.
 
     Leading steps longer than 1.25 times the median are warm-up (if `may_warm_up`: steps all do the
-    same), unless a tenth of those that follow take as long. Of three or more that remain the last is left out, unless it `has_end`, one of its own
-    and not that of the recording. A single step is always used. Of three or more the first is cut
-    off if it is much shorter than the others and `before_ns`, the time with work of no step before
-    it, is at least half of what it lacks.
+    same), unless a tenth of those that follow take as long. Of three or more that remain the last
+    is left out, unless it `has_end`, one of its own and not that of the recording. A single step is
+    always used. Of three or more the first is cut off if it is much shorter than the others and
+    `before_ns`, the time with work of no step before it, is at least half of what it lacks.
     """
     count = len(durations_ns)
     reasons: list[Fact | None] = [None] * count
