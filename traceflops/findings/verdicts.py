@@ -145,7 +145,7 @@ def records_verdict(
         case "missing":
             missing = fact("verdict.records-missing", calls=records.words, how=how)
             host = (*on_cpu.leads, *on_cpu.gpu.waits) if on_cpu is not None else ()
-            return Verdict((*called, missing, *host), "records-missing")
+            return Verdict((missing, *called, *host), "records-missing")
         case "incomplete":
             incomplete = fact("verdict.records-incomplete", lost=records.lost, calls=records.words)
             launches = (records.kernel + records.graph).calls
