@@ -28,7 +28,6 @@ from traceflops.windows.device_records import launch_calls
 
 if TYPE_CHECKING:
     from traceflops.analysis.result import Analysis
-    from traceflops.attribution.host_calls import OutsideGpuWork
     from traceflops.findings.finding import Finding
 
 CULPRIT: Final = "culprit"
@@ -233,7 +232,7 @@ def outside(analysis: Analysis) -> str:
     rest = analysis.outside
     if rest is None:
         return ""
-    work, total_ns = "operator" if analysis.on_host else "GPU operation", _outside_ns(rest)
+    work, total_ns = "operator" if analysis.on_host else "GPU operation", rest.ns
     parts: list[tuple[str, int, dict[str, Value]]] = [
         ("before", rest.before_ns, {"work": work}),
         ("after", rest.after_ns, {"work": None if _PARTLY * rest.before_ns >= total_ns else work}),
@@ -257,10 +256,6 @@ def outside(analysis: Analysis) -> str:
     return words(fact("outside.claim", **values, call=call))
 
 
-def _outside_ns(rest: OutsideGpuWork) -> int:
-    return rest.before_ns + rest.after_ns + rest.unused_ns
-
-
 def scope(analysis: Analysis) -> list[str]:
     """Return what the reader must know of the figures: no kernel, or little of the recording.
 
@@ -274,6 +269,6 @@ def scope(analysis: Analysis) -> list[str]:
     starts = [one for one in analysis.findings[1:] if one.rule == START_UP]
     said += [words(one.claim) for one in starts if analysis.steps.after_start_up]
     rest = analysis.outside
-    if rest is not None and 2 * _outside_ns(rest) >= rest.recorded_ns:
+    if rest is not None and rest.is_most:
         said.append(outside(analysis))
     return said

@@ -244,7 +244,9 @@ def time_shared(analysis: Analysis) -> str:
         return "time of GPU work"
     if analysis.steps.after_start_up:
         return "time after start-up"
-    return "step time" if analysis.steps.used else "total time"
+    if analysis.steps.used:
+        return "step time"
+    return "window" if analysis.outside is not None and analysis.outside.is_most else "total time"
 
 
 OVERLAPS: Final = "overlaps count twice"

@@ -316,6 +316,24 @@ def test_another_thread_tells_where_the_launching_one_runs_a_backward_pass() -> 
     assert idle.culprits[0].label == "MulBackward0"
 
 
+def test_after_a_long_silence_nothing_connects_two_threads() -> None:
+    run = launched(("first", 0, 10 * US, 10 * US), ("first", 2_000 * US, 2_010 * US, 10 * US))
+    trace = trace_of(**run, ops=[event("backward", 5, 20, thread=ENGINE)])
+    assert by_class(analyze(trace).idle) == {"host_unrecorded": 1_980, "launch_latency": 10}
+
+
+def test_gaps_between_work_of_one_replayed_graph_are_no_launch_latency() -> None:
+    """Four kernels of one graph, with gaps of 5 us; the call returns while they run."""
+    run = launched(("first", 0, 10 * US, 10 * US), ("k", 100 * US, 110 * US, 10 * US))
+    run["calls"][1] |= {"name": "cudaGraphLaunch", "dur_ns": 30 * US}
+    replayed = run["activities"][1]
+    run["activities"] += [
+        replayed | {"start_ns": (110 + 15 * n) * US, "name": f"k{n}"} for n in range(1, 4)
+    ]
+    idle = by_class(analyze(trace_of(**run)).idle)
+    assert idle == {"graph_gaps": 15, "launch_latency": 10, "host_unrecorded": 80}
+
+
 def test_a_backward_pass_that_no_thread_shows_is_a_handover() -> None:
     waiting = frame("<built-in method run_backward of type object at 0x1>", 5, 1_005)
     assert by_class(analyze(made(marks=[waiting])).idle) == {

@@ -213,8 +213,8 @@ def test_every_class_that_is_recorded_is_found(name: str, unseen: set[str]) -> N
     run = simulate(RunConfig(machine=way.machine, lead_in=True, plants=tuple(PLANTS), **PLAIN))
     assert wrong(run, way) == {}
     found = {kind for kind, _ in planted(run, way.recorded)[0]}
-    # No plant sleeps, calls often or touches unified memory; start-up is no idle time.
-    never = {"own_sleep", "other_calls", "host_page_faults", "start_up"}
+    # No plant sleeps, calls often, touches unified memory or replays graphs; nor is start-up idle.
+    never = {"graph_gaps", "own_sleep", "other_calls", "host_page_faults", "start_up"}
     assert set(CLASSES) - found == {*unseen, *never}
 
 

@@ -27,6 +27,7 @@ SIMULATED: Final[Mapping[str, str]] = {
     **{rule: "test_ranks_and_serving.py" for _, _, rule, _ in CASES.values()},
     **{rule: "test_scenarios.py" for fault in FAULTS.values() for rule in fault.rules},
     "low-clock": "test_low_clocks.py",
+    "graph-gaps": "../attribution/test_culprits.py",
     "nothing-stands-out": "test_diagnosis.py",
     **dict.fromkeys(("loss-recompute", "loss-overcompute"), "../mfu/test_reconciliation.py"),
 }

@@ -39,10 +39,12 @@ def said(calls: list[dict[str, Any]], **tables: Any) -> str:
         ),
     ],
 )
-def test_the_kind_of_call_that_takes_most_comes_first(spent_ms: dict[str, int], lead: str) -> None:
+def test_the_kind_of_call_that_takes_most_follows_what_is_missing(
+    spent_ms: dict[str, int], lead: str
+) -> None:
     sentence = said(rounds(**spent_ms))
-    assert sentence.startswith(lead)
-    assert "GPU records are missing: the trace has 10 launch calls" in sentence
+    assert sentence.startswith("GPU records are missing: the trace has 10 launch calls")
+    assert lead in sentence
 
 
 def test_reading_between_calls_counts_and_inside_them_does_not() -> None:

@@ -122,8 +122,8 @@ IDLE: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         host("marks", "a.py(3): b", kind="python", dur_ns=20_000),
     ),
     "thread-handover": (
+        host("marks", "<built-in method run_backward>", kind="python", dur_ns=1_990_000),
         host("ops", "aten::add", start_ns=-500_000, dur_ns=510_000, thread=9),
-        host("ops", "aten::add", start_ns=-500_000, dur_ns=510_000),
     ),
     "host-unrecorded": ({}, host("marks", "a.py(3): b", kind="python", dur_ns=1_990_000)),
 }
@@ -863,6 +863,17 @@ def test_a_launching_thread_that_is_off_the_cpu_waits(
     assert (found.title == "The launching thread is off the CPU") == is_told
     assert ("the launching thread is off the CPU, and waits" in found.sentence) == is_told
     assert (found.gain is not None) == gains
+
+
+@pytest.mark.parametrize(("off_ns", "is_told"), [(100_000, True), (900_000, False), (0, False)])
+def test_a_launching_thread_that_is_hardly_switched_out_computes(
+    off_ns: int, *, is_told: bool
+) -> None:
+    off = {"kind": "off_cpu", "name": "(off the CPU)", "start_ns": 50_000, "dur_ns": off_ns}
+    analysis = run(0, 2_000_000, 0, 0, by="nsys", marks=[off] if off_ns else [])
+    (found,) = of_rule(analysis, "host-unrecorded")
+    assert (found.title == "Host code holds up the GPU") == is_told
+    assert ("of that the launching thread runs on a CPU" in found.sentence) == is_told
 
 
 @pytest.mark.parametrize(("late", "is_told"), [("rare", True), ("k", False)])

@@ -26,6 +26,13 @@ def test_a_busy_gpu_whose_kernels_no_rule_knows() -> None:
     )
 
 
+def test_a_window_that_is_less_than_half_of_the_recording_is_not_the_total_time() -> None:
+    tables = launched(*(("odd", at, at + 5, 100) for at in range(0, 1_000, 100)))
+    for after_ns, basis in ((900, "the total time"), (1_100, "the 1.00 µs window")):
+        tables["calls"][10:] = [{"name": "exit", "start_ns": 1_005 + after_ns, "dur_ns": 0}]
+        assert f"of {basis}." in tf.analyze(trace_of(**tables)).verdict.sentence
+
+
 def test_graph_launches_without_kernels_are_no_loss() -> None:
     tables = launched(("graph", 0, 100, 990), ("sm90_gemm_bf16", 1, 1_090, 10))
     tables["activities"][0]["kind"] = "graph"

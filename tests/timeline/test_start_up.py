@@ -236,8 +236,11 @@ def test_what_is_recorded_is_no_hole() -> None:
     assert run(call("cudaMalloc", 0, 3_000), marks=marks) == {"first-call": 3_000, "hole": 1_000}
 
 
-def test_a_stretch_without_a_record_is_none_where_nothing_starts_up() -> None:
+def test_a_stretch_without_a_record_is_none_where_nothing_or_little_starts_up() -> None:
     assert run() == {}
+    assert run(call("cudaMalloc", 0, 2_000)) == {"first-call": 2_000}
+    # The first launch takes a small part of the gap that it ends.
+    assert run(launch_us=1_000) == {"first-launch": 995}
 
 
 @pytest.mark.parametrize(
@@ -324,6 +327,31 @@ def test_the_first_operator_of_a_name_starts_up(later_us: int, *, is_told: bool)
     analysis = analyze(trace_of(**launched(*works), ops=ops))
     told = (5_000 - later_us - 5) * US if is_told else 0
     assert analysis.components.start_up_ns == pytest.approx(told, abs=10 * US)
+
+
+def test_an_operator_that_launches_a_kernel_first_loads_code_even_if_it_is_the_only_one() -> None:
+    op = {"name": "aten::cudnn_convolution", "start_ns": 0, "dur_ns": 9_998 * US}
+    inner = {"name": "aten::empty", "start_ns": MS, "dur_ns": 50 * US}
+    many = [
+        {"name": "aten::mm", "start_ns": (10_020 + 20 * n) * US - 2_000, "dur_ns": 10 * US}
+        for n in range(10)
+    ]
+    assert run(ops=[op, inner, *many])["first-call"] == pytest.approx(9_985, abs=10)
+    assert run(ops=[op, inner, *many], first="k") == {}
+    assert run(ops=[op, inner | {"dur_ns": 5 * MS}, *many]) == {}  # which may be its own work
+
+
+@pytest.mark.parametrize(("later_us", "is_told"), [((12, 15, 400), True), ((12, 15, 900), False)])
+def test_the_first_range_of_a_name_starts_up_if_no_other_takes_a_tenth(
+    later_us: tuple[int, ...], *, is_told: bool
+) -> None:
+    lengths = (8_000, *later_us)
+    marks = [
+        {"name": "Execute", "start_ns": 12 * MS * n, "dur_ns": us * US, "thread": 2}
+        for n, us in enumerate(lengths)
+    ]
+    found = run(marks=marks)
+    assert found.get("first-call", 0) == (8_000 - 15 if is_told else 0)
 
 
 @pytest.mark.parametrize(("loaders", "start_up_ms"), [(1, 2 + 49 + 5), (3, 0)])

@@ -709,6 +709,19 @@ def test_operators_on_a_cpu_are_no_gpu_work(*, mark: bool) -> None:
 
 
 @pytest.mark.parametrize(
+    ("later_ns", "left_out"),
+    [([130, *[80] * 9], 2), ([130, *[80] * 8], 1), ([250, *[80] * 9], 2), ([250, *[80] * 7], 0)],
+)
+def test_steps_are_no_warm_up_where_later_ones_often_take_as_long(
+    later_ns: list[int], left_out: int
+) -> None:
+    """The first two take 200 and 120 ns, and the one with `later_ns` follows a usual one."""
+    lengths = [200, 120, 80, *later_ns]
+    why = steady(np.array(lengths), has_end=True)
+    assert [number for number, reason in enumerate(why) if reason is not None] == [*range(left_out)]
+
+
+@pytest.mark.parametrize(
     ("first_ns", "before_ns", "used"),
     [(30, 30, [1, 2]), (30, 10, [0, 1, 2]), (70, 30, [0, 1, 2]), (30, 0, [0, 1, 2])],
 )

@@ -14,6 +14,7 @@ from traceflops.analysis.notes import is_said, notes_of
 from traceflops.analysis.preparation import prepare, prepare_pair, with_replays
 from traceflops.analysis.result import Analysis, with_finding_rules
 from traceflops.attribution.culprits import NO_CULPRITS, IdleCulprits, idle_culprits, with_culprits
+from traceflops.attribution.host_calls import outside_gpu_work
 from traceflops.attribution.kernels import category_table, kernel_table, kernel_totals, memory_times
 from traceflops.attribution.launch_lead import Launches, host_bound, launching
 from traceflops.devices.jobs import check_decided, is_undecided, of_job
@@ -246,9 +247,9 @@ class VerdictFacts(NamedTuple):
     """What a verdict needs of the recording, whole or from summaries.
 
     `how` says how device records are made, `cut` that a file is cut off. `samples` and `memory` are
-    verdicts on recordings of samples or memory alone. `gpu` is what CPUs tell of a GPU
-    whose work is not recorded, `once` is what most of their start-up is, `little` that hardly any
-    work is recorded, `calls` what takes the host's time where no work is.
+    verdicts on these alone. `gpu` is what CPUs tell of a GPU whose work is not recorded, `once`
+    what most of their start-up is, `little` that hardly any work is recorded, `calls` what takes
+    the host's time where no work is, `is_part` that most time is outside of the work of one GPU.
     """
 
     trace: Trace
@@ -264,11 +265,12 @@ class VerdictFacts(NamedTuple):
     once: str | None = None
     little: tuple[Fact, ...] = ()
     calls: tuple[Fact, ...] = ()
+    is_part: bool = False
 
     @classmethod
     def of(cls, prepared: Prepared) -> VerdictFacts:
         """Return the facts of a prepared trace."""
-        trace = prepared.trace
+        trace, rest = prepared.trace, outside_gpu_work(prepared)
         is_of_samples = trace.source.format == GPU_SAMPLES
         return cls(
             trace,
@@ -284,6 +286,7 @@ class VerdictFacts(NamedTuple):
             main_kind(prepared) if prepared.on_host else None,
             little_work(prepared),
             calls_alone(trace) if prepared.launch_records.state == "missing" else (),
+            rest is not None and rest.is_most and len(prepared.accounts) == 1,
         )
 
 
@@ -314,7 +317,7 @@ def judged(
         waiting=waiting_for(ranks),
     )
     on_host = all(device.type == "cpu" for device in devices)
-    basis, program = basis_of(choice), program_of_trace(facts.trace)
+    basis, program = basis_of(choice, facts.is_part * window_ns), program_of_trace(facts.trace)
     shared_ns = None if records.state == "serialized" else window_ns
     table = kernel_table(kernels, shared_ns)
     of_time = fact("basis.step" if choice.used else "basis.time")
@@ -322,7 +325,7 @@ def judged(
     if on_host:
         leads = leading(table, total, idle, measured, of_time, facts.once) if devices else ()
         on_cpu = OnCpu(leads, facts.gpu)
-    first = _said_first(facts, devices, measured, losses, ranks, on_cpu)
+    first = _said_first(facts, devices, measured, losses, ranks, on_cpu, basis)
     first = first if on_host else of_events(first, facts.trace, total.components)
     of_kernels = main_kernel_findings(table, total, losses, passes, basis, program, facts.trace)
     # What recorded work waited for holds, whatever else ran without a record.
@@ -361,11 +364,9 @@ def _said_first(
     losses: Sequence[Loss],
     ranks: RankReport | None,
     on_cpu: OnCpu | None,
+    basis: Fact,
 ) -> Verdict:
-    """Return the verdict: what is not recorded, what has no timeline, or what costs most.
-
-    `on_cpu` says what leads where all work is operators of CPUs.
-    """
+    """Return the verdict: what is not recorded, what has no timeline, or what costs most."""
     late_rank = late_rank_fact(ranks, lasting=True) or slow_link_fact(ranks)
     return (
         facts.samples
@@ -376,7 +377,7 @@ def _said_first(
         or (Verdict(facts.little, "start-up") if facts.little else None)
         or verdict(
             sum((device.chosen for device in devices), EMPTY_ACCOUNT),
-            facts.choice,
+            basis,
             len(devices),
             measured,
             losses=losses,

@@ -301,6 +301,16 @@ class OutsideGpuWork(Struct, frozen=True):
     unused_ns: int = 0
     once_ns: int = 0
 
+    @property
+    def ns(self) -> int:
+        """All of it, in ns."""
+        return self.before_ns + self.after_ns + self.unused_ns
+
+    @property
+    def is_most(self) -> bool:
+        """Whether that is more than half of what is recorded."""
+        return 2 * self.ns > self.recorded_ns
+
 
 def outside_gpu_work(prepared: Prepared) -> OutsideGpuWork | None:
     """Return the time that a process records outside its GPU work and outside used steps.

@@ -37,13 +37,15 @@ from traceflops.table.columns import (
     names,
     numbers,
 )
+from traceflops.table.grouping import group_rows, in_order, joint_codes
 from traceflops.table.grouping import groups as by_group
-from traceflops.table.grouping import in_order, joint_codes
 from traceflops.table.nesting import taken
+from traceflops.table.patterns import GRAPH_LAUNCH
 from traceflops.table.trace import Trace
 from traceflops.timeline.intervals import NEVER
 
 CLASSES: Final[dict[str, str]] = {
+    "graph_gaps": "gaps inside graphs",
     "data_input": "loading data",
     "sync_call": "waiting for the GPU",
     "blocking_copy": "blocking copies",
@@ -77,6 +79,8 @@ _ASKED: Final = re.compile(r"\b(prefetch|eviction)\b")
 _LONG_CALL_NS: Final = 20_000
 _LONG_OP_NS: Final = 100_000
 _LONG_GAP_NS: Final = 200_000
+LONGEST_HANDOVER_NS: Final = 1_000_000
+"""The longest that it takes until another thread goes on: in more time either does something."""
 _FEW_CALLS: Final = 8
 _TIMES_MEDIAN: Final = 5
 
@@ -120,6 +124,7 @@ def class_of(slices: Slices, parts: GapParts, events: HostEvents, trace: Trace) 
     left_ns = parts.gap_end_ns - np.maximum(parts.call_end_ns, parts.gap_start_ns)
     is_usual = (role == AFTER_CALL) & (left_ns < parts.cap_ns)[part]
     rules = {
+        "graph_gaps": _inside_graphs(parts, trace)[part],
         "data_input": is_host & events.is_inside("data_input", event, label),
         "sync_call": waits_for_device | (copies & reads_scalar) | awaits_device,
         "blocking_copy": copies & waits,
@@ -147,13 +152,15 @@ def _other_thread_was_last(slices: Slices, parts: GapParts, trace: Trace) -> Boo
     """Return, per slice, whether the last thread to work before it was not the launching one.
 
     Nothing runs when these slices begin, so the call or operator that ended last was the last work.
+    Beyond LONGEST_HANDOVER_NS nothing connects the two.
     """
     call = parts.call[slices.part]
     process, thread = (numbers(trace.calls[name], ABSENT)[call] for name in ("process", "thread"))
     last = [_last_ended(table, process, slices.start_ns) for table in (trace.calls, trace.ops)]
     (call_end_ns, caller), (op_end_ns, operator) = last
     worker = np.where(call_end_ns > op_end_ns, caller, operator)
-    return np.asarray((np.maximum(call_end_ns, op_end_ns) > NEVER) & (worker != thread))
+    is_known = np.maximum(call_end_ns, op_end_ns) > NEVER
+    return np.asarray(is_known & (worker != thread) & (slices.dur_ns <= LONGEST_HANDOVER_NS))
 
 
 def on_demand(activities: pa.Table, direction: str) -> BoolArray:
@@ -164,6 +171,23 @@ def on_demand(activities: pa.Table, direction: str) -> BoolArray:
     """
     moves = matching(activities["direction"], lambda text: text.startswith(direction))
     return moves & ~matching(activities["name"], lambda text: _ASKED.search(text) is not None)
+
+
+def _inside_graphs(parts: GapParts, trace: Trace) -> BoolArray:
+    """Return which gaps lie between work of one replayed graph, which its launch has started."""
+    work = trace.activities
+    is_graph = taken(matching(trace.calls["name"], GRAPH_LAUNCH.match).astype(np.int8), parts.call)
+    replayed = np.flatnonzero(is_graph > 0)
+    begun_ns = np.full(len(parts.call), NEVER, dtype=np.int64)
+    if len(replayed):
+        process, correlation, start_ns = (
+            numbers(work[name], ABSENT) for name in ("process", "correlation", "start_ns")
+        )
+        group, first = group_rows((process, correlation))
+        first_ns = np.full(len(first), np.iinfo(np.int64).max)
+        np.minimum.at(first_ns, group, start_ns)
+        begun_ns[replayed] = first_ns[group[parts.activity[replayed]]]
+    return np.asarray((begun_ns > NEVER) & (begun_ns < parts.gap_start_ns))
 
 
 def _between_pages(parts: GapParts, trace: Trace) -> BoolArray:

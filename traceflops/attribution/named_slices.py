@@ -29,7 +29,7 @@ from traceflops.table.trace import Trace
 from traceflops.timeline.intervals import Intervals
 
 _CALLS: Final = ("sync_call", "blocking_copy", "memory_alloc", "slow_driver_call")
-_BY_WORK: Final = ("device_wait", "host_page_faults")
+_BY_WORK: Final = ("graph_gaps", "device_wait", "host_page_faults")
 """Classes that take their name from the work that ends the gap."""
 _KINDS: Final = tuple(CLASSES)
 _NEVER: Final = np.iinfo(np.int64).min

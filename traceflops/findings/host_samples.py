@@ -26,15 +26,21 @@ _MOST_ROWS: Final = 3
 _MOSTLY, _NEARLY_ALL = 0.5, 0.9
 
 
-def off_cpu(case: Case, idle: IdleClass) -> float | None:
-    """Return for which part of unrecorded idle time the launching thread is off the CPU, if most.
+def switched(case: Case, idle: IdleClass) -> dict[str, Value]:
+    """Return for which part of unrecorded idle time the launching thread is off the CPU, or on it.
 
-    It waits then: for input or output, a timer, another thread, or a core.
+    `off` where that is most: it waits for input or output, a timer, another thread, or a core. `on`
+    where switches are recorded then, and nearly all of the time is between them.
     """
-    if case.prepared is None:
-        return None
-    part = off_cpu_in(case.prepared, idle.kind) / max(idle.idle_ns, 1)
-    return part if part >= _MOSTLY else None
+    part = _off_cpu(case, idle)
+    on = 1 - part if 0 < part <= 1 - _NEARLY_ALL else None
+    return {"off": part if part >= _MOSTLY else None, "on": on}
+
+
+def _off_cpu(case: Case, idle: IdleClass) -> float:
+    """Return for which part of some idle time the launching thread is recorded off the CPU."""
+    off_ns = off_cpu_in(case.prepared, idle.kind) if case.prepared is not None else 0
+    return off_ns / max(idle.idle_ns, 1)
 
 
 def only_waits(case: Case) -> bool:
@@ -43,7 +49,7 @@ def only_waits(case: Case) -> bool:
     What it waits for may set the pace, such as a camera or a timer.
     """
     idle = (one for one in case.idle.by_class() if one.kind == UNRECORDED)
-    return any((off_cpu(case, one) or 0.0) >= _NEARLY_ALL for one in idle)
+    return any(_off_cpu(case, one) >= _NEARLY_ALL for one in idle)
 
 
 def sampled(case: Case) -> dict[str, Value]:

@@ -25,7 +25,7 @@ from traceflops.findings.copy_sizes import small_copies
 from traceflops.findings.cpu_operators import CPU_OPERATORS, are_views, on_cpu
 from traceflops.findings.device_memory import allocator_state, reads_back, uploads_pinned
 from traceflops.findings.finding import Cause, Owner, Row, Where, row_name, short_name
-from traceflops.findings.host_samples import MPI, off_cpu, only_waits, sampled
+from traceflops.findings.host_samples import MPI, only_waits, sampled, switched
 from traceflops.findings.host_waits import WAITING, after_waits, frame_of, host_waits
 from traceflops.findings.idle_ends import ended_by
 from traceflops.findings.launching import (
@@ -80,7 +80,7 @@ _BESIDE_STACKS: Final = (*LAUNCHING, "compiled-runtime", "optimizer-loop", "host
 """Rules of time in which Python runs, or waits to run."""
 _OF_HOST: Final = ("compiled-runtime", "host-code", "host-unrecorded")
 """Rules of what the host does before it launches."""
-_CLAIMS: Final = ("launching", "sampled", "off-cpu")
+_CLAIMS: Final = ("launching", "sampled", "off-cpu", "on-cpu")
 """What is known of unrecorded host time, with a title and a claim of its own."""
 _MOST_ROWS: Final = 3
 
@@ -304,11 +304,12 @@ def _of_unrecorded(case: Case, idle: IdleClass) -> tuple[set[str], dict[str, Val
     largest, knows = idle.culprits[0], set[str]()
     label = short_name(largest.label)
     values: dict[str, Value] = {"label": label, "what": "it" if label else "the code"}
-    off, launches = off_cpu(case, idle), is_launching(case, idle)
+    switches, launches = switched(case, idle), is_launching(case, idle)
     samples = {} if launches else sampled(case)
-    own = "off-cpu" if off else "sampled" if samples else "launching" if launches else None
-    knows |= {own} if own else set()
-    values |= {**samples, "off": off}
+    own = "off-cpu" if switches["off"] else "sampled" if samples else "launching"
+    own = "on-cpu" if own == "launching" and not launches and switches["on"] else own
+    knows |= {own} if own != "launching" or launches else set()
+    values |= {**samples, **switches}
     knows |= {"mpi"} if samples.get("library") == MPI else set()
     knows |= {"of-library"} if LIBRARY_RANGE.match(largest.label) else set()
     marks = case.prepared.trace.marks if case.prepared is not None else None

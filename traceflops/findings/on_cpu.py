@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 _MOST: Final = 2
 _LARGE: Final = 0.2
-_MANY: Final = 10
+_MANY: Final = 3
 """Of so many calls none should take most of the time."""
 """Share of the time from which what comes second is named, too."""
 _MOSTLY: Final = 0.8

@@ -26,7 +26,7 @@ from traceflops.findings.finding import Cause, Finding, Owner, severity_of
 
 _HOST: Final = "host"
 ON_HOST: Final = frozenset({*CLASSES, BESIDE}) - {
-    *("launch_latency", "device_wait", "host_page_faults", "unexplained")
+    *("graph_gaps", "launch_latency", "device_wait", "host_page_faults", "unexplained")
 }
 """Classes of idle time that are work of the host."""
 

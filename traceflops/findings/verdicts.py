@@ -36,7 +36,7 @@ _ON_CPU: Final = {"call": "verdict.api-calls", "mark": "verdict.annotations"}
 
 def verdict(
     total: Account,
-    steps: StepChoice,
+    of: Fact,
     devices: int,
     measured: Measurement | None = None,
     *,
@@ -50,9 +50,9 @@ def verdict(
     against its peak. It stands first unless something that cannot be judged takes more and the GPU
     is hardly idle or communicating. `losses` are the largest first; `on_cpu` says what leads
     where all work is operators on the CPU; `late_rank` is the statement on the rank or link that
-    holds others up.
+    holds others up; `of` says what shares are of.
     """
-    components, of = total.components, basis_of(steps)
+    components = total.components
     if not devices:
         return Verdict((fact("verdict.no-gpu-operations"),), "no-gpu-work")
     if components.window_ns == 0:
@@ -118,10 +118,12 @@ def _class_of_busy(total: Account, losses: Sequence[Loss]) -> str:
     return classes.get(max(share, key=lambda name: share[name]), "gpu-compute")
 
 
-def basis_of(steps: StepChoice) -> Fact:
-    """Return what shares of the chosen windows are of."""
+def basis_of(steps: StepChoice, part_ns: int = 0) -> Fact:
+    """Return what shares of the chosen windows are of; `part_ns` is a window of a longer run."""
     if steps.after_start_up:
         return fact("basis.after")
+    if part_ns and not steps.used:
+        return fact("basis.window", window_ns=part_ns)
     return fact("basis.step" if steps.used else "basis.total")
 
 
@@ -143,7 +145,7 @@ def records_verdict(
         case "missing":
             missing = fact("verdict.records-missing", calls=records.words, how=how)
             host = (*on_cpu.leads, *on_cpu.gpu.waits) if on_cpu is not None else ()
-            return Verdict((*called, missing, *host), "records-missing")
+            return Verdict((missing, *called, *host), "records-missing")
         case "incomplete":
             incomplete = fact("verdict.records-incomplete", lost=records.lost, calls=records.words)
             launches = (records.kernel + records.graph).calls

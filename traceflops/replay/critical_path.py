@@ -14,10 +14,18 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from traceflops.attribution.culprits import UNRECORDED, named_times
-from traceflops.attribution.idle_classes import on_demand
+from traceflops.attribution.idle_classes import LONGEST_HANDOVER_NS, on_demand
 from traceflops.attribution.idle_slices import GapParts
 from traceflops.characters import kernel_name
-from traceflops.replay.recorded_graph import EDGE_NAMES, HOST, LAUNCH, VIRTUAL, RecordedGraph, World
+from traceflops.replay.recorded_graph import (
+    EDGE_NAMES,
+    HANDOVER,
+    HOST,
+    LAUNCH,
+    VIRTUAL,
+    RecordedGraph,
+    World,
+)
 from traceflops.table.columns import ABSENT, Columns, IntArray, codes, is_one_of, names, numbers
 from traceflops.table.grouping import groups, joint_codes
 from traceflops.timeline.intervals import Intervals
@@ -241,7 +249,10 @@ def parts_of(
     # Then lags by kind, without start-up in launches; and delays, explained or not.
     start_up_ns = _start_up_in_launches(prepared, graph, rest)
     sums[_START_UP, ""] += int(start_up_ns.sum())
-    for kind, rows in groups(rest.kind):
+    # After a long silence nothing connects two threads: the host's time is not recorded.
+    is_long = (rest.kind == HANDOVER) & (rest.ns > LONGEST_HANDOVER_NS)
+    sums[UNRECORDED, ""] += int((rest.ns - start_up_ns)[is_long].sum())
+    for kind, rows in groups(np.where(is_long, DELAY, rest.kind)):
         if kind != DELAY:
             sums[EDGE_NAMES[kind], ""] += int((rest.ns - start_up_ns)[rows].sum())
     is_unexplained = graph.is_unexplained[rest.node] | (rest.source < 0)

@@ -32,10 +32,9 @@ from traceflops.table.grouping import (
 from traceflops.table.nesting import Links, taken
 from traceflops.table.patterns import COMPILES, FREES, GRAPH_LAUNCH, LAUNCH, LOADS
 from traceflops.table.trace import Trace
-from traceflops.timeline.intervals import Intervals
 
-_COPIES: Final = re.compile(r"Mem(cpy|set)|memory_(async_)?copy")
-_WAITS: Final = re.compile(r"Synchronize|signal_wait|StreamWait|EventQuery|StreamQuery")
+COPIES: Final = re.compile(r"Mem(cpy|set)|memory_(async_)?copy")
+WAITS: Final = re.compile(r"Synchronize|signal_wait|StreamWait|EventQuery|StreamQuery")
 _ALLOCATES: Final = re.compile(r"Malloc|MemAlloc|Host(Alloc|Register)|MemCreate")
 EXTENSIONS: Final = re.compile(
     r"(^|/)torch/utils/cpp_extension\.py\(\d+\): _?(load|load_inline|jit_compile)$"
@@ -54,7 +53,7 @@ _STOPS_WORKERS: Final = re.compile(
 )
 LEAST_NS: Final = 100_000
 """Calls that take less are not worth counting as start-up."""
-_LEAST_ALONE_NS: Final = 1_000_000
+LEAST_ALONE_NS: Final = 1_000_000
 """The same for calls without others to compare with."""
 TIMES_USUAL, _FIRST, FEW = 10, 3, 2
 """How many times longer than usual, of the first how many calls, and how few do not tell."""
@@ -62,11 +61,11 @@ _NEVER: Final = int(np.iinfo(np.int64).max)
 _FEW_ACTIVITIES: Final = 8
 """Nothing repeats where a process has fewer."""
 
-_Times = tuple[IntArray, IntArray, IntArray, IntArray]
+Times = tuple[IntArray, IntArray, IntArray, IntArray]
 """Process, thread, start and end in ns, per stretch."""
 
 
-class _LongCalls(NamedTuple):
+class LongCalls(NamedTuple):
     """Calls (`row`) that take much longer than others of their name and process.
 
     Of the calls of the same name and process: `usual_ns` is the median duration (0 for a single
@@ -93,7 +92,7 @@ class Calls:
         activities) and `first_graph_ns` (start of its first graph launch).
         """
         calls = trace.calls
-        self.trace, self.name = trace, codes(calls["name"])
+        self.trace, self.links, self.name = trace, links, codes(calls["name"])
         self.process, self.start_ns, self.dur_ns = (
             numbers(calls[name], ABSENT) for name in ("process", "start_ns", "dur_ns")
         )
@@ -108,7 +107,7 @@ class Calls:
         self.launches = matching(calls["name"], LAUNCH.match)
         is_kernel = is_one_of(trace.activities["kind"], "kernel")[self.activity]
         self.launches[self.call_of_activity[is_kernel]] = True
-        own_kinds = (_COPIES, _WAITS, LOADS, _CAPTURE, _INSTANTIATE)
+        own_kinds = (COPIES, WAITS, LOADS, _CAPTURE, _INSTANTIATE)
         is_own = matching(calls["name"], lambda name: any(kind.search(name) for kind in own_kinds))
         self.others = ~self.launches & ~is_own
         is_graph = np.flatnonzero(matching(calls["name"], GRAPH_LAUNCH.match))
@@ -121,7 +120,7 @@ class Calls:
         """Return whether a process runs too few activities on a GPU for anything to repeat."""
         return bool(self.activities_of[process] < _FEW_ACTIVITIES)
 
-    def stretch(self, rows: IntArray, usual_ns: IntArray | int = 0) -> _Times:
+    def stretch(self, rows: IntArray, usual_ns: IntArray | int = 0) -> Times:
         """Return the time of some calls beyond the usual duration: process, thread, start, end."""
         start_ns, thread = self.start_ns[rows], numbers(self.trace.calls["thread"], ABSENT)[rows]
         return self.process[rows], thread, start_ns + usual_ns, start_ns + self.dur_ns[rows]
@@ -153,7 +152,7 @@ class Calls:
         following = self.next_launch(thread, at_ns)
         return (following < 0) | self.uses_first(following)
 
-    def loads(self) -> _Times:
+    def loads(self) -> Times:
         """Return the calls that load code which is then used for the first time.
 
         The first use is the next launch of the thread, or a launch of the process before code is
@@ -178,7 +177,7 @@ class Calls:
             is_first_use[of_process] |= after > before
         return self.stretch(rows[is_first_use])
 
-    def functions(self, kind: re.Pattern[str]) -> _Times:
+    def functions(self, kind: re.Pattern[str]) -> Times:
         """Return functions and ranges of a kind before the thread launches something new."""
         marks = self.trace.marks
         rows = np.flatnonzero(matching(marks["name"], kind.search))
@@ -190,7 +189,7 @@ class Calls:
         is_first = self.precedes_first_use(self.thread_of_mark[rows], end_ns)
         return process[is_first], thread[is_first], start_ns[is_first], end_ns[is_first]
 
-    def workers(self) -> _Times:
+    def workers(self) -> Times:
         """Return what starting and stopping the workers of a loader takes.
 
         That is also what the first batch after their start takes more than others usually do,
@@ -215,7 +214,7 @@ class Calls:
         rows, end_ns = np.concatenate(kept), begins + np.maximum(dur_ns, 0)
         return owner[rows], thread[rows], np.minimum(from_ns, end_ns)[rows], end_ns[rows]
 
-    def captures(self) -> _Times:
+    def captures(self) -> Times:
         """Return the captures and instantiations of graphs before the first graph launch."""
         calls = self.trace.calls
         edge = np.flatnonzero(matching(calls["name"], _CAPTURE.search))
@@ -235,7 +234,7 @@ class Calls:
         kept = np.flatnonzero(before)
         return process[kept], thread[kept], start_ns[kept], end_ns[kept]
 
-    def first_launches(self) -> _Times:
+    def first_launches(self) -> Times:
         """Return the time that first launches of a kernel or of graphs take beyond usual ones.
 
         Of launches without recorded work the first _FIRST count.
@@ -246,7 +245,7 @@ class Calls:
         is_first = self.uses_first(long.row) | (is_like_any & (long.number < _FIRST))
         return self.stretch(long.row[is_first], long.usual_ns[is_first])
 
-    def first_calls(self) -> _Times:
+    def first_calls(self) -> Times:
         """Return the time that the first calls of other names take beyond usual ones.
 
         One that takes longer than the first counts where nothing was launched since to wait for.
@@ -256,10 +255,10 @@ class Calls:
         are_many, first = long.calls > FEW, long.first
         awaits_none = are_many & (self._started_by(long.row) == self._started_by(first))
         is_first = (dur_ns <= self.dur_ns[first]) | awaits_none
-        is_first &= (long.number < _FIRST) & (are_many | (dur_ns >= _LEAST_ALONE_NS))
+        is_first &= (long.number < _FIRST) & (are_many | (dur_ns >= LEAST_ALONE_NS))
         return self.stretch(long.row[is_first], long.usual_ns[is_first])
 
-    def frees(self) -> _Times:
+    def frees(self) -> Times:
         """Return long frees before anything is launched after the first of their name.
 
         They wait for nothing, and to free has no price: libraries call it to load what they need.
@@ -270,7 +269,7 @@ class Calls:
         order = in_order(group, self.start_ns[rows])
         earliest = rows[order[np.searchsorted(group[order], np.arange(len(first)))]][group]
         awaits_none = self._started_by(rows) == self._started_by(earliest)
-        return self.stretch(rows[awaits_none & (self.dur_ns[rows] >= _LEAST_ALONE_NS)])
+        return self.stretch(rows[awaits_none & (self.dur_ns[rows] >= LEAST_ALONE_NS)])
 
     def _started_by(self, rows: IntArray) -> IntArray:
         """Return, per call, how many calls of its process had started work of a device by then."""
@@ -281,7 +280,7 @@ class Calls:
             count[mine] = np.searchsorted(begun_ns, self.start_ns[rows[mine]])
         return count
 
-    def allocations(self) -> _Times:
+    def allocations(self) -> Times:
         """Return long allocations before first launches, of names that never take long later."""
         allocates = matching(self.trace.calls["name"], _ALLOCATES.search)
         rows = np.flatnonzero(self.others & allocates & (self.dur_ns >= LEAST_NS))
@@ -291,7 +290,7 @@ class Calls:
         others = np.bincount(group, weights=~is_early)
         return self.stretch(rows[others[group] == 0])
 
-    def set_up(self) -> _Times:
+    def set_up(self) -> Times:
         """Return long calls of other names in processes that have only copied and filled so far.
 
         Such a process, which has run no kernel, prepares its work.
@@ -308,42 +307,14 @@ class Calls:
         works_from_ns[self.activities_of == 0] = 0
         prepares = self.start_ns < works_from_ns[self.process]
         return self.stretch(
-            np.flatnonzero(prepares & self.others & (self.dur_ns >= _LEAST_ALONE_NS))
+            np.flatnonzero(prepares & self.others & (self.dur_ns >= LEAST_ALONE_NS))
         )
 
-    def _long_calls(self, fits: BoolArray) -> _LongCalls:
+    def _long_calls(self, fits: BoolArray) -> LongCalls:
         """Return those of the marked calls that take much longer than usual."""
-        return _longer(self.process, self.name, self.start_ns, self.dur_ns, fits)
+        return longer(self.process, self.name, self.start_ns, self.dur_ns, fits)
 
-    def first_operators(self) -> _Times:
-        """Return the time that the first operator of a name takes beyond usual, on GPU processes.
-
-        (On a CPU its duration depends on its operands.) Operators that mostly launch, copy or wait
-        in this time are left out: these calls are judged by themselves.
-        """
-        ops = self.trace.ops
-        process, thread, start_ns, dur_ns = (
-            numbers(ops[name], ABSENT) for name in ("process", "thread", "start_ns", "dur_ns")
-        )
-        launching = distinct(numbers(self.trace.activities["process"])[self.activity])
-        fits = np.isin(process, launching) & (dur_ns >= _LEAST_ALONE_NS)
-        long = _longer(process, codes(ops["name"]), start_ns, dur_ns, fits)
-        is_first = (long.calls > FEW) & (long.number == 0)
-        row, usual_ns = long.row[is_first], long.usual_ns[is_first]
-        begin_ns, end_ns = start_ns[row] + usual_ns, start_ns[row] + dur_ns[row]
-        is_free = np.zeros(len(row), dtype=np.bool_)
-        is_apart = self.launches | matching(
-            self.trace.calls["name"], lambda name: bool(_COPIES.search(name) or _WAITS.search(name))
-        )
-        for number, of_process in groups(process[row]):
-            in_process = is_apart & (self.process == number)
-            ends_ns = (self.start_ns + self.dur_ns)[in_process]
-            occupied = Intervals.of(self.start_ns[in_process], ends_ns)
-            inside_ns = occupied.length_within(begin_ns[of_process], end_ns[of_process])
-            is_free[of_process] = 2 * inside_ns < (end_ns - begin_ns)[of_process]
-        return process[row][is_free], thread[row][is_free], begin_ns[is_free], end_ns[is_free]
-
-    def first_copies(self) -> _Times:
+    def first_copies(self) -> Times:
         """Return the time that first copies of a direction take beyond later ones.
 
         They are compared with the fastest later copy of as many bytes or more; copy calls without a
@@ -353,7 +324,7 @@ class Calls:
         copies = self.activity[is_one_of(activities["kind"], "memcpy", "memset")[self.activity]]
         call = self.call_of_activity[np.searchsorted(self.activity, copies)]
         size = np.maximum(numbers(activities["bytes"], 0)[copies], 1)
-        unknown = np.flatnonzero(matching(calls["name"], _COPIES.search))
+        unknown = np.flatnonzero(matching(calls["name"], COPIES.search))
         unknown = unknown[~np.isin(unknown, call)]
         # The kind of a copy: its direction, or the name of its call, after all directions.
         direction = codes(activities["direction"])[copies]
@@ -374,9 +345,9 @@ class Calls:
         return self.stretch(np.array(rows, dtype=np.int64), np.array(usual_ns, dtype=np.int64))
 
 
-def _longer(
+def longer(
     process: IntArray, name: IntArray, start_ns: IntArray, dur_ns: IntArray, fits: BoolArray
-) -> _LongCalls:
+) -> LongCalls:
     """Return the rows where `fits` that last much longer than usual for their process and name.
 
     All arrays are per row: calls, or operators.
@@ -393,4 +364,4 @@ def _longer(
     is_long = (took_ns > TIMES_USUAL * usual_ns) & (took_ns - usual_ns >= LEAST_NS)
     rows = np.flatnonzero(fits[selected] & is_long)
     columns = selected, usual_ns, number, count[group], first
-    return _LongCalls(*(column[rows] for column in columns))
+    return LongCalls(*(column[rows] for column in columns))

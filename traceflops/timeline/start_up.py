@@ -11,8 +11,9 @@ first, or no kernel has run so far: there the program is still being set up. A g
 loaded or compiled that is used for the first time is start-up as a whole, but for operators and
 functions, if most gaps are much shorter and no more than a few without loading as long. While a
 process starts up, so is a stretch of which nothing is recorded, if the device is not usually idle
-so long before the work that ends it, nor later without starting up. Of a process of which no host
-work is recorded, such a gap is start-up if the work that ends it is the first of many of its name.
+so long before the work that ends it, nor later without starting up, and what is known takes a part
+of it: work of the host leaves as little behind. Of a process of which no host work is recorded,
+such a gap is start-up if the work that ends it is the first of many of its name.
 Only time in which the device is idle counts: see `DeviceAccount.start_up`. On a CPU an operator is
 idle while a call in it starts up.
 """
@@ -40,6 +41,7 @@ from traceflops.timeline.first_calls import (
     TIMES_USUAL,
     Calls,
 )
+from traceflops.timeline.first_ranges import first_operators, first_ranges
 from traceflops.timeline.intervals import NEVER, Intervals
 
 KINDS: Final = {
@@ -57,6 +59,8 @@ KINDS: Final = {
 _BEYOND_USUAL: Final = {"first-launch", "first-copy", "first-call"}
 """What is no start-up unless it takes much longer than usual."""
 _NEARLY_ALL: Final = 0.9
+_TIMES_KNOWN: Final = 3
+"""How many times longer than all known start-up a gap without a record may be: others are work."""
 _LOADING: Final = ("load", "compile")
 GAPS: Final = ("gap", "hole")
 """Kinds that are found in gaps of a device, not on a thread of the host."""
@@ -147,8 +151,11 @@ class StartUp(Struct, frozen=True, dict=True):
             if some.any():
                 told = self.host.of(self.process, "functions", "ops")
                 times = times.subtract(told if kind == "gap" else self.recorded)
-            is_long = times.end_ns - times.start_ns >= LEAST_NS
-            by_kind[kind] = Intervals(times.start_ns[is_long], times.end_ns[is_long])
+            lasts_ns = times.end_ns - times.start_ns
+            fits = lasts_ns >= LEAST_NS
+            if kind == "hole":
+                fits &= lasts_ns <= _TIMES_KNOWN * sums_ns[-1]
+            by_kind[kind] = Intervals(times.start_ns[fits], times.end_ns[fits])
             known = known.union(by_kind[kind])
         return by_kind
 
@@ -192,7 +199,8 @@ def start_up(trace: Trace, links: Links, loops_from_ns: Mapping[int, int]) -> di
         ("first-call", calls.frees()),
         ("first-call", calls.allocations()),
         ("first-call", calls.set_up()),
-        ("first-op", calls.first_operators()),
+        ("first-op", first_operators(calls)),
+        ("first-op", first_ranges(calls)),
     ):
         kind = "first-call" if told == "first-op" else told
         for number, mine in groups(process):

@@ -35,6 +35,8 @@ from traceflops.windows.step_times import Steps
 
 _WARM_UP_FACTOR = (5, 4)
 """A leading step longer than 5/4 of the median is warm-up."""
+_RARE = 10
+"""Fewer than one in so many of the steps that follow take as long."""
 
 TRIFLE: Final = 100
 """Less than 1/100 of the work is not worth a note, nor an edge of a window."""
@@ -185,10 +187,10 @@ def steady(
     """Return, per step, the reason why it is not steady, None for steady steps.
 
     Leading steps longer than 1.25 times the median are warm-up (if `may_warm_up`: steps all do the
-    same). Of three or more that remain the last is left out, unless it `has_end`, one of its own
-    and not that of the recording. A single step is always used. Of three or more the first is cut
-    off if it is much shorter than the others and `before_ns`, the time with work of no step before
-    it, is at least half of what it lacks.
+    same), unless a tenth of those that follow take as long. Of three or more that remain the last
+    is left out, unless it `has_end`, one of its own and not that of the recording. A single step is
+    always used. Of three or more the first is cut off if it is much shorter than the others and
+    `before_ns`, the time with work of no step before it, is at least half of what it lacks.
     """
     count = len(durations_ns)
     reasons: list[Fact | None] = [None] * count
@@ -198,6 +200,9 @@ def steady(
     limit = float(np.median(durations_ns)) * times / over
     slow = (durations_ns > limit) & may_warm_up
     leading = int(np.argmin(slow)) if not slow.all() else 0
+    later_ns = np.sort(durations_ns[leading:])
+    as_long = len(later_ns) - np.searchsorted(later_ns, durations_ns[:leading])
+    leading = int(np.argmin(np.append(_RARE * as_long < len(later_ns), False)))
     reasons[:leading] = [fact("left-out.warm-up", times=times / over)] * leading
     usual_ns, first_ns = float(np.median(durations_ns[1:])), float(durations_ns[0])
     is_short = 4 * first_ns < 3 * usual_ns <= 3 * (first_ns + 2 * before_ns)

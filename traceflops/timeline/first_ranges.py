@@ -1,0 +1,106 @@
+"""Operators and ranges in which a process does something for the first time.
+
+Their calls do not show it: libraries load code inside them. See `timeline.start_up`.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+
+from traceflops.table.columns import (
+    ABSENT,
+    BoolArray,
+    IntArray,
+    codes,
+    is_one_of,
+    matching,
+    numbers,
+)
+from traceflops.table.grouping import distinct, group_rows, groups, lower_medians
+from traceflops.table.nesting import OpTree
+from traceflops.timeline.first_calls import (
+    COPIES,
+    FEW,
+    LEAST_ALONE_NS,
+    LEAST_NS,
+    TIMES_USUAL,
+    WAITS,
+    Calls,
+    Times,
+    longer,
+)
+from traceflops.timeline.intervals import Intervals
+
+_COLUMNS: Final = ("process", "thread", "start_ns", "dur_ns")
+
+
+def first_operators(calls: Calls) -> Times:
+    """Return the time that the first operator of a name takes beyond usual, on GPU processes.
+
+    (On a CPU its duration depends on its operands.) Likewise one that launches a kernel for the
+    first time: usual is then the median of all that launch. Operators that mostly launch, copy or
+    wait in this time are left out: these calls are judged by themselves.
+    """
+    ops, activities = calls.trace.ops, calls.trace.activities
+    process, thread, start_ns, dur_ns = (numbers(ops[name], ABSENT) for name in _COLUMNS)
+    launching = distinct(numbers(activities["process"])[calls.activity])
+    fits = np.isin(process, launching) & (dur_ns >= LEAST_ALONE_NS)
+    if not fits.any():
+        return process[:0], thread[:0], start_ns[:0], dur_ns[:0]
+    long = longer(process, codes(ops["name"]), start_ns, dur_ns, fits)
+    is_first = (long.calls > FEW) & (long.number == 0)
+    row, usual_ns = _first_to_launch(calls, process, dur_ns, fits)
+    is_new = ~np.isin(row, long.row[is_first])
+    row = np.append(long.row[is_first], row[is_new])
+    usual_ns = np.append(long.usual_ns[is_first], usual_ns[is_new])
+    begin_ns, end_ns = start_ns[row] + usual_ns, start_ns[row] + dur_ns[row]
+    is_free = np.zeros(len(row), dtype=np.bool_)
+    is_apart = calls.launches | matching(
+        calls.trace.calls["name"], lambda name: bool(COPIES.search(name) or WAITS.search(name))
+    )
+    for number, of_process in groups(process[row]):
+        in_process = is_apart & (calls.process == number)
+        ends_ns = (calls.start_ns + calls.dur_ns)[in_process]
+        occupied = Intervals.of(calls.start_ns[in_process], ends_ns)
+        inside_ns = occupied.length_within(begin_ns[of_process], end_ns[of_process])
+        is_free[of_process] = 2 * inside_ns < (end_ns - begin_ns)[of_process]
+    return process[row][is_free], thread[row][is_free], begin_ns[is_free], end_ns[is_free]
+
+
+def _first_to_launch(
+    calls: Calls, process: IntArray, dur_ns: IntArray, fits: BoolArray
+) -> tuple[IntArray, IntArray]:
+    """Return the rows of long operators that launch a kernel first, and what is usual, in ns.
+
+    Operators that contain others of LEAST_NS may take long for these.
+    """
+    launch = np.flatnonzero(calls.launches & (calls.links.op_of_call >= 0))
+    launcher, first = group_rows((calls.links.op_of_call[launch],))
+    ops = calls.links.op_of_call[launch][first]
+    owner, _ = group_rows((process[ops],))
+    usual_ns = lower_medians(owner, dur_ns[ops])[owner]
+    is_long = fits[ops] & (dur_ns[ops] > TIMES_USUAL * usual_ns)
+    if is_long.any():
+        is_long &= OpTree.of(calls.trace.ops).below(dur_ns >= LEAST_NS)[ops] == 0
+        is_long &= np.bincount(launcher, weights=calls.uses_first(launch)) > 0
+    return ops[is_long], usual_ns[is_long]
+
+
+def first_ranges(calls: Calls) -> Times:
+    """Return the time that the first range of a name takes beyond usual, if no other is so long."""
+    marks = calls.trace.marks
+    process, thread, start_ns, dur_ns = (numbers(marks[name], ABSENT) for name in _COLUMNS)
+    name, is_range = codes(marks["name"]), is_one_of(marks["kind"], "annotation")
+    long = longer(process, name, start_ns, dur_ns, is_range & (dur_ns >= LEAST_ALONE_NS))
+    is_first = (long.calls > FEW) & (long.number == 0)
+    row, usual_ns = long.row[is_first], long.usual_ns[is_first]
+    same = np.flatnonzero(np.isin(name, distinct(name[row])))
+    group, _ = group_rows((process[same], name[same]))
+    order = np.lexsort((dur_ns[same], group))
+    second_ns = dur_ns[same][order][np.cumsum(np.bincount(group)) - 2][group]
+    row_of = np.searchsorted(same, row)
+    is_alone = dur_ns[row] > TIMES_USUAL * second_ns[row_of]
+    row, usual_ns = row[is_alone], usual_ns[is_alone]
+    return process[row], thread[row], start_ns[row] + usual_ns, start_ns[row] + dur_ns[row]
