@@ -23,8 +23,7 @@ from traceflops.parsers.shared.formats import Format
 from traceflops.parsers.shared.sanity_checks import span_notes, timed
 from traceflops.parsers.xla.planes import Plane, Stats, planes_of
 from traceflops.table.columns import ABSENT, Array, IntArray, Names
-from traceflops.table.trace import Source, SourceFile, Trace
-from traceflops.timeline.host_work import NO_CUPTI
+from traceflops.table.trace import NO_CUPTI, Source, SourceFile, Trace
 
 XPLANE_HEAD: Final = (
     rb"\x0a[\x80-\xff]{0,9}[\x00-\x7f](?:\x08[\x80-\xff]{0,9}[\x00-\x7f])?"

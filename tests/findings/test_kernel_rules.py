@@ -496,3 +496,14 @@ def test_statistics_of_each_batch_are_told_where_nothing_is_of_training(other: s
     inferring = made("void cudnn::bn_fw_inf_1C11_kernel_NCHW<float>", 500, "aten::batch_norm")
     told = tf.analyze(trace([HEALTHY, inferring])).findings
     assert "training-norm" not in [one.rule for one in told]
+
+
+def test_products_without_launch_records_gain_at_most_what_a_faster_type_may_take_off() -> None:
+    """On an A100, BF16 does a product in 19.5 of 312 of the time of FP32 at best."""
+    works = [made("ampere_sgemm_64x32_sliced1x4_nt", 800), made(ADD, 200)]
+    run = trace(works * 4)
+    bare = replace(run, tables={**run.tables, "calls": run.calls.slice(0, 0)})
+    one = of_rule(tf.analyze(bare).findings, "single-precision")
+    assert one.gain is not None
+    assert one.gain.low_ns == 0
+    assert one.gain.high_ns == pytest.approx(4 * 800 * US * (1 - 19.5 / 312), abs=8)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from traceflops.facts import Fact, fact
 from traceflops.table.columns import is_one_of, matching, numbers
-from traceflops.timeline.host_work import NO_CUPTI
+from traceflops.table.trace import NO_CUPTI
 from traceflops.timeline.intervals import Intervals
 
 if TYPE_CHECKING:

@@ -50,8 +50,6 @@ _OF_GRAPHICS: Final = re.compile(r"(?:cuda|cu|hip)Graphics")
 
 COPIES_MISSING: Final = "copies-missing"
 """The code of the note that idle time may include copies."""
-NO_CUPTI: Final = "no-cupti"
-"""The code of the note that the profiler could not use CUPTI."""
 
 
 def with_known_idle(trace: Trace) -> Trace:
