@@ -44,6 +44,8 @@ MOST: Final = 1_000
 """Operators in a table at most."""
 _MOVES: Final = {"copy": COPIES, "migration": MIGRATIONS, "memset": "fills"}
 """Kinds of memory work that move or set bytes; all others are kernels."""
+_HIDDEN: Final = ("copy", "memset")
+"""Kinds of memory work that may run beside kernels which do not wait for it."""
 _KERNEL_KINDS: Final = {
     "embedding_index": "indexing",
     "fft": "FFT",
@@ -174,16 +176,16 @@ def memory_times(trace: Trace, categorised: Categorised, chosen: InWindows) -> d
     """Return the ns of memory work in the chosen windows by kind: "fills", "norm kernels".
 
     Copies are split by direction where it is known; kernels that copy are none of them. Of copies
-    and fills that counts in which no kernel runs on their device.
+    and fills that counts in which no kernel runs on their device; kernels wait for migrations.
     """
     moving = np.flatnonzero(is_top(categorised, "memory", chosen.row))
     rows = chosen.row[moving]
     category, direction = categorised.category[rows], codes(trace.activities["direction"])[rows]
     is_kernel = is_one_of(trace.activities["kind"], "kernel")[rows].astype(np.int64)
     group, first = group_rows((category, direction, is_kernel))
-    alone_ns = np.where(
-        is_kernel, chosen.inside_ns[moving], _without_kernels(trace, chosen)[moving]
-    )
+    may_hide = np.array([*(one.sub in _HIDDEN for one in categorised.categories), False])[category]
+    may_hide &= is_kernel == 0
+    alone_ns = np.where(may_hide, _without_kernels(trace, chosen)[moving], chosen.inside_ns[moving])
     sums = group_sums(group, alone_ns, len(first))
     directions = [*names(trace.activities["direction"]), ""]  # the last stands for code -1
     times = Counter[str]()
