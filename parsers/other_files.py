@@ -207,6 +207,22 @@ OTHER_FILES: Final = (
         one_of=(b'"REQUEST_START"', b'"HTTP_RECV_START"', b'"GRPC_WAITREAD_START"'),
         lacks=_KINETO,
     ),
+    OtherFile(
+        "a timeline of Horovod, which has collectives and no GPU work",
+        "record the program with nsys profile, or with the profiler of its framework "
+        "(torch.profiler, tf.profiler.experimental)",
+        begins=_JSON,
+        one_of=(b'"NEGOTIATE_ALLREDUCE"', b'"NEGOTIATE_BROADCAST"', b'"NEGOTIATE_ALLGATHER"'),
+        lacks=_KINETO,
+    ),
+    OtherFile(
+        "a trace of MXNet's own profiler, which is not read",
+        "record the program with nsys profile",
+        begins=(
+            rb'\s*\{\s*"traceEvents"\s*:\s*\[\s*\{\s*"ph"\s*:\s*"M"\s*,'
+            rb'\s*"args"\s*:\s*\{\s*"name"\s*:\s*"cpu/0"'
+        ),
+    ),
     OtherFile("a Tracy capture", _TRACE, begins=rb"tlZ\x04|tZst|tr\xfdP|tracy\0"),
     OtherFile(
         "a git-lfs pointer, not the file itself",

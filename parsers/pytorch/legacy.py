@@ -46,8 +46,8 @@ _NOTES: Final = NoteTable(
         f"{_INSTEAD} and record_shapes=True.",
         "no-device-work": (
             "The file has no GPU operations{shown}.",
-            f"Record them with {_INSTEAD} and activities=[ProfilerActivity.CPU, "
-            "ProfilerActivity.CUDA].",
+            f"If the program uses a GPU, record with {_INSTEAD} and "
+            "activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA].",
         ),
         "no-device-work arrows": (
             "The operators launched {work}, whose times are not in the file{shown}.",

@@ -81,7 +81,7 @@ _NOTES: Final = NoteTable(
         "nothing-launched": "The file has {calls}, none of which starts GPU work{shown}.",
         "no-device-work": (
             "The file has no GPU operations{shown}.",
-            "To record them use {activities}.",
+            "If the program uses a GPU, record with {activities}.",
         ),
         "no-device-work recorder": "The file has no GPU operations{shown}: none ran while "
         "tf.record recorded.",
@@ -265,7 +265,8 @@ def _refuse_foreign(
     seen = ", ".join(map(printable, islice(categories, 8))) or "none"
     raise NotATrace(
         f"not a PyTorch trace: {source.label} (event categories: {seen[:200]})",
-        "give a torch.profiler trace (prof.export_chrome_trace)",
+        "give a trace of torch.profiler (prof.export_chrome_trace); of another program record one "
+        "with nsys profile or rocprofv3",
     )
 
 

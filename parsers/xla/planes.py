@@ -21,7 +21,7 @@ from traceflops.table.columns import ABSENT, Array, BoolArray, IntArray, Names
 from traceflops.table.grouping import groups
 from traceflops.table.nesting import innermost
 
-_PLANES, _HOSTS = 1, 4
+_PLANES, _ERRORS, _HOSTS = 1, 2, 4
 _LINES, _EVENT_NAMES, _STAT_NAMES, _STATS = 3, 4, 5, 6
 _NAME = 2
 _KEY, _VALUE, _VALUE_NAME, _DISPLAY_NAME = 1, 2, 2, 4
@@ -206,8 +206,8 @@ The column `row` is the index of an event in the stats; it stays valid if events
 """
 
 
-def planes_of(source: ByteSource) -> tuple[tuple[Plane, ...], str | None, bool]:
-    """Return the planes of a file, the host that it names, and whether part of it is missing.
+def planes_of(source: ByteSource) -> tuple[tuple[Plane, ...], str | None, str, bool]:
+    """Return the planes of a file, the host and the last error in it, and whether it lacks a part.
 
     Raises InputError if it is larger than a message can be.
     """
@@ -225,7 +225,8 @@ def planes_of(source: ByteSource) -> tuple[tuple[Plane, ...], str | None, bool]:
     spans = zip(begin.tolist(), end.tolist(), strict=True)
     planes = tuple(_plane(data, block, first, last) for first, last in spans)
     host = _text(data, others.get(_HOSTS)) or None
-    return planes, host, not is_whole or source.cut is not None
+    error = _text(data, others.get(_ERRORS))
+    return planes, host, error, not is_whole or source.cut is not None
 
 
 def _plane(data: bytes, block: Block, begin: int, end: int) -> Plane:

@@ -20,7 +20,7 @@ from traceflops.parsers.shared.formats import Format
 from traceflops.parsers.shared.sanity_checks import span_notes, timed
 from traceflops.parsers.xla.planes import Plane, Stats, planes_of
 from traceflops.table.columns import ABSENT, Array, IntArray, Names
-from traceflops.table.trace import Source, SourceFile, Trace
+from traceflops.table.trace import NO_CUPTI, Source, SourceFile, Trace
 
 XPLANE_HEAD: Final = (
     rb"\x0a[\x80-\xff]{0,9}[\x00-\x7f](?:\x08[\x80-\xff]{0,9}[\x00-\x7f])?"
@@ -84,7 +84,13 @@ _NOTES: Final = NoteTable(
         "rows-lost": "The file is damaged: {n} [event or list|events or lists] of events could "
         "not be read.",
         "planes-unread": "{count} [device|devices] not read, only GPUs are: {listed}.",
-    }
+    },
+    missing={
+        NO_CUPTI: (
+            "The profiler could not load or use CUPTI, so GPU work is not recorded.",
+            "Put libcupti on the library path, and record again.",
+        ),
+    },
 )
 
 
@@ -93,7 +99,7 @@ def _trace(source: ByteSource, python_stacks: bool) -> Trace:
 
     Devices other than GPUs are named in a note.
     """
-    planes, host, is_cut = planes_of(source)
+    planes, host, error, is_cut = planes_of(source)
     recording = _XlaRecording(source, planes, host, python_stacks)
     is_other = [p.name.startswith("/device:") and not _GPU.match(p.name) for p in planes]
     others = [p.name for p, other in zip(planes, is_other, strict=True) if other and p.lines]
@@ -108,6 +114,8 @@ def _trace(source: ByteSource, python_stacks: bool) -> Trace:
     notes = [_NOTES.note("input-cut")] if is_cut else []
     if lost := sum(plane.lost for plane in planes):
         notes.append(_NOTES.note("rows-lost", lost))
+    if not recording["activities"].count and "cupti" in error.lower():
+        notes.append(_NOTES.note(NO_CUPTI))
     if others:
         notes.append(_NOTES.note("planes-unread", len(others), listed=listed))
     notes = [replace(n, file=source.label) for n in (*notes, *span_notes(recording.odd))]

@@ -117,7 +117,7 @@ def test_no_finding_is_by_priority(trace: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "words", "why"),
     [
-        ("torch_cpu_train.json.gz", ("--min-mfu", "0"), "no MFU: the trace has no GPU operations"),
+        ("torch_cpu_train.json.gz", ("--min-mfu", "0"), "no MFU: aten::_scaled_dot_product"),
         ("torch_cpu_train.json.gz", ("--no-finding", "high"), "causes are not looked for on the"),
         ("rocprofv3_csv", ("--max-memory", "1TB"), "no memory of a GPU was recorded"),
     ],

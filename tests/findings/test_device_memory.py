@@ -7,7 +7,9 @@ from msgspec.structs import replace
 
 import traceflops as tf
 from tests.build import launched, step_marks, trace_of
+from traceflops.attribution.kernels import memory_times
 from traceflops.findings.finding import Finding
+from traceflops.windows.prepared import Prepared
 
 MS = 1_000_000
 STEPS = 4
@@ -294,3 +296,18 @@ def test_a_starved_gpu_with_much_free_memory_has_room_for_a_larger_batch() -> No
 @pytest.mark.parametrize(("peak", "memory"), [(50, 100), (None, 100), (40, None)])
 def test_no_room_where_memory_is_used_or_not_known(peak: int | None, memory: int | None) -> None:
     assert of_rule(starved(peak, memory=memory), "memory-headroom") == []
+
+
+def test_copies_beside_kernels_are_no_part_of_memory_work() -> None:
+    """Copies run beside a kernel of the same length: only what no kernel hides counts."""
+    prepared = run("Memcpy HtoD (Pinned -> Device)", "HtoD", beside=True, copy_ns=MS).recording
+    alone = run("Memcpy HtoD (Pinned -> Device)", "HtoD", copy_ns=MS).recording
+    assert prepared is not None
+    assert alone is not None
+
+    def moved(of: Prepared) -> dict[str, int]:
+        return memory_times(of.trace, of.linked.categorised, of.chosen)
+
+    assert moved(prepared) == {"host-to-device copies": 0}
+    assert moved(alone).keys() == {"host-to-device copies"}
+    assert moved(alone)["host-to-device copies"] > 0

@@ -15,6 +15,8 @@ from traceflops.findings.owners import owner_of
         ("/home/me/flashinfer/flashinfer/jit/core.py(80): load_cuda_ops", "framework"),
         ("vllm/v1/worker/gpu_model_runner.py(488): _prepare_inputs", "framework"),
         ("Torch-Compiled Region: 0/0", "framework"),
+        ("execute_context_1(888)_generation_0(0)", "framework"),
+        ("vllm::moe_forward", "framework"),
         ("CompiledFunctionBackward", "framework"),
     ],
 )

@@ -89,6 +89,11 @@ FILES: dict[str, tuple[object, str]] = {
     ),
     "VizTracer": ({"traceEvents": [call("f", cat="FEE")]}, "VizTracer"),
     "Triton Inference Server": ({"traceEvents": [call("REQUEST_START")]}, "Inference Server"),
+    "Horovod": ([meta("grads"), call("NEGOTIATE_ALLREDUCE")], "timeline of Horovod"),
+    "MXNet": (
+        '{"traceEvents": [{"ph": "M", "args": {"name": "cpu/0"}, "pid": 0}]}',
+        "MXNet's own profiler",
+    ),
     "Tracy": (b"tlZ\x04" + bytes(9), "Tracy"),
     "nvprof": (f"{LOG}==71== NVPROF is profiling process 71\n", "console text of nvprof"),
     "nvprof summary": (

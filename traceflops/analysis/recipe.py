@@ -32,6 +32,7 @@ from traceflops.findings.late_rank import late_rank_fact, late_rank_findings, wa
 from traceflops.findings.little_work import little_work
 from traceflops.findings.losses import Loss, all_losses, loss_findings
 from traceflops.findings.main_kernel import main_kernel_findings
+from traceflops.findings.nothing_recorded import nothing_recorded
 from traceflops.findings.on_cpu import OfGpu, OnCpu, leading, of_gpu
 from traceflops.findings.start_up import main_kind
 from traceflops.findings.unevenness import uneven_findings
@@ -275,7 +276,7 @@ class VerdictFacts(NamedTuple):
         return cls(
             trace,
             advice(trace, "device records"),
-            cut_file(trace),
+            cut_file(trace) or nothing_recorded(trace),
             prepared.launch_records,
             prepared.untimed,
             prepared.plan.choice,

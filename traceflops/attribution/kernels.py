@@ -28,11 +28,12 @@ from traceflops.table.columns import (
     numbers,
     string_column,
 )
-from traceflops.table.grouping import by_code, first_rows, group_rows, group_sums, slices
+from traceflops.table.grouping import by_code, first_rows, group_rows, group_sums, groups, slices
 from traceflops.table.nesting import OpTree, taken
 from traceflops.table.trace import Trace
 from traceflops.timeline.device_span import is_top
 from traceflops.timeline.host_work import SplitWork
+from traceflops.timeline.intervals import Intervals
 from traceflops.windows.prepared import Prepared
 from traceflops.windows.records import InWindows
 
@@ -43,6 +44,8 @@ MOST: Final = 1_000
 """At most so many operators are in a table."""
 _MOVES: Final = {"copy": COPIES, "migration": MIGRATIONS, "memset": "fills"}
 """Kinds of memory work that move or set bytes; all others are kernels."""
+_HIDDEN: Final = ("copy", "memset")
+"""Kinds of memory work that may run beside kernels which do not wait for it."""
 _KERNEL_KINDS: Final = {
     "embedding_index": "indexing",
     "fft": "FFT",
@@ -172,14 +175,19 @@ def category_table(kernels: pa.Table, device_time_ns: int | None) -> pa.Table:
 def memory_times(trace: Trace, categorised: Categorised, chosen: InWindows) -> dict[str, int]:
     """Return the ns of memory work in the chosen windows by kind, e.g. "fills", "norm kernels".
 
-    Copies are split by direction if it is known; kernels that copy are none of them.
+    Copies are split by direction if it is known; kernels that copy are none of them. Of copies and
+    fills only the time counts in which no kernel runs on their device. Migrations count in full, as
+    kernels wait for them.
     """
     moving = np.flatnonzero(is_top(categorised, "memory", chosen.row))
     rows = chosen.row[moving]
     category, direction = categorised.category[rows], codes(trace.activities["direction"])[rows]
     is_kernel = is_one_of(trace.activities["kind"], "kernel")[rows].astype(np.int64)
     group, first = group_rows((category, direction, is_kernel))
-    sums = group_sums(group, chosen.inside_ns[moving], len(first))
+    may_hide = np.array([*(one.sub in _HIDDEN for one in categorised.categories), False])[category]
+    may_hide &= is_kernel == 0
+    alone_ns = np.where(may_hide, _without_kernels(trace, chosen)[moving], chosen.inside_ns[moving])
+    sums = group_sums(group, alone_ns, len(first))
     directions = [*names(trace.activities["direction"]), ""]  # the last stands for code -1
     times = Counter[str]()
     for row, sum_ns in zip(first.tolist(), sums.tolist(), strict=True):
@@ -191,6 +199,23 @@ def memory_times(trace: Trace, categorised: Categorised, chosen: InWindows) -> d
             work = _DIRECTIONS.get(directions[direction[row]], COPIES)
         times[work] += sum_ns
     return dict(times)
+
+
+def _without_kernels(trace: Trace, chosen: InWindows) -> IntArray:
+    """Return how much of each activity in the windows no kernel of its device runs beside, in ns.
+
+    Nothing of kernels themselves.
+    """
+    table = trace.activities
+    device, start, dur = (
+        numbers(table[name])[chosen.row] for name in ("device", "start_ns", "dur_ns")
+    )
+    is_kernel, left_ns = is_one_of(table["kind"], "kernel")[chosen.row], chosen.inside_ns.copy()
+    for _, own in groups(device):
+        kernels = own[is_kernel[own]]
+        busy = Intervals.of(start[kernels], (start + dur)[kernels])
+        left_ns[own] -= busy.length_within(start[own], (start + dur)[own])
+    return np.maximum(left_ns, 0)
 
 
 def _table(

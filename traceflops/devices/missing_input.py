@@ -94,6 +94,17 @@ def without_times(trace: Trace, how: str) -> MissingInput:
     return MissingInput(fact("missing.only-sums"), export)
 
 
+def on_cpu(operator: str) -> MissingInput:
+    """Return that an operator that only CPUs have did the work."""
+    return MissingInput(fact("missing.on-cpu", operator=operator), fact("missing.move-to-gpu"))
+
+
+def without_gpu(how: str) -> MissingInput:
+    """Return why CPU operators alone have no utilisation, and `how` work of a GPU is recorded."""
+    record = fact("missing.if-gpu", how=how) if how else None
+    return MissingInput(fact("missing.no-gpu-operations"), record)
+
+
 def counters_alone(launches: int, how: str) -> MissingInput:
     """Return why counters alone make no utilisation, and `how` the tool at hand records times."""
     apart = fact("missing.record-times", how=how)

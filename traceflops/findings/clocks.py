@@ -196,8 +196,9 @@ def slowed_kernels(case: Case) -> Iterator[Cause]:
 def _beside(case: Case, prepared: Prepared, device: int) -> tuple[float, int]:
     """Return how much longer kernels take for communication beside them, and how long that runs.
 
-    Of kernels that never ran alone, or never beside it as a whole, it is as of the others. Without
-    shapes, a grid that fits the GPU at once tells no size: persistent kernels have it for all.
+    Of launches alike (name, grid, block, shapes) that ran alone and beside it as a whole; of others
+    nothing is known. Without shapes, a grid that fits the GPU at once tells no size: persistent
+    kernels have it for all. Kernels beside each other lose no more than the time they share.
     """
     rows, categorised = prepared.accounts[device].rows, prepared.linked.categorised
     talks = np.array(
@@ -211,21 +212,20 @@ def _beside(case: Case, prepared: Prepared, device: int) -> tuple[float, int]:
     shape = taken(
         codes(prepared.trace.ops["input_dims"]), prepared.linked.links.op_of_activity[row]
     )
-    grid = axes(table["grid"])[row]
+    grid, block = (axes(table[name])[row] for name in ("grid", "block"))
     units = numbers(prepared.trace.devices["sm_count"])[device]
     is_sized = (shape >= 0) | (grid.prod(axis=1) > units)
-    group, first = group_rows((codes(table["name"])[row], *grid.T, shape))
+    group, first = group_rows((codes(table["name"])[row], *grid.T, *block.T, shape))
     whole = is_sized & ((covered == 0) | (covered == end - start))
     key, least = np.sign(covered[whole]), limit(case, _BESIDE, "least_runs")
     medians, _ = _medians(group[whole], key, (end - start)[whole], len(first), least)
     more = 1 - medians[:, 0] / np.maximum(medians[:, 1], 1)
-    covered_ns = np.bincount(group, covered, len(first))
-    both = ~np.isnan(more)
-    known_ns = covered_ns[both].sum()
-    if not known_ns:
+    known_ns = np.where(np.isnan(more[group]), 0, covered)
+    if not known_ns.any():
         return 0.0, 0
-    excess = (more[both] * covered_ns[both]).sum()
-    return float(excess * covered_ns.sum() / known_ns), int(covered_ns.sum())
+    beside = Intervals.of(start[known_ns > 0], end[known_ns > 0]).intersect(spans).length_ns
+    excess_ns = float((np.nan_to_num(more)[group] * known_ns).sum())
+    return excess_ns * beside / int(known_ns.sum()), beside
 
 
 _LOW_CLOCK: Final = "low-clock"

@@ -54,7 +54,7 @@ _ALLOCATED: Final = re.compile(r"aten::empty(_strided)?$")
 _ASKED: Final = re.compile(r"(cuda|hip)Malloc(Async)?(_v\d+)?$|(cu|hip)MemAlloc(Async)?(_v2)?$")
 _FREED: Final = re.compile(r"(cuda|hip|cuMem)Free(Async)?(_v\d+)?$")
 _BURST_NS, _MANY = 10**9, 10
-_LAUNCHING: Final = ("other_calls", "eager_overhead", "optimizer_loop", "launch_latency")
+LAUNCHING_CLASSES: Final = ("other_calls", "eager_overhead", "optimizer_loop", "launch_latency")
 
 
 def host_copies(case: Case) -> Iterator[Cause]:
@@ -147,7 +147,9 @@ def memory_headroom(case: Case) -> Iterator[Cause]:
         return
     if not of_ml(prepared.trace):
         return
-    launching = [idle_class for idle_class in case.idle.by_class() if idle_class.kind in _LAUNCHING]
+    launching = [
+        idle_class for idle_class in case.idle.by_class() if idle_class.kind in LAUNCHING_CLASSES
+    ]
     share = share_of_window(case, sum(idle_class.idle_ns for idle_class in launching))
     used = [use.share_of_device for use in memory_use(prepared) if not use.on_host]
     known_uses = [use for use in used if use is not None]

@@ -60,6 +60,8 @@ _OF_RECORDED: Final = (late_rank, rank_balance, slow_link, kernel_rules, low_clo
 """Rules that ask only of work that is recorded: they hold where other work is not."""
 _WAITS, _NEARLY = "host-waits", 0.9
 _INPUT: Final = "input-wait"
+_PINNING: Final = {"blocking-copy", "pageable-copies"}
+_SMALL_COPIES: Final = ("host-copies.remedy.tiny", "host-copies.remedy.join")
 _LAUNCHING: Final = ("other-calls", "eager-overhead", "launch-latency", "thread-handover")
 _TIMES: Final = 3
 """What takes so many times what causes gain stands before them."""
@@ -94,9 +96,10 @@ def _diagnosed(case: Case) -> Iterator[Finding]:
         yield from (*_causes(case, ()), *trace_health(case))
         return
     starts = start_up(case)
+    found = _sold_once([*_causes(case, RULES if is_judged else _OF_RECORDED)])
     due_ns = sum(wait.idle_after_ns for wait in case.synchronisations)
     findings = reasons_first(
-        list(_causes(case, RULES if is_judged else _OF_RECORDED)),
+        found,
         waits_cost_most=2 * due_ns > case.total.components.idle_ns,
     )
     leads = starts is not None and _leads(case, starts, findings)
@@ -120,6 +123,17 @@ def _diagnosed(case: Case) -> Iterator[Finding]:
     elif is_judged and not any(map(_stands_out, (*ordered, *others))):
         yield from _nothing(case)
     yield from (*ordered, *others, *trace_health(case))
+
+
+def _sold_once(findings: Sequence[Finding]) -> list[Finding]:
+    """Return findings without the lesser of two that pin the memory of the same copies."""
+    pins = [
+        one
+        for one in findings
+        if one.rule in _PINNING and not (one.advice and one.advice.code in _SMALL_COPIES)
+    ]
+    lesser = min(pins, key=_order) if {one.rule for one in pins} == _PINNING else None
+    return [one for one in findings if one is not lesser]
 
 
 def _with_main_kernel(case: Case, findings: list[Finding]) -> list[Finding]:

@@ -43,6 +43,8 @@ _MOST_ASKED: Final = 120
 """Characters of edits that are told; those that list many names are not."""
 _OF_GPU: Final = KERNELS | {"communication", "other", "graph"}
 _INFERRED: Final = "doubt.inferred"
+_HARDLY: Final = 0.1
+"""A stream without work for a smaller share is hardly ever without."""
 _UNEXPLAINED: Final = "doubt.unexplained"
 _SHOWS_TIME: Final = frozenset({"idle", "kernels", "communication"})
 """Sections that show the time of a cause, which its share is of."""
@@ -159,8 +161,10 @@ def weighed(cause: Cause, scales: Scales) -> Finding | None:
     if worth.gain and _is_of_host(cause):
         worth = replace(worth, gain=worth.gain.capped(scales.idle_ns))
     cause, worth = _direct(cause, worth, scales)
-    too_small = not cause.frees and worth.gain and worth.gain.high_ns * replay.windows < least_ns
-    return None if too_small else _finding(cause, scales, worth)
+    if not cause.frees and worth.gain and worth.gain.high_ns * replay.windows < least_ns:
+        beside = _beside_host(cause, replay, scales)
+        return None if beside is None else _finding(cause, scales, beside)
+    return _finding(cause, scales, worth)
 
 
 def _direct(cause: Cause, worth: Worth, scales: Scales) -> tuple[Cause, Worth]:
@@ -187,8 +191,11 @@ def _direct(cause: Cause, worth: Worth, scales: Scales) -> tuple[Cause, Worth]:
 def _unreplayed(cause: Cause, scales: Scales) -> Worth:
     """Return what a remedy gains at most where nothing is replayed.
 
-    That is known of communication: no step gets shorter than the rest of what any device has.
+    That is known of communication: no step gets shorter than the rest of what any device has; and
+    of kernels: by what the remedy takes off them.
     """
+    if cause.kernels and cause.direct_ns is not None:
+        return Worth(Gain(0, cause.direct_ns // scales.windows, None), (scales.refusal,))
     if cause.on_path != {"communication"}:
         return Worth(None, (scales.refusal,))
     return Worth(Gain(0, scales.alone_ns, None), (scales.refusal, fact("doubt.least-exposed")))
@@ -197,11 +204,13 @@ def _unreplayed(cause: Cause, scales: Scales) -> Worth:
 def _beside_host(cause: Cause, replay: Replay, scales: Scales) -> Worth | None:
     """Return what kernels off the critical path gain at most, None for nothing.
 
-    Unrecorded host code on the path may wait for them while they run.
+    Unrecorded host code on the path may wait for them while they run; any host work may where the
+    busiest stream is hardly ever without work.
     """
     if not cause.kernels or cause.direct_ns is None:
         return None
-    beside_ns = sum(part.ns for part in replay.critical if part.component == BESIDE)
+    is_busy = scales.idle_ns < _HARDLY * scales.step_ns
+    beside_ns = sum(p.ns for p in replay.critical if is_busy or p.component == BESIDE)
     most_ns = min(beside_ns // max(replay.windows, 1), cause.direct_ns // scales.windows)
     if most_ns < scales.levels["low"] * scales.step_ns:
         return None

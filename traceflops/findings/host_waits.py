@@ -11,7 +11,7 @@ from traceflops.characters import function_name
 from traceflops.facts import fact
 from traceflops.findings.case import cause, limit, share_of_window
 from traceflops.findings.copy_sizes import small_copies
-from traceflops.findings.device_memory import reads_back
+from traceflops.findings.device_memory import LAUNCHING_CLASSES, reads_back
 from traceflops.findings.finding import Cause, Row, Where, row_name
 from traceflops.findings.rules import advice_of, rule_of
 from traceflops.table.patterns import FREES
@@ -76,10 +76,17 @@ def host_waits(case: Case) -> Iterator[Cause]:
 
 
 def after_waits(case: Case, idle: IdleClass) -> int:
-    """Return the idle time that the waits of a class cost: until the host is ahead again."""
+    """Return the idle time that the waits of a class cost: until the host is ahead again.
+
+    Behind copies, of which the host needs the values, that is no more than launching takes.
+    """
     calls = {name for culprit in idle.culprits for name in culprit.evidence[:1]}
     after = (wait.idle_after_ns for wait in case.synchronisations if wait.call in calls)
-    return max(idle.idle_ns, sum(after))
+    after_ns = max(sum(after) - idle.idle_ns, 0)
+    if idle.kind == "blocking_copy" and reads_back(case):
+        behind = (one.idle_ns for one in case.idle.by_class() if one.kind in LAUNCHING_CLASSES)
+        after_ns = min(after_ns, sum(behind))
+    return idle.idle_ns + after_ns
 
 
 def frame_of(name: str) -> Where:

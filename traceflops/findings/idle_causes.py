@@ -64,8 +64,10 @@ _BY_FACT: Final = {
     ("other_calls", "queries"): "device-queries",
 }
 """Rules by class and by what the innermost name of idle time reveals."""
-_ENGINES: Final = {"vllm/": "vllm", "sglang/": "sglang"}
-"""Serving engines by the folder of the functions that launch."""
+_ENGINES: Final = {"vllm/": "vllm", "vllm::": "vllm", "sglang/": "sglang"}
+"""Serving engines by the folder or namespace of what launches."""
+_HARDLY: Final = 4
+"""A function that launches for so many times as long hardly does anything else."""
 _IN_THREAD, _WORKERS = "_SingleProcessDataLoaderIter", "_MultiProcessingDataLoaderIter"
 _BESIDE_WORKERS: Final = ("eager_overhead*1.5", "data_input=0")
 """A loader without workers. These will share the CPU with the thread that launches: what it does
@@ -112,12 +114,13 @@ def idle_causes(case: Case) -> Iterator[Cause]:
         if rule == "device-wait" and trace is not None and draws(trace):
             has_wait = True  # the GPU may draw, and the host waits for that, too
             continue
-        if rule == "host-code" and owner_of(label) != "yours":
-            # Functions of others that launch work, too, are told as launching.
+        if rule == "host-code":
+            # Functions that launch work, too, are told as launching; own ones that hardly do else.
             launches = (culprits_by_rule.get(name, []) for name in LAUNCHING)
             launching = next(filter(None, launches), [])
             launching_ns = sum(culprit.idle_ns for culprit in launching)
-            if launching_ns >= idle.idle_ns and launching and launching[0].label == label:
+            least = _HARDLY if owner_of(label) == "yours" else 1
+            if launching_ns >= least * idle.idle_ns and launching and launching[0].label == label:
                 continue
         has_wait = has_wait or rule in WAITING
         parts = parts_of(rule, idle)
@@ -331,7 +334,7 @@ def _computing(culprit: Culprit) -> str | None:
 
 
 def _folders(culprit: Culprit) -> set[str]:
-    """Return the folders of serving engines in the name of a culprit."""
+    """Return the folders and namespaces of serving engines in the name of a culprit."""
     return {folder for folder in _ENGINES if folder in culprit.label}
 
 

@@ -213,26 +213,29 @@ def kernel_cause(
     host: tuple[str, ...] = (),
     knows: frozenset[str] = frozenset(),
     values: Mapping[str, Value] | None = None,
+    least: FloatArray | None = None,
 ) -> Iterator[Cause]:
     """Give a cause where kernels take enough time and the remedy saves enough of it.
 
     `rows` and `kept` are per kernel: whether the rule is about it, and the share of its time that
-    the whole remedy leaves. `host` is the edit for that of launching them. `values` fill a claim;
-    one with a `name` names the largest kernel itself.
+    the whole remedy leaves; `least` is what it leaves at least, where that is less. `host` is the
+    edit for that of launching them. `values` fill a claim; one with a `name` names the largest
+    kernel itself.
     """
     time = np.where(rows, facts.ns, 0)
     saved = time * (1 - np.clip(kept, 0, 1))
     share = share_of_window(facts.case, int(time.sum()))
     saves = share_of_window(facts.case, int(saved.sum()))
-    least, least_gain = (
+    least_share, least_gain = (
         limit(facts.case, of, name)
         for of, name in (("kernel-faults", "least_share"), ("priority", "low"))
     )
-    if share < least or saves < least_gain:
+    if share < least_share or saves < least_gain:
         return
     largest, where = largest_of(facts, saved)
     half = limit(facts.case, "kernel-faults", "least_part")
     changes, row = _left_of_names(facts, saved), rule_of(rule)
+    most = saved if least is None else time * (1 - np.clip(least, 0, 1))
     yield cause(
         facts.case,
         rule,
@@ -246,7 +249,7 @@ def kernel_cause(
         on_path=row.on_path | frozenset({"eager_overhead", "optimizer_loop"} if host else ()),
         kernels={kernel_name(name): left for name, left in changes.items()},
         partly=_edits(changes, half),
-        direct_ns=None if host else int(saved.sum()),
+        direct_ns=None if host else int(most.sum()),
     )
 
 

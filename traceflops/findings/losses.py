@@ -292,7 +292,7 @@ def _copy_rate(measured: Measurement | None, moved: Mapping[str, int] | None) ->
         if row.path == "host" and row.category.sub == "copy"
     ]
     rows = [row.measured for row in kernels]
-    if measured is None or 2 * sum(row.time_ns for row in rows) <= sum((moved or {}).values()):
+    if measured is None or not rows or 2 * _copies_ns(moved or {}) <= sum((moved or {}).values()):
         return None
     copies = sum(rows[1:], rows[0])
     small = thresholds()["host-copies"]["small_bytes"] * sum(row.counted for row in kernels)

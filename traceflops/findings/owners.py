@@ -19,8 +19,9 @@ _FRAMEWORK: Final = re.compile(
     r"(^|/)(accelerate|apex|colossalai|deepspeed|diffusers|flash_attn|flashinfer|lightllm|"
     r"lightning|megatron|nemo|peft|sglang|tensorrt_llm|timm|torchrec|torchtitan|torchtune|"
     r"torchvision|transformer_engine|transformers|triton|trl|unsloth|vllm|xformers)/"
+    r"|^execute_(\w{1,40}_)?context_\d|^execute_new_\d|^gpu_model_runner: |^vllm::"
 )
-"""Packages that run or train models, by the folder of a function's file."""
+"""Packages that run or train models, by the folder of a function's file, or by vLLM's ranges."""
 _COMPILED: Final = re.compile(
     r"Torch-Compiled Region|CompiledFunction|TorchDynamo|## Call CompiledFxGraph"
 )

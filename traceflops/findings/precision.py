@@ -80,11 +80,12 @@ def _faster(
     after = np.maximum(facts.flops / rate, size * facts.bytes_ns)
     of_bytes = max(size, facts.rate(slow) / rate)
     kept = np.divide(after, before, out=np.full(len(before), of_bytes), where=before > 0)
+    least = np.where(before > 0, kept, facts.rate(slow) / rate)  # with enough FLOPs for its bytes
     knows = frozenset({"fp16-only"} if fast == "fp16" else ())
     of_types = {name: rows & (kept < 1) for name, rows in by_type.items()}
     rows = np.logical_or.reduce([*of_types.values()])
     values = _named(facts, rows, of_types)
-    yield from kernel_cause(facts, rule, rows, kept, knows=knows, values=values)
+    yield from kernel_cause(facts, rule, rows, kept, knows=knows, values=values, least=least)
 
 
 def _named(facts: KernelFacts, rows: BoolArray, of_types: dict[str, BoolArray]) -> dict[str, Value]:

@@ -185,7 +185,7 @@ def led_by(later: Verdict, lack: Fact | None) -> Verdict:
         return later
     figures = tuple(part for part in later.parts if part.code == "verdict.figure")
     others = tuple(part for part in later.parts if part not in figures)
-    headline = "records-missing" if lack.code == "verdict.lost-graphs" else "cut-file"
+    headline = "cut-file" if lack.code.startswith("verdict.cut") else "records-missing"
     return replace(later, parts=(*figures, lack, *others), headline=headline)
 
 

@@ -43,6 +43,7 @@ from traceflops.mfu.traced.uncounted import REPLAYED
 from traceflops.mfu.traced.work_tables import KernelRow, OpRow, kernel_rows, op_rows
 from traceflops.remedies import NSIGHT, ROCPROF, XLA, advice, family, remedy
 from traceflops.table.columns import names
+from traceflops.table.grouping import used_names
 from traceflops.table.patterns import launches_nothing
 from traceflops.table.trace import Note, note_of
 from traceflops.units import decimal
@@ -64,6 +65,8 @@ _UNTOLD_TYPES: Final = {
 _CAPTURE: Final = MissingInput(fact("missing.captured"), fact("missing.pair-with-launching"))
 _WAIT: Final = fact("missing.wait-at-end")
 _FEW_LAUNCHES: Final = 50
+_OF_CPUS: Final = re.compile(r"aten::(_?mkldnn_|\w+_for_cpu$)")
+"""Operators that PyTorch has for CPUs alone."""
 """So many launches fill no buffer of a profiler: none of their kernels had ended."""
 _LOST: Final = (fact("missing.records-incomplete"), fact("missing.no-graph-records"))
 _TOOLS: Final = {ROCPROF: "rocprof", NSIGHT: "Nsight", XLA: "XLA's profiler", "nvprof": "nvprof"}
@@ -256,8 +259,10 @@ def why_no_figure(
             yield missing_input.counters_alone(counted, remedy(trace, "timeline") or "")
         elif launches_nothing(trace.calls):
             yield missing_input.NOTHING_LAUNCHED
+        elif operator := min(filter(_OF_CPUS.match, used_names(trace.ops["name"])), default=None):
+            yield missing_input.on_cpu(operator)
         else:
-            yield missing_input.without_times(trace, advice(trace, "device work"))
+            yield missing_input.without_gpu(advice(trace, "device work"))
     elif records.state == "capture":
         yield _CAPTURE
     elif records.state == "missing" or records.kernel.lack() or not prepared.knows_replays:

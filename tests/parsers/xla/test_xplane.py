@@ -318,6 +318,13 @@ def test_the_host_is_known_without_its_port() -> None:
     assert trace.source.identities == ("10.0.0.7:6003", "10.0.0.7")
 
 
+def test_a_profiler_without_cupti_is_said_first() -> None:
+    host = plane("/host:CPU", {"python": [("train", 0, 9_000, {})]})
+    trace = read(host, plane("/device:GPU:0", {}), part(2, b"node: Failed to load libcupti"))
+    assert "no-cupti" in codes(trace)
+    assert analyze(trace).verdict.sentence.startswith("GPU records are missing: the profiler could")
+
+
 _BEGINS = b"\x0a\x22"
 """With what a plane and the host begin: a cut just before them leaves a whole file."""
 
