@@ -507,7 +507,7 @@ def test_the_idle_section_begins_with_culprits_and_their_remedies() -> None:
     assert "<td>host code <code>&lt;i&gt;zoom (x.py:7)</code></td>" in longest
     assert "Gap 1, 990 µs, host code" in page
     assert "<i>" not in found
-    assert "2 launches; median lead 10.0 µs, floor 6.00 µs." in found
+    assert "median lead" not in found  # two launches have no pace
     assert analysis.idle.culprits[0].idle_ns == 980_000
 
 
@@ -543,7 +543,7 @@ def test_whose_work_it_is_is_a_tree_and_folded_tables() -> None:
     rows = [re.sub(r"<[^>]+>", " ", row).split() for row in re.findall(r"<tr>.*?</tr>", first)]
     assert "GPU time attributed to: modules 100.0 %." in head
     assert [" ".join(map(html.unescape, row)) for row in rows] == [
-        "Kinds of layers Time Of total time Count Each Slowest",
+        "Kinds of layers Time Of window Count Each Slowest",
         "Model 400 ns 30.8 % 2",
         "2 × <Layer> 400 ns 30.8 % 2 200 ns 1",
     ]

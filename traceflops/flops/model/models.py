@@ -229,7 +229,7 @@ def _card_of_family(
     values |= family.fixed
     for rule in family.rules:
         rule(table, values)
-    # Note the assumed sizes that are used: those of masks only if a layer has one.
+    # Of the assumed sizes say those that are used: those of masks only if a layer has one.
     used = {key: size for key, size in assumed.items() if MASKED.get(key, "name") in values}
     sizes = tuple(f"{key} {size}" for key, size in used.items())
     defaults = (fact("described.defaults", kind=kind, sizes=sizes),) if sizes else ()
