@@ -80,7 +80,7 @@ from traceflops.reports.view.wording import (
 )
 from traceflops.units import capitalized, several
 
-_LEAST_KERNELS: Final = 2
+_LEAST_KERNELS: Final = 1
 _KERNELS_ASKED_FOR: Final = 20
 _SPEEDS_SHOWN: Final = 3
 _OWN: Final = "own per step"
@@ -126,7 +126,7 @@ _SHOWN: Final = (
     Shown(findings=3, kernels=3, waits=2, collectives=1, notes=1),
     Shown(findings=2, kernels=3, waits=2, collectives=1, notes=1),
     Shown(findings=2, kernels=2, waits=1, collectives=1, notes=0),
-    Shown(findings=1, kernels=2, waits=1, collectives=0, notes=0),
+    Shown(findings=1, kernels=1, waits=1, collectives=0, notes=0),
 )
 """Tried in this order until the report fits on the screen."""
 

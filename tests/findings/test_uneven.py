@@ -226,6 +226,7 @@ def test_chosen_warm_up_steps_are_named_with_those_that_are_steady() -> None:
         ("checkpoint 12", "Checkpoints hold up some steps"),
         ("<built-in function collect>", "Garbage collection holds up some steps"),
         ("train.py(44): evaluate", "Evaluation runs inside some steps"),
+        ("Activity Buffer Request", "The profiler holds up some steps"),
         ("autograd::engine::evaluate_function: AddmmBackward0", "Some steps are slow"),
         ("FSDP::pre_forward (blocks.9._checkpoint_wrapped_module)", "Some steps are slow"),
     ],

@@ -64,9 +64,10 @@ _KINDS: Final = {
     "checkpoints": r"serialization\.py|\bsave(_(checkpoint|model|state)\w*)?$|^checkpoint\b",
     "garbage": r"\b(gc|GC|collect)\b",
     "evaluation": r"\b(eval|evaluat(e|ion)|validat(e|ion))$",
+    "profiler": r"^(Activity Buffer Request|Buffer Flush|Instrumentation)$",
 }
 """What slow steps have more of, by names of functions and ranges."""
-_WARM_UP: Final = "warm-up"
+_WARM_UP, _PROFILER = "warm-up", "profiler"
 _SPORADIC: Final = ("other_calls", "eager_overhead", "launch_latency")
 """Classes of idle time that some steps have more of, where the usual remedy does not help."""
 _KERNELS: Final = "uneven-steps.remedy.kernels"
@@ -148,7 +149,7 @@ def uneven_steps(case: Case) -> Iterator[Cause]:
         return  # rule data-input tells it, with its gain
     kind = _kind(spread, slow, more)
     waits = more is not None and more.name == CLASSES[UNRECORDED] and only_waits(case)
-    doubt = "leaving-out" if kind == _WARM_UP else "off-cpu" if waits else None
+    doubt = "leaving-out" if kind in (_WARM_UP, _PROFILER) else "off-cpu" if waits else None
     windows = [
         window
         for device in case.devices
@@ -156,10 +157,12 @@ def uneven_steps(case: Case) -> Iterator[Cause]:
         if window.used and window.step == spread.longest.step
     ]
     longest = max(windows, key=lambda window: window.end_ns - window.start_ns)
+    own = {"owner": None} if kind == _PROFILER else {}
     yield cause(
         case,
         UNEVEN_STEPS,
         finding.share,
+        **own,
         details=(*finding.details, _which(spread, slow, more)),
         name=fact(f"{UNEVEN_STEPS}.title-{kind}" if kind else f"{UNEVEN_STEPS}.title"),
         advice=_advice(case, kind, spread, slow, more),
@@ -243,7 +246,7 @@ def _advice(
     usual = fact(more.remedy if more and more.remedy else code)
     if more and more.remedy.startswith("idle."):
         usual = fact("sentence", text=usual)
-    if kind in _KINDS and "torch" in case.program:
+    if kind == _PROFILER or (kind in _KINDS and "torch" in case.program):
         usual = fact(f"{UNEVEN_STEPS}.remedy.{kind}")
     return fact("joined", parts=(usual, without)) if without else usual
 
