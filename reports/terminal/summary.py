@@ -140,7 +140,9 @@ def render_terminal(
     """
     style = (style or Style()).wide_enough()
     first = [*_without_times(analysis, style)]
-    then = [] if is_little(analysis) else [*_devices_in_detail(analysis, style)]
+    detail = cache(
+        lambda waits: [] if is_little(analysis) else [*_devices_in_detail(analysis, style, waits)]
+    )
     counted: list[Text] = []
     if analysis.untimed is None:  # counters were read beside a timeline
         counted = [*speeds_lines(analysis.measured, _SPEEDS_SHOWN, style.width)]
@@ -153,7 +155,7 @@ def render_terminal(
             *case(shown.findings),
             *first,
             *_waits(analysis, style, shown.waits),
-            *then,
+            *detail(shown.waits > 1),
             *((*counted, *work) if is_first else (*work, *counted)),
             *_collectives(analysis, style.width, shown.collectives),
             *_notes(analysis, style.width, shown.notes),
@@ -175,9 +177,12 @@ def _without_times(analysis: Analysis, style: Style) -> Iterator[Text]:
         yield from paragraph(job.verdict or "", style.width, "", _INDENT)
 
 
-def _devices_in_detail(analysis: Analysis, style: Style) -> Iterator[Text]:
-    """Yield passes of a serving engine, devices, their clocks and memory, and the longest gaps."""
-    yield from _passes(analysis, style.width)
+def _devices_in_detail(analysis: Analysis, style: Style, waits: bool) -> Iterator[Text]:
+    """Yield passes of a serving engine, devices, their clocks and memory, and the longest gaps.
+
+    With `waits`, also what the GPU waits on after each kind of pass.
+    """
+    yield from _passes(analysis, style.width, waits)
     yield from _devices(analysis, style)
     yield from _sampled(analysis, style.width)
     if analysis.prepared is not None and analysis.devices:
@@ -276,14 +281,15 @@ def _wait_names(row: WaitedFor, room: int) -> str:
     return ", ".join(map(add, names, row.tails))
 
 
-def _passes(analysis: Analysis, width: int) -> Iterator[Text]:
+def _passes(analysis: Analysis, width: int, waits: bool) -> Iterator[Text]:
     """Yield the passes of a serving engine by kind, and what the GPU waits on between them."""
     table = serving_table(analysis)
     if not table.rows:
         return
     yield from view_table(table, _PASS, _PASS_LESS, LEAST_NAME, width, WAITS_ON)
     # The last column, if it is that of waits, is too long for a table.
-    for kind, *_, wait in table.rows if table.columns[-1].head == WAITS_ON else ():
+    has_waits = waits and table.columns[-1].head == WAITS_ON
+    for kind, *_, wait in table.rows if has_waits else ():
         words = wait if isinstance(wait, str) else ", ".join(wait)
         if wait != UNKNOWN:
             yield from paragraph(f"Idle after {kind}: {words}", width, indent=_INDENT)
