@@ -149,7 +149,7 @@ def test_a_run_without_calls_that_start_work_is_a_cpu_run(
     analysis = analyze(made)
     assert said in analysis.verdict.sentence
     assert ("device-work" in [lack.code for lack in take_inventory(made).missing]) == lacks
-    remedy = "move model and inputs to the GPU"
+    remedy = "to use a GPU, move model and inputs there"
     assert [one.remedy == remedy for one in analysis.measured.lacks] == [not lacks]
 
 
