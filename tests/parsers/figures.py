@@ -128,12 +128,12 @@ class Figures:
 
 def waits_on(analysis: tf.Analysis) -> dict[tuple[str, str], tuple[int, int, int]]:
     """Return who idle time is due to; names of work, which differ between formats, left out."""
-    return {
-        (one.kind, "" if one.kind == "device_wait" else one.label): (
-            *(one.idle_ns, one.gaps, one.blocked_before_ns),
-        )
-        for one in analysis.idle.culprits
-    }
+    sums: dict[tuple[str, str], tuple[int, int, int]] = {}
+    for one in analysis.idle.culprits:
+        key = one.kind, "" if one.kind in ("device_wait", "graph_gaps") else one.label
+        idle_ns, gaps, blocked_ns = sums.get(key, (0, 0, 0))
+        sums[key] = idle_ns + one.idle_ns, gaps + one.gaps, blocked_ns + one.blocked_before_ns
+    return sums
 
 
 def in_order(analysis: tf.Analysis) -> list[DeviceReport]:

@@ -244,7 +244,7 @@ def test_what_was_lost_is_not_said_to_be_unrecorded() -> None:
     whole = read_bytes(b'{"traceEvents":[' + op + b"]}")
     cut = read_bytes(b'{"traceEvents":[' + op + b',{"ph":"X","cat":"ker')
     texts = [n.text for trace in (whole, cut) for n in trace.notes if n.code == "no-device-work"]
-    assert ["To record them" in text for text in texts] == [True, False]
+    assert ["record with" in text for text in texts] == [True, False]
     assert "in the part that was lost" in texts[1]
     remedies = [one.remedy for one in analyze(cut).findings]
     assert "Copy the file again, or let the program end before it is copied." in remedies

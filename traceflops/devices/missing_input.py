@@ -88,7 +88,8 @@ def without_times(trace: Trace, how: str) -> MissingInput:
     """Return why a trace without records of device work has no utilisation, and `how` it would."""
     kinds = set(names(trace.totals["kind"])) if trace.totals.num_rows else set()
     if not kinds & set(DEVICE_KINDS):
-        return MissingInput(fact("missing.no-gpu-operations"), advised(how))
+        record = fact("missing.if-gpu", how=how) if how else None
+        return MissingInput(fact("missing.no-gpu-operations"), record)
     is_nsys = trace.source.format == "nsys stats"
     export = fact("missing.use-sqlite" if is_nsys else "missing.use-kernel-trace")
     return MissingInput(fact("missing.only-sums"), export)
@@ -97,12 +98,6 @@ def without_times(trace: Trace, how: str) -> MissingInput:
 def on_cpu(operator: str) -> MissingInput:
     """Return that an operator that only CPUs have did the work."""
     return MissingInput(fact("missing.on-cpu", operator=operator), fact("missing.move-to-gpu"))
-
-
-def without_gpu(how: str) -> MissingInput:
-    """Return why CPU operators alone have no utilisation, and `how` work of a GPU is recorded."""
-    record = fact("missing.if-gpu", how=how) if how else None
-    return MissingInput(fact("missing.no-gpu-operations"), record)
 
 
 def counters_alone(launches: int, how: str) -> MissingInput:

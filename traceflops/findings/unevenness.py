@@ -33,7 +33,7 @@ from traceflops.findings.finding import (
     short_name,
 )
 from traceflops.findings.host_samples import only_waits
-from traceflops.findings.rules import statement
+from traceflops.findings.rules import rule_of, statement
 from traceflops.table.columns import axes, codes, is_one_of, names, numbers, product_of
 from traceflops.table.grouping import groups
 from traceflops.timeline.intervals import Intervals
@@ -157,15 +157,14 @@ def uneven_steps(case: Case) -> Iterator[Cause]:
         if window.used and window.step == spread.longest.step
     ]
     longest = max(windows, key=lambda window: window.end_ns - window.start_ns)
-    own = {"owner": None} if kind == _PROFILER else {}
     yield cause(
         case,
         UNEVEN_STEPS,
         finding.share,
-        **own,
         details=(*finding.details, _which(spread, slow, more)),
         name=fact(f"{UNEVEN_STEPS}.title-{kind}" if kind else f"{UNEVEN_STEPS}.title"),
         advice=_advice(case, kind, spread, slow, more),
+        owner=None if kind == _PROFILER else rule_of(UNEVEN_STEPS).owner,
         rows=(Row(more.name, more.more_ns * len(slow), len(slow)),) if more else (),
         where=Where(start_ns=longest.start_ns, end_ns=longest.end_ns),
         gain=None if doubt else _gain(case, spread, slow),

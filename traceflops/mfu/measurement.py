@@ -262,7 +262,7 @@ def why_no_figure(
         elif operator := min(filter(_OF_CPUS.match, used_names(trace.ops["name"])), default=None):
             yield missing_input.on_cpu(operator)
         else:
-            yield missing_input.without_gpu(advice(trace, "device work"))
+            yield missing_input.without_times(trace, advice(trace, "device work"))
     elif records.state == "capture":
         yield _CAPTURE
     elif records.state == "missing" or records.kernel.lack() or not prepared.knows_replays:
