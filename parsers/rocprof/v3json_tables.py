@@ -213,6 +213,7 @@ class ProcessTables:
             )
 
     def _add_dispatches(self) -> None:
+        """Add kernels with their grids (in blocks), registers, shared memory and launch."""
         names = self._recorded["activities"].names["name"]
         for block in self._records.each("buffer_records.kernel_dispatch"):
             rows = self._timed(block)

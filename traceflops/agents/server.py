@@ -79,6 +79,7 @@ def _answering(
 
     @wraps(tool)
     def answer(*given: Any, **named: Any) -> str:
+        """Return the answer of the tool. Raises ToolError, in words without folders."""
         try:
             # TOOLS[0] is list_files.
             with _turn(lock) if tool.__name__ != TOOLS[0] else nullcontext():
