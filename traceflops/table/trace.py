@@ -60,16 +60,12 @@ class Note(Struct, frozen=True, eq=False):
     scope: str = ""
     similar: str = ""
 
-    def _said(self) -> tuple[object, ...]:
-        """Return what notes are compared by: all that a reader sees of them."""
-        said = (self.kind, self.code, self.statement, self.count, self.file)
-        return (*said, self.advice, self.scope, self.similar)
-
     def __eq__(self, other: object) -> bool:
-        return self._said() == other._said() if isinstance(other, Note) else NotImplemented
+        """Return whether a reader sees no difference."""
+        return isinstance(other, Note) and self.as_dict() == other.as_dict()
 
     def __hash__(self) -> int:
-        return hash(self._said())
+        return hash(tuple(self.as_dict().values()))
 
     @property
     def text(self) -> str:
