@@ -85,6 +85,8 @@ _OF_HOST: Final = ("compiled-runtime", "host-code", "host-unrecorded")
 _CLAIMS: Final = ("launching", "sampled", "off-cpu", "on-cpu")
 """What is known of unrecorded host time, with a title and a claim of its own."""
 _MOST_ROWS: Final = 3
+_ONE_GAP: Final = 0.75
+"""One gap with so much of some idle time is that time."""
 
 
 def idle_causes(case: Case) -> Iterator[Cause]:
@@ -192,9 +194,14 @@ def _cause(case: Case, rule: str, idle: IdleClass, share: float) -> Cause:
     for own in knows.intersection(_CLAIMS):
         claim = Fact(f"{rule}.claim-{own}", {**values, "share": share})
         idle_cause = replace(idle_cause, claim=claim)
-    if rule == "host-unrecorded" and not label and only_waits(case):
-        why = (fact("doubt.off-cpu"),)
-        idle_cause = replace(idle_cause, edits=(), on_path=frozenset(), doubts=why)
+    if rule == "host-unrecorded" and not label:
+        # What the host waits for may set the pace; one gap that nothing tells of may not return.
+        is_one_gap = largest.longest_ns >= _ONE_GAP * idle.idle_ns and len(case.steps.used) < 2
+        is_told = not knows.isdisjoint(("sampled", "on-cpu"))
+        why = "off-cpu" if only_waits(case) else "once" if is_one_gap and not is_told else None
+        if why is not None:
+            doubt = (fact(f"doubt.{why}"),)
+            idle_cause = replace(idle_cause, edits=(), on_path=frozenset(), doubts=doubt)
     if idle_cause.advice is None and not by_name and idle.remedy:
         return replace(idle_cause, advice=fact("sentence", text=Fact(idle.remedy)))
     return idle_cause
