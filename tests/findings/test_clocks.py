@@ -101,7 +101,7 @@ def test_kernels_that_communication_slows_gain_what_they_take_alone(
 ) -> None:
     """The gain ends at what the same run is longer than without the slow-down.
 
-    With many buckets other products run beside communication than alone: nothing is known of them.
+    With many buckets mostly short products run wholly beside communication, and long ones alone.
     """
     config = RunConfig(
         seed=3,
@@ -118,7 +118,7 @@ def test_kernels_that_communication_slows_gain_what_they_take_alone(
         analysis_of(replace(config, contention_percent=one), "1:4") for one in (100, percent)
     )
     found = [one for one in slowed.findings if one.rule == "beside-communication"]
-    assert len(found) == (percent > 100 and buckets == 3)
+    assert len(found) == (percent > 100)
     for one in found:
         told = re.search(r"take ([\d.]+) % longer", one.sentence)
         assert told is not None

@@ -180,25 +180,32 @@ def slowed_kernels(case: Case) -> Iterator[Cause]:
     if prepared is None:
         return
     slowdowns = [_beside(case, prepared, device) for device in prepared.accounts]
-    excess, covered = (round(sum(slowdown[side] for slowdown in slowdowns)) for side in range(2))
-    share = share_of_window(case, excess)
+    excess_ns, known_ns, beside_ns = (sum(column) for column in zip(*slowdowns, strict=True))
+    if not known_ns:
+        return
+    # At most, what is known of some holds for all that run beside communication.
+    most_ns = round(excess_ns * beside_ns / known_ns)
+    share = share_of_window(case, most_ns)
     if share < limit(case, _BESIDE, "least_share"):
         return
+    longer = excess_ns / (known_ns - excess_ns)
+    few = known_ns / beside_ns if 2 * known_ns < beside_ns else None
     yield cause(
         case,
         _BESIDE,
         share,
-        {"longer": excess / (covered - excess)},
-        gain=Gain(0, excess // case.windows_used, None),
+        {"longer": longer, "few": few},
+        gain=Gain(0, most_ns // case.windows_used, None),
     )
 
 
-def _beside(case: Case, prepared: Prepared, device: int) -> tuple[float, int]:
-    """Return how much longer kernels take for communication beside them, and how long that runs.
+def _beside(case: Case, prepared: Prepared, device: int) -> tuple[float, int, int]:
+    """Return how much kernels lose to communication beside them, of how much time, and of what all.
 
-    Of launches alike (name, grid, block, shapes) that ran alone and beside it as a whole; of others
-    nothing is known. Without shapes, a grid that fits the GPU at once tells no size: persistent
-    kernels have it for all. Kernels beside each other lose no more than the time they share.
+    In ns: what launches take longer than alike ones (name, grid, block, shapes) that ran alone; the
+    time of those launches, which ran beside communication as a whole; and the time in which any
+    kernel runs beside it. Without shapes, a grid that fits the GPU at once tells no size:
+    persistent kernels have it for all.
     """
     rows, categorised = prepared.accounts[device].rows, prepared.linked.categorised
     talks = np.array(
@@ -222,10 +229,9 @@ def _beside(case: Case, prepared: Prepared, device: int) -> tuple[float, int]:
     more = 1 - medians[:, 0] / np.maximum(medians[:, 1], 1)
     known_ns = np.where(np.isnan(more[group]), 0, covered)
     if not known_ns.any():
-        return 0.0, 0
-    beside = Intervals.of(start[known_ns > 0], end[known_ns > 0]).intersect(spans).length_ns
-    excess_ns = float((np.nan_to_num(more)[group] * known_ns).sum())
-    return excess_ns * beside / int(known_ns.sum()), beside
+        return 0.0, 0, 0
+    beside = Intervals.of(start[covered > 0], end[covered > 0]).intersect(spans).length_ns
+    return float((np.nan_to_num(more)[group] * known_ns).sum()), int(known_ns.sum()), beside
 
 
 _LOW_CLOCK: Final = "low-clock"
