@@ -51,6 +51,7 @@ def _in_idle_time(
     thread_of_slice, thread_of_mark = shared_codes(
         thread_columns(trace.calls, call[of_kind]), thread_columns(trace.marks, row)
     )
+    slices_of = dict(groups(thread_of_slice))
     for thread, same in groups(thread_of_mark):
-        own = thread_of_slice == thread
+        own = slices_of.get(thread, of_kind[:0])
         yield Intervals.of(slices.start_ns[own], slices.end_ns[own]), row[same]

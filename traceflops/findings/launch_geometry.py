@@ -6,6 +6,7 @@ That is of kernels whose blocks leave most lanes of the GPU without a thread.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from math import prod
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
@@ -161,12 +162,12 @@ def launch_shape(trace: Trace, name: str) -> LaunchShape:
     block = _only(axes(own["block"]))
     if block is None:
         return LaunchShape()
-    threads, grid = int(np.prod(block)), _only(axes(own["grid"]))
+    threads, grid = prod(block), _only(axes(own["grid"]))
     places = np.intersect1d(numbers(own["device"]), np.arange(trace.devices.num_rows))
     devices = {SeenDevice.of(row) for row in trace.devices.take(places).to_pylist()}
     kinds = {(device.maker(), device.compute, device.units) for device in devices}
     maker, compute, units = kinds.pop() if len(kinds) == 1 else (None, None, None)
-    blocks = int(np.prod(grid or 0))
+    blocks = prod(grid) if grid is not None else 0
     said = _blocks(grid, threads, units) if grid is not None else None
     registers, shared = (
         _only(numbers(own[column], -1)[:, np.newaxis])
@@ -191,7 +192,7 @@ def launch_shape(trace: Trace, name: str) -> LaunchShape:
 
 def _blocks(grid: tuple[int, ...], threads: int, units: int | None) -> Fact:
     """Return the blocks of a launch, and the multiprocessors where they are fewer."""
-    blocks, sizes = int(np.prod(grid)), tuple(size for size in grid if size > 1) or (1,)
+    blocks, sizes = prod(grid), tuple(size for size in grid if size > 1) or (1,)
     of = units if units and blocks < units else None
     return fact("launch.blocks", sizes=sizes, blocks=blocks, threads=threads, units=of)
 

@@ -60,10 +60,11 @@ def first_operators(calls: Calls) -> Times:
     is_apart = calls.launches | matching(
         calls.trace.calls["name"], lambda name: bool(COPIES.search(name) or WAITS.search(name))
     )
+    apart = np.flatnonzero(is_apart)
+    apart_of = {number: apart[rows] for number, rows in groups(calls.process[apart])}
     for number, of_process in groups(process[row]):
-        in_process = is_apart & (calls.process == number)
-        ends_ns = (calls.start_ns + calls.dur_ns)[in_process]
-        occupied = Intervals.of(calls.start_ns[in_process], ends_ns)
+        own = apart_of.get(number, apart[:0])
+        occupied = Intervals.of(calls.start_ns[own], calls.start_ns[own] + calls.dur_ns[own])
         inside_ns = occupied.length_within(begin_ns[of_process], end_ns[of_process])
         is_free[of_process] = 2 * inside_ns < (end_ns - begin_ns)[of_process]
     return process[row][is_free], thread[row][is_free], begin_ns[is_free], end_ns[is_free]
