@@ -85,7 +85,11 @@ _OF_CALLS: Final = ("_runtime", "_driver")
 """How Kineto's categories of API calls end: they are recorded only where the GPU is traced."""
 _OPERATOR: Final = "cpu_op"
 """Kineto's category of operators: recorded wherever the CPU is traced."""
-_OF_HOST: Final = frozenset({"host work", "stacks"})
+_OF_HOST: Final = {
+    **dict.fromkeys(("host work", "stacks"), "operators"),
+    "shapes": "operators and shapes",
+}
+"""What a trace of the GPU alone lacks first, by what it is asked for."""
 _WITHOUT_COUNTERS: Final = _do("record without profiler_metrics")
 _WHY_NONE: Final = _do(
     "GPU tracing was on: look for errors of {tracer} in the output of the run (the driver may be "
@@ -284,7 +288,7 @@ def way_to_record(of: Recording, lack: str) -> How | None:
         return _COPY
     counts = of.source.event_counts
     if tool == PYTORCH and lack in _OF_HOST and "kernel" in counts and _OPERATOR not in counts:
-        lack = "operators"  # tracing the CPU comes first
+        lack = _OF_HOST[lack]
     cell = _TABLE[lack].get(tool, "" if tool == OTHER else None)
     if not cell:
         return None if cell is None else How("")

@@ -35,6 +35,7 @@ from traceflops.findings.start_up import kept, start_up
 from traceflops.findings.trace_health import trace_health
 from traceflops.findings.unevenness import UNEVEN_STEPS, is_sweep, uneven_steps
 from traceflops.findings.user_rules import more_rules
+from traceflops.remedies import remedy
 from traceflops.windows.device_records import ENOUGH, PARTIAL
 
 if TYPE_CHECKING:
@@ -278,11 +279,13 @@ def _nothing(case: Case) -> Iterator[Finding]:
     if 2 * near_ns < busy_ns <= 2 * known_ns:
         return  # losses tell how far below its roofs the GPU runs
     if 2 * near_ns < busy_ns:
+        how = remedy(case, "shapes")
+        program = case.program if how else case.program - {"torch"}
         yield statement(
             "kernels-unjudged",
             share_of_window(case, busy_ns),
             severity="low",
-            advice=advice_of("kernels-unjudged", case.program),
+            advice=advice_of("kernels-unjudged", program, {"how": how}),
         )
         return
     rule = "nothing-stands-out"

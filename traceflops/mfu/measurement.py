@@ -321,7 +321,7 @@ def _nothing_counted(prepared: Prepared, done: Executed, *, is_ml: bool) -> Miss
     if ops.num_rows and (lack := _without_capture(done)) is not None:
         return lack
     if ops["input_dims"].null_count == ops.num_rows:
-        how = advice(prepared.trace, "shapes" if ops.num_rows else "operators and shapes")
+        how = advice(prepared.trace, "shapes")
         what = fact("missing.no-shapes" if ops.num_rows else "missing.no-operators")
         return MissingInput(what, fact(missing_input.NEXT_TIME, how=how) if how else None)
     if done.outside.unattributed:
