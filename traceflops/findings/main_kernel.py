@@ -62,17 +62,12 @@ def main_kernel_findings(
     least = thresholds()[MAIN_KERNEL]["least_share"]
     if shares[top] < least or kernels.num_rows < 2 or not _may_gain(top, rows, total, losses):
         return
-    families: defaultdict[tuple[str, str], list[dict[str, Any]]] = defaultdict(list)
-    for row in rows:
-        called = row["name"] if top == _MEMORY else _family(row["name"])
-        families[called, row["sub"]].append(row)
-    times = {key: sum(row["sum_ns"] for row in some) for key, some in families.items()}
-    family, sub = max(times, key=lambda key: times[key])
-    name, variants, time_ns = short_name(family), families[family, sub], times[family, sub]
+    family, variants = _largest_family(rows, by_whole_name=top == _MEMORY)
+    name, sub, time_ns = short_name(family), variants[0]["sub"], _sum_ns(variants)
     largest = max(variants, key=lambda row: row["sum_ns"])
     whole = time_ns / total.components.window_ns
     share = min(whole, shares[top])
-    if share < least or 2 * time_ns < sum(times.values()) or name.endswith(_CUT_OFF):
+    if share < least or 2 * time_ns < _sum_ns(rows) or name.endswith(_CUT_OFF):
         return
     count = sum(row["count"] for row in variants)
     limits, idle = thresholds()[MAIN_KERNEL], total.components.share("idle") or 0.0
@@ -111,6 +106,25 @@ def main_kernel_findings(
         advice=advice_of(MAIN_KERNEL, frozenset(knows), values),
         rows=(Row(name, time_ns),),
     )
+
+
+def _largest_family(
+    rows: Sequence[dict[str, Any]], *, by_whole_name: bool
+) -> tuple[str, list[dict[str, Any]]]:
+    """Return the name and the rows of the kernels of one name and category with the most time.
+
+    Names of one family begin with the same words, unless they are taken `by_whole_name`.
+    """
+    families: defaultdict[tuple[str, str], list[dict[str, Any]]] = defaultdict(list)
+    for row in rows:
+        name = row["name"] if by_whole_name else _family(row["name"])
+        families[name, row["sub"]].append(row)
+    (family, _), variants = max(families.items(), key=lambda item: _sum_ns(item[1]))
+    return family, variants
+
+
+def _sum_ns(rows: Sequence[dict[str, Any]]) -> int:
+    return sum(row["sum_ns"] for row in rows)
 
 
 def _known_of_shape(shape: LaunchShape, mean_ns: int) -> Iterator[str]:
