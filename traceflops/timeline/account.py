@@ -25,7 +25,8 @@ from traceflops.table.columns import (
     texts_at,
 )
 from traceflops.table.grouping import distinct, groups, runs
-from traceflops.table.nesting import Links, OpTree, taken
+from traceflops.table.links import Links
+from traceflops.table.nesting import OpTree, taken
 from traceflops.table.patterns import WAITS_FOR_DEVICE
 from traceflops.table.trace import Trace
 from traceflops.timeline.clock_offsets import clock_offsets

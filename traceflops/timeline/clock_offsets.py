@@ -9,7 +9,7 @@ import numpy as np
 
 from traceflops.table.columns import IntArray, numbers
 from traceflops.table.grouping import distinct, groups
-from traceflops.table.nesting import Links
+from traceflops.table.links import Links
 from traceflops.table.trace import Trace
 from traceflops.timeline.idle import LONGEST_START_NS
 

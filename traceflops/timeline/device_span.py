@@ -14,7 +14,7 @@ from msgspec import Struct
 from traceflops.categories.activities import Categorised
 from traceflops.table.columns import ABSENT, BoolArray, IntArray, codes, names, numbers
 from traceflops.table.grouping import distinct
-from traceflops.table.nesting import Links
+from traceflops.table.links import Links
 from traceflops.table.trace import Trace
 from traceflops.timeline.intervals import Intervals, latest_end_before
 from traceflops.timeline.records import WORK, Account, Components, Copies, Sums, WholeSpan

@@ -29,7 +29,8 @@ from traceflops.table.grouping import (
     lower_medians,
     shared_codes,
 )
-from traceflops.table.nesting import Links, taken
+from traceflops.table.links import Links
+from traceflops.table.nesting import taken
 from traceflops.table.patterns import COMPILES, FREES, GRAPH_LAUNCH, LAUNCH, LOADS
 from traceflops.table.trace import Trace
 

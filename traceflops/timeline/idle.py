@@ -33,7 +33,7 @@ from msgspec.structs import replace
 
 from traceflops.table.columns import ABSENT, BoolArray, IntArray, is_one_of, matching, numbers
 from traceflops.table.grouping import distinct, in_order, ranked, shared_codes
-from traceflops.table.nesting import Links, first_match
+from traceflops.table.links import Links, first_match
 from traceflops.table.trace import Trace
 from traceflops.timeline.intervals import NEVER, Intervals, latest_end_before
 from traceflops.timeline.records import IdleCauses

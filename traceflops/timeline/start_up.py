@@ -31,7 +31,7 @@ from msgspec import Struct
 
 from traceflops.table.columns import ABSENT, BoolArray, IntArray, is_one_of, numbers
 from traceflops.table.grouping import group_rows, groups, lower_medians
-from traceflops.table.nesting import Links
+from traceflops.table.links import Links
 from traceflops.table.trace import Trace
 from traceflops.timeline.first_calls import (
     COMPILING,

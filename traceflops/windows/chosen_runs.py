@@ -23,7 +23,7 @@ from traceflops.devices.processes import called, clocks_of, device_name, lives, 
 from traceflops.errors import UsageError
 from traceflops.table.columns import BoolArray, IntArray, number_column, numbers
 from traceflops.table.grouping import distinct, group_sums, groups, without_unused
-from traceflops.table.nesting import link
+from traceflops.table.links import link
 from traceflops.table.trace import Note, Trace, counted_note, note_of
 from traceflops.timeline.account import DeviceAccount
 from traceflops.units import listed

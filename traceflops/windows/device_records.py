@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from traceflops.devices.processes import whose
 from traceflops.table.columns import ABSENT, BoolArray, IntArray, is_one_of, matching, numbers
 from traceflops.table.grouping import distinct, groups, joint_codes
-from traceflops.table.nesting import recorded_calls
+from traceflops.table.links import recorded_calls
 from traceflops.table.patterns import ASYNC_COPY, ASYNC_FILL, GRAPH_LAUNCH, LAUNCH
 from traceflops.table.trace import Note, Trace, note_of
 from traceflops.timeline.idle import LONGEST_START_NS

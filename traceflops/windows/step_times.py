@@ -19,7 +19,8 @@ from msgspec import Struct
 from traceflops.devices.processes import called, whose
 from traceflops.table.columns import ABSENT, BoolArray, FloatArray, IntArray, numbers
 from traceflops.table.grouping import group_sums, groups, ranked
-from traceflops.table.nesting import first_of_same, taken
+from traceflops.table.links import first_of_same
+from traceflops.table.nesting import taken
 from traceflops.table.trace import Note, Trace, note_of
 from traceflops.timeline.records import Components
 from traceflops.units import listed, percent

@@ -23,7 +23,8 @@ from traceflops.facts import Fact, fact
 from traceflops.remedies import in_words_of, sentence
 from traceflops.table.columns import ABSENT, BoolArray, IntArray, codes, is_one_of, names, numbers
 from traceflops.table.grouping import distinct, group_rows, groups
-from traceflops.table.nesting import Links, taken
+from traceflops.table.links import Links
+from traceflops.table.nesting import taken
 from traceflops.table.trace import Note, Trace, counted_note
 from traceflops.units import capitalized
 from traceflops.windows.engine_passes import serving_marks
