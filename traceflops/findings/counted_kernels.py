@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 _MOST: Final = 3
 _LEAST_WAVES: Final = 0.1
-"""Fewer waves are told as blocks, since their number would print as 0."""
+"""Fewer waves than this are told without their number."""
 _GRIDS: Final = frozenset({"counted-kernel.waves", "counted-kernel.waves-few"})
 _STALLS: Final = frozenset(
     {

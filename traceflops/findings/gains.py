@@ -14,15 +14,7 @@ from traceflops.errors import UsageError
 from traceflops.facts import Fact, fact
 from traceflops.findings.case import limit, without_work_ns
 from traceflops.findings.device_work import KERNELS
-from traceflops.findings.finding import (
-    Cause,
-    Confidence,
-    Finding,
-    Gain,
-    Level,
-    MfuRange,
-    Severity,
-)
+from traceflops.findings.finding import Cause, Confidence, Finding, Gain, Level, MfuRange, Severity
 from traceflops.findings.idle_causes import rule_of_idle
 from traceflops.remedies import remedy
 from traceflops.replay.edits import parse_edit
