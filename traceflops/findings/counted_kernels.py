@@ -78,7 +78,8 @@ def counted_kernels(case: Case) -> Iterator[Finding]:
     speeds = work.speeds if work is not None else ()
     total_ns = sum(speed.duration_ns or 0 for speed in speeds)
     names = called([speed.name for speed in speeds])
-    kinds = _kinds(case)
+    rows = case.untimed.counted.to_pylist() if case.untimed is not None else ()
+    kinds = {row["name"]: _kind(row["top"], row["sub"]) for row in rows}
     uncounted = [*_uncounted(case, speeds)] if total_ns else []
     yield from uncounted
     least_ns = limit(case, COUNTED_KERNEL, "least_share") * total_ns
@@ -161,12 +162,6 @@ def speed_of(measured: Measurement, kernel: KernelRow) -> KernelSpeed | None:
     (ours,), theirs = same_kernels([kernel.name], [speed.name for speed in speeds])
     same_shape = (speed for speed, shape in zip(speeds, theirs, strict=True) if shape == ours)
     return next(same_shape, None)
-
-
-def _kinds(case: Case) -> dict[str, str]:
-    """Return the kind (`_kind`) of kernels that were counted without a timeline, by name."""
-    rows = case.untimed.counted.to_pylist() if case.untimed is not None else ()
-    return {row["name"]: _kind(row["top"], row["sub"]) for row in rows}
 
 
 def _kind(top: str, sub: str) -> str:

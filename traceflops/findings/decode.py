@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from traceflops.facts import fact
 from traceflops.findings.case import cause, limit, share_of_window
-from traceflops.findings.finding import Cause, Gain, Row, short_name
+from traceflops.findings.finding import MOST_ROWS, Cause, Gain, Row, short_name
 from traceflops.units import several
 
 if TYPE_CHECKING:
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from traceflops.mfu.serving_passes import ServingPass
     from traceflops.mfu.traced.work_tables import KernelRow
 
-_MOST_ROWS: Final = 3
 _WIDE: Final = frozenset({"bf16", "fp16"})
 """Data types of products whose weights 8 bits would halve."""
 _BITS: Final = (
@@ -64,7 +63,7 @@ def _decode(case: Case) -> PhaseUse | None:
 def _rows(kernels: Sequence[KernelRow]) -> tuple[Row, ...]:
     """Return rows for the first of these kernels."""
     return tuple(
-        Row(short_name(kernel.name), kernel.sum_ns, kernel.count) for kernel in kernels[:_MOST_ROWS]
+        Row(short_name(kernel.name), kernel.sum_ns, kernel.count) for kernel in kernels[:MOST_ROWS]
     )
 
 
@@ -124,7 +123,7 @@ def _between(case: Case) -> Iterator[Cause]:
     times: Counter[str] = Counter()
     for culprit in (culprit for kind in kinds for culprit in kind.waits.culprits if culprit.label):
         times[short_name(culprit.label)] += culprit.idle_ns
-    named = times.most_common(_MOST_ROWS)
+    named = times.most_common(MOST_ROWS)
     kind = fact("between-passes.after", kind=worst.kind) if worst.kind else None
     yield cause(
         case,

@@ -43,7 +43,6 @@ if TYPE_CHECKING:
     from traceflops.table.trace import Trace
     from traceflops.windows.prepared import Prepared
 
-_MOST_ROWS: Final = 3
 _FEW: Final = 10
 """Copies of one kind that take less than one part in so many of all are not told."""
 _TAKES: Final = ("segment_alloc", "segment_map")

@@ -47,6 +47,8 @@ _LONGEST_NAME, _ROW_NAME = 100, 160
 _SIGNATURE: Final = re.compile(r"(?<=>)\([^()]*\)$")
 """The parameters behind the template arguments of a demangled kernel."""
 
+MOST_ROWS: Final = 3
+"""Rows of evidence of a finding."""
 WORTH_SAYING: Final = _LEAST["low"]
 """What takes a smaller share is neither listed nor named in the verdict."""
 

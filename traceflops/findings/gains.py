@@ -159,7 +159,10 @@ def _edited(cause: Cause, replay: Replay, bound_ns: int) -> Worth:
 
     `bound_ns` is that time, for all windows.
     """
-    path_ns = _own_ns(cause, replay) or bound_ns
+    # Of idle time the path tells which rule it belongs to, of anything else only the component.
+    rules = {cause.rule, *cause.joins}
+    own = (part.ns for part in replay.critical if rule_of_idle(part.component, part.name) in rules)
+    path_ns = sum(own) or bound_ns
     if not cause.edits:
         return _bounded(path_ns, replay, fact("doubt.no-edit"))
     try:
@@ -233,17 +236,6 @@ def _is_of_host(cause: Cause) -> bool:
     is_known = bool(cause.edits or cause.on_path)
     changed = any(text.startswith(_ON_GPU) for text in cause.edits)
     return is_known and not changed and cause.on_path.isdisjoint(_OF_GPU)
-
-
-def _own_ns(cause: Cause, replay: Replay) -> int:
-    """Return how much of the critical path is idle time that the rule of a cause tells.
-
-    It is 0 for rules of anything but idle time.
-    """
-    rules = {cause.rule, *cause.joins}
-    return sum(
-        part.ns for part in replay.critical if rule_of_idle(part.component, part.name) in rules
-    )
 
 
 def _is_of(cause: Cause, part: PathPart) -> bool:

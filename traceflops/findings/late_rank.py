@@ -15,6 +15,7 @@ from traceflops.facts import Fact, fact
 from traceflops.findings.case import cause, limit
 from traceflops.findings.clocks import clocks_of_late
 from traceflops.findings.finding import (
+    MOST_ROWS,
     Cause,
     Finding,
     Gain,
@@ -154,7 +155,10 @@ def _causes(ranks: RankReport | None, program: frozenset[str]) -> Iterator[Cause
         return
     slow, is_of_hosts = ranks.slow, _is_of_hosts(ranks.slow)
     why, advice = late_rank_reason(slow)
-    stall, as_others = _stall(slow), slow_rank_edits(ranks)
+    # Edits: what holds up the hosts goes, if it has one name; late ranks are as fast as the others
+    name = re.escape(_label(slow).partition(" in ")[0])
+    stall = (f"host:^{name}$=0",) if name and slow.cause in STALLS else ()
+    as_others = tuple(f"rank {rank}=median" for rank in slow.ranks)
     title = "title" if len(slow.ranks) == 1 else "title-several"
     yield cause_of(
         program,
@@ -187,19 +191,6 @@ def _owner(slow: SlowRank) -> Owner | None:
         return known or "yours"
     owner = owner_of(slow.label)
     return None if owner == "yours" and function_name(slow.label) == slow.label else owner
-
-
-def _stall(slow: SlowRank) -> tuple[str, ...]:
-    """Return the edit that removes what holds up the host of a rank, if that has one name."""
-    name = _label(slow).partition(" in ")[0]
-    return (f"host:^{re.escape(name)}$=0",) if name and slow.cause in STALLS else ()
-
-
-def slow_rank_edits(ranks: RankReport | None) -> tuple[str, ...]:
-    """Return edits that make late ranks as fast as the others, none if that gains little."""
-    if ranks is None or ranks.slow is None or late_rank_fact(ranks) is None:
-        return ()
-    return tuple(f"rank {rank}=median" for rank in ranks.slow.ranks)
 
 
 def late_rank_reason(slow: SlowRank) -> tuple[Fact, Fact]:
@@ -237,9 +228,6 @@ def _share(ranks: RankReport, slow: SlowRank) -> float:
     return slow.lost_ns_per_step * ranks.cycles.count / length_ns if length_ns else 0.0
 
 
-_MOST_ROWS: Final = 3
-
-
 def rank_balance(case: Case) -> Iterator[Cause]:
     """Give causes if ranks wait because of how work is split over them."""
     yield from _experts(case)
@@ -270,7 +258,7 @@ def _experts(case: Case) -> Iterator[Cause]:
         {"rank": group.most_compute, "times": uneven, "ranks": listed(group.ranks)},
         rows=tuple(
             Row(f"experts of rank {rank}", time_ns, group.dispatches)
-            for time_ns, rank in busiest[:_MOST_ROWS]
+            for time_ns, rank in busiest[:MOST_ROWS]
         ),
         where=Where(rank=group.most_compute),
         gain=Gain(round(always_ns * per_step), round(lost_ns * per_step), None),
@@ -289,7 +277,7 @@ def _bubbles(case: Case) -> Iterator[Cause]:
     if share < limit(case, rule, "least_share"):
         return
     ideal_ns = pipeline.ideal * busy_ns
-    emptiest = sorted(pipeline.ranks, key=lambda rank: -rank.bubble_ns)[:_MOST_ROWS]
+    emptiest = sorted(pipeline.ranks, key=lambda rank: -rank.bubble_ns)[:MOST_ROWS]
     yield cause(
         case,
         rule,

@@ -329,11 +329,11 @@ def _spans(prepared: Prepared, least_ns: int) -> Callable[[_When], _Times]:
     """Return a function that adds up functions and ranges, by names that once take long."""
     marks, process_of = prepared.trace.marks, numbers(prepared.trace.devices["process"])
     # Waits are longer in a longer step, whatever makes it long.
-    label = codes(marks["name"])
+    code_of_mark = codes(marks["name"])
     is_host = is_one_of(marks["kind"], *_SPANS) & ~has_fact(marks["name"], "waits")
     start, dur, process = (numbers(marks[name]) for name in ("start_ns", "dur_ns", "process"))
-    long = np.unique(label[is_host & (2 * dur >= least_ns)])
-    rows = np.flatnonzero(is_host & np.isin(label, long))
+    long = np.unique(code_of_mark[is_host & (2 * dur >= least_ns)])
+    rows = np.flatnonzero(is_host & np.isin(code_of_mark, long))
     labels, called = names(marks["name"]), range_names(prepared.trace)
 
     def times(when: _When) -> _Times:
@@ -341,16 +341,14 @@ def _spans(prepared: Prepared, least_ns: int) -> Callable[[_When], _Times]:
         for device, some in when.items():
             ranges = rows[process[rows] == process_of[device]]
             inside_ns = some.length_within(start[ranges], start[ranges] + dur[ranges])
-            for code, rows_of_code in groups(label[ranges]):
-                times[_span_name(labels[code], called), ""] += int(inside_ns[rows_of_code].sum())
+            for code, rows_of_code in groups(code_of_mark[ranges]):
+                label = labels[code]
+                # A function of Python keeps its file; a range is named as `called` says.
+                name = label if function_name(label) != label else called(label)
+                times[name, ""] += int(inside_ns[rows_of_code].sum())
         return times
 
     return times
-
-
-def _span_name(label: str, called: Callable[[str], str]) -> str:
-    """Return a function of Python with its file, or a range as `called` names it."""
-    return label if function_name(label) != label else called(label)
 
 
 def _label(culprit: Culprit) -> str:

@@ -20,7 +20,7 @@ from msgspec.structs import asdict, fields, replace
 from traceflops.categories.rules import toml_of
 from traceflops.errors import UsageError
 from traceflops.findings.case import NO_RULES, FindingRules, Rule, share_of_window
-from traceflops.findings.finding import Candidate, Owner, Row
+from traceflops.findings.finding import MOST_ROWS, Candidate, Owner, Row
 from traceflops.findings.rules import all_rules, thresholds
 from traceflops.plugins import blamed, package_of, plugins
 from traceflops.replay.edits import parse_edit
@@ -34,7 +34,6 @@ GROUP: Final = "findings"
 _HINT: Final = "see docs/findings.md for the format of a file of finding rules"
 _ID: Final = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 _LONGEST: Final = 500
-_MOST_ROWS: Final = 3
 _USUAL: Final = "Kernels of this rule take {share} of the time."
 
 
@@ -69,7 +68,7 @@ class KernelRule(Struct, frozen=True):
             owner=self.owner,
             remedy=self.remedy,
             evidence=("kernels",),
-            rows=tuple(Row(row.name, row.sum_ns, row.count) for row in rows[:_MOST_ROWS]),
+            rows=tuple(Row(row.name, row.sum_ns, row.count) for row in rows[:MOST_ROWS]),
             edits=self.edits,
             on_path=frozenset(row.category.top for row in rows),
             frees=True,  # is said even if the gain is small
@@ -182,7 +181,11 @@ def _own(table: object, number: int) -> KernelRule:
         if not isinstance(text, str) or not text.isprintable() or not 0 < len(text) <= _LONGEST:
             raise ValueError(f"rule {number}: {name!r} must be one line of 1 to {_LONGEST} signs")
     made = KernelRule(**table | {"edits": _texts(table.get("edits", []), "edits")})
-    problem = _pattern_problem(made.kernels)
+    problem = None
+    try:
+        matches(made.kernels, ("",))
+    except ValueError as error:
+        problem = f"bad regular expression: {error}"
     if not _ID.fullmatch(made.id) or made.id in {*all_rules().rules, *thresholds()}:
         problem = f"id {made.id!r} must be words of a-z and 0-9 with - between, and its own"
     if made.owner not in get_args(Owner):
@@ -197,15 +200,6 @@ def _own(table: object, number: int) -> KernelRule:
     if problem:
         raise ValueError(f"rule {number}: {problem}")
     return made
-
-
-def _pattern_problem(pattern: str) -> str | None:
-    """Return what is wrong with a regular expression, None if nothing is."""
-    try:
-        matches(pattern, ("",))
-    except ValueError as error:
-        return f"bad regular expression: {error}"
-    return None
 
 
 def _texts(value: object, name: str) -> tuple[str, ...]:
