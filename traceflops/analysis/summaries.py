@@ -12,10 +12,11 @@ from typing import Any, Final, TypeVar
 from msgspec import Struct
 from msgspec.structs import replace
 
+from traceflops.analysis.judgement import VerdictFacts, judged
 from traceflops.analysis.notes import is_said, notes_of
 from traceflops.analysis.preparation import prepare
 from traceflops.analysis.rank_summary import RankSummary, summed
-from traceflops.analysis.recipe import VerdictFacts, analysis_of, judged
+from traceflops.analysis.recipe import analysis_of
 from traceflops.analysis.result import Analysis
 from traceflops.attribution.culprits import Culprit, IdleCulprits, joined_culprits
 from traceflops.attribution.host_calls import most_important
