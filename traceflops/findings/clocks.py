@@ -94,10 +94,7 @@ def slower_kernels(case: Case) -> Iterator[Cause]:
 
 
 def _slower(case: Case, prepared: Prepared, device: int) -> _Slower | None:
-    """Return how a device slows down, None if its kernels do not agree on that.
-
-    Only launches of the same name and grid are compared.
-    """
+    """Return how products of the same name and grid slow down, None if they do not agree on it."""
     windows = [
         window for window in prepared.windows[device] if window.used and window.step is not None
     ]
@@ -243,10 +240,7 @@ _REASONS: Final = {"thermal": 0x20 | 0x40 | 1 << 17, "supply": 0x80 | 0x8, "powe
 
 
 def low_clocks(case: Case) -> Iterator[Cause]:
-    """Give a cause if GPUs run far below their highest clocks.
-
-    Ranks that are late for that reason are left out: rule late-rank tells it.
-    """
+    """Give a cause if GPUs run far below their clocks; rule late-rank tells it of late ranks."""
     slow = case.ranks.slow if case.ranks is not None else None
     late = slow.ranks if slow is not None and slow.cause == "slow_clock" else ()
     reports = {device.device: device for device in case.devices if device.rank not in late}

@@ -292,11 +292,8 @@ def _to_be_joined(case: Case, exposed: _Exposed, group_records: IntArray) -> Int
     return np.asarray(order[1:][same & ~worked])
 
 
-def _slow(case: Case, exposed: float) -> Iterator[Cause]:
-    """Give a cause if large collectives run far below the peak of the links.
-
-    `exposed` is the share of exposed communication in the window.
-    """
+def _slow(case: Case, share: float) -> Iterator[Cause]:
+    """Give a cause if large collectives run far below the peak of the links."""
     rule, ranks = "slow-collectives", case.ranks
     poor, good, least = (limit(case, rule, name) for name in ("poor", "good", "least_share"))
     if ranks is None or ranks.partial:
@@ -310,13 +307,13 @@ def _slow(case: Case, exposed: float) -> Iterator[Cause]:
     slow.sort(key=lambda entry: -entry[0])
     lost_ns = sum(ns * len(rate.members) for ns, rate in slow)
     part = min(lost_ns / max(int(ranks.waits.transfer_ns.sum()), 1), 1.0)
-    if not slow or part * exposed < least:
+    if not slow or part * share < least:
         return
     worst = slow[0][1]
     yield cause(
         case,
         rule,
-        part * exposed,
+        part * share,
         {
             "name": _called(worst.kind, worst.role),
             "mib": worst.bytes / _MIB,
@@ -366,10 +363,7 @@ def _causes(ranks: RankReport | None, program: frozenset[str]) -> Iterator[Cause
 
 
 def _worst(ranks: RankReport | None) -> tuple[LinkRate, int, float] | None:
-    """Return of the ranks that lose most by a slow link: the worst rate, the time lost, its share.
-
-    None if that costs little.
-    """
+    """Return worst rate, lost time and share of the ranks that lose most to a slow link, if much."""
     slow = [rate for rate in ranks.rates() if rate.slow] if ranks is not None else []
     if ranks is None or not slow:
         return None

@@ -65,10 +65,8 @@ def told_estimate(speed: KernelSpeed, held: Fact | None, least: _Least) -> Fact 
 
 
 def estimated(rule: KernelRule, by: str | None = None) -> Fact | None:
-    """Return an estimated speed-up, None if there is none; `by` names the rule if it is to be told.
-
-    A "local" estimate is of a part of the kernel, not of its whole time.
-    """
+    """Return an estimated speed-up, None without one; `by` names the rule if it is to be told."""
+    # A local estimate is of a part of the kernel's time.
     code = "estimate-local" if rule.speedup_kind == "local" else "estimate"
     return counted_fact(code, share=rule.speedup_share, rule=by) if rule.speedup_share else None
 

@@ -153,12 +153,10 @@ def longest_first(measured: Measurement) -> list[KernelRow]:
 
 
 def speed_of(measured: Measurement, kernel: KernelRow) -> KernelSpeed | None:
-    """Return what counters of another run say of a kernel's speed, None without any.
-
-    The runs may shorten names differently, so names are compared in the shape both have.
-    """
+    """Return what counters of another run say of a kernel's speed, None without any."""
     work = measured.executed.work
     speeds = work.speeds if work is not None else ()
+    # The runs may shorten names differently.
     (ours,), theirs = same_kernels([kernel.name], [speed.name for speed in speeds])
     same_shape = (speed for speed, shape in zip(speeds, theirs, strict=True) if shape == ours)
     return next(same_shape, None)
@@ -204,10 +202,7 @@ def _finding(
 
 
 def roofs(speed: KernelSpeed, near: float) -> Iterator[Fact]:
-    """Give how near the nearest roof is, and other main roofs that are near; all if none is known.
-
-    `near` is the share of a roof from which a kernel is near it.
-    """
+    """Give the share of the nearest roof, and of main ones from `near` on; all if none is known."""
     shares = speed.shares
     if speed.roof is not None:
         also = {name: shares[name] for name in _ALSO if shares.get(name, 0.0) >= near}

@@ -109,12 +109,10 @@ def weight_bits(kernel: str) -> int:
 
 
 def _between(case: Case) -> Iterator[Cause]:
-    """Give a cause if the GPU is idle from one pass to the next.
-
-    The last pass has no next one: it counts with the mean of the others.
-    """
+    """Give a cause if the GPU is idle from one pass to the next."""
     kinds = [kind for kind in case.serving.kinds if kind.followed]
     gaps, passes = sum(kind.followed for kind in kinds), len(case.serving.passes)
+    # The last pass has no next one: it counts as the others do.
     each_ns = sum(kind.between_ns for kind in kinds) * passes // max(gaps, 1) // case.windows_used
     share = share_of_window(case, each_ns * case.windows_used)
     if share < limit(case, "between-passes", "least_share"):

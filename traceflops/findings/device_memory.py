@@ -112,10 +112,7 @@ def reads_back(case: Case) -> bool:
 
 
 def _times_ns(prepared: Prepared, copies: BoolArray) -> tuple[int, int]:
-    """Return how long only these copies run in the chosen windows, and how long all else runs.
-
-    `copies` is a mask of activities.
-    """
+    """Return how long only `copies` (a mask) run in the chosen windows, and how long others run."""
     alone = busy = 0
     for device, account in prepared.accounts.items():
         rows = account.rows
@@ -141,10 +138,7 @@ def _copied(copies: MemoryOperation) -> Fact:
 
 
 def memory_headroom(case: Case) -> Iterator[Cause]:
-    """Give a cause if the host launches too slowly and a batch twice as large would fit.
-
-    Such a batch needs as many launches for twice the work.
-    """
+    """Give a cause if launching is too slow, and a batch twice as large (as many launches) fits."""
     pace, prepared = case.host_bound, case.prepared
     if prepared is None or pace is None or not pace.is_bound or prepared.plan.layout.are_passes:
         return

@@ -259,11 +259,9 @@ def _without_cause(finding: Finding, causes: Sequence[Finding]) -> Finding:
 
 
 def _stands_out(finding: Finding) -> bool:
-    """Return whether a finding is a fault: a cause that gains enough, or much in uneven steps.
-
-    Only causes have a confidence; a loss alone is no fault.
-    """
+    """Return whether a finding is a fault: a cause with enough gain, or much in uneven steps."""
     is_large = finding.priority != "low" or (finding.gain is None and finding.severity == "high")
+    # Only causes have a confidence; a loss alone is no fault.
     is_cause = finding.confidence is not None or finding.rule in (MAIN_KERNEL, COUNTED_KERNEL)
     uneven = finding.rule == "uneven-steps" and finding.severity != "low"
     return (is_cause and is_large) or uneven

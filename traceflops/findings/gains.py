@@ -261,10 +261,7 @@ def _per_window(time_ns: int, replay: Replay) -> int:
 
 
 def _worth(cause: Cause, replay: Replay) -> Worth:
-    """Return what the remedy gains, from its lesser form `partly` to the whole.
-
-    Raises UsageError if the recording cannot tell.
-    """
+    """Return the gain, from the lesser remedy to the whole. Raises UsageError if nothing tells it."""
     whole = _outcome(cause.edits, replay)
     part, now_ns = whole, whole.before_ns
     after_ns = None if cause.partly else whole.after_ns  # between two forms no one figure is sure

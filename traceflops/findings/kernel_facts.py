@@ -198,10 +198,7 @@ class KernelFacts(Struct, frozen=True, dict=True):
 
     @cached_property
     def scopes(self) -> Scopes:
-        """Return the modules or the annotation around its launch.
-
-        For kernels of a graph replay that is the launch while the graph was captured.
-        """
+        """Return the modules or the annotation around its launch, of replays at the capture."""
         linked = self.prepared.as_launched.linked
         call, op = linked.links.call_of_activity[self.row], linked.links.op_of_activity[self.row]
         return launch_scopes(linked, call, op, self.prepared.selection.step_mark)
@@ -253,10 +250,7 @@ def kernel_cause(
 
 
 def _left_of_names(facts: KernelFacts, saved: FloatArray) -> dict[str, float]:
-    """Return, by name, the share of time left of the kernels that save most.
-
-    `saved` is what each kernel saves, in ns.
-    """
+    """Return, by name, the share of time left of kernels that save most; `saved` is per kernel."""
     labels = names(facts.prepared.trace.activities["name"])
     saves, takes = (np.bincount(facts.name, time_ns, len(labels)) for time_ns in (saved, facts.ns))
     first = np.argsort(-saves, kind="stable")[:_MOST_NAMES]
@@ -264,10 +258,7 @@ def _left_of_names(facts: KernelFacts, saved: FloatArray) -> dict[str, float]:
 
 
 def _edits(left: dict[str, float], part: float) -> tuple[str, ...]:
-    """Return edits that shorten kernels by a part of what can be saved, one edit per factor.
-
-    `left` is the share of time that is left of kernels, by name.
-    """
+    """Return edits that save a part of what kernels can save; `left` is the share left, by name."""
     alike: defaultdict[str, list[str]] = defaultdict(list)
     for name, share in left.items():
         alike[f"{1 - part * (1 - share):.3f}"].append(re.escape(name))

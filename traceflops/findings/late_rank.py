@@ -182,14 +182,11 @@ def _causes(ranks: RankReport | None, program: frozenset[str]) -> Iterator[Cause
 
 
 def _owner(slow: SlowRank) -> Owner | None:
-    """Return who mends why a rank is late, None if nothing tells.
-
-    Without a file, a name is not taken as the user's: anything may have it.
-    """
+    """Return who mends why a rank is late, None if nothing tells."""
     known = _OWNERS.get(slow.cause)
     if known is not None or slow.cause in _BY_REASON or not slow.label:
         return known or "yours"
-    owner = owner_of(slow.label)
+    owner = owner_of(slow.label)  # without a file, it may be a name of anybody's
     return None if owner == "yours" and function_name(slow.label) == slow.label else owner
 
 
@@ -235,10 +232,7 @@ def rank_balance(case: Case) -> Iterator[Cause]:
 
 
 def _experts(case: Case) -> Iterator[Cause]:
-    """Give a cause if the experts of one rank work longer than those of the others.
-
-    With equal work, all take as long as the mean now; transfers of tokens may get shorter, too.
-    """
+    """Give a cause if the experts of one rank work longer than those of the others."""
     ranks, rule = case.ranks, "expert-imbalance"
     groups = ranks.experts() if ranks is not None and ranks.span_ns else []
     group = max(groups, key=lambda group: group.lost_ns, default=None)
@@ -261,6 +255,7 @@ def _experts(case: Case) -> Iterator[Cause]:
             for time_ns, rank in busiest[:MOST_ROWS]
         ),
         where=Where(rank=group.most_compute),
+        # With equal work all take as long as the mean; transfers of tokens may get shorter, too.
         gain=Gain(round(always_ns * per_step), round(lost_ns * per_step), None),
     )
 

@@ -105,10 +105,7 @@ def _grids(facts: KernelFacts) -> _Grids:
 
 
 def _is_latency(facts: KernelFacts, grids: _Grids, name: int) -> bool:
-    """Return whether launches of a kernel with many more blocks take hardly longer.
-
-    `name` is the code of its name. Then its time is latency, not work.
-    """
+    """Return whether launches of a name (its code) with many more blocks take hardly longer."""
     own = (facts.name == name) & (grids.blocks > 0)
     blocks, ns = grids.blocks[own], facts.ns[own]
     least, most = blocks.min(), blocks.max()

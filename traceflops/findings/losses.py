@@ -294,10 +294,7 @@ def _needed(time: RoofTime, window_ns: int) -> Needed | None:
 
 
 def _copy_rate(measured: Measurement | None) -> Fact | None:
-    """Return how fast copies between CPU and GPU are, and how much of the link's peak that is.
-
-    None if unknown, or if they are so small that their time is that of launching them.
-    """
+    """Return how fast copies between CPU and GPU are, None if unknown or limited by launching."""
     copies = [
         row
         for row in (measured.kernels if measured else ())

@@ -57,11 +57,8 @@ _FLOATS: Final = ("float", "double", "c10::BFloat16", "c10::Half")
 
 
 def memory_rules(facts: KernelFacts) -> Iterator[Cause]:
-    """Yield what is wrong with the memory kernels of the chosen windows.
-
-    Each kernel is told by one rule: `rest` are those that no rule has told so far.
-    """
-    rest = facts.is_sub(*_FUSABLE, "memory/optimizer")
+    """Yield what is wrong with the memory kernels of the chosen windows; each is told once."""
+    rest = facts.is_sub(*_FUSABLE, "memory/optimizer")  # what no rule has told so far
     if not rest.any():
         return
     nothing = np.zeros(len(facts.row))  # such kernels go altogether
@@ -96,10 +93,7 @@ def memory_rules(facts: KernelFacts) -> Iterator[Cause]:
 
 
 def training_norm(facts: KernelFacts) -> Iterator[Cause]:
-    """Yield a cause if batch norm computes statistics, and nothing else tells of training.
-
-    Then a model in use was likely left in training mode.
-    """
+    """Yield a cause if batch norm computes statistics in a program that does not seem to train."""
     time = np.where(facts.named(_TRAINING_NORM.search), facts.ns, 0.0)
     share = share_of_window(facts.case, int(time.sum()))
     is_little = share < limit(facts.case, "kernel-faults", "least_share")
@@ -194,10 +188,7 @@ def _runs(facts: KernelFacts, fusable: BoolArray, casts: BoolArray) -> tuple[Boo
 
 
 def _in_a_row(facts: KernelFacts, eligible: BoolArray) -> IntArray:
-    """Return the number of the run of each kernel: eligible ones in a row of one queue.
-
-    A kernel that is not eligible is a run of its own.
-    """
+    """Return the run of each kernel: eligible ones in a row of a queue, or one that is not."""
     opens = np.ones(len(eligible), dtype=np.bool_)
     opens[1:] = ~eligible[1:] | ~eligible[:-1] | (facts.queue[1:] != facts.queue[:-1])
     return np.cumsum(opens) - 1

@@ -98,10 +98,7 @@ def _faster(
 
 
 def _named(facts: KernelFacts, rows: BoolArray, of_types: dict[str, BoolArray]) -> dict[str, Value]:
-    """Return values for texts on some products: their kinds, most time first, and data types.
-
-    `rows` is a mask of kernels, `of_types` one per data type.
-    """
+    """Return values for texts on products: kinds, most time first, and data types, from masks."""
     times = {sub: int(facts.ns[rows & facts.is_sub(f"compute/{sub}")].sum()) for sub in _KINDS}
     order = sorted(times, key=lambda sub: -times[sub])
     large = [sub for sub in order if times[sub] >= _LEAST_TOLD * sum(times.values())]

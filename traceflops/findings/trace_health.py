@@ -160,20 +160,14 @@ def _advice(case: Case, unfit: _Unfit, note: Note) -> Fact | None:
 
 
 def _record(how: How | None) -> Fact | None:
-    """Return how to record something as a fact, None if nothing is known.
-
-    `how.clause` is a clause with a verb, `how.text` only names the option.
-    """
+    """Return how to record something, None if unknown; `option` is the same without a verb."""
     if how is None or not how.text:
         return None
     return fact(f"{RULE}.record", how=how.clause, option=how.text)
 
 
 def _coverage(case: Case, missing: set[str]) -> Iterator[Finding]:
-    """Give a finding if much idle time has no record of the host, and one if steps are few.
-
-    `missing` are the codes of what the trace lacks.
-    """
+    """Give findings if much idle time has no record, or steps are few; `missing` are codes."""
     steps = len(case.steps.used)
     nameless_ns = sum(
         culprit.idle_ns

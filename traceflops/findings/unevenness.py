@@ -166,10 +166,7 @@ def uneven_steps(case: Case) -> Iterator[Cause]:
 
 
 def is_sweep(case: Case) -> bool:
-    """Return whether most steps of a device launch more or fewer blocks than the median one.
-
-    Then steps differ on purpose, and there is nothing to mend.
-    """
+    """Return whether most steps differ from the median in blocks: then steps differ on purpose."""
     prepared = case.prepared
     if prepared is None:
         return False

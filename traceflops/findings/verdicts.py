@@ -274,10 +274,7 @@ def _at_peak(lost: Sequence[Loss], of: Fact) -> tuple[Fact, ...]:
 def _unknown(
     total: Account, measured: Measurement | None, losses: Sequence[Loss]
 ) -> list[tuple[float, tuple[Fact, ...]]]:
-    """Return shares that cannot be judged, each with its statements; the largest first.
-
-    Compute is one of them if there is no waterfall.
-    """
+    """Return shares that cannot be judged, as compute without a waterfall, each with statements."""
     parts = [
         (loss.share, (loss.unjudged(), *loss.details))
         for loss in losses
