@@ -137,10 +137,12 @@ def _not_hidden(case: Case, share: float, exposed: _Exposed | None) -> Cause:
     """Return that collectives run while nothing else does, by kind and role of the group."""
     groups_ = exposed.by_group() if exposed is not None else []
     knows_waits = case.ranks is not None and not case.ranks.partial
+    parts: tuple[Fact, ...] = ()
     details: tuple[Fact, ...] = ()
     first: Fact | None = None
     knows = set[str]()
     if exposed is not None:
+        parts = tuple(_parts(case, exposed, knows_waits=knows_waits))
         mostly = limit(case, "exposed-communication", "mostly_waiting")
         exposed_ns = int(exposed.exposed_ns.sum())
         if not knows_waits:  # one rank may tell by its fastest collectives what limits it
@@ -160,7 +162,7 @@ def _not_hidden(case: Case, share: float, exposed: _Exposed | None) -> Cause:
         case,
         "exposed-communication",
         share,
-        {"parts": tuple(_parts(case, exposed, knows_waits=knows_waits))},
+        {"parts": parts},
         details,
         frozenset(knows),
         rows=tuple(
@@ -173,15 +175,15 @@ def _not_hidden(case: Case, share: float, exposed: _Exposed | None) -> Cause:
     return replace(made, advice=advice)
 
 
-def _parts(case: Case, exposed: _Exposed | None, *, knows_waits: bool) -> Iterator[Fact]:
+def _parts(case: Case, exposed: _Exposed, *, knows_waits: bool) -> Iterator[Fact]:
     """Yield the largest groups of known kind, and how much of each is waiting if that is known."""
-    for kind, role, places in exposed.by_group()[:_MOST_ROWS] if exposed is not None else ():
+    for kind, role, places in exposed.by_group()[:_MOST_ROWS]:
         part = share_of_window(case, int(exposed.exposed_ns[places].sum()))
         waiting = share_of_window(case, int(exposed.wait_ns[places].sum())) if knows_waits else 0.0
         if kind and part >= _WORTH_NAMING:
             code = "part-waiting" if waiting >= _WORTH_NAMING else "part"
-            values = {"kind": _called(kind, role), "share": part, "waiting": waiting}
-            yield Fact(f"exposed-communication.{code}", values)
+            named = _called(kind, role)
+            yield fact(f"exposed-communication.{code}", kind=named, share=part, waiting=waiting)
 
 
 def _limited(
@@ -363,7 +365,7 @@ def _causes(ranks: RankReport | None, program: frozenset[str]) -> Iterator[Cause
 
 
 def _worst(ranks: RankReport | None) -> tuple[LinkRate, int, float] | None:
-    """Return worst rate, lost time and share of the ranks that lose most to a slow link, if much."""
+    """Return worst rate, lost time and share of the ranks that lose most by a slow link."""
     slow = [rate for rate in ranks.rates() if rate.slow] if ranks is not None else []
     if ranks is None or not slow:
         return None

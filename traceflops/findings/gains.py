@@ -261,7 +261,7 @@ def _per_window(time_ns: int, replay: Replay) -> int:
 
 
 def _worth(cause: Cause, replay: Replay) -> Worth:
-    """Return the gain, from the lesser remedy to the whole. Raises UsageError if nothing tells it."""
+    """Return the gain, from the lesser remedy to the whole. May raise UsageError."""
     whole = _outcome(cause.edits, replay)
     part, now_ns = whole, whole.before_ns
     after_ns = None if cause.partly else whole.after_ns  # between two forms no one figure is sure
