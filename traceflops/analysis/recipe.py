@@ -127,7 +127,7 @@ def analysis_of(
             for device, account in prepared.accounts.items()
         ]
         named = devices = told_apart(linked.trace, reports)
-        if prepared.launch_records.state in UNRECORDED:
+        if prepared.launch_records.state in UNRECORDED:  # lost work may have run in idle time
             devices = [device.with_idle_unrecorded for device in named]
         devices = with_culprits(prepared, devices)
         total = sum((device.chosen for device in devices), EMPTY_ACCOUNT)

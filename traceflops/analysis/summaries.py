@@ -167,7 +167,7 @@ def _moved(ordered: Sequence[RankSummary]) -> Iterator[RankSummary]:
 
 
 def _shifted(device: DeviceReport, devices: int, processes: int, by_ns: int) -> DeviceReport:
-    """Return a device behind so many devices and processes, at later times."""
+    """Return a device with its numbers and times raised by so much."""
 
     def moved(row: Any) -> Any:
         return replace(row, start_ns=row.start_ns + by_ns, end_ns=row.end_ns + by_ns)

@@ -39,6 +39,7 @@ def start_up(case: Case) -> Finding | None:
     is_hardly = busy_ns < _HARDLY * whole.window_ns and not before.window_ns
     is_beside = beside_ns >= _HARDLY * whole.window_ns
     basis = "step" if case.steps.used else "span" if before.window_ns else "window"
+    # Busy time is told if it is hardly any, other work only if windows are left out before it.
     values: dict[str, Value] = {
         "busy_ns": round(busy_ns / case.windows_used) if is_hardly else None,
         "time_ns": round(whole.start_up_ns / case.windows_used),

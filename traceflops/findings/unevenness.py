@@ -113,7 +113,7 @@ def uneven_findings(
 
 
 def _read_prompts(spread: StepSpread, devices: Sequence[DeviceReport], serving: Serving) -> bool:
-    """Return whether all steps that stand out, and few others, read prompts."""
+    """Return whether prompts make steps long: all slow ones, and few others, read some."""
     starts = np.array([one.start_ns for one in serving.passes if one.kind in _PROMPTS])
     if not len(starts):
         return False
