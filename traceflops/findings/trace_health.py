@@ -25,10 +25,8 @@ from traceflops.windows.prepared import SERIALIZED
 from traceflops.windows.records import chosen_time
 
 if TYPE_CHECKING:
-    from traceflops.attribution.launch_lead import Leads
     from traceflops.findings.case import Case
     from traceflops.table.trace import Note
-    from traceflops.timeline.intervals import Intervals
     from traceflops.windows.prepared import Prepared
 
 RULE: Final = "trace-health"
@@ -196,8 +194,13 @@ def _overhead(case: Case, prepared: Prepared) -> Iterator[Finding]:
         yield _finding("profiler", fact(f"{RULE}.profiler.claim-idle", share=share), _ALONE)
     # Launches for which the GPU waits: others may be long because the queue is full.
     calls = prepared.trace.calls
-    starved = [launches.call[launches.is_starved] for launches in _launches(prepared, chosen)]
-    row = np.concatenate([*starved, _NONE])
+    starved = [_NONE]
+    for device, account in prepared.accounts.items():
+        if account.has_calls:
+            launches = leads(account)
+            launches = launches.only(chosen[device].contains(launches.start_ns))
+            starved.append(launches.call[launches.is_starved])
+    row = np.concatenate(starved)
     row = row[matching(calls["name"], lambda name: "LaunchKernel" in name)[row]]
     calls_ns = numbers(calls["dur_ns"])[row]
     if len(calls_ns) < limit(case, RULE, "least_launches"):
@@ -205,14 +208,6 @@ def _overhead(case: Case, prepared: Prepared) -> Iterator[Finding]:
     usual_ns = int(np.median(calls_ns))
     if usual_ns >= limit(case, RULE, "slow_launch_ns"):
         yield _finding("profiler", fact(f"{RULE}.profiler.claim-calls", usual_ns=usual_ns), _ALONE)
-
-
-def _launches(prepared: Prepared, chosen: Mapping[int, Intervals]) -> Iterator[Leads]:
-    """Yield the launches of each device in its chosen time."""
-    for device, account in prepared.accounts.items():
-        if account.has_calls:
-            launches = leads(account)
-            yield launches.only(chosen[device].contains(launches.start_ns))
 
 
 def _matters(case: Case, unfit: _Unfit, count: int | None) -> bool:

@@ -319,7 +319,7 @@ def _candidates(
             usual = {key: ns - slow[key] for key, ns in all_times.items()}
             yield ({key: slow[key] for key in usual}, usual), 1.0
     else:
-        yield map(_kernels(prepared), slow_steps.when), 1.0
+        yield [_kernel_times(prepared, when) for when in slow_steps.when], 1.0
 
 
 def _spans(prepared: Prepared, least_ns: int) -> Callable[[_When], _Times]:
@@ -365,21 +365,16 @@ def _by_name(
     return times
 
 
-def _kernels(prepared: Prepared) -> Callable[[_When], _Times]:
-    """Return a function that adds up kernels and copies."""
+def _kernel_times(prepared: Prepared, when: _When) -> _Times:
+    """Return how long kernels and copies ran in some time of each device."""
     column = prepared.trace.activities["name"]
-
-    def times(when: _When) -> _Times:
-        times: Counter[tuple[str, str]] = Counter()
-        for device, some in when.items():
-            rows = prepared.accounts[device].rows
-            inside_ns = some.length_within(rows.start_ns, rows.end_ns)
-            for code, rows_of_code in groups(codes(column)[rows.row]):
-                times[kernel_name(names(column)[code]), _KERNELS] += int(
-                    inside_ns[rows_of_code].sum()
-                )
-        return times
-
+    times: Counter[tuple[str, str]] = Counter()
+    for device, some in when.items():
+        rows = prepared.accounts[device].rows
+        inside_ns = some.length_within(rows.start_ns, rows.end_ns)
+        for code, rows_of_code in groups(codes(column)[rows.row]):
+            name = kernel_name(names(column)[code])
+            times[name, _KERNELS] += int(inside_ns[rows_of_code].sum())
     return times
 
 
