@@ -476,7 +476,7 @@ def test_no_cause_has_a_wide_range_wherever_it_is_shown(section: str) -> None:
     scales = SimpleNamespace(step_ns=1_000, least_sure=0.02, windows=1)
     one = Cause("late-rank", 0.9, fact("a"), fact("b"), evidence=(section,))
     worth = gains.Worth(Gain(1, 900, None), ())
-    _, told = gains._direct(one, worth, scales)  # type: ignore[arg-type]
+    told = gains._direct(one, worth, scales)  # type: ignore[arg-type]
     assert told.gain is not None
     assert (told.gain.low_ns, told.gain.high_ns) == (0, 900)
 
