@@ -263,7 +263,7 @@ def _largest_loss(analysis: Analysis, parts: Sequence[StepPart]) -> Iterator[Til
     if largest is None or largest.share < WORTH_SAYING:
         return
     if analysis.recorded not in PARTIAL:
-        text = f"{percent(largest.share)} of the {'step' if analysis.steps.used else 'window'}"
+        text = f"{percent(largest.share)} of the {wording.window(analysis)}"
         label = f"Largest loss: {largest.label}"
         yield Tile(label, duration(largest.ns), text, largest.sections[0])
 

@@ -34,7 +34,7 @@ from traceflops.reports.view.comparison import (
     sides_table,
     unlike_table,
 )
-from traceflops.reports.view.figures import UNKNOWN, duration, percent, with_sign
+from traceflops.reports.view.figures import UNKNOWN, duration, signed_percent
 from traceflops.reports.view.short_names import short_labels
 from traceflops.reports.view.texts import words
 from traceflops.units import several
@@ -192,7 +192,7 @@ def _beside(comparison: Comparison) -> Iterator[str]:
     if interval is None or interval.low_ns == interval.high_ns:
         yield words(sureness(interval, comparison.before, comparison.after))
     elif interval.holds_zero:
-        ends = (with_sign(percent(abs(end) / mean_ns), end) for end in interval)
+        ends = (signed_percent(end / mean_ns) for end in interval)
         yield f"95 % interval {' to '.join(ends)}"
     else:  # both ends have one sign, so a word stands for it
         low, high = sorted(100 * abs(end) / mean_ns for end in interval)

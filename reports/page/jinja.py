@@ -19,7 +19,6 @@ from traceflops.reports.view.figures import count, shorten_middle
 from traceflops.reports.view.short_names import short_labels
 from traceflops.reports.view.tables import Name
 from traceflops.reports.view.texts import words
-from traceflops.reports.view.who_waits import signed
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -67,7 +66,7 @@ def environment(narrower: int = 1) -> Environment:
         "calls": figures.mean_count,
         "count": figures.count,
         "duration": figures.duration,
-        "change": signed,
+        "change": figures.signed_duration,
         "words": words,
         "exact": lambda ns: f"{ns:+,}".replace("-", "\N{MINUS SIGN}"),
         "place": figures.place,

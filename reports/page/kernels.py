@@ -23,8 +23,9 @@ from traceflops.reports.page.work import (
     work_of,
 )
 from traceflops.reports.view.figures import duration
+from traceflops.reports.view.recorded_shapes import shape_words, type_words
 from traceflops.reports.view.short_names import kernel_labels
-from traceflops.reports.view.wording import listed, numbered, shape_words, type_words
+from traceflops.reports.view.wording import listed, numbered
 from traceflops.table.columns import number_column
 
 if TYPE_CHECKING:

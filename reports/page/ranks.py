@@ -19,13 +19,12 @@ from traceflops.reports.page.rank_map import (
     rank_map,
     signed_share,
 )
-from traceflops.reports.view.figures import UNKNOWN, duration
+from traceflops.reports.view.figures import UNKNOWN, duration, signed_duration
 from traceflops.reports.view.short_names import short_labels
 from traceflops.reports.view.who_waits import (
     late_rank_words,
     ranks_table,
     rates_table,
-    signed,
     waiting_table,
     worst_collectives,
 )
@@ -116,7 +115,7 @@ def lanes(link: str, said: str, turns: Sequence[Turn]) -> dict[str, Any]:
             "start": round(turn.from_ns * scale, 1),
             "wait": round(turn.wait_ns * scale, 1),
             "transfer": round(turn.transfer_ns * scale, 1),
-            "starts": signed(turn.from_ns),
+            "starts": signed_duration(turn.from_ns),
             "waits": duration(turn.wait_ns) if turn.wait_ns else UNKNOWN,
             "transfers": duration(turn.transfer_ns),
         }

@@ -17,8 +17,8 @@ from traceflops.drawing.lanes import TABLE_OF, Kind
 from traceflops.drawing.timeline import Budget
 from traceflops.reports.page.timeline_figures import Figures, Known, Pieces
 from traceflops.reports.view.palette import LOOKS
+from traceflops.reports.view.recorded_shapes import shape_words
 from traceflops.reports.view.short_names import short_labels
-from traceflops.reports.view.wording import shape_words
 from traceflops.table.columns import ABSENT, IntArray, codes, names
 from traceflops.table.grouping import group_rows
 from traceflops.table.nesting import taken

@@ -19,7 +19,6 @@ from traceflops.reports.terminal.lines import (
     headline,
     paragraph,
     view_table,
-    view_widths,
 )
 from traceflops.reports.view.counted import counted_table, decisive_column, speeds_table
 from traceflops.reports.view.figures import count, duration, percent, size
@@ -76,7 +75,7 @@ def speeds_lines(measured: Measurement, most: int, width: int) -> Iterator[Text]
 
 
 def _counted(table: ReportTable, less: Sequence[str], width: int) -> Iterator[Text]:
-    """Yield a table of counted work, what it leaves out, and a legend of the columns shown.
+    """Yield a table of counted work, how many rows it leaves out, and its remark.
 
     Columns of `less` are left out first if there is no room.
     """
@@ -85,8 +84,7 @@ def _counted(table: ReportTable, less: Sequence[str], width: int) -> Iterator[Te
     yield from view_table(table, _COUNTED_CELL, less, _COUNTED_NAME, width)
     if table.total > len(table.rows):
         yield Text(f"… {count(table.total - len(table.rows))} more; --json has all", "dim")
-    kept = view_widths(table, _COUNTED_CELL, less, width)
-    yield from paragraph(table.said(kept), width)
+    yield from paragraph(table.remark, width)
 
 
 def untimed_lines(untimed: Untimed, style: Style) -> Iterator[Text]:

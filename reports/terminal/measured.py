@@ -38,7 +38,7 @@ from traceflops.reports.view.utilisation import (
     roof,
     why_not,
 )
-from traceflops.reports.view.wording import basis, doubts, each, unit
+from traceflops.reports.view.wording import basis, doubts, each, unit, window
 from traceflops.units import exact_percent, several
 
 if TYPE_CHECKING:
@@ -199,11 +199,11 @@ def _ledger(analysis: Analysis, width: int, checked: Reconciliation | None) -> I
     """Yield the ledger as means per window; if the trace has none, that of the description."""
     ledger = analysis.measured.executed.ledger()
     if ledger.lines and not is_unsplit(ledger):
-        window = "step" if analysis.steps.used else "window"
+        per = window(analysis)
         bounds = "" if analysis.measured.is_exact else ", upper bounds of a range"
         yield Text()
-        yield from ledger_table(mean_ledger(analysis), window, width)
-        yield Text(f"Averages per {window} and {unit(analysis)}{bounds}.", "dim")
+        yield from ledger_table(mean_ledger(analysis), per, width)
+        yield Text(f"Averages per {per} and {unit(analysis)}{bounds}.", "dim")
     elif checked is not None and checked.described.work.ledger.lines:
         yield Text()
         yield from ledger_table(checked.described.work.ledger, checked.described.unit, width)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from traceflops.categories.kernel_names import from_own_word
 from traceflops.mfu.counted.kernel_speeds import ROOFS
-from traceflops.reports.view.figures import UNKNOWN, duration, percent, with_sign
+from traceflops.reports.view.figures import UNKNOWN, duration, percent, signed_percent
 from traceflops.reports.view.short_names import short_labels
 from traceflops.reports.view.tables import Cell, Column, Name, ReportTable, known_columns, table_of
 
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 _MOST: Final = 15
 _NAME: Final = 46
 _REMARK: Final = "Means per launch; times are serialized, mostly at locked clocks."
-_number = partial(Column, is_number=True)
 
 
 def counted_change(comparison: Comparison) -> ReportTable:
@@ -35,18 +34,14 @@ def counted_change(comparison: Comparison) -> ReportTable:
 
     columns = (
         Column("Kernels by counters", partial(_names, labels)),
-        _number("Before", lambda change: duration(change.before_ns)),
-        _number("After", lambda change: duration(change.after_ns)),
-        _number(
+        Column.number("Before", lambda change: duration(change.before_ns)),
+        Column.number("After", lambda change: duration(change.after_ns)),
+        Column.number(
             "Change",
-            lambda change: (
-                UNKNOWN
-                if change.share is None
-                else with_sign(percent(abs(change.share)), change.share)
-            ),
+            lambda change: UNKNOWN if change.share is None else signed_percent(change.share),
         ),
         Column("Nearest roof", partial(_both, roof)),
-        _number("Occupancy", partial(_both, lambda speed: percent(speed.achieved_occupancy))),
+        Column.number("Occupancy", partial(_both, lambda speed: percent(speed.achieved_occupancy))),
     )
     return table_of(known_columns(columns, shown), shown, len(changes), _REMARK if changes else "")
 

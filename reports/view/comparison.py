@@ -19,17 +19,18 @@ from traceflops.reports.view.compared_kernels import counted_change
 from traceflops.reports.view.figures import (
     UNKNOWN,
     duration,
-    percent,
+    signed_duration,
+    signed_percent,
     significant,
     size,
     times_between,
     with_sign,
 )
 from traceflops.reports.view.palette import LOOKS
+from traceflops.reports.view.recorded_shapes import shape_words
 from traceflops.reports.view.short_names import short_labels
 from traceflops.reports.view.tables import Cell, Column, Name, ReportTable, spaced, table_of
 from traceflops.reports.view.texts import words
-from traceflops.reports.view.wording import shape_words
 from traceflops.units import PART_NAMES, capitalized, exact_percent
 
 _CAUSES: Final = 12
@@ -64,20 +65,16 @@ _COMPONENTS: Final = {
 }
 
 
-def change(ns: int) -> str:
-    """Return a difference with its sign."""
-    return with_sign(duration(abs(ns)), ns)
-
-
 def share_words(comparison: Comparison) -> str:
     """Return the difference as a share of the window before: "+8.1 %"."""
-    share = share_of(comparison.difference_ns, comparison.before)
-    return with_sign(percent(abs(share)), share)
+    return signed_percent(share_of(comparison.difference_ns, comparison.before))
 
 
 def interval_ends(found: Interval | None) -> str:
     """Return the ends of an interval with their signs."""
-    return " to ".join(change(round(end)) for end in found) if found is not None else UNKNOWN
+    return (
+        " to ".join(signed_duration(round(end)) for end in found) if found is not None else UNKNOWN
+    )
 
 
 def cause_label(cause: Cause) -> str:
@@ -90,8 +87,8 @@ def cause_label(cause: Cause) -> str:
 _CAUSE: Final = (
     Column("Cause", cause_label),
     Column("Component", lambda cause: LOOKS[cause.component].label),
-    Column("Change", lambda cause: change(cause.ns), is_number=True),
-    Column("95 % interval", lambda cause: interval_ends(cause.interval), is_number=True),
+    Column.number("Change", lambda cause: signed_duration(cause.ns)),
+    Column.number("95 % interval", lambda cause: interval_ends(cause.interval)),
     Column("", lambda cause: "within the spread" if cause.is_noise else ""),
 )
 
@@ -101,10 +98,10 @@ def _mean(component: str, side: Side) -> str:
 
 
 _SIDE: Final = (
-    Column("Steps", lambda side: str(len(side.steps)) if side.steps else UNKNOWN, is_number=True),
-    *(Column(head, partial(_mean, name), True) for name, head in _COMPONENTS.items()),
-    Column("MFU", lambda side: exact_percent(side.mfu) if side.mfu is not None else UNKNOWN, True),
-    Column("Peak bytes", lambda side: size(side.memory_bytes), is_number=True),
+    Column.number("Steps", lambda side: str(len(side.steps)) if side.steps else UNKNOWN),
+    *(Column.number(head, partial(_mean, name)) for name, head in _COMPONENTS.items()),
+    Column.number("MFU", lambda side: exact_percent(side.mfu) if side.mfu is not None else UNKNOWN),
+    Column.number("Peak bytes", lambda side: size(side.memory_bytes)),
 )
 
 
@@ -189,10 +186,10 @@ def _alike(*columns: Sequence[tuple[str, ...]]) -> list[list[int]]:
 
 _PART: Final = (
     Column("What changed most", lambda row: row[0]),
-    Column("Calls", lambda row: _calls(row[1]), is_number=True),
-    Column("Before", lambda row: duration(float(row[1].before_ns)), is_number=True),
-    Column("After", lambda row: duration(float(row[1].after_ns)), is_number=True),
-    Column("Change", lambda row: change(row[1].ns), is_number=True),
+    Column.number("Calls", lambda row: _calls(row[1])),
+    Column.number("Before", lambda row: duration(float(row[1].before_ns))),
+    Column.number("After", lambda row: duration(float(row[1].after_ns))),
+    Column.number("Change", lambda row: signed_duration(row[1].ns)),
     Column(
         "Matched by",
         lambda row: (
@@ -211,7 +208,7 @@ def sides_table(sides: Iterable[Side]) -> ReportTable:
     nothing = (UNKNOWN, duration(0))
     known = [one for one in _SIDE if any(one.cell(side) not in nothing for side in shown)]
     head = "Mean step" if all(side.steps for side in shown) else "Mean window"
-    mean = Column(head, lambda side: duration(float(side.mean_ns)), is_number=True)
+    mean = Column.number(head, lambda side: duration(float(side.mean_ns)))
     return table_of((Column("Recording", lambda side: Name(side.name)), mean, *known), shown)
 
 
@@ -234,10 +231,10 @@ def causes_table(comparison: Comparison) -> ReportTable:
     rest = sum(cause.ns for cause in ordered[_CAUSES:])
     rows = [*table.rows]
     if len(ordered) > _CAUSES:
-        rows.append([f"{len(ordered) - _CAUSES} others", "", change(rest), UNKNOWN, ""])
+        rows.append([f"{len(ordered) - _CAUSES} others", "", signed_duration(rest), UNKNOWN, ""])
     if rows:
         ends = interval_ends(comparison.interval)
-        rows.append(["all", "", change(comparison.difference_ns), ends, ""])
+        rows.append(["all", "", signed_duration(comparison.difference_ns), ends, ""])
     return ReportTable(table.columns, rows, len(rows))
 
 
@@ -292,7 +289,7 @@ def more_sentences(comparison: Comparison) -> list[str]:
     # The time per one of each unit of which a step has another number than before.
     shown = {
         one.share: f"per {spaced(one.unit)}: {times_between((one.before_ns, one.after_ns), ' → ')} "
-        f"({with_sign(percent(float(abs(one.share))), one.share)})"
+        f"({signed_percent(one.share)})"
         for one in reversed(comparison.per_unit)
         if one.before_count != one.after_count
     }
@@ -312,9 +309,9 @@ def change_of_size(number: int) -> str:
 _MEMORY: Final = (
     Column("At the peak of memory", lambda part: Name(part.op) if part.op else _HELD[part.kind]),
     Column("In", lambda part: Name(short(part.scope), part.scope) if part.scope else UNKNOWN),
-    Column("Before", lambda part: size(part.before_bytes), is_number=True),
-    Column("After", lambda part: size(part.after_bytes), is_number=True),
-    Column("Change", lambda part: change_of_size(part.bytes), is_number=True),
+    Column.number("Before", lambda part: size(part.before_bytes)),
+    Column.number("After", lambda part: size(part.after_bytes)),
+    Column.number("Change", lambda part: change_of_size(part.bytes)),
 )
 
 
@@ -344,9 +341,9 @@ def runs_table(comparisons: Sequence[Comparison]) -> ReportTable:
     """Return a row per recording against the first side, which all have in common."""
     columns = (
         Column("Recording", lambda one: Name(one.after.name)),
-        Column("Step", lambda one: duration(float(one.after.mean_ns)), is_number=True),
-        Column("Change", lambda one: change(one.difference_ns), is_number=True),
-        Column("Share", share_words, is_number=True),
+        Column.number("Step", lambda one: duration(float(one.after.mean_ns))),
+        Column.number("Change", lambda one: signed_duration(one.difference_ns)),
+        Column.number("Share", share_words),
         Column("How sure", _how_sure),
         Column(
             "Largest cause",

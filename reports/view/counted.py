@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from traceflops.mfu.counted.kernel_speeds import KernelSpeed
     from traceflops.mfu.measurement import Measurement
 
-_number = partial(Column, is_number=True)
 _NAME: Final = 46
 _REASONS: Final = 2
 _LEAST: Final = 0.1
@@ -72,17 +71,20 @@ def counted_table(measured: Measurement, most: int) -> ReportTable:
         return significant(Fraction(row.flops or 0, moved), zeros=True) if is_known else UNKNOWN
 
     columns = (
-        _number("Launches", lambda row: count(row.launches)),
-        _number("Matrix", partial(mean, "flops", flops)),
-        _number("Vector", partial(mean, "vector", flops)),
-        _number("Read", partial(mean, "read", size)),
-        _number("Written", partial(mean, "written", size)),
-        _number("Time", partial(mean, "time_ns", duration)),
-        *(_number(name, partial(counter, name)) for name in (rows[0].counters if rows else ())),
-        _number("Rate", _rate),
-        _number("Of bandwidth", share),
-        _number("Busy", lambda row: percent(as_float(row.busy))),
-        _number("FLOP/B", intensity),
+        Column.number("Launches", lambda row: count(row.launches)),
+        Column.number("Matrix", partial(mean, "flops", flops)),
+        Column.number("Vector", partial(mean, "vector", flops)),
+        Column.number("Read", partial(mean, "read", size)),
+        Column.number("Written", partial(mean, "written", size)),
+        Column.number("Time", partial(mean, "time_ns", duration)),
+        *(
+            Column.number(name, partial(counter, name))
+            for name in (rows[0].counters if rows else ())
+        ),
+        Column.number("Rate", _rate),
+        Column.number("Of bandwidth", share),
+        Column.number("Busy", lambda row: percent(as_float(row.busy))),
+        Column.number("FLOP/B", intensity),
     )
     has_bytes = any(row.read is not None or row.written is not None for row in rows)
     where = f" Bytes at {work.bytes_at}." if work is not None and has_bytes else ""
@@ -107,17 +109,17 @@ def speeds_table(measured: Measurement, most: int) -> ReportTable:
         return percent(row.shares.get(roof))
 
     columns = (
-        _number("Blocks x threads", launch_size),
-        _number("Time", _times),
-        *(_number(_heads(roof), partial(throughput, roof)) for roof in ROOFS),
-        _number("Occupancy", _occupancy),
+        Column.number("Blocks x threads", launch_size),
+        Column.number("Time", _times),
+        *(Column.number(_heads(roof), partial(throughput, roof)) for roof in ROOFS),
+        Column.number("Occupancy", _occupancy),
         Column(
             "Limited by",
             lambda row: (
                 ", ".join((*("grid",) * (not row.has_more_blocks), *row.limiters)) or UNKNOWN
             ),
         ),
-        _number("Registers", lambda row: count(row.registers)),
+        Column.number("Registers", lambda row: count(row.registers)),
         Column("Warps wait for", _waits),
     )
     without = {"Blocks x threads"} if len({row.name for row in rows}) == len(rows) else set()

@@ -77,8 +77,8 @@ def _table(
 ) -> ReportTable:
     columns = (
         Column(head, lambda row: name(row[0])),
-        Column("Mean", lambda row: duration(row[1] / max(replay.windows, 1)), True),
-        Column("Share", lambda row: Share(row[1] / replay.before_ns), True),
+        Column.number("Mean", lambda row: duration(row[1] / max(replay.windows, 1))),
+        Column.number("Share", lambda row: Share(row[1] / replay.before_ns)),
     )
     return table_of(columns, rows[:most], len(rows))
 

@@ -23,6 +23,7 @@ from traceflops.remedies import is_cut_off
 from traceflops.reports.view.figures import duration, percent
 from traceflops.reports.view.texts import words
 from traceflops.reports.view.who_waits import late_rank_statement
+from traceflops.reports.view.wording import window
 
 if TYPE_CHECKING:
     from traceflops.analysis.result import Analysis
@@ -133,7 +134,7 @@ def _saving_sentence(analysis: Analysis) -> str:
             name=best.name,
             time=_saving(analysis, best.gain).time,
             step_ns=step_ns,
-            window=_window(analysis),
+            window=window(analysis),
             place=place if len(place) <= _LONGEST_PLACE else None,
         )
     )
@@ -265,16 +266,12 @@ def _code(at: Where) -> str:
     return f"{at.function} ({place})" if place and at.function else place
 
 
-def _window(analysis: Analysis) -> str:
-    return "step" if analysis.steps.used else "window"
-
-
 def _saving(analysis: Analysis, gain: Gain) -> Saving:
     window_ns = analysis.mean_ns(analysis.components.window_ns)
     ends = max(gain.low_ns, 0), gain.high_ns
     time = f"{_least(gain)}{_range(*ends, duration)}"
     share = _range(ends[0] / window_ns, ends[1] / window_ns, percent)
-    return Saving(time, share, _window(analysis) if analysis.windows_used > 1 else None)
+    return Saving(time, share, window(analysis) if analysis.windows_used > 1 else None)
 
 
 def _mfu(analysis: Analysis, finding: Finding) -> str:

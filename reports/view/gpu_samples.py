@@ -34,7 +34,7 @@ def gpu_samples_table(analysis: Analysis, title: str = "GPU") -> ReportTable:
     numbers = _NUMBERS if judged else _NUMBERS | {"Highest clock": _HIGHEST}
     columns = (
         Column(title, lambda row: labels[row.device]),
-        *(Column(head, cell, is_number=True) for head, cell in numbers.items()),
+        *(Column.number(head, cell) for head, cell in numbers.items()),
         Column(THROTTLED_BY, lambda row: row.reason_words or UNKNOWN),
     )
     return table_of(known_columns(columns, rows), rows[:_MOST], len(rows), _REMARK)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from traceflops.findings.copy_sizes import are_small
@@ -28,8 +27,6 @@ if TYPE_CHECKING:
 _NAME: Final = 90
 _WORDS: Final = {"memcpy": "copy", "memset": "fill"}
 
-_number = partial(Column, is_number=True)
-
 
 def host_tables(analysis: Analysis, most: int) -> Iterator[tuple[str, ReportTable]]:
     """Yield the tables of what the host did, each after its title, of at most so many rows.
@@ -51,11 +48,11 @@ def host_tables(analysis: Analysis, most: int) -> Iterator[tuple[str, ReportTabl
     yield "CPU time by operator", host_operators_table(analysis, most)
     columns = (
         Column("Operation", operation),
-        _number("Count", lambda row: count(row.count)),
-        _number("Total time", lambda row: duration(row.sum_ns)),
-        _number("Bytes", lambda row: size(row.bytes)),
-        _number("Largest", lambda row: size(row.largest_bytes)),
-        _number("Rate", rate),
+        Column.number("Count", lambda row: count(row.count)),
+        Column.number("Total time", lambda row: duration(row.sum_ns)),
+        Column.number("Bytes", lambda row: size(row.bytes)),
+        Column.number("Largest", lambda row: size(row.largest_bytes)),
+        Column.number("Rate", rate),
     )
     rows = analysis.memory_operations
     yield "Copies, fills and allocations", table_of(columns, rows[:most], len(rows))
@@ -73,20 +70,20 @@ def _launches(analysis: Analysis, most: int) -> ReportTable:
         if device.device in known
     ]
     rows = [every, *rows] if len(rows) > 1 else rows
-    per_step = _number("Per step", lambda row: count(round(row[1].launches / max(row[2], 1))))
+    per_step = Column.number("Per step", lambda row: count(round(row[1].launches / max(row[2], 1))))
     columns = (
         Column("GPU", lambda row: row[0]),
-        _number("Launch calls", lambda row: count(row[1].launches)),
+        Column.number("Launch calls", lambda row: count(row[1].launches)),
         *((per_step,) if analysis.steps.used else ()),
-        _number(
+        Column.number(
             "Operations per call",
             lambda row: ratio(row[1].operations / row[1].launches if row[1].launches else None),
         ),
-        _number("Time in calls", lambda row: duration(row[1].call_ns)),
-        _number("Long calls", lambda row: count(row[1].long_calls)),
-        _number("Late starts", lambda row: count(row[1].late_starts)),
-        _number("Kernels", lambda row: count(row[1].kernels)),
-        _number("Short kernels", lambda row: _share(row[1].short_kernels, row[1].kernels)),
+        Column.number("Time in calls", lambda row: duration(row[1].call_ns)),
+        Column.number("Long calls", lambda row: count(row[1].long_calls)),
+        Column.number("Late starts", lambda row: count(row[1].late_starts)),
+        Column.number("Kernels", lambda row: count(row[1].kernels)),
+        Column.number("Short kernels", lambda row: _share(row[1].short_kernels, row[1].kernels)),
     )
     remark = (
         f"Long calls: above 20 µs. Late starts: on an idle GPU, later than an ordinary launch. "
@@ -106,10 +103,10 @@ def host_operators_table(analysis: Analysis, most: int) -> ReportTable:
     label = dict(zip((row.name for row in analysis.host_operators), names, strict=True))
     columns = (
         Column("Operator", lambda row: Name(label[row.name])),
-        _number("Count", lambda row: count(round(analysis.mean_ns(row.count)))),
-        _number("Self", lambda row: duration(analysis.mean_ns(row.self_ns))),
-        _number("Share", lambda row: _share(row.self_ns, window_ns)),
-        _number(
+        Column.number("Count", lambda row: count(round(analysis.mean_ns(row.count)))),
+        Column.number("Self", lambda row: duration(analysis.mean_ns(row.self_ns))),
+        Column.number("Share", lambda row: _share(row.self_ns, window_ns)),
+        Column.number(
             "Total",
             lambda row: (
                 UNKNOWN if row.total_ns is None else duration(analysis.mean_ns(row.total_ns))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from functools import partial
 from heapq import nlargest
 from operator import itemgetter
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -12,9 +11,10 @@ from traceflops.attribution.device_work_tables import BY, HOST_OP, Owner
 from traceflops.characters import function_name
 from traceflops.reports.view.figures import count, duration, percent
 from traceflops.reports.view.host import host_operators_table
+from traceflops.reports.view.recorded_shapes import shape_words
 from traceflops.reports.view.short_names import short_labels
 from traceflops.reports.view.tables import Cell, Column, Name, ReportTable, Share, table_of
-from traceflops.reports.view.wording import shape_words, time_shared
+from traceflops.reports.view.wording import time_shared
 from traceflops.units import capitalized
 
 if TYPE_CHECKING:
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
 MOST_OWNERS: Final = 20
 _NAME, _SHAPES = 90, 50
-_number = partial(Column, is_number=True)
 
 
 class _Words(NamedTuple):
@@ -109,12 +108,12 @@ def owners_table(analysis: Analysis, by: str, most: int = MOST_OWNERS) -> Report
 
     columns = [
         Column(capitalized(words.owners), lambda row: row.name),
-        _number("Time", lambda row: duration(mean(row.owner.work.device_ns))),
-        _number(f"Of {time_shared(analysis)}", share),
-        _number("Count", lambda row: count(round(mean(row.owner.work.activities)))),
+        Column.number("Time", lambda row: duration(mean(row.owner.work.device_ns))),
+        Column.number(f"Of {time_shared(analysis)}", share),
+        Column.number("Count", lambda row: count(round(mean(row.owner.work.activities)))),
     ]
     if by == "layer" or (by == "module" and any(owner.instances > 1 for owner in owners)):
-        columns += [_number("Each", each), _number("Slowest", slowest)]
+        columns += [Column.number("Each", each), Column.number("Slowest", slowest)]
     depths = [row.owner.depth for row in rows]
     return table_of(columns, rows, hidden + len(rows), depths=depths)
 

@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from traceflops.analysis.result import Analysis
     from traceflops.ranks.pipelines import Pipelines, Stage
 
-_number = partial(Column, is_number=True)
 _MOST: Final = 16
 _STAGES: Final = {
     "Work": "busy_ns",
@@ -65,15 +64,15 @@ def pipeline_tables(analysis: Analysis) -> Iterator[tuple[str, ReportTable]]:
             return percent(work_of(stages, "bubble_ns") / work if work else None)
 
         columns = (
-            _number("Stage", lambda stages: str(stages[0].stage)),
-            _number(
+            Column.number("Stage", lambda stages: str(stages[0].stage)),
+            Column.number(
                 "Ranks",
                 lambda stages: (
                     str(stages[0].rank) if len(stages) == 1 else f"{count(len(stages))} ranks"
                 ),
             ),
-            *(_number(head, partial(mean, field)) for head, field in _STAGES.items()),
-            _number("Bubble by work", bubble),
+            *(Column.number(head, partial(mean, field)) for head, field in _STAGES.items()),
+            Column.number("Bubble by work", bubble),
         )
         remark = f"Means per step and rank. {_pipeline(found)}"
         yield "Pipeline", table_of(columns, rows[:_MOST], len(rows), remark)
@@ -87,10 +86,10 @@ def _times(imbalance: float | None) -> str:
 
 _EXPERTS: Final = (
     Column("Experts of group", lambda one: Name(one.group)),
-    _number("Ranks", lambda one: count(len(one.ranks))),
-    _number("Dispatches", lambda one: count(one.dispatches)),
-    _number("Most elements", lambda one: f"rank {one.most_elements}"),
-    _number("By the mean", lambda one: _times(one.elements_imbalance)),
-    _number("Most work", lambda one: f"rank {one.most_compute}"),
-    _number("By the mean", lambda one: _times(one.compute_imbalance)),
+    Column.number("Ranks", lambda one: count(len(one.ranks))),
+    Column.number("Dispatches", lambda one: count(one.dispatches)),
+    Column.number("Most elements", lambda one: f"rank {one.most_elements}"),
+    Column.number("By the mean", lambda one: _times(one.elements_imbalance)),
+    Column.number("Most work", lambda one: f"rank {one.most_compute}"),
+    Column.number("By the mean", lambda one: _times(one.compute_imbalance)),
 )

@@ -49,8 +49,8 @@ def serving_table(analysis: Analysis) -> ReportTable:
 
     columns = (
         Column("Serving pass", lambda row: row.kind or "unknown kind"),
-        *(Column(head, cell, is_number=True) for head, cell in _NUMBERS.items()),
-        Column("MBU", mbu, is_number=True),
+        *(Column.number(head, cell) for head, cell in _NUMBERS.items()),
+        Column.number("MBU", mbu),
         Column(WAITS_ON, largest_wait),
     )
     return table_of(known_columns(columns, kinds), kinds, remark=_REMARK)
