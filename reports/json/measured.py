@@ -230,7 +230,7 @@ def _inference(inference: Inference) -> dict[str, Any]:
 
 def _work(measured: Measurement, row: KernelRow | OpRow) -> dict[str, Any]:
     """Return the FLOPs, bytes and rates of a kernel or an operator, and what bounds it."""
-    work, bound = row.measured, roofline(measured, row.measured, row)
+    work, bound = row.measured, roofline(measured, row)
     peak, _ = roof(measured, row.dtypes)
     return {
         **flop_count("flops", work.flops),

@@ -131,7 +131,7 @@ def rates_sentence(measured: Measurement) -> str:
 def _shown(measured: Measurement, row: KernelRow | OpRow) -> WorkShown:
     """Return the counted work of a kernel or operator, each figure as a text and a number."""
     work, bound = row.measured, bound_word(measured, row)
-    nearer = roofline(measured, work, row)
+    nearer = roofline(measured, row)
     peak, _ = roof(measured, row.dtypes)
     rate, share, intensity = rate_words(work, peak)
     per_ns, upper = work.flops_per_ns, not work.is_exact

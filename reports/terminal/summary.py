@@ -43,6 +43,7 @@ from traceflops.reports.terminal.lines import (
 from traceflops.reports.view.culprits import WaitedFor, pace_sentence, waited_for
 from traceflops.reports.view.figures import (
     UNKNOWN,
+    bandwidth,
     count,
     duration,
     mean_count,
@@ -67,7 +68,6 @@ from traceflops.reports.view.who_waits import (
 from traceflops.reports.view.wording import (
     OVERLAPS,
     collective_label,
-    collective_rate,
     doubts,
     job_files,
     job_size,
@@ -378,7 +378,7 @@ def _collectives(analysis: Analysis, width: int, most: int) -> Iterator[Text]:
     rows = analysis.collectives
     more = len(rows) - most
     for place, row in enumerate(rows[:most]):
-        message, rate = mean_message(row), collective_rate(row)
+        message, rate = mean_message(row), bandwidth(row.bytes_per_ns)
         times = f"{mean_count(analysis.mean_ns(row.count))} ×"
         parts = [f"{collective_label(row)}: {times}{'' if message == UNKNOWN else f' {message}'}"]
         without = [f"{rate} with waiting"] if rate != UNKNOWN else []

@@ -14,6 +14,7 @@ from traceflops.characters import function_name
 from traceflops.reports.view.culprits import gap_culprits, length_label, pace_sentence, waited_for
 from traceflops.reports.view.figures import (
     UNKNOWN,
+    bandwidth,
     count,
     duration,
     percent,
@@ -27,7 +28,6 @@ from traceflops.reports.view.wording import (
     OVERLAPS,
     basis,
     collective_label,
-    collective_rate,
     component_label,
     gap_place,
     job_files,
@@ -132,7 +132,7 @@ _COLLECTIVE: Final = (
     Column.number("Bytes", lambda row: size(row.bytes)),
     Column.number("Total time", lambda row: duration(row.sum_ns)),
     Column.number("Exposed", lambda row: duration(row.exposed_ns)),
-    Column.number("Rate with waiting", collective_rate),
+    Column.number("Rate with waiting", lambda row: bandwidth(row.bytes_per_ns)),
 )
 _JOB: Final = (
     Column.number("Job", lambda job: str(job.number)),

@@ -15,7 +15,6 @@ from traceflops.facts import Fact, fact
 from traceflops.ranks.collectives import KINDS, Collective
 from traceflops.reports.view.figures import (
     and_more,
-    bandwidth,
     count,
     duration,
     percent,
@@ -204,16 +203,16 @@ def provenance(analysis: Analysis, most_files: int = _MOST_FILES) -> list[str]:
     return list(filter(None, parts))
 
 
-def number_ranges(numbers: Iterable[int], most: int = _MOST_RANGES) -> str:
-    """Return numbers as ranges, "0-3, 7" with an en dash, at most `most`; "…" stands for more."""
+def number_ranges(numbers: Iterable[int]) -> str:
+    """Return numbers as ranges, "0-3, 7" with an en dash; "…" stands for more than _MOST_RANGES."""
     ranges: list[list[int]] = []
     for number in sorted(numbers):
         if ranges and number == ranges[-1][1] + 1:
             ranges[-1][1] = number
         else:
             ranges.append([number, number])
-    texts = [str(a) if a == b else f"{a}\N{EN DASH}{b}" for a, b in ranges[:most]]
-    return ", ".join(texts) + (", …" if len(ranges) > most else "")
+    texts = [str(a) if a == b else f"{a}\N{EN DASH}{b}" for a, b in ranges[:_MOST_RANGES]]
+    return ", ".join(texts) + (", …" if len(ranges) > _MOST_RANGES else "")
 
 
 def unit(analysis: Analysis) -> str:
@@ -366,8 +365,3 @@ def collective_label(row: Collective) -> str:
 def mean_message(row: Collective) -> str:
     """Return the mean size of the messages whose size is known, a dash if none is."""
     return size(None if row.bytes is None else round(row.bytes / row.sized))
-
-
-def collective_rate(row: Collective) -> str:
-    """Return the bytes of messages by the time of their kernels: "5.2 GB/s"."""
-    return bandwidth(row.bytes_per_ns)
