@@ -23,11 +23,11 @@ _REMARK: Final = "Means per launch; times are serialized, mostly at locked clock
 
 
 def counted_change(comparison: Comparison) -> ReportTable:
-    """Return the kernels of which counters of both sides tell the speed, largest change first."""
+    """Return the kernels with counters on both sides, the largest change first."""
     changes = comparison.kernel_changes
     shown = changes[:_MOST]
-    wholes = list(dict.fromkeys(name for change in shown for name in change.names))
-    labels = dict(zip(wholes, short_labels(from_own_word(wholes), _NAME), strict=True))
+    names = list(dict.fromkeys(name for change in shown for name in change.names))
+    labels = dict(zip(names, short_labels(from_own_word(names), _NAME), strict=True))
 
     def roof(speed: KernelSpeed) -> str:
         return f"{ROOFS[speed.roof[0]]} {percent(speed.roof[1])}" if speed.roof else UNKNOWN
@@ -47,12 +47,13 @@ def counted_change(comparison: Comparison) -> ReportTable:
 
 
 def _names(labels: Mapping[str, str], change: KernelChange) -> Cell:
-    """Return the name, or both where the only kernel of a side has another one."""
+    """Return the name of a kernel, or both if it is named otherwise on the other side."""
     names = [Name(labels[whole], whole) for whole in change.names]
     return (names[0], "→", names[1]) if len(names) > 1 else names[0]
 
 
 def _both(words: Callable[[KernelSpeed], str], change: KernelChange) -> str:
+    """Return a figure of both sides, only once if it is the same; `words` gives it of one."""
     sides = (change.before, change.after)
     shown = [words(side) if side is not None else UNKNOWN for side in sides]
     return shown[0] if shown[0] == shown[1] else " → ".join(shown)

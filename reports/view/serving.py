@@ -32,7 +32,7 @@ _REMARK: Final = "Means per pass; idle until the next. Tokens per second and GPU
 
 
 def serving_table(analysis: Analysis) -> ReportTable:
-    """Return the annotated passes by kind, with the columns of which something is known."""
+    """Return the annotated passes by kind, with the columns that are known of any."""
     kinds, inference = analysis.serving.kinds, analysis.measured.inference
 
     def mbu(row: PassKind) -> str:
@@ -40,7 +40,7 @@ def serving_table(analysis: Analysis) -> ReportTable:
         return percent(as_float(phase.mbu)) if phase is not None else UNKNOWN
 
     def largest_wait(row: PassKind) -> Cell:
-        """Return what takes most of the idle time behind passes, in words and by its name."""
+        """Return the class, share and name of what takes most of the idle time after passes."""
         if not row.waits.culprits:
             return UNKNOWN
         most = row.waits.culprits[0]
