@@ -30,8 +30,6 @@ from traceflops.table.schema import DEVICE_KINDS
 from traceflops.units import command_lines
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
     from traceflops.mfu.measurement import Measurement
     from traceflops.timeline.aggregates import Untimed
     from traceflops.windows.prepared import Prepared
@@ -99,7 +97,7 @@ def untimed_lines(untimed: Untimed, style: Style) -> Iterator[Text]:
             yield from headline(
                 f"{title} ({min(table.num_rows, _ROWS)} of {count(table.num_rows)})"
             )
-            yield from _sums(_rows(table), _NAME_WIDTH, style)
+            yield from _sums(table.slice(0, _ROWS).to_pylist(), _NAME_WIDTH, style)
     if untimed.record is not None:
         yield from headline("To record a timeline:")
         yield from map(Text, command_lines(untimed.record, style.width))
@@ -126,11 +124,6 @@ def snapshot_lines(prepared: Prepared, width: int) -> Iterator[Text]:
         yield Text()
         yield from paragraph(" ".join(map(words, memory_facts(prepared))), width)
         yield from memory_lines(prepared, width)
-
-
-def _rows(table: pa.Table) -> list[dict[str, Any]]:
-    rows: list[dict[str, Any]] = table.slice(0, _ROWS).to_pylist()
-    return rows
 
 
 def _sums(rows: Sequence[dict[str, Any]], most: int, style: Style) -> Iterator[Text]:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 from msgspec import Struct
 
 from traceflops.characters import function_name
+from traceflops.reports.view import wording
 from traceflops.reports.view.culprits import gap_culprits, length_label, pace_sentence, waited_for
 from traceflops.reports.view.figures import (
     UNKNOWN,
@@ -24,19 +25,6 @@ from traceflops.reports.view.figures import (
 from traceflops.reports.view.palette import CAUSE_LABELS, category_label
 from traceflops.reports.view.short_names import short_labels
 from traceflops.reports.view.utilisation import bounds_sentence, facts, parts, rates
-from traceflops.reports.view.wording import (
-    OVERLAPS,
-    basis,
-    collective_label,
-    component_label,
-    gap_place,
-    job_files,
-    job_size,
-    knows_exposure,
-    mean_message,
-    overlap,
-    unit,
-)
 from traceflops.table.schema import DEVICE_KINDS
 from traceflops.timeline.records import COMPONENTS
 from traceflops.units import capitalized
@@ -126,9 +114,9 @@ _SUMS: Final = (
 _CATEGORY: Final = (Column("Part", lambda row: category_label(row["top"])), *_SUMS)
 _COUNTED_SUMS: Final = (*_SUMS, Column.number("Count", lambda row: count(row["count"])))
 _COLLECTIVE: Final = (
-    Column("Collective", collective_label),
+    Column("Collective", wording.collective_label),
     Column.number("Count", lambda row: count(row.count)),
-    Column.number("Mean message", mean_message),
+    Column.number("Mean message", wording.mean_message),
     Column.number("Bytes", lambda row: size(row.bytes)),
     Column.number("Total time", lambda row: duration(row.sum_ns)),
     Column.number("Exposed", lambda row: duration(row.exposed_ns)),
@@ -136,8 +124,8 @@ _COLLECTIVE: Final = (
 )
 _JOB: Final = (
     Column.number("Job", lambda job: str(job.number)),
-    Column("Files", lambda job: Name(job_files(job))),
-    Column("Work", job_size),
+    Column("Files", lambda job: Name(wording.job_files(job))),
+    Column("Work", wording.job_size),
     Column("Result", lambda job: job.verdict or ""),
 )
 _WAITS: Final = (
@@ -213,7 +201,7 @@ def components_table(analysis: Analysis) -> ReportTable:
     """Return the mean times of components; compute and idle are shown even if 0."""
     shares, total = analysis.components, analysis.total
     rows = [
-        (component_label(name, total), ns, shares.share(name))
+        (wording.component_label(name, total), ns, shares.share(name))
         for name, ns in (shares.parts().items() if shares.window_ns else ())
         if ns or name in ("compute", "idle")
     ]
@@ -241,7 +229,7 @@ def folded_tables(analysis: Analysis) -> Iterator[tuple[str, ReportTable]]:
     """Yield the tables behind the first figures, each after its title."""
     on_host = analysis.on_host
     yield "Figures behind it", table_of(_FACT, facts(analysis))
-    twice = f"{capitalized(OVERLAPS)}." if overlap(analysis) else ""
+    twice = f"{capitalized(wording.OVERLAPS)}." if wording.overlap(analysis) else ""
     yield "Top operators" if on_host else "Top kernels and copies", _kernels(analysis, twice)
     categories = analysis.categories.to_pylist()
     yield "Categories", table_of(_CATEGORY, categories[:_CATEGORIES], len(categories), twice)
@@ -274,7 +262,7 @@ def _collectives(analysis: Analysis) -> ReportTable:
     """Return the collectives with most time; their exposed time only if it is known."""
     rows, columns = analysis.collectives, _COLLECTIVE
     remark = "Exposed: nothing else ran on the GPU."
-    if not knows_exposure(analysis):
+    if not wording.knows_exposure(analysis):
         columns = tuple(column for column in columns if column.head != "Exposed")
         remark = ""
     return table_of(columns, rows[:_COLLECTIVES], len(rows), remark)
@@ -292,7 +280,7 @@ def _means(
         Column.number("Time", lambda row: duration(analysis.mean_ns(row[1]))),
         Column.number(share, lambda row: percent(row[2])),
     )
-    return table_of(columns, rows, remark=f"{basis(analysis)}.")
+    return table_of(columns, rows, remark=f"{wording.basis(analysis)}.")
 
 
 def _gaps(analysis: Analysis) -> ReportTable:
@@ -313,7 +301,7 @@ def _gaps(analysis: Analysis) -> ReportTable:
 
     columns = (
         Column.number("Duration", lambda gap: duration(gap.dur_ns)),
-        Column("Where", gap_place),
+        Column("Where", wording.gap_place),
         Column("GPU", lambda gap: devices[gap.device]),
         Column("Cause", cause),
         Column("Until", lambda gap: label[gap.op or gap.before]),
@@ -326,12 +314,12 @@ def _devices(analysis: Analysis) -> ReportTable:
 
     def share_of(component: str) -> Column:
         """Return the column of a component."""
-        head = component_label(component, analysis.total)
+        head = wording.component_label(component, analysis.total)
         return Column.number(head, lambda one: percent(one.chosen.components.share(component)))
 
     devices = analysis.devices if len(analysis.devices) > 1 else ()
     columns = (
-        Column(capitalized(unit(analysis)), lambda device: device.label),
+        Column(capitalized(wording.unit(analysis)), lambda device: device.label),
         Column.number("Window", lambda device: duration(device.chosen.components.window_ns)),
         *map(share_of, COMPONENTS),
     )
