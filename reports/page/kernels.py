@@ -15,13 +15,7 @@ from msgspec import Struct
 
 from traceflops.attribution.launching_ops import launchers
 from traceflops.reports.page.section import DeepLinks, link_to
-from traceflops.reports.page.work import (
-    WorkShown,
-    columns_remark,
-    rates_sentence,
-    work_columns,
-    work_of,
-)
+from traceflops.reports.page.work import columns_remark, rates_sentence, work_columns, work_of
 from traceflops.reports.view.figures import duration
 from traceflops.reports.view.recorded_shapes import shape_words, type_words
 from traceflops.reports.view.short_names import kernel_labels
@@ -30,6 +24,7 @@ from traceflops.table.columns import number_column
 
 if TYPE_CHECKING:
     from traceflops.analysis.result import Analysis
+    from traceflops.reports.page.work import WorkShown
     from traceflops.windows.prepared import Prepared
 
 MOST_KERNELS: Final = 100

@@ -12,15 +12,9 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from traceflops.ranks.who_waits import Turn
-from traceflops.reports.page.rank_map import (
-    MapLinks,
-    link_of,
-    own_time_rows,
-    rank_map,
-    signed_share,
-)
+from traceflops.reports.page.rank_map import MapLinks, link_of, own_time_rows, rank_map
 from traceflops.reports.view import who_waits
-from traceflops.reports.view.figures import UNKNOWN, duration, signed_duration
+from traceflops.reports.view.figures import UNKNOWN, duration, signed_duration, signed_percent
 from traceflops.reports.view.short_names import short_labels
 from traceflops.windows.step_times import most_and_least
 
@@ -58,7 +52,7 @@ def ranks_page(analysis: Analysis) -> dict[str, Any]:
     far = np.where(np.isnan(off), 0, np.abs(off))
     if far.any():
         row, step = divmod(int(far.argmax()), len(times.steps))
-        share = signed_share(float(off[row, step]))
+        share = signed_percent(float(off[row, step]))
         farthest = f"{labels[row]}, step {times.steps[step]} ({share})"
     return {
         "late": who_waits.late_rank_words(analysis),

@@ -12,15 +12,7 @@ from msgspec.structs import replace
 from traceflops.attribution.idle_classes import CLASSES
 from traceflops.characters import function_name
 from traceflops.drawing.lanes import Lane
-from traceflops.drawing.timeline import (
-    Drawable,
-    Span,
-    Timeline,
-    around,
-    drawable,
-    drawn_devices,
-    parts_ns,
-)
+from traceflops.drawing.timeline import around, drawable, drawn_devices, parts_ns
 from traceflops.mfu.traced.work_tables import activity_flops
 from traceflops.reports.page import timeline_words
 from traceflops.reports.page.overview import MOST_GAPS
@@ -34,6 +26,7 @@ from traceflops.table.columns import ABSENT
 
 if TYPE_CHECKING:
     from traceflops.analysis.result import Analysis
+    from traceflops.drawing.timeline import Drawable, Span, Timeline
     from traceflops.windows.prepared import Prepared
 
 SCRIPTS: Final = (

@@ -6,15 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
 from traceflops.findings.copy_sizes import are_small
-from traceflops.reports.view.figures import (
-    UNKNOWN,
-    bandwidth,
-    count,
-    duration,
-    percent,
-    ratio,
-    size,
-)
+from traceflops.reports.view.figures import bandwidth, count, duration, percent, ratio, size
 from traceflops.reports.view.short_names import short_labels
 from traceflops.reports.view.tables import Cell, Column, Name, ReportTable, table_of
 from traceflops.reports.view.wording import basis
@@ -109,7 +101,7 @@ def host_operators_table(analysis: Analysis, most: int) -> ReportTable:
     label = dict(zip(names, short_labels(names, _NAME), strict=True))
 
     def total(row: HostOperator) -> str:
-        return UNKNOWN if row.total_ns is None else duration(mean(row.total_ns))
+        return duration(None if row.total_ns is None else mean(row.total_ns))
 
     columns = (
         Column("Operator", lambda row: Name(label[row.name])),

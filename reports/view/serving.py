@@ -6,14 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from traceflops.attribution.idle_classes import CLASSES
-from traceflops.reports.view.figures import (
-    UNKNOWN,
-    as_float,
-    count,
-    duration,
-    percent,
-    significant,
-)
+from traceflops.reports.view.figures import UNKNOWN, as_float, count, duration, percent, significant
 from traceflops.reports.view.tables import (
     Cell,
     Column,

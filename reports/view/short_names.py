@@ -14,12 +14,7 @@ from typing import Final
 from msgspec import Struct
 
 from traceflops.characters import shortened, shortened_around
-from traceflops.reports.view.figures import (
-    kernel_label,
-    kernel_text,
-    unqualified,
-    visible,
-)
+from traceflops.reports.view.figures import kernel_label, kernel_text, unqualified, visible
 
 _ALIKE: Final = 14
 """Characters of the first piece that are seen however narrow the column is."""
