@@ -13,10 +13,11 @@ import numpy as np
 from msgspec import Struct
 
 from traceflops.reports.page.scripts import bokeh_figure, holoviews
-from traceflops.reports.view.figures import TIME_UNITS, UNKNOWN, signed_duration, unit_for
+from traceflops.reports.view.figures import TIME_UNITS, UNKNOWN, signed_duration
 from traceflops.reports.view.palette import LOOKS
 from traceflops.reports.view.texts import words
 from traceflops.timeline.records import Components, Window
+from traceflops.units import unit_for
 from traceflops.windows.records import DeviceReport
 from traceflops.windows.step_times import counting, mean_components, median_of
 

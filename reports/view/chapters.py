@@ -123,16 +123,13 @@ def _findings_on_notes(analysis: Analysis) -> list[Finding]:
 
 
 def _missing(analysis: Analysis) -> Iterator[Missing]:
-    """Yield what the recording lacks, without what does not matter or is said elsewhere.
-
-    The rank of a single device without communication does not matter; that there are no steps, the
-    window says.
-    """
+    """Yield what the recording lacks and could matter, if nothing else says it."""
+    # The rank of a single device that does not communicate does not matter.
     total = analysis.total
     communicates = total.components.communication_ns or total.hidden_communication_ns
     is_alone = len(analysis.devices) < 2 and not communicates
     skipped = {"rank"} if is_alone else set()
-    skipped |= set() if analysis.steps.used else {"steps"}
+    skipped |= set() if analysis.steps.used else {"steps"}  # which the window says
     if analysis.prepared is not None:
         every = missing_from(analysis.prepared.trace)
         yield from (missing for missing in every if missing.code not in skipped)

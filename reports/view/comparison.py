@@ -148,11 +148,8 @@ def _names(labels: Mapping[str, str], part: Part) -> tuple[str, ...]:
 
 
 def _of_calls(part: Part) -> tuple[str, ...]:
-    """Return the word that tells the rows of one kernel apart, () if it has only one row.
-
-    A kernel has one row for the number of its calls and one for the time of each only if both
-    sides have calls, and not as many.
-    """
+    """Return the word that tells the rows of one kernel apart, () if it has only one row."""
+    # A kernel has a row for the number of calls besides that for their time if the number changed.
     has_other = part.calls is not None and part.calls[0] != part.calls[1] and all(part.calls)
     return _OF_CALLS.get(part.kind, ()) if has_other else ()
 

@@ -12,9 +12,9 @@ from traceflops.attribution.idle_slices import GapLengths
 from traceflops.characters import function_name
 from traceflops.facts import Fact
 from traceflops.remedies import advice
-from traceflops.reports.view.figures import TIME_UNITS, duration, percent, unit_for
+from traceflops.reports.view.figures import TIME_UNITS, duration, percent
 from traceflops.reports.view.texts import words
-from traceflops.units import capitalized, several
+from traceflops.units import capitalized, several, unit_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

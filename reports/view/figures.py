@@ -20,7 +20,6 @@ from traceflops.units import significant as significant
 UNKNOWN = "\N{EN DASH}"
 """What stands where a value is not known."""
 
-unit_for = units.unit_for
 TIME_UNITS = {"ns": 1, "µs": 1_000, "ms": 1_000_000, "s": 1_000_000_000}
 _SHORT_NS = 10_000
 _SIZE_UNITS = ("B", "kB", "MB", "GB", "TB", "PB", "EB")
@@ -301,6 +300,6 @@ def signed_percent(share: float | Fraction) -> str:
 
 def times_between(times_ns: Sequence[float | Fraction], between: str) -> str:
     """Return times in the unit of the longest, said once at the end: "11.4 to 67.5 ms"."""
-    unit = unit_for(float(max(times_ns)))
+    unit = units.unit_for(float(max(times_ns)))
     values = (significant(ns / TIME_UNITS[unit], 3, zeros=True) for ns in times_ns)
     return f"{between.join(values)} {unit}"

@@ -24,10 +24,7 @@ _REMARK: Final = (
 
 
 def gpu_samples_table(analysis: Analysis, title: str = "GPU") -> ReportTable:
-    """Return the GPUs that were sampled, the slowest first, with the columns that are known.
-
-    `title` is the head of the column of GPUs.
-    """
+    """Return the sampled GPUs under `title`, slowest first, with the columns that are known."""
     rows = sorted(analysis.gpu_samples, key=lambda row: row.clock_mhz or inf)
     labels = {device.device: device.label for device in analysis.devices}
     if analysis.prepared is not None and not labels:  # only samples, no GPU work

@@ -70,10 +70,8 @@ def attribution_sentence(analysis: Analysis) -> str:
 
 
 def owner_tables(analysis: Analysis, most: int = MOST_OWNERS) -> Iterator[tuple[str, ReportTable]]:
-    """Yield the tables that have rows, each after its title.
-
-    There is none by operator, as that by shape has all operators, and none by CPU time.
-    """
+    """Yield the tables of device work that have rows, each after its title."""
+    # The table by shape has all operators, so there is none by operator alone.
     for by in (name for name in OWNER_WORDS if name not in ("op", HOST_OP)):
         table = owners_table(analysis, by, most)
         if table.rows:

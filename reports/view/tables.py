@@ -173,10 +173,7 @@ def table_of(
     remark: str = "",
     depths: Sequence[int] = (),
 ) -> ReportTable:
-    """Return a table of rows; each column makes one cell of each. By default, these are all rows.
-
-    `total` is given if only the first of so many rows are shown.
-    """
+    """Return a table with a cell per row and column; `total` is given if there are more rows."""
     shown = [[column.cell(row) for column in columns] for row in rows]
     return ReportTable(columns, shown, len(shown) if total is None else total, remark, depths)
 

@@ -59,10 +59,7 @@ class Amount(str):
 
 
 def late_rank_words(analysis: Analysis) -> tuple[str, str, str]:
-    """Return the rank or link that holds others up, why, and what to do, as three sentences.
-
-    If there is none, the first is on how much time is spent waiting. Unknown ones are "".
-    """
+    """Return which rank or link holds others up (else how much is waiting), why, what to do."""
     ranks = analysis.ranks
     late = late_rank_fact(ranks)
     if late is not None and ranks is not None and ranks.slow is not None:

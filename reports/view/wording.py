@@ -73,10 +73,7 @@ def products(analysis: Analysis) -> str:
 
 
 def _product(device: DeviceReport, match: Match | None) -> str:
-    """Return what a device is: its product, or at least its architecture, and its partition.
-
-    `match` is its entry in the table of devices, which knows the full name of the product.
-    """
+    """Return what a device is: its product, or at least its architecture, and its partition."""
     name = device.product or f"unknown {device.architecture or device.type.upper()}"
     name = match.name(device.type) if match is not None else name
     return name + (f" ({device.partition})" if device.partition else "")
@@ -97,10 +94,7 @@ def job_size(job: JobReport) -> str:
 
 
 def knows_exposure(analysis: Analysis) -> bool:
-    """Return whether it is known how much communication is exposed.
-
-    It is not if only collectives were recorded: other work may have run beside them.
-    """
+    """Return whether exposed communication is known; it takes a record of all other work."""
     return analysis.recorded != "collectives"
 
 
