@@ -295,7 +295,7 @@ def signed_duration(ns: float) -> str:
 
 def signed_percent(share: float | Fraction) -> str:
     """Return a difference of shares with its sign: "+8.1 %"."""
-    return with_sign(percent(float(abs(share))), share)
+    return with_sign(percent(abs(float(share))), share)
 
 
 def times_between(times_ns: Sequence[float | Fraction], between: str) -> str:

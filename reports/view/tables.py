@@ -257,7 +257,8 @@ def _kernels(analysis: Analysis, remark: str) -> ReportTable:
 
 def _collectives(analysis: Analysis) -> ReportTable:
     """Return the collectives with most time; their exposed time only if it is known."""
-    rows, columns = analysis.collectives, _COLLECTIVE
+    rows = analysis.collectives
+    columns: tuple[Column, ...] = _COLLECTIVE
     remark = "Exposed: nothing else ran on the GPU."
     if not wording.knows_exposure(analysis):
         columns = tuple(column for column in columns if column.head != "Exposed")

@@ -11,7 +11,7 @@ from traceflops.attribution.idle_classes import CLASSES
 from traceflops.attribution.slow_steps import slow_steps
 from traceflops.devices.jobs import JobReport
 from traceflops.devices.side_records import MEMORY_SNAPSHOT
-from traceflops.facts import Fact, fact
+from traceflops.facts import Fact, Value, fact
 from traceflops.ranks.collectives import KINDS, Collective
 from traceflops.reports.view.figures import (
     and_more,
@@ -142,9 +142,10 @@ def _slow(analysis: Analysis) -> Fact | None:
     if not numbers:
         return None
     # The text has a part for one step and a part for several; that without values is left out.
-    longest_ns = max(window.dur_ns for window in slow)
-    names = ("one", "one_ns") if len(numbers) == 1 else ("several", "most_ns")
-    values = dict(zip(names, (number_ranges(numbers), longest_ns), strict=True))
+    longest_ns, steps = max(window.dur_ns for window in slow), number_ranges(numbers)
+    values: dict[str, Value] = {"several": steps, "most_ns": longest_ns}
+    if len(numbers) == 1:
+        values = {"one": steps, "one_ns": longest_ns}
     return fact("steps.slow", what=_LONGER.get(analysis.slow_by or ""), **values)
 
 
