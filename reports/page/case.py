@@ -246,7 +246,7 @@ def _largest_loss(analysis: Analysis, parts: Sequence[step_split.StepPart]) -> I
         part
         for part in parts
         if part.is_loss
-        and (part.name == "idle" or not analysis.on_host)
+        and (part.name == "idle" or not analysis.on_host)  # a CPU is to run operators
         and (part.name != "memory" or has_peak)
     ]
     largest = max(losses, key=lambda part: part.ns, default=None)

@@ -322,7 +322,7 @@ def _causes(
     labels, dims = names(ops["name"]), names(ops["input_dims"])
     for kind, of_kind, row in _by_kind(kinds, boxes):
         if TABLE_OF[kind] == "marks":
-            continue
+            continue  # nothing links them to an op
         op = row if kind == "op" else op_of[kind][row]
         of_kind, op = of_kind[op >= 0], op[op >= 0]
         # For an op the shapes alone count: its box already has the name.

@@ -128,7 +128,7 @@ def render_terminal(
     counted: list[Text] = []
     if analysis.untimed is None:  # counters were read beside a timeline
         counted = [*speeds_lines(analysis.measured, _SPEEDS_SHOWN, style.width)]
-    is_first = analysis.recorded == "serialized"
+    is_first = analysis.recorded == "serialized"  # recorded for the counters
     case = cache(lambda findings: [*case_lines(analysis, style, findings)])
     lines: list[Text] = []
     for shown in _SHOWN:

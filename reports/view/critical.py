@@ -71,10 +71,7 @@ def critical_tables(analysis: Analysis) -> Iterator[ReportTable]:
 def _table(
     replay: Replay, head: str, rows: Sequence[tuple[Any, int]], name: Callable[[Any], Cell]
 ) -> ReportTable:
-    """Return the first parts of the path; a row is a part, which `name` puts in words, and ns.
-
-    The ns are of all windows, and shown as a mean of one.
-    """
+    """Return the first rows: a part of the path, put in words by `name`, and its ns in all."""
     columns = (
         Column(head, lambda row: name(row[0])),
         Column.number("Mean", lambda row: duration(row[1] / max(replay.windows, 1))),

@@ -119,10 +119,7 @@ def scaled(flops: Count | None, scale: int) -> str:
 
 
 def ledger_rows(ledger: Ledger) -> dict[str, LedgerRow]:
-    """Return the rows by part of the model, in the order of their first lines.
-
-    Lines that belong to no pass follow the parts.
-    """
+    """Return the rows by part of the model, in the order of their lines; those of WHOLE last."""
     parts: dict[str, LedgerRow] = {}
     others: dict[str, LedgerRow] = {}
     for line in ledger.lines:

@@ -118,6 +118,7 @@ def owners_table(analysis: Analysis, by: str, most: int = MOST_OWNERS) -> Report
         Column.number(f"Of {time_shared(analysis)}", share),
         Column.number("Count", lambda row: count(round(mean(row.owner.work.activities)))),
     ]
+    # Rows of several instances also tell the time of one, and which is the slowest.
     if by == "layer" or (by == "module" and any(owner.instances > 1 for owner in owners)):
         columns += [Column.number("Each", each), Column.number("Slowest", slowest)]
     depths = [row.owner.depth for row in rows]

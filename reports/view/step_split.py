@@ -125,10 +125,7 @@ def _amounts(analysis: Analysis) -> dict[str, int]:
 
 
 def _idle(analysis: Analysis, idle_ns: int) -> Iterator[tuple[str, str, int]]:
-    """Yield the largest parts of idle time as (look, label, ns), and what is left of it.
-
-    `idle_ns` is that of a mean step; the parts sum to it.
-    """
+    """Yield the parts of idle time as (look, label, ns), the largest first; sum is `idle_ns`."""
     on_host, idle = analysis.on_host, analysis.idle
     # By class of culprits, in ns of all windows.
     times = {one.kind: one.idle_ns for one in idle.by_class()}
@@ -164,7 +161,7 @@ def told_parts(analysis: Analysis, finding: Finding | None, component: str) -> t
     parts = step_parts(analysis)
     if finding is None:
         loss = analysis.verdict.loss
-        names = (loss, CULPRIT) if loss == "idle" else (loss,)
+        names = (loss, CULPRIT) if loss == "idle" else (loss,)  # idle time of any class
         return tuple(
             replace(part, is_told=part.name in names and part.label != _MISSING) for part in parts
         )
@@ -176,10 +173,7 @@ def told_parts(analysis: Analysis, finding: Finding | None, component: str) -> t
 
 
 def _told(parts: Sequence[StepPart], finding: Finding, component: str) -> StepPart | None:
-    """Return the part that a finding about a component belongs to, None if there is none.
-
-    It is the first one large enough to hold it, else the largest.
-    """
+    """Return the first part of a component that can hold a finding, else its largest, or None."""
     if (kind := finding.rule.replace("-", "_")) in CLASSES:  # the rule of a class of idle time
         labels = (CLASSES[kind], _MISSING) if kind == _LATE else (CLASSES[kind],)
         return next((part for part in parts if part.label in labels), None)
@@ -198,7 +192,8 @@ def _split(analysis: Analysis, part: StepPart, finding: Finding) -> Iterator[Ste
     is_all = finding.rule == UNEVEN_STEPS or percent(finding.share) == percent(part.share)
     own_ns = round(part.ns * finding.share / part.share)
     if is_all or own_ns >= part.ns:
-        yield replace(part, own="" if part.name in ("idle", CULPRIT) else name, is_told=True)
+        is_idle = part.name in ("idle", CULPRIT)  # which keeps its class as label
+        yield replace(part, own="" if is_idle else name, is_told=True)
         return
     own = name or words(finding.name)
     yield replace(part, ns=own_ns, share=finding.share, own=own, is_told=True)
@@ -261,11 +256,7 @@ def outside(analysis: Analysis) -> str:
 
 
 def scope(analysis: Analysis) -> list[str]:
-    """Return sentences on what the figures are of, if that is not all a reader would expect.
-
-    They say that there is no kernel, what start-up is left out, and if little of the recording is
-    used.
-    """
+    """Return sentences on what the figures leave out: kernels, start-up, most of a recording."""
     sentences = []
     kinds = {kind for device in analysis.devices for kind in device.whole.kinds}
     if analysis.recorded == "complete" and kinds and kinds <= _MOVES:

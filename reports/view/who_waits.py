@@ -301,7 +301,7 @@ def busbw_words(analysis: Analysis, row: Collective) -> Iterator[str]:
 
     The share is left out if the peak of any of their links is unknown.
     """
-    label = (row.collective or "").replace("_", "")
+    label = (row.collective or "").replace("_", "")  # as recorded, such as "allgatherbase"
     alike = [
         rate
         for rate in _rates(analysis)
