@@ -16,7 +16,8 @@ from traceflops.reports.page.steps import window_rows
 from traceflops.reports.view.wording import basis
 from traceflops.timeline.intervals import Intervals
 from traceflops.timeline.records import EMPTY_ACCOUNT, Components, Window, WindowRole
-from traceflops.windows.periodicity import Behind, steady, tile
+from traceflops.windows.periodicity import steady
+from traceflops.windows.tiling import Behind, tile
 
 GEMM = "ampere_sgemm_128x64_nt"
 ADAM = "void at::native::(anonymous namespace)::multi_tensor_apply_kernel<x>(int)"

@@ -26,8 +26,7 @@ from traceflops.table.columns import (
 )
 from traceflops.table.grouping import groups, in_order, joint_codes
 from traceflops.table.nesting import taken
-from traceflops.timeline.idle import ENDLESS
-from traceflops.timeline.intervals import Intervals
+from traceflops.timeline.intervals import ENDLESS, Intervals
 from traceflops.windows.prepared import Prepared
 
 USUAL_LAUNCH_NS: Final = 6_000

@@ -122,34 +122,38 @@ def whole_span(
     account: Account,
     has_calls: bool,
 ) -> WholeSpan:
-    """Return the figures of a device over its whole span; `work` are its activities."""
+    """Return the figures of a device over its whole span.
+
+    `work` are its activities, `parts` their components, `account` is that of the span. `has_calls`:
+    calls are recorded, so activities without a launch can be counted.
+    """
     row, columns = work.row, work.columns
     kind, stream, category = columns.kind[row], columns.stream[row], categorised.category[row]
     size, direction = columns.bytes[row], columns.direction[row]
     length = work.end_ns - work.start_ns
     copies: dict[str, Copies] = {}
-    launched = links.call_of_activity[row] >= 0
+    is_launched = links.call_of_activity[row] >= 0
     for code, label in enumerate(names(trace.activities["direction"])):
-        rows = direction == code
-        if rows.any():
-            sizes = size[rows][size[rows] != ABSENT]
+        is_this = direction == code
+        if is_this.any():
+            sizes = size[is_this & (size != ABSENT)]
             total_bytes = int(sizes.sum()) if len(sizes) else None
-            copies[label] = Copies(int(rows.sum()), total_bytes, int(length[rows].sum()))
+            copies[label] = Copies(int(is_this.sum()), total_bytes, int(length[is_this].sum()))
             if label.startswith(_MIGRATION):
-                launched |= rows  # no call launches the migrations of unified memory
+                is_launched |= is_this  # no call launches the migrations of unified memory
     kinds, unlinked = {}, {}
     for code, label in enumerate(names(trace.activities["kind"])):
         if code in kind:
             kinds[label] = work.sums(kind == code)
-            unlinked[label] = int((~launched & (kind == code)).sum())
+            unlinked[label] = int((~is_launched & (kind == code)).sum())
     categories: dict[str, Sums] = {}
     for top in {*categorised.top()}:
         if (of_top := is_top(categorised, top, row)).any():
             categories[top] = work.sums(of_top)
-    for category_code in distinct(category).tolist():
-        of_code = categorised.categories[category_code]
-        if of_code.sub != of_code.top:
-            categories[f"{of_code.top}/{of_code.sub}"] = work.sums(category == category_code)
+    for code in distinct(category).tolist():
+        top, sub = categorised.categories[code].top, categorised.categories[code].sub
+        if sub != top:
+            categories[f"{top}/{sub}"] = work.sums(category == code)
     # The time that earlier work of its stream still runs; NEVER ends before the first of a stream.
     on_stream = stream != ABSENT
     start_ns = work.start_ns[on_stream]

@@ -53,20 +53,20 @@ COPIES_MISSING: Final = "copies-missing"
 
 
 def with_known_idle(trace: Trace) -> Trace:
-    """Return the trace, with sums instead of device work where only copies are recorded.
+    """Return the trace, with sums instead of device work if only copies are recorded.
 
-    Idle time is known where kernels are recorded or there were none: the tool records both at once,
-    or the calls launched none. Kernels alone keep their timeline, with a note.
+    Idle time is unknown then, unless the calls show that no kernel was launched. A trace of kernels
+    without copies keeps its timeline, with a note.
     """
     if lacks_copies(trace):
         how = fact("advice.copies-missing", how=advice(trace, "copies"))
         note = note_of("missing", COPIES_MISSING, advice=how)
         return trace if note in trace.notes else replace(trace, notes=(*trace.notes, note))
     kinds = _kinds(trace)
-    if not kinds or not kinds <= _COPIES or trace.ops.num_rows:
-        return trace
+    has_only_copies = bool(kinds) and kinds <= _COPIES and not trace.ops.num_rows
     calls = used_names(trace.calls["name"])
-    if calls and not any(map(_LAUNCH.search, calls)):
+    launches_none = bool(calls) and not any(map(_LAUNCH.search, calls))
+    if not has_only_copies or launches_none:
         return trace
     return _as_sums(trace, note_of("missing", "copies-only", advice=fact("advice.copies-only")))
 
@@ -89,7 +89,7 @@ def lacks_copies(trace: Trace) -> bool:
 
 
 def _kinds(trace: Trace) -> set[str]:
-    """Return the kinds of device work, if the source can lack a kind; else no kind."""
+    """Return the kinds of device work, if the tool may record one without the other; else none."""
     return used_names(trace.activities["kind"]) if trace.source.kinds_apart else set()
 
 
@@ -108,7 +108,10 @@ def with_fine_times(trace: Trace) -> Trace:
 
 
 def _as_sums(trace: Trace, note: Note) -> Trace:
-    """Return the trace with a note, its device work summed by process, kind and name."""
+    """Return the trace with a note, its device work as sums by process, kind and name.
+
+    What is no copy or fill counts as kernel; a sum of bytes is unknown if one of them is.
+    """
     activities, table = trace.activities, TableBuilder("totals")
     process, kind = numbers(activities["process"]), codes(activities["kind"])
     name = codes(activities["name"])
@@ -138,6 +141,7 @@ def _as_sums(trace: Trace, note: Note) -> Trace:
 
 
 _KIND = "op"
+"""The kind of activities that are parts of operators on a CPU."""
 
 
 class SplitWork(Struct, frozen=True):
@@ -158,6 +162,7 @@ def split_work(activities: pa.Table) -> SplitWork:
     if _KIND not in names(activities["kind"]):
         return SplitWork(first, duration)
     rows = np.flatnonzero(is_one_of(activities["kind"], _KIND))
+    # The parts of an operator have the same correlation: see `with_host_activities`.
     operator, begins = group_rows((numbers(activities["correlation"], ABSENT)[rows],))
     first[rows] = 0
     first[rows[begins]] = 1
@@ -169,7 +174,8 @@ def split_work(activities: pa.Table) -> SplitWork:
 def with_host_activities(trace: Trace) -> Trace:
     """Return the trace with its operators as activities of CPUs, if it has no device work.
 
-    An operator becomes an activity per stretch in which it is the innermost one of its thread.
+    An operator becomes an activity per stretch in which it is the innermost one of its thread. Each
+    process has one device, and each thread is a stream.
     """
     if trace.activities.num_rows or not trace.ops.num_rows:
         return trace
@@ -207,24 +213,29 @@ def with_host_activities(trace: Trace) -> Trace:
 
 
 def without_start_up(trace: Trace, start_up: Mapping[int, StartUp]) -> Trace:
-    """Return the trace, its activities of CPUs without the time in which their thread starts up."""
+    """Return the trace, its activities of CPUs without the time in which their thread starts up.
+
+    Start-up divides an activity into pieces, or removes all of it. A stream of a CPU is a thread.
+    """
     activities, on_cpu = trace.activities, ran_on_cpu(trace)
     process, thread = numbers(activities["process"]), numbers(activities["stream"], ABSENT)
     begins = numbers(activities["start_ns"])
     ends = begins + numbers(activities["dur_ns"])
-    is_whole, none = np.ones(len(begins), dtype=np.bool_), np.empty(0, dtype=np.int64)
-    row, start, end = [none], [none], [none]
+    is_whole = np.ones(len(begins), dtype=np.bool_)
+    row, start, end = list[IntArray](), list[IntArray](), list[IntArray]()
     for number, of_process in start_up.items():
         for tid, times in of_process.by_thread.items():
             work = np.flatnonzero(on_cpu & (process == number) & (thread == tid))
             work = work[times.length_within(begins[work], ends[work]) > 0]
             is_whole[work] = False
+            # Each activity meets a run of the stretches outside of start-up.
             outside = times.complement(int(begins.min()), int(ends.max()))
             first = np.searchsorted(outside.end_ns, begins[work], side="right")
-            piece, part = runs(first, np.searchsorted(outside.start_ns, ends[work], side="left"))
+            stop = np.searchsorted(outside.start_ns, ends[work], side="left")
+            stretch, part = runs(first, stop)
             row.append(work[part])
-            start.append(np.maximum(begins[work[part]], outside.start_ns[piece]))
-            end.append(np.minimum(ends[work[part]], outside.end_ns[piece]))
+            start.append(np.maximum(begins[work[part]], outside.start_ns[stretch]))
+            end.append(np.minimum(ends[work[part]], outside.end_ns[stretch]))
     if is_whole.all():
         return trace
     rows = np.concatenate([np.flatnonzero(is_whole), *row])
@@ -240,4 +251,4 @@ def without_start_up(trace: Trace, start_up: Mapping[int, StartUp]) -> Trace:
 def ran_on_cpu(trace: Trace) -> BoolArray:
     """Return, per activity, whether it ran on a CPU (operators that CUDA events timed did not)."""
     is_cpu = is_one_of(trace.devices["type"], "cpu")
-    return np.append(is_cpu, False)[numbers(trace.activities["device"])]
+    return np.append(is_cpu, False)[numbers(trace.activities["device"])]  # False for no device
