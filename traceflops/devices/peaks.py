@@ -74,7 +74,8 @@ class DeviceSpec(Struct, frozen=True, kw_only=True):
     """One row of the table, or a row narrowed, scaled or overruled for one device.
 
     `units` are SMs or CUs (or what the note says). `confidence` is A for a document of the vendor,
-    B for second-hand figures, D for none, U for the user's. `part` is the share of a scaled row.
+    B for second-hand figures, D for none, U for the user's. `part` is the share of the device that
+    a scaled row is of. `partition_units` are those of the smallest partition, a die.
     """
 
     id: str
@@ -150,7 +151,7 @@ class DeviceSpec(Struct, frozen=True, kw_only=True):
         return bool(self.dense.keys() - _OF_VECTOR_UNITS) if self.dense else None
 
     def counted(self, seen_units: int) -> int:
-        """Return the CUs or SMs for what a driver counts: pairs of CUs on some AMD devices."""
+        """Return the CUs or SMs from what a driver counts: pairs of CUs on some AMD devices."""
         pairs = self.is_rdna and self.units is not None and 2 * seen_units == self.units
         return 2 * seen_units if pairs else seen_units
 
@@ -228,7 +229,7 @@ def find(device_id: str) -> DeviceSpec | None:
 
 
 def rate_text(flop_per_ns: int) -> str:
-    """Return a rate as people write it in TFLOP/s: "989.4", "0.25"."""
+    """Return a rate in TFLOP/s as text: "989.4", "0.25"."""
     return f"{Decimal(flop_per_ns) / PER_TERA:f}"
 
 
@@ -280,27 +281,24 @@ class Partition(Struct, frozen=True):
 def partition(
     spec: DeviceSpec | None, architecture: str | None, dies: int | None
 ) -> Partition | None:
-    """Return the partition that a device is; None if unknown, or if it has none.
+    """Return the partition that a device with some dies is; None if unknown, or if it has none.
 
     `spec` is the row of its name. Without one, all products of its architecture must agree.
     """
     if dies is None or dies < 1:
         return None
     name = (architecture or "").strip().lower()
-    rows = [row for row in load_devices() if row.arch == name and whole_dies(row)]
-    totals = {whole_dies(row) for row in ([spec] if spec is not None else rows)}
-    if not totals or None in totals:
-        return None
-    modes = set()
-    for total in totals:
-        if total is not None and dies <= total and total % dies == 0:
-            modes.add("CPX" if dies == 1 < total else _MODES.get(total // dies))
-    modes -= {None}
+    rows = [spec] if spec is not None else [row for row in load_devices() if row.arch == name]
+    totals = {total for row in rows if (total := whole_dies(row))}
+    fitting = [total for total in totals if total % dies == 0]
+    modes = {"CPX" if dies == 1 < total else _MODES.get(total // dies, "") for total in fitting}
+    modes -= {""}
     if len(modes) != 1:
         return None
-    mode = modes.pop() or ""
-    product_dies = totals.pop() if len(totals) == 1 else None
-    return Partition(mode, dies, dies if product_dies is None and mode == "SPX" else product_dies)
+    (mode,) = modes
+    whole = totals.pop() if len(totals) == 1 else None
+    # In SPX the only partition is the whole, also if products of other sizes could have this name.
+    return Partition(mode, dies, dies if whole is None and mode == "SPX" else whole)
 
 
 def whole_dies(spec: DeviceSpec) -> int | None:

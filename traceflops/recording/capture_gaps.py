@@ -44,7 +44,7 @@ class Missing(Struct, frozen=True):
 
 
 class _Check(Struct, frozen=True):
-    """One thing that a trace may lack: its code, its name among the remedies, and its test."""
+    """One thing that a trace may lack: its code, its key (`lack`) in the remedies, and its test."""
 
     code: str
     lack: str
@@ -56,13 +56,13 @@ def missing_from(trace: Trace) -> tuple[Missing, ...]:
     if trace.source.format in SIDE_FORMATS:
         return ()
     # CUDA was traced, but the process did no work: another command would not help.
-    is_traced = _no_work(trace) and trace.source.facts.get(CUDA_TRACE) == "true"
+    did_nothing = _no_work(trace) and trace.source.facts.get(CUDA_TRACE) == "true"
     missing = []
     for check in (check for check in _CHECKS if check.lacking(trace)):
         how = way_to_record(trace, check.lack)
         if how is not None and check.lack == "kernel counters" and (options := _counting(trace)):
             how = How(options)
-        if check.lack in _OF_CUDA and is_traced:
+        if check.lack in _OF_CUDA and did_nothing:
             how = _TRACED if check.lack == "device work" else None
         if how is not None:
             missing.append(Missing(check.code, how))
@@ -70,9 +70,9 @@ def missing_from(trace: Trace) -> tuple[Missing, ...]:
 
 
 def how_to_record(trace: Trace) -> str | None:
-    """Return the command line that records all that is there and what is missing.
+    """Return the command line that records what the trace has and what it lacks.
 
-    None if the command would record nothing that is missing, or the tool has no command line.
+    None if it would record nothing that is missing, or the tool has no command line.
     """
     if _no_work(trace) and trace.source.facts.get(CUDA_TRACE) == "true":
         return None  # the same command would record as little again
@@ -81,7 +81,7 @@ def how_to_record(trace: Trace) -> str | None:
 
 
 def _counting(trace: Trace) -> str | None:
-    """Return options that record counters of the devices; None if these are of several families."""
+    """Return options that record counters of the devices, None if these are not of one family."""
     families = {family_of(device) for device in trace.devices["architecture"].to_pylist()}
     family = families.pop() if len(families) == 1 else None
     if family is None:
@@ -93,7 +93,7 @@ def _counting(trace: Trace) -> str | None:
 
 
 def _all_null(table: str, column: str) -> Callable[[Trace], bool]:
-    """Return a test whether a table has rows, but none with a value in the column."""
+    """Return a test for whether a table has rows, but none with a value in the column."""
 
     def test(trace: Trace) -> bool:
         values = trace.table(table)[column]
@@ -103,7 +103,7 @@ def _all_null(table: str, column: str) -> Callable[[Trace], bool]:
 
 
 def _no_models(trace: Trace) -> bool:
-    """Return whether no device can be recognised, neither by a name nor by its properties."""
+    """Return whether there are devices, and none has a name or properties that tell its model."""
     rows = trace.devices.to_pylist()
     named = any(row["product"] or match(SeenDevice.of(row)).row for row in rows)
     return bool(rows) and not named
@@ -118,7 +118,7 @@ def _is_untimed(trace: Trace) -> bool:
 
 
 def _no_collectives(trace: Trace) -> bool:
-    """Return whether kernels ran collectives, but none says which."""
+    """Return whether kernels ran collectives, and no activity says which."""
 
     def runs_one(name: str) -> bool:
         text = name.lower()  # ten times as fast as a regular expression
@@ -173,4 +173,4 @@ _CHECKS: Final = (
     _Check("rank", "rank", _all_null("processes", "rank")),
     _Check("memory", "memory", lambda trace: not trace.counters.num_rows),
 )
-"""What is looked for, in the order in which it is reported."""
+"""All checks, in the order in which what is missing is reported."""

@@ -42,7 +42,7 @@ _BLOCK_BYTES: Final = 2**20
 _HOST: Final = re.compile(rb'("host_name": ")([^"]*)')
 _PLACE: Final = re.compile(rb'("traceName": ")[^"]*')
 _GZIP: Final = partial(gzip.open, compresslevel=6)
-"""Takes a third of the time of the default level; files are a few percent larger."""
+"""This level takes a third of the time of the default one; files are a few percent larger."""
 
 
 def is_distributed() -> bool:
@@ -53,7 +53,7 @@ def is_distributed() -> bool:
 
 
 def rank_and_world() -> tuple[int, int]:
-    """Return the rank of this process and the world size; before connecting, as launched."""
+    """Return rank and world size; before torch.distributed is initialised, as torchrun set them."""
     from torch import distributed
 
     if is_distributed():
@@ -62,7 +62,10 @@ def rank_and_world() -> tuple[int, int]:
 
 
 def file_of_rank(target: str, rank: int, world: int) -> Path:
-    """Return a rank's file: `trace.rank3.json.gz` (of one rank as is), or `rank3.json.gz` below."""
+    """Return the file of a rank: `trace.rank3.json.gz` for the target `trace.json.gz`.
+
+    With one rank it is the target itself; in a folder it is `rank3.json.gz`.
+    """
     suffix = next((one for one in SUFFIXES if target.endswith(one)), None)
     if suffix is None:
         return Path(target) / f"rank{rank}.json.gz"
@@ -207,7 +210,8 @@ class Recorder:
         self._done += 1
         with self._never_raising():
             self._advance()
-        if self._first < self._done < self._last:  # between two recorded steps
+        # Only between two recorded steps: the first and the last call do more.
+        if self._first < self._done < self._last:
             self._own_ns += perf_counter_ns() - began
 
     def tokens(self, real: int, padded: int | None = None) -> None:
@@ -260,7 +264,10 @@ class Recorder:
         return perf_counter_ns()
 
     def _expect_profiler(self, *, running: bool) -> None:
-        """Raise RuntimeError if another profiler interferes; it is the one that must end it."""
+        """Raise RuntimeError if another profiler interferes: it runs, or has ended ours.
+
+        `running` says whether a profiler should run now. The other one is left alone.
+        """
         from torch.autograd import _profiler_enabled  # type: ignore[attr-defined]
 
         if _profiler_enabled() is not running:
@@ -345,7 +352,7 @@ class Recorder:
         """Switch the profiler off in any state; errors of it are ignored."""
         profiler, stage = self._profiler, self._stage
         self._profiler, self._mark, self._stage = None, None, "ended"
-        if stage == "warm":  # it must be started before it can be stopped
+        if stage == "warm":  # a profiler must be started before it can be stopped
             with suppress(Exception):
                 profiler.start_trace()
         if stage in ("warm", "recording"):
@@ -367,4 +374,5 @@ def _annotation(label: str) -> Any:
 
 
 def _in_words(error: Exception) -> str:
+    """Return type and message of an exception on one line, cut off if it is long."""
     return " ".join("".join(traceback.format_exception_only(error)).split())[:500]

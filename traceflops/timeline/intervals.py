@@ -122,7 +122,8 @@ class Intervals(Struct, frozen=True, eq=False):
         before = np.cumsum(lengths) - lengths  # ns of the ranges before each range
         # The last range that begins by then. A time before the first range gets 0 from the clip.
         last = np.maximum(np.searchsorted(self.start_ns, time_ns, side="right") - 1, 0)
-        return before[last] + np.clip(time_ns - self.start_ns[last], 0, lengths[last])
+        part = np.clip(time_ns - self.start_ns[last], 0, lengths[last])
+        return np.asarray(before[last] + part)
 
     def contains(self, time_ns: IntArray) -> BoolArray:
         """Return, per time, whether it lies in the set."""

@@ -33,14 +33,7 @@ from traceflops.table.columns import ABSENT, BoolArray, IntArray, is_one_of, num
 from traceflops.table.grouping import group_rows, groups, lower_medians
 from traceflops.table.nesting import Links
 from traceflops.table.trace import Trace
-from traceflops.timeline.first_calls import (
-    COMPILING,
-    EXTENSIONS,
-    FEW,
-    LEAST_NS,
-    TIMES_USUAL,
-    Calls,
-)
+from traceflops.timeline.first_calls import COMPILING, EXTENSIONS, FEW, LEAST_NS, TIMES_USUAL, Calls
 from traceflops.timeline.first_ranges import first_operators, first_ranges
 from traceflops.timeline.intervals import ENDLESS, NEVER, Intervals
 
