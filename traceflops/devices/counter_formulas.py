@@ -24,15 +24,12 @@ from traceflops.table.columns import FloatArray
 MATRIX, VECTOR = "matrix.", "vector."
 READ, WRITTEN, MOVED = "bytes.read", "bytes.written", "bytes.moved"
 BUSY, ACTIVE = "cycles.matrix", "cycles.active"
-
 SIMDS_PER_UNIT: Final = 4
 """SIMDs of a CU; each has a matrix unit."""
-
 SUM: Final = ".sum"
 DURATION: Final = "gpu__time_duration.sum"
 """In ns, as all times are."""
 CLOCKS: Final = ("smsp__cycles_elapsed.avg.per_second", "sm__cycles_elapsed.avg.per_second")
-
 _PER_SECOND, _PER_CYCLE = ".per_second", ".per_cycle_elapsed"
 _NS_PER_S: Final = 1e9
 _ENDING: Final = re.compile(r"_(?:sum|max)$")
@@ -145,10 +142,7 @@ def quantities(prefix: str, family: Family | None) -> tuple[str, ...]:
 
 
 def counters_for(prefix: str, types: Iterable[str], family: Family) -> Iterator[str]:
-    """Yield the counters of the preferred formulas for work of some data types; may repeat.
-
-    `prefix` is MATRIX or VECTOR.
-    """
+    """Yield the counters for work of some data types; `prefix` is MATRIX or VECTOR."""
     for dtype in types:
         for formula in formulas_of(f"{prefix}{dtype}", family)[:1]:
             yield from formula.terms
@@ -212,16 +206,12 @@ def with_sums(values: Mapping[str, FloatArray]) -> dict[str, FloatArray]:
 
 
 _COUNTERS, _SPEED = "counters.toml", "speed_of_light.toml"
-
 LIMIT: Final = "limit."
 """What the quantities begin with that say how many blocks an SM has room for."""
-
 FULL_WAVES: Final = re.compile(r"\b(\d{1,6}\.\d{1,3}) full waves across all SMs")
 """What a rule of Nsight Compute says of a small grid, also where waves were not counted."""
-
 _MOST_NAMES: Final = 10_000
 """Of counters, whose spelling is remembered."""
-
 Kind = Literal["percent", "ns", "number"]
 _UNITS: Final[Mapping[Kind, frozenset[str]]] = {
     "percent": frozenset({"%"}),

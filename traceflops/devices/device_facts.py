@@ -14,7 +14,6 @@ from traceflops.errors import UsageError
 
 LONGEST_NAME = 256
 """Characters; drivers have fewer, so a longer text is the name of no device."""
-
 _LONGEST_SHOWN = 80
 _BINARY: Final = (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10), ("B", 1))
 _NAMED_ALIKE: Final = (
@@ -25,10 +24,7 @@ _NAMED_ALIKE: Final = (
 
 
 class SeenDevice(Struct, frozen=True):
-    """What a trace says of one device; unknown is None, and any number below 1.
-
-    `units` are SMs or CUs as the driver counts them, `dies` those of an AMD partition.
-    """
+    """What a trace says of one device: None or below 1 if unknown; `units` are SMs or CUs."""
 
     name: str | None = None
     vendor: str | None = None
@@ -82,10 +78,7 @@ class SeenDevice(Struct, frozen=True):
         return f"{self.units} {called}" if is_known(self.units) else ""
 
     def maker(self) -> str | None:
-        """Return who made it: by vendor, name, instruction set, or else by warp size.
-
-        Warp size comes last, as RDNA of AMD has 32 like NVIDIA.
-        """
+        """Return who made it: by vendor, name or instruction set, else by warp size."""
         first_word = (self.name or "").strip().partition(" ")[0].lower()
         if self.vendor or first_word in peaks.UNIT_NAMES:
             return self.vendor.lower() if self.vendor else first_word

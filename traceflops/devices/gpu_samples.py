@@ -110,10 +110,7 @@ def sampled_over_ns(time_ns: IntArray) -> int:
 
 
 class _Join:
-    """Samples and the recording that they are of; `notes` are on how they fit.
-
-    In what follows, `gpu` is a row of the samples' devices and `device` one of the trace's.
-    """
+    """Samples (of GPUs) and the recording (of devices) to be joined, and `notes` on the fit."""
 
     def __init__(self, trace: Trace, records: Trace) -> None:
         """Read the samples and the work of the trace. Raises InputError if one is missing.
@@ -240,11 +237,7 @@ class _Join:
         return in_order if all(self.agrees(*pair, shift_ns) for pair in in_order.items()) else {}
 
     def joined(self, shift_ns: int) -> Trace:
-        """Return the trace with the samples of its devices, `shift_ns` later, and notes on that.
-
-        Samples are of a device by `matched`, else by number, with a note if utilisation disagrees.
-        Those just outside the recording are kept, too.
-        """
+        """Return the trace with the samples of its devices, `shift_ns` later, and notes on that."""
         device_of = self.matched(shift_ns)
         by_number = self.by_number()
         if device_of and device_of != by_number:

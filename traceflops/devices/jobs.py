@@ -128,10 +128,7 @@ def check_decided(trace: Trace, what: str) -> None:
 
 
 def split(traces: Sequence[Trace]) -> tuple[list[list[Trace]], set[str]]:
-    """Return the traces by job, and the reasons (of _WHY) why there are several.
-
-    Each trace goes to the job that it fits best, or is the first of a new one.
-    """
+    """Return the traces by job, and why (of _WHY) there are several."""
     jobs: list[_Members] = []
     reasons: set[str] = set()
     members = starmap(_Member, enumerate(traces))
@@ -242,10 +239,7 @@ class _Member:
         return None if related else "unrelated"
 
     def is_before_or_after(self, other: _Member) -> bool:
-        """Return whether it was recorded too long before or after another to be of its job.
-
-        Never for runs on one GPU: these are told apart by --run.
-        """
+        """Return whether it was recorded too long before or after another to be of its job."""
         pause = self.pause_ns(other)
         if pause is None or self.devices & other.devices or not self.is_timed & other.is_timed:
             return False

@@ -34,19 +34,14 @@ from traceflops.facts import Fact, Value, fact, in_words
 
 How = Literal["name", "fingerprint", "given"]
 Confidence = Literal["high", "medium", "low", "none"]
-
 _Check = tuple[str, str, bool]
 """A property that row and trace both have: what was seen, what the row says, whether they agree."""
-
 REFERENCE = ("bf16", "fp16")
 """Data types: FLOP per clock in the table are for the first that a device has."""
-
 _SAME = Fraction(2, 1000)
 """Rates this close differ by rounding on data sheets: 181.0 and 181.05 for half an MI250."""
-
 _ASK: Final = fact("device.ask")
 """The options that tell the rates of a device that is not known."""
-
 _FOUND: Final = {"given": "given", "fingerprint": "by its properties", "name": "by name"}
 
 
@@ -81,10 +76,7 @@ class Match(Struct, frozen=True):
         return MissingInput(self.why, GIVE_PEAK if self.options in (None, _ASK) else self.options)
 
     def name(self, kind: str) -> str:
-        """Return the name of a device (`kind`: gpu, cpu): as the trace has it, else of its row.
-
-        If the user chose another device than the trace names, it is that of the row, too.
-        """
+        """Return what a device is called: by the trace, else by the table with how it was found."""
         row = self.row if not self.seen.name or self.contradicts else None
         if row is not None:
             return f"{row.product} ({_FOUND[self.how or 'name']})"
@@ -115,10 +107,7 @@ class Match(Struct, frozen=True):
 
     @property
     def by_clock(self) -> Fraction | None:
-        """Return units x clock x FLOP per clock as seen, in FLOP per ns: a check of the rate.
-
-        None if one of them is unknown.
-        """
+        """Return units x clock x FLOP per clock in FLOP per ns if known: a check of the rate."""
         spec, seen = self._row, self.seen
         if spec is None or not spec.flops_per_clock or not any(map(spec.peak, REFERENCE)):
             return None
@@ -263,10 +252,7 @@ def _named(spec: DeviceSpec, seen: SeenDevice) -> Match:
 
 
 def _unnamed(seen: SeenDevice) -> Match:
-    """Return the match of a device without a name, or with one of several products.
-
-    It is that of the rows that its properties fit, if these have the same rates.
-    """
+    """Return the match, by properties, of a device without a name or with that of several rows."""
     fitting, quoted_name = by_fingerprint(seen), quoted(seen.name)
     name = fact("device.generic-name", name=quoted_name) if seen.name else fact("device.no-name")
     if seen.sharing:

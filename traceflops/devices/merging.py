@@ -180,10 +180,7 @@ def _difference_notes(traces: Sequence[Trace]) -> Iterator[Note]:
 def _renumbered(
     trace: Trace, common: int | None, processes: int, devices: IntArray
 ) -> dict[str, pa.Table]:
-    """Return the tables of a trace with its times on the clock that begins at `common`.
-
-    `processes` is added to process numbers, `devices` has the new number of each device.
-    """
+    """Return the tables on the clock from `common` on, `processes` added, `devices` renumbered."""
     origin = trace.source.origin_unix_ns
     shift = origin - common if origin is not None and common is not None else 0
     moves: dict[str, _Move] = {"process": lambda values: values + processes} if processes else {}

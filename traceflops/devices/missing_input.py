@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
 NEXT_TIME: Final = "missing.next-time"
 """The code of advice on a later recording."""
-
 GIVE_PEAK: Final = fact("missing.give-peak")
 PAIR: Final = fact("missing.pair")
 """Describe the run, or pair its trace with one that has shapes."""
@@ -64,10 +63,7 @@ def advised(how: str) -> Fact | None:
 
 
 def _uncounted(families: Sequence[Family | None]) -> str | None:
-    """Return the hardware whose counters never tell FLOPs.
-
-    None if those of some device do, or no family is known.
-    """
+    """Return the hardware whose counters never tell FLOPs, None if those of some device do."""
     of_devices = [family for family in families if family is not None]
     counts = any(family.counts_matrix_work for family in of_devices)
     return of_devices[0].hardware if of_devices and not counts else None
@@ -88,10 +84,7 @@ def other_counters(families: Sequence[Family | None]) -> MissingInput:
 
 
 def without_times(trace: Trace, how: str) -> MissingInput:
-    """Return why a trace without records of device work has no utilisation.
-
-    `how` is advice on recording this work, "" if there is none.
-    """
+    """Return why a trace without records of device work has no utilisation, and `how` to get it."""
     kinds = set(names(trace.totals["kind"])) if trace.totals.num_rows else set()
     if not kinds & set(DEVICE_KINDS):
         record = fact("missing.if-gpu", how=how) if how else None
@@ -113,10 +106,7 @@ def counters_alone(launches: int, how: str) -> MissingInput:
 
 
 def counters_incomplete(families: Sequence[Family | None], missing: Sequence[str]) -> MissingInput:
-    """Return why counters that were read tell no FLOPs, and which would.
-
-    `families` are of the devices, `missing` are the counters that formulas need besides.
-    """
+    """Return why counters that were read tell no FLOPs, and which are `missing`."""
     counting = [each for each in families if each is not None and each.counts_matrix_work]
     if not any(families):
         return MissingInput(fact("missing.unknown-gpu"), fact("missing.name-device"))

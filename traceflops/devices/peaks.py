@@ -27,18 +27,13 @@ DTYPES: Final = (
     *("fp16", "bf16", "fp8", "fp6", "fp4", "int8"),
 )
 """fp64 and fp32 are the vector units' rates, all others those of the matrix units."""
-
 _OF_VECTOR_UNITS: Final = frozenset({"fp64", "fp32"})
-
 PER_TERA: Final = 1000
 """FLOP per nanosecond in one TFLOP/s."""
-
 WARP_SIZES: Final = {"nvidia": 32, "amd": 64}
 UNIT_NAMES: Final[dict[str | None, str]] = {"nvidia": "SMs", "amd": "CUs"}
-
 _MODES: Final = {1: "SPX", 2: "DPX", 3: "TPX", 4: "QPX"}
 """AMD's names of the modes by the number of partitions; one die each is CPX, however many."""
-
 _GIB = 1 << 30
 _LEAST, _MOST = Fraction(90, 100), Fraction(1005, 1000)
 """Share of the nominal memory, read as GiB, that drivers report (0.91 to 1.00 in traces)."""
@@ -310,7 +305,6 @@ def whole_dies(spec: DeviceSpec) -> int | None:
 
 _OF_SERIES: Final = frozenset({"name", "id", "called", "vector", "matrix", "models"})
 """Keys of a series that make rows and do not stand in them."""
-
 _MAKERS: Final = r"(?i)^(?:NVIDIA |AMD |Intel(?:\(R\))? )?"
 _END: Final = r"(?:-\d{1,3}[ABCQ]| MIG .*)?$"
 """What may stand behind a name: a virtual GPU or a slice of it, which `variant` tells apart."""

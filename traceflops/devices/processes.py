@@ -128,11 +128,9 @@ _STARTING_NS: Final = 10**6
 """A process takes longer than this to start: with a shorter pause they lived side by side."""
 _TIMED: Final = {"activities": "start_ns", "marks": "start_ns", "counters": "time_ns"}
 _STREAMS: Final = (("activities", "stream"), ("marks", "stream"), ("marks", "wait_stream"))
-
 _LARGE: Final = 1 << 60
 """Larger stream numbers are no counts; numbers above them might not fit in an int64."""
 _Key = TypeVar("_Key", bound=Hashable)
-
 Users = Mapping[int, list[int]]
 """The processes with work on each device that several have work on, in order."""
 Runs = dict[int, list[list[int]]]

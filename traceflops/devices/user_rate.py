@@ -14,24 +14,18 @@ from traceflops.units import decimal
 
 LARGEST_PEAK: Final = 100_000
 """TFLOP/s that are taken; the largest rate of the table is 15,000."""
-
 NOT_A_PEAK: Final = ("int8",)
 """Types whose rates count operations on integers, not FLOP."""
-
 _SPARSE: Final = (Fraction(19, 10), Fraction(21, 10))
 """A 2:4 sparse rate as multiple of the dense one, with what rounding on data sheets allows."""
-
 _USUAL_TYPES: Final = ("bf16", "fp16")
 """A rate that is the dense one of one of these is taken to be for it, if no type is said."""
-
 _WITH_SPARSITY: Final = ("bf16", "fp16", "tf32", "fp8", "fp6", "fp4")
 """Types that have sparse figures on data sheets."""
-
 _SAME: Final = (Fraction(95, 100), Fraction(105, 100))
 """A rate as multiple of the table's that is taken to be equal."""
 _USUAL: Final = (Fraction(1, 2), Fraction(110, 100))
 """A rate as multiple of the table's that may be right: measured ones are lower, and clocks vary."""
-
 _UNITS_OF_MISTAKES: Final = (
     *(("PFLOP/s", 1000.0), ("GFLOP/s", 1e-3), ("MFLOP/s", 1e-6), ("FLOP/s", 1e-12)),
 )

@@ -216,11 +216,13 @@ def _use(
     )
 
 
-def _series(what: What, time: IntArray, value: IntArray, steps: _HostSteps) -> Series:
+def _series(what: What, time: IntArray, value: IntArray, steps: tuple[Steps, Steps]) -> Series:
     """Return the series of bytes `value`, each held from its `time` on, with its use by step.
 
     A curve of more than MOST_POINTS keeps the edges and extremes of equal stretches of time.
+    `steps` are the chosen ones, and all.
     """
+    chosen, all_steps = steps
     peak, kept = int(np.argmax(value)), np.arange(len(time))
     if len(time) > MOST_POINTS:
         buckets, span = MOST_POINTS // _PER_BUCKET, int(time[-1] - time[0]) + 1
@@ -231,10 +233,10 @@ def _series(what: What, time: IntArray, value: IntArray, steps: _HostSteps) -> S
         by_value = np.lexsort((value, bucket))
         kept = distinct(np.concatenate([opens, closes, by_value[opens], by_value[closes]]))
     # Of each step, the values from the one that held when it began.
-    at_peak = int(steps.all.at(time[peak : peak + 1])[0])
-    low = np.searchsorted(time, steps.start_ns, side="left")
-    high = np.searchsorted(time, steps.end_ns, side="left")
-    uses, columns = [], (steps.number, steps.start_ns, low, high)
+    at_peak = int(all_steps.at(time[peak : peak + 1])[0])
+    low = np.searchsorted(time, chosen.start_ns, side="left")
+    high = np.searchsorted(time, chosen.end_ns, side="left")
+    uses, columns = [], (chosen.number, chosen.start_ns, low, high)
     for number, start, first, stop in zip(*(column.tolist() for column in columns), strict=True):
         if stop:  # else nothing was recorded before the end of the step
             begin = max(first - 1, 0)
@@ -246,18 +248,9 @@ def _series(what: What, time: IntArray, value: IntArray, steps: _HostSteps) -> S
         last=int(value[-1]),
         peak=int(value[peak]),
         peak_ns=int(time[peak]),
-        peak_step=int(steps.all.number[at_peak]) if at_peak >= 0 else None,
+        peak_step=int(all_steps.number[at_peak]) if at_peak >= 0 else None,
         steps=tuple(uses),
     )
-
-
-class _HostSteps(Struct, frozen=True):
-    """The chosen steps of a process, by start; and `all` of its steps."""
-
-    number: IntArray
-    start_ns: IntArray
-    end_ns: IntArray
-    all: Steps
 
 
 class StepFinder:
@@ -272,8 +265,8 @@ class StepFinder:
         # If step numbers repeat, the report numbers the steps from 0: so do these.
         self._counted = any(note.code == REPEATED for note in prepared.plan.notes)
 
-    def of(self, process: int, device: int) -> _HostSteps:
-        """Return the steps of a process; if the host marks none, those of its device."""
+    def of(self, process: int, device: int) -> tuple[Steps, Steps]:
+        """Return the chosen and all steps of a process; if the host marks none, of its device."""
         steps = self._marked.get(process)
         if steps is None:
             windows = self._prepared.windows.get(device, ())
@@ -282,7 +275,7 @@ class StepFinder:
         elif self._counted:
             steps = replace(steps, number=np.arange(len(steps)))
         used = np.isin(steps.number, list(self._prepared.plan.used))
-        return _HostSteps(steps.number[used], steps.start_ns[used], steps.end_ns[used], steps)
+        return Steps(steps.number[used], steps.start_ns[used], steps.end_ns[used]), steps
 
 
 BETWEEN: Final = " < "
@@ -347,10 +340,7 @@ def holders(prepared: Prepared, use: MemoryUse) -> tuple[Holder, ...]:
 def _held_by_op(
     prepared: Prepared, process: int, time_ns: IntArray, size: IntArray
 ) -> Iterator[Holder]:
-    """Yield who allocated some blocks, by operator and scope at their times of allocation.
-
-    `time_ns` and `size` are per block of the process.
-    """
+    """Yield who allocated blocks at some times, by operator and scope; `size` is in bytes."""
     linked, ops, tree = prepared.linked, prepared.trace.ops, prepared.linked.op_tree
     # The outermost operator at each time; -1 if there is none, or if several threads have one: then
     # it is unknown which of them allocated.

@@ -135,10 +135,7 @@ def _fits(config: Mapping[str, object], params: int | None) -> bool:
 
 
 def _adapters(module: Any) -> dict[str, object]:
-    """Return the words that only adapters are trained, {} if nothing is frozen.
-
-    Raises UsageError if parameters are frozen and others than those of adapters are trained.
-    """
+    """Return that only adapters are trained, if so. Raises UsageError if other parts are frozen."""
     named = list(module.named_parameters())
     trained = [(name, one) for name, one in named if one.requires_grad]
     if len(trained) == len(named):

@@ -62,10 +62,7 @@ def rank_and_world() -> tuple[int, int]:
 
 
 def file_of_rank(target: str, rank: int, world: int) -> Path:
-    """Return the file of a rank: `trace.rank3.json.gz` for the target `trace.json.gz`.
-
-    With one rank it is the target itself; in a folder it is `rank3.json.gz`.
-    """
+    """Return `trace.rank3.json.gz` for trace.json.gz (itself for one rank), a file in a folder."""
     suffix = next((one for one in SUFFIXES if target.endswith(one)), None)
     if suffix is None:
         return Path(target) / f"rank{rank}.json.gz"
@@ -264,10 +261,7 @@ class Recorder:
         return perf_counter_ns()
 
     def _expect_profiler(self, *, running: bool) -> None:
-        """Raise RuntimeError if another profiler interferes: it runs, or has ended ours.
-
-        `running` says whether a profiler should run now. The other one is left alone.
-        """
+        """Raise RuntimeError if another profiler runs, or has ended ours (`running`)."""
         from torch.autograd import _profiler_enabled  # type: ignore[attr-defined]
 
         if _profiler_enabled() is not running:

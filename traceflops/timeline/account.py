@@ -68,10 +68,7 @@ class LinkedTrace(Struct, frozen=True, dict=True):
 
     @cached_property
     def device_waits(self) -> dict[int, IntArray]:
-        """By process, calls that wait for all of a GPU: their starts, then ends, in ns [2, calls].
-
-        Every process has an entry, an empty one without such calls.
-        """
+        """By process, starts and ends in ns of calls that wait for all of a GPU: [2, calls]."""
         calls = self.trace.calls
         row = np.flatnonzero(matching(calls["name"], WAITS_FOR_DEVICE.match))
         start, duration = (numbers(calls[name])[row] for name in ("start_ns", "dur_ns"))
@@ -216,10 +213,7 @@ class DeviceAccount:
     def gaps(
         self, device: int, chosen: Intervals, windows: tuple[Window, ...], most: int | None = None
     ) -> tuple[Gap, ...]:
-        """Return the `most` longest gaps that touch the chosen time, the longest first.
-
-        `device` is the number of this device; steps are those of its `windows`.
-        """
+        """Return the `most` longest gaps that touch the chosen time, the longest first."""
         start, end = self.idle.gap_start_ns, self.idle.gap_end_ns
         touched = np.flatnonzero(chosen.length_within(start, end) > 0)
         longest_first = np.argsort(start[touched] - end[touched], kind="stable")

@@ -9,6 +9,7 @@ import re
 from typing import Final, NamedTuple
 
 import numpy as np
+import pyarrow as pa
 
 from traceflops.table.columns import (
     ABSENT,
@@ -58,12 +59,16 @@ LEAST_ALONE_NS: Final = 1_000_000
 """The same for calls without others to compare with."""
 TIMES_USUAL, _FIRST, FEW = 10, 3, 2
 """How many times longer than usual, of the first how many calls, and how few do not tell."""
-
 _FEW_ACTIVITIES: Final = 8
 """Nothing repeats where a process has fewer."""
-
 Times = tuple[IntArray, IntArray, IntArray, IntArray]
 """Process, thread, start and end in ns, per stretch."""
+
+
+def times_of(table: pa.Table) -> tuple[IntArray, IntArray, IntArray, IntArray]:
+    """Return process, thread, start and duration in ns per row of ops or marks, ABSENT for null."""
+    start_ns, dur_ns = numbers(table["start_ns"], ABSENT), numbers(table["dur_ns"], ABSENT)
+    return *thread_columns(table), start_ns, dur_ns
 
 
 class LongCalls(NamedTuple):
@@ -181,19 +186,14 @@ class Calls:
         return self.stretch(rows[is_first_use])
 
     def functions(self, kind: re.Pattern[str]) -> Times:
-        """Return functions and ranges after which the thread launches something new.
-
-        `kind` is a pattern that is searched in their names.
-        """
+        """Return functions and ranges of a kind before the thread launches something new."""
         marks = self.trace.marks
         rows = np.flatnonzero(matching(marks["name"], kind.search))
-        process, thread, start_ns, dur_ns = (
-            numbers(marks[name], ABSENT)[rows]
-            for name in ("process", "thread", "start_ns", "dur_ns")
-        )
+        process, thread, start_ns, dur_ns = times_of(marks)
         end_ns = start_ns + np.maximum(dur_ns, 0)
-        is_first = self.precedes_first_use(self.thread_of_mark[rows], end_ns)
-        return process[is_first], thread[is_first], start_ns[is_first], end_ns[is_first]
+        is_first = self.precedes_first_use(self.thread_of_mark[rows], end_ns[rows])
+        rows = rows[is_first]
+        return process[rows], thread[rows], start_ns[rows], end_ns[rows]
 
     def workers(self) -> Times:
         """Return what starting and stopping the workers of a loader takes.
@@ -204,9 +204,7 @@ class Calls:
         marks = self.trace.marks
         kinds = _STARTS_WORKER, _NEXT_BATCH, _STOPS_WORKERS
         rows_of_kinds = [np.flatnonzero(matching(marks["name"], kind.search)) for kind in kinds]
-        process, thread, start_ns, dur_ns = (
-            numbers(marks[name], ABSENT) for name in ("process", "thread", "start_ns", "dur_ns")
-        )
+        process, thread, start_ns, dur_ns = times_of(marks)
         from_ns, kept = start_ns.copy(), [np.empty(0, dtype=np.int64)]
         for number, _ in groups(process[rows_of_kinds[0]]):
             starts, batches, stops = (rows[process[rows] == number] for rows in rows_of_kinds)

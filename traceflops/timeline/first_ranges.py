@@ -5,12 +5,9 @@ Their calls do not show it: libraries load code inside them. See `timeline.start
 
 from __future__ import annotations
 
-from typing import Final
-
 import numpy as np
 
 from traceflops.table.columns import (
-    ABSENT,
     BoolArray,
     IntArray,
     codes,
@@ -30,10 +27,9 @@ from traceflops.timeline.first_calls import (
     Calls,
     Times,
     longer,
+    times_of,
 )
 from traceflops.timeline.intervals import Intervals
-
-_COLUMNS: Final = ("process", "thread", "start_ns", "dur_ns")
 
 
 def first_operators(calls: Calls) -> Times:
@@ -44,7 +40,7 @@ def first_operators(calls: Calls) -> Times:
     time in calls that launch, copy or wait are left out: these calls are judged by themselves.
     """
     ops, activities = calls.trace.ops, calls.trace.activities
-    process, thread, start_ns, dur_ns = (numbers(ops[name], ABSENT) for name in _COLUMNS)
+    process, thread, start_ns, dur_ns = times_of(ops)
     launching = distinct(numbers(activities["process"])[calls.activity])
     fits = np.isin(process, launching) & (dur_ns >= LEAST_ALONE_NS)
     if not fits.any():
@@ -93,7 +89,7 @@ def _first_to_launch(
 def first_ranges(calls: Calls) -> Times:
     """Return the time that the first range of a name takes beyond usual, if no other is so long."""
     marks = calls.trace.marks
-    process, thread, start_ns, dur_ns = (numbers(marks[name], ABSENT) for name in _COLUMNS)
+    process, thread, start_ns, dur_ns = times_of(marks)
     name, is_range = codes(marks["name"]), is_one_of(marks["kind"], "annotation")
     long = longer(process, name, start_ns, dur_ns, is_range & (dur_ns >= LEAST_ALONE_NS))
     is_first = (long.calls > FEW) & (long.number == 0)

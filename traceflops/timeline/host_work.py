@@ -47,7 +47,6 @@ _COPIES: Final = frozenset({"memcpy", "memset"})
 _LAUNCH: Final = re.compile(r"(?i)launch(?!HostFunc)")
 _COPY: Final = re.compile(r"(?i)copy|cpy")
 _OF_GRAPHICS: Final = re.compile(r"(?:cuda|cu|hip)Graphics")
-
 COPIES_MISSING: Final = "copies-missing"
 """The code of the note that idle time may include copies."""
 
@@ -108,10 +107,7 @@ def with_fine_times(trace: Trace) -> Trace:
 
 
 def _as_sums(trace: Trace, note: Note) -> Trace:
-    """Return the trace with a note, its device work as sums by process, kind and name.
-
-    What is no copy or fill counts as kernel; a sum of bytes is unknown if one of them is.
-    """
+    """Return the trace with a note, its device work summed by process, kind and name."""
     activities, table = trace.activities, TableBuilder("totals")
     process, kind = numbers(activities["process"]), codes(activities["kind"])
     name = codes(activities["name"])
@@ -213,10 +209,7 @@ def with_host_activities(trace: Trace) -> Trace:
 
 
 def without_start_up(trace: Trace, start_up: Mapping[int, StartUp]) -> Trace:
-    """Return the trace, its activities of CPUs without the time in which their thread starts up.
-
-    Start-up divides an activity into pieces, or removes all of it. A stream of a CPU is a thread.
-    """
+    """Return the trace, its activities of CPUs without the time in which their thread starts up."""
     activities, on_cpu = trace.activities, ran_on_cpu(trace)
     process, thread = numbers(activities["process"]), numbers(activities["stream"], ABSENT)
     begins = numbers(activities["start_ns"])

@@ -281,10 +281,7 @@ def device_start_up(
 
 
 def _are_odd(length_ns: IntArray, name: IntArray) -> BoolArray:
-    """Return, per gap, whether it is much longer than usual before work of its name.
-
-    Also if there are too few such gaps to compare with; never if it is short.
-    """
+    """Return which gaps are much longer than usual before work of a name, or have no usual."""
     group, _ = group_rows((name,))
     usual_ns, count = lower_medians(group, length_ns)[group], np.bincount(group)[group]
     is_odd = (length_ns > TIMES_USUAL * usual_ns) | (count <= FEW)

@@ -325,10 +325,7 @@ def _marked_layout(
 def _marked_notes(
     linked: LinkedTrace, marked: FoundSteps, owners: Mapping[int, Owners]
 ) -> Iterator[Note]:
-    """Yield the notes of the marks, and those on devices without steps or with several processes.
-
-    `owners` are by device.
-    """
+    """Yield the notes of the marks, and on devices without steps or used by several processes."""
     yield from marked.notes
     if set(without_launches(linked.trace, linked.links).tolist()) & marked.by_process.keys():
         yield note_of("assumed", "steps-by-device-time")
@@ -350,10 +347,7 @@ def _unmarked_layout(
     selection: Selection,
     marked: FoundSteps | None,
 ) -> StepLayout:
-    """Return the steps that the tool marks on devices, else those that repeat, else one span.
-
-    `marked` are marks of the host on which no work was launched, None without any.
-    """
+    """Return the steps that the tool marks on devices, else those that repeat, else one span."""
     marked_by_tool = device_steps(linked.trace, accounts)
     if marked_by_tool is not None:
         return StepLayout(*marked_by_tool, "markers", fact("steps-by.tool"))
@@ -376,10 +370,7 @@ def _unmarked_layout(
 def _used(
     layout: StepLayout, durations: Mapping[int, list[int]], selection: Selection
 ) -> tuple[tuple[int, ...], dict[int, Fact]]:
-    """Return the numbers of the steps to use, and by number the reasons against the others.
-
-    `durations` are those of `StepLayout.durations`. Raises UsageError if no step is selected.
-    """
+    """Return the steps to use, and by number why others are not. Raises UsageError for none."""
     seen = tuple(durations)
     if selection.steps is not None:
         used = tuple(filter(selection.wants_step, seen))

@@ -300,10 +300,7 @@ def _process_and_start(trace: Trace, name: str) -> tuple[IntArray, IntArray]:
 
 
 def _keep_steps(trace: Trace, selection: Selection, keep: dict[str, BoolArray]) -> None:
-    """Clear `keep` for rows outside of the chosen steps. Raises UsageError without markers.
-
-    Rows of processes without marked steps stay.
-    """
+    """Clear `keep` for rows outside of the chosen steps. Raises UsageError without markers."""
     if selection.steps is None:
         return
     marked = find_marked_steps(trace, selection.step_mark)

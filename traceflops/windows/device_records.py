@@ -31,14 +31,12 @@ _ASYNC: Final = {"copy": ASYNC_COPY, "fill": ASYNC_FILL}
 _WORDS: Final = {"kernel": "launch call", "graph": "graph launch", "copy": "copy", "fill": "fill"}
 _CAPTURE: Final = {1: re.compile(r"\w*StreamBeginCapture"), -1: re.compile(r"\w*StreamEndCapture")}
 _GPU: Final = "gpu"
-
 _WHOLE_PER_CUT: Final = 2
 """There must be more than two whole processes for each one that is cut."""
 NO_DEVICE_RECORDS: Final = "device-records-missing"
 """The code of the note on launch calls without any device record."""
 MATERIAL: Final = 0.05
 """From this share of lost calls on nothing is judged; complete public traces lack up to 2 %."""
-
 State = Literal[
     "complete", "few missing", "incomplete", "missing", "capture", "collectives", "serialized"
 ]
@@ -91,10 +89,7 @@ class LaunchRecords(Struct, frozen=True):
 
     @property
     def evidence(self) -> CallRecords:
-        """The calls whose missing records prove a loss, all kinds added up.
-
-        Fills without a record do so only beside others: a fill of no bytes has none.
-        """
+        """All calls whose missing records prove a loss; fills of no bytes have none anyway."""
         others = self.kernel + self.graph + self.copy
         return others + (self.fill if others.lost else CallRecords(self.fill.calls))
 
@@ -292,10 +287,7 @@ def cut_processes(trace: Trace) -> IntArray:
 def whole_devices(
     trace: Trace, accounts: Mapping[int, DeviceAccount], cut: IntArray
 ) -> tuple[dict[int, DeviceAccount], tuple[Note, ...]]:
-    """Return the accounts of devices on which not only `cut` processes worked.
-
-    A note names these processes.
-    """
+    """Return the accounts of devices that others than `cut` processes used, and a note on these."""
     owner = numbers(trace.activities["process"])
     if not len(cut):
         return dict(accounts), ()

@@ -146,10 +146,7 @@ def _clusters(is_marked: BoolArray) -> tuple[IntArray, IntArray]:
 
 
 def _alike(boundary: IntArray) -> BoolArray:
-    """Return, per period, whether its number of activities is usual.
-
-    A single False if there are too few periods, or the usual number is too small.
-    """
+    """Return, per period, whether its number of activities is usual; one False if that is small."""
     counts = np.diff(boundary)
     usual = float(np.median(counts)) if len(counts) >= FEWEST_ROUNDS else 0.0
     if usual < FEWEST_ACTIVITIES:

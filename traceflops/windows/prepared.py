@@ -88,11 +88,7 @@ class Prepared(Struct, frozen=True, dict=True):
     @cached_property
     def launch_records(self) -> LaunchRecords:
         """Number of calls that start work, and of those without a record, by kind of call."""
-        whole = self.with_work or self
-        is_chosen = _chosen_calls(
-            self.trace, self.selection, whole.accounts, whole.windows, self.cut
-        )
-        records = launch_records(self.trace, self.untimed, is_chosen)
+        records = launch_records(self.trace, self.untimed, self._chosen_calls())
         kernels = np.flatnonzero(is_one_of(self.trace.activities["kind"], "kernel"))
         is_collective = is_top(self.linked.categorised, "communication", kernels)
         return replace(
@@ -100,6 +96,28 @@ class Prepared(Struct, frozen=True, dict=True):
             only_collectives=len(kernels) > 0 and bool(is_collective.all()),
             serialized=any(note.code in SERIALIZED for note in self.trace.notes),
         )
+
+    def _chosen_calls(self) -> BoolArray:
+        """Return, per call, whether it is of a process with a chosen device, at a chosen time.
+
+        The time matters only if steps or a time range are selected. Processes without device work
+        count if no ranks or GPUs are selected; `cut` processes, which are left out, never do.
+        """
+        selection, whole = self.selection, self.with_work or self
+        process, start = (numbers(self.trace.calls[name]) for name in ("process", "start_ns"))
+        owner = numbers(self.trace.activities["process"])
+        has_all_devices = selection.ranks is None and selection.gpus is None
+        is_chosen = np.full(len(process), has_all_devices)
+        is_chosen[np.isin(process, np.union1d(owner, self.cut))] = False
+        for device, account in whole.accounts.items():
+            of_device = np.isin(process, distinct(owner[account.rows.row]))
+            if selection.steps is not None or selection.is_time_range:
+                chosen = chosen_time(whole.windows[device])
+                # 0 before the first chosen stretch, whose end then is NEVER.
+                window = np.searchsorted(chosen.start_ns, start, side="right")
+                of_device &= start < np.append(NEVER, chosen.end_ns)[window]
+            is_chosen |= of_device
+        return is_chosen
 
     @cached_property
     def unseen_ns(self) -> dict[int, int]:
@@ -124,34 +142,6 @@ class Prepared(Struct, frozen=True, dict=True):
         """Whether graphs without a record ran for at most a trifle of the chosen time."""
         chosen_ns = sum(chosen_time(self.windows[device]).length_ns for device in self.accounts)
         return sum(self.unseen_ns.values()) <= MATERIAL * chosen_ns
-
-
-def _chosen_calls(
-    trace: Trace,
-    selection: Selection,
-    accounts: Mapping[int, DeviceAccount],
-    windows: Mapping[int, tuple[Window, ...]],
-    cut: IntArray,
-) -> BoolArray:
-    """Return, per call, whether it is of a process with a chosen device, at a chosen time.
-
-    The time matters only if steps or a time range are selected. Processes without device work
-    count if no ranks or GPUs are selected; `cut` processes, which are left out, never do.
-    """
-    process, start = (numbers(trace.calls[name]) for name in ("process", "start_ns"))
-    owner = numbers(trace.activities["process"])
-    has_all_devices = selection.ranks is None and selection.gpus is None
-    is_chosen = np.full(len(process), has_all_devices)
-    is_chosen[np.isin(process, np.union1d(owner, cut))] = False
-    for device, account in accounts.items():
-        of_device = np.isin(process, distinct(owner[account.rows.row]))
-        if selection.steps is not None or selection.is_time_range:
-            chosen = chosen_time(windows[device])
-            # 0 before the first chosen stretch, whose end then is NEVER.
-            window = np.searchsorted(chosen.start_ns, start, side="right")
-            of_device &= start < np.append(NEVER, chosen.end_ns)[window]
-        is_chosen |= of_device
-    return is_chosen
 
 
 def most_exposed(

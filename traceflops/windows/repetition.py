@@ -26,7 +26,6 @@ TOLERANCE: Final = 0.2
 REGULAR_SHARE: Final = 0.8
 MOST_LAYERS: Final = 256
 """No model has more layers; no layer has more kernels, unless these repeat inside it."""
-
 _LEAST_COVERED: Final = 0.5
 _LEAST_INNER: Final = 0.25
 _NO_TRIFLE: Final = 0.02

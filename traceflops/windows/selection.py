@@ -13,7 +13,6 @@ from traceflops.table.patterns import matched_groups
 
 HIDDEN: Final = "…"
 """Stands for the step-mark expression once names are redacted: it may contain some."""
-
 _UNITS_NS = {"ns": 1, "us": 1_000, "µs": 1_000, "ms": 1_000_000, "s": 1_000_000_000}
 _RANGE = re.compile(r"\s*+([-+]?\d{1,18})?\s*+(?::\s*+([-+]?\d{1,18})?\s*+)?")
 _DURATION = re.compile(r"(\d+)(?:\.(\d+))?\s*(ns|us|µs|ms|s)")

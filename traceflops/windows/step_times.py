@@ -159,10 +159,8 @@ def shared_steps_note(trace: Trace, shared: Mapping[int, Owners]) -> Note:
 
 LEAST_FOR_P95: Final = 20
 """The least number of steps for a 95th percentile other than the longest."""
-
 STANDS_OUT: Final = Fraction(5, 4)
 """Steps longer than this many medians stand out, as warm-up does."""
-
 _P95: Final = Fraction(95, 100)
 
 

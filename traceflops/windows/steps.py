@@ -155,10 +155,7 @@ def _numbered(label: str, group: str | None) -> int:
 def _by_process(
     trace: Trace, rows: IntArray, number: IntArray, source: str, how: Fact
 ) -> FoundSteps:
-    """Return the steps of each process from marks: their `rows` and the step `number` of each.
-
-    A process has the steps of one thread (`thread_of_steps`); notes count the marks left out.
-    """
+    """Return the steps of each process from `rows` of the marks and the step `number` of each."""
     marks = trace.marks
     thread, start = numbers(marks["thread"])[rows], numbers(marks["start_ns"])[rows]
     end = start + numbers(marks["dur_ns"])[rows]
@@ -277,10 +274,7 @@ def likely_step_mark(trace: Trace) -> str | None:
 
 
 def _pattern_of(labels: Sequence[str]) -> str:
-    """Return an expression that matches labels which differ only in numbers.
-
-    Numbers that are equal in all of them stay.
-    """
+    """Return an expression that matches labels which differ only in some of their numbers."""
     numbers_by_place = [{*texts} for texts in zip(*map(_DIGITS.findall, labels), strict=True)]
     patterns = (next(iter(texts)) if len(texts) == 1 else r"\d+" for texts in numbers_by_place)
     between = (_SPECIAL.sub(r"\\\g<0>", piece) for piece in _DIGITS.split(labels[0]))
