@@ -113,10 +113,7 @@ def family_of(architecture: str | None) -> Family | None:
 
 
 def family_by_counters(counters: Iterable[str]) -> Family | None:
-    """Return the family that these counters tell, None if they tell none or several.
-
-    A counter tells a family if no other family has it (`named_by`).
-    """
+    """Return the family that counters tell, as no other has them; None for none or several."""
     plain = [plain_counter(name) for name in counters]
     named = [
         family

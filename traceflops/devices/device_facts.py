@@ -84,6 +84,7 @@ class SeenDevice(Struct, frozen=True):
             return self.vendor.lower() if self.vendor else first_word
         if (self.instruction_set or "").startswith("gfx"):
             return "amd"
+        # Last, since RDNA of AMD has a warp size of 32, too.
         makers = {size: maker for maker, size in peaks.WARP_SIZES.items()}
         return makers.get(self.warp_size or 0)
 
@@ -143,10 +144,7 @@ def is_full_name(text: str) -> bool:
 
 
 def asked_row(text: str) -> peaks.DeviceSpec:
-    """Return the row that --device means: by its id or product, or by a device's name in a trace.
-
-    Raises UsageError, with similar ids, if that is no row or may be several.
-    """
+    """Return the row that --device names. Raises UsageError, with similar ids, if that is none."""
     spec = named_row(text.strip()) if len(text) <= LONGEST_NAME else None
     if spec is not None:
         return spec

@@ -153,11 +153,9 @@ class _Join:
         self.notes.append(Note(kind, code.partition(".")[0], in_words(note), None, file))
 
     def shift(self, zone_ns: int) -> int:
-        """Return the shift from times in a zone to the trace's clock, in ns.
-
-        Times without a date are of the last day on which sampling began before the trace ended.
-        """
+        """Return the shift from times in a zone to the trace's clock, in ns."""
         shift = self.base_ns - zone_ns
+        # Times without a date are of the last day on which sampling began before the trace ended.
         if self.records.source.facts.get("times") == TIME_OF_DAY:
             shift += (self.span[1] - shift - int(self.time_ns[0])) // DAY_NS * DAY_NS
         return shift
@@ -185,10 +183,7 @@ class _Join:
         return np.asarray((time >= begin) & (time <= end))
 
     def agrees(self, gpu: int, device: int, shift_ns: int) -> bool | None:
-        """Return whether the utilisation of a sampled GPU is that of a device; None: unknown.
-
-        A sample agrees if both are at least half, or both below, or if they are close.
-        """
+        """Return whether the utilisation of a sampled GPU is that of a device; None: unknown."""
         if gpu not in self.series:
             return None
         sampled_ns, sampled_share = self.series[gpu]
@@ -201,6 +196,7 @@ class _Join:
             return None
         since = np.maximum(time_ns - over_ns, begin)
         share = work.length_within(since, time_ns) / (time_ns - since)
+        # A sample agrees if both are at least half, or both below, or if they are close.
         is_same_half = (share >= 0.5) == (sampled_share >= 0.5)
         return bool((is_same_half | (np.abs(share - sampled_share) <= _NEAR)).mean() > _AGREE)
 

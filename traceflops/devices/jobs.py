@@ -163,10 +163,7 @@ class _Members:
             self._by_rank[rank].append(member)
 
     def comparable(self, member: _Member) -> Iterator[_Member]:
-        """Yield the members that may contradict one: of equal ranks, and one for equal claims.
-
-        Those that share a device with it contradict nothing.
-        """
+        """Yield the members that may contradict one: of equal ranks, and one for equal claims."""
         for alike in self._by_claims.values():
             yield from islice((m for m in alike if not m.devices & member.devices), 1)
         for rank in member.ranks:
@@ -241,6 +238,7 @@ class _Member:
     def is_before_or_after(self, other: _Member) -> bool:
         """Return whether it was recorded too long before or after another to be of its job."""
         pause = self.pause_ns(other)
+        # Runs on one GPU are of one job, and told apart by --run.
         if pause is None or self.devices & other.devices or not self.is_timed & other.is_timed:
             return False
         if max(self.world & other.world, default=1) > 1 and not self.ranks & other.ranks:

@@ -297,10 +297,7 @@ def _rank_notes(traces: Sequence[Trace]) -> list[Note]:
 
 
 def different_times(traces: Sequence[Trace]) -> Iterator[Note]:
-    """Yield a note if the work in some files ended long before that in others began.
-
-    Only traces with a calendar time are compared.
-    """
+    """Yield a note if work in some files ended long before that in others began."""
     if any(note.code == _RUNS_APART for trace in traces for note in trace.notes):
         return
     spans = []

@@ -311,10 +311,7 @@ _END: Final = r"(?:-\d{1,3}[ABCQ]| MIG .*)?$"
 
 
 def _rows_of_series(series: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """Yield the rows of a series of `series.toml`, which describes its form, as in `devices.toml`.
-
-    A rate is units x FLOP per clock x boost clock.
-    """
+    """Yield the rows of a series of `series.toml`, which tells its form, as in `devices.toml`."""
 
     def rate(flops_per_us: int) -> Decimal:
         """Return a rate in TFLOP/s: to 0.1, below 10 to 0.01, below 1 to 0.001."""

@@ -75,10 +75,7 @@ def ranks_text(ranks: Sequence[int]) -> str:
 
 
 def unnamed_processes(trace: Trace) -> frozenset[int]:
-    """Return the processes without ID and rank in files whose other processes have an ID.
-
-    They stand for the rows that do not say whose they are.
-    """
+    """Return the processes that stand for rows of an unknown one: without ID or rank."""
     rows = trace.processes.to_pylist()
     numbered = {row["file"] for row in rows if row["pid"] is not None}
     return frozenset(

@@ -32,10 +32,7 @@ _UNITS_OF_MISTAKES: Final = (
 
 
 def given_rate(tflops: float, option: str = "--peak") -> int:
-    """Return a rate given in TFLOP/s as FLOP per nanosecond.
-
-    Raises UsageError for what is not positive, or must be in another unit.
-    """
+    """Return a rate in TFLOP/s as FLOP per ns. Raises UsageError if it must be in another unit."""
     if not math.isfinite(tflops) or tflops <= 0:
         raise UsageError(
             f"{option} {tflops:g} is not a rate",

@@ -70,10 +70,7 @@ def missing_from(trace: Trace) -> tuple[Missing, ...]:
 
 
 def how_to_record(trace: Trace) -> str | None:
-    """Return the command line that records what the trace has and what it lacks.
-
-    None if it would record nothing that is missing, or the tool has no command line.
-    """
+    """Return the command line that records what the trace has and lacks; None if none would help."""
     if _no_work(trace) and trace.source.facts.get(CUDA_TRACE) == "true":
         return None  # the same command would record as little again
     lacks = {check.lack for check in _CHECKS if check.lacking(trace)}

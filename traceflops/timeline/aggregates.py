@@ -186,10 +186,7 @@ def _totals(trace: Trace) -> list[Total]:
 
 
 def _in_ranges(trace: Trace, totals: Sequence[Total]) -> dict[str, int]:
-    """Return, by kind of range, how long any of them was open, over all threads: nested count once.
-
-    Kinds of which the source has only the sums are left out.
-    """
+    """Return, by kind without recorded sums, how long any range was open: nested count once."""
     known = set(names(trace.totals["kind"]))
     kinds = {total.kind for total in totals if _HOST_TABLES.get(total.kind) == "marks"} - known
     return {kind: _open_ns(_ranges(trace.marks, kind)) for kind in kinds}
@@ -204,10 +201,7 @@ def _open_ns(ranges: pa.Table) -> int:
 
 
 def _ranges(marks: pa.Table, kind: str) -> pa.Table:
-    """Return the rows of a kind of range: gpu_mark is a range as seen on the device.
-
-    Marks of moments and samples, whose times add up to nothing, are left out.
-    """
+    """Return ranges of a kind (gpu_mark: as seen on the device), without moments and samples."""
     is_kind = is_one_of(marks["kind"], "gpu_annotation") == (kind == "gpu_mark")
     rows = np.flatnonzero(is_kind & ~is_one_of(marks["kind"], "event", "sample", "off_cpu"))
     return marks.take(number_column(rows, pa.int64()))
@@ -265,10 +259,7 @@ def _texts(decisions: Sequence[_Decision]) -> dict[str, list[str | None]]:
 
 
 def _counted(trace: Trace, classifier: Classifier) -> pa.Table:
-    """Return the kernels with counters and their number of launches, most launches first.
-
-    Repetitions of a launch count once.
-    """
+    """Return kernels with counters and their launches (repetitions count once), most first."""
     table = trace.kernel_counters
     labels, name = names(table["name"]), codes(table["name"])
     kernel = joint_codes(numbers(table["process"]), name)

@@ -53,10 +53,7 @@ class Timeline(Struct, frozen=True):
 
 
 def timeline(start_ns: IntArray, end_ns: IntArray, is_part: dict[str, BoolArray]) -> Timeline:
-    """Return the components of one device from starts and ends of its activities.
-
-    `is_part` has, by component of WORK, whether each activity belongs to it.
-    """
+    """Return the components of one device; `is_part` marks its activities of each of WORK."""
     busy = communication = Intervals.empty()
     parts: dict[str, Intervals] = {}
     for name in WORK:

@@ -298,11 +298,9 @@ class Calls:
         return self.stretch(rows[late_calls[group] == 0])
 
     def set_up(self) -> Times:
-        """Return long calls of other names in processes that have only copied and filled so far.
-
-        Such a process, which has run no kernel, prepares its work.
-        """
+        """Return long other calls in processes that have not run a kernel yet, but copy or fill."""
         activities = self.trace.activities
+        # A process prepares its work until it runs something else than copies and fills.
         works = ~is_one_of(activities["kind"], "memcpy", "memset")
         process, start_ns = (numbers(activities[name])[works] for name in ("process", "start_ns"))
         works_from_ns = np.full(len(self.activities_of), ENDLESS)
@@ -355,10 +353,7 @@ class Calls:
 def longer(
     process: IntArray, name: IntArray, start_ns: IntArray, dur_ns: IntArray, fits: BoolArray
 ) -> LongCalls:
-    """Return the rows where `fits` that last much longer than usual for their process and name.
-
-    All arrays are per row: calls, or operators.
-    """
+    """Return the rows (calls or ops) where `fits` that last much longer than usual for the name."""
     long_names = distinct(name[fits & (dur_ns >= LEAST_NS)])
     selected = np.flatnonzero(np.isin(name, long_names))
     group, first = group_rows((process[selected], name[selected]))

@@ -7,14 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from traceflops.table.columns import (
-    BoolArray,
-    IntArray,
-    codes,
-    is_one_of,
-    matching,
-    numbers,
-)
+from traceflops.table.columns import BoolArray, IntArray, codes, is_one_of, matching, numbers
 from traceflops.table.grouping import distinct, group_rows, groups, lower_medians
 from traceflops.table.nesting import OpTree
 from traceflops.timeline.first_calls import (

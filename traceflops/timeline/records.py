@@ -184,10 +184,7 @@ class Window(Struct, frozen=True):
 
 
 class Sums(Struct, frozen=True):
-    """Activities of one kind or category over the whole span of one device.
-
-    `sum_ns` counts overlapping time twice, `union_ns` once.
-    """
+    """Activities of one kind or category on a device; `union_ns` counts overlapping time once."""
 
     count: int
     sum_ns: int

@@ -189,13 +189,8 @@ def plan_steps(
         )
     notes += gpu_notes(linked.trace, accounts, selection)
     notes += range_notes
-    choice = StepChoice(
-        layout.source,
-        in_words(layout.how),
-        tuple(durations),
-        used,
-        after_start_up=layout.how == AFTER_START_UP,
-    )
+    how, after = in_words(layout.how), layout.how == AFTER_START_UP
+    choice = StepChoice(layout.source, how, tuple(durations), used, after_start_up=after)
     by_user = selection.steps is not None
     return StepPlan(layout, choice, frozenset(used), reasons, time_range, by_user, tuple(notes))
 
@@ -232,10 +227,7 @@ def _layout(
     selection: Selection,
     marked: FoundSteps | None,
 ) -> StepLayout:
-    """Return the steps by marks of the host, else by other means (see `_unmarked_layout`).
-
-    Marks count if work was launched inside them, or until the next mark.
-    """
+    """Return the steps by marks of the host (`marked`) with work, else as `_unmarked_layout`."""
     trace, work = linked.trace, device_words(linked.trace).work
     if marked is not None:
         layout = _marked_layout(linked, accounts, marked)
@@ -269,10 +261,7 @@ def _layout(
 def _marked_layout(
     linked: LinkedTrace, accounts: Mapping[int, DeviceAccount], marked: FoundSteps
 ) -> StepLayout:
-    """Lay out marked steps, on each device those of the process with most work in steps.
-
-    If its first step begins before its first work, the account of the device then begins there.
-    """
+    """Lay out marked steps, on each device those of the process with most work in steps."""
     activities = linked.trace.activities
     step_of = step_of_activity(linked.trace, linked.links, marked)
     listed_for: list[int] = numbers(linked.trace.devices["process"]).tolist()
@@ -299,7 +288,7 @@ def _marked_layout(
             place = np.where(of_owner, last_pass[row], -1)
             behind = Behind(place, name[row], account.idle.by_cause["unrecorded"])
         is_paced = paced(step_of[row], stream[row], is_kernel[row])
-        tiled = tile(rows.start_ns, rows.end_ns, step_of[row], rows.span, behind, is_paced)
+        tiled = tile(rows.start_ns, rows.end_ns, step_of[row], rows.span, is_paced, behind)
         stretches[device] = tiled
         # Marks are times of the host, so its clock must agree with the device's. Passes that
         # overlap are launched ahead: each lasts from its first work on.
@@ -307,7 +296,7 @@ def _marked_layout(
         if steps is not None and not is_other_clock[owner] and not marked.are_passes:
             stretches[device] = from_the_marks(tiled, steps.start_ns, account)
             if (begin_ns := stretches[device][0].start_ns) < rows.span[0]:
-                account.begin_at(begin_ns)
+                account.begin_at(begin_ns)  # the time before the first work is idle time, too
         begins_ns, first_work_ns = (
             [stretch.start_ns for stretch in windows if stretch.role == "step"]
             for windows in (stretches[device], tiled)

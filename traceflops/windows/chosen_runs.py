@@ -120,13 +120,10 @@ def _unrecorded(trace: Trace, wanted: _Stretches, chosen: _Stretches) -> Iterato
 def one_run_per_gpu(
     trace: Trace, accounts: Mapping[int, _Account], selection: Selection
 ) -> tuple[dict[int, _Account], tuple[Note, ...]]:
-    """Return the accounts of one run per GPU (see `_shown`), and a note on the runs left out.
-
-    Each run has its own row of the devices table; `trace.runs` has (GPU, number of the run) by row.
-    """
+    """Return the accounts of one run per GPU (see `_shown`), and a note on the runs left out."""
     shown = _shown(trace, accounts, selection)
     chosen = {device: account for device, account in accounts.items() if device in shown}
-    runs = Counter(gpu for gpu, _ in trace.runs)
+    runs = Counter(gpu for gpu, _ in trace.runs)  # by device: its GPU, and the number of the run
     of_several = [device for device in chosen if trace.runs and runs[trace.runs[device][0]] > 1]
     if not of_several:
         return chosen, ()

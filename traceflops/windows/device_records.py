@@ -170,10 +170,7 @@ def graph_launches(trace: Trace) -> BoolArray:
 
 
 def launch_records(trace: Trace, untimed: Untimed | None, is_chosen: BoolArray) -> LaunchRecords:
-    """Count the chosen calls that start work, and those without a device record.
-
-    `is_chosen` is per call. Copies and fills count only if any of them is recorded.
-    """
+    """Count the calls that start work, of those chosen (per call), and those without a record."""
     types = trace.devices["type"].to_pylist()
     devices = distinct(numbers(trace.activities["device"])).tolist()
     has_devices = _GPU in {types[device] for device in devices}
@@ -236,10 +233,7 @@ def _wanted_records(
 
 
 def _may_be_unlinked(trace: Trace, kind: IntArray, lost: BoolArray) -> BoolArray:
-    """Return, per call, whether it is lost but may have one of the records without a correlation.
-
-    So it is if its process has at least as many such records of its kind as lost calls.
-    """
+    """Return which lost calls may have one of as many device records without a correlation."""
     work, process, width = trace.activities, numbers(trace.calls["process"]), len(KINDS)
     kind_of_work = np.full(work.num_rows, -1)
     for name, starts in _STARTS.items():
@@ -266,10 +260,7 @@ def lost_replays(trace: Trace) -> dict[int, IntArray]:
 
 
 def cut_processes(trace: Trace) -> IntArray:
-    """Return the few processes whose GPU records are incomplete; none if many are.
-
-    These few are left out, so that the truncated file of one rank does not affect the others.
-    """
+    """Return the processes whose GPU records are incomplete, to be left out; none if many are."""
     if trace.processes.num_rows <= _WHOLE_PER_CUT:
         return np.empty(0, dtype=np.int64)
     every_call = np.ones(trace.calls.num_rows, dtype=np.bool_)
@@ -280,6 +271,7 @@ def cut_processes(trace: Trace) -> IntArray:
         for process, own in enumerate(records)
         if own.kernel.lack() or own.graph.lack() or own.lacks_copies
     ]
+    # The truncated file of one rank shall not affect the others; if many are cut, all are judged.
     is_few = _WHOLE_PER_CUT * len(cut) < sum(own.calls > 0 for own in records)
     return np.array(cut if is_few else [], dtype=np.int64)
 

@@ -215,10 +215,7 @@ _NUMBER: Final = re.compile(r"\d{1,18}(?=\D{0,99}$)")
 def device_steps(
     trace: Trace, accounts: Mapping[int, DeviceAccount]
 ) -> tuple[dict[int, list[Stretch]], dict[int, IntArray]] | None:
-    """Return windows and step numbers by device from marks on devices, None if work is in none.
-
-    Work belongs to the step in which it starts on its device.
-    """
+    """Return windows and step numbers by device from marks on devices, None if work is in none."""
     steps = _steps_on_devices(trace)
     has_repeats = any(len(distinct(marked.number)) < len(marked) for marked in steps.values())
     is_kernel = is_one_of(trace.activities["kind"], "kernel")
@@ -227,9 +224,9 @@ def device_steps(
     for device, account in accounts.items():
         marked = steps.get(device, Steps(*[np.empty(0, dtype=np.int64)] * 3))
         row, work = account.rows.row, account.rows
-        step = marked.at(work.start_ns)
+        step = marked.at(work.start_ns)  # work belongs to the step in which it starts
         is_paced = paced(step, stream[row], is_kernel[row])
-        stretches[device] = tile(work.start_ns, work.end_ns, step, work.span, None, is_paced)
+        stretches[device] = tile(work.start_ns, work.end_ns, step, work.span, is_paced)
         numbered[device] = np.arange(len(marked)) if has_repeats else marked.number
     has_steps = any(stretch.role == "step" for tiled in stretches.values() for stretch in tiled)
     return (stretches, numbered) if has_steps else None

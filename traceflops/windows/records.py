@@ -158,10 +158,7 @@ class StepChoice(Struct, frozen=True):
 
 
 def partition_text(device: Mapping[str, Any]) -> str | None:
-    """Return the partition of a row of the devices table, such as "CPX, 1 of 8 dies".
-
-    None if the device has no partitions or they are unknown.
-    """
+    """Return the partition of a device, as in "CPX, 1 of 8 dies"; None if unknown or none."""
     architecture = (device["architecture"] or "").partition(":")[0]
     part = partition(by_name(device["product"]), architecture, device["dies"])
     return part.text if part is not None else None

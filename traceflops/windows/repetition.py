@@ -69,10 +69,7 @@ class Rounds(Struct, frozen=True):
 
 
 def repeated_signature(order: Order) -> Rounds | None:
-    """Return the rounds that are certainly steps, None without any.
-
-    The last begin may be the number of activities, the end of the last round.
-    """
+    """Return the rounds that are certainly steps, None without any; the last may end the work."""
     if len(order.name) < FEWEST_ACTIVITIES * FEWEST_ROUNDS:
         return None
     occurrences = _Occurrences(order.name)
@@ -135,10 +132,8 @@ class _Occurrences:
 
 
 def contents(name: IntArray, begin: IntArray) -> IntArray:
-    """Return a hash per round that is the same for the same names in any order.
-
-    It is the sum of pseudo-random numbers, one for each name. Round i is [begin[i], begin[i+1]).
-    """
+    """Return a hash per round [begin[i], begin[i+1]) that is the same for names in any order."""
+    # A pseudo-random number per name, and the sum of those of each round.
     weights = np.random.default_rng(0).integers(1, 2**40, int(name.max()) + 1)
     return np.diff(np.append(0, np.cumsum(weights[name]))[begin])
 

@@ -68,10 +68,7 @@ class Selection(Struct, frozen=True):
 
 
 def marked_groups(text: str, labels: Sequence[str]) -> list[str | None]:
-    """Return, per label, what the first group of a step-mark expression (`text`) matches.
-
-    See `matched_groups`. Raises UsageError if it is no valid expression.
-    """
+    """Return, per label, what the first group of an expression matches. Raises UsageError."""
     try:
         return matched_groups(text, labels)
     except ValueError as error:

@@ -38,10 +38,7 @@ _FEW: Final = 8
 def spans(
     trace: Trace, accounts: Mapping[int, DeviceAccount], selection: Selection
 ) -> tuple[dict[int, list[Stretch]], str]:
-    """Return the windows of each device, and "after" if start-up is separate, else "whole".
-
-    Start-up is a window of its own unless it is short or the user chose a time range.
-    """
+    """Return the windows of each device, and "after" if start-up is one of them, else "whole"."""
     since_ns = None if selection.is_time_range else started_up_ns(trace, accounts)
     windows = {}
     for device, account in accounts.items():

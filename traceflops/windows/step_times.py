@@ -35,10 +35,7 @@ _MOST: Final = 64
 
 
 class Steps(Struct, frozen=True):
-    """The steps of one process, by start.
-
-    `number` is the marker's own number, or counts from 0 where the marker has none.
-    """
+    """The steps of one process by start; `number` is that of the marker, or counts from 0."""
 
     number: IntArray
     start_ns: IntArray

@@ -114,10 +114,7 @@ def find_marked_steps(trace: Trace, step_mark: str | None) -> FoundSteps | None:
 def _numbered_names(
     labels: Sequence[str], step_mark: str | None
 ) -> Iterator[tuple[list[int], str, Fact]]:
-    """Yield, per naming scheme, the step number of each name, the source and its description.
-
-    The first scheme that fits any mark is used; `step_mark` excludes all others.
-    """
+    """Yield, per naming scheme, the step number of each name, the source and its description."""
     if step_mark is not None:
         how = fact("steps-by.mark", mark=repr(step_mark))
         yield _marked(step_mark, labels), "mark-regex", how

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 import numpy as np
-from msgspec import Struct, field
+from msgspec import Struct
 from msgspec.structs import replace
 
 from traceflops.table.columns import ABSENT, BoolArray, IntArray
@@ -50,7 +50,7 @@ class Behind(Struct, frozen=True):
 
     place: IntArray
     name: IntArray
-    unrecorded: Intervals = field(default_factory=Intervals.empty)
+    unrecorded: Intervals
 
 
 def tile(
@@ -58,8 +58,8 @@ def tile(
     end_ns: IntArray,
     launched_in: IntArray,
     span: tuple[int, int],
+    is_paced: BoolArray,
     behind: Behind | None = None,
-    is_paced: BoolArray | None = None,
 ) -> list[Stretch]:
     """Divide the span of one device into windows in order: steps and the time between them.
 
@@ -73,13 +73,10 @@ def tile(
         return [Stretch("span", None, *span, None)]
     present = distinct(launched_in[is_launched])
     step, steps = np.searchsorted(present, launched_in[is_launched]), len(present)
-    start, end = start_ns[is_launched], end_ns[is_launched]
-    begins = np.ones(len(step), dtype=np.bool_)
-    if is_paced is not None:
-        # Work that may run ahead begins its step only if it starts after the step before ended.
-        begins = is_paced[is_launched]
-        paced_end = _latest(end[begins], step[begins], steps)
-        begins = begins | (start >= np.append(NEVER, paced_end)[step])
+    start, end, begins = start_ns[is_launched], end_ns[is_launched], is_paced[is_launched]
+    # Work that may run ahead begins its step only if it starts after the step before ended.
+    paced_end = _latest(end[begins], step[begins], steps)
+    begins = begins | (start >= np.append(NEVER, paced_end)[step])
     starts = _earliest(start[begins], step[begins], steps)
     if behind is not None:
         in_first = launched_in == present[0]
@@ -149,10 +146,7 @@ def paced(step: IntArray, stream: IntArray, is_kernel: BoolArray) -> BoolArray:
 def with_rest(
     span: tuple[int, int], place: IntArray, start_ns: IntArray, end_ns: IntArray, count: IntArray
 ) -> list[Stretch]:
-    """Return steps, and the rest of the span before, between and after them, in order.
-
-    The arrays are per step; `count` is the number of activities launched in it.
-    """
+    """Return steps, with `count` activities launched in each, and the rest of the span."""
     columns = (column.tolist() for column in (place, start_ns, end_ns, count))
     steps = [Stretch("step", *values) for values in zip(*columns, strict=True)]
     next_begins = [step.start_ns for step in steps[1:]] + [span[1]]
