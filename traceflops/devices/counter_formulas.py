@@ -80,14 +80,10 @@ class Formula(Struct, frozen=True):
     but: tuple[str, ...] = ()
 
     def holds_for(self, family: Family | None) -> bool:
-        """Return whether the formula holds for a family (None: unknown).
-
-        For an unknown family, those for matrix and vector units hold: they do not differ between
-        families.
-        """
+        """Return whether the formula holds for a family (None: unknown)."""
         if not self.families:
             return family is None or family.id not in self.but
-        if family is None:
+        if family is None:  # matrix and vector units are counted alike by all that count them
             return self.quantity.startswith((MATRIX, VECTOR))
         return family.id in self.families
 
@@ -241,8 +237,7 @@ class Quantity(Struct, frozen=True):
 class Stalls(Struct, frozen=True):
     """The spelling of the counters of why warps wait, one per reason.
 
-    They are parts of the quantity `total`, or, without one, of their own sum if that is at least
-    `least`.
+    They are parts of quantity `total`, or without one of their own sum, if that is `least` or more.
     """
 
     pattern: str

@@ -48,9 +48,8 @@ _WHY: Final = ("model", "run", "tool", "world", "unranked", "rank", "time", "unr
 class JobReport(Struct, frozen=True):
     """One of several jobs that the files are of: names of its files, its known ranks.
 
-    `chosen`: the report is about this job. If it is about no job, `devices` is the number of GPUs
-    that worked, `total` the account of their chosen windows, and `verdict` the sentence on it;
-    otherwise these are None.
+    `chosen`: the report is about this job. Only if it is about no job, these are not None:
+    `devices`, the GPUs that worked, `total`, their account, and `verdict`, the sentence on it.
     """
 
     number: int

@@ -248,8 +248,7 @@ def _clock(source: Source) -> str | None:
 def _file_notes(traces: Sequence[Trace], noun: str) -> list[Note]:
     """Return the notes of the traces; one that several have is given once, with their number.
 
-    Notes on files are counted per file, others per trace. That counters have no timeline is noted
-    only if no trace has one.
+    Notes on files are counted per file. That there is no timeline is noted only if none has one.
     """
     of_file: list[Owned] = []
     of_trace: list[Owned] = []

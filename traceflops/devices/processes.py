@@ -248,8 +248,7 @@ def _run_note(trace: Trace, split: Runs, begin: IntArray, end: IntArray) -> Note
 def _with_own_streams(trace: Trace, users: Users) -> Trace:
     """Return the trace in which a number stands for one stream of a device.
 
-    Each process counts its own streams. Rows of an unknown process are on the first stream of that
-    number.
+    Each process counts its own. Rows of an unknown process are on the first stream of a number.
     """
     nameless = unnamed_processes(trace)
     streams, _ = _streams(trace.activities, "stream")

@@ -219,8 +219,7 @@ def _use(
 def _series(what: What, time: IntArray, value: IntArray, steps: tuple[Steps, Steps]) -> Series:
     """Return the series of bytes `value`, each held from its `time` on, with its use by step.
 
-    A curve of more than MOST_POINTS keeps the edges and extremes of equal stretches of time.
-    `steps` are the chosen ones, and all.
+    A curve of more than MOST_POINTS keeps edges and extremes of stretches. `steps`: chosen, all.
     """
     chosen, all_steps = steps
     peak, kept = int(np.argmax(value)), np.arange(len(time))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from msgspec import Struct
@@ -43,14 +43,6 @@ class Missing(Struct, frozen=True):
     how: How
 
 
-class _Check(Struct, frozen=True):
-    """One thing that a trace may lack: its code, its key (`lack`) in the remedies, and its test."""
-
-    code: str
-    lack: str
-    lacking: Callable[[Trace], bool]
-
-
 def missing_from(trace: Trace) -> tuple[Missing, ...]:
     """Return what the trace lacks although its tool can record it."""
     if trace.source.format in SIDE_FORMATS:
@@ -58,23 +50,28 @@ def missing_from(trace: Trace) -> tuple[Missing, ...]:
     # CUDA was traced, but the process did no work: another command would not help.
     did_nothing = _no_work(trace) and trace.source.facts.get(CUDA_TRACE) == "true"
     missing = []
-    for check in (check for check in _CHECKS if check.lacking(trace)):
-        how = way_to_record(trace, check.lack)
-        if how is not None and check.lack == "kernel counters" and (options := _counting(trace)):
+    for code, lack in _lacks(trace).items():
+        how = way_to_record(trace, lack)
+        if how is not None and lack == "kernel counters" and (options := _counting(trace)):
             how = How(options)
-        if check.lack in _OF_CUDA and did_nothing:
-            how = _TRACED if check.lack == "device work" else None
+        if lack in _OF_CUDA and did_nothing:
+            how = _TRACED if lack == "device work" else None
         if how is not None:
-            missing.append(Missing(check.code, how))
+            missing.append(Missing(code, how))
     return tuple(missing)
 
 
+def _lacks(trace: Trace) -> dict[str, str]:
+    """Return what the trace lacks: by its code, what it is called among the remedies."""
+    codes = [code for code, is_lacking in _CHECKS.items() if is_lacking(trace)]
+    return {code: code.removesuffix("-but-moments").replace("-", " ") for code in codes}
+
+
 def how_to_record(trace: Trace) -> str | None:
-    """Return the command line that records what the trace has and lacks; None if none would help."""
+    """Return the command line that records what the trace has and lacks, None if none helps."""
     if _no_work(trace) and trace.source.facts.get(CUDA_TRACE) == "true":
         return None  # the same command would record as little again
-    lacks = {check.lack for check in _CHECKS if check.lacking(trace)}
-    return command(trace) if lacks & _RECORDED else None
+    return command(trace) if _RECORDED.intersection(_lacks(trace).values()) else None
 
 
 def _counting(trace: Trace) -> str | None:
@@ -138,36 +135,29 @@ def _no_sizes(trace: Trace) -> bool:
     return len(sizes) > 0 and bool((sizes == ABSENT).all())
 
 
-_CHECKS: Final = (
-    _Check(
-        "device-records",
-        "device records",
-        lambda trace: _no_work(trace) and not _is_untimed(trace) and launch_calls(trace) > 0,
+def _has_only_moments(trace: Trace) -> bool:
+    """Return whether calls are recorded only as the moments at which work was queued."""
+    return trace.calls.num_rows > 0 and bool(is_one_of(trace.calls["name"], _QUEUED).all())
+
+
+_CHECKS: Final[Mapping[str, Callable[[Trace], bool]]] = {
+    "device-records": lambda trace: (
+        _no_work(trace) and not _is_untimed(trace) and launch_calls(trace) > 0
     ),
-    _Check("device-work", "device work", _no_device_work),
-    _Check("timeline", "timeline", lambda trace: _no_work(trace) and _is_untimed(trace)),
-    _Check("copies", "copies", lacks_copies),
-    _Check("sizes-of-copies", "sizes of copies", _no_sizes),
-    _Check("calls", "calls", lambda trace: not trace.calls.num_rows),
-    _Check(  # calls are only the moments at which work was queued
-        "calls-but-moments",
-        "calls",
-        lambda trace: (
-            trace.calls.num_rows > 0 and bool(is_one_of(trace.calls["name"], _QUEUED).all())
-        ),
-    ),
-    _Check("collectives", "collectives", _no_collectives),
-    _Check("operators", "operators", lambda trace: not trace.ops.num_rows and of_pytorch(trace)),
-    _Check("shapes", "shapes", _all_null("ops", "input_dims")),
-    _Check("kernel-counters", "kernel counters", lambda trace: not trace.kernel_counters.num_rows),
-    _Check("steps", "steps", lambda trace: find_marked_steps(trace, None) is None and of_ml(trace)),
-    _Check(
-        "stacks",
-        "stacks",
-        lambda trace: not is_one_of(trace.marks["kind"], "python", "module").any(),
-    ),
-    _Check("device", "device", _no_models),
-    _Check("rank", "rank", _all_null("processes", "rank")),
-    _Check("memory", "memory", lambda trace: not trace.counters.num_rows),
-)
-"""All checks, in the order in which what is missing is reported."""
+    "device-work": _no_device_work,
+    "timeline": lambda trace: _no_work(trace) and _is_untimed(trace),
+    "copies": lacks_copies,
+    "sizes-of-copies": _no_sizes,
+    "calls": lambda trace: not trace.calls.num_rows,
+    "calls-but-moments": _has_only_moments,
+    "collectives": _no_collectives,
+    "operators": lambda trace: not trace.ops.num_rows and of_pytorch(trace),
+    "shapes": _all_null("ops", "input_dims"),
+    "kernel-counters": lambda trace: not trace.kernel_counters.num_rows,
+    "steps": lambda trace: find_marked_steps(trace, None) is None and of_ml(trace),
+    "stacks": lambda trace: not is_one_of(trace.marks["kind"], "python", "module").any(),
+    "device": _no_models,
+    "rank": _all_null("processes", "rank"),
+    "memory": lambda trace: not trace.counters.num_rows,
+}
+"""Tests for what a trace may lack, by its code, in the order in which it is reported."""

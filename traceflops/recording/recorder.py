@@ -107,8 +107,7 @@ _COLD: Final = 2
 class Overhead(Struct, frozen=True):
     """What recording costs: ns per step before it, per recorded step, and of `Recorder.step` alone.
 
-    A figure is None if it was not measured: the first needs `wait` above _COLD, the last two active
-    steps.
+    None if not measured: the first needs `wait` above _COLD, the last two active steps.
     """
 
     unrecorded_step_ns: int | None

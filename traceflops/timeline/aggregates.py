@@ -212,9 +212,8 @@ def _added_up(
 ) -> Iterator[Total]:
     """Yield the sums of records by kind and name.
 
-    `kind` (codes of `kinds`) and `figures` are per record; `figures` are the first columns of
-    _SUMS, ABSENT if unknown. A sum is None if a part of it is unknown or it may not fit in an
-    int64.
+    `kind` (codes of `kinds`) and `figures` (the first columns of _SUMS, ABSENT if unknown) are per
+    record. A sum is None if a part of it is unknown or it may not fit in an int64.
     """
     if not records.num_rows:
         return

@@ -88,8 +88,7 @@ class ActivityColumns(Struct, frozen=True):
 class DeviceRows(Struct, frozen=True):
     """The activities of one device, sorted by start: their rows and times.
 
-    `begins` is 0 for the later parts of an operator and 1 for everything else; `columns` are of
-    the activities of all devices.
+    `begins` is 0 for later parts of an operator, else 1; `columns` are of all devices.
     """
 
     row: IntArray
@@ -121,8 +120,7 @@ def whole_span(
 ) -> WholeSpan:
     """Return the figures of a device over its whole span.
 
-    `work` are its activities, `parts` their components, `account` is that of the span. `has_calls`:
-    calls are recorded, so activities without a launch can be counted.
+    `account` is that of the span. Only if it `has_calls`, activities without a launch are counted.
     """
     row, columns = work.row, work.columns
     kind, stream, category = columns.kind[row], columns.stream[row], categorised.category[row]

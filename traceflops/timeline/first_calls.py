@@ -74,9 +74,8 @@ def times_of(table: pa.Table) -> tuple[IntArray, IntArray, IntArray, IntArray]:
 class LongCalls(NamedTuple):
     """Calls (`row`) that take much longer than others of their name and process.
 
-    Of the calls of the same name and process: `usual_ns` is the median duration (0 for a single
-    call), `calls` their number, `first` the row of the first, `number` the index of this call by
-    start.
+    Of the calls of this name and process: `usual_ns` is the median duration (0 for a single call),
+    `calls` their number, `first` the row of the first, `number` the index of this call by start.
     """
 
     row: IntArray
@@ -198,8 +197,7 @@ class Calls:
     def workers(self) -> Times:
         """Return what starting and stopping the workers of a loader takes.
 
-        That is also what the first batch after their start takes more than others usually do.
-        Nothing counts in a process that starts them again and again: that is no start-up.
+        Also what the first batch after it takes beyond usual; nothing if they often start again.
         """
         marks = self.trace.marks
         kinds = _STARTS_WORKER, _NEXT_BATCH, _STOPS_WORKERS
@@ -242,8 +240,7 @@ class Calls:
     def first_launches(self) -> Times:
         """Return the time that first launches of a kernel or of graphs take beyond usual ones.
 
-        Launches of graphs and those without recorded work do not tell what they launch: of these
-        the first _FIRST count.
+        If it is unknown what is launched (graphs, no recorded work), the first _FIRST count.
         """
         long = self._long_calls(self.launches)
         is_untold = matching(self.trace.calls["name"], GRAPH_LAUNCH.match)[long.row]

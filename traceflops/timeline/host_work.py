@@ -54,8 +54,8 @@ COPIES_MISSING: Final = "copies-missing"
 def with_known_idle(trace: Trace) -> Trace:
     """Return the trace, with sums instead of device work if only copies are recorded.
 
-    Idle time is unknown then, unless the calls show that no kernel was launched. A trace of kernels
-    without copies keeps its timeline, with a note.
+    Unless calls show that no kernel was launched, idle time is unknown then. If only kernels are
+    recorded, it stays, with a note.
     """
     if lacks_copies(trace):
         how = fact("advice.copies-missing", how=advice(trace, "copies"))
@@ -170,8 +170,7 @@ def split_work(activities: pa.Table) -> SplitWork:
 def with_host_activities(trace: Trace) -> Trace:
     """Return the trace with its operators as activities of CPUs, if it has no device work.
 
-    An operator becomes an activity per stretch in which it is the innermost one of its thread. Each
-    process has one device, and each thread is a stream.
+    An operator becomes an activity per stretch in which it is the innermost of its thread (stream).
     """
     if trace.activities.num_rows or not trace.ops.num_rows:
         return trace

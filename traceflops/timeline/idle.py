@@ -213,8 +213,7 @@ class IdleTime(Struct, frozen=True):
 def idle_time(work: DeviceWork, busy: Intervals, replays: Intervals, begin_ns: int) -> IdleTime:
     """Split the gaps of a device, from `begin_ns` to the end of its work, by cause.
 
-    The head of this file has the rules. `busy` is the time in which any work runs, `replays` the
-    time in which work without a record may have run.
+    The head of this file has the rules. In `replays`, work without a record may have run.
     """
     start, end = _gaps(work, busy)
     if begin_ns < (first_ns := int(work.start_ns[0])):

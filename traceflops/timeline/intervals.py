@@ -148,8 +148,7 @@ def latest_end_before(
 ) -> IntArray:
     """Return, per interval, the latest end of all that start before it in its group, or NEVER.
 
-    Of intervals that start together the one with the lower index counts as earlier; with `strictly`
-    none of them does.
+    Of intervals that start together the lower index is earlier; with `strictly`, none is.
     """
     order = in_order(group, start_ns)
     groups, starts = group[order], start_ns[order]

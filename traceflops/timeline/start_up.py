@@ -113,8 +113,7 @@ class StartUp(Struct, frozen=True, dict=True):
     ) -> dict[str, Intervals]:
         """Return the instants of gaps of a device in which the process starts up, by kind.
 
-        Adds the kinds that only gaps show: see the head of this file. `is_odd` says of each gap
-        whether it is much longer than others before the same work.
+        The head of this file has the rules. `is_odd` is per gap, as of `_are_odd`.
         """
         gaps = Intervals.of(start_ns, end_ns)
         by_kind = {

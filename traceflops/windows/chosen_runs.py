@@ -180,8 +180,7 @@ def _shown(trace: Trace, devices: Collection[int], selection: Selection) -> set[
 def one_step_note(trace: Trace, stretches: Mapping[int, Sequence[Stretch]]) -> Note:
     """Return the note that there is one step; it differs if GPUs take turns with the step.
 
-    GPUs of one process do so if each begins its step long after another ended: after a pause that
-    is longer than any of these steps.
+    GPUs of one process do so if all pauses between them are longer than any of these steps.
     """
     steps = [step for of_gpu in stretches.values() for step in of_gpu if step.role == "step"]
     steps.sort(key=lambda step: step.start_ns)

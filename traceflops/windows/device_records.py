@@ -107,8 +107,7 @@ class LaunchRecords(Struct, frozen=True):
     def state(self) -> State:
         """How complete the device records are: incomplete if many kernels or copies are lost.
 
-        Lost graphs do not count: only idle time after them is unknown, and `replay_time` in
-        timeline/account.py sees to that.
+        Lost graphs do not count: they only make idle time after them unknown (`replay_time`).
         """
         if self.captured > self.calls and not self.graph.calls:
             return "capture"  # graphs were made, and their replays are not in the trace
@@ -319,8 +318,7 @@ def _named(trace: Trace, pattern: re.Pattern[str]) -> BoolArray:
 def _launching(trace: Trace) -> BoolArray:
     """Return, per call, whether it launches kernels or graphs.
 
-    A call of the runtime that is also recorded as a call of the driver, with the same correlation,
-    counts once.
+    The driver's record of a call, with the correlation of the runtime's record, does not count.
     """
     launches, calls = _named(trace, LAUNCH), trace.calls
     correlation = numbers(calls["correlation"], ABSENT)
@@ -363,8 +361,7 @@ def _capturing(trace: Trace) -> BoolArray:
 def _still_queued(trace: Trace, recorded: BoolArray) -> BoolArray:
     """Return, per call, whether its work ran after the recording stopped.
 
-    That is so after the last call with a record, in a process whose GPU work lasted until its last
-    call. `recorded` is per call.
+    That is so after the last `recorded` call of a process whose GPU work lasted to its last call.
     """
     calls, activities = trace.calls, trace.activities
     process, start = numbers(calls["process"]), numbers(calls["start_ns"])

@@ -134,8 +134,7 @@ SOURCES: Final[Mapping[str, Callable[[LinkedTrace, DeviceRows], _Periods | None]
 def _clusters(is_marked: BoolArray) -> tuple[IntArray, IntArray]:
     """Return the first and the last index of each cluster of marked activities.
 
-    Two neighbours belong to different clusters if they are at least half as far apart as the two
-    neighbours that are farthest apart.
+    Neighbours that are at least half as far apart as the farthest ones divide clusters.
     """
     index = np.flatnonzero(is_marked)
     if len(index) < 2:

@@ -149,8 +149,7 @@ def most_exposed(
 ) -> tuple[str, int] | None:
     """Return the kernel of `wanted` with most chosen time of a component, and that time in ns.
 
-    Kernels are named as `kernel_name` shortens them. Time in which a kernel runs twice at once
-    counts once. None if none of them has any time.
+    Time in which a kernel runs twice at once counts once. None if none of them has any time.
     """
     linked, exposed = prepared.linked, Counter[str]()
     column = prepared.trace.activities["name"]
@@ -174,8 +173,7 @@ def most_exposed(
 class Origins(Struct, frozen=True):
     """The time in ns that is shown as 0, by process and by device.
 
-    It is the earliest activity of the process, or of all processes if `aligned`: then times of
-    different processes can be compared.
+    It is the earliest activity of the process, or of all if `aligned`: their times are comparable.
     """
 
     of_process: Mapping[int, int]

@@ -83,8 +83,7 @@ def repeated_signature(order: Order) -> Rounds | None:
 class _Occurrences:
     """The occurrences of each name in order, and where a run of occurrences begins.
 
-    Two neighbouring occurrences belong to different runs if they are at least half as far apart as
-    the two of that name that are farthest apart.
+    Neighbours of a name that are at least half as far apart as its farthest ones divide runs.
     """
 
     def __init__(self, name: IntArray) -> None:
@@ -227,9 +226,8 @@ class _RoundTest:
     def _repeat_inside(self, rounds: Rounds) -> bool:
         """Return whether some names come at least three times per round, at regular distances.
 
-        They must be more than a trifle of the activities. And for most of them the distance from
-        the last in a round to the first in the next must be larger: if it is not, the rounds are
-        just layers of alternating kinds.
+        They must be more than a trifle of the activities. And for most of them the distance between
+        rounds must be larger than inside: if not, the rounds are just layers of alternating kinds.
         """
         first, last = rounds.begin[0], rounds.begin[-1]
         begins = np.zeros(len(self._name) + 1, dtype=np.int64)

@@ -68,8 +68,7 @@ class Launched:
     def of(self, process: int) -> tuple[IntArray, IntArray, IntArray]:
         """Return thread and start of the launch, and the duration, of each activity of a process.
 
-        Activities without a call are left out. If none has a call, all count as launched when they
-        started, by thread ABSENT.
+        Without a call they are left out; if none has any, all were launched at start, by ABSENT.
         """
         activities, calls = self._trace.activities, self._trace.calls
         rows_of, call_of = self._rows_and_calls
@@ -252,8 +251,7 @@ def spread_of(devices: Iterable[DeviceReport]) -> StepSpread | None:
 def late_after(devices: Sequence[DeviceReport], step: int, time_ns: int) -> tuple[int, int] | None:
     """Return the number of the next step that came late, and the mean idle ns per device before it.
 
-    None unless the gaps (of `DeviceReport.gaps`, the longest) that begin in `step` and end in the
-    next are more than half of `time_ns`.
+    None unless the longest gaps from `step` to the next one are more than half of `time_ns`.
     """
     with_step = [device for device in devices if any(w.step == step for w in device.windows)]
     gaps = [gap for device in with_step for gap in device.gaps if gap.step == step]

@@ -193,8 +193,7 @@ def _by_process(
 def _is_inner(start: IntArray, end: IntArray) -> BoolArray:
     """Return, per mark of a thread, whether it is left out since it lies within another.
 
-    The outer marks are the steps. But if a single mark lies around all others, it is that which is
-    left out: it is the whole loop.
+    The outer marks are the steps. But a single mark around all others is left out: the loop.
     """
     order = np.lexsort((-end, start))
     reach = np.maximum.accumulate(end[order])[:-1]
