@@ -177,11 +177,8 @@ def _table(name: str) -> dict[str, Any]:
 
 
 def with_sums(values: Mapping[str, FloatArray]) -> dict[str, FloatArray]:
-    """Return counters with the sums that follow from rates, if the sums were not read.
-
-    `values` are by counter, one per launch, NaN if the launch has none.
-    """
-    sums = dict(values)
+    """Return counters, per launch, with the sums that follow from rates and were not read."""
+    sums = dict(values)  # NaN if a launch has none
     if DURATION not in values:
         return sums
     seconds = values[DURATION] / _NS_PER_S
@@ -299,10 +296,7 @@ def tells_speed(counter: str) -> bool:
 
 
 def quantities_in(values: Mapping[str, FloatArray]) -> dict[str, FloatArray]:
-    """Return quantities by id, percent as shares; each launch has its value of the best spelling.
-
-    `values` are by counter, one per launch, NaN if the launch has none.
-    """
+    """Return quantities by id, per launch in its best spelling, of counters; percent as shares."""
     quantities: dict[str, FloatArray] = {}
     for row in quantity_rows():
         ranks = {name: rank for name in values if (rank := row.spelling(name)) is not None}

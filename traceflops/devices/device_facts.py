@@ -125,10 +125,7 @@ def by_name(name: str | None) -> peaks.DeviceSpec | None:
 
 
 def variant_of(seen: SeenDevice, spec: peaks.DeviceSpec | None = None) -> peaks.Variant | None:
-    """Return the version of a product that a name states, if its rates may not be those of a row.
-
-    A version that the product of the row (`spec`) states as well is no other version.
-    """
+    """Return the version of a product that a name states, unless a row's product states it, too."""
     name, row = seen.name or "", spec.product if spec is not None else ""
     if len(name) > LONGEST_NAME:
         return None

@@ -135,10 +135,8 @@ class _Join:
         if not self.work or not len(self.time_ns):
             what = "samples" if self.work else "work of a GPU in the trace"
             raise InputError(f"no {what}", "show each by itself")
-        self.span = (
-            min(begin_ns for _, begin_ns, _ in self.work.values()),
-            max(end_ns for _, _, end_ns in self.work.values()),
-        )
+        begins_ns, ends_ns = ([work[place] for work in self.work.values()] for place in (1, 2))
+        self.span = (min(begins_ns), max(ends_ns))
         busy = np.flatnonzero(is_one_of(records.counters["name"], Sampled.UTILISATION))
         share = floats(records.counters["value"]) / 100
         self.series = {

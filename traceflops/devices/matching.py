@@ -167,10 +167,7 @@ def match(seen: SeenDevice) -> Match:
 
 
 def chosen(device_id: str | None, peak_tflops: float | None, seen: SeenDevice) -> Match:
-    """Return the match, with --device and --peak taking precedence over the table.
-
-    Raises UsageError for an id that the table lacks and for a rate that cannot be meant.
-    """
+    """Return the match, --device and --peak before the table. Raises UsageError for bad ones."""
     matched = match(seen) if device_id is None else _as_given(asked_row(device_id), seen)
     return matched if peak_tflops is None else _with_rate(matched, given_rate(peak_tflops))
 
@@ -204,6 +201,7 @@ def _checks(spec: DeviceSpec, seen: SeenDevice) -> Iterator[_Check]:
         yield text, dotted(spec.compute), seen.compute == spec.compute
     if seen.units is not None and seen.units > 0 and spec.units and spec.vendor in peaks.UNIT_NAMES:
         mode, units = _partition(spec, seen), spec.counted(seen.units)
+        # Only in SPX are these the units of all dies.
         dies = f" ({mode.text})" if mode is not None and mode.mode == "SPX" else ""
         yield f"{units} {spec.unit_name}{dies}", str(spec.units), units == spec.units
     if is_known(seen.warp_size) and spec.warp_size is not None:

@@ -83,7 +83,7 @@ def models_of(trace: Trace) -> frozenset[Model]:
             models.add((spec.vendor, spec.arch, spec.id))
             continue
         maker = seen.maker() or _MAKERS.get(family(trace.source.format))
-        compute = seen.compute if maker == "nvidia" else None
+        compute = seen.compute if maker == "nvidia" else None  # AMD's has its instruction set
         arch = seen.instruction_set or ("sm{}{}".format(*compute) if compute else None)
         models.add((maker, arch, None))
     return frozenset(models)
@@ -151,10 +151,7 @@ def join(traces: Sequence[Trace], noun: str = FILE) -> Trace:
 
 
 def _merged_devices(traces: Sequence[Trace]) -> tuple[IntArray, list[IntArray]]:
-    """Return the first row of each distinct device, and per trace the new numbers of its devices.
-
-    Rows are those of the devices of all traces, one trace after the other.
-    """
+    """Return the first row of each distinct device of all, and the new numbers for each trace."""
     row_of_key: dict[tuple[str, str], int] = {}
     keys = enumerate(key for trace in traces for key in identities(trace))
     first = [row if key is None else row_of_key.setdefault(key, row) for row, key in keys]

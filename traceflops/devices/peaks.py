@@ -158,10 +158,7 @@ class DeviceSpec(Struct, frozen=True, kw_only=True):
         return replace(self, memories=fitting) if fitting else self
 
     def with_units(self, units: int) -> DeviceSpec:
-        """Return a part of the device: rates in proportion to its units, rounded down.
-
-        Memory and links of a part depend on how the device was split, so they are unknown.
-        """
+        """Return a part of the device: rates in proportion to its units, rounded down."""
         if self.units is None or not 0 < units <= self.units:
             raise ValueError(f"{self.id} has no part of {units} units")
         dense = {dtype: rate * units // self.units for dtype, rate in self.dense.items()}
@@ -170,7 +167,7 @@ class DeviceSpec(Struct, frozen=True, kw_only=True):
             dense=dense,
             part=self.part * Fraction(units, self.units),
             units=units,
-            memories=(),
+            memories=(),  # memory and links of a part depend on how the device was split
             link=None,
             host_link=None,
             one_device_is="part",

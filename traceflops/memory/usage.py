@@ -219,7 +219,7 @@ def _use(
 def _series(what: What, time: IntArray, value: IntArray, steps: tuple[Steps, Steps]) -> Series:
     """Return the series of bytes `value`, each held from its `time` on, with its use by step.
 
-    A curve of more than MOST_POINTS keeps edges and extremes of stretches. `steps`: chosen, all.
+    `steps` are the chosen ones and all. A long curve keeps edges and extremes of equal stretches.
     """
     chosen, all_steps = steps
     peak, kept = int(np.argmax(value)), np.arange(len(time))
@@ -259,6 +259,7 @@ class StepFinder:
         self._prepared = prepared
         mark, marked = prepared.selection.step_mark, None
         if prepared.plan.choice.source in ("markers", "annotation", "mark-regex"):
+            # A HIDDEN expression is lost: then only usual names are found.
             marked = find_marked_steps(prepared.trace, None if mark == HIDDEN else mark)
         self._marked = marked.by_process if marked is not None else {}
         # If step numbers repeat, the report numbers the steps from 0: so do these.

@@ -300,7 +300,7 @@ def replay_time(
         launch_ns = np.sort(begin[lost[process]])
         # Per replay, when later launched work has begun on all streams that have some. If none has,
         # or there are too many streams, it lasts to the end of all work.
-        linked = work[launched[work] != NEVER]
+        linked = work[launched[work] != NEVER]  # whose launch is known
         begun_ns = np.full(len(launch_ns), NEVER)
         streams = [*groups(rows.columns.stream[rows.row[linked]])]
         for _, on_stream in streams if len(streams) <= _MOST_STREAMS else ():

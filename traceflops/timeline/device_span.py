@@ -37,10 +37,7 @@ class Timeline(Struct, frozen=True):
     def components(
         self, start_ns: IntArray, end_ns: IntArray, start_up: Intervals
     ) -> list[Components]:
-        """Return the components of each window [start, end), which sum to its length exactly.
-
-        `start_up` must be a part of the time in which nothing ran.
-        """
+        """Return the components of each window, which sum to its length; in `start_up` none ran."""
         parts = (*(self.parts[name] for name in WORK), start_up)
         lengths = [part.length_within(start_ns, end_ns) for part in parts]
         idle = end_ns - start_ns - sum(lengths)
@@ -120,7 +117,7 @@ def whole_span(
 ) -> WholeSpan:
     """Return the figures of a device over its whole span.
 
-    `account` is that of the span. Only if it `has_calls`, activities without a launch are counted.
+    `account` is that of the span; `unlinked` is counted only if calls are recorded (`has_calls`).
     """
     row, columns = work.row, work.columns
     kind, stream, category = columns.kind[row], columns.stream[row], categorised.category[row]

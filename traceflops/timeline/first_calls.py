@@ -197,7 +197,7 @@ class Calls:
     def workers(self) -> Times:
         """Return what starting and stopping the workers of a loader takes.
 
-        Also what the first batch after it takes beyond usual; nothing if they often start again.
+        Also what the first batch after it takes beyond usual. Frequent restarts are no start-up.
         """
         marks = self.trace.marks
         kinds = _STARTS_WORKER, _NEXT_BATCH, _STOPS_WORKERS

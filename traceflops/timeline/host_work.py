@@ -54,8 +54,8 @@ COPIES_MISSING: Final = "copies-missing"
 def with_known_idle(trace: Trace) -> Trace:
     """Return the trace, with sums instead of device work if only copies are recorded.
 
-    Unless calls show that no kernel was launched, idle time is unknown then. If only kernels are
-    recorded, it stays, with a note.
+    Idle time is unknown then, unless calls show that no kernel was launched. If only kernels are
+    recorded, the timeline stays, with a note.
     """
     if lacks_copies(trace):
         how = fact("advice.copies-missing", how=advice(trace, "copies"))
@@ -76,10 +76,7 @@ def draws(trace: Trace) -> bool:
 
 
 def lacks_copies(trace: Trace) -> bool:
-    """Return whether kernels are recorded and copies may be missing.
-
-    None are missing if the recorded calls launch kernels and copy nothing.
-    """
+    """Return whether kernels are recorded, and copies may be missing, as calls do not deny it."""
     kinds = _kinds(trace)
     if not kinds - _COPIES or "memcpy" in kinds:
         return False

@@ -114,10 +114,8 @@ def stream_waits(trace: Trace, links: Links) -> StreamWaits:
 
 
 def _next_launch(group: IntArray, launched: IntArray, since: IntArray) -> IntArray:
-    """Return, per time in `since`, the next launch of its group, an index into `launched`, or -1.
-
-    `group` has the groups of the launches, then those of the times.
-    """
+    """Return, per time in `since`, the next launch (index) of its group, or -1."""
+    # `group` has the groups of the launches, then those of the times.
     is_launch = np.arange(len(group)) < len(launched)
     order = in_order(group, np.concatenate([launched, since]), is_launch.astype(np.int64))
     # Per place in that order, the first launch at or after it: a running minimum from the end.
@@ -133,16 +131,13 @@ def _next_launch(group: IntArray, launched: IntArray, since: IntArray) -> IntArr
 def _latest_ending(
     group: IntArray, launched: IntArray, end_ns: IntArray, before_ns: IntArray
 ) -> IntArray:
-    """Return, per time in `before_ns`, the launch of its group up to then that ends last, or -1.
-
-    `group` has the groups of the launches, then those of the times.
-    """
+    """Return, per time, the launch (index) of its group up to then that ends last, or -1."""
     # Ends are replaced by their ranks, and groups are shifted apart by more than any rank: so one
     # running maximum serves all groups.
     by_end, count = np.argsort(end_ns, kind="stable"), len(end_ns)
     rank = np.zeros(len(group), dtype=np.int64)  # 0 for the times: nothing yet
     rank[by_end] = np.arange(1, count + 1)
-    is_launch = np.arange(len(group)) < count
+    is_launch = np.arange(len(group)) < count  # the groups of the launches, then of the times
     order = in_order(group, np.concatenate([launched, before_ns]), is_launch * 1)
     _, code = ranked(group[order])
     shift = code * (count + 1)
@@ -213,7 +208,7 @@ class IdleTime(Struct, frozen=True):
 def idle_time(work: DeviceWork, busy: Intervals, replays: Intervals, begin_ns: int) -> IdleTime:
     """Split the gaps of a device, from `begin_ns` to the end of its work, by cause.
 
-    The head of this file has the rules. In `replays`, work without a record may have run.
+    Rules: see the head of this file. In the times of `replays`, work without a record may have run.
     """
     start, end = _gaps(work, busy)
     if begin_ns < (first_ns := int(work.start_ns[0])):

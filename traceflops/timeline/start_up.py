@@ -134,32 +134,21 @@ class StartUp(Struct, frozen=True, dict=True):
         alike = _as_long(length[known_ns == 0], length - known_ns)
         is_rare = np.where(known_ns > 0, alike, _as_long(length, length)) <= FEW
         loads = _load_code(by_kind, start_ns, end_ns) & is_rare & (start_ns < self.loops_from_ns)
-        by_kind["gap"] = self._unrecorded(
-            start_ns[loads], end_ns[loads], known, ("functions", "ops"), ENDLESS
-        )
+        loading, ops = Intervals.of(start_ns[loads], end_ns[loads]), ("functions", "ops")
+        by_kind["gap"] = self._unrecorded(loading.subtract(known), ops, ENDLESS)
         known = known.union(by_kind["gap"])
         is_hole, longest_ns = is_odd & is_rare & (start_ns < until_ns), _TIMES_KNOWN * sums_ns[-1]
-        everything = ("functions", "ops", "system", "calls")
-        by_kind["hole"] = self._unrecorded(
-            start_ns[is_hole], end_ns[is_hole], known, everything, int(longest_ns)
-        )
+        holes = Intervals.of(start_ns[is_hole], end_ns[is_hole]).subtract(known)
+        by_kind["hole"] = self._unrecorded(holes, (*ops, "system", "calls"), int(longest_ns))
         return by_kind
 
-    def _unrecorded(
-        self,
-        start_ns: IntArray,
-        end_ns: IntArray,
-        known: Intervals,
-        tables: tuple[str, ...],
-        longest_ns: int,
-    ) -> Intervals:
-        """Return the times of gaps that are not known start-up, nor recorded in some tables.
+    def _unrecorded(self, times: Intervals, tables: tuple[str, ...], longest_ns: int) -> Intervals:
+        """Return the parts of some times that are recorded in none of the tables of the host.
 
         Those shorter than LEAST_NS or longer than `longest_ns` are left out.
         """
-        if not len(start_ns):
-            return Intervals.empty()
-        times = Intervals.of(start_ns, end_ns).subtract(known)
+        if not len(times):
+            return times
         times = times.subtract(self.host.of(self.process, *tables))
         lasts_ns = times.end_ns - times.start_ns
         fits = (lasts_ns >= LEAST_NS) & (lasts_ns <= longest_ns)

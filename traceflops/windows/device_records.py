@@ -124,6 +124,7 @@ class LaunchRecords(Struct, frozen=True):
     @property
     def words(self) -> str:
         """Number and kind of the calls in words: "12 copies" if only copies lost records."""
+        # Fills prove nothing alone.
         some = [kind for kind in KINDS if getattr(self, kind).lost and kind != "fill"]
         if self.has_devices and some in (["copy"], ["graph"]):
             return several(getattr(self, some[0]).calls, _WORDS[some[0]])
@@ -252,6 +253,7 @@ def lost_replays(trace: Trace) -> dict[int, IntArray]:
     if not replays.any():
         return {}
     recorded = recorded_calls(trace)
+    # Only a call whose record would name it (correlation) shows that there is none.
     replays = replays & (numbers(trace.calls["correlation"], ABSENT) != ABSENT)
     lost = replays & ~recorded & _linkable(trace) & ~_capturing(trace)
     row = np.flatnonzero(lost & ~_still_queued(trace, recorded))

@@ -156,10 +156,7 @@ def _alike(boundary: IntArray) -> BoolArray:
 def inferred_steps(
     linked: LinkedTrace, accounts: Mapping[int, DeviceAccount]
 ) -> tuple[dict[int, list[Stretch]], str, Fact] | None:
-    """Return the windows of each device by what repeats, the source (of SOURCES), and how.
-
-    The first source that finds steps on every device is used; None without any.
-    """
+    """Return windows by device, source and how: the first of SOURCES that fits all, else None."""
     rows = [account.rows for account in accounts.values()]
     for source, find in SOURCES.items():
         # Stops at the first device without periods: then the source is not used.

@@ -131,6 +131,7 @@ class DeviceReport(Struct, frozen=True):
     def label(self) -> str:
         """Return the name of the device in tables."""
         device = self.type if self.owner else self.type.upper()
+        # A process has one device of type cpu.
         numbered = device if self.type == "cpu" else f"{device} {self.local_id}"
         return _BETWEEN.join(filter(None, (self.owner, numbered, self.apart)))
 

@@ -68,7 +68,7 @@ class Launched:
     def of(self, process: int) -> tuple[IntArray, IntArray, IntArray]:
         """Return thread and start of the launch, and the duration, of each activity of a process.
 
-        Without a call they are left out; if none has any, all were launched at start, by ABSENT.
+        Those without a call are left out. If none has one, starts count instead, thread ABSENT.
         """
         activities, calls = self._trace.activities, self._trace.calls
         rows_of, call_of = self._rows_and_calls
@@ -303,10 +303,7 @@ def own_ns(components: Components) -> int:
 
 
 def most_and_least(devices: Sequence[DeviceReport], most: int) -> list[int]:
-    """Return the indices of all devices, or of the `most` with the most and the least own time.
-
-    These are by mean own time per used window, the slowest first, half of them from each end.
-    """
+    """Return indices of devices by mean own time, slowest first: at most `most`, of both ends."""
     rows = range(len(devices))
     if len(devices) <= most:
         return list(rows)
