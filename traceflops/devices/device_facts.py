@@ -163,8 +163,8 @@ def asked_row(text: str) -> peaks.DeviceSpec:
 def named_row(text: str) -> peaks.DeviceSpec | None:
     """Return the row that a text names in any spelling, None if it names none or may name several.
 
-    That is the row with this id or product; else the one of a device's name in a trace, unless the
-    text stands for several products or is just a part of some id.
+    It names the row with this id or product, else that of a device's name in a trace, if it is no
+    name of several products and not just a part of some id.
     """
     wanted = _spelled(text)
     rows = {

@@ -115,8 +115,7 @@ class _Join:
     def __init__(self, trace: Trace, records: Trace) -> None:
         """Read the samples and the work of the trace. Raises InputError if one is missing.
 
-        `work` has, by device, its busy time, first start and last end; `span` is from the first to
-        the last of all. `series` has, by gpu, times and values of its utilisation.
+        `work`: by device, busy time, first start, last end. `series`: utilisation by sampled GPU.
         """
         # Undated samples count from 1970: the zone, or the day, is added by `shift`.
         dated = replace(records.source, origin_unix_ns=records.source.origin_unix_ns or 0)

@@ -29,10 +29,7 @@ _PAIR_OR_COUNT: Final = fact("missing.pair-or-count")
 
 
 class MissingInput(Struct, frozen=True):
-    """What is not known, and the option or the way of recording that would tell it, if any does.
-
-    `problem` and `remedy` are `what` and `how` in words.
-    """
+    """What is not known, and the option or the way of recording that would tell it, if any does."""
 
     what: Fact
     how: Fact | None = None

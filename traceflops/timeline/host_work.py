@@ -140,8 +140,8 @@ _KIND = "op"
 class SplitWork(Struct, frozen=True):
     """Per activity, whether it begins a piece of work, and the time of the whole piece.
 
-    A piece is an operator of a CPU with all its parts, or any other activity. `first` is 1 for the
-    first part of a piece and 0 for later parts, `whole_ns` the time of all its parts.
+    A piece is an operator of a CPU in parts, or any other activity. `first` is 1 for the first part
+    and 0 for later ones, `whole_ns` the time of all parts.
     """
 
     first: IntArray

@@ -112,8 +112,7 @@ class Components(Struct, frozen=True):
 class Account(Struct, frozen=True):
     """The account of one window, or the sum of several windows and devices.
 
-    `activities` counts those that start in the window, `launches` the distinct calls that launched
-    them, None where the trace has no calls.
+    `activities` start in the window; `launches` are their distinct calls, None if none is known.
     """
 
     components: Components

@@ -134,10 +134,8 @@ class StepPlan(Struct, frozen=True):
         return tuple(windows)
 
     def _unbounded_step(self, device: int) -> Stretch | None:
-        """Return the used step that is the last one of a device, None if its end is known.
-
-        The last of all steps is already left out (`steady`), but a device may end before others.
-        """
+        """Return the used step that is the last one of a device, None if its end is known."""
+        # The last of all steps is already left out (`steady`), but a device may end before others.
         steps = [s for s in self.layout.stretches[device] if s.role == "step"]
         used = [s for s in steps if self.layout.step_number(device, s) in self.used]
         if self.chosen_by_user or self.layout.at_marks or len(used) <= KEEP_LAST_UP_TO:
@@ -164,8 +162,7 @@ def plan_steps(
 ) -> StepPlan:
     """Choose the steps or the time that the figures are about, for all devices.
 
-    `marked` are the steps that the host marks, None without any. Raises UsageError if selected
-    steps are not in the trace.
+    `marked` are the steps that the host marks, or None. Raises UsageError if none is selected.
     """
     layout = _layout(linked, accounts, selection, marked)
     time_range, range_notes = chosen_range(linked.trace, accounts, selection)

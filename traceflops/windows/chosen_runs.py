@@ -41,8 +41,7 @@ _Stretches = dict[int, tuple[int, int]]
 def origins(trace: Trace) -> IntArray:
     """Return, by process, the time in ns from which `--from` and `--to` count.
 
-    That is the first activity of the trace on the clock of the process, on any device; the first op
-    in a trace without activities; 0 if there is neither on that clock.
+    That is the first activity (in a trace without any, the first op) on the process's clock, or 0.
     """
     clock = clocks_of(trace)
     table = trace.activities if trace.activities.num_rows else trace.ops

@@ -299,8 +299,7 @@ def records_notes(
 ) -> tuple[Note, ...]:
     """Return a note on calls whose GPU work was captured in a graph, or is not in the trace.
 
-    `on_host`: all work that is shown are operators of CPUs. `share` is the estimated share of time
-    of the missing work, if it is like the recorded work.
+    `on_host`: only operators of CPUs are shown. `share`: of time, estimated for the missing work.
     """
     if records.state == "capture":
         calls, captured = records.calls + records.captured, records.captured

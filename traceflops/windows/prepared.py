@@ -37,8 +37,8 @@ _UNALIGNED: Final = "clocks-not-aligned"
 class Replays(Struct, frozen=True):
     """The captured launches of the work that graphs replay.
 
-    `linked` is the trace with the host of the capture. `captured` is, per activity, its captured
-    launch, a row of the activities of the capture's recording, -1 for none.
+    `linked` is the trace with the host of the capture. `captured` is, per activity, the row of its
+    captured launch among the activities of that recording, -1 for none.
     """
 
     linked: LinkedTrace
