@@ -134,8 +134,7 @@ class _Join:
         if not self.work or not len(self.time_ns):
             what = "samples" if self.work else "work of a GPU in the trace"
             raise InputError(f"no {what}", "show each by itself")
-        begins_ns, ends_ns = ([work[place] for work in self.work.values()] for place in (1, 2))
-        self.span = (min(begins_ns), max(ends_ns))
+        self.span = (min(w[1] for w in self.work.values()), max(w[2] for w in self.work.values()))
         busy = np.flatnonzero(is_one_of(records.counters["name"], Sampled.UTILISATION))
         share = floats(records.counters["value"]) / 100
         self.series = {
