@@ -296,7 +296,7 @@ def tells_speed(counter: str) -> bool:
 
 
 def quantities_in(values: Mapping[str, FloatArray]) -> dict[str, FloatArray]:
-    """Return quantities by id, per launch in its best spelling, of counters; percent as shares."""
+    """Return quantities by id, percent as shares; per launch from the best spelling it has."""
     quantities: dict[str, FloatArray] = {}
     for row in quantity_rows():
         ranks = {name: rank for name in values if (rank := row.spelling(name)) is not None}

@@ -171,7 +171,7 @@ def profiler_time(
     accounts: Mapping[int, DeviceAccount],
     within: Mapping[int, Intervals] | None = None,
 ) -> ProfilerTime:
-    """Return how long the profiler ran, and GPUs were idle meanwhile: `within` these times."""
+    """Return how long the profiler ran, and how long GPUs were idle meanwhile, `within` times."""
     named = matching(trace.marks["name"], _OF_PROFILER.match)
     rows = np.flatnonzero(named & is_one_of(trace.marks["kind"], "overhead"))
     if not len(rows):

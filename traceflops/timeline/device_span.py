@@ -37,7 +37,7 @@ class Timeline(Struct, frozen=True):
     def components(
         self, start_ns: IntArray, end_ns: IntArray, start_up: Intervals
     ) -> list[Components]:
-        """Return the components of each window, which sum to its length; in `start_up` none ran."""
+        """Return components per window, which sum to its length; nothing ran in `start_up`."""
         parts = (*(self.parts[name] for name in WORK), start_up)
         lengths = [part.length_within(start_ns, end_ns) for part in parts]
         idle = end_ns - start_ns - sum(lengths)

@@ -76,7 +76,7 @@ def draws(trace: Trace) -> bool:
 
 
 def lacks_copies(trace: Trace) -> bool:
-    """Return whether kernels are recorded, and copies may be missing, as calls do not deny it."""
+    """Return whether kernels are recorded and copies may be missing: calls do not rule it out."""
     kinds = _kinds(trace)
     if not kinds - _COPIES or "memcpy" in kinds:
         return False

@@ -254,7 +254,7 @@ def device_start_up(
         is_odd, of_process = _are_odd(end - start, name[gaps]), dict[str, Intervals]()
         if number in by_process:
             of_process = by_process[number].within_gaps(start, end, is_odd)
-        elif is_unseen[number]:  # then only the gaps themselves can tell
+        elif is_unseen[number]:  # no host records: a gap that is odd, rare and first is start-up
             is_rare = _as_long(end - start, end - start) <= FEW
             once = is_odd & is_rare & _are_first(name[gaps])
             of_process = {"hole": Intervals.of(start[once], end[once])}

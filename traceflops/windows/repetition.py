@@ -69,7 +69,7 @@ class Rounds(Struct, frozen=True):
 
 
 def repeated_signature(order: Order) -> Rounds | None:
-    """Return the rounds that are certainly steps, None without any; the last may end the work."""
+    """Return the rounds that are certainly steps, or None; the last one may end with the work."""
     if len(order.name) < FEWEST_ACTIVITIES * FEWEST_ROUNDS:
         return None
     occurrences = _Occurrences(order.name)
