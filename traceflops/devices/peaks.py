@@ -40,10 +40,7 @@ _LEAST, _MOST = Fraction(90, 100), Fraction(1005, 1000)
 
 
 class Memory(Struct, frozen=True):
-    """One version of a device's memory: nominal size in GB, bandwidth in bytes per nanosecond.
-
-    `gb` is None for memory that the device shares with the machine.
-    """
+    """One version of a device's memory: GB (None: the machine's own), bytes per nanosecond."""
 
     gb: int | None
     bandwidth: int

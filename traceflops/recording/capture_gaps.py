@@ -34,10 +34,7 @@ _RECORDED: Final = {*_FIRST, "timeline", "calls", "steps", "collectives"}
 
 
 class Missing(Struct, frozen=True):
-    """Something the trace lacks, by its code, and how to record it.
-
-    What it is and what its lack costs are the texts `missing.CODE.what` and `missing.CODE.cost`.
-    """
+    """Something the trace lacks: its code (texts `missing.CODE.what`, `.cost`), how to get it."""
 
     code: str
     how: How

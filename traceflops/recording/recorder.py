@@ -62,7 +62,7 @@ def rank_and_world() -> tuple[int, int]:
 
 
 def file_of_rank(target: str, rank: int, world: int) -> Path:
-    """Return `trace.rank3.json.gz` for trace.json.gz (itself for one rank), a file in a folder."""
+    """Return a rank's file: `trace.rank3.json.gz` (one rank: target) or FOLDER/rank3.json.gz."""
     suffix = next((one for one in SUFFIXES if target.endswith(one)), None)
     if suffix is None:
         return Path(target) / f"rank{rank}.json.gz"

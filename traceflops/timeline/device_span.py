@@ -7,6 +7,8 @@ runs, is hidden.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import pyarrow as pa
 from msgspec import Struct
@@ -121,18 +123,12 @@ def whole_span(
     """
     row, columns = work.row, work.columns
     kind, stream, category = columns.kind[row], columns.stream[row], categorised.category[row]
-    size, direction = columns.bytes[row], columns.direction[row]
     length = work.end_ns - work.start_ns
-    copies: dict[str, Copies] = {}
-    is_launched = links.call_of_activity[row] >= 0
-    for code, label in enumerate(names(trace.activities["direction"])):
-        is_this = direction == code
-        if is_this.any():
-            sizes = size[is_this & (size != ABSENT)]
-            total_bytes = int(sizes.sum()) if len(sizes) else None
-            copies[label] = Copies(int(is_this.sum()), total_bytes, int(length[is_this].sum()))
-            if label.startswith(_MIGRATION):
-                is_launched |= is_this  # no call launches the migrations of unified memory
+    directions = names(trace.activities["direction"])
+    # No call launches the migrations of unified memory.
+    migrations = [code for code, label in enumerate(directions) if label.startswith(_MIGRATION)]
+    is_migration = np.isin(columns.direction[row], migrations)
+    is_launched = (links.call_of_activity[row] >= 0) | is_migration
     kinds, unlinked = {}, {}
     for code, label in enumerate(names(trace.activities["kind"])):
         if code in kind:
@@ -165,10 +161,24 @@ def whole_span(
         communication=work.sums(is_top(categorised, "communication", row)),
         exposed_communication_ns=account.components.communication_ns,
         hidden_communication_ns=account.hidden_communication_ns,
-        copies=copies,
+        copies=_copies(work, directions),
         unlinked=unlinked if has_calls else None,
         account=account,
     )
+
+
+def _copies(work: DeviceRows, directions: Sequence[str]) -> dict[str, Copies]:
+    """Return the copies of a device by direction, without directions that it has not."""
+    direction, size = work.columns.direction[work.row], work.columns.bytes[work.row]
+    copies = {}
+    for code, label in enumerate(directions):
+        is_this = direction == code
+        if is_this.any():
+            sizes = size[is_this & (size != ABSENT)]
+            total_bytes = int(sizes.sum()) if len(sizes) else None
+            sum_ns = int((work.end_ns - work.start_ns)[is_this].sum())
+            copies[label] = Copies(int(is_this.sum()), total_bytes, sum_ns)
+    return copies
 
 
 def is_top(categorised: Categorised, top: str, rows: IntArray | slice = slice(None)) -> BoolArray:

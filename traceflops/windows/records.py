@@ -40,10 +40,7 @@ _CPU: Final = DeviceWords("CPU", "CPU work", "CPU operator", "optimizer operator
 
 
 class InWindows(Struct, frozen=True):
-    """Activities that touch the chosen windows: row, ns inside, whether each starts inside (0, 1).
-
-    If an activity crosses the edge of a window, only the part inside counts as `inside_ns`.
-    """
+    """Activities that touch chosen windows: row, ns inside, whether each starts inside (0, 1)."""
 
     row: IntArray
     inside_ns: IntArray
