@@ -25,8 +25,7 @@ from traceflops.table.columns import (
 )
 from traceflops.table.grouping import groups, in_order, joint_codes, places_in_groups
 from traceflops.table.nesting import taken
-from traceflops.timeline.idle import ENDLESS
-from traceflops.timeline.intervals import Intervals
+from traceflops.timeline.intervals import ENDLESS, Intervals
 from traceflops.windows.prepared import Prepared
 
 USUAL_LAUNCH_NS: Final = 6_000
