@@ -490,12 +490,12 @@ def test_kernels_of_replayed_graphs_are_named_by_their_capture() -> None:
 def test_statistics_of_each_batch_are_told_where_nothing_is_of_training(other: str) -> None:
     norm = made("void cudnn::bn_fw_tr_1C11_singleread<float, 512>", 500, "aten::batch_norm")
     analysis = tf.analyze(trace([HEALTHY, norm, made(MUL, 100, other)]))
-    norms = [one for one in analysis.findings if one.rule == "training-norm"]
+    norms = [one for one in analysis.findings if one.rule == "training-mode"]
     assert bool(norms) == (other == "aten::relu")
     assert all(one.gain is None and "model.eval()" in one.remedy for one in norms)
     inferring = made("void cudnn::bn_fw_inf_1C11_kernel_NCHW<float>", 500, "aten::batch_norm")
     told = tf.analyze(trace([HEALTHY, inferring])).findings
-    assert "training-norm" not in [one.rule for one in told]
+    assert "training-mode" not in [one.rule for one in told]
 
 
 @pytest.mark.parametrize(

@@ -26,6 +26,7 @@ from traceflops.findings.device_work import kernel_rules, reached
 from traceflops.findings.finding import WORTH_SAYING, Candidate, Finding, Level
 from traceflops.findings.gains import scales_of, weighed
 from traceflops.findings.idle_causes import idle_causes
+from traceflops.findings.kernel_facts import KernelFacts
 from traceflops.findings.late_rank import late_rank, rank_balance
 from traceflops.findings.little_work import little_work
 from traceflops.findings.main_kernel import MAIN_KERNEL
@@ -33,6 +34,7 @@ from traceflops.findings.precision import totals_in_fp32
 from traceflops.findings.rules import advice_of, all_rules, rule_of, statement
 from traceflops.findings.start_up import kept, start_up
 from traceflops.findings.trace_health import trace_health
+from traceflops.findings.training_mode import training_mode
 from traceflops.findings.unevenness import UNEVEN_STEPS, is_sweep, uneven_steps
 from traceflops.findings.user_rules import more_rules
 from traceflops.remedies import remedy
@@ -91,6 +93,7 @@ def _diagnosed(case: Case) -> Iterator[Finding]:
     is_judged = case.recorded in ENOUGH and (not case.prepared or case.prepared.knows_replays)
     if not case.windows_used or case.on_host or case.recorded not in (*ENOUGH, *PARTIAL):
         alone = counted_kernels(case) if not case.devices else ()
+        alone = _of_operators(case) if case.on_host and case.windows_used else alone
         yield from (*alone, *totals_in_fp32(case), *case.losses, *trace_health(case))
         return
     if case.prepared is not None and is_judged and little_work(case.prepared):
@@ -167,6 +170,19 @@ def _is_told(main: Finding, causes: Sequence[Finding]) -> bool:
     kernels = [cause.rows[0].name for cause in causes if cause.rows]
     is_main = main.rule == MAIN_KERNEL
     return is_main and any(main.rows[0].name in name for name in kernels)
+
+
+def _of_operators(case: Case) -> Iterator[Finding]:
+    """Yield what is wrong with operators of CPUs, where these are all the work.
+
+    The recording itself shows it: how many steps or stacks there are does not matter. Without a
+    gain the operators only launch, and their time says little.
+    """
+    scales = replace(scales_of(case), doubts=())
+    for cause in training_mode(KernelFacts(case, case.prepared)) if case.prepared else ():
+        finding = weighed(cause, scales)
+        if finding is not None:
+            yield finding if finding.gain is not None else replace(finding, severity="low")
 
 
 def _causes(case: Case, asked: Sequence[Rule]) -> Iterator[Finding]:

@@ -13,6 +13,7 @@ import numpy as np
 from msgspec import Struct
 
 from traceflops.attribution.datatypes import types_of_ops
+from traceflops.attribution.launching_ops import ops_that_launched
 from traceflops.attribution.range_labels import range_names
 from traceflops.attribution.scopes import launch_scopes
 from traceflops.characters import kernel_name
@@ -49,7 +50,10 @@ _COMPILED: Final = "CompiledFxGraph"
 
 
 class KernelFacts(Struct, frozen=True, dict=True):
-    """The kernels of the chosen windows, in the order of their queues; columns are by kernel."""
+    """The kernels of the chosen windows, in the order of their queues; columns are by kernel.
+
+    Without work of GPUs they are the parts of operators of CPUs.
+    """
 
     case: Case
     prepared: Prepared
@@ -57,7 +61,7 @@ class KernelFacts(Struct, frozen=True, dict=True):
     @cached_property
     def _places(self) -> IntArray:
         chosen, activities = self.prepared.chosen, self.prepared.trace.activities
-        kernel = np.flatnonzero(is_one_of(activities["kind"], "kernel", "memcpy")[chosen.row])
+        kernel = np.flatnonzero(is_one_of(activities["kind"], "kernel", "memcpy", "op")[chosen.row])
         keys = (
             numbers(activities[name], ABSENT)[chosen.row[kernel]]
             for name in ("device", "stream", "start_ns")
@@ -99,8 +103,8 @@ class KernelFacts(Struct, frozen=True, dict=True):
 
     @cached_property
     def op(self) -> IntArray:
-        """Return the op that launched it, -1 for unknown."""
-        return self.prepared.linked.links.op_of_activity[self.row]
+        """Return the op that launched it, -1 for unknown; a part of an op is of that."""
+        return ops_that_launched(self.prepared, self.row)
 
     def by_op(self, ops: BoolArray) -> BoolArray:
         """Return which were launched by some ops."""

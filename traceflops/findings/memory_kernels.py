@@ -8,9 +8,9 @@ from typing import Final
 
 import numpy as np
 
-from traceflops.findings.case import cause, limit, share_of_window
+from traceflops.findings.case import limit
 from traceflops.findings.finding import Cause
-from traceflops.findings.kernel_facts import KernelFacts, kernel_cause, largest_of, rows_of
+from traceflops.findings.kernel_facts import KernelFacts, kernel_cause
 from traceflops.flops.ops.arguments import Shapes, read_shapes, read_types
 from traceflops.flops.ops.work import Product, Result, Work
 from traceflops.table.columns import (
@@ -42,9 +42,6 @@ _CAST: Final = re.compile(
 )
 _CONVERTS_LAYOUT: Final = re.compile(
     r"nchw_?to_?nhwc|nhwc_?to_?nchw|batched_transpose_\d|TensorTransform", re.IGNORECASE
-)
-_TRAINING_NORM: Final = re.compile(
-    r"bn_fw_tr|batch_norm_collect_statistics|BatchNormFwdTrain", re.IGNORECASE
 )
 _COPYING_OPS: Final = ("aten::copy_", "aten::_to_copy", "aten::to", "aten::type_as")
 _SOFTMAX: Final = {
@@ -89,19 +86,6 @@ def memory_rules(facts: KernelFacts) -> Iterator[Cause]:
     makes_dense = facts.within(is_one_of(ops["name"], "aten::contiguous", "aten::clone"))
     copies = rest & facts.is_sub("memory/copy") & ~casts & makes_dense
     yield from kernel_cause(facts, "layout-copies", copies, nothing)
-
-
-def training_norm(facts: KernelFacts) -> Iterator[Cause]:
-    """Yield a cause where batch norm computes statistics, and nothing else tells of training."""
-    time = np.where(facts.named(_TRAINING_NORM.search), facts.ns, 0.0)
-    share = share_of_window(facts.case, int(time.sum()))
-    if share < limit(facts.case, "kernel-faults", "least_share"):
-        return
-    if "trains" in facts.case.program:
-        return
-    largest, where = largest_of(facts, time)
-    rows = rows_of(facts, time)
-    yield cause(facts.case, "training-norm", share, details=(largest,), rows=rows, where=where)
 
 
 def _attention(facts: KernelFacts) -> tuple[BoolArray, FloatArray]:
