@@ -117,6 +117,22 @@ def test_operators_that_only_gpus_run_tell_that_the_gpu_is_not_recorded(name: st
     )
 
 
+@pytest.mark.parametrize("name", ["aten::linear_backward", "aten::_mps_convolution"])
+def test_operators_of_apple_gpus_tell_that_times_are_of_launching_and_waiting(name: str) -> None:
+    work = ops((name, 0, 10), ("aten::mul", 10, 60), ("aten::_local_scalar_dense", 70, 30))
+    found = analysis(ops=work)
+    assert found.only_launches
+    assert found.verdict.sentence == (
+        f"The GPU was not recorded: {name} runs on Apple's GPU (MPS), so the times of CPU "
+        "operators are those of launching its work or waiting for it. aten::_local_scalar_dense, "
+        "which brings a value to the CPU and waits for it, takes 30.0 % of the time."
+    )
+    said = "\n".join(line.plain for line in render_terminal(found))
+    assert "Instruments" in said and "CUDA" not in said and "compute" not in said
+    nested = analysis(ops=[*work, *ops(("aten::_nested_tensor_size", 100, 1))])
+    assert nested.only_launches == (name != "aten::linear_backward")
+
+
 @pytest.mark.parametrize(
     ("thread", "step", "is_told"),
     [(2, "aten::_foreach_add_", True), (1, "aten::_foreach_add_", False), (2, "aten::add_", False)],

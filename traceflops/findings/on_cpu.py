@@ -15,7 +15,7 @@ from traceflops.facts import Fact, fact
 from traceflops.findings.finding import WORTH_SAYING, short_name
 from traceflops.table.columns import ABSENT, codes, matching, names, numbers
 from traceflops.table.grouping import differ_from_before, in_order, joint_codes, used_names
-from traceflops.table.patterns import LAUNCH, WAITS_FOR_DEVICE
+from traceflops.table.patterns import LAUNCH, WAITS_FOR_DEVICE, operator_of_mps
 from traceflops.timeline.intervals import Intervals
 
 if TYPE_CHECKING:
@@ -47,6 +47,7 @@ _OF_GPUS: Final = re.compile(
 """Operators that PyTorch has for GPUs alone."""
 _SEVERAL, _NO_LAUNCH_NS = 3, 100_000_000
 """So many calls of an operator do not all begin with a start-up that takes so long."""
+_READS: Final = "aten::_local_scalar_dense"
 _BACKWARD: Final = re.compile(r"autograd::engine::evaluate_function: ")
 _OF_LISTS: Final = re.compile(r"aten::_foreach_")
 _FREES: Final = re.compile(r"(cuda|hip)Free$|cuMemFree(_v2)?$")
@@ -54,10 +55,14 @@ _FREES: Final = re.compile(r"(cuda|hip)Free$|cuMemFree(_v2)?$")
 
 
 class OfGpu(NamedTuple):
-    """What the CPU tells of a GPU without records: why there is one, how long calls waited."""
+    """What the CPU tells of a GPU without records: why there is one, how long calls waited.
+
+    `is_queue` says that operators wait in the same calls in which they launch.
+    """
 
     lacks: Fact | None = None
     waits: tuple[Fact, ...] = ()
+    is_queue: bool = False
 
 
 class OnCpu(NamedTuple):
@@ -69,7 +74,10 @@ class OnCpu(NamedTuple):
 
 def of_gpu(trace: Trace) -> OfGpu:
     """Return what a trace without work of GPUs tells of one."""
-    operator = min(filter(_OF_GPUS.match, used_names(trace.ops["name"])), default=None)
+    operators = used_names(trace.ops["name"])
+    if (operator := operator_of_mps(operators)) is not None:
+        return OfGpu(fact("verdict.on-cpu-of-mps", operator=operator), is_queue=True)
+    operator = min(filter(_OF_GPUS.match, operators), default=None)
     lacks = fact("verdict.on-cpu-of-gpu", operator=operator) if operator else None
     if lacks is None and _has_device_thread(trace):
         lacks = fact("verdict.on-cpu-backward")
@@ -134,6 +142,15 @@ def leading(
     ]
     leads = (fact("verdict.cpu-leads", parts=tuple(said), of=of),) if said else ()
     return (*leads, *_computed(rows))
+
+
+def reading(kernels: pa.Table, total: Account, of: Fact) -> tuple[Fact, ...]:
+    """Return how long operators read values of a GPU, of which nothing else is known."""
+    for row in kernels.to_pylist():
+        share = row["sum_ns"] / total.components.window_ns
+        if row["name"] == _READS and share >= WORTH_SAYING:
+            return (fact("verdict.cpu-reads", name=row["name"], share=share, of=of),)
+    return ()
 
 
 def _computed(rows: Sequence[dict[str, Any]]) -> Iterator[Fact]:
