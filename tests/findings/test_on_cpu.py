@@ -100,6 +100,16 @@ def test_operators_of_a_kind_are_told_together_and_communication_goes_by_its_nam
     )
 
 
+def test_what_an_operator_takes_around_one_of_its_kind_is_dispatch() -> None:
+    work = ops(("aten::linear", 0, 80), ("aten::addmm", 20, 20), ("aten::relu", 80, 20))
+    found = analysis(ops=[*work, *ops(("aten::empty", 85, 5))])
+    assert found.verdict.sentence.startswith(
+        "On the CPU, dispatch within operators (aten::linear) takes 60.0 % and aten::addmm takes "
+        "20.0 % of the time."
+    )
+    assert (found.components.compute_ns, found.components.memory_ns) == (20, 15)
+
+
 def test_operators_beside_each_other_are_not_given_shares_of_the_time() -> None:
     work = [*ops(("aten::mm", 0, 100)), *ops(("aten::mm", 0, 100))]
     work[1]["thread"] = 2

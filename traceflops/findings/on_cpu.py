@@ -39,7 +39,7 @@ _MOSTLY: Final = 0.8
 _OVERLAP: Final = 1.01
 """Operators that take more than this times the busy time ran beside each other."""
 _LITTLE: Final = 0.1
-_COMMUNICATION: Final = "communication"
+_COMMUNICATION, _DISPATCH = "communication", "dispatch within operators"
 _OF_GPUS: Final = re.compile(
     r"^aten::(_?(cudnn|miopen)_(?!is_acceptable)|_scaled_dot_product_(flash|efficient|cudnn)"
     r"_attention(?!_for_cpu)|_(flash|efficient|cudnn)_attention)|^nccl:"
@@ -174,10 +174,12 @@ def _of_operators(
     for row in rows:
         name, kind = str(row["name"]), str(row["sub"]).replace("_", " ")
         kind = _COMMUNICATION if row["top"] == _COMMUNICATION else f"{kind} operators"
-        kinds[name if row["top"] == "other" else kind][name] += int(row["sum_ns"])
+        kind = _DISPATCH if row["sub"] == "dispatch" else name if row["sub"] == "other" else kind
+        kinds[kind][name] += int(row["sum_ns"])
     for kind, times in kinds.items():
         [(name, most_ns)], all_ns = times.most_common(1), times.total()
-        is_one, (count, max_ns) = most_ns >= _MOSTLY * all_ns, calls[name]
+        is_one = most_ns >= _MOSTLY * all_ns and kind != _DISPATCH
+        count, max_ns = calls[name]
         share = (most_ns if is_one else all_ns) / window_ns
         what = None if is_one else tuple(short_name(one) for one, _ in times.most_common(_MOST))
         said = fact(
@@ -185,7 +187,7 @@ def _of_operators(
             name=short_name(name) if is_one else kind,
             what=what,
             once_ns=max_ns if is_one and count >= _MANY and 2 * max_ns > most_ns else None,
-            many=1 if is_one or kind == _COMMUNICATION else 2,
+            many=1 if is_one or kind in (_COMMUNICATION, _DISPATCH) else 2,
             share=share,
             rate=_rate(known, name) if is_one else None,
         )
