@@ -218,12 +218,14 @@ def kernel_cause(
     knows: frozenset[str] = frozenset(),
     values: Mapping[str, Value] | None = None,
     least: FloatArray | None = None,
+    sure_part: float | None = None,
 ) -> Iterator[Cause]:
     """Give a cause where kernels take enough time and the remedy saves enough of it.
 
     `rows` and `kept` are per kernel: whether the rule is about it, and the share of its time that
     the whole remedy leaves; `least` is what it leaves at least, where that is less. `host` is the
-    edit for that of launching them. `values` fill a claim; one with a `name` names the largest
+    edit for that of launching them; `sure_part` of what it saves is gained at least, by default
+    that of the house. `values` fill a claim; one with a `name` names the largest
     kernel itself.
     """
     time = np.where(rows, facts.ns, 0)
@@ -237,7 +239,7 @@ def kernel_cause(
     if share < least_share or saves < least_gain:
         return
     largest, where = largest_of(facts, saved)
-    half = limit(facts.case, "kernel-faults", "least_part")
+    half = limit(facts.case, "kernel-faults", "least_part") if sure_part is None else sure_part
     changes, row = _left_of_names(facts, saved), rule_of(rule)
     most = saved if least is None else time * (1 - np.clip(least, 0, 1))
     yield cause(

@@ -43,6 +43,9 @@ _CAST: Final = re.compile(
 _CONVERTS_LAYOUT: Final = re.compile(
     r"nchw_?to_?nhwc|nhwc_?to_?nchw|batched_transpose_\d|TensorTransform", re.IGNORECASE
 )
+_OF_LOSS: Final = re.compile(r"log_?softmax|nll_?loss|cross_?entropy", re.IGNORECASE)
+_LINEAR_LOSS: Final = re.compile(r"liger|linear_cross_entropy|^_?cce_", re.IGNORECASE)
+"""Kernels of losses that are fused with the layer before them."""
 _COPYING_OPS: Final = ("aten::copy_", "aten::_to_copy", "aten::to", "aten::type_as")
 _SOFTMAX: Final = {
     1: ("aten::_softmax", "aten::_safe_softmax"),
@@ -86,6 +89,14 @@ def memory_rules(facts: KernelFacts) -> Iterator[Cause]:
     makes_dense = facts.within(is_one_of(ops["name"], "aten::contiguous", "aten::clone"))
     copies = rest & facts.is_sub("memory/copy") & ~casts & makes_dense
     yield from kernel_cause(facts, "layout-copies", copies, nothing)
+
+
+def loss_softmax(facts: KernelFacts) -> Iterator[Cause]:
+    """Yield a cause where the softmax of the loss takes much of training, on logits in memory."""
+    if "trains" in facts.case.program:
+        rows = facts.is_sub("memory/softmax") & facts.named(_OF_LOSS.search)
+        rows &= ~facts.named(_LINEAR_LOSS.search)
+        yield from kernel_cause(facts, "loss-softmax", rows, np.zeros(len(rows)), sure_part=0.0)
 
 
 def _attention(facts: KernelFacts) -> tuple[BoolArray, FloatArray]:
