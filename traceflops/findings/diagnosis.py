@@ -30,6 +30,7 @@ from traceflops.findings.kernel_facts import KernelFacts
 from traceflops.findings.late_rank import late_rank, rank_balance
 from traceflops.findings.little_work import little_work
 from traceflops.findings.main_kernel import MAIN_KERNEL
+from traceflops.findings.many_kernels import many_kernels
 from traceflops.findings.precision import totals_in_fp32
 from traceflops.findings.rules import advice_of, all_rules, rule_of, statement
 from traceflops.findings.start_up import kept, start_up
@@ -94,7 +95,8 @@ def _diagnosed(case: Case) -> Iterator[Finding]:
     if not case.windows_used or case.on_host or case.recorded not in (*ENOUGH, *PARTIAL):
         alone = counted_kernels(case) if not case.devices else ()
         alone = _of_operators(case) if case.on_host and case.windows_used else alone
-        yield from (*alone, *totals_in_fp32(case), *case.losses, *trace_health(case))
+        of_totals = (*totals_in_fp32(case), *many_kernels(case))
+        yield from (*alone, *of_totals, *case.losses, *trace_health(case))
         return
     if case.prepared is not None and is_judged and little_work(case.prepared):
         yield from (*_causes(case, ()), *trace_health(case))
