@@ -65,6 +65,8 @@ _OF_RECORDED: Final = (late_rank, rank_balance, slow_link, kernel_rules, low_clo
 _WAITS, _NEARLY = "host-waits", 0.9
 _INPUT: Final = "input-wait"
 _PINNING: Final = {"blocking-copy", "pageable-copies"}
+_AS_GRAPHS: Final = "launching.graph"
+"""How codes of remedies begin that replay steps as graphs."""
 _SMALL_COPIES: Final = ("host-copies.remedy.tiny", "host-copies.remedy.join")
 _LAUNCHING: Final = ("other-calls", "eager-overhead", "launch-latency", "thread-handover")
 _TIMES: Final = 3
@@ -102,7 +104,7 @@ def _diagnosed(case: Case) -> Iterator[Finding]:
         yield from (*_causes(case, ()), *trace_health(case))
         return
     starts = start_up(case)
-    found = _sold_once([*_causes(case, RULES if is_judged else _OF_RECORDED)])
+    found = sold_once([*_causes(case, RULES if is_judged else _OF_RECORDED)])
     due_ns = sum(wait.idle_after_ns for wait in case.synchronisations)
     findings = reasons_first(
         found,
@@ -131,15 +133,21 @@ def _diagnosed(case: Case) -> Iterator[Finding]:
     yield from (*ordered, *others, *trace_health(case))
 
 
-def _sold_once(findings: Sequence[Finding]) -> list[Finding]:
-    """Return findings without the lesser of two that pin the memory of the same copies."""
+def sold_once(findings: Sequence[Finding]) -> list[Finding]:
+    """Return findings without the lesser ones of those that one edit mends.
+
+    That is of two that pin the memory of the same copies, and of all that replay steps as graphs.
+    """
     pins = [
         one
         for one in findings
         if one.rule in _PINNING and not (one.advice and one.advice.code in _SMALL_COPIES)
     ]
-    lesser = min(pins, key=_order) if {one.rule for one in pins} == _PINNING else None
-    return [one for one in findings if one is not lesser]
+    graphs = [one for one in findings if one.advice and one.advice.code.startswith(_AS_GRAPHS)]
+    are_two = {one.rule for one in pins} == _PINNING
+    lesser = [*sorted(pins, key=_order)[:1]] if are_two else []
+    lesser += sorted(graphs, key=_order)[:-1]
+    return [one for one in findings if not any(one is other for other in lesser)]
 
 
 def _with_main_kernel(case: Case, findings: list[Finding]) -> list[Finding]:
