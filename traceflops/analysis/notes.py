@@ -92,7 +92,7 @@ def _device_notes(prepared: Prepared, devices: Sequence[DeviceReport]) -> Iterat
     trace = prepared.linked.trace
     operations = sum(sums.count for device in devices for sums in device.whole.kinds.values())
     unlinked = sum(sum((device.whole.unlinked or {}).values()) for device in devices)
-    if unlinked and not is_said(trace, *_ON_CALLS) and not _are_outside_steps(prepared):
+    if unlinked and not is_said(trace, *_ON_CALLS):
         yield note_of("missing", "unlinked", count=unlinked, of=operations)
     gpus = [device.whole for device in devices if device.type != "cpu"]
     total = sum(sums.count for whole in gpus for sums in whole.kinds.values())
@@ -103,17 +103,6 @@ def _device_notes(prepared: Prepared, devices: Sequence[DeviceReport]) -> Iterat
     if any(whole.unlinked is None for whole in gpus) and not is_said(trace, "no-calls", *_ON_CALLS):
         cost = fact("advice.no-calls", how=remedy(trace, "calls"))
         yield note_of("missing", "no-calls", advice=cost)
-
-
-def _are_outside_steps(prepared: Prepared) -> bool:
-    """Return whether all work without a launch record runs outside the steps that are used.
-
-    No figure is of it, and how much runs outside them is a note of its own.
-    """
-    rows = prepared.chosen.row
-    return bool(prepared.plan.choice.used) and bool(
-        (prepared.linked.links.call_of_activity[rows] >= 0).all()
-    )
 
 
 def _earlier_work_notes(prepared: Prepared, devices: Sequence[DeviceReport]) -> Iterator[Note]:

@@ -23,6 +23,7 @@ from traceflops.table.columns import (
     numbers,
 )
 from traceflops.table.grouping import group_rows, joint_codes
+from traceflops.timeline.device_span import is_top
 
 _FUSABLE: Final = tuple(
     f"memory/{sub}"
@@ -92,11 +93,14 @@ def memory_rules(facts: KernelFacts) -> Iterator[Cause]:
 
 
 def loss_softmax(facts: KernelFacts) -> Iterator[Cause]:
-    """Yield a cause where the softmax of the loss takes much of training, on logits in memory."""
+    """Yield a cause where the softmax of the loss, on logits in memory, leads all memory work."""
     if "trains" in facts.case.program:
         rows = facts.is_sub("memory/softmax") & facts.named(_OF_LOSS.search)
         rows &= ~facts.named(_LINEAR_LOSS.search)
-        yield from kernel_cause(facts, "loss-softmax", rows, np.zeros(len(rows)), sure_part=0.0)
+        memory = is_top(facts.prepared.linked.categorised, "memory", facts.row)
+        times = np.bincount(facts.name, np.where(memory, facts.ns, 0))
+        if rows.any() and times[facts.name[rows]].max() == times.max():
+            yield from kernel_cause(facts, "loss-softmax", rows, np.zeros(len(rows)), sure_part=0.0)
 
 
 def _attention(facts: KernelFacts) -> tuple[BoolArray, FloatArray]:
