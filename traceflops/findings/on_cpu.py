@@ -170,16 +170,17 @@ def _of_operators(
     Of that it is told where one call of many is most of it.
     """
     kinds: defaultdict[str, Counter[str]] = defaultdict(Counter)
-    calls = {str(row["name"]): (int(row["count"]), int(row["max_ns"])) for row in rows}
+    calls: dict[tuple[str, str], tuple[int, int]] = {}
     for row in rows:
         name, kind = str(row["name"]), str(row["sub"]).replace("_", " ")
         kind = _COMMUNICATION if row["top"] == _COMMUNICATION else f"{kind} operators"
         kind = _DISPATCH if row["sub"] == "dispatch" else name if row["sub"] == "other" else kind
         kinds[kind][name] += int(row["sum_ns"])
+        calls[kind, name] = int(row["count"]), int(row["max_ns"])
     for kind, times in kinds.items():
         [(name, most_ns)], all_ns = times.most_common(1), times.total()
         is_one = most_ns >= _MOSTLY * all_ns and kind != _DISPATCH
-        count, max_ns = calls[name]
+        count, max_ns = calls[kind, name]
         share = (most_ns if is_one else all_ns) / window_ns
         what = None if is_one else tuple(short_name(one) for one, _ in times.most_common(_MOST))
         said = fact(
