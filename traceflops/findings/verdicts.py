@@ -89,8 +89,8 @@ def verdict(
         parts = (_largest if has_waterfall and not unknown else _taken)(shown, of)
         peaks = _at_peak(shown, of)
         headline = "straggler" if late_rank else judged[0].headline
-        busy = () if late_rank else _mostly_busy(total, measured, of, devices)
-        statements = (*lead, *busy, *parts, *peaks, *facts_of_unknown)
+        led = () if late_rank else _mostly_busy(total, measured, of, devices)
+        statements = (*lead, *led, *parts, *peaks, *facts_of_unknown)
         return Verdict(statements, headline, judged[0].name, shares[judged[0].name])
     busy = _busy(total, of, devices, on_host=on_cpu is not None, is_all=not (large or unknown))
     parts = (*_taken(judged, None), *_at_peak(judged, of)) if judged else ()
