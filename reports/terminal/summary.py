@@ -308,7 +308,7 @@ def _kernels(analysis: Analysis, style: Style, most: int) -> Iterator[Text]:
     twice = f"; {wording.OVERLAPS}" * wording.overlap(analysis)
     title = f"{title} (share of the {wording.time_shared(analysis)}{twice})"
     yield from paragraph(title, style.width, "bold")
-    known, mean = rates(analysis.measured), analysis.mean_ns
+    known, mean = {} if analysis.only_launches else rates(analysis.measured), analysis.mean_ns
     figures = [
         (
             row["sub"],

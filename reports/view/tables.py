@@ -247,7 +247,8 @@ def folded_tables(analysis: Analysis) -> Iterator[tuple[str, ReportTable]]:
 
 def _kernels(analysis: Analysis, remark: str) -> ReportTable:
     """Return the kernels with most time; without a column of rates if none of them has one."""
-    kernels, rate_of = analysis.kernels, rates(analysis.measured)
+    kernels = analysis.kernels
+    rate_of = {} if analysis.only_launches else rates(analysis.measured)
     rows = kernels.slice(0, _KERNELS).to_pylist()
     columns = [*_COUNTED_SUMS]
     if any(row["name"] in rate_of for row in rows):

@@ -25,7 +25,7 @@ from tests.findings.scenarios import reach_ns
 from traceflops.attribution.culprits import BESIDE
 from traceflops.facts import Fact, fact
 from traceflops.findings import diagnosis, gains
-from traceflops.findings.diagnosis import reasons_first
+from traceflops.findings.diagnosis import reasons_first, sold_once
 from traceflops.findings.finding import (
     Cause,
     Confidence,
@@ -168,6 +168,19 @@ def test_waiting_for_a_slow_rank_is_no_fault_of_communication() -> None:
 
 def made(rule: str, **fields: Any) -> Finding:
     return Finding(rule, "low", 0.1, Fact("x"), Fact("x"), **fields)
+
+
+def test_steps_are_replayed_as_graphs_once() -> None:
+    launches, code, other = (
+        made(rule, gain=Gain(ns, ns, ns), advice=Fact(advice))
+        for rule, ns, advice in (
+            ("eager-overhead", 100, "launching.graph"),
+            ("host-code", 200, "launching.graph-without-waits"),
+            ("sync-call", 10, "sync-call.remedy.keep"),
+        )
+    )
+    assert sold_once([launches, code, other]) == [code, other]
+    assert sold_once([launches, other]) == [launches, other]
 
 
 def of_rule(found: tuple[Finding, ...], rule: str) -> Finding:
@@ -314,8 +327,8 @@ def test_the_memory_of_the_same_copies_is_pinned_once() -> None:
 
     small, large = copies("blocking-copy", 10), copies("pageable-copies", 30)
     other = copies("host-copies", 5)
-    assert diagnosis._sold_once([small, other, large]) == [other, large]
-    assert diagnosis._sold_once([small, other]) == [small, other]
+    assert sold_once([small, other, large]) == [other, large]
+    assert sold_once([small, other]) == [small, other]
 
 
 def test_a_loss_repeats_no_remedy_of_its_cause() -> None:

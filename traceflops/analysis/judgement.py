@@ -27,7 +27,7 @@ from traceflops.findings.little_work import little_work
 from traceflops.findings.losses import Loss, all_losses, loss_findings
 from traceflops.findings.main_kernel import main_kernel_findings
 from traceflops.findings.nothing_recorded import nothing_recorded
-from traceflops.findings.on_cpu import OfGpu, OnCpu, leading, of_gpu
+from traceflops.findings.on_cpu import OfGpu, OnCpu, leading, of_gpu, reading
 from traceflops.findings.start_up import main_kind
 from traceflops.findings.unevenness import uneven_findings
 from traceflops.findings.verdicts import (
@@ -204,6 +204,7 @@ def _on_cpu(
     total = sum((device.chosen for device in devices), EMPTY_ACCOUNT)
     of_time = fact("basis.step" if facts.choice.used else "basis.time")
     leads = leading(kernels, total, idle, measured, of_time, facts.once) if devices else ()
+    leads = reading(kernels, total, of_time) if devices and facts.gpu.is_queue else leads
     return OnCpu(leads, facts.gpu)
 
 

@@ -19,13 +19,16 @@ from traceflops.findings.device_work import kernel_rules, reached
 from traceflops.findings.finding import WORTH_SAYING, Candidate, Finding, Level
 from traceflops.findings.gains import scales_of, weighed
 from traceflops.findings.idle_causes import idle_causes
+from traceflops.findings.kernel_facts import KernelFacts
 from traceflops.findings.late_rank import late_rank, rank_balance
 from traceflops.findings.little_work import little_work
 from traceflops.findings.main_kernel import MAIN_KERNEL
+from traceflops.findings.many_kernels import many_kernels
 from traceflops.findings.precision import totals_in_fp32
 from traceflops.findings.rules import advice_of, all_rules, rule_of, statement
 from traceflops.findings.start_up import kept, start_up
 from traceflops.findings.trace_health import trace_health
+from traceflops.findings.training_mode import training_mode
 from traceflops.findings.unevenness import UNEVEN_STEPS, is_sweep, uneven_steps
 from traceflops.findings.user_rules import more_rules
 from traceflops.remedies import remedy
@@ -55,6 +58,8 @@ _OF_RECORDED: Final = (late_rank, rank_balance, slow_link, kernel_rules, low_clo
 _WAITS, _NEARLY = "host-waits", 0.9
 _INPUT: Final = "input-wait"
 _PINNING: Final = {"blocking-copy", "pageable-copies"}
+_AS_GRAPHS: Final = "launching.graph"
+"""How codes of remedies begin that replay steps as graphs."""
 _SMALL_COPIES: Final = ("host-copies.remedy.tiny", "host-copies.remedy.join")
 """Remedies of these rules that do not pin memory."""
 _LAUNCHING: Final = ("other-calls", "eager-overhead", "launch-latency", "thread-handover")
@@ -83,7 +88,8 @@ def _diagnosed(case: Case) -> Iterator[Finding]:
     is_judged = case.recorded in ENOUGH and (not case.prepared or case.prepared.knows_replays)
     if not case.windows_used or case.on_host or case.recorded not in (*ENOUGH, *PARTIAL):
         alone = counted_kernels(case) if not case.devices else ()
-        yield from (*alone, *totals_in_fp32(case), *case.losses)
+        alone = _of_operators(case) if case.on_host and case.windows_used else alone
+        yield from (*alone, *totals_in_fp32(case), *many_kernels(case), *case.losses)
     elif case.prepared is not None and is_judged and little_work(case.prepared):
         yield from _causes(case, ())  # users hear of their own rules anyway
     else:
@@ -96,7 +102,7 @@ def _of_timeline(case: Case, *, is_judged: bool) -> Iterator[Finding]:
 
     If it is not `is_judged`, too much work is not recorded to ask why the GPU is idle.
     """
-    found = _sold_once([*_causes(case, RULES if is_judged else _OF_RECORDED)])
+    found = sold_once([*_causes(case, RULES if is_judged else _OF_RECORDED)])
     due_ns = sum(wait.idle_after_ns for wait in case.synchronisations)
     findings = reasons_first(found, waits_cost_most=2 * due_ns > case.total.components.idle_ns)
     ordered = _with_main_kernel(case, _with_counters(case, findings))
@@ -128,17 +134,22 @@ def _with_counters(case: Case, findings: list[Finding]) -> list[Finding]:
     return [*large, *main, *(one for one in findings if one not in large)] if main else findings
 
 
-def _sold_once(findings: Sequence[Finding]) -> list[Finding]:
-    """Return findings without the lesser of two that pin the memory of the same copies."""
+def sold_once(findings: Sequence[Finding]) -> list[Finding]:
+    """Return findings without the lesser ones of those that one edit mends.
+
+    That is of two that pin the memory of the same copies, and of all that replay steps as graphs.
+    """
     pins = [
         finding
         for finding in findings
         if finding.rule in _PINNING
         and not (finding.advice and finding.advice.code in _SMALL_COPIES)
     ]
-    are_both = {finding.rule for finding in pins} == _PINNING
-    lesser = min(pins, key=_order) if are_both else None
-    return [finding for finding in findings if finding is not lesser]
+    graphs = [one for one in findings if one.advice and one.advice.code.startswith(_AS_GRAPHS)]
+    are_two = {one.rule for one in pins} == _PINNING
+    lesser = [*sorted(pins, key=_order)[:1]] if are_two else []
+    lesser += sorted(graphs, key=_order)[:-1]
+    return [one for one in findings if not any(one is other for other in lesser)]
 
 
 def _with_main_kernel(case: Case, findings: list[Finding]) -> list[Finding]:
@@ -174,6 +185,19 @@ def _is_told(loss: Finding, causes: Sequence[Finding]) -> bool:
     """Return whether a loss is the main kernel, and a cause is mostly about the same kernel."""
     kernels = [cause.rows[0].name for cause in causes if cause.rows]
     return loss.rule == MAIN_KERNEL and any(loss.rows[0].name in name for name in kernels)
+
+
+def _of_operators(case: Case) -> Iterator[Finding]:
+    """Yield what is wrong with operators of CPUs, where these are all the work.
+
+    The recording itself shows it: how many steps or stacks there are does not matter. Without a
+    gain the operators only launch, and their time says little.
+    """
+    scales = replace(scales_of(case), doubts=())
+    for cause in training_mode(KernelFacts(case, case.prepared)) if case.prepared else ():
+        finding = weighed(cause, scales)
+        if finding is not None:
+            yield finding if finding.gain is not None else replace(finding, severity="low")
 
 
 def _causes(case: Case, asked: Sequence[Rule]) -> Iterator[Finding]:

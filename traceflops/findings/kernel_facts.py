@@ -13,6 +13,7 @@ import numpy as np
 from msgspec import Struct
 
 from traceflops.attribution.datatypes import types_of_ops
+from traceflops.attribution.launching_ops import ops_that_launched
 from traceflops.attribution.range_labels import range_names
 from traceflops.attribution.scopes import launch_scopes
 from traceflops.characters import kernel_name
@@ -49,7 +50,10 @@ _COMPILED: Final = "CompiledFxGraph"
 
 
 class KernelFacts(Struct, frozen=True, dict=True):
-    """The kernels and copies of the chosen windows, by queue and start; columns are per kernel."""
+    """The kernels and copies of the chosen windows, by queue and start; columns are per kernel.
+
+    Without work of GPUs they are the parts of operators of CPUs.
+    """
 
     case: Case
     prepared: Prepared
@@ -58,7 +62,7 @@ class KernelFacts(Struct, frozen=True, dict=True):
     def _places(self) -> IntArray:
         """Return the place of each among the chosen activities."""
         chosen, activities = self.prepared.chosen, self.prepared.trace.activities
-        kernel = np.flatnonzero(is_one_of(activities["kind"], "kernel", "memcpy")[chosen.row])
+        kernel = np.flatnonzero(is_one_of(activities["kind"], "kernel", "memcpy", "op")[chosen.row])
         keys = (
             numbers(activities[name], ABSENT)[chosen.row[kernel]]
             for name in ("device", "stream", "start_ns")
@@ -100,8 +104,8 @@ class KernelFacts(Struct, frozen=True, dict=True):
 
     @cached_property
     def op(self) -> IntArray:
-        """Return the op that launched it, -1 for unknown."""
-        return self.prepared.linked.links.op_of_activity[self.row]
+        """Return the op that launched it, -1 for unknown; a part of an op is of that."""
+        return ops_that_launched(self.prepared, self.row)
 
     def by_op(self, ops: BoolArray) -> BoolArray:
         """Return which were launched by these ops, given as a mask of rows."""
@@ -213,13 +217,15 @@ def kernel_cause(
     knows: frozenset[str] = frozenset(),
     values: Mapping[str, Value] | None = None,
     least: FloatArray | None = None,
+    sure_part: float | None = None,
 ) -> Iterator[Cause]:
     """Give a cause if kernels take enough time and the remedy saves enough of it.
 
     `rows` and `kept` are per kernel: whether the rule is about it, and the share of its time that
     the whole remedy leaves; `least` is the least share it may leave, if that is less. `host` are
-    edits for launching them. `values` fill the claim: with a `name`, it names the largest kernel,
-    else a detail does. `knows` are further facts that choose the remedy.
+    edits for launching them. At least `sure_part` of what it saves is gained, by default that of
+    the house. `values` fill the claim: with a `name`, it names the largest kernel, else a detail
+    does. `knows` are further facts that choose the remedy.
     """
     time = np.where(rows, facts.ns, 0)
     saved = time * (1 - np.clip(kept, 0, 1))
@@ -229,7 +235,7 @@ def kernel_cause(
     if not is_enough or saves < limit(facts.case, "priority", "low"):
         return
     largest, where = largest_of(facts, saved)
-    half = limit(facts.case, "kernel-faults", "least_part")
+    half = limit(facts.case, "kernel-faults", "least_part") if sure_part is None else sure_part
     changes, row = _left_of_names(facts, saved), rule_of(rule)
     most = saved if least is None else time * (1 - np.clip(least, 0, 1))
     yield cause(
