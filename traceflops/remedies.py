@@ -106,10 +106,21 @@ _NOT_SHAPES: Final = _do(
     "no option records operators: describe the model with traceflops mfu --model, or give a "
     "torch.profiler trace of the same run with --pair"
 )
-_WITH_XLA: Final = (
-    "jax.profiler.trace(FOLDER), or tf.profiler.experimental.Profile(FOLDER), around GPU work"
-)
-_TRACE_ANNOTATION: Final = "jax.profiler.TraceAnnotation() or tf.profiler.experimental.Trace()"
+JAX, TENSORFLOW, FRAMEWORK = "jax", "tensorflow", "framework"
+"""The fact that names which framework XLA's profiler recorded, and its values."""
+_FRAMEWORKS: Final = (JAX, TENSORFLOW)
+_OF_FRAMEWORKS: Final = {
+    "trace": ("jax.profiler.trace(FOLDER)", "tf.profiler.experimental.Profile(FOLDER)"),
+    "annotation": ("jax.profiler.TraceAnnotation()", "tf.profiler.experimental.Trace()"),
+    "step": (
+        'jax.profiler.StepTraceAnnotation("train", step_num=12)',
+        'tf.profiler.experimental.Trace("train", step_num=12, _r=1)',
+    ),
+    "options": ("jax.profiler.ProfileOptions", "tf.profiler.experimental.ProfilerOptions"),
+}
+"""What texts for XLA name: that of JAX, and that of TensorFlow."""
+_WITH_XLA: Final = "{trace} around GPU work"
+_TRACE_ANNOTATION: Final = "{annotation}"
 _IN_NVTX: Final = "put {} around each iteration and add --trace=nvtx"
 _SHORTER: Final = "record fewer steps, since full buffers drop records"
 _OR_RANGES: Final = ", or record_function() around code between operators"
@@ -169,16 +180,12 @@ _TABLE: Final[Mapping[str, Mapping[str, str | How]]] = {
             "--marker-trace"
         ),
         NSIGHT: _do(_IN_NVTX.format('nvtxRangePush("step 12") and nvtxRangePop()')),
-        XLA: _do(
-            'put jax.profiler.StepTraceAnnotation("train", step_num=12), or '
-            'tf.profiler.experimental.Trace("train", step_num=12, _r=1), around each iteration'
-        ),
+        XLA: _do("put {step} around each iteration"),
     },
     "stacks": {
         PYTORCH: "with_stack=True (large traces)",
         TF_RECORD: "stacks=True in tf.record (large traces)",
-        XLA: "python_tracer_level=1 in jax.profiler.ProfileOptions or "
-        "tf.profiler.experimental.ProfilerOptions",
+        XLA: "python_tracer_level=1 in {options}",
     },
     "host work": {
         PYTORCH: f"with_stack=True{_OR_RANGES}",
@@ -303,6 +310,8 @@ def way_to_record(of: Recording, lack: str) -> How | None:
         tracer = "CUPTI or roctracer" if name == CUDA else "the profiler"
         text = how.text.format(accelerator=name, module=module, tracer=tracer)
         how = How(text, how.is_clause)
+    if tool == XLA:
+        how = How(how.text.format(**_names(of.source.facts.get(FRAMEWORK))), how.is_clause)
     graphs = sum(count for name, count in counts.items() if "GRAPH" in name)
     has_no_graphs = counts.get("KERNEL", 0) > 0 and not graphs
     if tool == NSIGHT and lack != "kernels of graphs" and has_no_graphs:
@@ -310,6 +319,15 @@ def way_to_record(of: Recording, lack: str) -> How | None:
     if of.source.tool == LEGACY and lack not in _SAME_IN_LEGACY:
         return _do(f"record with torch.profiler (PyTorch 1.8.1 or later) and {how.text}")
     return how
+
+
+def _names(framework: str | None) -> dict[str, str]:
+    """Return what texts for XLA name: of one framework, of both where it is unknown."""
+    place = _FRAMEWORKS.index(framework) if framework in _FRAMEWORKS else None
+    return {
+        key: " or ".join(both) if place is None else both[place]
+        for key, both in _OF_FRAMEWORKS.items()
+    }
 
 
 def with_activities(counts: Mapping[str, int]) -> str:

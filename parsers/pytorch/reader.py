@@ -31,9 +31,9 @@ from traceflops.parsers.shared import trace_builder
 from traceflops.parsers.shared.formats import Format, Reading
 from traceflops.remedies import LEGACY, RECORDER, with_activities
 from traceflops.table.builder import TableBuilder
-from traceflops.table.columns import ABSENT, IntArray, codes, numbers
+from traceflops.table.columns import ABSENT, IntArray, codes, names, numbers
 from traceflops.table.grouping import joint_codes
-from traceflops.table.patterns import launches_nothing
+from traceflops.table.patterns import launches_nothing, operator_of_cpus, operator_of_mps
 from traceflops.table.trace import Note, Source, SourceFile, Trace, of_noun, rank_from_name
 from traceflops.units import duration, listed, several
 
@@ -83,6 +83,12 @@ _NOTES: Final = NoteTable(
             "The file has no GPU operations{shown}.",
             "If the program uses a GPU, record with {activities}.",
         ),
+        "no-device-work cpu": "The file has no GPU operations: {operator} ran on the CPU.",
+        "no-device-work mps": (
+            "The file has no GPU operations: {operator} ran on Apple's GPU, which this profiler "
+            "does not record.",
+            "Record it with torch.mps.profiler.profile() and Instruments.",
+        ),
         "no-device-work recorder": "The file has no GPU operations{shown}: none ran while "
         "tf.record recorded.",
     },
@@ -93,6 +99,7 @@ _ODD: Final = (
 )
 _SEVERAL: Final = 0.1
 """If fewer than this share of calls repeat a correlation, that may be chance."""
+_NO_WORK: Final = "no-device-work"
 _ON_CPU: Final = ": the operators ran on the CPU"
 _SHOWN_INSTEAD: Final = "; CPU operators are shown if no file has any"
 
@@ -149,11 +156,14 @@ def _content_notes(
     if not tables["activities"].num_rows:
         # The first reason that holds chooses the text; a text times False is empty.
         why = " lost" * is_lossy or " calls" * (calls > 0) or " recorder" * is_recorder
-        key, shown = f"no-device-work{why}", _SHOWN_INSTEAD if ops.num_rows else ""
+        key, shown = f"{_NO_WORK}{why}", _SHOWN_INSTEAD if ops.num_rows else ""
         if launches_nothing(tables["calls"]) and not is_lossy:
             key, shown = "nothing-launched", _ON_CPU if ops.num_rows else ""
-        called = several(calls, "API call")
-        yield _NOTES.note(key, shown=shown, calls=called, activities=activities)
+        of_mps, of_cpu = operator_of_mps(names(ops["name"])), operator_of_cpus(names(ops["name"]))
+        if key == _NO_WORK and (of_mps or of_cpu):
+            key = f"{_NO_WORK} {'mps' if of_mps else 'cpu'}"
+        called, operator = several(calls, "API call"), of_mps or of_cpu
+        yield _NOTES.note(key, shown=shown, calls=called, activities=activities, operator=operator)
     elif not calls:
         yield _NOTES.note("no-calls")
     launched = numbers(tables["calls"]["correlation"], ABSENT)

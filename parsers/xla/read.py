@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any, Final
 
 import numpy as np
+import pyarrow as pa
 from msgspec.structs import replace
 
 from traceflops.errors import InputError, NotATrace
@@ -19,7 +20,8 @@ from traceflops.parsers.shared import sinks, trace_builder
 from traceflops.parsers.shared.formats import Format
 from traceflops.parsers.shared.sanity_checks import span_notes, timed
 from traceflops.parsers.xla.planes import Plane, Stats, planes_of
-from traceflops.table.columns import ABSENT, Array, IntArray, Names
+from traceflops.remedies import FRAMEWORK, JAX, TENSORFLOW
+from traceflops.table.columns import ABSENT, Array, IntArray, Names, names
 from traceflops.table.trace import NO_CUPTI, Source, SourceFile, Trace
 
 XPLANE_HEAD: Final = (
@@ -78,6 +80,10 @@ _HOST_KINDS: Final = (
     (re.compile("Memory(Dea|A)llocation$"), _MEMORY),
 )
 """Kinds of events of the host by name: a call's is the index of its API; others are marks."""
+_OF_FRAMEWORK: Final = {
+    JAX: re.compile(r"PjitFunction\("),
+    TENSORFLOW: re.compile(r"Eager(Kernel|Local)?Execute|ExecutorState::|TFE_Py_"),
+}
 _NOTES: Final = NoteTable(
     dropped={
         "input-cut": "The file is cut off: the devices that are whole before the cut are used.",
@@ -126,11 +132,19 @@ def _trace(source: ByteSource, python_stacks: bool) -> Trace:
         tool="XLA profiler",
         origin_unix_ns=recording.origin_unix_ns,
         event_counts=dict(sorted((+recording.counts).items())),
+        facts=_framework(tables["marks"]),
         # TensorFlow adds a port; the host is hidden in both spellings.
         identities=tuple(filter(None, dict.fromkeys((host, (host or "").partition(":")[0])))),
     )
     overflowed = trace_builder.overflow_notes(recording.tables.values(), source.label)
     return Trace(about, tables, (*notes, *overflowed), recording.places)
+
+
+def _framework(marks: pa.Table) -> dict[str, str]:
+    """Return which framework ran, by the ranges that only it has; nothing where none tells."""
+    labels = names(marks["name"])
+    found = {one for one, mark in _OF_FRAMEWORK.items() if any(map(mark.match, labels))}
+    return {FRAMEWORK: found.pop()} if len(found) == 1 else {}
 
 
 class _XlaRecording(trace_builder.Gathered):

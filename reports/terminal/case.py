@@ -64,7 +64,7 @@ def case_lines(analysis: Analysis, style: Style, most: int = 3) -> Iterator[Text
     is_counted = analysis.recorded == "serialized"
     for sentence in why_not(analysis.measured)[: 1 if analysis.devices and not is_counted else 0]:
         yield from paragraph(sentence, style.width)
-    is_drawn = not (is_counted or is_little(analysis))
+    is_drawn = not (is_counted or is_little(analysis) or analysis.only_launches)
     if analysis.total.components.window_ns and is_drawn:
         yield Text()
         yield from _step(analysis, style)

@@ -324,7 +324,7 @@ def _kernels(analysis: Analysis, style: Style, most: int) -> Iterator[Text]:
     twice = f"; {OVERLAPS}" * overlap(analysis)
     title = f"{title} (share of the {time_shared(analysis)}{twice})"
     yield from paragraph(title, style.width, "bold")
-    known, mean = rates(analysis.measured), analysis.mean_ns
+    known, mean = {} if analysis.only_launches else rates(analysis.measured), analysis.mean_ns
     figures = [
         (
             row["sub"],

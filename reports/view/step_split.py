@@ -54,6 +54,7 @@ _SHORT: Final = {
     "communication": "communication",
     "other": "uncategorized",
 }
+_OTHER_OPERATORS: Final = "dispatch, uncategorized"
 _SECTIONS: Final = {
     "inefficiency": ("kernels", "roofline"),
     "memory": ("kernels", "categories"),
@@ -109,7 +110,10 @@ def step_parts(analysis: Analysis) -> tuple[StepPart, ...]:
         *((name, LINE_LOOKS[name].label, ns) for name, ns in times.items() if name != "idle"),
         *_idle(analysis, times.get("idle", 0)),
     ]
-    return tuple(StepPart(*part, part[2] / step_ns) for part in named if part[2])
+    own = {"other": _OTHER_OPERATORS} if analysis.on_host else {}
+    return tuple(
+        StepPart(*part, part[2] / step_ns, own.get(part[0], "")) for part in named if part[2]
+    )
 
 
 def _amounts(analysis: Analysis) -> dict[str, int]:

@@ -247,7 +247,7 @@ def folded_tables(analysis: Analysis) -> Iterator[tuple[str, ReportTable]]:
     yield "Figures behind it", table_of(_FACT, facts(analysis))
     work = "operators" if on_host else "kernels and copies"
     twice = f"{capitalized(OVERLAPS)}." * overlap(analysis)
-    known = rates(analysis.measured)
+    known = {} if analysis.only_launches else rates(analysis.measured)
     fast = _number("Rate", lambda row: known.get(row["name"], UNKNOWN))
     sums = (*_COUNTED_SUMS, fast) if any(row["name"] in known for row in first) else _COUNTED_SUMS
     top = _of_names("Name", first, kernels.num_rows, sums)

@@ -24,7 +24,7 @@ from tests.conftest import shared_file, some
 from tests.findings.scenarios import reach_ns
 from traceflops.facts import Fact, fact
 from traceflops.findings import diagnosis, gains
-from traceflops.findings.diagnosis import reasons_first
+from traceflops.findings.diagnosis import reasons_first, sold_once
 from traceflops.findings.finding import Cause, Confidence, Finding, Gain, Level, Row, Where
 from traceflops.findings.rules import thresholds
 from traceflops.replay.what_if import Outcome
@@ -158,6 +158,19 @@ def test_waiting_for_a_slow_rank_is_no_fault_of_communication() -> None:
 
 def made(rule: str, **fields: Any) -> Finding:
     return Finding(rule, "low", 0.1, Fact("x"), Fact("x"), **fields)
+
+
+def test_steps_are_replayed_as_graphs_once() -> None:
+    launches, code, other = (
+        made(rule, gain=Gain(ns, ns, ns), advice=Fact(advice))
+        for rule, ns, advice in (
+            ("eager-overhead", 100, "launching.graph"),
+            ("host-code", 200, "launching.graph-without-waits"),
+            ("sync-call", 10, "sync-call.remedy.keep"),
+        )
+    )
+    assert sold_once([launches, code, other]) == [code, other]
+    assert sold_once([launches, other]) == [launches, other]
 
 
 def of_rule(found: tuple[Finding, ...], rule: str) -> Finding:

@@ -661,6 +661,7 @@ def test_start_up_is_said_first_where_no_cause_takes_more_and_shares_are_of_the_
         "; the figures are of the 45.0 ms after it, without 15.0 ms of work and other gaps before"
         " its end."
     )
+    assert analysis.findings[0].remedy == "Warm up before recording."  # the work repeats already
     said = analysis.verdict.sentence
     assert "Idle time (mostly sleeping) takes 67.0 % of the time after start-up" in said
     analysis = tf.analyze(trace_of(**works, marks=sleeps), tf.Selection(from_ns=0))  # all of it

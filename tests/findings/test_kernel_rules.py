@@ -486,16 +486,33 @@ def test_kernels_of_replayed_graphs_are_named_by_their_capture() -> None:
     assert "aten::mm of 32×4096, 4096×6144" in one.sentence
 
 
+@pytest.mark.parametrize(
+    ("kernel", "other", "is_told"),
+    [
+        ("triton_red_fused__log_softmax_prepare_softmax_online_3", "MmBackward0", True),
+        ("triton_red_fused__log_softmax_prepare_softmax_online_3", "aten::mm", False),
+        ("triton_red_fused__softmax_prepare_softmax_online_3", "MmBackward0", False),
+        ("liger_cross_entropy_kernel", "MmBackward0", False),
+    ],
+)
+def test_the_softmax_of_a_loss_costs_at_most_its_time(
+    kernel: str, other: str, is_told: bool
+) -> None:
+    analysis = tf.analyze(trace([HEALTHY, made(kernel, 300, "aten::x"), made(GEMM, 10, other)]))
+    told = [one.gain for one in analysis.findings if one.rule == "loss-softmax"]
+    assert told == [Gain(0, 300 * US, None)] * is_told
+
+
 @pytest.mark.parametrize("other", ["aten::relu", "autograd::engine: ReluBackward0"])
 def test_statistics_of_each_batch_are_told_where_nothing_is_of_training(other: str) -> None:
     norm = made("void cudnn::bn_fw_tr_1C11_singleread<float, 512>", 500, "aten::batch_norm")
     analysis = tf.analyze(trace([HEALTHY, norm, made(MUL, 100, other)]))
-    norms = [one for one in analysis.findings if one.rule == "training-norm"]
+    norms = [one for one in analysis.findings if one.rule == "training-mode"]
     assert bool(norms) == (other == "aten::relu")
     assert all(one.gain is None and "model.eval()" in one.remedy for one in norms)
     inferring = made("void cudnn::bn_fw_inf_1C11_kernel_NCHW<float>", 500, "aten::batch_norm")
     told = tf.analyze(trace([HEALTHY, inferring])).findings
-    assert "training-norm" not in [one.rule for one in told]
+    assert "training-mode" not in [one.rule for one in told]
 
 
 @pytest.mark.parametrize(

@@ -100,6 +100,16 @@ def test_operators_of_a_kind_are_told_together_and_communication_goes_by_its_nam
     )
 
 
+def test_what_an_operator_takes_around_one_of_its_kind_is_dispatch() -> None:
+    work = ops(("aten::linear", 0, 80), ("aten::addmm", 20, 20), ("aten::relu", 80, 20))
+    found = analysis(ops=[*work, *ops(("aten::empty", 85, 5))])
+    assert found.verdict.sentence.startswith(
+        "On the CPU, dispatch within operators (aten::linear) takes 60.0 % and aten::addmm takes "
+        "20.0 % of the time."
+    )
+    assert (found.components.compute_ns, found.components.memory_ns) == (20, 15)
+
+
 def test_operators_beside_each_other_are_not_given_shares_of_the_time() -> None:
     work = [*ops(("aten::mm", 0, 100)), *ops(("aten::mm", 0, 100))]
     work[1]["thread"] = 2
@@ -115,6 +125,22 @@ def test_operators_that_only_gpus_run_tell_that_the_gpu_is_not_recorded(name: st
         f"GPU records are missing: {name} runs on a GPU, so CPU operators launch its work or wait "
         "for it. On the CPU, aten::copy_ takes 90.0 % of the time."
     )
+
+
+@pytest.mark.parametrize("name", ["aten::linear_backward", "aten::_mps_convolution"])
+def test_operators_of_apple_gpus_tell_that_times_are_of_launching_and_waiting(name: str) -> None:
+    work = ops((name, 0, 10), ("aten::mul", 10, 60), ("aten::_local_scalar_dense", 70, 30))
+    found = analysis(ops=work)
+    assert found.only_launches
+    assert found.verdict.sentence == (
+        f"The GPU was not recorded: {name} runs on Apple's GPU (MPS), so the times of CPU "
+        "operators are those of launching its work or waiting for it. aten::_local_scalar_dense, "
+        "which brings a value to the CPU and waits for it, takes 30.0 % of the time."
+    )
+    said = "\n".join(line.plain for line in render_terminal(found))
+    assert "Instruments" in said and "CUDA" not in said and "compute" not in said
+    nested = analysis(ops=[*work, *ops(("aten::_nested_tensor_size", 100, 1))])
+    assert nested.only_launches == (name != "aten::linear_backward")
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from tests.conftest import shared_file, some
 from tests.findings.scenarios import reach_ns
 from tests.findings.test_diagnosis import ROUNDING, SMALL, analysis_of, of_rule, step_ns
 from traceflops.facts import in_words
+from traceflops.findings.decode import decode
 from traceflops.findings.finding import Finding
 from traceflops.findings.late_rank import late_rank_reason
 from traceflops.ranks.slow_rank import SlowRank
@@ -277,6 +278,26 @@ def test_decode_that_reads_weights_at_the_roof() -> None:
     assert "weight of 16 bits" in batch.sentence
     assert batch.gain is None
     assert weights.owner == batch.owner == "configuration"
+
+
+def test_few_tokens_of_experts_and_of_one_request_are_told_so() -> None:
+    analysis = analysis_of(config_of(PASSES), "1:2")
+    kernels = tuple(
+        replace(row, name="fused_moe_kernel" if row.category.sub == "gemm" else "quant_e4m3")
+        for row in analysis.measured.kernels
+    )
+    passes = tuple(replace(one, batch=1) for one in analysis.serving.passes)
+    case = replace(
+        analysis,
+        measured=replace(analysis.measured, kernels=kernels),
+        serving=replace(analysis.serving, passes=passes),
+    )
+    [told] = [one for one in decode(case) if one.rule == "decode-batch"]
+    assert in_words(told.claim).endswith(
+        "Reading a weight takes as long as computing many tokens with it; more tokens per pass "
+        "also read the weights of more experts."
+    )
+    assert in_words(told.advice).startswith("Send more requests at once")
 
 
 def test_prefill_is_no_decode() -> None:

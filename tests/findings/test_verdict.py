@@ -70,6 +70,14 @@ def test_the_largest_loss_stands_first_where_nothing_larger_is_unknown() -> None
     )
 
 
+@pytest.mark.parametrize(("idle", "is_busy"), [(50, True), (51, False)])
+def test_a_gpu_that_is_hardly_idle_is_called_busy_with_what_leads(idle: int, is_busy: bool) -> None:
+    sentence = said(of(gemm=300, idle=idle, norm=700 - idle))[0]
+    busy = "The GPU is busy 95.0 % of the total time, 65.0 % with norm kernels. Memory work (norm "
+    assert sentence.startswith(busy) == is_busy
+    assert ("The GPU is busy" in sentence) == is_busy
+
+
 @pytest.mark.parametrize("idle", [199, 200])
 def test_much_idle_time_stands_before_what_cannot_be_judged(idle: int) -> None:
     unknown = "how much of that is useful is unknown."
@@ -133,7 +141,8 @@ def test_where_nothing_is_wrong_it_says_so() -> None:
 def test_a_single_loss_stands_alone() -> None:
     analysis = tf.analyze(matmul(4_000), peaks=PeakOptions(tflops=1000))
     assert said(analysis)[0] == (
-        "MFU 50.0 %. The largest loss is compute below peak (50.0 % of the total time)."
+        "MFU 50.0 %. The GPU is busy 100.0 % of the total time, 100.0 % with GEMMs. The largest "
+        "loss is compute below peak (50.0 % of the total time)."
     )
 
 

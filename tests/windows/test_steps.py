@@ -328,6 +328,14 @@ def test_ranges_that_look_like_steps_are_named_as_the_option(name: str, option: 
     assert len(found.steps.seen) == 5
 
 
+def test_callbacks_of_another_thread_do_not_look_like_steps() -> None:
+    run = unmarked("Event::Execute", [100] * 5)
+    run["marks"] = [{**mark, "thread": 2} for mark in run["marks"]]
+    assert "--step-mark Event" not in no_steps(run)
+    run["calls"] = []  # without launches nothing tells
+    assert "--step-mark Event::Execute" in no_steps(run)
+
+
 @pytest.mark.parametrize(
     "marks",
     [

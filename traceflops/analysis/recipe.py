@@ -33,7 +33,7 @@ from traceflops.findings.little_work import little_work
 from traceflops.findings.losses import Loss, all_losses, loss_findings
 from traceflops.findings.main_kernel import main_kernel_findings
 from traceflops.findings.nothing_recorded import nothing_recorded
-from traceflops.findings.on_cpu import OfGpu, OnCpu, leading, of_gpu
+from traceflops.findings.on_cpu import OfGpu, OnCpu, leading, of_gpu, reading
 from traceflops.findings.start_up import main_kind
 from traceflops.findings.unevenness import uneven_findings
 from traceflops.findings.user_rules import read_finding_rules
@@ -325,6 +325,7 @@ def judged(
     on_cpu = None
     if on_host:
         leads = leading(table, total, idle, measured, of_time, facts.once) if devices else ()
+        leads = reading(table, total, of_time) if devices and facts.gpu.is_queue else leads
         on_cpu = OnCpu(leads, facts.gpu)
     first = _said_first(facts, devices, measured, losses, ranks, on_cpu, basis)
     first = first if on_host else of_events(first, facts.trace, total.components)

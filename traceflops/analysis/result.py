@@ -257,6 +257,14 @@ class Analysis(Struct, frozen=True, dict=True):
         """Return whether all work is operators on the CPU: then nothing is said of a device."""
         return bool(self.devices) and all(device.type == "cpu" for device in self.devices)
 
+    @property
+    def only_launches(self) -> bool:
+        """Return whether all work is operators of CPUs that launch that of a GPU without records.
+
+        Their times are not those of the work.
+        """
+        return self.on_host and self.verdict.headline == "records-missing"
+
     def mean_ns(self, total_ns: int) -> float:
         """Return a time of all chosen windows as the mean per window."""
         return total_ns / max(self.windows_used, 1)

@@ -42,8 +42,9 @@ KERNELS: Final = "kernels"
 MIGRATIONS: Final = "page migrations"
 MOST: Final = 1_000
 """At most so many operators are in a table."""
-_MOVES: Final = {"copy": COPIES, "migration": MIGRATIONS, "memset": "fills"}
+MOVES: Final = {"copy": COPIES, "migration": MIGRATIONS, "memset": "fills"}
 """Kinds of memory work that move or set bytes; all others are kernels."""
+_PRODUCTS: Final = {"gemm": "GEMMs", "convolution": "convolutions"}
 _HIDDEN: Final = ("copy", "memset")
 """Kinds of memory work that may run beside kernels which do not wait for it."""
 _KERNEL_KINDS: Final = {
@@ -192,13 +193,19 @@ def memory_times(trace: Trace, categorised: Categorised, chosen: InWindows) -> d
     times = Counter[str]()
     for row, sum_ns in zip(first.tolist(), sums.tolist(), strict=True):
         sub = categorised.categories[category[row]].sub
-        work = _MOVES.get(sub, f"{_KERNEL_KINDS.get(sub, sub)} {KERNELS}")
+        work = kind_of(sub)
         if work == COPIES and is_kernel[row]:
             work = f"copy {KERNELS}"
         elif work == COPIES:
             work = _DIRECTIONS.get(directions[direction[row]], COPIES)
         times[work] += sum_ns
     return dict(times)
+
+
+def kind_of(sub: str) -> str:
+    """Return what work of a subcategory of compute or memory is called, of many."""
+    name = MOVES.get(sub) or _PRODUCTS.get(sub)
+    return name or f"{_KERNEL_KINDS.get(sub, sub)} {KERNELS}"
 
 
 def _without_kernels(trace: Trace, chosen: InWindows) -> IntArray:

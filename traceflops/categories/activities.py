@@ -20,7 +20,7 @@ from traceflops.table.columns import (
     names,
     numbers,
 )
-from traceflops.table.nesting import Links
+from traceflops.table.nesting import Links, OpTree
 from traceflops.table.trace import Trace
 
 COLLECTIVE_OP = "record_param_comms"
@@ -30,6 +30,8 @@ _KIND_CATEGORIES = {
     "graph": Category("graph", "graph"),
 }
 _OTHER = Category("other", "other")
+_DISPATCH = Category("other", "dispatch")
+_WORKS = ("compute", "memory")
 _BY_DIRECTION = (
     (re.compile("PtoP"), Category("communication", "point_to_point"), "peer-copy"),
     (re.compile("migration"), Category("memory", "migration"), "migration"),
@@ -86,7 +88,7 @@ def categorise(trace: Trace, links: Links, classifier: Classifier) -> Categorise
 
     Decisions go from weak to strong evidence, and a later one replaces an earlier one:
 
-    1. the name;
+    1. the name; of an operator of a CPU also whether others inside it do its work;
     2. the kind of record: copy, fill, graph;
     3. the direction of a copy: peer to peer, or a migration of unified memory;
     4. metadata of a collective: those of the kernel, or of the op that launched it.
@@ -94,6 +96,7 @@ def categorise(trace: Trace, links: Links, classifier: Classifier) -> Categorise
     activities = trace.activities
     decisions = _Decisions(activities.num_rows)
     names_skipped = _decide_by_name(activities, decisions, classifier.knowing(trace.source.rules))
+    _decide_wrappers(trace, decisions)
     kind = codes(activities["kind"])
     for code, label in enumerate(names(activities["kind"])):
         if label in _KIND_CATEGORIES:
@@ -134,6 +137,24 @@ def _decide_by_name(activities: pa.Table, decisions: _Decisions, classifier: Cla
             of_name[:, code] = decisions.code(decision.category, decision.rule)
         decisions.category[rows], decisions.rule[rows] = of_name[:, name[rows]]
     return int(is_skipped.sum())
+
+
+def _decide_wrappers(trace: Trace, decisions: _Decisions) -> None:
+    """Decide that operators of CPUs around others of their category only dispatch these.
+
+    `aten::linear` calls `aten::addmm`: what it takes itself is no product.
+    """
+    parts = np.flatnonzero(is_one_of(trace.activities["kind"], "op"))
+    if not len(parts):
+        return
+    op = -1 - numbers(trace.activities["correlation"])[parts]
+    category = np.full(trace.ops.num_rows, -1, dtype=np.int64)
+    category[op] = decisions.category[parts]
+    tree, wraps = OpTree.of(trace.ops), np.zeros(trace.ops.num_rows, dtype=np.bool_)
+    for kind, code in decisions.categories.items():
+        if kind.top in _WORKS:
+            wraps |= (category == code) & (tree.below(category == code) > 0)
+    decisions.decide(parts[wraps[op]], _DISPATCH, "wrapper")
 
 
 def _decide_by_metadata(trace: Trace, links: Links, decisions: _Decisions) -> None:

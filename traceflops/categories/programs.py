@@ -49,7 +49,7 @@ _GGML: Final = re.compile(r"\bggml_|\(ggml_type\)|\bmul_mat_(vec_)?q\b|quantize_
 
 def of_pytorch(trace: Trace) -> bool:
     """Return whether PyTorch ran, by the profiler or by the kernels."""
-    kernels = names(trace.activities["name"])
+    kernels = [*names(trace.activities["name"]), *names(trace.totals["name"])]
     return family(trace.source.format) == PYTORCH or any(map(_OF_PYTORCH.search, kernels))
 
 

@@ -58,6 +58,9 @@ NOTHING_LAUNCHED: Final = MissingInput(
 )
 
 
+ON_MPS: Final = MissingInput(fact("missing.no-gpu-operations"), fact("missing.on-mps"))
+
+
 def advised(how: str) -> Fact | None:
     """Return advice on recording (`remedies`) as a fact, None where there is none."""
     return quoted(how) if how else None

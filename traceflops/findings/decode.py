@@ -28,6 +28,8 @@ _BITS: Final = (
     (8, re.compile(r"fp8|e4m3|e5m2|float8|int8|w8a|i8i8|q8_|mul_mat_(vec_)?q\b", re.IGNORECASE)),
 )
 """Bits of a weight at most, by what the names of kernels hold; 16 without any."""
+_UNTOLD_BITS: Final = 16
+_OF_EXPERTS: Final = re.compile(r"moe|expert|grouped_gemm", re.IGNORECASE)
 
 
 def decode(case: Case) -> Iterator[Cause]:
@@ -78,8 +80,22 @@ def _few_tokens(case: Case) -> Iterator[Cause]:
     few = tokens < ridge * limit(case, "decode-batch", "most_of_ridge")
     if not few or share < limit(case, "decode-batch", "least_share"):
         return
-    values = {"tokens": float(tokens), "bits": bits, "ridge": round(ridge)}
-    yield cause(case, "decode-batch", share, values, rows=_rows(products))
+    are_told = bits < _UNTOLD_BITS or not any(map(_is_narrow, case.measured.kernels))
+    are_experts = any(_OF_EXPERTS.search(row.name) for row in products)
+    values = {
+        "tokens": float(tokens),
+        "bits": bits if are_told else None,
+        "many": several(round(ridge), "token") if are_told else "many tokens",
+        "effect": fact(f"decode-batch.{'experts' if are_experts else 'cheap'}"),
+    }
+    is_one = all(one.batch == 1 for one in case.serving.passes)
+    knows = frozenset({"one-request"} if is_one else ())
+    yield cause(case, "decode-batch", share, values, knows=knows, rows=_rows(products))
+
+
+def _is_narrow(row: KernelRow) -> bool:
+    """Return whether numbers of 8 bits or less are there; of which products is another question."""
+    return row.category.sub == "quantize" or weight_bits(row.name) < _UNTOLD_BITS
 
 
 def _products(case: Case) -> list[KernelRow]:
@@ -94,7 +110,7 @@ def _ridge(case: Case, products: Sequence[KernelRow]) -> tuple[int, float | None
     times: Counter[int] = Counter()
     for row in products:
         times[weight_bits(row.name)] += row.sum_ns
-    bits = times.most_common(1)[0][0] if times else 16
+    bits = times.most_common(1)[0][0] if times else _UNTOLD_BITS
     ridges = [
         device.rates["bf16"] / device.bandwidth * bits / 16
         for device in case.measured.devices
@@ -105,7 +121,7 @@ def _ridge(case: Case, products: Sequence[KernelRow]) -> tuple[int, float | None
 
 def weight_bits(kernel: str) -> int:
     """Return how many bits the weights of a product have, by the name of its kernel."""
-    return next((bits for bits, named in _BITS if named.search(kernel)), 16)
+    return next((bits for bits, named in _BITS if named.search(kernel)), _UNTOLD_BITS)
 
 
 def _between(case: Case) -> Iterator[Cause]:

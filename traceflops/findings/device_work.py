@@ -22,8 +22,9 @@ from traceflops.findings.kernel_facts import (
     rows_of,
 )
 from traceflops.findings.launch_geometry import small_grids
-from traceflops.findings.memory_kernels import memory_rules, training_norm
+from traceflops.findings.memory_kernels import loss_softmax, memory_rules
 from traceflops.findings.precision import HALF, SINGLE, precision_rules
+from traceflops.findings.training_mode import training_mode
 from traceflops.flops.ops.work import Product, Work
 from traceflops.memory.usage import memory_use
 from traceflops.timeline.device_span import is_top
@@ -200,7 +201,7 @@ def kernel_rules(case: Case) -> Iterator[Cause]:
     if facts is not None and len(owners) != facts.prepared.trace.activities.num_rows:
         facts = None  # measured elsewhere
     if facts is not None:
-        for rule in (product_rules, small_grids, memory_rules, training_norm, _recompute):
+        for rule in _RULES:
             for rule_cause in rule(facts):
                 left |= {
                     name: min(kept, left.get(name, 1.0))
@@ -293,3 +294,8 @@ def _padded(work: Work, rows: set[int]) -> float:
     align = _ALIGN.get(work.dtype or "", _ALIGN["tf32"] if work.dtype in SINGLE else 1)
     wrong = [size for size in rows if size % align and size > 1]
     return float(np.prod([-(-size // _PADDED) * _PADDED / size for size in wrong] or [1.0]))
+
+
+_RULES: Final = (
+    *(product_rules, small_grids, memory_rules, loss_softmax, training_mode, _recompute),
+)

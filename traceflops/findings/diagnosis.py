@@ -26,13 +26,16 @@ from traceflops.findings.device_work import kernel_rules, reached
 from traceflops.findings.finding import WORTH_SAYING, Candidate, Finding, Level
 from traceflops.findings.gains import scales_of, weighed
 from traceflops.findings.idle_causes import idle_causes
+from traceflops.findings.kernel_facts import KernelFacts
 from traceflops.findings.late_rank import late_rank, rank_balance
 from traceflops.findings.little_work import little_work
 from traceflops.findings.main_kernel import MAIN_KERNEL
+from traceflops.findings.many_kernels import many_kernels
 from traceflops.findings.precision import totals_in_fp32
 from traceflops.findings.rules import advice_of, all_rules, rule_of, statement
 from traceflops.findings.start_up import kept, start_up
 from traceflops.findings.trace_health import trace_health
+from traceflops.findings.training_mode import training_mode
 from traceflops.findings.unevenness import UNEVEN_STEPS, is_sweep, uneven_steps
 from traceflops.findings.user_rules import more_rules
 from traceflops.remedies import remedy
@@ -62,6 +65,8 @@ _OF_RECORDED: Final = (late_rank, rank_balance, slow_link, kernel_rules, low_clo
 _WAITS, _NEARLY = "host-waits", 0.9
 _INPUT: Final = "input-wait"
 _PINNING: Final = {"blocking-copy", "pageable-copies"}
+_AS_GRAPHS: Final = "launching.graph"
+"""How codes of remedies begin that replay steps as graphs."""
 _SMALL_COPIES: Final = ("host-copies.remedy.tiny", "host-copies.remedy.join")
 _LAUNCHING: Final = ("other-calls", "eager-overhead", "launch-latency", "thread-handover")
 _TIMES: Final = 3
@@ -91,13 +96,15 @@ def _diagnosed(case: Case) -> Iterator[Finding]:
     is_judged = case.recorded in ENOUGH and (not case.prepared or case.prepared.knows_replays)
     if not case.windows_used or case.on_host or case.recorded not in (*ENOUGH, *PARTIAL):
         alone = counted_kernels(case) if not case.devices else ()
-        yield from (*alone, *totals_in_fp32(case), *case.losses, *trace_health(case))
+        alone = _of_operators(case) if case.on_host and case.windows_used else alone
+        of_totals = (*totals_in_fp32(case), *many_kernels(case))
+        yield from (*alone, *of_totals, *case.losses, *trace_health(case))
         return
     if case.prepared is not None and is_judged and little_work(case.prepared):
         yield from (*_causes(case, ()), *trace_health(case))
         return
     starts = start_up(case)
-    found = _sold_once([*_causes(case, RULES if is_judged else _OF_RECORDED)])
+    found = sold_once([*_causes(case, RULES if is_judged else _OF_RECORDED)])
     due_ns = sum(wait.idle_after_ns for wait in case.synchronisations)
     findings = reasons_first(
         found,
@@ -126,15 +133,21 @@ def _diagnosed(case: Case) -> Iterator[Finding]:
     yield from (*ordered, *others, *trace_health(case))
 
 
-def _sold_once(findings: Sequence[Finding]) -> list[Finding]:
-    """Return findings without the lesser of two that pin the memory of the same copies."""
+def sold_once(findings: Sequence[Finding]) -> list[Finding]:
+    """Return findings without the lesser ones of those that one edit mends.
+
+    That is of two that pin the memory of the same copies, and of all that replay steps as graphs.
+    """
     pins = [
         one
         for one in findings
         if one.rule in _PINNING and not (one.advice and one.advice.code in _SMALL_COPIES)
     ]
-    lesser = min(pins, key=_order) if {one.rule for one in pins} == _PINNING else None
-    return [one for one in findings if one is not lesser]
+    graphs = [one for one in findings if one.advice and one.advice.code.startswith(_AS_GRAPHS)]
+    are_two = {one.rule for one in pins} == _PINNING
+    lesser = [*sorted(pins, key=_order)[:1]] if are_two else []
+    lesser += sorted(graphs, key=_order)[:-1]
+    return [one for one in findings if not any(one is other for other in lesser)]
 
 
 def _with_main_kernel(case: Case, findings: list[Finding]) -> list[Finding]:
@@ -167,6 +180,19 @@ def _is_told(main: Finding, causes: Sequence[Finding]) -> bool:
     kernels = [cause.rows[0].name for cause in causes if cause.rows]
     is_main = main.rule == MAIN_KERNEL
     return is_main and any(main.rows[0].name in name for name in kernels)
+
+
+def _of_operators(case: Case) -> Iterator[Finding]:
+    """Yield what is wrong with operators of CPUs, where these are all the work.
+
+    The recording itself shows it: how many steps or stacks there are does not matter. Without a
+    gain the operators only launch, and their time says little.
+    """
+    scales = replace(scales_of(case), doubts=())
+    for cause in training_mode(KernelFacts(case, case.prepared)) if case.prepared else ():
+        finding = weighed(cause, scales)
+        if finding is not None:
+            yield finding if finding.gain is not None else replace(finding, severity="low")
 
 
 def _causes(case: Case, asked: Sequence[Rule]) -> Iterator[Finding]:

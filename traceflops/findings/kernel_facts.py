@@ -13,6 +13,7 @@ import numpy as np
 from msgspec import Struct
 
 from traceflops.attribution.datatypes import types_of_ops
+from traceflops.attribution.launching_ops import ops_that_launched
 from traceflops.attribution.range_labels import range_names
 from traceflops.attribution.scopes import launch_scopes
 from traceflops.characters import kernel_name
@@ -49,7 +50,10 @@ _COMPILED: Final = "CompiledFxGraph"
 
 
 class KernelFacts(Struct, frozen=True, dict=True):
-    """The kernels of the chosen windows, in the order of their queues; columns are by kernel."""
+    """The kernels of the chosen windows, in the order of their queues; columns are by kernel.
+
+    Without work of GPUs they are the parts of operators of CPUs.
+    """
 
     case: Case
     prepared: Prepared
@@ -57,7 +61,7 @@ class KernelFacts(Struct, frozen=True, dict=True):
     @cached_property
     def _places(self) -> IntArray:
         chosen, activities = self.prepared.chosen, self.prepared.trace.activities
-        kernel = np.flatnonzero(is_one_of(activities["kind"], "kernel", "memcpy")[chosen.row])
+        kernel = np.flatnonzero(is_one_of(activities["kind"], "kernel", "memcpy", "op")[chosen.row])
         keys = (
             numbers(activities[name], ABSENT)[chosen.row[kernel]]
             for name in ("device", "stream", "start_ns")
@@ -99,8 +103,8 @@ class KernelFacts(Struct, frozen=True, dict=True):
 
     @cached_property
     def op(self) -> IntArray:
-        """Return the op that launched it, -1 for unknown."""
-        return self.prepared.linked.links.op_of_activity[self.row]
+        """Return the op that launched it, -1 for unknown; a part of an op is of that."""
+        return ops_that_launched(self.prepared, self.row)
 
     def by_op(self, ops: BoolArray) -> BoolArray:
         """Return which were launched by some ops."""
@@ -214,12 +218,14 @@ def kernel_cause(
     knows: frozenset[str] = frozenset(),
     values: Mapping[str, Value] | None = None,
     least: FloatArray | None = None,
+    sure_part: float | None = None,
 ) -> Iterator[Cause]:
     """Give a cause where kernels take enough time and the remedy saves enough of it.
 
     `rows` and `kept` are per kernel: whether the rule is about it, and the share of its time that
     the whole remedy leaves; `least` is what it leaves at least, where that is less. `host` is the
-    edit for that of launching them. `values` fill a claim; one with a `name` names the largest
+    edit for that of launching them; `sure_part` of what it saves is gained at least, by default
+    that of the house. `values` fill a claim; one with a `name` names the largest
     kernel itself.
     """
     time = np.where(rows, facts.ns, 0)
@@ -233,7 +239,7 @@ def kernel_cause(
     if share < least_share or saves < least_gain:
         return
     largest, where = largest_of(facts, saved)
-    half = limit(facts.case, "kernel-faults", "least_part")
+    half = limit(facts.case, "kernel-faults", "least_part") if sure_part is None else sure_part
     changes, row = _left_of_names(facts, saved), rule_of(rule)
     most = saved if least is None else time * (1 - np.clip(least, 0, 1))
     yield cause(

@@ -8,9 +8,9 @@ from typing import Final
 
 import numpy as np
 
-from traceflops.findings.case import cause, limit, share_of_window
+from traceflops.findings.case import limit
 from traceflops.findings.finding import Cause
-from traceflops.findings.kernel_facts import KernelFacts, kernel_cause, largest_of, rows_of
+from traceflops.findings.kernel_facts import KernelFacts, kernel_cause
 from traceflops.flops.ops.arguments import Shapes, read_shapes, read_types
 from traceflops.flops.ops.work import Product, Result, Work
 from traceflops.table.columns import (
@@ -23,6 +23,7 @@ from traceflops.table.columns import (
     numbers,
 )
 from traceflops.table.grouping import group_rows, joint_codes
+from traceflops.timeline.device_span import is_top
 
 _FUSABLE: Final = tuple(
     f"memory/{sub}"
@@ -43,9 +44,9 @@ _CAST: Final = re.compile(
 _CONVERTS_LAYOUT: Final = re.compile(
     r"nchw_?to_?nhwc|nhwc_?to_?nchw|batched_transpose_\d|TensorTransform", re.IGNORECASE
 )
-_TRAINING_NORM: Final = re.compile(
-    r"bn_fw_tr|batch_norm_collect_statistics|BatchNormFwdTrain", re.IGNORECASE
-)
+_OF_LOSS: Final = re.compile(r"log_?softmax|nll_?loss|cross_?entropy", re.IGNORECASE)
+_LINEAR_LOSS: Final = re.compile(r"liger|linear_cross_entropy|^_?cce_", re.IGNORECASE)
+"""Kernels of losses that are fused with the layer before them."""
 _COPYING_OPS: Final = ("aten::copy_", "aten::_to_copy", "aten::to", "aten::type_as")
 _SOFTMAX: Final = {
     1: ("aten::_softmax", "aten::_safe_softmax"),
@@ -91,17 +92,15 @@ def memory_rules(facts: KernelFacts) -> Iterator[Cause]:
     yield from kernel_cause(facts, "layout-copies", copies, nothing)
 
 
-def training_norm(facts: KernelFacts) -> Iterator[Cause]:
-    """Yield a cause where batch norm computes statistics, and nothing else tells of training."""
-    time = np.where(facts.named(_TRAINING_NORM.search), facts.ns, 0.0)
-    share = share_of_window(facts.case, int(time.sum()))
-    if share < limit(facts.case, "kernel-faults", "least_share"):
-        return
+def loss_softmax(facts: KernelFacts) -> Iterator[Cause]:
+    """Yield a cause where the softmax of the loss, on logits in memory, leads all memory work."""
     if "trains" in facts.case.program:
-        return
-    largest, where = largest_of(facts, time)
-    rows = rows_of(facts, time)
-    yield cause(facts.case, "training-norm", share, details=(largest,), rows=rows, where=where)
+        rows = facts.is_sub("memory/softmax") & facts.named(_OF_LOSS.search)
+        rows &= ~facts.named(_LINEAR_LOSS.search)
+        memory = is_top(facts.prepared.linked.categorised, "memory", facts.row)
+        times = np.bincount(facts.name, np.where(memory, facts.ns, 0))
+        if rows.any() and times[facts.name[rows]].max() == times.max():
+            yield from kernel_cause(facts, "loss-softmax", rows, np.zeros(len(rows)), sure_part=0.0)
 
 
 def _attention(facts: KernelFacts) -> tuple[BoolArray, FloatArray]:

@@ -15,7 +15,7 @@ from traceflops.facts import Fact, fact
 from traceflops.findings.finding import WORTH_SAYING, short_name
 from traceflops.table.columns import ABSENT, codes, matching, names, numbers
 from traceflops.table.grouping import differ_from_before, in_order, joint_codes, used_names
-from traceflops.table.patterns import LAUNCH, WAITS_FOR_DEVICE
+from traceflops.table.patterns import LAUNCH, WAITS_FOR_DEVICE, operator_of_mps
 from traceflops.timeline.intervals import Intervals
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ _MOSTLY: Final = 0.8
 _OVERLAP: Final = 1.01
 """Operators that take more than this times the busy time ran beside each other."""
 _LITTLE: Final = 0.1
-_COMMUNICATION: Final = "communication"
+_COMMUNICATION, _DISPATCH = "communication", "dispatch within operators"
 _OF_GPUS: Final = re.compile(
     r"^aten::(_?(cudnn|miopen)_(?!is_acceptable)|_scaled_dot_product_(flash|efficient|cudnn)"
     r"_attention(?!_for_cpu)|_(flash|efficient|cudnn)_attention)|^nccl:"
@@ -47,6 +47,7 @@ _OF_GPUS: Final = re.compile(
 """Operators that PyTorch has for GPUs alone."""
 _SEVERAL, _NO_LAUNCH_NS = 3, 100_000_000
 """So many calls of an operator do not all begin with a start-up that takes so long."""
+_READS: Final = "aten::_local_scalar_dense"
 _BACKWARD: Final = re.compile(r"autograd::engine::evaluate_function: ")
 _OF_LISTS: Final = re.compile(r"aten::_foreach_")
 _FREES: Final = re.compile(r"(cuda|hip)Free$|cuMemFree(_v2)?$")
@@ -54,10 +55,14 @@ _FREES: Final = re.compile(r"(cuda|hip)Free$|cuMemFree(_v2)?$")
 
 
 class OfGpu(NamedTuple):
-    """What the CPU tells of a GPU without records: why there is one, how long calls waited."""
+    """What the CPU tells of a GPU without records: why there is one, how long calls waited.
+
+    `is_queue` says that operators wait in the same calls in which they launch.
+    """
 
     lacks: Fact | None = None
     waits: tuple[Fact, ...] = ()
+    is_queue: bool = False
 
 
 class OnCpu(NamedTuple):
@@ -69,7 +74,10 @@ class OnCpu(NamedTuple):
 
 def of_gpu(trace: Trace) -> OfGpu:
     """Return what a trace without work of GPUs tells of one."""
-    operator = min(filter(_OF_GPUS.match, used_names(trace.ops["name"])), default=None)
+    operators = used_names(trace.ops["name"])
+    if (operator := operator_of_mps(operators)) is not None:
+        return OfGpu(fact("verdict.on-cpu-of-mps", operator=operator), is_queue=True)
+    operator = min(filter(_OF_GPUS.match, operators), default=None)
     lacks = fact("verdict.on-cpu-of-gpu", operator=operator) if operator else None
     if lacks is None and _has_device_thread(trace):
         lacks = fact("verdict.on-cpu-backward")
@@ -136,6 +144,15 @@ def leading(
     return (*leads, *_computed(rows))
 
 
+def reading(kernels: pa.Table, total: Account, of: Fact) -> tuple[Fact, ...]:
+    """Return how long operators read values of a GPU, of which nothing else is known."""
+    for row in kernels.to_pylist():
+        share = row["sum_ns"] / total.components.window_ns
+        if row["name"] == _READS and share >= WORTH_SAYING:
+            return (fact("verdict.cpu-reads", name=row["name"], share=share, of=of),)
+    return ()
+
+
 def _computed(rows: Sequence[dict[str, Any]]) -> Iterator[Fact]:
     """Yield that products take far too long on the CPU to be launches of work on a GPU."""
     for row in rows:
@@ -157,10 +174,12 @@ def _of_operators(
     for row in rows:
         name, kind = str(row["name"]), str(row["sub"]).replace("_", " ")
         kind = _COMMUNICATION if row["top"] == _COMMUNICATION else f"{kind} operators"
-        kinds[name if row["top"] == "other" else kind][name] += int(row["sum_ns"])
+        kind = _DISPATCH if row["sub"] == "dispatch" else name if row["sub"] == "other" else kind
+        kinds[kind][name] += int(row["sum_ns"])
     for kind, times in kinds.items():
         [(name, most_ns)], all_ns = times.most_common(1), times.total()
-        is_one, (count, max_ns) = most_ns >= _MOSTLY * all_ns, calls[name]
+        is_one = most_ns >= _MOSTLY * all_ns and kind != _DISPATCH
+        count, max_ns = calls[name]
         share = (most_ns if is_one else all_ns) / window_ns
         what = None if is_one else tuple(short_name(one) for one, _ in times.most_common(_MOST))
         said = fact(
@@ -168,7 +187,7 @@ def _of_operators(
             name=short_name(name) if is_one else kind,
             what=what,
             once_ns=max_ns if is_one and count >= _MANY and 2 * max_ns > most_ns else None,
-            many=1 if is_one or kind == _COMMUNICATION else 2,
+            many=1 if is_one or kind in (_COMMUNICATION, _DISPATCH) else 2,
             share=share,
             rate=_rate(known, name) if is_one else None,
         )

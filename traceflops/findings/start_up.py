@@ -13,6 +13,7 @@ from traceflops.findings.rules import advice_of, statement
 from traceflops.timeline.records import Components
 from traceflops.timeline.start_up import KINDS
 from traceflops.windows.records import chosen_time
+from traceflops.windows.repetition import FEWEST_ROUNDS
 from traceflops.windows.started_up import BEFORE_WORK
 
 if TYPE_CHECKING:
@@ -48,8 +49,16 @@ def start_up(case: Case) -> Finding | None:
         "what": fact(f"{START_UP}.{_basis(case, before)}"),
         "kind": main_kind(case.prepared),
     }
-    again = fact(f"{START_UP}.remedy.again") if before.window_ns else None
+    repeats = "-only" if _repeats(case) else ""
+    again = fact(f"{START_UP}.remedy.again{repeats}") if before.window_ns else None
     return statement(START_UP, share, values, advice=again or advice_of(START_UP, case.program))
+
+
+def _repeats(case: Case) -> bool:
+    """Return whether most of the work after start-up is of kernels that run several times."""
+    rows = case.measured.kernels
+    often_ns = sum(row.sum_ns for row in rows if row.count >= FEWEST_ROUNDS * case.windows_used)
+    return 2 * often_ns > sum(row.sum_ns for row in rows)
 
 
 def kept(case: Case) -> float:

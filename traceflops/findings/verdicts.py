@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
 
+from traceflops.attribution.kernels import MOVES, kind_of
 from traceflops.devices.missing_input import NOTHING_LAUNCHED
 from traceflops.facts import Fact, fact, quoted
 from traceflops.findings.counted_most import counted_with_most, kernel_with_most
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
 _NOT_WORKING: Final = frozenset({"idle", "communication"})
 """Losses whatever the other work is: of high severity they lead, before what cannot be judged."""
 
+_MOSTLY_BUSY, _OVERLAP = 0.95, 1.01
 _FILLS: Final = quoted("fills")
 """What memory work is that tells nothing of a program."""
 _ON_CPU: Final = {"call": "verdict.api-calls", "mark": "verdict.annotations"}
@@ -86,7 +89,8 @@ def verdict(
         parts = (_largest if has_waterfall and not unknown else _taken)(shown, of)
         peaks = _at_peak(shown, of)
         headline = "straggler" if late_rank else judged[0].headline
-        statements = (*lead, *parts, *peaks, *facts_of_unknown)
+        busy = () if late_rank else _mostly_busy(total, measured, of, devices)
+        statements = (*lead, *busy, *parts, *peaks, *facts_of_unknown)
         return Verdict(statements, headline, judged[0].name, shares[judged[0].name])
     busy = _busy(total, of, devices, on_host=on_cpu is not None, is_all=not (large or unknown))
     parts = (*_taken(judged, None), *_at_peak(judged, of)) if judged else ()
@@ -273,6 +277,31 @@ def _unknown(
             code = "compute-little-known"
         parts.append((share, (fact(f"verdict.{code}", share=share, known=coverage),)))
     return sorted(parts, key=lambda pair: -pair[0])
+
+
+def _mostly_busy(
+    total: Account, measured: Measurement | None, of: Fact, devices: int
+) -> tuple[Fact, ...]:
+    """Return that GPUs are hardly ever idle, and the kind of kernels with most of the time.
+
+    The kind is left out where kernels overlap, so that its time is no part of the busy time. Where
+    copies or fills lead, the loss says it all.
+    """
+    components = total.components
+    busy_ns = components.window_ns - components.start_up_ns - components.idle_ns
+    if busy_ns < _MOSTLY_BUSY * components.window_ns:
+        return ()
+    times = Counter[str]()
+    for row in measured.kernels if measured is not None else ():
+        times[row.category.sub] += row.sum_ns if row.category.top in ("compute", "memory") else 0
+    kind, most_ns = next(iter(times.most_common(1)), ("", 0))
+    if MOVES.get(kind):
+        return ()
+    is_part = most_ns > 0 and times.total() <= _OVERLAP * busy_ns
+    led = most_ns / components.window_ns if is_part else None
+    code = f"verdict.mostly-busy-gpu{'s' if devices > 1 else ''}"
+    share = busy_ns / components.window_ns
+    return (fact(code, share=share, of=of, led=led, kind=kind_of(kind) if led else None),)
 
 
 def _busy(total: Account, of: Fact, devices: int, *, on_host: bool, is_all: bool) -> Fact:

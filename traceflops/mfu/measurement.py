@@ -44,8 +44,8 @@ from traceflops.mfu.traced.work_tables import KernelRow, OpRow, kernel_rows, op_
 from traceflops.remedies import NSIGHT, ROCPROF, XLA, advice, family, remedy
 from traceflops.table.columns import names
 from traceflops.table.grouping import used_names
-from traceflops.table.patterns import launches_nothing
-from traceflops.table.trace import Note, note_of
+from traceflops.table.patterns import launches_nothing, operator_of_cpus, operator_of_mps
+from traceflops.table.trace import Note, Trace, note_of
 from traceflops.units import decimal
 from traceflops.windows.prepared import Prepared
 
@@ -65,8 +65,6 @@ _UNTOLD_TYPES: Final = {
 _CAPTURE: Final = MissingInput(fact("missing.captured"), fact("missing.pair-with-launching"))
 _WAIT: Final = fact("missing.wait-at-end")
 _FEW_LAUNCHES: Final = 50
-_OF_CPUS: Final = re.compile(r"aten::(_?mkldnn_|\w+_for_cpu$)")
-"""Operators that PyTorch has for CPUs alone."""
 """So many launches fill no buffer of a profiler: none of their kernels had ended."""
 _LOST: Final = (fact("missing.records-incomplete"), fact("missing.no-graph-records"))
 _TOOLS: Final = {ROCPROF: "rocprof", NSIGHT: "Nsight", XLA: "XLA's profiler", "nvprof": "nvprof"}
@@ -247,6 +245,16 @@ def measure(
     )
 
 
+def _without_device_work(trace: Trace) -> MissingInput:
+    """Return why a trace without device work has no utilisation, by its operators if these tell."""
+    operators = used_names(trace.ops["name"])
+    if operator_of_mps(operators) is not None:
+        return missing_input.ON_MPS
+    if (operator := operator_of_cpus(operators)) is not None:
+        return missing_input.on_cpu(operator)
+    return missing_input.without_times(trace, advice(trace, "device work"))
+
+
 def why_no_figure(
     prepared: Prepared, done: Executed, devices: tuple[DevicePeaks, ...]
 ) -> Iterator[MissingInput]:
@@ -259,10 +267,8 @@ def why_no_figure(
             yield missing_input.counters_alone(counted, remedy(trace, "timeline") or "")
         elif launches_nothing(trace.calls):
             yield missing_input.NOTHING_LAUNCHED
-        elif operator := min(filter(_OF_CPUS.match, used_names(trace.ops["name"])), default=None):
-            yield missing_input.on_cpu(operator)
         else:
-            yield missing_input.without_times(trace, advice(trace, "device work"))
+            yield _without_device_work(trace)
     elif records.state == "capture":
         yield _CAPTURE
     elif records.state == "missing" or records.kernel.lack() or not prepared.knows_replays:

@@ -7,7 +7,7 @@ linear in the length of the text, whatever the expression.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Final
 
 import numpy as np
@@ -67,6 +67,26 @@ _STARTS: Final = re.compile(
 )
 _KNOWN: Final = re.compile(r"(cuda|cu|hip)[A-Z]")
 """Calls of these interfaces; their names tell whether they start work."""
+
+
+_OF_CPUS: Final = re.compile(r"aten::(_?mkldnn_|\w+_for_cpu$)")
+_OF_LINEAR, _OF_NESTED = "aten::linear_backward", "aten::_nested_"
+_OF_MPS: Final = re.compile(rf"aten::(_?mps_\w+|_?lstm_mps\w*|_\w+_for_mps)$|{_OF_LINEAR}$")
+
+
+def operator_of_cpus(operators: Iterable[str]) -> str | None:
+    """Return an operator that PyTorch has for CPUs alone, None where there is none."""
+    return min(filter(_OF_CPUS.match, operators), default=None)
+
+
+def operator_of_mps(operators: Collection[str]) -> str | None:
+    """Return an operator that PyTorch has for Apple's GPUs (MPS) alone, None without any.
+
+    Only there and of nested tensors is the gradient of a linear layer one operator.
+    """
+    is_nested = any(name.startswith(_OF_NESTED) for name in operators)
+    found = {*filter(_OF_MPS.match, operators)} - ({_OF_LINEAR} if is_nested else set())
+    return min(found, default=None)
 
 
 def launches_nothing(calls: pa.Table) -> bool:

@@ -21,9 +21,18 @@ from traceflops.categories.programs import of_ml, of_pytorch
 from traceflops.characters import shortened
 from traceflops.facts import Fact, fact
 from traceflops.remedies import in_words_of, sentence
-from traceflops.table.columns import ABSENT, BoolArray, IntArray, codes, is_one_of, names, numbers
-from traceflops.table.grouping import distinct, group_rows, groups
-from traceflops.table.nesting import Links, taken
+from traceflops.table.columns import (
+    ABSENT,
+    BoolArray,
+    IntArray,
+    codes,
+    is_one_of,
+    names,
+    numbers,
+    thread_columns,
+)
+from traceflops.table.grouping import distinct, group_rows, groups, shared_codes
+from traceflops.table.nesting import Links, recorded_calls, taken
 from traceflops.table.trace import Note, Trace, counted_note
 from traceflops.units import capitalized
 from traceflops.windows.engine_passes import serving_marks
@@ -239,8 +248,9 @@ def likely_step_mark(trace: Trace) -> str | None:
     """Return a pattern of the ranges that look like steps, None without any.
 
     Such ranges have the same name apart from numbers, follow each other on a thread, mostly have
-    the same length, and take more than half of the time from the first GPU work to the last. Of
-    several such names the one with most time is used; long and unprintable names are not.
+    the same length, and take more than half of the time from the first GPU work to the last. Work
+    is launched in most of them, where launches are recorded: callbacks of a runtime launch nothing.
+    Of several such names the one with most time is used; long and unprintable names are not.
     """
     marks, work, labels = trace.marks, trace.activities, names(trace.marks["name"])
     alike = [_DIGITS.sub("0", name) for name in labels]
@@ -264,7 +274,7 @@ def likely_step_mark(trace: Trace) -> str | None:
         regular = np.abs(length - usual) <= TOLERANCE * usual
         is_disjoint = ((start[of_name] + length)[:-1] <= start[of_name][1:]).all()
         is_loop = len(of_name) >= FEWEST_ROUNDS and is_disjoint and regular.mean() >= REGULAR_SHARE
-        if 2 * sums_ns[number] > span_ns and is_loop:
+        if 2 * sums_ns[number] > span_ns and is_loop and _launch(trace, of_name):
             # The labels differ only in numbers; numbers that are equal in all of them stay.
             own_labels = [labels[label_code] for label_code in distinct(code[of_name])]
             figures = [{*column} for column in zip(*map(_DIGITS.findall, own_labels), strict=True)]
@@ -272,6 +282,20 @@ def likely_step_mark(trace: Trace) -> str | None:
             texts = (_SPECIAL.sub(r"\\\g<0>", piece) for piece in _DIGITS.split(own_labels[0]))
             return "".join(chain.from_iterable(zip_longest(texts, fixed, fillvalue="")))
     return None
+
+
+def _launch(trace: Trace, ranges: IntArray) -> bool:
+    """Return whether work is launched in most ranges of one thread, or no launch is recorded."""
+    launches = np.flatnonzero(recorded_calls(trace))
+    if not len(launches):
+        return True
+    thread_of_range, thread = shared_codes(
+        thread_columns(trace.marks, ranges), thread_columns(trace.calls, launches)
+    )
+    at = np.sort(numbers(trace.calls["start_ns"])[launches[thread == thread_of_range[0]]])
+    start, dur = (numbers(trace.marks[name])[ranges] for name in ("start_ns", "dur_ns"))
+    has_one = np.searchsorted(at, start) < np.searchsorted(at, start + dur)
+    return 2 * int(has_one.sum()) > len(ranges)
 
 
 def until_next(marked: FoundSteps) -> FoundSteps:

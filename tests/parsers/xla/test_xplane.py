@@ -27,6 +27,7 @@ from traceflops.devices.matching import match
 from traceflops.errors import InputError, NotATrace
 from traceflops.parsers.io.messages import Block, Messages, fields
 from traceflops.parsers.xla.planes import MOST_THREADS
+from traceflops.remedies import remedy
 from traceflops.table.trace import Trace
 
 Event = tuple[str, int, int, Mapping[str, Said]]
@@ -205,6 +206,23 @@ def test_the_host() -> None:
         ("annotation", "PjitFunction(f)"),
         ("instant", "ThreadpoolListener::Record"),
     ]
+
+
+@pytest.mark.parametrize(
+    ("names", "told", "untold"),
+    [
+        (["PjitFunction(f)", "PjRtBuffer::Release"], "jax.profiler.", "tf.profiler."),
+        (["EagerKernelExecute"], "tf.profiler.", "jax.profiler."),
+    ],
+)
+def test_each_framework_is_told_of_its_own_profiler(
+    names: list[str], told: str, untold: str
+) -> None:
+    events: list[Event] = [(name, 0, 1_000, {}) for name in names]
+    trace = read(gpu(("k", 0, 1, KERNEL)), plane("/host:CPU", {"python": events}))
+    for lack in ("device work", "steps", "stacks", "host work", "ranges"):
+        said = str(remedy(trace, lack))
+        assert told in said and untold not in said
 
 
 def test_a_launch_may_be_named_as_its_kernel() -> None:

@@ -1,0 +1,58 @@
+"""Training mode where nothing trains: told of dropout that draws and of norms with statistics."""
+
+from typing import Any
+
+import pytest
+
+import traceflops as tf
+from tests.build import trace_of
+
+DIMS = "[[8,64,9,9],[64],[64],[64],[64],[],[],[]]"
+TYPES = '["float","float","float","float","float","Scalar","Scalar","Scalar"]'
+
+
+def op(name: str, start: int, dur: int, **more: Any) -> dict[str, Any]:
+    return {"name": name, "start_ns": start, "dur_ns": dur, **more}
+
+
+def norm(training: str, dims: str = DIMS, name: str = "aten::native_batch_norm") -> dict[str, Any]:
+    values = f'["","","","","","{training}","0.1","1e-05"]'
+    return op(name, 600, 100, input_dims=dims, input_types=TYPES, concrete_inputs=values)
+
+
+DROPOUT = [op("aten::dropout", 700, 300), op("aten::bernoulli_", 750, 100)]
+NO_STATISTICS = DIMS.replace("[64],[64],[],", "[],[],[],")
+
+
+def found(*ops: dict[str, Any]) -> list[Any]:
+    analysis = tf.analyze(trace_of(devices=[], ops=[op("aten::mm", 0, 600), *ops]))
+    return [one for one in analysis.findings if one.rule == "training-mode"]
+
+
+def test_dropout_and_statistics_cost_at_most_their_time() -> None:
+    [told] = found(norm("True"), *DROPOUT)
+    assert told.gain is not None and (told.gain.low_ns, told.gain.high_ns) == (0, 400)
+    assert told.confidence is not None and told.confidence.level == "medium"
+    assert told.sentence == (
+        "No backward pass is recorded, but dropout that draws random numbers and batch norm that "
+        "computes the statistics of each batch take 40.0 % of the time."
+    )
+    assert "F.dropout" in told.remedy and "F.dropout" not in found(norm("True"))[0].remedy
+
+
+@pytest.mark.parametrize(
+    "others",
+    [
+        [norm("False")],
+        [norm("True", NO_STATISTICS)],  # it has no others to use
+        DROPOUT[:1],
+        [norm("True"), op("autograd::engine::evaluate_function: AddBackward0", 900, 9)],
+    ],
+)
+def test_what_is_of_inference_or_trains_is_not_told(others: list[dict[str, Any]]) -> None:
+    assert not found(*others)
+
+
+def test_operators_that_launch_work_of_a_gpu_tell_no_gain() -> None:
+    [told] = found(norm("True", name="aten::cudnn_batch_norm"))
+    assert (told.gain, told.severity) == (None, "low")

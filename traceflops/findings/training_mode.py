@@ -1,0 +1,93 @@
+"""Rule on dropout and batch norm that work as in training, where nothing else is of training."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from traceflops.facts import fact
+from traceflops.findings.case import cause, limit, share_of_window
+from traceflops.findings.finding import Cause, Gain
+from traceflops.findings.kernel_facts import KernelFacts, largest_of, rows_of
+from traceflops.findings.on_cpu import of_gpu
+from traceflops.flops.ops.arguments import arguments_of
+from traceflops.table.columns import BoolArray, codes, is_one_of, matching
+from traceflops.table.grouping import group_rows
+
+if TYPE_CHECKING:
+    from traceflops.windows.prepared import Prepared
+
+_NORM_KERNEL: Final = re.compile(
+    r"bn_fw_tr|batch_norm_collect_statistics|BatchNormFwdTrain", re.IGNORECASE
+)
+_NORM: Final = re.compile(r"aten::(native_|cudnn_|miopen_)?batch_norm$")
+_RUNNING_MEAN, _TRAINING = 3, 5
+"""Places of arguments of batch norm."""
+_DROPOUT: Final = re.compile(r"aten::(feature_)?(alpha_)?dropout_?$")
+_DRAWS: Final = ("aten::bernoulli_", "aten::bernoulli")
+_DRAWS_ITSELF: Final = ("aten::native_dropout", "aten::_fused_dropout")
+"""Dropout of GPUs, which is called only where numbers are drawn."""
+
+
+def training_mode(facts: KernelFacts) -> Iterator[Cause]:
+    """Yield a cause where dropout draws or batch norm computes statistics, and nothing trains.
+
+    On a CPU it gains at most all of their time; what it leaves of kernels is unknown.
+    """
+    case = facts.case
+    if "trains" in case.program:
+        return
+    is_kind = {
+        "dropout": facts.within(_drawing(facts.prepared)),
+        "norm": facts.within(_with_statistics(facts.prepared)) | facts.named(_NORM_KERNEL.search),
+    }
+    time = np.where(np.logical_or.reduce([*is_kind.values()]), facts.ns, 0.0)
+    share = share_of_window(case, int(time.sum()))
+    if share < limit(case, "kernel-faults", "least_share"):
+        return
+    kinds = [kind for kind, rows in is_kind.items() if time[rows].any()]
+    largest, where = largest_of(facts, time)
+    gains = case.on_host and of_gpu(facts.prepared.trace).lacks is None
+    details = () if case.on_host else (largest,)
+    yield cause(
+        case,
+        "training-mode",
+        share,
+        {
+            "kinds": tuple(fact(f"training-mode.kind-{kind}") for kind in kinds),
+            "many": len(kinds),
+        },
+        details,
+        frozenset(kinds),
+        rows=rows_of(facts, time),
+        where=where,
+        gain=Gain(0, int(time.sum()) // case.windows_used, None) if gains else None,
+    )
+
+
+def _drawing(prepared: Prepared) -> BoolArray:
+    """Return, per op, whether it is dropout that draws random numbers."""
+    name = prepared.trace.ops["name"]
+    draws = prepared.linked.op_tree.below(is_one_of(name, *_DRAWS)) > 0
+    return matching(name, _DROPOUT.match) & draws | is_one_of(name, *_DRAWS_ITSELF)
+
+
+def _with_statistics(prepared: Prepared) -> BoolArray:
+    """Return, per op, whether it is batch norm in training that also keeps running statistics.
+
+    Without these a norm computes its statistics in every mode.
+    """
+    ops = prepared.trace.ops
+    is_norm = matching(ops["name"], _NORM.match)
+    rows = np.flatnonzero(is_norm)
+    kind, first = group_rows([codes(ops[name])[rows] for name in ("input_dims", "concrete_inputs")])
+    calls = map(arguments_of, ops.take(rows[first]).to_pylist())
+    trains = [
+        call.boolean(_TRAINING) is True and any(mean.shape for mean in call.given(_RUNNING_MEAN))
+        for call in calls
+    ]
+    is_norm[rows] = np.array(trains, dtype=np.bool_)[kind]
+    return is_norm
