@@ -32,6 +32,7 @@ from traceflops.findings.late_rank import late_rank_fact, late_rank_findings, wa
 from traceflops.findings.little_work import little_work
 from traceflops.findings.losses import Loss, all_losses, loss_findings
 from traceflops.findings.main_kernel import main_kernel_findings
+from traceflops.findings.many_operators import little_on_cpu, many_operators
 from traceflops.findings.nothing_recorded import nothing_recorded
 from traceflops.findings.on_cpu import OfGpu, OnCpu, leading, of_gpu, reading
 from traceflops.findings.start_up import main_kind
@@ -79,6 +80,7 @@ from traceflops.windows.step_times import spread_of
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from traceflops.attribution.op_kernels import Attribution
     from traceflops.ranks.who_waits import RankReport
     from traceflops.replay.what_if import WhatIf
     from traceflops.timeline.aggregates import Untimed
@@ -184,7 +186,7 @@ def analysis_of(
         collectives=collective_work(linked, prepared.accounts, prepared.windows),
         recording=prepared,
         **judged(
-            VerdictFacts.of(prepared),
+            VerdictFacts.of(prepared, measured.executed.attribution),
             devices,
             measured,
             kernels=[totals],
@@ -269,8 +271,8 @@ class VerdictFacts(NamedTuple):
     is_part: bool = False
 
     @classmethod
-    def of(cls, prepared: Prepared) -> VerdictFacts:
-        """Return the facts of a prepared trace."""
+    def of(cls, prepared: Prepared, attribution: Attribution) -> VerdictFacts:
+        """Return the facts of a prepared trace; `attribution` is that of its ops."""
         trace, rest = prepared.trace, outside_gpu_work(prepared)
         is_of_samples = trace.source.format == GPU_SAMPLES
         return cls(
@@ -283,7 +285,7 @@ class VerdictFacts(NamedTuple):
             is_said(trace, COPIES_MISSING),
             samples_verdict(gpu_samples(prepared) if is_of_samples else (), trace),
             memory_verdict(prepared),
-            of_gpu(trace) if prepared.on_host else OfGpu(),
+            of_gpu(trace, attribution) if prepared.on_host else OfGpu(),
             main_kind(prepared) if prepared.on_host else None,
             little_work(prepared),
             calls_alone(trace) if prepared.launch_records.state == "missing" else (),
@@ -326,6 +328,11 @@ def judged(
     if on_host:
         leads = leading(table, total, idle, measured, of_time, facts.once) if devices else ()
         leads = reading(table, total, of_time) if devices and facts.gpu.is_queue else leads
+        if devices and not choice.used and not facts.gpu.is_queue:
+            is_gpu = facts.gpu.lacks is not None
+            little = () if is_gpu else little_on_cpu(facts.trace, window_ns)
+            many = many_operators(facts.trace, table, window_ns, of_time, is_gpu=is_gpu)
+            leads = (*little, *leads, *many)
         on_cpu = OnCpu(leads, facts.gpu)
     first = _said_first(facts, devices, measured, losses, ranks, on_cpu, basis)
     first = first if on_host else of_events(first, facts.trace, total.components)
