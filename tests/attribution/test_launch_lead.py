@@ -209,3 +209,16 @@ def test_a_recorded_training_is_host_bound_in_its_forward_phase() -> None:
     assert pace is not None
     assert (pace.verdict, pace.bound_in) == ("partly host-bound", ("forward",))
     assert sum(one.launches for one in pace.phases.values()) == pace.launches
+
+
+def test_starved_launches_of_the_first_step_alone_are_not_the_pace_of_the_rest() -> None:
+    """Three steps of 20 launches; before the first one, and the second, nothing is queued."""
+    works = [*starved(1_000, 20), *queued(11_000, 20, 5_000), *queued(13_000, 20, 5_000)]
+    spans = [(900, 3_000), (5_900, 7_990), (7_995, 9_990)]
+    marks = [event(f"ProfilerStep#{n}", *span) for n, span in enumerate(spans)]
+    pace = pace_of(launched(*works) | {"marks": marks})
+    assert (pace.launches, pace.starved_share) == (40, 1 / 40)
+    late = [*queued(6_000, 20, 5_000), *starved(8_600, 20), *starved(10_700, 20)]
+    spans = [(900, 2_990), (8_500, 10_600), (10_650, 12_700)]
+    marks = [event(f"ProfilerStep#{n}", *span) for n, span in enumerate(spans)]
+    assert pace_of(launched(*late) | {"marks": marks}).launches == 60
