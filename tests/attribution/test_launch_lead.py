@@ -1,7 +1,9 @@
 """Whether the host is fast enough, phase by phase and through a step; what launching takes."""
 
+from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 
@@ -9,7 +11,13 @@ from tests.attribution.test_culprits import US, WORK, event
 from tests.build import launched, trace_of
 from tests.conftest import examples, shared_file
 from traceflops import analyze, read
-from traceflops.attribution.launch_lead import HostBound, Launches, LaunchSums
+from traceflops.attribution.launch_lead import (
+    HostBound,
+    Launches,
+    LaunchSums,
+    Leads,
+    _after_first,
+)
 from traceflops.reports.view.culprits import pace_sentence
 
 NODE = "autograd::engine::evaluate_function: MmBackward0"
@@ -211,14 +219,17 @@ def test_a_recorded_training_is_host_bound_in_its_forward_phase() -> None:
     assert sum(one.launches for one in pace.phases.values()) == pace.launches
 
 
-def test_starved_launches_of_the_first_step_alone_are_not_the_pace_of_the_rest() -> None:
-    """Three steps of 20 launches; before the first one, and the second, nothing is queued."""
-    works = [*starved(1_000, 20), *queued(11_000, 20, 5_000), *queued(13_000, 20, 5_000)]
-    spans = [(900, 3_000), (5_900, 7_990), (7_995, 9_990)]
-    marks = [event(f"ProfilerStep#{n}", *span) for n, span in enumerate(spans)]
-    pace = pace_of(launched(*works) | {"marks": marks})
-    assert (pace.launches, pace.starved_share) == (40, 1 / 40)
-    late = [*queued(6_000, 20, 5_000), *starved(8_600, 20), *starved(10_700, 20)]
-    spans = [(900, 2_990), (8_500, 10_600), (10_650, 12_700)]
-    marks = [event(f"ProfilerStep#{n}", *span) for n, span in enumerate(spans)]
-    assert pace_of(launched(*late) | {"marks": marks}).launches == 60
+@pytest.mark.parametrize(("starved_by_step", "counted"), [((9, 1, 0), 20), ((9, 9, 9), 30)])
+def test_starved_launches_of_the_first_step_alone_are_not_the_pace_of_the_rest(
+    starved_by_step: tuple[int, ...], counted: int
+) -> None:
+    """Three steps of 10 launches, some of them starved."""
+    starts = np.arange(30) * 10
+    is_starved = np.concatenate([np.arange(10) < count for count in starved_by_step])
+    own = Leads(np.arange(30), starts, np.full(30, 5), is_starved)
+    windows: Any = [
+        SimpleNamespace(start_ns=at, end_ns=at + 100, used=True, role="step")
+        for at in (0, 100, 200)
+    ]
+    assert len(_after_first(own, windows).call) == counted
+    assert len(_after_first(own, windows[:2]).call) == 30

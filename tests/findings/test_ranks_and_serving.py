@@ -407,11 +407,10 @@ def test_many_short_collectives_of_a_decode_pass_are_latency(each_us: int, is_to
     for at in range(3):
         for layer in range(40):
             start = 1_000_000 * at + 2_000 * layer
-            works.append(("sm90_gemm_bf16", start, free, 100_000))
-            works.append(
-                ("ncclDevKernel_ReduceScatter", start + 1_000, free + 100_000, each_us * US)
-            )
-            free += 100_000 + each_us * US
+            end, name = free + 100 * US, "ncclDevKernel_ReduceScatter"
+            works.append(("sm90_gemm_bf16", start, free, 100 * US))
+            works.append((name, start + US, end, each_us * US))
+            free = end + each_us * US
         marks.append(("execute_context_0(0)_generation_1(1)", 1_000_000 * at, 99_000))
     analysis = tf.analyze(trace_of(**launched(*works), marks=step_marks(*marks)))
     found = of_rule(analysis.findings, "exposed-communication")
