@@ -89,6 +89,7 @@ _NOTES: Final = NoteTable(
             "The file has no GPU operations{shown}.",
             "If the program uses a GPU, record with {activities}.",
         ),
+        "no-device-work functions": "The file has no GPU operations, only Python functions.",
         "no-device-work gpu": (
             "The file has no GPU operations, although {operator} runs on a GPU.",
             "Record with {activities}.",
@@ -179,7 +180,10 @@ def _content_notes(
         why, operator = _by_operators(names(ops["name"]))
         if key == _NO_WORK:
             is_unlisted = ops.num_rows > 0 and facts.get(GPUS_LISTED) == "0"
-            key += why or " unlisted" * is_unlisted
+            is_python = bool(set(names(tables["marks"]["kind"])) & {"python", "module"})
+            key += (
+                why or " unlisted" * is_unlisted or " functions" * (is_python and not ops.num_rows)
+            )
         called = several(calls, "API call")
         yield _NOTES.note(key, shown=shown, calls=called, activities=activities, operator=operator)
     elif not calls:

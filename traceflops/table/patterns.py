@@ -100,6 +100,14 @@ def operator_of_mps(operators: Collection[str]) -> str | None:
     return min(found, default=None)
 
 
+FUNCTION_WAITS: Final = re.compile(
+    r"<built-in (method|function) (poll|select|get|acquire|sleep|accept|recv\w*|wait\w*|control)\b"
+    r"|(^|/)(selectors\.py\(\d+\): select|asyncio/runners\.py\(\d+\): run)$"
+    r"|(^|/)asyncio/base_events\.py\(\d+\): (run_forever|run_until_complete|_run_once)$"
+)
+"""Functions that wait themselves, and those that run an event loop, most of which is waiting."""
+
+
 def launches_nothing(calls: pa.Table) -> bool:
     """Return whether calls of CUDA or HIP are recorded, none of which starts work on a GPU."""
     called = used_names(calls["name"])
