@@ -29,6 +29,9 @@ SIMULATED: Final[Mapping[str, str]] = {
     "low-clock": "test_low_clocks.py",
     "graph-gaps": "../attribution/test_culprits.py",
     "nothing-stands-out": "test_diagnosis.py",
+    "loss-softmax": "test_kernel_rules.py",
+    "training-mode": "test_training_mode.py",
+    **dict.fromkeys(("tiny-kernels", "elementwise-kernels"), "test_many_kernels.py"),
     **dict.fromkeys(("loss-recompute", "loss-overcompute"), "../mfu/test_reconciliation.py"),
 }
 """By rule the tests with simulated runs whose truth is exact."""

@@ -127,7 +127,7 @@ def test_where_there_is_no_device_nothing_is_said_of_one(on_host: tf.Analysis) -
     assert "Longest used step: 5" in section(page, "steps")
     said = printed(on_host, Style())
     assert "exposed communication" not in said
-    assert "Top of 88 operators" in said
+    assert "Top of 90 operators" in said
     assert "Top operators" in render_markdown(on_host)
 
 

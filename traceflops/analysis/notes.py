@@ -27,7 +27,7 @@ OF_DEVICES = ("unlinked", "overlap-on-stream", "earlier-work-missing", "no-calls
 """Notes that are made from the reports of devices alone, so that summaries need not hold them."""
 _ON_MODELS = ("gpu-unknown", "device-ambiguous")
 """Notes of readers that no longer hold where the user says which GPU it is."""
-_WITHOUT_WORK = ("no-device-work",)
+_WITHOUT_WORK = "no-device-work"
 """Notes of readers that say what may be so, where the verdict knows that a GPU worked."""
 _FEW_OVERLAPS = 0.01
 _DAY_NS = 86_400 * 10**9
@@ -40,15 +40,14 @@ def notes_of(
 ) -> tuple[Note, ...]:
     """Return the notes of a trace and of all that was computed from it, in the order shown."""
     linked, trace = prepared.linked, prepared.linked.trace
-    is_told = bool(measured.devices) and all(d.match.how == "given" for d in measured.devices)
     records = prepared.launch_records
-    # Lost launches of graphs are counted anew, in the chosen time.
-    is_sure = any(lack.wants_gpu_records for lack in measured.lacks)
-    outdated = {
-        *(_WITHOUT_WORK * is_sure),
-        *(_ON_MODELS * is_told),
-        *(("graph-launches-lost",) * (records.graph.lost > 0)),
-    }
+    outdated: set[str] = set()
+    if measured.devices and all(device.match.how == "given" for device in measured.devices):
+        outdated.update(_ON_MODELS)
+    if records.graph.lost > 0:  # counted anew below, in the chosen time
+        outdated.add("graph-launches-lost")
+    if any(lack.wants_gpu_records for lack in measured.lacks):  # the verdict knows that one worked
+        outdated.add(_WITHOUT_WORK)
     left, ns = linked.categorised.names_left, linked.categorised.time_left_ns
     too_many = note_of("assumed", "too-many-names", count=left, ns=ns)
     # The time in which the profiler held up the program.

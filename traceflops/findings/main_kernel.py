@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from traceflops.timeline.records import Account
 
 MAIN_KERNEL: Final = "main-kernel"
+_FIRST_FLASH: Final = re.compile(r"fmha_\w*(fwd|bwd|fprop|dgrad)\w*_loop")
+"""Kernels of the first FlashAttention."""
 _KINDS: Final = ("compute", "other")
 """Kinds of work of which one kernel may be the program; of `other` nothing else is known."""
 _MEMORY: Final = "memory"
@@ -161,6 +163,8 @@ def _known_by_name(name: str, sub: str) -> Iterator[str]:
     """Give what the name of a compute kernel says that chooses a remedy."""
     if sub == "gemm" and _OF_VECTORS.search(name):
         yield "vector"
+    if sub == "attention" and _FIRST_FLASH.search(name):
+        yield "first-flash"
     if weight_bits(name) <= _NARROW_BITS:
         yield "narrow"
     if _OF_TENSORRT.search(name):

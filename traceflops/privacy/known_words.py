@@ -211,11 +211,11 @@ def pieces(token: str) -> Iterator[tuple[str, str]]:
 _SENTENCES: Final = """
 about above absent according account accum across added affected after again against agents agree
 agrees ahead alike allowed allows alone also although among amount amounts annotated another apart
-appear application approximate architecture archive are argument arguments argv around ascend aside
-asked assumed author averages back backslashes became because been before began beginning begins
-behind belong belongs below beside better between beyond body both bounded bracket brackets break
-broke broken bug bus but caches calendar called calling calls came can cannot captured carry case
-categories categorise category cause causes certain chakra changed character characters checked
+apple appear application approximate architecture archive are argument arguments argv around ascend
+aside asked assumed author averages back backslashes became because been before began beginning
+begins behind belong belongs below beside better between beyond body both bounded bracket brackets
+break broke broken bug bus but caches calendar called calling calls came can cannot captured carry
+case categories categorise category cause causes certain chakra changed character characters checked
 checksum chip chooses chosen chrome claim clearly clocks closed closing code collected come comma
 command commas communicator communicators compared components computed computes concrete console
 content contradict contradicts control copied correctly correlation cost could counted counterpart
@@ -232,18 +232,18 @@ gap gaps gave gb gets ghz git give given gives gpus grbm guid gz gzip had hand h
 have hdf header held here hfu hidden hide higher highest hold holds home how however html iconv
 identical identified idle ignored implausibly impossible inaccurate include included incomplete
 inconsistent individual inferred infinity information initialise inside install installed instances
-instead integer interrupts involved its itself job jobs journal judge jumped keeps kept kinds know
-known knows labelled lacks largest lasted lasts latency latest launched launchers lay least leave
-leaves ledger let lfs libraries lie lies likely line lines linked links listed listing lists little
-lived locked lone longer longest look looked looks losses lost machine machines made many marked
-markers marks masks match matches may mbyte means meant meanwhile measured measurements merged
-message metric mfu microseconds middle might migration million minor minute missing model modulo
-mops most mostly moved ms much multiprocessors must mutually nanoseconds near nearby need needs
-neither nest never newer nic nine nor note notes nothing nowhere numbered numbers nvidia nvprof obj
-object objects occur often old older once opened opengl openmp operating option original os others
-otherwise outside over overlapping overlaps own package packet packets pages paired parent parented
-parquetdir parsers parts passed passes passive paths pause paused pci percent percentage perf
-perfetto permission pftrace pickle pid pieces pipelines place placeholders places plugin pmc
+instead instruments integer interrupts involved its itself job jobs journal judge jumped keeps kept
+kinds know known knows labelled lacks largest lasted lasts latency latest launched launchers lay
+least leave leaves ledger let lfs libraries lie lies likely line lines linked links listed listing
+lists little lived locked lone longer longest look looked looks losses lost machine machines made
+many marked markers marks masks match matches may mbyte means meant meanwhile measured measurements
+merged message metric mfu microseconds middle might migration million minor minute missing model
+modulo mops most mostly moved ms much multiprocessors must mutually nanoseconds near nearby need
+needs neither nest never newer nic nine nor note notes nothing nowhere numbered numbers nvidia
+nvprof obj object objects occur often old older once opened opengl openmp operating option original
+os others otherwise outside over overlapping overlaps own package packet packets pages paired parent
+parented parquetdir parsers parts passed passes passive paths pause paused pci percent percentage
+perf perfetto permission pftrace pickle pid pieces pipelines place placeholders places plugin pmc
 possible possibly pragma prediction prefixed preset presets previous printed prints processes
 products prof profiled profiles program projected pushpop puts queued queueing quote quotes raise
 ran rar rates raw re read readable reading reads reason recomputation recording redact releases
@@ -285,7 +285,7 @@ tf.profiler.experimental.Profile(FOLDER) tf.profiler.experimental.Trace()
 tf.profiler.experimental.Trace("train" tf.profiler.experimental.ProfilerOptions
 python_tracer_level=1 jax.profiler.ProfileOptions
 jax.profiler.TraceAnnotation() warmup=1 roctxProfilerResume() --selected-regions
-CUDA_VISIBLE_DEVICES
+CUDA_VISIBLE_DEVICES torch.mps.profiler.profile() MPS
 """
 """Names in our own sentences that are no words."""
 
