@@ -54,6 +54,8 @@ _SAME_IN_LEGACY: Final = frozenset({"device", "rank", "ranges", "annotations"})
 RECORDER: Final = "recorder"
 """The fact that names what recorded a trace, where that was `tf.record`."""
 
+GPUS_LISTED: Final = "gpus_listed"
+"""The fact that tells how many GPUs the profiler saw, where it lists them."""
 _GRAPHS: Final = " --cuda-graph-trace=node"
 NSYS: Final = f"nsys profile --trace=cuda,nvtx,osrt{_GRAPHS}"
 ROCPROFV3: Final = "rocprofv3 --runtime-trace --rccl-trace"

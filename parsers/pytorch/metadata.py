@@ -15,7 +15,7 @@ from traceflops.parsers.io.json_window import UNDECODABLE, decoded
 from traceflops.parsers.io.places import rank_in_name
 from traceflops.parsers.pytorch.values import as_text, integer, printable
 from traceflops.parsers.shared.trace_builder import DeviceFacts
-from traceflops.remedies import RECORDER
+from traceflops.remedies import GPUS_LISTED, RECORDER
 from traceflops.table.columns import ABSENT, LIMIT_NS
 from traceflops.units import DESCRIPTION_WORDS, listed, several
 
@@ -89,10 +89,8 @@ def read_metadata(header: Mapping[str, msgspec.Raw], file_name: str) -> Metadata
         for key in ("distributedInfo", _COST_KEY)
     )
     rank = _between(distributed.get("rank"), 0, _INT32_MAX)
-    devices = [
-        (_integer(entry.get("id")), _device(entry))
-        for entry in _objects(_value(header, "deviceProperties"))
-    ]
+    listed_gpus = _value(header, "deviceProperties")
+    devices = [(_integer(entry.get("id")), _device(entry)) for entry in _objects(listed_gpus)]
     alike = {replace(facts, memory_bytes=None) for _, facts in devices}  # one: all GPUs are alike
     host_in_name = _HOST_IN_NAME.match(file_name)
     names = [_optional_text(_value(header, key)) for key in _IDENTITY_KEYS]
@@ -102,6 +100,7 @@ def read_metadata(header: Mapping[str, msgspec.Raw], file_name: str) -> Metadata
     )
     facts = {key: _value(header, key) for key in _FACTS}
     facts |= {key: distributed.get(key) for key in ("backend", "nccl_version")}
+    facts[GPUS_LISTED] = "0" if listed_gpus == [] else None
     facts[RECORDER] = "tf.record" if _COST_KEY in header else None
     description, problem = _described(header)
     return Metadata(

@@ -26,14 +26,20 @@ from traceflops.parsers.pytorch.block import KinetoBlock, KinetoReader
 from traceflops.parsers.pytorch.events import KNOWN_CATEGORIES, PYTHON_CATEGORIES
 from traceflops.parsers.pytorch.merged_ranks import number_devices, split_ranks
 from traceflops.parsers.pytorch.metadata import GROUP_COLUMNS, HEADER_KEYS, Metadata, read_metadata
+from traceflops.parsers.pytorch.op_ranges import ranges_from_ops
 from traceflops.parsers.pytorch.values import optional_codes, printable
 from traceflops.parsers.shared import trace_builder
 from traceflops.parsers.shared.formats import Format, Reading
-from traceflops.remedies import LEGACY, RECORDER, with_activities
+from traceflops.remedies import GPUS_LISTED, LEGACY, RECORDER, with_activities
 from traceflops.table.builder import TableBuilder
 from traceflops.table.columns import ABSENT, IntArray, codes, names, numbers
 from traceflops.table.grouping import joint_codes
-from traceflops.table.patterns import launches_nothing, operator_of_cpus, operator_of_mps
+from traceflops.table.patterns import (
+    launches_nothing,
+    operator_of_cpus,
+    operator_of_gpus,
+    operator_of_mps,
+)
 from traceflops.table.trace import Note, Source, SourceFile, Trace, of_noun, rank_from_name
 from traceflops.units import duration, listed, several
 
@@ -83,6 +89,12 @@ _NOTES: Final = NoteTable(
             "The file has no GPU operations{shown}.",
             "If the program uses a GPU, record with {activities}.",
         ),
+        "no-device-work functions": "The file has no GPU operations, only Python functions.",
+        "no-device-work gpu": (
+            "The file has no GPU operations, although {operator} runs on a GPU.",
+            "Record with {activities}.",
+        ),
+        "no-device-work unlisted": "The file has no GPU operations, and the profiler lists no GPU.",
         "no-device-work cpu": "The file has no GPU operations: {operator} ran on the CPU.",
         "no-device-work mps": (
             "The file has no GPU operations: {operator} ran on Apple's GPU, which this profiler "
@@ -102,6 +114,13 @@ _SEVERAL: Final = 0.1
 _NO_WORK: Final = "no-device-work"
 _ON_CPU: Final = ": the operators ran on the CPU"
 _SHOWN_INSTEAD: Final = "; CPU operators are shown if no file has any"
+
+
+def _by_operators(operators: Sequence[str]) -> tuple[str, str | None]:
+    """Return where operators ran, as the key of a note ends, and one that tells; "" if unknown."""
+    tells = {" mps": operator_of_mps, " gpu": operator_of_gpus, " cpu": operator_of_cpus}
+    found = ((key, tell(operators)) for key, tell in tells.items())
+    return next((each for each in found if each[1] is not None), ("", None))
 
 
 def _reading_notes(
@@ -139,30 +158,33 @@ def _reading_notes(
     else:
         cut = source.cut is not None or damage.cut_bytes is not None
         is_lossy = cut or damage.dropped_places > 0 or odd["no-time"] > 0
-        is_recorder, activities = RECORDER in metadata.facts, with_activities(counts)
-        yield from _content_notes(tables, is_lossy, is_recorder, activities)
+        yield from _content_notes(tables, is_lossy, metadata.facts, with_activities(counts))
     yield from _metadata_notes(metadata, devices, tables["processes"].num_rows)
 
 
 def _content_notes(
-    tables: Mapping[str, pa.Table], is_lossy: bool, is_recorder: bool, activities: str
+    tables: Mapping[str, pa.Table], is_lossy: bool, facts: Mapping[str, str], activities: str
 ) -> Iterator[Note]:
     """Yield the notes on what a file lacks: device work, calls, shapes.
 
-    `is_lossy`: part of the file was lost. `is_recorder`: tf.record made it. `activities` is the
+    `is_lossy`: part of the file was lost. `facts` are those of its header. `activities` is the
     argument with which the profiler records GPU operations.
     """
     calls, ops = tables["calls"].num_rows, tables["ops"]
     if not tables["activities"].num_rows:
         # The first reason that holds chooses the text; a text times False is empty.
-        why = " lost" * is_lossy or " calls" * (calls > 0) or " recorder" * is_recorder
+        why = " lost" * is_lossy or " calls" * (calls > 0) or " recorder" * (RECORDER in facts)
         key, shown = f"{_NO_WORK}{why}", _SHOWN_INSTEAD if ops.num_rows else ""
         if launches_nothing(tables["calls"]) and not is_lossy:
             key, shown = "nothing-launched", _ON_CPU if ops.num_rows else ""
-        of_mps, of_cpu = operator_of_mps(names(ops["name"])), operator_of_cpus(names(ops["name"]))
-        if key == _NO_WORK and (of_mps or of_cpu):
-            key = f"{_NO_WORK} {'mps' if of_mps else 'cpu'}"
-        called, operator = several(calls, "API call"), of_mps or of_cpu
+        why, operator = _by_operators(names(ops["name"]))
+        if key == _NO_WORK:
+            is_unlisted = ops.num_rows > 0 and facts.get(GPUS_LISTED) == "0"
+            is_python = bool(set(names(tables["marks"]["kind"])) & {"python", "module"})
+            key += (
+                why or " unlisted" * is_unlisted or " functions" * (is_python and not ops.num_rows)
+            )
+        called = several(calls, "API call")
         yield _NOTES.note(key, shown=shown, calls=called, activities=activities, operator=operator)
     elif not calls:
         yield _NOTES.note("no-calls")
@@ -245,6 +267,8 @@ def read_pytorch(
             "ts and dur must be in microseconds; convert other units",
         )
     _lend_correlations(collected)
+    if not collected.tables["activities"].count and legacy.OPS not in collected.counts:
+        ranges_from_ops(collected.tables)
     if legacy.WORK in collected.counts:
         work = collected.tables["activities"]
         collected.tables["activities"] = legacy.without_nested_work(work)

@@ -32,6 +32,7 @@ _TITLES: Final = {
     DEVICE_KINDS: "Top kernels and copies",
     ("call",): "Top API calls",
     ("mark",): "Top annotations (share of the time in any; some are nested)",
+    ("python",): "Top Python functions (own time)",
     ("gpu_mark",): "Top GPU annotations (share of the time in any; some are nested)",
 }
 _COUNTED_ROWS: Final = 8

@@ -162,6 +162,7 @@ _KINDS: Final = (
     ("totals", "Kernels and copies", DEVICE_KINDS),
     ("totals-calls", "CPU API calls", ("call",)),
     ("totals-marks", "Annotations", ("mark",)),
+    ("totals-functions", "Python functions (own time)", ("python",)),
     ("totals-ranges", "GPU annotations", ("gpu_mark",)),
 )
 

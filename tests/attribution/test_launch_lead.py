@@ -1,7 +1,9 @@
 """Whether the host is fast enough, phase by phase and through a step; what launching takes."""
 
+from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 
@@ -9,7 +11,13 @@ from tests.attribution.test_culprits import US, WORK, event
 from tests.build import launched, trace_of
 from tests.conftest import examples, shared_file
 from traceflops import analyze, read
-from traceflops.attribution.launch_lead import HostBound, Launches, LaunchSums
+from traceflops.attribution.launch_lead import (
+    HostBound,
+    Launches,
+    LaunchSums,
+    Leads,
+    _after_first,
+)
 from traceflops.reports.view.culprits import pace_sentence
 
 NODE = "autograd::engine::evaluate_function: MmBackward0"
@@ -209,3 +217,19 @@ def test_a_recorded_training_is_host_bound_in_its_forward_phase() -> None:
     assert pace is not None
     assert (pace.verdict, pace.bound_in) == ("partly host-bound", ("forward",))
     assert sum(one.launches for one in pace.phases.values()) == pace.launches
+
+
+@pytest.mark.parametrize(("starved_by_step", "counted"), [((9, 1, 0), 20), ((9, 9, 9), 30)])
+def test_starved_launches_of_the_first_step_alone_are_not_the_pace_of_the_rest(
+    starved_by_step: tuple[int, ...], counted: int
+) -> None:
+    """Three steps of 10 launches, some of them starved."""
+    starts = np.arange(30) * 10
+    is_starved = np.concatenate([np.arange(10) < count for count in starved_by_step])
+    own = Leads(np.arange(30), starts, np.full(30, 5), is_starved)
+    windows: Any = [
+        SimpleNamespace(start_ns=at, end_ns=at + 100, used=True, role="step")
+        for at in (0, 100, 200)
+    ]
+    assert len(_after_first(own, windows).call) == counted
+    assert len(_after_first(own, windows[:2]).call) == 30

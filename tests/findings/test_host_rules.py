@@ -894,3 +894,13 @@ def test_a_kernel_that_ends_most_idle_time_is_named_where_it_is_one_of_few(
         works.append((late, begin + 1_200_000, begin + 1_206_000, 700_000))
     (found,) = of_rule(analyzed(launched(*works), "nsys"), "host-unrecorded")
     assert ("of the idle time ends with rare." in found.sentence) == is_told
+
+
+def test_a_wait_behind_which_the_gpu_does_not_run_empty_leaves_a_queue() -> None:
+    """Each step waits for the kernel before, while the next one is queued."""
+    works = [(GEMM, 1_000_000 * at, 1_500_000 + STEP * at, STEP) for at in range(6)]
+    marks = [(f"ProfilerStep#{at}", 1_000_000 * at - 1_000, 999_000) for at in range(6)]
+    rows = launched(*works)
+    wait = {"name": "cudaEventSynchronize", "dur_ns": 900_000}
+    rows["calls"] += [wait | {"start_ns": 1_000_000 * at + 20_000} for at in range(6)]
+    assert not of_rule(tf.analyze(trace_of(**rows, marks=step_marks(*marks))), "host-waits")

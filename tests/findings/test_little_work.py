@@ -56,3 +56,24 @@ def test_beside_nothing_but_start_up_the_rest_is_not_split() -> None:
 )
 def test_longer_work_is_judged_whatever_comes_before(more: dict[str, int]) -> None:
     assert "The recording holds" not in headline(run(**more)).sentence
+
+
+@pytest.mark.parametrize(
+    ("names", "launch_ns", "is_told"),
+    [("abcd", 400 * US, True), ("abca", 400 * US, False), ("abcd", 20 * US, False)],
+)
+def test_kernels_that_run_once_each_behind_slow_launches_are_one_cold_call(
+    names: str, launch_ns: int, is_told: bool
+) -> None:
+    works = launched(*((one, at * MS, at * MS + 500 * US, 10 * US) for at, one in enumerate(names)))
+    for call in works["calls"]:
+        call["dur_ns"] = launch_ns
+    analysis = tf.analyze(trace_of(**works))
+    # 4 x 400 us of launching; 40 us of work from 0.5 ms to 3.51 ms.
+    said = (
+        "This is one cold call, all start-up: each of 4 kernels runs once, and launching them for "
+        "the first time takes 1.60 ms, beside 40.0 µs of GPU work within 3.01 ms."
+    )
+    assert headline(analysis).sentence.startswith(said) == is_told
+    if is_told:
+        assert [one for one in analysis.findings if one.gain is not None] == []

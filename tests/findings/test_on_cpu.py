@@ -1,5 +1,6 @@
 """What is said of recordings whose only work is operators of CPUs: what leads, and of the GPU."""
 
+import random
 from typing import Any
 
 import pytest
@@ -192,3 +193,74 @@ def test_a_product_that_takes_no_launch_s_time_ran_on_the_cpu(dur_ns: int, is_sa
     works = [("aten::addmm", at * dur_ns, dur_ns) for at in range(4)]
     sentence = analysis(ops=ops(*works)).verdict.sentence
     assert ("move the model and its inputs there" in sentence) == is_said
+
+
+def product(start: int, columns: int, dur_ns: int = 30_000) -> dict[str, Any]:
+    sizes, types = f"[[1024, 512], [512, {columns}]]", '["c10::BFloat16", "c10::BFloat16"]'
+    return label("aten::mm", start, dur_ns, input_dims=sizes, input_types=types)
+
+
+@pytest.mark.parametrize(("dur_ns", "is_told"), [(30_000, True), (300_000, False)])
+def test_products_that_take_as_long_for_less_work_only_launch_it(
+    dur_ns: int, is_told: bool
+) -> None:
+    # 2 x 1024 x 512 x 5120 = 5.37 GFLOP in 30 us are 179 TFLOP/s; 512 columns are a tenth of it.
+    found = analysis(ops=[product(0, 512), product(30_000, 5120, dur_ns)])
+    assert found.only_launches == is_told
+    said = (
+        "GPU records are missing: a call of aten::mm would compute at 179 TFLOP/s, too fast for a "
+        "CPU, and takes no longer than those of 10 times less work, so CPU operators launch work "
+        "or wait for it."
+    )
+    assert found.verdict.sentence.startswith(said) == is_told
+    assert ("if the program uses a GPU" in found.measured.lacks[0].remedy) != is_told
+
+
+def test_a_fast_product_alone_may_be_one_of_a_cpu() -> None:
+    assert not analysis(ops=[product(0, 5120), product(30_000, 2560)]).only_launches
+
+
+def test_a_figure_of_a_kind_does_not_go_by_the_name_of_a_part() -> None:
+    work = ops(("aten::add", 0, 30), ("aten::mul", 30, 25), ("aten::div", 55, 20))
+    marks = [label("solve", 75, 20), label("predict", 100, 10)]
+    found = analysis(ops=[*work, *ops(("aten::mm", 95, 5), ("aten::mm", 110, 1))], marks=marks)
+    assert found.verdict.sentence.startswith(
+        "On the CPU, elementwise operators (mostly aten::add and aten::mul) take 67.6 % and host "
+        "code (mostly in solve) takes 27.0 %"
+    )
+    kinds = ("add", "mul", "div", "exp", "sin")
+    many = [(f"aten::{name}", 10 * at, 10) for at, name in enumerate(kinds)]
+    said = analysis(ops=ops(*many)).verdict.sentence
+    assert "elementwise operators (5 kinds) take 100.0 %" in said
+
+
+@pytest.mark.parametrize("turns", [120, 60])
+def test_many_turns_of_a_loop_are_one_statement(turns: int) -> None:
+    starts = range(100_000, 100_000 + 3_000 * turns, 3_000)
+    work = [("aten::cudnn_batch_norm", 0, 100_000)]
+    work += [("aten::ge", start, 1_000) for start in starts]
+    work += [("aten::where", start + 1_000, 1_000) for start in starts]
+    work += [("aten::nonzero", start + 1_010, 900) for start in starts]
+    said = analysis(ops=sorted(ops(*work), key=lambda row: row["start_ns"])).verdict.sentence
+    # From the first to the last operator of 120 turns: 119 x 3 us + 2 us, of 100 us more.
+    told = (
+        "A loop of 120 turns takes 78.2 % of the time (aten::ge, aten::where); aten::nonzero waits "
+        "for the GPU in each turn."
+    )
+    assert ((told in said), "A loop" in said) == (turns == 120, turns == 120)
+
+
+def test_many_small_launches_are_counted() -> None:
+    names = random.Random(1).choices("abcdefghijklmnopqrstuvwxyz", k=1_200)
+    work = [(f"aten::{name}", 2_000 * at, 1_000) for at, name in enumerate(names)]
+    said = analysis(ops=ops(*work, ("aten::cudnn_convolution", 2_400_000, 1_000))).verdict.sentence
+    # 2,401 us of 1,201 operators.
+    assert "The program runs 1,201 operators, one in 2.00 µs on average, and no call takes" in said
+
+
+@pytest.mark.parametrize(("dur_ns", "is_said"), [(1_500, True), (60_000, False)])
+def test_a_few_milliseconds_of_overhead_are_too_little_to_judge(dur_ns: int, is_said: bool) -> None:
+    work = [("aten::mul", at * dur_ns, dur_ns) for at in range(200)]
+    found = analysis(ops=ops(*work))
+    little = "Only 300 µs of CPU work is recorded, in 200 operators of 1.50 µs on average"
+    assert found.verdict.sentence.startswith(little) == is_said

@@ -19,6 +19,7 @@ from traceflops.findings.finding import Finding
 from traceflops.findings.late_rank import late_rank_reason
 from traceflops.ranks.slow_rank import SlowRank
 
+US = 1_000
 JOB: Mapping[str, Any] = {**SMALL, "ranks": 4, "steps": 3}
 LARGE = {"overlap": False, "hidden": 2048, "batch": 1}
 TINY = {
@@ -397,3 +398,23 @@ def test_several_ranks_that_are_late_in_what_all_do_are_not_told_to_change_that(
     assert ("(forward)" in in_words(why)) != pins  # no name is at fault in what all ranks do
     assert ("numactl" in in_words(advice)) == pins
     assert ("the named function" in in_words(advice)) != pins
+
+
+@pytest.mark.parametrize(("each_us", "is_told"), [(10, True), (60, False)])
+def test_many_short_collectives_of_a_decode_pass_are_latency(each_us: int, is_told: bool) -> None:
+    """Three passes of 40 layers: a kernel of 100 us, then a collective with nothing beside."""
+    works, marks, free = [], [], 50_000
+    for at in range(3):
+        for layer in range(40):
+            start = 1_000_000 * at + 2_000 * layer
+            end, name = free + 100 * US, "ncclDevKernel_ReduceScatter"
+            works.append(("sm90_gemm_bf16", start, free, 100 * US))
+            works.append((name, start + US, end, each_us * US))
+            free = end + each_us * US
+        marks.append(("execute_context_0(0)_generation_1(1)", 1_000_000 * at, 99_000))
+    analysis = tf.analyze(trace_of(**launched(*works), marks=step_marks(*marks)))
+    found = of_rule(analysis.findings, "exposed-communication")
+    said = "40 collectives per step take 10.0 µs each (median): at that length mostly latency"
+    assert (said in found.sentence) == is_told
+    assert ("one-shot (custom) all-reduce" in found.remedy) == is_told
+    assert ("Start communication earlier" in found.remedy) != is_told

@@ -26,6 +26,7 @@ from traceflops.findings.late_rank import late_rank_fact, late_rank_findings, wa
 from traceflops.findings.little_work import little_work
 from traceflops.findings.losses import Loss, all_losses, loss_findings
 from traceflops.findings.main_kernel import main_kernel_findings
+from traceflops.findings.many_operators import little_on_cpu, many_operators
 from traceflops.findings.nothing_recorded import nothing_recorded
 from traceflops.findings.on_cpu import OfGpu, OnCpu, leading, of_gpu, reading
 from traceflops.findings.start_up import main_kind
@@ -55,6 +56,7 @@ from traceflops.windows.step_times import spread_of
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from traceflops.attribution.op_kernels import Attribution
     from traceflops.ranks.who_waits import RankReport
     from traceflops.timeline.aggregates import Untimed
 
@@ -84,8 +86,8 @@ class VerdictFacts(NamedTuple):
     is_part: bool = False
 
     @classmethod
-    def of(cls, prepared: Prepared) -> VerdictFacts:
-        """Return the facts of a prepared trace."""
+    def of(cls, prepared: Prepared, attribution: Attribution) -> VerdictFacts:
+        """Return the facts of a prepared trace; `attribution` is that of its ops."""
         trace, rest = prepared.trace, outside_gpu_work(prepared)
         is_of_samples = trace.source.format == GPU_SAMPLES
         return cls(
@@ -98,7 +100,7 @@ class VerdictFacts(NamedTuple):
             is_said(trace, COPIES_MISSING),
             samples_verdict(gpu_samples(prepared) if is_of_samples else (), trace),
             memory_verdict(prepared),
-            of_gpu(trace) if prepared.on_host else OfGpu(),
+            of_gpu(trace, attribution) if prepared.on_host else OfGpu(),
             main_kind(prepared) if prepared.on_host else None,
             little_work(prepared),
             calls_alone(trace) if prepared.launch_records.state == "missing" else (),
@@ -205,6 +207,11 @@ def _on_cpu(
     of_time = fact("basis.step" if facts.choice.used else "basis.time")
     leads = leading(kernels, total, idle, measured, of_time, facts.once) if devices else ()
     leads = reading(kernels, total, of_time) if devices and facts.gpu.is_queue else leads
+    if devices and not facts.choice.used and not facts.gpu.is_queue:
+        window_ns, is_gpu = total.components.window_ns, facts.gpu.lacks is not None
+        little = () if is_gpu else little_on_cpu(facts.trace, window_ns)
+        many = many_operators(facts.trace, kernels, window_ns, of_time, is_gpu=is_gpu)
+        leads = (*little, *leads, *many)
     return OnCpu(leads, facts.gpu)
 
 

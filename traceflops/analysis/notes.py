@@ -27,6 +27,8 @@ OF_DEVICES = ("unlinked", "overlap-on-stream", "earlier-work-missing", "no-calls
 """Notes that are made from the reports of devices alone, so that summaries need not hold them."""
 _ON_MODELS = ("gpu-unknown", "device-ambiguous")
 """Notes of readers that no longer hold where the user says which GPU it is."""
+_WITHOUT_WORK = "no-device-work"
+"""Notes of readers that say what may be so, where the verdict knows that a GPU worked."""
 _FEW_OVERLAPS = 0.01
 _DAY_NS = 86_400 * 10**9
 _ON_CALLS = ("calls-missing", "calls-of-unknown-process", "process-unknown")
@@ -44,6 +46,8 @@ def notes_of(
         outdated.update(_ON_MODELS)
     if records.graph.lost > 0:  # counted anew below, in the chosen time
         outdated.add("graph-launches-lost")
+    if any(lack.wants_gpu_records for lack in measured.lacks):  # the verdict knows that one worked
+        outdated.add(_WITHOUT_WORK)
     left, ns = linked.categorised.names_left, linked.categorised.time_left_ns
     too_many = note_of("assumed", "too-many-names", count=left, ns=ns)
     # The time in which the profiler held up the program.

@@ -148,7 +148,7 @@ def analysis_of(
         collectives=collective_work(linked, prepared.accounts, prepared.windows),
         recording=prepared,
         **judged(
-            VerdictFacts.of(prepared),
+            VerdictFacts.of(prepared, measured.executed.attribution),
             devices,
             measured,
             kernels=[totals],

@@ -29,6 +29,8 @@ from traceflops.windows.records import chosen_time
 _USUAL_FLOOR_NS: Final = 6_000
 """The floor if fewer than _ENOUGH launches are starved, too few to measure it."""
 _ENOUGH: Final = 8
+_STEPS: Final = 3
+"""Of so many steps the first one is one of several."""
 _LEAST_CAP_NS: Final = 20_000
 _AHEAD_NS: Final = 1_000_000
 _BUSY: Final = 0.05
@@ -244,7 +246,8 @@ def launching(prepared: Prepared, phases: Phases) -> Launches | None:
     # The phase of each call is that of its op; calls in the optimizer may have no op.
     phase = taken(phases.phase, prepared.linked.links.op_of_call).astype(np.int64)
     phase[(phase < 0) & in_optimizer(trace, trace.calls)] = _OPTIMIZER
-    chosen = Leads.joined(chosen_leads.values())
+    steady = (_after_first(own, windows[device]) for device, own in chosen_leads.items())
+    chosen = Leads.joined(steady)
     floor_ns = min(launches.floor_ns for launches in all_leads.values())
     ones, steps = np.ones_like(chosen.call), (len(falls), sum(falls))
     of_launch = chosen.lead_ns, chosen.is_starved, phase[chosen.call], ones
@@ -255,6 +258,19 @@ def launching(prepared: Prepared, phases: Phases) -> Launches | None:
         for device, own in chosen_leads.items()
     }
     return Launches(short_ns, counts, sums)
+
+
+def _after_first(own: Leads, windows: Sequence[Window]) -> Leads:
+    """Return the launches without those of the first step, where most starved ones are in it.
+
+    Before a recording nothing is seen to be queued, so its first launches are starved.
+    """
+    steps = [window for window in windows if window.used and window.role == "step"]
+    if len(steps) < _STEPS:
+        return own
+    rest = own.only((own.start_ns < steps[0].start_ns) | (own.start_ns >= steps[0].end_ns))
+    lead = own.is_starved.sum() > 2 * rest.is_starved.sum()
+    return rest if lead and len(rest.call) else own
 
 
 def _sums(prepared: Prepared, device: int, own: Leads, cap_ns: int, short_ns: int) -> LaunchSums:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 NEXT_TIME: Final = "missing.next-time"
 """The code of advice on a later recording."""
+_NO_WORK, _IF_GPU = "missing.no-gpu-operations", "missing.if-gpu"
 GIVE_PEAK: Final = fact("missing.give-peak")
 PAIR: Final = fact("missing.pair")
 """Describe the run, or pair its trace with one that has shapes."""
@@ -44,6 +45,12 @@ class MissingInput(Struct, frozen=True):
         """Return what would tell it in words, "" where nothing would."""
         return in_words(self.how)
 
+    @property
+    def wants_gpu_records(self) -> bool:
+        """Return whether work of a GPU is known to have run, of which there are no records."""
+        how = self.how.code if self.how is not None else _IF_GPU
+        return self.what.code == _NO_WORK and how != _IF_GPU
+
 
 NOT_SPLIT: Final = MissingInput(fact("missing.not-split"), PAIR)
 NO_MATRIX_WORK: Final = MissingInput(fact("missing.no-matrix-work"), fact("missing.vector-units"))
@@ -54,7 +61,7 @@ NOTHING_LAUNCHED: Final = MissingInput(
 )
 
 
-ON_MPS: Final = MissingInput(fact("missing.no-gpu-operations"), fact("missing.on-mps"))
+ON_MPS: Final = MissingInput(fact(_NO_WORK), fact("missing.on-mps"))
 
 
 def advised(how: str) -> Fact | None:
@@ -83,12 +90,17 @@ def other_counters(families: Sequence[Family | None]) -> MissingInput:
     return MissingInput(fact("missing.other-counters"), _PAIR_OR_COUNT)
 
 
+def without_records(how: str) -> MissingInput:
+    """Return that work of a GPU ran without records, and `how` these are made."""
+    return MissingInput(fact(_NO_WORK), advised(how))
+
+
 def without_times(trace: Trace, how: str) -> MissingInput:
     """Return why a trace without records of device work has no utilisation, and `how` to get it."""
     kinds = set(names(trace.totals["kind"])) if trace.totals.num_rows else set()
     if not kinds & set(DEVICE_KINDS):
-        record = fact("missing.if-gpu", how=how) if how else None
-        return MissingInput(fact("missing.no-gpu-operations"), record)
+        record = fact(_IF_GPU, how=how) if how else None
+        return MissingInput(fact(_NO_WORK), record)
     is_nsys = trace.source.format == "nsys stats"
     export = fact("missing.use-sqlite" if is_nsys else "missing.use-kernel-trace")
     return MissingInput(fact("missing.only-sums"), export)

@@ -234,12 +234,14 @@ def program_of(case: Case) -> frozenset[str]:
     compiled   torch.compile has made some of its code
     graphs     it launches graphs
     trains     a backward pass or an optimizer runs
+    serves     a serving engine annotates its passes
     amd        the GPUs are AMD's: by the profiler, themselves, or the calls
     nvidia     the GPUs are NVIDIA's
     other-gpu  the accelerators are neither's (XPU, MTIA, HPU)
     """
     if case.prepared is not None:
-        return program_of_trace(case.prepared.trace)
+        serves = {"serves"} if case.serving.passes else set[str]()
+        return program_of_trace(case.prepared.trace) | serves
     known = {PYTORCH: ["torch", "ml"], ROCPROF: ["amd"]}.get(family(case.source.format), [])
     of_others = accelerator(case.source.event_counts) != CUDA
     return frozenset([*known, *(["other-gpu"] if of_others else [])])

@@ -24,6 +24,8 @@ WAITING: Final = ("sync-call", "blocking-copy")
 """Rules of classes of idle time in which the host waits."""
 _FRAME: Final = re.compile(r"(<[\w .-]+>|\S+)\((\d+)\): (<[\w :]+>(?!\S)|\S*)")
 _MOST_ROWS: Final = 3
+_HARDLY: Final = 0.005
+"""Share of the time for which the GPU must be idle behind waits; else more was queued."""
 
 
 def host_waits(case: Case) -> Iterator[Cause]:
@@ -35,7 +37,8 @@ def host_waits(case: Case) -> Iterator[Cause]:
     waits = [wait for wait in waits if wait.call == waits[0].call]
     blocked_ns = sum(wait.blocked_ns for wait in waits)
     share = share_of_window(case, blocked_ns)
-    if not waits or share < limit(case, "idle-cause", "least_share"):
+    after = share_of_window(case, sum(wait.idle_after_ns for wait in waits))
+    if not waits or share < limit(case, "idle-cause", "least_share") or after < _HARDLY:
         return
     waiting = WAITING["Memcpy" in waits[0].call]
     rows = tuple(

@@ -87,6 +87,8 @@ _CLAIMS: Final = ("launching", "sampled", "off-cpu", "on-cpu")
 _KNOWN_TO_WORK: Final = ("launching", "sampled", "on-cpu")
 """Those of them by which the host works, so that less work saves time."""
 _MOST_ROWS: Final = 3
+_NEARLY_ALL: Final = 0.9
+"""Of the time of operators on the CPU: the one that takes it is the title."""
 
 
 def idle_causes(case: Case) -> Iterator[Cause]:
@@ -179,7 +181,7 @@ def _cause(case: Case, rule: str, idle: IdleClass, share: float) -> Cause:
         values,
         tuple(details),
         frozenset(knows),
-        name=_title(case, rule, owner, knows),
+        name=_title(case, rule, owner, knows, values),
         owner=None if is_unexplained else owner,
         rows=tuple(
             Row(row_name(culprit.label), culprit.idle_ns, culprit.gaps)
@@ -249,7 +251,11 @@ def _of_parts(case: Case, lead: Cause, parts: Mapping[str, IdleClass]) -> Cause:
     )
 
 
-def _title(case: Case, rule: str, owner: Owner | None, knows: set[str]) -> Fact:
+def _title(
+    case: Case, rule: str, owner: Owner | None, knows: set[str], values: Mapping[str, Value]
+) -> Fact:
+    if "one-operator" in knows:
+        return Fact(f"{rule}.title-one", {"operator": values["operator"]})
     own = next((own for own in ("mpi", *_CLAIMS) if own in knows), None)
     if own is not None:
         return fact("external-wait.title-mpi" if own == "mpi" else f"{rule}.title-{own}")
@@ -295,6 +301,9 @@ def _what_is_known(case: Case, rule: str, idle: IdleClass) -> tuple[set[str], di
         knows.add("of-operators" if only_launches(largest.label) else "of-others")
     if rule == CPU_OPERATORS:
         knows |= {"views"} if are_views(idle.culprits) else set()
+        is_one = largest.idle_ns >= _NEARLY_ALL * idle.idle_ns
+        knows |= {"one-operator"} if is_one and largest.label else set()
+        values["operator"] = short_name(largest.label)
     if rule == "device-wait":
         communicates = case.total.components.communication_ns or case.total.hidden_communication_ns
         knows |= {"ranks"} if case.ranks is not None or communicates else set()

@@ -10,9 +10,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+import numpy as np
+
 from traceflops.attribution.host_calls import outside_gpu_work
 from traceflops.facts import Fact, fact
 from traceflops.findings.rules import thresholds
+from traceflops.table.columns import codes, is_one_of, numbers
+from traceflops.table.grouping import group_rows
 from traceflops.timeline.intervals import Intervals
 from traceflops.windows.selection import Selection
 
@@ -20,6 +24,35 @@ if TYPE_CHECKING:
     from traceflops.windows.prepared import Prepared
 
 LITTLE_WORK: Final = "little-work"
+_FEWEST: Final = 2
+"""Of a single kernel nothing can repeat."""
+
+
+def _cold_call(prepared: Prepared) -> Fact | None:
+    """Return that each kernel runs once, as at first: its launch loads it, and the GPU waits.
+
+    None where a kernel runs again, where most launches are not that slow, or where the GPU works
+    for much of the time.
+    """
+    trace, limits = prepared.trace, thresholds()[LITTLE_WORK]
+    rows = np.flatnonzero(is_one_of(trace.activities["kind"], "kernel"))
+    process, name = (
+        numbers(trace.activities["process"])[rows],
+        codes(trace.activities["name"])[rows],
+    )
+    call = prepared.linked.links.call_of_activity[rows]
+    is_new = len(rows) >= _FEWEST and len(group_rows((process, name))[1]) == len(rows)
+    if not is_new or len(prepared.accounts) != 1 or (call < 0).any():
+        return None
+    took_ns = numbers(trace.calls["dur_ns"])[call]
+    [account] = prepared.accounts.values()
+    first_ns, end_ns = account.rows.span
+    busy_ns = Intervals.of(account.rows.start_ns, account.rows.end_ns).length_ns
+    is_idle = busy_ns <= limits["cold_share"] * (end_ns - first_ns)
+    if not is_idle or np.median(took_ns) < limits["cold_launch_ns"]:
+        return None
+    values = {"busy_ns": busy_ns, "window_ns": end_ns - first_ns, "launch_ns": int(took_ns.sum())}
+    return fact(f"{LITTLE_WORK}.cold", kernels=len(rows), **values)
 
 
 def little_work(prepared: Prepared) -> tuple[Fact, ...]:
@@ -29,6 +62,8 @@ def little_work(prepared: Prepared) -> tuple[Fact, ...]:
     """
     if prepared.selection != Selection() or prepared.plan.choice.used or prepared.on_host:
         return ()
+    if (cold := _cold_call(prepared)) is not None:
+        return cold, fact(f"{LITTLE_WORK}.record")
     limits, spans_ns, busy_ns = thresholds()[LITTLE_WORK], [0], [0]
     for account in prepared.accounts.values():
         first_ns, end_ns = account.rows.span

@@ -13,9 +13,10 @@ from traceflops.attribution.host_events import host_span
 from traceflops.attribution.idle_classes import CLASSES, waiting_calls
 from traceflops.facts import Fact, fact
 from traceflops.findings.finding import WORTH_SAYING, short_name
+from traceflops.mfu.traced.too_fast import too_fast
 from traceflops.table.columns import ABSENT, codes, matching, names, numbers
 from traceflops.table.grouping import differ_from_before, in_order, joint_codes, used_names
-from traceflops.table.patterns import LAUNCH, WAITS_FOR_DEVICE, operator_of_mps
+from traceflops.table.patterns import LAUNCH, WAITS_FOR_DEVICE, operator_of_gpus, operator_of_mps
 from traceflops.timeline.intervals import Intervals
 
 if TYPE_CHECKING:
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from traceflops.attribution.culprits import IdleCulprits
+    from traceflops.attribution.op_kernels import Attribution
     from traceflops.mfu.measurement import Measurement
     from traceflops.mfu.traced.work_tables import KernelRow
     from traceflops.table.trace import Trace
@@ -40,11 +42,6 @@ _OVERLAP: Final = 1.01
 """Operators that take more than this times the busy time ran beside each other."""
 _LITTLE: Final = 0.1
 _COMMUNICATION, _DISPATCH = "communication", "dispatch within operators"
-_OF_GPUS: Final = re.compile(
-    r"^aten::(_?(cudnn|miopen)_(?!is_acceptable)|_scaled_dot_product_(flash|efficient|cudnn)"
-    r"_attention(?!_for_cpu)|_(flash|efficient|cudnn)_attention)|^nccl:"
-)
-"""Operators that PyTorch has for GPUs alone."""
 _SEVERAL, _NO_LAUNCH_NS = 3, 100_000_000
 """Operators with so many calls of such a mean time compute: no launch, nor start-up, takes it."""
 _READS: Final = "aten::_local_scalar_dense"
@@ -72,15 +69,18 @@ class OnCpu(NamedTuple):
     gpu: OfGpu
 
 
-def of_gpu(trace: Trace) -> OfGpu:
-    """Return what a trace without work of GPUs still tells of one."""
+def of_gpu(trace: Trace, attribution: Attribution) -> OfGpu:
+    """Return what a trace without work of GPUs still tells of one, with what its ops did."""
     operators = used_names(trace.ops["name"])
     if (operator := operator_of_mps(operators)) is not None:
         return OfGpu(fact("verdict.on-cpu-of-mps", operator=operator), is_queue=True)
-    operator = min(filter(_OF_GPUS.match, operators), default=None)
+    operator = operator_of_gpus(operators)
     lacks = fact("verdict.on-cpu-of-gpu", operator=operator) if operator else None
     if lacks is None and _has_device_thread(trace):
         lacks = fact("verdict.on-cpu-backward")
+    if lacks is None and (found := too_fast(trace, attribution)) is not None:
+        values = {"operator": found.operator, "times": found.times}
+        lacks = fact("verdict.on-cpu-too-fast", tera=found.flops_per_ns / 1000, **values)
     return OfGpu(lacks, _waits(trace))
 
 
@@ -184,17 +184,26 @@ def _of_operators(
         is_one = most_ns >= _MOSTLY * all_ns and kind != _DISPATCH
         count, max_ns = calls[kind, name]
         share = (most_ns if is_one else all_ns) / window_ns
-        what = None if is_one else tuple(short_name(one) for one, _ in times.most_common(_MOST))
+        names_of, two_ns = _named_first(times)
+        two = None if is_one else names_of
         said = fact(
             "verdict.cpu-part",
             name=short_name(name) if is_one else kind,
-            what=what,
+            what=two if len(times) <= _MOST else None,
+            most=two if len(times) > _MOST and 2 * two_ns >= all_ns else None,
+            kinds=len(times) if two and 2 * two_ns < all_ns else None,
             once_ns=max_ns if is_one and count >= _MANY and 2 * max_ns > most_ns else None,
             many=1 if is_one or kind in (_COMMUNICATION, _DISPATCH) else 2,
             share=share,
             rate=_rate(known, name) if is_one else None,
         )
         yield _Part(share, said)
+
+
+def _named_first(times: Counter[str]) -> tuple[tuple[str, ...], int]:
+    """Return the names with most time, and the time of these together."""
+    most = times.most_common(_MOST)
+    return tuple(short_name(name) for name, _ in most), sum(ns for _, ns in most)
 
 
 def _rate(known: Sequence[KernelRow], name: str) -> float | None:
@@ -209,8 +218,10 @@ def _between_operators(idle: IdleCulprits, window_ns: int) -> Iterator[_Part]:
     """Yield what the host did while no operator ran, by class."""
     for each in idle.by_class():
         largest, share = each.culprits[0], each.idle_ns / window_ns
-        where = short_name(largest.label) if 2 * largest.idle_ns >= each.idle_ns else ""
-        said = fact("verdict.cpu-between", kind=CLASSES[each.kind], where=where, share=share)
+        name = short_name(largest.label) if 2 * largest.idle_ns >= each.idle_ns else None
+        where, most = (name, None) if largest.idle_ns == each.idle_ns else (None, name)
+        values = {"kind": CLASSES[each.kind], "where": where, "most": most}
+        said = fact("verdict.cpu-between", **values, share=share)
         yield _Part(share, said)
 
 

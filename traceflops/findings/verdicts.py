@@ -13,6 +13,7 @@ from traceflops.devices.missing_input import NOTHING_LAUNCHED
 from traceflops.facts import Fact, fact, quoted
 from traceflops.findings.counted_most import counted_with_most, kernel_with_most
 from traceflops.findings.finding import WORTH_SAYING, Verdict, severity_of
+from traceflops.findings.functions_alone import functions_alone
 from traceflops.findings.losses import Loss
 from traceflops.mfu.traced.coverage import TOO_LITTLE
 from traceflops.remedies import Recording, is_cut_off
@@ -34,7 +35,11 @@ _NOT_WORKING: Final = frozenset({"idle", "communication"})
 _MOSTLY_BUSY, _OVERLAP = 0.95, 1.01
 _FILLS: Final = quoted("fills")
 """What memory work is made of in a program that only sets up its memory."""
-_ON_CPU: Final = {"call": "verdict.api-calls", "mark": "verdict.annotations"}
+_ON_CPU: Final = {
+    "call": "verdict.api-calls",
+    "python": "verdict.python-functions",
+    "mark": "verdict.annotations",
+}
 """Codes for what is recorded of the CPU, by kind of record."""
 
 
@@ -254,7 +259,9 @@ def untimed_verdict(
         calls = fact("verdict.call-totals", name=most["name"], share=most["share"])
         return Verdict((calls,), "no-timeline")
     of_cpu = tuple(fact(code) for kind, code in _ON_CPU.items() if kind in kinds)
-    return Verdict((fact("verdict.only-cpu-records", kinds=of_cpu),), "no-gpu-work")
+    elsewhere = functions_alone(untimed.rows) if kinds == {"python"} else ()
+    only = fact("verdict.only-cpu-records", kinds=of_cpu)
+    return Verdict((only, *elsewhere), "no-gpu-work")
 
 
 def _largest(lost: Sequence[Loss], of: Fact) -> tuple[Fact, ...]:

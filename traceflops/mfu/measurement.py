@@ -39,12 +39,18 @@ from traceflops.mfu.inference import Inference, inference
 from traceflops.mfu.roof_times import NO_ROOFS, RoofTimes, moved_bytes, roof_times
 from traceflops.mfu.traced.coverage import ENOUGH, TOO_LITTLE
 from traceflops.mfu.traced.executed import Executed, executed
+from traceflops.mfu.traced.too_fast import too_fast
 from traceflops.mfu.traced.uncounted import REPLAYED
 from traceflops.mfu.traced.work_tables import KernelRow, OpRow, kernel_rows, op_rows
-from traceflops.remedies import NSIGHT, ROCPROF, XLA, advice, family, remedy
+from traceflops.remedies import GPUS_LISTED, NSIGHT, ROCPROF, XLA, advice, family, remedy
 from traceflops.table.columns import names
 from traceflops.table.grouping import used_names
-from traceflops.table.patterns import launches_nothing, operator_of_cpus, operator_of_mps
+from traceflops.table.patterns import (
+    launches_nothing,
+    operator_of_cpus,
+    operator_of_gpus,
+    operator_of_mps,
+)
 from traceflops.table.trace import Note, Trace, note_of
 from traceflops.units import decimal
 from traceflops.windows.prepared import Prepared
@@ -245,14 +251,18 @@ def measure(
     )
 
 
-def _without_device_work(trace: Trace) -> MissingInput:
+def _without_device_work(trace: Trace, attribution: Attribution) -> MissingInput:
     """Return why a trace without device work has no utilisation, by its operators if these tell."""
-    operators = used_names(trace.ops["name"])
+    operators, how = used_names(trace.ops["name"]), advice(trace, "device work")
     if operator_of_mps(operators) is not None:
         return missing_input.ON_MPS
     if (operator := operator_of_cpus(operators)) is not None:
         return missing_input.on_cpu(operator)
-    return missing_input.without_times(trace, advice(trace, "device work"))
+    if operator_of_gpus(operators) or too_fast(trace, attribution):
+        return missing_input.without_records(how)
+    if trace.source.facts.get(GPUS_LISTED) == "0" and trace.ops.num_rows:
+        return MissingInput(fact("missing.no-gpu-listed"))
+    return missing_input.without_times(trace, how)
 
 
 def why_no_figure(
@@ -268,7 +278,7 @@ def why_no_figure(
         elif launches_nothing(trace.calls):
             yield missing_input.NOTHING_LAUNCHED
         else:
-            yield _without_device_work(trace)
+            yield _without_device_work(trace, done.attribution)
     elif records.state == "capture":
         yield _CAPTURE
     elif records.state == "missing" or records.kernel.lack() or not prepared.knows_replays:

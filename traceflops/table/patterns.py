@@ -74,6 +74,17 @@ _OF_LINEAR, _OF_NESTED = "aten::linear_backward", "aten::_nested_"
 _OF_MPS: Final = re.compile(rf"aten::(_?mps_\w+|_?lstm_mps\w*|_\w+_for_mps)$|{_OF_LINEAR}$")
 
 
+_OF_GPUS: Final = re.compile(
+    r"^aten::(_?(cudnn|miopen)_(?!is_acceptable)|_scaled_dot_product_(flash|efficient|cudnn)"
+    r"_attention(?!_for_cpu)|_(flash|efficient|cudnn)_attention)|^nccl:"
+)
+
+
+def operator_of_gpus(operators: Iterable[str]) -> str | None:
+    """Return an operator that PyTorch has for GPUs of CUDA and ROCm alone, None without any."""
+    return min(filter(_OF_GPUS.match, operators), default=None)
+
+
 def operator_of_cpus(operators: Iterable[str]) -> str | None:
     """Return an operator that PyTorch has for CPUs alone, None where there is none."""
     return min(filter(_OF_CPUS.match, operators), default=None)
@@ -87,6 +98,14 @@ def operator_of_mps(operators: Collection[str]) -> str | None:
     is_nested = any(name.startswith(_OF_NESTED) for name in operators)
     found = {*filter(_OF_MPS.match, operators)} - ({_OF_LINEAR} if is_nested else set())
     return min(found, default=None)
+
+
+FUNCTION_WAITS: Final = re.compile(
+    r"<built-in (method|function) (poll|select|get|acquire|sleep|accept|recv\w*|wait\w*|control)\b"
+    r"|(^|/)(selectors\.py\(\d+\): select|asyncio/runners\.py\(\d+\): run)$"
+    r"|(^|/)asyncio/base_events\.py\(\d+\): (run_forever|run_until_complete|_run_once)$"
+)
+"""Functions that wait themselves, and those that run an event loop, most of which is waiting."""
 
 
 def launches_nothing(calls: pa.Table) -> bool:

@@ -28,7 +28,9 @@ from traceflops.table.columns import (
     numbers,
     text_column,
 )
-from traceflops.table.grouping import group_rows, groups, joint_codes, used_names
+from traceflops.table.grouping import group_rows, group_sums, groups, joint_codes, used_names
+from traceflops.table.nesting import innermost_pieces
+from traceflops.table.patterns import FUNCTION_WAITS
 from traceflops.table.schema import DEVICE_KINDS
 from traceflops.table.trace import Trace
 from traceflops.timeline.intervals import Intervals
@@ -43,7 +45,7 @@ _OF_KIND: Final = {
 }
 _MIGRATION: Final = re.compile(r"\bunified\b", re.IGNORECASE)
 """How profilers of NVIDIA name copies that the driver makes for unified memory."""
-_HOST_TABLES: Final = {"call": "calls", "mark": "marks", "gpu_mark": "marks"}
+_HOST_TABLES: Final = {"call": "calls", "mark": "marks", "python": "marks", "gpu_mark": "marks"}
 """Tables of the kinds that are added up here if the source has records instead of sums."""
 _SUMS: Final = {
     "count": np.add,
@@ -86,10 +88,11 @@ class Untimed(Struct, frozen=True):
     """Sums by name (`rows`), sums of device work by category, and kernels with counters.
 
     `rows`: kind, name, top, sub, rule (null for calls and marks), count, sum_ns, mean_ns, min_ns,
-    max_ns, bytes (null where unknown), share of all device work, of all calls, or of the time in
-    outermost ranges; device work first, most time first. `categories`: top, sub, count, sum_ns,
-    share. `counted`: name, top, sub, rule, launches, for kernels whose counters were read;
-    `counters` are their names. `record` is the command line that records a timeline.
+    max_ns, bytes (null where unknown), share of all device work, of all calls, of the time in
+    outermost ranges, or of all Python functions (their own times, those that wait come last);
+    device work first, most time first. `categories`: top, sub, count, sum_ns, share. `counted`:
+    name, top, sub, rule, launches, for kernels whose counters were read; `counters` are their
+    names. `record` is the command line that records a timeline.
     """
 
     rows: pa.Table
@@ -175,19 +178,24 @@ def _totals(trace: Trace) -> list[Total]:
             continue
         if table == "marks":
             records = _ranges(records, kind)
-        duration = numbers(records["dur_ns"], 0)
+        duration = _own_ns(records) if kind == "python" else numbers(records["dur_ns"], 0)
         figures = [np.ones_like(duration), duration, duration, duration]  # without bytes
         totals += _added_up(records, [kind], np.zeros_like(duration), figures)
     order = {side: index for index, side in enumerate(("device", *_HOST_TABLES))}
-    return sorted(
-        totals,
-        key=lambda total: (order.get(total.side, len(order)), -(total.sum_ns or 0), total.name),
-    )
+
+    def key(total: Total) -> tuple[int, bool, int, str]:
+        waits = total.kind == "python" and FUNCTION_WAITS.search(total.name) is not None
+        return order.get(total.side, len(order)), waits, -(total.sum_ns or 0), total.name
+
+    return sorted(totals, key=key)
 
 
 def _in_ranges(trace: Trace, totals: Sequence[Total]) -> dict[str, int]:
-    """Return, by kind without recorded sums, how long any range was open: nested count once."""
-    known = set(names(trace.totals["kind"]))
+    """Return, by kind without recorded sums, how long any range was open: nested count once.
+
+    Functions are left out, whose times are their own.
+    """
+    known = {*names(trace.totals["kind"]), "python"}
     kinds = {total.kind for total in totals if _HOST_TABLES.get(total.kind) == "marks"} - known
     return {kind: _open_ns(_ranges(trace.marks, kind)) for kind in kinds}
 
@@ -200,10 +208,26 @@ def _open_ns(ranges: pa.Table) -> int:
     return sum(Intervals.of(start[rows], end[rows]).length_ns for _, rows in groups(thread))
 
 
+def _own_ns(records: pa.Table) -> IntArray:
+    """Return how long each function ran itself, without the functions inside it."""
+    start = numbers(records["start_ns"], 0)
+    end = start + numbers(records["dur_ns"], 0)
+    thread = joint_codes(numbers(records["process"], ABSENT), numbers(records["thread"], ABSENT))
+    row, begins, ends = innermost_pieces(thread, start, end)
+    return group_sums(row, ends - begins, len(start))
+
+
 def _ranges(marks: pa.Table, kind: str) -> pa.Table:
-    """Return ranges of a kind (gpu_mark: as seen on the device), without moments and samples."""
+    """Return ranges of a kind, without moments and samples.
+
+    A gpu_mark is as seen on the device, python is a function (of a module, too).
+    """
+    is_python = is_one_of(marks["kind"], "python", "module")
     is_kind = is_one_of(marks["kind"], "gpu_annotation") == (kind == "gpu_mark")
-    rows = np.flatnonzero(is_kind & ~is_one_of(marks["kind"], "event", "sample", "off_cpu"))
+    is_kind = is_python if kind == "python" else is_kind & ~is_python
+    rows = np.flatnonzero(
+        is_kind & ~is_one_of(marks["kind"], "event", "sample", "off_cpu", "instant")
+    )
     return marks.take(number_column(rows, pa.int64()))
 
 

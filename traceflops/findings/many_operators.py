@@ -1,0 +1,112 @@
+"""Many small operators of a CPU that are one thing: a loop of the program, or a launch each.
+
+```text
+ge lt and where | ge lt and where | ...      # 4 names in turn: a loop, `turns` times
+```
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import numpy as np
+
+from traceflops.facts import Fact, fact
+from traceflops.findings.finding import short_name
+from traceflops.table.columns import ABSENT, IntArray, codes, is_one_of, names, numbers
+from traceflops.table.grouping import joint_codes
+from traceflops.table.nesting import OpTree
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from traceflops.table.trace import Trace
+
+_TURNS, _LONGEST = 100, 16
+"""A loop has so many turns at least, of so many operators at most."""
+_MUCH: Final = 0.3
+_MANY, _SMALL = 1_000, 0.01
+"""So many operators, of which no call takes more of the time, are small ones."""
+_SHORT_NS, _BRIEF_NS, _SEVERAL = 10_000_000, 5_000, 100
+"""Less time than that, in many operators of hardly more than their overhead, judges nothing."""
+_NAMED: Final = 5
+_WAITS: Final = ("aten::nonzero", "aten::_local_scalar_dense", "aten::masked_select")
+"""Operators that bring a value or a size to the CPU: on a GPU they wait for all work before."""
+
+
+class _Loop(NamedTuple):
+    """Rows of outermost operators in turn: `turns` times the names of the first `period`."""
+
+    rows: IntArray
+    period: int
+
+    @property
+    def turns(self) -> int:
+        return len(self.rows) // self.period
+
+
+def many_operators(
+    trace: Trace, kernels: pa.Table, window_ns: int, of: Fact, *, is_gpu: bool
+) -> tuple[Fact, ...]:
+    """Return what one statement tells of many operators: a loop, or how many launch how often.
+
+    `kernels` are the operators by name, `of` is what shares are of, `is_gpu` says that they launch
+    work of a GPU.
+    """
+    ops = trace.ops
+    if not ops.num_rows or not window_ns:
+        return ()
+    start = numbers(ops["start_ns"])
+    end = start + numbers(ops["dur_ns"])
+    loop = _longest_loop(ops)
+    if loop is not None:
+        first_ns, last_ns = int(start[loop.rows[0]]), int(end[loop.rows[-1]])
+        share = (last_ns - first_ns) / window_ns
+        if _MUCH <= share <= 1:
+            inside = (start >= first_ns) & (end <= last_ns)
+            waits = _waits(ops, inside, loop.turns) if is_gpu else None
+            label, name = names(ops["name"]), codes(ops["name"])[loop.rows[: loop.period]]
+            parts = tuple(dict.fromkeys(short_name(label[code]) for code in name.tolist()))
+            values = {"turns": loop.turns, "share": share, "of": of, "waits": waits}
+            return (fact("verdict.cpu-loop", names=parts[:_NAMED], **values),)
+    longest = max(kernels["max_ns"].to_pylist(), default=0) / window_ns
+    if is_gpu and ops.num_rows >= _MANY and longest <= _SMALL:
+        each_ns = window_ns // ops.num_rows
+        return (fact("verdict.cpu-many", count=ops.num_rows, each_ns=each_ns, longest=longest),)
+    return ()
+
+
+def little_on_cpu(trace: Trace, window_ns: int) -> tuple[Fact, ...]:
+    """Return that so little work of a CPU is recorded that it is all overhead, or nothing."""
+    count = trace.ops.num_rows
+    each_ns = window_ns // max(count, 1)
+    if count < _SEVERAL or window_ns >= _SHORT_NS or each_ns > _BRIEF_NS:
+        return ()
+    return (fact("verdict.cpu-little", window_ns=window_ns, count=count, each_ns=each_ns),)
+
+
+def _waits(ops: pa.Table, inside: IntArray, turns: int) -> str | None:
+    """Return the operator that waits for the GPU in each turn, None without any."""
+    counts = {name: int((is_one_of(ops["name"], name) & inside).sum()) for name in _WAITS}
+    return next((name for name, count in counts.items() if count >= turns), None)
+
+
+def _longest_loop(ops: pa.Table) -> _Loop | None:
+    """Return the longest stretch of outermost operators of a thread that repeat in turn."""
+    tree = OpTree.of(ops)
+    rows = tree.order[tree.parent[tree.order] < 0]
+    thread = joint_codes(numbers(ops["process"]), numbers(ops["thread"], ABSENT))[rows]
+    name = codes(ops["name"])[rows]
+    best: _Loop | None = None
+    for period in range(1, min(_LONGEST, len(rows) // _TURNS) + 1):
+        same = (name[period:] == name[:-period]) & (thread[period:] == thread[:-period])
+        edges = np.flatnonzero(np.diff(np.concatenate([[False], same, [False]]).astype(np.int8)))
+        if not len(edges):
+            continue
+        begins, ends = edges[::2], edges[1::2]
+        longest = int(np.argmax(ends - begins))
+        count = int(ends[longest] - begins[longest]) + period
+        found = _Loop(rows[begins[longest] : begins[longest] + count], period)
+        if found.turns >= _TURNS and (best is None or count > len(best.rows)):
+            best = found
+    return best
