@@ -110,6 +110,8 @@ _WITH_XLA: Final = (
     "jax.profiler.trace(FOLDER), or tf.profiler.experimental.Profile(FOLDER), around GPU work"
 )
 _TRACE_ANNOTATION: Final = "jax.profiler.TraceAnnotation() or tf.profiler.experimental.Trace()"
+_FINER: Final = "put finer NVTX ranges around the code"
+_WITH_SYSTEM: Final = ", and add osrt to --trace"
 _IN_NVTX: Final = "put {} around each iteration and add --trace=nvtx"
 _SHORTER: Final = "record fewer steps, since full buffers drop records"
 _OR_RANGES: Final = ", or record_function() around code between operators"
@@ -307,6 +309,8 @@ def way_to_record(of: Recording, lack: str) -> How | None:
     has_no_graphs = counts.get("KERNEL", 0) > 0 and not graphs
     if tool == NSIGHT and lack != "kernels of graphs" and has_no_graphs:
         how = How(how.text.replace(_GRAPHS, ""), how.is_clause)
+    if tool == NSIGHT and lack == "host work" and any("NVTX" in name for name in counts):
+        how = _do(_FINER if any("OSRT" in name for name in counts) else _FINER + _WITH_SYSTEM)
     if of.source.tool == LEGACY and lack not in _SAME_IN_LEGACY:
         return _do(f"record with torch.profiler (PyTorch 1.8.1 or later) and {how.text}")
     return how

@@ -11,6 +11,7 @@ from tests.build import launched, step_marks, trace_of
 from tests.conftest import SAMPLES, shared_file
 from traceflops.facts import fact
 from traceflops.findings.finding import Finding
+from traceflops.remedies import advice
 from traceflops.reports.view.findings import causes, title_sentence
 
 STEP = MS = 1_000_000
@@ -339,6 +340,35 @@ def test_no_remedy_asks_for_what_is_recorded_already(by: str) -> None:
     (found,) = of_rule(run(0, 2_000_000, 0, 0, by=by, marks=[label, known]), "host-unrecorded")
     assert found.remedy.startswith("Look at the code in IO. Put ")
     assert not {"osrt", "with_stack", "--"} & {*found.remedy.replace("=", " ").split()}
+
+
+def test_a_range_that_a_profiler_puts_around_every_module_is_no_place() -> None:
+    name = "torch.nn.modules.Module.__call__"
+    label = {"name": name, "start_ns": 0, "dur_ns": 1_990_000}
+    analysis = run(0, 2_000_000, 0, 0, by="nsight", marks=[label])
+    (found,) = of_rule(analysis, "host-code")
+    assert (found.owner, found.rows) == ("library", ())
+    assert "Module" not in title_sentence(analysis) + found.sentence + found.remedy
+    assert not of_rule(analysis, "host-unrecorded")
+    label["name"] = "IO"  # a range of the program is one
+    (found,) = of_rule(run(0, 2_000_000, 0, 0, by="nsight", marks=[label]), "host-unrecorded")
+    assert (found.owner, found.rows[0].name) == ("yours", "IO")
+    assert found.title == "Host code holds up the GPU"
+    assert "nothing of the host" not in found.sentence
+
+
+@pytest.mark.parametrize(
+    ("counts", "said"),
+    [
+        ({}, "record with nsys profile --trace=cuda,nvtx,osrt, and NVTX ranges around the code"),
+        ({"NVTX": 9}, "put finer NVTX ranges around the code, and add osrt to --trace"),
+        ({"NVTX_EVENTS": 9, "OSRT_API": 9}, "put finer NVTX ranges around the code"),
+    ],
+)
+def test_no_trace_option_is_asked_for_that_a_file_has(counts: dict[str, int], said: str) -> None:
+    trace = trace_of()
+    source = replace(trace.source, format="nsys-rep", event_counts=counts)
+    assert advice(replace(trace, source=source), "host work") == said
 
 
 def test_time_of_no_known_cause_may_be_copies_that_were_not_recorded() -> None:
