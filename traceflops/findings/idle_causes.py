@@ -39,6 +39,7 @@ from traceflops.findings.launching import (
     slowed_by_stacks,
 )
 from traceflops.findings.launching_parts import LAUNCHING, claim_of_parts, joined, parts_of
+from traceflops.findings.managed_memory import between_pages
 from traceflops.findings.owners import LIBRARY_RANGE, OPERATOR, is_wrapper, only_launches, owner_of
 from traceflops.findings.rules import all_rules, rule_of
 from traceflops.remedies import PYTORCH, advice, family, in_words_of, remedy
@@ -171,6 +172,7 @@ def _cause(case: Case, rule: str, idle: IdleClass, share: float) -> Cause:
     is_once = by_name and len(case.steps.used) < 2
     doubts = ["workers"] * is_in_thread + ["once"] * is_once + ["half"] * bool(row.partly)
     doubts += ["not-of-program"] * (rule == "input-wait")
+    doubts += ["page-faults"] * (rule == "host-page-faults")
     slowed = slowed_by_stacks(case) if rule in _BESIDE_STACKS else None
     idle_cause = cause(
         case,
@@ -304,9 +306,10 @@ def _what_is_known(case: Case, rule: str, idle: IdleClass) -> tuple[set[str], di
         knows |= {"ranks"} if case.ranks is not None or communicates else set()
     if rule == "external-wait":
         knows |= {"mpi"} if _OF_MPI.match(largest.label) else set()
-    if rule == "host-unrecorded":
-        unrecorded, values = _of_unrecorded(case, idle)
-        knows |= unrecorded
+    if rule in ("host-unrecorded", "host-page-faults"):
+        tell = _of_unrecorded if rule == "host-unrecorded" else between_pages
+        more, values = tell(case, idle)
+        knows |= more
     return knows, values
 
 
