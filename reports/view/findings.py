@@ -157,7 +157,8 @@ def opening(analysis: Analysis) -> Opening:
 
     Where the first finding does not surely gain enough it is the title only if it is grave and has
     a remedy, else the largest loss is, and what to fix first follows; the utilisation stands beside
-    the title. A kernel that takes more than the title is about is named below it.
+    the title. A kernel that takes more than the title is about is named below it; below a kernel,
+    of which no gain is known, what surely gains.
     """
     best = title_finding(analysis)
     statements = background(analysis)
@@ -177,7 +178,8 @@ def opening(analysis: Analysis) -> Opening:
         is_all = finding.rule == START_UP and finding.share >= _NEARLY_ALL
         rest = tuple(part for part in told if part != finding.claim)
         rest = () if is_all and finding.claim.values.get("rest_ns") is None else rest
-        return Opening(_joined((*name, finding.claim)), _joined((*kernel, *rest)), finding)
+        sure = tuple(_fix_first(analysis, surely=True)) if finding.rule == MAIN_KERNEL else ()
+        return Opening(_joined((*name, finding.claim)), _joined((*kernel, *rest, *sure)), finding)
     first, *more = told
     return Opening(words(first), _joined((*more, *kernel, *_fix_first(analysis))), None)
 
@@ -194,10 +196,12 @@ def headline(analysis: Analysis) -> Headline:
     return Headline(row.headline if row else "own-rule", best.finding.rule, title, place)
 
 
-def _fix_first(analysis: Analysis) -> Iterator[Fact]:
-    """Give which finding is the one to mend first, nothing where none gains much."""
+def _fix_first(analysis: Analysis, *, surely: bool = False) -> Iterator[Fact]:
+    """Give which finding is the one to mend first, nothing where none gains much, or `surely`."""
     best = next(iter(causes(analysis)), None)
-    if best is not None and best.finding.priority in _WORTH_A_TITLE and best.saving is not None:
+    if best is None or (surely and (best.finding.gain is None or best.finding.gain.low_ns <= 0)):
+        return
+    if best.finding.priority in _WORTH_A_TITLE and best.saving is not None:
         saving = best.saving
         yield fact("finding.first", name=best.finding.name, time=saving.time, per=saving.per)
 

@@ -55,7 +55,8 @@ _NOTES: Final = NoteTable(
         "no-device-work true": (
             "The recording has no GPU operations.",
             "CUDA was traced but left no records: the program made no CUDA calls while recording, "
-            "its process was not traced, or the records were lost.",
+            "its process was not traced, or the records were lost. Run it alone, see that it ends "
+            "without an error, and record it from its start to its end.",
         ),
         "no-device-work false": (
             "The recording has no GPU operations.",

@@ -117,7 +117,7 @@ def trace_of(
         *content_notes(finished, reading, facts),
         *registry.ranks.notes,
         *overflow_notes(reading.builder.tables.values(), name),
-        *report_facts.warnings_of(tables),
+        *report_facts.warnings_of(tables, has_work=finished["activities"].num_rows > 0),
     )
     return Trace(
         Source(
