@@ -222,6 +222,8 @@ def without_work_ns(case: Case) -> int:
 
 
 _AMD_WARP: Final = 64
+_VOLTA: Final = 7
+"""The major compute capability from which Nsight Compute profiles GPUs."""
 
 
 def program_of(case: Case) -> frozenset[str]:
@@ -235,6 +237,7 @@ def program_of(case: Case) -> frozenset[str]:
     trains     a backward pass or an optimizer runs
     amd        the GPUs are AMD's: by the profiler, themselves, or the calls
     nvidia     the GPUs are NVIDIA's
+    old-nvidia they are older than Volta, so Nsight Compute does not profile them
     other-gpu  the accelerators are neither's (XPU, MTIA, HPU)
     """
     if case.prepared is not None:
@@ -253,6 +256,8 @@ def program_of_trace(trace: Trace) -> frozenset[str]:
         "compiled": of_compiled(trace),
         "graphs": of_graphs(trace),
         "trains": of_training(trace),
+        "old-nvidia": max(filter(None, trace.devices["compute_major"].to_pylist()), default=_VOLTA)
+        < _VOLTA,
     }
     return frozenset(
         {*(name for name, holds in of_program.items() if holds), gpus_of(trace)} - {""}
