@@ -559,6 +559,18 @@ def test_faster_host_code_gains_at_most_the_time_without_work() -> None:
     assert 0 < found.gain.high_ns <= 50_000
 
 
+@pytest.mark.parametrize(("way", "is_needed"), [("DtoH", True), ("HtoD", False)])
+def test_what_the_host_needs_at_once_is_not_to_be_copied_asynchronously(
+    way: str, *, is_needed: bool
+) -> None:
+    copy = {"kind": "memcpy", "name": f"Memcpy {way}", "direction": way, "bytes": 1 << 24}
+    rows = launched((GEMM, STEP - 5_000, STEP, STEP), (GEMM, 9 * STEP, 9 * STEP + 5_000, STEP))
+    rows["activities"].append({**copy, "start_ns": 2 * STEP, "dur_ns": 100_000})
+    rows["calls"].append({"name": "cudaMemcpy", "start_ns": STEP, "dur_ns": 7 * STEP})
+    (found,) = of_rule(analyzed(rows, "nsight"), "blocking-copy")
+    assert ("does not need at once" in found.remedy) == is_needed
+
+
 def waiting(steps: int, call: str, waits: int, way: str = "DtoH") -> tf.Analysis:
     """Return steps of 1 ms on the GPU, 90 us of host work between; the first few wait inside."""
     works, calls, ops, marks = [], [], [], []
