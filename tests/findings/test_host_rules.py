@@ -141,7 +141,10 @@ def test_a_cause_of_idle_time_is_found_and_its_like_is_not(rule: str) -> None:
     assert one.rows and len(one.title.split()) <= 8
     # Why a call of the driver is slow no recording tells.
     assert one.remedy.endswith(".") == (rule != "slow-driver-call")
-    assert one.gain is not None and 0 <= one.gain.low_ns <= one.gain.high_ns <= 2_000_000 // 4
+    if rule == "host-unrecorded":
+        assert one.gain is None  # nobody knows what the host does then
+    else:
+        assert one.gain is not None and 0 <= one.gain.low_ns <= one.gain.high_ns <= 2_000_000 // 4
 
 
 @pytest.mark.parametrize(("launched_ns", "is_told"), [(10_000, True), (3 * MS - 5_000, False)])
@@ -310,10 +313,12 @@ def test_unrecorded_work_in_a_range_is_replayed_without_it(name: str, *, is_know
     """The GPU idles for 2 ms, of which the range has all but 10 us; the last step has no launch."""
     label = {"name": name, "start_ns": 0, "dur_ns": 1_990_000}
     (found,) = of_rule(run(0, 2_000_000, 0, 0, marks=[label] * is_known), "host-unrecorded")
-    assert found.gain is not None and found.confidence is not None
-    assert (found.gain.point_ns is not None) == is_known
-    assert (fact("doubt.no-edit") in found.confidence.reasons) != is_known
-    assert found.gain.high_ns == pytest.approx(1_990_000 / 4, rel=0.02)
+    assert found.confidence is not None
+    assert (fact("doubt.nothing-recorded") in found.confidence.reasons) != is_known
+    assert (found.gain is not None) == is_known
+    if found.gain is not None:
+        assert found.gain.point_ns is not None
+        assert found.gain.high_ns == pytest.approx(1_990_000 / 4, rel=0.02)
 
 
 @pytest.mark.parametrize(
@@ -554,7 +559,8 @@ def test_a_slow_call_gains_at_most_its_own_time() -> None:
 
 def test_faster_host_code_gains_at_most_the_time_without_work() -> None:
     """The host launches each millisecond of work 45 us after the one before has ended."""
-    (found,) = of_rule(run(*[50_000] * 4), "host-unrecorded")
+    label = {"name": "write log", "start_ns": 0, "dur_ns": 5_000_000}
+    (found,) = of_rule(run(*[50_000] * 4, marks=[label]), "host-unrecorded")
     assert found.gain is not None
     assert 0 < found.gain.high_ns <= 50_000
 
@@ -891,8 +897,8 @@ def test_samples_go_by_the_library_that_has_half_of_them(
     [
         (1_900_000, None, True, False),  # it may wait for what sets the pace
         (1_900_000, "load", True, True),
-        (1_200_000, None, True, True),
-        (900_000, None, False, True),
+        (1_200_000, None, True, False),
+        (900_000, None, False, False),
     ],
 )
 def test_a_launching_thread_that_is_off_the_cpu_waits(

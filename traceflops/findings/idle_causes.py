@@ -25,7 +25,7 @@ from traceflops.findings.copy_sizes import small_copies
 from traceflops.findings.cpu_operators import CPU_OPERATORS, are_views, on_cpu
 from traceflops.findings.device_memory import allocator_state, reads_back, uploads_pinned
 from traceflops.findings.finding import Cause, Owner, Row, Where, row_name, short_name
-from traceflops.findings.host_samples import MPI, only_waits, sampled, switched
+from traceflops.findings.host_samples import MPI, sampled, switched
 from traceflops.findings.host_waits import WAITING, after_waits, frame_of, host_waits
 from traceflops.findings.idle_ends import ended_by
 from traceflops.findings.launching import (
@@ -85,9 +85,9 @@ _OF_HOST: Final = ("compiled-runtime", "host-code", "host-unrecorded")
 """Rules of what the host does before it launches."""
 _CLAIMS: Final = ("launching", "sampled", "off-cpu", "on-cpu", "ranged")
 """What is known of unrecorded host time, with a title and a claim of its own."""
+_KNOWN_TO_WORK: Final = ("launching", "sampled", "on-cpu")
+"""Those of them by which the host works, so that less work saves time."""
 _MOST_ROWS: Final = 3
-_ONE_GAP: Final = 0.75
-"""One gap with so much of some idle time is that time."""
 
 
 def idle_causes(case: Case) -> Iterator[Cause]:
@@ -197,14 +197,11 @@ def _cause(case: Case, rule: str, idle: IdleClass, share: float) -> Cause:
     for own in knows.intersection(_CLAIMS):
         claim = Fact(f"{rule}.claim-{own}", {**values, "share": share})
         idle_cause = replace(idle_cause, claim=claim)
-    if rule == "host-unrecorded" and not label:
-        # What the host waits for may set the pace; one gap that nothing tells of may not return.
-        is_one_gap = largest.longest_ns >= _ONE_GAP * idle.idle_ns and len(case.steps.used) < 2
-        is_told = not knows.isdisjoint(("sampled", "on-cpu"))
-        why = "off-cpu" if only_waits(case) else "once" if is_one_gap and not is_told else None
-        if why is not None:
-            doubt = (fact(f"doubt.{why}"),)
-            idle_cause = replace(idle_cause, edits=(), on_path=frozenset(), doubts=doubt)
+    if rule == "host-unrecorded" and not label and knows.isdisjoint(_KNOWN_TO_WORK):
+        # Nobody knows what can be saved: the host may wait for what sets the pace
+        doubt = "off-cpu" if "off-cpu" in knows else "nothing-recorded"
+        reasons = (fact(f"doubt.{doubt}"),)
+        idle_cause = replace(idle_cause, edits=(), on_path=frozenset(), doubts=reasons)
     if idle_cause.advice is None and not by_name and idle.remedy:
         return replace(idle_cause, advice=fact("sentence", text=Fact(idle.remedy)))
     return idle_cause
