@@ -610,7 +610,7 @@ def test_waits_in_each_step_leave_no_lead(call: str, says: str) -> None:
     assert not of_rule(waiting(6, call, 2), "host-waits")
 
 
-@pytest.mark.parametrize(("size", "says"), [(20, "of at most 20 B"), (9_000_000, "from pinned")])
+@pytest.mark.parametrize(("size", "says"), [(20, "of at most 20 B"), (9_000_000, "to pinned memory")])
 def test_a_value_that_each_step_reads_is_kept_rather_than_pinned(size: int, says: str) -> None:
     copy, works, marks = "Memcpy DtoH (Device -> Pageable)", [], []
     for number in range(12):
