@@ -119,8 +119,8 @@ _WITH_XLA: Final = (
     "jax.profiler.trace(FOLDER), or tf.profiler.experimental.Profile(FOLDER), around GPU work"
 )
 _TRACE_ANNOTATION: Final = "jax.profiler.TraceAnnotation() or tf.profiler.experimental.Trace()"
-_FINER: Final = "put finer NVTX ranges around the code"
-_WITH_SYSTEM: Final = ", and add osrt to --trace"
+_FINER: Final = "finer NVTX ranges"
+_WITH_SYSTEM: Final = ", and osrt in --trace"
 _IN_NVTX: Final = "put {} around each iteration and add --trace=nvtx"
 _SHORTER: Final = "record fewer steps, since full buffers drop records"
 _OR_RANGES: Final = ", or record_function() around code between operators"
@@ -319,7 +319,7 @@ def way_to_record(of: Recording, lack: str) -> How | None:
     if tool == NSIGHT and lack != "kernels of graphs" and has_no_graphs:
         how = How(how.text.replace(_GRAPHS, ""), how.is_clause)
     if tool == NSIGHT and lack == "host work" and any("NVTX" in name for name in counts):
-        how = _do(_FINER if any("OSRT" in name for name in counts) else _FINER + _WITH_SYSTEM)
+        how = How(_FINER if any("OSRT" in name for name in counts) else _FINER + _WITH_SYSTEM)
     if _is_old(of):
         text = "" if lack == "kernel counters" else _OF_NSYS.sub(NVPROF, how.text)
         how = How(text, how.is_clause)

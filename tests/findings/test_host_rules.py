@@ -366,8 +366,8 @@ def test_a_range_that_a_profiler_puts_around_every_module_is_no_place() -> None:
     ("counts", "said"),
     [
         ({}, "record with nsys profile --trace=cuda,nvtx,osrt, and NVTX ranges around the code"),
-        ({"NVTX": 9}, "put finer NVTX ranges around the code, and add osrt to --trace"),
-        ({"NVTX_EVENTS": 9, "OSRT_API": 9}, "put finer NVTX ranges around the code"),
+        ({"NVTX": 9}, "record with finer NVTX ranges, and osrt in --trace"),
+        ({"NVTX_EVENTS": 9, "OSRT_API": 9}, "record with finer NVTX ranges"),
     ],
 )
 def test_no_trace_option_is_asked_for_that_a_file_has(counts: dict[str, int], said: str) -> None:
@@ -610,7 +610,9 @@ def test_waits_in_each_step_leave_no_lead(call: str, says: str) -> None:
     assert not of_rule(waiting(6, call, 2), "host-waits")
 
 
-@pytest.mark.parametrize(("size", "says"), [(20, "of at most 20 B"), (9_000_000, "to pinned memory")])
+@pytest.mark.parametrize(
+    ("size", "says"), [(20, "of at most 20 B"), (9_000_000, "to pinned memory")]
+)
 def test_a_value_that_each_step_reads_is_kept_rather_than_pinned(size: int, says: str) -> None:
     copy, works, marks = "Memcpy DtoH (Device -> Pageable)", [], []
     for number in range(12):

@@ -62,7 +62,7 @@ CLASSES: Final[dict[str, str]] = {
     "host_unrecorded": "unrecorded host time",
     "launch_latency": "launch latency",
     "device_wait": "late start of queued work",
-    "host_page_faults": "host work on managed memory",
+    "host_page_faults": "work on managed memory",
     "unexplained": "no launch recorded",
     "start_up": "start-up",
 }

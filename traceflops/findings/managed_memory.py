@@ -47,7 +47,7 @@ def _fetched_twice(trace: Trace) -> int:
     is_kernel, device = is_one_of(work["kind"], "kernel"), numbers(work["device"])
     order = np.lexsort((numbers(work["start_ns"]), device))
     # A stretch begins with each kernel of a device.
-    stretch = np.cumsum(is_kernel[order])
+    stretch = np.cumsum(is_kernel[order].astype(np.int64))
     number = joint_codes(device[order], stretch)
     count, size = int(number.max(initial=-1)) + 1, numbers(work["bytes"], 0)[order]
     asked = is_prefetch(work, "migration HtoD")[order]
