@@ -203,7 +203,8 @@ def _fix_first(analysis: Analysis, *, surely: bool = False) -> Iterator[Fact]:
         return
     if best.finding.priority in _WORTH_A_TITLE and best.saving is not None:
         saving = best.saving
-        yield fact("finding.first", name=best.finding.name, time=saving.time, per=saving.per)
+        code = "finding.known" if surely else "finding.first"
+        yield fact(code, name=best.finding.name, time=saving.time, per=saving.per)
 
 
 def title_finding(analysis: Analysis) -> FindingWords | None:

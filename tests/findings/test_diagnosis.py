@@ -352,7 +352,7 @@ def test_below_a_kernel_of_unknown_gain_stands_what_surely_gains(
     told = {"advice": fact("quoted", text="profile"), "severity": "high", "gain": None}
     kernel = replace(cause, rule="main-kernel", share=0.6, confidence=None, **told)
     analysis.__dict__["findings"] = (kernel, cause)
-    assert ("What to fix first" in opening(analysis).rest) == is_told
+    assert ("What is known to save time" in opening(analysis).rest) == is_told
 
 
 def test_the_main_kernel_is_told_once() -> None:
