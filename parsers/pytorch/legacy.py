@@ -22,7 +22,8 @@ from traceflops.remedies import LEGACY
 from traceflops.table.builder import TableBuilder, with_numbers
 from traceflops.table.columns import ABSENT, Rows
 from traceflops.table.grouping import joint_codes
-from traceflops.table.nesting import OpTree, first_of_same, innermost_pieces
+from traceflops.table.links import first_of_same
+from traceflops.table.nesting import OpTree, innermost_pieces
 from traceflops.table.trace import Note
 from traceflops.units import several
 
