@@ -8,6 +8,7 @@ arguments of torch.profiler and jax.profiler.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
@@ -56,8 +57,14 @@ RECORDER: Final = "recorder"
 
 GPUS_LISTED: Final = "gpus_listed"
 """The fact that tells how many GPUs the profiler saw, where it lists them."""
+GENERATION, BEFORE_PASCAL = "gpu_generation", "before Pascal"
+"""The fact that is told of GPUs that Nsight Systems cannot record, and its value."""
+
 _GRAPHS: Final = " --cuda-graph-trace=node"
 NSYS: Final = f"nsys profile --trace=cuda,nvtx,osrt{_GRAPHS}"
+NVPROF: Final = "nvprof --export-profile run.nvvp"
+"""What records GPUs that are too old for Nsight Systems."""
+_OF_NSYS: Final = re.compile(r"nsys profile( --[\w=,-]+)*")
 ROCPROFV3: Final = "rocprofv3 --runtime-trace --rccl-trace"
 COMMANDS: Final[Mapping[str, str]] = {
     NSIGHT: f"{NSYS} -o run COMMAND",
@@ -83,6 +90,8 @@ CUDA: Final = "CUDA"
 _ACTIVITIES: Final = "activities=[ProfilerActivity.CPU, ProfilerActivity.{accelerator}]"
 _COUNTED: Final = "cuda_profiler_range"
 """The category of Kineto's events where it reads counters."""
+METRIC: Final = "METRIC"
+"""The category of values of metrics that nvprof writes."""
 _OF_CALLS: Final = ("_runtime", "_driver")
 """How Kineto's categories of API calls end: they are recorded only where the GPU is traced."""
 _OPERATOR: Final = "cpu_op"
@@ -123,6 +132,8 @@ _OF_FRAMEWORKS: Final = {
 """What texts for XLA name: that of JAX, and that of TensorFlow."""
 _WITH_XLA: Final = "{trace} around GPU work"
 _TRACE_ANNOTATION: Final = "{annotation}"
+_FINER: Final = "finer NVTX ranges"
+_WITH_SYSTEM: Final = ", and osrt in --trace"
 _IN_NVTX: Final = "put {} around each iteration and add --trace=nvtx"
 _SHORTER: Final = "record fewer steps, since full buffers drop records"
 _OR_RANGES: Final = ", or record_function() around code between operators"
@@ -318,6 +329,11 @@ def way_to_record(of: Recording, lack: str) -> How | None:
     has_no_graphs = counts.get("KERNEL", 0) > 0 and not graphs
     if tool == NSIGHT and lack != "kernels of graphs" and has_no_graphs:
         how = How(how.text.replace(_GRAPHS, ""), how.is_clause)
+    if tool == NSIGHT and lack == "host work" and any("NVTX" in name for name in counts):
+        how = How(_FINER if any("OSRT" in name for name in counts) else _FINER + _WITH_SYSTEM)
+    if _is_old(of):
+        text = "" if lack == "kernel counters" else _OF_NSYS.sub(NVPROF, how.text)
+        how = How(text, how.is_clause)
     if of.source.tool == LEGACY and lack not in _SAME_IN_LEGACY:
         return _do(f"record with torch.profiler (PyTorch 1.8.1 or later) and {how.text}")
     return how
@@ -330,6 +346,10 @@ def _names(framework: str | None) -> dict[str, str]:
         key: " or ".join(both) if place is None else both[place]
         for key, both in _OF_FRAMEWORKS.items()
     }
+
+
+def _is_old(of: Recording) -> bool:
+    return of.source.facts.get(GENERATION) == BEFORE_PASCAL
 
 
 def with_activities(counts: Mapping[str, int]) -> str:
@@ -347,7 +367,9 @@ def accelerator(counts: Mapping[str, int]) -> str:
 
 def command(of: Recording) -> str | None:
     """Return the command line that records everything; None where there is none."""
-    return COMMANDS.get(family(of.source.format)) if not is_cut_off(of) else None
+    if is_cut_off(of):
+        return None
+    return f"{NVPROF} COMMAND" if _is_old(of) else COMMANDS.get(family(of.source.format))
 
 
 def advice(of: Recording, lack: str) -> str:

@@ -330,6 +330,8 @@ def _assemble(
     """Return the trace of one file, whose events are collected: one process per rank in it."""
     metadata = read_metadata(stream.header, source.name)
     processes = split_ranks(collected.tables, metadata.rank)
+    if legacy.OPS in collected.counts and legacy.WORK not in collected.counts:
+        legacy.move_ranges(collected.tables)
     if len(processes) == 1:
         _complete_groups(collected, metadata)
     used = number_devices(collected.tables, len(processes) > 1)

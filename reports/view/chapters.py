@@ -94,7 +94,9 @@ def _evidence(analysis: Analysis, found: list[FindingWords]) -> Iterator[str]:
             if row.name
         ]
         yield cause.finding.sentence + (f" In all: {', '.join(rows)}." if rows else "")
-    yield critical_sentence(analysis) or f"No critical path: {words(analysis.replay_or_reason[1])}."
+    replay, reason = analysis.replay_or_reason
+    yield from filter(None, [critical_sentence(analysis)])
+    yield from [f"No critical path: {words(reason)}."] if replay is None else []
 
 
 def _unknown(analysis: Analysis) -> Iterator[str]:

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 _MOST: Final = 5
 _NAMED: Final = 3
+_HARDLY_IDLE, _APART = 0.15, 0.1
+"""Up to such a share of idle time, so much more time of the host on the path contradicts it."""
 _WORDS: Final = {
     **CLASSES,
     BESIDE: "unrecorded host time beside GPU work",
@@ -42,10 +44,25 @@ def sums_by_component(parts: Iterable[PathPart]) -> list[tuple[str, int]]:
     return sums.most_common()
 
 
-def critical_sentence(analysis: Analysis) -> str:
-    """Return a sentence on the largest components of the path, "" if it is unknown."""
+def _told(analysis: Analysis) -> Replay | None:
+    """Return the replay whose path is told, None where none is known or it would mislead.
+
+    Beside a GPU that is hardly idle, a path through the host is only a little longer than the
+    GPU's own work: what it names holds up nothing.
+    """
     replay, _ = analysis.replay_or_reason
     if replay is None or not replay.before_ns:
+        return None
+    idle = sum(analysis.components.share(name) or 0.0 for name in ("idle", "start_up"))
+    of_work = sum(part.ns for part in replay.critical if part.component in WORK) / replay.before_ns
+    is_apart = idle <= _HARDLY_IDLE and 1 - of_work - idle > _APART
+    return None if is_apart else replay
+
+
+def critical_sentence(analysis: Analysis) -> str:
+    """Return the largest components of the path, "" where it is not told."""
+    replay = _told(analysis)
+    if replay is None:
         return ""
     largest = sums_by_component(replay.critical)[:_NAMED]
     parts = (f"{path_word(name)} {percent(ns / replay.before_ns)}" for name, ns in largest)
@@ -54,8 +71,8 @@ def critical_sentence(analysis: Analysis) -> str:
 
 def critical_tables(analysis: Analysis) -> Iterator[ReportTable]:
     """Yield the path by component, by rank if there are several, and by its largest parts."""
-    replay, _ = analysis.replay_or_reason
-    if replay is None or not replay.before_ns:
+    replay = _told(analysis)
+    if replay is None:
         return
     yield _table(replay, "Component", sums_by_component(replay.critical), path_word)
     if len(replay.by_rank) > 1:

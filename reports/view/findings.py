@@ -162,7 +162,8 @@ def opening(analysis: Analysis) -> Opening:
 
     The title is the first of these that there is: what the first finding surely saves; the first
     finding, if grave and with a remedy; the largest loss, followed by what to fix first. A kernel
-    that takes more time than the title is about is named below it.
+    that takes more time than the title is about is named below it; below a kernel, of which no gain
+    is known, what is known to gain.
     """
     best = title_finding(analysis)
     statements = background(analysis)
@@ -189,7 +190,8 @@ def opening(analysis: Analysis) -> Opening:
     is_all = finding.rule == START_UP and finding.share >= _NEARLY_ALL
     if is_all and finding.claim.values.get("rest_ns") is None:
         rest = ()
-    return Opening(_joined((*name, finding.claim)), _joined((*kernel, *rest)), finding)
+    known = tuple(_fix_first(analysis, surely=True)) if finding.rule == MAIN_KERNEL else ()
+    return Opening(_joined((*name, finding.claim)), _joined((*kernel, *rest, *known)), finding)
 
 
 def headline(analysis: Analysis) -> Headline:
@@ -204,12 +206,18 @@ def headline(analysis: Analysis) -> Headline:
     return Headline(row.headline if row else "own-rule", best.finding.rule, title, place)
 
 
-def _fix_first(analysis: Analysis) -> Iterator[Fact]:
-    """Yield the finding with a cause to fix first, nothing if its gain is small or unknown."""
+def _fix_first(analysis: Analysis, *, surely: bool = False) -> Iterator[Fact]:
+    """Yield the finding with a cause to fix first, nothing if its gain is small or unknown.
+
+    With `surely`, also nothing if it may gain nothing.
+    """
     best = next(iter(causes(analysis)), None)
-    if best is not None and best.finding.priority in _WORTH_A_TITLE and best.saving is not None:
+    if best is None or (surely and (best.finding.gain is None or best.finding.gain.low_ns <= 0)):
+        return
+    if best.finding.priority in _WORTH_A_TITLE and best.saving is not None:
         saving = best.saving
-        yield fact("finding.first", name=best.finding.name, time=saving.time, per=saving.per)
+        code = "finding.known" if surely else "finding.first"
+        yield fact(code, name=best.finding.name, time=saving.time, per=saving.per)
 
 
 def title_finding(analysis: Analysis) -> FindingWords | None:

@@ -400,6 +400,18 @@ def test_a_kernel_that_takes_more_than_the_title_is_named_below_it() -> None:
     assert opening(analysis).rest == ""
 
 
+@pytest.mark.parametrize(("low_ns", "is_told"), [(900_000, True), (0, False)])
+def test_below_a_kernel_of_unknown_gain_stands_what_surely_gains(
+    low_ns: int, *, is_told: bool
+) -> None:
+    analysis = analysis_of(RunConfig(**SMALL, plants=("python",), plant_ns=2_000_000))
+    cause = replace(analysis.findings[0], gain=Gain(low_ns, 1_000_000, None), priority="medium")
+    told = {"advice": fact("quoted", text="profile"), "severity": "high", "gain": None}
+    kernel = replace(cause, rule="main-kernel", share=0.6, confidence=None, **told)
+    analysis.__dict__["findings"] = (kernel, cause)
+    assert ("What is known to save time" in opening(analysis).rest) == is_told
+
+
 def test_the_main_kernel_is_told_once() -> None:
     analysis = tf.analyze(tf.read(shared_file("traces/nsight/nsys_t4_power_iteration.sqlite")))
     (main,) = (one for one in analysis.losses if one.rule == "main-kernel")

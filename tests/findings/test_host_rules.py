@@ -11,6 +11,7 @@ from tests.build import launched, step_marks, trace_of
 from tests.conftest import SAMPLES, shared_file
 from traceflops.facts import fact
 from traceflops.findings.finding import Finding
+from traceflops.remedies import advice
 from traceflops.reports.view.findings import causes, title_sentence
 
 STEP = MS = 1_000_000
@@ -346,6 +347,35 @@ def test_no_remedy_asks_for_what_is_recorded_already(by: str) -> None:
     assert not {"osrt", "with_stack", "--"} & {*found.remedy.replace("=", " ").split()}
 
 
+def test_a_range_that_a_profiler_puts_around_every_module_is_no_place() -> None:
+    name = "torch.nn.modules.Module.__call__"
+    label = {"name": name, "start_ns": 0, "dur_ns": 1_990_000}
+    analysis = run(0, 2_000_000, 0, 0, by="nsight", marks=[label])
+    (found,) = of_rule(analysis, "host-code")
+    assert (found.owner, found.rows) == ("library", ())
+    assert "Module" not in title_sentence(analysis) + found.sentence + found.remedy
+    assert not of_rule(analysis, "host-unrecorded")
+    label["name"] = "IO"  # a range of the program is one
+    (found,) = of_rule(run(0, 2_000_000, 0, 0, by="nsight", marks=[label]), "host-unrecorded")
+    assert (found.owner, found.rows[0].name) == ("yours", "IO")
+    assert found.title == "Host code holds up the GPU"
+    assert "nothing of the host" not in found.sentence
+
+
+@pytest.mark.parametrize(
+    ("counts", "said"),
+    [
+        ({}, "record with nsys profile --trace=cuda,nvtx,osrt, and NVTX ranges around the code"),
+        ({"NVTX": 9}, "record with finer NVTX ranges, and osrt in --trace"),
+        ({"NVTX_EVENTS": 9, "OSRT_API": 9}, "record with finer NVTX ranges"),
+    ],
+)
+def test_no_trace_option_is_asked_for_that_a_file_has(counts: dict[str, int], said: str) -> None:
+    trace = trace_of()
+    source = replace(trace.source, format="nsys-rep", event_counts=counts)
+    assert advice(replace(trace, source=source), "host work") == said
+
+
 def test_time_of_no_known_cause_may_be_copies_that_were_not_recorded() -> None:
     assert of_rule(run(0, 2_000_000, 0, 0, by="rocprofv3"), "host-unrecorded")
     copies = [{"name": "hipMemcpyAsync", "start_ns": 2_990_000, "dur_ns": 9_000}]
@@ -535,6 +565,18 @@ def test_faster_host_code_gains_at_most_the_time_without_work() -> None:
     assert 0 < found.gain.high_ns <= 50_000
 
 
+@pytest.mark.parametrize(("way", "is_needed"), [("DtoH", True), ("HtoD", False)])
+def test_what_the_host_needs_at_once_is_not_to_be_copied_asynchronously(
+    way: str, *, is_needed: bool
+) -> None:
+    copy = {"kind": "memcpy", "name": f"Memcpy {way}", "direction": way, "bytes": 1 << 24}
+    rows = launched((GEMM, STEP - 5_000, STEP, STEP), (GEMM, 9 * STEP, 9 * STEP + 5_000, STEP))
+    rows["activities"].append({**copy, "start_ns": 2 * STEP, "dur_ns": 100_000})
+    rows["calls"].append({"name": "cudaMemcpy", "start_ns": STEP, "dur_ns": 7 * STEP})
+    (found,) = of_rule(analyzed(rows, "nsight"), "blocking-copy")
+    assert ("does not need at once" in found.remedy) == is_needed
+
+
 def waiting(steps: int, call: str, waits: int, way: str = "DtoH") -> tf.Analysis:
     """Return steps of 1 ms on the GPU, 90 us of host work between; the first few wait inside."""
     works, calls, ops, marks = [], [], [], []
@@ -568,7 +610,9 @@ def test_waits_in_each_step_leave_no_lead(call: str, says: str) -> None:
     assert not of_rule(waiting(6, call, 2), "host-waits")
 
 
-@pytest.mark.parametrize(("size", "says"), [(20, "of at most 20 B"), (9_000_000, "from pinned")])
+@pytest.mark.parametrize(
+    ("size", "says"), [(20, "of at most 20 B"), (9_000_000, "to pinned memory")]
+)
 def test_a_value_that_each_step_reads_is_kept_rather_than_pinned(size: int, says: str) -> None:
     copy, works, marks = "Memcpy DtoH (Device -> Pageable)", [], []
     for number in range(12):

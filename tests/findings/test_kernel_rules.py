@@ -542,3 +542,16 @@ def test_products_without_launch_records_gain_at_most_what_a_faster_type_may_tak
     assert one.gain is not None
     assert one.gain.low_ns == 0
     assert one.gain.high_ns == pytest.approx(4 * 800 * US * (1 - 19.5 / 312), abs=8)
+
+
+@pytest.mark.parametrize(("graph_us", "is_told"), [(900, True), (400, False)])
+def test_graphs_recorded_as_a_whole_that_hold_most_of_the_work_are_to_be_opened(
+    graph_us: int, *, is_told: bool
+) -> None:
+    works = [made("own_kernel", 500), made("graph 7", graph_us, form={"kind": "graph"})]
+    recorded = trace(works)
+    recorded = replace(recorded, source=replace(recorded.source, format="nsys-sqlite"))
+    analysis = tf.analyze(recorded)
+    remedies = [one.remedy for one in analysis.findings if one.title.startswith("Graphs hold")]
+    assert len(remedies) == is_told
+    assert all("--cuda-graph-trace=node" in remedy for remedy in remedies)

@@ -128,6 +128,8 @@ def test_what_a_launch_leaves_room_for_is_told_of_the_main_kernel() -> None:
     wide = main_kernel([999, 1, 1], registers=40)  # six blocks at once
     assert wide.sentence.endswith("of 999 blocks of 256 threads.")
     assert "(ncu --set full)" in wide.remedy
+    old = main_kernel([999, 1, 1], registers=40, compute_major=6, compute_minor=1)
+    assert "nvprof" in old.remedy and "ncu" not in old.remedy
 
 
 def test_a_grid_with_fewer_warps_than_there_is_room_for_is_told_with_them() -> None:

@@ -419,6 +419,21 @@ def test_the_path_is_a_line_in_the_terminal_and_tables_on_the_page() -> None:
     assert "2" in text_of(render_html(sample("gpt_ddp_4rank")), "critical").split("Rank")[1]
 
 
+@pytest.mark.parametrize(("busy_ns", "is_told"), [(9_990, False), (4_000, True)])
+def test_no_path_through_the_host_is_told_beside_a_gpu_that_is_hardly_idle(
+    busy_ns: int, *, is_told: bool
+) -> None:
+    """The last kernel is launched after 9,000 of 10,005 ns; another one runs beside the host."""
+    run = launched(("long", 0, 10, busy_ns), ("last", 9_000, 9_005, 1_000))
+    run["activities"][1]["stream"] = 8
+    analysis = tf.analyze(trace_of(**run))
+    parts = {one["component"] for one in report_object(analysis)["critical_path"]["components"]}
+    assert parts > {"other"}
+    assert ("Critical path:" in "\n".join(lines_of(analysis))) == is_told
+    assert ('id="critical"' in render_html(analysis)) == is_told
+    assert "No critical path" not in render_post_mortem(analysis)
+
+
 # The post-mortem.
 
 

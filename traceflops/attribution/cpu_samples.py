@@ -12,6 +12,7 @@ from traceflops.attribution.idle_slices import chosen_gaps
 from traceflops.attribution.named_slices import NamedSlices
 from traceflops.table.columns import IntArray, codes, is_one_of, names, numbers, thread_columns
 from traceflops.table.grouping import groups, shared_codes
+from traceflops.table.trace import Trace
 from traceflops.timeline.intervals import Intervals
 from traceflops.windows.prepared import Prepared
 
@@ -26,6 +27,17 @@ def sampled_in(prepared: Prepared, kind: str) -> Counter[str]:
     return Counter({labels[code]: int(counts[code]) for code in np.flatnonzero(counts).tolist()})
 
 
+def sample_spacing_ns(trace: Trace) -> int:
+    """Return the median time between two CPU samples of one thread, 0 without any."""
+    row = np.flatnonzero(is_one_of(trace.marks["kind"], "sample"))
+    process, thread = thread_columns(trace.marks, row)
+    at_ns = numbers(trace.marks["start_ns"])[row]
+    order = np.lexsort((at_ns, thread, process))
+    spacing = np.diff(at_ns[order])
+    same = (np.diff(thread[order]) == 0) & (np.diff(process[order]) == 0)
+    return int(np.median(spacing[same])) if same.any() else 0
+
+
 def off_cpu_in(prepared: Prepared, kind: str) -> int:
     """Return for how many ns of idle time of one class the launching thread runs on no CPU."""
     off_ns, marks = 0, prepared.trace.marks
@@ -38,19 +50,27 @@ def off_cpu_in(prepared: Prepared, kind: str) -> int:
 def _in_idle_time(
     prepared: Prepared, kind: str, of_marks: str
 ) -> Iterator[tuple[Intervals, IntArray]]:
-    """Yield, per launching thread, its idle time of one class, and its marks of a kind."""
+    """Yield, per launching thread, its idle time of one class, and its marks of a kind.
+
+    Where no launch ends idle time, all threads of the process count as one.
+    """
     trace = prepared.trace
     row = np.flatnonzero(is_one_of(trace.marks["kind"], of_marks))
     if not len(row) or not prepared.accounts:
         return
     naming = NamedSlices.of(chosen_gaps(prepared), trace)
     call = naming.parts.call[naming.slices.part]  # that ended the gap
-    of_kind = np.flatnonzero((naming.kind == PLACES[kind]) & (call >= 0))
+    of_kind = np.flatnonzero(naming.kind == PLACES[kind])
+    is_launched = call[of_kind] >= 0
+    of_kind = of_kind[is_launched] if is_launched.any() else of_kind
     slices = naming.slices.only(of_kind)
     # Number the threads, equally for the calls and the marks.
-    thread_of_slice, thread_of_mark = shared_codes(
-        thread_columns(trace.calls, call[of_kind]), thread_columns(trace.marks, row)
-    )
+    if is_launched.any():
+        callers = thread_columns(trace.calls, call[of_kind])
+        thread_of_slice, thread_of_mark = shared_codes(callers, thread_columns(trace.marks, row))
+    else:
+        thread_of_slice = numbers(trace.activities["process"])[naming.parts.activity[slices.part]]
+        thread_of_mark = numbers(trace.marks["process"])[row]
     slices_of = dict(groups(thread_of_slice))
     for thread, same in groups(thread_of_mark):
         own = slices_of.get(thread, of_kind[:0])

@@ -111,13 +111,14 @@ FACTS: Final[dict[str, str]] = {
         r"|torchvision/(transforms|io))/\S*\.py\("
     ),
     "is_work": r"^record_param_comms$|^nccl[:A-Z]|\w::\w",
+    "is_function": r"^torch\.[A-Za-z_][\w.]*$",
 }
 """By fact the pattern of the names that reveal it.
 
 `is_work` are labels that a library sets around work of its own; `awaits_device` those around waits
 for its own work on a device; `waits_for_ranks` functions of MPI that end when other ranks have
-come. `helps` are hooks that Python calls, and functions of libraries for arrays and images: their
-callers tell more.
+come; `is_function` those that a profiler sets around calls of Python's functions. `helps` are hooks
+that Python calls, and functions of libraries for arrays and images: their callers tell more.
 """
 
 _ANY: Final = re.compile("|".join(f"(?:{pattern})" for pattern in FACTS.values()))
@@ -298,6 +299,7 @@ def host_events(trace: Trace, within: Intervals) -> HostEvents:
     is_step = matching(marks["name"], lambda name: is_step_label(name, None))
     kind_of = np.array([*(_OF_MARK.get(kind, -1) for kind in names(marks["kind"])), -1])
     kind_of_mark = kind_of[codes(marks["kind"])]
+    kind_of_mark[(kind_of_mark == LABEL) & has_fact(marks["name"], "is_function")] = FRAME
     pieces = []
     for number, table, rows in (  # outer kinds first, as equal times need
         (LABEL, marks, np.flatnonzero((kind_of_mark == LABEL) & ~is_step)),
@@ -334,7 +336,7 @@ def host_events(trace: Trace, within: Intervals) -> HostEvents:
 
 
 _LIBRARY: Final = re.compile(
-    r"^<(?!ipython)|^nn\.Module: |^module \d+(_\d+)?$|(^|/)torch/"
+    r"^<(?!ipython)|^nn\.Module: |^torch\.|^module \d+(_\d+)?$|(^|/)torch/"
     r"|/lib/python3[.\d]*/(?!site-|dist-)|: __torch_(function|dispatch)__$"
 )
 _INNER: Final = re.compile(r"<(built-in |frozen |string>|eval_with_key>)")

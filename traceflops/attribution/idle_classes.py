@@ -62,7 +62,7 @@ CLASSES: Final[dict[str, str]] = {
     "host_unrecorded": "unrecorded host time",
     "launch_latency": "launch latency",
     "device_wait": "late start of queued work",
-    "host_page_faults": "host page faults",
+    "host_page_faults": "work on managed memory",
     "unexplained": "no launch recorded",
     "start_up": "start-up",
 }
@@ -76,6 +76,7 @@ PLACES: Final = {name: place for place, name in enumerate(CLASSES)}
 _BUILT_IN: Final = ("<built-in ", "<frozen ")
 _ASKED: Final = re.compile(r"\b(prefetch|eviction)\b")
 """Pages that move because a call asks for it, or to make room for another page."""
+_PREFETCH: Final = re.compile(r"\bprefetch\b")
 _LONG_CALL_NS: Final = 20_000
 _LONG_OP_NS: Final = 100_000
 _LONG_GAP_NS: Final = 200_000
@@ -170,7 +171,13 @@ def on_demand(activities: pa.Table, direction: str) -> BoolArray:
     left out.
     """
     moves = matching(activities["direction"], lambda text: text.startswith(direction))
-    return moves & ~matching(activities["name"], lambda text: _ASKED.search(text) is not None)
+    return moves & ~matching(activities["name"], _ASKED.search)
+
+
+def is_prefetch(activities: pa.Table, direction: str) -> BoolArray:
+    """Return, per activity, whether a call asked to move it in this direction."""
+    moves = matching(activities["direction"], lambda text: text.startswith(direction))
+    return moves & matching(activities["name"], _PREFETCH.search)
 
 
 def _inside_graphs(parts: GapParts, trace: Trace) -> BoolArray:

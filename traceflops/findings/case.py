@@ -223,6 +223,8 @@ def without_work_ns(case: Case) -> int:
 
 _AMD_WARP: Final = 64
 """Lanes of a warp that no GPU of NVIDIA has."""
+_VOLTA: Final = 7
+"""The major compute capability from which Nsight Compute profiles GPUs."""
 
 
 def program_of(case: Case) -> frozenset[str]:
@@ -237,6 +239,7 @@ def program_of(case: Case) -> frozenset[str]:
     serves     a serving engine annotates its passes
     amd        the GPUs are AMD's: by the profiler, themselves, or the calls
     nvidia     the GPUs are NVIDIA's
+    old-nvidia they are older than Volta, so Nsight Compute does not profile them
     other-gpu  the accelerators are neither's (XPU, MTIA, HPU)
     """
     if case.prepared is not None:
@@ -256,6 +259,8 @@ def program_of_trace(trace: Trace) -> frozenset[str]:
         "compiled": of_compiled(trace),
         "graphs": of_graphs(trace),
         "trains": of_training(trace),
+        "old-nvidia": max(filter(None, trace.devices["compute_major"].to_pylist()), default=_VOLTA)
+        < _VOLTA,
     }
     return frozenset(
         {*(name for name, holds in of_program.items() if holds), gpus_of(trace)} - {""}

@@ -52,13 +52,13 @@ def only_waits(case: Case) -> bool:
     return any(_off_cpu(case, one) >= _NEARLY_ALL for one in idle)
 
 
-def sampled(case: Case) -> dict[str, Value]:
-    """Return values for texts on where the host was sampled while nothing else was recorded.
+def sampled(case: Case, kind: str = UNRECORDED) -> dict[str, Value]:
+    """Return values for texts on where the host was sampled in idle time of a class.
 
     That is the library with most samples, and its functions; if it has less than half, the
     functions of all libraries. Nothing if samples are few.
     """
-    counts = sampled_in(case.prepared, UNRECORDED) if case.prepared is not None else Counter()
+    counts = sampled_in(case.prepared, kind) if case.prepared is not None else Counter()
     total, libraries = counts.total(), Counter[str]()
     if total < limit(case, "host-unrecorded", "least_samples"):
         return {}

@@ -39,7 +39,8 @@ from traceflops.findings.launching import (
     slowed_by_stacks,
 )
 from traceflops.findings.launching_parts import LAUNCHING, claim_of_parts, joined, parts_of
-from traceflops.findings.owners import LIBRARY_RANGE, OPERATOR, only_launches, owner_of
+from traceflops.findings.managed_memory import between_pages
+from traceflops.findings.owners import LIBRARY_RANGE, OPERATOR, is_wrapper, only_launches, owner_of
 from traceflops.findings.rules import all_rules, rule_of
 from traceflops.remedies import PYTORCH, advice, family, in_words_of, remedy
 from traceflops.table.columns import is_one_of
@@ -82,7 +83,7 @@ _BESIDE_STACKS: Final = (*LAUNCHING, "compiled-runtime", "optimizer-loop", "host
 """Rules of time in which Python runs, or waits to run."""
 _OF_HOST: Final = ("compiled-runtime", "host-code", "host-unrecorded")
 """Rules of what the host does before it launches."""
-_CLAIMS: Final = ("launching", "sampled", "off-cpu", "on-cpu")
+_CLAIMS: Final = ("launching", "sampled", "off-cpu", "on-cpu", "ranged")
 """What is known of unrecorded host time, with a title and a claim of its own."""
 _KNOWN_TO_WORK: Final = ("launching", "sampled", "on-cpu")
 """Those of them by which the host works, so that less work saves time."""
@@ -173,6 +174,7 @@ def _cause(case: Case, rule: str, idle: IdleClass, share: float) -> Cause:
     is_once = by_name and len(case.steps.used) < 2
     doubts = ["workers"] * is_in_thread + ["once"] * is_once + ["half"] * bool(row.partly)
     doubts += ["not-of-program"] * (rule == "input-wait")
+    doubts += ["page-faults"] * (rule == "host-page-faults")
     slowed = slowed_by_stacks(case) if rule in _BESIDE_STACKS else None
     idle_cause = cause(
         case,
@@ -186,6 +188,7 @@ def _cause(case: Case, rule: str, idle: IdleClass, share: float) -> Cause:
         rows=tuple(
             Row(row_name(culprit.label), culprit.idle_ns, culprit.gaps)
             for culprit in idle.culprits[:_MOST_ROWS]
+            if not is_wrapper(culprit.label)
         ),
         where=_where(case, idle),
         edits=tuple(_filled(edit, idle) for edit in row.edits if label or "{name}" not in edit),
@@ -209,7 +212,7 @@ def _cause(case: Case, rule: str, idle: IdleClass, share: float) -> Cause:
 def _details(case: Case, rule: str, largest: Culprit) -> Iterator[Fact]:
     """Yield the largest part of idle time of a rule, and what is special to launches and memory."""
     label = short_name(largest.label)
-    if label:
+    if label and not is_wrapper(largest.label):
         part = share_of_window(case, largest.idle_ns)
         # The operator that the longest part of a function's time is in
         inside = [name for name in largest.evidence if OPERATOR.match(name)]
@@ -257,7 +260,7 @@ def _title(
     if "one-operator" in knows:
         return Fact(f"{rule}.title-one", {"operator": values["operator"]})
     own = next((own for own in ("mpi", *_CLAIMS) if own in knows), None)
-    if own is not None:
+    if own is not None and (own, owner) != ("ranged", "library"):
         return fact("external-wait.title-mpi" if own == "mpi" else f"{rule}.title-{own}")
     if (rule, owner) == ("host-unrecorded", "library"):
         return fact(f"{rule}.title-library")
@@ -309,9 +312,10 @@ def _what_is_known(case: Case, rule: str, idle: IdleClass) -> tuple[set[str], di
         knows |= {"ranks"} if case.ranks is not None or communicates else set()
     if rule == "external-wait":
         knows |= {"mpi"} if _OF_MPI.match(largest.label) else set()
-    if rule == "host-unrecorded":
-        unrecorded, values = _of_unrecorded(case, idle)
-        knows |= unrecorded
+    if rule in ("host-unrecorded", "host-page-faults"):
+        tell = _of_unrecorded if rule == "host-unrecorded" else between_pages
+        more, values = tell(case, idle)
+        knows |= more
     return knows, values
 
 
@@ -324,7 +328,9 @@ def _of_unrecorded(case: Case, idle: IdleClass) -> tuple[set[str], dict[str, Val
     samples = {} if launches else sampled(case)
     own = "off-cpu" if switches["off"] else "sampled" if samples else "launching"
     own = "on-cpu" if own == "launching" and not launches and switches["on"] else own
-    knows |= {own} if own != "launching" or launches else set()
+    is_told = own != "launching" or launches
+    ranged_ns = sum(one.idle_ns for one in idle.culprits if one.label)
+    knows |= {own} if is_told else {"ranged"} if 2 * ranged_ns > idle.idle_ns else set()
     values |= {**samples, **switches}
     knows |= {"mpi"} if samples.get("library") == MPI else set()
     knows |= {"of-library"} if LIBRARY_RANGE.match(largest.label) else set()

@@ -15,6 +15,7 @@ from traceflops.findings.finding import Finding, Row, short_name
 from traceflops.findings.kernel_facts import PRODUCTS
 from traceflops.findings.launch_geometry import LaunchShape, launch_shape
 from traceflops.findings.rules import advice_of, statement, thresholds
+from traceflops.remedies import advice
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -29,7 +30,7 @@ _FIRST_FLASH: Final = re.compile(r"fmha_\w*(fwd|bwd|fprop|dgrad)\w*_loop")
 """Kernels of the first FlashAttention."""
 _KINDS: Final = ("compute", "other")
 """Kinds of work of which one kernel may be the program; of `other` nothing else is known."""
-_MEMORY: Final = "memory"
+_MEMORY, _GRAPH = "memory", "graph"
 _NARROW_BITS: Final = 8
 """Weights of so few bits are quantized: lower precision is no advice."""
 _FEW_TOKENS: Final = 64
@@ -58,6 +59,7 @@ def main_kernel_findings(
     `of` is what shares are of. Of launches of `trace` it tells how they are alike, of products only
     few blocks: room they leave on purpose.
     """
+    yield from _whole_graphs(kernels, total, losses, program, trace)
     shares = {kind: total.components.share(kind) or 0.0 for kind in (*_KINDS, _MEMORY)}
     top = max(shares, key=lambda kind: shares[kind])
     rows = [row for row in kernels.to_pylist() if row["top"] == top]
@@ -108,6 +110,36 @@ def main_kernel_findings(
         advice=advice_of(MAIN_KERNEL, frozenset(knows), values),
         rows=(Row(name, time_ns),),
     )
+
+
+def _whole_graphs(
+    kernels: pa.Table,
+    total: Account,
+    losses: Sequence[Loss],
+    program: frozenset[str],
+    trace: Trace,
+) -> Iterator[Finding]:
+    """Give a finding where graphs recorded as a whole hold most of the GPU work: its kernels do.
+
+    None where the tool does not record these.
+    """
+    loss = next((loss for loss in losses if loss.name == _GRAPH), None)
+    components = total.components
+    busy_ns = components.window_ns - components.idle_ns - components.start_up_ns
+    rows = [row for row in kernels.to_pylist() if row["top"] == _GRAPH]
+    is_most = 2 * components.graph_ns > busy_ns and rows
+    if loss is None or not is_most or loss.share < thresholds()[MAIN_KERNEL]["least_share"]:
+        return
+    if how := advice(trace, "kernels of graphs"):
+        largest, values = max(rows, key=lambda row: row["sum_ns"]), dict[str, Value](how=how)
+        yield statement(
+            MAIN_KERNEL,
+            loss.share,
+            name=Fact(f"{MAIN_KERNEL}.title-graphs"),
+            claim=loss.unjudged(),
+            advice=advice_of(MAIN_KERNEL, program | {"whole-graphs"}, values),
+            rows=(Row(short_name(largest["name"]), largest["sum_ns"]),),
+        )
 
 
 def _largest_family(

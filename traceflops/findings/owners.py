@@ -27,9 +27,11 @@ _COMPILED: Final = re.compile(
 )
 """Ranges of code that torch.compile made: what it runs is the framework's."""
 _EAGER: Final = re.compile(
-    rf"^{OPERATOR.pattern}|^nn\.Module: |: (forward|__call__|_(wrapped_)?call_impl)$"
+    rf"^{OPERATOR.pattern}|^nn\.Module: |: (forward|__call__|_(wrapped_)?call_impl)$|^torch\."
 )
 """Operators, and functions of frameworks that only call operators one by one."""
+_WRAPPER: Final = re.compile(r"torch\.nn\.modules\.(module\.)?Module\.(__call__|forward)")
+"""Ranges that a profiler puts around every module: what it is does not tell which."""
 _INSTALLED: Final = re.compile(r"(^|/)(site|dist)-packages/")
 
 
@@ -42,6 +44,11 @@ def owner_of(label: str) -> Owner | None:
     if _FRAMEWORK.search(label) or _COMPILED.match(label):
         return "framework"
     return "library" if _INSTALLED.search(label) else "yours"
+
+
+def is_wrapper(label: str) -> bool:
+    """Return whether a name is the same around all code of a kind, so that it is no place."""
+    return _WRAPPER.fullmatch(label) is not None
 
 
 def only_launches(label: str) -> bool:

@@ -16,7 +16,7 @@ from traceflops.findings.finding import WORTH_SAYING, Verdict, severity_of
 from traceflops.findings.functions_alone import functions_alone
 from traceflops.findings.losses import Loss
 from traceflops.mfu.traced.coverage import TOO_LITTLE
-from traceflops.remedies import Recording, is_cut_off
+from traceflops.remedies import METRIC, Recording, is_cut_off
 from traceflops.timeline.records import Account
 from traceflops.units import PART_NAMES
 from traceflops.windows.device_records import MATERIAL
@@ -192,7 +192,9 @@ def serialized_verdict(
     Then only the times of kernels are those of the program.
     """
     most = kernel_with_most(measured, trace) if records.state == "serialized" else None
-    return Verdict((most, fact("verdict.serialized")), "no-timeline") if most else None
+    unread = trace.source.event_counts.get(METRIC)
+    metrics = (fact("verdict.metrics-unread", count=unread),) if unread else ()
+    return Verdict((most, *metrics, fact("verdict.serialized")), "no-timeline") if most else None
 
 
 def lost_graphs(records: LaunchRecords, total: Account) -> Fact | None:

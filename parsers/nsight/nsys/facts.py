@@ -93,6 +93,7 @@ _MOST: Final = 4_096
 _MOST_SMALL: Final = 2**31
 _FIELDS: Final = tuple(DeviceFacts.__struct_fields__)
 _Key = TypeVar("_Key")
+_CUDA: Final = "CUDA"
 
 
 def _pairs_of(tables: Tables, table: str, names: Iterable[str]) -> list[tuple[str, str]]:
@@ -152,10 +153,11 @@ def ranks_of(tables: Tables) -> dict[int, int]:
     return {pid >> THREAD_BITS: rank for pid, rank in pairs if pid != ABSENT and 0 <= rank < 2**31}
 
 
-def warnings_of(tables: Tables) -> Iterator[Note]:
+def warnings_of(tables: Tables, *, has_work: bool = True) -> Iterator[Note]:
     """Yield notes on the profiler's warnings and errors. Messages of a known form are quoted.
 
     Others may contain command lines, paths and variables of the environment: they are only counted.
+    Where no GPU work is recorded, those on CUDA, which may say why, come first.
     """
     wanted = Wanted(integers=("severity",), texts=("text",))
     rows = tables.whole("DIAGNOSTIC_EVENT", wanted, (Among("severity", tuple(_SEVERITIES)),))
@@ -169,10 +171,11 @@ def warnings_of(tables: Tables) -> Iterator[Note]:
             quoted[plain] += 1
         else:
             others[severity] += 1
-    for text in list(quoted)[_MOST_QUOTED:]:
+    in_order = sorted(quoted, key=lambda text: not has_work and _CUDA not in text)
+    for text in in_order[_MOST_QUOTED:]:
         others[WARNING] += quoted.pop(text)
-    for text, count in quoted.items():
-        yield Note("missing", "profiler-warning", f"Nsight Systems warned: {text}", count)
+    for text in in_order[:_MOST_QUOTED]:
+        yield Note("missing", "profiler-warning", f"Nsight Systems warned: {text}", quoted[text])
     if others:
         more = "further " if quoted else ""
         counted = [several(others[other], more + _SEVERITIES[other]) for other in sorted(others)]

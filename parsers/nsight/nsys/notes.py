@@ -13,7 +13,7 @@ from traceflops.parsers.io.notes import NoteTable
 from traceflops.parsers.nsight.nsys.reading import CUPTI, ReportReading
 from traceflops.parsers.nsight.nsys.timeline import UNNAMED_KERNEL
 from traceflops.parsers.shared.sanity_checks import span_notes
-from traceflops.remedies import NSYS
+from traceflops.remedies import GENERATION, NSYS, NVPROF
 from traceflops.table.columns import ABSENT, BoolArray, codes, count_true, names, numbers, validity
 from traceflops.table.grouping import distinct, joint_codes
 from traceflops.table.patterns import launches_nothing
@@ -55,7 +55,8 @@ _NOTES: Final = NoteTable(
         "no-device-work true": (
             "The recording has no GPU operations.",
             "CUDA was traced but left no records: the program made no CUDA calls while recording, "
-            "its process was not traced, or the records were lost.",
+            "its process was not traced, or the records were lost. Run it alone, see that it ends "
+            "without an error, and record it from its start to its end.",
         ),
         "no-device-work false": (
             "The recording has no GPU operations.",
@@ -68,6 +69,10 @@ _NOTES: Final = NoteTable(
         "no-calls": (
             "The recording has no CUDA API calls, so what launched the GPU operations is unknown. "
             f"{NSYS} records them."
+        ),
+        "no-calls before Pascal": (
+            "The recording has no CUDA API calls, so what launched the GPU operations is unknown. "
+            f"{NVPROF} without --analysis-metrics records them."
         ),
         "no-calls lost": "The CUDA API calls are in the damaged part of the file, so what "
         "launched the GPU operations is unknown.",
@@ -125,7 +130,8 @@ def content_notes(
     if not activities.num_rows:
         yield _no_work(tables, reading, facts.get(CUDA_TRACE))
     elif not tables["calls"].num_rows:
-        yield _NOTES.note("no-calls lost" if f"{CUPTI}RUNTIME" in lost else "no-calls")
+        why = "lost" if f"{CUPTI}RUNTIME" in lost else facts.get(GENERATION, "")
+        yield _NOTES.note(f"no-calls {why}".rstrip())
     yield from _ownerless(tables)
     if unnamed := count_true(_have(activities["name"], UNNAMED_KERNEL)):
         yield _NOTES.note("kernels-unnamed", unnamed)

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from itertools import islice
 from typing import Final
 
+import pyarrow as pa
 from msgspec.structs import replace
 
 from traceflops.errors import InputError, NotATrace
@@ -29,12 +30,15 @@ from traceflops.parsers.nsight.nsys.samples import read_samples, read_switches
 from traceflops.parsers.nsight.nsys.tables import Folder, Tables
 from traceflops.parsers.nsight.recipe import is_of_recipe, read_recipes
 from traceflops.parsers.shared.trace_builder import overflow_notes
+from traceflops.remedies import BEFORE_PASCAL, GENERATION
 from traceflops.table.trace import Source, SourceFile, Trace
 
 SQLITE: Final = "nsys-sqlite"
 RAW: Final = "nsys-rep"
 _FOLDER: Final = tuple(f"nsys-{kind}" for kind in ("parquet", "arrow"))
 _RECORDS: Final = ("activities", "calls", "ops", "marks", "counters")
+_PASCAL: Final = 6
+"""The major compute capability from which Nsight Systems records GPUs."""
 _SEPARATORS: Final = re.compile(r"[/\\]")
 _NAMES: Final = re.compile(
     r"(?:CUPTI_ACTIVITY_KIND|TARGET_INFO|META_DATA|ENUM|NVTX|OSRT|CUDA|GPU|MPI|UCP|NET|CUBLAS|CUDNN"
@@ -109,15 +113,15 @@ def trace_of(
     reading.resolve_names()  # only now it is known which texts are needed
     fill_nccl(reading, nccl)
     registry.settle(reading.builder)
-    facts = report_facts.facts_of(tables)
     finished = timeline.with_kinds_of_calls(reading.builder.finish())
+    facts = report_facts.facts_of(tables) | _generation(finished["devices"])
     if tables.damaged and not any(finished[name].num_rows for name in _RECORDS):
         raise nothing_left(tables.source.label, tables.notes(), "export or copy the report again")
     notes = (
         *content_notes(finished, reading, facts),
         *registry.ranks.notes,
         *overflow_notes(reading.builder.tables.values(), name),
-        *report_facts.warnings_of(tables),
+        *report_facts.warnings_of(tables, has_work=finished["activities"].num_rows > 0),
     )
     return Trace(
         Source(
@@ -134,6 +138,12 @@ def trace_of(
         (*tables.notes(), *(replace(note, file=name) for note in notes)),
         reading.builder.places,
     )
+
+
+def _generation(devices: pa.Table) -> dict[str, str]:
+    """Return the fact that Nsight Systems cannot record some GPU, nothing where it can."""
+    majors = (major for major in devices["compute_major"].to_pylist() if major is not None)
+    return {GENERATION: BEFORE_PASCAL} if min(majors, default=_PASCAL) < _PASCAL else {}
 
 
 def table_of(name: str, columns: Sequence[str]) -> str | None:

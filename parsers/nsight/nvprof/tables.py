@@ -28,6 +28,7 @@ from traceflops.parsers.nsight.nsys.reading import CUPTI, GPU_PAGE_FAULTS
 from traceflops.parsers.nsight.nsys.tables import Folder
 from traceflops.parsers.nsight.nvprof.calls import DRIVER_CALLS, RUNTIME_CALLS
 from traceflops.parsers.shared.sanity_checks import COUNTED_WHILE_TIMED
+from traceflops.remedies import METRIC
 from traceflops.table.builder import with_numbers
 from traceflops.table.columns import ABSENT, IntArray, count_true, numbers
 from traceflops.table.grouping import distinct, joint_codes
@@ -384,14 +385,15 @@ def read_nvprof(database: Database) -> Sequence[Trace]:
     kept = [note for note in trace.notes if note.code != "nccl-sizes"]
     counted = tables.left_out | Counter({"nccl-sizes": len(trace.notes) - len(kept)})
     notes = [*_NOTES.counted(counted, "unified-memory", "nccl-sizes")]
-    counters = [
-        name for name in database.tables if name.startswith((f"{CUPTI}EVENT", f"{CUPTI}METRIC"))
-    ]
+    metrics, counts = f"{CUPTI}{METRIC}", dict(trace.source.event_counts)
+    counters = [name for name in database.tables if name.startswith((f"{CUPTI}EVENT", metrics))]
     notes += [COUNTED_WHILE_TIMED] if any(map(database.has_rows, counters)) else []
+    counts |= {METRIC: database.whole(metrics, Wanted()).count} if metrics in counters else {}
+    source = replace(trace.source, tool=NVPROF, origin_unix_ns=origin, event_counts=counts)
     return [
         replace(
             trace,
-            source=replace(trace.source, tool=NVPROF, origin_unix_ns=origin),
+            source=source,
             tables={**trace.tables, **changed},
             notes=(*kept, *(replace(note, file=database.source.label) for note in notes)),
         )

@@ -801,3 +801,19 @@ def test_copies_of_every_kind_keep_to_the_schema(tmp_path: Path, redact: bool) -
     analysis = tf.analyze(read(export.save(tmp_path / "run.sqlite")), redact=redact)
     report = json.loads(analysis.to_json())  # which all tests hold against the schema
     assert set(report["devices"][0]["whole"]["copies"]) == {way for way, _ in COPIES.values()}
+
+
+@pytest.mark.parametrize("has_work", [False, True])
+def test_without_gpu_work_warnings_on_cuda_come_first(tmp_path: Path, *, has_work: bool) -> None:
+    export = NsysFile()
+    export.range(1, 2, "setup")
+    if has_work:
+        export.kernel(10, 20)
+    of_others = "Not all OS runtime libraries events might have been collected."
+    of_cuda = "CUDA profiling might have not been started correctly."
+    for text in (of_others, of_cuda):
+        export.row("DIAGNOSTIC_EVENT", severity=2, text=text)
+    trace = made(tmp_path, export)
+    texts = [one.text for one in trace.notes if one.code == "profiler-warning"]
+    shown = [of_others, of_cuda] if has_work else [of_cuda, of_others]
+    assert texts == [f"Nsight Systems warned: {text}" for text in shown]

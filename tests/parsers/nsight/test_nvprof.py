@@ -13,6 +13,7 @@ import traceflops as tf
 from tests.conftest import shared_file
 from tests.parsers.nsight.nsysfile import NsysFile
 from tests.parsers.nsight.test_nsys_quirks import codes, note, rows
+from traceflops.remedies import advice, command
 
 BORN = 1_600_000_000 * 10**9
 PID, TID = 4_242, 0x6D0B_01C0
@@ -241,6 +242,23 @@ def test_counters_in_the_timed_run_are_said(tmp_path: Path, was_counted: bool) -
         made.row("METRIC", value=7)
     trace = tf.read(made.save(tmp_path / "a.nvprof"))
     assert ("counted-while-timed" in codes(trace)) == was_counted
+    second = tf.analyze(trace).verdict.parts[1:2]
+    assert [part.values.get("count") for part in second] == ([1] if was_counted else [None])
+
+
+@pytest.mark.parametrize(("product", "major", "tool"), [("K20c", 3, "nvprof"), ("P100", 6, "nsys")])
+def test_no_gpu_is_to_be_recorded_by_a_tool_that_cannot(
+    tmp_path: Path, product: str, major: int, tool: str
+) -> None:
+    made = NvprofFile()
+    made.kernel(0, 10, 1)
+    made.gpu(name=f"Tesla {product}")
+    made.rows["DEVICE"][0]["computeCapabilityMajor"] = major
+    trace = tf.read(made.save(tmp_path / "a.nvvp"))
+    told = (note(trace, "no-calls").text, advice(trace, "host work"), command(trace) or "")
+    assert [("nvprof" in text, "nsys" in text) for text in told] == 3 * [
+        (tool == "nvprof", tool == "nsys")
+    ]
 
 
 @pytest.mark.parametrize("table", ["NVTX_EVENTS_V2", "CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL"])

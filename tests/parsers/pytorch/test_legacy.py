@@ -94,7 +94,7 @@ def test_operators_alone(kept: tuple[str, ...], said: str) -> None:
     """Without use_cuda; later versions leave out times of devices, too."""
     on_cpu = [one for one in nested() if one["pid"] == "CPU functions" and one["ph"] in kept]
     trace = read(on_cpu)
-    assert trace.ops.num_rows == 4
+    assert trace.ops.num_rows == 3  # and the range around them
     assert trace.activities.num_rows == 0
     (note,) = [note for note in trace.notes if note.code.startswith("no-device-work")]
     assert said in note.text
@@ -120,3 +120,22 @@ def test_shapes_as_kineto_spelled_them_first() -> None:
     trace = read([mm | {"args": said}])
     assert rows(trace, "ops", "input_dims", "external_id") == [("[[2,3],[3,4]]", 1)]
     assert "no-shapes" not in {note.code for note in trace.notes}
+
+
+def test_ranges_among_operators_are_annotations() -> None:
+    # `MulBackward0` is a node of autograd and `detach` has no operator in it: only ranges move.
+    trace = read(
+        [
+            *(event("predict", 0, 100, 1), event("aten::linear", 10, 30, 1)),
+            *(event("detach", 45, 2, 1), event("MulBackward0", 50, 20, 1)),
+            *(event("aten::mul", 55, 10, 1), event("predict", 100, 50, 1)),
+        ]
+    )
+    assert rows(trace, "marks", "name") == ["predict", "predict"]
+    assert rows(trace, "marks", "dur_ns") == [100_000, 50_000]
+    assert rows(trace, "marks", "kind") == ["annotation", "annotation"]
+    named = ["aten::linear", "detach", "MulBackward0", "aten::mul"]
+    assert rows(trace, "ops", "name") == named
+    # Before PyTorch 1.6 no operator has a namespace: nothing tells ranges from these.
+    old = read([event("predict", 0, 100, 1), event("addmm", 10, 30, 1)])
+    assert rows(old, "ops", "name") == ["predict", "addmm"]

@@ -1,0 +1,74 @@
+"""Pages of managed memory that the host brings back: what runs between, and who asked first."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+import traceflops as tf
+from tests.build import launched, trace_of
+from traceflops.findings.finding import Finding
+
+MS, US = 1_000_000, 1_000
+PAGE = 1 << 20
+
+
+def found(*, asked: int = 0, again: int = 0, samples_us: Sequence[int] = ()) -> Finding:
+    """Return the finding on ten pages that come back, 1 ms apart, before a kernel of 2 ms.
+
+    Before that, `asked` pages are prefetched; `again` pages move back while the kernel runs. The
+    CPU is sampled at `samples_us` after the first page.
+    """
+    pages = [("prefetch HtoD", MS + number, 1) for number in range(asked)]
+    pages += [("DtoH", 2 * MS + number * MS, 10 * US) for number in range(10)]
+    pages += [("HtoD", 13 * MS + number * 20 * US, 10 * US) for number in range(again)]
+    run = launched(("first", 0, 10 * US, 10 * US), ("own_kernel", 12 * MS, 13 * MS, 2 * MS))
+    moved: list[dict[str, Any]] = [
+        {
+            "kind": "memcpy",
+            "direction": f"migration {name[-4:]}",
+            "name": f"Unified memory {name}",
+            "bytes": PAGE,
+            "start_ns": start,
+            "dur_ns": length,
+            "stream": 9,
+        }
+        for name, start, length in pages
+    ]
+    run["activities"] += moved
+    run["marks"] = [
+        {"kind": "sample", "name": "app!fill(int)", "start_ns": 2 * MS + at * US, "dur_ns": 0}
+        for at in samples_us
+    ]
+    trace = trace_of(**run)
+    trace = replace(trace, source=replace(trace.source, format="nsys-sqlite"))
+    (one,) = (one for one in tf.analyze(trace).findings if one.rule == "host-page-faults")
+    return one
+
+
+def test_time_between_pages_is_not_sold_as_page_faults() -> None:
+    one = found()
+    assert one.share == pytest.approx(9 * 0.99 / 15, rel=0.01)  # of the 15 ms to the kernel's end
+    assert (one.gain, one.title) == (None, "The host reads managed memory page by page")
+    assert "How much of that is page faults is not recorded." in one.sentence
+    assert "prefetched" not in one.remedy
+
+
+def test_samples_as_dense_as_elsewhere_tell_of_code_between_pages() -> None:
+    every = range(100, 9_000, 300)  # of these thirty three fall into pages
+    one = found(samples_us=every)
+    assert "of 27 CPU samples are in app: fill (100.0 %)" in one.sentence
+    assert (one.title, one.gain) == ("Host code holds up the GPU", None)
+    # Outside, the CPU is sampled every 10 us: between pages it mostly does something else.
+    dense = (*every, *range(11_000, 12_000, 10))
+    assert found(samples_us=dense).title == "The host reads managed memory page by page"
+
+
+@pytest.mark.parametrize(
+    ("asked", "again", "is_told"), [(10, 10, True), (10, 2, False), (0, 10, False)]
+)
+def test_a_prefetch_before_the_host_is_done_moves_pages_three_times(
+    asked: int, again: int, *, is_told: bool
+) -> None:
+    assert ("10.5 MB are prefetched" in found(asked=asked, again=again).remedy) == is_told
