@@ -52,6 +52,8 @@ class MissingInput(Struct, frozen=True):
 NOT_SPLIT: Final = MissingInput(fact("missing.not-split"), PAIR)
 NO_MATRIX_WORK: Final = MissingInput(fact("missing.no-matrix-work"), fact("missing.vector-units"))
 NOT_ML: Final = MissingInput(fact("missing.not-ml"))
+NO_MODEL: Final = MissingInput(fact("missing.no-model"))
+UNLESS_ASKED: Final = (NOT_ML, NO_MODEL)
 """What reports do not say unless they are asked for an MFU."""
 NOTHING_LAUNCHED: Final = MissingInput(
     fact("missing.nothing-launched"), fact("missing.move-to-gpu")
