@@ -26,6 +26,7 @@ from traceflops.reports.view.palette import LINE_LOOKS
 from traceflops.reports.view.step_split import (
     CULPRIT,
     StepPart,
+    begins_late,
     outside,
     scope,
     step_after,
@@ -111,7 +112,7 @@ def case_values(analysis: Analysis) -> dict[str, Any]:
         "provenance": provenance(analysis, most_files=1),
         "basis": wording.basis(analysis),
         "scope": scope(analysis),
-        "outside": outside(analysis),
+        "outside": "" if begins_late(analysis) else outside(analysis),
     }
 
 

@@ -16,6 +16,7 @@ from msgspec.structs import replace
 from traceflops.attribution.idle_classes import CLASSES
 from traceflops.characters import shortened
 from traceflops.facts import Value, fact
+from traceflops.findings.host_samples import outside_samples
 from traceflops.findings.start_up import START_UP
 from traceflops.findings.unevenness import UNEVEN_STEPS
 from traceflops.flops.mfu_waterfall import UNSPLIT
@@ -232,9 +233,10 @@ def outside(analysis: Analysis) -> str:
     rest = analysis.outside
     if rest is None:
         return ""
+    share = rest.before_ns / rest.recorded_ns if begins_late(analysis) else None
     work, total_ns = "operator" if analysis.on_host else "GPU operation", rest.ns
     parts: list[tuple[str, int, dict[str, Value]]] = [
-        ("before", rest.before_ns, {"work": work}),
+        ("before", rest.before_ns, {"work": work, "share": share}),
         ("after", rest.after_ns, {"work": None if _PARTLY * rest.before_ns >= total_ns else work}),
         (
             "unused",
@@ -256,6 +258,16 @@ def outside(analysis: Analysis) -> str:
     return words(fact("outside.claim", **values, call=call))
 
 
+def begins_late(analysis: Analysis) -> bool:
+    """Return whether most of a recording without steps is over before the first GPU operation.
+
+    Then that is said first.
+    """
+    rest = analysis.outside
+    is_most = rest is not None and 2 * rest.before_ns > rest.recorded_ns
+    return is_most and not (analysis.on_host or analysis.steps.used)
+
+
 def scope(analysis: Analysis) -> list[str]:
     """Return what the reader must know of the figures: no kernel, or little of the recording.
 
@@ -270,5 +282,7 @@ def scope(analysis: Analysis) -> list[str]:
     said += [words(one.claim) for one in starts if analysis.steps.after_start_up]
     rest = analysis.outside
     if rest is not None and rest.is_most:
-        said.append(outside(analysis))
+        said += [] if begins_late(analysis) else [outside(analysis)]
+        samples = outside_samples(analysis)
+        said += [words(samples)] if samples is not None and not rest.unused_ns else []
     return said

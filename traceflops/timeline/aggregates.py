@@ -202,12 +202,13 @@ def _outermost_ns(ranges: pa.Table) -> int:
 
 
 def _ranges(marks: pa.Table, kind: str) -> pa.Table:
-    """Return the ranges of a kind; moments add up to nothing.
+    """Return the ranges of a kind; moments add up to nothing. What the profiler does is none.
 
     A gpu_mark is a range of the host as seen on the device.
     """
     is_kind = is_one_of(marks["kind"], "gpu_annotation") == (kind == "gpu_mark")
-    rows = np.flatnonzero(is_kind & ~is_one_of(marks["kind"], "event", "sample", "off_cpu"))
+    others = is_one_of(marks["kind"], "event", "sample", "off_cpu", "overhead")
+    rows = np.flatnonzero(is_kind & ~others)
     return marks.take(number_column(rows, pa.int64()))
 
 
