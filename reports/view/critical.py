@@ -23,7 +23,7 @@ _MOST, _PARTS = 5, 5
 _NAMED: Final = 3
 _WORDS: Final = {
     **CLASSES,
-    BESIDE: "unrecorded host time beside GPU work",
+    BESIDE: "untraced host time beside GPU work",
     "unexplained": "not explained",
 }
 _LISTS: Final = ("components", "kernels", "host", "ranks")

@@ -67,7 +67,7 @@ def _row(one: IdleClass, analysis: Analysis) -> WaitedFor:
     """Return the row of one class of idle time, with the names of its largest culprits."""
     culprits = one.culprits
     sampled = _sampled(analysis) if one.is_nameless else ""
-    named = [sampled] if sampled else [*map(_name, culprits)]
+    named = [sampled] if sampled else [_name(culprit, culprits) for culprit in culprits]
     names = named[:1] if 2 * culprits[0].idle_ns >= one.idle_ns else named[:_NAMES]
     how = advice(analysis, "host work") if one.is_nameless else ""
     return WaitedFor(
@@ -95,19 +95,15 @@ def _tails(one: IdleClass, analysis: Analysis) -> Iterator[str]:
     if len(one.culprits) == 1:
         yield f", {several(one.culprits[0].gaps, 'gap')}"
     for culprit in one.culprits:
-        yield f" {duration(analysis.mean_ns(culprit.idle_ns))}"
+        longest = "" if culprit.label else f" (longest {duration(culprit.longest_ns)})"
+        yield f" {duration(analysis.mean_ns(culprit.idle_ns))}{longest}"
 
 
-def _name(culprit: Culprit) -> str:
-    """Return the name of a culprit; of one without, what is around its longest part.
-
-    Where that is the same on both sides, its length says more.
-    """
+def _name(culprit: Culprit, of: Sequence[Culprit]) -> str:
+    """Return the name of a culprit `of` a class; of the only one without, its most in one gap."""
     if culprit.label:
         return function_name(culprit.label)
-    before, _, after = culprit.evidence[0].removeprefix("between ").partition(" and ")
-    around = culprit.evidence[0] if before != after else duration(culprit.longest_ns)
-    return f"longest {around}"
+    return f"longest {duration(culprit.longest_ns)}" if len(of) == 1 else "outside ranges"
 
 
 def pace_sentence(analysis: Analysis) -> str:

@@ -62,6 +62,7 @@ SYSTEM_CALLS: Final = re.compile(
 FACTS: Final[dict[str, str]] = {
     "data_input": (
         r"^enumerate\(DataLoader\)#|DataLoader\S*__next__|/dataloader\.py\(\d+\): __next__$"
+        r"|^\[DALI\]\["
     ),
     "optimizer": r"^Optimizer\.(step|zero_grad)#|\bzero_grad\b|\btorch/optim/.*: (step|zero_grad)$",
     "compiled": (

@@ -6,9 +6,9 @@ import re
 from collections import Counter
 from typing import TYPE_CHECKING, Final
 
-from traceflops.attribution.cpu_samples import off_cpu_in, sampled_in
+from traceflops.attribution.cpu_samples import off_cpu_in, sampled_in, sampled_outside
 from traceflops.attribution.culprits import UNRECORDED
-from traceflops.facts import Value, fact
+from traceflops.facts import Fact, Value, fact
 from traceflops.findings.case import limit
 from traceflops.findings.finding import short_name
 
@@ -22,6 +22,8 @@ _MPI_LIBRARY: Final = re.compile(
 )
 _ARGUMENTS: Final = re.compile(r"(?<=\w)\(.*|::h[0-9a-f]{16}$")
 """What a symbol has behind the name of a function: its arguments, or the hash of Rust."""
+_TEMPLATE: Final = re.compile(r"(?<=\w)<[^<>]*>")
+_RETURNED: Final = re.compile(r"^.*(?<!operator)\s(?=[\w:~]+$)")
 _MOST_ROWS: Final = 3
 _MOSTLY, _NEARLY_ALL = 0.5, 0.9
 
@@ -53,12 +55,24 @@ def only_waits(case: Case) -> bool:
 
 
 def sampled(case: Case) -> dict[str, Value]:
-    """Return where the host was sampled while nothing else of it is recorded.
+    """Return where the host was sampled while nothing else of it is recorded."""
+    counts = sampled_in(case.prepared, UNRECORDED) if case.prepared is not None else Counter()
+    return _told(case, counts)
+
+
+def outside_samples(case: Case) -> Fact | None:
+    """Return where the host was sampled before the first GPU work and after the last."""
+    counts = sampled_outside(case.prepared) if case.prepared is not None else Counter()
+    values = _told(case, counts)
+    return Fact("outside.sampled", values) if values else None
+
+
+def _told(case: Case, counts: Counter[str]) -> dict[str, Value]:
+    """Return what samples per function say, as values of a text.
 
     That is the library with most samples, and its functions; where it has less than half, functions
     of all. Libraries of MPI are one. Nothing where samples are few.
     """
-    counts = sampled_in(case.prepared, UNRECORDED) if case.prepared is not None else Counter()
     total, libraries = counts.total(), Counter[str]()
     if total < limit(case, "host-unrecorded", "least_samples"):
         return {}
@@ -69,7 +83,7 @@ def sampled(case: Case) -> dict[str, Value]:
     for name, count in counts.items():
         of, _, function = name.partition("!")
         if _library(name) == library or not is_most:
-            functions[short_name(_ARGUMENTS.sub("", function) or of)] += count
+            functions[short_name(_plain(function) or of)] += count
     return {
         "library": library if is_most else None,
         "part": most / total if is_most else None,
@@ -79,6 +93,14 @@ def sampled(case: Case) -> dict[str, Value]:
             for name, count in functions.most_common(_MOST_ROWS)
         ),
     }
+
+
+def _plain(function: str) -> str:
+    """Return the name of a function without arguments, and without what it returns."""
+    changes = 1
+    while changes:
+        function, changes = _TEMPLATE.subn("", function)
+    return _RETURNED.sub("", _ARGUMENTS.sub("", function))
 
 
 def _library(name: str) -> str:
