@@ -16,7 +16,13 @@ from traceflops.reports.view.chapters import ALONE
 from traceflops.reports.view.critical import critical_sentence
 from traceflops.reports.view.figures import duration, kernel_label, percent, shorten_middle, wrapped
 from traceflops.reports.view.palette import LINE_LOOKS
-from traceflops.reports.view.step_split import StepPart, outside, scope, step_parts
+from traceflops.reports.view.step_split import (
+    StepPart,
+    begins_late,
+    outside,
+    scope,
+    step_parts,
+)
 from traceflops.reports.view.utilisation import why_not
 from traceflops.units import several
 
@@ -86,7 +92,8 @@ def _step(analysis: Analysis, style: Style) -> Iterator[Text]:
     yield style.bar([(LINE_LOOKS[part.name], part.ns) for part in parts])
     yield from _key(parts, style)
     rest = outside(analysis)
-    window = f"{wording.basis(analysis)}. {rest if rest not in scope(analysis) else ''}"
+    is_said = rest in scope(analysis) or begins_late(analysis)
+    window = f"{wording.basis(analysis)}. {'' if is_said else rest}"
     for text in (window.rstrip(), critical_sentence(analysis), wording.uneven_steps(analysis)):
         yield from paragraph(text, style.width)
 

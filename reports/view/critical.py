@@ -25,7 +25,7 @@ _HARDLY_IDLE, _APART = 0.15, 0.1
 """Up to such a share of idle time, so much more time of the host on the path contradicts it."""
 _WORDS: Final = {
     **CLASSES,
-    BESIDE: "unrecorded host time beside GPU work",
+    BESIDE: "untraced host time beside GPU work",
     "unexplained": "not explained",
 }
 _LISTS: Final = ("components", "kernels", "host", "ranks")

@@ -66,7 +66,7 @@ def _row(one: IdleClass, analysis: Analysis) -> WaitedFor:
     culprits = one.culprits
     # Of host time without events or ranges, samples of the CPU may still tell what ran.
     sampled = _sampled(analysis) if one.is_nameless else ""
-    named = [sampled] if sampled else [*map(_name, culprits)]
+    named = [sampled] if sampled else [_name(culprit, culprits) for culprit in culprits]
     has_most = 2 * culprits[0].idle_ns >= one.idle_ns
     names = named[: 1 if has_most else _NAMES]
     how = advice(analysis, "host work") if one.is_nameless else ""
@@ -96,19 +96,15 @@ def _tails(one: IdleClass, analysis: Analysis) -> Iterator[str]:
     if len(one.culprits) == 1:
         yield f", {several(one.culprits[0].gaps, 'gap')}"
     for culprit in one.culprits:
-        yield f" {duration(analysis.mean_ns(culprit.idle_ns))}"
+        longest = "" if culprit.label else f" (longest {duration(culprit.longest_ns)})"
+        yield f" {duration(analysis.mean_ns(culprit.idle_ns))}{longest}"
 
 
-def _name(culprit: Culprit) -> str:
-    """Return the name of a culprit; if it has none, where its longest slice is.
-
-    That is "longest between A and B"; if A and B are the same, its length says more.
-    """
+def _name(culprit: Culprit, of: Sequence[Culprit]) -> str:
+    """Return the name of a culprit `of` a class; of the only one without, its most in one gap."""
     if culprit.label:
         return function_name(culprit.label)
-    around = culprit.evidence[0]
-    before, _, after = around.removeprefix("between ").partition(" and ")
-    return f"longest {around if before != after else duration(culprit.longest_ns)}"
+    return f"longest {duration(culprit.longest_ns)}" if len(of) == 1 else "outside ranges"
 
 
 def pace_sentence(analysis: Analysis) -> str:

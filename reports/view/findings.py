@@ -20,6 +20,7 @@ from traceflops.findings.start_up import START_UP
 from traceflops.findings.unevenness import UNEVEN_STEPS
 from traceflops.remedies import is_cut_off
 from traceflops.reports.view.figures import duration, percent
+from traceflops.reports.view.step_split import begins_late, outside
 from traceflops.reports.view.texts import words
 from traceflops.reports.view.who_waits import late_rank_statement
 from traceflops.reports.view.wording import window
@@ -158,6 +159,14 @@ def is_little(analysis: Analysis) -> bool:
 
 
 def opening(analysis: Analysis) -> Opening:
+    """Return the title of a report and what follows it; first what most of the recording is."""
+    opened = _opening(analysis)
+    if not begins_late(analysis) or is_little(analysis):
+        return opened
+    return opened._replace(title=f"{outside(analysis)} {opened.title}")
+
+
+def _opening(analysis: Analysis) -> Opening:
     """Return the title of a report and what follows it.
 
     The title is the first of these that there is: what the first finding surely saves; the first

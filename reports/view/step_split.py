@@ -16,6 +16,7 @@ from msgspec.structs import replace
 from traceflops.attribution.idle_classes import CLASSES
 from traceflops.characters import shortened
 from traceflops.facts import fact
+from traceflops.findings.host_samples import outside_samples
 from traceflops.findings.start_up import START_UP
 from traceflops.findings.unevenness import UNEVEN_STEPS
 from traceflops.flops.mfu_waterfall import UNSPLIT
@@ -241,7 +242,8 @@ def outside(analysis: Analysis) -> str:
     facts = []
     work: str | None = "operator" if analysis.on_host else "GPU operation"
     if _PARTLY * rest.before_ns >= rest.ns:
-        facts.append(fact("outside.before", before_ns=rest.before_ns, work=work))
+        share = rest.before_ns / rest.recorded_ns if begins_late(analysis) else None
+        facts.append(fact("outside.before", before_ns=rest.before_ns, work=work, share=share))
         work = None  # said once
     if _PARTLY * rest.after_ns >= rest.ns:
         facts.append(fact("outside.after", after_ns=rest.after_ns, work=work))
@@ -259,6 +261,16 @@ def outside(analysis: Analysis) -> str:
     )
 
 
+def begins_late(analysis: Analysis) -> bool:
+    """Return whether most of a recording without steps is over before the first GPU operation.
+
+    Then that is said first.
+    """
+    rest = analysis.outside
+    is_most = rest is not None and 2 * rest.before_ns > rest.recorded_ns
+    return is_most and not (analysis.on_host or analysis.steps.used)
+
+
 def scope(analysis: Analysis) -> list[str]:
     """Return sentences on what the figures leave out: kernels, start-up, most of a recording."""
     sentences = []
@@ -271,6 +283,9 @@ def scope(analysis: Analysis) -> list[str]:
         # The first finding is the title, which says it already.
         starts = [finding for finding in analysis.findings[1:] if finding.rule == START_UP]
         sentences += [words(finding.claim) for finding in starts]
-    if analysis.outside is not None and analysis.outside.is_most:
-        sentences.append(outside(analysis))
+    rest = analysis.outside
+    if rest is not None and rest.is_most:
+        sentences += [] if begins_late(analysis) else [outside(analysis)]
+        samples = outside_samples(analysis)
+        sentences += [words(samples)] if samples is not None and not rest.unused_ns else []
     return sentences

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from msgspec import Struct
 
-from traceflops.devices.missing_input import NOT_ML
+from traceflops.devices.missing_input import NOT_ML, UNLESS_ASKED
 from traceflops.devices.peaks import PER_TERA
 from traceflops.facts import fact
 from traceflops.findings.copy_sizes import are_small
@@ -123,9 +123,9 @@ def bounds_sentence(measured: Measurement) -> str:
 def why_not(measured: Measurement, *, is_asked: bool = False) -> list[str]:
     """Return why there is no MFU, a sentence per reason.
 
-    That nothing is of machine learning is told only to those who ask for an MFU (`is_asked`).
+    That nothing is of a model is told only to those who ask for an MFU (`is_asked`).
     """
-    lacks = [lack for lack in measured.lacks if is_asked or lack != NOT_ML]
+    lacks = [lack for lack in measured.lacks if is_asked or lack not in UNLESS_ASKED]
     hows = [fact("missing.describe-ml") if lack == NOT_ML else lack.how for lack in lacks]
     return [
         words(fact("missing.line", what=lack.what, how=how))

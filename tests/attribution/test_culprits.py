@@ -188,7 +188,7 @@ def test_where_no_range_is_named_the_help_is_what_to_record(format_: str, how: s
     for marks, is_named in ([], False), ([event("IO 190", 5, 1_000)], True):
         trace = made(marks=marks)
         analysis = analyze(replace(trace, source=replace(trace.source, format=format_)))
-        [help_] = [one.remedy for one in waits(analysis) if one.words == "unrecorded host time"]
+        [help_] = [one.remedy for one in waits(analysis) if one.words == "untraced host time"]
         assert help_.startswith(how) != is_named
         assert ("named range" in help_) == is_named
         [one] = [one for one in analysis.idle.by_class() if one.kind == "host_unrecorded"]
@@ -651,14 +651,27 @@ def test_a_launch_of_several_operations_is_outstanding_until_the_first() -> None
     ]
 
 
-def test_a_gap_between_calls_of_one_name_is_told_by_its_length() -> None:
-    run = launched(("first", 0, 10 * US, 10 * US), ("second", 90 * US, 95 * US, 10 * US))
-    for name, told in (("dispatch", "longest 70.0 µs"), ("cudaLaunchKernel", None)):
-        calls = [{**call, "name": name, "dur_ns": 10} for call in run["calls"]]
-        calls[0]["name"] = "dispatch"
-        [row] = [
-            one
-            for one in waits(analyze(trace_of(**run | {"calls": calls})))
-            if one.words == "unrecorded host time"
-        ]
-        assert row.names[0] == (told or "longest between dispatch and cudaLaunchKernel")
+def test_the_longest_gap_is_whole_whatever_other_threads_call_in_it() -> None:
+    """Of 6 ms between two calls another thread takes 1 ms, in the middle: 5 ms are left."""
+    run = launched(("first", 0, US, 10 * US), ("second", 9_000 * US, 9_005 * US, 10 * US))
+    run["calls"] = [{**call, "thread": THREAD, "dur_ns": 3_000 * US} for call in run["calls"]]
+    run["calls"].append(event("cudaEventQuery", 5_500, 6_500, thread=ENGINE))
+    rows = {one.words: one for one in waits(analyze(trace_of(**run)))}
+    row = rows["untraced host time"]
+    assert (row.names, row.tails) == (("longest 5.00 ms",), (", 1 gap",))
+
+
+@pytest.mark.parametrize(
+    ("launches_in", "kind"), [("[DALI][Mixed op] copy", "data_input"), ("step", "host_unrecorded")]
+)
+def test_who_waits_for_a_copy_of_the_input_pipeline_waits_for_that(
+    launches_in: str, kind: str
+) -> None:
+    """From 20 to 1,000 us nothing is launched; a reader works from 100 to 900 us."""
+    marks = [
+        event(launches_in, 990, 1_020),
+        event("[DALI][DataReader] Run", 100, 900, thread=ENGINE),
+    ]
+    idle = by_class(analyze(made(marks=marks)).idle)
+    assert idle[kind] >= 800
+    assert ("data_input" in idle) == (kind == "data_input")

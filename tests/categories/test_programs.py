@@ -82,7 +82,7 @@ def test_ranges_tell_a_framework_too(mark: str, *, expected: bool) -> None:
 
 @pytest.mark.parametrize("is_ml", [True, False])
 def test_only_machine_learning_is_told_how_to_get_an_mfu_and_steps(*, is_ml: bool) -> None:
-    trace = nsys(ML[0] if is_ml else NOT_ML[0], "copy_rows(float*)")
+    trace = nsys(*((ML[0], ML[3]) if is_ml else NOT_ML[:1]), "copy_rows(float*)")
     analysis = analyze(trace)
     assert ["--model NAME" in one for one in why_not(analysis.measured)] == [True] * is_ml
     assert "No MFU: " in why_not(analysis.measured, is_asked=True)[0]
@@ -90,3 +90,10 @@ def test_only_machine_learning_is_told_how_to_get_an_mfu_and_steps(*, is_ml: boo
     assert ("torch.cuda.nvtx.range" in steps) == is_ml
     assert steps.startswith("No steps found: the whole trace is one window.")
     assert ("steps" in {one.code for one in take_inventory(trace).missing}) == is_ml
+
+
+def test_without_any_kernel_of_a_model_only_who_asks_hears_of_mfu() -> None:
+    measured = analyze(nsys(ML[0])).measured  # PyTorch beside a simulation
+    assert why_not(measured) == []
+    told = "No MFU: no GEMM, convolution or attention ran on the GPU."
+    assert why_not(measured, is_asked=True) == [told]

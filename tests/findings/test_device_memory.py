@@ -52,7 +52,7 @@ def of_rule(analysis: tf.Analysis, *rules: str) -> list[Finding]:
     [
         ("Memcpy HtoD (Pageable -> Device)", "pytorch", "pageable-copies", "pin_memory=True"),
         ("Memcpy HtoD (Pageable -> Device)", "nsight", "pageable-copies", "cudaHostAlloc"),
-        ("Memcpy HtoD (Pinned -> Device)", "pytorch", "host-copies", "stream of their own"),
+        ("Memcpy HtoD (Pinned -> Device)", "pytorch", "host-copies", "prefetch more batches"),
         ("Memcpy HtoD (Pinned -> Device)", "nsight", "host-copies", "stream of its own"),
         ("Memcpy DtoH (Device -> Pinned)", "pytorch", "host-copies", "offload fewer"),
     ],
@@ -311,3 +311,26 @@ def test_copies_beside_kernels_are_no_part_of_memory_work() -> None:
     assert moved(prepared) == {"host-to-device copies": 0}
     assert moved(alone).keys() == {"host-to-device copies"}
     assert moved(alone)["host-to-device copies"] > 0
+
+
+@pytest.mark.parametrize(
+    ("last", "by", "says"),
+    [
+        (10, "nsight", "105 MB go to the GPU 10 times in copies of the same sizes"),
+        (10, "pytorch", "pin_memory"),
+        (7, "nsight", "Pin the host memory"),  # no pass repeats
+    ],
+)
+def test_the_same_sizes_again_and_again_may_be_the_same_data(last: int, by: str, says: str) -> None:
+    """Ten passes of four copies of 25 MB, and of a rest of 5 MB at the end of each, or of seven."""
+    copies = [25_000_000] * 40 + [5_000_000] * last
+    works = [("copy", MS + 5 * MS * n, 2 * MS + 5 * MS * n, 4 * MS) for n in range(len(copies))]
+    rows = launched(*works, ("kernel", 400 * MS, 401 * MS, 9 * MS))
+    way = {"kind": "memcpy", "direction": "HtoD", "name": "Memcpy HtoD (Pageable -> Device)"}
+    for one, size in zip(rows["activities"], copies, strict=False):
+        one.update(way, bytes=size)
+    trace = trace_of(**rows, devices=[{"memory_bytes": 8_000_000_000}])
+    analysis = tf.analyze(replace(trace, source=replace(trace.source, format=by)))
+    (found,) = of_rule(analysis, "pageable-copies")
+    assert says in found.remedy
+    assert ("if they are the same data" in found.remedy) == (says[0] == "1")

@@ -11,8 +11,10 @@ from tests.build import launched, step_marks, trace_of
 from tests.conftest import SAMPLES, shared_file
 from traceflops.facts import fact
 from traceflops.findings.finding import Finding
+from traceflops.findings.host_samples import outside_samples
 from traceflops.remedies import advice
 from traceflops.reports.view.findings import causes, title_sentence
+from traceflops.reports.view.texts import words
 
 STEP = MS = 1_000_000
 GEMM = "sm90_gemm_bf16"
@@ -847,7 +849,7 @@ def test_a_few_long_gaps_among_many_short_ones_are_not_launching() -> None:
     begins = [MS + at * 52_000 + (2 * MS if at > 30 else 0) for at in range(60)]
     rows = launched(*((kernel, at - 6_000, at, 2_000) for at in begins))
     (found,) = of_rule(analyzed(rows, "nsys"), "host-unrecorded")
-    assert found.title == "Unrecorded host time holds up the GPU"
+    assert found.title == "Untraced host time holds up the GPU"
 
 
 @pytest.mark.parametrize(("count", "is_told"), [(20, True), (19, False)])
@@ -912,7 +914,7 @@ def test_a_launching_thread_that_is_off_the_cpu_waits(
     analysis = run(0, 2_000_000, 0, 0, by="nsys", marks=[off, *ranges])
     (found,) = of_rule(analysis, "host-unrecorded")
     assert (found.title == "The launching thread is off the CPU") == is_told
-    assert ("the launching thread is off the CPU, and waits" in found.sentence) == is_told
+    assert ("of that it is off the CPU, and waits" in found.sentence) == is_told
     assert (found.gain is not None) == gains
 
 
@@ -924,7 +926,7 @@ def test_a_launching_thread_that_is_hardly_switched_out_computes(
     analysis = run(0, 2_000_000, 0, 0, by="nsys", marks=[off] if off_ns else [])
     (found,) = of_rule(analysis, "host-unrecorded")
     assert (found.title == "Host code holds up the GPU") == is_told
-    assert ("of that the launching thread runs on a CPU" in found.sentence) == is_told
+    assert ("of that it runs on a CPU" in found.sentence) == is_told
 
 
 @pytest.mark.parametrize(("late", "is_told"), [("rare", True), ("k", False)])
@@ -948,3 +950,34 @@ def test_a_wait_behind_which_the_gpu_does_not_run_empty_leaves_a_queue() -> None
     wait = {"name": "cudaEventSynchronize", "dur_ns": 900_000}
     rows["calls"] += [wait | {"start_ns": 1_000_000 * at + 20_000} for at in range(6)]
     assert not of_rule(tf.analyze(trace_of(**rows, marks=step_marks(*marks))), "host-waits")
+
+
+@pytest.mark.parametrize(
+    ("gap_ms", "title"), [(90, "The GPU waits in one long gap"), (6, "Untraced")]
+)
+def test_one_gap_with_half_of_the_time_is_told_as_one(gap_ms: int, title: str) -> None:
+    """Kernels of 1 ms, ten before the gap and ten after it, with 1 ms between them."""
+    begins = [MS * (2 + 2 * at + (gap_ms if at > 9 else 0)) for at in range(20)]
+    rows = launched(*(("saxpy", at - 6_000, at, MS) for at in begins))
+    (found,) = of_rule(analyzed(rows, "nsys"), "host-unrecorded")
+    assert found.title.startswith(title)
+    assert ("91.0 ms of it in one gap" in found.sentence) == (gap_ms == 90)
+    assert "while nothing of the host is recorded" not in found.sentence
+
+
+def test_samples_outside_the_gpu_work_tell_what_most_of_a_recording_is() -> None:
+    """Of 40 samples before 1.0 s and after 1.1 s, when the GPU works, 30 are of one library.
+
+    Names have neither what a function returns nor the arguments of templates.
+    """
+    names = ["io.so!std::istream& std::getline<char, A<int> >(std::istream&)", "app!main"]
+    marks = [
+        {"kind": "sample", "name": names[n % 4 == 3], "start_ns": 50 * MS * n, "dur_ns": 0}
+        for n in range(41)
+    ]
+    works = [("saxpy", (1_000 + n) * MS, (1_000 + n) * MS + 6_000, 500_000) for n in range(100)]
+    analysis = tf.analyze(trace_of(**launched(*works), marks=marks))
+    said = outside_samples(analysis)
+    assert said is not None
+    told = "75.0 % of 40 CPU samples of that time are in io.so: std::getline (75.0 %)."
+    assert words(said) == told

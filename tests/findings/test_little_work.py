@@ -77,3 +77,34 @@ def test_kernels_that_run_once_each_behind_slow_launches_are_one_cold_call(
     assert headline(analysis).sentence.startswith(said) == is_told
     if is_told:
         assert [one for one in analysis.findings if one.gain is not None] == []
+
+
+def test_a_fill_before_the_first_kernel_is_start_up_not_work() -> None:
+    """A pool of memory is filled in 25 ms; 20 kernels of 10 us follow, after it and before it."""
+    for fill_at, is_little in ((BEFORE - 30 * MS, True), (BEFORE + 10 * MS, False)):
+        kernels = [
+            ("saxpy", at - 5 * US, at, 10 * US) for at in range(BEFORE, BEFORE + 2 * MS, 100 * US)
+        ]
+        rows = launched(*kernels, ("Memset (Device)", fill_at - 5 * US, fill_at, 25 * MS))
+        rows["activities"][-1]["kind"] = "memset"
+        rows["calls"].append({"name": "cudaMallocAsync", "start_ns": 0, "dur_ns": 200 * MS})
+        rows["calls"].append(
+            {"name": "cudaFree", "start_ns": BEFORE + 40 * MS, "dur_ns": 9_000 * MS}
+        )
+        said = headline(tf.analyze(trace_of(**rows))).sentence
+        told = "200 µs of GPU work besides fills of memory (25.0 ms), within 1.91 ms"
+        assert (told in said) == is_little
+
+
+@pytest.mark.parametrize(("before_s", "is_first"), [(9, True), (1, False)])
+def test_what_most_of_a_recording_is_comes_first(before_s: int, *, is_first: bool) -> None:
+    """The GPU works for 3 s, without steps; the host did other things for 9 s, or for 1 s."""
+    at = before_s * 1_000 * MS
+    works = [("saxpy", at + n * 100 * MS, at + n * 100 * MS + 10 * US, 100 * MS) for n in range(30)]
+    marks = [{"name": "load", "start_ns": 0, "dur_ns": 500 * MS}]
+    analysis = tf.analyze(trace_of(**launched(*works), marks=marks))
+    said = headline(analysis).sentence
+    told = "Of 12.0 s recorded, 9.00 s (75 %) before the first GPU operation are left out."
+    assert said.startswith(told) == is_first
+    printed = "\n".join(line.plain for line in render_terminal(analysis))
+    assert printed.count("before the first GPU operation") <= 1

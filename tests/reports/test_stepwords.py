@@ -62,9 +62,9 @@ def test_idle_time_in_which_work_may_be_missing_is_a_part_and_no_loss() -> None:
     analysis = tf.analyze(trace_of(**launched(*works)))
     parts = {part.label: (part.ns // ms, part.is_loss) for part in step_parts(analysis)}
     assert parts["no recorded work"] == (60, False)
-    assert parts["unrecorded host time"] == (19, True)
+    assert parts["untraced host time"] == (19, True)
     (loss,) = (one for one in tiles(analysis) if one.label.startswith("Largest loss"))
-    assert loss.label == "Largest loss: unrecorded host time"
+    assert loss.label == "Largest loss: untraced host time"
 
 
 def test_even_steps_are_told_by_the_longest_and_many_by_their_reach() -> None:

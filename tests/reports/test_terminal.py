@@ -221,7 +221,7 @@ def test_the_causes_keep_their_names_in_a_narrow_terminal() -> None:
 
 
 def test_a_cause_is_the_title_also_where_there_is_no_mfu() -> None:
-    works = launched(*(("k", 900 * n, 1_000 * n + 950, 50) for n in range(9)))
+    works = launched(*(("sgemm", 900 * n, 1_000 * n + 950, 50) for n in range(9)))
     lines = printed(tf.analyze(trace_of(**works)), Style(width=80)).splitlines()
     assert lines[0].startswith("Idle time (mostly launch latency)")
     assert any(line.startswith("No MFU") for line in lines[1:5])

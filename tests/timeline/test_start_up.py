@@ -374,3 +374,15 @@ def test_workers_of_a_loader_start_and_stop_once(loaders: int, start_up_ms: int)
     assert analysis.components.start_up_ns == start_up_ms * MS
     said = "start-up (loader workers) takes" in analysis.verdict.sentence
     assert said == (loaders == 1)
+
+
+@pytest.mark.parametrize(("kind", "start_up_ms"), [("memcpy", 8), ("kernel", 0)])
+def test_without_calls_gaps_before_the_first_kernel_are_loading(
+    kind: str, start_up_ms: int
+) -> None:
+    """Four pieces of work of 1 ms, each 2 ms after the last, then kernels close to one another."""
+    first = [{"name": "load", "kind": kind, "start_ns": 3 * MS * n, "dur_ns": MS} for n in range(4)]
+    first = [row | ({"direction": "HtoD"} if kind == "memcpy" else {}) for row in first]
+    then = [{"name": "k", "start_ns": 12 * MS + 20 * US * n, "dur_ns": 10 * US} for n in range(9)]
+    [account] = prepare(trace_of(activities=[*first, *then]), Selection()).accounts.values()
+    assert account.start_up.length_ns == start_up_ms * MS

@@ -38,6 +38,21 @@ def sample_spacing_ns(trace: Trace) -> int:
     return int(np.median(spacing[same])) if same.any() else 0
 
 
+def sampled_outside(prepared: Prepared) -> Counter[str]:
+    """Count CPU samples per function before the first work of the only GPU and after the last.
+
+    Nothing where there are several GPUs: they work at different times.
+    """
+    if len(prepared.accounts) != 1:
+        return Counter()
+    [(first_ns, last_ns)] = (account.rows.span for account in prepared.accounts.values())
+    marks, labels = prepared.trace.marks, names(prepared.trace.marks["name"])
+    at_ns = numbers(marks["start_ns"])
+    outside = is_one_of(marks["kind"], "sample") & ((at_ns < first_ns) | (at_ns >= last_ns))
+    counts = np.bincount(codes(marks["name"])[outside], minlength=len(labels))
+    return Counter({labels[code]: int(counts[code]) for code in np.flatnonzero(counts).tolist()})
+
+
 def off_cpu_in(prepared: Prepared, kind: str) -> int:
     """Return for how many ns of idle time of one class the launching thread runs on no CPU."""
     off_ns, marks = 0, prepared.trace.marks

@@ -53,8 +53,8 @@ class Culprit(Struct, frozen=True):
 
     `gaps` counts the gaps in which it took time, `blocked_before_ns` is the part of `idle_ns` in
     gaps that began while the launching thread waited for the device, `short_ns` the part in gaps
-    shorter than SHORT_GAP_NS. `evidence` are the names around the longest slice (`longest_ns`), the
-    innermost first.
+    shorter than SHORT_GAP_NS, `longest_ns` the most in one gap. `evidence` are the names around the
+    longest slice, the innermost first.
     """
 
     kind: str
@@ -237,7 +237,11 @@ def _by_name_and_set(
     count, ns, own_part = len(first), naming.slices.dur_ns[row], naming.slices.part[row]
     idle_ns = group_sums(group, ns, count).tolist()
     blocked_ns = group_sums(group, np.where(naming.blocked()[own_part], ns, 0), count).tolist()
-    gaps = np.bincount(group[group_rows((group, own_part))[1]], minlength=count).tolist()
+    in_gap, first_in_gap = group_rows((group, own_part))  # calls of other threads cut no gap
+    gaps = np.bincount(group[first_in_gap], minlength=count).tolist()
+    longest_ns = np.zeros(count, dtype=np.int64)
+    gap_ns = group_sums(in_gap, ns, len(first_in_gap))
+    np.maximum.at(longest_ns, group[first_in_gap], gap_ns)
     is_short = naming.parts.gap_end_ns - naming.parts.gap_start_ns < SHORT_GAP_NS
     short_ns = group_sums(group, np.where(is_short[own_part], ns, 0), count).tolist()
     # Sorted by group and then by length, the first of each group is the longest.
@@ -246,7 +250,7 @@ def _by_name_and_set(
         longest_row = int(longest[number])
         sums = idle_ns[number], gaps[number], blocked_ns[number]
         (kind, label), _ = names[int(name[first[number]])]
-        culprit = Culprit(kind, label, *sums, (), int(ns[longest_row]), short_ns[number])
+        culprit = Culprit(kind, label, *sums, (), int(longest_ns[number]), short_ns[number])
         yield int(sets[first[number]]), culprit, int(row[longest_row])
 
 

@@ -63,6 +63,7 @@ SYSTEM_CALLS: Final = re.compile(
 FACTS: Final[dict[str, str]] = {
     "data_input": (
         r"^enumerate\(DataLoader\)#|DataLoader\S*__next__|/dataloader\.py\(\d+\): __next__$"
+        r"|^\[DALI\]\["
     ),
     "optimizer": r"^Optimizer\.(step|zero_grad)#|\bzero_grad\b|\btorch/optim/.*: (step|zero_grad)$",
     "compiled": (
@@ -235,6 +236,12 @@ class HostEvents(Struct, frozen=True, dict=True):
     def calling(self) -> StackTops:
         """The innermost call or operator of each process at all times."""
         return self._tops(self.process, ((self.kind == CALL) | (self.kind == OP)) & self.is_work)
+
+    @cached_property
+    def feeding(self) -> StackTops:
+        """The innermost range of the input pipeline of each process at all times."""
+        inside = self.is_inside("data_input", np.arange(len(self.kind)))
+        return self._tops(self.process, (self.kind == LABEL) & inside)
 
     def _tops(self, group: IntArray, selected: BoolArray) -> StackTops:
         """Return the stack tops of the selected events, with rows of all events."""

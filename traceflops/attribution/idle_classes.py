@@ -59,7 +59,7 @@ CLASSES: Final[dict[str, str]] = {
     "other_calls": "other GPU calls",
     "eager_overhead": "launching operators",
     "thread_handover": "handover between threads",
-    "host_unrecorded": "unrecorded host time",
+    "host_unrecorded": "untraced host time",
     "launch_latency": "launch latency",
     "device_wait": "late start of queued work",
     "host_page_faults": "work on managed memory",

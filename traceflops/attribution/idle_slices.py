@@ -3,7 +3,8 @@
 A gap ends with an activity that the call L of thread T launched. Until L begins, the device waits
 for the host: each slice gets the innermost event of T then. Where T shows nothing, or runs a
 backward pass, which other threads work on, the slice gets the event of the thread of the process
-that last began an operator or a call. From L on the device waits for the launch: inside the call,
+that last began an operator or a call; where the input pipeline makes L, ranges of that are such
+events, too. From L on the device waits for the launch: inside the call,
 then after it. On a CPU a gap ends with an operator, T is its thread, and there is no launch.
 """
 
@@ -190,5 +191,9 @@ def _host_slices(
     # If the launching thread shows nothing: what any thread of the process did.
     others, process = slices.only(silent), process_of_part[span[silent]]
     span, start, end, event = events.calling.cut(process, others.start_ns, others.end_ns)
+    piece, start, end, loading = events.feeding.cut(process[span], start, end)
+    span, event = span[piece], event[piece]
+    is_fed = events.is_inside("data_input", events.of_call(parts.call))[others.part[span]]
+    event = np.where((event < 0) & is_fed, loading, event)
     others = replace(others.only(span), start_ns=start, end_ns=end, event=event)
     return slices.only(~silent), others

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 WAYS: Final = ("HtoD", "DtoH")
 PAGEABLE, PINNED = "pageable", "pinned"
 _RULE: Final = "host-copies"
+_PIECE: Final = 10
+"""The last copy of some data may be so many times smaller than the others."""
 _MANY: Final = 10
 """Fewer copies may be made once, and need no mending."""
 
@@ -67,6 +69,31 @@ def small_copies(case: Case, *, by_calls: bool = False) -> tuple[set[str], dict[
         return {"tiny"}, {"bytes": most}
     is_small = most <= limit(case, _RULE, "small_bytes") and len(row) >= 2 * case.windows_used
     return ({"small"}, {"bytes": most}) if is_small else (set(), {})
+
+
+def same_uploads(case: Case) -> dict[str, Value]:
+    """Return how `often` copies of the same sizes go to the GPU, and the bytes of `each` time.
+
+    What is left of the data at the end is a copy of less than the usual size. Empty where that is
+    not most of what is copied, not often, or more than the memory of the GPU.
+    """
+    if case.prepared is None:
+        return {}
+    trace, row = case.prepared.trace, case.prepared.chosen.row
+    own = between_host_and_device(trace) & is_one_of(trace.activities["direction"], "HtoD")
+    size = numbers(trace.activities["bytes"], ABSENT)[row[own[row]]]
+    room = min(numbers(trace.devices["memory_bytes"], ABSENT).tolist(), default=ABSENT)
+    sizes, counts = np.unique(size[size > 0], return_counts=True)
+    if not len(sizes):
+        return {}
+    moved = sizes * counts
+    pieces = _PIECE * sizes >= sizes[moved.argmax()]
+    often, moved_again = int(np.gcd.reduce(counts[pieces])), int(moved[pieces].sum())
+    each = moved_again // often
+    is_most = 2 * moved_again >= int(moved.sum())
+    if often < _MANY or not is_most or not limit(case, _RULE, "small_bytes") < each <= room:
+        return {}
+    return {"often": often, "each": each}
 
 
 def host_link(measured: Measurement) -> HostLink | None:

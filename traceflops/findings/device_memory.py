@@ -25,6 +25,7 @@ from traceflops.findings.copy_sizes import (
     are_small,
     between_host_and_device,
     pinned_gain,
+    same_uploads,
     small_copies,
 )
 from traceflops.findings.finding import Cause, Gain, Row, Verdict, row_name, short_name
@@ -43,6 +44,8 @@ if TYPE_CHECKING:
     from traceflops.table.trace import Trace
     from traceflops.windows.prepared import Prepared
 
+_MOSTLY: Final = 0.9
+"""What is offloaded is copied both ways: copies of input are nearly all to the GPU."""
 _FEW: Final = 10
 """Copies of one kind that take less than one part in so many of all are not told."""
 _TAKES: Final = ("segment_alloc", "segment_map")
@@ -77,8 +80,12 @@ def host_copies(case: Case) -> Iterator[Cause]:
     # Copies are not hidden without other work, or if they are made once: then pinning must help.
     hides_none = is_little or (not case.steps.used and sum(copy.count for copy in copies) < _FEW)
     knows, values = small_copies(case)
-    part, speeds = pinned_gain(case) if is_pageable and not knows else (None, {})
+    again = {} if knows else same_uploads(case)
+    knows |= {"again"} if again else set()
+    part, speeds = pinned_gain(case) if is_pageable and knows <= {"again"} else (None, {})
     is_slow = part is not None and part < limit(case, "pageable-copies", "poor")
+    uploaded_ns = sum(copy.sum_ns for copy in copies if copy.name == "HtoD")
+    knows |= {"uploads"} if uploaded_ns >= _MOSTLY * total_ns else set()
     knows |= {"little-work"} if is_little else set()
     knows |= {"beside-nothing"} if hides_none else set()
     knows |= {"fast"} if part is not None and not is_slow else set()
@@ -87,7 +94,7 @@ def host_copies(case: Case) -> Iterator[Cause]:
         case,
         "pageable-copies" if is_pageable else "host-copies",
         share,
-        {"copies": tuple(map(_copied, copies)), **values, **(speeds if is_slow else {})},
+        {"copies": tuple(map(_copied, copies)), **values, **again, **(speeds if is_slow else {})},
         (fact("host-copies.little-work", room=room),) * is_little,
         frozenset(knows),
         rows=tuple(Row(_named(copy), copy.sum_ns, copy.count) for copy in copies),

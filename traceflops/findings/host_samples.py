@@ -6,9 +6,9 @@ import re
 from collections import Counter
 from typing import TYPE_CHECKING, Final
 
-from traceflops.attribution.cpu_samples import off_cpu_in, sampled_in
+from traceflops.attribution.cpu_samples import off_cpu_in, sampled_in, sampled_outside
 from traceflops.attribution.culprits import UNRECORDED
-from traceflops.facts import Value, fact
+from traceflops.facts import Fact, Value, fact
 from traceflops.findings.case import limit
 from traceflops.findings.finding import short_name
 
@@ -22,6 +22,8 @@ _MPI_LIBRARY: Final = re.compile(
 )
 _ARGUMENTS: Final = re.compile(r"(?<=\w)\(.*|::h[0-9a-f]{16}$")
 """What follows the name of a function in a symbol: its parameters, or a hash of Rust."""
+_TEMPLATE: Final = re.compile(r"(?<=\w)<[^<>]*>")
+_RETURNED: Final = re.compile(r"^.*(?<!operator)\s(?=[\w:~]+$)")
 _MOST_ROWS: Final = 3
 _MOSTLY, _NEARLY_ALL = 0.5, 0.9
 
@@ -53,12 +55,24 @@ def only_waits(case: Case) -> bool:
 
 
 def sampled(case: Case, kind: str = UNRECORDED) -> dict[str, Value]:
-    """Return values for texts on where the host was sampled in idle time of a class.
+    """Return values for texts on where the host was sampled in idle time of a class."""
+    counts = sampled_in(case.prepared, kind) if case.prepared is not None else Counter()
+    return _told(case, counts)
+
+
+def outside_samples(case: Case) -> Fact | None:
+    """Return where the host was sampled before the first GPU work and after the last."""
+    counts = sampled_outside(case.prepared) if case.prepared is not None else Counter()
+    values = _told(case, counts)
+    return Fact("outside.sampled", values) if values else None
+
+
+def _told(case: Case, counts: Counter[str]) -> dict[str, Value]:
+    """Return what samples per function say, as values of a text.
 
     That is the library with most samples, and its functions; if it has less than half, the
     functions of all libraries. Nothing if samples are few.
     """
-    counts = sampled_in(case.prepared, kind) if case.prepared is not None else Counter()
     total, libraries = counts.total(), Counter[str]()
     if total < limit(case, "host-unrecorded", "least_samples"):
         return {}
@@ -69,7 +83,7 @@ def sampled(case: Case, kind: str = UNRECORDED) -> dict[str, Value]:
     for name, count in counts.items():
         file, _, function = name.partition("!")  # library!function
         if _library(name) == library or not is_most:
-            functions[short_name(_ARGUMENTS.sub("", function) or file)] += count
+            functions[short_name(_plain(function) or file)] += count
     return {
         "library": library if is_most else None,
         "part": most / total if is_most else None,
@@ -79,6 +93,14 @@ def sampled(case: Case, kind: str = UNRECORDED) -> dict[str, Value]:
             for name, count in functions.most_common(_MOST_ROWS)
         ),
     }
+
+
+def _plain(function: str) -> str:
+    """Return the name of a function without arguments, and without what it returns."""
+    changes = 1
+    while changes:
+        function, changes = _TEMPLATE.subn("", function)
+    return _RETURNED.sub("", _ARGUMENTS.sub("", function))
 
 
 def _library(name: str) -> str:

@@ -69,6 +69,7 @@ _ENGINES: Final = {"vllm/": "vllm", "vllm::": "vllm", "sglang/": "sglang"}
 """Serving engines by the folder or namespace of what launches."""
 _HARDLY: Final = 4
 """A function that launches for so many times as long hardly does anything else."""
+_DALI: Final = "[DALI]"
 _IN_THREAD, _WORKERS = "_SingleProcessDataLoaderIter", "_MultiProcessingDataLoaderIter"
 _BESIDE_WORKERS: Final = ("eager_overhead*1.5", "data_input=0")
 """A loader without workers. These will share the CPU with the thread that launches: what it does
@@ -83,8 +84,8 @@ _BESIDE_STACKS: Final = (*LAUNCHING, "compiled-runtime", "optimizer-loop", "host
 """Rules of time in which Python runs, or waits to run."""
 _OF_HOST: Final = ("compiled-runtime", "host-code", "host-unrecorded")
 """Rules of what the host does before it launches."""
-_CLAIMS: Final = ("launching", "sampled", "off-cpu", "on-cpu", "ranged")
-"""What is known of unrecorded host time, with a title and a claim of its own."""
+_CLAIMS: Final = ("launching", "sampled", "off-cpu", "on-cpu", "one-gap", "ranged")
+"""What is known of untraced host time, with a title and a claim of its own."""
 _KNOWN_TO_WORK: Final = ("launching", "sampled", "on-cpu")
 """Those of them by which the host works, so that less work saves time."""
 _MOST_ROWS: Final = 3
@@ -286,6 +287,7 @@ def _what_is_known(case: Case, rule: str, idle: IdleClass) -> tuple[set[str], di
     values["kernel"] = short_name(ended[0]) if ended else None
     if rule == "data-input":
         knows |= {"workers"} if any(_WORKERS in one.label for one in idle.culprits) else set()
+        knows |= {"dali"} if largest.label.startswith(_DALI) else set()
         values["pin"] = None if uploads_pinned(case) else "pin_memory=True"
     if rule == "memory-alloc":
         pinning = (one.idle_ns for one in idle.culprits if _PINS.search(one.evidence[0]))
@@ -320,7 +322,7 @@ def _what_is_known(case: Case, rule: str, idle: IdleClass) -> tuple[set[str], di
 
 
 def _of_unrecorded(case: Case, idle: IdleClass) -> tuple[set[str], dict[str, Value]]:
-    """Return what samples, ranges and the program say of unrecorded host time."""
+    """Return what samples, ranges and the program say of untraced host time."""
     largest, knows = idle.culprits[0], set[str]()
     label = short_name(largest.label)
     values: dict[str, Value] = {"label": label, "what": "it" if label else "the code"}
@@ -328,17 +330,20 @@ def _of_unrecorded(case: Case, idle: IdleClass) -> tuple[set[str], dict[str, Val
     samples = {} if launches else sampled(case)
     own = "off-cpu" if switches["off"] else "sampled" if samples else "launching"
     own = "on-cpu" if own == "launching" and not launches and switches["on"] else own
+    window_ns = case.total.components.window_ns
+    if not (launches or label) and own == "launching" and 2 * largest.longest_ns >= window_ns:
+        own, values["gap_ns"] = "one-gap", largest.longest_ns
     is_told = own != "launching" or launches
     ranged_ns = sum(one.idle_ns for one in idle.culprits if one.label)
     knows |= {own} if is_told else {"ranged"} if 2 * ranged_ns > idle.idle_ns else set()
     values |= {**samples, **switches}
+    values["ranges"] = remedy(case, in_words_of(case.program, case, "ranges"))
     knows |= {"mpi"} if samples.get("library") == MPI else set()
     knows |= {"of-library"} if LIBRARY_RANGE.match(largest.label) else set()
     marks = case.prepared.trace.marks if case.prepared is not None else None
     if marks is not None and is_one_of(marks["kind"], "python", "system").any():
         # Functions or calls of the operating system are recorded already.
         knows.add("detailed")
-        values["ranges"] = remedy(case, in_words_of(case.program, case, "ranges"))
     else:
         is_bare = case.prepared is None or not case.prepared.trace.ops.num_rows
         is_kineto = family(case.source.format) == PYTORCH

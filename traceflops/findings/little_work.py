@@ -3,7 +3,8 @@
     |<--------------- recorded --------------->|
     |-------- start-up --------|GPU|---------- |      # milliseconds, and busy for less
 
-Copies, idle time and launches in such a window are those of a beginning.
+Copies, idle time and launches in such a window are those of a beginning. Fills before the first
+kernel are of memory that was just allocated: they are start-up.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from traceflops.attribution.host_calls import outside_gpu_work
-from traceflops.facts import Fact, fact
+from traceflops.facts import Fact, Value, fact
 from traceflops.findings.rules import thresholds
 from traceflops.table.columns import codes, is_one_of, numbers
 from traceflops.table.grouping import group_rows
@@ -21,6 +22,8 @@ from traceflops.timeline.intervals import Intervals
 from traceflops.windows.selection import Selection
 
 if TYPE_CHECKING:
+    from traceflops.table.columns import IntArray
+    from traceflops.timeline.account import DeviceAccount
     from traceflops.windows.prepared import Prepared
 
 LITTLE_WORK: Final = "little-work"
@@ -64,11 +67,13 @@ def little_work(prepared: Prepared) -> tuple[Fact, ...]:
         return ()
     if (cold := _cold_call(prepared)) is not None:
         return cold, fact(f"{LITTLE_WORK}.record")
-    limits, spans_ns, busy_ns = thresholds()[LITTLE_WORK], [0], [0]
+    limits, spans_ns, busy_ns, fills_ns = thresholds()[LITTLE_WORK], [0], [0], 0
     for account in prepared.accounts.values():
-        first_ns, end_ns = account.rows.span
-        spans_ns.append(end_ns - first_ns)
-        busy_ns.append(Intervals.of(account.rows.start_ns, account.rows.end_ns).length_ns)
+        start_ns, end_ns = _work(prepared, account)
+        fills_ns += int((account.rows.end_ns - account.rows.start_ns).sum())
+        fills_ns -= int((end_ns - start_ns).sum())
+        spans_ns.append(int(end_ns.max() - start_ns.min()) if len(start_ns) else 0)
+        busy_ns.append(Intervals.of(start_ns, end_ns).length_ns)
     if max(spans_ns) > limits["most_window_ns"] or max(busy_ns) > limits["most_busy_ns"]:
         return ()
     rest = outside_gpu_work(prepared)
@@ -79,6 +84,15 @@ def little_work(prepared: Prepared) -> tuple[Fact, ...]:
         return ()
     is_before = 2 * rest.before_ns >= rest.recorded_ns
     code = "after-start-up" if is_before else "of-recording"
-    values = {"busy_ns": max(busy_ns), "window_ns": max(spans_ns)}
+    values: dict[str, Value] = {"busy_ns": max(busy_ns), "window_ns": max(spans_ns)}
+    values["fills_ns"] = fills_ns or None
     times = {"before_ns": rest.before_ns, "recorded_ns": rest.recorded_ns}
     return fact(f"{LITTLE_WORK}.{code}", **values, **times), fact(f"{LITTLE_WORK}.record")
+
+
+def _work(prepared: Prepared, account: DeviceAccount) -> tuple[IntArray, IntArray]:
+    """Return start and end in ns of what a device does, without fills before its first kernel."""
+    kind, rows = prepared.trace.activities["kind"], account.rows
+    is_kernel, is_fill = (is_one_of(kind, name)[rows.row] for name in ("kernel", "memset"))
+    counts = ~is_fill | (np.cumsum(is_kernel) > 0) | (not is_kernel.any())
+    return rows.start_ns[counts], rows.end_ns[counts]

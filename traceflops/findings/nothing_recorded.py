@@ -14,6 +14,9 @@ if TYPE_CHECKING:
     from traceflops.table.trace import Trace
 
 _OF_PROFILER: Final = re.compile(r"(^|/)torch/profiler/")
+_UNNAMED: Final = "(unnamed range)"
+NO_PROGRAM: Final = "verdict.no-program"
+"""The code of what is said where nothing is of the program."""
 _NEARLY_ALL: Final = 0.9
 """Of the time of Python functions: the others call the profiler."""
 
@@ -24,13 +27,27 @@ def nothing_recorded(trace: Trace) -> Fact | None:
         return None
     if any(note.code == NO_CUPTI for note in trace.notes):
         return fact("verdict.no-cupti")
+    if (own := _only_starts(trace)) is not None:
+        return own
     marks = trace.marks
     python = is_one_of(marks["kind"], "python")
-    own = python & matching(marks["name"], _OF_PROFILER.search)
-    if trace.ops.num_rows or not own.any():
+    of_profiler = python & matching(marks["name"], _OF_PROFILER.search)
+    if trace.ops.num_rows or not of_profiler.any():
         return None
     start, dur = (numbers(marks[name]) for name in ("start_ns", "dur_ns"))
     all_ns, own_ns = (
-        Intervals.of(start[some], (start + dur)[some]).length_ns for some in (python, own)
+        Intervals.of(start[some], (start + dur)[some]).length_ns for some in (python, of_profiler)
     )
     return fact("verdict.only-profiler") if own_ns >= _NEARLY_ALL * all_ns else None
+
+
+def _only_starts(trace: Trace) -> Fact | None:
+    """Return that all records are of the profiler at its start, None where some are not."""
+    marks = trace.marks
+    is_own = is_one_of(marks["kind"], "overhead") | is_one_of(marks["name"], _UNNAMED)
+    if trace.ops.num_rows or trace.calls.num_rows or trace.totals.num_rows:
+        return None
+    if not is_one_of(marks["kind"], "overhead").any() or not is_own.all():
+        return None
+    start, dur = (numbers(marks[name], 0) for name in ("start_ns", "dur_ns"))
+    return fact(NO_PROGRAM, span_ns=int((start + dur).max() - start.min()))

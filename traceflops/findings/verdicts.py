@@ -15,6 +15,7 @@ from traceflops.findings.counted_most import counted_with_most, kernel_with_most
 from traceflops.findings.finding import WORTH_SAYING, Verdict, severity_of
 from traceflops.findings.functions_alone import functions_alone
 from traceflops.findings.losses import Loss
+from traceflops.findings.nothing_recorded import NO_PROGRAM
 from traceflops.mfu.traced.coverage import TOO_LITTLE
 from traceflops.remedies import METRIC, Recording, is_cut_off
 from traceflops.timeline.records import Account
@@ -211,6 +212,7 @@ def led_by(later: Verdict, lack: Fact | None) -> Verdict:
         return later
     figures = tuple(part for part in later.parts if part.code == "verdict.figure")
     others = tuple(part for part in later.parts if part not in figures)
+    others = () if lack.code == NO_PROGRAM else others
     headline = "cut-file" if lack.code.startswith("verdict.cut") else "records-missing"
     return replace(later, parts=(*figures, lack, *others), headline=headline)
 

@@ -13,6 +13,7 @@ from fractions import Fraction
 from functools import cached_property
 from typing import TYPE_CHECKING, Final, Literal
 
+import numpy as np
 from msgspec import Struct
 
 from traceflops.attribution.datatypes import UNKNOWN_TYPE
@@ -326,8 +327,8 @@ def _nothing_counted(prepared: Prepared, done: Executed, *, is_ml: bool) -> Miss
     ops, work = prepared.trace.ops, done.work
     if work is not None and work.joins:
         return _nothing_joined(done, work, is_ml=is_ml)
-    if not ops.num_rows and not is_ml:
-        return missing_input.NOT_ML
+    if not ops.num_rows and not (is_ml and _computes(prepared)):
+        return missing_input.NO_MODEL if is_ml else missing_input.NOT_ML
     source = prepared.trace.source
     tool = source.tool if source.format == "rpd" else _TOOLS.get(source.format)
     tool = tool or _TOOLS.get(family(source.format))
@@ -347,6 +348,13 @@ def _nothing_counted(prepared: Prepared, done: Executed, *, is_ml: bool) -> Miss
     return MissingInput(
         what, fact("missing.other-steps") if has_other_steps else missing_input.PAIR
     )
+
+
+def _computes(prepared: Prepared) -> bool:
+    """Return whether any kernel is a GEMM, a convolution or attention: a model has such."""
+    categorised = prepared.linked.categorised
+    is_model = np.array([top == "compute" for top in categorised.top()], dtype=np.bool_)
+    return bool(is_model[categorised.category].any())
 
 
 def _nothing_joined(done: Executed, work: MeasuredWork, *, is_ml: bool) -> MissingInput:

@@ -97,6 +97,10 @@ class LinkedTrace(Struct, frozen=True, dict=True):
         return OpTree.of(self.trace.ops)
 
 
+_MOVES: Final = ("copy", "memset")
+"""Categories of work that only brings data where kernels need it."""
+
+
 class LaunchCounter:
     """Counts the distinct launch calls of any run of consecutive activities of one device."""
 
@@ -187,10 +191,17 @@ class DeviceAccount:
             process[ends],
             self._linked.columns.name[ends],
             (idle.gap_start_ns, idle.gap_end_ns),
+            self._first_kernel_ns(),
         )
         """Time in which nothing ran while the program started up, by kind of start-up."""
         self.start_up = Intervals.empty().union(*self.start_up_by_kind.values())
         self.idle: IdleTime = idle.without(self.start_up)
+
+    def _first_kernel_ns(self) -> int:
+        """Return when the first work starts that neither copies nor fills, NEVER without any."""
+        moves = [category.sub in _MOVES for category in self._linked.categorised.categories]
+        is_move = np.array([*moves, False])[self._linked.categorised.category[self.rows.row]]
+        return NEVER if is_move.all() else int(self.rows.start_ns[np.argmin(is_move)])
 
     def account(self, start_ns: int, end_ns: int) -> Account:
         """Return the account of the window [start_ns, end_ns)."""

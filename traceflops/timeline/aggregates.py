@@ -218,7 +218,7 @@ def _own_ns(records: pa.Table) -> IntArray:
 
 
 def _ranges(marks: pa.Table, kind: str) -> pa.Table:
-    """Return ranges of a kind, without moments and samples.
+    """Return ranges of a kind, without moments and samples, nor what the profiler does.
 
     A gpu_mark is as seen on the device, python is a function (of a module, too).
     """
@@ -226,7 +226,7 @@ def _ranges(marks: pa.Table, kind: str) -> pa.Table:
     is_kind = is_one_of(marks["kind"], "gpu_annotation") == (kind == "gpu_mark")
     is_kind = is_python if kind == "python" else is_kind & ~is_python
     rows = np.flatnonzero(
-        is_kind & ~is_one_of(marks["kind"], "event", "sample", "off_cpu", "instant")
+        is_kind & ~is_one_of(marks["kind"], "event", "sample", "off_cpu", "instant", "overhead")
     )
     return marks.take(number_column(rows, pa.int64()))
 

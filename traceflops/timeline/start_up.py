@@ -13,7 +13,8 @@ functions, if most gaps are much shorter and no more than a few without loading 
 process starts up, so is a stretch of which nothing is recorded, if the device is not usually idle
 so long before the work that ends it, nor later without starting up, and what is known takes a part
 of it: work of the host leaves as little behind. Of a process of which no host work is recorded,
-such a gap is start-up if the work that ends it is the first of many of its name.
+such a gap is start-up if the work that ends it is the first of many of its name, or if only copies
+and fills came before.
 Only time in which the device is idle counts: see `DeviceAccount.start_up`. On a CPU an operator is
 idle while a call in it starts up.
 """
@@ -241,11 +242,13 @@ def device_start_up(
     owner: IntArray,
     name: IntArray,
     gaps_ns: tuple[IntArray, IntArray],
+    first_kernel_ns: int = NEVER,
 ) -> dict[str, Intervals]:
     """Return when processes start up while nothing runs on a device, by kind.
 
     `is_unseen` is per process. `owner` and `name` are of the work that ends each gap, its process
-    and name; `gaps_ns` are the starts and ends of the gaps.
+    and name; `gaps_ns` are the starts and ends of the gaps. Until `first_kernel_ns` the device only
+    copies and fills.
     """
     start_ns, end_ns = gaps_ns
     by_kind, covered = dict[str, Intervals](), Intervals.empty()
@@ -257,6 +260,7 @@ def device_start_up(
         elif is_unseen[number]:  # no host records: a gap that is odd, rare and first is start-up
             is_rare = _as_long(end - start, end - start) <= FEW
             once = is_odd & is_rare & _are_first(name[gaps])
+            once |= (end <= first_kernel_ns) & (end - start >= LEAST_NS)  # or data are loaded
             of_process = {"hole": Intervals.of(start[once], end[once])}
         for kind, times in of_process.items():
             by_kind[kind] = by_kind.get(kind, Intervals.empty()).union(times)
