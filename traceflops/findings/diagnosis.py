@@ -33,6 +33,7 @@ from traceflops.findings.precision import totals_in_fp32
 from traceflops.findings.rules import advice_of, all_rules, rule_of, statement
 from traceflops.findings.start_up import kept, start_up
 from traceflops.findings.trace_health import trace_health
+from traceflops.findings.uneven_launches import uneven_launches
 from traceflops.findings.unevenness import UNEVEN_STEPS, is_sweep, uneven_steps
 from traceflops.findings.user_rules import more_rules
 from traceflops.remedies import remedy
@@ -97,7 +98,10 @@ def _diagnosed(case: Case) -> Iterator[Finding]:
         yield from (*_causes(case, ()), *trace_health(case))
         return
     starts = start_up(case)
-    found = _sold_once([*_causes(case, RULES if is_judged else _OF_RECORDED)])
+    uneven, asked = uneven_launches(case), RULES if is_judged else _OF_RECORDED
+    if uneven is not None:
+        asked = tuple(rule for rule in asked if rule is not kernel_rules)
+    found = _sold_once([*_causes(case, asked)])
     due_ns = sum(wait.idle_after_ns for wait in case.synchronisations)
     findings = reasons_first(
         found,
@@ -110,7 +114,7 @@ def _diagnosed(case: Case) -> Iterator[Finding]:
         ordered = [*large, *main, *(finding for finding in findings if finding not in large)]
         if case.recorded == "serialized":  # a run for the sake of counters
             ordered = [*main, *findings]
-    ordered = _with_main_kernel(case, ordered)
+    ordered = _with_main_kernel(case, ordered, uneven)
     causes = {finding.rule for finding in ordered}
     others = [*([starts] if starts is not None and not leads else ())]
     others += [
@@ -137,12 +141,14 @@ def _sold_once(findings: Sequence[Finding]) -> list[Finding]:
     return [one for one in findings if one is not lesser]
 
 
-def _with_main_kernel(case: Case, findings: list[Finding]) -> list[Finding]:
+def _with_main_kernel(case: Case, findings: list[Finding], uneven: Finding | None) -> list[Finding]:
     """Return findings with the kernel that takes much of the time, if no other tells of it.
+
+    Where launches are `uneven`, these take its place.
 
     It stands before those that gain less than a third of its time at most, but for sure large ones.
     """
-    main = next((loss for loss in case.losses if loss.rule == MAIN_KERNEL), None)
+    main = uneven or next((loss for loss in case.losses if loss.rule == MAIN_KERNEL), None)
     if main is None or _is_told(main, findings):
         return findings
     least_ns = main.share * case.total.components.window_ns / case.windows_used / _TIMES

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 from msgspec import Struct
 from msgspec.structs import replace
 
-from traceflops.attribution.culprits import BESIDE
+from traceflops.attribution.culprits import BESIDE, CALLS_BESIDE
 from traceflops.errors import UsageError
 from traceflops.facts import Fact, fact
 from traceflops.findings.case import limit, without_work_ns
@@ -204,13 +204,14 @@ def _unreplayed(cause: Cause, scales: Scales) -> Worth:
 def _beside_host(cause: Cause, replay: Replay, scales: Scales) -> Worth | None:
     """Return what kernels off the critical path gain at most, None for nothing.
 
-    Unrecorded host code on the path may wait for them while they run; any host work may where the
-    busiest stream is hardly ever without work.
+    Unrecorded host code and calls on the path may wait for them while they run; any host work may
+    where the busiest stream is hardly ever without work.
     """
     if not cause.kernels or cause.direct_ns is None:
         return None
     is_busy = scales.idle_ns < _HARDLY * scales.step_ns
-    beside_ns = sum(p.ns for p in replay.critical if is_busy or p.component == BESIDE)
+    beside = frozenset({BESIDE, CALLS_BESIDE})
+    beside_ns = sum(p.ns for p in replay.critical if is_busy or p.component in beside)
     most_ns = min(beside_ns // max(replay.windows, 1), cause.direct_ns // scales.windows)
     if most_ns < scales.levels["low"] * scales.step_ns:
         return None
