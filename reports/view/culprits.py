@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 WORTH_SHOWING: Final = 0.03
 """Share of the idle time from which a class is shown, and of the window from which any is."""
+_ROOM: Final = 31
+"""The most characters of two names around idle time."""
 _NAMES: Final = 2
 _MANY: Final = 0.5
 _PACES: Final = {"looming": "Nearly host-bound"}
@@ -101,13 +103,16 @@ def _tails(one: IdleClass, analysis: Analysis) -> Iterator[str]:
 def _name(culprit: Culprit) -> str:
     """Return the name of a culprit; of one without, what is around its longest part.
 
-    Where that is the same on both sides, its length says more.
+    Where that is the same on both sides, its length says more. Of two names that have no room the
+    first stays whole.
     """
     if culprit.label:
         return function_name(culprit.label)
     before, _, after = culprit.evidence[0].removeprefix("between ").partition(" and ")
-    around = culprit.evidence[0] if before != after else duration(culprit.longest_ns)
-    return f"longest {around}"
+    if before == after:
+        return f"longest {duration(culprit.longest_ns)}"
+    both = culprit.evidence[0]
+    return f"longest {both if len(both) <= _ROOM else f'after {before}'}"
 
 
 def pace_sentence(analysis: Analysis) -> str:

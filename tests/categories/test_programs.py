@@ -1,5 +1,7 @@
 """Which recordings are of machine learning: only these hear of MFU, steps and batches."""
 
+from pathlib import Path
+
 import pytest
 from msgspec.structs import replace
 
@@ -90,3 +92,31 @@ def test_only_machine_learning_is_told_how_to_get_an_mfu_and_steps(*, is_ml: boo
     assert ("torch.cuda.nvtx.range" in steps) == is_ml
     assert steps.startswith("No steps found: the whole trace is one window.")
     assert ("steps" in {one.code for one in take_inventory(trace).missing}) == is_ml
+
+
+@pytest.mark.parametrize(
+    ("beside", "top"),
+    [
+        ("settle(float*)", "other"),
+        ("void cub::DeviceScanKernel<int>(int)", "other"),  # a library, but not the kernel's
+        (ML[0], "memory"),
+        (GGML[0], "memory"),
+    ],
+)
+def test_words_tell_the_work_of_a_librarys_kernels_only(beside: str, top: str) -> None:
+    """A scan whose blocks wait for each other is no work of memory."""
+    own = ("kernel_bucket_reduce_g1<64>(int)", "compact_scan(int*)", "create_histogram(int*)")
+    table = analyze(nsys(*own, beside)).kernels.to_pylist()
+    tops = {row["name"]: row["top"] for row in table}
+    assert [tops[name] for name in own] == [top] * 3
+    assert tops.get("void cub::DeviceScanKernel<int>(int)", "memory") == "memory"
+
+
+def test_a_users_rule_holds_of_own_kernels(tmp_path: Path) -> None:
+    path = tmp_path / "own.toml"
+    path.write_text(
+        '[[rule]]\nid = "reduction"\nhead = "bucket_reduce"\ntop = "compute"\nsub = "linalg"\n'
+        'because = "points of an elliptic curve"\n'
+    )
+    analysis = analyze(nsys("kernel_bucket_reduce_g1(int)"), rules=path)
+    assert analysis.kernels["top"].to_pylist() == ["compute"]
