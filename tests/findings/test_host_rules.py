@@ -893,3 +893,18 @@ def test_a_kernel_that_ends_most_idle_time_is_named_where_it_is_one_of_few(
         works.append((late, begin + 1_200_000, begin + 1_206_000, 700_000))
     (found,) = of_rule(analyzed(launched(*works), "nsys"), "host-unrecorded")
     assert ("of the idle time ends with rare." in found.sentence) == is_told
+
+
+@pytest.mark.parametrize("calls", [1, 2])
+def test_one_call_that_allocates_is_not_to_be_reused(calls: int) -> None:
+    """Without steps: 3.8 ms of one call, or of two of half the time, between two kernels."""
+    rows = launched(("k", 90_000, 100_000, STEP), ("k", 4_990_000, 5_000_000, STEP))
+    took_ns = 3_800_000 // calls
+    rows["calls"] += [{"name": "cudaHostAlloc", "start_ns": 0, "dur_ns": 5_000}]  # the first one
+    rows["calls"] += [
+        {"name": "cudaHostAlloc", "start_ns": 1_100_000 + n * took_ns, "dur_ns": took_ns}
+        for n in range(calls)
+    ]
+    (found,) = of_rule(analyzed(rows, "nsight"), "memory-alloc")
+    assert ("One call" in found.remedy) == (calls == 1)
+    assert f"Called in the window: cudaHostAlloc {calls} time" in found.sentence
