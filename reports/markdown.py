@@ -276,7 +276,7 @@ def _table(table: ReportTable) -> Iterator[str]:
         first, *cells = map(_markup, table.columns, row)
         yield _row((f"{'&emsp;' * depth}{first}", *cells))
     yield from _more(table.total - len(table.rows))
-    if said := table.said():
+    if said := table.remark:
         yield from ("", plain(said))
 
 

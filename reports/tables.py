@@ -33,7 +33,7 @@ from traceflops.table.columns import (
     text_column,
     validity,
 )
-from traceflops.table.nesting import link
+from traceflops.table.links import link
 from traceflops.table.packed import described
 from traceflops.table.schema import TABLES
 from traceflops.table.trace import Trace

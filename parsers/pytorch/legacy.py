@@ -21,7 +21,8 @@ from traceflops.parsers.pytorch.values import trailing_integer
 from traceflops.remedies import LEGACY
 from traceflops.table.builder import TableBuilder, with_numbers
 from traceflops.table.columns import ABSENT, Rows
-from traceflops.table.nesting import first_of_same, innermost_pieces
+from traceflops.table.links import first_of_same
+from traceflops.table.nesting import innermost_pieces
 from traceflops.table.trace import Note
 from traceflops.units import several
 

@@ -21,7 +21,7 @@ from traceflops.parsers.shared.trace_builder import Gathered
 from traceflops.table.builder import TableBuilder
 from traceflops.table.columns import ABSENT, IntArray
 from traceflops.table.grouping import groups, joint_codes
-from traceflops.table.nesting import first_match
+from traceflops.table.links import first_match
 
 ONE, RANKS = "one", "ranks"
 

@@ -35,7 +35,7 @@ from traceflops.table.columns import (
     with_column,
 )
 from traceflops.table.grouping import groups
-from traceflops.table.nesting import first_match
+from traceflops.table.links import first_match
 from traceflops.table.trace import Note, Trace
 from traceflops.units import listed, several, time_amount
 

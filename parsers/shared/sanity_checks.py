@@ -22,7 +22,7 @@ from traceflops.parsers.shared import amounts
 from traceflops.parsers.shared.repeats import with_peer_copies, without_repeats
 from traceflops.table.columns import ABSENT, LIMIT_NS, BoolArray, IntArray, matching, numbers
 from traceflops.table.grouping import distinct, groups, joint_codes
-from traceflops.table.nesting import first_of_same, recorded_calls
+from traceflops.table.links import first_of_same, recorded_calls
 from traceflops.table.patterns import WAITS_FOR_DEVICE
 from traceflops.table.trace import Note, Trace
 from traceflops.units import time_amount

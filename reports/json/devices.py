@@ -40,8 +40,7 @@ def account_object(account: Account) -> dict[str, Any]:
         "hidden_communication_ns": account.hidden_communication_ns,
         "idle_causes_ns": account.idle_causes.parts(),
         "launch_latency_parts_ns": account.idle_causes.launch_latency_parts(),
-        **fields(account, "activities", "launched_activities", "launches"),
-        "activities_per_launch": account.activities_per_launch,
+        **fields(account, "activities", "launched_activities", "launches", "activities_per_launch"),
     }
 
 

@@ -7,6 +7,7 @@ exactly.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
+from collections.abc import Iterator
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
@@ -26,7 +27,9 @@ from traceflops.reports.view.utilisation import roof, roofline, share_of_bandwid
 
 if TYPE_CHECKING:
     from traceflops.analysis.result import Analysis
+    from traceflops.mfu.counted.counter_work import CountedKernel
     from traceflops.mfu.counted.joins import MeasuredWork
+    from traceflops.mfu.counted.kernel_speeds import KernelSpeed
 
 
 def measured_object(measured: Measurement) -> dict[str, Any]:
@@ -111,7 +114,7 @@ def waterfall_object(fall: Waterfall) -> dict[str, Any]:
 
 
 def _by_recordings(work: MeasuredWork | None) -> dict[str, Any]:
-    """Return the work that other recordings measured: joins, cross-check, counters, rates."""
+    """Return what other recordings measured: joins, their agreement, counters, speeds."""
     if work is None:
         return {"joins": [], "cross_check": None, "counted_kernels": [], "speed_of_light": []}
     check = work.check
@@ -132,44 +135,43 @@ def _by_recordings(work: MeasuredWork | None) -> dict[str, Any]:
             "difference": as_float(check.difference),
             "kernel": check.kernel,
         },
-        "counted_kernels": [
-            {
-                **fields(kernel, "name", "launches"),
-                **flop_count("flops", kernel.flops),
-                "flops_by_type": dict(kernel.by_type),
-                **flop_count("vector_flops", kernel.vector),
-                "read_bytes": kernel.read,
-                "written_bytes": kernel.written,
-                "time_ns": kernel.time_ns,
-                "bytes_per_ns": as_float(kernel.bytes_per_ns),
-                "share_of_bandwidth": as_float(
-                    kernel.bytes_per_ns / work.bandwidth
-                    if kernel.bytes_per_ns is not None and work.bandwidth
-                    else None
-                ),
-                "matrix_busy": as_float(kernel.busy),
-                "counters": dict(kernel.counters),
-            }
-            for kernel in work.counted
-        ],
-        "speed_of_light": [
-            {
-                **fields(speed, "name", "launches", "grid", "block", "duration_ns"),
-                "throughputs": dict(speed.throughputs),
-                "nearest_roof": speed.roof[0] if speed.roof else None,
-                "nearest_roof_share": speed.roof[1] if speed.roof else None,
-                **fields(speed, "active", "achieved_occupancy", "theoretical_occupancy"),
-                **fields(speed, "limiters"),
-                "registers_per_thread": speed.registers,
-                "waves_per_sm": speed.waves,
-                "stalls": [{"reason": reason, "share": share} for reason, share in speed.stalls],
-                **fields(speed, "pipe", "lanes"),
-                "excess_sectors": speed.excess,
-                "shared_bytes_per_block": speed.shared_bytes,
-                "rules": list(map(to_builtins, speed.rules)),
-            }
-            for speed in work.speeds
-        ],
+        "counted_kernels": [_counted(kernel, work.bandwidth) for kernel in work.counted],
+        "speed_of_light": [_speed(speed) for speed in work.speeds],
+    }
+
+
+def _counted(kernel: CountedKernel, bandwidth: int | None) -> dict[str, Any]:
+    """Return what counters say of a kernel; `bandwidth` is that of the memory in bytes per ns."""
+    rate = kernel.bytes_per_ns
+    return {
+        **fields(kernel, "name", "launches"),
+        **flop_count("flops", kernel.flops),
+        "flops_by_type": dict(kernel.by_type),
+        **flop_count("vector_flops", kernel.vector),
+        "read_bytes": kernel.read,
+        "written_bytes": kernel.written,
+        **fields(kernel, "time_ns", "bytes_per_ns"),
+        "share_of_bandwidth": float(rate / bandwidth) if rate is not None and bandwidth else None,
+        "matrix_busy": as_float(kernel.busy),
+        "counters": dict(kernel.counters),
+    }
+
+
+def _speed(speed: KernelSpeed) -> dict[str, Any]:
+    """Return how near a counted kernel came to the limits of its device."""
+    return {
+        **fields(speed, "name", "launches", "grid", "block", "duration_ns"),
+        "throughputs": dict(speed.throughputs),
+        "nearest_roof": speed.roof[0] if speed.roof else None,
+        "nearest_roof_share": speed.roof[1] if speed.roof else None,
+        **fields(speed, "active", "achieved_occupancy", "theoretical_occupancy", "limiters"),
+        "registers_per_thread": speed.registers,
+        "waves_per_sm": speed.waves,
+        "stalls": [{"reason": reason, "share": share} for reason, share in speed.stalls],
+        **fields(speed, "pipe", "lanes"),
+        "excess_sectors": speed.excess,
+        "shared_bytes_per_block": speed.shared_bytes,
+        "rules": list(map(to_builtins, speed.rules)),
     }
 
 
@@ -230,7 +232,7 @@ def _inference(inference: Inference) -> dict[str, Any]:
 
 def _work(measured: Measurement, row: KernelRow | OpRow) -> dict[str, Any]:
     """Return the FLOPs, bytes and rates of a kernel or an operator, and what bounds it."""
-    work, bound = row.measured, roofline(measured, row.measured, row)
+    work, bound = row.measured, roofline(measured, row)
     peak, _ = roof(measured, row.dtypes)
     return {
         **flop_count("flops", work.flops),
@@ -263,29 +265,24 @@ def kernel_objects(analysis: Analysis) -> list[dict[str, Any]]:
     return kernels
 
 
-def sampled_objects(analysis: Analysis) -> list[dict[str, Any]]:
-    """Return the samples of each GPU: clocks under load, reasons for low clocks, other values."""
+def sampled_objects(analysis: Analysis) -> Iterator[dict[str, Any]]:
+    """Yield the samples of each GPU: clocks under load, reasons for low clocks, other values."""
     prepared = analysis.prepared
     local_ids = prepared.trace.devices["local_id"].to_pylist() if prepared else []
-    rows = []
     for gpu in analysis.gpu_samples:
         start_ns, end_ns = gpu.slow_ns or (None, None)
-        rows.append(
-            {
-                "device": gpu.device,
-                "local_id": local_ids[gpu.device],
-                "samples": gpu.count,
-                "busy_samples": gpu.busy,
-                **fields(gpu, "clock_mhz", "max_clock_mhz"),
-                "reasons": {THROTTLE_BITS[bit]: share for bit, share in gpu.reasons.items()}
-                if gpu.reasons is not None
-                else None,
-                "slow_start_ns": start_ns,
-                "slow_end_ns": end_ns,
-                "values": {
-                    name.removeprefix("gpu."): to_builtins(value)
-                    for name, value in gpu.values.items()
-                },
-            }
-        )
-    return rows
+        yield {
+            "device": gpu.device,
+            "local_id": local_ids[gpu.device],
+            "samples": gpu.count,
+            "busy_samples": gpu.busy,
+            **fields(gpu, "clock_mhz", "max_clock_mhz"),
+            "reasons": {THROTTLE_BITS[bit]: share for bit, share in gpu.reasons.items()}
+            if gpu.reasons is not None
+            else None,
+            "slow_start_ns": start_ns,
+            "slow_end_ns": end_ns,
+            "values": {
+                name.removeprefix("gpu."): to_builtins(value) for name, value in gpu.values.items()
+            },
+        }

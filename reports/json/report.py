@@ -150,7 +150,7 @@ def report_object(analysis: Analysis) -> dict[str, Any]:
             for row in analysis.collectives
         ],
         "memory": _memory(prepared) if prepared else [],
-        "gpu_samples": sampled_objects(analysis),
+        "gpu_samples": list(sampled_objects(analysis)),
         "untimed": untimed
         and {
             "rows": untimed.rows.to_pylist(),

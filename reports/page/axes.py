@@ -8,6 +8,7 @@ from msgspec import Struct
 
 from traceflops.reports.view.figures import TIME_UNITS
 
+_MOST_TICKS: Final = 7
 _NEAR_END: Final = 6
 """Percent of an axis."""
 
@@ -27,10 +28,10 @@ class AxisTick(Struct, frozen=True):
     anchor: str
 
 
-def axis_ticks(low_ns: int, high_ns: int, most: int = 7) -> list[AxisTick]:
-    """Return at most `most` ticks of an axis; texts near an end are anchored to stay inside."""
+def axis_ticks(low_ns: int, high_ns: int) -> list[AxisTick]:
+    """Return the ticks of an axis; texts near its ends are anchored so that they stay inside."""
     length_ns, ticks = max(high_ns - low_ns, 1), []
-    for ns, text in time_ticks(low_ns, high_ns, most):
+    for ns, text in time_ticks(low_ns, high_ns, _MOST_TICKS):
         x = round(100 * (ns - low_ns) / length_ns, 2)
         anchor = "start" if x < _NEAR_END else "end" if x > 100 - _NEAR_END else "middle"
         ticks.append(AxisTick(x, text, anchor))

@@ -19,21 +19,12 @@ from traceflops.memory.usage import memory_use
 from traceflops.reports.page import evidence, overview
 from traceflops.reports.page.steps import small_bars
 from traceflops.reports.page.thumbnails import thumbnail
-from traceflops.reports.view import wording
+from traceflops.reports.view import step_split, wording
 from traceflops.reports.view.figures import duration, percent, size
 from traceflops.reports.view.findings import left_to_say, opening, title_finding
 from traceflops.reports.view.palette import LINE_LOOKS
-from traceflops.reports.view.step_split import (
-    CULPRIT,
-    StepPart,
-    outside,
-    scope,
-    step_after,
-    told_parts,
-)
 from traceflops.reports.view.texts import words
 from traceflops.reports.view.utilisation import why_not
-from traceflops.reports.view.wording import provenance, step_times, steps_counted
 from traceflops.units import PART_NAMES
 from traceflops.windows.device_records import PARTIAL
 
@@ -83,7 +74,7 @@ def case_values(analysis: Analysis) -> dict[str, Any]:
     causes = list(found.causes.rows) if found else []
     best = title_finding(analysis) if found else None
     about = _component(analysis, best.finding) if best else ""
-    parts = told_parts(analysis, best.finding if best else None, about)
+    parts = step_split.told_parts(analysis, best.finding if best else None, about)
     return {
         "title": opened.title,
         "rest": opened.rest,
@@ -108,10 +99,10 @@ def case_values(analysis: Analysis) -> dict[str, Any]:
         "hidden": found.causes.hidden if found else 0,
         "is_judged": found is not None,
         "is_no_trace": analysis.source.format in SIDE_FORMATS,
-        "provenance": provenance(analysis, most_files=1),
+        "provenance": wording.provenance(analysis, most_files=1),
         "basis": wording.basis(analysis),
-        "scope": scope(analysis),
-        "outside": outside(analysis),
+        "scope": step_split.scope(analysis),
+        "outside": step_split.outside(analysis),
     }
 
 
@@ -120,7 +111,7 @@ def _step_after(analysis: Analysis, finding: Finding) -> dict[str, Any] | None:
 
     `least` is the shortest it may become and `open` the uncertainty, both in percent of now.
     """
-    bounds = step_after(analysis, finding)
+    bounds = step_split.step_after(analysis, finding)
     if bounds is None:
         return None
     least, most = (_WHOLE * ns / bounds.now_ns for ns in (bounds.least_ns, bounds.most_ns))
@@ -184,7 +175,7 @@ def _component(analysis: Analysis, finding: Finding) -> str:
     return next((of_section[name] for name in finding.evidence if name in of_section), largest)
 
 
-def tiles(analysis: Analysis, parts: Sequence[StepPart]) -> Iterator[Tile]:
+def tiles(analysis: Analysis, parts: Sequence[step_split.StepPart]) -> Iterator[Tile]:
     """Yield at most four tiles; a figure that is zero or unknown gets none."""
     if not analysis.components.window_ns:
         return
@@ -198,8 +189,12 @@ def tiles(analysis: Analysis, parts: Sequence[StepPart]) -> Iterator[Tile]:
         mean = analysis.mean_ns(analysis.components.window_ns)
         yield Tile("Window", duration(mean), "no steps found", "steps")
     else:
-        used = f"median of {steps_counted(analysis)}" if len(steps.seen) > 1 else "the only step"
-        text = "; ".join(filter(None, (used, ", ".join(step_times(analysis)))))
+        used = (
+            f"median of {wording.steps_counted(analysis)}"
+            if len(steps.seen) > 1
+            else "the only step"
+        )
+        text = "; ".join(filter(None, (used, ", ".join(wording.step_times(analysis)))))
         spark = _step_spark(analysis)
         yield Tile("Step time", duration(steps.typical_ns), text, "steps", spark)
     yield from _largest_loss(analysis, parts)
@@ -240,7 +235,7 @@ def _step_spark(analysis: Analysis) -> Spark | None:
     return Spark(text, plain, paths[marked] if marked is not None else "")
 
 
-def _largest_loss(analysis: Analysis, parts: Sequence[StepPart]) -> Iterator[Tile]:
+def _largest_loss(analysis: Analysis, parts: Sequence[step_split.StepPart]) -> Iterator[Tile]:
     """Yield the largest loss of a step, if it is worth saying.
 
     Memory work counts as a loss only where FLOPs have a peak; else it may be the GPU's purpose.
@@ -251,19 +246,19 @@ def _largest_loss(analysis: Analysis, parts: Sequence[StepPart]) -> Iterator[Til
         part
         for part in parts
         if part.is_loss
-        and (part.name == "idle" or not analysis.on_host)
+        and (part.name == "idle" or not analysis.on_host)  # a CPU is to run operators
         and (part.name != "memory" or has_peak)
     ]
     largest = max(losses, key=lambda part: part.ns, default=None)
-    idle = [loss for loss in losses if loss.name in ("idle", CULPRIT)]
+    idle = [loss for loss in losses if loss.name in ("idle", step_split.CULPRIT)]
     if largest is not None and largest not in idle and sum(one.ns for one in idle) > largest.ns:
         # All idle time together is larger, so it is named as one, as in the verdict.
         idle_ns, idle_share = sum(one.ns for one in idle), sum(one.share for one in idle)
-        largest = StepPart("idle", PART_NAMES["idle"], idle_ns, idle_share)
+        largest = step_split.StepPart("idle", PART_NAMES["idle"], idle_ns, idle_share)
     if largest is None or largest.share < WORTH_SAYING:
         return
     if analysis.recorded not in PARTIAL:
-        text = f"{percent(largest.share)} of the {'step' if analysis.steps.used else 'window'}"
+        text = f"{percent(largest.share)} of the {wording.window(analysis)}"
         label = f"Largest loss: {largest.label}"
         yield Tile(label, duration(largest.ns), text, largest.sections[0])
 

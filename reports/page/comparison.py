@@ -34,7 +34,7 @@ from traceflops.reports.view.comparison import (
     sides_table,
     unlike_table,
 )
-from traceflops.reports.view.figures import UNKNOWN, duration, percent, with_sign
+from traceflops.reports.view.figures import UNKNOWN, duration, signed_percent
 from traceflops.reports.view.short_names import short_labels
 from traceflops.reports.view.texts import words
 from traceflops.units import several
@@ -192,7 +192,7 @@ def _beside(comparison: Comparison) -> Iterator[str]:
     if interval is None or interval.low_ns == interval.high_ns:
         yield words(sureness(interval, comparison.before, comparison.after))
     elif interval.holds_zero:
-        ends = (with_sign(percent(abs(end) / mean_ns), end) for end in interval)
+        ends = (signed_percent(end / mean_ns) for end in interval)
         yield f"95 % interval {' to '.join(ends)}"
     else:  # both ends have one sign, so a word stands for it
         low, high = sorted(100 * abs(end) / mean_ns for end in interval)
@@ -267,7 +267,7 @@ def _tables(comparison: Comparison, id_: str, most: int) -> list[dict[str, Any]]
             "label": "By cause",
             "heads": ("Before", "After"),
             "last": "95 % interval",
-            "rows": _cause_rows(causes, most),
+            "rows": list(_cause_rows(causes, most)),
             "total": len(causes),
         },
         {
@@ -275,52 +275,46 @@ def _tables(comparison: Comparison, id_: str, most: int) -> list[dict[str, Any]]
             "label": "By kernel and culprit",
             "heads": ("Calls", "Before", "After"),
             "last": "Matched by",
-            "rows": _part_rows(comparison, parts, most),
+            "rows": list(_part_rows(comparison, parts, most)),
             "total": len(parts),
         },
     ]
 
 
-def _cause_rows(causes: Sequence[Cause], most: int) -> list[dict[str, Any]]:
-    """Return the first `most` causes as rows."""
-    rows = []
+def _cause_rows(causes: Sequence[Cause], most: int) -> Iterator[dict[str, Any]]:
+    """Yield the first `most` causes as rows."""
     for cause in causes[:most]:
         what, detail = cause_words(cause)
         before = sum(part.before_ns for part in cause.parts)
         after = sum(part.after_ns for part in cause.parts)
-        rows.append(
-            {
-                "look": cause.component,
-                "what": what,
-                "detail": detail,
-                "cells": (duration(float(before)), duration(float(after))),
-                "ns": cause.ns,
-                "share": cause.ns / abs(causes[0].ns),
-                "last": interval_ends(cause.interval),
-                "is_noise": cause.is_noise,
-            }
-        )
-    return rows
+        yield {
+            "look": cause.component,
+            "what": what,
+            "detail": detail,
+            "cells": (duration(float(before)), duration(float(after))),
+            "ns": cause.ns,
+            "share": cause.ns / abs(causes[0].ns),
+            "last": interval_ends(cause.interval),
+            "is_noise": cause.is_noise,
+        }
 
 
-def _part_rows(comparison: Comparison, parts: Sequence[Part], most: int) -> list[dict[str, Any]]:
-    """Return the first `most` parts as rows, with the cells of `parts_table`."""
-    rows = []
+def _part_rows(
+    comparison: Comparison, parts: Sequence[Part], most: int
+) -> Iterator[dict[str, Any]]:
+    """Yield the first `most` parts as rows, with the cells of `parts_table`."""
     for part, cells in zip(parts, parts_table(comparison, most).rows, strict=False):
         name, *figures, _, way = cells  # the change is drawn, not printed
         more = f" and {len(part.scopes) - 1} more" if len(part.scopes) > 1 else ""
         scope = f"{part.scopes[0]}{more}" if part.scopes else ""
         idle = f"idle, {CLASSES.get(part.subject, part.subject)}"
-        rows.append(
-            {
-                "look": part.component,
-                "what": name,
-                "detail": idle if part.kind == "idle" else scope,
-                "cells": figures,
-                "ns": part.ns,
-                "share": part.ns / abs(parts[0].ns),
-                "last": way,
-                "is_noise": False,
-            }
-        )
-    return rows
+        yield {
+            "look": part.component,
+            "what": name,
+            "detail": idle if part.kind == "idle" else scope,
+            "cells": figures,
+            "ns": part.ns,
+            "share": part.ns / abs(parts[0].ns),
+            "last": way,
+            "is_noise": False,
+        }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any, Final
 
@@ -25,7 +25,7 @@ from traceflops.reports.view.wording import gap_place
 from traceflops.timeline.records import COMPONENTS
 from traceflops.windows.prepared import most_exposed
 from traceflops.windows.records import chosen_time
-from traceflops.windows.step_times import StepSpread, StepTime, late_after
+from traceflops.windows.step_times import StepTime, late_after
 
 if TYPE_CHECKING:
     from traceflops.analysis.result import Analysis
@@ -35,8 +35,6 @@ _DEVICE: Final = 30
 _MOST_CAUSES: Final = 10
 _LONGEST_LINK: Final = 2_000
 """Characters of a link; rows with longer names may have none."""
-
-StepRows = tuple[StepSpread | None, frozenset[str]]
 
 
 class Place(Struct, frozen=True):
@@ -51,15 +49,14 @@ class Place(Struct, frozen=True):
     is_live: bool = False
 
 
-def step_rows(analysis: Analysis) -> StepRows:
-    """Return how the steps used differ, and the numbers of steps that have a row on the page."""
+def step_rows(analysis: Analysis) -> set[str]:
+    """Return the numbers of the steps that have a row on the page."""
     rows = chosen_rows(window_rows(analysis.devices))
-    shown = frozenset(row.label for row in rows if row.role == "step")
-    return analysis.spread, shown
+    return {row.label for row in rows if row.role == "step"}
 
 
-def places(analysis: Analysis, finding: Finding, steps: StepRows) -> Iterator[Place]:
-    """Yield the places that show a finding, the best first."""
+def places(analysis: Analysis, finding: Finding, steps: Container[str]) -> Iterator[Place]:
+    """Yield the places that show a finding, the best first; `steps` have a row on the page."""
     what = finding.rule.removeprefix(LOSS)  # of a loss this is the component that is lost
     if finding.rule == UNEVEN_STEPS:
         longest = analysis.spread.longest if analysis.spread is not None else None
@@ -136,9 +133,9 @@ def _kernel(name: str, words: str) -> Iterator[Place]:
         yield Place(link, words, name)
 
 
-def _worst_step(analysis: Analysis, component: str, steps: StepRows) -> Iterator[Place]:
+def _worst_step(analysis: Analysis, component: str, steps: Container[str]) -> Iterator[Place]:
     """Yield the used step with most of a component; idle time may be more before a late step."""
-    spread, _ = steps
+    spread = analysis.spread
     if spread is None or len(spread.used) < 2:
         return
     worst = max(spread.used, key=lambda item: item.components.parts()[component])
@@ -150,10 +147,9 @@ def _worst_step(analysis: Analysis, component: str, steps: StepRows) -> Iterator
     yield from _step(analysis, steps, worst, f"most {where}: {duration(ns)}")
 
 
-def _step(analysis: Analysis, steps: StepRows, step: StepTime, text: str) -> Iterator[Place]:
+def _step(analysis: Analysis, steps: Container[str], step: StepTime, text: str) -> Iterator[Place]:
     """Yield the row of a step if the page shows it; on several devices its times are means."""
-    _, shown = steps
-    if str(step.step) in shown:
+    if str(step.step) in steps:
         mean = " per GPU" if len(analysis.devices_used) > 1 else ""
         yield Place(f"step={step.step}", f"{text}{mean}")
 

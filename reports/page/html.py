@@ -18,14 +18,7 @@ from traceflops.reports.json.report import SCHEMA, render_json
 from traceflops.reports.packs import pack_of
 from traceflops.reports.page import overview
 from traceflops.reports.page.jinja import environment, style_sheet
-from traceflops.reports.page.scripts import (
-    Embedded,
-    Scripts,
-    embed,
-    packed,
-    packed_bytes,
-    scripts_of,
-)
+from traceflops.reports.page.scripts import embed, packed, packed_bytes, scripts_of
 from traceflops.reports.page.section import Section
 from traceflops.reports.page.sections import CASE, GROUPS, METHOD, RANKS, sections
 from traceflops.reports.view.author_notes import NOTHING, Authored, base_names
@@ -36,6 +29,7 @@ from traceflops.units import plural, several
 
 if TYPE_CHECKING:
     from traceflops.analysis.result import Analysis
+    from traceflops.reports.page.scripts import Embedded, Scripts
 
 PAGE_BYTES: Final = 3_000_000
 """The most that a page may have."""

@@ -18,13 +18,7 @@ from msgspec.structs import replace
 from traceflops.attribution.scopes import module_class
 from traceflops.attribution.time_tree import TREE_PHASES, TimeNode, time_trees
 from traceflops.reports.page.kernels import kernel_places
-from traceflops.reports.view.figures import (
-    duration,
-    kernel_label,
-    kernel_text,
-    percent,
-    shorten_middle,
-)
+from traceflops.reports.view import figures
 from traceflops.reports.view.palette import LINE_LOOKS
 from traceflops.reports.view.step_split import CULPRIT
 from traceflops.reports.view.utilisation import recoverable_ns
@@ -110,7 +104,7 @@ def _sentence(analysis: Analysis, tree: TimeNode, known: _Kernels) -> str:
     if not inside:
         return ""
     largest = max(inside, key=lambda one: one.node.total_ns)
-    name = kernel_label(largest.label, _LONGEST)
+    name = figures.kernel_label(largest.label, _LONGEST)
     words = [f"Most time is in {name}: {_time(analysis, largest.node.total_ns)}"]
     if slow := known.above_ns(largest.node):
         words.append(f"{_time(analysis, slow)} of it above the roof")
@@ -118,7 +112,7 @@ def _sentence(analysis: Analysis, tree: TimeNode, known: _Kernels) -> str:
 
 
 def _time(analysis: Analysis, ns: int) -> str:
-    return duration(analysis.mean_ns(ns))
+    return figures.duration(analysis.mean_ns(ns))
 
 
 class _Shown(Struct, frozen=True):
@@ -231,7 +225,7 @@ def _box(
     def percent_of(ns: int) -> float:
         return round(100 * ns / total, 3)
 
-    facts = [f"{time}, {percent(node.total_ns / total)}"]
+    facts = [f"{time}, {figures.percent(node.total_ns / total)}"]
     facts += [f"{_time(analysis, slow)} above the roof"] if slow else []
     facts += [f"{_time(analysis, node.idle_ns)} idle"] if node.idle_ns else []
     return {
@@ -246,7 +240,7 @@ def _box(
         "shows": shows,
         "value": value,
         "time": time,
-        "text": f"{kernel_label(one.label, _LONGEST)}: {'; '.join(facts)}",
+        "text": f"{figures.kernel_label(one.label, _LONGEST)}: {'; '.join(facts)}",
         "kernels": sorted(number for name in node.kernels for number in known.rows.get(name, ())),
     }
 
@@ -256,12 +250,12 @@ def _label(text: str, time: str, width: float) -> tuple[str, int, bool]:
 
     `width` is that of the box, in percent of the drawing. "" is no label.
     """
-    text = kernel_text(text.removeprefix("aten::")).partition("<")[0] or text
+    text = figures.kernel_text(text.removeprefix("aten::")).partition("<")[0] or text
     room = int((width / 100 * _WIDTHS[-1] - _EDGE) / _LETTER)  # letters, if the drawing is widest
     if room < min(_LEAST_LETTERS, len(text)):
         return "", 0, False
     has_time = len(text) + 1 + len(time) <= room
     time_letters = len(time) + 1 if has_time else 0
-    shown = shorten_middle(text, room - time_letters)
+    shown = figures.shorten_middle(text, room - time_letters)
     needed = ((len(shown) + time_letters) * _LETTER + _EDGE) / width * 100
     return shown, next((one for one in _WIDTHS if one >= needed), _WIDTHS[-1]), has_time

@@ -6,20 +6,19 @@ Texts are cut by what they cost once they are escaped and not by characters alon
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any, Final
 
 from traceflops import characters, units
 from traceflops.categories.kernel_names import without_return_type
-from traceflops.reports.page import overview, roofline
+from traceflops.reports.page import overview
 from traceflops.reports.view import culprits, figures, palette, wording
 from traceflops.reports.view.figures import count, shorten_middle
 from traceflops.reports.view.short_names import short_labels
 from traceflops.reports.view.tables import Name
 from traceflops.reports.view.texts import words
-from traceflops.reports.view.who_waits import signed
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -36,6 +35,15 @@ _SPARE_BYTES: Final = 200
 """So many more bytes than characters a text may take: short ones are as long as they look."""
 
 
+_BY_NAME: Final[Sequence[Callable[..., Any]]] = (
+    *(figures.count, figures.duration, figures.percent, figures.place, figures.size),
+    *(figures.bandwidth, figures.time_share, units.capitalized, units.several, words),
+    *(wording.collective_label, wording.component_label, wording.gap_place, wording.mean_message),
+    *(wording.numbered, palette.category_label, overview.segments),
+)
+"""Functions that templates apply as filters of the same names."""
+
+
 @cache
 def environment(narrower: int = 1) -> Environment:
     """Return the Jinja environment: it escapes every text and raises for undefined names.
@@ -43,61 +51,48 @@ def environment(narrower: int = 1) -> Environment:
     Texts of a trace get `1 / narrower` of the room that a template gives them, see `_room`.
     """
     from jinja2 import Environment, FunctionLoader, StrictUndefined
-    from markupsafe import Markup, escape
-
-    def harmless(value: Any) -> Any:
-        """Return a text without invisible characters; markup and other values as they are."""
-        is_text = isinstance(value, str) and not hasattr(value, "__html__")
-        return figures.visible(value) if is_text else value
-
-    def whole(text: str) -> Markup:
-        """Return a sentence that breaks no line inside an option or before a unit."""
-        inert = str(escape(figures.visible(figures.unbroken(text))))
-        return Markup(_OPTION.sub(r'<span class="tight">\g<0></span>', inert))
+    from markupsafe import Markup
 
     made = Environment(
         loader=FunctionLoader(template),
         autoescape=True,
         undefined=StrictUndefined,
-        finalize=harmless,
+        finalize=_harmless,
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    made.filters |= {function.__name__: function for function in _BY_NAME}
     made.filters |= {
         "calls": figures.mean_count,
-        "count": figures.count,
-        "duration": figures.duration,
-        "change": signed,
-        "words": words,
+        "change": figures.signed_duration,
         "exact": lambda ns: f"{ns:+,}".replace("-", "\N{MINUS SIGN}"),
-        "place": figures.place,
-        "percent": figures.percent,
-        "time_share": figures.time_share,
-        "several": units.several,
-        "numbered": wording.numbered,
         "shorten": lambda text, width: cut(text, _room(width, narrower)),
         "short_names": lambda names, width: _short_names(names, _room(width, narrower)),
         "tip": lambda text: tip(text, _room(_TITLE_WIDTH, narrower)),
-        "size": figures.size,
         "ranges": wording.number_ranges,
-        "collective_label": wording.collective_label,
-        "mean_message": wording.mean_message,
-        "collective_rate": wording.collective_rate,
-        "gap_place": wording.gap_place,
         "gap_length": culprits.length_label,
-        "capitalized": units.capitalized,
         "function_name": lambda name: without_return_type(characters.function_name(name)),
-        "component_label": wording.component_label,
-        "category_label": palette.category_label,
-        "segments": overview.segments,
-        "angle": roofline.angle,
-        "whole": whole,
+        "whole": _whole,
         # Only for text that we or Bokeh wrote as markup; nothing of a trace may pass here.
         "trusted": Markup,
     }
     made.tests["trace_name"] = lambda text: isinstance(text, Name)
     made.globals |= {"looks": palette.LINE_LOOKS, "causes": palette.CAUSE_LABELS}
     return made
+
+
+def _harmless(value: Any) -> Any:
+    """Return a text without invisible characters; markup and other values as they are."""
+    is_text = isinstance(value, str) and not hasattr(value, "__html__")
+    return figures.visible(value) if is_text else value
+
+
+def _whole(text: str) -> Markup:
+    """Return a sentence, escaped, that breaks no line inside an option or before a unit."""
+    from markupsafe import Markup, escape
+
+    inert = str(escape(figures.visible(figures.unbroken(text))))
+    return Markup(_OPTION.sub(r'<span class="tight">\g<0></span>', inert))
 
 
 def template(name: str) -> str:

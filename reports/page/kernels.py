@@ -15,20 +15,16 @@ from msgspec import Struct
 
 from traceflops.attribution.launching_ops import launchers
 from traceflops.reports.page.section import DeepLinks, link_to
-from traceflops.reports.page.work import (
-    WorkShown,
-    columns_remark,
-    rates_sentence,
-    work_columns,
-    work_of,
-)
+from traceflops.reports.page.work import columns_remark, rates_sentence, work_columns, work_of
 from traceflops.reports.view.figures import duration
+from traceflops.reports.view.recorded_shapes import shape_words, type_words
 from traceflops.reports.view.short_names import kernel_labels
-from traceflops.reports.view.wording import listed, numbered, shape_words, type_words
+from traceflops.reports.view.wording import listed, numbered
 from traceflops.table.columns import number_column
 
 if TYPE_CHECKING:
     from traceflops.analysis.result import Analysis
+    from traceflops.reports.page.work import WorkShown
     from traceflops.windows.prepared import Prepared
 
 MOST_KERNELS: Final = 100
@@ -41,15 +37,15 @@ _KEY: Final = ("name", "kind", "top", "sub", "rule")
 _COLUMNS: Final = ("op", "call", "scope", "shapes", "dtypes")
 
 
-def kernels_page(analysis: Analysis, most: int = MOST_KERNELS) -> dict[str, Any]:
+def kernels_page(analysis: Analysis) -> dict[str, Any]:
     """Return the values of the table of kernels: its rows, sums, and what is not shown.
 
-    Its rows are the `most` kernels with the most time, and the longest of other categories, of
+    Its rows are the MOST_KERNELS with the most time, and the longest of other categories, of
     which `of_categories` is the number. Bars are relative to `largest_ns` and
     `most_recoverable_ns` (None: unknown). `rates` says what the `counted` columns are, "" without.
     """
     table = analysis.kernels
-    places = _places(table, most)
+    places = _places(table)
     # A list of ints would make PyArrow import pandas, which takes long.
     rows = table.take(number_column(np.array(places), pa.int64())).to_pylist()
     work = work_of(analysis.measured, analysis.measured.kernels, [row["name"] for row in rows])
@@ -64,7 +60,7 @@ def kernels_page(analysis: Analysis, most: int = MOST_KERNELS) -> dict[str, Any]
         "rows": shown,
         "largest_ns": max((row["sum_ns"] for row in rows), default=0),
         "most_recoverable_ns": max((ns for ns in saved if ns is not None), default=None),
-        "of_categories": sum(place >= most for place in places),
+        "of_categories": sum(place >= MOST_KERNELS for place in places),
         "hidden": table.num_rows - len(rows),
         "hidden_ns": sum(table["sum_ns"].to_pylist()) - sum(row["sum_ns"] for row in rows),
         "hidden_share": None if None in shares else max(sum(shares) - shown_share, 0.0),
@@ -83,23 +79,23 @@ def category_link(top: str, sub: str, categories: Sequence[Mapping[str, Any]]) -
     return link_to("category", sub if alone else f"{top}/{sub}")
 
 
-def _places(table: pa.Table, most: int) -> list[int]:
-    """Return the first `most` rows, then later ones that are among the first of their category."""
+def _places(table: pa.Table) -> list[int]:
+    """Return the first MOST_KERNELS rows, then later ones, the first few of each category."""
     counts: Counter[tuple[str, str]] = Counter()
     later = []
     categories = zip(table["top"].to_pylist(), table["sub"].to_pylist(), strict=True)
     for place, category in enumerate(categories):
         counts[category] += 1
-        if place >= most and counts[category] <= _MOST_PER_CATEGORY:
+        if place >= MOST_KERNELS and counts[category] <= _MOST_PER_CATEGORY:
             later.append(place)
-    return [*range(min(most, table.num_rows)), *later[:_MOST_OF_CATEGORIES]]
+    return [*range(min(MOST_KERNELS, table.num_rows)), *later[:_MOST_OF_CATEGORIES]]
 
 
 def kernel_places(table: pa.Table) -> dict[str, list[int]]:
     """Return by kernel the numbers of its rows in the table on the page, from 1 on."""
     numbers: dict[str, list[int]] = {}
     names = table["name"].to_pylist()
-    for number, place in enumerate(_places(table, MOST_KERNELS), 1):
+    for number, place in enumerate(_places(table), 1):
         numbers.setdefault(names[place], []).append(number)
     return numbers
 

@@ -45,22 +45,17 @@ def card(analysis: Analysis) -> str:
     opened = opening(analysis)
     found = causes(analysis) if has_findings(analysis) else []
     others = other_findings(analysis) if has_findings(analysis) else []
-    return (
-        environment()
-        .get_template("notebook.html.j2")
-        .render(
-            {
-                "title": opened.title,
-                "rest": opened.rest,
-                "figure": analysis.measured.figure or "",
-                "best": title_finding(analysis) if has_findings(analysis) else None,
-                "parts": step_parts(analysis),
-                "found": found[:_MOST_FINDINGS],
-                "others": others[: _MOST_FINDINGS - len(found[:_MOST_FINDINGS])],
-                "provenance": provenance(analysis, most_files=1),
-            }
-        )
-    )
+    values = {
+        "title": opened.title,
+        "rest": opened.rest,
+        "figure": analysis.measured.figure or "",
+        "best": title_finding(analysis) if has_findings(analysis) else None,
+        "parts": step_parts(analysis),
+        "found": found[:_MOST_FINDINGS],
+        "others": others[: _MOST_FINDINGS - len(found[:_MOST_FINDINGS])],
+        "provenance": provenance(analysis, most_files=1),
+    }
+    return environment().get_template("notebook.html.j2").render(values)
 
 
 class Plots(Struct, frozen=True):

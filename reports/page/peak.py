@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from traceflops.reports.view.figures import UNKNOWN, duration, flops
 from traceflops.reports.view.ledger import is_unsplit, ledger_cells, ledger_rows, mean_ledger
 from traceflops.reports.view.utilisation import bounds_sentence, facts, parts, why_not
-from traceflops.reports.view.wording import unit
+from traceflops.reports.view.wording import unit, window
 from traceflops.units import several
 
 if TYPE_CHECKING:
@@ -59,5 +59,5 @@ def peak_page(analysis: Analysis) -> dict[str, Any]:
         "budget": mean_flops(fall.budget) if fall is not None else "",
         "facts": list(facts(analysis)),
         "ledger": ledger_cells(rows) if rows and not is_unsplit(ledger) else None,
-        "window": f"{'step' if analysis.steps.used else 'window'} and {unit(analysis)}",
+        "window": f"{window(analysis)} and {unit(analysis)}",
     }

@@ -13,9 +13,8 @@ import numpy as np
 from msgspec import Struct, field
 
 from traceflops.reports.page.axes import Tick
-from traceflops.reports.view.figures import UNKNOWN, percent
+from traceflops.reports.view.figures import UNKNOWN, percent, signed_duration
 from traceflops.reports.view.tables import ReportTable
-from traceflops.reports.view.who_waits import signed
 from traceflops.table.columns import BoolArray, FloatArray, IntArray
 from traceflops.windows.step_times import OwnTimes, own_times
 
@@ -123,7 +122,7 @@ def rank_map(
     if not figures:
         heads = [("Own vs median", True)]
         figures = {
-            label: [signed(round(ns)) if steps else UNKNOWN]
+            label: [signed_duration(round(ns)) if steps else UNKNOWN]
             for label, ns, steps in zip(labels, mean.tolist(), known.tolist(), strict=True)
         }
     first = [of_table.get(label, len(of_table)) for label in labels]
@@ -181,7 +180,7 @@ class _Cells(Struct, frozen=True):
         value = float(self.off[row, at])
         if np.isnan(value):
             return Cell("none", "", "", "")
-        share, ns = signed_share(value), signed(round(float(self.off_ns[row, at])))
+        share, ns = signed_share(value), signed_duration(round(float(self.off_ns[row, at])))
         title = f"{self.labels[row]}, step {self.steps[at]}: {share} ({ns})"
         text = (share if abs(value) >= _LEAST_SHARE else "0 %") if self.shows else ""
         return Cell(_shade(value, scale), title, self.links.of(row, at), text)

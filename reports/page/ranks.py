@@ -12,23 +12,10 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from traceflops.ranks.who_waits import Turn
-from traceflops.reports.page.rank_map import (
-    MapLinks,
-    link_of,
-    own_time_rows,
-    rank_map,
-    signed_share,
-)
-from traceflops.reports.view.figures import UNKNOWN, duration
+from traceflops.reports.page.rank_map import MapLinks, link_of, own_time_rows, rank_map
+from traceflops.reports.view import who_waits
+from traceflops.reports.view.figures import UNKNOWN, duration, signed_duration, signed_percent
 from traceflops.reports.view.short_names import short_labels
-from traceflops.reports.view.who_waits import (
-    late_rank_words,
-    ranks_table,
-    rates_table,
-    signed,
-    waiting_table,
-    worst_collectives,
-)
 from traceflops.windows.step_times import most_and_least
 
 if TYPE_CHECKING:
@@ -47,10 +34,10 @@ def ranks_page(analysis: Analysis) -> dict[str, Any]:
     of them have the most own time, the others the least (0: all are shown). `left_out` is what own
     time excludes; `slowdown` is a sentence on S.
     """
-    devices, table = analysis.devices, ranks_table(analysis, len(analysis.devices))
+    devices, table = analysis.devices, who_waits.ranks_table(analysis, len(analysis.devices))
     times, labels, of_cycles = own_time_rows(analysis)
     labels = short_labels(labels, _LABEL)
-    worst, collectives = worst_collectives(analysis, _MOST_COLLECTIVES)
+    worst, collectives = who_waits.worst_collectives(analysis, _MOST_COLLECTIVES)
     shown = [devices[row] for row in most_and_least(devices, MOST_DEVICES)]
     # Only the first device of a rank gets the link to the rank, as links must be unique.
     first = {device.rank: device.device for device in reversed(shown)}
@@ -65,16 +52,16 @@ def ranks_page(analysis: Analysis) -> dict[str, Any]:
     far = np.where(np.isnan(off), 0, np.abs(off))
     if far.any():
         row, step = divmod(int(far.argmax()), len(times.steps))
-        share = signed_share(float(off[row, step]))
+        share = signed_percent(float(off[row, step]))
         farthest = f"{labels[row]}, step {times.steps[step]} ({share})"
     return {
-        "late": late_rank_words(analysis),
+        "late": who_waits.late_rank_words(analysis),
         "map": rank_map(
             times, labels, table, MapLinks(worst.T if of_cycles else None, collectives)
         ),
         "remark": table.remark,
-        "whom": waiting_table(analysis),
-        "rates": rates_table(analysis),
+        "whom": who_waits.waiting_table(analysis),
+        "rates": who_waits.rates_table(analysis),
         "collectives": [
             lanes(link_of(index), said, turns) for index, (said, turns) in collectives.items()
         ],
@@ -116,7 +103,7 @@ def lanes(link: str, said: str, turns: Sequence[Turn]) -> dict[str, Any]:
             "start": round(turn.from_ns * scale, 1),
             "wait": round(turn.wait_ns * scale, 1),
             "transfer": round(turn.transfer_ns * scale, 1),
-            "starts": signed(turn.from_ns),
+            "starts": signed_duration(turn.from_ns),
             "waits": duration(turn.wait_ns) if turn.wait_ns else UNKNOWN,
             "transfers": duration(turn.transfer_ns),
         }

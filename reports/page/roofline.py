@@ -7,7 +7,7 @@ upper bounds, so a dot may belong farther left, never farther right.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from fractions import Fraction
 from heapq import nlargest
 from itertools import cycle
@@ -68,6 +68,11 @@ class Roof(Struct, frozen=True):
     text: str
     dash: str = ""
 
+    @property
+    def angle(self) -> float:
+        """Return how steep it rises, in degrees."""
+        return round(math.degrees(math.atan2(self.y1 - self.y2, self.x2 - self.x1)), 1)
+
 
 class Dot(Struct, frozen=True):
     """One kernel: its place, size, look and texts; `dash` is that of its roof."""
@@ -119,13 +124,13 @@ class _Axis(Struct, frozen=True):
         share = (math.log10(value) - self.low) / (self.high - self.low)
         return round(self.start + min(max(share, 0.0), 1.0) * (self.end - self.start), 1)
 
-    def ticks(self, words: Callable[[float], str] = significant) -> list[Tick]:
+    def ticks(self) -> list[Tick]:
         """Return a tick per power of ten; below _SHORT decades also at 2 and 5 times it."""
         steps = (1, 2, 5) if self.high - self.low < _SHORT else (1,)
         powers = range(math.floor(self.low), math.ceil(self.high))
         values = [step * 10.0**power for power in powers for step in steps]
         inside = [value for value in values if self.low <= math.log10(value) <= self.high]
-        return [Tick(self.at(value), words(value)) for value in inside]
+        return [Tick(self.at(value), significant(value)) for value in inside]
 
 
 def roofline_plot(measured: Measurement, width: int = WIDTH) -> RooflinePlot | None:
@@ -292,11 +297,6 @@ def placed_kernels(measured: Measurement) -> tuple[list[KernelRow], dict[str, in
     return rows, {dtype: peak for dtype, peak in known.items() if dtype in drawn}
 
 
-def angle(line: Roof) -> float:
-    """Return how steep a roof rises, in degrees."""
-    return round(math.degrees(math.atan2(line.y1 - line.y2, line.x2 - line.x1)), 1)
-
-
 def _peaks(measured: Measurement) -> dict[str, int]:
     """Return the peak of each data type of kernels that all devices share, in FLOP/s."""
     dtypes = sorted({dtype for row in measured.kernels if _rate(row) for dtype in row.dtypes})
@@ -323,7 +323,7 @@ def _dot(
     measured: Measurement, row: KernelRow, across: _Axis, up: _Axis, total: int, dash: str
 ) -> Dot:
     """Return the dot of a kernel; its area is its share of `total` ns, `dash` that of its roof."""
-    work, bound = row.measured, roofline(measured, row.measured, row)
+    work, bound = row.measured, roofline(measured, row)
     radius = max(_LARGEST * math.sqrt(work.time_ns / total), _SMALLEST)
     text = (
         f"{significant(_rate(row), 3)} TFLOP/s at {significant(_intensity(row), 3)} FLOP/B, "

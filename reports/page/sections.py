@@ -36,7 +36,6 @@ from traceflops.reports.view.pipelines import pipeline_tables
 from traceflops.reports.view.profiler_rules import SAYS, rules_said
 from traceflops.reports.view.serving import serving_table
 from traceflops.reports.view.tables import sums_by_kind, synchronisations_table
-from traceflops.reports.view.wording import notes_by_weight
 from traceflops.units import capitalized
 from traceflops.windows.step_times import most_and_least
 
@@ -218,7 +217,7 @@ def _method(analysis: Analysis) -> Iterator[Section]:
     units = {peaks.device: peaks.match.seen.counted_units() for peaks in analysis.measured.devices}
     recorded = {"devices": Few(shown, len(devices)), "counted_units": units}
     yield Section("recording", METHOD, recorded)
-    notes = notes_by_weight(analysis)[: overview.MOST_NOTES]
+    notes = wording.notes_by_weight(analysis)[: overview.MOST_NOTES]
     yield Section("notes", METHOD, {"notes": Few(notes, len(analysis.notes))})
     method = {
         "steps_sentence": overview.steps_sentence(analysis) if devices else "",

@@ -13,10 +13,11 @@ import numpy as np
 from msgspec import Struct
 
 from traceflops.reports.page.scripts import bokeh_figure, holoviews
-from traceflops.reports.view.figures import TIME_UNITS, UNKNOWN, duration, unit_for
+from traceflops.reports.view.figures import TIME_UNITS, UNKNOWN, signed_duration
 from traceflops.reports.view.palette import LOOKS
 from traceflops.reports.view.texts import words
 from traceflops.timeline.records import Components, Window
+from traceflops.units import unit_for
 from traceflops.windows.records import DeviceReport
 from traceflops.windows.step_times import counting, mean_components, median_of
 
@@ -224,8 +225,7 @@ def _part(ns: int, median_ns: int | None, median_step_ns: int) -> StepTimeShown:
     more_ns = ns - median_ns
     if not more_ns:
         return StepTimeShown(ns, "±0", False)
-    sign = "+" if more_ns > 0 else "\N{MINUS SIGN}"
-    return StepTimeShown(ns, f"{sign}{duration(abs(more_ns))}", 20 * more_ns > median_step_ns)
+    return StepTimeShown(ns, signed_duration(more_ns), 20 * more_ns > median_step_ns)
 
 
 def step_bars(bars: Sequence[StepBar], axis: str) -> Any:

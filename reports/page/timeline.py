@@ -12,27 +12,12 @@ from msgspec.structs import replace
 from traceflops.attribution.idle_classes import CLASSES
 from traceflops.characters import function_name
 from traceflops.drawing.lanes import Lane
-from traceflops.drawing.timeline import (
-    Drawable,
-    Span,
-    Timeline,
-    around,
-    drawable,
-    drawn_devices,
-    parts_ns,
-)
+from traceflops.drawing.timeline import around, drawable, drawn_devices, parts_ns
 from traceflops.mfu.traced.work_tables import activity_flops
+from traceflops.reports.page import timeline_words
 from traceflops.reports.page.overview import MOST_GAPS
 from traceflops.reports.page.timeline_data import LOOK_NAMES, packed
 from traceflops.reports.page.timeline_still import still
-from traceflops.reports.page.timeline_words import (
-    LABEL_WIDTH,
-    details,
-    left_out,
-    places,
-    sentences,
-    start,
-)
 from traceflops.reports.view.figures import UNKNOWN
 from traceflops.reports.view.palette import LOOKS
 from traceflops.reports.view.short_names import short_labels
@@ -41,6 +26,7 @@ from traceflops.table.columns import ABSENT
 
 if TYPE_CHECKING:
     from traceflops.analysis.result import Analysis
+    from traceflops.drawing.timeline import Drawable, Span, Timeline
     from traceflops.windows.prepared import Prepared
 
 SCRIPTS: Final = (
@@ -95,7 +81,7 @@ def timeline_content(analysis: Analysis) -> tuple[dict[str, Any], bytes] | None:
     kinds = {lane.kind for lane in timeline.lanes}
     drawn_parts = parts_ns(prepared, timeline, drawn.whole, 1)
     numbers = list(timeline.steps)
-    span, start_label = start(drawn.outline)
+    span, start_label = timeline_words.start(drawn.outline)
     # The drawing without scripts has one host process only.
     first = drawn.outline.hosts[0] if drawn.outline.hosts else None
     headed = [(g.label, g.lanes) for g in groups if not g.is_host or g.process == first]
@@ -104,13 +90,13 @@ def timeline_content(analysis: Analysis) -> tuple[dict[str, Any], bytes] | None:
     hosts = {group.process: group.label.rpartition(" · ")[0] for group in groups if group.is_host}
     values = {
         "hosts": list(hosts.items()),
-        "places": list(places(analysis, timeline, gaps)),
+        "places": list(timeline_words.places(analysis, timeline, gaps)),
         "steps": numbers if 1 < len(numbers) <= _MOST_STEPS_LISTED else [],
         "asked": (numbers[0], numbers[-1]) if len(numbers) > _MOST_STEPS_LISTED else None,
-        "sentences": list(sentences(analysis, timeline)),
-        "left_out": list(left_out(timeline)),
+        "sentences": list(timeline_words.sentences(analysis, timeline)),
+        "left_out": list(timeline_words.left_out(timeline)),
         "aligned": timeline.aligned,
-        "details": details(timeline),
+        "details": timeline_words.details(timeline),
         "still": still(drawn, span, headed, labels),
         "start_label": start_label,
         "zero": "operator" if analysis.on_host else "GPU operation",
@@ -150,7 +136,7 @@ def lane_groups(analysis: Analysis, timeline: Timeline) -> list[LaneGroup]:
         group = by_key.setdefault(key, LaneGroup(label, lane.process, lane.device is None, []))
         group.lanes.append(place)
     groups = [by_key[key] for key in sorted(by_key)]
-    short = short_labels([group.label for group in groups], LABEL_WIDTH)
+    short = short_labels([group.label for group in groups], timeline_words.LABEL_WIDTH)
     return [replace(group, label=label) for group, label in zip(groups, short, strict=True)]
 
 
@@ -199,7 +185,7 @@ def _header(
             if column.any()
         ],
         "whole": _ends(whole),
-        "start": _ends(start(outline)[0]),
+        "start": _ends(timeline_words.start(outline)[0]),
         "zero": "operator" if analysis.on_host else "GPU operation",
         "steps": [[n, *_ends(span)] for n, span in outline.steps.items()],
         "gaps": [

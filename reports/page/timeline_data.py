@@ -17,8 +17,8 @@ from traceflops.drawing.lanes import TABLE_OF, Kind
 from traceflops.drawing.timeline import Budget
 from traceflops.reports.page.timeline_figures import Figures, Known, Pieces
 from traceflops.reports.view.palette import LOOKS
+from traceflops.reports.view.recorded_shapes import shape_words
 from traceflops.reports.view.short_names import short_labels
-from traceflops.reports.view.wording import shape_words
 from traceflops.table.columns import ABSENT, IntArray, codes, names
 from traceflops.table.grouping import group_rows
 from traceflops.table.nesting import taken
@@ -322,7 +322,7 @@ def _causes(
     labels, dims = names(ops["name"]), names(ops["input_dims"])
     for kind, of_kind, row in _by_kind(kinds, boxes):
         if TABLE_OF[kind] == "marks":
-            continue
+            continue  # nothing links them to an op
         op = row if kind == "op" else op_of[kind][row]
         of_kind, op = of_kind[op >= 0], op[op >= 0]
         # For an op the shapes alone count: its box already has the name.

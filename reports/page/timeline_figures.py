@@ -16,6 +16,7 @@ from msgspec import Struct
 from traceflops.attribution.culprits import NamedIdle, named_idle
 from traceflops.attribution.idle_classes import CLASSES
 from traceflops.characters import function_name
+from traceflops.reports.page.axes import round_above
 from traceflops.table.columns import IntArray, codes, names, numbers
 from traceflops.table.grouping import group_sums, runs
 from traceflops.timeline.records import WORK
@@ -102,9 +103,7 @@ class Known:
 
     def _edges(self, span: Span) -> IntArray:
         """Return the edges of bins over a range; their length is 1, 2 or 5 of a decade of ns."""
-        least = max((span.end_ns - span.start_ns) * len(self._origin) // _MOST_BINS, 1)
-        decade = 10 ** (len(str(least)) - 1)
-        length = next(by * decade for by in (1, 2, 5, 10) if by * decade >= least)
+        length = round_above((span.end_ns - span.start_ns) * len(self._origin) // _MOST_BINS)
         first, end = span.start_ns // length, -(-span.end_ns // length)
         edges: IntArray = np.arange(first, end + 1, dtype=np.int64) * length
         return edges

@@ -14,22 +14,9 @@ from msgspec import Struct
 from traceflops.attribution.kernels import operators
 from traceflops.mfu.traced.work_tables import KernelRow, OpRow
 from traceflops.reports.page.section import DeepLinks
+from traceflops.reports.view import utilisation
 from traceflops.reports.view.figures import UNKNOWN, as_float, flops, percent, significant
 from traceflops.reports.view.short_names import labels
-from traceflops.reports.view.utilisation import (
-    ABOVE,
-    AT_MOST,
-    SLOW,
-    THOUSAND,
-    bound_word,
-    rate_words,
-    recoverable_ns,
-    roof,
-    roofline,
-    share_of_bandwidth,
-    share_of_link,
-    share_of_roof,
-)
 from traceflops.reports.view.wording import listed
 
 if TYPE_CHECKING:
@@ -107,7 +94,7 @@ def columns_remark(columns: Set[str], works: Iterable[WorkShown | None]) -> str:
     """Return a remark: which columns are unknown, and why a share of the peak can exceed 100 %."""
     lacks = [text for name, text in _COLUMNS.items() if name not in columns]
     above = any((work.of_peak.value or 0) > 1 for work in works if work is not None)
-    texts = (f"Unknown: {listed(lacks)}." if lacks else "", ABOVE if above else "")
+    texts = (f"Unknown: {listed(lacks)}." if lacks else "", utilisation.ABOVE if above else "")
     return " ".join(filter(None, texts))
 
 
@@ -130,32 +117,35 @@ def rates_sentence(measured: Measurement) -> str:
 
 def _shown(measured: Measurement, row: KernelRow | OpRow) -> WorkShown:
     """Return the counted work of a kernel or operator, each figure as a text and a number."""
-    work, bound = row.measured, bound_word(measured, row)
-    nearer = roofline(measured, work, row)
-    peak, _ = roof(measured, row.dtypes)
-    rate, share, intensity = rate_words(work, peak)
+    work, bound = row.measured, utilisation.bound_word(measured, row)
+    nearer = utilisation.roofline(measured, row)
+    peak, _ = utilisation.roof(measured, row.dtypes)
+    rate, share, intensity = utilisation.rate_words(work, peak)
     per_ns, upper = work.flops_per_ns, not work.is_exact
-    mark = AT_MOST if work.flops and upper else ""
+    mark = utilisation.AT_MOST if work.flops and upper else ""
     amount = flops(work.flops) if work.flops else UNKNOWN
     # A kernel that helps another one has no bytes of its own: they are counted with the other's.
     used = work.bytes_per_ns or None
-    of_roof = share_of_roof(measured, row)
-    of_memory, of_link = share_of_bandwidth(measured, row), share_of_link(measured, row)
+    of_roof = utilisation.share_of_roof(measured, row)
+    of_memory = utilisation.share_of_bandwidth(measured, row)
+    of_link = utilisation.share_of_link(measured, row)
     of_bandwidth = (of_memory if of_memory is not None else of_link) if used else None
     return WorkShown(
         name=row.name,
         time_ns=work.time_ns,
         count=row.counted if isinstance(row, KernelRow) else row.count,
         flops=Figure(f"{mark}{amount}", work.flops or None, bool(mark)),
-        rate=_figure(rate, per_ns / THOUSAND if per_ns else None, upper),
+        rate=_figure(rate, per_ns / utilisation.THOUSAND if per_ns else None, upper),
         of_peak=_figure(share, work.share_of_peak(peak) if per_ns else None, upper),
         bytes_rate=_figure(significant(used, zeros=True) if used else UNKNOWN, used),
         of_bandwidth=_figure(percent(as_float(of_bandwidth)), of_bandwidth),
         intensity=_figure(intensity, work.intensity or None, upper),
         bound=bound,
-        by=nearer.basis if nearer is not None and bound not in ("", SLOW) else "",
+        by=nearer.basis if nearer is not None and bound not in ("", utilisation.SLOW) else "",
         of_roof=_figure(percent(as_float(of_roof)), of_roof, upper),
-        recoverable_ns=recoverable_ns(measured, row) if isinstance(row, KernelRow) else None,
+        recoverable_ns=utilisation.recoverable_ns(measured, row)
+        if isinstance(row, KernelRow)
+        else None,
     )
 
 

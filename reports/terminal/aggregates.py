@@ -10,17 +10,7 @@ from rich.text import Text
 from traceflops.characters import function_name
 from traceflops.findings.device_memory import memory_facts
 from traceflops.memory.usage import fullest_gpu, holders, memory_use
-from traceflops.reports.terminal.lines import (
-    LEAST_NAME,
-    Style,
-    columns,
-    cut_to,
-    hanging,
-    headline,
-    paragraph,
-    view_table,
-    view_widths,
-)
+from traceflops.reports.terminal import lines
 from traceflops.reports.view.counted import counted_table, decisive_column, speeds_table
 from traceflops.reports.view.figures import count, duration, percent, size
 from traceflops.reports.view.palette import look
@@ -31,8 +21,6 @@ from traceflops.table.schema import DEVICE_KINDS
 from traceflops.units import command_lines
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
     from traceflops.mfu.measurement import Measurement
     from traceflops.timeline.aggregates import Untimed
     from traceflops.windows.prepared import Prepared
@@ -68,42 +56,41 @@ def speeds_lines(measured: Measurement, most: int, width: int) -> Iterator[Text]
     less = [head for head in _LESS_OF_SPEEDS if head != decisive]
     yield from _counted(speeds_table(measured, most), less, width)
     for one in rules_said(measured, 1):
-        yield from headline(f"{SAYS} of {one.name}")
+        yield from lines.headline(f"{SAYS} of {one.name}")
         for rule in one.rules[:_RULES]:
             is_short = len(rule.text) <= _RULE
             text = rule.text if is_short else f"{rule.text[:_RULE].rpartition(' ')[0]} …"
-            yield from hanging("  ", ": ".join(filter(None, (rule.head, text))), width)
+            yield from lines.hanging("  ", ": ".join(filter(None, (rule.head, text))), width)
 
 
 def _counted(table: ReportTable, less: Sequence[str], width: int) -> Iterator[Text]:
-    """Yield a table of counted work, what it leaves out, and a legend of the columns shown.
+    """Yield a table of counted work, how many rows it leaves out, and its remark.
 
     Columns of `less` are left out first if there is no room.
     """
     if not table.rows:
         return
-    yield from view_table(table, _COUNTED_CELL, less, _COUNTED_NAME, width)
+    yield from lines.view_table(table, _COUNTED_CELL, less, _COUNTED_NAME, width)
     if table.total > len(table.rows):
         yield Text(f"… {count(table.total - len(table.rows))} more; --json has all", "dim")
-    kept = view_widths(table, _COUNTED_CELL, less, width)
-    yield from paragraph(table.said(kept), width)
+    yield from lines.paragraph(table.remark, width)
 
 
-def untimed_lines(untimed: Untimed, style: Style) -> Iterator[Text]:
+def untimed_lines(untimed: Untimed, style: lines.Style) -> Iterator[Text]:
     """Yield totals by category and by name, and the command that records a timeline."""
     if untimed.categories.num_rows:
-        yield from headline("Totals by category (overlaps count twice)")
+        yield from lines.headline("Totals by category (overlaps count twice)")
         rows = [row | {"name": spaced(row["sub"])} for row in untimed.categories.to_pylist()]
         yield from _sums(rows, _CATEGORY_WIDTH, style)
     for kinds, title in _TITLES.items():
         table = untimed.of_kind(*kinds)
         if table.num_rows:
-            yield from headline(
+            yield from lines.headline(
                 f"{title} ({min(table.num_rows, _ROWS)} of {count(table.num_rows)})"
             )
-            yield from _sums(_rows(table), _NAME_WIDTH, style)
+            yield from _sums(table.slice(0, _ROWS).to_pylist(), _NAME_WIDTH, style)
     if untimed.record is not None:
-        yield from headline("To record a timeline:")
+        yield from lines.headline("To record a timeline:")
         yield from map(Text, command_lines(untimed.record, style.width))
 
 
@@ -113,35 +100,30 @@ def memory_lines(prepared: Prepared, width: int) -> Iterator[Text]:
     found = holders(prepared, use) if use is not None else ()
     if use is None or not found:
         return
-    yield from headline(f"Held at the peak ({min(len(found), _ROWS)} of {count(len(found))})")
+    yield from lines.headline(f"Held at the peak ({min(len(found), _ROWS)} of {count(len(found))})")
     for one in found[:_ROWS]:
         share = percent(one.bytes / use.allocated.peak)
         head = f"  {size(one.bytes, binary=True):>9} {share:>7}  "
         calls = " < ".join(filter(None, (function_name(one.op), function_name(one.scope))))
         who = (calls or "not recorded") if one.recorded else "before the recording"
-        yield from hanging(head, who, width)
+        yield from lines.hanging(head, who, width)
 
 
 def snapshot_lines(prepared: Prepared, width: int) -> Iterator[Text]:
     """Yield what a memory snapshot says; only a snapshot tells the largest free block."""
     if any(one.largest_free is not None for one in memory_use(prepared)):
         yield Text()
-        yield from paragraph(" ".join(map(words, memory_facts(prepared))), width)
+        yield from lines.paragraph(" ".join(map(words, memory_facts(prepared))), width)
         yield from memory_lines(prepared, width)
 
 
-def _rows(table: pa.Table) -> list[dict[str, Any]]:
-    rows: list[dict[str, Any]] = table.slice(0, _ROWS).to_pylist()
-    return rows
-
-
-def _sums(rows: Sequence[dict[str, Any]], most: int, style: Style) -> Iterator[Text]:
+def _sums(rows: Sequence[dict[str, Any]], most: int, style: lines.Style) -> Iterator[Text]:
     """Yield rows with their sums, names of at most `most` cells, and columns that have room."""
     has_sizes = any(row.get("bytes") is not None for row in rows)
     widths = _CELLS | ({"bytes": 10} if has_sizes else {})
-    widths = columns(widths, style.width - 4 - LEAST_NAME, ("bytes", "count"))
+    widths = lines.columns(widths, style.width - 4 - lines.LEAST_NAME, ("bytes", "count"))
     width = min(most, style.width - 4 - sum(widths.values()))
-    for row, name in zip(rows, cut_to([row["name"] for row in rows], width), strict=True):
+    for row, name in zip(rows, lines.cut_to([row["name"] for row in rows], width), strict=True):
         line = Text("  ")
         line.append_text(style.drawn(look(row["top"])) if row["top"] else Text(" "))
         line.append(f" {name}{duration(row['sum_ns']):>12}{percent(row['share']):>9}")

@@ -11,30 +11,13 @@ from rich.cells import cell_len
 from rich.text import Text
 
 from traceflops.reports.terminal.lines import Style, hanging, joined, paragraph
+from traceflops.reports.view import findings, wording
 from traceflops.reports.view.chapters import ALONE
 from traceflops.reports.view.critical import critical_sentence
 from traceflops.reports.view.figures import duration, kernel_label, percent, shorten_middle, wrapped
-from traceflops.reports.view.findings import (
-    FindingWords,
-    Opening,
-    causes,
-    is_little,
-    left_to_say,
-    opening,
-    other_findings,
-    title_finding,
-)
 from traceflops.reports.view.palette import LINE_LOOKS
 from traceflops.reports.view.step_split import StepPart, outside, scope, step_parts
 from traceflops.reports.view.utilisation import why_not
-from traceflops.reports.view.wording import (
-    basis,
-    doubts,
-    products,
-    selected,
-    steps_used,
-    uneven_steps,
-)
 from traceflops.units import several
 
 if TYPE_CHECKING:
@@ -50,10 +33,10 @@ _PARAMETERS: Final = re.compile(r"[(<]")
 
 def case_lines(analysis: Analysis, style: Style, most: int = 3) -> Iterator[Text]:
     """Yield the title, where the time of a step goes, and `most` findings with their remedies."""
-    opened = opening(analysis)
+    opened = findings.opening(analysis)
     lines, figure = _title(opened.title, analysis.measured.figure or "", style.width)
     yield from lines
-    best = title_finding(analysis)
+    best = findings.title_finding(analysis)
     if best is not None:
         yield from _title_facts(best, opened, style.width)
     yield from paragraph(opened.rest, style.width)
@@ -64,12 +47,12 @@ def case_lines(analysis: Analysis, style: Style, most: int = 3) -> Iterator[Text
     is_counted = analysis.recorded == "serialized"
     for sentence in why_not(analysis.measured)[: 1 if analysis.devices and not is_counted else 0]:
         yield from paragraph(sentence, style.width)
-    is_drawn = not (is_counted or is_little(analysis))
+    is_drawn = not (is_counted or findings.is_little(analysis))
     if analysis.total.components.window_ns and is_drawn:
         yield Text()
         yield from _step(analysis, style)
     # The findings with a cause, the largest gain first; if there are none, the others.
-    found = causes(analysis)
+    found = findings.causes(analysis)
     if found:
         yield Text()
     for number, one in enumerate(found[:most], 1):
@@ -84,7 +67,9 @@ def case_lines(analysis: Analysis, style: Style, most: int = 3) -> Iterator[Text
     yield from (Text(), *others) if others else ()
 
 
-def _title_facts(best: FindingWords, opened: Opening, width: int) -> Iterator[Text]:
+def _title_facts(
+    best: findings.FindingWords, opened: findings.Opening, width: int
+) -> Iterator[Text]:
     """Yield what the title does not say of its finding, `best`, and its remedy."""
     saves = best.saves if opened.tells or opened.rest else ""
     title, rows = opened.title, best.finding.rows[:1]
@@ -101,27 +86,27 @@ def _step(analysis: Analysis, style: Style) -> Iterator[Text]:
     yield style.bar([(LINE_LOOKS[part.name], part.ns) for part in parts])
     yield from _key(parts, style)
     rest = outside(analysis)
-    window = f"{basis(analysis)}. {rest if rest not in scope(analysis) else ''}"
-    for text in (window.rstrip(), critical_sentence(analysis), uneven_steps(analysis)):
+    window = f"{wording.basis(analysis)}. {rest if rest not in scope(analysis) else ''}"
+    for text in (window.rstrip(), critical_sentence(analysis), wording.uneven_steps(analysis)):
         yield from paragraph(text, style.width)
 
 
 def provenance(analysis: Analysis, style: Style, first: str = "") -> Iterator[Text]:
     """Yield warnings, then what the figures are of: `first`, devices, steps, selection, files."""
-    for text in doubts(analysis):
+    for text in wording.doubts(analysis):
         yield from hanging("warning: ", text, style.width, "bold")
     yield from joined(filter(None, (first, *_provenance(analysis))), style.width)
 
 
 def _provenance(analysis: Analysis) -> Iterator[str]:
     if not analysis.of_no_job:
-        yield products(analysis)
+        yield wording.products(analysis)
     typical = analysis.steps.typical_ns
     if typical is not None:
         yield f"median step {duration(typical)}"
     if not analysis.selection.is_time_range:
-        yield steps_used(analysis)
-    yield selected(analysis)
+        yield wording.steps_used(analysis)
+    yield wording.selected(analysis)
     files = analysis.source.files
     yield shorten_middle(files[0].name, 40) if len(files) == 1 else f"{len(files)} files"
 
@@ -160,24 +145,26 @@ def _key(parts: Sequence[StepPart], style: Style) -> Iterator[Text]:
 
 
 def _others(
-    analysis: Analysis, best: FindingWords | None, opened: Opening, width: int
+    analysis: Analysis, best: findings.FindingWords | None, opened: findings.Opening, width: int
 ) -> Iterator[Text]:
     """Yield the findings without a cause; of the one in the title only what that leaves out."""
-    for other in other_findings(analysis, losses=False):
+    for other in findings.other_findings(analysis, losses=False):
         is_title = best is not None and other is best.finding
-        sentence = left_to_say(other, opened) if is_title else other.sentence
+        sentence = findings.left_to_say(other, opened) if is_title else other.sentence
         yield from paragraph(sentence, width)
         yield from hanging("help: ", other.remedy, width) if other.remedy and not is_title else ()
 
 
-def _finding(number: int, one: FindingWords, width: int, opened: Opening | None) -> Iterator[Text]:
+def _finding(
+    number: int, one: findings.FindingWords, width: int, opened: findings.Opening | None
+) -> Iterator[Text]:
     """Yield what a finding saves, what to do, and what shows it; most for the first finding.
 
     `opened` is given for the finding of the title: then only what the title does not say.
     """
     if opened is not None:
         yield from hanging(
-            f"{number}  ", left_to_say(one.finding, opened) or one.finding.title, width
+            f"{number}  ", findings.left_to_say(one.finding, opened) or one.finding.title, width
         )
     else:
         title, saves = one.finding.title, one.saves or "gain unknown"
@@ -202,5 +189,5 @@ def _finding(number: int, one: FindingWords, width: int, opened: Opening | None)
         yield Text(question, "dim")
 
 
-def _places(one: FindingWords, width: int) -> Iterator[str]:
+def _places(one: findings.FindingWords, width: int) -> Iterator[str]:
     return (kernel_label(name, min(_NAME, width - len(_INDENT))) for name in one.where)

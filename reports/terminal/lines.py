@@ -250,13 +250,6 @@ def view_table(
     yield from named_table(title, rows, widths, less, most, width, table.depths)
 
 
-def view_widths(table: ReportTable, wide: int, less: Iterable[str], width: int) -> dict[str, int]:
-    """Return the columns (without that of names) for which `view_table` has room, with widths."""
-    widths = {column.head: max(wide, len(column.head) + 2) for column in table.columns[1:]}
-    texts = [list(map(_joined, row[1:])) for row in table.rows]
-    return columns(widened(widths, texts), width - LEAST_NAME, less)
-
-
 def _sharing_room(cells: Sequence[Cell], width: int) -> list[str]:
     """Return cells as texts; names in a cell that are too long together are shortened equally."""
     rooms = [width if isinstance(cell, str) else _room(cell, width) for cell in cells]

@@ -23,22 +23,12 @@ from traceflops.reports.terminal.lines import (
     remarked,
 )
 from traceflops.reports.terminal.mfu import conventions_table, run_lines, what_counts
+from traceflops.reports.view import utilisation
 from traceflops.reports.view.figures import UNKNOWN, count, duration, flops, significant
 from traceflops.reports.view.ledger import is_unsplit, mean_ledger
 from traceflops.reports.view.palette import LINE_LOOKS
 from traceflops.reports.view.texts import words
-from traceflops.reports.view.utilisation import (
-    ABOVE,
-    Fact,
-    bound_word,
-    bounds_sentence,
-    facts,
-    parts,
-    rate_words,
-    roof,
-    why_not,
-)
-from traceflops.reports.view.wording import basis, doubts, each, unit
+from traceflops.reports.view.wording import basis, doubts, each, unit, window
 from traceflops.units import exact_percent, several
 
 if TYPE_CHECKING:
@@ -73,7 +63,10 @@ def render_measured(
     ][:_ROWS]
     ops = [row for row in measured.ops if row.measured.flops or row.measured.min_bytes][:_ROWS]
     known = "FLOPs" if any(row.measured.flops for row in kernels) else "bytes"
-    figures = (*facts(analysis), *(described_facts(checked) if checked is not None else ()))
+    figures = (
+        *utilisation.facts(analysis),
+        *(described_facts(checked) if checked is not None else ()),
+    )
     lines = (
         *_head(analysis, style, checked),
         *_waterfall(analysis, style, checked),
@@ -105,7 +98,7 @@ def _head(analysis: Analysis, style: Style, checked: Reconciliation | None) -> I
     """Yield the figure, or why there is none, and the recording and the run that it is of."""
     measured = analysis.measured
     described = list(_described_sentences(measured, checked)) if checked is not None else []
-    sentences = [] if described else why_not(measured, is_asked=True)
+    sentences = [] if described else utilisation.why_not(measured, is_asked=True)
     if measured.figure is not None:
         missing = sentences if measured.mfu is None and checked is None else []
         sentences = [f"{measured.figure} ({measured.basis})", *missing]
@@ -135,7 +128,7 @@ def _waterfall(analysis: Analysis, style: Style, checked: Reconciliation | None)
         fall = checked.waterfall
     if fall is None:
         return
-    shown = parts(fall)
+    shown = utilisation.parts(fall)
     yield Text()
     yield style.bar([(LINE_LOOKS[part.name], part.thousandths) for part in shown])
     for part in shown:
@@ -144,7 +137,7 @@ def _waterfall(analysis: Analysis, style: Style, checked: Reconciliation | None)
         if cell_len(line.plain) + len(part.text) <= style.width:
             line.append(part.text, "dim")
         yield line
-    yield from paragraph(bounds_sentence(analysis.measured), style.width)
+    yield from paragraph(utilisation.bounds_sentence(analysis.measured), style.width)
     if checked is not None:
         yield from _beside_the_bar(checked, style.width)
     whole = duration(analysis.mean_ns(analysis.components.window_ns))
@@ -165,32 +158,34 @@ def _beside_the_bar(checked: Reconciliation, width: int) -> Iterator[Text]:
     yield from remarked(line, what, width)
 
 
-def described_facts(checked: Reconciliation) -> Iterator[Fact]:
+def described_facts(checked: Reconciliation) -> Iterator[utilisation.Fact]:
     """Yield the figures from which the described one is made."""
     work, job = checked.described.work, checked.job
     rate, convention = checked.rate, work.ledger.convention
     is_more = rate is not None and (rate.hfu != rate.mfu or checked.measured.mfu is None)
     if rate is not None and is_more and not rate.is_hfu:
         remark = "with other executed FLOPs, as described"
-        yield Fact("described HFU", exact_percent(rate.hfu), remark)
+        yield utilisation.Fact("described HFU", exact_percent(rate.hfu), remark)
     if checked.host_mfu is not None:
         remark = f"{convention}, over CPU step markers"
-        yield Fact("MFU (host)", exact_percent(checked.host_mfu), remark)
+        yield utilisation.Fact("MFU (host)", exact_percent(checked.host_mfu), remark)
     elif checked.host_ran_ahead:
-        yield Fact("MFU (host)", UNKNOWN, "the CPU ran ahead: its step markers are not step times")
+        yield utilisation.Fact(
+            "MFU (host)", UNKNOWN, "the CPU ran ahead: its step markers are not step times"
+        )
     if checked.needed is not None:
         windows = f"{several(job.windows, 'window')}, {count(job.shown)}"  # one per step and device
         remark = f"{convention}, {windows} of {several(job.devices, 'device')}"
-        yield Fact("needed", flops(checked.needed), remark)
+        yield utilisation.Fact("needed", flops(checked.needed), remark)
     if (counts := checked.counts) is not None:
         what = "as model FLOPs, padding included" if checked.is_padded else "as model FLOPs"
         value = flops(counts.counted) if not counts.is_open else f"≥ {flops(counts.least)}"
         most = "; upper bound unknown" if counts.is_open else ""
         if counts.is_open and counts.most is not None:
             most = f"; at most {flops(counts.most)}"
-        yield Fact("trace shows", value, f"{what}{most}")
+        yield utilisation.Fact("trace shows", value, f"{what}{most}")
     if work.tokens_per_s is not None:
-        yield Fact(
+        yield utilisation.Fact(
             f"{what_counts(checked.described)}s per s", significant(work.tokens_per_s), "whole job"
         )
 
@@ -199,11 +194,11 @@ def _ledger(analysis: Analysis, width: int, checked: Reconciliation | None) -> I
     """Yield the ledger as means per window; if the trace has none, that of the description."""
     ledger = analysis.measured.executed.ledger()
     if ledger.lines and not is_unsplit(ledger):
-        window = "step" if analysis.steps.used else "window"
+        per = window(analysis)
         bounds = "" if analysis.measured.is_exact else ", upper bounds of a range"
         yield Text()
-        yield from ledger_table(mean_ledger(analysis), window, width)
-        yield Text(f"Averages per {window} and {unit(analysis)}{bounds}.", "dim")
+        yield from ledger_table(mean_ledger(analysis), per, width)
+        yield Text(f"Averages per {per} and {unit(analysis)}{bounds}.", "dim")
     elif checked is not None and checked.described.work.ledger.lines:
         yield Text()
         yield from ledger_table(checked.described.work.ledger, checked.described.unit, width)
@@ -220,22 +215,22 @@ def _table(
     shown = [(row.name, _row(row, analysis)) for row in rows]
     title = ", ".join(filter(None, (title, each(analysis))))
     yield from named_table(title, shown, _CELLS, _LESS, _WIDEST, width)
-    peaks = (roof(measured, row.dtypes)[0] for row in rows)
+    peaks = (utilisation.roof(measured, row.dtypes)[0] for row in rows)
     shares = [
         row.measured.share_of_peak(peak) or 0
         for row, peak in zip(rows, peaks, strict=True)
         if row.measured.flops_per_ns
     ]
     if max(shares, default=0) > 1:
-        yield from paragraph(ABOVE, width)
+        yield from paragraph(utilisation.ABOVE, width)
 
 
 def _row(row: KernelRow | OpRow, analysis: Analysis) -> tuple[str, ...]:
     """Return the cells of _CELLS for a kernel or operator."""
     measured, work = analysis.measured, row.measured
-    bound = bound_word(measured, row)
-    peak, _ = roof(measured, row.dtypes)
-    rate, share, intensity = rate_words(work, peak)
+    bound = utilisation.bound_word(measured, row)
+    peak, _ = utilisation.roof(measured, row.dtypes)
+    rate, share, intensity = utilisation.rate_words(work, peak)
     used = work.bytes_per_ns
     moved = significant(used, zeros=True) if used else UNKNOWN
     bound = _BOUNDS.get(bound, bound) or UNKNOWN

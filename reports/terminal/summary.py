@@ -40,9 +40,11 @@ from traceflops.reports.terminal.lines import (
     view_table,
     widened,
 )
+from traceflops.reports.view import who_waits, wording
 from traceflops.reports.view.culprits import WaitedFor, pace_sentence, waited_for
 from traceflops.reports.view.figures import (
     UNKNOWN,
+    bandwidth,
     count,
     duration,
     mean_count,
@@ -58,26 +60,6 @@ from traceflops.reports.view.pipelines import pipeline_sentences
 from traceflops.reports.view.serving import WAITS_ON, serving_table
 from traceflops.reports.view.short_names import short_labels
 from traceflops.reports.view.utilisation import rates
-from traceflops.reports.view.who_waits import (
-    busbw_words,
-    clocks_sentence,
-    own_times,
-    waiting_sentence,
-)
-from traceflops.reports.view.wording import (
-    OVERLAPS,
-    collective_label,
-    collective_rate,
-    doubts,
-    job_files,
-    job_size,
-    knows_exposure,
-    mean_message,
-    notes_by_weight,
-    overlap,
-    time_shared,
-    unit,
-)
 from traceflops.units import capitalized, several
 
 _LEAST_KERNELS: Final = 1
@@ -146,7 +128,7 @@ def render_terminal(
     counted: list[Text] = []
     if analysis.untimed is None:  # counters were read beside a timeline
         counted = [*speeds_lines(analysis.measured, _SPEEDS_SHOWN, style.width)]
-    is_first = analysis.recorded == "serialized"
+    is_first = analysis.recorded == "serialized"  # recorded for the counters
     case = cache(lambda findings: [*case_lines(analysis, style, findings)])
     lines: list[Text] = []
     for shown in _SHOWN:
@@ -173,7 +155,7 @@ def _without_times(analysis: Analysis, style: Style) -> Iterator[Text]:
     elif analysis.prepared is not None and not analysis.devices:
         yield from memory_lines(analysis.prepared, style.width)
     for job in analysis.jobs if analysis.of_no_job else ():
-        yield from headline(f"Job {job.number}  {job_files(job)} ({job_size(job)})")
+        yield from headline(f"Job {job.number}  {wording.job_files(job)} ({wording.job_size(job)})")
         yield from paragraph(job.verdict or "", style.width, "", _INDENT)
 
 
@@ -204,7 +186,7 @@ def _notes(analysis: Analysis, width: int, most: int) -> Iterator[Text]:
     """Yield the weightiest notes, without those that the first lines have said."""
     hows = [lack.how for lack in analysis.measured.lacks[:1] if lack.how is not None]
     is_said = any(how.code == NEXT_TIME for how in hows)
-    notes = notes_by_weight(analysis)[len(doubts(analysis)) :]
+    notes = wording.notes_by_weight(analysis)[len(wording.doubts(analysis)) :]
     texts = [note.text for note in notes if not (is_said and note.code == "no-shapes")]
     yield from note_lines(texts, most, "on the page and in --json", width)
 
@@ -213,7 +195,7 @@ def _devices(analysis: Analysis, style: Style) -> Iterator[Text]:
     """Yield a row per device if there are several; those farthest off in own time come first."""
     if len(analysis.devices) < 2:
         return
-    own = own_times(analysis)  # ns by device, the farthest off first
+    own = who_waits.own_times(analysis)  # ns by device, the farthest off first
     turn = {device: place for place, device in enumerate(own)}
     order = sorted(analysis.devices, key=lambda device: turn.get(device.device, len(turn)))
     shown = order[:_DEVICES_SHOWN]
@@ -221,7 +203,7 @@ def _devices(analysis: Analysis, style: Style) -> Iterator[Text]:
     label = min(max(len(device.label) for device in shown), max(18, style.width - 70))
     parts = [device.chosen.components.parts() for device in analysis.devices]
     heads = {name: head for name, head in _SHARES.items() if any(part[name] for part in parts)}
-    if not knows_exposure(analysis):
+    if not wording.knows_exposure(analysis):
         heads = {"communication": "comm"}
     widths = {"window": 11, **({_OWN: 14} if own else {}), **dict.fromkeys(heads.values(), 9)}
     less = ("other", "graphs", "window", "memory", "exposed", "start-up", "idle", "compute")
@@ -229,7 +211,7 @@ def _devices(analysis: Analysis, style: Style) -> Iterator[Text]:
     bar = min(20, style.width - label - 7 - sum(widths.values()))
     bar = bar if bar >= _LEAST_BAR else 0
     yield Text()
-    yield from heading(f"{_INDENT}{unit(analysis)}", label + 3 + bar, widths)
+    yield from heading(f"{_INDENT}{wording.unit(analysis)}", label + 3 + bar, widths)
     for device, name in zip(shown, cut_to([one.label for one in shown], label), strict=True):
         row, mean = Text(f"{_INDENT}{name} "), device.chosen.components
         looks = [(LOOKS[part], ns) for part, ns in mean.parts().items()]
@@ -242,7 +224,9 @@ def _devices(analysis: Analysis, style: Style) -> Iterator[Text]:
     if hidden:
         yield Text(f"{_INDENT}… {hidden} more on the page and in --json", "dim")
     if own and analysis.ranks is not None:
-        sentences = f"{waiting_sentence(analysis)} {clocks_sentence(analysis)}".lstrip()
+        sentences = (
+            f"{who_waits.waiting_sentence(analysis)} {who_waits.clocks_sentence(analysis)}".lstrip()
+        )
         yield from paragraph(sentences, style.width, "dim", _INDENT)
 
 
@@ -321,8 +305,8 @@ def _kernels(analysis: Analysis, style: Style, most: int) -> Iterator[Text]:
     title = f"Top of {count(number)} {what}"
     if number == 1:
         title = f"The only {'operator' if analysis.on_host else 'kernel or copy'}"
-    twice = f"; {OVERLAPS}" * overlap(analysis)
-    title = f"{title} (share of the {time_shared(analysis)}{twice})"
+    twice = f"; {wording.OVERLAPS}" * wording.overlap(analysis)
+    title = f"{title} (share of the {wording.time_shared(analysis)}{twice})"
     yield from paragraph(title, style.width, "bold")
     known, mean = rates(analysis.measured), analysis.mean_ns
     figures = [
@@ -378,13 +362,15 @@ def _collectives(analysis: Analysis, width: int, most: int) -> Iterator[Text]:
     rows = analysis.collectives
     more = len(rows) - most
     for place, row in enumerate(rows[:most]):
-        message, rate = mean_message(row), collective_rate(row)
+        message, rate = wording.mean_message(row), bandwidth(row.bytes_per_ns)
         times = f"{mean_count(analysis.mean_ns(row.count))} ×"
-        parts = [f"{collective_label(row)}: {times}{'' if message == UNKNOWN else f' {message}'}"]
+        parts = [
+            f"{wording.collective_label(row)}: {times}{'' if message == UNKNOWN else f' {message}'}"
+        ]
         without = [f"{rate} with waiting"] if rate != UNKNOWN else []
-        parts += list(busbw_words(analysis, row)) or without
+        parts += list(who_waits.busbw_words(analysis, row)) or without
         parts.append(duration(analysis.mean_ns(row.sum_ns)))
-        if knows_exposure(analysis):
+        if wording.knows_exposure(analysis):
             parts.append(f"{duration(analysis.mean_ns(row.exposed_ns))} exposed")
         if place == most - 1 and more > 0:
             parts.append(f"{several(more, 'kind')} more")

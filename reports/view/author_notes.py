@@ -47,7 +47,7 @@ NOTHING: Final = Authored()
 
 
 def authored(title: str | None, notes: Path | None) -> Authored:
-    """Return what the author adds. Raises UsageError where that cannot be read or is too long."""
+    """Return what the author adds. Raises UsageError if it cannot be read or is too long."""
     shown = " ".join(title.split()) if title is not None else ""
     if len(shown) > LONGEST_TITLE:
         raise UsageError(
@@ -57,7 +57,7 @@ def authored(title: str | None, notes: Path | None) -> Authored:
 
 
 def blocks(text: str) -> Iterator[NoteBlock]:
-    """Give the pieces of notes in their order."""
+    """Yield the pieces of notes in their order."""
     lines = deque(text.splitlines())
     while lines:
         line = lines.popleft().strip()
@@ -75,7 +75,7 @@ def blocks(text: str) -> Iterator[NoteBlock]:
 
 
 def _prose(lines: deque[str], ends: re.Pattern[str] | None = None) -> Iterator[str]:
-    """Give the next lines up to where something else begins."""
+    """Take lines away and yield them, up to where another piece begins: also at lines of `ends`."""
     while lines and (line := lines[0].strip()):
         if line.startswith(_FENCE) or _HEADING.fullmatch(line) or (ends and ends.fullmatch(line)):
             break
@@ -83,7 +83,7 @@ def _prose(lines: deque[str], ends: re.Pattern[str] | None = None) -> Iterator[s
 
 
 def _items(first: str, lines: deque[str]) -> list[str]:
-    """Return the items of a list; a line of it without a dash goes on with the item before."""
+    """Take the lines of a list away; return its items. A line without a dash continues an item."""
     items = [first]
     for line in _prose(lines):
         if item := _ITEM.fullmatch(line):
@@ -113,12 +113,12 @@ def _text(path: Path) -> str:
 def base_names(command: str, files: Iterable[SourceFile] = ()) -> str:
     """Return a command line in which every path is only its base name.
 
-    One of `files` has the name that it has in the report, where its folder may tell it from others.
+    Of `files` that have their folder in their name, to tell them apart, that name is kept.
     """
     folders = [file.name for file in files if "/" in file.name]
     try:
         words = shlex.split(command)
-    except ValueError:
+    except ValueError:  # an open quote
         words = command.split()
     shown = [
         word if before in _TAKE_TEXT else _shown(word, folders)
@@ -128,7 +128,10 @@ def base_names(command: str, files: Iterable[SourceFile] = ()) -> str:
 
 
 def _shown(word: str, folders: Iterable[str]) -> str:
-    """Return a word with the name of its file in the report, else with its base name."""
+    """Return a word of a command line with only the base name of its path, or one of `folders`.
+
+    `folders` are names of files with a folder. A word "--option=path" keeps its option.
+    """
     path = f"/{word}".replace("\\", "/")
     option, equals, value = word.partition("=") if word.startswith("-") else ("", "", word)
     base = PureWindowsPath(PurePosixPath(value).name).name or value

@@ -22,6 +22,7 @@ from traceflops.units import capitalized
 
 if TYPE_CHECKING:
     from traceflops.analysis.result import Analysis
+    from traceflops.findings.finding import Finding
     from traceflops.recording.capture_gaps import Missing
 
 _MOST: Final = 5
@@ -41,23 +42,24 @@ class Chapter(Struct, frozen=True):
 
 
 def post_mortem(analysis: Analysis) -> tuple[Chapter, ...]:
-    """Return the chapters, at most the first five causes in each."""
+    """Return the chapters; those on causes have the first _MOST of them."""
     found = causes(analysis)[:_MOST]
-    because, remedies, gains = [], [], []
+    places, remedies, gains = [], [], []
     for cause in found:
         title, sure = cause.finding.title, cause.finding.confidence
         where = ", ".join(kernel_label(name, _NAME) for name in cause.where) or "no single place"
-        because.append(f"{title}: {where} ({cause.owner}). Sure: {cause.sure}.")
+        places.append(f"{title}: {where} ({cause.owner}). Sure: {cause.sure}.")
         remedies.append(f"{title}: {cause.finding.remedy}")
+        # The first reason for the confidence also tells why a gain is unknown.
         reasons = map(words, sure.reasons[:1] if sure else ())
-        saved = capitalized(cause.saves) or ": ".join(filter(None, ("Unknown", *reasons)))
+        saved = capitalized(cause.saves) or ": ".join(("Unknown", *filter(None, reasons)))
         gains.append(f"{title}: {saved}{f', {cause.mfu}' if cause.mfu else ''}.")
     if sum(cause.finding.gain is not None for cause in found) > 1:
         gains.append(ALONE)
     return (
         Chapter("What happened", tuple(_happened(analysis))),
         Chapter("Evidence", tuple(_evidence(analysis, found))),
-        Chapter("Cause", tuple(because) or (_HEALTHY,)),
+        Chapter("Cause", tuple(places) or (_HEALTHY,)),
         Chapter("Remedy", tuple(remedies) or ("None.",)),
         Chapter("Expected gain", tuple(gains) or ("None.",)),
         Chapter("What this recording cannot tell", tuple(_unknown(analysis)) or ("Nothing.",)),
@@ -78,59 +80,67 @@ def _happened(analysis: Analysis) -> Iterator[str]:
     ]
     if parts:
         yield f"{basis(analysis)}: {', '.join(parts)}."
-    yield from filter(None, (uneven_steps(analysis),))
+    if uneven := uneven_steps(analysis):
+        yield uneven
 
 
 def _evidence(analysis: Analysis, found: list[FindingWords]) -> Iterator[str]:
-    for one in found:
+    """Yield the claim and the rows of each cause, then the critical path."""
+    for cause in found:
         rows = [
             f"{kernel_label(row.name, _NAME)} {duration(row.time_ns)}"
             + (f" ({count(row.count)} ×)" if row.count is not None else "")
-            for row in one.finding.rows
+            for row in cause.finding.rows
             if row.name
         ]
-        yield one.finding.sentence + (f" In all: {', '.join(rows)}." if rows else "")
+        yield cause.finding.sentence + (f" In all: {', '.join(rows)}." if rows else "")
     yield critical_sentence(analysis) or f"No critical path: {words(analysis.replay_or_reason[1])}."
 
 
 def _unknown(analysis: Analysis) -> Iterator[str]:
-    """Yield what is not known, and what it takes to know it."""
-    health = [finding for finding in analysis.findings if finding.evidence == ("notes",)]
-    yield from (one.sentence for one in health)
+    """Yield what is not known, and what of it would take another recording."""
+    on_notes = _findings_on_notes(analysis)
+    yield from (finding.sentence for finding in on_notes)
     yield from why_not(analysis.measured) if analysis.devices else ()
     yield from (note.text for note in analysis.notes if note.code == _FROM_SUMMARIES)
     ranges = [
-        one.finding.title
-        for one in causes(analysis)[:_MOST]
-        if one.finding.gain is not None and one.finding.gain.point_ns is None
+        cause.finding.title
+        for cause in causes(analysis)[:_MOST]
+        if cause.finding.gain is not None and cause.finding.gain.point_ns is None
     ]
     if ranges:
         yield f"Gains known only as a range: {'; '.join(ranges)}."
-    told = {one.claim.values.get("lack") for one in health}
+    said = {finding.claim.values.get("lack") for finding in on_notes}
     for missing in _missing(analysis):
-        if missing.code not in told:
+        if missing.code not in said:
             what, cost = (words(fact(f"lack.{missing.code}.{part}")) for part in _OF_MISSING)
             yield f"No {what}: {cost}."
 
 
+def _findings_on_notes(analysis: Analysis) -> list[Finding]:
+    """Return the findings on the recording itself, whose only evidence is its notes."""
+    return [finding for finding in analysis.findings if finding.evidence == ("notes",)]
+
+
 def _missing(analysis: Analysis) -> Iterator[Missing]:
-    """Yield what the recording lacks and could matter: ranks where there may be several."""
+    """Yield what the recording lacks and could matter, if nothing else says it."""
+    # The rank of a single device that does not communicate does not matter.
     total = analysis.total
-    alone = len(analysis.devices) < 2 and not (
-        total.components.communication_ns or total.hidden_communication_ns
-    )
-    known = {"rank"} if alone else set()
-    known |= set() if analysis.steps.used else {"steps"}  # told by the window
+    communicates = total.components.communication_ns or total.hidden_communication_ns
+    is_alone = len(analysis.devices) < 2 and not communicates
+    skipped = {"rank"} if is_alone else set()
+    skipped |= set() if analysis.steps.used else {"steps"}  # which the window says
     if analysis.prepared is not None:
         every = missing_from(analysis.prepared.trace)
-        yield from (one for one in every if one.code not in known)
+        yield from (missing for missing in every if missing.code not in skipped)
 
 
 def _next(analysis: Analysis) -> Iterator[str]:
-    health = [finding for finding in analysis.findings if finding.evidence == ("notes",)]
-    yield from filter(None, dict.fromkeys(one.remedy for one in health))
-    told = {"", *(one.advice.values.get("option") for one in health if one.advice)}
+    """Yield what to record next time, each option once."""
+    on_notes = _findings_on_notes(analysis)
+    yield from filter(None, dict.fromkeys(finding.remedy for finding in on_notes))
+    said = {"", *(one.advice.values.get("option") for one in on_notes if one.advice)}
     for missing in _missing(analysis):
-        if missing.how.text not in told:
+        if missing.how.text not in said:
             yield f"For {words(fact(f'lack.{missing.code}.what'))}: {missing.how.text}."
     yield _AGAIN.format("steps" if analysis.steps.used else "work")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from traceflops.categories.kernel_names import from_own_word
 from traceflops.mfu.counted.kernel_speeds import ROOFS
-from traceflops.reports.view.figures import UNKNOWN, duration, percent, with_sign
+from traceflops.reports.view.figures import UNKNOWN, duration, percent, signed_percent
 from traceflops.reports.view.short_names import short_labels
 from traceflops.reports.view.tables import Cell, Column, Name, ReportTable, known_columns, table_of
 
@@ -20,44 +20,40 @@ if TYPE_CHECKING:
 _MOST: Final = 15
 _NAME: Final = 46
 _REMARK: Final = "Means per launch; times are serialized, mostly at locked clocks."
-_number = partial(Column, is_number=True)
 
 
 def counted_change(comparison: Comparison) -> ReportTable:
-    """Return the kernels of which counters of both sides tell the speed, largest change first."""
+    """Return the kernels with counters on both sides, the largest change first."""
     changes = comparison.kernel_changes
     shown = changes[:_MOST]
-    wholes = list(dict.fromkeys(name for change in shown for name in change.names))
-    labels = dict(zip(wholes, short_labels(from_own_word(wholes), _NAME), strict=True))
+    names = list(dict.fromkeys(name for change in shown for name in change.names))
+    labels = dict(zip(names, short_labels(from_own_word(names), _NAME), strict=True))
 
     def roof(speed: KernelSpeed) -> str:
         return f"{ROOFS[speed.roof[0]]} {percent(speed.roof[1])}" if speed.roof else UNKNOWN
 
     columns = (
         Column("Kernels by counters", partial(_names, labels)),
-        _number("Before", lambda change: duration(change.before_ns)),
-        _number("After", lambda change: duration(change.after_ns)),
-        _number(
+        Column.number("Before", lambda change: duration(change.before_ns)),
+        Column.number("After", lambda change: duration(change.after_ns)),
+        Column.number(
             "Change",
-            lambda change: (
-                UNKNOWN
-                if change.share is None
-                else with_sign(percent(abs(change.share)), change.share)
-            ),
+            lambda change: UNKNOWN if change.share is None else signed_percent(change.share),
         ),
         Column("Nearest roof", partial(_both, roof)),
-        _number("Occupancy", partial(_both, lambda speed: percent(speed.achieved_occupancy))),
+        Column.number("Occupancy", partial(_both, lambda speed: percent(speed.achieved_occupancy))),
     )
     return table_of(known_columns(columns, shown), shown, len(changes), _REMARK if changes else "")
 
 
 def _names(labels: Mapping[str, str], change: KernelChange) -> Cell:
-    """Return the name, or both where the only kernel of a side has another one."""
+    """Return the name of a kernel, or both if it is named otherwise on the other side."""
     names = [Name(labels[whole], whole) for whole in change.names]
     return (names[0], "→", names[1]) if len(names) > 1 else names[0]
 
 
 def _both(words: Callable[[KernelSpeed], str], change: KernelChange) -> str:
+    """Return a figure of both sides, only once if it is the same; `words` gives it of one."""
     sides = (change.before, change.after)
     shown = [words(side) if side is not None else UNKNOWN for side in sides]
     return shown[0] if shown[0] == shown[1] else " → ".join(shown)

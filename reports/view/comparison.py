@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from itertools import chain
 from operator import add
 from typing import Final
 
@@ -19,17 +18,18 @@ from traceflops.reports.view.compared_kernels import counted_change
 from traceflops.reports.view.figures import (
     UNKNOWN,
     duration,
-    percent,
+    signed_duration,
+    signed_percent,
     significant,
     size,
     times_between,
     with_sign,
 )
 from traceflops.reports.view.palette import LOOKS
+from traceflops.reports.view.recorded_shapes import shape_words
 from traceflops.reports.view.short_names import short_labels
 from traceflops.reports.view.tables import Cell, Column, Name, ReportTable, spaced, table_of
 from traceflops.reports.view.texts import words
-from traceflops.reports.view.wording import shape_words
 from traceflops.units import PART_NAMES, capitalized, exact_percent
 
 _CAUSES: Final = 12
@@ -64,20 +64,16 @@ _COMPONENTS: Final = {
 }
 
 
-def change(ns: int) -> str:
-    """Return a difference with its sign."""
-    return with_sign(duration(abs(ns)), ns)
-
-
 def share_words(comparison: Comparison) -> str:
-    """Return the difference as a share of the window before: "+8.1 %"."""
-    share = share_of(comparison.difference_ns, comparison.before)
-    return with_sign(percent(abs(share)), share)
+    """Return the difference as a share of the mean window before: "+8.1 %"."""
+    return signed_percent(share_of(comparison.difference_ns, comparison.before))
 
 
 def interval_ends(found: Interval | None) -> str:
-    """Return the ends of an interval with their signs."""
-    return " to ".join(change(round(end)) for end in found) if found is not None else UNKNOWN
+    """Return the ends of an interval with their signs, a dash for None."""
+    return (
+        " to ".join(signed_duration(round(end)) for end in found) if found is not None else UNKNOWN
+    )
 
 
 def cause_label(cause: Cause) -> str:
@@ -90,8 +86,8 @@ def cause_label(cause: Cause) -> str:
 _CAUSE: Final = (
     Column("Cause", cause_label),
     Column("Component", lambda cause: LOOKS[cause.component].label),
-    Column("Change", lambda cause: change(cause.ns), is_number=True),
-    Column("95 % interval", lambda cause: interval_ends(cause.interval), is_number=True),
+    Column.number("Change", lambda cause: signed_duration(cause.ns)),
+    Column.number("95 % interval", lambda cause: interval_ends(cause.interval)),
     Column("", lambda cause: "within the spread" if cause.is_noise else ""),
 )
 
@@ -101,14 +97,15 @@ def _mean(component: str, side: Side) -> str:
 
 
 _SIDE: Final = (
-    Column("Steps", lambda side: str(len(side.steps)) if side.steps else UNKNOWN, is_number=True),
-    *(Column(head, partial(_mean, name), True) for name, head in _COMPONENTS.items()),
-    Column("MFU", lambda side: exact_percent(side.mfu) if side.mfu is not None else UNKNOWN, True),
-    Column("Peak bytes", lambda side: size(side.memory_bytes), is_number=True),
+    Column.number("Steps", lambda side: str(len(side.steps)) if side.steps else UNKNOWN),
+    *(Column.number(head, partial(_mean, name)) for name, head in _COMPONENTS.items()),
+    Column.number("MFU", lambda side: exact_percent(side.mfu) if side.mfu is not None else UNKNOWN),
+    Column.number("Peak bytes", lambda side: size(side.memory_bytes)),
 )
 
 
 def _calls(part: Part) -> str:
+    """Return the calls per window, before and after if they differ."""
     if part.calls is None:
         return UNKNOWN
     old, new = (significant(calls, 3) for calls in part.calls)
@@ -116,41 +113,51 @@ def _calls(part: Part) -> str:
 
 
 def _labels(parts: Iterable[Part]) -> dict[str, str]:
-    """Return what is shown of the names of rows that look alike: the same of the same name."""
+    """Return labels for the first names of parts that look alike, by name; they differ."""
     names = list({names[0]: None for part in parts for names in part.names if names})
-    if len(names) == 1:
+    if len(names) == 1:  # there is nothing to tell it from
         return {names[0]: short(names[0], _WIDEST)}
     return dict(zip(names, short_labels(names, _WIDEST), strict=True))
 
 
 def _names(labels: Mapping[str, str], part: Part) -> tuple[str, ...]:
-    """Return the names, of both sides where they differ."""
+    """Return the pieces of text that name a part: its kernels or culprit, else its subject.
+
+    Of several kernels the first is named, by its label if there is one. If the sides have different
+    kernels, both are told.
+    """
     old, new = part.names
     sides = [old, new] if old and new and set(old) != set(new) else [new or old]
     if not any(map(any, sides)):
         return (CLASSES.get(part.subject) or PART_NAMES.get(part.subject, part.subject),)
+    # By what is shown, so that sides that look alike are told once.
     shown = {
         (labels.get(names[0]) or short(names[0], _WIDEST), len(names) - 1): ", ".join(names)
         for names in sides
     }
-    pieces: list[str] = [f"{CLASSES.get(part.subject, part.subject)}:"] * (part.kind == "idle")
+    pieces: list[str] = []
+    if part.kind == "idle":
+        pieces.append(f"{CLASSES.get(part.subject, part.subject)}:")
     for number, ((name, more), whole) in enumerate(shown.items()):
-        pieces += ["→"] * bool(number)
+        if number:
+            pieces.append("→")
         pieces.append(Name(name, whole))
-        pieces += [f"and {more} more"] * bool(more)
+        if more:
+            pieces.append(f"and {more} more")
     return tuple(pieces)
 
 
 def _of_calls(part: Part) -> tuple[str, ...]:
-    """Return what of the calls changed, where their number did, too."""
+    """Return the word that tells the rows of one kernel apart, () if it has only one row."""
+    # A kernel has a row for the number of calls besides that for their time if the number changed.
     has_other = part.calls is not None and part.calls[0] != part.calls[1] and all(part.calls)
     return _OF_CALLS.get(part.kind, ()) if has_other else ()
 
 
 def _launched(column: str, part: Part) -> str:
-    """Return what the launch of a kernel tells in a column, of one kernel alone."""
-    told = {getattr(one, column) or "" for side in part.work for one in side[:1]}
-    return shape_words(min(told), _SHAPES) if len(told) == 1 else ""
+    """Return a column of the launch of the first kernel, "" if it differs between the sides."""
+    values = {getattr(kernel, column) or "" for side in part.work for kernel in side[:1]}
+    return shape_words(min(values), _SHAPES) if len(values) == 1 else ""
 
 
 _DETAILS: Final[tuple[Callable[[Part], str], ...]] = (
@@ -164,7 +171,10 @@ _DETAILS: Final[tuple[Callable[[Part], str], ...]] = (
 
 
 def _heads(parts: Sequence[Part]) -> list[Cell]:
-    """Return what the rows of one table are about, different where the parts are."""
+    """Return the first cell of each row of one table: what the part is, in words that differ.
+
+    Rows that look alike get longer names, then one detail after the other until they differ.
+    """
     ends = list(map(_of_calls, parts))
     heads = [_names({}, part) for part in parts]
     for places in _alike(heads, ends):
@@ -173,26 +183,27 @@ def _heads(parts: Sequence[Part]) -> list[Cell]:
             heads[place] = _names(labels, parts[place])
     for detail in _DETAILS:
         for places in _alike(heads, ends):
-            told = [detail(parts[place]) for place in places]
-            for place, more in zip(places, told, strict=True):
-                heads[place] += (more,) * (len(set(told)) > 1 and more != "")
+            details = [detail(parts[place]) for place in places]
+            if len(set(details)) > 1:  # else it tells none of them apart
+                for place, text in zip(places, details, strict=True):
+                    heads[place] += (text,) if text else ()
     return list(map(add, heads, ends))
 
 
-def _alike(*columns: Sequence[tuple[str, ...]]) -> list[list[int]]:
-    """Return the rows of each text that several have."""
+def _alike(heads: Sequence[tuple[str, ...]], ends: Sequence[tuple[str, ...]]) -> list[list[int]]:
+    """Return groups of rows that have the same text, if several have it; a row is a head + end."""
     rows: defaultdict[str, list[int]] = defaultdict(list)
-    for place, pieces in enumerate(zip(*columns, strict=True)):
-        rows[" ".join(chain(*pieces))].append(place)
+    for place, (head, end) in enumerate(zip(heads, ends, strict=True)):
+        rows[" ".join((*head, *end))].append(place)
     return [places for places in rows.values() if len(places) > 1]
 
 
 _PART: Final = (
     Column("What changed most", lambda row: row[0]),
-    Column("Calls", lambda row: _calls(row[1]), is_number=True),
-    Column("Before", lambda row: duration(float(row[1].before_ns)), is_number=True),
-    Column("After", lambda row: duration(float(row[1].after_ns)), is_number=True),
-    Column("Change", lambda row: change(row[1].ns), is_number=True),
+    Column.number("Calls", lambda row: _calls(row[1])),
+    Column.number("Before", lambda row: duration(float(row[1].before_ns))),
+    Column.number("After", lambda row: duration(float(row[1].after_ns))),
+    Column.number("Change", lambda row: signed_duration(row[1].ns)),
     Column(
         "Matched by",
         lambda row: (
@@ -205,13 +216,13 @@ _PART: Final = (
 def sides_table(sides: Iterable[Side]) -> ReportTable:
     """Return a row per recording: its step time and where that goes.
 
-    Figures that no side has are left out, and components in which none has any time.
+    Columns that are unknown or 0 on all sides are left out.
     """
     shown = [side for side in sides if side.windows]
     nothing = (UNKNOWN, duration(0))
     known = [one for one in _SIDE if any(one.cell(side) not in nothing for side in shown)]
     head = "Mean step" if all(side.steps for side in shown) else "Mean window"
-    mean = Column(head, lambda side: duration(float(side.mean_ns)), is_number=True)
+    mean = Column.number(head, lambda side: duration(float(side.mean_ns)))
     return table_of((Column("Recording", lambda side: Name(side.name)), mean, *known), shown)
 
 
@@ -228,16 +239,16 @@ def changed_parts(comparison: Comparison) -> list[Part]:
 
 
 def causes_table(comparison: Comparison) -> ReportTable:
-    """Return the causes, largest first; what is not shown is one row, so that they add up."""
+    """Return the causes, largest first; what is not shown is one row, and all is the last one."""
     ordered = changed_causes(comparison)
     table = table_of(_CAUSE, ordered[:_CAUSES])
     rest = sum(cause.ns for cause in ordered[_CAUSES:])
     rows = [*table.rows]
     if len(ordered) > _CAUSES:
-        rows.append([f"{len(ordered) - _CAUSES} others", "", change(rest), UNKNOWN, ""])
+        rows.append([f"{len(ordered) - _CAUSES} others", "", signed_duration(rest), UNKNOWN, ""])
     if rows:
         ends = interval_ends(comparison.interval)
-        rows.append(["all", "", change(comparison.difference_ns), ends, ""])
+        rows.append(["all", "", signed_duration(comparison.difference_ns), ends, ""])
     return ReportTable(table.columns, rows, len(rows))
 
 
@@ -259,7 +270,7 @@ def unlike_table(comparison: Comparison) -> ReportTable:
 
 
 def mfu_sentence(comparison: Comparison) -> str:
-    """Return what became of MFU, and by what; "" where it is not known."""
+    """Return the MFU before and after, and what changed it; "" if that is unknown."""
     found = comparison.mfu
     if found is None or comparison.is_same:
         return ""
@@ -274,34 +285,44 @@ def mfu_sentence(comparison: Comparison) -> str:
 
 
 def more_sentences(comparison: Comparison) -> list[str]:
-    """Return what became of MFU, of the time per sample or token and of memory, where known."""
-    found, memory = comparison.memory, ""
-    if found is not None and found.difference_bytes:
-        least, held = abs(found.parts[0].bytes) / 10, []
-        for part in found.parts[:_HOLDERS]:
-            amount = f"{size(abs(part.bytes))} {'more' if part.bytes > 0 else 'less'}"
-            under = f" under {short(part.scope)}" if part.scope else ""
-            who = f"by {part.op or 'unknown operators'}{under}"
-            if part.kind == "earlier":
-                who = "held since before the recording"
-            if part.kind != "untold" and abs(part.bytes) >= least:
-                held.append(f"{amount} {who}")
-        ends = f"{size(found.before_bytes)} → {size(found.after_bytes)}"
-        why = f": {'; '.join(held)}" if held else ""
-        memory = f"Peak memory {ends} ({change_of_size(found.difference_bytes)}){why}."
-    # The time per one of each unit of which a step has another number than before.
+    """Return sentences on the change of MFU, of the time per sample or token, and of memory."""
+    sentences = (mfu_sentence(comparison), _per_unit(comparison), _peak_memory(comparison))
+    return [sentence for sentence in sentences if sentence]
+
+
+def _per_unit(comparison: Comparison) -> str:
+    """Return the times per unit, such as a token, if steps have not as many as before; else ""."""
+    # By the change: of units that change alike only the first is told.
     shown = {
         one.share: f"per {spaced(one.unit)}: {times_between((one.before_ns, one.after_ns), ' → ')} "
-        f"({with_sign(percent(float(abs(one.share))), one.share)})"
+        f"({signed_percent(one.share)})"
         for one in reversed(comparison.per_unit)
         if one.before_count != one.after_count
     }
-    every = (
-        mfu_sentence(comparison),
-        capitalized(f"{'; '.join(reversed(shown.values()))}.") if shown else "",
-        memory,
-    )
-    return [text for text in every if text]
+    return capitalized(f"{'; '.join(reversed(shown.values()))}.") if shown else ""
+
+
+def _peak_memory(comparison: Comparison) -> str:
+    """Return the peak before and after, and who holds more or less of it; "" if it is the same.
+
+    Holders are named if they make at least a tenth of the largest change.
+    """
+    found = comparison.memory
+    if found is None or not found.difference_bytes:
+        return ""
+    least, held = abs(found.parts[0].bytes) / 10, []
+    for part in found.parts[:_HOLDERS]:
+        amount = f"{size(abs(part.bytes))} {'more' if part.bytes > 0 else 'less'}"
+        under = f" under {short(part.scope)}" if part.scope else ""
+        who = f"by {part.op or 'unknown operators'}{under}"
+        if part.kind == "earlier":
+            who = "held since before the recording"
+        # What is not told apart has no holder to name.
+        if part.kind != "untold" and abs(part.bytes) >= least:
+            held.append(f"{amount} {who}")
+    ends = f"{size(found.before_bytes)} → {size(found.after_bytes)}"
+    why = f": {'; '.join(held)}" if held else ""
+    return f"Peak memory {ends} ({change_of_size(found.difference_bytes)}){why}."
 
 
 def change_of_size(number: int) -> str:
@@ -312,14 +333,14 @@ def change_of_size(number: int) -> str:
 _MEMORY: Final = (
     Column("At the peak of memory", lambda part: Name(part.op) if part.op else _HELD[part.kind]),
     Column("In", lambda part: Name(short(part.scope), part.scope) if part.scope else UNKNOWN),
-    Column("Before", lambda part: size(part.before_bytes), is_number=True),
-    Column("After", lambda part: size(part.after_bytes), is_number=True),
-    Column("Change", lambda part: change_of_size(part.bytes), is_number=True),
+    Column.number("Before", lambda part: size(part.before_bytes)),
+    Column.number("After", lambda part: size(part.after_bytes)),
+    Column.number("Change", lambda part: change_of_size(part.bytes)),
 )
 
 
 def memory_table(comparison: Comparison) -> ReportTable:
-    """Return who allocated what is held at the peak; what is not shown is one row."""
+    """Return who allocated what is held at the peak; rows beyond _PARTS are summed in the last."""
     found = comparison.memory
     parts = found.parts if found is not None else ()
     table = table_of(_MEMORY, parts[:_PARTS])
@@ -344,9 +365,9 @@ def runs_table(comparisons: Sequence[Comparison]) -> ReportTable:
     """Return a row per recording against the first side, which all have in common."""
     columns = (
         Column("Recording", lambda one: Name(one.after.name)),
-        Column("Step", lambda one: duration(float(one.after.mean_ns)), is_number=True),
-        Column("Change", lambda one: change(one.difference_ns), is_number=True),
-        Column("Share", share_words, is_number=True),
+        Column.number("Step", lambda one: duration(float(one.after.mean_ns))),
+        Column.number("Change", lambda one: signed_duration(one.difference_ns)),
+        Column.number("Share", share_words),
         Column("How sure", _how_sure),
         Column(
             "Largest cause",
@@ -357,6 +378,7 @@ def runs_table(comparisons: Sequence[Comparison]) -> ReportTable:
 
 
 def _how_sure(comparison: Comparison) -> str:
+    """Return whether the change is beyond the spread between steps, with its interval."""
     found = comparison.interval
     if comparison.is_same:
         return "the same recording"

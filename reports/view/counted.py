@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from traceflops.mfu.counted.kernel_speeds import KernelSpeed
     from traceflops.mfu.measurement import Measurement
 
-_number = partial(Column, is_number=True)
 _NAME: Final = 46
 _REASONS: Final = 2
 _LEAST: Final = 0.1
@@ -42,110 +41,107 @@ _NO_SHARES: Final = "Speed of light: ncu --set full."
 def counted_table(measured: Measurement, most: int) -> ReportTable:
     """Return the kernels of counted runs with their work, those with most FLOPs first.
 
-    Figures are of a launch, means where launches differ. Columns of what was never counted are left
-    out; so is all where only launches are known and stand in the other table. Busy is the share of
-    matrix units' time.
+    Figures are means of a launch; Busy is the share of time in which matrix units computed. Columns
+    that were never counted are left out, and all rows if nothing but their launches is known and
+    `speeds_table` has these.
     """
     work = measured.executed.work
-    rows = work.counted if work is not None else ()
-    figures = ((row.flops, row.vector, row.read, row.written, row.busy) for row in rows)
-    if work is not None and work.speeds and all(known == (None,) * 5 for known in figures):
+    if work is None:
+        return table_of((), ())
+    rows, peak = work.counted, work.bandwidth
+    figures = [(row.flops, row.vector, row.read, row.written, row.busy) for row in rows]
+    if work.speeds and all(known == (None,) * 5 for known in figures):
         rows = ()
-    peak = work.bandwidth if work is not None else None
 
     def share(row: CountedKernel) -> str:
-        known = row.bytes_per_ns is not None and peak
-        return percent(float((row.bytes_per_ns or 0) / (peak or 1))) if known else UNKNOWN
+        rate = row.bytes_per_ns
+        return UNKNOWN if rate is None or not peak else percent(float(rate / peak))
 
-    def mean(figure: str, text: Callable[[int], str], row: CountedKernel) -> str:
-        total = getattr(row, figure)
-        about = _ABOUT if figure in row.unequal else ""
-        return UNKNOWN if total is None else about + text(round(Fraction(total, row.launches)))
-
-    def counter(name: str, row: CountedKernel) -> str:
-        total = row.counters.get(name)
-        return UNKNOWN if total is None else significant(total / row.launches, 3)
-
-    def intensity(row: CountedKernel) -> str:
-        moved = 0 if row.read is None or row.written is None else row.read + row.written
-        is_known = row.flops and moved
-        return significant(Fraction(row.flops or 0, moved), zeros=True) if is_known else UNKNOWN
-
+    counters = rows[0].counters if rows else ()
     columns = (
-        _number("Launches", lambda row: count(row.launches)),
-        _number("Matrix", partial(mean, "flops", flops)),
-        _number("Vector", partial(mean, "vector", flops)),
-        _number("Read", partial(mean, "read", size)),
-        _number("Written", partial(mean, "written", size)),
-        _number("Time", partial(mean, "time_ns", duration)),
-        *(_number(name, partial(counter, name)) for name in (rows[0].counters if rows else ())),
-        _number("Rate", _rate),
-        _number("Of bandwidth", share),
-        _number("Busy", lambda row: percent(as_float(row.busy))),
-        _number("FLOP/B", intensity),
+        Column.number("Launches", lambda row: count(row.launches)),
+        Column.number("Matrix", partial(_mean, "flops", flops)),
+        Column.number("Vector", partial(_mean, "vector", flops)),
+        Column.number("Read", partial(_mean, "read", size)),
+        Column.number("Written", partial(_mean, "written", size)),
+        Column.number("Time", partial(_mean, "time_ns", duration)),
+        *(Column.number(name, partial(_counter, name)) for name in counters),
+        Column.number("Rate", _rate),
+        Column.number("Of bandwidth", share),
+        Column.number("Busy", lambda row: percent(as_float(row.busy))),
+        Column.number("FLOP/B", _intensity),
     )
     has_bytes = any(row.read is not None or row.written is not None for row in rows)
-    where = f" Bytes at {work.bytes_at}." if work is not None and has_bytes else ""
     has_times = any(row.time_ns is not None for row in rows)
-    times = " Times: while counted, serialized." if has_times else ""
-    differ = f" {_ABOUT}: launches differ." if any(row.unequal for row in rows[:most]) else ""
-    remark = f"Means of a launch.{differ}{where}{times}"
-    return _table("Kernels by counters", columns, rows, most, remark)
+    remarks = (
+        "Means of a launch.",
+        f"{_ABOUT}: launches differ." if any(row.unequal for row in rows[:most]) else "",
+        f"Bytes at {work.bytes_at}." if has_bytes else "",
+        "Times: while counted, serialized." if has_times else "",
+    )
+    return _table("Kernels by counters", columns, rows, most, " ".join(filter(None, remarks)))
+
+
+def _mean(figure: str, text: Callable[[int], str], row: CountedKernel) -> str:
+    """Return the mean of a field over launches, marked if launches differ; `text` prints it."""
+    total = getattr(row, figure)
+    about = _ABOUT if figure in row.unequal else ""
+    return UNKNOWN if total is None else about + text(round(Fraction(total, row.launches)))
+
+
+def _counter(name: str, row: CountedKernel) -> str:
+    total = row.counters.get(name)
+    return UNKNOWN if total is None else significant(total / row.launches, 3)
+
+
+def _intensity(row: CountedKernel) -> str:
+    """Return the FLOP per byte, a dash if either is unknown or 0."""
+    moved = 0 if row.read is None or row.written is None else row.read + row.written
+    return significant(Fraction(row.flops, moved), zeros=True) if row.flops and moved else UNKNOWN
 
 
 def speeds_table(measured: Measurement, most: int) -> ReportTable:
-    """Return how near counted kernels came to their limits, those first that take most time."""
+    """Return how near counted kernels came to their limits, those with most time first."""
     work = measured.executed.work
     rows = work.speeds if work is not None else ()
-
-    def launch_size(row: KernelSpeed) -> str:
-        if row.grid is None or row.block is None:
-            return UNKNOWN
-        return f"{count(prod(row.grid))} x {count(prod(row.block))}"
 
     def throughput(roof: str, row: KernelSpeed) -> str:
         return percent(row.shares.get(roof))
 
-    columns = (
-        _number("Blocks x threads", launch_size),
-        _number("Time", _times),
-        *(_number(_heads(roof), partial(throughput, roof)) for roof in ROOFS),
-        _number("Occupancy", _occupancy),
-        Column(
-            "Limited by",
-            lambda row: (
-                ", ".join((*("grid",) * (not row.has_more_blocks), *row.limiters)) or UNKNOWN
-            ),
-        ),
-        _number("Registers", lambda row: count(row.registers)),
+    columns = [
+        Column.number("Time", _times),
+        *(Column.number(_head(roof), partial(throughput, roof)) for roof in ROOFS),
+        Column.number("Occupancy", _occupancy),
+        Column("Limited by", _limiters),
+        Column.number("Registers", lambda row: count(row.registers)),
         Column("Warps wait for", _waits),
-    )
-    without = {"Blocks x threads"} if len({row.name for row in rows}) == len(rows) else set()
-    columns = tuple(column for column in columns if column.head not in without)
+    ]
+    # Only several rows of one kernel differ in their size, which tells them apart.
+    if len({row.name for row in rows}) < len(rows):
+        columns.insert(0, Column.number("Blocks x threads", _launch_size))
     is_timed = any(row.duration_ns is not None for row in rows)
     has_shares = any(
         row.throughputs or (row.achieved_occupancy, row.theoretical_occupancy) != (None, None)
         for row in rows
     )
-    said = (
-        _SERIALIZED if is_timed else "",
-        _NO_SHARES if is_timed and not has_shares else "",
-    )
-    title = "Speed of light" if has_shares else "Counted kernels"
-    return _table(title, columns, rows, most, " ".join(filter(None, said)))
+    title, remark = ("Speed of light", "") if has_shares else ("Counted kernels", f" {_NO_SHARES}")
+    return _table(title, columns, rows, most, f"{_SERIALIZED}{remark}" if is_timed else "")
 
 
 def decisive_column(measured: Measurement) -> str:
-    """Return the head of the column that has the nearest roof of the first kernel, or ""."""
+    """Return the head of the column of the roof that is nearest to the first kernel, or ""."""
     work = measured.executed.work
-    roof = next((row.roof for row in (work.speeds if work is not None else ())), None)
-    return _heads(roof[0]) if roof is not None else ""
+    roof = work.speeds[0].roof if work is not None and work.speeds else None
+    return _head(roof[0]) if roof is not None else ""
 
 
 def _table(
     title: str, columns: Sequence[Column], rows: Sequence[Any], most: int, remark: str
 ) -> ReportTable:
-    """Return a table of the first rows, with the columns in which anything is known of these."""
+    """Return a table of the first rows, with the columns that have a known value in any of them.
+
+    `title` is the head of the column of kernels.
+    """
     shown = rows[:most]
     labels = short_labels(from_own_word([row.name for row in shown]), _NAME)
     names = {id(row): Name(label, row.name) for row, label in zip(shown, labels, strict=True)}
@@ -153,8 +149,21 @@ def _table(
     return table_of(known, shown, len(rows), remark)
 
 
+def _launch_size(row: KernelSpeed) -> str:
+    """Return the number of blocks and of threads in each: "132 x 256"."""
+    if row.grid is None or row.block is None:
+        return UNKNOWN
+    return f"{count(prod(row.grid))} x {count(prod(row.block))}"
+
+
+def _limiters(row: KernelSpeed) -> str:
+    """Return what limits the occupancy: too few blocks in the grid, or what a block takes."""
+    grid = () if row.has_more_blocks else ("grid",)
+    return ", ".join((*grid, *row.limiters)) or UNKNOWN
+
+
 def _times(row: KernelSpeed) -> str:
-    """Return how long launches took: "4 × 72.5 µs", of one its time."""
+    """Return how long launches took on average: "4 × 72.5 µs", for a single one its time."""
     if row.duration_ns is None or row.launches == 1:
         return duration(row.duration_ns)
     return f"{count(row.launches)} × {duration(row.duration_ns / row.launches)}"
@@ -167,18 +176,20 @@ def _rate(row: CountedKernel) -> str:
     return bandwidth(row.bytes_per_ns)
 
 
-def _heads(roof: str) -> str:
+def _head(roof: str) -> str:
     return "Memory" if roof == "memory" else ROOFS[roof]
 
 
 def _occupancy(row: KernelSpeed) -> str:
+    """Return the achieved occupancy of the possible one: "35.1 of 50.0 %"."""
     achieved, fits = percent(row.achieved_occupancy), row.theoretical_occupancy
     if row.achieved_occupancy is None and fits is not None:
         return f"at most {percent(fits)}"
-    return achieved if fits is None else f"{achieved} of {percent(fits)}".replace(" % of", " of")
+    return achieved if fits is None else f"{achieved.removesuffix(' %')} of {percent(fits)}"
 
 
 def _waits(row: KernelSpeed) -> str:
+    """Return the largest reasons why warps wait, each with its share of a warp's cycles."""
     largest = [stall for stall in row.stalls[:_REASONS] if stall[1] >= _LEAST]
-    words = (f"{reason.replace('_', ' ')} {percent(share)}" for reason, share in largest)
-    return ", ".join(words) or UNKNOWN
+    reasons = (f"{reason.replace('_', ' ')} {percent(share)}" for reason, share in largest)
+    return ", ".join(reasons) or UNKNOWN

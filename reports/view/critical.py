@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from traceflops.replay.critical_path import PathPart
     from traceflops.replay.what_if import Replay
 
-_MOST, _PARTS = 5, 5
+_MOST: Final = 5
 _NAMED: Final = 3
 _WORDS: Final = {
     **CLASSES,
@@ -44,17 +44,17 @@ def sums_by_component(parts: Iterable[PathPart]) -> list[tuple[str, int]]:
 
 
 def critical_sentence(analysis: Analysis) -> str:
-    """Return the largest components of the path, "" where it is not known."""
+    """Return a sentence on the largest components of the path, "" if it is unknown."""
     replay, _ = analysis.replay_or_reason
     if replay is None or not replay.before_ns:
         return ""
     largest = sums_by_component(replay.critical)[:_NAMED]
-    words = (f"{path_word(name)} {percent(ns / replay.before_ns)}" for name, ns in largest)
-    return f"Critical path: {', '.join(words)}."
+    parts = (f"{path_word(name)} {percent(ns / replay.before_ns)}" for name, ns in largest)
+    return f"Critical path: {', '.join(parts)}."
 
 
 def critical_tables(analysis: Analysis) -> Iterator[ReportTable]:
-    """Yield the path by component, by its largest parts, and by rank where there are several."""
+    """Yield the path by component, by rank if there are several, and by its largest parts."""
     replay, _ = analysis.replay_or_reason
     if replay is None or not replay.before_ns:
         return
@@ -66,47 +66,40 @@ def critical_tables(analysis: Analysis) -> Iterator[ReportTable]:
     def name(part: PathPart) -> Cell:
         return path_word(part.component), Name(without_return_type(part.name), part.name)
 
-    yield _table(replay, "Largest parts", named, name, _PARTS)
+    yield _table(replay, "Largest parts", named, name)
 
 
 def _table(
-    replay: Replay,
-    head: str,
-    rows: Sequence[tuple[Any, int]],
-    name: Callable[[Any], Cell],
-    most: int = _MOST,
+    replay: Replay, head: str, rows: Sequence[tuple[Any, int]], name: Callable[[Any], Cell]
 ) -> ReportTable:
+    """Return the first rows: a part of the path, put in words by `name`, and its ns in all."""
     columns = (
         Column(head, lambda row: name(row[0])),
-        Column("Mean", lambda row: duration(row[1] / max(replay.windows, 1)), True),
-        Column("Share", lambda row: Share(row[1] / replay.before_ns), True),
+        Column.number("Mean", lambda row: duration(row[1] / max(replay.windows, 1))),
+        Column.number("Share", lambda row: Share(row[1] / replay.before_ns)),
     )
-    return table_of(columns, rows[:most], len(rows))
+    return table_of(columns, rows[:_MOST], len(rows))
 
 
 def critical_object(analysis: Analysis) -> dict[str, Any]:
-    """Return the path as JSON has it: sums over the chosen windows; null where it is not known."""
+    """Return the path as JSON: sums over the chosen windows; null and why, if it is unknown."""
     replay, reason = analysis.replay_or_reason
     if replay is None:
         return {"total_ns": None, **dict.fromkeys(_LISTS), "reason": words(reason)}
-    named = [one for one in replay.critical if one.name]
-    found: dict[str, list[tuple[dict[str, Any], int]]] = {
-        "components": [({"component": one}, ns) for one, ns in sums_by_component(replay.critical)],
-        "kernels": [
-            ({"component": one.component, "name": one.name}, one.ns)
-            for one in named
-            if one.component in WORK
-        ],
-        "host": [
-            ({"class": one.component, "label": one.name}, one.ns)
-            for one in named
-            if one.component not in WORK
-        ],
-        "ranks": [({"rank": rank}, ns) for rank, ns in replay.by_rank.items()],
+    total_ns = replay.before_ns
+
+    def row(ns: int, **about: str | int | None) -> dict[str, Any]:
+        return {**about, "ns": ns, "share": ns / total_ns if total_ns else None}
+
+    named = [part for part in replay.critical if part.name]
+    work = [part for part in named if part.component in WORK]
+    host = [part for part in named if part.component not in WORK]
+    components = sums_by_component(replay.critical)
+    return {
+        "total_ns": total_ns,
+        "components": [row(ns, component=component) for component, ns in components],
+        "kernels": [row(part.ns, component=part.component, name=part.name) for part in work],
+        "host": [row(part.ns, **{"class": part.component, "label": part.name}) for part in host],
+        "ranks": [row(ns, rank=rank) for rank, ns in replay.by_rank.items()],
+        "reason": None,
     }
-    total = replay.before_ns
-    lists = {
-        name: [{**row, "ns": ns, "share": ns / total if total else None} for row, ns in rows]
-        for name, rows in found.items()
-    }
-    return {"total_ns": total, **lists, "reason": None}

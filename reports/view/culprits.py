@@ -12,9 +12,9 @@ from traceflops.attribution.idle_slices import GapLengths
 from traceflops.characters import function_name
 from traceflops.facts import Fact
 from traceflops.remedies import advice
-from traceflops.reports.view.figures import TIME_UNITS, duration, percent, unit_for
+from traceflops.reports.view.figures import TIME_UNITS, duration, percent
 from traceflops.reports.view.texts import words
-from traceflops.units import capitalized, several
+from traceflops.units import capitalized, several, unit_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -35,12 +35,10 @@ _SAMPLED: Final = ("host-unrecorded.claim-sampled", "host-unrecorded.claim-off-c
 
 
 class WaitedFor(Struct, frozen=True):
-    """Idle time of one class of culprits; `share` is of all idle time, `names` the largest.
+    """Idle time of one class of culprits; `share` is of all idle time, `mean_ns` per window.
 
-    `tails` say the time of each of these, or the gaps of the only one.
-
-    `mean_ns` is per step or other window, `gaps` is how many there are, None where several names
-    may share some.
+    `names` are the largest culprits; `tails` go behind them: the time of each, or the number of
+    gaps of an only one. `gaps` is None if there are several culprits, which may share gaps.
     """
 
     words: str
@@ -59,7 +57,7 @@ def waits(analysis: Analysis) -> list[WaitedFor]:
 
 
 def waited_for(analysis: Analysis) -> list[WaitedFor]:
-    """Return what the GPUs mostly wait on; nothing where idle time hardly matters."""
+    """Return the classes with most idle time, none if idle time hardly matters."""
     if (analysis.components.share("idle") or 0) < WORTH_SHOWING or analysis.on_host:
         return []
     return [row for row in waits(analysis) if row.share >= WORTH_SHOWING]
@@ -68,9 +66,11 @@ def waited_for(analysis: Analysis) -> list[WaitedFor]:
 def _row(one: IdleClass, analysis: Analysis) -> WaitedFor:
     """Return the row of one class of idle time, with the names of its largest culprits."""
     culprits = one.culprits
+    # Of host time without events or ranges, samples of the CPU may still tell what ran.
     sampled = _sampled(analysis) if one.is_nameless else ""
     named = [sampled] if sampled else [*map(_name, culprits)]
-    names = named[:1] if 2 * culprits[0].idle_ns >= one.idle_ns else named[:_NAMES]
+    has_most = 2 * culprits[0].idle_ns >= one.idle_ns
+    names = named[: 1 if has_most else _NAMES]
     how = advice(analysis, "host work") if one.is_nameless else ""
     return WaitedFor(
         CLASSES[one.kind],
@@ -85,15 +85,16 @@ def _row(one: IdleClass, analysis: Analysis) -> WaitedFor:
 
 
 def _sampled(analysis: Analysis) -> str:
-    """Return where the CPU was sampled most while nothing else of the host is recorded."""
+    """Return the function that most CPU samples are of, by the finding on them; "" without one."""
     claims = (finding.claim for finding in analysis.findings)
-    told = next((one.values for one in claims if one.code in _SAMPLED), {})
-    functions = told.get("functions")
+    values = next((claim.values for claim in claims if claim.code in _SAMPLED), {})
+    functions = values.get("functions")
     first = functions[0] if isinstance(functions, tuple) else None
     return f"samples: {words(first)}" if isinstance(first, Fact) else ""
 
 
 def _tails(one: IdleClass, analysis: Analysis) -> Iterator[str]:
+    """Yield what to say behind each name: its time, or for an only one in how many gaps it is."""
     if len(one.culprits) == 1:
         yield f", {several(one.culprits[0].gaps, 'gap')}"
     for culprit in one.culprits:
@@ -101,31 +102,33 @@ def _tails(one: IdleClass, analysis: Analysis) -> Iterator[str]:
 
 
 def _name(culprit: Culprit) -> str:
-    """Return the name of a culprit; of one without, what is around its longest part.
+    """Return the name of a culprit; if it has none, where its longest slice is.
 
-    Where that is the same on both sides, its length says more. Of two names that have no room the
-    first stays whole.
+    That is "longest between A and B", or "longest after A" if both have no room; if A and B are the
+    same, its length says more.
     """
     if culprit.label:
         return function_name(culprit.label)
-    before, _, after = culprit.evidence[0].removeprefix("between ").partition(" and ")
+    around = culprit.evidence[0]
+    before, _, after = around.removeprefix("between ").partition(" and ")
     if before == after:
         return f"longest {duration(culprit.longest_ns)}"
-    both = culprit.evidence[0]
-    return f"longest {both if len(both) <= _ROOM else f'after {before}'}"
+    return f"longest {around if len(around) <= _ROOM else f'after {before}'}"
 
 
 def pace_sentence(analysis: Analysis) -> str:
-    """Return whether the host is too slow for the GPUs, and by what that is known."""
+    """Return whether the host is too slow for the GPUs, with figures; "" if that is unknown."""
     pace = analysis.host_bound
     if pace is None or pace.verdict is None:
         return ""
-    words = _PACES.get(pace.verdict, capitalized(pace.verdict))
+    verdict = _PACES.get(pace.verdict, capitalized(pace.verdict))
+    # Although launches are fast enough, the GPU is often idle: a few long gaps must be the reason.
     is_idle = (analysis.components.share("idle") or 0) >= _MUCH_IDLE
-    words = _STALLS if is_idle and pace.verdict == "not host-bound" else words
+    if is_idle and pace.verdict == "not host-bound":
+        verdict = _STALLS
     where = f" ({', '.join(pace.bound_in)})" if pace.bound_in else ""
     return (
-        f"{words}{where}: GPU idle at {percent(pace.starved_share)} of "
+        f"{verdict}{where}: GPU idle at {percent(pace.starved_share)} of "
         f"{several(pace.launches, 'launch')}; median lead {duration(pace.lead_median_ns)}, "
         f"floor {duration(pace.floor_ns)}"
         f"{_short_kernels(analysis)}."
@@ -133,7 +136,7 @@ def pace_sentence(analysis: Analysis) -> str:
 
 
 def _short_kernels(analysis: Analysis) -> str:
-    """Return how many kernels are too short to hide a launch, where that holds the GPU back."""
+    """Return the share of kernels too short to hide a launch, "" unless many and host-bound."""
     assert analysis.host_bound is not None
     launches = analysis.launches
     if launches is None or not analysis.host_bound.is_bound:
@@ -144,19 +147,19 @@ def _short_kernels(analysis: Analysis) -> str:
 
 
 def gap_culprits(gaps: Sequence[Gap]) -> list[tuple[str, str]]:
-    """Return what the GPU waits on in each gap, and its name; "" where that is not known.
+    """Return the class of the largest culprit of each gap in words, and its name.
 
-    Where a stream wait is known, the work that it waited for says more.
+    Both are "" if there is none, or if a stream wait is known: the work waited for says more.
     """
-    found = [() if gap.waited_for else gap.culprits[:1] for gap in gaps]
+    largest = [() if gap.waited_for else gap.culprits[:1] for gap in gaps]
     return [
-        (CLASSES[most[0].kind], function_name(most[0].label)) if most else ("", "")
-        for most in found
+        (CLASSES[culprit[0].kind], function_name(culprit[0].label)) if culprit else ("", "")
+        for culprit in largest
     ]
 
 
 def length_label(lengths: GapLengths) -> str:
-    """Return the lengths of a decade in words."""
+    """Return the range of lengths in words: "10 µs to 100 µs"."""
     return f"{_whole(lengths.from_ns)} to {_whole(lengths.to_ns)}"
 
 

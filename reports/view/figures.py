@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from traceflops import units as words
+from traceflops import units
 from traceflops.categories.kernel_names import without_return_type
 from traceflops.characters import kernel_name, shortened
 from traceflops.characters import visible as visible
@@ -20,7 +20,6 @@ from traceflops.units import significant as significant
 UNKNOWN = "\N{EN DASH}"
 """What stands where a value is not known."""
 
-unit_for = words.unit_for
 TIME_UNITS = {"ns": 1, "µs": 1_000, "ms": 1_000_000, "s": 1_000_000_000}
 _SHORT_NS = 10_000
 _SIZE_UNITS = ("B", "kB", "MB", "GB", "TB", "PB", "EB")
@@ -44,34 +43,36 @@ _QUALIFIER = re.compile(r"(?:\b\w+|<unnamed>)::(?=[\w~(<{])")
 
 def duration(ns: float | None) -> str:
     """Return a time in the unit that suits it ("4.12 ms"), a dash for one that is not known."""
-    return UNKNOWN if ns is None else words.duration(ns)
+    return UNKNOWN if ns is None else units.duration(ns)
 
 
 def place(ns: int, length_ns: int | None = None) -> str:
     """Return a place in time with the digits needed to find it: "30.235 ms", "12.345678 s".
 
-    It is told to the microsecond, below a millisecond to the nanosecond; so it is wherever what
-    begins there is shorter than ten microseconds. Zeros stay, so that places of a kind line up.
+    It is rounded to a microsecond; to a nanosecond below a millisecond, or if what begins there
+    (`length_ns` long) is shorter than ten microseconds. Zeros at the end stay, so that the places
+    of a column line up.
     """
     sign = "\N{MINUS SIGN}" if ns < 0 else ""
     is_short = length_ns is not None and length_ns < _SHORT_NS
-    finest = 1 if is_short or abs(ns) < TIME_UNITS["ms"] else 1_000
-    rounded = (abs(ns) + finest // 2) // finest * finest
+    finest_ns = 1 if is_short or abs(ns) < TIME_UNITS["ms"] else 1_000
+    rounded = (abs(ns) + finest_ns // 2) // finest_ns * finest_ns
     unit = next(u for u, scale in reversed(TIME_UNITS.items()) if rounded >= scale or scale == 1)
-    whole, rest = divmod(rounded, TIME_UNITS[unit])
-    digits = len(str(TIME_UNITS[unit] // min(finest, TIME_UNITS[unit]))) - 1
-    fraction = f".{rest // finest:0{digits}d}" if digits else ""
+    scale = TIME_UNITS[unit]
+    whole, rest = divmod(rounded, scale)
+    digits = len(str(scale // min(finest_ns, scale))) - 1  # the decimals of the finest part
+    fraction = f".{rest // finest_ns:0{digits}d}" if digits else ""
     return f"{sign}{whole:,}{fraction} {unit}"
 
 
 def percent(share: float | None) -> str:
     """Return a share (0 to 1) as "53.5 %", a dash for one that is not known."""
-    return UNKNOWN if share is None else words.percent(share)
+    return UNKNOWN if share is None else units.percent(share)
 
 
 def time_share(share: float | None) -> str:
-    """Return the share of the time that a sum of durations is; none is above 100 %."""
-    return UNKNOWN if share is None else words.time_share(share, "≤ ")
+    """Return a sum of durations as a share of the time; if they overlap, at most "≤ 100 %"."""
+    return UNKNOWN if share is None else units.time_share(share, "≤ ")
 
 
 def unbroken(text: str) -> str:
@@ -80,9 +81,10 @@ def unbroken(text: str) -> str:
 
 
 class _Wrapper(textwrap.TextWrapper):
-    """Puts text into lines; a word that is longer than a line ends behind a comma, if it can."""
+    """Breaks text into lines; a word longer than a line is broken at punctuation if possible."""
 
     def _split(self, text: str) -> list[str]:
+        """Return the pieces between which a line may end."""
         chunks = super()._split(text)
         for ends in _LINE_ENDS:
             chunks = [
@@ -104,8 +106,13 @@ def count(number: int | None) -> str:
     return UNKNOWN if number is None else f"{number:,}"
 
 
+def and_more(text: str, more: int) -> str:
+    """Return a list in words with how many more there are, if any: "a, b and 3 more"."""
+    return f"{text} and {count(more)} more" if more > 0 else text
+
+
 def mean_count(number: float) -> str:
-    """Return how many there are on average: whole numbers, and two digits below 1."""
+    """Return a mean number of things as a whole number, below 1 with two digits."""
     return count(round(number)) if number >= 1 else significant(number, 2)
 
 
@@ -113,7 +120,7 @@ def ratio(value: float | None) -> str:
     """Return a ratio such as activities per launch: three digits, at most two decimals."""
     if value is None:
         return UNKNOWN
-    digits = max(0, 3 - words.whole_digits(value))
+    digits = max(0, 3 - units.whole_digits(value))
     return f"{value:,.{min(digits, 2)}f}"
 
 
@@ -121,13 +128,14 @@ def size(number: int | None, *, binary: bool = False) -> str:
     """Return a number of bytes as "1.77 MB", or as "79.1 GiB" where `binary` is set."""
     if number is None:
         return UNKNOWN
-    base, units = (1024, _BINARY_UNITS) if binary else (1000, _SIZE_UNITS)
+    base, names = (1024, _BINARY_UNITS) if binary else (1000, _SIZE_UNITS)
     power = 0
-    while power < len(units) - 1 and abs(number) >= 999.5 * base**power:
+    # 999.5 would be printed as 1000, which is 1 of the next unit.
+    while power < len(names) - 1 and abs(number) >= 999.5 * base**power:
         power += 1
     value = number / base**power
-    digits = max(0, 3 - words.whole_digits(value)) if power else 0
-    return f"{value:,.{digits}f} {units[power]}"
+    digits = max(0, 3 - units.whole_digits(value)) if power else 0  # bytes are whole
+    return f"{value:,.{digits}f} {names[power]}"
 
 
 def bandwidth(bytes_per_ns: float | Fraction | None) -> str:
@@ -164,14 +172,14 @@ def shorten_middle(text: str, width: int) -> str:
 def kernel_label(name: str, width: int) -> str:
     """Return a kernel's name in at most `width` characters, keeping what tells kernels apart.
 
-    Where it is too long, `(anonymous namespace)::`, then the parameter list and the namespaces go
-    first; only then is the middle left out, behind the function's own name if there is room for
-    it. The return type and marks of a kernel's descriptor (.kd) always go.
+    The return type and the suffix of a kernel descriptor (.kd) always go. If the rest is too long,
+    these go until it fits: `(anonymous namespace)::`, the parameter list, other namespaces, the
+    middle. The middle begins behind the function's own name if there is room for that.
     """
     name = without_return_type(kernel_name(name))
     if len(name) <= width or len(name) > _LONGEST_NAME:
         return shorten_middle(name, width)
-    if at_line := _AT_LINE.search(name):
+    if at_line := _AT_LINE.search(name):  # a Python function: keep its file and line whole
         place = at_line[0] if width > len(at_line[0]) + len(_ELLIPSIS) else ""
         return shorten_middle(name.removesuffix(place), width - len(place)) + place
     label = _unreturned(name)
@@ -179,6 +187,7 @@ def kernel_label(name: str, width: int) -> str:
         label = label[: _opening(label)] or label
     if len(label) > width:
         label = visible(_launched(label) or unqualified(label))
+    # `shortened` keeps 3/5 of the width at the front, which would cut a longer own name.
     own = label.find("<") + 1
     tail = width - own - 1
     if len(label) > width and own > width - 1 - (width - 1) * 2 // 5 and tail > 0:
@@ -187,32 +196,34 @@ def kernel_label(name: str, width: int) -> str:
 
 
 def kernel_text(name: str) -> str:
-    """Return a kernel's name from its function's own one on: without types, namespaces, parameters.
+    """Return a kernel's name without return type, namespaces and parameters.
 
-    Of launchers of element-wise work it is the launcher and what that launches.
+    For a launcher of element-wise work it is the launcher and what that launches.
     """
     if len(name) > _LONGEST_NAME:
         return name
     label = _unreturned(kernel_name(name))
     opening = _opening(label) if label.endswith(")") else 0
-    if opening and label[opening - 1] != " ":  # "Memcpy HtoD (Pinned -> Device)" has none
+    # Brackets behind a blank are no parameters: "Memcpy HtoD (Pinned -> Device)".
+    if opening and label[opening - 1] != " ":
         label = label[:opening]
     return _launched(label) or unqualified(label) or name
 
 
 def unqualified(name: str) -> str:
-    """Return a name without namespaces, wherever they stand in it."""
+    """Return a name without the namespaces anywhere in it; an extremely long one as it is."""
     return _QUALIFIER.sub("", _unreturned(name)) if len(name) <= _LONGEST_NAME else name
 
 
 def _unreturned(name: str) -> str:
+    """Return a name without its return type and anonymous namespaces."""
     return without_return_type(name).replace("(anonymous namespace)::", "")
 
 
 def _launched(label: str) -> str:
-    """Return the launcher of element-wise work and what it launches, "" for another kernel.
+    """Return an element-wise kernel as "vectorized_elementwise_kernel<…AddFunctor…>", else "".
 
-    Launchers have one name; what they launch tells them apart.
+    All element-wise kernels have one of a few names; only the functor in it tells them apart.
     """
     functor, head = _FUNCTOR.search(label), label[: label.find("<")]
     if functor is None or "elementwise" not in head:
@@ -221,7 +232,7 @@ def _launched(label: str) -> str:
 
 
 def _opening(text: str) -> int:
-    """Return the place of the bracket that the last character closes, 0 if there is none."""
+    """Return the place of the bracket that the last one closes, 0 if there is none."""
     depth = 0
     for bracket in reversed([*_ROUND.finditer(text)]):
         depth += 1 if bracket.group() == ")" else -1
@@ -230,40 +241,39 @@ def _opening(text: str) -> int:
     return 0
 
 
-def apportioned(parts: Sequence[int], units: int) -> list[int]:
-    """Return whole units per part that sum to `units`, by the method of the largest remainder.
+def apportioned(parts: Sequence[int], whole: int) -> list[int]:
+    """Return integers in proportion to the parts that sum to `whole` (largest remainder method).
 
-    All are 0 where the parts sum to 0.
+    All are 0 if the parts sum to 0.
     """
     total = sum(parts)
     if total <= 0:
         return [0] * len(parts)
-    shares = [part * units // total for part in parts]
-    by_remainder = sorted(range(len(parts)), key=lambda place: -(parts[place] * units % total))
-    for place in by_remainder[: units - sum(shares)]:
+    shares = [part * whole // total for part in parts]
+    # Rounding down left some over: one more for each of the parts that lost most.
+    by_remainder = sorted(range(len(parts)), key=lambda place: -(parts[place] * whole % total))
+    for place in by_remainder[: whole - sum(shares)]:
         shares[place] += 1
     return shares
 
 
 def flop_count(name: str, value: Count | None) -> dict[str, Any]:
-    """Return a count twice: as a number under `name` and, with `_text`, exactly.
-
-    Integers of any size stay integers.
-    """
+    """Return a count as JSON: a number under `name`, and its exact text under `name_text`."""
     if value is None:
         return {name: None, f"{name}_text": None}
-    whole = value.denominator == 1
-    number = msgspec.Raw(str(int(value)).encode()) if whole else float(value)
+    # The encoder refuses integers of more than 64 bits, so their digits are given as they are.
+    is_whole = value.denominator == 1
+    number = msgspec.Raw(str(int(value)).encode()) if is_whole else float(value)
     return {name: number, f"{name}_text": str(value)}
 
 
 def as_float(value: Fraction | None) -> float | None:
-    """Return a fraction as a float; what is not known stays so."""
+    """Return a fraction as a float, None for None."""
     return float(value) if value is not None else None
 
 
 def fields(record: object, *names: str) -> dict[str, Any]:
-    """Return values of a record under their own names; fractions are floats, tuples lists."""
+    """Return these fields of a record by name, as JSON: fractions are floats, tuples lists."""
     values = {}
     for name in names:
         value = getattr(record, name)
@@ -273,13 +283,23 @@ def fields(record: object, *names: str) -> dict[str, Any]:
 
 
 def with_sign(text: str, value: float | Fraction) -> str:
-    """Return an amount with the sign of a value: "+39.4 ms"."""
+    """Return the text of an amount with the sign of its value, if not 0: "+39.4 ms"."""
     sign = "\N{MINUS SIGN}" if value < 0 else "+" if value > 0 else ""
     return f"{sign}{text}"
 
 
+def signed_duration(ns: float) -> str:
+    """Return a difference of times with its sign: "+39.4 ms"."""
+    return with_sign(duration(abs(ns)), ns)
+
+
+def signed_percent(share: float | Fraction) -> str:
+    """Return a difference of shares with its sign: "+8.1 %"."""
+    return with_sign(percent(abs(float(share))), share)
+
+
 def times_between(times_ns: Sequence[float | Fraction], between: str) -> str:
-    """Return times in the unit of the longest, which stands behind them: "11.4 to 67.5 ms"."""
-    unit = unit_for(float(max(times_ns)))
+    """Return times in the unit of the longest, said once at the end: "11.4 to 67.5 ms"."""
+    unit = units.unit_for(float(max(times_ns)))
     values = (significant(ns / TIME_UNITS[unit], 3, zeros=True) for ns in times_ns)
     return f"{between.join(values)} {unit}"

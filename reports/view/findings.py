@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from itertools import islice
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from msgspec import Struct
@@ -23,6 +22,7 @@ from traceflops.remedies import is_cut_off
 from traceflops.reports.view.figures import duration, percent
 from traceflops.reports.view.texts import words
 from traceflops.reports.view.who_waits import late_rank_statement
+from traceflops.reports.view.wording import window
 
 if TYPE_CHECKING:
     from traceflops.analysis.result import Analysis
@@ -34,6 +34,7 @@ _OF_KERNELS: Final = ("framework", "library")
 _WORTH_A_TITLE: Final = ("high", "medium")
 _GRAVE: Final = "high"
 _UNKNOWN: Final = "other"
+_FIGURE: Final = "verdict.figure"
 _IN_NOTES: Final = "notes"
 _LONGEST_PLACE: Final = 40
 _REASONS: Final = 2
@@ -41,7 +42,7 @@ _NEARLY_ALL: Final = 0.95
 
 
 class Saving(NamedTuple):
-    """A gain in words: "80.0 to 90.0 ms", "12.0 to 14.0 %", and "step" where it is per step."""
+    """A gain in words: "80.0 to 90.0 ms", "12.0 to 14.0 %", and "step" if it is per step."""
 
     time: str
     share: str
@@ -49,9 +50,10 @@ class Saving(NamedTuple):
 
 
 class FindingWords(Struct, frozen=True):
-    """A finding in words, "" for what is not known.
+    """A finding in words, "" for what is unknown.
 
-    `where` is names, the best first; `level` is how sure it is, `reasons` why.
+    `where` are names of code, kernels or ranks, the best first; `level` is how sure it is, and
+    `reasons` why.
     """
 
     finding: Finding
@@ -77,7 +79,7 @@ class FindingWords(Struct, frozen=True):
 class Headline(NamedTuple):
     """What a report says first: its class, the code of the statement, and the statement.
 
-    `finding` is the place of the finding that it is, None where it is the verdict.
+    `finding` is the place of that finding in the report, None if the statement is the verdict.
     """
 
     cls: str
@@ -87,7 +89,7 @@ class Headline(NamedTuple):
 
 
 class Opening(NamedTuple):
-    """The title of a report and what follows it; `tells` is the finding whose claim it has."""
+    """The title of a report, and the rest that follows; `tells` is the finding the title states."""
 
     title: str
     rest: str
@@ -100,9 +102,10 @@ def causes(analysis: Analysis) -> list[FindingWords]:
 
 
 def other_findings(analysis: Analysis, *, losses: bool = True) -> list[Finding]:
-    """Return the findings without a cause, with or without `losses`.
+    """Return the findings without a cause; without `losses`, none on a component or uneven steps.
 
-    What notes say is none of them, nor what the title says in full.
+    Findings from notes are left out, as they are shown as notes; so is the finding that the title
+    states, unless it has details beyond that.
     """
     title = opening(analysis).tells
     return [
@@ -116,9 +119,9 @@ def other_findings(analysis: Analysis, *, losses: bool = True) -> list[Finding]:
 
 
 def _saving_sentence(analysis: Analysis) -> str:
-    """Return what the best finding saves, "" where none surely gains enough to come first.
+    """Return what the first finding saves, "" if it is not grave or its sure gain is too small.
 
-    That a file is cut comes before any.
+    Also "" if a file is cut off: then the title is about that.
     """
     best = None if is_cut_off(analysis) else next(iter(analysis.findings), None)
     if best is None or best.gain is None or best.priority != _GRAVE:
@@ -133,17 +136,19 @@ def _saving_sentence(analysis: Analysis) -> str:
             name=best.name,
             time=_saving(analysis, best.gain).time,
             step_ns=step_ns,
-            window=_window(analysis),
+            window=window(analysis),
             place=place if len(place) <= _LONGEST_PLACE else None,
         )
     )
 
 
 def background(analysis: Analysis) -> tuple[Fact, ...]:
-    """Return what takes the time, without the late rank where the best finding is about that."""
-    late, parts = late_rank_statement(analysis), analysis.verdict.parts
-    is_said = late is not None and bool(_saving_sentence(analysis))
-    is_said = is_said and late in (analysis.findings[0].claim, *analysis.findings[0].details)
+    """Return what takes the time, without the late rank if the title's finding already has it."""
+    parts, late = analysis.verdict.parts, late_rank_statement(analysis)
+    if late is None or not _saving_sentence(analysis):
+        return parts
+    best = analysis.findings[0]
+    is_said = late in (best.claim, *best.details)
     return tuple(part for part in parts if part != late) if is_said else parts
 
 
@@ -153,33 +158,38 @@ def is_little(analysis: Analysis) -> bool:
 
 
 def opening(analysis: Analysis) -> Opening:
-    """Return the title of a report, and where that is no finding what follows it.
+    """Return the title of a report and what follows it.
 
-    Where the first finding does not surely gain enough it is the title only if it is grave and has
-    a remedy, else the largest loss is, and what to fix first follows; the utilisation stands beside
-    the title. A kernel that takes more than the title is about is named below it.
+    The title is the first of these that there is: what the first finding surely saves; the first
+    finding, if grave and with a remedy; the largest loss, followed by what to fix first. A kernel
+    that takes more time than the title is about is named below it.
     """
     best = title_finding(analysis)
     statements = background(analysis)
-    told = tuple(part for part in statements if part.code != "verdict.figure")
-    least = best.finding.share if best is not None else 0.0
+    # The utilisation stands beside the title.
+    losses = tuple(part for part in statements if part.code != _FIGURE)
+    title_share = best.finding.share if best is not None else 0.0
     kernel = tuple(
-        one.claim for one in analysis.findings if one.rule == MAIN_KERNEL and one.share > least
+        finding.claim
+        for finding in analysis.findings
+        if finding.rule == MAIN_KERNEL and finding.share > title_share
     )
     if sentence := _saving_sentence(analysis):
         return Opening(sentence, _joined(kernel), None)
-    if analysis.of_no_job or not told:
+    if analysis.of_no_job or not losses:
         return Opening(_joined(statements), "", None)
-    if best is not None:
-        finding = best.finding
-        name = () if finding.confidence is None else (fact("finding.name", name=finding.name),)
-        # Beside nothing but start-up the rest is not worth a split, if no figures are of it.
-        is_all = finding.rule == START_UP and finding.share >= _NEARLY_ALL
-        rest = tuple(part for part in told if part != finding.claim)
-        rest = () if is_all and finding.claim.values.get("rest_ns") is None else rest
-        return Opening(_joined((*name, finding.claim)), _joined((*kernel, *rest)), finding)
-    first, *more = told
-    return Opening(words(first), _joined((*more, *kernel, *_fix_first(analysis))), None)
+    if best is None:
+        first, *more = losses
+        return Opening(words(first), _joined((*more, *kernel, *_fix_first(analysis))), None)
+    finding = best.finding
+    # The name of a cause says what is wrong; a finding without a cause only has a claim.
+    name = () if finding.confidence is None else (fact("finding.name", name=finding.name),)
+    rest = tuple(part for part in losses if part != finding.claim)
+    # If nearly all is start-up and no figures are of the rest, that is not worth a split.
+    is_all = finding.rule == START_UP and finding.share >= _NEARLY_ALL
+    if is_all and finding.claim.values.get("rest_ns") is None:
+        rest = ()
+    return Opening(_joined((*name, finding.claim)), _joined((*kernel, *rest)), finding)
 
 
 def headline(analysis: Analysis) -> Headline:
@@ -187,15 +197,15 @@ def headline(analysis: Analysis) -> Headline:
     best, title = title_finding(analysis), opening(analysis).title
     if best is None:
         parts = analysis.verdict.parts
-        first = next((part for part in parts if part.code != "verdict.figure"), parts[0])
+        first = next((part for part in parts if part.code != _FIGURE), parts[0])
         return Headline(analysis.verdict.headline, first.code, title, None)
-    row = all_rules().rules.get(best.finding.rule)
+    row = all_rules().rules.get(best.finding.rule)  # none for a rule of the user
     place = analysis.findings.index(best.finding)
     return Headline(row.headline if row else "own-rule", best.finding.rule, title, place)
 
 
 def _fix_first(analysis: Analysis) -> Iterator[Fact]:
-    """Give which finding is the one to mend first, nothing where none gains much."""
+    """Yield the finding with a cause to fix first, nothing if its gain is small or unknown."""
     best = next(iter(causes(analysis)), None)
     if best is not None and best.finding.priority in _WORTH_A_TITLE and best.saving is not None:
         saving = best.saving
@@ -203,13 +213,15 @@ def _fix_first(analysis: Analysis) -> Iterator[Fact]:
 
 
 def title_finding(analysis: Analysis) -> FindingWords | None:
-    """Return the finding that is the title: it gains enough, or is grave and has a remedy.
+    """Return the first finding if it is worth being the title, else None.
 
-    Of counters without a timeline the first kernel is.
+    It must have a remedy and be more than a loss, and be grave, surely gain enough, or be about a
+    counted kernel: without a timeline there is nothing else to say.
     """
     best = next(iter(analysis.findings), None)
     if best is None or best.advice is None or best.rule.startswith(LOSS):
         return None
+    # Then something else is said first: to choose a job, that a file is cut, what is not recorded.
     if analysis.of_no_job or is_cut_off(analysis) or analysis.recorded == "collectives":
         return None
     is_title = best.severity == _GRAVE or best.rule == COUNTED_KERNEL or _saving_sentence(analysis)
@@ -217,9 +229,9 @@ def title_finding(analysis: Analysis) -> FindingWords | None:
 
 
 def left_to_say(best: Finding, opened: Opening) -> str:
-    """Return what the title leaves out of its finding, "" if that is nothing.
+    """Return what the title leaves out of its finding, "" if it says all.
 
-    It stands below another title, so it begins with what it is about.
+    Details begin with the name of the finding, as they are shown away from the title.
     """
     if opened.tells is not best:
         return best.sentence
@@ -228,7 +240,7 @@ def left_to_say(best: Finding, opened: Opening) -> str:
 
 
 def title_sentence(analysis: Analysis) -> str:
-    """Return the verdict: the finding that is the title, then what takes the time."""
+    """Return the verdict: the title if it is a finding, then what takes the time."""
     opened = opening(analysis)
     title = opened.title if title_finding(analysis) is not None else ""
     return f"{title} {_joined(background(analysis))}".lstrip()
@@ -258,23 +270,20 @@ def _words(analysis: Analysis, finding: Finding) -> FindingWords:
 
 
 def _code(at: Where) -> str:
-    """Return function, file and the line where the function begins, as far as they are known."""
+    """Return a place in code: "train (train.py:12)", or as much of it as is known."""
     place = at.file or ""
     if place and at.line is not None:
         place += f":{at.line}"
     return f"{at.function} ({place})" if place and at.function else place
 
 
-def _window(analysis: Analysis) -> str:
-    return "step" if analysis.steps.used else "window"
-
-
 def _saving(analysis: Analysis, gain: Gain) -> Saving:
+    """Return a gain in words; without several windows it is not said per what."""
     window_ns = analysis.mean_ns(analysis.components.window_ns)
-    ends = max(gain.low_ns, 0), gain.high_ns
-    time = f"{_least(gain)}{_range(*ends, duration)}"
-    share = _range(ends[0] / window_ns, ends[1] / window_ns, percent)
-    return Saving(time, share, _window(analysis) if analysis.windows_used > 1 else None)
+    low_ns, high_ns = max(gain.low_ns, 0), gain.high_ns
+    time = f"{_bound(gain)}{_range(low_ns, high_ns, duration)}"
+    share = _range(low_ns / window_ns, high_ns / window_ns, percent)
+    return Saving(time, share, window(analysis) if analysis.windows_used > 1 else None)
 
 
 def _mfu(analysis: Analysis, finding: Finding) -> str:
@@ -282,19 +291,24 @@ def _mfu(analysis: Analysis, finding: Finding) -> str:
     after, now = finding.mfu_after, analysis.measured.mfu_range
     if after is None or now is None or finding.gain is None:
         return ""
+    # Without a sure gain only the upper end is told, as "at most".
     low = after.low if finding.gain.low_ns > 0 else 0.0
-    most = f"{_least(finding.gain)}{_range(low, after.high, percent)}"
-    return f"MFU {_value(_range(float(now.least), float(now.most), percent))} → {most}"
+    mfu_after = f"{_bound(finding.gain)}{_range(low, after.high, percent)}"
+    return f"MFU {_value(_range(float(now.least), float(now.most), percent))} → {mfu_after}"
 
 
-def _least(gain: Gain) -> str:
+def _bound(gain: Gain) -> str:
+    """Return what to say before a gain of which only one end is told, else ""."""
     if gain.may_be_more:
         return "at least "
     return "at most " if gain.low_ns <= 0 < gain.high_ns else ""
 
 
 def _range(low: float, high: float, shown: Callable[[float], str]) -> str:
-    """Return two ends, the unit once where it is the same; only the upper one above nothing."""
+    """Return two ends as text, a common unit once: "80 to 90 ms"; only the upper one if low <= 0.
+
+    `shown` prints an end.
+    """
     least, most = shown(low), shown(high)
     if low <= 0 or least == most:
         return most
@@ -303,21 +317,25 @@ def _range(low: float, high: float, shown: Callable[[float], str]) -> str:
 
 
 def _value(figure: str) -> str:
+    """Return a figure without its unit."""
     return figure.rpartition(" ")[0]
 
 
-def _step_of(analysis: Analysis, finding: Finding) -> Iterator[str]:
-    """Yield the step that a stretch of time begins in, on the first device that has it."""
+def _step_of(analysis: Analysis, finding: Finding) -> str:
+    """Return the step in which the stretch of time of a finding begins, "" if it is in none."""
     at = finding.where.start_ns
-    windows = (one for device in analysis.devices_used for one in device.steps)
-    yield from (
-        f"step {one.step}"
-        for one in islice((w for w in windows if at is not None and w.start_ns <= at < w.end_ns), 1)
-    )
+    for device in analysis.devices_used:
+        for step in device.steps:
+            if at is not None and step.start_ns <= at < step.end_ns:
+                return f"step {step.step}"
+    return ""
 
 
 def _is_place(analysis: Analysis, finding: Finding) -> bool:
-    """Return whether the largest row is where a finding is."""
+    """Return whether the first row tells where a finding is: it is the only one, or has half.
+
+    The name of a library's kernel tells nothing to those who are to change other code.
+    """
     name = finding.rows[0].name if finding.rows else ""
     all_ns = finding.share * analysis.components.window_ns
     if not name or (len(finding.rows) > 1 and 2 * finding.rows[0].time_ns < all_ns):
@@ -326,17 +344,15 @@ def _is_place(analysis: Analysis, finding: Finding) -> bool:
 
 
 def _library_kernels(analysis: Analysis) -> set[str]:
-    """Return the kernels that the table of categories knows, as rows of findings have them."""
+    """Return the kernels that the table of categories knows, as rows of findings name them."""
     known = (row.name for row in analysis.measured.kernels if row.category.top != _UNKNOWN)
     return {shown(name) for name in known for shown in (row_name, short_name)}
 
 
 def _where(analysis: Analysis, finding: Finding) -> Iterator[str]:
-    """Yield the place in the code, on a rank, else the largest row, or the step without rows.
+    """Yield where a finding is: in code or in a module, else its first row; a rank; a step.
 
-    A row is a place if it has half of the time: mostly there where it has less than mending all of
-    it may gain. A kernel of a library is none where others are to
-    mend something.
+    The step is given if there are no rows.
     """
     at = finding.where
     if at.file is not None:
@@ -344,14 +360,13 @@ def _where(analysis: Analysis, finding: Finding) -> Iterator[str]:
     if at.module is not None:
         yield at.module
     if at.file is None and at.module is None and _is_place(analysis, finding):
-        name, own_ns = (
-            function_name(finding.rows[0].name),
-            analysis.mean_ns(finding.rows[0].time_ns),
-        )
+        first = finding.rows[0]
+        name = function_name(first.name)
+        # If all that may be gained is more than the first row has, it is "mostly" there.
         gain_ns = finding.gain.high_ns if finding.gain is not None else 0
-        is_part = len(finding.rows) > 1 and own_ns < gain_ns
+        is_part = len(finding.rows) > 1 and analysis.mean_ns(first.time_ns) < gain_ns
         yield words(fact("finding.mostly", name=name)) if is_part else name
     if at.rank is not None and f"rank {at.rank}" not in (row.name for row in finding.rows[:1]):
         yield f"rank {at.rank}"
-    if not finding.rows:
-        yield from _step_of(analysis, finding)
+    if not finding.rows and (step := _step_of(analysis, finding)):
+        yield step

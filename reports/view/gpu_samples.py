@@ -24,28 +24,30 @@ _REMARK: Final = (
 
 
 def gpu_samples_table(analysis: Analysis, title: str = "GPU") -> ReportTable:
-    """Return the GPUs that were sampled, the slowest first, with the columns that are known."""
+    """Return the sampled GPUs under `title`, slowest first, with the columns that are known."""
     rows = sorted(analysis.gpu_samples, key=lambda row: row.clock_mhz or inf)
     labels = {device.device: device.label for device in analysis.devices}
-    if analysis.prepared is not None and not labels:
-        local = analysis.prepared.trace.devices["local_id"].to_pylist()
-        labels = {device: f"GPU {number}" for device, number in enumerate(local)}
-    judged = any(row.clock_mhz is not None for row in rows)
-    numbers = _NUMBERS if judged else _NUMBERS | {"Highest clock": _HIGHEST}
+    if analysis.prepared is not None and not labels:  # only samples, no GPU work
+        local_ids = analysis.prepared.trace.devices["local_id"].to_pylist()
+        labels = {device: f"GPU {local_id}" for device, local_id in enumerate(local_ids)}
+    # Without GPU work nothing tells when a GPU was busy, so no clock is a mean of busy time.
+    knows_busy = any(row.clock_mhz is not None for row in rows)
+    numbers = _NUMBERS if knows_busy else _NUMBERS | {"Highest clock": _HIGHEST}
     columns = (
         Column(title, lambda row: labels[row.device]),
-        *(Column(head, cell, is_number=True) for head, cell in numbers.items()),
+        *(Column.number(head, cell) for head, cell in numbers.items()),
         Column(THROTTLED_BY, lambda row: row.reason_words or UNKNOWN),
     )
     return table_of(known_columns(columns, rows), rows[:_MOST], len(rows), _REMARK)
 
 
 def _figure(counter: str, what: str, unit: str) -> Callable[[GpuSamples], str]:
-    """Return what gives the mean or the most of a counter in words."""
+    """Return a function that gives the "mean" or the "most" of a counter; see `_words`."""
     return lambda row: _words(getattr(row.values.get(counter), what, None), unit)
 
 
 def _words(value: float | None, unit: str) -> str:
+    """Return a value with its unit; one without is in bytes."""
     if value is None:
         return UNKNOWN
     return f"{value:,.0f} {unit}" if unit else size(int(value), binary=True)
@@ -63,4 +65,3 @@ _NUMBERS: Final[dict[str, Callable[[GpuSamples], str]]] = {
     "Memory": _figure(Sampled.MEMORY_USED, "most", ""),
 }
 _HIGHEST: Final = _figure(Sampled.SM_CLOCK, "most", "MHz")
-"""Shown where nothing tells when a GPU works."""

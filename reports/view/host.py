@@ -3,19 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from traceflops.findings.copy_sizes import are_small
-from traceflops.reports.view.figures import (
-    UNKNOWN,
-    bandwidth,
-    count,
-    duration,
-    percent,
-    ratio,
-    size,
-)
+from traceflops.reports.view.figures import bandwidth, count, duration, percent, ratio, size
 from traceflops.reports.view.short_names import short_labels
 from traceflops.reports.view.tables import Cell, Column, Name, ReportTable, table_of
 from traceflops.reports.view.wording import basis
@@ -23,27 +14,27 @@ from traceflops.units import capitalized
 
 if TYPE_CHECKING:
     from traceflops.analysis.result import Analysis
-    from traceflops.attribution.host_calls import MemoryOperation
+    from traceflops.attribution.host_calls import HostOperator, MemoryOperation
 
 _NAME: Final = 90
 _WORDS: Final = {"memcpy": "copy", "memset": "fill"}
 
-_number = partial(Column, is_number=True)
-
 
 def host_tables(analysis: Analysis, most: int) -> Iterator[tuple[str, ReportTable]]:
-    """Yield the tables of what the host did, each after its title, of at most so many rows.
+    """Yield the tables of what the host did, each after its title, with at most `most` rows.
 
-    Empty where nothing is known.
+    A table has no rows if nothing is known.
     """
 
     def operation(row: MemoryOperation) -> Cell:
+        """Return "Copy HtoD (pinned)" or "Fill"; an allocation is known by its call."""
         if row.kind == "call":
             return Name(row.name)
         memory = f"({row.memory})" if row.memory else ""
         return " ".join(filter(None, (capitalized(_WORDS[row.kind]), row.name, memory)))
 
     def rate(row: MemoryOperation) -> str:
+        """Return the bytes by time, a dash for small operations: they take as long as a launch."""
         is_known = row.bytes_per_ns and not are_small(row.bytes, row.count)
         return bandwidth(row.bytes_per_ns if is_known else None)
 
@@ -51,42 +42,45 @@ def host_tables(analysis: Analysis, most: int) -> Iterator[tuple[str, ReportTabl
     yield "CPU time by operator", host_operators_table(analysis, most)
     columns = (
         Column("Operation", operation),
-        _number("Count", lambda row: count(row.count)),
-        _number("Total time", lambda row: duration(row.sum_ns)),
-        _number("Bytes", lambda row: size(row.bytes)),
-        _number("Largest", lambda row: size(row.largest_bytes)),
-        _number("Rate", rate),
+        Column.number("Count", lambda row: count(row.count)),
+        Column.number("Total time", lambda row: duration(row.sum_ns)),
+        Column.number("Bytes", lambda row: size(row.bytes)),
+        Column.number("Largest", lambda row: size(row.largest_bytes)),
+        Column.number("Rate", rate),
     )
     rows = analysis.memory_operations
     yield "Copies, fills and allocations", table_of(columns, rows[:most], len(rows))
 
 
 def _launches(analysis: Analysis, most: int) -> ReportTable:
-    """Return the launches of each device, and of all where there are several."""
+    """Return the launches of each device, after those of all devices if there are several.
+
+    A row is a label, the sums of launches, and the number of windows that they are of.
+    """
     found = analysis.launches
     if found is None:
         return table_of((), ())
-    known, every = found.devices, ("all", found.total, analysis.windows_used)
     rows = [
-        (device.label, known[device.device], sum(window.used for window in device.windows))
+        (device.label, found.devices[device.device], sum(one.used for one in device.windows))
         for device in analysis.devices
-        if device.device in known
+        if device.device in found.devices
     ]
-    rows = [every, *rows] if len(rows) > 1 else rows
-    per_step = _number("Per step", lambda row: count(round(row[1].launches / max(row[2], 1))))
+    if len(rows) > 1:
+        rows.insert(0, ("all", found.total, analysis.windows_used))
+    per_step = Column.number("Per step", lambda row: count(round(row[1].launches / max(row[2], 1))))
     columns = (
         Column("GPU", lambda row: row[0]),
-        _number("Launch calls", lambda row: count(row[1].launches)),
+        Column.number("Launch calls", lambda row: count(row[1].launches)),
         *((per_step,) if analysis.steps.used else ()),
-        _number(
+        Column.number(
             "Operations per call",
             lambda row: ratio(row[1].operations / row[1].launches if row[1].launches else None),
         ),
-        _number("Time in calls", lambda row: duration(row[1].call_ns)),
-        _number("Long calls", lambda row: count(row[1].long_calls)),
-        _number("Late starts", lambda row: count(row[1].late_starts)),
-        _number("Kernels", lambda row: count(row[1].kernels)),
-        _number("Short kernels", lambda row: _share(row[1].short_kernels, row[1].kernels)),
+        Column.number("Time in calls", lambda row: duration(row[1].call_ns)),
+        Column.number("Long calls", lambda row: count(row[1].long_calls)),
+        Column.number("Late starts", lambda row: count(row[1].late_starts)),
+        Column.number("Kernels", lambda row: count(row[1].kernels)),
+        Column.number("Short kernels", lambda row: _share(row[1].short_kernels, row[1].kernels)),
     )
     remark = (
         f"Long calls: above 20 µs. Late starts: on an idle GPU, later than an ordinary launch. "
@@ -101,21 +95,20 @@ def _share(number: int, of: int) -> str:
 
 def host_operators_table(analysis: Analysis, most: int) -> ReportTable:
     """Return the operators of the launching threads; all figures are means per window."""
-    window_ns = analysis.components.window_ns
-    names = short_labels([row.name for row in analysis.host_operators], _NAME)
-    label = dict(zip((row.name for row in analysis.host_operators), names, strict=True))
+    window_ns, mean = analysis.components.window_ns, analysis.mean_ns
+    rows = analysis.host_operators
+    names = [row.name for row in rows]
+    label = dict(zip(names, short_labels(names, _NAME), strict=True))
+
+    def total(row: HostOperator) -> str:
+        return duration(None if row.total_ns is None else mean(row.total_ns))
+
     columns = (
         Column("Operator", lambda row: Name(label[row.name])),
-        _number("Count", lambda row: count(round(analysis.mean_ns(row.count)))),
-        _number("Self", lambda row: duration(analysis.mean_ns(row.self_ns))),
-        _number("Share", lambda row: _share(row.self_ns, window_ns)),
-        _number(
-            "Total",
-            lambda row: (
-                UNKNOWN if row.total_ns is None else duration(analysis.mean_ns(row.total_ns))
-            ),
-        ),
+        Column.number("Count", lambda row: count(round(mean(row.count)))),
+        Column.number("Self", lambda row: duration(mean(row.self_ns))),
+        Column.number("Share", lambda row: _share(row.self_ns, window_ns)),
+        Column.number("Total", total),
     )
     remark = f"Threads that launch GPU work. {basis(analysis)}."
-    rows = analysis.host_operators
     return table_of(columns, rows[:most], len(rows), remark)

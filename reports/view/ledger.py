@@ -21,10 +21,10 @@ COLUMNS = {
     "gradient": "other grad",
     "recompute": "recompute",
 }
-"""Passes in a ledger's names, and what their columns are called."""
+"""Passes in the names of a ledger's lines, and the heads of their columns."""
 
 PASSES = {"backward": "input_grad", **{name: name for name in COLUMNS}}
-"""Where the passes of a name stand: an attention core has no weights, only inputs' gradients."""
+"""The column of each pass in a name: an attention core has no weights, so all is input grad."""
 
 PARTS = {
     "attention": "attention matrices",
@@ -69,7 +69,7 @@ class LedgerRow(Struct):
 
 
 class LedgerCells(Struct, frozen=True):
-    """A ledger as a table, all in units of one prefix; several rows have a sum below them."""
+    """A ledger as text, all in FLOP with one prefix; several rows have a `total` below them."""
 
     prefix: str
     heads: list[str]
@@ -78,12 +78,12 @@ class LedgerCells(Struct, frozen=True):
 
 
 def ledger_cells(rows: Mapping[str, LedgerRow], *, passes: bool = True) -> LedgerCells:
-    """Return a table of rows, a column per pass or the sums alone."""
-    names = [name for name in COLUMNS if any(name in row.passes for row in rows.values())]
-    columns = names if passes else []
+    """Return a table of rows, with a column per pass, or the sums alone if not `passes`."""
+    used = (name for name in COLUMNS if any(name in row.passes for row in rows.values()))
+    columns = list(used) if passes else []
     scale, prefix = flop_scale(max(row.total for row in rows.values()))
     whole = LedgerRow(total=sum(row.total for row in rows.values()))
-    for name in names:
+    for name in columns:
         whole.passes[name] = sum(row.passes.get(name, 0) for row in rows.values())
 
     def cells(row: LedgerRow) -> list[str]:
@@ -97,19 +97,19 @@ def ledger_cells(rows: Mapping[str, LedgerRow], *, passes: bool = True) -> Ledge
 
 
 def mean_ledger(analysis: Analysis) -> Ledger:
-    """Return what was executed as means per window and device."""
+    """Return the executed FLOPs as means per window and device."""
     ledger, windows = analysis.measured.executed.ledger(), max(analysis.windows_used, 1)
     lines = tuple(Line(line.name, Fraction(line.flops) / windows) for line in ledger.lines)
     return Ledger(ledger.convention, lines)
 
 
 def is_unsplit(ledger: Ledger) -> bool:
-    """Return whether a ledger has lines, and none tells what FLOPs were for."""
+    """Return whether a ledger has lines, and none of them tells what its FLOPs were for."""
     return bool(ledger.lines) and all(line.name in _UNSPLIT for line in ledger.lines)
 
 
 def scaled(flops: Count | None, scale: int) -> str:
-    """Return a count as a number of `scale` FLOPs, in four digits at most."""
+    """Return a count in units of `scale`, with four digits at most; a dash for none."""
     if not flops:
         return UNKNOWN
     value = Fraction(flops) / scale
@@ -119,34 +119,36 @@ def scaled(flops: Count | None, scale: int) -> str:
 
 
 def ledger_rows(ledger: Ledger) -> dict[str, LedgerRow]:
-    """Return the rows in the order in which their first lines stand; what is overhead last."""
+    """Return the rows by part of the model, in the order of their lines; those of WHOLE last."""
     parts: dict[str, LedgerRow] = {}
     others: dict[str, LedgerRow] = {}
     for line in ledger.lines:
-        part, to = _place(line.name)
+        part, column = _place(line.name)
         target = others if part in WHOLE.values() else parts
         row = target.setdefault(part, LedgerRow())
         row.total += line.flops
-        if to is not None:
-            row.passes[to] = row.passes.get(to, 0) + line.flops
+        if column is not None:
+            row.passes[column] = row.passes.get(column, 0) + line.flops
     return {**parts, **others}
 
 
 def _place(name: str) -> tuple[str, str | None]:
-    """Return the row and the pass of a line."""
+    """Return the row of a line, and the column of its pass or None.
+
+    Names are "model.KIND[.PASS[.PART]]", "recompute.KIND[.PART]" or one of WHOLE.
+    """
     if name in WHOLE:
         return WHOLE[name], None
-    first, *words = name.split(".")
-    if first == "model" and len(words) == 1:  # a forward product or a gradient of one
-        return _part(words[0], words[0]), None
-    kind, *rest = words
+    first, kind, *rest = name.split(".")
     if first == "recompute":
-        part = rest[0] if rest else kind
-        return _part(kind, part), "recompute"
-    if first == "model" and rest:
+        return _part(kind, rest[0] if rest else kind), "recompute"
+    if first == "model" and not rest:
+        return _part(kind, kind), None
+    if first == "model":
         return _part(kind, rest[1] if len(rest) > 1 else kind), PASSES.get(rest[0])
     return name, None
 
 
 def _part(kind: str, part: str) -> str:
+    """Return what a part is called; all of attention is its core."""
     return CORE if kind == "attention" else PARTS.get(part, part)

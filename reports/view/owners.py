@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from functools import partial
 from heapq import nlargest
 from operator import itemgetter
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -12,9 +11,10 @@ from traceflops.attribution.device_work_tables import BY, HOST_OP, Owner
 from traceflops.characters import function_name
 from traceflops.reports.view.figures import count, duration, percent
 from traceflops.reports.view.host import host_operators_table
+from traceflops.reports.view.recorded_shapes import shape_words
 from traceflops.reports.view.short_names import short_labels
 from traceflops.reports.view.tables import Cell, Column, Name, ReportTable, Share, table_of
-from traceflops.reports.view.wording import shape_words, time_shared
+from traceflops.reports.view.wording import time_shared
 from traceflops.units import capitalized
 
 if TYPE_CHECKING:
@@ -22,11 +22,10 @@ if TYPE_CHECKING:
 
 MOST_OWNERS: Final = 20
 _NAME, _SHAPES = 90, 50
-_number = partial(Column, is_number=True)
 
 
 class _Words(NamedTuple):
-    """What owners of a kind are called, and the work that has none; what to record for them."""
+    """What owners of a kind are called, and work without such an owner; what to record for them."""
 
     owners: str
     without: str
@@ -61,17 +60,18 @@ _RULES: Final = {
 
 def attribution_sentence(analysis: Analysis) -> str:
     """Return how much of the time of GPU operations each rule attributes, the most first."""
-    found = analysis.attribution.by_rule if analysis.attribution else {}
-    total = sum(one.device_ns for one in found.values())
-    times = [(_RULES[rule], one.device_ns) for rule, one in found.items() if one.device_ns]
-    parts = sorted(times, key=itemgetter(1), reverse=True)
-    shares = " · ".join(f"{words} {percent(ns / total)}" for words, ns in parts)
+    work_of = analysis.attribution.by_rule if analysis.attribution else {}
+    times = {_RULES[rule]: work.device_ns for rule, work in work_of.items() if work.device_ns}
+    largest_first = sorted(times.items(), key=itemgetter(1), reverse=True)
+    total_ns = sum(times.values())
+    shares = " · ".join(f"{words} {percent(ns / total_ns)}" for words, ns in largest_first)
     time = "Time" if analysis.on_host else "GPU time"
     return f"{time} attributed to: {shares}" if shares else ""
 
 
 def owner_tables(analysis: Analysis, most: int = MOST_OWNERS) -> Iterator[tuple[str, ReportTable]]:
-    """Yield the tables that have rows, each after its title; by shape there are all operators."""
+    """Yield the tables of device work that have rows, each after its title."""
+    # The table by shape has all operators, so there is none by operator alone.
     for by in (name for name in OWNER_WORDS if name not in ("op", HOST_OP)):
         table = owners_table(analysis, by, most)
         if table.rows:
@@ -79,7 +79,11 @@ def owner_tables(analysis: Analysis, most: int = MOST_OWNERS) -> Iterator[tuple[
 
 
 def owners_table(analysis: Analysis, by: str, most: int = MOST_OWNERS) -> ReportTable:
-    """Return the owners with most time, a tree in its order; all figures are means per window."""
+    """Return the `most` owners with most time, and the work without an owner; no row if unknown.
+
+    `by` is a kind of OWNER_WORDS. Figures are means per window. Owners keep the order of their
+    table, which may be a tree.
+    """
     if by == HOST_OP:
         return host_operators_table(analysis, most)
     prepared = analysis.prepared
@@ -87,7 +91,7 @@ def owners_table(analysis: Analysis, by: str, most: int = MOST_OWNERS) -> Report
     if found is None or not found.owners:
         return table_of((), ())
     if by == "shape" and not any(owner.shapes for owner in found.owners):
-        by = "op"
+        by = "op"  # without recorded shapes the rows are operators
     words, every = OWNER_WORDS[by], range(len(found.owners))
     places = nlargest(most, every, key=lambda place: found.owners[place].work.device_ns)
     owners = [found.owners[place] for place in sorted(places)]
@@ -95,7 +99,7 @@ def owners_table(analysis: Analysis, by: str, most: int = MOST_OWNERS) -> Report
     hidden = len(found.owners) - len(rows)
     if found.rest.device_ns:
         rows.append(_Row(f"({words.without})", Owner("", found.rest)))
-    mean, window_ns = analysis.mean_ns, analysis.components.window_ns or None
+    mean, window_ns = analysis.mean_ns, analysis.components.window_ns
 
     def share(row: _Row) -> Share:
         return Share(row.owner.work.device_ns / window_ns if window_ns else None)
@@ -105,16 +109,18 @@ def owners_table(analysis: Analysis, by: str, most: int = MOST_OWNERS) -> Report
         return duration(mean(row.owner.work.device_ns) / number) if number > 1 else ""
 
     def slowest(row: _Row) -> str:
+        """Return the number in the name of the slowest instance: "3" of "Block_3"."""
         return row.owner.slowest.rpartition("_")[2] if row.owner.instances > 1 else ""
 
     columns = [
         Column(capitalized(words.owners), lambda row: row.name),
-        _number("Time", lambda row: duration(mean(row.owner.work.device_ns))),
-        _number(f"Of {time_shared(analysis)}", share),
-        _number("Count", lambda row: count(round(mean(row.owner.work.activities)))),
+        Column.number("Time", lambda row: duration(mean(row.owner.work.device_ns))),
+        Column.number(f"Of {time_shared(analysis)}", share),
+        Column.number("Count", lambda row: count(round(mean(row.owner.work.activities)))),
     ]
+    # Rows of several instances also tell the time of one, and which is the slowest.
     if by == "layer" or (by == "module" and any(owner.instances > 1 for owner in owners)):
-        columns += [_number("Each", each), _number("Slowest", slowest)]
+        columns += [Column.number("Each", each), Column.number("Slowest", slowest)]
     depths = [row.owner.depth for row in rows]
     return table_of(columns, rows, hidden + len(rows), depths=depths)
 
@@ -125,11 +131,12 @@ class _Row(NamedTuple):
 
 
 def _names(owners: Sequence[Owner]) -> Iterator[Cell]:
-    """Yield what is shown of each owner; the whole of a name has the names around it."""
+    """Yield the cell of each owner; the whole of its name is a path from the root of the tree."""
     pairs = [(function_name(owner.label), shape_words(owner.shapes, _SHAPES)) for owner in owners]
     texts = [" ".join(filter(None, pair)) for pair in pairs]
     path: list[str] = []
-    for one, short in zip(owners, short_labels(texts, _NAME), strict=True):
-        path[one.depth :] = [f"{one.label} {one.shapes}".rstrip()]
+    for owner, short in zip(owners, short_labels(texts, _NAME), strict=True):
+        # Owners follow those that they are in: deeper entries are of the owner before.
+        path[owner.depth :] = [f"{owner.label} {owner.shapes}".rstrip()]
         name = Name(short, "/".join(path))
-        yield (f"{count(one.instances)} ×", name) if one.instances > 1 else name
+        yield (f"{count(owner.instances)} ×", name) if owner.instances > 1 else name

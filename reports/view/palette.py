@@ -25,7 +25,8 @@ class Look(Struct, frozen=True):
     """The look of one component.
 
     `ascii` and `block` are the characters that fill its part of a bar in a terminal without and
-    with Unicode; `pattern` is the hatch of its boxes on the page ("" for none).
+    with Unicode; `pattern` is the texture of its boxes on the page ("" for none), drawn in the
+    colour `hatch`, by default in that of the `ink` of texts.
     """
 
     label: str

@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from traceflops.analysis.result import Analysis
     from traceflops.ranks.pipelines import Pipelines, Stage
 
-_number = partial(Column, is_number=True)
 _MOST: Final = 16
 _STAGES: Final = {
     "Work": "busy_ns",
@@ -27,7 +26,7 @@ _STAGES: Final = {
 
 
 def pipeline_sentences(analysis: Analysis) -> Iterator[str]:
-    """Yield what bubbles cost and which rank has most of the experts' work."""
+    """Yield what bubbles cost, and which rank has most of the experts' work in the first group."""
     ranks = analysis.ranks
     if ranks is not None and ranks.pipeline is not None:
         yield _pipeline(ranks.pipeline)
@@ -40,6 +39,7 @@ def pipeline_sentences(analysis: Analysis) -> Iterator[str]:
 
 
 def _pipeline(found: Pipelines) -> str:
+    """Return a sentence on the stages of a pipeline and the share of its bubbles."""
     many = found.micro_batches
     of = f", {several(many, 'micro-batch')}" if many is not None else ""
     ideal = f"; ideal (p-1)/m {percent(found.ideal)}" if found.ideal is not None else ""
@@ -51,34 +51,36 @@ def pipeline_tables(analysis: Analysis) -> Iterator[tuple[str, ReportTable]]:
     """Yield the stages of pipelines and the groups of experts, each table after its title."""
     ranks = analysis.ranks
     if ranks is not None and ranks.pipeline is not None:
-        found = ranks.pipeline
-        rows = [[rank for rank in found.ranks if rank.stage == at] for at in range(found.stages)]
-
-        def work_of(stages: Sequence[Stage], field: str) -> int:
-            return sum(getattr(stage, field) for stage in stages)
-
-        def mean(field: str, stages: Sequence[Stage]) -> str:
-            return duration(work_of(stages, field) / (found.steps * len(stages)))
-
-        def bubble(stages: Sequence[Stage]) -> str:
-            work = work_of(stages, "busy_ns")
-            return percent(work_of(stages, "bubble_ns") / work if work else None)
-
-        columns = (
-            _number("Stage", lambda stages: str(stages[0].stage)),
-            _number(
-                "Ranks",
-                lambda stages: (
-                    str(stages[0].rank) if len(stages) == 1 else f"{count(len(stages))} ranks"
-                ),
-            ),
-            *(_number(head, partial(mean, field)) for head, field in _STAGES.items()),
-            _number("Bubble by work", bubble),
-        )
-        remark = f"Means per step and rank. {_pipeline(found)}"
-        yield "Pipeline", table_of(columns, rows[:_MOST], len(rows), remark)
+        yield "Pipeline", _stages(ranks.pipeline)
     if ranks is not None and (groups := ranks.experts()):
         yield "Experts", table_of(_EXPERTS, groups[:_MOST], len(groups))
+
+
+def _stages(found: Pipelines) -> ReportTable:
+    """Return the stages of a pipeline; a row is the list of ranks that are the same stage."""
+    rows = [[rank for rank in found.ranks if rank.stage == at] for at in range(found.stages)]
+
+    def sum_of(field: str, ranks: Sequence[Stage]) -> int:
+        return sum(getattr(rank, field) for rank in ranks)
+
+    def mean(field: str, ranks: Sequence[Stage]) -> str:
+        return duration(sum_of(field, ranks) / (found.steps * len(ranks)))
+
+    def bubble(ranks: Sequence[Stage]) -> str:
+        work_ns = sum_of("busy_ns", ranks)
+        return percent(sum_of("bubble_ns", ranks) / work_ns if work_ns else None)
+
+    def names(ranks: Sequence[Stage]) -> str:
+        return str(ranks[0].rank) if len(ranks) == 1 else f"{count(len(ranks))} ranks"
+
+    columns = (
+        Column.number("Stage", lambda ranks: str(ranks[0].stage)),
+        Column.number("Ranks", names),
+        *(Column.number(head, partial(mean, field)) for head, field in _STAGES.items()),
+        Column.number("Bubble by work", bubble),
+    )
+    remark = f"Means per step and rank. {_pipeline(found)}"
+    return table_of(columns, rows[:_MOST], len(rows), remark)
 
 
 def _times(imbalance: float | None) -> str:
@@ -87,10 +89,10 @@ def _times(imbalance: float | None) -> str:
 
 _EXPERTS: Final = (
     Column("Experts of group", lambda one: Name(one.group)),
-    _number("Ranks", lambda one: count(len(one.ranks))),
-    _number("Dispatches", lambda one: count(one.dispatches)),
-    _number("Most elements", lambda one: f"rank {one.most_elements}"),
-    _number("By the mean", lambda one: _times(one.elements_imbalance)),
-    _number("Most work", lambda one: f"rank {one.most_compute}"),
-    _number("By the mean", lambda one: _times(one.compute_imbalance)),
+    Column.number("Ranks", lambda one: count(len(one.ranks))),
+    Column.number("Dispatches", lambda one: count(one.dispatches)),
+    Column.number("Most elements", lambda one: f"rank {one.most_elements}"),
+    Column.number("By the mean", lambda one: _times(one.elements_imbalance)),
+    Column.number("Most work", lambda one: f"rank {one.most_compute}"),
+    Column.number("By the mean", lambda one: _times(one.compute_imbalance)),
 )

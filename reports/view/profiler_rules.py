@@ -14,6 +14,7 @@ from traceflops.reports.view.texts import words
 from traceflops.units import capitalized
 
 if TYPE_CHECKING:
+    from traceflops.mfu.counted.kernel_speeds import KernelRule
     from traceflops.mfu.measurement import Measurement
 
 SAYS: Final = "Nsight Compute says"
@@ -32,18 +33,18 @@ class RuleShown(Struct, frozen=True):
 
 
 class RulesOfKernel(Struct, frozen=True):
-    """What is said of one kernel, that with the largest estimate first."""
+    """What rules say of one kernel: the bottleneck, then the others, largest estimate first."""
 
     name: Name
     rules: tuple[RuleShown, ...]
 
 
 def rules_said(measured: Measurement, most: int) -> list[RulesOfKernel]:
-    """Return what rules advise for the first kernels of the table of speeds."""
+    """Return what rules advise for the first `most` kernels with rules, those with most time."""
     work = measured.executed.work
     rows = [row for row in (work.speeds if work is not None else ()) if row.rules][:most]
     labels = short_labels(from_own_word([row.name for row in rows]), _NAME)
-    told = []
+    kernels = []
     for label, row in zip(labels, rows, strict=True):
         advising = [
             rule
@@ -51,13 +52,15 @@ def rules_said(measured: Measurement, most: int) -> list[RulesOfKernel]:
             if (rule.kind or "").lower() not in _INFORMATION
             and not (rule.speedup_share and gains_nothing(row, rule))
         ]
-        # That which names the bottleneck comes first, the others by their estimates.
+        # A rule that names the bottleneck comes first; the others keep the order of estimates.
         advising.sort(key=lambda rule: _BOTTLENECK not in rule_name(rule))
-        shown = []
-        for rule in advising:
-            parts = (capitalized(rule_name(rule)), words(estimated(rule)))
-            text = rule.text if len(rule.text) <= _LONGEST else f"{rule.text[:_LONGEST]}…"
-            shown.append(RuleShown(", ".join(filter(None, parts)), text))
-        if shown:
-            told.append(RulesOfKernel(Name(label, row.name), tuple(shown)))
-    return told
+        if advising:
+            kernels.append(RulesOfKernel(Name(label, row.name), tuple(map(_shown, advising))))
+    return kernels
+
+
+def _shown(rule: KernelRule) -> RuleShown:
+    """Return a rule with its estimate in words, its text cut if it is very long."""
+    head = filter(None, (capitalized(rule_name(rule)), words(estimated(rule))))
+    text = rule.text if len(rule.text) <= _LONGEST else f"{rule.text[:_LONGEST]}…"
+    return RuleShown(", ".join(head), text)

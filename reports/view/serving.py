@@ -6,14 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from traceflops.attribution.idle_classes import CLASSES
-from traceflops.reports.view.figures import (
-    UNKNOWN,
-    as_float,
-    count,
-    duration,
-    percent,
-    significant,
-)
+from traceflops.reports.view.figures import UNKNOWN, as_float, count, duration, percent, significant
 from traceflops.reports.view.tables import (
     Cell,
     Column,
@@ -32,7 +25,7 @@ _REMARK: Final = "Means per pass; idle until the next. Tokens per second and GPU
 
 
 def serving_table(analysis: Analysis) -> ReportTable:
-    """Return the annotated passes by kind, with the columns of which something is known."""
+    """Return the annotated passes by kind, with the columns that are known of any."""
     kinds, inference = analysis.serving.kinds, analysis.measured.inference
 
     def mbu(row: PassKind) -> str:
@@ -40,7 +33,7 @@ def serving_table(analysis: Analysis) -> ReportTable:
         return percent(as_float(phase.mbu)) if phase is not None else UNKNOWN
 
     def largest_wait(row: PassKind) -> Cell:
-        """Return what takes most of the idle time behind passes, in words and by its name."""
+        """Return the class, share and name of what takes most of the idle time after passes."""
         if not row.waits.culprits:
             return UNKNOWN
         most = row.waits.culprits[0]
@@ -49,8 +42,8 @@ def serving_table(analysis: Analysis) -> ReportTable:
 
     columns = (
         Column("Serving pass", lambda row: row.kind or "unknown kind"),
-        *(Column(head, cell, is_number=True) for head, cell in _NUMBERS.items()),
-        Column("MBU", mbu, is_number=True),
+        *(Column.number(head, cell) for head, cell in _NUMBERS.items()),
+        Column.number("MBU", mbu),
         Column(WAITS_ON, largest_wait),
     )
     return table_of(known_columns(columns, kinds), kinds, remark=_REMARK)

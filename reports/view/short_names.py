@@ -1,7 +1,7 @@
-"""Labels of the rows of a table: as short as they can be, and different where the names are.
+"""Labels of the rows of a table: as short as they can be, and different if the names are.
 
-A label has three pieces. The first gives way where a column is narrow, and the last before it; the
-one between stays, and is what tells a name from others that begin alike.
+A label has three pieces. In a narrow column the last one is cut first, then the first one. The
+piece between them always stays: it tells a name from others that begin alike.
 """
 
 from __future__ import annotations
@@ -14,12 +14,7 @@ from typing import Final
 from msgspec import Struct
 
 from traceflops.characters import shortened, shortened_around
-from traceflops.reports.view.figures import (
-    kernel_label,
-    kernel_text,
-    unqualified,
-    visible,
-)
+from traceflops.reports.view.figures import kernel_label, kernel_text, unqualified, visible
 
 _ALIKE: Final = 14
 """Characters of the first piece that are seen however narrow the column is."""
@@ -28,12 +23,15 @@ _SHORT: Final = 28
 _HEAD, _TAIL, _MORE, _SPARE = 80, 16, 60, 4
 """The most characters of each piece, and of a last one that is not worth a piece of its own."""
 _BEYOND: Final = 8
+"""Characters of the second piece from where the last few of similar names differ."""
 _LONGEST: Final = 1_000
+"""Characters of a name that are compared at all."""
 _FARTHEST_BACK: Final = 12
+"""The most characters from the beginning of a word to a place in it."""
 
 
 class Label(Struct, frozen=True):
-    """The pieces of a label; where it needs no other, the first is all of it."""
+    """The three pieces of a label, in order; the first alone if nothing else begins like it."""
 
     head: str
     tail: str = ""
@@ -50,70 +48,76 @@ def labels(
     shown: Callable[[str], str] = str,
     whole: Callable[[str], str] = str,
 ) -> list[Label]:
-    """Return labels of names by what is shown of each; the same name has the same label.
+    """Return a label for each name; equal names have equal labels, others have different ones.
 
-    Where what is shown is the same of several names, what differs of them `whole` is added.
+    `shown` makes the text of a name. If it is the same for several names, what differs in their
+    `whole` texts, or else in the names, is added at its end.
     """
     distinct = list(dict.fromkeys(names))
     texts = _told_apart(distinct, [visible(shown(name)[:_LONGEST]) for name in distinct], whole)
     made = [Label(shortened(text, _HEAD)) for text in texts]
-    for places in _grouped(text[:_ALIKE] for text in texts):
-        if len(places) > 1:
-            mine = [texts[place] for place in places]
-            for place, (start, end) in zip(places, _differ(mine), strict=True):
-                made[place] = _pieces(texts[place], start, end)
+    for places in _groups(text[:_ALIKE] for text in texts):
+        spans = _differences([texts[place] for place in places])
+        for place, (start, end) in zip(places, spans, strict=True):
+            made[place] = _pieces(texts[place], start, end)
     by_name = dict(zip(distinct, made, strict=True))
     return [by_name[name] for name in names]
 
 
 def short_labels(names: Sequence[str], width: int) -> list[str]:
-    """Return names of one table in at most `width` characters, different where the names are.
+    """Return names of one table in at most `width` characters; different names stay different.
 
-    Of names that would look alike, what is equal is left out and what differs is kept.
+    If names would look alike, what is equal in them is left out and what differs is kept.
     """
     short = {name: kernel_label(name, width) for name in names}
     for alike in _sharing(short):
-        texts = [visible(unqualified(name)[:_LONGEST]) for name in alike]
-        if len(set(texts)) < len(texts):
-            texts = [visible(name[:_LONGEST]) for name in alike]
-        places = [start for start, _ in _differ(texts)]
-        before = [
-            _word_before(text, start, width) for text, start in zip(texts, places, strict=True)
-        ]
-        for starts in (before, places):
+        texts = _distinct_texts(alike, unqualified)
+        differ = [start for start, _ in _differences(texts)]
+        words = [_word_before(text, at, width) for text, at in zip(texts, differ, strict=True)]
+        # The word before the difference helps to read it, if labels still differ with it.
+        for starts in (words, differ):
             labels = []
             for text, start in zip(texts, starts, strict=True):
-                # As much as has room: the beginning, and what follows the place.
+                # As much as has room: the beginning, and what follows the start.
                 rest = min(len(text) - start, _room_behind(width))
                 labels.append(shortened_around(text, start, max(width - 1 - rest, 0), width))
             if len(set(labels)) == len(labels):
                 break
         short |= zip(alike, labels, strict=True)
+    # What still looks alike differs beyond what is compared: these get numbers.
     for alike in _sharing(short):
         short |= zip(alike, _numbered(short, alike, width), strict=True)
     return [short[name] for name in names]
 
 
+def _distinct_texts(names: Sequence[str], text_of: Callable[[str], str]) -> list[str]:
+    """Return a text of each name, or if some of these are equal, the names themselves."""
+    texts = [visible(text_of(name)[:_LONGEST]) for name in names]
+    if len(set(texts)) < len(texts):
+        texts = [visible(name[:_LONGEST]) for name in names]
+    return texts
+
+
 def _sharing(short: Mapping[str, str]) -> list[list[str]]:
-    """Return the groups of names whose labels look alike."""
-    names, groups = list(short), _grouped(map(str.strip, short.values()))
-    return [[names[place] for place in places] for places in groups if len(places) > 1]
+    """Return the groups of names whose labels look alike; `short` has the label of each name."""
+    names = list(short)
+    return [[names[at] for at in places] for places in _groups(map(str.strip, short.values()))]
 
 
 def _word_before(text: str, start: int, width: int) -> int:
-    """Return where the word before a place begins, the place itself where both have no room."""
+    """Return where the word before a place begins, the place itself if both have no room."""
     near = _word_start(text, start - 1)
     end = next((at for at in range(start, len(text)) if not text[at].isalnum()), len(text))
     return near if end - near < _room_behind(width) else start
 
 
 def _room_behind(width: int) -> int:
-    """Return how much of a label follows the mark of the cut."""
+    """Return how many characters of a label follow the mark of the cut."""
     return max(_TAIL + 1, (width - 1) * 2 // 5)
 
 
 def _numbered(short: Mapping[str, str], names: Sequence[str], width: int) -> Iterator[str]:
-    """Give labels of names that differ in nothing that is seen."""
+    """Yield a label for each of these names with one label: that with a number at its end."""
     taken, label = set(short.values()), short[names[0]]
     ends = (f"…{number}" for number in count(1))
     free = (new for end in ends if (new := label[: max(width - len(end), 0)] + end) not in taken)
@@ -121,10 +125,11 @@ def _numbered(short: Mapping[str, str], names: Sequence[str], width: int) -> Ite
 
 
 def _pieces(text: str, start: int, end: int) -> Label:
+    """Return a text as a label whose second piece is `text[start:end]`; short texts are one."""
     if len(text) <= _SHORT or start <= 0:
         return Label(shortened(text, _HEAD))
-    start += text[start:].startswith("…")
-    # A bracket that stands open where the first piece is cut needs no second mark of it.
+    start += text[start:].startswith("…")  # the mark of a cut ends the first piece
+    # An open bracket there shows the cut without a mark.
     head = shortened(text[: start - text[:start].endswith("<…")], _HEAD)
     if len(text) <= end + _SPARE:
         return Label(head, text[start:])
@@ -132,58 +137,62 @@ def _pieces(text: str, start: int, end: int) -> Label:
 
 
 def _told_apart(names: Sequence[str], texts: list[str], whole: Callable[[str], str]) -> list[str]:
-    """Return texts of which those of several names have what differs at their ends."""
+    """Return the texts of names; equal ones get what differs in their names at the end."""
     apart = list(texts)
-    for places in _grouped(texts):
-        if len(places) == 1:
-            continue
-        mine = [visible(whole(names[place])[:_LONGEST]) for place in places]
-        if len(set(mine)) < len(mine):
-            mine = [visible(names[place][:_LONGEST]) for place in places]
-        for place, name, (start, end) in zip(places, mine, _differ(mine), strict=True):
+    for places in _groups(texts):
+        wholes = _distinct_texts([names[place] for place in places], whole)
+        for place, name, (start, end) in zip(places, wholes, _differences(wholes), strict=True):
             differs = name[start:] if len(name) <= end + 1 else f"{name[start:end]}…"
             more = f"…{differs}" if start < len(name) else ""
             apart[place] = f"{texts[place].rstrip('…>')}{more}"
     return apart
 
 
-def _differ(texts: Sequence[str]) -> list[tuple[int, int]]:
-    """Return the places between which each text differs from the others."""
+def _differences(texts: Sequence[str]) -> list[tuple[int, int]]:
+    """Return the places between which each text differs from the others.
+
+    Where all first differ, they are split by the next _TAIL characters; texts that are still alike
+    are split again farther behind.
+    """
     between = [(0, 0)] * len(texts)
+    # Groups that are alike so far, each with the place where it was split off, -1 for all texts.
     waiting = [(list(range(len(texts))), -1)]
     while waiting:
         places, before = waiting.pop()
-        mine = [texts[place] for place in places]
-        # Between the first and the last of them in order none can differ earlier.
-        pairs = zip(min(mine), max(mine), strict=False)
-        shortest = min(map(len, mine))
-        start = _word_start(
-            mine[0], next((place for place, (a, b) in enumerate(pairs) if a != b), shortest)
-        )
+        alike = [texts[place] for place in places]
+        # All begin with what the first and the last of them in alphabetical order have in common.
+        pairs = zip(min(alike), max(alike), strict=False)
+        shortest = min(map(len, alike))
+        first = next((place for place, (a, b) in enumerate(pairs) if a != b), shortest)
+        start = _word_start(alike[0], first)
         end = start + _TAIL
-        for group in _grouped(text[start:end] for text in mine):
-            again = [places[one] for one in group]
-            if len({texts[place] for place in again}) > 1 and len(again) < len(places):
-                waiting.append((again, start))
-            if before >= 0:
-                # With what told a few from all others, or the word before, if it is near.
-                near = before if start - before <= _TAIL else _word_start(mine[0], start - 1)
-            for place in again:
-                between[place] = (start, end) if before < 0 else (near, start + _BEYOND)
+        if before >= 0:
+            # Begin where the group was split off, or at the word before, if the former is far.
+            near = before if start - before <= _TAIL else _word_start(alike[0], start - 1)
+        by_text: defaultdict[str, list[int]] = defaultdict(list)
+        for place in places:
+            by_text[texts[place][start:end]].append(place)
+            between[place] = (start, end) if before < 0 else (near, start + _BEYOND)
+        # A group of equal texts, or of all again, cannot be split.
+        waiting += [
+            (group, start)
+            for group in by_text.values()
+            if len({texts[place] for place in group}) > 1 and len(group) < len(places)
+        ]
     return between
 
 
 def _word_start(text: str, place: int) -> int:
-    """Return where the word at a place of a text begins, if that is not far."""
+    """Return where the word at a place of a text begins, the place itself if that is far."""
     for start in range(place, max(place - _FARTHEST_BACK, 0), -1):
         if not text[start - 1].isalnum():
             return start
     return place
 
 
-def _grouped(keys: Iterable[str]) -> list[list[int]]:
-    """Return the places of each key."""
+def _groups(keys: Iterable[str]) -> list[list[int]]:
+    """Return the places of each key that occurs more than once."""
     by_key: defaultdict[str, list[int]] = defaultdict(list)
     for place, key in enumerate(keys):
         by_key[key].append(place)
-    return list(by_key.values())
+    return [places for places in by_key.values() if len(places) > 1]

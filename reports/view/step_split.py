@@ -1,7 +1,7 @@
 """A step in disjoint parts that sum to it exactly, and how long it is once a cause is mended.
 
-The parts are those of the waterfall where its peak is one for all devices, else the components;
-idle time is split by what the GPUs wait on.
+The parts are those of the waterfall if all devices have the same peak, else the components; idle
+time is split by what the GPUs wait on.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from traceflops.attribution.idle_classes import CLASSES
 from traceflops.characters import shortened
-from traceflops.facts import Value, fact
+from traceflops.facts import fact
 from traceflops.findings.start_up import START_UP
 from traceflops.findings.unevenness import UNEVEN_STEPS
 from traceflops.flops.mfu_waterfall import UNSPLIT
@@ -31,20 +31,21 @@ if TYPE_CHECKING:
     from traceflops.findings.finding import Finding
 
 CULPRIT: Final = "culprit"
-"""The look of idle time of which it is known what it is due to."""
+"""The look of idle time with a known cause."""
 _NO_LOSS: Final = frozenset(
     {"useful", UNSPLIT, "compute", "unattributed", "other", "graph", "start_up"}
 )
 _LATE: Final = "device_wait"
+"""The class of idle time before work that was queued but started late."""
 _MISSING: Final = "no recorded work"
 _UNEXPLAINED: Final = "idle for an unknown reason"
 _USUAL_CULPRITS, _MOST_CULPRITS = 3, 5
-"""More than the usual are told while the rest is larger than the smallest of them."""
+"""More than the usual ones are shown while the rest is larger than the smallest of them."""
 _NAME: Final = 40
 _COMPUTE: Final = ("inefficiency", "unattributed", "compute", UNSPLIT, "useful")
 """The parts that a finding about compute may be of: what is lost, then what is not known."""
 _PARTLY: Final = 10
-"""Time before or after the work is told from one part in so many on."""
+"""Time before or after the work is told if it is at least this fraction (1/10) of it all."""
 _MOVES: Final = frozenset({"memcpy", "memset"})
 _LEAST: Final = 0.02
 """Share of a step from which a culprit is a part of its own."""
@@ -68,8 +69,7 @@ _OF_COMPUTE: Final = ("attribution", "kernels")
 class StepPart(Struct, frozen=True):
     """A part of the mean step or window of a device; `name` is its look.
 
-    `short` is its label where room is scarce; `sections` show more of it, the best first. A part of
-    a part has words of its own; `is_told` is what the title is about.
+    `own` is the label of a part of a part, "" for others. `is_told`: the title is about it.
     """
 
     name: str
@@ -81,17 +81,17 @@ class StepPart(Struct, frozen=True):
 
     @property
     def short(self) -> str:
-        """Return its label in few letters."""
+        """Return its label where room is scarce."""
         return self.own or _SHORT.get(self.name, self.label)
 
     @property
     def title(self) -> str:
-        """Return its label in few letters as it begins a line: names as they are written."""
+        """Return its short label at the beginning of a line; `own` may be a name of the trace."""
         return self.own or capitalized(self.short)
 
     @property
     def sections(self) -> tuple[str, ...]:
-        """Return the sections of a report that show it."""
+        """Return the sections of a report that show more of it, the best first."""
         return _SECTIONS.get(self.name, _OF_COMPUTE)
 
     @property
@@ -101,7 +101,7 @@ class StepPart(Struct, frozen=True):
 
 
 def step_parts(analysis: Analysis) -> tuple[StepPart, ...]:
-    """Return the parts that are not 0; their times sum to the mean step, rounded to a ns."""
+    """Return the parts that are not 0; their times in ns sum to the mean step."""
     step_ns = round(analysis.mean_ns(analysis.components.window_ns))
     amounts = _amounts(analysis)
     times = dict(zip(amounts, apportioned(list(amounts.values()), step_ns), strict=True))
@@ -113,11 +113,11 @@ def step_parts(analysis: Analysis) -> tuple[StepPart, ...]:
 
 
 def _amounts(analysis: Analysis) -> dict[str, int]:
-    """Return the lines of the waterfall where they split time, else the components."""
+    """Return the lines of the waterfall if their shares are shares of time, else the components."""
     fall, components = analysis.measured.waterfall, analysis.components
     if fall is None or fall.errors or not components.window_ns:
         return components.parts()
-    # Peaks that differ between devices would weigh their time.
+    # If devices have different peaks, the time of a faster one weighs more in the waterfall.
     for name in ("idle", "communication"):
         if fall.share(name) != Fraction(components.parts()[name], components.window_ns):
             return components.parts()
@@ -125,45 +125,43 @@ def _amounts(analysis: Analysis) -> dict[str, int]:
 
 
 def _idle(analysis: Analysis, idle_ns: int) -> Iterator[tuple[str, str, int]]:
-    """Yield idle time by what the GPUs wait on, the largest first, and what is left of it.
-
-    Where a late start may be that of work which was not recorded, that is a part of its own, as is
-    what nothing explains.
-    """
-    rest = component_label("idle", analysis.total)
-    rest = "time between operators" if analysis.on_host else rest
-    times = {one.kind: one.idle_ns for one in analysis.idle.by_class()}
+    """Yield the parts of idle time as (look, label, ns), the largest first; sum is `idle_ns`."""
+    on_host, idle = analysis.on_host, analysis.idle
+    # By class of culprits, in ns of all windows.
+    times = {one.kind: one.idle_ns for one in idle.by_class()}
+    # What started late may have waited for work that was not recorded.
     missing_ns = min(times.get(_LATE, 0), analysis.total.idle_causes.unrecorded_ns)
     if missing_ns:
-        times |= {_LATE: times[_LATE] - missing_ns, "": missing_ns}
-    labels = CLASSES | {"": _MISSING}
-    if times and analysis.total.knows_idle and not analysis.on_host:
-        times[_UNEXPLAINED] = analysis.idle.unexplained_ns
-        labels |= {_UNEXPLAINED: _UNEXPLAINED}
+        times |= {_LATE: times[_LATE] - missing_ns, _MISSING: missing_ns}
+    if times and analysis.total.knows_idle and not on_host:
+        times[_UNEXPLAINED] = idle.unexplained_ns
+    # The largest that matter; `others_ns` is all that is not shown.
     least_ns = _LEAST * analysis.components.window_ns
     shown: list[str] = []
-    others = analysis.components.idle_ns
+    others_ns = analysis.components.idle_ns
     for kind in sorted(times, key=lambda kind: -times[kind])[:_MOST_CULPRITS]:
-        if times[kind] < least_ns or (len(shown) >= _USUAL_CULPRITS and others < times[shown[-1]]):
+        is_enough = len(shown) >= _USUAL_CULPRITS and others_ns < times[shown[-1]]
+        if times[kind] < least_ns or is_enough:
             break
         shown.append(kind)
-        others -= times[kind]
-    *parts, rest_ns = apportioned([*(times[kind] for kind in shown), others], idle_ns)
+        others_ns -= times[kind]
+    *parts, rest_ns = apportioned([*(times[kind] for kind in shown), others_ns], idle_ns)
     for kind, ns in zip(shown, parts, strict=True):
-        yield (CULPRIT if kind in CLASSES else "idle", labels[kind], ns)
-    yield "idle", f"other {rest}" if shown and not analysis.on_host else rest, rest_ns
+        yield (CULPRIT if kind in CLASSES else "idle", CLASSES.get(kind, kind), ns)
+    rest = "time between operators" if on_host else component_label("idle", analysis.total)
+    yield "idle", f"other {rest}" if shown and not on_host else rest, rest_ns
 
 
 def told_parts(analysis: Analysis, finding: Finding | None, component: str) -> tuple[StepPart, ...]:
-    """Return the parts of a step; those that the title is about are told.
+    """Return the parts of a step, with `is_told` set for those that the title is about.
 
-    That is a finding about a component, None where the largest loss is the title. Where it is about
-    less than a part, that is a part of its own, in the words and with the share of the finding.
+    The title is `finding`, which is about `component`, or for None the largest loss. A finding
+    about less than a part makes two of it: its own share, in its words, and the rest.
     """
     parts = step_parts(analysis)
     if finding is None:
         loss = analysis.verdict.loss
-        names = (loss, CULPRIT) if loss == "idle" else (loss,)
+        names = (loss, CULPRIT) if loss == "idle" else (loss,)  # idle time of any class
         return tuple(
             replace(part, is_told=part.name in names and part.label != _MISSING) for part in parts
         )
@@ -175,23 +173,27 @@ def told_parts(analysis: Analysis, finding: Finding | None, component: str) -> t
 
 
 def _told(parts: Sequence[StepPart], finding: Finding, component: str) -> StepPart | None:
-    """Return the part that a finding about a component is of; idle time only by its class."""
-    if (kind := finding.rule.replace("-", "_")) in CLASSES:
-        labels = (CLASSES[kind], *((_MISSING,) if kind == _LATE else ()))
+    """Return the first part of a component that can hold a finding, else its largest, or None."""
+    if (kind := finding.rule.replace("-", "_")) in CLASSES:  # the rule of a class of idle time
+        labels = (CLASSES[kind], _MISSING) if kind == _LATE else (CLASSES[kind],)
         return next((part for part in parts if part.label in labels), None)
-    names = _COMPUTE if component == "compute" else (component,) * (component != "idle")
+    if component == "idle":  # of which class is not known
+        return None
+    names = _COMPUTE if component == "compute" else (component,)
     found = [part for part in parts if part.name in names]
     enough = (part for part in found if part.share >= finding.share)
     return next(enough, None) or max(found, key=lambda part: part.share, default=None)
 
 
 def _split(analysis: Analysis, part: StepPart, finding: Finding) -> Iterator[StepPart]:
-    """Yield the part of a part that a finding is about, then the rest; all of it in one."""
+    """Yield what of a part a finding is about, and the rest; only one if that is all of it."""
     name = _kernel(analysis, finding)
+    # Uneven steps are about how much longer some are, which is no share of the mean step.
     is_all = finding.rule == UNEVEN_STEPS or percent(finding.share) == percent(part.share)
     own_ns = round(part.ns * finding.share / part.share)
     if is_all or own_ns >= part.ns:
-        yield replace(part, own="" if part.name in ("idle", CULPRIT) else name, is_told=True)
+        is_idle = part.name in ("idle", CULPRIT)  # which keeps its class as label
+        yield replace(part, own="" if is_idle else name, is_told=True)
         return
     own = name or words(finding.name)
     yield replace(part, ns=own_ns, share=finding.share, own=own, is_told=True)
@@ -200,14 +202,14 @@ def _split(analysis: Analysis, part: StepPart, finding: Finding) -> Iterator[Ste
 
 
 def _kernel(analysis: Analysis, finding: Finding) -> str:
-    """Return the one kernel or kind of copies that has all the time of a finding, "" for none."""
+    """Return the name of the only row of a finding if it has all its time, else ""."""
     shares = [row.time_ns / analysis.components.window_ns for row in finding.rows]
     is_one = [*map(percent, shares)] == [percent(finding.share)]
     return kernel_label(finding.rows[0].name, _NAME) if is_one else ""
 
 
 class StepAfter(Struct, frozen=True):
-    """The length of a step now, and the bounds of that once a cause is mended."""
+    """The length of a step now, and the bounds of its length once a cause is mended."""
 
     now_ns: int
     least_ns: int
@@ -215,7 +217,7 @@ class StepAfter(Struct, frozen=True):
 
 
 def step_after(analysis: Analysis, finding: Finding) -> StepAfter | None:
-    """Return what mending one cause makes of a step, None where its gain is unknown."""
+    """Return the length of a step now and with a cause mended, None if that gains nothing."""
     gain = finding.gain
     now_ns = round(analysis.mean_ns(analysis.components.window_ns))
     if gain is None or gain.high_ns <= 0 or not now_ns:
@@ -225,50 +227,46 @@ def step_after(analysis: Analysis, finding: Finding) -> StepAfter | None:
 
 
 def outside(analysis: Analysis) -> str:
-    """Return what is recorded and in no figure: before and after the GPU's work, in no used step.
+    """Return which recorded time is in no figure: before or after GPU work, and in unused steps.
 
     It is "" if that is little.
     """
     rest = analysis.outside
     if rest is None:
         return ""
-    work, total_ns = "operator" if analysis.on_host else "GPU operation", rest.ns
-    parts: list[tuple[str, int, dict[str, Value]]] = [
-        ("before", rest.before_ns, {"work": work}),
-        ("after", rest.after_ns, {"work": None if _PARTLY * rest.before_ns >= total_ns else work}),
-        (
-            "unused",
-            rest.unused_ns,
-            {"once_ns": rest.once_ns if 2 * rest.once_ns >= rest.unused_ns else None},
-        ),
-    ]
-    *first, last = (
-        fact(f"outside.{code}", **{f"{code}_ns": ns} | more)
-        for code, ns, more in parts
-        if _PARTLY * ns >= total_ns
+    facts = []
+    work: str | None = "operator" if analysis.on_host else "GPU operation"
+    if _PARTLY * rest.before_ns >= rest.ns:
+        facts.append(fact("outside.before", before_ns=rest.before_ns, work=work))
+        work = None  # said once
+    if _PARTLY * rest.after_ns >= rest.ns:
+        facts.append(fact("outside.after", after_ns=rest.after_ns, work=work))
+    if _PARTLY * rest.unused_ns >= rest.ns:
+        once_ns = rest.once_ns if 2 * rest.once_ns >= rest.unused_ns else None
+        facts.append(fact("outside.unused", unused_ns=rest.unused_ns, once_ns=once_ns))
+    return words(
+        fact(
+            "outside.claim",
+            recorded_ns=rest.recorded_ns,
+            first=tuple(facts[:-1]) or None,
+            last=facts[-1],  # one of three has at least a third
+            call=shortened(rest.call, _NAME) if 2 * rest.call_ns >= rest.ns else None,
+        )
     )
-    call = shortened(rest.call, _NAME) if 2 * rest.call_ns >= total_ns else None
-    values: dict[str, Value] = {
-        "recorded_ns": rest.recorded_ns,
-        "first": tuple(first) or None,
-        "last": last,
-    }
-    return words(fact("outside.claim", **values, call=call))
 
 
 def scope(analysis: Analysis) -> list[str]:
-    """Return what the reader must know of the figures: no kernel, or little of the recording.
-
-    Also what start-up is left out, where that is not said first.
-    """
+    """Return sentences on what the figures leave out: kernels, start-up, most of a recording."""
+    sentences = []
     kinds = {kind for device in analysis.devices for kind in device.whole.kinds}
-    is_whole = analysis.recorded == "complete" and bool(kinds)
-    launches = launch_calls(analysis.prepared.trace) if analysis.prepared is not None else 0
-    code = "scope.no-kernel-of-launches" if launches else "scope.no-kernel"
-    said = [words(fact(code, launches=launches))] if is_whole and kinds <= _MOVES else []
-    starts = [one for one in analysis.findings[1:] if one.rule == START_UP]
-    said += [words(one.claim) for one in starts if analysis.steps.after_start_up]
-    rest = analysis.outside
-    if rest is not None and rest.is_most:
-        said.append(outside(analysis))
-    return said
+    if analysis.recorded == "complete" and kinds and kinds <= _MOVES:
+        launches = launch_calls(analysis.prepared.trace) if analysis.prepared is not None else 0
+        code = "scope.no-kernel-of-launches" if launches else "scope.no-kernel"
+        sentences.append(words(fact(code, launches=launches)))
+    if analysis.steps.after_start_up:
+        # The first finding is the title, which says it already.
+        starts = [finding for finding in analysis.findings[1:] if finding.rule == START_UP]
+        sentences += [words(finding.claim) for finding in starts]
+    if analysis.outside is not None and analysis.outside.is_most:
+        sentences.append(outside(analysis))
+    return sentences

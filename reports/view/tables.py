@@ -5,17 +5,17 @@ A cell is a text of ours, a name in the trace, or several of these, with spaces 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Iterator, Sequence
-from functools import partial
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from msgspec import Struct
-from msgspec.structs import replace
 
 from traceflops.characters import function_name
+from traceflops.reports.view import wording
 from traceflops.reports.view.culprits import gap_culprits, length_label, pace_sentence, waited_for
 from traceflops.reports.view.figures import (
     UNKNOWN,
+    bandwidth,
     count,
     duration,
     percent,
@@ -25,20 +25,6 @@ from traceflops.reports.view.figures import (
 from traceflops.reports.view.palette import CAUSE_LABELS, category_label
 from traceflops.reports.view.short_names import short_labels
 from traceflops.reports.view.utilisation import bounds_sentence, facts, parts, rates
-from traceflops.reports.view.wording import (
-    OVERLAPS,
-    basis,
-    collective_label,
-    collective_rate,
-    component_label,
-    gap_place,
-    job_files,
-    job_size,
-    knows_exposure,
-    mean_message,
-    overlap,
-    unit,
-)
 from traceflops.table.schema import DEVICE_KINDS
 from traceflops.timeline.records import COMPONENTS
 from traceflops.units import capitalized
@@ -61,26 +47,26 @@ _NAME: Final = 90
 
 
 class Name(str):
-    """A name in the trace, which is shown as code; `whole` is what it is short for."""
+    """A name in the trace, which is shown as code; `whole` is the full name of a shortened one."""
 
     __slots__ = ("whole",)
     whole: str
 
     def __new__(cls, shown: str, whole: str = "") -> Self:
-        """Return a name; without another it is whole."""
+        """Return a name; without `whole` it is not shortened."""
         made = super().__new__(cls, shown)
         made.whole = whole or shown
         return made
 
 
 class Share(str):
-    """A share in words, of which the page draws a bar."""
+    """A share in words; the page also draws a bar of its `value` (0 to 1)."""
 
     __slots__ = ("value",)
     value: float | None
 
     def __new__(cls, value: float | None) -> Self:
-        """Return a share in words."""
+        """Return a share in words, a dash for None."""
         made = super().__new__(cls, percent(value))
         made.value = value
         return made
@@ -90,18 +76,22 @@ Cell = str | tuple[str, ...]
 
 
 class Column(Struct, frozen=True):
-    """A column of a table: its head, what a row has there, and what is said of it below."""
+    """A column of a table: its head, and a function that makes the cell of a row."""
 
     head: str
     cell: Callable[[Any], Cell]
     is_number: bool = False
-    remark: str = ""
+
+    @classmethod
+    def number(cls, head: str, cell: Callable[[Any], Cell]) -> Self:
+        """Return a column of numbers, which are aligned to the right."""
+        return cls(head, cell, is_number=True)
 
 
 class ReportTable(Struct, frozen=True):
-    """The rows that are shown of `total`, a cell per column, and what is said below them.
+    """The rows that are shown of `total`, a cell per column, and a remark below them.
 
-    Of a tree `depths` says how deep each row is.
+    If the rows are a tree, `depths` has the depth of each; else it is empty.
     """
 
     columns: Sequence[Column]
@@ -110,67 +100,61 @@ class ReportTable(Struct, frozen=True):
     remark: str = ""
     depths: Sequence[int] = ()
 
-    def said(self, heads: Container[str] | None = None) -> str:
-        """Return what is said below the table, if not all columns are shown of those that are."""
-        shown = (column for column in self.columns if heads is None or column.head in heads)
-        return " ".join(filter(None, (self.remark, *(one.remark for one in shown))))
-
     @property
     def indents(self) -> Sequence[int]:
-        """Return how deep each row is, 0 in what is no tree."""
+        """Return the depth of each row, 0 if the rows are no tree."""
         return self.depths or [0] * len(self.rows)
 
 
-_number = partial(Column, is_number=True)
 _SUMS: Final = (
     Column("Category", lambda row: spaced(row["sub"])),
-    _number("Total time", lambda row: duration(row["sum_ns"])),
-    _number("Share", lambda row: time_share(row["share"])),
+    Column.number("Total time", lambda row: duration(row["sum_ns"])),
+    Column.number("Share", lambda row: time_share(row["share"])),
 )
 _CATEGORY: Final = (Column("Part", lambda row: category_label(row["top"])), *_SUMS)
-_COUNTED_SUMS: Final = (*_SUMS, _number("Count", lambda row: count(row["count"])))
+_COUNTED_SUMS: Final = (*_SUMS, Column.number("Count", lambda row: count(row["count"])))
 _COLLECTIVE: Final = (
-    Column("Collective", collective_label),
-    _number("Count", lambda row: count(row.count)),
-    _number("Mean message", mean_message),
-    _number("Bytes", lambda row: size(row.bytes)),
-    _number("Total time", lambda row: duration(row.sum_ns)),
-    _number("Exposed", lambda row: duration(row.exposed_ns)),
-    _number("Rate with waiting", collective_rate),
+    Column("Collective", wording.collective_label),
+    Column.number("Count", lambda row: count(row.count)),
+    Column.number("Mean message", wording.mean_message),
+    Column.number("Bytes", lambda row: size(row.bytes)),
+    Column.number("Total time", lambda row: duration(row.sum_ns)),
+    Column.number("Exposed", lambda row: duration(row.exposed_ns)),
+    Column.number("Rate with waiting", lambda row: bandwidth(row.bytes_per_ns)),
 )
 _JOB: Final = (
-    _number("Job", lambda job: str(job.number)),
-    Column("Files", lambda job: Name(job_files(job))),
-    Column("Work", job_size),
+    Column.number("Job", lambda job: str(job.number)),
+    Column("Files", lambda job: Name(wording.job_files(job))),
+    Column("Work", wording.job_size),
     Column("Result", lambda job: job.verdict or ""),
 )
 _WAITS: Final = (
     Column("GPU waits on", lambda row: row.words),
     Column("Largest part", lambda row: tuple(short_names(row.names))),
-    _number("Time", lambda row: duration(row.mean_ns)),
-    _number("Of idle time", lambda row: percent(row.share)),
-    _number("Gaps", lambda row: count(row.gaps)),
+    Column.number("Time", lambda row: duration(row.mean_ns)),
+    Column.number("Of idle time", lambda row: percent(row.share)),
+    Column.number("Gaps", lambda row: count(row.gaps)),
 )
 _LENGTHS: Final = (
     Column("Length of gap", length_label),
-    _number("Gaps", lambda lengths: count(lengths.gaps)),
-    _number("Total time", lambda lengths: duration(lengths.idle_ns)),
+    Column.number("Gaps", lambda lengths: count(lengths.gaps)),
+    Column.number("Total time", lambda lengths: duration(lengths.idle_ns)),
 )
 _SYNCHRONISATION: Final = (
     Column("Synchronizing call", lambda one: Name(one.call)),
     Column("Called in", lambda one: short_names([one.site])[0] or UNKNOWN),
-    _number("Count", lambda one: count(one.count)),
-    _number("Blocked", lambda one: duration(one.blocked_ns)),
-    _number("Idle after", lambda one: duration(one.idle_after_ns)),
+    Column.number("Count", lambda one: count(one.count)),
+    Column.number("Blocked", lambda one: duration(one.blocked_ns)),
+    Column.number("Idle after", lambda one: duration(one.idle_after_ns)),
 )
 _WATERFALL: Final = (
     Column("Where the peak went", lambda part: part.label),
-    _number("Share", lambda part: part.percent),
+    Column.number("Share", lambda part: part.percent),
     Column("Meaning", lambda part: part.text),
 )
 _FACT: Final = (
     Column("Figure", lambda fact: fact.label),
-    _number("Value", lambda fact: fact.value),
+    Column.number("Value", lambda fact: fact.value),
     Column("Remark", lambda fact: fact.remark),
 )
 
@@ -189,32 +173,32 @@ def table_of(
     remark: str = "",
     depths: Sequence[int] = (),
 ) -> ReportTable:
-    """Return a table of some rows; they are all that there are unless `total` says otherwise."""
+    """Return a table with a cell per row and column; `total` is given if there are more rows."""
     shown = [[column.cell(row) for column in columns] for row in rows]
     return ReportTable(columns, shown, len(shown) if total is None else total, remark, depths)
 
 
 def known_columns(columns: Iterable[Column], rows: Sequence[Any]) -> list[Column]:
-    """Return the columns in which anything is known of some rows."""
+    """Return the columns that have a known value in any of these rows."""
     return [column for column in columns if any(column.cell(row) != UNKNOWN for row in rows)]
 
 
 def spaced(category: str | None) -> str:
-    """Return the name of a category in words."""
+    """Return the name of a category with spaces, "" for None."""
     return (category or "").replace("_", " ")
 
 
 def jobs_table(analysis: Analysis) -> ReportTable:
-    """Return the jobs that the files are of, none where one of them is chosen."""
+    """Return the jobs that the files are of; no row if one of them is chosen."""
     jobs = analysis.jobs if analysis.of_no_job else ()
     return table_of(_JOB, jobs[:_DEVICES], len(jobs))
 
 
 def components_table(analysis: Analysis) -> ReportTable:
-    """Return the components as means; those that GPUs always have stand there even if 0."""
+    """Return the mean times of components; compute and idle are shown even if 0."""
     shares, total = analysis.components, analysis.total
     rows = [
-        (component_label(name, total), ns, shares.share(name))
+        (wording.component_label(name, total), ns, shares.share(name))
         for name, ns in (shares.parts().items() if shares.window_ns else ())
         if ns or name in ("compute", "idle")
     ]
@@ -222,7 +206,7 @@ def components_table(analysis: Analysis) -> ReportTable:
 
 
 def waits_table(analysis: Analysis) -> ReportTable:
-    """Return what the GPUs mostly wait on, as means, and whether the CPU is fast enough."""
+    """Return what the GPUs mostly wait on, as mean times, and if the CPU launches fast enough."""
     return table_of(_WAITS, waited_for(analysis), remark=pace_sentence(analysis))
 
 
@@ -233,53 +217,68 @@ def synchronisations_table(analysis: Analysis) -> ReportTable:
 
 
 def waterfall_table(measured: Measurement) -> ReportTable:
-    """Return where the peak went."""
+    """Return the lines of the waterfall: which shares of the peak were used and lost to what."""
     lines = parts(measured.waterfall) if measured.waterfall is not None else ()
     return table_of(_WATERFALL, lines, remark=bounds_sentence(measured))
 
 
 def folded_tables(analysis: Analysis) -> Iterator[tuple[str, ReportTable]]:
     """Yield the tables behind the first figures, each after its title."""
-    kernels, categories = analysis.kernels, analysis.categories.to_pylist()
-    first, moved = kernels.slice(0, _KERNELS).to_pylist(), analysis.collectives
-    exposed = "Exposed: nothing else ran on the GPU."
     on_host = analysis.on_host
     yield "Figures behind it", table_of(_FACT, facts(analysis))
-    work = "operators" if on_host else "kernels and copies"
-    twice = f"{capitalized(OVERLAPS)}." * overlap(analysis)
-    known = rates(analysis.measured)
-    fast = _number("Rate", lambda row: known.get(row["name"], UNKNOWN))
-    sums = (*_COUNTED_SUMS, fast) if any(row["name"] in known for row in first) else _COUNTED_SUMS
-    top = _of_names("Name", first, kernels.num_rows, sums)
-    yield f"Top {work}", replace(top, remark=twice)
+    twice = f"{capitalized(wording.OVERLAPS)}." if wording.overlap(analysis) else ""
+    yield "Top operators" if on_host else "Top kernels and copies", _kernels(analysis, twice)
+    categories = analysis.categories.to_pylist()
     yield "Categories", table_of(_CATEGORY, categories[:_CATEGORIES], len(categories), twice)
-    columns: tuple[Column, ...] = _COLLECTIVE
-    if not knows_exposure(analysis):
-        columns, exposed = tuple(column for column in columns if column.head != "Exposed"), ""
-    yield "Communication", table_of(columns, moved[:_COLLECTIVES], len(moved), exposed)
+    yield "Communication", _collectives(analysis)
+    # Causes tell how a GPU waited for a launch; operators on a CPU are not launched.
     idle = analysis.total.idle_causes
-    rows = [
+    causes = [
         (CAUSE_LABELS[cause], ns, ns / idle.idle_ns)
         for cause, ns in idle.detailed().items()
-        if ns and not analysis.on_host
+        if ns and not on_host
     ]
-    yield "Idle time by cause", _means(analysis, "Cause", "Of idle time", rows)
+    yield "Idle time by cause", _means(analysis, "Cause", "Of idle time", causes)
     yield "Gaps by length", table_of(_LENGTHS, analysis.idle.histogram if not on_host else ())
     yield "Longest gaps", _gaps(analysis)
     yield "Synchronizing calls", synchronisations_table(analysis)
     yield "Processes" if on_host else "GPUs", _devices(analysis)
 
 
+def _kernels(analysis: Analysis, remark: str) -> ReportTable:
+    """Return the kernels with most time; without a column of rates if none of them has one."""
+    kernels, rate_of = analysis.kernels, rates(analysis.measured)
+    rows = kernels.slice(0, _KERNELS).to_pylist()
+    columns = [*_COUNTED_SUMS]
+    if any(row["name"] in rate_of for row in rows):
+        columns.append(Column.number("Rate", lambda row: rate_of.get(row["name"], UNKNOWN)))
+    return _of_names("Name", rows, kernels.num_rows, columns, remark)
+
+
+def _collectives(analysis: Analysis) -> ReportTable:
+    """Return the collectives with most time; their exposed time only if it is known."""
+    rows = analysis.collectives
+    columns: tuple[Column, ...] = _COLLECTIVE
+    remark = "Exposed: nothing else ran on the GPU."
+    if not wording.knows_exposure(analysis):
+        columns = tuple(column for column in columns if column.head != "Exposed")
+        remark = ""
+    return table_of(columns, rows[:_COLLECTIVES], len(rows), remark)
+
+
 def _means(
     analysis: Analysis, head: str, share: str, rows: Iterable[tuple[str, int, float | None]]
 ) -> ReportTable:
-    """Return parts of the time as means, each with its share."""
+    """Return parts of the time; a row is a name, its ns in all windows (shown as a mean), a share.
+
+    `head` and `share` are the heads of the columns of names and of shares.
+    """
     columns = (
         Column(head, lambda row: row[0]),
-        _number("Time", lambda row: duration(analysis.mean_ns(row[1]))),
-        _number(share, lambda row: percent(row[2])),
+        Column.number("Time", lambda row: duration(analysis.mean_ns(row[1]))),
+        Column.number(share, lambda row: percent(row[2])),
     )
-    return table_of(columns, rows, remark=f"{basis(analysis)}.")
+    return table_of(columns, rows, remark=f"{wording.basis(analysis)}.")
 
 
 def _gaps(analysis: Analysis) -> ReportTable:
@@ -291,6 +290,7 @@ def _gaps(analysis: Analysis) -> ReportTable:
     label = _labels([*untils, *waits, *(name for _, name in culprits)])
 
     def cause(gap: Gap) -> Cell:
+        """Return the class and name of the culprit; if it is unknown, the cause of idle time."""
         words, name = culprits[gaps.index(gap)]
         if words:
             return (words, label[name]) if name else words
@@ -298,8 +298,8 @@ def _gaps(analysis: Analysis) -> ReportTable:
         return (f"{text} for", label[gap.waited_for]) if gap.waited_for else text
 
     columns = (
-        _number("Duration", lambda gap: duration(gap.dur_ns)),
-        Column("Where", gap_place),
+        Column.number("Duration", lambda gap: duration(gap.dur_ns)),
+        Column("Where", wording.gap_place),
         Column("GPU", lambda gap: devices[gap.device]),
         Column("Cause", cause),
         Column("Until", lambda gap: label[gap.op or gap.before]),
@@ -308,23 +308,24 @@ def _gaps(analysis: Analysis) -> ReportTable:
 
 
 def _devices(analysis: Analysis) -> ReportTable:
-    """Return the shares of each device, where there are several."""
+    """Return the shares of components of each device; no row if there is only one."""
 
     def share_of(component: str) -> Column:
-        head = component_label(component, analysis.total)
-        return _number(head, lambda one: percent(one.chosen.components.share(component)))
+        """Return the column of a component."""
+        head = wording.component_label(component, analysis.total)
+        return Column.number(head, lambda one: percent(one.chosen.components.share(component)))
 
     devices = analysis.devices if len(analysis.devices) > 1 else ()
     columns = (
-        Column(capitalized(unit(analysis)), lambda device: device.label),
-        _number("Window", lambda device: duration(device.chosen.components.window_ns)),
+        Column(capitalized(wording.unit(analysis)), lambda device: device.label),
+        Column.number("Window", lambda device: duration(device.chosen.components.window_ns)),
         *map(share_of, COMPONENTS),
     )
     return table_of(columns, devices[:_DEVICES], len(devices))
 
 
 class SumsOfKind(Struct, frozen=True):
-    """The sums of one kind of event: the rows that are shown, and how many there are."""
+    """The sums of one kind of event by name: the first rows, and how many there are in `total`."""
 
     id: str
     title: str
@@ -338,7 +339,7 @@ class SumsOfKind(Struct, frozen=True):
 
 
 def sums_by_kind(untimed: Untimed) -> list[SumsOfKind]:
-    """Return the tables of sums that have rows."""
+    """Return the sums of each kind of event that was counted."""
     return [
         SumsOfKind(id_, title, table.slice(0, _MOST_SUMS).to_pylist(), table.num_rows)
         for id_, title, kinds in _KINDS
@@ -353,20 +354,24 @@ def untimed_tables(untimed: Untimed) -> Iterator[ReportTable]:
 
 
 def _of_names(
-    head: str, rows: Sequence[dict[str, Any]], total: int, columns: Sequence[Column]
+    head: str,
+    rows: Sequence[dict[str, Any]],
+    total: int,
+    columns: Sequence[Column],
+    remark: str = "",
 ) -> ReportTable:
-    """Return the first rows of a table, their names before the other columns."""
+    """Return the first rows of a table, with a column of names, under `head`, before the others."""
     shown = rows[:_KERNELS]
     label = _labels([row["name"] for row in shown])
     names = Column(head, lambda row: label[row["name"]])
-    return table_of((names, *columns), shown, total)
+    return table_of((names, *columns), shown, total, remark)
 
 
 def _labels(names: Sequence[str]) -> dict[str, Name]:
-    """Return what is shown of the names of one table, by name."""
+    """Return, by name, the short form of each name of one table."""
     return dict(zip(names, short_names(names), strict=True))
 
 
 def short_names(names: Sequence[str]) -> list[Name]:
-    """Return the names of one table, short and told apart."""
+    """Return the names of one table in a short form; different names stay different."""
     return list(map(Name, short_labels(list(map(function_name, names)), _NAME), names))

@@ -2,7 +2,7 @@
 
 In a text, `{share:percent}` is a value and how it is printed (see `_PRINTED`; several words apply
 in turn). `{count:launch|launches}` is a noun after its number, `{count:?is|are}` a word by number.
-What stands in brackets is left out if a value in it is missing: `takes {share:percent}[ of {of}]`.
+A part in brackets is left out if a value in it is missing: `takes {share:percent}[ of {of}]`.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ _PRINTED: Final[Mapping[str, Callable[[Any], str]]] = {
     "bytes": figures.size,
     "gib": lambda size: gib(int(size)),
     "count": lambda number: f"{number:,}",
-    "signed_duration": lambda ns: figures.with_sign(units.duration(abs(ns)), ns),
-    "signed_percent": lambda share: figures.with_sign(units.percent(abs(share)), share),
+    "signed_duration": figures.signed_duration,
+    "signed_percent": figures.signed_percent,
     "span": lambda ends: figures.times_between(ends, " to "),
     "sides": lambda sizes: " × ".join(f"{size:,}" for size in sizes),
     "fixed2": lambda number: f"{number:.2f}",
@@ -54,6 +54,7 @@ def words(fact: Fact | str | None) -> str:
     """Return the text of a fact, "" for None; a text stays as it is."""
     if fact is None or isinstance(fact, str):
         return fact or ""
+    # Every second piece is one in brackets, as `split` returns groups between the rest.
     pieces = _OPTIONAL.split(all_texts()[fact.code])
     return "".join(
         _FILLED.vformat(piece, (), fact.values)
@@ -64,17 +65,18 @@ def words(fact: Fact | str | None) -> str:
 
 @cache
 def all_texts() -> Mapping[str, str]:
-    """Return the text of each code: the names of its tables and of its line, joined by dots."""
+    """Return all texts by code: the names of the tables and of the line, joined by dots."""
     table = files(__package__).joinpath("texts.toml").read_text(encoding="utf-8")
     return dict(_lines(tomllib.loads(table), ""))
 
 
 def fields_of(text: str) -> set[str]:
-    """Return the names of the values that a text needs or can show."""
+    """Return the names of the values in a text, optional ones included."""
     return {name for _, name, _, _ in Formatter().parse(text.replace("[", "")) if name}
 
 
 def _lines(table: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, str]]:
+    """Yield codes and texts of a table; `text` in `[a.b]` has the code of the table, "a.b"."""
     for name, value in table.items():
         if isinstance(value, str):
             yield (prefix + name).removesuffix(".text"), value
@@ -87,7 +89,7 @@ def _is_missing(piece: str, values: Mapping[str, Value]) -> bool:
 
 
 def _percents(ends: tuple[Fraction, Fraction], between: str) -> str:
-    """Return the least and the most of a share, only one where they print alike."""
+    """Return the ends of a range of shares, only one if they print alike."""
     least, most = map(units.exact_percent, ends)
     return least if least == most else f"{least.removesuffix(' %')}{between}{most}"
 
@@ -99,21 +101,25 @@ class _Filled(Formatter):
         return kwargs[str(key)]
 
     def format_field(self, value: Any, format_spec: str) -> str:
-        """Return a value as its words of the field say, as "3 steps" for `{:step|steps}` and 3."""
+        """Return a value as its format says: "3 steps" for 3 and `{count:step|steps}`.
+
+        The words of a format apply one after the other; `_` in them is a blank.
+        """
         for word in format_spec.split():
             if word in _PRINTED:
                 value = _PRINTED[word](words(value) if isinstance(value, Fact) else value)
-            elif word.startswith("?"):
+            elif word.startswith("?"):  # `?is|are`: singular or plural, without the number
                 value = word[1:].split("|")[value != 1].replace("_", " ")
             elif word in _BETWEEN:
                 value = _BETWEEN[word].join(map(_text, value))
-            else:
+            else:  # `launch|launches`: a noun
                 one, _, more = word.replace("_", " ").partition("|")
                 value = units.several(value, one, more)
         return _text(value)
 
 
 def _text(value: Value) -> str:
+    """Return a value as text; facts in it become their words."""
     if isinstance(value, tuple):
         return " ".join(map(_text, value))
     return words(value) if isinstance(value, Fact) else str(value)

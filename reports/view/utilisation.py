@@ -37,6 +37,7 @@ from traceflops.units import exact_percent as use_percent
 
 if TYPE_CHECKING:
     from traceflops.analysis.result import Analysis
+    from traceflops.mfu.counted.joins import MeasuredWork
 
 T = TypeVar("T")
 
@@ -75,7 +76,7 @@ _FIGURES: Final = (UNSPLIT, "useful")
 
 
 class UtilisationPart(Struct, frozen=True):
-    """One line of the waterfall; as it is drawn, the thousandths of all parts sum to 1000."""
+    """One line of the waterfall; the `thousandths` of all lines, for drawing, sum to 1000."""
 
     name: str
     thousandths: int
@@ -88,17 +89,17 @@ class UtilisationPart(Struct, frozen=True):
 
     @property
     def text(self) -> str:
-        """Return what it is."""
+        """Return what it means."""
         return LABELS[self.name][1]
 
     @property
     def percent(self) -> str:
-        """Return its share, rounded by itself, in the digits that it has everywhere else."""
+        """Return its share, with the digits of a utilisation if it is one."""
         return use_percent(self.share) if self.name in _FIGURES else percent(float(self.share))
 
 
 def parts(fall: Waterfall) -> list[UtilisationPart]:
-    """Return the lines that are not 0, from the useful work down."""
+    """Return the lines that are not 0, useful work first."""
     lines = [line for line in fall.lines if line.amount]
     widths = apportioned([line.amount for line in lines], THOUSAND)
     return [
@@ -108,7 +109,7 @@ def parts(fall: Waterfall) -> list[UtilisationPart]:
 
 
 def bounds_sentence(measured: Measurement) -> str:
-    """Return that the lines have upper counts, "" where all counts are exact."""
+    """Return a sentence that the lines show upper bounds, "" if all counts are exact."""
     bounds = measured.mfu_range or measured.hfu_range
     if bounds is None or measured.is_exact:
         return ""
@@ -122,13 +123,13 @@ def bounds_sentence(measured: Measurement) -> str:
 def why_not(measured: Measurement, *, is_asked: bool = False) -> list[str]:
     """Return why there is no MFU, a sentence per reason.
 
-    Where nothing is of machine learning only who asks for an MFU is told.
+    That nothing is of machine learning is told only to those who ask for an MFU (`is_asked`).
     """
+    lacks = [lack for lack in measured.lacks if is_asked or lack != NOT_ML]
+    hows = [fact("missing.describe-ml") if lack == NOT_ML else lack.how for lack in lacks]
     return [
         words(fact("missing.line", what=lack.what, how=how))
-        for lack in measured.lacks
-        if is_asked or lack != NOT_ML
-        for how in (fact("missing.describe-ml") if lack == NOT_ML else lack.how,)
+        for lack, how in zip(lacks, hows, strict=True)
     ]
 
 
@@ -141,7 +142,7 @@ class Fact(Struct, frozen=True):
 
 
 def facts(analysis: Analysis) -> Iterator[Fact]:
-    """Yield what the figure is made of; amounts are means per window."""
+    """Yield the figures behind a utilisation; amounts are means per window."""
     measured, done = analysis.measured, analysis.measured.executed
     windows = max(analysis.windows_used, 1)
     if measured.hfu_range is not None:
@@ -155,34 +156,34 @@ def facts(analysis: Analysis) -> Iterator[Fact]:
         if done.coverage is not None:
             yield Fact("counted", percent(as_float(done.coverage)), "of compute kernel time")
     if done.work is not None:
-        # How many launches got their FLOPs from elsewhere, and whether two sources agree.
-        for join in done.work.joins:
-            if join.launches:
-                known = f"{count(join.known)} of {count(join.launches)}"
-                file = f"; {join.file}" if join.file else ""
-                yield Fact(
-                    _JOINED[join.origin],
-                    known,
-                    f"compute kernel launches, {percent(as_float(join.share))} of their time{file}",
-                )
-        check = done.work.check
-        if check is not None:
-            apart = percent(abs(float(check.difference)))
-            sign = "-" if check.difference < 0 else "+"
-            value = f"{sign}{apart}" if check.difference else "agree"
-            launches = f"over {several(check.launches, 'launch')} known to both"
-            yield Fact("counters vs shapes", value, launches)
+        yield from _by_recordings(done.work)
     yield from _peaks(measured)
     if measured.inference is not None:
         yield from _inference(measured.inference)
     if done.outside.vector_flops and done.executed_flops:
-        yield Fact(
-            "vector work", _mean(done.outside.vector_flops, windows), "not part of MFU or HFU"
-        )
+        remark = "not part of MFU or HFU"
+        yield Fact("vector work", _mean(done.outside.vector_flops, windows), remark)
     ghosts = done.outside.count("ghost", "cached")
     if ghosts:
         remark = "recorded without computing a result"
         yield Fact("not executed", several(ghosts, "operator"), remark)
+
+
+def _by_recordings(work: MeasuredWork) -> Iterator[Fact]:
+    """Yield how many launches other recordings have FLOPs of, and whether two sources agree."""
+    for join in work.joins:
+        if join.launches:
+            known = f"{count(join.known)} of {count(join.launches)}"
+            file = f"; {join.file}" if join.file else ""
+            share = percent(as_float(join.share))
+            remark = f"compute kernel launches, {share} of their time{file}"
+            yield Fact(_JOINED[join.origin], known, remark)
+    check = work.check
+    if check is not None:
+        sign = "-" if check.difference < 0 else "+"
+        apart = f"{sign}{percent(abs(float(check.difference)))}" if check.difference else "agree"
+        remark = f"over {several(check.launches, 'launch')} known to both"
+        yield Fact("counters vs shapes", apart, remark)
 
 
 _JOINED: Final = {"counters": "from counters", "pair": "from the pair"}
@@ -193,76 +194,73 @@ def _mean(amount: int, windows: int) -> str:
 
 
 def _executed(measured: Measurement, windows: int) -> Fact:
-    """Return what was executed: the most, and the least where counts lie between bounds."""
+    """Return the executed FLOPs, and of them those of the model; if not exact, their bounds."""
     done = measured.executed
-    total, model = (_mean(n, windows) for n in (done.executed_flops, done.model_flops))
+    total, model = _mean(done.executed_flops, windows), _mean(done.model_flops, windows)
     unsplit = done.unsplit_flops
     mark = "" if measured.is_exact else AT_MOST
-    parts = [] if measured.is_exact else [f"at least {_mean(done.executed_at_least, windows)}"]
+    remarks = [] if measured.is_exact else [f"at least {_mean(done.executed_at_least, windows)}"]
     if done.model_flops or not unsplit:
-        parts.append(f"model {mark}{model}")
+        remarks.append(f"model {mark}{model}")
     if unsplit:
         these = f"of {_mean(unsplit, windows)} " if done.model_flops else ""
-        parts.append(f"{these}including recomputation and padding, split unknown")
-    return Fact("executed", f"{mark}{total}", "; ".join(parts))
+        remarks.append(f"{these}including recomputation and padding, split unknown")
+    return Fact("executed", f"{mark}{total}", "; ".join(remarks))
 
 
 def rate_words(work: Measured, peak: int | None) -> tuple[str, str, str]:
-    """Return rate in TFLOP/s, share of the peak and FLOP per byte, as far as they are known.
+    """Return the rate in TFLOP/s, the share of the peak, and FLOP per byte, a dash if unknown.
 
-    What is of the upper of two bounds is marked so.
+    If FLOPs are known as a range, they are of its upper end and marked with ≤.
     """
     rate, intensity = work.flops_per_ns, work.intensity
     share = work.share_of_peak(peak) if rate else None
-    words = (
-        significant(rate / THOUSAND, zeros=True) if rate else UNKNOWN,
-        percent(float(share)) if share else UNKNOWN,
-        significant(intensity, zeros=True) if intensity else UNKNOWN,
-    )
     mark = "" if work.is_exact else AT_MOST.strip()
-    first, second, third = (word if word == UNKNOWN else f"{mark}{word}" for word in words)
-    return first, second, third
+    return (
+        f"{mark}{significant(rate / THOUSAND, zeros=True)}" if rate else UNKNOWN,
+        f"{mark}{percent(float(share))}" if share else UNKNOWN,
+        f"{mark}{significant(intensity, zeros=True)}" if intensity else UNKNOWN,
+    )
 
 
 def rate(row: KernelRow) -> str:
     """Return how fast a kernel or copy ran, "" if unknown: products in TFLOP/s, all else in GB/s.
 
-    Of what only shapes tell, each byte may have moved more than once. Small copies and fills have
-    no rate: they take as long as launching them.
+    Small copies and fills have no rate: they take as long as launching them.
     """
     work = row.measured
     if row.category.sub in ("copy", "memset") and are_small(work.min_bytes, row.counted):
         return ""
     if work.flops_per_ns:
-        least = "" if work.is_exact else AT_MOST
-        return f"{least}{significant(work.flops_per_ns / THOUSAND, 3)} TFLOP/s"
-    least = "" if row.basis in ("counters", "record") else AT_LEAST
-    return f"{least}{bandwidth(work.bytes_per_ns)}" if work.bytes_per_ns else ""
+        mark = "" if work.is_exact else AT_MOST
+        return f"{mark}{significant(work.flops_per_ns / THOUSAND, 3)} TFLOP/s"
+    # Counters and records of copies have all bytes; by shapes, each byte may move more than once.
+    mark = "" if row.basis in ("counters", "record") else AT_LEAST
+    return f"{mark}{bandwidth(work.bytes_per_ns)}" if work.bytes_per_ns else ""
 
 
 def rates(measured: Measurement) -> dict[str, str]:
-    """Return how fast the kernels and copies of each name ran, those of which it is known."""
+    """Return the rate of the kernels and copies of each name; names without one are left out."""
     known = ((row.name, rate(row)) for row in measured.kernels)
     return {name: text for name, text in known if text}
 
 
 def _recomputed(done: Executed, windows: int) -> Iterator[Fact]:
-    """Yield what was computed again, and by which rules that was seen."""
-    rules = done.rules("recompute")
+    """Yield the FLOPs of operators that ran again, and how many were recognised by which rules."""
+    rules = done.rules("recompute")  # rule -> number of operators, FLOPs
     if rules:
-        total = sum(number for _, number in rules.values())
+        total = sum(amount for _, amount in rules.values())
         by = [
-            f"{several(-(-n // windows), 'operator')} by {rule}"
-            for rule, (n, _) in sorted(rules.items())
+            f"{several(-(-number // windows), 'operator')} by {rule}"  # rounded up
+            for rule, (number, _) in sorted(rules.items())
         ]
-        yield Fact(
-            "recomputed", _mean(total, windows), f"{', '.join(by)} (page Executed FLOPs of a trace)"
-        )
+        remark = f"{', '.join(by)} (page Executed FLOPs of a trace)"
+        yield Fact("recomputed", _mean(total, windows), remark)
 
 
 def _peaks(measured: Measurement) -> Iterator[Fact]:
-    """Yield the rates of each kind of device for the data types that were counted."""
-    counted = measured.executed.dtypes - {TF32_OR_FP32}
+    """Yield the peak of each kind of device for each data type that was counted."""
+    counted = measured.executed.dtypes - {TF32_OR_FP32}  # which of the two rates is not known
     rates = {
         (device.product, "given" if device.given else f"{dtype} dense", rate)
         for device in measured.devices
@@ -275,18 +273,19 @@ def _peaks(measured: Measurement) -> Iterator[Fact]:
 
 
 def _inference(inference: Inference) -> Iterator[Fact]:
-    """Yield what each phase is, and how much of the bandwidth it used where that limits it."""
+    """Yield the tokens or passes of each phase, and its use of the bandwidth if that limits it."""
     for phase in inference.phases:
         name = phase.kind or "passes"
         tokens = "" if phase.queries is None else several(phase.queries, "token")
         rules = "; ".join(words(rule) for rule, _ in phase.rules[:_RULES])
         passes = several(phase.passes, "pass")
         yield Fact(name, tokens or passes, f"{passes}: {rules}" if tokens else rules)
-        if phase.kind != "prefill":
+        if phase.kind != "prefill":  # which compute limits
             yield _bandwidth(name, phase)
 
 
 def _bandwidth(name: str, phase: PhaseUse) -> Fact:
+    """Return the MBU of a phase, a dash if the bytes or the bandwidth are unknown."""
     known = f"bytes known for {percent(as_float(phase.coverage))} of kernel time"
     if phase.mbu is None:
         return Fact(f"{name} MBU", UNKNOWN, known if phase.possible else "bandwidth unknown")
@@ -294,28 +293,29 @@ def _bandwidth(name: str, phase: PhaseUse) -> Fact:
     return Fact(f"{name} MBU", percent(float(phase.mbu)), f"{moved}; {known}")
 
 
-def roofline(
-    measured: Measurement, work: Measured, row: KernelRow | OpRow | None
-) -> NearerRoof | None:
-    """Return which roof is nearer to some work, None where its rates or path are unknown.
+def roofline(measured: Measurement, row: KernelRow | OpRow) -> NearerRoof | None:
+    """Return which roof is nearer to some work, None if its rates or path are unknown.
 
-    `row.path` is what the bytes of the work move over, None if that differs between launches.
+    `row.path` is what its bytes move over, None if that differs between launches. The basis of the
+    answer is where its FLOPs and bytes are from.
     """
-    if row is not None and row.path is None:
+    if row.path is None:
         return None
-    if row is not None and row.path != "memory":  # a copy over a link, as its record says
+    if row.path != "memory":  # a copy over a link, as its record says
         return NearerRoof("interconnect", "record")
-    peak, bandwidth = roof(measured, row.dtypes if row is not None else ())
-    kernel = row if isinstance(row, KernelRow) else None
-    basis = (kernel.basis if kernel is not None else None) or "shapes"
+    work, (peak, bandwidth) = row.measured, roof(measured, row.dtypes)
+    category, basis = None, None
+    if isinstance(row, KernelRow):
+        category, basis = row.category, row.basis
+    basis = basis or "shapes"  # those of operators
     if work.flops == 0 and work.min_bytes and bandwidth:
         return NearerRoof("memory", basis)  # whatever the peak
-    return verdict(work, peak, bandwidth, kernel.category if kernel is not None else None, basis)
+    return verdict(work, peak, bandwidth, category, basis)
 
 
 def share_of_roof(measured: Measurement, row: KernelRow | OpRow) -> Fraction | None:
-    """Return the share that some work reaches of its nearer roof; None where that is unknown."""
-    nearer = roofline(measured, row.measured, row)
+    """Return the share that some work reaches of its nearer roof, None if that is unknown."""
+    nearer = roofline(measured, row)
     if nearer is None:
         return None
     peak, _ = roof(measured, row.dtypes)
@@ -324,50 +324,52 @@ def share_of_roof(measured: Measurement, row: KernelRow | OpRow) -> Fraction | N
         "memory": share_of_bandwidth(measured, row),
         "interconnect": share_of_link(measured, row),
     }[nearer.bound]
-    # By its category alone the other roof may be the nearer one.
+    # A category only tells which roof is usually nearer; far below it, the other one may be.
     unsure = nearer.basis == "category" and (share is None or share < BOUND_FROM)
     return None if unsure else share
 
 
 def bound_word(measured: Measurement, row: KernelRow | OpRow) -> str:
     """Return what bounds some work, `SLOW` where it stays far below its roof, "" if unknown."""
-    nearer, share = roofline(measured, row.measured, row), share_of_roof(measured, row)
+    nearer, share = roofline(measured, row), share_of_roof(measured, row)
     if nearer is None or share is None:
         return ""
     return nearer.bound if share >= BOUND_FROM else SLOW
 
 
 def recoverable_ns(measured: Measurement, row: KernelRow) -> int | None:
-    """Return the time that a kernel would save at its roof, None where that is unknown.
+    """Return the time that a kernel would save at its roof, None if that is unknown.
 
-    What is above its roof does other work than is counted.
+    A kernel above its roof must do other work than is counted, so its roof tells nothing.
     """
     share = share_of_roof(measured, row)
     return None if share is None or share > 1 else int(row.measured.time_ns * (1 - share))
 
 
 def roof(measured: Measurement, dtypes: tuple[str, ...] = ()) -> tuple[int | None, int | None]:
-    """Return peak (FLOP per ns) and bandwidth (bytes per ns); None where they are not one.
+    """Return the peak of `dtypes` (FLOP per ns) and the memory bandwidth (bytes per ns).
 
-    The peak is that of `dtypes`, without any that of all that was counted.
+    Without `dtypes` the peak is of all types that were counted. Each is None if it is unknown or
+    not the same for all devices and types.
     """
     counted = dtypes or tuple(measured.executed.dtypes)
     peaks = {device.rates.get(dtype) for device in measured.devices for dtype in counted}
-    widths = {device.bandwidth for device in measured.devices}
-    return _only(peaks), _only(widths)
+    bandwidths = {device.bandwidth for device in measured.devices}
+    return _only(peaks), _only(bandwidths)
 
 
 def _only(values: set[T | None]) -> T | None:
+    """Return the value of a set of one, None for any other set."""
     return next(iter(values)) if len(values) == 1 else None
 
 
 def share_of_bandwidth(measured: Measurement, row: KernelRow | OpRow) -> Fraction | None:
-    """Return the bandwidth used as a share of the memory's, None for what moves over a link."""
+    """Return the bandwidth used as a share of the memory's, None if bytes move over a link."""
     _, bandwidth = roof(measured)
     return row.measured.share_of_bandwidth(bandwidth) if row.path == "memory" else None
 
 
 def share_of_link(measured: Measurement, row: KernelRow | OpRow) -> Fraction | None:
-    """Return the bandwidth used as a share of the link to the host, None for all else."""
+    """Return the bandwidth used as a share of the host link's, None if bytes move elsewhere."""
     link = _only({device.host_bandwidth for device in measured.devices})
     return row.measured.share_of_bandwidth(link) if row.path == "host" else None

@@ -23,6 +23,7 @@ from traceflops.reports.view.figures import (
     duration,
     percent,
     shorten_middle,
+    signed_duration,
     significant,
     size,
 )
@@ -35,31 +36,30 @@ if TYPE_CHECKING:
     from traceflops.ranks.collectives import Collective
     from traceflops.ranks.link_rates import LinkRate
     from traceflops.ranks.who_waits import RankReport, Turn
-    from traceflops.table.columns import IntArray
+    from traceflops.table.columns import FloatArray, IntArray
 
 _MOST_RATES: Final = 24
 _FEW_RANKS: Final = 4
 _MOST_ROWS, _MOST_COLUMNS = 12, 8
 _SHADES: Final = (0.02, 0.25, 0.6)
 _NONE: Final = table_of((), ())
-_number = partial(Column, is_number=True)
 
 
 class Amount(str):
-    """A time in words, and how dark its cell is: 0 (nothing) to 3 (as much as any)."""
+    """A time in words, and how dark its cell is: from 0 (next to nothing) to 3 (the largest)."""
 
     __slots__ = ("shade",)
     shade: int
 
     def __new__(cls, text: str, share: float) -> Self:
-        """Return a time that is this share of the largest one beside it."""
+        """Return a time; `share` is its share of the largest one in the table."""
         made = super().__new__(cls, text)
         made.shade = sum(share > edge for edge in _SHADES)
         return made
 
 
 def late_rank_words(analysis: Analysis) -> tuple[str, str, str]:
-    """Return which rank or link holds others up, why and what to do; else how much is waiting."""
+    """Return which rank or link holds others up (else how much is waiting), why, what to do."""
     ranks = analysis.ranks
     late = late_rank_fact(ranks)
     if late is not None and ranks is not None and ranks.slow is not None:
@@ -72,25 +72,26 @@ def late_rank_words(analysis: Analysis) -> tuple[str, str, str]:
 
 
 def late_rank_statement(analysis: Analysis) -> Fact | None:
-    """Return which rank or link holds others up, None where none does."""
+    """Return which rank or link holds others up, None if none does."""
     return late_rank_fact(analysis.ranks) or slow_link_fact(analysis.ranks)
 
 
 def waiting_sentence(analysis: Analysis) -> str:
-    """Return how much of communication is waiting and for whom, "" where that is little."""
+    """Return how much of communication is waiting and for whom, "" if that is no known loss."""
     waiting = waiting_for(analysis.ranks)
     details = waiting[1] if waiting is not None else ()
-    is_said = any(details == loss.details for loss in analysis.losses)
-    return " ".join(map(words, details)) if is_said else ""
+    is_loss = any(details == loss.details for loss in analysis.losses)
+    return " ".join(map(words, details)) if is_loss else ""
 
 
 def clocks_sentence(analysis: Analysis) -> str:
-    """Return how far times of different ranks can be compared, and who is late without a number."""
+    """Return how well the clocks of ranks are aligned, and which device an unnumbered rank is."""
     ranks = analysis.ranks
     return "" if ranks is None else " ".join([_how_aligned(ranks), *_late_device(analysis, ranks)])
 
 
 def _late_device(analysis: Analysis, ranks: RankReport) -> Iterator[str]:
+    """Yield which device the late rank is, if the recording has no rank numbers and we made one."""
     if ranks.slow is not None and ranks.records.devices:
         at = ranks.records.devices[ranks.records.ranks.index(ranks.slow.rank)]
         for device in analysis.devices:
@@ -99,18 +100,20 @@ def _late_device(analysis: Analysis, ranks: RankReport) -> Iterator[str]:
 
 
 def _how_aligned(ranks: RankReport) -> str:
+    """Return how the clocks of ranks were aligned, and how far they may still be apart."""
     found = ranks.alignment
     if not ranks.comparable:
         return "Clocks cannot be aligned: waits are durations beyond the shortest."
     far = max(*abs(found.earliest_ns).tolist(), *found.latest_ns.tolist())
     how = f"aligned on {_words(found.basis)}" if found.basis else "as recorded"
-    residual = (found.residual_median_ns, found.residual_p95_ns)
-    middle, high = (UNKNOWN if ns is None else duration(ns) for ns in residual)
-    return f"Clocks {how}: residual {middle}, p95 {high}, bound ±{duration(far)}."
+    residual = (
+        f"residual {duration(found.residual_median_ns)}, p95 {duration(found.residual_p95_ns)}"
+    )
+    return f"Clocks {how}: {residual}, bound ±{duration(far)}."
 
 
 def limits_sentence(ranks: RankReport) -> str:
-    """Return what the collectives do not tell, "" where they tell everything."""
+    """Return sentences on what the figures of collectives lack, "" if they lack nothing."""
     sentences = []
     if ranks.partial:
         sentences.append("Ranks are missing: waits are at least, transfers at most, as shown.")
@@ -128,57 +131,65 @@ def limits_sentence(ranks: RankReport) -> str:
 
 
 def waits_basis(ranks: RankReport) -> str:
-    """Return what the figures are of, and how much waiting is before them."""
-    cycles, found = ranks.cycles, ranks.waits
+    """Return which time the figures are of; without steps, also how much waiting is outside it."""
+    cycles, waits = ranks.cycles, ranks.waits
     if cycles.has_steps:
         return f"Means of {several(len(cycles.steps), 'step')}."
     if not cycles.steps:
         return "Totals of the recording."
-    before = int(found.wait_ns[cycles.of_collective[found.collective] < 0].sum())
-    left_out = f"; outside it, {duration(before)} of waiting" if before else ""
+    is_outside = cycles.of_collective[waits.collective] < 0  # in no cycle
+    outside_ns = int(waits.wait_ns[is_outside].sum())
+    left_out = f"; outside it, {duration(outside_ns)} of waiting" if outside_ns else ""
     return f"Totals from the end of the first collective to that of the last{left_out}."
 
 
 def ranks_table(analysis: Analysis, most: int) -> ReportTable:
-    """Return the ranks, those farthest from the median own time first."""
+    """Return the `most` ranks farthest from the median own time, the farthest first.
+
+    Times are means per step, or totals without steps. Without cycles there are no own times,
+    without aligned clocks no columns on which rank caused waits.
+    """
     if analysis.ranks is None or not analysis.ranks.matches.count:
         return _NONE
     ranks = analysis.ranks.in_cycles()
-    waits, per = ranks.by_rank(), ranks.cycles.count
-    in_cycles = []
-    if ranks.cycles.steps:
-        cycles = (ranks.cycles.own_ns, ranks.cycles.busy_ns)
-        own, busy = (values.sum(axis=0) / per for values in cycles)
-        in_cycles.append(_number("Own time", lambda place: duration(own[place])))
+    waits, cycles, per = ranks.by_rank(), ranks.cycles, ranks.cycles.count
+    # A row is the place of a rank in `waits` and in the arrays.
+    columns = [Column("Rank", lambda place: str(waits[place].rank))]
+    if cycles.steps:
+        own, busy = cycles.own_ns.sum(axis=0) / per, cycles.busy_ns.sum(axis=0) / per
+        columns.append(Column.number("Own time", lambda place: duration(own[place])))
         for head, values in {"Own": own, "Busy": busy, "Idle": own - busy}.items():
-            off = np.round(values - np.median(values)).astype(np.int64)
-            cell = partial(lambda off, place: signed(int(off[place])), off)
-            in_cycles.append(_number(f"{head} vs median", cell))
-    across = (
-        _number("Caused wait", lambda place: duration(waits[place].caused_wait_ns / per)),
-        _number("Clock", lambda place: signed(int(ranks.alignment.offset_ns[place]))),
-    )
-    columns = (
-        Column("Rank", lambda place: str(waits[place].rank)),
-        *in_cycles,
-        _number("Waits", lambda place: duration(waits[place].wait_ns / per)),
-        _number("Exposed", lambda place: duration(waits[place].exposed_wait_ns / per)),
-        _number("Transfer", lambda place: duration(waits[place].transfer_ns / per)),
-        *(across if ranks.comparable else ()),
-    )
-    said = (
+            columns.append(Column.number(f"{head} vs median", partial(_off_median, values)))
+    columns += [
+        Column.number("Waits", lambda place: duration(waits[place].wait_ns / per)),
+        Column.number("Exposed", lambda place: duration(waits[place].exposed_wait_ns / per)),
+        Column.number("Transfer", lambda place: duration(waits[place].transfer_ns / per)),
+    ]
+    if ranks.comparable:
+        offset_ns = ranks.alignment.offset_ns.tolist()
+        columns += [
+            Column.number("Caused wait", lambda place: duration(waits[place].caused_wait_ns / per)),
+            Column.number("Clock", lambda place: signed_duration(offset_ns[place])),
+        ]
+    remarks = (
         waits_basis(analysis.ranks),
-        "Idle includes exposed transfer." if ranks.cycles.steps else "",
+        "Idle includes exposed transfer." if cycles.steps else "",
         clocks_sentence(analysis),
+        limits_sentence(ranks),
     )
-    remark = " ".join(filter(None, (*said, limits_sentence(ranks))))
+    remark = " ".join(filter(None, remarks))
     return table_of(columns, ranks.farthest()[:most], len(waits), remark)
 
 
-def own_times(analysis: Analysis) -> dict[int, int]:
-    """Return the own time of each device, those farthest off the median first.
+def _off_median(times_ns: FloatArray, place: int) -> str:
+    """Return how far the time of one rank is from the median of all."""
+    return signed_duration(int(np.round(times_ns[place] - np.median(times_ns))))
 
-    Means per step, totals without steps; empty where nothing is known.
+
+def own_times(analysis: Analysis) -> dict[int, int]:
+    """Return the own ns of each device by number, those farthest from the median first.
+
+    They are means per step, or totals without steps; {} if unknown.
     """
     ranks = analysis.ranks
     if ranks is None or not ranks.cycles.steps:
@@ -187,14 +198,11 @@ def own_times(analysis: Analysis) -> dict[int, int]:
     return {ranks.records.devices[place]: own[place] for place in ranks.farthest()}
 
 
-def signed(ns: int) -> str:
-    """Return a difference of times in words."""
-    sign = "\N{MINUS SIGN}" if ns < 0 else "+" if ns else ""
-    return f"{sign}{duration(abs(ns))}"
-
-
 def waiting_table(analysis: Analysis) -> ReportTable:
-    """Return for how long each rank waits for each other one, the largest of many."""
+    """Return for how long each rank waits for each other one: those that wait or cause most.
+
+    Other ranks are summed in a last row and a last column. There is no row without aligned clocks.
+    """
     if analysis.ranks is None or not analysis.ranks.comparable:
         return _NONE
     ranks = analysis.ranks.in_cycles()
@@ -203,38 +211,45 @@ def waiting_table(analysis: Analysis) -> ReportTable:
     columns = _largest([wait.caused_wait_ns for wait in waits], _MOST_COLUMNS)
     if not len(columns):
         return _NONE
-    found, per = ranks.waited_for(rows, columns), ranks.cycles.count
-    names = [f"rank {waits[place].rank}" for place in columns.tolist()]
-    heads = [f"for {name}" for name in names] + ["for others"] * bool(found[:, -1].any())
+    # ns by waiting rank (row) and awaited rank (column), the last of each for all other ranks.
+    wait_ns, per = ranks.waited_for(rows, columns), ranks.cycles.count
     labels = [f"rank {waits[place].rank}" for place in rows.tolist()]
-    labels += ["others"] * bool(found[-1].any())
+    heads = [f"for rank {waits[place].rank}" for place in columns.tolist()]
+    if wait_ns[-1].any():
+        labels.append("others")
+    if wait_ns[:, -1].any():
+        heads.append("for others")
     shown = (
         Column("Waits", lambda row: labels[row]),
-        *(_number(head, partial(_amount, found, per, at)) for at, head in enumerate(heads)),
-        _number("In all", lambda row: duration(int(found[row].sum()) / per)),
+        *(Column.number(head, partial(_amount, wait_ns, per, at)) for at, head in enumerate(heads)),
+        Column.number("In all", lambda row: duration(int(wait_ns[row].sum()) / per)),
     )
     # How much of the waiting is for a rank that may not have been the last one.
     tied = int(ranks.waits.wait_ns[ranks.waits.tie[ranks.waits.collective]].sum()) / per
     ties = f"{duration(tied)} of it in ties: the last two start together." if tied else ""
-    remark = f"{waits_basis(analysis.ranks)} {_clocks(ranks)} {ties}"
-    return table_of(shown, range(len(labels)), remark=" ".join(remark.split()))
+    remark = " ".join(filter(None, (waits_basis(analysis.ranks), _clocks(ranks), ties)))
+    return table_of(shown, range(len(labels)), remark=remark)
 
 
 def _clocks(ranks: RankReport | None) -> str:
-    """Return how far clocks may be off as a sentence, "" where that is not at all."""
+    """Return a sentence on how far clocks may be apart, "" if they are not."""
     apart_ns = clocks_apart_ns(ranks)
     return words(fact("ranks.clocks", ns=apart_ns)) if apart_ns else ""
 
 
-def _amount(found: IntArray, per: int, column: int, row: int) -> Amount:
-    ns, single = int(found[row, column]), found[:-1, :-1]
-    is_one = row < single.shape[0] and column < single.shape[1]
-    share = ns / int(single.max(initial=1)) if is_one else 0.0
+def _amount(wait_ns: IntArray, per: int, column: int, row: int) -> Amount:
+    """Return a cell of `waiting_table`; it is the mean over `per` steps.
+
+    It is shaded by its share of the largest wait of one rank for one other: sums of others are not.
+    """
+    ns, single = int(wait_ns[row, column]), wait_ns[:-1, :-1]
+    is_single = row < single.shape[0] and column < single.shape[1]
+    share = ns / int(single.max(initial=1)) if is_single else 0.0
     return Amount(duration(ns / per) if ns else UNKNOWN, share)
 
 
 def _largest(values: Sequence[int], most: int) -> IntArray:
-    """Return the places of the largest values above 0, in their order."""
+    """Return the places of the `most` largest values above 0, in ascending order."""
     numbers = np.array(values, dtype=np.int64)
     order = np.argsort(-numbers, kind="stable")[:most]
     return np.sort(order[numbers[order] > 0])
@@ -243,20 +258,20 @@ def _largest(values: Sequence[int], most: int) -> IntArray:
 def worst_collectives(
     analysis: Analysis, most: int
 ) -> tuple[IntArray, dict[int, tuple[str, list[Turn]]]]:
-    """Return by cycle and rank the collective with most waiting, and those in words and turns.
+    """Return where ranks wait most: the collective of each cycle and rank, and the worst of these.
 
-    Of the latter so many as have most waiting, the worst first.
+    The array has a row per cycle and a column per rank; -1 is no collective. By its number, each of
+    the `most` collectives with most waiting has a sentence and the turns of its ranks.
     """
     if analysis.ranks is None or not analysis.ranks.comparable:
         return np.empty((0, 0), dtype=np.int64), {}
     ranks = analysis.ranks.in_cycles()
-    found = ranks.most_awaited()
-    wanted = set(found[found >= 0].tolist())
-    ordered = sorted(
-        (one for one in ranks.collectives() if one.index in wanted), key=lambda one: -one.wait_ns
-    )
-    met = {}
-    for collective in ordered[:most]:
+    awaited = ranks.most_awaited()
+    wanted = set(awaited.ravel().tolist())  # no collective has number -1
+    found = [collective for collective in ranks.collectives() if collective.index in wanted]
+    found.sort(key=lambda collective: -collective.wait_ns)
+    shown = {}
+    for collective in found[:most]:
         text = words(
             fact(
                 "ranks.met-tie" if collective.tie else "ranks.met",
@@ -268,12 +283,12 @@ def worst_collectives(
                 clocks_ns=clocks_apart_ns(ranks),
             )
         )
-        met[collective.index] = text, ranks.turns(collective.index)
-    return found, met
+        shown[collective.index] = text, ranks.turns(collective.index)
+    return awaited, shown
 
 
 def rates_table(analysis: Analysis) -> ReportTable:
-    """Return the bandwidth of collectives by kind, group and size, over their transfer alone."""
+    """Return the bandwidth of collectives by kind, group and size, without waiting; slow first."""
     rates = sorted(_rates(analysis), key=lambda rate: not rate.slow)
     knows_peak = any(rate.of_peak is not None for rate in rates)
     columns = (*_RATES, *(_OF_PEAK if knows_peak else ()))
@@ -282,15 +297,21 @@ def rates_table(analysis: Analysis) -> ReportTable:
 
 
 def busbw_words(analysis: Analysis, row: Collective) -> Iterator[str]:
-    """Yield the bus bandwidth of such collectives without waiting, and its share of the peak."""
-    label = (row.collective or "").replace("_", "")
-    mine = [one for one in _rates(analysis) if one.kind.replace("_", "") in label]
-    mine = [one for one in mine if one.ranks == row.ranks]
-    if mine:
-        yield f"busbw {_range([one.bus for one in mine], lambda rate: significant(rate, 3))} GB/s"
-    of = [one.of_peak for one in mine if one.of_peak is not None]
-    if of and len(of) == len(mine):
-        yield f"{_range(of, percent)} of the link's peak"
+    """Yield the bus bandwidth of a kind of collectives, and its share of the link's peak.
+
+    The share is left out if the peak of any of their links is unknown.
+    """
+    label = (row.collective or "").replace("_", "")  # as recorded, such as "allgatherbase"
+    alike = [
+        rate
+        for rate in _rates(analysis)
+        if rate.kind.replace("_", "") in label and rate.ranks == row.ranks
+    ]
+    if alike:
+        yield f"busbw {_range([rate.bus for rate in alike], partial(significant, digits=3))} GB/s"
+    shares = [rate.of_peak for rate in alike if rate.of_peak is not None]
+    if shares and len(shares) == len(alike):
+        yield f"{_range(shares, percent)} of the link's peak"
 
 
 def _rates(analysis: Analysis) -> list[LinkRate]:
@@ -298,11 +319,12 @@ def _rates(analysis: Analysis) -> list[LinkRate]:
 
 
 def _range(values: Sequence[float], text: Callable[[float], str]) -> str:
+    """Return the least and the most of values as text, only one if they print alike."""
     return " to ".join(dict.fromkeys(map(text, (min(values), max(values)))))
 
 
 def _members(rate: LinkRate) -> str:
-    """Return the ranks of a group, how many there are where these are many."""
+    """Return the ranks of a group; of a large group, how many there are."""
     few = len(rate.members) <= _FEW_RANKS
     return ", ".join(map(str, rate.members)) if few else f"{count(rate.ranks)} ranks"
 
@@ -311,11 +333,11 @@ _RATES: Final = (
     Column("Collective", lambda rate: f"{_words(rate.kind)}{', slow' if rate.slow else ''}"),
     Column("Group", lambda rate: Name(rate.role or shorten_middle(rate.group, 40), rate.group)),
     Column("Ranks", _members),
-    _number("Message", lambda rate: size(rate.bytes)),
-    _number("Count", lambda rate: count(rate.count)),
-    _number("Algbw", lambda rate: significant(rate.algorithm, 3)),
-    _number("Busbw", lambda rate: significant(rate.bus, 3)),
-    _number(
+    Column.number("Message", lambda rate: size(rate.bytes)),
+    Column.number("Count", lambda rate: count(rate.count)),
+    Column.number("Algbw", lambda rate: significant(rate.algorithm, 3)),
+    Column.number("Busbw", lambda rate: significant(rate.bus, 3)),
+    Column.number(
         "5th to 95th",
         lambda rate: _range([rate.slowest, rate.fastest], partial(significant, digits=3)),
     ),
@@ -323,7 +345,7 @@ _RATES: Final = (
 _RATES_REMARK: Final = (
     "GB/s, without waiting. Busbw as nccl-tests: median and percentiles of calls."
 )
-_OF_PEAK: Final = (_number("Of link peak", lambda rate: percent(rate.of_peak)),)
+_OF_PEAK: Final = (Column.number("Of link peak", lambda rate: percent(rate.of_peak)),)
 
 
 def _words(kind: str) -> str:

@@ -5,19 +5,16 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Final
-
-import msgspec
+from typing import TYPE_CHECKING, Final
 
 from traceflops.attribution.idle_classes import CLASSES
 from traceflops.attribution.slow_steps import slow_steps
 from traceflops.devices.jobs import JobReport
 from traceflops.devices.side_records import MEMORY_SNAPSHOT
-from traceflops.facts import Fact, fact
+from traceflops.facts import Fact, Value, fact
 from traceflops.ranks.collectives import KINDS, Collective
 from traceflops.reports.view.figures import (
-    UNKNOWN,
-    bandwidth,
+    and_more,
     count,
     duration,
     percent,
@@ -39,39 +36,23 @@ if TYPE_CHECKING:
     from traceflops.devices.matching import Match
     from traceflops.table.trace import Note
 
-_MOST = 8
+_MOST_FILES, _MOST_RANGES, _MOST_PRODUCTS = 8, 8, 4
 _KINDS: Final = ("repaired", "dropped", "missing", "assumed")
 """Kinds of notes, those first that matter most where the time they are about is not known."""
-_TWO = 2
+_LONGER: Final = {**PART_NAMES, **CLASSES}
+"""What slow steps may have more of: components, and classes of idle time."""
 
 
 def some_files(names: Sequence[str], most: int) -> str:
-    """Return the names of files, at most so many of them."""
+    """Return the first `most` names of files, and how many more there are."""
     if not names:
         return "no file"
     shown = ", ".join(shorten_middle(name, 60) for name in names[:most])
-    more = len(names) - most
-    return f"{shown} and {count(more)} more" if more > 0 else shown
-
-
-_MOST_WIDTH: Final = 160
-_INNER_WIDTH: Final = 60
-_MOST_TYPES: Final = 6
-_SHORT_TYPES: Final = {
-    "c10::BFloat16": "bf16",
-    "c10::Half": "fp16",
-    "float": "fp32",
-    "double": "fp64",
-    "long int": "int64",
-    "int": "int32",
-    "unsigned char": "uint8",
-    "signed char": "int8",
-}
-_NO_TENSORS: Final = frozenset({"", "Scalar", "ScalarList", "TensorList", "GenericList", "Device"})
+    return and_more(shown, len(names) - most)
 
 
 def products(analysis: Analysis) -> str:
-    """Return how many devices of which products there are."""
+    """Return how many devices of each product there are; without devices, what was recorded."""
     devices = analysis.devices
     if analysis.recorded == "capture":
         return "graph capture"
@@ -83,11 +64,12 @@ def products(analysis: Analysis) -> str:
         return "samples" if analysis.gpu_samples else "no GPU operations"
     if all(device.type == "cpu" for device in devices):
         return f"CPU operators of {numbered(len(devices), 'process')}"
-    matches = {a_device.device: a_device.match for a_device in analysis.measured.devices}
-    products = Counter(_product(device, matches.get(device.device)) for device in devices)
-    named = [f"{number} × {shorten_middle(name, 60)}" for name, number in products.most_common(4)]
-    more = f" and {several(len(products) - 4, 'other model')}" if len(products) > 4 else ""
-    return ", ".join(named) + more
+    matches = {peaks.device: peaks.match for peaks in analysis.measured.devices}
+    numbers = Counter(_product(device, matches.get(device.device)) for device in devices)
+    most_common = numbers.most_common(_MOST_PRODUCTS)
+    shown = ", ".join(f"{number} × {shorten_middle(name, 60)}" for name, number in most_common)
+    hidden = len(numbers) - len(most_common)
+    return f"{shown} and {several(hidden, 'other model')}" if hidden else shown
 
 
 def _product(device: DeviceReport, match: Match | None) -> str:
@@ -112,17 +94,18 @@ def job_size(job: JobReport) -> str:
 
 
 def knows_exposure(analysis: Analysis) -> bool:
-    """Return whether work that may hide communication is recorded, too."""
+    """Return whether exposed communication is known; it takes a record of all other work."""
     return analysis.recorded != "collectives"
 
 
 def component_label(name: str, total: Account) -> str:
-    """Return what to call a component; idle time may be work of which there is no record."""
-    return LOOKS[name].label + ("" if name != "idle" or total.knows_idle else " or not recorded")
+    """Return the name of a component; idle time may also be work that was not recorded."""
+    may_be_work = name == "idle" and not total.knows_idle
+    return f"{LOOKS[name].label}{' or not recorded' if may_be_work else ''}"
 
 
 def ranks(devices: Sequence[DeviceReport]) -> str:
-    """Return which ranks are shown, "" where none is known."""
+    """Return the ranks of all devices as "rank 3" or "ranks 0-7", "" if none is known."""
     every = {rank for device in devices for rank in device.ranks or (device.rank,)}
     known = sorted(rank for rank in every if rank is not None)
     if not known:
@@ -131,46 +114,43 @@ def ranks(devices: Sequence[DeviceReport]) -> str:
 
 
 def process_label(devices: Sequence[DeviceReport], process: int, unknown: str) -> str:
-    """Return what the labels of a process's devices begin with, `unknown` without a device."""
-    mine = next((one for one in devices if one.process == process), None)
-    if mine is None:
+    """Return what the labels of a process's devices begin with, `unknown` if it has no device."""
+    device = next((device for device in devices if device.process == process), None)
+    if device is None:
         return unknown
-    owner = f"rank {mine.rank}" if mine.owner and mine.rank is not None else mine.owner
-    return " · ".join(filter(None, (owner, mine.apart)))
+    # The only rank of the only file has no owner, so that its number is not said either.
+    has_rank = device.owner and device.rank is not None
+    owner = f"rank {device.rank}" if has_rank else device.owner
+    return " · ".join(filter(None, (owner, device.apart)))
 
 
 def steps_used(analysis: Analysis) -> str:
-    """Return how many of the steps seen are used, and which."""
-    steps = analysis.steps
+    """Return how many of the steps seen are used and which, and what of the work is left out."""
+    steps, share = analysis.steps, analysis.left_out
     if not steps.seen:
         return "no steps found" if analysis.devices else ""
     which = f" ({number_ranges(steps.used)})" if steps.used else ""
-    left = analysis.left_out
     device = "CPU" if analysis.on_host else "GPU"
-    left_out = fact("steps.left-out", share=left, device=device)
-    more = words(left_out if left is not None else None)
-    return f"{steps_counted(analysis)}{which}{more}{words(_slow(analysis))}"
+    left_out = fact("steps.left-out", share=share, device=device) if share is not None else None
+    return f"{steps_counted(analysis)}{which}{words(left_out)}{words(_slow(analysis))}"
 
 
 def _slow(analysis: Analysis) -> Fact | None:
     """Return which steps are left out because they are slower than the others, None for none."""
-    slow = [one for device in analysis.devices for one in slow_steps(device.windows)]
-    numbers = sorted({one.step for one in slow if one.step is not None})
+    slow = [window for device in analysis.devices for window in slow_steps(device.windows)]
+    numbers = sorted({window.step for window in slow if window.step is not None})
     if not numbers:
         return None
-    longest_ns, is_one = max(one.dur_ns for one in slow), len(numbers) == 1
-    return fact(
-        "steps.slow",
-        one=number_ranges(numbers) if is_one else None,
-        several=None if is_one else number_ranges(numbers),
-        one_ns=longest_ns if is_one else None,
-        most_ns=None if is_one else longest_ns,
-        what={**PART_NAMES, **CLASSES}.get(analysis.slow_by or ""),
-    )
+    # The text has a part for one step and a part for several; that without values is left out.
+    longest_ns, steps = max(window.dur_ns for window in slow), number_ranges(numbers)
+    values: dict[str, Value] = {"several": steps, "most_ns": longest_ns}
+    if len(numbers) == 1:
+        values = {"one": steps, "one_ns": longest_ns}
+    return fact("steps.slow", what=_LONGER.get(analysis.slow_by or ""), **values)
 
 
 def steps_counted(analysis: Analysis) -> str:
-    """Return how many of the steps seen are used, and whether they are no marked ones."""
+    """Return how many of the steps seen are used: "8 of 10 steps", "8 of 10 inferred steps"."""
     steps = analysis.steps
     step = "inferred step" if steps.source in SOURCES else "step"
     return f"{count(len(steps.used))} of {several(len(steps.seen), step)}"
@@ -182,7 +162,7 @@ def notes_by_weight(analysis: Analysis) -> list[Note]:
 
 
 def doubts(analysis: Analysis) -> list[str]:
-    """Return the notes that are about all of the time: what must be known before any figure."""
+    """Return the texts of notes on all of the time, which a reader must know before any figure."""
     return [note.text for note in notes_by_weight(analysis) if note.share >= 1]
 
 
@@ -193,14 +173,18 @@ def selected(analysis: Analysis) -> str:
         start = place(chosen.from_ns or 0)
         end = place(chosen.to_ns) if chosen.to_ns is not None else "the end"
         return f"selected: {start} to {end}"
-    names = ("steps", chosen.steps), ("ranks", chosen.ranks), ("GPUs", chosen.gpus)
-    given = [name for name, value in (*names, ("runs", chosen.run)) if value is not None]
-    some = f"selected {' and '.join(given)}" if given else ""
+    options = {
+        "steps": chosen.steps,
+        "ranks": chosen.ranks,
+        "GPUs": chosen.gpus,
+        "runs": chosen.run,
+    }
+    given = " and ".join(name for name, value in options.items() if value is not None)
     job = f"job {chosen.job} of {len(analysis.jobs)}" if analysis.jobs and chosen.job else ""
-    return ", ".join(filter(None, (job, some)))
+    return ", ".join(filter(None, (job, f"selected {given}" if given else "")))
 
 
-def provenance(analysis: Analysis, most_files: int = _MOST) -> list[str]:
+def provenance(analysis: Analysis, most_files: int = _MOST_FILES) -> list[str]:
     """Return where the figures come from: tool, files, devices, ranks, steps, selection."""
     source = analysis.source
     parts = [
@@ -214,16 +198,16 @@ def provenance(analysis: Analysis, most_files: int = _MOST) -> list[str]:
     return list(filter(None, parts))
 
 
-def number_ranges(numbers: Iterable[int], most: int = _MOST) -> str:
-    """Return numbers as ranges, "0-3, 7" (with en dashes), at most so many of them."""
+def number_ranges(numbers: Iterable[int]) -> str:
+    """Return numbers as ranges, "0-3, 7" with an en dash; "…" stands for more than _MOST_RANGES."""
     ranges: list[list[int]] = []
     for number in sorted(numbers):
         if ranges and number == ranges[-1][1] + 1:
             ranges[-1][1] = number
         else:
             ranges.append([number, number])
-    texts = [str(a) if a == b else f"{a}{UNKNOWN}{b}" for a, b in ranges[:most]]
-    return ", ".join(texts) + (", …" if len(ranges) > most else "")
+    texts = [str(a) if a == b else f"{a}\N{EN DASH}{b}" for a, b in ranges[:_MOST_RANGES]]
+    return ", ".join(texts) + (", …" if len(ranges) > _MOST_RANGES else "")
 
 
 def unit(analysis: Analysis) -> str:
@@ -231,16 +215,21 @@ def unit(analysis: Analysis) -> str:
     return "process" if analysis.on_host else "GPU"
 
 
+def window(analysis: Analysis) -> str:
+    """Return what a chosen stretch of time is called: a step, or a window if no step is used."""
+    return "step" if analysis.steps.used else "window"
+
+
 def each(analysis: Analysis) -> str:
-    """Return of what a time is the mean: "per step and GPU", "" where there is one window."""
+    """Return what a mean time is per: "per step and GPU", "" if it is of a single window."""
     if not analysis.steps.used:
         return f"per {unit(analysis)}" if analysis.windows_used > 1 else ""
     return f"per step and {unit(analysis)}"
 
 
 def time_shared(analysis: Analysis) -> str:
-    """Return what the shares of kernels are of; where kernels overlap they add up to more."""
-    if analysis.recorded == "serialized":
+    """Return what the shares of kernels are shares of."""
+    if analysis.recorded == "serialized":  # the time between kernels is the profiler's
         return "time of GPU work"
     if analysis.steps.after_start_up:
         return "time after start-up"
@@ -253,43 +242,47 @@ OVERLAPS: Final = "overlaps count twice"
 
 
 def overlap(analysis: Analysis) -> bool:
-    """Return whether kernels or categories take more than all the time, so that they overlap."""
-    first = (table.slice(0, 1).to_pylist() for table in (analysis.kernels, analysis.categories))
-    return any((row["share"] or 0) > 1 for rows in first for row in rows)
+    """Return whether the largest kernel or category has more than all the time.
+
+    Then kernels of that name or category ran at the same time, and the overlap counts twice.
+    """
+    tables = (analysis.kernels, analysis.categories)
+    largest = (row for table in tables for row in table.slice(0, 1).to_pylist())
+    return any((row["share"] or 0) > 1 for row in largest)
 
 
 def basis(analysis: Analysis) -> str:
-    """Return over what the times of components are averages, in words."""
+    """Return what times are averages over: "Averages per step and GPU (8 steps × 2 GPUs)"."""
     devices = several(len(analysis.devices_used), unit(analysis))
-    used = analysis.windows_used
-    if not analysis.steps.used:
-        after = " after start-up" if analysis.steps.after_start_up else ""
+    used, steps = analysis.windows_used, analysis.steps
+    if not steps.used:
+        after = " after start-up" if steps.after_start_up else ""
         return f"Averages {each(analysis)}{after} ({devices})" if used > 1 else f"One window{after}"
-    steps = several(len(analysis.steps.used), "step")
-    is_whole = used == len(analysis.steps.used) * len(analysis.devices_used)
-    over = f"{steps} × {devices}" if is_whole else f"{several(used, 'step')} on {devices}"
+    have_all = used == len(steps.used) * len(analysis.devices_used)  # all devices used all steps
+    over = f"{several(len(steps.used), 'step')} × {devices}"
+    over = over if have_all else f"{several(used, 'step')} on {devices}"
     return f"Averages {each(analysis)} ({over})"
 
 
 def step_times(analysis: Analysis) -> list[str]:
-    """Return what stands beside the median step: the mean, and how far the longest ones reach.
+    """Return what stands beside the median step time: mean, 95th percentile, longest step.
 
-    Of many steps that is the time within which 95 % of them are; the longest is named where it
-    stands out, or where there are few.
+    Of few steps there is no percentile, and the longest is always named; of many, only if it stands
+    out. Without two steps there is nothing.
     """
     spread = analysis.spread
-    if spread is None or len(spread.used) < _TWO:
+    if spread is None or len(spread.used) < 2:
         return []
-    words = [f"mean {duration(spread.mean_ns)}"]
+    texts = [f"mean {duration(spread.mean_ns)}"]
     if spread.p95_ns is not None:
-        words.append(f"p95 {duration(spread.p95_ns)}")
+        texts.append(f"p95 {duration(spread.p95_ns)}")
     if spread.outstanding or spread.p95_ns is None:
-        words.append(f"longest {duration(spread.longest.ns)} (step {_longest(analysis, spread)})")
-    return words
+        texts.append(f"longest {duration(spread.longest.ns)} (step {_longest(analysis, spread)})")
+    return texts
 
 
 def uneven_steps(analysis: Analysis) -> str:
-    """Return how far the steps used are from their median, "" where none stands out."""
+    """Return a sentence on median, mean and longest of the steps used, "" if none stands out."""
     spread = analysis.spread
     if spread is None or not spread.outstanding:
         return ""
@@ -297,23 +290,26 @@ def uneven_steps(analysis: Analysis) -> str:
 
 
 def longest_step(analysis: Analysis) -> str:
-    """Return which of the steps used is the longest and how many stand out, "" without two."""
+    """Return a sentence on the longest step used and how many stand out, "" without two steps."""
     spread = analysis.spread
-    if spread is None or len(spread.used) < _TWO:
+    if spread is None or len(spread.used) < 2:
         return ""
     number = spread.longest.step
     text = f"Longest used step: {number} ({duration(spread.longest.ns)}"
     text += f", {_times_median(spread)})" if spread.outstanding else ")"
     if spread.outstanding > 1:
-        least = float(STANDS_OUT)
-        text += f"; {count(spread.outstanding)} exceed {least:g} × the median"
+        text += f"; {count(spread.outstanding)} exceed {float(STANDS_OUT):g} × the median"
     if late := _late(analysis, spread):
-        text += f". It ends with {duration(late[1])} of idle time before step {late[0]}"
+        next_step, idle_ns = late
+        text += f". It ends with {duration(idle_ns)} of idle time before step {next_step}"
     return f"{text}."
 
 
 def _late(analysis: Analysis, spread: StepSpread) -> tuple[int, int] | None:
-    """Return the step after the longest and the idle time before it, where that made it long."""
+    """Return the step after the longest one, and the idle ns before it; None if these are few.
+
+    They count if they are most of what makes the longest step longer than the median.
+    """
     return late_after(analysis.devices, spread.longest.step, spread.longest.ns - spread.median_ns)
 
 
@@ -325,6 +321,7 @@ def gap_place(gap: Gap) -> str:
 
 
 def _longest(analysis: Analysis, spread: StepSpread) -> str:
+    """Return the number of the longest step; if it stands out, how far, and whether it is idle."""
     number = str(spread.longest.step)
     if not spread.outstanding:
         return number
@@ -350,75 +347,16 @@ def listed(texts: Iterable[str]) -> str:
 
 def collective_label(row: Collective) -> str:
     """Return a kind of collective, by its usual name, and its ranks: "all-reduce, 8 ranks"."""
-    told = (row.collective or "unknown").lstrip("_")
-    of_name = ((kind, re.match(kind.replace("_", "_?"), told)) for kind in KINDS)
-    kind, found = next(((kind, found) for kind, found in of_name if found), ("", None))
-    rest = told[found.end() if found else 0 :].replace("_", " ")
-    kind = f"{kind.replace('_', '-')}{rest}"
-    return kind if row.ranks is None else f"{kind}, {numbered(row.ranks, 'rank')}"
+    recorded = (row.collective or "unknown").lstrip("_")  # "_allgather_base" is PyTorch's word
+    name = recorded.replace("_", " ")
+    for kind in KINDS:
+        if start := re.match(kind.replace("_", "_?"), recorded):
+            usual = kind.replace("_", "-")
+            name = f"{usual}{recorded[start.end() :].replace('_', ' ')}"
+            break
+    return name if row.ranks is None else f"{name}, {numbered(row.ranks, 'rank')}"
 
 
 def mean_message(row: Collective) -> str:
-    """Return the mean size of messages of a kind of collective; a dash where it is not known."""
+    """Return the mean size of the messages whose size is known, a dash if none is."""
     return size(None if row.bytes is None else round(row.bytes / row.sized))
-
-
-def collective_rate(row: Collective) -> str:
-    """Return the bytes of messages by the time of their kernels: "5.2 GB/s"."""
-    return bandwidth(row.bytes_per_ns)
-
-
-def shape_words(text: str, width: int = _MOST_WIDTH) -> str:
-    """Return shapes recorded as JSON in words: "8×1024, 1024×4096 and 3 more"; else the text.
-
-    Those that do not fit into about so many characters are counted; only a shape that is longer
-    than that alone is cut.
-    """
-    shapes = _decoded(text)
-    if shapes is None:
-        return shorten_middle(text, width)
-    return _first([word for shape in shapes if (word := _shape(shape))], width)
-
-
-def type_words(text: str) -> str:
-    """Return the different element types recorded as JSON, such as "bf16, int64"."""
-    types = _decoded(text)
-    if types is None:
-        return shorten_middle(text, _MOST_WIDTH)
-    tensors = [name for name in types if isinstance(name, str) and name not in _NO_TENSORS]
-    shown = dict.fromkeys(_SHORT_TYPES.get(name, shorten_middle(name, 30)) for name in tensors)
-    return _and_more(", ".join(list(shown)[:_MOST_TYPES]), len(shown) - _MOST_TYPES)
-
-
-def _shape(shape: Any) -> str:
-    if not isinstance(shape, list) or not shape:
-        return ""
-    if not any(isinstance(size, list) for size in shape):
-        return "×".join(map(str, shape))
-    inner = _first([word for each in shape if (word := _shape(each))], _INNER_WIDTH)
-    if not inner:
-        return ""
-    return f"{count(len(shape))} tensors ({inner})" if len(shape) > 1 else f"({inner})"
-
-
-def _first(words: Sequence[str], width: int) -> str:
-    """Return the first words that fit, at least one, and how many more there are."""
-    kept, used = 0, 0
-    for word in words:
-        used += len(word) + 2
-        if kept and used > width:
-            break
-        kept += 1
-    return _and_more(shorten_middle(", ".join(words[:kept]), width), len(words) - kept)
-
-
-def _and_more(text: str, more: int) -> str:
-    return f"{text} and {count(more)} more" if more > 0 else text
-
-
-def _decoded(text: str) -> list[Any] | None:
-    try:
-        value = msgspec.json.decode(text)
-    except (msgspec.DecodeError, RecursionError):
-        return None
-    return value if isinstance(value, list) else None

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
@@ -540,6 +540,10 @@ def host_rows(
 
 @settings(max_examples=examples(500), deadline=None)
 @given(host_rows(("calls", "ops", "marks"), NAMES), WORK)
+@example(
+    [("calls", {"name": "cudaMemcpy", "start_ns": 0, "dur_ns": 2, "thread": 1})],
+    launched(("k", 0, 1, 0), ("k", 0, 3, 0)),
+)
 def test_culprits_and_what_is_unexplained_sum_to_the_idle_time(
     host: list[tuple[str, dict[str, Any]]], work: dict[str, list[dict[str, Any]]]
 ) -> None:

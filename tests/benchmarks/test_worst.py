@@ -13,7 +13,7 @@ import pytest
 import traceflops as tf
 from tests.benchmarks.worst import CASES, Case
 from traceflops.table.columns import numbers
-from traceflops.table.nesting import link
+from traceflops.table.links import link
 
 SMALL = {"deep ops": 3, "deep ops, CPU only": 3, "deep frames": 3, "many ranks": 3}
 """Sizes of the cases that have many events for each of their size; of others it is 30."""

@@ -22,10 +22,20 @@ from tests.build import launched, step_marks, trace_of
 from tests.cli.test_commands import SAMPLE, assert_refused, run
 from tests.conftest import shared_file, some
 from tests.findings.scenarios import reach_ns
+from traceflops.attribution.culprits import BESIDE
 from traceflops.facts import Fact, fact
 from traceflops.findings import diagnosis, gains
 from traceflops.findings.diagnosis import reasons_first
-from traceflops.findings.finding import Cause, Confidence, Finding, Gain, Level, Row, Where
+from traceflops.findings.finding import (
+    Cause,
+    Confidence,
+    Finding,
+    Gain,
+    Level,
+    Row,
+    Severity,
+    Where,
+)
 from traceflops.findings.rules import thresholds
 from traceflops.replay.what_if import Outcome
 from traceflops.reports.json.report import encode, findings_object
@@ -248,6 +258,24 @@ def test_no_remedy_makes_a_step_longer() -> None:
     assert found.gain == Gain(0, 60, 50)
 
 
+def scales_with(replay: object, idle_ns: int) -> gains.Scales:
+    """Return scales of one window of 1,000 ns, of which the busiest stream idles for `idle_ns`."""
+    levels: dict[Severity, float] = {"high": 0.1, "medium": 0.05, "low": 0.01}
+    return gains.Scales(
+        replay,  # type: ignore[arg-type]
+        fact("x"),
+        step_ns=1_000,
+        windows=1,
+        least_sure=0.02,
+        idle_ns=idle_ns,
+        alone_ns=0,
+        mfu=None,
+        doubts=(),
+        strengths=(),
+        levels=levels,
+    )
+
+
 @pytest.mark.parametrize(("why", "most"), [("unexplained", 700), ("pinned", 60)])
 def test_what_unexplained_work_hides_may_be_gained_too(why: str, most: int) -> None:
     """Of 1,000 ns the cause has 700 on the critical path, and what-if gains 50 to 60."""
@@ -255,23 +283,39 @@ def test_what_unexplained_work_hides_may_be_gained_too(why: str, most: int) -> N
     outcome = Outcome((), 1_000, None, 940, 950, 1, None, (), (fact(f"doubt.{why}"),))
     replay = SimpleNamespace(before_ns=1_000, critical=path, windows=1, outcome=lambda _: outcome)
     one = Cause("x", 0.7, fact("x"), fact("x"), edits=("sync=0",), on_path=frozenset(["host_code"]))
-    levels = {"high": 0.1, "medium": 0.05, "low": 0.01}
-    scales = gains.Scales(
-        replay,  # type: ignore[arg-type]
-        fact("x"),
-        step_ns=1_000,
-        windows=1,
-        least_sure=0.02,
-        idle_ns=900,
-        alone_ns=0,
-        mfu=None,
-        doubts=(),
-        strengths=(),
-        levels=levels,  # type: ignore[arg-type]
-    )
-    found = gains.weighed(one, scales)
+    found = gains.weighed(one, scales_with(replay, idle_ns=900))
     assert found is not None and found.gain is not None
     assert max(found.gain.high_ns, found.gain.most_ns or 0) == most
+
+
+@pytest.mark.parametrize(
+    ("idle_ns", "component", "most"),
+    [(50, "host_code", 300), (200, "host_code", None), (200, BESIDE, 300)],
+)
+def test_kernels_off_the_path_gain_where_the_gpu_is_hardly_idle(
+    idle_ns: int, component: str, most: int | None
+) -> None:
+    """The host has the critical path alone; the kernels would take 300 ns less."""
+    path = (SimpleNamespace(ns=1_000, component=component, name="f"),)
+    replay = SimpleNamespace(before_ns=1_000, critical=path, windows=1)
+    one = Cause(
+        *("x", 0.3, fact("x"), fact("x")),
+        on_path=frozenset(["compute"]),
+        kernels={"k": 0.5},
+        direct_ns=300,
+    )
+    found = gains.weighed(one, scales_with(replay, idle_ns))
+    assert (found and found.gain) == (Gain(0, 300, None) if most else None)
+
+
+def test_the_memory_of_the_same_copies_is_pinned_once() -> None:
+    def copies(rule: str, high_ns: int) -> Finding:
+        return made(rule, gain=Gain(0, high_ns, None))
+
+    small, large = copies("blocking-copy", 10), copies("pageable-copies", 30)
+    other = copies("host-copies", 5)
+    assert diagnosis._sold_once([small, other, large]) == [other, large]
+    assert diagnosis._sold_once([small, other]) == [small, other]
 
 
 def test_a_loss_repeats_no_remedy_of_its_cause() -> None:
@@ -432,7 +476,7 @@ def test_no_cause_has_a_wide_range_wherever_it_is_shown(section: str) -> None:
     scales = SimpleNamespace(step_ns=1_000, least_sure=0.02, windows=1)
     one = Cause("late-rank", 0.9, fact("a"), fact("b"), evidence=(section,))
     worth = gains.Worth(Gain(1, 900, None), ())
-    _, told = gains._direct(one, worth, scales)  # type: ignore[arg-type]
+    told = gains._direct(one, worth, scales)  # type: ignore[arg-type]
     assert told.gain is not None
     assert (told.gain.low_ns, told.gain.high_ns) == (0, 900)
 

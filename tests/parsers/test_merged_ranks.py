@@ -12,7 +12,7 @@ from sample_traces.kineto_text import render
 from sample_traces.simulate import simulate
 from tests.parsers.documents import read_bytes
 from traceflops import analyze
-from traceflops.table.nesting import link
+from traceflops.table.links import link
 from traceflops.table.trace import Trace
 
 Event = dict[str, Any]

@@ -22,7 +22,7 @@ from traceflops.reports.page import kernels, steps
 from traceflops.reports.page.html import render_html
 from traceflops.reports.page.section import DeepLinks
 from traceflops.reports.page.steps import window_rows
-from traceflops.reports.view.wording import shape_words, type_words
+from traceflops.reports.view.recorded_shapes import shape_words, type_words
 from traceflops.units import duration
 from traceflops.windows.step_times import most_and_least, own_times
 

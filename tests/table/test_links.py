@@ -10,7 +10,7 @@ from traceflops import Trace, analyze
 from traceflops.categories import activities
 from traceflops.categories.activities import categorise
 from traceflops.categories.classify import load
-from traceflops.table.nesting import link
+from traceflops.table.links import link
 
 
 def category_of(trace: Trace, place: int = 0) -> tuple[str, str, str]:

@@ -16,7 +16,7 @@ import pytest
 import traceflops as tf
 from tests.conftest import shared_file
 from traceflops.table.columns import ABSENT, IntArray, codes, names, numbers
-from traceflops.table.nesting import link
+from traceflops.table.links import link
 from traceflops.timeline.intervals import Intervals
 from traceflops.windows.records import DeviceReport
 

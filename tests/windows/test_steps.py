@@ -16,7 +16,8 @@ from traceflops.reports.page.steps import window_rows
 from traceflops.reports.view.wording import basis
 from traceflops.timeline.intervals import Intervals
 from traceflops.timeline.records import EMPTY_ACCOUNT, Components, Window, WindowRole
-from traceflops.windows.periodicity import Behind, steady, tile
+from traceflops.windows.periodicity import steady
+from traceflops.windows.tiling import Behind, tile
 
 GEMM = "ampere_sgemm_128x64_nt"
 ADAM = "void at::native::(anonymous namespace)::multi_tensor_apply_kernel<x>(int)"
@@ -615,8 +616,8 @@ def test_a_pass_without_annotation_is_not_of_the_one_before_it(
 def test_a_pass_that_ran_before_an_earlier_one_has_no_time() -> None:
     """Pass 0 runs at 100, pass 1 at 50, other work behind it at 70, pass 2 at 200."""
     start, place = np.array([100, 50, 70, 200]), np.array([0, 1, -1, 2])
-    behind = Behind(np.array([0, 1, 1, 2]), np.array([0, 0, 1, 0]))
-    found = tile(start, start + 10, place, (50, 210), behind)
+    behind = Behind(np.array([0, 1, 1, 2]), np.array([0, 0, 1, 0]), Intervals.empty())
+    found = tile(start, start + 10, place, (50, 210), start > 0, behind)
     assert [(one.role, one.start_ns, one.end_ns) for one in found] == [
         ("before", 50, 100),
         ("step", 100, 100),
@@ -640,7 +641,7 @@ def test_a_first_pass_does_not_begin_with_time_without_recorded_work(
     end = start + np.array([before_ns, 1_000 - before_ns, 10])
     unrecorded = Intervals.one(60, 900)
     behind = Behind(np.array([0, 0, 1]), np.array([0, 1, 1]), unrecorded)
-    found = tile(start, end, place, (50, 2_010), behind)
+    found = tile(start, end, place, (50, 2_010), start > 0, behind)
     assert [(one.start_ns, one.end_ns) for one in found if one.role == "step"] == [
         (begins_ns, 2_000),
         (2_000, 2_010),

@@ -38,10 +38,12 @@ def notes_of(
 ) -> tuple[Note, ...]:
     """Return the notes of a trace and of all that was computed from it, in the order shown."""
     linked, trace = prepared.linked, prepared.linked.trace
-    is_told = bool(measured.devices) and all(d.match.how == "given" for d in measured.devices)
     records = prepared.launch_records
-    # Lost launches of graphs are counted anew, in the chosen time.
-    outdated = {*(_ON_MODELS * is_told), *(("graph-launches-lost",) * (records.graph.lost > 0))}
+    outdated: set[str] = set()
+    if measured.devices and all(device.match.how == "given" for device in measured.devices):
+        outdated.update(_ON_MODELS)
+    if records.graph.lost > 0:  # counted anew below, in the chosen time
+        outdated.add("graph-launches-lost")
     left, ns = linked.categorised.names_left, linked.categorised.time_left_ns
     too_many = note_of("assumed", "too-many-names", count=left, ns=ns)
     # The time in which the profiler held up the program.

@@ -20,7 +20,7 @@ from traceflops.privacy.placeholders import Placeholders
 from traceflops.privacy.redact import Redaction
 from traceflops.table.columns import numbers
 from traceflops.table.grouping import distinct
-from traceflops.table.nesting import link
+from traceflops.table.links import link
 from traceflops.table.trace import Trace
 from traceflops.timeline.account import DeviceAccount, LinkedTrace
 from traceflops.timeline.aggregates import untimed

@@ -12,10 +12,11 @@ from typing import Any, Final, TypeVar
 from msgspec import Struct
 from msgspec.structs import replace
 
+from traceflops.analysis.judgement import VerdictFacts, judged
 from traceflops.analysis.notes import is_said, notes_of
 from traceflops.analysis.preparation import prepare
 from traceflops.analysis.rank_summary import RankSummary, summed
-from traceflops.analysis.recipe import VerdictFacts, analysis_of, judged
+from traceflops.analysis.recipe import analysis_of
 from traceflops.analysis.result import Analysis
 from traceflops.attribution.culprits import Culprit, IdleCulprits, joined_culprits
 from traceflops.attribution.host_calls import most_important
@@ -166,7 +167,7 @@ def _moved(ordered: Sequence[RankSummary]) -> Iterator[RankSummary]:
 
 
 def _shifted(device: DeviceReport, devices: int, processes: int, by_ns: int) -> DeviceReport:
-    """Return a device behind so many devices and processes, at later times."""
+    """Return a device with its numbers and times raised by so much."""
 
     def moved(row: Any) -> Any:
         return replace(row, start_ns=row.start_ns + by_ns, end_ns=row.end_ns + by_ns)

@@ -25,7 +25,8 @@ from traceflops.facts import Fact, fact
 from traceflops.table.builder import TableBuilder, with_numbers
 from traceflops.table.columns import ABSENT, IntArray, codes, is_one_of, matching, names, numbers
 from traceflops.table.grouping import distinct, groups
-from traceflops.table.nesting import Links, first_match, link, taken
+from traceflops.table.links import Links, first_match, link
+from traceflops.table.nesting import taken
 from traceflops.table.trace import Note, Trace, note_of
 from traceflops.timeline.account import LinkedTrace
 from traceflops.windows.device_records import graph_launches

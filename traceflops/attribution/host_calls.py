@@ -72,14 +72,14 @@ def synchronisations(prepared: Prepared) -> tuple[Synchronisation, ...]:
     if not prepared.launch_records.is_judged or not prepared.accounts:
         return ()
     events, event, blocked_ns = calls_inside(prepared, waiting_calls(prepared.trace.calls))
-    # The idle time due to each wait, at most as long as the wait itself.
+    # The idle time due to each wait, at most as long as the wait itself in the chosen windows.
     gaps = chosen_gaps(prepared)
     thread = taken(events.thread_of_call, gaps.call)
     wait_start, wait_end = events.start_ns[event], events.end_ns[event]
     began_in = innermost(events.thread[event], wait_start, wait_end, thread, gaps.gap_start_ns)
     wait = gaps_due_to(prepared, gaps, began_in, wait_end - wait_start)
     idle_ns = group_sums(wait[wait >= 0], (gaps.end_ns - gaps.start_ns)[wait >= 0], len(event))
-    idle_ns = np.minimum(idle_ns, wait_end - wait_start)
+    idle_ns = np.minimum(idle_ns, blocked_ns)
     owner = taken(owners(events), event)
     site = np.where(owner == event, -1, owner)  # a call that owns itself has no site
     sums: defaultdict[tuple[str, str], IntArray] = defaultdict(lambda: np.zeros(3, np.int64))

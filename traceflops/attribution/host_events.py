@@ -17,6 +17,7 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 from msgspec import Struct
+from msgspec.structs import replace
 
 from traceflops.attribution.range_labels import names_by_process
 from traceflops.table.columns import (
@@ -32,7 +33,7 @@ from traceflops.table.columns import (
     numbers,
 )
 from traceflops.table.grouping import distinct, groups, joint_codes, slices
-from traceflops.table.nesting import OpTree, taken
+from traceflops.table.nesting import OpTree, StackTops, taken
 from traceflops.table.trace import Trace
 from traceflops.timeline.host_work import ran_on_cpu
 from traceflops.timeline.intervals import NEVER, Intervals
@@ -206,6 +207,11 @@ class HostEvents(Struct, frozen=True, dict=True):
         return facts_of_names(self.labels)
 
     @cached_property
+    def _nearest_by_fact(self) -> dict[str, IntArray]:
+        """By fact that was asked for, per event, the nearest one around it, or itself, or -1."""
+        return {}
+
+    @cached_property
     def is_work(self) -> BoolArray:
         """Per event, whether it is work: no mere label, and no call that another call makes."""
         call = self.kind == CALL
@@ -213,6 +219,27 @@ class HostEvents(Struct, frozen=True, dict=True):
         is_inner = (call | (self.kind == SYSTEM)) & (self.end_ns <= caller_end_ns)
         is_work = (self.kind != LABEL) | self._facts["is_work"][self.name]
         return np.asarray(is_work & ~is_inner)
+
+    @cached_property
+    def working(self) -> StackTops:
+        """The innermost work of each thread at all times."""
+        return self._tops(self.thread, self.is_work)
+
+    @cached_property
+    def labelled(self) -> StackTops:
+        """The innermost label of each thread at all times."""
+        return self._tops(self.thread, self.kind == LABEL)
+
+    @cached_property
+    def calling(self) -> StackTops:
+        """The innermost call or operator of each process at all times."""
+        return self._tops(self.process, ((self.kind == CALL) | (self.kind == OP)) & self.is_work)
+
+    def _tops(self, group: IntArray, selected: BoolArray) -> StackTops:
+        """Return the stack tops of the selected events, with rows of all events."""
+        rows = np.flatnonzero(selected)
+        tops = StackTops.of(group[rows], self.start_ns[rows], self.end_ns[rows])
+        return replace(tops, row=taken(rows, tops.row))
 
     @cached_property
     def function(self) -> IntArray:
@@ -236,7 +263,9 @@ class HostEvents(Struct, frozen=True, dict=True):
 
     def around(self, fact: str, event: IntArray) -> IntArray:
         """Return, per event (-1: none), the nearest one around it, or itself, that has a fact."""
-        return taken(self.tree.nearest(self._facts[fact][self.name]), event)
+        if fact not in self._nearest_by_fact:
+            self._nearest_by_fact[fact] = self.tree.nearest(self._facts[fact][self.name])
+        return taken(self._nearest_by_fact[fact], event)
 
     def nearest(self, fact: str, event: IntArray, other: IntArray) -> IntArray:
         """Return `around` each event, or if that is -1, around the `other` event of the row."""

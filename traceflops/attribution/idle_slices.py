@@ -9,18 +9,18 @@ then after it. On a CPU a gap ends with an operator, T is its thread, and there 
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import Final
 
 import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from traceflops.attribution.host_events import CALL, LABEL, OP, HostEvents
+from traceflops.attribution.host_events import HostEvents
 from traceflops.attribution.launch_lead import leads
-from traceflops.table.columns import ABSENT, BoolArray, Columns, IntArray
-from traceflops.table.grouping import differ_from_before, in_order, runs
-from traceflops.table.grouping import groups as by_group
-from traceflops.table.nesting import innermost, taken
+from traceflops.table.columns import ABSENT, Columns, IntArray
+from traceflops.table.grouping import runs
+from traceflops.table.nesting import taken
 from traceflops.timeline.account import DeviceAccount
 from traceflops.timeline.intervals import Intervals
 from traceflops.windows.prepared import Prepared
@@ -116,7 +116,7 @@ def gap_lengths(length_ns: IntArray) -> tuple[GapLengths, ...]:
     return tuple(rows)
 
 
-class Slices(Columns, frozen=True):
+class Slices(Columns, frozen=True, dict=True):
     """Disjoint slices that fill gap parts exactly, a row per slice; times in ns.
 
     `part` is a row of GapParts, `role` HOST to NO_LAUNCH. `event` is the host event that explains
@@ -132,9 +132,9 @@ class Slices(Columns, frozen=True):
     own: IntArray
     label: IntArray
 
-    @property
+    @cached_property
     def dur_ns(self) -> IntArray:
-        """Return the length of each slice."""
+        """The length of each slice."""
         return self.end_ns - self.start_ns
 
 
@@ -180,75 +180,15 @@ def _host_slices(
 
     `part` are rows of `parts`; slices reach up to `until` (ns, per row of `parts`).
     """
-    process_of_part, thread_of_part = starters(parts.only(part), events)
-    is_label = events.kind == LABEL
-    spans = parts.start_ns[part], until[part], thread_of_part
-    span, start, end = _cut(spans, events, events.thread, events.is_work | is_label)
-    own_event = innermost_of(events, events.is_work, events.thread, thread_of_part[span], start)
-    label = innermost_of(events, is_label, events.thread, thread_of_part[span], start)
+    process_of_part, thread = starters(parts.only(part), events)
+    span, start, end, own_event = events.working.cut(thread, parts.start_ns[part], until[part])
+    piece, start, end, label = events.labelled.cut(thread[span], start, end)
+    span, own_event = span[piece], own_event[piece]
     slices = Slices(part[span], np.full_like(span, HOST), start, end, own_event, own_event, label)
     is_loading = events.is_inside("data_input", own_event, label)
     silent = ((own_event < 0) | events.has_fact("runs_backward", own_event)) & ~is_loading
     # If the launching thread shows nothing: what any thread of the process did.
     others, process = slices.only(silent), process_of_part[span[silent]]
-    works = ((events.kind == CALL) | (events.kind == OP)) & events.is_work
-    spans = others.start_ns, others.end_ns, process
-    span, start, end = _cut(spans, events, events.process, works)
-    event = innermost_of(events, works, events.process, process[span], start)
+    span, start, end, event = events.calling.cut(process, others.start_ns, others.end_ns)
     others = replace(others.only(span), start_ns=start, end_ns=end, event=event)
     return slices.only(~silent), others
-
-
-def _cut(
-    spans: tuple[IntArray, IntArray, IntArray],
-    events: HostEvents,
-    group: IntArray,
-    selected: BoolArray,
-) -> tuple[IntArray, IntArray, IntArray]:
-    """Cut spans at the edges of the `selected` events of their group.
-
-    `spans` are start, end and group (a thread or a process) per span; `group` and `selected` are
-    per event. Returns span, start and end of each piece, in the order of spans and times.
-    """
-    span_start, span_end, span_group = spans
-    # The edges of the selected events, sorted by group and time.
-    rows = np.flatnonzero(selected)
-    groups, edges = np.tile(group[rows], 2), np.append(events.start_ns[rows], events.end_ns[rows])
-    order = in_order(groups, edges)
-    groups, edges = groups[order], edges[order]
-    # Those inside each span, and one before them for the piece that begins with the span.
-    first = places_in_groups(groups, edges, span_group, span_start)
-    stop = places_in_groups(groups, edges, span_group, span_end)
-    edge, span = runs(first - 1, stop)
-    opens = differ_from_before(span)
-    closes = np.append(opens[1:], True)[: len(span)]
-    start = np.where(opens, span_start[span], taken(edges, edge))
-    end = np.where(closes, span_end[span], np.roll(start, -1))  # the next piece's start
-    has_length = end > start
-    return span[has_length], start[has_length], end[has_length]
-
-
-def places_in_groups(
-    groups: IntArray, times: IntArray, at_group: IntArray, at_ns: IntArray
-) -> IntArray:
-    """Return, per instant, how many pairs of (group, time) come before it or are equal to it.
-
-    `groups` and `times` are the sorted pairs; `at_group` and `at_ns` are per instant.
-    """
-    count_before = np.empty(len(at_ns), dtype=np.int64)
-    for group, rows in by_group(at_group):
-        first, stop = np.searchsorted(groups, [group, group + 1])
-        count_before[rows] = first + np.searchsorted(times[first:stop], at_ns[rows], side="right")
-    return count_before
-
-
-def innermost_of(
-    events: HostEvents, selected: BoolArray, group: IntArray, at_group: IntArray, at_ns: IntArray
-) -> IntArray:
-    """Return, per instant (group and time), the innermost selected event of its group, or -1.
-
-    `selected` and `group` (a thread or a process) are per event.
-    """
-    rows = np.flatnonzero(selected)
-    start, end = events.start_ns[rows], events.end_ns[rows]
-    return taken(rows, innermost(group[rows], start, end, at_group, at_ns))

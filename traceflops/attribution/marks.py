@@ -27,7 +27,8 @@ from traceflops.table.columns import (
     thread_columns,
 )
 from traceflops.table.grouping import distinct, group_rows, groups, shared_codes
-from traceflops.table.nesting import innermost, recorded_calls, taken
+from traceflops.table.links import recorded_calls
+from traceflops.table.nesting import innermost, taken
 from traceflops.table.trace import Trace
 
 

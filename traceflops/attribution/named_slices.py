@@ -18,13 +18,12 @@ from traceflops.attribution.idle_slices import (
     GapParts,
     Slices,
     idle_slices,
-    innermost_of,
     starters,
 )
 from traceflops.characters import kernel_name
 from traceflops.table.columns import BoolArray, IntArray, SmallArray, codes, numbers
 from traceflops.table.grouping import group_rows, groups
-from traceflops.table.nesting import taken
+from traceflops.table.nesting import innermost, taken
 from traceflops.table.trace import Trace
 from traceflops.timeline.intervals import Intervals
 
@@ -158,4 +157,6 @@ class NamedSlices(Struct, frozen=True, dict=True):
         waits = events.has_fact("waits_for_device", event) | events.has_fact("copies", event)
         waits &= (events.kind == CALL) & events.is_work
         _, thread = starters(parts, events)
-        return innermost_of(events, waits, events.thread, thread, parts.gap_start_ns) >= 0
+        waiting = np.flatnonzero(waits)
+        columns = events.thread[waiting], events.start_ns[waiting], events.end_ns[waiting]
+        return innermost(*columns, thread, parts.gap_start_ns) >= 0

@@ -21,7 +21,7 @@ from traceflops.table.columns import (
     names,
     numbers,
 )
-from traceflops.table.nesting import Links
+from traceflops.table.links import Links
 from traceflops.table.trace import Trace
 
 COLLECTIVE_OP = "record_param_comms"

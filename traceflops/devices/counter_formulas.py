@@ -24,15 +24,12 @@ from traceflops.table.columns import FloatArray
 MATRIX, VECTOR = "matrix.", "vector."
 READ, WRITTEN, MOVED = "bytes.read", "bytes.written", "bytes.moved"
 BUSY, ACTIVE = "cycles.matrix", "cycles.active"
-
 SIMDS_PER_UNIT: Final = 4
 """SIMDs of a CU; each has a matrix unit."""
-
 SUM: Final = ".sum"
 DURATION: Final = "gpu__time_duration.sum"
 """In ns, as all times are."""
 CLOCKS: Final = ("smsp__cycles_elapsed.avg.per_second", "sm__cycles_elapsed.avg.per_second")
-
 _PER_SECOND, _PER_CYCLE = ".per_second", ".per_cycle_elapsed"
 _NS_PER_S: Final = 1e9
 _ENDING: Final = re.compile(r"_(?:sum|max)$")
@@ -72,8 +69,8 @@ class Family(Struct, frozen=True):
 class Formula(Struct, frozen=True):
     """One quantity as a sum of counters, each times its factor.
 
-    It holds for `families`, or without any for all but those in `but`. With `only_zero`, what is
-    counted has no known worth, so only a count of 0 says something.
+    It holds for `families` or, if none are given, for all but those in `but`. With `only_zero`, how
+    much one count stands for is unknown: only a count of 0 is of use.
     """
 
     quantity: str
@@ -83,25 +80,23 @@ class Formula(Struct, frozen=True):
     but: tuple[str, ...] = ()
 
     def holds_for(self, family: Family | None) -> bool:
-        """Return whether the formula holds for a family (None: unknown).
-
-        Work of matrix and vector units is counted by the same formula wherever it is counted.
-        """
+        """Return whether the formula holds for a family (None: unknown)."""
         if not self.families:
             return family is None or family.id not in self.but
-        if family is None:
+        if family is None:  # matrix and vector units are counted alike by all that count them
             return self.quantity.startswith((MATRIX, VECTOR))
         return family.id in self.families
 
 
 def plain_counter(name: str) -> str:
-    """Return a counter's name as the table has it: TCC_EA0_RDREQ of TCC_EA0_RDREQ_sum."""
+    """Return a counter's name as the table has it, such as TCC_EA0_RDREQ for TCC_EA0_RDREQ_sum."""
     plain = _ENDING.sub("", name.strip())
     return _counters_of_labels().get(plain, plain)
 
 
 @cache
 def _counters_of_labels() -> dict[str, str]:
+    """Return the name of a counter by its label, under which some tools print it."""
     return {row["label"]: row["counter"] for row in _table(_COUNTERS)["label"]}
 
 
@@ -114,7 +109,7 @@ def family_of(architecture: str | None) -> Family | None:
 
 
 def family_by_counters(counters: Iterable[str]) -> Family | None:
-    """Return the only family that has all of these counters where their names tell it."""
+    """Return the family that counters tell, as no other has them; None for none or several."""
     plain = [plain_counter(name) for name in counters]
     named = [
         family
@@ -140,7 +135,7 @@ def quantities(prefix: str, family: Family | None) -> tuple[str, ...]:
 
 
 def counters_for(prefix: str, types: Iterable[str], family: Family) -> Iterator[str]:
-    """Yield the counters that count work of some data types."""
+    """Yield the counters for work of some data types; `prefix` is MATRIX or VECTOR."""
     for dtype in types:
         for formula in formulas_of(f"{prefix}{dtype}", family)[:1]:
             yield from formula.terms
@@ -160,7 +155,7 @@ def formulas() -> tuple[Formula, ...]:
 
 @cache
 def counters_used() -> frozenset[str]:
-    """Return the counters that any formula has, and those that tell such a counter's sum."""
+    """Return the counters of all formulas, and those from which `with_sums` computes their sums."""
     named = frozenset(name for formula in formulas() for name in formula.terms)
     summed = {name for name in named if name.endswith(SUM)}
     rates = {name + per for name in summed for per in (_PER_SECOND, _PER_CYCLE)}
@@ -182,11 +177,8 @@ def _table(name: str) -> dict[str, Any]:
 
 
 def with_sums(values: Mapping[str, FloatArray]) -> dict[str, FloatArray]:
-    """Return counters with the sums that follow from rates, where the sums were not read.
-
-    `values` are by counter, one per launch, NaN where it has none.
-    """
-    sums = dict(values)
+    """Return counters, per launch, with the sums that follow from rates and were not read."""
+    sums = dict(values)  # NaN if a launch has none
     if DURATION not in values:
         return sums
     seconds = values[DURATION] / _NS_PER_S
@@ -198,22 +190,18 @@ def with_sums(values: Mapping[str, FloatArray]) -> dict[str, FloatArray]:
             counter, computed = name.removesuffix(_PER_CYCLE), rate * clock * seconds
         else:
             continue
-        read = sums.get(counter)
-        sums[counter] = computed if read is None else np.where(np.isnan(read), computed, read)
+        read = sums.get(counter, computed)
+        sums[counter] = np.where(np.isnan(read), computed, read)
     return sums
 
 
 _COUNTERS, _SPEED = "counters.toml", "speed_of_light.toml"
-
 LIMIT: Final = "limit."
 """What the quantities begin with that say how many blocks an SM has room for."""
-
 FULL_WAVES: Final = re.compile(r"\b(\d{1,6}\.\d{1,3}) full waves across all SMs")
 """What a rule of Nsight Compute says of a small grid, also where waves were not counted."""
-
 _MOST_NAMES: Final = 10_000
 """Of counters, whose spelling is remembered."""
-
 Kind = Literal["percent", "ns", "number"]
 _UNITS: Final[Mapping[Kind, frozenset[str]]] = {
     "percent": frozenset({"%"}),
@@ -244,7 +232,10 @@ class Quantity(Struct, frozen=True):
 
 
 class Stalls(Struct, frozen=True):
-    """Counters of why warps wait: parts of quantity `total`, or of their sum from `least` on."""
+    """The spelling of the counters of why warps wait, one per reason.
+
+    They are parts of quantity `total`, or without one of their own sum, if that is `least` or more.
+    """
 
     pattern: str
     total: str | None = None
@@ -257,7 +248,10 @@ class Stalls(Struct, frozen=True):
 
 
 class Cycles(Struct, frozen=True):
-    """Cycles of a part of all CUs, of which a CU of each of the `families` has so many."""
+    """A counter of cycles, added up over a part of all CUs.
+
+    `families` has how many such parts a CU has, by family; a count is worth `factor` cycles.
+    """
 
     id: str
     counter: str
@@ -285,7 +279,7 @@ def cycle_rows() -> tuple[Cycles, ...]:
 
 @lru_cache(_MOST_NAMES)
 def is_quantity(counter: str) -> bool:
-    """Return whether all of a counter's name is known: of a quantity, cycles, a reason to wait."""
+    """Return whether a counter's name is known, as of a quantity, cycles, or a reason to wait."""
     if any(row.spelling(counter) is not None for row in quantity_rows()):
         return True
     if any(row.counter == counter for row in cycle_rows()):
@@ -297,20 +291,17 @@ def is_quantity(counter: str) -> bool:
 
 @lru_cache(_MOST_NAMES)
 def tells_speed(counter: str) -> bool:
-    """Return whether a counter tells anything about speed."""
+    """Return whether a counter tells anything about speed, also a reason to wait not yet known."""
     return is_quantity(counter) or any(row.reason(counter) is not None for row in stall_rows())
 
 
 def quantities_in(values: Mapping[str, FloatArray]) -> dict[str, FloatArray]:
-    """Return quantities by id, percent as shares; of each launch the best spelling that it has.
-
-    `values` are by counter, one per launch, NaN where it has none.
-    """
+    """Return quantities by id, percent as shares; per launch from the best spelling it has."""
     quantities: dict[str, FloatArray] = {}
     for row in quantity_rows():
         ranks = {name: rank for name in values if (rank := row.spelling(name)) is not None}
         for name in sorted(ranks, key=lambda name: ranks[name]):
             value = values[name] / 100 if row.kind == "percent" else values[name]
-            own = quantities.get(row.id)
-            quantities[row.id] = value if own is None else np.where(np.isnan(own), value, own)
+            better = quantities.get(row.id, value)
+            quantities[row.id] = np.where(np.isnan(better), value, better)
     return quantities

@@ -14,18 +14,17 @@ from traceflops.errors import UsageError
 
 LONGEST_NAME = 256
 """Characters; drivers have fewer, so a longer text is the name of no device."""
-
 _LONGEST_SHOWN = 80
 _BINARY: Final = (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10), ("B", 1))
 _NAMED_ALIKE: Final = (
     *("compute_major", "compute_minor", "warp_size", "memory_bytes", "architecture", "clock_hz"),
     "dies",
 )
-"""Columns of the devices table that are called what they are called here."""
+"""Fields of SeenDevice that are called as their columns of the devices table."""
 
 
 class SeenDevice(Struct, frozen=True):
-    """What a trace says of one device. None, and any number below 1, is not known."""
+    """What a trace says of one device: None or below 1 if unknown; `units` are SMs or CUs."""
 
     name: str | None = None
     vendor: str | None = None
@@ -58,7 +57,7 @@ class SeenDevice(Struct, frozen=True):
 
     @property
     def sharing(self) -> tuple[str, ...]:
-        """Return the ids of the products of different rates that have this name."""
+        """Return the ids of the products if several, with different rates, have this name."""
         name = (self.name or "")[:LONGEST_NAME].strip().lower()
         names = peaks.shared_names()
         return names.get(name) or names.get(name.removeprefix("nvidia "), ())
@@ -74,20 +73,20 @@ class SeenDevice(Struct, frozen=True):
         return ", ".join(filter(None, facts))
 
     def counted_units(self) -> str:
-        """Return "132 SMs" or "304 CUs", and nothing where they are not known."""
+        """Return "132 SMs" or "304 CUs", "" if their number is unknown."""
         called = peaks.UNIT_NAMES.get(self.maker(), "SMs or CUs")
         return f"{self.units} {called}" if is_known(self.units) else ""
 
     def maker(self) -> str | None:
-        """Return who made it: by instruction set or name, else by warp size (RDNA has 32, too)."""
-        first = (self.name or "").strip().partition(" ")[0].lower()
-        if self.vendor or first in peaks.UNIT_NAMES:
-            return self.vendor.lower() if self.vendor else first
+        """Return who made it: by vendor, name or instruction set, else by warp size."""
+        first_word = (self.name or "").strip().partition(" ")[0].lower()
+        if self.vendor or first_word in peaks.UNIT_NAMES:
+            return self.vendor.lower() if self.vendor else first_word
         if (self.instruction_set or "").startswith("gfx"):
             return "amd"
-        return next(
-            (maker for maker, size in peaks.WARP_SIZES.items() if size == self.warp_size), None
-        )
+        # Last, since RDNA of AMD has a warp size of 32, too.
+        makers = {size: maker for maker, size in peaks.WARP_SIZES.items()}
+        return makers.get(self.warp_size or 0)
 
 
 def dotted(compute: tuple[int, int]) -> str:
@@ -107,13 +106,13 @@ def quoted(name: str | None) -> str:
 
 
 def shown(text: str) -> str:
-    """Return text from outside on one short line, without anything that acts on a terminal."""
+    """Return text from a trace on one short line, without anything that acts on a terminal."""
     cut = text[: _LONGEST_SHOWN - 1] + "…" if len(text) > _LONGEST_SHOWN else text
     return "".join(char if char.isprintable() else "?" for char in cut)
 
 
 def is_known(number: int | None) -> bool:
-    """Return whether a number of a trace says anything: 0 stands for unknown in some."""
+    """Return whether a number of a trace is known: some tools write 0 for unknown."""
     return number is not None and number > 0
 
 
@@ -126,7 +125,7 @@ def by_name(name: str | None) -> peaks.DeviceSpec | None:
 
 
 def variant_of(seen: SeenDevice, spec: peaks.DeviceSpec | None = None) -> peaks.Variant | None:
-    """Return the version of a product that a name states, if its rates may not be the row's."""
+    """Return the version of a product that a name states, unless a row's product states it, too."""
     name, row = seen.name or "", spec.product if spec is not None else ""
     if len(name) > LONGEST_NAME:
         return None
@@ -135,27 +134,21 @@ def variant_of(seen: SeenDevice, spec: peaks.DeviceSpec | None = None) -> peaks.
 
 
 def is_full_name(text: str) -> bool:
-    """Return whether a text is what a trace calls a device of the table, the maker first."""
+    """Return whether a text is what a trace calls a device of the table: maker, then product."""
     name = text.strip()
     has_maker = name.partition(" ")[0].lower() in _makers()
     return has_maker and (by_name(name) is not None or bool(SeenDevice(name).sharing))
 
 
 def asked_row(text: str) -> peaks.DeviceSpec:
-    """Return the row that --device means: by its id or product, or by a device's name in a trace.
-
-    Raises UsageError with the ids near it where that is none, or more than one.
-    """
+    """Return the row that --device names. Raises UsageError, with similar ids, if that is none."""
     spec = named_row(text.strip()) if len(text) <= LONGEST_NAME else None
     if spec is not None:
         return spec
     # Near are the row that the name is of, ids that contain the text, and ids that resemble it.
     name = text[:LONGEST_NAME]
-    ids, wanted, row = (
-        [spec.id for spec in peaks.load_devices()],
-        _spelled(name),
-        by_name(name.upper()),
-    )
+    ids, wanted = [spec.id for spec in peaks.load_devices()], _spelled(name)
+    row = by_name(name.upper())
     inside = [row_id for row_id in ids if len(wanted) > 1 and wanted in _spelled(row_id)]
     close = get_close_matches(name.strip().lower(), ids, n=4)
     first = [row.id] if row is not None else []
@@ -168,7 +161,11 @@ def asked_row(text: str) -> peaks.DeviceSpec:
 
 
 def named_row(text: str) -> peaks.DeviceSpec | None:
-    """Return the row that a text names in any spelling, None where several or none could be it."""
+    """Return the row that a text names in any spelling, None if it names none or may name several.
+
+    It names the row with this id or product, else that of a device's name in a trace, if it is no
+    name of several products and not just a part of some id.
+    """
     wanted = _spelled(text)
     rows = {
         spec.id: spec
@@ -180,8 +177,8 @@ def named_row(text: str) -> peaks.DeviceSpec | None:
     seen = SeenDevice(text)
     if seen.sharing or variant_of(seen) is not None or text.lower() in peaks.ambiguous_names():
         return None
-    is_part = any(wanted in _spelled(spec.id) for spec in peaks.load_devices())
-    return by_name(text) if is_full_name(text) or not is_part else None
+    is_part_of_id = any(wanted in _spelled(spec.id) for spec in peaks.load_devices())
+    return by_name(text) if is_full_name(text) or not is_part_of_id else None
 
 
 def _makers() -> frozenset[str]:

@@ -53,32 +53,32 @@ THROTTLE_BITS: Final[Mapping[int, str]] = {
     1 << 16: "throttling without a reason",
     1 << 17: "thermal limit",
 }
-"""Reasons for a lower clock: those of NVIDIA, and above them what other tools tell less exactly."""
+"""Reasons for a lower clock: NVIDIA's bits, and from 1 << 16 on what other tools tell less well."""
 LOCAL_TIME: Final = "local time"
 TIME_OF_DAY: Final = "local time without a date"
-"""What the fact `times` of samples says where they are not on a known clock: ns since 1970, or
-since midnight, as the wall clock showed."""
+"""What the fact `times` of samples says if their zone is unknown: ns since 1970, or since midnight,
+as the wall clock showed."""
 DAY_NS: Final = 86_400 * 10**9
 _HOUR_NS: Final = 3_600 * 10**9
 _ZONES: Final = range(-12 * _HOUR_NS, 14 * _HOUR_NS + 1, _HOUR_NS // 2)
 _ZONE: Final = re.compile(r"(?:UTC)?([+-])(\d\d):?([0-5]\d)|UTC|Z")
 _LEAST, _AGREE, _NEAR = 3, 0.9, 0.25
-"""So many samples tell something; so many of them agree, each within so much of the busy time."""
+"""The fewest samples that tell; the share that must agree; how far utilisation may differ."""
 _SHORTEST_NS, _LONGEST_NS = 166_000_000, 10**9
-"""Over so much time before a sample the driver takes its utilisation."""
+"""A driver measures utilisation over a time before the sample: the shortest and the longest."""
 
 
 def with_gpu_samples(trace: Trace, records: Trace, zone: str | None = None) -> Trace:
     """Return a trace with the samples of its GPUs that lie in its time.
 
     Local times are in the given zone, else the recording's, else the only one in which utilisation
-    agrees; a note says if there is none. Raises InputError where there are no samples or no work.
+    agrees; if there is none, a note says so. Raises InputError if there are no samples or no work.
     """
     join = _Join(trace, records)
     zone_ns = None if zone is None else _zone_ns(zone)
     own = trace.source.facts.get(UTC_OFFSET)
     if records.source.origin_unix_ns is not None:
-        zone_ns = 0
+        zone_ns = 0  # the times are no local ones
     elif zone_ns is None and own is not None:
         zone_ns = _zone_ns(own)
         join.say("assumed", "samples-zone.of-recording", zone=own)
@@ -90,7 +90,7 @@ def with_gpu_samples(trace: Trace, records: Trace, zone: str | None = None) -> T
 
 
 def _zone_ns(zone: str) -> int:
-    """Return a zone as ns. Raises UsageError where it is none."""
+    """Return the ns by which a zone is ahead of UTC. Raises UsageError if it is no zone."""
     match = _ZONE.fullmatch(zone)
     if match is None:
         raise UsageError(f"not a time zone: {zone}", "give it as +02:00 or -05:30")
@@ -110,22 +110,26 @@ def sampled_over_ns(time_ns: IntArray) -> int:
 
 
 class _Join:
-    """Samples and the recording that they are of; `notes` is what is said of how they fit."""
+    """Samples (of GPUs) and the recording (of devices) to be joined, and `notes` on the fit."""
 
     def __init__(self, trace: Trace, records: Trace) -> None:
-        """Read times and devices of the samples, and the work per device. Raises InputError."""
+        """Read the samples and the work of the trace. Raises InputError if one is missing.
+
+        `work`: by device, busy time, first start, last end. `series`: utilisation by sampled GPU.
+        """
+        # Undated samples count from 1970: the zone, or the day, is added by `shift`.
         dated = replace(records.source, origin_unix_ns=records.source.origin_unix_ns or 0)
         self.base_ns = calendar_shift(trace, replace(records, source=dated))
         self.trace, self.records = trace, records
         self.notes: list[Note] = []
         self.time_ns = numbers(records.counters["time_ns"])
         self.sampled = numbers(records.counters["device"])
-        start, of = (numbers(trace.activities[name]) for name in ("start_ns", "device"))
-        end, kinds = start + numbers(trace.activities["dur_ns"]), trace.devices["type"].to_pylist()
+        start, owner = (numbers(trace.activities[name]) for name in ("start_ns", "device"))
+        end, types = start + numbers(trace.activities["dur_ns"]), trace.devices["type"].to_pylist()
         self.work = {
             device: (Intervals.of(start[rows], end[rows]), start[rows].min(), end[rows].max())
-            for device, rows in groups(of)
-            if kinds[device] == "gpu"
+            for device, rows in groups(owner)
+            if types[device] == "gpu"
         }
         if not self.work or not len(self.time_ns):
             what = "samples" if self.work else "work of a GPU in the trace"
@@ -147,13 +151,15 @@ class _Join:
     def shift(self, zone_ns: int) -> int:
         """Return the shift from times in a zone to the trace's clock, in ns."""
         shift = self.base_ns - zone_ns
+        # Times without a date are of the last day on which sampling began before the trace ended.
         if self.records.source.facts.get("times") == TIME_OF_DAY:
             shift += (self.span[1] - shift - int(self.time_ns[0])) // DAY_NS * DAY_NS
         return shift
 
     def zone(self) -> int | None:
-        """Return the only zone in which utilisation agrees, and say so; None for none, several."""
-        shifts = {self.shift(zone): zone for zone in reversed(_ZONES)}  # of times of day some twice
+        """Return the only zone in which utilisation agrees, None if there is none or several."""
+        # Zones a day apart have the same shift if times have no date: the lower one stays.
+        shifts = {self.shift(zone): zone for zone in reversed(_ZONES)}
         fitting = sorted(zone for shift, zone in shifts.items() if self.matched(shift))
         if len(fitting) == 1:
             self.say("assumed", "samples-zone", zone=_zone_text(fitting[0]))
@@ -168,7 +174,7 @@ class _Join:
         return None
 
     def within(self, shift_ns: int) -> BoolArray:
-        """Return which rows were sampled during the recording."""
+        """Return, per row, whether it was sampled during the recording."""
         time, (begin, end) = self.time_ns + shift_ns, self.span
         return np.asarray((time >= begin) & (time <= end))
 
@@ -176,19 +182,22 @@ class _Join:
         """Return whether the utilisation of a sampled GPU is that of a device; None: unknown."""
         if gpu not in self.series:
             return None
-        (time, busy), (work, begin, end) = self.series[gpu], self.work[device]
-        over, time = sampled_over_ns(time), time + shift_ns
-        inside = (time >= begin + over // 2) & (time <= end)
-        time, busy = time[inside], busy[inside]
-        if len(time) < _LEAST:
+        sampled_ns, sampled_share = self.series[gpu]
+        work, begin, end = self.work[device]
+        over_ns, time_ns = sampled_over_ns(sampled_ns), sampled_ns + shift_ns
+        # A sample near the begin would be mostly of the time before the recording.
+        inside = (time_ns >= begin + over_ns // 2) & (time_ns <= end)
+        time_ns, sampled_share = time_ns[inside], sampled_share[inside]
+        if len(time_ns) < _LEAST:
             return None
-        since = np.maximum(time - over, begin)
-        share = work.length_within(since, time) / (time - since)
-        right = ((share >= 0.5) == (busy >= 0.5)) | (np.abs(share - busy) <= _NEAR)
-        return bool(right.mean() > _AGREE)
+        since = np.maximum(time_ns - over_ns, begin)
+        share = work.length_within(since, time_ns) / (time_ns - since)
+        # A sample agrees if both are at least half, or both below, or if they are close.
+        is_same_half = (share >= 0.5) == (sampled_share >= 0.5)
+        return bool((is_same_half | (np.abs(share - sampled_share) <= _NEAR)).mean() > _AGREE)
 
     def by_number(self) -> dict[int, int]:
-        """Return the device of each sampled GPU by its number; {} where numbers are not unique."""
+        """Return the device with the number of each sampled GPU; {} if several have one number."""
         local = numbers(self.trace.devices["local_id"])
         own = {int(local[device]): device for device in self.work}
         if len(own) < len(self.work):
@@ -197,9 +206,9 @@ class _Join:
         return {gpu: own[number] for gpu, number in sampled if number in own}
 
     def matched(self, shift_ns: int) -> dict[int, int]:
-        """Return the device of each sampled GPU where utilisation agrees, {} where it does not.
+        """Return the device of each sampled GPU if utilisation agrees, {} if it does not.
 
-        By number, else by the order of ranks where as many GPUs were busy as have work.
+        By number, else in the order of ranks if as many GPUs were busy like devices as have work.
         """
         by_number = self.by_number()
         agree = [self.agrees(*pair, shift_ns) for pair in by_number.items()]
@@ -220,7 +229,7 @@ class _Join:
         return in_order if all(self.agrees(*pair, shift_ns) for pair in in_order.items()) else {}
 
     def joined(self, shift_ns: int) -> Trace:
-        """Return the trace with the samples of its devices, so much later, and notes on that."""
+        """Return the trace with the samples of its devices, `shift_ns` later, and notes on that."""
         device_of = self.matched(shift_ns)
         by_number = self.by_number()
         if device_of and device_of != by_number:

@@ -18,7 +18,7 @@ Rates = dict[
     Literal["fp64", "fp32", "tf32", "fp16", "bf16", "fp8", "fp6", "fp4", "int8"], Decimal | int
 ]
 _LARGEST: Final = 1_000_000
-"""TFLOP/s, GB/s, GB and MHz of no device; such a number is in another unit."""
+"""No device has so many TFLOP/s, GB/s, GB or MHz: such a number is in another unit."""
 
 
 class DeviceRow(TypedDict):
@@ -49,9 +49,9 @@ class DeviceRow(TypedDict):
 
 
 def installed_devices(make: Callable[[dict[str, Any]], T], taken: Collection[str]) -> list[T]:
-    """Return what `make` makes of the rows of packages; ids that are `taken` are refused.
+    """Return what `make` makes of the rows that installed packages give.
 
-    Raises UsageError with what is wrong with a row.
+    Raises UsageError with what is wrong with a row, also if its id is `taken`.
     """
     ids = {*taken}
 
@@ -71,7 +71,7 @@ def installed_devices(make: Callable[[dict[str, Any]], T], taken: Collection[str
 
 
 def _problem(row: Any, taken: Collection[str]) -> str | None:
-    """Return what is wrong with a row, None where nothing is."""
+    """Return what is wrong with a row, None if nothing is."""
     import msgspec
 
     try:
@@ -80,6 +80,7 @@ def _problem(row: Any, taken: Collection[str]) -> str | None:
     except (msgspec.ValidationError, re.error) as error:
         return str(error)
     unknown = row.keys() - DeviceRow.__annotations__.keys()
+    # All numbers but those of the compute capability, whose minor one may be 0.
     others = (value for key, value in row.items() if key != "compute")
     lists = (value if isinstance(value, list) else [value] for value in others)
     rates = chain(row.get("vector", {}).values(), row.get("matrix", {}).values())

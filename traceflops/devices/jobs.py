@@ -29,6 +29,7 @@ from traceflops.units import several
 _RANKS_DIFFER_NS: Final = 3_600 * 10**9
 """Ranks of one world may be recorded one after the other, or by machines with wrong clocks."""
 _RUNS: Final = frozenset({"several-profiles", "runs-apart"})
+"""Codes of readers' notes that the file holds several runs."""
 _OF_ONE_JOB: Final = frozenset(
     {
         "clocks-not-aligned",
@@ -38,17 +39,17 @@ _OF_ONE_JOB: Final = frozenset(
         "ranks-missing",
     }
 )
-"""Notes on files that do not fit together, which is said in other words of several jobs."""
+"""Codes of notes on files that do not fit together: not shown for several jobs."""
 _TIMED: Final = ("activities", "calls", "ops")
 _WHY: Final = ("model", "run", "tool", "world", "unranked", "rank", "time", "unrelated")
-"""Why files are of several jobs."""
+"""Why files are of several jobs, in the order in which reasons are told."""
 
 
 class JobReport(Struct, frozen=True):
     """One of several jobs that the files are of: names of its files, its known ranks.
 
-    `chosen` means that the report is of this job. If it is of none, `devices` counts the GPUs that
-    worked, `total` is the account of their chosen windows, `verdict` the sentence on it; else None.
+    `chosen`: the report is about this job. Only if it is about no job, these are not None:
+    `devices`, the GPUs that worked, `total`, their account, and `verdict`, the sentence on it.
     """
 
     number: int
@@ -75,7 +76,7 @@ def merge_jobs(traces: Sequence[Trace]) -> Trace:
 
 
 def _of_one_job(traces: Sequence[Trace]) -> Trace:
-    """Return the trace of the files of one job, with a note where nothing says that they are."""
+    """Return the trace of the files of one job, with a note if nothing says that they are."""
     trace = merging.merge(traces)
     timed = [member for member in starmap(_Member, enumerate(traces)) if member.is_timed]
     if len(timed) < 2 or any(a.is_seen_with(b) for a, b in combinations(timed, 2)):
@@ -91,7 +92,7 @@ def _of_one_job(traces: Sequence[Trace]) -> Trace:
 
 
 def of_job(trace: Trace, number: int | None) -> Trace:
-    """Return the trace of a job, itself where none is chosen. Raises UsageError for no such job."""
+    """Return the trace of a job, or all if `number` is None. Raises UsageError for no such job."""
     if number is None or number == trace.job:
         return trace
     count = max(1, len(trace.jobs))
@@ -126,7 +127,7 @@ def check_decided(trace: Trace, what: str) -> None:
 
 
 def split(traces: Sequence[Trace]) -> tuple[list[list[Trace]], set[str]]:
-    """Return the traces by job, and why they are of several."""
+    """Return the traces by job, and why (of _WHY) there are several."""
     jobs: list[_Members] = []
     reasons: set[str] = set()
     members = starmap(_Member, enumerate(traces))
@@ -146,26 +147,26 @@ def split(traces: Sequence[Trace]) -> tuple[list[list[Trace]], set[str]]:
 
 
 class _Members:
-    """The members of one job, and those of them that can contradict another, by what they claim."""
+    """The members of one job, also by claims and by rank: a job may have thousands of files."""
 
     def __init__(self) -> None:
         self.all: list[_Member] = []
-        self._with: defaultdict[object, list[_Member]] = defaultdict(list)
-        self._alike: defaultdict[object, list[_Member]] = defaultdict(list)
+        self._by_rank: defaultdict[object, list[_Member]] = defaultdict(list)
+        self._by_claims: defaultdict[object, list[_Member]] = defaultdict(list)
 
     def add(self, member: _Member) -> None:
         """Add one that is of this job."""
         self.all.append(member)
-        self._alike[member.claims].append(member)
+        self._by_claims[member.claims].append(member)
         for rank in member.ranks:
-            self._with[rank].append(member)
+            self._by_rank[rank].append(member)
 
     def comparable(self, member: _Member) -> Iterator[_Member]:
-        """Yield the members that may contradict one: of equal ranks, and one per claim."""
-        for alike in self._alike.values():
+        """Yield the members that may contradict one: of equal ranks, and one for equal claims."""
+        for alike in self._by_claims.values():
             yield from islice((m for m in alike if not m.devices & member.devices), 1)
         for rank in member.ranks:
-            yield from self._with.get(rank, ())
+            yield from self._by_rank.get(rank, ())
 
 
 class _Member:
@@ -197,28 +198,28 @@ class _Member:
 
     @cached_property
     def kernels(self) -> list[str]:
-        """The names of the kernels that it knows."""
+        """The names of the kernels in its tables."""
         used = set(names(self.trace.kernel_counters["name"]))
         for table in (self.trace.activities, self.trace.totals):
-            labels, kernels = names(table["name"]), is_one_of(table["kind"], "kernel")
-            code = np.unique(codes(table["name"])[kernels])
+            labels, is_kernel = names(table["name"]), is_one_of(table["kind"], "kernel")
+            code = np.unique(codes(table["name"])[is_kernel])
             used |= {labels[number] for number in code[code >= 0].tolist()}  # summaries name none
         return sorted(used)
 
     @cached_property
     def order(self) -> tuple[bool, bool, int, str]:
-        """What sorts traces with most evidence first, and those by time."""
+        """The key that sorts traces: with a timeline, with kernels, others; each by time, name."""
         begin = self.span_ns[0] if self.span_ns else 0
         return not self.is_timed, not (self.is_timed or self.kernels), begin, self.name
 
     @cached_property
     def claims(self) -> tuple[object, ...]:
-        """What contradicts others, but for its ranks; alike in most files of a job."""
+        """All that `contradiction` compares but ranks and times; alike in most files of a job."""
         known = self.is_timed, self.is_apart, bool(self.ranks), self.world
         return *known, self.trace.source.format, self.models
 
     def misfit(self, job: _Members) -> str | None:
-        """Return why it is not of a job; None where it may be."""
+        """Return why it is not of a job, None if it may be."""
         for other in job.comparable(self):
             if why := self.contradiction(other):
                 return why
@@ -234,21 +235,24 @@ class _Member:
         return None if related else "unrelated"
 
     def is_before_or_after(self, other: _Member) -> bool:
-        """Return whether it was recorded so long before or after another that it is of no job."""
+        """Return whether it was recorded too long before or after another to be of its job."""
         pause = self.pause_ns(other)
+        # Runs on one GPU are of one job, and told apart by --run.
         if pause is None or self.devices & other.devices or not self.is_timed & other.is_timed:
             return False
         if max(self.world & other.world, default=1) > 1 and not self.ranks & other.ranks:
             return pause > _RANKS_DIFFER_NS
-        is_tied = (self.ranks and other.ranks) or self.is_elsewhere(other)
-        return pause > (merging.CLOCKS_DIFFER_NS if is_tied else 0)
+        # Ranks and machines may each have a clock of their own.
+        has_own_clock = (self.ranks and other.ranks) or self.is_elsewhere(other)
+        return pause > (merging.CLOCKS_DIFFER_NS if has_own_clock else 0)
 
     def has_kernels_of(self, other: _Member) -> bool:
-        """Return whether most kernels of the one that knows fewer are also the other's."""
+        """Return whether most kernels of the trace with fewer kernels are also in the other."""
         from traceflops.categories.kernel_names import same_kernels
 
-        ours, theirs = (set(c.tolist()) for c in same_kernels(self.kernels, other.kernels))
-        return 2 * len(ours & theirs) > min(len(ours), len(theirs))
+        # Equal numbers stand for the same kernel, which tools spell differently.
+        own, others = (set(n.tolist()) for n in same_kernels(self.kernels, other.kernels))
+        return 2 * len(own & others) > min(len(own), len(others))
 
     def contradiction(self, other: _Member) -> str | None:
         """Return why two traces cannot be of one job, whatever their times; None if they can."""
@@ -256,15 +260,16 @@ class _Member:
             return None  # runs one after the other on one GPU are told apart by --run
         if not (self.is_timed and other.is_timed):
             return "model" if merging.are_of_other_models(self.models, other.models) else None
-        ranked = bool(self.ranks) + bool(other.ranks)
-        # Machines may number their ranks for themselves.
+        both_ranked = bool(self.ranks and other.ranks)
+        # One has a rank and a world size, the other has no rank.
+        only_one_ranked = not both_ranked and any(m.ranks and m.world for m in (self, other))
+        # Machines that work at the same time may each number their ranks from 0.
         on_two_hosts = self.is_elsewhere(other) and self.pause_ns(other) == 0
         reasons = {
-            "run": (self.is_apart or other.is_apart) and ranked < 2,
+            "run": (self.is_apart or other.is_apart) and not both_ranked,
             "tool": self.trace.source.format != other.trace.source.format,
             "world": bool(self.world and other.world and not self.world & other.world),
-            "unranked": ranked == 1
-            and any(member.ranks and member.world for member in (self, other)),
+            "unranked": only_one_ranked,
             "rank": bool(self.ranks & other.ranks) and not on_two_hosts,
         }
         return next((why for why, holds in reasons.items() if holds), None)
@@ -281,7 +286,7 @@ class _Member:
         return max(0, max(begin, other_begin) - min(end, other_end))
 
     def closeness(self, other: _Member) -> tuple[bool, ...]:
-        """Return how much says that two traces are of one job."""
+        """Return what says that two traces are of one job, the strongest evidence first."""
         return (
             bool(self.devices & other.devices),
             self.name.rpartition("/")[0] == other.name.rpartition("/")[0],

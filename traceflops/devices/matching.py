@@ -34,29 +34,25 @@ from traceflops.facts import Fact, Value, fact, in_words
 
 How = Literal["name", "fingerprint", "given"]
 Confidence = Literal["high", "medium", "low", "none"]
-
 _Check = tuple[str, str, bool]
-"""A property that row and trace both have: what was seen, what the row says, if they agree."""
-
+"""A property that row and trace both have: what was seen, what the row says, whether they agree."""
 REFERENCE = ("bf16", "fp16")
-"""Types that FLOP per clock in the table are of: the first that a device has."""
-
+"""Data types: FLOP per clock in the table are for the first that a device has."""
 _SAME = Fraction(2, 1000)
 """Rates this close differ by rounding on data sheets: 181.0 and 181.05 for half an MI250."""
-
 _ASK: Final = fact("device.ask")
 """The options that tell the rates of a device that is not known."""
-
 _FOUND: Final = {"given": "given", "fingerprint": "by its properties", "name": "by name"}
 
 
 class Match(Struct, frozen=True):
-    """The row found for a device, and `why`; `options` would tell more where that is not sure.
+    """The row found for a device, and `why`; `options` are those to give if that is not sure.
 
-    `spec` is the row, scaled for a part of a device; use it only if `confirmed`. `candidates` are
-    the rows that the properties fit. `confidence` is high if name and all properties agree or the
-    user chose, medium if only some could be compared, low if something disagrees or is open.
-    `contradicts` is what the trace says against the user's choice.
+    `spec` is the row, scaled for a part of a device; use it only if `confirmed`. `how` it was found
+    is by name, by properties (fingerprint), or given. `candidates` are the rows that the properties
+    fit. `confidence` is high if name and all properties agree or the user chose, medium if only
+    some could be compared, low if something disagrees or is open. `contradicts` is what the trace
+    says against the user's choice.
     """
 
     seen: SeenDevice
@@ -76,11 +72,11 @@ class Match(Struct, frozen=True):
 
     @property
     def lack(self) -> MissingInput:
-        """Return the missing input for which there are no rates."""
+        """Return what is missing for there to be rates, and what would supply it."""
         return MissingInput(self.why, GIVE_PEAK if self.options in (None, _ASK) else self.options)
 
     def name(self, kind: str) -> str:
-        """Return what a device is called: as the trace says, else as the table, and how found."""
+        """Return what a device is called: by the trace, else by the table with how it was found."""
         row = self.row if not self.seen.name or self.contradicts else None
         if row is not None:
             return f"{row.product} ({_FOUND[self.how or 'name']})"
@@ -131,15 +127,15 @@ class Match(Struct, frozen=True):
 
 
 def by_fingerprint(seen: SeenDevice) -> tuple[DeviceSpec, ...]:
-    """Return the rows that agree in compute capability, units, memory, and warp size if known.
+    """Return the rows that agree in all properties seen; () if too few are known.
 
-    The device's own architecture replaces compute capability and memory where these are unknown.
+    Units must be known, and compute capability and memory unless the architecture is. If the name
+    begins with a maker, only rows of this maker count.
     """
-    named = seen.instruction_set is not None
-    sized = is_known(seen.memory_bytes) or named
-    maker = (seen.name or "").strip().partition(" ")[0].lower()
-    if (seen.compute is None and not named) or not is_known(seen.units) or not sized:
+    has_compute = seen.compute is not None and is_known(seen.memory_bytes)
+    if not is_known(seen.units) or not (has_compute or seen.instruction_set is not None):
         return ()
+    maker = (seen.name or "").strip().partition(" ")[0].lower()
     return tuple(
         spec
         for spec in load_devices()
@@ -171,30 +167,31 @@ def match(seen: SeenDevice) -> Match:
 
 
 def chosen(device_id: str | None, peak_tflops: float | None, seen: SeenDevice) -> Match:
-    """Return the match, with --device and --peak taking precedence over the table.
-
-    Raises UsageError for an id that the table lacks and for a rate that cannot be meant.
-    """
-    matched = match(seen)
-    if device_id is not None:  # and what the trace says against it
-        spec = asked_row(device_id)
-        part, row, itself = _part(spec, seen), _titled(spec), matched
-        wrong = _objections(_checks(spec, seen)) if part is None else ()
-        if itself.how == "name" and itself.spec is not None and itself.spec.id != spec.id:
-            wrong = (quoted(seen.name),)
-        elif wrong and itself.confirmed and itself.spec is not None:
-            wrong = (fact("device.product-by-properties", product=itself.spec.product),)
-        against = fact("device.contradicted", row=row, seen=wrong) if wrong else None
-        taken = part or spec.with_memory(seen.memory_bytes)
-        share = _share(part) if part is not None else None
-        why = against or fact("device.chosen", row=row, part=share)
-        fitting = by_fingerprint(seen)
-        matched = Match(seen, taken, "given", "high", True, fitting, why, contradicts=against)
+    """Return the match, --device and --peak before the table. Raises UsageError for bad ones."""
+    matched = match(seen) if device_id is None else _as_given(asked_row(device_id), seen)
     return matched if peak_tflops is None else _with_rate(matched, given_rate(peak_tflops))
+
+
+def _as_given(spec: DeviceSpec, seen: SeenDevice) -> Match:
+    """Return the match of a device with the row that the user chose, and what contradicts it."""
+    part, row, found = _part(spec, seen), _titled(spec), match(seen)
+    wrong = _objections(_checks(spec, seen)) if part is None else ()
+    # Another name, or other properties that fit one row, tell more than each property that differs.
+    if found.how == "name" and found.spec is not None and found.spec.id != spec.id:
+        wrong = (quoted(seen.name),)
+    elif wrong and found.confirmed and found.spec is not None:
+        wrong = (fact("device.product-by-properties", product=found.spec.product),)
+    against = fact("device.contradicted", row=row, seen=wrong) if wrong else None
+    taken = part or spec.with_memory(seen.memory_bytes)
+    share = _share(part) if part is not None else None
+    why = against or fact("device.chosen", row=row, part=share)
+    fitting = by_fingerprint(seen)
+    return Match(seen, taken, "given", "high", True, fitting, why, contradicts=against)
 
 
 def _checks(spec: DeviceSpec, seen: SeenDevice) -> Iterator[_Check]:
     """Yield each property that row and trace both have, and whether they agree."""
+    # Equal vendors are no evidence, so only different ones are told.
     if seen.vendor and seen.vendor.lower() != spec.vendor:
         yield f"vendor {shown(seen.vendor)}", spec.vendor, False
     if seen.instruction_set is not None:
@@ -204,6 +201,7 @@ def _checks(spec: DeviceSpec, seen: SeenDevice) -> Iterator[_Check]:
         yield text, dotted(spec.compute), seen.compute == spec.compute
     if seen.units is not None and seen.units > 0 and spec.units and spec.vendor in peaks.UNIT_NAMES:
         mode, units = _partition(spec, seen), spec.counted(seen.units)
+        # Only in SPX are these the units of all dies.
         dies = f" ({mode.text})" if mode is not None and mode.mode == "SPX" else ""
         yield f"{units} {spec.unit_name}{dies}", str(spec.units), units == spec.units
     if is_known(seen.warp_size) and spec.warp_size is not None:
@@ -216,7 +214,11 @@ def _checks(spec: DeviceSpec, seen: SeenDevice) -> Iterator[_Check]:
 
 
 def _named(spec: DeviceSpec, seen: SeenDevice) -> Match:
-    """Return the match of a device whose name is that of a row."""
+    """Return the match of a device whose name is that of a row.
+
+    It is confirmed unless the name is of a version with other rates, a property disagrees, or it is
+    a part of the device that no partition mode of AMD explains.
+    """
     part, variant = _part(spec, seen), variant_of(seen, spec)
     checks, candidates = tuple(_checks(spec, seen)), by_fingerprint(seen)
     wrong, row = _objections(checks), _titled(spec)
@@ -248,7 +250,7 @@ def _named(spec: DeviceSpec, seen: SeenDevice) -> Match:
 
 
 def _unnamed(seen: SeenDevice) -> Match:
-    """Return the match of a device whose name, if any, stands for no row: by its properties."""
+    """Return the match, by properties, of a device without a name or with that of several rows."""
     fitting, quoted_name = by_fingerprint(seen), quoted(seen.name)
     name = fact("device.generic-name", name=quoted_name) if seen.name else fact("device.no-name")
     if seen.sharing:
@@ -268,6 +270,7 @@ def _unnamed(seen: SeenDevice) -> Match:
         else:
             why = fact("device.nothing-known", name=name)
         return Match(seen, None, None, "none", False, parts, why, _ASK)
+    # If that helps, the clock narrows them down.
     by_clock = tuple(s for s in fitting if s.clock_mhz and s.clock_mhz * 10**6 == seen.clock_hz)
     if by_clock and not _have_same_rates(fitting):
         fitting = by_clock
@@ -294,11 +297,13 @@ def _unnamed(seen: SeenDevice) -> Match:
 
 
 def _share(part: DeviceSpec) -> str:
+    """Return the units of a part of a device in words: "66 of 132 SMs"."""
     total = part.units / part.part if part.units else None
     return f"{part.units} of {total} {part.unit_name}"
 
 
 def _objections(checks: Iterable[_Check]) -> tuple[Value, ...]:
+    """Return the properties that disagree, as facts."""
     return tuple(
         fact("device.objection", seen=seen, expected=expected)
         for seen, expected, agrees in checks
@@ -369,5 +374,6 @@ def _titled(spec: DeviceSpec) -> str:
 
 
 def _listed(specs: tuple[DeviceSpec, ...]) -> str:
+    """Return the ids of rows in words: "a, b and c"."""
     *some, last = (spec.id for spec in specs)
     return f"{', '.join(some)} and {last}" if some else last

@@ -42,19 +42,21 @@ _TIMELINE: Final = ("activities", "ops", "calls", "marks")
 _MAKERS: Final = {ROCPROF: "amd", NSIGHT: "nvidia"}
 """Whose GPUs a tool records."""
 Model = tuple[str | None, str | None, str | None]
+"""Maker, architecture and id of a GPU, each None if unknown."""
 _Move = Callable[[IntArray], IntArray]
 _Value = TypeVar("_Value")
 CLOCKS_DIFFER_NS: Final = 10**9
 """Clocks of machines differ by less than that."""
 _RUNS_APART: Final = "runs-apart"
-"""The note of a reader that has said so itself."""
+"""The code of a reader's note that runs were recorded one after the other."""
 _NO_TIMELINE: Final = "no-timeline"
 
 
 def identities(trace: Trace) -> list[tuple[str, str] | None]:
-    """Return the (clock, place) that identifies each device across traces, None where nothing does.
+    """Return the (clock, place) that identifies each device across traces, None if nothing does.
 
-    Places that are the same on every machine need only the calendar as their clock.
+    A place is unique on the machine with the clock; marked EVERYWHERE, it is unique on all machines
+    and the calendar will do as the clock.
     """
     source = trace.source
     keys: list[tuple[str, str] | None] = []
@@ -65,7 +67,7 @@ def identities(trace: Trace) -> list[tuple[str, str] | None]:
 
 
 def are_of_other_models(first: frozenset[Model], second: frozenset[Model]) -> bool:
-    """Return whether no GPU of the one can be of the model of a GPU of the other."""
+    """Return whether each pair of models differs in a fact that both know."""
     return all(
         any(None not in fact and len({*fact}) > 1 for fact in zip(*models, strict=True))
         for models in product(first, second)
@@ -73,7 +75,7 @@ def are_of_other_models(first: frozenset[Model], second: frozenset[Model]) -> bo
 
 
 def models_of(trace: Trace) -> frozenset[Model]:
-    """Return maker, architecture and id of each GPU, or of the tool's; None: unknown."""
+    """Return the models of the GPUs of a trace; without any, that of the GPUs its tool records."""
     models: set[Model] = set()
     for seen in [SeenDevice.of(row) for row in trace.devices.to_pylist()] or [SeenDevice()]:
         spec = None if seen.sharing else by_name(seen.name)
@@ -81,7 +83,7 @@ def models_of(trace: Trace) -> frozenset[Model]:
             models.add((spec.vendor, spec.arch, spec.id))
             continue
         maker = seen.maker() or _MAKERS.get(family(trace.source.format))
-        compute = seen.compute if maker == "nvidia" else None
+        compute = seen.compute if maker == "nvidia" else None  # AMD's has its instruction set
         arch = seen.instruction_set or ("sm{}{}".format(*compute) if compute else None)
         models.add((maker, arch, None))
     return frozenset(models)
@@ -96,8 +98,8 @@ def merge(traces: Sequence[Trace]) -> Trace:
     """
     joined = join(traces)
     notes = [*joined.notes, *(_rank_notes(traces) if len(traces) == 1 else ())]
-    # Of several processes with device work (of all where none has any) some have no rank. Nothing
-    # is said where a reader has said why it is so.
+    # Some of several processes with device work (if none has any: of all) have no rank. A reader's
+    # note, which says why, is enough.
     if not any(note.code == RANK_UNKNOWN for note in joined.notes):
         nameless = unnamed_processes(joined)
         busy = distinct(numbers(joined.activities["process"])).tolist()
@@ -110,30 +112,23 @@ def merge(traces: Sequence[Trace]) -> Trace:
 
 
 def join(traces: Sequence[Trace], noun: str = FILE) -> Trace:
-    """Return one trace of all, before GPUs are settled that several processes used.
+    """Return one trace of all; GPUs that several processes used are settled by `settle_shared`.
 
-    Devices with the same identity are one. `noun` is what each trace is of.
+    Devices with the same identity become one. `noun` says in notes what a trace is read from.
     """
     if len(traces) == 1:
         return traces[0]
     ordered = sorted(traces, key=by_rank)
     origins = [trace.source.origin_unix_ns for trace in ordered]
     common = next((origin for origin in origins if origin is not None), None)
-    # Of all devices one behind the other: which row stands for each, and its number from now on.
-    row_of_key: dict[tuple[str, str], int] = {}
-    keys = enumerate(key for trace in ordered for key in identities(trace))
-    first = [row if key is None else row_of_key.setdefault(key, row) for row, key in keys]
-    rows, number = np.unique(np.array(first, dtype=np.int64), return_inverse=True)
-    ends = np.cumsum([trace.devices.num_rows for trace in ordered])
+    rows, numbers_of = _merged_devices(ordered)
     shifted, processes = [], 0
     clocks: list[str] = []
-    for index, (trace, devices) in enumerate(
-        zip(ordered, np.split(number.reshape(-1), ends[:-1]), strict=True)
-    ):
+    for index, (trace, devices) in enumerate(zip(ordered, numbers_of, strict=True)):
         shifted.append(_renumbered(trace, common, processes, devices))
         processes += trace.processes.num_rows
-        own = _clock(trace.source) or f"file {index}"
-        clocks += trace.clocks or (own,) * trace.processes.num_rows
+        own_clock = _clock(trace.source) or f"file {index}"
+        clocks += trace.clocks or (own_clock,) * trace.processes.num_rows
     tables = {
         name: pa.concat_tables([tables[name] for tables in shifted])
         .unify_dictionaries()
@@ -141,30 +136,48 @@ def join(traces: Sequence[Trace], noun: str = FILE) -> Trace:
         for name in TABLES
     }
     tables["devices"] = tables["devices"].take(number_column(rows, pa.int64()))
-    notes = [*different_times(ordered), *_rank_notes(ordered)]
-    timed = [t for t in ordered if any(t.table(name).num_rows for name in _TIMELINE)]
-    own_clocks = {trace.source.clock for trace in timed}
-    differ = len(timed) > 1 and (len(own_clocks) > 1 or None in own_clocks)
-    if differ and any(trace.source.origin_unix_ns is None for trace in timed):
-        advice = fact("advice.clocks-not-aligned")
-        notes.insert(0, note_of("assumed", "clocks-not-aligned", advice=advice))
-    given = [t.source.description for t in ordered if t.source.description is not None]
-    if disputed := {word for words in given for word in words} - _agreed(given).keys():
-        words = tuple(sorted(disputed))
-        notes.append(note_of("dropped", "descriptions-differ", count=len(words), words=words))
-    notes += _file_notes(ordered, noun)
+    notes = [
+        *_difference_notes(ordered),
+        *different_times(ordered),
+        *_rank_notes(ordered),
+        *_file_notes(ordered, noun),
+    ]
     notes.sort(key=lambda note: note.kind != "dropped")  # what was lost first
     places = [p for trace in ordered for p in trace.places or (None,) * trace.devices.num_rows]
-    named = tuple(places[row] for row in rows.tolist())
-    # Clocks are named only where processes have different ones.
-    apart = tuple(clocks) if len(set(clocks)) > 1 else ()
-    return Trace(_source(ordered, common), tables, tuple(notes), named, apart)
+    kept_places = tuple(places[row] for row in rows.tolist())
+    # Clocks are named only if processes have different ones.
+    own_clocks = tuple(clocks) if len(set(clocks)) > 1 else ()
+    return Trace(_source(ordered, common), tables, tuple(notes), kept_places, own_clocks)
+
+
+def _merged_devices(traces: Sequence[Trace]) -> tuple[IntArray, list[IntArray]]:
+    """Return the first row of each distinct device of all, and the new numbers for each trace."""
+    row_of_key: dict[tuple[str, str], int] = {}
+    keys = enumerate(key for trace in traces for key in identities(trace))
+    first = [row if key is None else row_of_key.setdefault(key, row) for row, key in keys]
+    rows, number = np.unique(np.array(first, dtype=np.int64), return_inverse=True)
+    ends = np.cumsum([trace.devices.num_rows for trace in traces])
+    return rows, np.split(number.reshape(-1), ends[:-1])
+
+
+def _difference_notes(traces: Sequence[Trace]) -> Iterator[Note]:
+    """Yield notes if clocks of traces cannot be compared, or their descriptions differ."""
+    timed = [t for t in traces if any(t.table(name).num_rows for name in _TIMELINE)]
+    clocks = {trace.source.clock for trace in timed}
+    differ = len(timed) > 1 and (len(clocks) > 1 or None in clocks)
+    if differ and any(trace.source.origin_unix_ns is None for trace in timed):
+        advice = fact("advice.clocks-not-aligned")
+        yield note_of("assumed", "clocks-not-aligned", advice=advice)
+    given = [t.source.description for t in traces if t.source.description is not None]
+    if disputed := {word for words in given for word in words} - _agreed(given).keys():
+        words = tuple(sorted(disputed))
+        yield note_of("dropped", "descriptions-differ", count=len(words), words=words)
 
 
 def _renumbered(
     trace: Trace, common: int | None, processes: int, devices: IntArray
 ) -> dict[str, pa.Table]:
-    """Return the tables of a trace on the common clock, `processes` added, `devices` renumbered."""
+    """Return the tables on the clock from `common` on, `processes` added, `devices` renumbered."""
     origin = trace.source.origin_unix_ns
     shift = origin - common if origin is not None and common is not None else 0
     moves: dict[str, _Move] = {"process": lambda values: values + processes} if processes else {}
@@ -177,7 +190,7 @@ def _renumbered(
         table = trace.table(name)
         for column in moves.keys() & set(table.column_names):
             values = numbers(table[column], ABSENT)
-            is_set = values != ABSENT
+            is_set = values != ABSENT  # a missing time or device stays missing
             moved = np.full_like(values, ABSENT)
             moved[is_set] = moves[column](values[is_set])
             table = with_numbers(table, column, moved)
@@ -186,7 +199,7 @@ def _renumbered(
 
 
 def by_rank(trace: Trace) -> tuple[int, str]:
-    """Return what sorts the traces of a job: the first rank, then the name."""
+    """Return the key that sorts the traces of a job: the first rank, then the name."""
     rank = trace.ranks[0] if trace.ranks else None
     return (rank if rank is not None else 2**31, trace.source.files[0].name)
 
@@ -220,7 +233,7 @@ def _source(traces: Sequence[Trace], origin: int | None) -> Source:
 
 
 def _agreed(facts: Sequence[Mapping[str, _Value]]) -> dict[str, _Value]:
-    """Return what all say of their run in the same words."""
+    """Return the facts that all have with equal values."""
     common = facts[0].items() if facts else ()
     return {key: value for key, value in common if all((key, value) in f.items() for f in facts)}
 
@@ -232,16 +245,16 @@ def _clock(source: Source) -> str | None:
 def _file_notes(traces: Sequence[Trace], noun: str) -> list[Note]:
     """Return the notes of the traces; one that several have is given once, with their number.
 
-    That counters have no timeline is noted only if nothing has one.
+    Notes on files are counted per file. That there is no timeline is noted only if none has one.
     """
     of_file: list[Owned] = []
     of_trace: list[Owned] = []
     is_timed = any(trace.activities.num_rows for trace in traces)
     for number, trace in enumerate(traces):
         is_single = len(trace.source.files) == 1
-        joined = is_timed and trace.kernel_counters.num_rows > 0
+        is_beside_timeline = is_timed and trace.kernel_counters.num_rows > 0
         for note in trace.notes:
-            if joined and note.code == _NO_TIMELINE:
+            if is_beside_timeline and note.code == _NO_TIMELINE:
                 continue
             is_of_files = is_single or note.file is not None or note.owners > 1
             notes = of_file if is_of_files else of_trace
@@ -256,7 +269,7 @@ OF_RANKS: Final = frozenset({"rank-clash", "rank-beyond-world", "ranks-missing"}
 
 
 def _rank_notes(traces: Sequence[Trace]) -> list[Note]:
-    """Return what is odd about the ranks of several processes."""
+    """Return notes on ranks that occur twice, exceed the world size, or are missing."""
     counts = Counter(rank for trace in traces for rank in trace.ranks if rank is not None)
     if counts.total() < 2:
         return []
@@ -271,6 +284,7 @@ def _rank_notes(traces: Sequence[Trace]) -> list[Note]:
     if world and beyond:
         count, ranks = len(beyond), tuple(beyond[:8])
         notes.append(note_of("assumed", "rank-beyond-world", count=count, world=world, ranks=ranks))
+    # Without a world size there are at least as many as the highest rank says.
     most = world if len(sizes) == 1 else 0 if sizes else max(counts) + 1
     if present < most:
         code = "ranks-missing" if sizes else "ranks-missing.at-least"
@@ -279,10 +293,7 @@ def _rank_notes(traces: Sequence[Trace]) -> list[Note]:
 
 
 def different_times(traces: Sequence[Trace]) -> Iterator[Note]:
-    """Yield a note if the work in some files ended long before that in others began.
-
-    Only for traces whose own clocks are tied to the calendar.
-    """
+    """Yield a note if work in some files ended long before that in others began."""
     if any(note.code == _RUNS_APART for trace in traces for note in trace.notes):
         return
     spans = []
@@ -294,16 +305,11 @@ def different_times(traces: Sequence[Trace]) -> Iterator[Note]:
         end = int((start + numbers(activities["dur_ns"])).max())
         spans.append((origin + int(start.min()), origin + end, trace.source.files[0].name))
     spans.sort()
+    # Of the files before each one, that which ended last.
     latest = accumulate(spans, partial(max, key=itemgetter(1)))
-    for last, span in zip(latest, spans[1:], strict=False):
-        pause = span[0] - last[1]
-        if pause > CLOCKS_DIFFER_NS:
-            yield note_of(
-                "assumed",
-                "files-of-different-times",
-                advice=fact("advice.files-of-different-times"),
-                ns=pause,
-                first=last[2],
-                second=span[2],
-            )
+    for (_, end, first), (begin, _, second) in zip(latest, spans[1:], strict=False):
+        if begin - end > CLOCKS_DIFFER_NS:
+            how, code = fact("advice.files-of-different-times"), "files-of-different-times"
+            pause_ns = begin - end
+            yield note_of("assumed", code, advice=how, ns=pause_ns, first=first, second=second)
             return

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
 NEXT_TIME: Final = "missing.next-time"
 """The code of advice on a later recording."""
-
 GIVE_PEAK: Final = fact("missing.give-peak")
 PAIR: Final = fact("missing.pair")
 """Describe the run, or pair its trace with one that has shapes."""
@@ -30,10 +29,7 @@ _PAIR_OR_COUNT: Final = fact("missing.pair-or-count")
 
 
 class MissingInput(Struct, frozen=True):
-    """What is not known, and the option or the way of recording that would tell it, if any does.
-
-    `problem` and `remedy` are these in words.
-    """
+    """What is not known, and the option or the way of recording that would tell it, if any does."""
 
     what: Fact
     how: Fact | None = None
@@ -52,7 +48,7 @@ class MissingInput(Struct, frozen=True):
 NOT_SPLIT: Final = MissingInput(fact("missing.not-split"), PAIR)
 NO_MATRIX_WORK: Final = MissingInput(fact("missing.no-matrix-work"), fact("missing.vector-units"))
 NOT_ML: Final = MissingInput(fact("missing.not-ml"))
-"""What reports do not say unless they are asked for an MFU."""
+"""Reports do not say this unless they are asked for an MFU."""
 NOTHING_LAUNCHED: Final = MissingInput(
     fact("missing.nothing-launched"), fact("missing.move-to-gpu")
 )
@@ -64,7 +60,7 @@ def advised(how: str) -> Fact | None:
 
 
 def _uncounted(families: Sequence[Family | None]) -> str | None:
-    """Return the hardware whose counters never tell FLOPs, None where those of some device do."""
+    """Return the hardware whose counters never tell FLOPs, None if those of some device do."""
     of_devices = [family for family in families if family is not None]
     counts = any(family.counts_matrix_work for family in of_devices)
     return of_devices[0].hardware if of_devices and not counts else None
@@ -78,14 +74,14 @@ def without_shapes(tool: str, families: Sequence[Family | None]) -> MissingInput
 
 
 def other_counters(families: Sequence[Family | None]) -> MissingInput:
-    """Return that counters were read, and none of those that tell FLOPs."""
+    """Return what is missing if counters were read, but none of those that tell FLOPs."""
     if (hardware := _uncounted(families)) is not None:
         return MissingInput(fact("missing.uncounted", hardware=hardware), PAIR)
     return MissingInput(fact("missing.other-counters"), _PAIR_OR_COUNT)
 
 
 def without_times(trace: Trace, how: str) -> MissingInput:
-    """Return why a trace without records of device work has no utilisation, and `how` it would."""
+    """Return why a trace without records of device work has no utilisation, and `how` to get it."""
     kinds = set(names(trace.totals["kind"])) if trace.totals.num_rows else set()
     if not kinds & set(DEVICE_KINDS):
         record = fact("missing.if-gpu", how=how) if how else None
@@ -96,7 +92,7 @@ def without_times(trace: Trace, how: str) -> MissingInput:
 
 
 def on_cpu(operator: str) -> MissingInput:
-    """Return that an operator that only CPUs have did the work."""
+    """Return what is missing if the work was done by an operator that only CPUs have."""
     return MissingInput(fact("missing.on-cpu", operator=operator), fact("missing.move-to-gpu"))
 
 
@@ -107,7 +103,7 @@ def counters_alone(launches: int, how: str) -> MissingInput:
 
 
 def counters_incomplete(families: Sequence[Family | None], missing: Sequence[str]) -> MissingInput:
-    """Return why counters that were read tell no FLOPs, and which would."""
+    """Return why counters that were read tell no FLOPs, and which are `missing`."""
     counting = [each for each in families if each is not None and each.counts_matrix_work]
     if not any(families):
         return MissingInput(fact("missing.unknown-gpu"), fact("missing.name-device"))

@@ -14,9 +14,10 @@ _KIB: Final = 1024
 
 
 class Room(NamedTuple):
-    """How many blocks, and their warps, run on a multiprocessor at once at most; `all` is of any.
+    """How many blocks of a launch, and warps of these, run on a multiprocessor at once at most.
 
-    `limiters` are what leaves room for no more: registers, shared memory, warps, blocks.
+    `all` is its room for warps of any launch. `limiters` are what leaves room for no more blocks:
+    registers, shared memory, warps, blocks.
     """
 
     blocks: int
@@ -42,8 +43,8 @@ def room(
 ) -> Room | None:
     """Return how many blocks of so many threads a multiprocessor has room for, None if unknown.
 
-    `registers` are those of a thread, `shared_bytes` are of a block; what is None limits nothing,
-    so that there may be room for less. All is as if shared memory had all that it can of L1.
+    `registers` are those of a thread, `shared_bytes` are of a block. If one is None it limits
+    nothing, so there may be room for less. Shared memory is taken to have its largest share of L1.
     """
     limits, register_unit = _document()
     row = limits.get(dotted(compute))
@@ -51,7 +52,7 @@ def room(
         return None
     warps = -(-threads // _WARP)
     fits = {"warps": row.warps // warps, "blocks": row.blocks}
-    if registers:
+    if registers:  # each part of a multiprocessor has registers for whole warps
         of_warp = _in_units(registers * _WARP, register_unit)
         fits["registers"] = row.registers // row.parts // of_warp * row.parts // warps
     if shared_bytes:
@@ -63,11 +64,13 @@ def room(
 
 
 def _in_units(size: int, unit: int) -> int:
+    """Return a size rounded up to whole units."""
     return -(-size // unit) * unit
 
 
 @cache
 def _document() -> tuple[dict[str, _Limits], int]:
+    """Return the limits by compute capability, and the unit in which a warp gets registers."""
     text = files(__package__).joinpath("occupancy.toml").read_text(encoding="utf-8")
     table = tomllib.loads(text)
     return {name: _Limits(*row) for name, row in table["limits"].items()}, table["register_unit"]

@@ -27,28 +27,20 @@ DTYPES: Final = (
     *("fp16", "bf16", "fp8", "fp6", "fp4", "int8"),
 )
 """fp64 and fp32 are the vector units' rates, all others those of the matrix units."""
-
 _OF_VECTOR_UNITS: Final = frozenset({"fp64", "fp32"})
-
 PER_TERA: Final = 1000
 """FLOP per nanosecond in one TFLOP/s."""
-
 WARP_SIZES: Final = {"nvidia": 32, "amd": 64}
 UNIT_NAMES: Final[dict[str | None, str]] = {"nvidia": "SMs", "amd": "CUs"}
-
 _MODES: Final = {1: "SPX", 2: "DPX", 3: "TPX", 4: "QPX"}
 """AMD's names of the modes by the number of partitions; one die each is CPX, however many."""
-
 _GIB = 1 << 30
 _LEAST, _MOST = Fraction(90, 100), Fraction(1005, 1000)
 """Share of the nominal memory, read as GiB, that drivers report (0.91 to 1.00 in traces)."""
 
 
 class Memory(Struct, frozen=True):
-    """One version of a device's memory: nominal size in GB, bandwidth in bytes per nanosecond.
-
-    `gb` is None for memory that the device shares with the machine.
-    """
+    """One version of a device's memory: GB (None: the machine's own), bytes per nanosecond."""
 
     gb: int | None
     bandwidth: int
@@ -74,7 +66,8 @@ class DeviceSpec(Struct, frozen=True, kw_only=True):
     """One row of the table, or a row narrowed, scaled or overruled for one device.
 
     `units` are SMs or CUs (or what the note says). `confidence` is A for a document of the vendor,
-    B for second-hand figures, D for none, U for the user's. `part` is the share of a scaled row.
+    B for second-hand figures, D for none, U for the user's. `part` is the share of the device that
+    a scaled row is of. `partition_units` are those of the smallest partition, a die.
     """
 
     id: str
@@ -150,7 +143,7 @@ class DeviceSpec(Struct, frozen=True, kw_only=True):
         return bool(self.dense.keys() - _OF_VECTOR_UNITS) if self.dense else None
 
     def counted(self, seen_units: int) -> int:
-        """Return the CUs or SMs for what a driver counts: pairs of CUs on some AMD devices."""
+        """Return the CUs or SMs from what a driver counts: pairs of CUs on some AMD devices."""
         pairs = self.is_rdna and self.units is not None and 2 * seen_units == self.units
         return 2 * seen_units if pairs else seen_units
 
@@ -162,10 +155,7 @@ class DeviceSpec(Struct, frozen=True, kw_only=True):
         return replace(self, memories=fitting) if fitting else self
 
     def with_units(self, units: int) -> DeviceSpec:
-        """Return a part of the device: rates in proportion to its units, rounded down.
-
-        Memory and links of a part depend on how the device was split, so they are unknown.
-        """
+        """Return a part of the device: rates in proportion to its units, rounded down."""
         if self.units is None or not 0 < units <= self.units:
             raise ValueError(f"{self.id} has no part of {units} units")
         dense = {dtype: rate * units // self.units for dtype, rate in self.dense.items()}
@@ -174,7 +164,7 @@ class DeviceSpec(Struct, frozen=True, kw_only=True):
             dense=dense,
             part=self.part * Fraction(units, self.units),
             units=units,
-            memories=(),
+            memories=(),  # memory and links of a part depend on how the device was split
             link=None,
             host_link=None,
             one_device_is="part",
@@ -228,7 +218,7 @@ def find(device_id: str) -> DeviceSpec | None:
 
 
 def rate_text(flop_per_ns: int) -> str:
-    """Return a rate as people write it in TFLOP/s: "989.4", "0.25"."""
+    """Return a rate in TFLOP/s as text: "989.4", "0.25"."""
     return f"{Decimal(flop_per_ns) / PER_TERA:f}"
 
 
@@ -280,27 +270,24 @@ class Partition(Struct, frozen=True):
 def partition(
     spec: DeviceSpec | None, architecture: str | None, dies: int | None
 ) -> Partition | None:
-    """Return the partition that a device is; None if unknown, or if it has none.
+    """Return the partition that a device with some dies is; None if unknown, or if it has none.
 
     `spec` is the row of its name. Without one, all products of its architecture must agree.
     """
     if dies is None or dies < 1:
         return None
     name = (architecture or "").strip().lower()
-    rows = [row for row in load_devices() if row.arch == name and whole_dies(row)]
-    totals = {whole_dies(row) for row in ([spec] if spec is not None else rows)}
-    if not totals or None in totals:
-        return None
-    modes = set()
-    for total in totals:
-        if total is not None and dies <= total and total % dies == 0:
-            modes.add("CPX" if dies == 1 < total else _MODES.get(total // dies))
-    modes -= {None}
+    rows = [spec] if spec is not None else [row for row in load_devices() if row.arch == name]
+    totals = {total for row in rows if (total := whole_dies(row))}
+    fitting = [total for total in totals if total % dies == 0]
+    modes = {"CPX" if dies == 1 < total else _MODES.get(total // dies, "") for total in fitting}
+    modes -= {""}
     if len(modes) != 1:
         return None
-    mode = modes.pop() or ""
-    product_dies = totals.pop() if len(totals) == 1 else None
-    return Partition(mode, dies, dies if product_dies is None and mode == "SPX" else product_dies)
+    (mode,) = modes
+    whole = totals.pop() if len(totals) == 1 else None
+    # In SPX the only partition is the whole, also if products of other sizes could have this name.
+    return Partition(mode, dies, dies if whole is None and mode == "SPX" else whole)
 
 
 def whole_dies(spec: DeviceSpec) -> int | None:
@@ -312,17 +299,13 @@ def whole_dies(spec: DeviceSpec) -> int | None:
 
 _OF_SERIES: Final = frozenset({"name", "id", "called", "vector", "matrix", "models"})
 """Keys of a series that make rows and do not stand in them."""
-
 _MAKERS: Final = r"(?i)^(?:NVIDIA |AMD |Intel(?:\(R\))? )?"
 _END: Final = r"(?:-\d{1,3}[ABCQ]| MIG .*)?$"
 """What may stand behind a name: a virtual GPU or a slice of it, which `variant` tells apart."""
 
 
 def _rows_of_series(series: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """Yield the rows of a series of `series.toml`, which describes its form, as in `devices.toml`.
-
-    A rate is units x FLOP per clock x boost clock.
-    """
+    """Yield the rows of a series of `series.toml`, which tells its form, as in `devices.toml`."""
 
     def rate(flops_per_us: int) -> Decimal:
         """Return a rate in TFLOP/s: to 0.1, below 10 to 0.01, below 1 to 0.001."""

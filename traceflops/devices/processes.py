@@ -6,7 +6,7 @@ or whether each process has its own file.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Mapping, Sequence
 from functools import partial
 from itertools import count, filterfalse
 from typing import Final, TypeVar
@@ -19,15 +19,16 @@ from traceflops.table.builder import with_numbers
 from traceflops.table.columns import ABSENT, IntArray, codes, number_column, numbers
 from traceflops.table.grouping import distinct, group_rows
 from traceflops.table.trace import Note, Trace, counted_note, note_of, of_noun
+from traceflops.timeline.intervals import ENDLESS, NEVER
 from traceflops.units import listed, time_amount
 
 _MOST_RANKS = 4
 _HOST = ("ops", "marks")
-"""Tables whose rows may have got their end from the last record, though not ended then."""
+"""Tables of ranges, which tools close with the last record of the file if they are still open."""
 
 
 def whose(trace: Trace, process: int, *, with_file: bool = False) -> str:
-    """Return what to call a process in a sentence."""
+    """Return what to call a process in a sentence; `with_file`, by its file if it has no rank."""
     row = trace.processes.slice(process, 1).to_pylist()[0]
     if row["rank"] is not None:
         return f"rank {row['rank']}"
@@ -74,7 +75,7 @@ def ranks_text(ranks: Sequence[int]) -> str:
 
 
 def unnamed_processes(trace: Trace) -> frozenset[int]:
-    """Return the processes that only stand for rows that do not say whose they are."""
+    """Return the processes that stand for rows of an unknown one: without ID or rank."""
     rows = trace.processes.to_pylist()
     numbered = {row["file"] for row in rows if row["pid"] is not None}
     return frozenset(
@@ -87,14 +88,13 @@ def unnamed_processes(trace: Trace) -> frozenset[int]:
 def lives(trace: Trace) -> tuple[IntArray, IntArray]:
     """Return the first and the last recorded moment of each process, in ns, per process.
 
-    Without any record these are the largest and the smallest int64. Tools end a range that is still
-    open with the last activity or call of the file, of any process: only its start counts.
+    Without any record these are ENDLESS and NEVER. Tools end a range that is still open with the
+    last activity or call of the file, of any process: only its start counts.
     """
-    count = trace.processes.num_rows
-    limits = np.iinfo(np.int64)
-    begin, end = np.full(count, limits.max), np.full(count, limits.min)
+    begin, end = (np.full(trace.processes.num_rows, unset) for unset in (ENDLESS, NEVER))
 
     def add(name: str, open_until: IntArray | None = None) -> None:
+        """Take in a table; rows that end at `open_until` (per process) count with their start."""
         table = trace.table(name)
         process, start = numbers(table["process"]), numbers(table["start_ns"])
         last = start + np.maximum(numbers(table["dur_ns"], ABSENT), 0)
@@ -106,7 +106,7 @@ def lives(trace: Trace) -> tuple[IntArray, IntArray]:
     for name in ("activities", "calls"):
         add(name)
     file = codes(trace.processes["file"])
-    last_of_file = np.full(int(file.max(initial=0)) + 1, limits.min)
+    last_of_file = np.full(int(file.max(initial=0)) + 1, NEVER)
     np.maximum.at(last_of_file, file, end)
     for name in _HOST:
         add(name, open_until=last_of_file[file])
@@ -114,7 +114,7 @@ def lives(trace: Trace) -> tuple[IntArray, IntArray]:
 
 
 def clocks_of(trace: Trace) -> IntArray:
-    """Return the clock of each process: times of equal ones can be compared."""
+    """Return the number of each process's clock: times on the same clock can be compared."""
     if not trace.clocks:
         return np.zeros(trace.processes.num_rows, dtype=np.int64)
     clocks = {name: number for number, name in enumerate(dict.fromkeys(trace.clocks))}
@@ -122,14 +122,12 @@ def clocks_of(trace: Trace) -> IntArray:
 
 
 _STARTING_NS: Final = 10**6
-"""A process takes longer than this to start: what is nearer lived side by side."""
+"""A process takes longer than this to start: with a shorter pause they lived side by side."""
 _TIMED: Final = {"activities": "start_ns", "marks": "start_ns", "counters": "time_ns"}
 _STREAMS: Final = (("activities", "stream"), ("marks", "stream"), ("marks", "wait_stream"))
-
 _LARGE: Final = 1 << 60
-"""Numbers beyond are no counts: behind them there may be no room in an int64."""
+"""Larger stream numbers are no counts; numbers above them might not fit in an int64."""
 _Key = TypeVar("_Key", bound=Hashable)
-
 Users = Mapping[int, list[int]]
 """The processes with work on each device that several have work on, in order."""
 Runs = dict[int, list[list[int]]]
@@ -160,6 +158,7 @@ def settle_shared(trace: Trace) -> Trace:
 
 
 def _shared(trace: Trace) -> Users:
+    """Return the users of each device that several processes have work on."""
     users = enumerate(users_of_devices(trace)) if trace.processes.num_rows > 1 else ()
     return {device: processes for device, processes in users if len(processes) > 1}
 
@@ -170,19 +169,12 @@ def _with_runs_apart(trace: Trace, users: Users) -> Trace:
     Time between runs is then nobody's idle time. Runs are one after the other if nothing of the
     processes of one was recorded during the other. A device is of the first process of its run.
     """
-    nameless = unnamed_processes(trace)
     begin, end = lives(trace)
-    split: Runs = {}
-    for device, processes in users.items():
-        named = [process for process in processes if process not in nameless]
-        order = np.array(sorted(named, key=lambda process: int(begin[process])), dtype=np.int64)
-        pause = begin[order[1:]] - np.maximum.accumulate(end[order])[:-1]
-        ends = np.flatnonzero(pause > _STARTING_NS) + 1
-        if len(ends):
-            split[device] = [run.tolist() for run in np.split(order, ends)]
+    split = _runs_apart(users, unnamed_processes(trace), begin, end)
     if not split:
         return trace
-    count = [len(split.get(device, "1")) for device in range(trace.devices.num_rows)]
+    # Runs of a GPU are neighbours: per new row its old one, per old row the first new one.
+    count = [len(split.get(device, [[]])) for device in range(trace.devices.num_rows)]
     rows = np.repeat(np.arange(trace.devices.num_rows), count)
     first = np.searchsorted(rows, np.arange(trace.devices.num_rows))
     tables = dict(trace.tables)
@@ -220,6 +212,23 @@ def _with_runs_apart(trace: Trace, users: Users) -> Trace:
     )
 
 
+def _runs_apart(users: Users, nameless: Collection[int], begin: IntArray, end: IntArray) -> Runs:
+    """Return the runs of each device with more than one; `begin` and `end` are `lives`.
+
+    A new run begins with a process that began after all before it had ended. `nameless` processes
+    stand for rows of an unknown one, and are in no run.
+    """
+    split: Runs = {}
+    for device, processes in users.items():
+        named = [process for process in processes if process not in nameless]
+        order = np.array(sorted(named, key=lambda process: int(begin[process])), dtype=np.int64)
+        pause = begin[order[1:]] - np.maximum.accumulate(end[order])[:-1]
+        new_runs = np.flatnonzero(pause > _STARTING_NS) + 1
+        if len(new_runs):
+            split[device] = [run.tolist() for run in np.split(order, new_runs)]
+    return split
+
+
 def _run_note(trace: Trace, split: Runs, begin: IntArray, end: IntArray) -> Note:
     """Return the note on GPUs with several runs: which, whose, and how long apart."""
     gpus = []
@@ -239,11 +248,11 @@ def _run_note(trace: Trace, split: Runs, begin: IntArray, end: IntArray) -> Note
 def _with_own_streams(trace: Trace, users: Users) -> Trace:
     """Return the trace in which a number stands for one stream of a device.
 
-    Each process counts its own streams. Rows of an unknown process are on the first stream of that
-    number.
+    Each process counts its own. Rows of an unknown process are on the first stream of a number.
     """
     nameless = unnamed_processes(trace)
     streams, _ = _streams(trace.activities, "stream")
+    # By device and number, the streams with that number; named processes come first.
     holders: dict[int, dict[int, list[list[Stream]]]] = {device: {} for device in users}
     for key in sorted(streams, key=lambda key: (key[1] in nameless, key)):
         device, process, number = key
@@ -292,7 +301,7 @@ def apart(holders: Mapping[int, Sequence[Sequence[_Key]]]) -> dict[_Key, int]:
 
 
 def renumbered_note(moved: int, of_what: str) -> Note:
-    """Return that streams are shown under another number than their own."""
+    """Return the note that streams are shown under other numbers; `of_what` reuses their own."""
     sentence = (
         f"of another {of_what} on the same GPU [reuses|reuse] a number; [it is|they are] "
         "renumbered."

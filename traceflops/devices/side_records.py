@@ -36,7 +36,7 @@ def check_side(records: Trace, format_: str) -> None:
 
 
 def calendar_shift(trace: Trace, records: Trace) -> int:
-    """Return the ns from times of records to a trace's clock. Raises InputError."""
+    """Return the ns to add to times of records for a trace's clock. Raises InputError."""
     origins = (records.source.origin_unix_ns, trace.source.origin_unix_ns)
     if origins[0] is None or origins[1] is None:
         whose = (records if origins[0] is None else trace).source.files[0].name
@@ -48,10 +48,10 @@ def calendar_shift(trace: Trace, records: Trace) -> int:
 
 
 def same_devices(trace: Trace, records: Trace) -> dict[int, int]:
-    """Return the row of a trace's devices for each row of the records' devices that is there.
+    """Return, for rows of the records' devices, the row of the same device in the trace.
 
-    They are of the process of the same rank; if one names none, of the only one with devices.
-    Raises InputError where several could be meant, or none.
+    It has the same number, and a process of the same rank. If one of both has no rank, it must be
+    the only process with devices that may be meant. Raises InputError if none or several may be.
     """
     rank, name = records.ranks[0], records.source.files[0].name
     own = [row for row in trace.devices.to_pylist() if row["type"] == "gpu"]
@@ -86,7 +86,7 @@ def is_apart(trace: Trace, records: Trace, shift_ns: int) -> bool:
 
 
 def without_counters(trace: Trace, prefix: str, devices: Collection[int]) -> Trace:
-    """Return a trace without the counters of some devices whose names begin so."""
+    """Return a trace without the counters of some devices whose names begin with the prefix."""
     table = trace.counters
     named = matching(table["name"], lambda name: name.startswith(prefix))
     rows = named & np.isin(numbers(table["device"], ABSENT), list(devices))
@@ -99,9 +99,10 @@ def with_records(
 ) -> Trace:
     """Return a trace with counters and marks of records, its notes and files with theirs.
 
-    `device_of` maps rows of the records' devices to the trace's; others have no device. Rows
-    without a device are of the process of the first.
+    `device_of` maps rows of the records' devices to the trace's; other rows lose their device. Rows
+    without a device get the process of the first of these devices.
     """
+    # The last place of both arrays, index -1, is for rows without a device.
     device = np.full(records.devices.num_rows + 1, ABSENT, np.int64)
     device[list(device_of)] = list(device_of.values())
     owner = np.append(numbers(trace.devices["process"]), 0)

@@ -14,33 +14,25 @@ from traceflops.units import decimal
 
 LARGEST_PEAK: Final = 100_000
 """TFLOP/s that are taken; the largest rate of the table is 15,000."""
-
 NOT_A_PEAK: Final = ("int8",)
-"""Rates that count operations on integers: no FLOP."""
-
+"""Types whose rates count operations on integers, not FLOP."""
 _SPARSE: Final = (Fraction(19, 10), Fraction(21, 10))
-"""How much a 2:4 sparse figure is of the dense one, with what rounding on data sheets allows."""
-
+"""A 2:4 sparse rate as multiple of the dense one, with what rounding on data sheets allows."""
 _USUAL_TYPES: Final = ("bf16", "fp16")
-"""What a rate is for that says no data type and is that of one of these."""
-
+"""A rate that is the dense one of one of these is taken to be for it, if no type is said."""
 _WITH_SPARSITY: Final = ("bf16", "fp16", "tf32", "fp8", "fp6", "fp4")
 """Types that have sparse figures on data sheets."""
-
 _SAME: Final = (Fraction(95, 100), Fraction(105, 100))
+"""A rate as multiple of the table's that is taken to be equal."""
 _USUAL: Final = (Fraction(1, 2), Fraction(110, 100))
-"""What of the table's rate a peak of one's own may be: measured ones are lower, and clocks vary."""
-
+"""A rate as multiple of the table's that may be right: measured ones are lower, and clocks vary."""
 _UNITS_OF_MISTAKES: Final = (
     *(("PFLOP/s", 1000.0), ("GFLOP/s", 1e-3), ("MFLOP/s", 1e-6), ("FLOP/s", 1e-12)),
 )
 
 
 def given_rate(tflops: float, option: str = "--peak") -> int:
-    """Return a rate given in TFLOP/s as FLOP per nanosecond.
-
-    Raises UsageError for what is not positive, or must be in another unit.
-    """
+    """Return a rate in TFLOP/s as FLOP per ns. Raises UsageError if it must be in another unit."""
     if not math.isfinite(tflops) or tflops <= 0:
         raise UsageError(
             f"{option} {tflops:g} is not a rate",
@@ -61,10 +53,11 @@ def rate_doubt(spec: DeviceSpec, rate: int, dtypes: Collection[str] = ()) -> Fac
     """Return why a peak given by hand may be wrong for a device, None if it seems right.
 
     `rate` is in FLOP per nanosecond; `dtypes` are the data types that it is for, empty if unknown.
-    The table has the dense rates of the device by data type. A peak is doubtful if it equals
+    It is doubtful if it is
 
-    * the sparse rate of a type (twice the dense one), unless it is the dense rate of a usual type;
-    * no rate of the table, and is far above the nearest (far below, too, if the types are known).
+    * the sparse rate of a type (twice the dense one), and not the dense rate of a usual type;
+    * or no rate of the table, and far above the nearest (or far below, if the types are known: else
+      it may be for a type that the table lacks).
     """
     table = {
         name: dense
@@ -74,6 +67,7 @@ def rate_doubt(spec: DeviceSpec, rate: int, dtypes: Collection[str] = ()) -> Fac
     if not table:
         return None
     times = {name: Fraction(rate, dense) for name, dense in table.items()}
+    # The type whose dense rate it is; that is no question if the types are known.
     least, most = _SAME
     same = next((name for name in times if not dtypes and least <= times[name] <= most), None)
     if same in _USUAL_TYPES:

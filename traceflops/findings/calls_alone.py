@@ -3,8 +3,9 @@
     |malloc|   |copy     |launch|wait  |   |read    |   |free|      # of one thread, outermost
             own                          own          own
 
-The first call of a name may set up what the later ones use: what it takes beyond them is left out,
-of its kind and of the whole. Copies and waits take as long as what they move or await.
+The first call of a name may set up what the later ones use: what it takes beyond their median is
+left out, of its kind and of the whole. Copies and waits keep their time: it is that of what they
+move or await.
 """
 
 from __future__ import annotations
@@ -42,49 +43,50 @@ _SYSTEM: Final = {
     "sleeps": "sleep",
     "waits": "others",
 }
-"""Kinds of calls by what their names reveal: those of a GPU, and those of the system."""
+"""Kinds of calls by what their names reveal (`has_fact`): those of a GPU, and of the system."""
 _MOST_NAMES: Final = 2
 
 
 def calls_alone(trace: Trace) -> tuple[Fact, ...]:
     """Return the kind of call that takes most of the time of the thread that launches most.
 
-    Nothing where the trace has operators, which say more, or where no kind takes much.
+    Nothing if the trace has operators, which say more, or if no kind takes much.
     """
     calls = trace.calls
     launches = matching(calls["name"], LAUNCH.match)
     if trace.ops.num_rows or not launches.any() or calls.num_rows < FEW:
         return ()
-    is_system = is_one_of(trace.marks["kind"], "system")
-    thread, of_marks = shared_codes(thread_columns(calls), thread_columns(trace.marks))
-    own, count = np.unique(thread[launches], return_counts=True)
-    busiest = own[count.argmax()]
+    thread, thread_of_mark = shared_codes(thread_columns(calls), thread_columns(trace.marks))
+    threads, count = np.unique(thread[launches], return_counts=True)
+    busiest = threads[count.argmax()]
     row = _outermost(calls, np.flatnonzero(thread == busiest))
-    marks = np.flatnonzero(is_system & (of_marks == busiest))
+    is_system = is_one_of(trace.marks["kind"], "system")
+    marks = np.flatnonzero(is_system & (thread_of_mark == busiest))
+    # Time in calls, and the rest of the thread from its first call to its last
     (_, start, end), (_, begin, stop) = host_span(calls), host_span(trace.marks)
-    name, labels = codes(calls["name"])[row], names(calls["name"])
-    spent_ns, dur_ns = _usual(name, end[row] - start[row]), end[row] - start[row]
+    name, dur_ns = codes(calls["name"])[row], end[row] - start[row]
+    spent_ns = _usual(name, dur_ns)
     for reveals in ("copies", "waits_for_device"):
         spent_ns = np.where(has_fact(calls["name"], reveals)[row], dur_ns, spent_ns)
     inside = Intervals.of(start[row], end[row])
     rest = Intervals.one(int(start[row].min()), int(end[row].max())).subtract(inside)
     first_ns = int(dur_ns.sum() - spent_ns.sum())
     whole_ns = inside.length_ns + rest.length_ns - first_ns
-    found: dict[str, int] = {"launch": int(spent_ns[launches[row]].sum())}
+    # Time by kind; calls of the system count outside calls of the GPU
+    times = {"launch": int(spent_ns[launches[row]].sum())}
     for reveals, kind in _CALLS.items():
-        found[kind] = int(spent_ns[has_fact(calls["name"], reveals)[row]].sum())
+        times[kind] = int(spent_ns[has_fact(calls["name"], reveals)[row]].sum())
     for reveals, kind in _SYSTEM.items():
         some = marks[has_fact(trace.marks["name"], reveals)[marks]]
-        found[kind] = Intervals.of(begin[some], stop[some]).intersect(rest).length_ns
-    kind = max(found, key=lambda one: found[one])
-    share = found[kind] / whole_ns if whole_ns > 0 else 0.0
+        times[kind] = Intervals.of(begin[some], stop[some]).intersect(rest).length_ns
+    kind = max(times, key=lambda kind: times[kind])
+    share = times[kind] / whole_ns if whole_ns > 0 else 0.0
     if severity_of(share) not in ("high", "medium"):
         return ()
     outside = rest.subtract(Intervals.of(begin[marks], stop[marks])).length_ns / whole_ns
-    by = next((name for name, one in _CALLS.items() if one == kind), None)
-    of_kind = has_fact(calls["name"], by)[row] if by else np.zeros(len(row), np.bool_)
-    sums = np.bincount(name[of_kind], spent_ns[of_kind], minlength=len(labels))
-    most = [labels[one] for one in np.argsort(-sums)[:_MOST_NAMES] if 10 * sums[one] >= sums.sum()]
+    reveals = next((reveals for reveals, of in _CALLS.items() if of == kind), "")
+    of_kind = has_fact(calls["name"], reveals)[row] if reveals else np.zeros(len(row), np.bool_)
+    largest = _largest(names(calls["name"]), name[of_kind], spent_ns[of_kind])
     return (
         fact(
             "calls-alone.lead",
@@ -92,23 +94,30 @@ def calls_alone(trace: Trace) -> tuple[Fact, ...]:
             share=share,
             whole_ns=whole_ns,
             first_ns=first_ns if severity_of(first_ns / whole_ns) else None,
-            names=tuple(most) if by else None,
+            names=largest if reveals else None,
             outside=outside if severity_of(outside) in ("high", "medium") else None,
         ),
     )
 
 
+def _largest(labels: list[str], name: IntArray, spent_ns: IntArray) -> tuple[str, ...]:
+    """Return the names with most time, those with a tenth of it or more; `name` is per call."""
+    sums = np.bincount(name, spent_ns, minlength=len(labels))
+    first = np.argsort(-sums)[:_MOST_NAMES]
+    return tuple(labels[code] for code in first if 10 * sums[code] >= sums.sum())
+
+
 def _outermost(calls: pa.Table, row: IntArray) -> IntArray:
-    """Return the calls of one thread that no other call makes."""
+    """Return the calls of one thread (rows) that lie in no other call, by start."""
     _, start, end = host_span(calls)
-    row = row[np.lexsort((-end[row], start[row]))]
+    row = row[np.lexsort((-end[row], start[row]))]  # an outer call before those that begin with it
     reach = np.maximum.accumulate(end[row])
     is_inner: BoolArray = np.append(False, end[row][1:] <= reach[:-1])
     return np.asarray(row[~is_inner])
 
 
 def _usual(name: IntArray, dur_ns: IntArray) -> IntArray:
-    """Return how long calls take, the first of many of a name as long as their median at most."""
+    """Return how long each call takes; the first of many of a name, their median at most."""
     spent_ns = dur_ns.copy()
     order = np.lexsort((dur_ns, name))
     _, begin, count = np.unique(name[order], return_index=True, return_counts=True)

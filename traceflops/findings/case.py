@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-import numpy as np
 from msgspec import Struct, field
 
 from traceflops.categories.programs import (
@@ -20,6 +19,7 @@ from traceflops.findings.rules import cause_of, thresholds
 from traceflops.remedies import CUDA, NSIGHT, PYTORCH, ROCPROF, accelerator, family
 from traceflops.table.columns import ABSENT, names, numbers
 from traceflops.table.grouping import groups
+from traceflops.timeline.device_span import is_top
 from traceflops.timeline.intervals import Intervals
 from traceflops.units import several
 from traceflops.windows.records import chosen_time
@@ -48,7 +48,7 @@ Rule = Callable[["Case"], Iterator["Cause | Candidate"]]
 
 
 class FindingRules(Struct, frozen=True):
-    """What a user changes: thresholds by rule, ids of findings that are left out, more rules."""
+    """What a user changes: thresholds by rule, ids of silent findings, and rules of their own."""
 
     thresholds: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     silent: frozenset[str] = frozenset()
@@ -56,7 +56,7 @@ class FindingRules(Struct, frozen=True):
 
     @property
     def changes(self) -> str:
-        """Return what is changed, "" where nothing is."""
+        """Return what is changed in words, "" if nothing is."""
         limits = sum(map(len, self.thresholds.values()))
         parts = (
             f"{several(limits, 'threshold')} changed" if limits else "",
@@ -200,9 +200,9 @@ def share_of_window(case: Case, time_ns: int) -> float:
 
 
 def without_work_ns(case: Case) -> int:
-    """Return how long the busiest stream of each device has no work but communication.
+    """Return how long the busiest stream of each device has no work but communication; summed, ns.
 
-    Start-up is none of that: it is not what the program does again and again.
+    Start-up does not count: the program does not do it again and again.
     """
     prepared = case.prepared
     if prepared is None:
@@ -210,8 +210,8 @@ def without_work_ns(case: Case) -> int:
     busy_ns = 0
     for device, account in prepared.accounts.items():
         categorised, activities = prepared.linked.categorised, prepared.trace.activities
-        top = np.array([*categorised.top(), ""])
-        row = account.rows.row[top[categorised.category[account.rows.row]] != "communication"]
+        row = account.rows.row
+        row = row[~is_top(categorised, "communication", row)]
         start, dur = (numbers(activities[name])[row] for name in ("start_ns", "dur_ns"))
         streams = groups(numbers(activities["stream"], ABSENT)[row])
         works = (Intervals.of(start[stream], (start + dur)[stream]) for _, stream in streams)
@@ -222,10 +222,11 @@ def without_work_ns(case: Case) -> int:
 
 
 _AMD_WARP: Final = 64
+"""Lanes of a warp that no GPU of NVIDIA has."""
 
 
 def program_of(case: Case) -> frozenset[str]:
-    """Return what is known of the program of a recording or of its summary; remedies depend on it.
+    """Return facts of the program of a recording or summary, on which remedies depend.
 
     torch      it runs PyTorch: by the profiler, else by its kernels
     ml         a framework, engine or library of machine learning runs
@@ -245,7 +246,7 @@ def program_of(case: Case) -> frozenset[str]:
 
 
 def program_of_trace(trace: Trace) -> frozenset[str]:
-    """Return what is known of the program of a trace."""
+    """Return the facts of the program of a trace; see `program_of`."""
     of_program = {
         "torch": of_pytorch(trace),
         "ml": of_ml(trace),
@@ -260,7 +261,7 @@ def program_of_trace(trace: Trace) -> frozenset[str]:
 
 
 def gpus_of(trace: Trace) -> str:
-    """Return who made the GPUs: amd, nvidia, other-gpu, or "" where nothing tells."""
+    """Return who made the GPUs: amd, nvidia, other-gpu, or "" if nothing tells."""
     tool, calls = family(trace.source.format), names(trace.calls["name"])
     if accelerator(trace.source.event_counts) != CUDA:
         return "other-gpu"

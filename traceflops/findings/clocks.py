@@ -20,6 +20,7 @@ from traceflops.findings.rules import advice_of
 from traceflops.table.columns import UNKNOWN_SIZE, axes, codes, names, numbers
 from traceflops.table.grouping import group_rows
 from traceflops.table.nesting import taken
+from traceflops.timeline.device_span import is_top
 from traceflops.timeline.intervals import Intervals
 from traceflops.windows.records import chosen_time
 
@@ -34,14 +35,16 @@ if TYPE_CHECKING:
 _CLOCKS: Final = "clocks"
 _BESIDE: Final = "beside-communication"
 _QUARTERS: Final = 4
+"""Of the steps, in their order."""
 _ORDINALS: Final = ("first", "second", "third", "last")
 _SUBS: Final = ("gemm", "convolution")
 
 
 class _Slower(Struct, frozen=True):
-    """How many times as long products take in one quarter of the steps as in an earlier one.
+    """How many times as long products take in a later quarter of the steps as in an earlier one.
 
-    `excess_ns` is what all of them take beyond the time of the earlier one.
+    `kernel_ns` is the time of all products, `excess_ns` what they take beyond their time at the
+    speed of the earlier quarter. `row` is the kernel with most time.
     """
 
     device: int
@@ -54,15 +57,15 @@ class _Slower(Struct, frozen=True):
 
     @property
     def as_before(self) -> float:
-        """Return the part of the time that they would take at the speed of the earlier one."""
+        """Return the time of the products at the speed of the earlier quarter, as a part of now."""
         return 1 - self.excess_ns / self.kernel_ns
 
 
 def slower_kernels(case: Case) -> Iterator[Cause]:
-    """Give a cause where most products are slower in one quarter of the steps than before."""
+    """Give a cause if most products are slower in one quarter of the steps than before."""
     prepared = case.prepared
     if prepared is None or prepared.plan.layout.are_passes:
-        return
+        return  # passes of a server have different work
     slowdowns = [
         slowdown
         for device in prepared.accounts
@@ -91,55 +94,51 @@ def slower_kernels(case: Case) -> Iterator[Cause]:
 
 
 def _slower(case: Case, prepared: Prepared, device: int) -> _Slower | None:
-    """Return how a device slows down, None where its kernels do not agree on that."""
+    """Return how products of the same name and grid slow down, None if they do not agree on it."""
     windows = [
         window for window in prepared.windows[device] if window.used and window.step is not None
     ]
     if len(windows) < limit(case, _CLOCKS, "least_steps"):
         return None
-    rows = prepared.accounts[device].rows
-    window_of_row = (
-        np.searchsorted([window.start_ns for window in windows], rows.start_ns, side="right") - 1
-    )
+    rows, table = prepared.accounts[device].rows, prepared.trace.activities
+    begins = [window.start_ns for window in windows]
+    window_of_row = np.searchsorted(begins, rows.start_ns, side="right") - 1
     ends = np.array([window.end_ns for window in windows])
-    inside = (
-        (window_of_row >= 0)
-        & (rows.start_ns < ends[window_of_row])
-        & _is_product(prepared, rows.row)
-    )
-    row, quarter = rows.row[inside], window_of_row[inside] * _QUARTERS // len(windows)
-    dur = (rows.end_ns - rows.start_ns)[inside]
-    table = prepared.trace.activities
-    sides = axes(table["grid"])[row]
-    has_size = sides[:, 0] != UNKNOWN_SIZE
-    row, quarter, dur, sides = (column[has_size] for column in (row, quarter, dur, sides))
-    if not len(row):
+    sides = axes(table["grid"])[rows.row]
+    chosen = (window_of_row >= 0) & (rows.start_ns < ends[window_of_row])
+    chosen &= _is_product(prepared, rows.row) & (sides[:, 0] != UNKNOWN_SIZE)
+    if not chosen.any():
         return None
-    group, first = group_rows((codes(table["name"])[row], *sides.T))
+    row, quarter = rows.row[chosen], window_of_row[chosen] * _QUARTERS // len(windows)
+    dur = (rows.end_ns - rows.start_ns)[chosen]
+    group, first = group_rows((codes(table["name"])[row], *sides[chosen].T))
     medians, count = _medians(group, quarter, dur, len(first), limit(case, _CLOCKS, "least_runs"))
     sums = np.bincount(group * _QUARTERS + quarter, dur, medians.size)
     time_ns = sums.reshape(-1, _QUARTERS).astype(np.float64)
     slowdown = _agreed(case, device, medians, time_ns)
     own_ns = time_ns.sum(axis=1)
     largest = int(own_ns.argmax())
-    name = short_name(kernel_name(names(table["name"])[codes(table["name"])[row[first[largest]]]]))
-    return slowdown and replace(
-        slowdown, row=Row(name, int(own_ns[largest]), int(count[largest].sum()))
-    )
+    name = names(table["name"])[codes(table["name"])[row[first[largest]]]]
+    longest = Row(short_name(kernel_name(name)), int(own_ns[largest]), int(count[largest].sum()))
+    return slowdown and replace(slowdown, row=longest)
 
 
 def _is_product(prepared: Prepared, row: IntArray) -> BoolArray:
+    """Return which rows of activities are matrix products or convolutions."""
     categorised = prepared.linked.categorised
     wanted = [
         category.top == "compute" and category.sub in _SUBS for category in categorised.categories
     ]
-    return np.array([*wanted, False], dtype=np.bool_)[categorised.category[row]]
+    return np.array([*wanted, False], dtype=np.bool_)[categorised.category[row]]  # -1: no category
 
 
 def _medians(
     group: IntArray, quarter: IntArray, dur: IntArray, groups: int, least: float
 ) -> tuple[FloatArray, IntArray]:
-    """Return the median of each group in each quarter, NaN for few runs, and how many there are."""
+    """Return median times and counts of runs, a row per group and a column per quarter.
+
+    All but `groups` and `least` are per run. The median of fewer than `least` runs is NaN.
+    """
     key = group * _QUARTERS + quarter
     order = np.lexsort((dur, key))
     count = np.bincount(key, minlength=groups * _QUARTERS)
@@ -151,7 +150,10 @@ def _medians(
 
 
 def _agreed(case: Case, device: int, medians: FloatArray, time_ns: FloatArray) -> _Slower | None:
-    """Return the largest slow-down that nearly all time of several kernels agrees on."""
+    """Return the largest slow-down on which most kernels agree, weighted by time; None without.
+
+    `medians` and `time_ns` have a row per kernel and a column per quarter.
+    """
     measured = ~np.isnan(medians).any(axis=1)
     if (
         measured.sum() < limit(case, _CLOCKS, "least_kernels")
@@ -162,10 +164,10 @@ def _agreed(case: Case, device: int, medians: FloatArray, time_ns: FloatArray) -
     speed = medians[measured] / medians[measured].min(axis=1, keepdims=True)
     mean = weight @ speed
     later = int(mean.argmax())
-    earlier = int(mean[: later + 1].argmin())
+    earlier = int(mean[: later + 1].argmin())  # kernels that speed up are no slow-down
     ratio = speed[:, later] / speed[:, earlier]
     times = float(weight @ ratio)
-    agrees = float(weight[ratio > (1 + times) / 2].sum())
+    agrees = float(weight[ratio > (1 + times) / 2].sum())  # at least half as much slower
     if times < 1 + limit(case, _CLOCKS, "least_slower") or agrees < limit(
         case, _CLOCKS, "least_agree"
     ):
@@ -175,7 +177,7 @@ def _agreed(case: Case, device: int, medians: FloatArray, time_ns: FloatArray) -
 
 
 def slowed_kernels(case: Case) -> Iterator[Cause]:
-    """Give a cause where kernels take longer while their device communicates than alone."""
+    """Give a cause if kernels take longer while their device communicates than alone."""
     prepared = case.prepared
     if prepared is None:
         return
@@ -183,13 +185,13 @@ def slowed_kernels(case: Case) -> Iterator[Cause]:
     excess_ns, known_ns, beside_ns = (sum(column) for column in zip(*slowdowns, strict=True))
     if not known_ns:
         return
-    # At most, what is known of some holds for all that run beside communication.
+    # At most, all kernels beside communication lose as much as those that can be compared.
     most_ns = round(excess_ns * beside_ns / known_ns)
     share = share_of_window(case, most_ns)
     if share < limit(case, _BESIDE, "least_share"):
         return
     longer = excess_ns / (known_ns - excess_ns)
-    few = known_ns / beside_ns if 2 * known_ns < beside_ns else None
+    few = known_ns / beside_ns if 2 * known_ns < beside_ns else None  # told if little is known
     yield cause(
         case,
         _BESIDE,
@@ -200,18 +202,13 @@ def slowed_kernels(case: Case) -> Iterator[Cause]:
 
 
 def _beside(case: Case, prepared: Prepared, device: int) -> tuple[float, int, int]:
-    """Return how much kernels lose to communication beside them, of how much time, and of what all.
+    """Return how much kernels lose to communication, in how much known time, and of how much.
 
-    In ns: what launches take longer than alike ones (name, grid, block, shapes) that ran alone; the
-    time of those launches, which ran beside communication as a whole; and the time in which any
-    kernel runs beside it. Without shapes, a grid that fits the GPU at once tells no size:
-    persistent kernels have it for all.
+    In ns. Known are launches that ran beside communication as a whole, if launches alike (by name,
+    grid, block and shapes) ran alone; the last is the time in which any kernel runs beside it.
     """
     rows, categorised = prepared.accounts[device].rows, prepared.linked.categorised
-    talks = np.array(
-        [*(category.top == "communication" for category in categorised.categories), False]
-    )
-    talking = talks[categorised.category[rows.row]]
+    talking = is_top(categorised, "communication", rows.row)
     inside = chosen_time(prepared.windows[device]).contains(rows.start_ns) & ~talking
     start, end, row = rows.start_ns[inside], rows.end_ns[inside], rows.row[inside]
     spans = Intervals.of(rows.start_ns[talking], rows.end_ns[talking])
@@ -221,38 +218,44 @@ def _beside(case: Case, prepared: Prepared, device: int) -> tuple[float, int, in
     )
     grid, block = (axes(table[name])[row] for name in ("grid", "block"))
     units = numbers(prepared.trace.devices["sm_count"])[device]
+    # Without shapes only a grid larger than the GPU tells the size of the work: persistent kernels
+    # have a grid that just fills it, for any size.
     is_sized = (shape >= 0) | (grid.prod(axis=1) > units)
     group, first = group_rows((codes(table["name"])[row], *grid.T, *block.T, shape))
     whole = is_sized & ((covered == 0) | (covered == end - start))
-    key, least = np.sign(covered[whole]), limit(case, _BESIDE, "least_runs")
-    medians, _ = _medians(group[whole], key, (end - start)[whole], len(first), least)
-    more = 1 - medians[:, 0] / np.maximum(medians[:, 1], 1)
-    known_ns = np.where(np.isnan(more[group]), 0, covered)
+    is_beside, least = np.sign(covered[whole]), limit(case, _BESIDE, "least_runs")
+    # Of the four columns, 0 is of launches that ran alone, 1 of those beside communication.
+    medians, _ = _medians(group[whole], is_beside, (end - start)[whole], len(first), least)
+    lost = 1 - medians[:, 0] / np.maximum(medians[:, 1], 1)  # NaN: cannot be compared
+    known_ns = np.where(np.isnan(lost[group]), 0, covered)
     if not known_ns.any():
         return 0.0, 0, 0
     beside = Intervals.of(start[covered > 0], end[covered > 0]).intersect(spans).length_ns
-    return float((np.nan_to_num(more)[group] * known_ns).sum()), int(known_ns.sum()), beside
+    return float((np.nan_to_num(lost)[group] * known_ns).sum()), int(known_ns.sum()), beside
 
 
 _LOW_CLOCK: Final = "low-clock"
 _REASONS: Final = {"thermal": 0x20 | 0x40 | 1 << 17, "supply": 0x80 | 0x8, "power": 0x4 | 1 << 16}
-"""Bits of the reasons why a clock is low."""
+"""Bits of NVML's reasons why a clock is low, by what to do about it."""
 
 
 def low_clocks(case: Case) -> Iterator[Cause]:
-    """Give a cause where GPUs work far below their clocks; late ranks have their own."""
+    """Give a cause if GPUs run far below their clocks; rule late-rank tells it of late ranks."""
     slow = case.ranks.slow if case.ranks is not None else None
     late = slow.ranks if slow is not None and slow.cause == "slow_clock" else ()
-    of = {device.device: device for device in case.devices if device.rank not in late}
-    low = [gpu for gpu in case.gpu_samples if gpu.device in of and _is_low(case, gpu)]
+    reports = {device.device: device for device in case.devices if device.rank not in late}
+    low = [gpu for gpu in case.gpu_samples if gpu.device in reports and _is_low(case, gpu)]
     if not low:
         return
     worst = max(low, key=lambda gpu: gpu.below or 0.0)
-    device = of[worst.device]
-    lost_ns = sum(of[gpu.device].chosen.components.compute_ns * (gpu.below or 0.0) for gpu in low)
+    device = reports[worst.device]
+    lost_ns = sum(
+        reports[gpu.device].chosen.components.compute_ns * (gpu.below or 0.0) for gpu in low
+    )
     is_all, factor = len(low) == len(case.devices), f"{1 - (worst.below or 0.0):.4f}"
-    ranks = (of[gpu.device].rank for gpu in low)
+    ranks = (reports[gpu.device].rank for gpu in low)
     faster = tuple(f"rank {rank}=median" for rank in ranks if rank is not None)
+    # A clock that is low all the time has no place in the timeline.
     at_times = max((worst.reasons or {}).values(), default=1.0) < 1
     start_ns, end_ns = worst.slow_ns if at_times and worst.slow_ns else (None, None)
     yield cause(
@@ -271,7 +274,7 @@ def low_clocks(case: Case) -> Iterator[Cause]:
 
 
 def samples_verdict(sampled: Sequence[GpuSamples], trace: Trace) -> Verdict | None:
-    """Return what to say of samples without a recording; None where there are none."""
+    """Return what to say of samples without a recording; None without samples."""
     if not sampled:
         return None
     slowest = max(sampled, key=lambda gpu: gpu.below or 0.0)
@@ -284,15 +287,16 @@ def samples_verdict(sampled: Sequence[GpuSamples], trace: Trace) -> Verdict | No
 
 
 def clocks_of_late(case: Case, slow: SlowRank) -> tuple[Fact | None, Fact | None]:
-    """Return what samples say of the clock of a late rank and of others, and the remedy, or None.
+    """Return how the clock of a late rank compares with others, and the remedy.
 
-    It may be as high as theirs: then its kernels are slow for another reason.
+    Both are None if it was not sampled. The clock may be as high as the others: then there is no
+    remedy, for its kernels are slow for another reason.
     """
-    of = {device.device: device.rank for device in case.devices}
+    rank_of = {device.device: device.rank for device in case.devices}
     sampled = [gpu for gpu in case.gpu_samples if _is_known(case, gpu)]
-    own = next((gpu for gpu in sampled if of.get(gpu.device) == slow.rank), None)
-    late = {None, *slow.ranks}
-    others = [gpu.clock_mhz or 0.0 for gpu in sampled if of.get(gpu.device) not in late]
+    own = next((gpu for gpu in sampled if rank_of.get(gpu.device) == slow.rank), None)
+    late = {None, *slow.ranks}  # None: of an unknown rank
+    others = [gpu.clock_mhz or 0.0 for gpu in sampled if rank_of.get(gpu.device) not in late]
     if own is None or not others or own.clock_mhz is None:
         return None, None
     usual = float(np.median(others))
@@ -305,16 +309,14 @@ def clocks_of_late(case: Case, slow: SlowRank) -> tuple[Fact | None, Fact | None
 
 
 def _is_known(case: Case, gpu: GpuSamples) -> bool:
+    """Return whether enough samples fall into busy time."""
     return gpu.busy >= limit(case, _LOW_CLOCK, "least_samples")
 
 
 def _is_low(case: Case, gpu: GpuSamples) -> bool:
-    below = gpu.below
-    return (
-        _is_known(case, gpu)
-        and below is not None
-        and below >= limit(case, _LOW_CLOCK, "least_below")
-    )
+    """Return whether a GPU is known to run far below its highest clock."""
+    is_below = gpu.below is not None and gpu.below >= limit(case, _LOW_CLOCK, "least_below")
+    return is_below and _is_known(case, gpu)
 
 
 def _values(gpu: GpuSamples) -> dict[str, Value]:
@@ -324,7 +326,7 @@ def _values(gpu: GpuSamples) -> dict[str, Value]:
 
 
 def _reasons(gpu: GpuSamples) -> frozenset[str]:
-    """Return the kind of reason of most samples, nothing without any."""
+    """Return the key of _REASONS that holds for most samples, nothing if none holds."""
 
     def share(name: str) -> float:
         shares = (part for bit, part in (gpu.reasons or {}).items() if bit & _REASONS[name])

@@ -38,8 +38,10 @@ if TYPE_CHECKING:
 _WORK: Final = ("compute", "memory", "other", "graph")
 _MOST_ROWS, _MIB = 3, 2**20
 _ALONE: Final = 0.9
+"""A collective whose exposed time is a larger share of its time ran beside no other work."""
 _FSDP: Final = re.compile(r"FSDP|FullySharded|fully_shard|/_?fsdp/")
 _WORTH_NAMING: Final = 0.005
+"""Share of the window."""
 _PAIRS: Final = ("send", "recv", "send_recv")
 _USUAL: Final = {
     "all_reduce": "dp",
@@ -50,13 +52,13 @@ _USUAL: Final = {
 }
 """What groups without a known role are for, by kind, in training."""
 _Group = tuple[str, str | None, IntArray]
-"""Kind, role of the group, and places."""
+"""Kind ("" for unknown), role of the group of ranks, and places in the columns of `_Exposed`."""
 
 
 class _Exposed(Struct, frozen=True):
-    """Communication of the chosen windows: places of its records, and exposed times in ns.
+    """Communication of the chosen windows: rows of `records`, and exposed times in ns.
 
-    `name` is the code of the kernel's name where its kind is unknown, else -1.
+    `name` is the code of the kernel's name if its kind is unknown, else -1.
     """
 
     records: CommRecords
@@ -66,23 +68,21 @@ class _Exposed(Struct, frozen=True):
     wait_ns: IntArray
 
     def by_group(self) -> list[_Group]:
-        """Return kind, role and places of each kind and group, the most exposed first.
-
-        Of unknown kind each kernel is one.
-        """
+        """Return a group per kind and role, or kernel of unknown kind, the most exposed first."""
         rows, records = self.row, self.records
         roles = [group.role for group in records.groups]
         place_of_role = np.array([roles.index(role) for role in roles], dtype=np.int64)
         number, _ = group_rows((records.kind[rows], place_of_role[records.group[rows]], self.name))
         by_role = []
-        for _, mine in groups(number):
-            kind, group = int(records.kind[rows[mine[0]]]), int(records.group[rows[mine[0]]])
-            by_role.append((KINDS[kind] if kind >= 0 else "", roles[group], mine))
+        for _, places in groups(number):
+            first = rows[places[0]]
+            kind, role = int(records.kind[first]), roles[int(records.group[first])]
+            by_role.append((KINDS[kind] if kind >= 0 else "", role, places))
         return sorted(by_role, key=lambda entry: -int(self.exposed_ns[entry[2]].sum()))
 
 
 def _exposed(case: Case) -> _Exposed | None:
-    """Return when communication is exposed, None where single kernels are not known."""
+    """Return the communication of the chosen windows, None if no single kernels are known."""
     if case.ranks is not None:
         records = case.ranks.records
     elif case.prepared is not None:
@@ -108,24 +108,25 @@ def _exposed(case: Case) -> _Exposed | None:
 
 
 def communication(case: Case) -> Iterator[Cause]:
-    """Give causes where communication is exposed."""
+    """Give causes if much communication is exposed."""
     share = case.total.components.share("communication") or 0.0
     if share < limit(case, "exposed-communication", "least_share"):
         return
     exposed = _exposed(case)
     parts = case.total.components.parts()
     is_beside_work = any(ns for name, ns in parts.items() if name not in ("idle", "communication"))
+    # Without other work there is nothing to hide it under.
     if is_beside_work and not _is_bubble(case, exposed):
         yield _not_hidden(case, share, exposed)
     if exposed is not None:
-        several = exposed.by_group()[:_MOST_ROWS]
-        for kind, role, records in (entry for entry in several if entry[0] not in _PAIRS):
-            yield from _small(case, exposed, _called(kind, role), records)
+        for kind, role, places in exposed.by_group()[:_MOST_ROWS]:
+            if kind not in _PAIRS:  # sends are of one micro-batch each, and cannot be joined
+                yield from _small(case, exposed, _called(kind, role), places)
     yield from _slow(case, share)
 
 
 def _is_bubble(case: Case, exposed: _Exposed | None) -> bool:
-    """Return whether most of it is that stages of a pipeline wait for each other."""
+    """Return whether most of it is stages of a pipeline that wait for each other."""
     if case.ranks is None or case.ranks.pipeline is None or exposed is None:
         return False
     waits_ns = exposed.wait_ns[exposed.records.is_pair[exposed.row]].sum()
@@ -133,38 +134,24 @@ def _is_bubble(case: Case, exposed: _Exposed | None) -> bool:
 
 
 def _not_hidden(case: Case, share: float, exposed: _Exposed | None) -> Cause:
-    """Return that collectives run while nothing else does, by kind and role of the group.
-
-    Its largest parts are said with their waiting for other ranks, or with what may be waiting.
-    """
+    """Return that collectives run while nothing else does, by kind and role of the group."""
     groups_ = exposed.by_group() if exposed is not None else []
     knows_waits = case.ranks is not None and not case.ranks.partial
-    parts: list[Fact] = []
+    parts: tuple[Fact, ...] = ()
     details: tuple[Fact, ...] = ()
     first: Fact | None = None
     knows = set[str]()
     if exposed is not None:
-        for kind, role, records in groups_[:_MOST_ROWS]:
-            part = share_of_window(case, int(exposed.exposed_ns[records].sum()))
-            waiting = (
-                share_of_window(case, int(exposed.wait_ns[records].sum())) if knows_waits else 0.0
-            )
-            if kind and part >= _WORTH_NAMING:
-                code = "part-waiting" if waiting >= _WORTH_NAMING else "part"
-                named = _called(kind, role)
-                parts.append(
-                    fact(f"exposed-communication.{code}", kind=named, share=part, waiting=waiting)
-                )
+        parts = tuple(_parts(case, exposed, knows_waits=knows_waits))
         mostly = limit(case, "exposed-communication", "mostly_waiting")
         exposed_ns = int(exposed.exposed_ns.sum())
-        if knows_waits and exposed.wait_ns.sum() >= mostly * max(exposed_ns, 1):
-            first = fact("exposed-communication.balance-first")
-        elif not knows_waits:
-            largest = groups_[0] if groups_ else None
-            reason, details = _limited(case, exposed, largest, mostly)
-            is_link = reason == "link-limited"
-            first = None if is_link else fact("exposed-communication.record-first")
+        if not knows_waits:  # one rank may tell by its fastest collectives what limits it
+            reason, details = _limited(case, exposed, groups_[0] if groups_ else None, mostly)
             knows.add(reason)
+            if reason != "link-limited":
+                first = fact("exposed-communication.record-first")
+        elif exposed.wait_ns.sum() >= mostly * max(exposed_ns, 1):
+            first = fact("exposed-communication.balance-first")
     kind, role = groups_[0][:2] if groups_ else ("", None)
     knows |= {_purpose(case, kind, role), kind} if kind else set()
     knows |= {"fsdp"} if case.prepared is not None and _has_fsdp(case.prepared.trace) else set()
@@ -175,24 +162,37 @@ def _not_hidden(case: Case, share: float, exposed: _Exposed | None) -> Cause:
         case,
         "exposed-communication",
         share,
-        {"parts": tuple(parts)},
+        {"parts": parts},
         details,
         frozenset(knows),
         rows=tuple(
             _row(case, exposed, *entry) for entry in groups_[:_MOST_ROWS] if exposed is not None
         ),
     )
+    # A rank that waits for others has nothing to hide: only recording those helps.
     then = None if "waits" in knows else made.advice
     advice = fact("exposed-communication.advice", first=first, then=then) if then else first
     return replace(made, advice=advice)
 
 
+def _parts(case: Case, exposed: _Exposed, *, knows_waits: bool) -> Iterator[Fact]:
+    """Yield the largest groups of known kind, and how much of each is waiting if that is known."""
+    for kind, role, places in exposed.by_group()[:_MOST_ROWS]:
+        part = share_of_window(case, int(exposed.exposed_ns[places].sum()))
+        waiting = share_of_window(case, int(exposed.wait_ns[places].sum())) if knows_waits else 0.0
+        if kind and part >= _WORTH_NAMING:
+            code = "part-waiting" if waiting >= _WORTH_NAMING else "part"
+            named = _called(kind, role)
+            yield fact(f"exposed-communication.{code}", kind=named, share=part, waiting=waiting)
+
+
 def _limited(
     case: Case, exposed: _Exposed, group: _Group | None, mostly: float
 ) -> tuple[str, tuple[Fact, ...]]:
-    """Return what the largest group of one rank is limited by, and how that is known.
+    """Return what limits the largest group of one rank, and how that is known.
 
-    That is its links (link-limited), other ranks for which it waits (waits), or unknown.
+    "link-limited": its links; "waits": other ranks, for which it waits; or "unknown". `mostly` is
+    the share from which waiting is most of the time.
     """
     if group is None:
         return "unknown", ()
@@ -217,13 +217,13 @@ def _limited(
 
 
 def _has_fsdp(trace: Trace) -> bool:
-    """Return whether PyTorch shards parameters, by what it calls its ranges and functions."""
+    """Return whether PyTorch shards parameters, by the names of its ranges and functions."""
     columns = (trace.marks["name"], trace.ops["name"])
     return any(_FSDP.search(name) for column in columns for name in names(column))
 
 
 def _row(case: Case, exposed: _Exposed, kind: str, role: str | None, records: IntArray) -> Row:
-    """Return kind and role; where neither is known, the name of the kernel."""
+    """Return a row for a group, by its kind and role; if both are unknown, by its kernel."""
     name = _called(kind, role)
     if not name and case.prepared is not None:
         column = case.prepared.trace.activities["name"]
@@ -234,7 +234,7 @@ def _row(case: Case, exposed: _Exposed, kind: str, role: str | None, records: In
 
 
 def _need(case: Case, exposed: _Exposed, records: IntArray) -> float | None:
-    """Return which share of the time transfers must take at the peak of the links."""
+    """Return the share of the window that transfers need at the peak of the links, if known."""
     if case.prepared is None:
         return None
     links = links_of(case.prepared, case.measured.devices, None)
@@ -249,17 +249,17 @@ def _purpose(case: Case, kind: str, role: str | None) -> str:
     if kind == "all_reduce" and case.measured.inference is not None and role in (None, "tp"):
         return "serving"
     if kind == "all_reduce" and "trains" not in case.program:
-        return role or "tp"
+        return role or "tp"  # without gradients only tensor parallelism needs them
     return role or _USUAL.get(kind, "any")
 
 
 def _called(kind: str, role: str | None) -> str:
-    """Return what to call collectives of a kind and the role of their group."""
+    """Return words for a kind and role of collectives, such as "all-gather of dp"."""
     return " of ".join(filter(None, (kind.replace("_", "-"), role)))
 
 
 def _small(case: Case, exposed: _Exposed, name: str, records: IntArray) -> Iterator[Cause]:
-    """Give a cause where small collectives follow each other with no work between."""
+    """Give a cause if many small collectives of a group follow each other with no work between."""
     joined, size = _to_be_joined(case, exposed, records), exposed.records.bytes[exposed.row]
     time_ns = int((exposed.exposed_ns - exposed.wait_ns)[joined].sum())
     share, windows = share_of_window(case, time_ns), max(case.windows_used, 1)
@@ -267,7 +267,7 @@ def _small(case: Case, exposed: _Exposed, name: str, records: IntArray) -> Itera
     if few or share < limit(case, "small-collectives", "least_share"):
         return
     rate = (size[records] / np.maximum(exposed.records.dur_ns[exposed.row[records]], 1)).max()
-    as_one_ns = float(size[joined].sum()) / rate
+    as_one_ns = float(size[joined].sum()) / rate  # at the rate of the fastest of the group
     kib = float(np.median(size[joined]) / 1024)
     yield cause(
         case,
@@ -280,7 +280,7 @@ def _small(case: Case, exposed: _Exposed, name: str, records: IntArray) -> Itera
 
 
 def _to_be_joined(case: Case, exposed: _Exposed, group_records: IntArray) -> IntArray:
-    """Return those small collectives of one kind that follow another without work between."""
+    """Return the small collectives that follow another of their group without work between."""
     records, rows = exposed.records, exposed.row
     order = group_records[
         np.lexsort((records.start_ns[rows[group_records]], records.place[rows[group_records]]))
@@ -294,8 +294,8 @@ def _to_be_joined(case: Case, exposed: _Exposed, group_records: IntArray) -> Int
     return np.asarray(order[1:][same & ~worked])
 
 
-def _slow(case: Case, exposed: float) -> Iterator[Cause]:
-    """Give a cause where large collectives run far below what the links carry."""
+def _slow(case: Case, share: float) -> Iterator[Cause]:
+    """Give a cause if large collectives run far below the peak of the links."""
     rule, ranks = "slow-collectives", case.ranks
     poor, good, least = (limit(case, rule, name) for name in ("poor", "good", "least_share"))
     if ranks is None or ranks.partial:
@@ -303,19 +303,19 @@ def _slow(case: Case, exposed: float) -> Iterator[Cause]:
     slow = [
         (rate.count * rate.bytes / rate.algorithm * (1 - rate.of_peak / good), rate)
         for rate in ranks.rates()
-        if rate.of_peak is not None and rate.of_peak < poor and not rate.slow
+        if rate.of_peak is not None and rate.of_peak < poor and not rate.slow  # rule slow-link
         if rate.bytes >= limit(case, rule, "least_mib") * _MIB
     ]
     slow.sort(key=lambda entry: -entry[0])
     lost_ns = sum(ns * len(rate.members) for ns, rate in slow)
     part = min(lost_ns / max(int(ranks.waits.transfer_ns.sum()), 1), 1.0)
-    if not slow or part * exposed < least:
+    if not slow or part * share < least:
         return
     worst = slow[0][1]
     yield cause(
         case,
         rule,
-        part * exposed,
+        part * share,
         {
             "name": _called(worst.kind, worst.role),
             "mib": worst.bytes / _MIB,
@@ -335,18 +335,18 @@ RULE: Final = "slow-link"
 
 
 def slow_link_fact(ranks: RankReport | None) -> Fact | None:
-    """Return which group transfers how much slower than its like, None where that costs little."""
+    """Return which group transfers far slower than groups alike, None if that costs little."""
     worst = _worst(ranks)
     return Fact(f"{RULE}.claim", _values(worst[0], ranks)) if worst is not None else None
 
 
 def slow_link_findings(ranks: RankReport | None, program: frozenset[str]) -> Iterator[Finding]:
-    """Give a finding where the transfers of one group cost much more than those of its like."""
+    """Give a finding if one group transfers far slower than groups alike."""
     yield from filter(None, map(as_loss, _causes(ranks, program)))
 
 
 def slow_link(case: Case) -> Iterator[Cause]:
-    """Give a cause where the transfers of one group cost much more than those of its like."""
+    """Give a cause if one group transfers far slower than groups alike."""
     yield from _causes(case.ranks, case.program)
 
 
@@ -365,7 +365,7 @@ def _causes(ranks: RankReport | None, program: frozenset[str]) -> Iterator[Cause
 
 
 def _worst(ranks: RankReport | None) -> tuple[LinkRate, int, float] | None:
-    """Return what costs most of the slowest group, what all of it costs, and how much that is."""
+    """Return worst rate, lost time and share of the ranks that lose most by a slow link."""
     slow = [rate for rate in ranks.rates() if rate.slow] if ranks is not None else []
     if ranks is None or not slow:
         return None
@@ -380,6 +380,7 @@ def _worst(ranks: RankReport | None) -> tuple[LinkRate, int, float] | None:
 
 
 def _values(rate: LinkRate, ranks: RankReport | None) -> dict[str, Value]:
+    """Return the values for the texts about a slow link."""
     usual = rate.usual or rate.bus
     return {
         "group": fact(f"{RULE}.group", role=rate.role) if rate.role else fact(f"{RULE}.link"),

@@ -1,7 +1,7 @@
-"""How large and fast copies between CPU and GPU are: what helps of pinning, joining, doing without.
+"""How large and fast copies between CPU and GPU are: whether pinning or joining them helps.
 
-A copy of a few bytes takes as long as its launch, from whatever memory; of pageable memory so does
-one that fits into the driver's own buffer. Larger ones are as fast as the link if memory is pinned.
+A copy of a few bytes takes as long as its launch, whatever its memory; so does a copy of pageable
+memory that fits into the driver's own buffer. Larger ones reach the speed of the link if pinned.
 """
 
 from __future__ import annotations
@@ -11,14 +11,16 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from traceflops.attribution.host_calls import memory_operations
-from traceflops.facts import Fact, Value, fact
+from traceflops.facts import Value, fact
 from traceflops.findings.case import limit
 from traceflops.findings.rules import thresholds
 from traceflops.table.columns import ABSENT, is_one_of, matching, numbers
 from traceflops.table.nesting import taken
 
 if TYPE_CHECKING:
+    from traceflops.devices.peaks import HostLink
     from traceflops.findings.case import Case
+    from traceflops.mfu.measurement import Measurement
     from traceflops.table.columns import BoolArray
     from traceflops.table.trace import Trace
 
@@ -26,7 +28,7 @@ WAYS: Final = ("HtoD", "DtoH")
 PAGEABLE, PINNED = "pageable", "pinned"
 _RULE: Final = "host-copies"
 _MANY: Final = 10
-"""Fewer copies are no habit of the program."""
+"""Fewer copies may be made once, and need no mending."""
 
 
 def between_host_and_device(trace: Trace) -> BoolArray:
@@ -36,16 +38,16 @@ def between_host_and_device(trace: Trace) -> BoolArray:
 
 
 def are_small(size: int | None, count: int) -> bool:
-    """Return whether so many copies or fills of so many bytes together are small ones."""
+    """Return whether `count` copies or fills of `size` bytes together are small on average."""
     return (size or 0) <= thresholds()[_RULE]["small_bytes"] * count
 
 
 def small_copies(case: Case, *, by_calls: bool = False) -> tuple[set[str], dict[str, Value]]:
-    """Return whether most time goes to `tiny` or `small` copies, and their bytes, as a text has it.
+    """Return {"tiny"} or {"small"} if most time goes to such copies, and their size for texts.
 
-    The time is that of the copies, or of the calls that start them. Nothing where copies are
-    larger, of unknown size, or few of which no call is known to block; small ones that can be
-    joined are several per step.
+    The time is that of the copies or, `by_calls`, of the calls that start them: these are known to
+    block, so then even a few copies matter. Small copies must be several per step, else there is
+    nothing to join. Nothing is returned if any size is unknown.
     """
     if case.prepared is None:
         return set(), {}
@@ -60,18 +62,24 @@ def small_copies(case: Case, *, by_calls: bool = False) -> tuple[set[str], dict[
         return set(), {}
     order = np.argsort(size, kind="stable")
     reached_ns = np.cumsum(time_ns[order])
-    most = int(size[order][np.searchsorted(2 * reached_ns, reached_ns[-1])])
+    most = int(size[order][np.searchsorted(2 * reached_ns, reached_ns[-1])])  # weighted median
     if most <= limit(case, _RULE, "tiny_bytes"):
         return {"tiny"}, {"bytes": most}
     is_small = most <= limit(case, _RULE, "small_bytes") and len(row) >= 2 * case.windows_used
     return ({"small"}, {"bytes": most}) if is_small else (set(), {})
 
 
-def pinned_gain(case: Case) -> tuple[float | None, dict[str, Value]]:
-    """Return which part of their speed pageable copies reach, and both as a text has it.
+def host_link(measured: Measurement) -> HostLink | None:
+    """Return the link between CPU and GPU, None if it is unknown or GPUs differ in it."""
+    links = {device.match.host_link for device in measured.devices}
+    return links.pop() if len(links) == 1 else None
 
-    That is the speed of the link, or else of the pinned copies of this recording. None where that
-    is not known.
+
+def pinned_gain(case: Case) -> tuple[float | None, dict[str, Value]]:
+    """Return which part of the speed of pinned copies pageable ones reach, and values for texts.
+
+    Pinned copies are as fast as the link; if that is unknown, as those of this recording. The part
+    is None if neither is known.
     """
     if case.prepared is None:
         return None, {}
@@ -82,14 +90,10 @@ def pinned_gain(case: Case) -> tuple[float | None, dict[str, Value]]:
         moved, took_ns = sum(copy.bytes or 0 for copy in own), sum(copy.sum_ns for copy in own)
         if moved and took_ns:
             rates[memory] = moved / took_ns
-    links = {device.match.host_link for device in case.measured.devices}
-    link = links.pop() if len(links) == 1 else None
-    rate, pinned = rates.get(PAGEABLE), rates.get(PINNED)
-    than: Fact | None = None
-    if pinned is not None:
-        than = fact("pageable-copies.than-pinned", rate=pinned)
+    rate, best, link = rates.get(PAGEABLE), rates.get(PINNED), host_link(case.measured)
+    than = fact("pageable-copies.than-pinned", rate=best) if best is not None else None
     if link is not None:
-        than = fact("pageable-copies.than-link", link=link.name, rate=float(link.bandwidth))
-    best = float(link.bandwidth) if link is not None else pinned
+        best = float(link.bandwidth)
+        than = fact("pageable-copies.than-link", link=link.name, rate=best)
     part = rate / best if rate is not None and best is not None else None
     return part, {"rate": rate, "than": than}

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from traceflops.characters import shortened
-from traceflops.facts import Fact
+from traceflops.facts import Fact, Value
 from traceflops.findings.finding import WORTH_SAYING
 from traceflops.findings.rules import thresholds
 from traceflops.mfu.counted.kernel_speeds import COMPUTING, ROOFS
@@ -24,27 +24,29 @@ _ESTIMATED: Final = {
     "theoretical": "occupancy",
     "achieved": "occupancy",
 }
-"""The words of NVIDIA's rules that estimate what mending a cause gains, by that cause."""
+"""A word in the names of NVIDIA's rules that estimate what mending a cause gains, by cause."""
 _NEVER: Final = frozenset({"waves", "waves-few", "spills"})
-"""Causes of which no rule estimates what mending them gains, for a launch or the program."""
+"""Causes that must be mended first: no rule estimates what mending them gains."""
 _UNCOALESCED: Final = "uncoalesced global access"
 _HUMP: Final = re.compile(r"(?<=[a-z])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
+"""Where a word begins in CamelCase."""
 _PART: Final = re.compile("L1|L2|DRAM", re.I)
+"""Parts of the memory system."""
 _EVEN: Final = re.compile(r"\bwhich is 1\.0x of\b")
-"""What a rule says of work that is no more than it must be."""
+"""What a rule says of memory traffic that is already as small as it can be."""
 _FEWER: Final = re.compile("instructions|divergence")
 _LESS_MOVED: Final = re.compile("access|conflict")
 _RELIEVES: Final = {name: _FEWER if name in COMPUTING else _LESS_MOVED for name in ROOFS}
-"""Words of NVIDIA's rules whose remedies take work from a unit, by its roof."""
+"""Words in names of NVIDIA's rules whose remedies take work from a unit, by its roof."""
 _QUEUES: Final = frozenset({"mio_throttle", "lg_throttle", "tex_throttle"})
-"""Waits for queues of L1: what shortens them takes work from it."""
+"""Waits for queues of L1: what shortens these waits takes work from L1."""
 
 
 def told_estimate(speed: KernelSpeed, held: Fact | None, least: _Least) -> Fact | None:
-    """Return the largest of NVIDIA's estimates, and the rule where it is not of what holds back.
+    """Return the largest of NVIDIA's estimates that can be gained, None if none is worth telling.
 
-    None is told of a grid that does not fill the GPU or a kernel that spills, nor one that gains
-    nothing worth saying, or little of what a kernel far below its roofs leaves.
+    `held` is what holds the kernel back; the rule is named if it is about something else. `least`
+    gives thresholds by name.
     """
     rules = [
         rule
@@ -52,27 +54,25 @@ def told_estimate(speed: KernelSpeed, held: Fact | None, least: _Least) -> Fact 
         if (rule.speedup_share or 0.0) >= WORTH_SAYING and not gains_nothing(speed, rule, least)
     ]
     code = held.code.removeprefix(f"{COUNTED_KERNEL}.") if held else ""
-    about = _ESTIMATED.get(code)
-    same = [rule for rule in rules if about is not None and about in rule_name(rule)]
     if not rules or code in _NEVER:
         return None
-    best = rules[0]
+    best, about = rules[0], _ESTIMATED.get(code)  # rules come by speed-up
     nearest = speed.roof[1] if speed.roof is not None else 1.0
     if nearest < least("far") and 2 * (best.speedup_share or 0.0) < 1 - nearest:
-        return None  # far more is left than this
-    return estimated(best, None if best in same else rule_name(best))
+        return None  # the kernel is so far below its roofs that this would hardly help
+    is_of_held = about is not None and about in rule_name(best)
+    return estimated(best, None if is_of_held else rule_name(best))
 
 
 def estimated(rule: KernelRule, by: str | None = None) -> Fact | None:
-    """Return an estimated speed-up as Nsight Compute calls it, None where there is none."""
+    """Return an estimated speed-up, None without one; `by` names the rule if it is to be told."""
+    # A local estimate is of a part of the kernel's time.
     code = "estimate-local" if rule.speedup_kind == "local" else "estimate"
-    if not rule.speedup_share:
-        return None
-    return Fact(f"{COUNTED_KERNEL}.{code}", {"share": rule.speedup_share, "rule": by})
+    return counted_fact(code, share=rule.speedup_share, rule=by) if rule.speedup_share else None
 
 
 def is_of_access(estimate: Fact | None, least: float) -> bool:
-    """Return whether coalescing is estimated to gain enough."""
+    """Return whether an estimate says that coalescing accesses gains at least so much."""
     values = estimate.values if estimate is not None else {}
     share = values.get("share")
     is_much = isinstance(share, float) and share >= least
@@ -80,22 +80,18 @@ def is_of_access(estimate: Fact | None, least: float) -> bool:
 
 
 def gains_nothing(speed: KernelSpeed, rule: KernelRule, least: _Least | None = None) -> bool:
-    """Return whether what a rule estimates cannot be gained.
-
-    That is of a kernel at its roof all but what takes work from that unit, of others balancing a
-    part of the memory system that is not busy, and occupancy for which the grid has no blocks.
-    Compression needs memory that is allocated for it.
-    """
+    """Return whether the speed-up that a rule estimates cannot be gained for this kernel."""
     least, name = least or thresholds()[COUNTED_KERNEL].__getitem__, rule_name(rule)
     roof, share = speed.roof or ("", 0.0)
     if "compression" in name or _EVEN.search(rule.text):
-        return True
+        return True  # compression needs memory that is allocated for it
     if "occupancy" in name and not speed.has_more_blocks:
-        return True
+        return True  # the grid has no blocks for more room
+    # At its roof a kernel gains only from less work for that unit.
     waits = speed.stalls[0][0] if roof == "l1" and "stall" in name and speed.stalls else ""
     if share >= least("near") and not (_RELIEVES[roof].search(name) or waits in _QUEUES):
         return True
-    # Which part of the memory system a rule is about, by its name or as unbalanced
+    # To balance a part of the memory system that is not busy gains nothing.
     named = _PART.search(rule.rule or "")
     if named is None and "imbalance" in name:
         named = _PART.search(rule.text)
@@ -109,6 +105,11 @@ def rule_name(rule: KernelRule) -> str:
 
 
 def cut(name: str) -> str:
-    """Return a name that ends no sentence, the middle of a long one left out."""
+    """Return a name without signs that end a sentence; a long one loses its middle."""
     plain = " ".join(name.replace(";", ",").replace(". ", " ").split())
     return shortened(plain, _NAME)
+
+
+def counted_fact(name: str, /, **values: Value) -> Fact:
+    """Return a fact with a text of the rule."""
+    return Fact(f"{COUNTED_KERNEL}.{name}", values)

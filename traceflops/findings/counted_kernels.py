@@ -17,6 +17,7 @@ from traceflops.facts import Fact, Value, fact
 from traceflops.findings.case import limit, share_of_window
 from traceflops.findings.counted_estimates import (
     COUNTED_KERNEL,
+    counted_fact,
     cut,
     is_of_access,
     told_estimate,
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 
 _MOST: Final = 3
 _LEAST_WAVES: Final = 0.1
+"""Fewer waves than this are told without their number."""
 _GRIDS: Final = frozenset({"counted-kernel.waves", "counted-kernel.waves-few"})
 _STALLS: Final = frozenset(
     {
@@ -42,9 +44,9 @@ _STALLS: Final = frozenset(
         *("short_scoreboard", "sleeping", "tex_throttle", "wait"),
     }
 )
-"""Reasons why warps wait that have texts; others are named as the profiler does."""
+"""Reasons why warps wait that have texts; others are called what the profiler calls them."""
 _MOST_REGISTERS: Final = 255
-"""Of a thread: a kernel that has so many and spills needs more."""
+"""The most that a thread can have: a kernel that has so many and spills needs more."""
 _LIMITERS: Final = frozenset({"registers", "shared memory", "warps", "blocks", "barriers"})
 _BUSY: Final = frozenset({"matrix", "vector", "lds"})
 """Throughputs that are shares of cycles in which units are busy."""
@@ -61,41 +63,44 @@ _CONFLICTS: Final = re.compile(r"(\d+(?:\.\d+)?) ?- ?way bank conflict")
 _SEEDS: Final = re.compile(
     r"(?:init|set_?up|seed|state)\w*(?:<[^(]*>)?\([^)]*\bcurandState", re.IGNORECASE
 )
-"""Kernels that make the states of random numbers: that is what takes their time."""
+"""Kernels that set up random number generators, which is what takes their time."""
 _OWN_WORD: Final = re.compile(r"\w+(?=[<(]|$)")
 _SAYING_LITTLE: Final = 7
-"""A function's name of fewer letters, such as kernel, is followed by its templates, if any."""
+"""A shorter name of a function, such as "kernel", is told with its template arguments."""
 
 
 def counted_kernels(case: Case) -> Iterator[Finding]:
-    """Give the kernels that take most time, where only counters tell times.
+    """Give the kernels that take most time, if only counters tell times.
 
-    First come those of which nothing was counted: any of them may be the one that matters, more
-    than launches so short that their grid would not be told beside a timeline.
+    Kernels of which nothing was counted come first: any of them may be the one that matters.
     """
     work = case.measured.executed.work
     speeds = work.speeds if work is not None else ()
     total_ns = sum(speed.duration_ns or 0 for speed in speeds)
     names = called([speed.name for speed in speeds])
-    kinds = _kinds(case)
-    lost = [*_uncounted(case, speeds)] if total_ns else []
-    yield from lost
+    rows = case.untimed.counted.to_pylist() if case.untimed is not None else ()
+    kinds = {row["name"]: _kind(row["top"], row["sub"]) for row in rows}
+    uncounted = [*_uncounted(case, speeds)] if total_ns else []
+    yield from uncounted
     least_ns = limit(case, COUNTED_KERNEL, "least_share") * total_ns
-    shortest = limit(case, "small-grid", "least_ns") if lost else 0
-    long = [
+    # Very short launches matter less than kernels of which nothing is known.
+    shortest_ns = limit(case, "small-grid", "least_ns") if uncounted else 0
+    with_roof = [
         speed
         for speed in speeds
-        if (speed.duration_ns or 0) >= max(least_ns, shortest * speed.launches)
+        if (speed.duration_ns or 0) >= max(least_ns, shortest_ns * speed.launches)
+        and speed.roof is not None
     ]
-    judged = [speed for speed in long if speed.roof is not None] or list(speeds[: not lost])
-    small = [speed for speed in judged[:_MOST] if _is_small(case, speed)]
-    for speed in judged[:_MOST]:
-        share = (speed.duration_ns or 0) / total_ns if total_ns else 0.0
-        kind, others = kinds.get(speed.name, ""), tuple[str, ...]()
+    judged = with_roof[:_MOST] or speeds[: 0 if uncounted else 1]
+    small = [speed for speed in judged if _is_small(case, speed)]
+    for speed in judged:
+        others: tuple[str, ...] = ()
         if speed in small:
             if speed is not small[0]:
-                continue  # told with it
+                continue  # all small grids are told in one finding
             others = tuple({names[other.name]: 0 for other in small if other.name != speed.name})
+        share = (speed.duration_ns or 0) / total_ns if total_ns else 0.0
+        kind = kinds.get(speed.name, "")
         yield from _finding(case, speed, names[speed.name], kind, share, others)
 
 
@@ -109,8 +114,8 @@ def _uncounted(case: Case, speeds: Sequence[KernelSpeed]) -> Iterator[Finding]:
         for one in speeds
         if one.duration_ns is not None or one.throughputs or one.grid or one.launches > 1
     }
-    every = case.untimed.counted.to_pylist() if case.untimed is not None else ()
-    lost = [row for row in every if row["name"] not in may_be_counted][:_MOST]
+    rows = case.untimed.counted.to_pylist() if case.untimed is not None else ()
+    lost = [row for row in rows if row["name"] not in may_be_counted][:_MOST]
     if lost:
         shown = called([row["name"] for row in lost])
         values: dict[str, Value] = {
@@ -118,7 +123,10 @@ def _uncounted(case: Case, speeds: Sequence[KernelSpeed]) -> Iterator[Finding]:
             "launches": sum(row["launches"] for row in lost),
             "kernels": len(lost),
         }
-        claim, advice = _fact("uncounted", **values), _fact("remedy.uncounted", **values)
+        claim, advice = (
+            counted_fact("uncounted", **values),
+            counted_fact("remedy.uncounted", **values),
+        )
         yield statement(COUNTED_KERNEL, 0.0, claim=claim, advice=advice, severity="high")
 
 
@@ -139,28 +147,23 @@ def counted_main_kernel(case: Case) -> Iterator[Finding]:
 
 
 def longest_first(measured: Measurement) -> list[KernelRow]:
-    """Return the kernels, as recorded whatever their names say, that with most time first."""
+    """Return the rows that are kernels by their record, whatever their names, the longest first."""
     kernels = [row for row in measured.kernels if row.is_kernel]
     return sorted(kernels, key=lambda row: -row.sum_ns)
 
 
 def speed_of(measured: Measurement, kernel: KernelRow) -> KernelSpeed | None:
-    """Return how near counters say that a kernel came to its limits; None without any."""
+    """Return what counters of another run say of a kernel's speed, None without any."""
     work = measured.executed.work
     speeds = work.speeds if work is not None else ()
+    # The runs may shorten names differently.
     (ours,), theirs = same_kernels([kernel.name], [speed.name for speed in speeds])
     same_shape = (speed for speed, shape in zip(speeds, theirs, strict=True) if shape == ours)
     return next(same_shape, None)
 
 
-def _kinds(case: Case) -> dict[str, str]:
-    """Return what kernels do that were counted without a timeline, by name."""
-    rows = case.untimed.counted.to_pylist() if case.untimed is not None else ()
-    return {row["name"]: _kind(row["top"], row["sub"]) for row in rows}
-
-
 def _kind(top: str, sub: str) -> str:
-    """Return "product" of what tensor cores may compute, "once" of what moves each byte once."""
+    """Return "product" if tensor cores may do it, "once" if it moves each byte once, else ""."""
     return "product" if sub in _PRODUCTS else "once" if top == "memory" else ""
 
 
@@ -172,47 +175,52 @@ def _finding(
     share: float,
     others: tuple[str, ...] = (),
 ) -> Iterator[Finding]:
-    """Give what holds a kernel back, nothing where counters do not tell it.
+    """Give what holds a kernel back, nothing if counters do not tell it.
 
-    Of a grid that is too small nothing else matters; `others` have such, too.
+    `name` and `kind` are those of `called` and `_kind`; `others` have too small a grid, too.
     """
     wasted = tuple(_wasted(case, speed))
     held, advice = _held_back(case, speed, kind, _relief(speed, kind, wasted))
     least = partial(limit, case, COUNTED_KERNEL)
     limits = (*roofs(speed, least("near")), *wasted, *filter(None, [held]))
-    if held is not None and held.code in _GRIDS:
+    if held is not None and held.code in _GRIDS:  # with too few blocks nothing else matters
         wasted, limits = (), (Fact(held.code, {**held.values, "others": others}),)
     if limits:
         estimate = told_estimate(speed, held, least)
         if is_of_access(estimate, least("excess")):
-            advice = _fact("remedy.coalesce")
+            advice = counted_fact("remedy.coalesce")
         if any(one.code.endswith(".conflicts") for one in wasted):
-            advice = fact("joined", parts=(*filter(None, [advice]), _fact("remedy.conflicts")))
+            advice = fact(
+                "joined", parts=(*filter(None, [advice]), counted_fact("remedy.conflicts"))
+            )
         if _SEEDS.search(speed.name):
-            advice = _fact("remedy.seeds")
-        part = share if 0 < share < 1 and not case.devices else None  # else of the window
+            advice = counted_fact("remedy.seeds")
+        # With a timeline the share is of the window, not of the kernels that were counted.
+        part = share if 0 < share < 1 and not case.devices else None
         values = {"name": name, "part": part, "limits": limits, "estimate": estimate}
         yield statement(COUNTED_KERNEL, share, values, advice=advice)
 
 
 def roofs(speed: KernelSpeed, near: float) -> Iterator[Fact]:
-    """Give how near the nearest roof is and what else is near, else all that is known of roofs."""
+    """Give the share of the nearest roof, and of main ones from `near` on; all if none is known."""
     shares = speed.shares
     if speed.roof is not None:
-        others = {name: share for name, share in shares.items() if share >= near}
-        shares = {**dict([speed.roof]), **{name: others[name] for name in _ALSO if name in others}}
+        also = {name: shares[name] for name in _ALSO if shares.get(name, 0.0) >= near}
+        shares = {**dict([speed.roof]), **also}
     for name, share in shares.items():
-        pipe = _fact(f"pipe.{speed.pipe}") if name == "sm" and speed.pipe else None
-        yield _fact("busy" if name in _BUSY else "roof", roof=ROOFS[name], share=share, pipe=pipe)
+        pipe = counted_fact(f"pipe.{speed.pipe}") if name == "sm" and speed.pipe else None
+        yield counted_fact(
+            "busy" if name in _BUSY else "roof", roof=ROOFS[name], share=share, pipe=pipe
+        )
 
 
 def _wasted(case: Case, speed: KernelSpeed) -> Iterator[Fact]:
-    """Give what of the work of the nearest roof is in vain: lanes, or sectors of memory."""
+    """Give what a kernel wastes: lanes without a thread, sectors of memory, bank conflicts."""
     is_computing = speed.roof is not None and speed.roof[0] in COMPUTING
     if is_computing and speed.lanes and speed.lanes < limit(case, COUNTED_KERNEL, "lanes") * _WARP:
-        yield _fact("lanes", lanes=speed.lanes, warp=_WARP)
+        yield counted_fact("lanes", lanes=speed.lanes, warp=_WARP)
     if (speed.excess or 0.0) >= limit(case, COUNTED_KERNEL, "excess"):
-        yield _fact("excess", share=speed.excess)
+        yield counted_fact("excess", share=speed.excess)
     ways = [
         float(match[1])
         for rule in speed.rules
@@ -220,83 +228,96 @@ def _wasted(case: Case, speed: KernelSpeed) -> Iterator[Fact]:
         and (match := _CONFLICTS.search(rule.text))
     ]
     if ways:
-        yield _fact("conflicts", ways=max(ways))
+        yield counted_fact("conflicts", ways=max(ways))
 
 
 def _relief(speed: KernelSpeed, kind: str, wasted: Sequence[Fact]) -> Fact | None:
-    """Return how to take work from the unit that is nearest its peak."""
+    """Return how to take work from the unit that is nearest its peak, None if that is unknown."""
     if speed.roof is None:
         return None
     roof, _ = speed.roof
     if roof not in COMPUTING and any(one.code.endswith(".excess") for one in wasted):
-        return _fact("remedy.coalesce")
+        return counted_fact("remedy.coalesce")
     if roof == "sm" and speed.pipe in _OF_PIPES:
-        return _fact(f"remedy.pipe.{speed.pipe}")
+        return counted_fact(f"remedy.pipe.{speed.pipe}")
     if roof == "l1" and speed.shared_bytes == 0:
-        return _fact("remedy.unshared.l1")
-    return _fact(f"remedy.{kind}.{roof}" if (kind, roof) in _OF_KINDS else f"remedy.roof.{roof}")
+        return counted_fact("remedy.unshared.l1")
+    return counted_fact(
+        f"remedy.{kind}.{roof}" if (kind, roof) in _OF_KINDS else f"remedy.roof.{roof}"
+    )
 
 
 def _held_back(
     case: Case, speed: KernelSpeed, kind: str, relief: Fact | None
 ) -> tuple[Fact | None, Fact | None]:
-    """Return what holds a kernel back, None where its roof does, and what to do.
+    """Return what holds a kernel back (None if its roof does), and what to do.
 
-    `relief` is what takes work from its roof.
+    `relief` is what takes work from its roof. What matters most is asked first.
     """
-
-    def least(name: str) -> float:
-        return limit(case, COUNTED_KERNEL, name)
-
+    least = partial(limit, case, COUNTED_KERNEL)
     share = speed.roof[1] if speed.roof is not None else 0.0
+    # On AMD a wave may have 32 or 64 lanes: the size of the block does not tell how many are idle.
     threads = prod(speed.block) if speed.block and "amd" not in case.program else _WARP
     lanes = -(-threads // _WARP) * _WARP
     if 0 < threads < least("lanes") * lanes:
-        idle = _fact("block", threads=threads, idle=lanes - threads, all=lanes)
-        return idle, _fact("remedy.block")
+        idle = counted_fact("block", threads=threads, idle=lanes - threads, all=lanes)
+        return idle, counted_fact("remedy.block")
     if share >= least("near"):
         return None, relief
     if speed.is_small:
         return _small_grid(speed), _more_work(case, speed, kind)
     if speed.active is not None and speed.active < least("active"):
         units = "cu" if "vector" in speed.throughputs else "sm"
-        return _fact(f"active-{units}", share=speed.active), _fact("remedy.active")
+        return counted_fact(f"active-{units}", share=speed.active), counted_fact("remedy.active")
     if share >= least("bound"):
         roof, _ = speed.roof or ("", share)
         is_told = speed.stalls or speed.excess is not None or (roof == "sm" and speed.pipe)
-        return None, relief if is_told else _fact("remedy.unknown")
+        return None, relief if is_told else counted_fact("remedy.unknown")
+    few_warps = _few_warps(case, speed, kind, relief)
+    if few_warps is not None:
+        return few_warps
+    reason, waits = next(iter(speed.stalls), ("", 0.0))
+    if waits >= least("stall"):
+        stall = next((name for name in (reason, reason.removesuffix("s")) if name in _STALLS), None)
+        text = counted_fact(f"reason.{stall}") if stall else reason.replace("_", " ")
+        advice = counted_fact(f"remedy.stall.{stall}") if stall else None
+        return counted_fact("stall", share=waits, reason=text), advice
+    if speed.roof is None:
+        return None, None if case.devices else counted_fact("remedy.no-roof")
+    return counted_fact("no-limit"), counted_fact(
+        "remedy.even" if speed.stalls else "remedy.unknown"
+    )
+
+
+def _few_warps(
+    case: Case, speed: KernelSpeed, kind: str, relief: Fact | None
+) -> tuple[Fact, Fact | None] | None:
+    """Return why too few warps run at once and what to do, None if enough do."""
     if speed.registers == _MOST_REGISTERS and speed.spills:
-        most = _fact("spills", registers=speed.registers, spills=speed.spills)
-        return most, _fact("remedy.spills")
+        spills = counted_fact("spills", registers=speed.registers, spills=speed.spills)
+        return spills, counted_fact("remedy.spills")
+    least = partial(limit, case, COUNTED_KERNEL)
     fits, runs = speed.theoretical_occupancy, speed.achieved_occupancy
     if fits is not None and fits <= least("theoretical") and speed.has_more_blocks:
         named = [limiter.replace(" ", "-") for limiter in speed.limiters if limiter in _LIMITERS]
         remedies = tuple(_limiter(limiter, kind) for limiter in named)
         advice = fact("joined", parts=remedies) if remedies else relief
-        return _fact("theoretical", share=fits, limiters=speed.limiters), advice
+        return counted_fact("theoretical", share=fits, limiters=speed.limiters), advice
     if fits and runs is not None and runs < least("achieved") * fits:
-        return _fact("achieved", share=runs, fits=fits), _fact("remedy.achieved")
-    reason, waits = next(iter(speed.stalls), ("", 0.0))
-    if waits >= least("stall"):
-        stall = next((name for name in (reason, reason.removesuffix("s")) if name in _STALLS), None)
-        text = _fact(f"reason.{stall}") if stall else reason.replace("_", " ")
-        advice = _fact(f"remedy.stall.{stall}") if stall else None
-        return _fact("stall", share=waits, reason=text), advice
-    if speed.roof is None:
-        return None, None if case.devices else _fact("remedy.no-roof")
-    return _fact("no-limit"), _fact("remedy.even" if speed.stalls else "remedy.unknown")
+        return counted_fact("achieved", share=runs, fits=fits), counted_fact("remedy.achieved")
+    return None
 
 
 def _is_small(case: Case, speed: KernelSpeed) -> bool:
-    """Return whether too few blocks hold a kernel back, not lanes of warps nor a near roof."""
+    """Return whether what holds a kernel back is that it has too few blocks."""
     held, _ = _held_back(case, speed, "", None)
     return held is not None and held.code in _GRIDS
 
 
 def _small_grid(speed: KernelSpeed) -> Fact:
-    """Return how small the grid of a kernel is."""
+    """Return how small the grid of a kernel is, in waves of blocks."""
     waves = speed.waves or 0.0
-    return _fact(
+    return counted_fact(
         "waves" if waves >= _LEAST_WAVES else "waves-few",
         waves=waves,
         blocks=prod(speed.grid) if speed.grid and speed.block else None,
@@ -305,35 +326,33 @@ def _small_grid(speed: KernelSpeed) -> Fact:
 
 
 def _more_work(case: Case, speed: KernelSpeed, kind: str) -> Fact:
-    """Return what to do where too few blocks hold a kernel back."""
+    """Return what to do about too few blocks; launches may be too short for more of them."""
     mean_ns = (speed.duration_ns or 0) // speed.launches
     if 0 < mean_ns < limit(case, "memory-bandwidth", "least_ns"):
-        return _fact("remedy.short", mean_ns=mean_ns)
+        return counted_fact("remedy.short", mean_ns=mean_ns)
     return _limiter("grid", kind)
 
 
 def _limiter(limiter: str, kind: str) -> Fact:
-    """Return what to do where something limits how much runs at once; products have tiles."""
+    """Return what to do about a limiter of what runs at once; products are limited by tiles."""
     is_tiled = kind == "product" and limiter in _TILED
-    return _fact(f"remedy.{'product' if is_tiled else 'limiter'}.{limiter}")
-
-
-def _fact(name: str, /, **values: Value) -> Fact:
-    return Fact(f"{COUNTED_KERNEL}.{name}", values)
+    return counted_fact(f"remedy.{'product' if is_tiled else 'limiter'}.{limiter}")
 
 
 def called(names: Sequence[str]) -> dict[str, str]:
-    """Return short names of kernels that tell them apart, in words that end no sentence."""
+    """Return by full name a short one that no other kernel has, and that can end a sentence.
+
+    That is the function's own word; if it says too little, the name without its parameters.
+    """
     own = dict(zip(names, from_own_word([readable(name) for name in names]), strict=True))
     words = {name: _OWN_WORD.match(text) for name, text in own.items()}
     times = Counter(word[0] for word in words.values() if word)
-    return {
-        name: cut(
-            word[0]
-            if word
-            and times[word[0]] == 1
-            and (len(word[0]) >= _SAYING_LITTLE or own[name][word.end() :][:1] != "<")
-            else without_signature(own[name])
-        )
-        for name, word in words.items()
-    }
+    shown: dict[str, str] = {}
+    for name, word in words.items():
+        text, is_enough = own[name], False
+        if word:
+            has_templates = text[word.end() :].startswith("<")
+            is_long = len(word[0]) >= _SAYING_LITTLE
+            is_enough = times[word[0]] == 1 and (is_long or not has_templates)
+        shown[name] = cut(word[0] if word and is_enough else without_signature(text))
+    return shown

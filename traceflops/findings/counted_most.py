@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from traceflops.facts import Fact, Value
-from traceflops.findings.counted_estimates import COUNTED_KERNEL
+from traceflops.facts import Fact
+from traceflops.findings.counted_estimates import COUNTED_KERNEL, counted_fact
 from traceflops.findings.counted_kernels import called, longest_first, roofs, speed_of
 from traceflops.findings.launch_geometry import few_blocks
 from traceflops.findings.rules import thresholds
@@ -19,35 +19,33 @@ _TERA: Final = 1000
 
 
 def kernel_with_most(measured: Measurement, trace: Trace) -> Fact | None:
-    """Return which kernel has most of the time of kernels, and what counters say of its speed.
-
-    So it says in how few blocks most of its launches are.
-    """
+    """Return which kernel has most of the time, its speed, and whether its grids are small."""
     kernels = longest_first(measured)
     if not kernels:
         return None
     most, total_ns = kernels[0], sum(row.sum_ns for row in kernels)
     speed, work = speed_of(measured, most), most.measured
-    said = [*filter(None, [few_blocks(trace, most.name)])]
+    limits = [*filter(None, [few_blocks(trace, most.name)])]
     if work.flops_per_ns:
-        said.append(_fact("flops", tflops=work.flops_per_ns / _TERA))
+        limits.append(counted_fact("flops", tflops=work.flops_per_ns / _TERA))
     if work.bytes_per_ns:
-        said.append(_fact("bytes", gigabytes=work.bytes_per_ns))
-    near = thresholds()[COUNTED_KERNEL]["near"]
-    said += [] if speed is None else [one for one in roofs(speed, near) if one.values["share"]]
-    return _fact(
+        limits.append(counted_fact("bytes", gigabytes=work.bytes_per_ns))
+    if speed is not None:
+        near = thresholds()[COUNTED_KERNEL]["near"]
+        limits += [roof for roof in roofs(speed, near) if roof.values["share"]]
+    return counted_fact(
         "most",
         name=called([row.name for row in kernels])[most.name],
         share=most.sum_ns / total_ns,
         time_ns=total_ns,
-        limits=tuple(said),
+        limits=tuple(limits),
     )
 
 
 def counted_with_most(measured: Measurement) -> Fact | None:
-    """Return which kernel has most of the time of counted launches, where only these are known.
+    """Return which kernel has most of the time of counted launches, if only these are known.
 
-    None where a time is missing, or where speeds are known, of which findings tell more.
+    None if a time is missing, or if speeds are known: findings tell more of them.
     """
     work = measured.executed.work
     rows = work.counted if work is not None and not work.speeds else ()
@@ -55,21 +53,17 @@ def counted_with_most(measured: Measurement) -> Fact | None:
     if not times or len(times) < len(rows):
         return None
     most, total_ns = max(rows, key=lambda row: row.time_ns or 0), sum(times)
-    said = [_fact("bytes", gigabytes=most.bytes_per_ns)] if most.bytes_per_ns else []
-    if said and (most.flops, most.vector) == (0, 0):
-        said.append(_fact("no-flops"))
-    said += [
-        _fact("counter", name=name, mean=total / most.launches)
+    limits = [counted_fact("bytes", gigabytes=most.bytes_per_ns)] if most.bytes_per_ns else []
+    if limits and (most.flops, most.vector) == (0, 0):  # counted, and none: it only moves bytes
+        limits.append(counted_fact("no-flops"))
+    limits += [
+        counted_fact("counter", name=name, mean=total / most.launches)
         for name, total in most.counters.items()
     ]
-    return _fact(
+    return counted_fact(
         "most",
         name=called([row.name for row in rows])[most.name],
         share=max(times) / total_ns,
         time_ns=total_ns,
-        limits=tuple(said),
+        limits=tuple(limits),
     )
-
-
-def _fact(name: str, /, **values: Value) -> Fact:
-    return Fact(f"{COUNTED_KERNEL}.{name}", values)

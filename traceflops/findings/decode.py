@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from traceflops.facts import fact
 from traceflops.findings.case import cause, limit, share_of_window
-from traceflops.findings.finding import Cause, Gain, Row, short_name
+from traceflops.findings.finding import MOST_ROWS, Cause, Gain, Row, short_name
 from traceflops.units import several
 
 if TYPE_CHECKING:
@@ -20,14 +20,13 @@ if TYPE_CHECKING:
     from traceflops.mfu.serving_passes import ServingPass
     from traceflops.mfu.traced.work_tables import KernelRow
 
-_MOST_ROWS: Final = 3
 _WIDE: Final = frozenset({"bf16", "fp16"})
 """Data types of products whose weights 8 bits would halve."""
 _BITS: Final = (
     (4, re.compile(r"fp4|e2m1|int4|uint4|w4a|awq|gptq|marlin|q4_", re.IGNORECASE)),
     (8, re.compile(r"fp8|e4m3|e5m2|float8|int8|w8a|i8i8|q8_|mul_mat_(vec_)?q\b", re.IGNORECASE)),
 )
-"""Bits of a weight at most, by what the names of kernels hold; 16 without any."""
+"""Most bits of a weight, by words in the names of kernels; 16 without any."""
 
 
 def decode(case: Case) -> Iterator[Cause]:
@@ -39,7 +38,7 @@ def decode(case: Case) -> Iterator[Cause]:
 
 
 def _weights(case: Case) -> Iterator[Cause]:
-    """Give a cause where decode passes read 16-bit weights about as fast as memory can."""
+    """Give a cause if decode passes read 16-bit weights about as fast as memory can."""
     phase = _decode(case)
     mbu = phase.mbu if phase is not None else None
     if mbu is None or mbu < limit(case, "decode-weights", "near"):
@@ -54,7 +53,7 @@ def _weights(case: Case) -> Iterator[Cause]:
 
 
 def _decode(case: Case) -> PhaseUse | None:
-    """Return the decode passes where they take nearly all of the time."""
+    """Return the decode passes if they take nearly all of the time, else None."""
     inference = case.measured.inference
     phase = inference.phase("decode") if inference is not None else None
     share = share_of_window(case, phase.time_ns) if phase is not None else 0.0
@@ -62,13 +61,14 @@ def _decode(case: Case) -> PhaseUse | None:
 
 
 def _rows(kernels: Sequence[KernelRow]) -> tuple[Row, ...]:
+    """Return rows for the first of these kernels."""
     return tuple(
-        Row(short_name(kernel.name), kernel.sum_ns, kernel.count) for kernel in kernels[:_MOST_ROWS]
+        Row(short_name(kernel.name), kernel.sum_ns, kernel.count) for kernel in kernels[:MOST_ROWS]
     )
 
 
 def _few_tokens(case: Case) -> Iterator[Cause]:
-    """Give a cause where decode passes compute too few tokens for the weights they read."""
+    """Give a cause if decode passes compute too few tokens for the weights they read."""
     phase, products = _decode(case), _products(case)
     bits, ridge = _ridge(case, products)
     if phase is None or ridge is None or not phase.queries:
@@ -87,9 +87,9 @@ def _products(case: Case) -> list[KernelRow]:
 
 
 def _ridge(case: Case, products: Sequence[KernelRow]) -> tuple[int, float | None]:
-    """Return the bits of most weights, and for how many tokens reading takes as long as computing.
+    """Return the bits of most weights, and how many tokens take as long to compute as to read them.
 
-    The computing is in bfloat16.
+    Computing is in bfloat16. Of several kinds of GPUs, the fewest tokens; None if unknown.
     """
     times: Counter[int] = Counter()
     for row in products:
@@ -109,9 +109,10 @@ def weight_bits(kernel: str) -> int:
 
 
 def _between(case: Case) -> Iterator[Cause]:
-    """Give a cause where the GPU is idle from one pass to the next; the last is as others."""
+    """Give a cause if the GPU is idle from one pass to the next."""
     kinds = [kind for kind in case.serving.kinds if kind.followed]
     gaps, passes = sum(kind.followed for kind in kinds), len(case.serving.passes)
+    # The last pass has no next one: it counts as the others do.
     each_ns = sum(kind.between_ns for kind in kinds) * passes // max(gaps, 1) // case.windows_used
     share = share_of_window(case, each_ns * case.windows_used)
     if share < limit(case, "between-passes", "least_share"):
@@ -120,7 +121,7 @@ def _between(case: Case) -> Iterator[Cause]:
     times: Counter[str] = Counter()
     for culprit in (culprit for kind in kinds for culprit in kind.waits.culprits if culprit.label):
         times[short_name(culprit.label)] += culprit.idle_ns
-    named = times.most_common(_MOST_ROWS)
+    named = times.most_common(MOST_ROWS)
     kind = fact("between-passes.after", kind=worst.kind) if worst.kind else None
     yield cause(
         case,
@@ -137,45 +138,45 @@ def _between(case: Case) -> Iterator[Cause]:
 
 
 def _mixed(case: Case) -> Iterator[Cause]:
-    """Give a cause where passes with prompts delay the tokens of requests that generate."""
+    """Give a cause if passes that read prompts delay the tokens of requests that generate.
+
+    These are mixed passes or, without any, prefill passes between two decode passes.
+    """
     kinds = {kind.kind: kind for kind in case.serving.kinds}
     decode, is_mixed = kinds.get("decode"), "mixed" in kinds
-    slow = [one for one in case.serving.passes if one.kind == "mixed"]
-    slow = slow if is_mixed else [*_interrupting(case.serving.passes)]
-    few = limit(case, "mixed-passes", "least_passes")
-    if decode is None or not slow or decode.passes < few:
+    slow = [each for each in case.serving.passes if each.kind == "mixed"]
+    if not is_mixed:
+        slow = [*_interrupting(case.serving.passes)]
+    if decode is None or not slow or decode.passes < limit(case, "mixed-passes", "least_passes"):
         return
-    slow_ns = [one.duration_ns for one in slow]
+    slow_ns = [each.duration_ns for each in slow]
     share, usual_ns = share_of_window(case, sum(slow_ns)), median_low(slow_ns)
     is_slow = usual_ns >= limit(case, "mixed-passes", "times") * decode.p50_ns
     if not is_slow or share < limit(case, "mixed-passes", "least_share"):
         return
-    plain_ns = decode.p50_ns * len(slow) * is_mixed
+    # A mixed pass also generates, which a decode pass would do instead; a prefill pass does not.
+    plain_ns = decode.p50_ns * len(slow) if is_mixed else 0
     more_ns = max(sum(slow_ns) - plain_ns, 0)
     kind = "mixed" if is_mixed else "prefill"
     yield cause(
         case,
         "mixed-passes",
         share,
-        {
-            "kind": kind,
-            "slow_ns": usual_ns,
-            "decode_ns": decode.p50_ns,
-            "passes": len(slow),
-        },
+        {"kind": kind, "slow_ns": usual_ns, "decode_ns": decode.p50_ns, "passes": len(slow)},
         rows=(Row(several(len(slow), f"{kind} pass"), sum(slow_ns), len(slow)),),
         gain=Gain(0, more_ns // case.windows_used, None),
     )
 
 
 def _interrupting(passes: Sequence[ServingPass]) -> Iterator[ServingPass]:
-    """Yield passes that read prompts while others generate.
+    """Yield prefill passes that delay other requests.
 
-    Those are there where the next decode pass has more sequences than were read in before it.
+    Others generate if the next decode pass has more sequences than were read just before it.
     """
     runs = [(key, [*run]) for key, run in groupby(passes, key=lambda one: (one.device, one.kind))]
-    for ((device, kind), reading), (following, (first, *_)) in pairwise(runs):
-        read = [one.batch for one in reading if one.batch is not None]
-        others = (first.batch or 0) - sum(read)
-        if kind == "prefill" and following == (device, "decode") and others > 0:
-            yield from reading if len(read) == len(reading) else ()
+    for ((device, kind), reading), (following, decoding) in pairwise(runs):
+        read = [each.batch for each in reading if each.batch is not None]
+        others = (decoding[0].batch or 0) - sum(read)
+        are_known = len(read) == len(reading)
+        if kind == "prefill" and following == (device, "decode") and others > 0 and are_known:
+            yield from reading

@@ -8,7 +8,6 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from operator import attrgetter
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -44,21 +43,24 @@ if TYPE_CHECKING:
     from traceflops.table.trace import Trace
     from traceflops.windows.prepared import Prepared
 
-_MOST_ROWS: Final = 3
 _FEW: Final = 10
 """Copies of one kind that take less than one part in so many of all are not told."""
 _TAKES: Final = ("segment_alloc", "segment_map")
 """Marks of a memory snapshot: calls that take memory of the GPU."""
 _ALLOCATED: Final = re.compile(r"aten::empty(_strided)?$")
-"""Operators that allocate, each once: others call these."""
+"""The operators that allocate: all others call one of these."""
 _ASKED: Final = re.compile(r"(cuda|hip)Malloc(Async)?(_v\d+)?$|(cu|hip)MemAlloc(Async)?(_v2)?$")
 _FREED: Final = re.compile(r"(cuda|hip|cuMem)Free(Async)?(_v\d+)?$")
 _BURST_NS, _MANY = 10**9, 10
+"""Calls that take memory are told if there are many; those of one second are a burst."""
 LAUNCHING_CLASSES: Final = ("other_calls", "eager_overhead", "optimizer_loop", "launch_latency")
 
 
 def host_copies(case: Case) -> Iterator[Cause]:
-    """Give a cause where only copies between CPU and GPU run; pageable ones have own words."""
+    """Give a cause if the GPU does nothing but copy to or from the CPU for too long.
+
+    It is `pageable-copies` if most of that is of pageable memory, else `host-copies`.
+    """
     if case.prepared is None:
         return
     alone_ns, others_ns = _times_ns(case.prepared, between_host_and_device(case.prepared.trace))
@@ -66,12 +68,13 @@ def host_copies(case: Case) -> Iterator[Cause]:
     if share < limit(case, "host-copies", "least_share"):
         return
     copies = [copy for copy in memory_operations(case.prepared) if copy.name in WAYS]
-    copies.sort(key=attrgetter("sum_ns"), reverse=True)
+    copies.sort(key=lambda copy: -copy.sum_ns)
     total_ns = sum(copy.sum_ns for copy in copies)
     copies = [copy for copy in copies if _FEW * copy.sum_ns >= total_ns]
     is_pageable = 2 * sum(copy.sum_ns for copy in copies if copy.memory == PAGEABLE) > total_ns
     room = share_of_window(case, others_ns)
     is_little = room < share
+    # Copies are not hidden without other work, or if they are made once: then pinning must help.
     hides_none = is_little or (not case.steps.used and sum(copy.count for copy in copies) < _FEW)
     knows, values = small_copies(case)
     part, speeds = pinned_gain(case) if is_pageable and not knows else (None, {})
@@ -87,20 +90,13 @@ def host_copies(case: Case) -> Iterator[Cause]:
         {"copies": tuple(map(_copied, copies)), **values, **(speeds if is_slow else {})},
         (fact("host-copies.little-work", room=room),) * is_little,
         frozenset(knows),
-        rows=tuple(
-            Row(
-                f"{copy.name}, {copy.memory} memory" if copy.memory else copy.name,
-                copy.sum_ns,
-                copy.count,
-            )
-            for copy in copies
-        ),
+        rows=tuple(Row(_named(copy), copy.sum_ns, copy.count) for copy in copies),
         gain=Gain(0, round(gain_ns) // case.windows_used, None),
     )
 
 
 def uploads_pinned(case: Case) -> bool:
-    """Return whether copies to the GPU are mostly from pinned memory already."""
+    """Return whether copies to the GPU are mostly from pinned memory."""
     if case.prepared is None:
         return False
     copies = [copy for copy in memory_operations(case.prepared) if copy.name == "HtoD"]
@@ -109,14 +105,14 @@ def uploads_pinned(case: Case) -> bool:
 
 
 def reads_back(case: Case) -> bool:
-    """Return whether values are copied from the GPU, or may be as copies are not recorded."""
+    """Return whether values are copied from the GPU, or may be because copies are not recorded."""
     if case.prepared is None or lacks_copies(case.prepared.trace):
         return True
     return bool(is_one_of(case.prepared.trace.activities["direction"], "DtoH").any())
 
 
 def _times_ns(prepared: Prepared, copies: BoolArray) -> tuple[int, int]:
-    """Return how long only these copies run in the chosen windows, and how long all else does."""
+    """Return how long only `copies` (a mask) run in the chosen windows, and how long others run."""
     alone = busy = 0
     for device, account in prepared.accounts.items():
         rows = account.rows
@@ -131,17 +127,18 @@ def _times_ns(prepared: Prepared, copies: BoolArray) -> tuple[int, int]:
 
 
 def _named(copies: MemoryOperation) -> str:
+    """Return the direction of copies, and the kind of memory if it is known."""
     return f"{copies.name}, {copies.memory} memory" if copies.memory else copies.name
 
 
 def _copied(copies: MemoryOperation) -> Fact:
-    """Return how many copies of a kind there are, and how fast; small ones have no rate."""
+    """Return how many copies of a kind there are, and how fast; launches limit small ones."""
     rate = None if are_small(copies.bytes, copies.count) else copies.bytes_per_ns
     return fact("host-copies.copies", count=copies.count, direction=_named(copies), rate=rate)
 
 
 def memory_headroom(case: Case) -> Iterator[Cause]:
-    """Give a cause where the host launches too slowly and a batch twice as large would fit."""
+    """Give a cause if launching is too slow, and a batch twice as large (as many launches) fits."""
     pace, prepared = case.host_bound, case.prepared
     if prepared is None or pace is None or not pace.is_bound or prepared.plan.layout.are_passes:
         return
@@ -152,66 +149,55 @@ def memory_headroom(case: Case) -> Iterator[Cause]:
     ]
     share = share_of_window(case, sum(idle_class.idle_ns for idle_class in launching))
     used = [use.share_of_device for use in memory_use(prepared) if not use.on_host]
-    known_uses = [use for use in used if use is not None]
-    if (
-        share < limit(case, "memory-headroom", "least_share")
-        or not known_uses
-        or len(known_uses) < len(used)
-    ):
+    known = [share_used for share_used in used if share_used is not None]
+    is_enough = share >= limit(case, "memory-headroom", "least_share")
+    if not is_enough or not known or len(known) < len(used):
         return
-    if max(known_uses) > limit(case, "memory-headroom", "most_used"):
-        return
-    yield cause(case, "memory-headroom", share, {"used": max(known_uses)})
+    if max(known) <= limit(case, "memory-headroom", "most_used"):
+        yield cause(case, "memory-headroom", share, {"used": max(known)})
 
 
 def allocator_state(case: Case) -> set[str]:
-    """Return whether PyTorch's cache is off or full, or CUDA's asynchronous allocator is used.
+    """Return what is wrong with PyTorch's cache of GPU memory: a name of the remedy, or nothing.
 
-    Where it is off, nearly each operator that allocates asks the driver, which gets as much back: a
-    cache asks for a size only once. One that is full gives all back inside an operator that asks.
+    allocator-uncached  it is off: nearly each operator that allocates asks the driver, which gets
+                        as much back
+    allocator-async     the same, with CUDA's asynchronous allocator
+    allocator-full      an operator that asks the driver first gives back several blocks
     """
     prepared = case.prepared
     if prepared is None or "torch" not in case.program:
         return set()
     calls, ops = prepared.trace.calls, prepared.trace.ops
     asked, freed = (matching(calls["name"], name.match) for name in (_ASKED, _FREED))
-    asks = matching(ops["name"], _ALLOCATED.match)
-    holds = np.zeros(len(asks), dtype=np.bool_)
-    op = prepared.linked.links.op_of_call[asked]
-    holds[op[op >= 0]] = True
-    least = limit(case, "memory-alloc", "uncached") * int(asks.sum())
-    if asks.sum() < _MANY or (holds & asks).sum() < least or freed.sum() < least:
-        op = prepared.linked.links.op_of_call
-        gives, takes = (
-            np.bincount(op[some & (op >= 0)], minlength=len(asks)) for some in (freed, asked)
-        )
+    allocates = matching(ops["name"], _ALLOCATED.match)
+    op = prepared.linked.links.op_of_call
+    # Calls in each op that give memory back to the driver, and that take some from it
+    gives, takes = (
+        np.bincount(op[some & (op >= 0)], minlength=ops.num_rows) for some in (freed, asked)
+    )
+    count, asking = int(allocates.sum()), int((allocates & (takes > 0)).sum())
+    least = limit(case, "memory-alloc", "uncached") * count
+    if count < _MANY or asking < least or freed.sum() < least:
         return {"allocator-full"} if ((gives > 1) & (takes > 0)).any() else set()
     is_async = matching(calls["name"], lambda name: "Async" in name)
     is_mostly_async = 2 * (asked & is_async).sum() > asked.sum()
     return {"allocator-async" if is_mostly_async else "allocator-uncached"}
 
 
-def _times_of(trace: Trace, *marks: str, process: int | None = None) -> IntArray:
-    """Return when the allocator made such calls: in all processes, or in one."""
-    wanted = is_one_of(trace.marks["kind"], "event") & is_one_of(trace.marks["name"], *marks)
-    if process is not None:
-        wanted &= numbers(trace.marks["process"]) == process
-    return numbers(trace.marks["start_ns"])[wanted]
-
-
 def _asker(op: str, callers: str) -> str:
-    """Return an operator and the line that called it."""
+    """Return an operator and the first of its `callers`, the line that called it."""
     return " in ".join(map(function_name, filter(None, (op, callers.partition(BETWEEN)[0]))))
 
 
 def memory_verdict(prepared: Prepared) -> Verdict | None:
-    """Return what a memory snapshot says, None for what has a timeline or says nothing of it."""
+    """Return what a memory snapshot says, None for a recording with a timeline or of no memory."""
     facts = () if prepared.accounts else memory_facts(prepared)
     return Verdict(facts, "memory-use") if facts else None
 
 
 def memory_facts(prepared: Prepared) -> tuple[Fact, ...]:
-    """Return what is to say of the memory of the fullest GPU, nothing where that is unknown."""
+    """Return what to say of the memory of the fullest GPU, nothing if that is unknown."""
     used = memory_use(prepared)
     use = fullest_gpu(used)
     return tuple(_of_memory(prepared, use, used)) if use is not None else ()
@@ -239,8 +225,10 @@ def _of_memory(prepared: Prepared, use: MemoryUse, used: Sequence[MemoryUse]) ->
     if use.unused_at_peak:
         largest = use.largest_free or None
         yield fact("snapshot.unused", bytes=use.unused_at_peak, largest=largest)
-    times = _times_of(trace, *_TAKES, process=use.process)
-    if len(times) >= _MANY:
+    takes = is_one_of(trace.marks["kind"], "event") & is_one_of(trace.marks["name"], *_TAKES)
+    takes &= numbers(trace.marks["process"]) == use.process
+    times = numbers(trace.marks["start_ns"])[takes]
+    if len(times) >= _MANY:  # times are sorted
         at_once = int((np.searchsorted(times, times + _BURST_NS) - np.arange(len(times))).max())
         is_all = at_once == len(times)
         burst = fact("snapshot.all") if is_all else fact("snapshot.of-them", count=at_once)
@@ -251,12 +239,13 @@ def _of_memory(prepared: Prepared, use: MemoryUse, used: Sequence[MemoryUse]) ->
             "snapshot.taken",
             whose=fact("snapshot.the-gpu" if len(gpus) < 2 else "snapshot.its-gpus"),
             count=len(times),
+            # Without an origin the file has no real times, only an order.
             burst=burst if trace.source.origin_unix_ns is not None else None,
         )
 
 
 def _failed(trace: Trace, process: int) -> Iterator[Fact]:
-    """Give how many allocations failed, how much the last asked for, and who it was."""
+    """Give how many allocations of a process failed, and the size and caller of the last one."""
     table = trace.counters
     is_failure = is_one_of(table["name"], "device_memory.failed_bytes")
     rows = np.flatnonzero(is_failure & (numbers(table["process"]) == process))
@@ -278,17 +267,17 @@ _MIGRATION: Final = "migration"
 _PREFETCH: Final = "prefetch"
 _EVICTION: Final = "eviction"
 _MUCH: Final = 4
-"""Room is short where one byte in so many of those that migrate makes room."""
+"""Memory is short if one in so many migrated bytes is moved out to make room."""
 _NSYS: Final = "nsys"
 _MOST_WAITING: Final = 3
 
 
 class _Migrations(Struct):
-    """Migration of pages on demand, and page faults of GPUs, inside kernels of chosen windows; ns.
+    """Pages that migrate on demand, and page faults of GPUs, during kernels of chosen windows.
 
-    `held_ns` is from the first of them in a kernel to the last, `by_name` their time by the code of
-    the kernel's name, `faults` how many page faults are recorded. `bytes` is what migrates in all,
-    `evicted` what of it makes room.
+    `inside_ns` is their time, `by_name` the same by the code of the kernel's name, `held_ns` the
+    time from the first of them in a kernel to the last. `faults` counts recorded page faults.
+    `bytes` is what migrates in all, `evicted` what of it is moved out to make room.
     """
 
     by_name: IntArray
@@ -300,11 +289,12 @@ class _Migrations(Struct):
     evicted: int = 0
 
     def add(self, moving: Intervals, begin: IntArray, end: IntArray, name: IntArray) -> None:
-        """Add what moves while kernels of a device run: begin, end and code of the name of each."""
+        """Add what moves while kernels of a device run; the arrays have a value per kernel."""
         self.inside_ns += moving.intersect(Intervals.of(begin, end)).length_ns
         each_ns = moving.length_within(begin, end)
         self.by_name += group_sums(name, each_ns, len(self.by_name))
         begin, end = begin[each_ns > 0], end[each_ns > 0]
+        # The first and last stretch of migration that each kernel overlaps
         first = np.searchsorted(moving.end_ns, begin, side="right")
         last = np.searchsorted(moving.start_ns, end, side="left") - 1
         begin = np.maximum(begin, moving.start_ns[first])
@@ -312,10 +302,10 @@ class _Migrations(Struct):
 
 
 def unified_memory(case: Case) -> Iterator[Cause]:
-    """Give a cause where pages migrate on demand, or are waited for, while kernels run.
+    """Give a cause if pages migrate on demand, or are waited for, while kernels run.
 
-    Between two migrations a kernel may wait for page faults: where these are not recorded, all
-    from the first to the last may be gained.
+    Between two migrations a kernel may wait for page faults: if these are not recorded, all time
+    from the first migration to the last may be gained.
     """
     if case.prepared is None:
         return
@@ -328,7 +318,8 @@ def unified_memory(case: Case) -> Iterator[Cause]:
     waiting = times.most_common(_MOST_WAITING)
     details = [fact("part.largest", name=short_name(waiting[0][0]))]
     evicts = _MUCH * found.evicted >= found.bytes > 0
-    details += [fact(f"{_UNIFIED}.evicted", evicted=found.evicted)] * evicts
+    if evicts:
+        details.append(fact(f"{_UNIFIED}.evicted", evicted=found.evicted))
     if not found.faults and found.held_ns > found.inside_ns:
         is_nsys = case.source.format.startswith(_NSYS)
         how = fact(f"{_UNIFIED}.option") if is_nsys else None
@@ -351,7 +342,7 @@ def unified_memory(case: Case) -> Iterator[Cause]:
 
 
 def _migrations(prepared: Prepared) -> _Migrations:
-    """Return what migrates on demand while kernels run."""
+    """Return what migrates on demand while kernels run; prefetches are asked for, not on demand."""
     table, marks = prepared.trace.activities, prepared.trace.marks
     found = _Migrations(np.zeros(len(names(table["name"])), dtype=np.int64))
     moves = matching(table["direction"], lambda direction: direction.startswith(_MIGRATION))

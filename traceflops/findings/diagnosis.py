@@ -1,7 +1,4 @@
-"""What to fix first: what rules say of a recording, with the gain of each by replay.
-
-Only what the critical path leaves standing is replayed: nothing gains more than its time there.
-"""
+"""What to fix first: what rules say of a recording, with the gain of each by replay."""
 
 from __future__ import annotations
 
@@ -17,11 +14,7 @@ from traceflops.findings.communication import communication, slow_link
 from traceflops.findings.counted_estimates import COUNTED_KERNEL
 from traceflops.findings.counted_kernels import counted_kernels, counted_main_kernel
 from traceflops.findings.decode import decode
-from traceflops.findings.device_memory import (
-    host_copies,
-    memory_headroom,
-    unified_memory,
-)
+from traceflops.findings.device_memory import host_copies, memory_headroom, unified_memory
 from traceflops.findings.device_work import kernel_rules, reached
 from traceflops.findings.finding import WORTH_SAYING, Candidate, Finding, Level
 from traceflops.findings.gains import scales_of, weighed
@@ -59,22 +52,23 @@ RULES: Final[tuple[Rule, ...]] = (
     memory_headroom,
 )
 _OF_RECORDED: Final = (late_rank, rank_balance, slow_link, kernel_rules, low_clocks)
-"""Rules that ask only of work that is recorded: they hold where other work is not."""
+"""Rules that look only at recorded work: they hold even if other work is not recorded."""
 _WAITS, _NEARLY = "host-waits", 0.9
 _INPUT: Final = "input-wait"
 _PINNING: Final = {"blocking-copy", "pageable-copies"}
 _SMALL_COPIES: Final = ("host-copies.remedy.tiny", "host-copies.remedy.join")
+"""Remedies of these rules that do not pin memory."""
 _LAUNCHING: Final = ("other-calls", "eager-overhead", "launch-latency", "thread-handover")
 _TIMES: Final = 3
-"""What takes so many times what causes gain stands before them."""
+"""The main kernel stands before causes that gain less than its time divided by this."""
 _NEAR: Final = 0.5
-"""Kernels that reach so much of their roof are near what the GPU can."""
+"""Kernels that reach so much of their roof are near what the GPU can do."""
 _SURE: Final[Mapping[Level, float]] = {"high": 1.0, "medium": 0.9, "low": 0.8}
-"""What a gain counts in the order by its confidence."""
+"""Weight of a gain in the order of findings, by its confidence."""
 
 
 def diagnosed(case: Case) -> tuple[Finding, ...]:
-    """Return what rules find, that with the largest gain first; then other findings by share."""
+    """Return the findings of all rules that are not silent, in the order shown."""
     silent = case.finding_rules.silent
     return tuple(finding for finding in _diagnosed(case) if finding.rule not in silent)
 
@@ -82,100 +76,114 @@ def diagnosed(case: Case) -> tuple[Finding, ...]:
 def _diagnosed(case: Case) -> Iterator[Finding]:
     """Yield the findings in the order shown, those of silent rules included.
 
-    Start-up comes first if it takes enough of the time. Then come causes by gain, losses without a
-    cause, and the health of the trace. Where too little device work is recorded, only losses,
-    kernels with counters, and the health are left; of hardly any work, only what rules of users
-    find, and the health. Files of several jobs have no findings.
+    Files of several jobs have none: each job has its own. Without a timeline of enough device work,
+    only losses, kernels with counters, and the health of the trace are left.
     """
     if case.of_no_job:
-        return  # each job has its own
+        return
     is_judged = case.recorded in ENOUGH and (not case.prepared or case.prepared.knows_replays)
     if not case.windows_used or case.on_host or case.recorded not in (*ENOUGH, *PARTIAL):
         alone = counted_kernels(case) if not case.devices else ()
-        yield from (*alone, *totals_in_fp32(case), *case.losses, *trace_health(case))
-        return
-    if case.prepared is not None and is_judged and little_work(case.prepared):
-        yield from (*_causes(case, ()), *trace_health(case))
-        return
-    starts = start_up(case)
+        yield from (*alone, *totals_in_fp32(case), *case.losses)
+    elif case.prepared is not None and is_judged and little_work(case.prepared):
+        yield from _causes(case, ())  # users hear of their own rules anyway
+    else:
+        yield from _of_timeline(case, is_judged=is_judged)
+    yield from trace_health(case)
+
+
+def _of_timeline(case: Case, *, is_judged: bool) -> Iterator[Finding]:
+    """Yield what the timeline says: start-up if that leads, causes by gain, then other losses.
+
+    If it is not `is_judged`, too much work is not recorded to ask why the GPU is idle. If identical
+    launches are uneven, faster kernels are no remedy.
+    """
     uneven, asked = uneven_launches(case), RULES if is_judged else _OF_RECORDED
     if uneven is not None:
         asked = tuple(rule for rule in asked if rule is not kernel_rules)
     found = _sold_once([*_causes(case, asked)])
     due_ns = sum(wait.idle_after_ns for wait in case.synchronisations)
-    findings = reasons_first(
-        found,
-        waits_cost_most=2 * due_ns > case.total.components.idle_ns,
-    )
+    findings = reasons_first(found, waits_cost_most=2 * due_ns > case.total.components.idle_ns)
+    ordered = _with_main_kernel(case, _with_counters(case, findings), uneven)
+    told = {finding.rule for finding in ordered}
+    starts = start_up(case)
     leads = starts is not None and _leads(case, starts, findings)
-    ordered = findings
-    if main := [*counted_main_kernel(case)]:  # behind what gains much, before what gains little
-        large = [finding for finding in findings if finding.priority != "low"]
-        ordered = [*large, *main, *(finding for finding in findings if finding not in large)]
-        if case.recorded == "serialized":  # a run for the sake of counters
-            ordered = [*main, *findings]
-    ordered = _with_main_kernel(case, ordered, uneven)
-    causes = {finding.rule for finding in ordered}
-    others = [*([starts] if starts is not None and not leads else ())]
+    others = [starts] if starts is not None and not leads else []
     others += [
         _without_cause(loss, ordered)
         for loss in case.losses
-        if loss.rule not in causes and not _is_told(loss, ordered)
-        if loss.rule != UNEVEN_STEPS or not is_sweep(case)
+        if loss.rule not in told and not _is_told(loss, ordered)
+        if loss.rule != UNEVEN_STEPS or not is_sweep(case)  # steps of a sweep differ on purpose
     ]
-    if leads and starts is not None:
+    if starts is not None and leads:
         yield starts
     elif is_judged and not any(map(_stands_out, (*ordered, *others))):
         yield from _nothing(case)
-    yield from (*ordered, *others, *trace_health(case))
+    yield from (*ordered, *others)
+
+
+def _with_counters(case: Case, findings: list[Finding]) -> list[Finding]:
+    """Return findings with what counters say of the main kernel, before all that gain little.
+
+    It is first of all if kernels ran one by one: such a run is made for the sake of its counters.
+    """
+    main = [*counted_main_kernel(case)]
+    is_for_counters = case.recorded == "serialized"
+    large = [one for one in findings if one.priority != "low" and not is_for_counters]
+    return [*large, *main, *(one for one in findings if one not in large)] if main else findings
 
 
 def _sold_once(findings: Sequence[Finding]) -> list[Finding]:
     """Return findings without the lesser of two that pin the memory of the same copies."""
     pins = [
-        one
-        for one in findings
-        if one.rule in _PINNING and not (one.advice and one.advice.code in _SMALL_COPIES)
+        finding
+        for finding in findings
+        if finding.rule in _PINNING
+        and not (finding.advice and finding.advice.code in _SMALL_COPIES)
     ]
-    lesser = min(pins, key=_order) if {one.rule for one in pins} == _PINNING else None
-    return [one for one in findings if one is not lesser]
+    are_both = {finding.rule for finding in pins} == _PINNING
+    lesser = min(pins, key=_order) if are_both else None
+    return [finding for finding in findings if finding is not lesser]
 
 
 def _with_main_kernel(case: Case, findings: list[Finding], uneven: Finding | None) -> list[Finding]:
     """Return findings with the kernel that takes much of the time, if no other tells of it.
 
-    Where launches are `uneven`, these take its place.
-
-    It stands before those that gain less than a third of its time at most, but for sure large ones.
+    If launches are `uneven`, these take its place. Only findings that gain a third of its time or
+    more stand before it, or large and sure gains.
     """
     main = uneven or next((loss for loss in case.losses if loss.rule == MAIN_KERNEL), None)
     if main is None or _is_told(main, findings):
         return findings
     least_ns = main.share * case.total.components.window_ns / case.windows_used / _TIMES
     gains = [
-        one
-        for one in findings
-        if one.gain is not None
-        and (one.gain.high_ns >= least_ns or (one.priority == "high" and _sureness(one) == 1))
+        finding
+        for finding in findings
+        if finding.gain is not None
+        and (
+            finding.gain.high_ns >= least_ns
+            or (finding.priority == "high" and _sureness(finding) == 1)
+        )
     ]
-    return [*gains, main, *(one for one in findings if one not in gains)]
+    return [*gains, main, *(finding for finding in findings if finding not in gains)]
 
 
 def _leads(case: Case, starts: Finding, findings: Sequence[Finding]) -> bool:
-    """Return whether start-up is said first: it is most of the time, or more than each cause."""
+    """Return whether start-up comes first: it is most of the time, or more than each finding."""
     is_most = starts.share >= limit(case, starts.rule, "most_share")
+    # Shares of findings are of the chosen time only: as parts of all of it they are smaller.
     others = kept(case) * max((one.share for one in (*findings, *case.losses)), default=0.0)
     return is_most or (starts.severity == "high" and starts.share > others)
 
 
-def _is_told(main: Finding, causes: Sequence[Finding]) -> bool:
-    """Return whether the kernel with most of the time is the one that a cause is about."""
+def _is_told(loss: Finding, causes: Sequence[Finding]) -> bool:
+    """Return whether a loss is the main kernel, and a cause is mostly about the same kernel."""
     kernels = [cause.rows[0].name for cause in causes if cause.rows]
-    is_main = main.rule == MAIN_KERNEL
-    return is_main and any(main.rows[0].name in name for name in kernels)
+    return loss.rule == MAIN_KERNEL and any(loss.rows[0].name in name for name in kernels)
 
 
 def _causes(case: Case, asked: Sequence[Rule]) -> Iterator[Finding]:
+    """Yield what these rules and those of the user find, with gains; ours only if they gain."""
     scales, rules = scales_of(case), case.finding_rules
     least_ns = limit(case, "priority", "nothing") * scales.step_ns
     for rule in (*asked, *more_rules(rules)):
@@ -190,11 +198,12 @@ def _causes(case: Case, asked: Sequence[Rule]) -> Iterator[Finding]:
 
 
 def reasons_first(findings: Sequence[Finding], *, waits_cost_most: bool = False) -> list[Finding]:
-    """Return findings by gain and sureness; what says only that work is slow follows what says why.
+    """Return findings by sure gain, the largest first; before what is slow comes why it is slow.
 
-    That is, reasons that gain at least half as much or may gain nearly as much. So does what is
-    said of one rank, too. Where waits cost most of the idle time, launching is slow because the
-    host has no lead. Much waiting for input comes first: what is left is the program.
+    A reason that gains about half as much takes the place of what it explains (`_tells_why`), so
+    both stand together. If waits cost most of the idle time, launching is only slow because the
+    host has no lead: then the waits are the reason. Much waiting for input comes first: only the
+    time without it is that of the program.
     """
 
     def explains(why: Finding, finding: Finding) -> bool:
@@ -215,19 +224,18 @@ def reasons_first(findings: Sequence[Finding], *, waits_cost_most: bool = False)
 
 
 def _tells_why(why: Finding, finding: Finding) -> bool:
-    """Return whether a finding says why another does, or is likelier the fault, and large enough.
+    """Return whether one finding says why another has its cost, and is large enough for that.
 
-    Each loop that logs waits for the GPU: likelier is what gains half as much as surely, or may
-    gain nearly as much.
+    Of waits for the GPU nearly any other cause is the reason: each loop that logs has such waits.
     """
     is_large = _order(finding) < 0 or 2 * _order(why) >= _order(finding)
     if finding.rule == _WAITS and finding.gain is not None and why.gain is not None:
         half = 2 * why.gain.expected_ns >= finding.gain.expected_ns
-        may = half and why.gain.high_ns >= _NEARLY * finding.gain.expected_ns
-        return may or (is_large and _sureness(why) >= _sureness(finding))
+        may_be_as_much = half and why.gain.high_ns >= _NEARLY * finding.gain.expected_ns
+        return may_be_as_much or (is_large and _sureness(why) >= _sureness(finding))
     if finding.gain is not None and why.gain is not None:
         is_large |= why.gain.high_ns >= _NEARLY * finding.gain.high_ns > 0
-    # Waiting for a rank that does what all do, a little longer, is the smaller part.
+    # What one rank does too long explains the same on all ranks, unless they hardly differ in it.
     is_of_rank = finding.where.rank is None and why.where.rank is not None
     is_of_rank &= 2 * why.share >= finding.share
     is_same = [row.name for row in why.rows[:1]] == [row.name for row in finding.rows[:1]]
@@ -235,13 +243,13 @@ def _tells_why(why: Finding, finding: Finding) -> bool:
 
 
 def _explains(rule: str, other: str) -> bool:
-    """Return whether one rule says why, where another only says that work is slow."""
+    """Return whether one rule says why work is slow, and the other only that it is."""
     rows = all_rules().rules
     return other in rows and rule in rows[other].explained_by
 
 
 def _order(finding: Finding) -> float:
-    """Return the gain as far as it is sure: a larger and surer one is first."""
+    """Return the gain weighted by its sureness, -1 without a gain."""
     return finding.gain.expected_ns * _sureness(finding) if finding.gain is not None else -1.0
 
 
@@ -250,41 +258,41 @@ def _sureness(finding: Finding) -> float:
 
 
 def _without_cause(finding: Finding, causes: Sequence[Finding]) -> Finding:
-    """Return a loss without its remedy where a cause of it has one."""
+    """Return a loss without its remedy if a cause shown in the same section has one."""
     shown = {name for cause in causes for name in cause.evidence[:1]}
     has_cause = finding.rule in ("loss-idle", "loss-communication") and finding.evidence[0] in shown
     return replace(finding, details=(), advice=None) if has_cause else finding
 
 
 def _stands_out(finding: Finding) -> bool:
-    """Return whether a cause is worth its remedy, or steps differ; losses alone are no faults."""
+    """Return whether a finding is a fault: a cause with enough gain, or much in uneven steps."""
     is_large = finding.priority != "low" or (finding.gain is None and finding.severity == "high")
+    # Only causes have a confidence; a loss alone is no fault.
     is_cause = finding.confidence is not None or finding.rule in (MAIN_KERNEL, COUNTED_KERNEL)
     uneven = finding.rule == "uneven-steps" and finding.severity != "low"
     return (is_cause and is_large) or uneven
 
 
 def _nothing(case: Case) -> Iterator[Finding]:
-    """Return that nothing stands out, where the GPU does little but run kernels.
+    """Give that nothing stands out if the GPU does little but run kernels.
 
-    Copies over links and the inside of graphs without records are none.
+    Copies over links and graphs whose kernels are not recorded do not count as kernels.
     """
     components, rows = case.total.components, case.measured.kernels
     moved_ns = sum(row.sum_ns for row in rows if row.path in ("host", "peer"))
-    lost_ns = components.idle_ns + components.communication_ns
+    rule, lost_ns = "nothing-stands-out", components.idle_ns + components.communication_ns
     more_ns = min(moved_ns, components.memory_ns) + components.graph_ns
-    if share_of_window(case, lost_ns + more_ns) > limit(case, "nothing-stands-out", "most_share"):
-        return
     share = share_of_window(case, lost_ns)
+    is_much = share_of_window(case, lost_ns + more_ns) > limit(case, rule, "most_share")
+    if is_much or share_of_window(case, components.start_up_ns) >= WORTH_SAYING:
+        return
     busy_ns = components.window_ns - components.start_up_ns - components.idle_ns
     parts = [(row.sum_ns, reached(case, row)) for row in rows]
     near_ns = sum(ns for ns, part in parts if part >= _NEAR)
     known_ns = sum(ns for ns, part in parts if part > 0)
-    if share_of_window(case, components.start_up_ns) >= WORTH_SAYING:
-        return
     if 2 * near_ns < busy_ns <= 2 * known_ns:
         return  # losses tell how far below its roofs the GPU runs
-    if 2 * near_ns < busy_ns:
+    if 2 * near_ns < busy_ns:  # how near most kernels come to their roofs is not known
         how = remedy(case, "shapes")
         program = case.program if how else case.program - {"torch"}
         yield statement(
@@ -294,7 +302,6 @@ def _nothing(case: Case) -> Iterator[Finding]:
             advice=advice_of("kernels-unjudged", program, {"how": how}),
         )
         return
-    rule = "nothing-stands-out"
     yield Finding(
         rule,
         "low",

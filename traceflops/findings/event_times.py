@@ -1,6 +1,7 @@
-"""Operators that are timed by events on the GPU: who waits for whom; when kernels run is unknown.
+"""Operators timed by events on the GPU, as PyTorch's old profiler does: who waits for whom.
 
-An event behind an operator comes when its work is done, so times between events hold gaps, too.
+An event after an operator comes when its work is done, so times between events include gaps: when
+kernels run is unknown.
 """
 
 from __future__ import annotations
@@ -22,30 +23,32 @@ _RULE: Final = "event-times"
 
 
 def waits_for_host(trace: Trace) -> Fact | None:
-    """Return how many operators start on the GPU as soon as on the CPU, None where few do.
+    """Return how many operators start on the GPU as soon as on the CPU, None if too few do.
 
-    Where most do, and the GPU is done with the CPU, nothing is ever queued.
+    If most do, and the GPU is done as soon as the CPU, then the GPU waits for the host.
     """
     works, ops = trace.activities, trace.ops
-    row = -1 - numbers(works["correlation"], 0)
+    row = -1 - numbers(works["correlation"], 0)  # -1 - (row of its operator) in such traces
     if trace.source.tool != LEGACY or not len(row) or not (is_op := row >= 0).any():
         return None
+    # When the first work of each operator begins on the GPU
     begins = np.full(ops.num_rows, np.iinfo(np.int64).max)
     start = numbers(works["start_ns"])
     np.minimum.at(begins, row[is_op], start[is_op])
     called = numbers(ops["start_ns"])
     timed = np.unique(row[is_op])
-    most_ns, most = (thresholds()[_RULE][name] for name in ("most_lead_ns", "least_at_once"))
+    limits = thresholds()[_RULE]
+    most_ns = limits["most_lead_ns"]
     at_once = float((begins[timed] - called[timed] <= most_ns).mean())
     end_ns = int((start + numbers(works["dur_ns"])).max())
     left_ns = end_ns - int((called + numbers(ops["dur_ns"])).max())
-    if at_once < most or left_ns > most_ns:
+    if at_once < limits["least_at_once"] or left_ns > most_ns:
         return None
     return fact("verdict.waits-for-host", share=at_once, within_ns=most_ns)
 
 
 def of_events(verdict: Verdict, trace: Trace, components: Components) -> Verdict:
-    """Return a verdict without what times between events do not tell: how busy the GPU is."""
+    """Return a verdict that does not say how busy the GPU is, if events are all that timed it."""
     covered_ns = components.window_ns - components.idle_ns - components.start_up_ns
     if trace.source.tool != LEGACY or not covered_ns:
         return verdict

@@ -17,6 +17,7 @@ from traceflops.facts import Fact, in_words, quoted
 Owner = Literal["yours", "framework", "library", "input pipeline", "configuration", "cluster"]
 """Who mends it; `configuration` are the options of an engine or launcher."""
 Level = Literal["high", "medium", "low"]
+Severity = Literal["high", "medium", "low"]
 
 
 class Verdict(Struct, frozen=True):
@@ -36,28 +37,28 @@ class Verdict(Struct, frozen=True):
         return in_words(*self.parts)
 
 
-Severity = Literal["high", "medium", "low"]
-
 _LEAST: Final[dict[Severity, float]] = {"high": 0.20, "medium": 0.10, "low": 0.03}
 """The share of the device time from which a finding has a severity."""
 
 _WIDEST: Final = 4
-"""No range is told whose upper end is more than so many times the lower one."""
+"""A range is told only if its upper end is at most so many times the lower one."""
 _LONGEST_NAME, _ROW_NAME = 100, 160
-"""Characters of a name in a sentence, of those the first ones of one that is cut; and in a row."""
+"""Most characters of a name in a sentence, and in a row."""
 _SIGNATURE: Final = re.compile(r"(?<=>)\([^()]*\)$")
-"""What a demangled kernel has around its name."""
+"""The parameters behind the template arguments of a demangled kernel."""
 
+MOST_ROWS: Final = 3
+"""Rows of evidence of a finding."""
 WORTH_SAYING: Final = _LEAST["low"]
 """What takes a smaller share is neither listed nor named in the verdict."""
 
 
 class Gain(Struct, frozen=True):
-    """By how much a step gets shorter, in ns; `point_ns` is None where no single figure is sure.
+    """By how much a step gets shorter, in ns; `point_ns` is None if no single figure is sure.
 
-    It is at most the time of the cause itself; `further_ns` is what replay adds at most, where
-    other work hides then. Where it `may_be_more`, only the lower bound is told, and the upper one
-    is the same; `most_ns` is what it is at most then.
+    It is at most the time of the cause itself; `further_ns` is the most that replay gains beyond
+    that time. If it `may_be_more`, only the lower bound is told: both bounds are that one, and
+    `most_ns` is the real upper bound.
     """
 
     low_ns: int
@@ -69,20 +70,25 @@ class Gain(Struct, frozen=True):
 
     @property
     def expected_ns(self) -> int:
-        """Return what order and priority are by: the point, the middle, or half of a bound."""
+        """Return the gain that order and priority go by: the single figure, else the middle."""
         if self.point_ns is not None:
             return self.point_ns
-        if self.most_ns is not None:
+        if (
+            self.most_ns is not None
+        ):  # only the lower bound is told: take half of the real upper one
             return max(self.low_ns, self.most_ns // 2)
         return (self.low_ns + self.high_ns) // 2
 
     def capped(self, most_ns: int) -> Gain:
-        """Return the gain where it cannot be more than so much."""
+        """Return the gain with nothing above `most_ns`."""
         point = None if self.point_ns is None else min(self.point_ns, most_ns)
         return Gain(min(self.low_ns, most_ns), min(self.high_ns, most_ns), point)
 
     def narrowed(self, least_ns: float) -> Gain:
-        """Return a bound where the ends are too far apart: the lower one if that is enough."""
+        """Return the gain as one bound if its ends are too far apart to be told as a range.
+
+        That is the lower bound if it is at least `least_ns`, else the upper one.
+        """
         if self.high_ns <= _WIDEST * self.low_ns or self.low_ns <= 0:
             return self
         if self.low_ns >= least_ns:
@@ -105,10 +111,7 @@ class Confidence(Struct, frozen=True):
 
 
 class Row(Struct, frozen=True):
-    """One line of evidence: a kernel, function or call, its time in all chosen windows, its count.
-
-    The count is None where it is not known.
-    """
+    """One line of evidence: a kernel, function or call, with its time in all chosen windows."""
 
     name: str
     time_ns: int
@@ -116,10 +119,7 @@ class Row(Struct, frozen=True):
 
 
 class Where(Struct, frozen=True):
-    """Where a cause shows: in code, on a rank, in a stretch of time. None where it does not.
-
-    `line` is where the function begins.
-    """
+    """Where a cause shows: in code, on a rank, in a stretch of time. `line`: of the `def`."""
 
     file: str | None = None
     line: int | None = None
@@ -133,14 +133,18 @@ class Where(Struct, frozen=True):
 class Remedied(Struct, frozen=True, kw_only=True):
     """Where a cause shows, and what of the recording its remedy changes.
 
-    `edits` are those of what-if that stand for the remedy: all together, or without the first where
-    the recording cannot answer that. `on_path` are the components of the critical path that the
-    cause is part of; where it is of some kernels alone, `kernels` is what the remedy leaves of them
-    by name. The gain is at most their time there, unless the remedy `frees` work from waiting.
-    `partly` stands for a remedy that does less: the gain is between both. `gain` is per step, where
-    a formula tells it and no replay. `direct_ns` is the time of the cause itself in all windows,
-    the most that its remedy gains directly: by default that of its share. `joins` are other rules
-    of idle time that it tells as well.
+    edits      edits of what-if that stand for the remedy; the first is dropped if the recording
+               cannot answer all
+    partly     edits of a lesser remedy: the gain is between both
+    on_path    components of the critical path that the cause is part of; the gain is at most their
+               time there
+    kernels    if the cause is of some kernels alone: the share of time that the remedy leaves, by
+               their names
+    frees      the remedy frees work from waiting: `on_path` does not bound its gain
+    gain       per step, if a formula tells it instead of a replay
+    direct_ns  time of the cause in all windows, the most that its remedy gains directly; by
+               default that of its share
+    joins      other rules of idle time that this one tells as well
     """
 
     rows: tuple[Row, ...] = ()
@@ -158,7 +162,7 @@ class Remedied(Struct, frozen=True, kw_only=True):
 class Cause(Remedied, frozen=True):
     """What a rule finds in a recording, before its gain is known; see `RuleRow` for its defaults.
 
-    `claim` is the statement, `details` what stands behind it, `advice` what to do. `doubts` are
+    `claim` is the statement, `details` its reasons and figures, `advice` what to do. `doubts` are
     reasons to be less sure.
     """
 
@@ -172,9 +176,22 @@ class Cause(Remedied, frozen=True):
     evidence: tuple[str, ...] = ()
     doubts: tuple[Fact, ...] = ()
 
+    def as_finding(self) -> Finding:
+        """Return what it costs, without owner and gain."""
+        return Finding(
+            self.rule,
+            severity_of(self.share) or "low",
+            self.share,
+            self.name,
+            self.claim,
+            self.details,
+            self.advice,
+            evidence=self.evidence,
+        )
+
 
 class Candidate(Remedied, frozen=True):
-    """A Cause as rules of users state it: with a title, a sentence and a remedy in their words."""
+    """A Cause as a rule of a user states it, in plain texts; `remedy` may be ""."""
 
     rule: str
     title: str
@@ -203,15 +220,15 @@ class Candidate(Remedied, frozen=True):
 class Finding(Struct, frozen=True):
     """One statement, by the rule that made it.
 
-    `claim` is the statement, `details` what stands behind it, `advice` what to do; `title`,
+    `claim` is the statement, `details` its reasons and figures, `advice` what to do; `title`,
     `sentence` and `remedy` are these in words. `share` is the part of the device time it is about.
-    `mfu_without` is what MFU would be if that time were not spent: the most that mending it can
-    gain; None where MFU is not known exactly. `evidence` names the sections of a report that show
-    it, the best first.
+    `mfu_without` is the MFU if that time were not spent, the most that mending it can gain; None if
+    MFU is not known exactly. `evidence` names the sections of a report that show it, the best
+    first.
 
-    A finding with a cause also says whose it is and, by replay, what the remedy alone gains per
-    step: None where the recording cannot tell, for the reasons of its confidence. `edits` are those
-    of what-if that were replayed for the whole of it, if these are short.
+    A finding with a cause also has an owner and the gain of the remedy alone per step: None if the
+    recording cannot tell, for the reasons of its confidence. `edits` are those of what-if that were
+    replayed for the whole remedy, if they are short enough to show.
     """
 
     rule: str
@@ -239,45 +256,33 @@ class Finding(Struct, frozen=True):
 
     @property
     def sentence(self) -> str:
-        """Return the statement and what stands behind it in words."""
+        """Return the statement and its details in words."""
         return in_words(self.claim, *self.details)
 
     @property
     def remedy(self) -> str:
-        """Return what to do in words, "" where nothing is known."""
+        """Return what to do in words, "" if nothing is known."""
         return in_words(self.advice)
 
 
 @lru_cache(maxsize=10_000)
 def row_name(label: str) -> str:
-    """Return a name as rows have it."""
+    """Return a name as a row of evidence shows it."""
     return shortened(without_return_type(label), _ROW_NAME)
 
 
 def as_loss(cause: Cause) -> Finding | None:
-    """Return what a cause costs where nothing is replayed, None where that is little."""
-    severity = severity_of(cause.share)
-    if severity is None:
-        return None
-    return Finding(
-        cause.rule,
-        severity,
-        cause.share,
-        cause.name,
-        cause.claim,
-        cause.details,
-        cause.advice,
-        evidence=cause.evidence,
-    )
+    """Return a cause as what it costs, where nothing is replayed; None if that is little."""
+    return cause.as_finding() if severity_of(cause.share) is not None else None
 
 
 @lru_cache(maxsize=10_000)
 def short_name(label: str) -> str:
-    """Return the name of a function, kernel or range as a sentence has it."""
+    """Return the name of a function, kernel or range as a sentence shows it."""
     name = _SIGNATURE.sub("", without_return_type(function_name(label)))
     return shortened(name, _LONGEST_NAME)
 
 
 def severity_of(share: float) -> Severity | None:
-    """Return how much a share of the device time matters, None for one below all of them."""
+    """Return how much a share of the device time matters, None if hardly at all."""
     return next((name for name, least in _LEAST.items() if share >= least), None)

@@ -1,7 +1,4 @@
-"""What remedies gain: by replay, or at most their time on the critical path where it cannot tell.
-
-Gains are bounded by time on the critical path: what is not on it is not replayed.
-"""
+"""What remedies gain: by replay; if that cannot tell, at most their time on the critical path."""
 
 from __future__ import annotations
 
@@ -17,16 +14,7 @@ from traceflops.errors import UsageError
 from traceflops.facts import Fact, fact
 from traceflops.findings.case import limit, without_work_ns
 from traceflops.findings.device_work import KERNELS
-from traceflops.findings.finding import (
-    Cause,
-    Confidence,
-    Finding,
-    Gain,
-    Level,
-    MfuRange,
-    Severity,
-    severity_of,
-)
+from traceflops.findings.finding import Cause, Confidence, Finding, Gain, Level, MfuRange, Severity
 from traceflops.findings.idle_causes import rule_of_idle
 from traceflops.remedies import remedy
 from traceflops.replay.edits import parse_edit
@@ -40,24 +28,26 @@ if TYPE_CHECKING:
 
 _LEVELS: Final[tuple[Level, ...]] = ("high", "medium", "low")
 _MOST_ASKED: Final = 120
-"""Characters of edits that are told; those that list many names are not."""
+"""Longer edits, which list many names, are not shown; in characters."""
 _OF_GPU: Final = KERNELS | {"communication", "other", "graph"}
 _INFERRED: Final = "doubt.inferred"
 _HARDLY: Final = 0.1
-"""A stream without work for a smaller share is hardly ever without."""
+"""A stream that lacks work for less than this share of the time is taken as always busy."""
 _UNEXPLAINED: Final = "doubt.unexplained"
 _SHOWS_TIME: Final = frozenset({"idle", "kernels", "communication"})
-"""Sections that show the time of a cause, which its share is of."""
+"""Sections of a report that show the time of a cause, so that readers compare its gain with it."""
 _ON_GPU: Final = ("kernel:", "communication", "rank ", "recompute")
 """Components of the critical path that are work of the GPU, and edits that change it."""
 
 
 class Scales(Struct, frozen=True):
-    """What gains are measured with: a replay or None with the reason, and the doubts of all.
+    """What the gains of one recording are measured with.
 
-    `step_ns` is the mean of the chosen windows, `idle_ns` how much of it the busiest stream is
-    without work: the most that faster host code gains. `alone_ns` is the exposed communication of
-    the device with least of it: the most that hiding it gains. `mfu` is as recorded.
+    `refusal` says why there is no replay. `step_ns` is the mean of the chosen windows, `idle_ns`
+    how much of it the busiest stream lacks work: the most that faster host code gains. `alone_ns`
+    is the exposed communication of the device with least of it: the most that hiding it gains.
+    `mfu` is as recorded. `doubts` and `strengths` hold for all findings; `levels` are the least
+    shares of a step for each priority.
     """
 
     replay: Replay | None
@@ -74,15 +64,16 @@ class Scales(Struct, frozen=True):
 
 
 class Worth(Struct, frozen=True):
-    """What a remedy gains, and why that is not sure.
+    """What a remedy gains, the doubts about that, further details, and the edits to show.
 
-    `is_widest` says whether these doubts make the range wider than what the remedy may leave.
+    `is_widest`: the doubts widen the range more than what a lesser remedy leaves.
     """
 
     gain: Gain | None
     doubts: tuple[Fact, ...]
     is_widest: bool = True
     edits: tuple[str, ...] = ()
+    details: tuple[Fact, ...] = ()
 
 
 def scales_of(case: Case) -> Scales:
@@ -102,7 +93,7 @@ def scales_of(case: Case) -> Scales:
         strong.append(fact("strength.steps", count=len(case.steps.used)))
     levels: dict[Severity, float] = {name: limit(case, "priority", name) for name in _LEVELS}
     step_ns = case.total.components.window_ns / case.windows_used
-    # The exposed communication of a window, on the device where that is least
+    # Per window, on the device with least of it: no other device can end before that one
     least_exposed_ns = min(
         device.chosen.components.communication_ns // used
         for device in case.devices
@@ -124,75 +115,98 @@ def scales_of(case: Case) -> Scales:
 
 
 def weighed(cause: Cause, scales: Scales) -> Finding | None:
-    """Return a finding with its gain, None where the critical path leaves too little of it."""
-    replay, least = scales.replay, scales.levels["low"]
+    """Return a cause as a finding with its gain, None if that is too little to be told."""
+    least_ns = scales.levels["low"] * scales.step_ns
     if cause.gain is not None:
-        is_enough = cause.gain.high_ns >= least * scales.step_ns
         told = cause.gain.narrowed(scales.least_sure * scales.step_ns)
-        return _finding(cause, scales, Worth(told, ())) if is_enough else None
-    if not (cause.edits or cause.on_path) and cause.doubts:
-        return _finding(cause, scales, Worth(None, ()))  # it says itself why no gain is told
-    if replay is None:
+        worth = Worth(told, ()) if cause.gain.high_ns >= least_ns else None
+    elif not (cause.edits or cause.on_path) and cause.doubts:
+        worth = Worth(None, ())  # the doubts of the cause say why no gain is told
+    elif scales.replay is None:
         bounded = _unreplayed(cause, scales)
-        is_little = bounded.gain is not None and bounded.gain.high_ns < least * scales.step_ns
-        return None if is_little else _finding(cause, scales, bounded)
-    bound_ns = sum(part.ns for part in replay.critical if _is_of(cause, part))
-    least_ns = least * replay.before_ns
-    if not cause.frees and cause.on_path and bound_ns < least_ns:
-        beside = _beside_host(cause, replay, scales)
-        return None if beside is None else _finding(cause, scales, beside)
-    if not cause.frees and _is_of_host(cause) and scales.idle_ns < least * scales.step_ns:
-        return None
-    why = fact("doubt.no-edit")
-    worth: Worth | None = None
-    if cause.edits:
-        try:
-            worth = _worth(cause, replay)
-        except UsageError as error:
-            why = fact("doubt.refused", why=error.reason)
-    if worth is None:
-        worth = _bounded(_own_ns(cause, replay) or bound_ns, replay, why)
-    elif worth.gain and cause.on_path and not (cause.frees or cause.kernels):
-        most_ns = -(-bound_ns // max(replay.windows, 1))
-        gain = worth.gain.capped(most_ns)
-        if any(doubt.code == _UNEXPLAINED for doubt in worth.doubts):
-            gain = replace(gain, high_ns=most_ns, point_ns=None)  # what it holds up may move, too
-        worth = replace(worth, gain=gain)
-    if worth.gain and _is_of_host(cause):
-        worth = replace(worth, gain=worth.gain.capped(scales.idle_ns))
-    cause, worth = _direct(cause, worth, scales)
-    if not cause.frees and worth.gain and worth.gain.high_ns * replay.windows < least_ns:
-        beside = _beside_host(cause, replay, scales)
-        return None if beside is None else _finding(cause, scales, beside)
-    return _finding(cause, scales, worth)
+        is_little = bounded.gain is not None and bounded.gain.high_ns < least_ns
+        worth = None if is_little else bounded
+    else:
+        worth = _replayed(cause, scales.replay, scales)
+    return None if worth is None else _finding(cause, scales, worth)
 
 
-def _direct(cause: Cause, worth: Worth, scales: Scales) -> tuple[Cause, Worth]:
-    """Return a gain of at most the time of the cause itself; what is more is said apart.
+def _replayed(cause: Cause, replay: Replay, scales: Scales) -> Worth | None:
+    """Return what a remedy gains by replay, None if that is too little to be told.
 
-    No wide range is told of any cause, also where no section shows its time.
+    A remedy that `frees` work from waiting is not bounded by the time of its cause on the path:
+    whatever waited moves, too.
     """
-    gain, share_ns = worth.gain, cause.share * scales.step_ns
-    least_ns = scales.least_sure * scales.step_ns
+    bound_ns = sum(part.ns for part in replay.critical if _is_of(cause, part))
+    least_ns = scales.levels["low"] * replay.before_ns
+    if not cause.frees and cause.on_path and bound_ns < least_ns:
+        return _beside_host(cause, replay, scales)
+    is_of_host = _is_of_host(cause)
+    # Faster host code gains nothing where the GPU hardly ever waits for it.
+    if is_of_host and not cause.frees and scales.idle_ns < scales.levels["low"] * scales.step_ns:
+        return None
+    worth = _edited(cause, replay, bound_ns)
+    if worth.gain and is_of_host:
+        worth = replace(worth, gain=worth.gain.capped(scales.idle_ns))
+    worth = _direct(cause, worth, scales)
+    if not cause.frees and worth.gain and worth.gain.high_ns * replay.windows < least_ns:
+        return _beside_host(cause, replay, scales)
+    return worth
+
+
+def _edited(cause: Cause, replay: Replay, bound_ns: int) -> Worth:
+    """Return what the edits of a cause gain; without an answer, at most its time on the path.
+
+    `bound_ns` is that time, for all windows.
+    """
+    # Of idle time the path tells which rule it belongs to, of anything else only the component.
+    rules = {cause.rule, *cause.joins}
+    own = (part.ns for part in replay.critical if rule_of_idle(part.component, part.name) in rules)
+    path_ns = sum(own) or bound_ns
+    if not cause.edits:
+        return _bounded(path_ns, replay, fact("doubt.no-edit"))
+    try:
+        worth = _worth(cause, replay)
+    except UsageError as error:
+        return _bounded(path_ns, replay, fact("doubt.refused", why=error.reason))
+    # Edits of kernels by name change nothing else; other edits may change more than the cause.
+    if worth.gain is None or not cause.on_path or cause.frees or cause.kernels:
+        return worth
+    most_ns = _per_window(bound_ns, replay)
+    gain = worth.gain.capped(most_ns)
+    if any(doubt.code == _UNEXPLAINED for doubt in worth.doubts):
+        # Replay leaves unexplained time as recorded, but it may depend on the cause.
+        gain = replace(gain, high_ns=most_ns, point_ns=None)
+    return replace(worth, gain=gain)
+
+
+def _direct(cause: Cause, worth: Worth, scales: Scales) -> Worth:
+    """Return a worth with no wide range, and a gain of at most the time of the cause itself.
+
+    What replay gains beyond that time is told apart, as a detail if it is sure and large.
+    """
+    gain, least_ns = worth.gain, scales.least_sure * scales.step_ns
     if gain is None:
-        return cause, worth
+        return worth
     if not _SHOWS_TIME.intersection(cause.evidence[:1]):
-        return cause, replace(worth, gain=gain.narrowed(least_ns))
+        return replace(worth, gain=gain.narrowed(least_ns))
+    share_ns = cause.share * scales.step_ns
     direct_ns = share_ns if cause.direct_ns is None else cause.direct_ns / scales.windows
-    further_ns, is_sure = gain.high_ns - math.ceil(direct_ns), gain.low_ns > 0
-    gain = gain.capped(math.ceil(direct_ns)).narrowed(least_ns)
-    if is_sure and further_ns >= least_ns:
-        cause = replace(
-            cause, details=(*cause.details, fact("finding.further", further_ns=further_ns))
-        )
-    return cause, replace(worth, gain=replace(gain, further_ns=max(further_ns, 0)))
+    most_ns = math.ceil(direct_ns)
+    further_ns = gain.high_ns - most_ns
+    is_told = gain.low_ns > 0 and further_ns >= least_ns
+    return replace(
+        worth,
+        gain=replace(gain.capped(most_ns).narrowed(least_ns), further_ns=max(further_ns, 0)),
+        details=(fact("finding.further", further_ns=further_ns),) if is_told else (),
+    )
 
 
 def _unreplayed(cause: Cause, scales: Scales) -> Worth:
     """Return what a remedy gains at most where nothing is replayed.
 
-    That is known of communication: no step gets shorter than the rest of what any device has; and
-    of kernels: by what the remedy takes off them.
+    Kernels gain at most what the remedy takes off them. Hidden communication gains at most what
+    the device with least of it has exposed. Of all else nothing is known.
     """
     if cause.kernels and cause.direct_ns is not None:
         return Worth(Gain(0, cause.direct_ns // scales.windows, None), (scales.refusal,))
@@ -202,17 +216,16 @@ def _unreplayed(cause: Cause, scales: Scales) -> Worth:
 
 
 def _beside_host(cause: Cause, replay: Replay, scales: Scales) -> Worth | None:
-    """Return what kernels off the critical path gain at most, None for nothing.
+    """Return what kernels off the critical path gain at most, None if that is too little.
 
-    Unrecorded host code and calls on the path may wait for them while they run; any host work may
-    where the busiest stream is hardly ever without work.
+    Unrecorded host code and calls on the path may really wait for kernels that run beside them. So
+    may any work on the path if the busiest stream hardly ever lacks work.
     """
     if not cause.kernels or cause.direct_ns is None:
         return None
     is_busy = scales.idle_ns < _HARDLY * scales.step_ns
-    beside = frozenset({BESIDE, CALLS_BESIDE})
-    beside_ns = sum(p.ns for p in replay.critical if is_busy or p.component in beside)
-    most_ns = min(beside_ns // max(replay.windows, 1), cause.direct_ns // scales.windows)
+    beside = (p.ns for p in replay.critical if is_busy or p.component in (BESIDE, CALLS_BESIDE))
+    most_ns = min(sum(beside) // max(replay.windows, 1), cause.direct_ns // scales.windows)
     if most_ns < scales.levels["low"] * scales.step_ns:
         return None
     return Worth(Gain(0, most_ns, None), (fact("doubt.beside-host"),))
@@ -225,47 +238,49 @@ def _is_of_host(cause: Cause) -> bool:
     return is_known and not changed and cause.on_path.isdisjoint(_OF_GPU)
 
 
-def _own_ns(cause: Cause, replay: Replay) -> int:
-    """Return what a class of idle time itself has of the critical path, 0 for other rules."""
-    rules = {cause.rule, *cause.joins}
-    return sum(p.ns for p in replay.critical if rule_of_idle(p.component, p.name) in rules)
-
-
 def _is_of(cause: Cause, part: PathPart) -> bool:
-    of_kernels = cause.kernels and part.component in KERNELS
-    named = not of_kernels or part.name in cause.kernels
-    return part.component in cause.on_path and named
+    """Return whether a part of the critical path is of a cause: for named kernels, by name too."""
+    if cause.kernels and part.component in KERNELS and part.name not in cause.kernels:
+        return False
+    return part.component in cause.on_path
 
 
 def _bounded(bound_ns: int, replay: Replay, why: Fact) -> Worth:
-    """Return that a remedy gains at most its time on the critical path, where that is known."""
+    """Return that a remedy gains at most its time on the path, no gain if it has none there.
+
+    `bound_ns` is that time, for all windows; `why` is the doubt that replay does not tell more.
+    """
     if not bound_ns:
         return Worth(None, (why,))
-    gain = Gain(0, -(-bound_ns // max(replay.windows, 1)), None)
-    return Worth(gain, (why, fact("doubt.on-path")))
+    return Worth(Gain(0, _per_window(bound_ns, replay), None), (why, fact("doubt.on-path")))
+
+
+def _per_window(time_ns: int, replay: Replay) -> int:
+    """Return a time of all windows as the mean of one, rounded up."""
+    return -(-time_ns // max(replay.windows, 1))
 
 
 def _worth(cause: Cause, replay: Replay) -> Worth:
-    """Return what the remedy gains. Raises UsageError where the recording cannot tell."""
+    """Return the gain, from the lesser remedy to the whole. May raise UsageError."""
     whole = _outcome(cause.edits, replay)
-    now_ns, after_ns = whole.before_ns, None if cause.partly else whole.after_ns
-    is_told = (
-        not cause.partly or whole.most_ns >= now_ns
-    )  # then what does less may gain nothing, too
-    part = whole if is_told else _outcome(cause.partly, replay)
+    part, now_ns = whole, whole.before_ns
+    after_ns = None if cause.partly else whole.after_ns  # between two forms no one figure is sure
+    # If even the whole may gain nothing, the range begins at 0 without a replay of the lesser form.
+    if cause.partly and whole.most_ns < now_ns:
+        part = _outcome(cause.partly, replay)
     windows = max(whole.windows, 1)
     gain = Gain(
         max(0, (now_ns - max(whole.most_ns, part.most_ns)) // windows),
-        max(0, -((min(whole.least_ns, part.least_ns) - now_ns) // windows)),
+        max(0, -((min(whole.least_ns, part.least_ns) - now_ns) // windows)),  # rounded up
         None if after_ns is None else round((now_ns - after_ns) / windows),
     )
     left_ns = max(part.least_ns - whole.least_ns, part.most_ns - whole.most_ns)
-    asked = whole.edits if sum(map(len, whole.edits)) <= _MOST_ASKED else ()
-    return Worth(gain, whole.doubts, whole.most_ns - whole.least_ns >= left_ns, asked)
+    shown = whole.edits if sum(map(len, whole.edits)) <= _MOST_ASKED else ()
+    return Worth(gain, whole.doubts, whole.most_ns - whole.least_ns >= left_ns, shown)
 
 
 def _outcome(edits: Sequence[str], replay: Replay) -> Outcome:
-    """Return what edits do, without the first where the recording cannot answer it."""
+    """Return what edits do together; without the first if the recording cannot answer all."""
     try:
         return replay.outcome([parse_edit(text) for text in edits])
     except UsageError:
@@ -274,38 +289,35 @@ def _outcome(edits: Sequence[str], replay: Replay) -> Outcome:
         return replay.outcome([parse_edit(text) for text in edits[1:]])
 
 
-def _mfu(gain: Gain | None, scales: Scales) -> MfuRange | None:
+def _mfu_after(gain: Gain | None, scales: Scales) -> MfuRange | None:
+    """Return the MFU of steps shorter by the gain, None if that is unknown."""
     if gain is None or scales.mfu is None:
         return None
-    least, most = (scales.step_ns - ns for ns in (gain.high_ns, gain.low_ns))
-    after = scales.mfu.after(scales.step_ns, least, most)
+    shortest_ns, longest_ns = scales.step_ns - gain.high_ns, scales.step_ns - gain.low_ns
+    after = scales.mfu.after(scales.step_ns, shortest_ns, longest_ns)
     return MfuRange(float(after.least), float(after.most)) if after is not None else None
 
 
 def _finding(cause: Cause, scales: Scales, worth: Worth) -> Finding:
     """Return a cause as a finding with its gain, priority, MFU afterwards and confidence."""
     gain = worth.gain
+    # The doubts that explain most of the range come first.
     own = (*worth.doubts, *cause.doubts) if worth.is_widest else (*cause.doubts, *worth.doubts)
     general = scales.doubts
     if cause.kernels and 2 * (cause.direct_ns or 0) > scales.step_ns * scales.windows:
-        # Kernels that are recorded have most of the time
+        # Recorded kernels have most of the time: doubts about steps, stacks and host hardly matter.
         own, general = tuple(doubt for doubt in own if doubt.code != _INFERRED), ()
     doubts = (*own, *general)
     is_wide = gain is None or 2 * (gain.high_ns - gain.low_ns) > gain.high_ns
-    unsure = len(general) + max(len(own), is_wide)  # own doubts tell why it is wide
-    return Finding(
-        rule=cause.rule,
-        severity=severity_of(cause.share) or "low",
-        share=cause.share,
-        name=cause.name,
-        claim=cause.claim,
-        details=cause.details,
-        advice=cause.advice,
-        evidence=cause.evidence,
+    # A wide range counts as a doubt unless own doubts already tell why it is wide.
+    unsure = len(general) + max(len(own), is_wide)
+    return replace(
+        cause.as_finding(),
+        details=(*cause.details, *worth.details),
         priority=_priority(gain, scales),
         owner=cause.owner,
         gain=gain,
-        mfu_after=_mfu(gain, scales),
+        mfu_after=_mfu_after(gain, scales),
         confidence=Confidence(_LEVELS[min(unsure, 2)], doubts or scales.strengths),
         rows=cause.rows,
         where=cause.where,

@@ -21,16 +21,16 @@ _MPI_LIBRARY: Final = re.compile(
     r"(mca_|lib(uc[pst]|mpi|open-(pal|rte)|psm\d?|fabric|pmix)[\w-]*\.so)"
 )
 _ARGUMENTS: Final = re.compile(r"(?<=\w)\(.*|::h[0-9a-f]{16}$")
-"""What a symbol has behind the name of a function: its arguments, or the hash of Rust."""
+"""What follows the name of a function in a symbol: its parameters, or a hash of Rust."""
 _MOST_ROWS: Final = 3
 _MOSTLY, _NEARLY_ALL = 0.5, 0.9
 
 
 def switched(case: Case, idle: IdleClass) -> dict[str, Value]:
-    """Return for which part of unrecorded idle time the launching thread is off the CPU, or on it.
+    """Return for which part of unrecorded idle time the launching thread is `off` the CPU, or `on`.
 
-    `off` where that is most: it waits for input or output, a timer, another thread, or a core. `on`
-    where switches are recorded then, and nearly all of the time is between them.
+    `off` is given if it is most: the thread waits for input or output, a timer, another thread, or
+    a core. `on` is given if it is nearly all, and any switch off the CPU is recorded.
     """
     part = _off_cpu(case, idle)
     on = 1 - part if 0 < part <= 1 - _NEARLY_ALL else None
@@ -38,7 +38,7 @@ def switched(case: Case, idle: IdleClass) -> dict[str, Value]:
 
 
 def _off_cpu(case: Case, idle: IdleClass) -> float:
-    """Return for which part of some idle time the launching thread is recorded off the CPU."""
+    """Return for which part of a class of idle time the launching thread is off the CPU."""
     off_ns = off_cpu_in(case.prepared, idle.kind) if case.prepared is not None else 0
     return off_ns / max(idle.idle_ns, 1)
 
@@ -53,10 +53,10 @@ def only_waits(case: Case) -> bool:
 
 
 def sampled(case: Case) -> dict[str, Value]:
-    """Return where the host was sampled while nothing else of it is recorded.
+    """Return values for texts on where the host was sampled while nothing else was recorded.
 
-    That is the library with most samples, and its functions; where it has less than half, functions
-    of all. Libraries of MPI are one. Nothing where samples are few.
+    That is the library with most samples, and its functions; if it has less than half, the
+    functions of all libraries. Nothing if samples are few.
     """
     counts = sampled_in(case.prepared, UNRECORDED) if case.prepared is not None else Counter()
     total, libraries = counts.total(), Counter[str]()
@@ -67,9 +67,9 @@ def sampled(case: Case) -> dict[str, Value]:
     ((library, most),) = libraries.most_common(1)
     is_most, functions = 2 * most >= total, Counter[str]()
     for name, count in counts.items():
-        of, _, function = name.partition("!")
+        file, _, function = name.partition("!")  # library!function
         if _library(name) == library or not is_most:
-            functions[short_name(_ARGUMENTS.sub("", function) or of)] += count
+            functions[short_name(_ARGUMENTS.sub("", function) or file)] += count
     return {
         "library": library if is_most else None,
         "part": most / total if is_most else None,

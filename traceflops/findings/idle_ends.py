@@ -20,9 +20,9 @@ _FEW: Final = 0.2
 
 
 def ended_by(case: Case) -> tuple[str, float] | None:
-    """Return the kernel that ends most of the idle time, and how much; None where no one does.
+    """Return the kernel that ends most of the idle time, and its share; None if no kernel does.
 
-    A kernel that is launched as often as that tells nothing.
+    None also if it is a large part of all launches: then it says nothing about what is late.
     """
     if case.prepared is None or not case.prepared.accounts:
         return None

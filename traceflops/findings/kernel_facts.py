@@ -45,17 +45,18 @@ if TYPE_CHECKING:
 PRODUCTS = ("compute/gemm", "compute/convolution", "compute/attention")
 _MOST_ROWS, _MOST_NAMES, _MOST_SHAPES = 3, 50, 3
 _COMPILED: Final = "CompiledFxGraph"
-"""In the ranges of compiled graphs, whose names are hashes that say no place."""
+"""In the names of ranges of compiled graphs: the rest is a hash, which names no place in code."""
 
 
 class KernelFacts(Struct, frozen=True, dict=True):
-    """The kernels of the chosen windows, in the order of their queues; columns are by kernel."""
+    """The kernels and copies of the chosen windows, by queue and start; columns are per kernel."""
 
     case: Case
     prepared: Prepared
 
     @cached_property
     def _places(self) -> IntArray:
+        """Return the place of each among the chosen activities."""
         chosen, activities = self.prepared.chosen, self.prepared.trace.activities
         kernel = np.flatnonzero(is_one_of(activities["kind"], "kernel", "memcpy")[chosen.row])
         keys = (
@@ -66,12 +67,12 @@ class KernelFacts(Struct, frozen=True, dict=True):
 
     @cached_property
     def row(self) -> IntArray:
-        """Return the row of each."""
+        """Return the row of each in the table of activities."""
         return self.prepared.chosen.row[self._places]
 
     @cached_property
     def queue(self) -> IntArray:
-        """Return a number of the queue: of the device and stream."""
+        """Return a number of its queue, which is a stream of a device."""
         activities = self.prepared.trace.activities
         keys = (numbers(activities[name], ABSENT)[self.row] for name in ("device", "stream"))
         return joint_codes(*keys)
@@ -87,11 +88,11 @@ class KernelFacts(Struct, frozen=True, dict=True):
         return codes(self.prepared.trace.activities["name"])[self.row]
 
     def named(self, test: Callable[[str], object]) -> BoolArray:
-        """Return whose name passes a test."""
+        """Return which have a name that passes a test."""
         return matching(self.prepared.trace.activities["name"], test)[self.row]
 
     def is_sub(self, *subs: str) -> BoolArray:
-        """Return which are of these categories, such as `compute/gemm`; copies are of none."""
+        """Return which are kernels of these categories, such as `compute/gemm`."""
         categorised, kind = self.prepared.linked.categorised, self.prepared.trace.activities["kind"]
         wanted = [f"{category.top}/{category.sub}" in subs for category in categorised.categories]
         of_code = np.array([*wanted, False])
@@ -103,11 +104,11 @@ class KernelFacts(Struct, frozen=True, dict=True):
         return self.prepared.linked.links.op_of_activity[self.row]
 
     def by_op(self, ops: BoolArray) -> BoolArray:
-        """Return which were launched by some ops."""
+        """Return which were launched by these ops, given as a mask of rows."""
         return taken(ops.astype(np.int8), self.op, 0) > 0
 
     def within(self, ops: BoolArray) -> BoolArray:
-        """Return which were launched by some ops, or by ops inside these."""
+        """Return which were launched by these ops (a mask of rows), or by ops inside them."""
         return self.by_op(self.prepared.linked.op_tree.nearest(ops) >= 0)
 
     def in_phase(self, phase: str) -> BoolArray:
@@ -116,39 +117,37 @@ class KernelFacts(Struct, frozen=True, dict=True):
 
     @cached_property
     def product(self) -> IntArray:
-        """Return the product, convolution or attention that it works for, -1 for none."""
+        """Return the op (matmul, convolution or attention) that it works for, -1 for none."""
         return self.case.measured.executed.attribution.owner[self.row]
 
     def of_works(self, fact: Callable[[Work], float], missing: float) -> FloatArray:
-        """Return a fact of what the product of each computes."""
+        """Return a figure of the work of its product; `missing` without a product or known work."""
         work = self.case.measured.executed.attribution.work
-        facts = [
-            fact(each_work) if isinstance(each_work, Work) else missing for each_work in work.works
-        ]
+        facts = [fact(each) if isinstance(each, Work) else missing for each in work.works]
         return np.append(facts, missing)[taken(work.place, self.product, len(facts))]
 
     @cached_property
     def dtype(self) -> tuple[IntArray, list[str]]:
-        """Return the data type of the product of each, -1 for no product, and the types."""
+        """Return the number of the data type of its product, -1 for none, and the types."""
         code, types = types_of_ops(self.prepared, self.case.measured.executed.attribution)
         return taken(code, self.product), types
 
     def is_type(self, *wanted: str) -> BoolArray:
-        """Return whose product is of one of some data types."""
-        code, types = self.dtype
+        """Return which have a product of one of these data types."""
+        code, types = self.dtype  # -1 is the last entry below
         return np.array([*(dtype in wanted for dtype in types), False])[code]
 
     @cached_property
     def peaks(self) -> DevicePeaks | None:
-        """Return the peaks of all devices, None where they are not known or differ."""
+        """Return the peaks that all devices have, None if they are unknown or differ."""
         devices = self.case.measured.devices
         alike = len({(*sorted(device.rates.items()), device.bandwidth) for device in devices}) == 1
         return devices[0] if alike and devices[0].rates else None
 
     def rate(self, dtype: str) -> float:
-        """Return the peak of a data type in FLOP per ns, 0 where it is unknown.
+        """Return the peak of a data type in FLOP per ns, 0 if it is unknown or devices differ.
 
-        Of a device that may be one of several rows it is known where these agree.
+        If a device may be one of several models, it is known if these agree.
         """
         if self.peaks:
             return float(self.peaks.rates.get(dtype, 0))
@@ -159,26 +158,26 @@ class KernelFacts(Struct, frozen=True, dict=True):
 
     @cached_property
     def own_rate(self) -> FloatArray:
-        """Return the peak of the type of each product, 0 where it is unknown."""
+        """Return the peak for the data type of its product, 0 if it is unknown."""
         code, types = self.dtype
         return np.array([*map(self.rate, types), 0.0])[code]
 
     @cached_property
     def flops(self) -> FloatArray:
-        """Return the FLOPs of the product of each, 0 where they are unknown."""
+        """Return the FLOPs of its product, 0 if they are unknown."""
         return self.of_works(lambda work: float(work.flops), 0.0)
 
     @cached_property
     def bytes_ns(self) -> FloatArray:
-        """Return how long its product's bytes take at the peak, 0 where that is unknown."""
+        """Return how long the bytes of its product take at the peak, 0 if that is unknown."""
         rate = self.peaks.bandwidth if self.peaks else None
         return self.of_works(lambda work: float(work.min_bytes or 0), 0.0) / (rate or np.inf)
 
     @cached_property
     def roof_ns(self) -> FloatArray:
-        """Return what FLOPs and bytes of its product need at the peaks, 0 where FLOPs do not tell.
+        """Return the time that its product needs at the peaks, 0 if FLOPs or their rate is unknown.
 
-        That is the case where their number or their rate is unknown.
+        Bytes alone would give too short a time.
         """
         bounded = (self.own_rate > 0) & (self.flops > 0)
         of_flops = np.divide(self.flops, self.own_rate, out=np.zeros(len(bounded)), where=bounded)
@@ -186,20 +185,20 @@ class KernelFacts(Struct, frozen=True, dict=True):
 
     @cached_property
     def is_slow(self) -> BoolArray:
-        """Return whose product is known to be far below what the peaks allow."""
+        """Return which have a product that is known to be far below what the peaks allow."""
         good = limit(self.case, "matrix-rate", "good") * self.product_ns
         return (self.roof_ns > 0) & (self.roof_ns < good)
 
     @cached_property
     def product_ns(self) -> FloatArray:
-        """Return the time of all kernels of its product, its own without one; at least 1."""
+        """Return the time of all kernels of its product, or its own without one; at least 1."""
         products = np.maximum(self.product, 0)
         times = np.bincount(products, np.where(self.product >= 0, self.ns, 0), 1)
         return np.maximum(np.where(self.product >= 0, times[products], self.ns), 1.0)
 
     @cached_property
     def scopes(self) -> Scopes:
-        """Return the modules or the annotation around the launch of each, also of replays."""
+        """Return the modules or the annotation around its launch, of replays at the capture."""
         linked = self.prepared.as_launched.linked
         call, op = linked.links.call_of_activity[self.row], linked.links.op_of_activity[self.row]
         return launch_scopes(linked, call, op, self.prepared.selection.step_mark)
@@ -215,22 +214,19 @@ def kernel_cause(
     values: Mapping[str, Value] | None = None,
     least: FloatArray | None = None,
 ) -> Iterator[Cause]:
-    """Give a cause where kernels take enough time and the remedy saves enough of it.
+    """Give a cause if kernels take enough time and the remedy saves enough of it.
 
     `rows` and `kept` are per kernel: whether the rule is about it, and the share of its time that
-    the whole remedy leaves; `least` is what it leaves at least, where that is less. `host` is the
-    edit for that of launching them. `values` fill a claim; one with a `name` names the largest
-    kernel itself.
+    the whole remedy leaves; `least` is the least share it may leave, if that is less. `host` are
+    edits for launching them. `values` fill the claim: with a `name`, it names the largest kernel,
+    else a detail does. `knows` are further facts that choose the remedy.
     """
     time = np.where(rows, facts.ns, 0)
     saved = time * (1 - np.clip(kept, 0, 1))
     share = share_of_window(facts.case, int(time.sum()))
     saves = share_of_window(facts.case, int(saved.sum()))
-    least_share, least_gain = (
-        limit(facts.case, of, name)
-        for of, name in (("kernel-faults", "least_share"), ("priority", "low"))
-    )
-    if share < least_share or saves < least_gain:
+    is_enough = share >= limit(facts.case, "kernel-faults", "least_share")
+    if not is_enough or saves < limit(facts.case, "priority", "low"):
         return
     largest, where = largest_of(facts, saved)
     half = limit(facts.case, "kernel-faults", "least_part")
@@ -249,12 +245,12 @@ def kernel_cause(
         on_path=row.on_path | frozenset({"eager_overhead", "optimizer_loop"} if host else ()),
         kernels={kernel_name(name): left for name, left in changes.items()},
         partly=_edits(changes, half),
-        direct_ns=None if host else int(most.sum()),
+        direct_ns=None if host else int(most.sum()),  # launches take time beside the kernels
     )
 
 
 def _left_of_names(facts: KernelFacts, saved: FloatArray) -> dict[str, float]:
-    """Return the share of time that is left of kernels by name, those that save most."""
+    """Return, by name, the share of time left of kernels that save most; `saved` is per kernel."""
     labels = names(facts.prepared.trace.activities["name"])
     saves, takes = (np.bincount(facts.name, time_ns, len(labels)) for time_ns in (saved, facts.ns))
     first = np.argsort(-saves, kind="stable")[:_MOST_NAMES]
@@ -262,7 +258,7 @@ def _left_of_names(facts: KernelFacts, saved: FloatArray) -> dict[str, float]:
 
 
 def _edits(left: dict[str, float], part: float) -> tuple[str, ...]:
-    """Return what makes kernels shorter by a part of what can be saved, an edit per factor."""
+    """Return edits that save a part of what kernels can save; `left` is the share left, by name."""
     alike: defaultdict[str, list[str]] = defaultdict(list)
     for name, share in left.items():
         alike[f"{1 - part * (1 - share):.3f}"].append(re.escape(name))
@@ -270,7 +266,7 @@ def _edits(left: dict[str, float], part: float) -> tuple[str, ...]:
 
 
 def rows_of(facts: KernelFacts, time: FloatArray) -> tuple[Row, ...]:
-    """Return the kernels with most of some time."""
+    """Return rows of the names with most time; `time` is per kernel, in ns."""
     labels = names(facts.prepared.trace.activities["name"])
     sums = np.bincount(facts.name, time, len(labels))
     count = np.bincount(facts.name[time > 0], minlength=len(labels))
@@ -283,25 +279,19 @@ def rows_of(facts: KernelFacts, time: FloatArray) -> tuple[Row, ...]:
 
 
 def largest_of(facts: KernelFacts, time: FloatArray) -> tuple[Fact, Where]:
-    """Return the kernel or op, its shapes and its module that take most time; `time` is per kernel.
+    """Return which kernel or op takes most time, and where; `time` is per kernel, in ns.
 
-    The module alone is where it is if all of it has half of the time.
+    Kernels are added up by op and shapes, or else by name, and by scope. The place is a module, if
+    that has half of the time.
     """
     launched, scopes = facts.prepared.as_launched.linked, facts.scopes
     ops, timed = launched.trace.ops, np.flatnonzero(time > 0)
     owner = launched.links.op_of_activity[facts.row[timed]]
-    if facts.prepared.replays is None:
+    if facts.prepared.replays is None:  # else products are rows of another table of ops
         owner = np.where(facts.product[timed] >= 0, facts.product[timed], owner)
     keys = [taken(codes(ops[column]), owner) for column in ("name", "input_dims")]
     label = np.where(owner >= 0, -1, facts.name[timed])
-    called = range_names(facts.prepared.trace)
-    texts = [
-        text if is_module else called(text)
-        for text, is_module in zip(scopes.texts, scopes.is_module, strict=True)
-    ]
-    first_of: dict[str, int] = {}
-    places = [first_of.setdefault(text, scope_place) for scope_place, text in enumerate(texts)]
-    scope_place = np.array([*places, -1])[scopes.scope[timed]]
+    texts, scope_place = _scope_places(facts, timed)
     group, first = group_rows((*keys, scope_place, label))
     largest = int(first[np.argmax(np.bincount(group, time[timed]))])
     row, scope = int(owner[largest]), int(scope_place[largest])
@@ -312,16 +302,29 @@ def largest_of(facts: KernelFacts, time: FloatArray) -> tuple[Fact, Where]:
         shapes=_shapes(ops["input_dims"][row].as_py()) if row >= 0 else (),
         scope=texts[scope] if scope >= 0 and _COMPILED not in texts[scope] else None,
     )
-    if scope < 0:
+    if scope < 0 or not scopes.is_module[scope]:
         return longest, Where()
-    is_module = (
-        scopes.is_module[scope] and 2 * time[timed[scope_place == scope]].sum() >= time.sum()
-    )
-    return longest, Where(module=texts[scope] if is_module else None)
+    is_most = 2 * time[timed[scope_place == scope]].sum() >= time.sum()
+    return longest, Where(module=texts[scope] if is_most else None)
+
+
+def _scope_places(facts: KernelFacts, rows: IntArray) -> tuple[list[str], IntArray]:
+    """Return the texts of scopes, and which one each of some kernels has; -1 for none.
+
+    Of scopes with the same text, only the first is used.
+    """
+    scopes, called = facts.scopes, range_names(facts.prepared.trace)
+    texts = [
+        text if is_module else called(text)
+        for text, is_module in zip(scopes.texts, scopes.is_module, strict=True)
+    ]
+    first_of: dict[str, int] = {}
+    places = [first_of.setdefault(text, place) for place, text in enumerate(texts)]
+    return texts, np.array([*places, -1])[scopes.scope[rows]]
 
 
 def _shapes(dims: str | None) -> tuple[str, ...]:
-    """Return the shapes of the first tensors of an op: 8×1024, 1024×9375."""
+    """Return the shapes of the first tensors of an op, as 8×1024, without vectors and lists."""
     shapes = [shape for shape in read_shapes(dims or "[]") or () if not isinstance(shape, Shapes)]
     texts = ("×".join(map(str, shape)) for shape in shapes if len(shape) > 1)
     return tuple(islice(texts, _MOST_SHAPES))

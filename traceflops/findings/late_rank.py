@@ -15,6 +15,7 @@ from traceflops.facts import Fact, fact
 from traceflops.findings.case import cause, limit
 from traceflops.findings.clocks import clocks_of_late
 from traceflops.findings.finding import (
+    MOST_ROWS,
     Cause,
     Finding,
     Gain,
@@ -45,7 +46,7 @@ _BY_REASON: Final = frozenset(
 )
 """Reasons with texts of their own; others are classes of idle time."""
 _OF_HOST: Final = frozenset({"host_code", "eager_overhead"})
-"""Classes of idle time in code that all ranks run: where several are late, it is not at fault."""
+"""Classes of idle time in code that all ranks run: if several are late, their hosts are slow."""
 _OWNERS: Final[Mapping[str, Owner]] = {
     "slow_clock": "cluster",
     "device_wait": "cluster",
@@ -56,9 +57,9 @@ _OWNERS: Final[Mapping[str, Owner]] = {
 
 
 def late_rank_fact(ranks: RankReport | None, *, lasting: bool = False) -> Fact | None:
-    """Return which ranks the others wait for and for how long, None where that costs little.
+    """Return which ranks the others wait for and for how long, None if that costs little.
 
-    With `lasting` a single delay is not told.
+    `lasting`: also None if it happened in one step only.
     """
     slow = ranks.slow if ranks is not None else None
     if ranks is None or slow is None or severity_of(_share(ranks, slow)) is None:
@@ -66,11 +67,10 @@ def late_rank_fact(ranks: RankReport | None, *, lasting: bool = False) -> Fact |
     if lasting and slow.sporadic and len(slow.steps) < 2:
         return None
     several = "" if len(slow.ranks) == 1 else "-several"
-    ids = listed(slow.ranks)
     window = "each-step" if ranks.cycles.has_steps else "recording"
     return fact(
         f"{RULE}.{'claim-sporadic' if slow.sporadic else 'claim'}",
-        who=fact(f"{RULE}.who{several}", ranks=ids, position=slow.position),
+        who=fact(f"{RULE}.who{several}", ranks=listed(slow.ranks), position=slow.position),
         when=_when(ranks, slow),
         window=fact(f"{RULE}.{window}"),
         lost_ns=slow.lost_ns_per_step,
@@ -80,7 +80,7 @@ def late_rank_fact(ranks: RankReport | None, *, lasting: bool = False) -> Fact |
 
 
 def _when(ranks: RankReport, slow: SlowRank) -> Fact:
-    """Return in which of the steps ranks are late, or that there are none."""
+    """Return in which steps ranks are late, or that the recording has no steps."""
     if not ranks.cycles.has_steps:
         return fact(f"{RULE}.part-of-recording")
     if ranks.cycles.count == 1:
@@ -90,14 +90,14 @@ def _when(ranks: RankReport, slow: SlowRank) -> Fact:
 
 
 def clocks_apart_ns(ranks: RankReport | None) -> int | None:
-    """Return how far the clocks of the ranks may be off, None where that is not at all."""
+    """Return by how much the clocks of ranks may differ after alignment, None if not at all."""
     return (ranks.alignment.residual_p95_ns or None) if ranks is not None else None
 
 
 def waiting_for(ranks: RankReport | None) -> tuple[Fact, tuple[Fact, ...]] | None:
-    """Return for whom communication mostly waits, and statements on how much of it.
+    """Return for whom communication mostly waits, and statements on how much of it is waiting.
 
-    None where it is less, and where one rank is blamed: then that says it.
+    None if most of it is transfer, or if a late rank is found: that finding says it.
     """
     if ranks is None or late_rank_fact(ranks) is not None:
         return None
@@ -106,7 +106,7 @@ def waiting_for(ranks: RankReport | None) -> tuple[Fact, tuple[Fact, ...]] | Non
     total_ns = waited_ns + int(waits.transfer_ns.sum())
     if 2 * waited_ns <= total_ns:
         return None
-    # Of ties nobody is the last.
+    # Nobody causes the waiting for a collective that several ranks join last at the same time.
     clear_ns = np.where(waits.tie[waits.collective], 0, waits.wait_ns)
     caused_ns = exact_sums(waits.last[waits.collective], clear_ns, len(ranks.records.ranks))
     rank = ranks.records.ranks[caused_ns.index(max(caused_ns))]
@@ -118,23 +118,24 @@ def waiting_for(ranks: RankReport | None) -> tuple[Fact, tuple[Fact, ...]] | Non
         whom=whom,
         clocks_ns=clocks_apart_ns(ranks),
     )
+    # Ranks may wait in the first collective because they start at different times.
     in_first = waits.collective == waits.from_ns.argmin()
     is_first = 2 * int(waits.wait_ns[in_first].sum()) > waited_ns
     return whom, (claim, *(fact("waiting.first"),) * is_first)
 
 
 def late_rank_findings(ranks: RankReport | None, program: frozenset[str]) -> Iterator[Finding]:
-    """Give a finding where waiting for one rank costs much."""
+    """Give a finding without a gain if waiting for late ranks costs much."""
     yield from filter(None, map(as_loss, _causes(ranks, program)))
 
 
 def late_rank(case: Case) -> Iterator[Cause]:
-    """Give a cause where waiting for one rank costs much."""
+    """Give a cause if waiting for late ranks costs much; samples of clocks may say why."""
     for late in _causes(case.ranks, case.program):
         assert case.ranks is not None
         slow, (_, why) = case.ranks.slow, case.replay_or_reason
         assert slow is not None
-        if case.prepared is None:  # of summaries: they tell how late it is
+        if case.prepared is None:  # of summaries: no replay, but they tell how late the rank is
             doubts = (fact("doubt.refused", why=why), fact("doubt.as-late"))
             gain = Gain(0, slow.lost_ns_per_step, None)
             late = replace(late, gain=gain, doubts=doubts)
@@ -148,13 +149,16 @@ def late_rank(case: Case) -> Iterator[Cause]:
 
 
 def _causes(ranks: RankReport | None, program: frozenset[str]) -> Iterator[Cause]:
-    """Yield at most one cause: the rank that others wait for, why it is late, and what to do."""
+    """Yield at most one cause: which ranks others wait for, why these are late, and what to do."""
     claim = late_rank_fact(ranks)
     if ranks is None or ranks.slow is None or claim is None:
         return
-    slow = ranks.slow
+    slow, is_of_hosts = ranks.slow, _is_of_hosts(ranks.slow)
     why, advice = late_rank_reason(slow)
-    is_of_hosts = _is_of_hosts(slow)
+    # Edits: what holds up the hosts goes, if it has one name; late ranks are as fast as the others
+    name = re.escape(_label(slow).partition(" in ")[0])
+    stall = (f"host:^{name}$=0",) if name and slow.cause in STALLS else ()
+    as_others = tuple(f"rank {rank}=median" for rank in slow.ranks)
     title = "title" if len(slow.ranks) == 1 else "title-several"
     yield cause_of(
         program,
@@ -169,43 +173,30 @@ def _causes(ranks: RankReport | None, program: frozenset[str]) -> Iterator[Cause
             Row(_label(slow) or f"rank {slow.rank}", slow.lost_ns_per_step * ranks.cycles.count),
         ),
         where=Where(rank=slow.rank),
-        edits=() if is_of_hosts else (*_stall(slow), *slow_rank_edits(ranks)),
-        partly=slow_rank_edits(ranks) * bool(_stall(slow)),
-        # No replay has other hosts: at most the others wait no more.
+        edits=() if is_of_hosts else (*stall, *as_others),
+        partly=as_others if stall else (),
+        # Replay cannot change hosts: at most, nobody waits for these ranks any more.
         gain=Gain(0, slow.lost_ns_per_step, None) if is_of_hosts else None,
         doubts=(fact("doubt.hosts"),) if is_of_hosts else (),
     )
 
 
 def _owner(slow: SlowRank) -> Owner | None:
-    """Return who mends why a rank is late; of a name without a file only what makes such names."""
+    """Return who mends why a rank is late, None if nothing tells."""
     known = _OWNERS.get(slow.cause)
     if known is not None or slow.cause in _BY_REASON or not slow.label:
         return known or "yours"
-    owner = owner_of(slow.label)
+    owner = owner_of(slow.label)  # without a file, it may be a name of anybody's
     return None if owner == "yours" and function_name(slow.label) == slow.label else owner
-
-
-def _stall(slow: SlowRank) -> tuple[str, ...]:
-    """Return the edit without what holds up the host of a rank, where one name does."""
-    name, is_stall = _label(slow).partition(" in ")[0], slow.cause in STALLS
-    return (f"host:^{re.escape(name)}$=0",) if name and is_stall else ()
-
-
-def slow_rank_edits(ranks: RankReport | None) -> tuple[str, ...]:
-    """Return the edits with which no rank is late, where waiting for them costs much."""
-    if ranks is None or ranks.slow is None or late_rank_fact(ranks) is None:
-        return ()
-    return tuple(f"rank {rank}=median" for rank in ranks.slow.ranks)
 
 
 def late_rank_reason(slow: SlowRank) -> tuple[Fact, Fact]:
     """Return why a rank is late and what to do."""
     several = "" if len(slow.ranks) == 1 else "-several"
-    label, has_text = short_name(_label(slow)), slow.cause in _BY_REASON
+    has_text = slow.cause in _BY_REASON
     why = fact(
         f"{RULE}.why{several}.{slow.cause if has_text else 'idle'}",
-        label=label,
+        label=short_name(_label(slow)),
         factor=slow.factor or 1.0,
         kind=None if has_text else CLASSES[slow.cause],
     )
@@ -217,33 +208,31 @@ def late_rank_reason(slow: SlowRank) -> tuple[Fact, Fact]:
 
 
 def _is_of_hosts(slow: SlowRank) -> bool:
-    """Return whether the hosts of several ranks are slower than others in what all ranks do."""
+    """Return whether several ranks are late in code that all ranks run: their hosts are slower."""
     return len(slow.ranks) > 1 and slow.cause in _OF_HOST
 
 
 def _label(slow: SlowRank) -> str:
-    """Return what holds up a rank; in what all ranks do, no name of it is at fault."""
+    """Return the name of what holds up a rank, "" if the hosts are slow: no code is at fault."""
     return "" if _is_of_hosts(slow) else slow.label
 
 
 def _share(ranks: RankReport, slow: SlowRank) -> float:
-    length = int(ranks.cycles.length_ns.sum())
-    if not ranks.cycles.has_steps:  # what overlaps makes a rank late before the first one
-        length = max(length, ranks.recorded_ns)
-    return slow.lost_ns_per_step * ranks.cycles.count / length if length else 0.0
-
-
-_MOST_ROWS: Final = 3
+    """Return the share of the time that is lost to late ranks."""
+    length_ns = int(ranks.cycles.length_ns.sum())
+    if not ranks.cycles.has_steps:  # a rank may become late before the first cycle
+        length_ns = max(length_ns, ranks.recorded_ns)
+    return slow.lost_ns_per_step * ranks.cycles.count / length_ns if length_ns else 0.0
 
 
 def rank_balance(case: Case) -> Iterator[Cause]:
-    """Give causes where ranks wait because of how work is split over them."""
+    """Give causes if ranks wait because of how work is split over them."""
     yield from _experts(case)
     yield from _bubbles(case)
 
 
 def _experts(case: Case) -> Iterator[Cause]:
-    """Give a cause where the experts of one rank work longer than those of the others."""
+    """Give a cause if the experts of one rank work longer than those of the others."""
     ranks, rule = case.ranks, "expert-imbalance"
     groups = ranks.experts() if ranks is not None and ranks.span_ns else []
     group = max(groups, key=lambda group: group.lost_ns, default=None)
@@ -263,26 +252,27 @@ def _experts(case: Case) -> Iterator[Cause]:
         {"rank": group.most_compute, "times": uneven, "ranks": listed(group.ranks)},
         rows=tuple(
             Row(f"experts of rank {rank}", time_ns, group.dispatches)
-            for time_ns, rank in busiest[:_MOST_ROWS]
+            for time_ns, rank in busiest[:MOST_ROWS]
         ),
         where=Where(rank=group.most_compute),
+        # With equal work all take as long as the mean; transfers of tokens may get shorter, too.
         gain=Gain(round(always_ns * per_step), round(lost_ns * per_step), None),
     )
 
 
 def _bubbles(case: Case) -> Iterator[Cause]:
-    """Give a cause where the bubbles of a pipeline cost much."""
+    """Give a cause if the bubbles of a pipeline, in which stages have no work, cost much."""
     pipeline, rule = case.ranks.pipeline if case.ranks is not None else None, "pipeline-bubble"
     if pipeline is None or pipeline.ideal is None or not pipeline.steps:
         return
-    turns = pipeline.steps * len(pipeline.ranks)
+    turns = pipeline.steps * len(pipeline.ranks)  # both times below: per step and stage
     bubble_ns = sum(rank.bubble_ns for rank in pipeline.ranks) / turns
     busy_ns = sum(rank.busy_ns for rank in pipeline.ranks) / turns
     share = bubble_ns * case.windows_used / case.total.components.window_ns
     if share < limit(case, rule, "least_share"):
         return
-    ideal_ns, parts = pipeline.ideal * busy_ns, pipeline.micro_batches
-    emptiest = sorted(pipeline.ranks, key=lambda rank: -rank.bubble_ns)[:_MOST_ROWS]
+    ideal_ns = pipeline.ideal * busy_ns
+    emptiest = sorted(pipeline.ranks, key=lambda rank: -rank.bubble_ns)[:MOST_ROWS]
     yield cause(
         case,
         rule,
@@ -290,7 +280,7 @@ def _bubbles(case: Case) -> Iterator[Cause]:
         {
             "bubble": pipeline.bubble,
             "stages": pipeline.stages,
-            "microbatches": parts,
+            "microbatches": pipeline.micro_batches,
             "ideal": pipeline.ideal,
         },
         rows=tuple(
@@ -298,5 +288,6 @@ def _bubbles(case: Case) -> Iterator[Cause]:
             for stage in emptiest
         ),
         where=Where(rank=emptiest[0].rank),
+        # Bubbles shrink with more micro-batches: 2 to 4 times as many are likely.
         gain=Gain(round(min(bubble_ns, ideal_ns) / 3), round(bubble_ns * 3 / 4), None),
     )

@@ -1,7 +1,4 @@
-"""The launches of kernels against multiprocessors, and rule `small-grid`.
-
-That is of kernels whose blocks leave most lanes of the GPU without a thread.
-"""
+"""How launches of kernels fill the GPU, and rule `small-grid`: most lanes have no thread."""
 
 from __future__ import annotations
 
@@ -37,16 +34,16 @@ if TYPE_CHECKING:
     from traceflops.table.trace import Trace
 
 _WARP: Final = 32
-"""Lanes of a warp where the device does not tell."""
+"""Lanes of a warp if the device does not tell."""
 _SCHEDULERS: Final = 4
-"""Of a multiprocessor: so many warps run at once."""
+"""Per multiprocessor, each of which runs one warp at a time."""
 
 
 def small_grids(facts: KernelFacts) -> Iterator[Cause]:
     """Yield a cause of long kernels whose blocks leave most lanes of the GPU idle.
 
-    Products have a rule of their own, collectives leave room on purpose, and kernels that run
-    beside others may fill the GPU together: of these only what their warps leave idle counts.
+    Collectives leave room on purpose. Products have a rule of their own, and kernels beside others
+    may fill the GPU together: of these only idle lanes of warps count.
     """
     grids = _grids(facts)
     most, shortest = (limit(facts.case, "small-grid", name) for name in ("most_filled", "least_ns"))
@@ -67,6 +64,7 @@ def small_grids(facts: KernelFacts) -> Iterator[Cause]:
         "units": units if units > 0 else None,
         "lanes": float(grids.lanes[largest]) if is_narrow else None,
     }
+    # Facts that choose the remedy
     knows = {"narrow"} if is_narrow else set()
     knows |= {"serial"} if values["blocks"] == values["threads"] == 1 else set()
     knows |= {"latency"} if _is_latency(facts, grids, facts.name[largest]) else set()
@@ -76,10 +74,10 @@ def small_grids(facts: KernelFacts) -> Iterator[Cause]:
 
 
 class _Grids(NamedTuple):
-    """Blocks of each kernel, threads of one, and multiprocessors of its device; -1 for unknown.
+    """Per kernel: blocks, threads of a block, multiprocessors of its device; unknown is negative.
 
-    `lanes` is the part of the lanes of its warps that have a thread, `filled` the part of the
-    multiprocessors that have a block, or of their schedulers that have a warp; 1 where unknown.
+    `lanes` is the part of the lanes of its warps that have a thread. `filled` is the smaller of two
+    parts: of multiprocessors with a block, and of their schedulers with a warp. Unknown is 1.
     """
 
     blocks: IntArray
@@ -107,7 +105,7 @@ def _grids(facts: KernelFacts) -> _Grids:
 
 
 def _is_latency(facts: KernelFacts, grids: _Grids, name: int) -> bool:
-    """Return whether launches of a kernel with most blocks take as long as those with fewest."""
+    """Return whether launches of a name (its code) with many more blocks take hardly longer."""
     own = (facts.name == name) & (grids.blocks > 0)
     blocks, ns = grids.blocks[own], facts.ns[own]
     least, most = blocks.min(), blocks.max()
@@ -130,15 +128,16 @@ _WHOLE_REGISTERS: Final = (7, 0)
 """From here on no option of the compiler leaves blocks half of a multiprocessor."""
 _SHAPE: Final = ["device", "grid", "block", "registers_per_thread", "shared_memory_bytes"]
 _FEW_WAVES: Final = 2
-"""So many full waves before the last one: of more it takes less than a quarter of the time."""
+"""Most full waves before a last wave that is told: with more it takes a quarter or less."""
 _FEW: Final = 0.5
-"""Of the warps, or of the room for blocks at once: what is more leaves little idle."""
+"""More than this part of the warps, or of the room for blocks, leaves little idle."""
 
 
 class LaunchShape(NamedTuple):
-    """How all launches of a kernel are alike: blocks, room for them, and the last wave of them.
+    """What all launches of a kernel have in common: blocks, room for them, and the last wave.
 
-    Facts are None where launches differ, where that is not known, or where it leaves little idle.
+    A fact is None if launches differ, if it is unknown, or if it leaves little idle. `limiters`
+    say what limits the warps at once, `warps_share` how many there are of the most possible.
     """
 
     blocks: Fact | None = None
@@ -149,58 +148,60 @@ class LaunchShape(NamedTuple):
 
     @property
     def is_few(self) -> bool:
-        """Return whether blocks are known to be for at most half of the multiprocessors."""
-        of = self.blocks.values if self.blocks is not None else {}
-        blocks, units = of.get("blocks"), of.get("units")
+        """Return whether there are known to be blocks for at most half of the multiprocessors."""
+        values = self.blocks.values if self.blocks is not None else {}
+        blocks, units = values.get("blocks"), values.get("units")
         return isinstance(blocks, int) and isinstance(units, int) and blocks <= _FEW * units
 
 
 def launch_shape(trace: Trace, name: str) -> LaunchShape:
-    """Return how the launches of the kernels of one name are alike."""
+    """Return what all launches of kernels of one name have in common."""
     rows = np.flatnonzero(matching(trace.activities["name"], name.__eq__))
     own = trace.activities.select(_SHAPE).take(rows)
     block = _only(axes(own["block"]))
     if block is None:
         return LaunchShape()
     threads, grid = prod(block), _only(axes(own["grid"]))
-    places = np.intersect1d(numbers(own["device"]), np.arange(trace.devices.num_rows))
-    devices = {SeenDevice.of(row) for row in trace.devices.take(places).to_pylist()}
+    used = np.intersect1d(numbers(own["device"]), np.arange(trace.devices.num_rows))
+    devices = {SeenDevice.of(row) for row in trace.devices.take(used).to_pylist()}
     kinds = {(device.maker(), device.compute, device.units) for device in devices}
     maker, compute, units = kinds.pop() if len(kinds) == 1 else (None, None, None)
-    blocks = prod(grid) if grid is not None else 0
-    said = _blocks(grid, threads, units) if grid is not None else None
+    blocks = prod(grid) if grid is not None else 0  # 0: unknown
+    of_blocks = _blocks(grid, threads, units) if grid is not None else None
     registers, shared = (
         _only(numbers(own[column], -1)[:, np.newaxis])
         for column in ("registers_per_thread", "shared_memory_bytes")
     )
-    if maker != "nvidia" or compute is None:
-        return LaunchShape(said)
-    fits = room(compute, threads, *(one[0] if one else None for one in (registers, shared)))
+    if maker != "nvidia" or compute is None:  # `room` knows NVIDIA's multiprocessors
+        return LaunchShape(of_blocks)
+    fits = room(
+        compute, threads, registers[0] if registers else None, shared[0] if shared else None
+    )
     if fits is None:
-        return LaunchShape(said)
+        return LaunchShape(of_blocks)
     if blocks and units and blocks < fits.blocks * units:  # the grid leaves more idle
         warps = blocks * fits.warps / fits.blocks / units
         of_grid = fact("launch.room-grid", warps=warps, all=fits.all)
         share = warps / fits.all
-        return LaunchShape(said, of_grid if share <= _FEW else None, None, ("grid",), share)
+        return LaunchShape(of_blocks, of_grid if share <= _FEW else None, None, ("grid",), share)
     is_exact = registers is not None and shared == (0,) and compute >= _WHOLE_REGISTERS
     last_wave = _last_wave(fits, blocks, units) if is_exact and units else None
     is_one = units and blocks == fits.blocks * units  # the grid leaves no more either
     limiters = () if is_one else fits.limiters
-    return LaunchShape(said, _room(fits), last_wave, limiters, fits.warps / fits.all)
+    return LaunchShape(of_blocks, _room(fits), last_wave, limiters, fits.warps / fits.all)
 
 
 def _blocks(grid: tuple[int, ...], threads: int, units: int | None) -> Fact:
-    """Return the blocks of a launch, and the multiprocessors where they are fewer."""
+    """Return the blocks of a launch, and the number of multiprocessors if blocks are fewer."""
     blocks, sizes = prod(grid), tuple(size for size in grid if size > 1) or (1,)
-    of = units if units and blocks < units else None
-    return fact("launch.blocks", sizes=sizes, blocks=blocks, threads=threads, units=of)
+    more = units if units and blocks < units else None
+    return fact("launch.blocks", sizes=sizes, blocks=blocks, threads=threads, units=more)
 
 
 def few_blocks(trace: Trace, name: str) -> Fact | None:
-    """Return how few blocks launches of one name have for half of their time.
+    """Return the most blocks of the smallest launches that take half of the time of one name.
 
-    None where these have a block for more than half of the multiprocessors, or that is not known.
+    None if that is more than half of the multiprocessors, or unknown.
     """
     activities = trace.activities
     rows = np.flatnonzero(matching(activities["name"], name.__eq__))
@@ -216,7 +217,7 @@ def few_blocks(trace: Trace, name: str) -> Fact | None:
 
 
 def _only(rows: IntArray) -> tuple[int, ...] | None:
-    """Return what all rows are, None where they differ, are not known, or are none."""
+    """Return the row that all rows are; None if they differ, are unknown (negative) or missing."""
     known = len(rows) > 0 and bool((rows == rows[0]).all() and (rows[0] >= 0).all())
     return tuple(rows[0].tolist()) if known else None
 
@@ -230,12 +231,9 @@ def _room(fits: Room) -> Fact | None:
 
 
 def _last_wave(fits: Room, blocks: int, units: int) -> Fact | None:
-    """Return how few blocks run last, None where they are most of those that run at once.
-
-    Of many waves the last one does not matter.
-    """
+    """Return how few blocks run in the last wave; None if they are many, or after many waves."""
     at_once = fits.blocks * units
-    waves, last = divmod(blocks, at_once)  # no blocks: unknown
+    waves, last = divmod(blocks, at_once)  # blocks are 0 if unknown: no waves
     if not 0 < waves <= _FEW_WAVES or not 0 < last <= _FEW * at_once:
         return None
     return fact("launch.last-wave", at_once=at_once, last=last)

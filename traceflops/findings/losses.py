@@ -12,6 +12,7 @@ from traceflops.attribution.culprits import NO_CULPRITS, IdleCulprits
 from traceflops.attribution.idle_classes import CLASSES
 from traceflops.attribution.kernels import COPIES, KERNELS, MIGRATIONS
 from traceflops.facts import Fact, Value, fact, quoted
+from traceflops.findings.copy_sizes import host_link
 from traceflops.findings.finding import WORTH_SAYING, Finding, severity_of, short_name
 from traceflops.findings.rules import all_rules, rule_of, statement, thresholds
 from traceflops.mfu.roof_times import NO_ROOFS, RoofTime
@@ -28,12 +29,13 @@ LOSS: Final = "loss-"
 _MOST_PARTS, _LARGE = 3, 0.1
 """At most so many parts of memory work are named, each at least so large a share of it."""
 _SHORT_NS, _FEW_GAPS, _MANY_GAPS = 10_000, 10, 100
+"""The longest gap that is called short; how many gaps are at most few, and at least many."""
 
 
 class _LossKind(Struct, frozen=True):
-    """A loss: whether its name is plural, what it is made of, and whether it is inside compute.
+    """A loss: whether its name is plural (`many`), what it is made of, why it cannot be judged.
 
-    `unknown` says why nobody can judge it: nothing says whether the program needs it.
+    `in_compute`: it is a line of the waterfall that splits the compute component.
     """
 
     many: bool = False
@@ -53,19 +55,19 @@ _KINDS: Final = {
     "recompute": _LossKind(in_compute=True),
     "overcompute": _LossKind(many=True, in_compute=True),
 }
-"""By component, and by the lines of the waterfall that split the compute component."""
+"""By component, and by line of the waterfall. Of some work nothing says if it is useful."""
 
 _MOSTLY: Final = ("loss.mostly", "loss.mostly-waiting")
 _NO_TIME: Final = RoofTime(0, 0, 0, 0)
 
 _HARDLY_ANY: Final = 1e-9
-"""Prints as less than any share, where bytes are known that need less than a nanosecond."""
+"""Prints as "less than" the least share, for known bytes that need less than a nanosecond."""
 
 
 class Needed(Struct, frozen=True):
     """What bytes need at the peak bandwidth, as a share of the device time.
 
-    `known` is the share of the work whose bytes are known, where these do not stand for all of it.
+    `known` is the share of work whose bytes are known, None if that is enough to stand for all.
     """
 
     share: float
@@ -73,12 +75,12 @@ class Needed(Struct, frozen=True):
 
 
 class Loss(Struct, frozen=True):
-    """A part of the device time that is lost: its name, what it is called, and its share.
+    """A part of the device time that is lost: its name, what texts call it, and its share.
 
-    `gloss` says what it is made of, `needed` the part that its bytes need, None where too little is
-    known of them, `rate` how fast its copies are where it is mostly these, `details` what most of
-    it is, `advice` what to do; `rule` is that of what most of it is, "" where that has none. With
-    `unknown` it is not judged: neither ranked, nor first in a verdict.
+    `gloss` says what it is made of, `needed` what its bytes need (None if too few are known),
+    `rate` how fast its copies are if it is mostly copies, `details` what most of it is, `advice`
+    what to do; `rule` is that of what most of it is, "" for none. `unknown` says why it is not
+    judged: then it is neither ranked, nor first in a verdict.
     """
 
     name: str
@@ -103,16 +105,16 @@ class Loss(Struct, frozen=True):
 
     @property
     def is_mostly(self) -> bool:
-        """Return whether its gloss is only most of it."""
+        """Return whether its gloss names only the larger part of it."""
         return self.gloss is not None and self.gloss.code in _MOSTLY
 
     def brief(self) -> Loss:
-        """Return the same with no more said than what it is mostly."""
+        """Return the same for a short sentence: only what it is mostly is said."""
         gloss = self.gloss if self.is_mostly else None
         return replace(self, gloss=gloss, needed=None, rate=None)
 
     def of_rest(self, rest: float) -> Loss:
-        """Return the same with shares of a rest of the time, which is such a share of all."""
+        """Return the same with shares of a part of the time; `rest` is its share of all."""
         needed = self.needed
         if needed is not None:
             known = None if needed.known is None else needed.known / rest
@@ -120,11 +122,11 @@ class Loss(Struct, frozen=True):
         return replace(self, share=self.share / rest, needed=needed)
 
     def claim(self, of: Fact | None = None) -> Fact:
-        """Return that it takes its share, of what if that is given."""
+        """Return that it takes its share; `of` says of what."""
         return self._fact("claim", of=of)
 
     def sized(self, of: Fact | None = None) -> Fact:
-        """Return what it is called and its share; what is only most of it has less."""
+        """Return what it is called and its share; its gloss, too, if that is all of it."""
         return self._fact("sized-of" if self.gloss and not self.is_mostly else "sized", of=of)
 
     def unjudged(self) -> Fact:
@@ -132,18 +134,18 @@ class Loss(Struct, frozen=True):
         return self._fact("unjudged", why=self.unknown)
 
     def at_peak(self, of: Fact) -> tuple[Fact, ...]:
-        """Return what its bytes need, nothing where that is unknown."""
+        """Return the rate of its copies, or what its bytes need; nothing if both are unknown."""
         if self.rate is not None:
             return (self.rate,)
         if self.needed is None:
             return ()
-        known_ns = self.needed.known
+        known = self.needed.known
         if self.name == "inefficiency":
-            code = "compute-bytes" if known_ns is None else "compute-bytes-at-least"
+            code = "compute-bytes" if known is None else "compute-bytes-at-least"
         else:
-            code = "at-peak" if known_ns is None else "at-peak-of-known"
+            code = "at-peak" if known is None else "at-peak-of-known"
         share = self.needed.share or _HARDLY_ANY
-        return (fact(f"loss.{code}", part=self.part, share=share, known=known_ns, of=of),)
+        return (fact(f"loss.{code}", part=self.part, share=share, known=known, of=of),)
 
     def _fact(self, code: str, **values: Value) -> Fact:
         own = {"part": self.part, "many": 2 if self.many else 1, "share": self.share}
@@ -162,13 +164,12 @@ def all_losses(
 ) -> tuple[Loss, ...]:
     """Return what takes device time and is not compute at the peak, the largest first.
 
-    What compute loses is known only where the FLOPs are. `moved` is the time of memory work by what
-    it is, `waits` whom idle time is due to. Idle time in which earlier work may be missing is a
-    part of its own where there is enough of it, in which the GPU `may_draw`; where the trace
-    `lacks_copies`, no idle time is judged. `waiting` is for whom communication mostly waits, and
-    statements on how much.
+    Losses inside compute need known FLOPs. `moved` is the time of memory work by what moves,
+    `waits` who causes idle time. If idle time may hide lost records, that part is a loss of its
+    own, in which the GPU `may_draw`; if the trace `lacks_copies`, no idle time is judged.
+    `waiting` is for whom communication mostly waits, and statements on how much.
     """
-    roofs = measured.roofs if measured is not None else NO_ROOFS
+    roofs, moved = measured.roofs if measured is not None else NO_ROOFS, moved or {}
     times = {"memory": roofs.memory, "inefficiency": roofs.compute}
     losses: list[Loss] = []
     for name, kind in _KINDS.items():
@@ -177,38 +178,40 @@ def all_losses(
             PART_NAMES[name],
             kind.many,
             _share(name, kind, total, measured),
-            _made_of(moved or {}) if name == "memory" else kind.gloss,
+            kind.gloss,
             kind.unknown,
             _needed(times.get(name, _NO_TIME), total.components.window_ns),
-            _copy_rate(measured, moved) if name == "memory" else None,
         )
-        if name == "memory" and 2 * _copies_ns(moved or {}) > sum((moved or {}).values()):
-            loss = replace(loss, rule="host-copies")
-        if name == "communication" and waiting is not None:
-            whom, details = waiting
-            loss = replace(loss, gloss=fact("loss.mostly-waiting", whom=whom), details=details)
         if name == "idle":
             losses.extend(
                 _by_cause(loss, total, waits, lacks_copies=lacks_copies, may_draw=may_draw)
             )
-        else:
-            losses.append(_explained(loss))
+            continue
+        if name == "memory":
+            loss = _of_memory(loss, measured, moved)
+        if name == "communication" and waiting is not None:
+            whom, details = waiting
+            loss = replace(loss, gloss=fact("loss.mostly-waiting", whom=whom), details=details)
+        if name == "inefficiency" and loss.needed and 2 * loss.needed.share < loss.share:
+            loss = replace(loss, needed=None)  # bytes are not why compute is below its peak
+        losses.append(loss)
     return tuple(sorted((loss for loss in losses if loss.share > 0), key=lambda loss: -loss.share))
 
 
-def _explained(loss: Loss) -> Loss:
-    """Return a loss without what its bytes need, where that is not why compute is below peak."""
-    if loss.name != "inefficiency" or loss.needed is None or 2 * loss.needed.share >= loss.share:
+def _of_memory(loss: Loss, measured: Measurement | None, moved: Mapping[str, int]) -> Loss:
+    """Return the loss to memory work with what it is; if mostly copies, with rule and rate."""
+    loss = replace(loss, gloss=_made_of(moved))
+    if 2 * _copies_ns(moved) <= sum(moved.values()):
         return loss
-    return replace(loss, needed=None)
+    return replace(loss, rate=_copy_rate(measured), rule="host-copies")
 
 
 def _by_cause(
     idle: Loss, total: Account, waits: IdleCulprits, *, lacks_copies: bool, may_draw: bool
 ) -> tuple[Loss, ...]:
-    """Return idle time in two parts where enough of it may be work that is not in the trace.
+    """Return idle time as one loss, or as two if much of it may be work that is not recorded.
 
-    Whom the rest of it is due to is not told then.
+    The cause of the rest is not told then: nothing says which gaps hold that work.
     """
     components = total.components
     if components.start_up_ns >= WORTH_SAYING * components.window_ns > 0:
@@ -230,21 +233,25 @@ def _by_cause(
 
 
 def _gaps(waits: IdleCulprits, idle_ns: int) -> tuple[Fact, ...]:
-    """Return that most idle time is a few long gaps, or many short ones; nothing for others."""
-    lengths = waits.histogram
-    longest = [lengths[-count:] for count in range(1, len(lengths) + 1)]
-    short = tuple(length for length in lengths if length.to_ns <= _SHORT_NS)
-    for some in (*longest, short) if sum(length.gaps for length in lengths) >= _MANY_GAPS else ():
-        gaps, gaps_ns = sum(length.gaps for length in some), sum(length.idle_ns for length in some)
-        is_few = gaps <= _FEW_GAPS
-        if idle_ns <= 2 * gaps_ns and (is_few or (some is short and gaps >= _MANY_GAPS)):
-            code = "short-gaps" if not is_few else "gaps" if gaps > 1 else "gap"
+    """Return that a few long gaps are most of the idle time, or many short ones; else nothing."""
+    lengths = waits.histogram  # the longest gaps last
+    if sum(length.gaps for length in lengths) < _MANY_GAPS:
+        return ()
+    for count in range(1, len(lengths) + 1):
+        gaps = sum(length.gaps for length in lengths[-count:])
+        gaps_ns = sum(length.idle_ns for length in lengths[-count:])
+        if gaps <= _FEW_GAPS and idle_ns <= 2 * gaps_ns:
+            code = "gaps" if gaps > 1 else "gap"
             return (fact(f"loss.{code}", count=gaps, mean_ns=gaps_ns // gaps),)
-    return ()
+    short = [length for length in lengths if length.to_ns <= _SHORT_NS]
+    gaps, gaps_ns = sum(length.gaps for length in short), sum(length.idle_ns for length in short)
+    if gaps < _MANY_GAPS or idle_ns > 2 * gaps_ns:
+        return ()
+    return (fact("loss.short-gaps", count=gaps, mean_ns=gaps_ns // gaps),)
 
 
 def _due(idle: Loss, waits: IdleCulprits, idle_ns: int) -> Loss:
-    """Return idle time with what most of it is due to, and with what to do."""
+    """Return idle time with its largest cause, and with what to do about that."""
     if not waits.culprits:
         return replace(idle, details=_gaps(waits, idle_ns))
     largest = waits.by_class()[0]
@@ -259,6 +266,7 @@ def _due(idle: Loss, waits: IdleCulprits, idle_ns: int) -> Loss:
     )
     blocked_ns = sum(culprit.blocked_before_ns for culprit in largest.culprits)
     waited = (fact("loss.after-wait"),) * (2 * blocked_ns > largest.idle_ns)
+    # Not each class of idle time has a rule of its own.
     is_most, rule = 2 * largest.idle_ns >= idle_ns, largest.kind.replace("_", "-")
     return replace(
         idle,
@@ -270,6 +278,7 @@ def _due(idle: Loss, waits: IdleCulprits, idle_ns: int) -> Loss:
 
 
 def _share(name: str, kind: _LossKind, total: Account, measured: Measurement | None) -> float:
+    """Return the share of a loss in the device time, 0 if unknown."""
     if not kind.in_compute:
         return total.components.share(name) or 0.0
     fall = measured.waterfall if measured is not None else None
@@ -277,31 +286,28 @@ def _share(name: str, kind: _LossKind, total: Account, measured: Measurement | N
 
 
 def _needed(time: RoofTime, window_ns: int) -> Needed | None:
-    """Return what bytes need beyond FLOPs, None where the bytes of most of the time are unknown."""
+    """Return what bytes need beyond FLOPs, None if the bytes of most of the time are unknown."""
     if not window_ns or not time.known_ns or time.known_ns < TOO_LITTLE * time.time_ns:
         return None
-    unknown_ns = None if time.known_ns >= ENOUGH * time.time_ns else time.known_ns / window_ns
-    return Needed(time.bytes_ns / window_ns, unknown_ns)
+    known = None if time.known_ns >= ENOUGH * time.time_ns else time.known_ns / window_ns
+    return Needed(time.bytes_ns / window_ns, known)
 
 
-def _copy_rate(measured: Measurement | None, moved: Mapping[str, int] | None) -> Fact | None:
-    """Return how fast copies between CPU and GPU are where memory work is mostly these."""
-    kernels = [
+def _copy_rate(measured: Measurement | None) -> Fact | None:
+    """Return how fast copies between CPU and GPU are, None if unknown or limited by launching."""
+    copies = [
         row
         for row in (measured.kernels if measured else ())
         if row.path == "host" and row.category.sub == "copy"
     ]
-    rows = [row.measured for row in kernels]
-    if measured is None or not rows or 2 * _copies_ns(moved or {}) <= sum((moved or {}).values()):
+    if measured is None or not copies:
         return None
-    copies = sum(rows[1:], rows[0])
-    small = thresholds()["host-copies"]["small_bytes"] * sum(row.counted for row in kernels)
-    if (copies.min_bytes or 0) <= small:
-        return None  # their time is that of launching them
-    links = {device.match.host_link for device in measured.devices}
-    link = links.pop() if len(links) == 1 else None
-    if (rate := copies.bytes_per_ns) is None:
+    first, *others = (row.measured for row in copies)
+    moved = sum(others, first)
+    small = thresholds()["host-copies"]["small_bytes"] * sum(row.counted for row in copies)
+    if (moved.min_bytes or 0) <= small or (rate := moved.bytes_per_ns) is None:
         return None
+    link = host_link(measured)
     reached = float(rate / link.bandwidth) if link else None
     return fact("loss.copy-rate", rate=rate, reached=reached, link=link.name if link else None)
 
@@ -311,10 +317,10 @@ def _copies_ns(moved: Mapping[str, int]) -> int:
 
 
 def _made_of(moved: Mapping[str, int]) -> Fact | None:
-    """Return what memory work is: most of it where that is copies or fills, else its large parts.
+    """Return what memory work is: copies or moved pages if these are most, else its large parts.
 
-    Of these the largest is the first; kernels are one. None where no parts are large that are most
-    of it together.
+    The largest part is the first; all kernels are one part. None if the large parts together are
+    not most of it.
     """
     total_ns, copies_ns = sum(moved.values()), _copies_ns(moved)
     moves_ns = moved.get(MIGRATIONS, 0) + copies_ns
@@ -331,18 +337,18 @@ def _made_of(moved: Mapping[str, int]) -> Fact | None:
     if kernels:
         *first, last = kernels
         name = f"{', '.join(first)} and {last} {KERNELS}" if first else f"{last} {KERNELS}"
-        times[name] = sum(ns for what, ns in large.items() if what.endswith(KERNELS))
+        times[name] = sum(large.values()) - sum(times.values())
     what = ", ".join(sorted(times, key=lambda name: -times[name]))
     return quoted(what) if len(large) == len(moved) else fact("loss.mostly", what=what)
 
 
 def loss_findings(losses: Iterable[Loss], measured: Measurement, of: Fact) -> Iterator[Finding]:
-    """Give a finding per loss that matters and can be judged; `of` is what the shares are of."""
+    """Give a finding per loss that matters and can be judged; `of` says what shares are of."""
     mfu = _exact_mfu(measured)
     for loss in losses:
         if severity_of(loss.share) is None or loss.unknown:
             continue
-        shown = replace(loss, gloss=None) if loss.details else loss
+        shown = replace(loss, gloss=None) if loss.details else loss  # details say the same
         yield statement(
             f"{LOSS}{loss.name}",
             loss.share,
@@ -354,7 +360,7 @@ def loss_findings(losses: Iterable[Loss], measured: Measurement, of: Fact) -> It
 
 
 def _exact_mfu(measured: Measurement) -> float | None:
-    """Return the MFU where it is one figure."""
+    """Return the MFU if it is one exact figure, else None."""
     mfu = measured.mfu_range
     if mfu is None or not measured.is_exact or mfu.least != mfu.most:
         return None

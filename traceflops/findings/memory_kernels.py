@@ -51,25 +51,25 @@ _SOFTMAX: Final = {
     1: ("aten::_softmax", "aten::_safe_softmax"),
     2: ("aten::_softmax_backward_data",),
 }
-"""Softmax and its gradient, by the number of products on either side."""
+"""Ops of softmax and its gradient, by how many products lie before it, and as many after it."""
 _BMM: Final = ("aten::bmm", "aten::baddbmm", "aten::baddbmm_")
 _FLOATS: Final = ("float", "double", "c10::BFloat16", "c10::Half")
 
 
 def memory_rules(facts: KernelFacts) -> Iterator[Cause]:
-    """Yield what is wrong with the memory kernels of the chosen windows, each in one rule."""
-    rest = facts.is_sub(*_FUSABLE, "memory/optimizer")
+    """Yield what is wrong with the memory kernels of the chosen windows; each is told once."""
+    rest = facts.is_sub(*_FUSABLE, "memory/optimizer")  # what no rule has told so far
     if not rest.any():
         return
-    nothing = np.zeros(len(facts.row))
+    nothing = np.zeros(len(facts.row))  # such kernels go altogether
     attention, kept = _attention(facts)
     yield from kernel_cause(facts, "unfused-attention", attention, kept)
     rest &= ~attention
     optimizer = facts.in_phase("optimizer") & ~facts.named(_FUSED_OPTIMIZER.search) & rest
     rest &= ~optimizer
-    of_lists, of_loop = (
-        limit(facts.case, "unfused-optimizer", name) for name in ("kept_lists", "kept_loop")
-    )
+    # What a fused optimizer leaves of kernels for lists of tensors, and of those for each tensor
+    of_lists = limit(facts.case, "unfused-optimizer", "kept_lists")
+    of_loop = limit(facts.case, "unfused-optimizer", "kept_loop")
     kept = np.where(facts.named(_LISTS.search), of_lists, of_loop)
     host = (f"optimizer_loop*{kept[optimizer].mean():.3f}",) if optimizer.any() else ()
     yield from kernel_cause(facts, "unfused-optimizer", optimizer, kept, host)
@@ -83,7 +83,8 @@ def memory_rules(facts: KernelFacts) -> Iterator[Cause]:
     host = (f"eager_overhead*{launches:.3f}",) if launches < 1 else ()
     runs = [*kernel_cause(facts, "fusable-kernels", run, kept, host)]
     yield from runs
-    rest &= ~(run if runs else np.zeros_like(run))  # runs too short to be told hide no cast
+    if runs:
+        rest &= ~run
     yield from kernel_cause(facts, "casts", casts & rest, nothing)
     ops = facts.prepared.trace.ops
     makes_dense = facts.within(is_one_of(ops["name"], "aten::contiguous", "aten::clone"))
@@ -92,12 +93,11 @@ def memory_rules(facts: KernelFacts) -> Iterator[Cause]:
 
 
 def training_norm(facts: KernelFacts) -> Iterator[Cause]:
-    """Yield a cause where batch norm computes statistics, and nothing else tells of training."""
+    """Yield a cause if batch norm computes statistics in a program that does not seem to train."""
     time = np.where(facts.named(_TRAINING_NORM.search), facts.ns, 0.0)
     share = share_of_window(facts.case, int(time.sum()))
-    if share < limit(facts.case, "kernel-faults", "least_share"):
-        return
-    if "trains" in facts.case.program:
+    is_little = share < limit(facts.case, "kernel-faults", "least_share")
+    if is_little or "trains" in facts.case.program:
         return
     largest, where = largest_of(facts, time)
     rows = rows_of(facts, time)
@@ -105,14 +105,15 @@ def training_norm(facts: KernelFacts) -> Iterator[Cause]:
 
 
 def _attention(facts: KernelFacts) -> tuple[BoolArray, FloatArray]:
-    """Return the kernels of batched products with a softmax between, and what is left of each.
+    """Return a mask of kernels of unfused attention, and the share of time left of each.
 
-    A fused kernel takes as long as the FLOPs of the products need at a part of the peak, and
-    nothing for what is between them.
+    A fused kernel takes as long as the FLOPs of the products need at a part of the peak; all that
+    lies between the products goes.
     """
     inside = np.zeros(facts.prepared.trace.ops.num_rows, dtype=np.bool_)
     for rows in _unfused(facts):
         inside[rows] = True
+    # Products of an unknown rate keep their time.
     flops_ns = facts.flops / np.where(facts.own_rate > 0, facts.own_rate, np.nan)
     left = np.nan_to_num(
         flops_ns / limit(facts.case, "unfused-attention", "good") / facts.product_ns, nan=1.0
@@ -121,27 +122,26 @@ def _attention(facts: KernelFacts) -> tuple[BoolArray, FloatArray]:
 
 
 def _unfused(facts: KernelFacts) -> Iterator[IntArray]:
-    """Yield the ops from a batched product to the next one after a softmax of its result.
+    """Yield rows of ops of attention: from a batched product to that after the softmax.
 
-    In the backward pass there are two products on either side of the softmax.
+    In the backward pass there are two products before and two after the gradient of the softmax.
+    The scores of which the softmax is taken must have the shape of a product's result.
     """
     ops, work = facts.prepared.trace.ops, facts.case.measured.executed.attribution.work
-    order, most = (
-        facts.prepared.linked.op_tree.order,
-        limit(facts.case, "unfused-attention", "most_ops"),
-    )
+    order = facts.prepared.linked.op_tree.order
+    most = limit(facts.case, "unfused-attention", "most_ops")
     product = is_one_of(ops["name"], *_BMM)
     softmax = {reach: is_one_of(ops["name"], *names) for reach, names in _SOFTMAX.items()}
+    # Places in `order` of all products and softmaxes; a candidate is an index of `marks`.
     marks = np.flatnonzero(np.logical_or.reduce([product, *softmax.values()])[order])
     thread = joint_codes(numbers(ops["process"]), numbers(ops["thread"], ABSENT))
-    for reach, each in softmax.items():
-        candidates = np.flatnonzero(each[order[marks]])
+    for reach, is_softmax in softmax.items():
+        candidates = np.flatnonzero(is_softmax[order[marks]])
         candidates = candidates[(candidates >= reach) & (candidates < len(marks) - reach)]
         around = order[marks[candidates[:, None] + [*range(-reach, 0), *range(1, reach + 1)]]]
         fits = product[around].all(axis=1) & (thread[around] == thread[around[:, :1]]).all(axis=1)
-        for candidate in candidates[
-            fits & (marks[candidates + reach] - marks[candidates - reach] < most)
-        ].tolist():
+        fits &= marks[candidates + reach] - marks[candidates - reach] < most
+        for candidate in candidates[fits].tolist():
             rows = order[marks[candidate - reach] : marks[candidate + reach] + 1]
             dims = ops["input_dims"][int(order[marks[candidate]])].as_py()
             shapes = read_shapes(dims or "[]")
@@ -151,22 +151,22 @@ def _unfused(facts: KernelFacts) -> Iterator[IntArray]:
 
 
 def _gives(work: Result, scores: list[int]) -> bool:
+    """Return whether the result of an op is a product of this shape [m, n]."""
     signature = work.signature if isinstance(work, Work) else None
     return isinstance(signature, Product) and [signature.m, signature.n] == scores
 
 
 def _runs(facts: KernelFacts, fusable: BoolArray, casts: BoolArray) -> tuple[BoolArray, FloatArray]:
-    """Return the kernels in runs of enough fusable ones, and what is left of each.
+    """Return a mask of kernels in runs that can be fused, and the share of time left of each.
 
-    So many of a run become one that takes a part of the longest: results in between stay on chip.
-    What reduces needs its own time, and the rest goes along. One kernel over and over, or little
-    but casts, are independent tensors and no run. A long kernel with most of the time of its run is
-    no part of it: that is not the time of what lies between it and the others.
+    Up to `most_fused` of a run become one that takes a part of the longest of them: results in
+    between stay on chip. Kernels that reduce keep their time, in which the rest can be done. One
+    kernel over and over, or little but casts, are independent tensors and no run. A long kernel
+    with most of the time of its run is left out: its time is not that of results in between.
     """
     ops = facts.prepared.trace.ops
-    accumulates = facts.within(
-        matching(ops["name"], lambda name: name.endswith("::AccumulateGrad"))
-    )
+    adds_gradients = matching(ops["name"], lambda name: name.endswith("::AccumulateGrad"))
+    accumulates = facts.within(adds_gradients)  # each for a tensor of its own
     eligible = fusable & ~facts.named(_NO_RUN.search) & (facts.product < 0) & ~accumulates
     reduces = facts.is_sub(*_REDUCING)
     run = _in_a_row(facts, eligible)
@@ -182,12 +182,13 @@ def _runs(facts: KernelFacts, fusable: BoolArray, casts: BoolArray) -> tuple[Boo
     fused = np.ceil(length / limit(facts.case, "fusable-kernels", "most_fused"))
     longest = np.maximum.reduceat(facts.ns, first)
     needed = limit(facts.case, "fusable-kernels", "kept_of_longest") * longest * fused
+    # Per run: what the kernels that reduce do not have time for
     left = np.maximum(needed - of_reducing, 0) / np.maximum(of_others, 1)
     return eligible & enough[run] & ~reduces, left[run]
 
 
 def _in_a_row(facts: KernelFacts, eligible: BoolArray) -> IntArray:
-    """Return the number of the run of each kernel; what is not eligible is one of its own."""
+    """Return the run of each kernel: eligible ones in a row of a queue, or one that is not."""
     opens = np.ones(len(eligible), dtype=np.bool_)
     opens[1:] = ~eligible[1:] | ~eligible[:-1] | (facts.queue[1:] != facts.queue[:-1])
     return np.cumsum(opens) - 1
@@ -196,7 +197,8 @@ def _in_a_row(facts: KernelFacts, eligible: BoolArray) -> IntArray:
 def _outweighs(facts: KernelFacts, run: IntArray) -> BoolArray:
     """Return which kernels take more of a run than all others, and far longer than one of these.
 
-    That is, as one kernel of the shortest run that is told.
+    Kernels of one name in a run are taken together. Far longer is as long as all others of the
+    shortest run that is told.
     """
     times = limit(facts.case, "fusable-kernels", "least_run") - 1
     each, _ = group_rows((run, facts.name))
@@ -207,12 +209,13 @@ def _outweighs(facts: KernelFacts, run: IntArray) -> BoolArray:
 
 
 def _casts(facts: KernelFacts) -> BoolArray:
-    """Return the kernels that only convert the type, by the types of their op or by their name."""
+    """Return a mask of kernels that only convert types, by the types of their op or by name."""
     ops = facts.prepared.trace.ops
     copies = is_one_of(ops["name"], *_COPYING_OPS) & matching(ops["input_types"], _converts)
     return facts.by_op(copies) | facts.named(_CAST.search)
 
 
 def _converts(types: str) -> bool:
+    """Return whether the first two arguments of an op are floats of different types."""
     dtypes = read_types(types)[:2]
     return len(dtypes) == 2 and dtypes[0] != dtypes[1] and all(dtype in _FLOATS for dtype in dtypes)

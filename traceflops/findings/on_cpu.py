@@ -1,4 +1,4 @@
-"""What leads where operators of CPUs are all the work that is recorded, and how long these wait."""
+"""What takes most time if all recorded work is operators of CPUs, and how long these wait."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ if TYPE_CHECKING:
 
 _MOST: Final = 2
 _LARGE: Final = 0.2
-_MANY: Final = 3
-"""Of so many calls none should take most of the time."""
 """Share of the time from which what comes second is named, too."""
+_MANY: Final = 3
+"""With so many calls, no single one should take most of the time."""
 _MOSTLY: Final = 0.8
-"""Share of a kind of work from which its largest operator stands for it."""
+"""Share of a kind of work from which its largest operator is told instead of it."""
 _OVERLAP: Final = 1.01
 """Operators that take more than this times the busy time ran beside each other."""
 _LITTLE: Final = 0.1
@@ -46,7 +46,7 @@ _OF_GPUS: Final = re.compile(
 )
 """Operators that PyTorch has for GPUs alone."""
 _SEVERAL, _NO_LAUNCH_NS = 3, 100_000_000
-"""So many calls of an operator do not all begin with a start-up that takes so long."""
+"""Operators with so many calls of such a mean time compute: no launch, nor start-up, takes it."""
 _BACKWARD: Final = re.compile(r"autograd::engine::evaluate_function: ")
 _OF_LISTS: Final = re.compile(r"aten::_foreach_")
 _FREES: Final = re.compile(r"(cuda|hip)Free$|cuMemFree(_v2)?$")
@@ -54,21 +54,21 @@ _FREES: Final = re.compile(r"(cuda|hip)Free$|cuMemFree(_v2)?$")
 
 
 class OfGpu(NamedTuple):
-    """What the CPU tells of a GPU without records: why there is one, how long calls waited."""
+    """What the CPU tells of a GPU without records: what shows that there is one, and its waits."""
 
     lacks: Fact | None = None
     waits: tuple[Fact, ...] = ()
 
 
 class OnCpu(NamedTuple):
-    """What to say where all work is operators of CPUs: what leads, and what tells of the GPU."""
+    """What to say if all work is operators of CPUs: what takes most time, and signs of a GPU."""
 
     leads: tuple[Fact, ...]
     gpu: OfGpu
 
 
 def of_gpu(trace: Trace) -> OfGpu:
-    """Return what a trace without work of GPUs tells of one."""
+    """Return what a trace without work of GPUs still tells of one."""
     operator = min(filter(_OF_GPUS.match, used_names(trace.ops["name"])), default=None)
     lacks = fact("verdict.on-cpu-of-gpu", operator=operator) if operator else None
     if lacks is None and _has_device_thread(trace):
@@ -77,10 +77,10 @@ def of_gpu(trace: Trace) -> OfGpu:
 
 
 def _has_device_thread(trace: Trace) -> bool:
-    """Return whether the backward pass has a thread of its own, and tensors are on a GPU.
+    """Return whether the backward pass has threads of its own, and an optimizer takes lists.
 
-    Autograd has one for each GPU; that of a CPU runs on the thread that asks for it. Optimizers
-    take lists of tensors by themselves on GPUs alone.
+    Both happen for tensors on a GPU: on a CPU, autograd runs on the thread that asks for it, and
+    optimizers by default take tensors one by one.
     """
     ops = trace.ops
     backward, lists = (matching(ops["name"], name.match) for name in (_BACKWARD, _OF_LISTS))
@@ -91,13 +91,15 @@ def _has_device_thread(trace: Trace) -> bool:
     if not (backward.any() and lists.any()):
         return False
     order = in_order(threads, start)
-    first = order[differ_from_before(threads[order])]
+    first = order[differ_from_before(threads[order])]  # the first operator of each thread
     is_own = backward[first]
     of_backward = np.isin(threads[backward], threads[first[is_own]])
     return bool(of_backward.all() and not is_own.all())
 
 
 class _Part(NamedTuple):
+    """A part of the time of CPUs: its share, and the fact that names it."""
+
     share: float
     said: Fact
 
@@ -110,10 +112,10 @@ def leading(
     of: Fact,
     kind: str | None = None,
 ) -> tuple[Fact, ...]:
-    """Return the fact that names the one or two largest parts of the time of CPUs, or nothing.
+    """Return facts that name the one or two largest parts of the time of CPUs, or nothing.
 
-    `kernels` are the operators by name, `idle` is what ran between them, `of` is what shares are
-    of, and `kind` is what most of the start-up is. Operators that ran at the same time are left
+    `kernels` are the operators by name, `idle` is what ran between them, `of` says what shares are
+    of, and `kind` is what most of the start-up is. If operators ran at the same time, they are left
     out: their times are no shares of the window.
     """
     window_ns = total.components.window_ns
@@ -137,7 +139,7 @@ def leading(
 
 
 def _computed(rows: Sequence[dict[str, Any]]) -> Iterator[Fact]:
-    """Yield that products take far too long on the CPU to be launches of work on a GPU."""
+    """Yield at most one fact: products take far too long to be launches of work on a GPU."""
     for row in rows:
         mean_ns = row["sum_ns"] // max(row["count"], 1)
         if row["top"] == "compute" and row["count"] >= _SEVERAL and mean_ns >= _NO_LAUNCH_NS:
@@ -148,9 +150,9 @@ def _computed(rows: Sequence[dict[str, Any]]) -> Iterator[Fact]:
 def _of_operators(
     rows: Sequence[dict[str, str | int]], known: Sequence[KernelRow], window_ns: int
 ) -> Iterator[_Part]:
-    """Yield the operators by kind; a kind goes by the operator that is most of it, if one is.
+    """Yield operators by kind; an operator that is nearly all of its kind is told instead.
 
-    Of that it is told where one call of many is most of it.
+    `once_ns` is told if a single call of many is most of its time. `known` has its FLOPs.
     """
     kinds: defaultdict[str, Counter[str]] = defaultdict(Counter)
     calls = {str(row["name"]): (int(row["count"]), int(row["max_ns"])) for row in rows}
@@ -176,7 +178,7 @@ def _of_operators(
 
 
 def _rate(known: Sequence[KernelRow], name: str) -> float | None:
-    """Return the FLOP per ns of an operator whose FLOPs are all known, None for others."""
+    """Return the FLOP per ns of an operator, None unless the FLOPs of all its calls are known."""
     row = next((row for row in known if row.name == name), None)
     if row is None or row.measured.time_ns != row.sum_ns or not row.measured.is_exact:
         return None
@@ -185,17 +187,17 @@ def _rate(known: Sequence[KernelRow], name: str) -> float | None:
 
 def _between_operators(idle: IdleCulprits, window_ns: int) -> Iterator[_Part]:
     """Yield what the host did while no operator ran, by class."""
-    for one in idle.by_class():
-        largest, share = one.culprits[0], one.idle_ns / window_ns
-        where = short_name(largest.label) if 2 * largest.idle_ns >= one.idle_ns else ""
-        said = fact("verdict.cpu-between", kind=CLASSES[one.kind], where=where, share=share)
+    for each in idle.by_class():
+        largest, share = each.culprits[0], each.idle_ns / window_ns
+        where = short_name(largest.label) if 2 * largest.idle_ns >= each.idle_ns else ""
+        said = fact("verdict.cpu-between", kind=CLASSES[each.kind], where=where, share=share)
         yield _Part(share, said)
 
 
 def _waits(trace: Trace) -> tuple[Fact, ...]:
-    """Return how long calls took that may have waited for a GPU, of the time of all records.
+    """Return the share of recorded time in calls that may wait for a GPU, and their largest name.
 
-    Nothing where no call after the last launch waits for the GPU: it may have worked on.
+    Nothing if no call after the last launch waits for the GPU: it may have worked on.
     """
     calls, ops = trace.calls, trace.ops
     (process, start, end), (_, op_start, op_end) = host_span(calls), host_span(ops)

@@ -21,7 +21,7 @@ _FRAMEWORK: Final = re.compile(
     r"torchvision|transformer_engine|transformers|triton|trl|unsloth|vllm|xformers)/"
     r"|^execute_(\w{1,40}_)?context_\d|^execute_new_\d|^gpu_model_runner: |^vllm::"
 )
-"""Packages that run or train models, by the folder of a function's file, or by vLLM's ranges."""
+"""Packages that run or train models, by the folder of a function's file; and ranges of vLLM."""
 _COMPILED: Final = re.compile(
     r"Torch-Compiled Region|CompiledFunction|TorchDynamo|## Call CompiledFxGraph"
 )
@@ -29,12 +29,12 @@ _COMPILED: Final = re.compile(
 _EAGER: Final = re.compile(
     rf"^{OPERATOR.pattern}|^nn\.Module: |: (forward|__call__|_(wrapped_)?call_impl)$"
 )
-"""Operators, and functions of others that only call operators one by one."""
+"""Operators, and functions of frameworks that only call operators one by one."""
 _INSTALLED: Final = re.compile(r"(^|/)(site|dist)-packages/")
 
 
 def owner_of(label: str) -> Owner | None:
-    """Return whose a function is, by where its file lies; None without a name."""
+    """Return whose a function or range is, by its name or file; None without a name."""
     if not label:
         return None
     if is_of_library(label) or OPERATOR.match(label) or LIBRARY_RANGE.match(label):
@@ -45,5 +45,5 @@ def owner_of(label: str) -> Owner | None:
 
 
 def only_launches(label: str) -> bool:
-    """Return whether code that is not the user's only calls operators."""
+    """Return whether this is code of a framework or library that only calls operators."""
     return owner_of(label) != "yours" and _EAGER.search(label) is not None

@@ -1,4 +1,4 @@
-"""Rules of products that a faster data type would do: TF32, 16 bits, or FP32 instead of FP64."""
+"""Rules of products for which a faster data type would do: TF32, 16 bits, FP32 instead of FP64."""
 
 from __future__ import annotations
 
@@ -28,14 +28,18 @@ _LEAST_TOLD: Final = 0.1
 
 
 def precision_rules(facts: KernelFacts, product: BoolArray) -> Iterator[Cause]:
-    """Yield whether a faster data type would do; of FP32 and TF32 only the first that holds."""
+    """Yield causes of products in a slow data type; `product` is a mask of kernels.
+
+    Rule single-precision is tried only if tf32-off does not hold: TF32 is the easier remedy.
+    """
     by_name = [operand_type(name) for name in names(facts.prepared.trace.activities["name"])]
-    is_named = np.array(by_name)[facts.name]
-    silent = facts.product < 0
+    type_by_name = np.array(by_name)[facts.name]
+    is_unknown = facts.product < 0  # without an op only the name tells the type
 
     def of(*types: str) -> BoolArray:
-        return product & (facts.is_type(*types) | silent & np.isin(is_named, types))
+        return product & (facts.is_type(*types) | is_unknown & np.isin(type_by_name, types))
 
+    # Programs other than PyTorch may need FP64: it is told only if the GPU is slow at it.
     is_torch = "torch" in facts.case.program
     slow_rate = limit(facts.case, "double-precision", "slow_rate")
     if is_torch or facts.rate("fp64") < facts.rate("fp32") * slow_rate:
@@ -44,22 +48,26 @@ def precision_rules(facts: KernelFacts, product: BoolArray) -> Iterator[Cause]:
     yield from single
     half = next((name for name in HALF if facts.rate(name)), "")
     of_half = of(*HALF, "fp8", "int8")
+    # Where other products are in 16 bits already, these are likely in FP32 on purpose.
     most = limit(facts.case, "single-precision", "most_others") * facts.ns[product].sum()
     if half and facts.ns[of_half].sum() < most and not single and is_torch:
         yield from _faster(facts, "single-precision", {name: of(name) for name in SINGLE}, half)
 
 
 def totals_in_fp32(case: Case) -> Iterator[Finding]:
-    """Give products in plain FP32 of totals by name, where these tell that the GPU has TF32."""
+    """Give products in plain FP32 among totals by name, if names tell that the GPU has TF32."""
     rows = case.untimed.rows.to_pylist() if case.untimed is not None else ()
-    plain = [row for row in rows if row["share"] and row["sub"] in _KINDS]
-    plain = [row for row in plain if _HAS_TF32.search(row["name"])]
-    plain = [row for row in plain if operand_type(row["name"]) == FP32]
+    plain = [
+        row
+        for row in rows
+        if row["share"] and row["sub"] in _KINDS and operand_type(row["name"]) == FP32
+        if _HAS_TF32.search(row["name"])
+    ]
     share = sum(row["share"] for row in plain)
     if severity_of(share) is not None:
         subs = tuple(dict.fromkeys(row["sub"] for row in plain))
         products = tuple(fact(f"products.{sub}") for sub in subs)
-        many = 1 if subs[0] == "attention" else 2
+        many = 1 if subs[0] == "attention" else 2  # of the verb: attention takes, products take
         values: dict[str, Value] = {"first": products[0], "many": many, "products": products}
         advice = advice_of("tf32-off", case.program, values)
         yield statement("tf32-off", share, values, advice=advice)
@@ -68,9 +76,9 @@ def totals_in_fp32(case: Case) -> Iterator[Finding]:
 def _faster(
     facts: KernelFacts, rule: str, by_type: dict[str, BoolArray], fast: str
 ) -> Iterator[Cause]:
-    """Yield a cause of products that need less time in another data type.
+    """Yield a cause of products that need less time in another data type, `fast`.
 
-    `by_type` tells which kernels are of which data type, that with the least rate first.
+    `by_type` has a mask of kernels per data type, that with the least rate first.
     """
     rate, slow = facts.rate(fast), next(iter(by_type))
     if not rate or facts.rate(slow) >= rate:
@@ -78,9 +86,10 @@ def _faster(
     size = _BYTES[fast] / _BYTES[slow]
     before = facts.roof_ns
     after = np.maximum(facts.flops / rate, size * facts.bytes_ns)
+    # If FLOPs are unknown, so is what limits a kernel: the remedy may save as on either.
     of_bytes = max(size, facts.rate(slow) / rate)
     kept = np.divide(after, before, out=np.full(len(before), of_bytes), where=before > 0)
-    least = np.where(before > 0, kept, facts.rate(slow) / rate)  # with enough FLOPs for its bytes
+    least = np.where(before > 0, kept, facts.rate(slow) / rate)
     knows = frozenset({"fp16-only"} if fast == "fp16" else ())
     of_types = {name: rows & (kept < 1) for name, rows in by_type.items()}
     rows = np.logical_or.reduce([*of_types.values()])
@@ -89,30 +98,30 @@ def _faster(
 
 
 def _named(facts: KernelFacts, rows: BoolArray, of_types: dict[str, BoolArray]) -> dict[str, Value]:
-    """Return what some products are called, the kind with most time first, and of which type."""
+    """Return values for texts on products: kinds, most time first, and data types, from masks."""
     times = {sub: int(facts.ns[rows & facts.is_sub(f"compute/{sub}")].sum()) for sub in _KINDS}
     order = sorted(times, key=lambda sub: -times[sub])
     large = [sub for sub in order if times[sub] >= _LEAST_TOLD * sum(times.values())]
-    of_type: dict[str, list[Fact]] = {}
+    by_word: dict[str, list[Fact]] = {}
     for sub in large:
-        mine = facts.is_sub(f"compute/{sub}")
-        types = frozenset(name for name, some in of_types.items() if (some & mine).any())
-        of_type.setdefault(_type_word(facts, types), []).append(fact(f"products.{sub}"))
-    parts = (
-        fact("products.typed", products=(*some,), types=types) for types, some in of_type.items()
-    )
-    products = [product for some in of_type.values() for product in some]
+        of_sub = facts.is_sub(f"compute/{sub}")
+        types = frozenset(name for name, mask in of_types.items() if (mask & of_sub).any())
+        by_word.setdefault(_type_word(facts, types), []).append(fact(f"products.{sub}"))
+    products = [product for kinds in by_word.values() for product in kinds]
     return {
         "first": next(iter(products), None),
         "many": 1 if large[:1] == ["attention"] else 2,
-        "types": next(iter(of_type), None),
-        "products": (*products,),
-        "parts": (*parts,),
+        "types": next(iter(by_word), None),
+        "products": tuple(products),
+        "parts": tuple(
+            fact("products.typed", products=tuple(kinds), types=word)
+            for word, kinds in by_word.items()
+        ),
     }
 
 
 def _type_word(facts: KernelFacts, types: frozenset[str]) -> str:
-    """Return the data types as a sentence has them: without TF32 where no GPU has it."""
+    """Return the words for data types in a sentence: without TF32 if no GPU has it."""
     if types == {"fp64"}:
         return "FP64"
     has_none = all(map(without_tf32, facts.prepared.trace.devices.to_pylist()))

@@ -1,4 +1,4 @@
-"""The rules as rows: `rules.toml` has one per finding, with all that is no figure of a recording.
+"""The rules as rows: `rules.toml` has one per finding, with all but the figures of a recording.
 
     rules.toml:  [host-copies] owner, evidence, thresholds, remedies, edits, ...
     a function:  share of the time, values, rows, where                 -> cause(case, ...): Cause
@@ -32,9 +32,9 @@ ON_HOST: Final = frozenset({*CLASSES, BESIDE, CALLS_BESIDE}) - {
 
 
 class Remedy(Struct, frozen=True):
-    """What may help: the name of its text, the facts of the program that it needs and excludes.
+    """What may help a program for which all facts of `fits` and none of `not_if` hold.
 
-    A name with a dot is a text of several rules.
+    `name` is that of its text; with a dot, of a text that several rules share.
     """
 
     name: str
@@ -45,9 +45,9 @@ class Remedy(Struct, frozen=True):
 class RuleRow(Struct, frozen=True):
     """One rule: whose it is, where a report shows it, when it speaks, what mends it.
 
-    `headline` is the class of a report that begins with it; `explained_by` are rules that say why,
-    where this one only says that work is slow. `edits`, `partly`, `on_path`, `frees` and `doubts`
-    are those of a Cause; of `remedies` the first that fits is told.
+    `headline` is the class of a report that begins with it; `explained_by` are rules that say why
+    work is slow if this one only says that it is. `edits`, `partly`, `on_path`, `frees` and
+    `doubts` are those of a Cause; of `remedies` the first that fits is told.
     """
 
     headline: str
@@ -64,7 +64,7 @@ class RuleRow(Struct, frozen=True):
 
 
 class Rules(Struct, frozen=True):
-    """All rows by id, and thresholds that several rules share, by what they are of."""
+    """All rows by id, and thresholds that several rules share, by subject."""
 
     rules: Mapping[str, RuleRow]
     shared: Mapping[str, Mapping[str, float]]
@@ -78,7 +78,10 @@ def all_rules() -> Rules:
     shared = table.pop("shared")
     for row in table.values():
         path = row.get("on_path", [])
-        row["on_path"] = [*path, *(ON_HOST if _HOST in path else ())]
+        row["on_path"] = [
+            *path,
+            *(ON_HOST if _HOST in path else ()),
+        ]  # "host" stands for its classes
     return msgspec.convert({"rules": table, "shared": shared}, Rules)
 
 
@@ -102,10 +105,9 @@ def cause_of(
     details: tuple[Fact, ...] = (),
     **changes: Any,
 ) -> Cause:
-    """Return a cause by the row of its rule, and by facts that choose the remedy.
+    """Return a cause by the row of its rule; the facts of `program` choose its remedy.
 
-    `values` fill its texts, `share` among them; `changes` are fields of the Cause that differ from
-    the row.
+    `values` and `share` fill its texts; `changes` are fields of the Cause that differ from the row.
     """
     row, filled = rule_of(rule), {"share": share, **(values or {})}
     made = Cause(
@@ -124,7 +126,7 @@ def cause_of(
         doubts=tuple(fact(f"doubt.{name}") for name in row.doubts),
     )
     made = replace(made, **changes)
-    is_known = made.owner != "framework" or "torch" in program
+    is_known = made.owner != "framework" or "torch" in program  # others have no known framework
     return made if is_known else replace(made, owner="yours")
 
 
@@ -135,7 +137,7 @@ def statement(
     details: tuple[Fact, ...] = (),
     **changes: Any,
 ) -> Finding:
-    """Return a finding by the row of its rule that has no gain by replay; see `cause_of`."""
+    """Return a finding without a gain, by the row of its rule; see `cause_of` for parameters."""
     filled = {"share": share, **(values or {})}
     made = Finding(
         rule,
@@ -153,7 +155,7 @@ def statement(
 def advice_of(
     rule: str, program: frozenset[str], values: Mapping[str, Value] | None = None
 ) -> Fact | None:
-    """Return the first remedy of a rule that fits a program, None where none does."""
+    """Return the first remedy of a rule that fits a program, None if none does."""
     platform = "HIP" if "amd" in program else "CUDA"
     for remedy in rule_of(rule).remedies:
         if remedy.fits <= program and not remedy.not_if & program:

@@ -21,13 +21,13 @@ if TYPE_CHECKING:
 
 START_UP: Final = "start-up"
 _HARDLY: Final = 0.01
-"""A GPU that works for a smaller share of the time has hardly begun; such shares are not told."""
+"""A GPU that works for a smaller share of the time has hardly begun."""
 
 
 def start_up(case: Case) -> Finding | None:
-    """Return how much of the time is start-up and what most of it is, if it is much.
+    """Return how much of the time is start-up and what most of it is, None if it is little.
 
-    That is the time of the chosen windows, and of those that are left out as start-up.
+    The time is that of the chosen windows, and of those that are left out as start-up.
     """
     chosen, before = case.total.components, _left_out(case)
     whole = chosen + before
@@ -37,15 +37,16 @@ def start_up(case: Case) -> Finding | None:
     busy_ns = whole.window_ns - whole.start_up_ns - whole.idle_ns
     beside_ns = before.window_ns - before.start_up_ns
     is_hardly = busy_ns < _HARDLY * whole.window_ns and not before.window_ns
+    is_beside = beside_ns >= _HARDLY * whole.window_ns
+    basis = "step" if case.steps.used else "span" if before.window_ns else "window"
+    # Busy time is told if it is hardly any, other work only if windows are left out before it.
     values: dict[str, Value] = {
         "busy_ns": round(busy_ns / case.windows_used) if is_hardly else None,
         "time_ns": round(whole.start_up_ns / case.windows_used),
         "window_ns": round(whole.window_ns / case.windows_used),
         "rest_ns": round(chosen.window_ns / case.windows_used) if before.window_ns else None,
-        "beside_ns": round(beside_ns / case.windows_used)
-        if beside_ns >= _HARDLY * whole.window_ns
-        else None,
-        "what": fact(f"{START_UP}.{_basis(case, before)}"),
+        "beside_ns": round(beside_ns / case.windows_used) if is_beside else None,
+        "what": fact(f"{START_UP}.{basis}"),
         "kind": main_kind(case.prepared),
     }
     again = fact(f"{START_UP}.remedy.again") if before.window_ns else None
@@ -53,30 +54,29 @@ def start_up(case: Case) -> Finding | None:
 
 
 def kept(case: Case) -> float:
-    """Return which share of the time is not left out as start-up."""
+    """Return the share of the time that is not left out as start-up."""
     window_ns = case.total.components.window_ns
     return window_ns / max(window_ns + _left_out(case).window_ns, 1)
 
 
-def _basis(case: Case, before: Components) -> str:
-    return "step" if case.steps.used else "span" if before.window_ns else "window"
-
-
 def _left_out(case: Case) -> Components:
-    """Return the time that is left out as start-up."""
+    """Return the time of windows that are left out as start-up."""
     windows = (window for device in case.devices for window in device.windows)
-    left_out = (w.account.components for w in windows if w.left_out == BEFORE_WORK)
+    left_out = (window.account.components for window in windows if window.left_out == BEFORE_WORK)
     return sum(left_out, Components())
 
 
 def main_kind(prepared: Prepared | None) -> str | None:
-    """Return what most of the start-up is, in words; None where it is of several kinds."""
+    """Return what most of the start-up is, in words; None if it is of several kinds."""
     by_kind = Counter[str]()
     for device, account in prepared.accounts.items() if prepared is not None else ():
         assert prepared is not None
-        windows = prepared.windows[device]
-        some = (replace(w, used=w.used or w.left_out == BEFORE_WORK) for w in windows)
-        chosen = chosen_time(tuple(some))
+        # Windows that are left out as start-up count as chosen here.
+        windows = (
+            replace(window, used=window.used or window.left_out == BEFORE_WORK)
+            for window in prepared.windows[device]
+        )
+        chosen = chosen_time(tuple(windows))
         for kind, times in account.start_up_by_kind.items():
             by_kind[kind] += times.intersect(chosen).length_ns
     [(kind, most_ns)] = by_kind.most_common(1) or [("", 0)]

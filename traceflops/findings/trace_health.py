@@ -1,7 +1,7 @@
 """Rule `trace-health`: what a recording is not fit for, and how to record better.
 
-It is told by notes, by what the trace lacks of what its profiler records, and by what the profiler
-cost. What does not matter to any figure is not said.
+Notes tell it, what the trace lacks of all that its profiler can record, and what the profiler cost.
+What matters to no figure is not said.
 """
 
 from __future__ import annotations
@@ -25,20 +25,18 @@ from traceflops.windows.prepared import SERIALIZED
 from traceflops.windows.records import chosen_time
 
 if TYPE_CHECKING:
-    from traceflops.attribution.launch_lead import Leads
     from traceflops.findings.case import Case
     from traceflops.table.trace import Note
-    from traceflops.timeline.intervals import Intervals
     from traceflops.windows.prepared import Prepared
 
 RULE: Final = "trace-health"
 
 
 class _Unfit(Struct, frozen=True):
-    """What a note says that a recording is unfit for: its texts are `trace-health.CODE`.
+    """What a note makes a recording unfit for: its texts are `trace-health.CODE`.
 
-    What to do is told of its `lack` among the remedies; without one by its own text, or by the note
-    where `by_note` is set. `of_all` says that a few records do not matter.
+    What to do is how to record its `lack`; without a lack it is a text of the code. `by_note`: it
+    is the advice of the note. `of_all`: a few records do not matter.
     """
 
     code: str
@@ -85,20 +83,23 @@ _ALONE: Final = fact(f"{RULE}.profiler.remedy")
 
 
 def _no_mfu(case: Case) -> bool:
+    """Return whether MFU is unknown, to which operators and shapes are needed."""
     return case.measured.mfu_range is None
 
 
 def _is_torch(case: Case) -> bool:
+    """Return whether MFU is unknown, and the profiler can record operators."""
     return _no_mfu(case) and family(case.source.format) == PYTORCH
 
 
 def _is_idle(case: Case) -> bool:
+    """Return whether much time is idle, whose causes calls and stacks would tell."""
     share = share_of_window(case, case.total.components.idle_ns)
     return not case.on_host and share >= limit(case, RULE, "least_idle")
 
 
 class _Lack(Struct, frozen=True):
-    """Something missing: the code of its title, when it matters, the notes that say the same."""
+    """Something missing: the code of its title, whether it matters, notes that say the same."""
 
     code: str
     matters: Callable[[Case], bool]
@@ -122,7 +123,7 @@ _LACKS: Final[Mapping[str, _Lack]] = {
 
 def trace_health(case: Case) -> Iterator[Finding]:
     """Give a finding for each thing that makes the recording unfit for a statement."""
-    notes = {note.code: note for note in reversed(case.notes)}
+    notes = {note.code: note for note in reversed(case.notes)}  # the first note of each code
     for code, unfit in _NOTES.items():
         if (note := notes.get(code)) is not None and _matters(case, unfit, note.count):
             claim = fact(
@@ -148,7 +149,7 @@ def trace_health(case: Case) -> Iterator[Finding]:
 
 
 def _advice(case: Case, unfit: _Unfit, note: Note) -> Fact | None:
-    """Return how to record what a note says is missing, None where nothing is known."""
+    """Return what to do about a note, None if nothing is known."""
     how = way_to_record(case, unfit.lack) if unfit.lack else None
     if unfit.by_note:
         option = how.text if how else None
@@ -157,18 +158,22 @@ def _advice(case: Case, unfit: _Unfit, note: Note) -> Fact | None:
 
 
 def _record(how: How | None) -> Fact | None:
-    """Return how to record something as a fact; `option` is it without a verb."""
+    """Return how to record something, None if unknown; `option` is the same without a verb."""
     if how is None or not how.text:
         return None
     return fact(f"{RULE}.record", how=how.clause, option=how.text)
 
 
 def _coverage(case: Case, missing: set[str]) -> Iterator[Finding]:
-    """Give a finding where much of the window has no record, and one where steps are few."""
+    """Give findings if much idle time has no record, or steps are few; `missing` are codes."""
     steps = len(case.steps.used)
-    nameless = (one for one in case.idle.culprits if one.kind == "host_unrecorded")
-    share = share_of_window(case, sum(one.idle_ns for one in nameless if not one.label))
-    no_calls = missing & {"calls", "calls-but-moments"}
+    nameless_ns = sum(
+        culprit.idle_ns
+        for culprit in case.idle.culprits
+        if culprit.kind == "host_unrecorded" and not culprit.label
+    )
+    share = share_of_window(case, nameless_ns)
+    no_calls = missing & {"calls", "calls-but-moments"}  # that has a finding of its own
     if not no_calls and share >= limit(case, RULE, "unrecorded"):
         advice = _record(way_to_record(case, "stacks")) or _record(
             way_to_record(case, "annotations")
@@ -181,39 +186,38 @@ def _coverage(case: Case, missing: set[str]) -> Iterator[Finding]:
 
 
 def _overhead(case: Case, prepared: Prepared) -> Iterator[Finding]:
-    """Give a finding where the profiler itself, or what it adds to each launch, takes long."""
+    """Give a finding if the profiler itself, or what it adds to each launch, takes long."""
     chosen = {device: chosen_time(windows) for device, windows in prepared.windows.items()}
     own = profiler_time(prepared.trace, prepared.accounts, chosen)
     share = share_of_window(case, own.idle_ns)
     if share >= limit(case, RULE, "least_overhead"):
         yield _finding("profiler", fact(f"{RULE}.profiler.claim-idle", share=share), _ALONE)
+    # Launches for which the GPU waits: others may be long because the queue is full.
     calls = prepared.trace.calls
-    starved = [one.call[one.is_starved] for one in _launches(prepared, chosen)]
-    row = np.concatenate([*starved, _NONE])
+    starved = [_NONE]
+    for device, account in prepared.accounts.items():
+        if account.has_calls:
+            launches = leads(account)
+            launches = launches.only(chosen[device].contains(launches.start_ns))
+            starved.append(launches.call[launches.is_starved])
+    row = np.concatenate(starved)
     row = row[matching(calls["name"], lambda name: "LaunchKernel" in name)[row]]
     calls_ns = numbers(calls["dur_ns"])[row]
-    usual_ns = (
-        int(np.median(calls_ns)) if len(calls_ns) >= limit(case, RULE, "least_launches") else 0
-    )
+    if len(calls_ns) < limit(case, RULE, "least_launches"):
+        return
+    usual_ns = int(np.median(calls_ns))
     if usual_ns >= limit(case, RULE, "slow_launch_ns"):
         yield _finding("profiler", fact(f"{RULE}.profiler.claim-calls", usual_ns=usual_ns), _ALONE)
 
 
-def _launches(prepared: Prepared, chosen: Mapping[int, Intervals]) -> Iterator[Leads]:
-    for device, account in prepared.accounts.items():
-        if account.has_calls:
-            launches = leads(account)
-            yield launches.only(chosen[device].contains(launches.start_ns))
-
-
 def _matters(case: Case, unfit: _Unfit, count: int | None) -> bool:
-    """Return whether what a note says matters here: of all records, ranks or files."""
-    if unfit is _CLOCKS:
+    """Return whether a note matters here; `count` is how many records it is about, if known."""
+    if unfit is _CLOCKS:  # clocks matter only between devices, and ranks may be aligned without
         is_aligned = case.ranks is not None and case.ranks.alignment.basis != ""
         return len(case.devices) > 1 and not is_aligned
     if unfit is _TIMELINE:
         return not case.windows_used
-    works = sum(sums.count for one in case.devices for sums in one.whole.kinds.values())
+    works = sum(sums.count for device in case.devices for sums in device.whole.kinds.values())
     if unfit is _LOST and not works:
         return False  # told as missing: nothing of its kind was recorded
     return not unfit.of_all or count is None or count >= limit(case, RULE, "least_records") * works

@@ -1,7 +1,7 @@
 """Rule `uneven-steps`: what steps take beyond the median, which they are, what they have more of.
 
-Mending it gains at most all of that, for longer steps may have had more to do; not while idle.
-Where most steps work on another size there is nothing to mend.
+Mending it gains at most all of that time. Longer steps may have had more to do, but not in idle
+time: half of that is gained at least.
 """
 
 from __future__ import annotations
@@ -23,15 +23,7 @@ from traceflops.attribution.range_labels import range_names
 from traceflops.characters import function_name, kernel_name
 from traceflops.facts import Fact, fact
 from traceflops.findings.case import cause
-from traceflops.findings.finding import (
-    Cause,
-    Finding,
-    Gain,
-    Row,
-    Where,
-    severity_of,
-    short_name,
-)
+from traceflops.findings.finding import Cause, Finding, Gain, Row, Where, severity_of, short_name
 from traceflops.findings.host_samples import only_waits
 from traceflops.findings.rules import rule_of, statement
 from traceflops.table.columns import axes, codes, is_one_of, names, numbers, product_of
@@ -53,9 +45,9 @@ UNEVEN_STEPS: Final = "uneven-steps"
 _LEAST_STEPS: Final = 3
 """Of two steps the median is their mean, and one is always longer."""
 _ANOTHER_SIZE: Final = 0.1
-"""Steps whose launches have so many more blocks, or fewer, work on another size."""
+"""Steps whose launches have more or fewer blocks by this share work on another size."""
 _HARDLY: Final = 0.1
-"""What takes so little of its time in usual steps is what slow ones have more of."""
+"""A span is what slow steps have more of if usual ones have at most this share of its time."""
 _IDLE: Final = "idle"
 _PROMPTS: Final = ("prefill", "mixed")
 _SPANS: Final = ("annotation", "python", "overhead")
@@ -66,17 +58,17 @@ _KINDS: Final = {
     "evaluation": r"\b(eval|evaluat(e|ion)|validat(e|ion))$",
     "profiler": r"^(Activity Buffer Request|Buffer Flush|Instrumentation)$",
 }
-"""What slow steps have more of, by names of functions and ranges."""
+"""Why steps are slow, by names of functions and ranges that they have more of."""
 _WARM_UP, _PROFILER = "warm-up", "profiler"
 _SPORADIC: Final = ("other_calls", "eager_overhead", "launch_latency")
-"""Classes of idle time that some steps have more of, where the usual remedy does not help."""
+"""Classes of idle time whose usual remedy does not help if only some steps have more of them."""
 _KERNELS: Final = "uneven-steps.remedy.kernels"
 
 
 class _More(Struct, frozen=True):
     """What slow steps have more of: its name, and by how much per step.
 
-    `remedy` is the code of what to do, "" of a function or range.
+    `usual_ns` is what usual steps have; `remedy` the code of what to do, "" for a span.
     """
 
     name: str
@@ -86,7 +78,7 @@ class _More(Struct, frozen=True):
 
     @property
     def told(self) -> Fact:
-        """Return what it does there and not in others."""
+        """Return that slow steps have more of it, or that only they have it."""
         code = "more" if self.usual_ns else "only"
         return fact(f"{UNEVEN_STEPS}.{code}", name=short_name(self.name), more_ns=self.more_ns)
 
@@ -94,9 +86,9 @@ class _More(Struct, frozen=True):
 def uneven_findings(
     spread: StepSpread | None, devices: Sequence[DeviceReport], serving: Serving
 ) -> Iterator[Finding]:
-    """Give a finding where the steps used take much more together than if each were the median.
+    """Give a finding if the steps used take much longer together than if each were the median.
 
-    Passes of a server that read prompts take longer than others, and are no slow steps.
+    None if the long ones are passes of a server that read prompts: these must take longer.
     """
     if spread is None or len(spread.used) < _LEAST_STEPS or _read_prompts(spread, devices, serving):
         return
@@ -121,7 +113,7 @@ def uneven_findings(
 
 
 def _read_prompts(spread: StepSpread, devices: Sequence[DeviceReport], serving: Serving) -> bool:
-    """Return whether all steps that stand out, and few others, read prompts."""
+    """Return whether prompts make steps long: all slow ones, and few others, read some."""
     starts = np.array([one.start_ns for one in serving.passes if one.kind in _PROMPTS])
     if not len(starts):
         return False
@@ -137,7 +129,7 @@ def _read_prompts(spread: StepSpread, devices: Sequence[DeviceReport], serving: 
 
 
 def uneven_steps(case: Case) -> Iterator[Cause]:
-    """Give the same as a cause: which steps are slow, and what they have more of."""
+    """Give uneven steps as a cause: which steps are slow, and what they have more of."""
     spread = case.spread
     finding = next(uneven_findings(spread, case.devices, case.serving), None)
     if spread is None or finding is None or is_sweep(case):
@@ -148,6 +140,7 @@ def uneven_steps(case: Case) -> Iterator[Cause]:
     if more is not None and _LOADER.search(more.name):
         return  # rule data-input tells it, with its gain
     kind = _kind(spread, slow, more)
+    # No gain is told of what ends by itself (warm-up), or of waits that may set the pace.
     waits = more is not None and more.name == CLASSES[UNRECORDED] and only_waits(case)
     doubt = "leaving-out" if kind in (_WARM_UP, _PROFILER) else "off-cpu" if waits else None
     windows = [
@@ -173,11 +166,11 @@ def uneven_steps(case: Case) -> Iterator[Cause]:
 
 
 def is_sweep(case: Case) -> bool:
-    """Return whether most steps of a device launch more or fewer blocks than the usual one."""
+    """Return whether most steps differ from the median in blocks: then steps differ on purpose."""
     prepared = case.prepared
     if prepared is None:
         return False
-    grid = np.maximum(product_of(axes(prepared.trace.activities["grid"])), 0)
+    grid = np.maximum(product_of(axes(prepared.trace.activities["grid"])), 0)  # 0 for unknown
     for device, account in prepared.accounts.items():
         used = [window for window in prepared.windows[device] if window.used]
         start, end = (
@@ -194,19 +187,21 @@ def is_sweep(case: Case) -> bool:
 
 
 def _gain(case: Case, spread: StepSpread, slow: Sequence[StepTime]) -> Gain:
-    """Return what is gained if slow steps are as the median: at least half of their idle time."""
+    """Return the gain per step if slow steps took the median: at least half of their idle time."""
     usual_ns = spread.median_ns
     usual_idle_ns = median_of([step.components.idle_ns for step in spread.used])
     idle_ns = sum(
         max(min(step.components.idle_ns - usual_idle_ns, step.ns - usual_ns), 0) for step in slow
     )
     beyond_ns = sum(step.ns - usual_ns for step in slow) if slow else spread.beyond_median_ns
-    idle_ns *= case.total.knows_idle  # else work that is not recorded may have run
-    return Gain(idle_ns // 2 // len(spread.used), beyond_ns // len(spread.used), None)
+    # Otherwise work that is not recorded may have run in idle time.
+    least_ns = idle_ns // 2 if case.total.knows_idle else 0
+    return Gain(least_ns // len(spread.used), beyond_ns // len(spread.used), None)
 
 
 def _kind(spread: StepSpread, slow: Sequence[StepTime], more: _More | None) -> str:
-    """Return what is known of slow steps: one of _KINDS, warm-up, or "" for nothing."""
+    """Return why steps are slow: a key of _KINDS, warm-up, or "" if unknown."""
+    # Warm-up: the slow steps are the first ones, and idle.
     if slow and tuple(slow) == spread.used[: len(slow)] and largest_part(spread)[0] == _IDLE:
         return _WARM_UP
     name = more.name if more is not None and not more.remedy else ""
@@ -217,12 +212,11 @@ def _which(spread: StepSpread, slow: Sequence[StepTime], more: _More | None) -> 
     """Return which steps stand out, and what they have that others lack."""
     if not slow:
         return fact(f"{UNEVEN_STEPS}.none")
-    steps = listed([str(step.step) for step in slow])
     return fact(
         f"{UNEVEN_STEPS}.which",
         count=len(slow),
         all=len(spread.used),
-        steps=steps,
+        steps=listed([str(step.step) for step in slow]),
         more=more.told if more else None,
     )
 
@@ -231,10 +225,10 @@ def _advice(
     case: Case, kind: str, spread: StepSpread, slow: Sequence[StepTime], more: _More | None
 ) -> Fact:
     """Return what to do, and how to look at the steps without the slow ones."""
-    # The first and last of the most steps in a row that are not slow
-    runs, steps = [list[int]()], {step.step for step in slow}
+    # The longest run of steps that are not slow
+    runs, slow_steps = [list[int]()], {step.step for step in slow}
     for step in spread.used:
-        runs.append([]) if step.step in steps else runs[-1].append(step.step)
+        runs.append([]) if step.step in slow_steps else runs[-1].append(step.step)
     longest = max(runs, key=len)
     first, last = (longest[0], longest[-1]) if longest else (0, 0)
     leave_out = fact(f"{UNEVEN_STEPS}.remedy.leave-out", first=first, last=last)
@@ -244,29 +238,31 @@ def _advice(
     code = f"{UNEVEN_STEPS}.remedy.{'span' if more else 'compare'}"
     usual = fact(more.remedy if more and more.remedy else code)
     if more and more.remedy.startswith("idle."):
-        usual = fact("sentence", text=usual)
+        usual = fact("sentence", text=usual)  # texts of idle time are clauses
     if kind == _PROFILER or (kind in _KINDS and "torch" in case.program):
         usual = fact(f"{UNEVEN_STEPS}.remedy.{kind}")
     return fact("joined", parts=(usual, without)) if without else usual
 
 
 def _more(case: Case, spread: StepSpread, slow: Sequence[StepTime]) -> _More | None:
-    """Return what has more than half of what slow steps take longer: a span, culprit or kernel."""
+    """Return the span, culprit or kernel that is at least half of what slow steps take longer.
+
+    A span that usual steps hardly have comes first; None if nothing explains so much.
+    """
     if case.prepared is None:
         return None
     slow_steps = _Slow.of(case.prepared, {step.step for step in slow})
     (part, _), usual_ns = largest_part(spread), spread.median_ns
     least_ns = sum(step.ns - usual_ns for step in slow) // (2 * len(slow))
-    most = (
-        slow_steps.most(*candidates)
-        for candidates in _ways(case, case.prepared, slow_steps, part, least_ns)
-    )
+    candidates = _candidates(case, case.prepared, slow_steps, part, least_ns)
+    most = (slow_steps.most(*times) for times in candidates)
     return next((more for more in most if more is not None and more.more_ns >= least_ns), None)
 
 
 _When = Mapping[int, Intervals]
+"""Some time of each device."""
 _Times = Mapping[tuple[str, str], int]
-"""What took how much of some time of each device, by name and by what to do about it."""
+"""What took how many ns of such time, by name and code of the remedy."""
 
 
 class _Slow(Struct, frozen=True):
@@ -290,25 +286,27 @@ class _Slow(Struct, frozen=True):
         return cls((slow, usual), (max(counts[0], 1), max(counts[1], 1)))
 
     def most(self, times: Iterable[_Times], most_usual: float) -> _More | None:
-        """Return what slow steps have most more of, if usual ones have so little of it."""
-        slow, usual = times
-        differences = (
-            _More(name, ns // self.counts[0] - before, before, remedy)
-            for (name, remedy), ns in slow.items()
-            if (before := usual.get((name, remedy), 0) // self.counts[1])
-            <= most_usual * ns // self.counts[0]
-        )
-        return max(
-            (difference for difference in differences if difference.name),
-            key=lambda difference: difference.more_ns,
-            default=None,
-        )
+        """Return what slow steps have most more of.
+
+        `times` are of slow and of usual steps; usual ones may have up to the part `most_usual` of
+        what slow ones have.
+        """
+        of_slow, of_usual = times
+        more = []
+        for (name, remedy), ns in of_slow.items():
+            usual_ns = of_usual.get((name, remedy), 0) // self.counts[1]
+            if name and usual_ns <= most_usual * ns // self.counts[0]:
+                more.append(_More(name, ns // self.counts[0] - usual_ns, usual_ns, remedy))
+        return max(more, key=lambda each: each.more_ns, default=None)
 
 
-def _ways(
+def _candidates(
     case: Case, prepared: Prepared, slow_steps: _Slow, part: str, least_ns: int
 ) -> Iterator[tuple[Iterable[_Times], float]]:
-    """Yield what took how much of slow and of usual steps, and how much of it these may have."""
+    """Yield times of slow and of usual steps, and the part of them that usual steps may have.
+
+    These are of spans; then, by the `part` that is longer, of culprits of idle time or of kernels.
+    """
     yield map(_spans(prepared, least_ns), slow_steps.when), _HARDLY
     if part == _IDLE:
         parts = (
@@ -321,18 +319,18 @@ def _ways(
             usual = {key: ns - slow[key] for key, ns in all_times.items()}
             yield ({key: slow[key] for key in usual}, usual), 1.0
     else:
-        yield map(_kernels(prepared), slow_steps.when), 1.0
+        yield [_kernel_times(prepared, when) for when in slow_steps.when], 1.0
 
 
 def _spans(prepared: Prepared, least_ns: int) -> Callable[[_When], _Times]:
-    """Return the times of functions and ranges of which any is long."""
+    """Return a function that adds up functions and ranges, by names that once take long."""
     marks, process_of = prepared.trace.marks, numbers(prepared.trace.devices["process"])
-    # A thread that waits has more of it in a longer step, whatever that does.
-    label = codes(marks["name"])
+    # Waits are longer in a longer step, whatever makes it long.
+    code_of_mark = codes(marks["name"])
     is_host = is_one_of(marks["kind"], *_SPANS) & ~has_fact(marks["name"], "waits")
     start, dur, process = (numbers(marks[name]) for name in ("start_ns", "dur_ns", "process"))
-    long = np.unique(label[is_host & (2 * dur >= least_ns)])
-    rows = np.flatnonzero(is_host & np.isin(label, long))
+    long = np.unique(code_of_mark[is_host & (2 * dur >= least_ns)])
+    rows = np.flatnonzero(is_host & np.isin(code_of_mark, long))
     labels, called = names(marks["name"]), range_names(prepared.trace)
 
     def times(when: _When) -> _Times:
@@ -340,15 +338,14 @@ def _spans(prepared: Prepared, least_ns: int) -> Callable[[_When], _Times]:
         for device, some in when.items():
             ranges = rows[process[rows] == process_of[device]]
             inside_ns = some.length_within(start[ranges], start[ranges] + dur[ranges])
-            for code, rows_of_code in groups(label[ranges]):
-                times[_span_name(labels[code], called), ""] += int(inside_ns[rows_of_code].sum())
+            for code, rows_of_code in groups(code_of_mark[ranges]):
+                label = labels[code]
+                # A function of Python keeps its file; a range is named as `called` says.
+                name = label if function_name(label) != label else called(label)
+                times[name, ""] += int(inside_ns[rows_of_code].sum())
         return times
 
     return times
-
-
-def _span_name(label: str, called: Callable[[str], str]) -> str:
-    return label if function_name(label) != label else called(label)
 
 
 def _label(culprit: Culprit) -> str:
@@ -359,6 +356,7 @@ def _label(culprit: Culprit) -> str:
 def _by_name(
     culprits: Sequence[Culprit], name: Callable[[Culprit], str]
 ) -> Counter[tuple[str, str]]:
+    """Return idle time by a name of the culprit, and by the code of the remedy."""
     times: Counter[tuple[str, str]] = Counter()
     for culprit in culprits:
         is_sporadic = culprit.kind in _SPORADIC
@@ -367,26 +365,21 @@ def _by_name(
     return times
 
 
-def _kernels(prepared: Prepared) -> Callable[[_When], _Times]:
-    """Return the times of kernels and copies."""
+def _kernel_times(prepared: Prepared, when: _When) -> _Times:
+    """Return how long kernels and copies ran in some time of each device."""
     column = prepared.trace.activities["name"]
-
-    def times(when: _When) -> _Times:
-        times: Counter[tuple[str, str]] = Counter()
-        for device, some in when.items():
-            rows = prepared.accounts[device].rows
-            inside_ns = some.length_within(rows.start_ns, rows.end_ns)
-            for code, rows_of_code in groups(codes(column)[rows.row]):
-                times[kernel_name(names(column)[code]), _KERNELS] += int(
-                    inside_ns[rows_of_code].sum()
-                )
-        return times
-
+    times: Counter[tuple[str, str]] = Counter()
+    for device, some in when.items():
+        rows = prepared.accounts[device].rows
+        inside_ns = some.length_within(rows.start_ns, rows.end_ns)
+        for code, rows_of_code in groups(codes(column)[rows.row]):
+            name = kernel_name(names(column)[code])
+            times[name, _KERNELS] += int(inside_ns[rows_of_code].sum())
     return times
 
 
 def largest_part(spread: StepSpread) -> tuple[str, int]:
-    """Return the component of which the longest step has most more than the median of it."""
+    """Return the component of which the longest step exceeds the median most, and by how much."""
     steps = [step.components.parts() for step in spread.used]
     own = spread.longest.components.parts()
     more = {name: ns - round(median(step[name] for step in steps)) for name, ns in own.items()}

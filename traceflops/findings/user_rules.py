@@ -1,7 +1,7 @@
 """What users change of findings: thresholds, rules that stay silent, and rules of their own.
 
-A file of rules says it without code. Functions in Python come by the entry points
-`traceflops.findings`: each takes a Case and gives Candidates, as the rules here do.
+A file of rules does so without code. Packages may install functions as entry points
+`traceflops.findings`: each takes a Case and gives Candidates.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from msgspec.structs import asdict, fields, replace
 from traceflops.categories.rules import toml_of
 from traceflops.errors import UsageError
 from traceflops.findings.case import NO_RULES, FindingRules, Rule, share_of_window
-from traceflops.findings.finding import Candidate, Owner, Row
+from traceflops.findings.finding import MOST_ROWS, Candidate, Owner, Row
 from traceflops.findings.rules import all_rules, thresholds
 from traceflops.plugins import blamed, package_of, plugins
 from traceflops.replay.edits import parse_edit
@@ -34,14 +34,13 @@ GROUP: Final = "findings"
 _HINT: Final = "see docs/findings.md for the format of a file of finding rules"
 _ID: Final = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 _LONGEST: Final = 500
-_MOST_ROWS: Final = 3
 _USUAL: Final = "Kernels of this rule take {share} of the time."
 
 
 class KernelRule(Struct, frozen=True):
-    """A rule of a file: kernels whose names match take at least a share of the time.
+    """A rule of a file: kernels whose names match a pattern take at least a share of the time.
 
-    In the sentence {share} is what they take. `edits` stand for the remedy, as in what-if.
+    In `sentence`, {share} is replaced by what they take. `edits` stand for the remedy in what-if.
     """
 
     id: str
@@ -54,7 +53,7 @@ class KernelRule(Struct, frozen=True):
     edits: tuple[str, ...] = ()
 
     def __call__(self, case: Case) -> Iterator[Candidate]:
-        """Give a candidate where the kernels take enough time."""
+        """Give a candidate if the kernels take enough time."""
         names = [row.name for row in case.measured.kernels]
         alike = matches(self.kernels, names, ignore_case=True).tolist()
         rows = [*compress(case.measured.kernels, alike)]
@@ -69,7 +68,7 @@ class KernelRule(Struct, frozen=True):
             owner=self.owner,
             remedy=self.remedy,
             evidence=("kernels",),
-            rows=tuple(Row(row.name, row.sum_ns, row.count) for row in rows[:_MOST_ROWS]),
+            rows=tuple(Row(row.name, row.sum_ns, row.count) for row in rows[:MOST_ROWS]),
             edits=self.edits,
             on_path=frozenset(row.category.top for row in rows),
             frees=True,  # is said even if the gain is small
@@ -77,16 +76,16 @@ class KernelRule(Struct, frozen=True):
 
 
 def read_finding_rules(path: Path | None, *, redact: bool = False) -> FindingRules:
-    """Return what a file changes, all of it checked; a UsageError says what is wrong with it.
+    """Return what a file changes; a UsageError says what is wrong with it.
 
-    With `redact` the words of its rules are left out.
+    `redact` leaves out the words of its rules.
     """
     if path is None:
         return NO_RULES
     where = f"finding rules {path.name!r}"
     try:
         document = toml_of(path, where)
-    except UsageError as error:
+    except UsageError as error:  # with the hint for this kind of file
         raise UsageError(error.message, _HINT) from None
     try:
         own = tuple(_own(table, number) for number, table in enumerate(_tables(document), 1))
@@ -105,7 +104,7 @@ def read_finding_rules(path: Path | None, *, redact: bool = False) -> FindingRul
 
 
 def _wordless(rule: KernelRule, number: int) -> KernelRule:
-    """Return a rule that says nothing of what its author wrote."""
+    """Return a rule of a file without any words of its author, by its number in the file."""
     title, remedy = f"Rule {number} of a file of rules", "See the file of rules."
     return replace(rule, id=f"own-{number}", title=title, sentence=_USUAL, remedy=remedy)
 
@@ -119,9 +118,9 @@ def more_rules(rules: FindingRules) -> Iterator[Rule]:
 
 
 def _installed(point: EntryPoint, number: int) -> Rule:
-    """Return an installed rule; a UsageError tells of one that fails.
+    """Return an installed rule, loaded when it first runs; a UsageError tells of one that fails.
 
-    Of a redacted recording it says only whose rule it is, and what it is about.
+    Of a redacted recording it says only from which package the rule is, and its share.
     """
 
     def rule(case: Case) -> Iterator[Candidate]:
@@ -129,7 +128,7 @@ def _installed(point: EntryPoint, number: int) -> Rule:
 
         with blamed(GROUP, point):
             for given in point.load()(case):
-                candidate = msgspec.convert(asdict(given), Candidate)
+                candidate = msgspec.convert(asdict(given), Candidate)  # checks the types
                 hidden = any(note.code == "redacted" for note in case.notes)
                 yield _of_package(candidate, package_of(point), number) if hidden else candidate
 
@@ -137,7 +136,7 @@ def _installed(point: EntryPoint, number: int) -> Rule:
 
 
 def _of_package(candidate: Candidate, package: str, number: int) -> Candidate:
-    """Return a candidate that says nothing of what the author of its rule wrote."""
+    """Return a candidate without any words of the author of its rule."""
     return replace(
         candidate,
         rule=f"installed-{number}",
@@ -149,6 +148,7 @@ def _of_package(candidate: Candidate, package: str, number: int) -> Candidate:
 
 
 def _tables(document: dict[str, Any]) -> list[Any]:
+    """Return the [[rule]] tables, and take them out of the document."""
     tables = document.pop("rule", [])
     if not isinstance(tables, list):
         raise ValueError("'rule' must be [[rule]] tables")
@@ -156,7 +156,7 @@ def _tables(document: dict[str, Any]) -> list[Any]:
 
 
 def _limits(rule: str, given: object) -> dict[str, float]:
-    """Return the thresholds that are given for a rule."""
+    """Return the thresholds that a file gives for a rule; a ValueError if one is wrong."""
     limits = thresholds().get(rule)
     if limits is None or not isinstance(given, dict):
         raise ValueError(f"unknown rule {rule!r}; with thresholds: {', '.join(thresholds())}")
@@ -169,7 +169,7 @@ def _limits(rule: str, given: object) -> dict[str, float]:
 
 
 def _own(table: object, number: int) -> KernelRule:
-    """Return a rule of the file."""
+    """Return a rule of the file from its [[rule]] table; a ValueError if it cannot be followed."""
     if not isinstance(table, dict):
         raise ValueError("a rule must be a [[rule]] table")
     names = [field.name for field in fields(KernelRule)]
@@ -181,8 +181,11 @@ def _own(table: object, number: int) -> KernelRule:
         if not isinstance(text, str) or not text.isprintable() or not 0 < len(text) <= _LONGEST:
             raise ValueError(f"rule {number}: {name!r} must be one line of 1 to {_LONGEST} signs")
     made = KernelRule(**table | {"edits": _texts(table.get("edits", []), "edits")})
-    # Refuse a rule that cannot be followed
-    problem = _pattern_problem(made.kernels)
+    problem = None
+    try:
+        matches(made.kernels, ("",))
+    except ValueError as error:
+        problem = f"bad regular expression: {error}"
     if not _ID.fullmatch(made.id) or made.id in {*all_rules().rules, *thresholds()}:
         problem = f"id {made.id!r} must be words of a-z and 0-9 with - between, and its own"
     if made.owner not in get_args(Owner):
@@ -199,15 +202,8 @@ def _own(table: object, number: int) -> KernelRule:
     return made
 
 
-def _pattern_problem(pattern: str) -> str | None:
-    try:
-        matches(pattern, ("",))
-    except ValueError as error:
-        return f"bad regular expression: {error}"
-    return None
-
-
 def _texts(value: object, name: str) -> tuple[str, ...]:
+    """Return a list of texts as a tuple; a ValueError with its name if it is none."""
     if not isinstance(value, list) or not all(isinstance(text, str) for text in value):
         raise ValueError(f"{name!r} must be a list of texts")
     return tuple(value)

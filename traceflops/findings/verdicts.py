@@ -27,11 +27,12 @@ if TYPE_CHECKING:
     from traceflops.windows.device_records import LaunchRecords
 
 _NOT_WORKING: Final = frozenset({"idle", "communication"})
-"""Losses whatever the other work is: of high severity they lead, before what cannot be judged."""
+"""Surely lost, whatever the other work is: if large, they stand before what cannot be judged."""
 
 _FILLS: Final = quoted("fills")
-"""What memory work is that tells nothing of a program."""
+"""What memory work is made of in a program that only sets up its memory."""
 _ON_CPU: Final = {"call": "verdict.api-calls", "mark": "verdict.annotations"}
+"""Codes for what is recorded of the CPU, by kind of record."""
 
 
 def verdict(
@@ -46,17 +47,55 @@ def verdict(
 ) -> Verdict:
     """Return what the chosen windows lose most time to, and what cannot be judged.
 
-    That is what takes most and is not compute; where the FLOPs are known, also what compute loses
-    against its peak. It stands first unless something that cannot be judged takes more and the GPU
-    is hardly idle or communicating. `losses` are the largest first; `on_cpu` says what leads
-    where all work is operators on the CPU; `late_rank` is the statement on the rank or link that
-    holds others up; `of` says what shares are of.
+    Lost is what is not compute; with known FLOPs, also what compute loses against its peak. That
+    stands first unless something that cannot be judged takes more, and the GPU is hardly idle or
+    communicating. `losses` are the largest first; `on_cpu` says what leads if all work is
+    operators on the CPU; `late_rank` is the statement on the rank or link that holds others up;
+    `of` says what shares are of.
     """
+    early = _without_gpu_work(total, devices, measured, losses, on_cpu)
+    if early is not None:
+        return early
+    shares = {loss.name: loss.share for loss in losses}
+    total, losses, of = _without_start_up(total, losses, of)
+    large = [loss for loss in losses if loss.share >= WORTH_SAYING]
+    judged = [loss for loss in large if not loss.unknown][:2]
+    unknown = _unknown(total, measured, large)
+    figure = measured.figure if measured is not None else None
+    figures = (fact("verdict.figure", text=figure),) if figure else ()
+    lead = (*figures, *filter(None, [late_rank]))
+    most_unknown = max((share for share, _ in unknown), default=0.0)
+    facts_of_unknown = tuple(item for _, facts in unknown for item in facts)
+    is_surely_lost = any(
+        loss.name in _NOT_WORKING and severity_of(loss.share) == "high" for loss in judged
+    )
+    if judged and (is_surely_lost or judged[0].share >= most_unknown):
+        has_waterfall = measured is not None and measured.waterfall is not None
+        shown = [loss.brief() for loss in judged] if late_rank else judged
+        parts = (_largest if has_waterfall and not unknown else _taken)(shown, of)
+        headline = "straggler" if late_rank else judged[0].headline
+        statements = (*lead, *parts, *_at_peak(shown, of), *facts_of_unknown)
+        return Verdict(statements, headline, judged[0].name, shares[judged[0].name])
+    busy = _busy(total, of, devices, on_host=on_cpu is not None, is_all=not (large or unknown))
+    parts = (*_taken(judged, None), *_at_peak(judged, of))
+    headline = "straggler" if late_rank else _class_of_busy(total, large)
+    return Verdict((*lead, busy, *facts_of_unknown, *parts), headline)
+
+
+def _without_gpu_work(
+    total: Account,
+    devices: int,
+    measured: Measurement | None,
+    losses: Sequence[Loss],
+    on_cpu: OnCpu | None,
+) -> Verdict | None:
+    """Return what to say if no GPU does any work in the chosen windows, None if one does."""
     components = total.components
     if not devices:
         return Verdict((fact("verdict.no-gpu-operations"),), "no-gpu-work")
     if components.window_ns == 0:
         return Verdict((fact("verdict.no-window"),), "no-gpu-work")
+    # With a figure of MFU, the CPU is the device that is judged.
     if on_cpu is not None and (measured is None or measured.figure is None):
         if measured is not None and NOTHING_LAUNCHED in measured.lacks:
             return Verdict((fact("verdict.on-cpu-no-launches"), *on_cpu.leads), "no-gpu-work")
@@ -67,37 +106,13 @@ def verdict(
     rest_ns = components.window_ns - components.memory_ns - components.idle_ns
     if are_fills and rest_ns == components.start_up_ns and (components.share("memory") or 0) > 0.5:
         return Verdict((fact("verdict.only-fills", time_ns=components.memory_ns),), "no-gpu-work")
-    shares = {loss.name: loss.share for loss in losses}
-    total, losses, of = _without_start_up(total, losses, of)
-    large = [loss for loss in losses if loss.share >= WORTH_SAYING]
-    judged = [loss for loss in large if not loss.unknown][:2]
-    is_news = any(
-        loss.name in _NOT_WORKING and severity_of(loss.share) == "high" for loss in judged
-    )
-    unknown = _unknown(total, measured, large)
-    figure = measured.figure if measured is not None else None
-    figures = (fact("verdict.figure", text=figure),) if figure else ()
-    lead = (*figures, *filter(None, [late_rank]))
-    most_unknown = max((share for share, _ in unknown), default=0.0)
-    facts_of_unknown = tuple(item for _, facts in unknown for item in facts)
-    if judged and (is_news or judged[0].share >= most_unknown):
-        has_waterfall = measured is not None and measured.waterfall is not None
-        shown = [loss.brief() for loss in judged] if late_rank else judged
-        parts = (_largest if has_waterfall and not unknown else _taken)(shown, of)
-        peaks = _at_peak(shown, of)
-        headline = "straggler" if late_rank else judged[0].headline
-        statements = (*lead, *parts, *peaks, *facts_of_unknown)
-        return Verdict(statements, headline, judged[0].name, shares[judged[0].name])
-    busy = _busy(total, of, devices, on_host=on_cpu is not None, is_all=not (large or unknown))
-    parts = (*_taken(judged, None), *_at_peak(judged, of)) if judged else ()
-    headline = "straggler" if late_rank else _class_of_busy(total, large)
-    return Verdict((*lead, busy, *facts_of_unknown, *parts), headline)
+    return None
 
 
 def _without_start_up(
     total: Account, losses: Sequence[Loss], of: Fact
 ) -> tuple[Account, Sequence[Loss], Fact]:
-    """Return time and losses with shares of the rest where much of the time is start-up."""
+    """Return time, losses, and what shares are of; without start-up if that is much of the time."""
     components = total.components
     share = components.share("start_up") or 0.0
     rest = replace(total, components=replace(components, start_up_ns=0))
@@ -107,7 +122,7 @@ def _without_start_up(
 
 
 def _class_of_busy(total: Account, losses: Sequence[Loss]) -> str:
-    """Return the class of a verdict on a busy device: that of what takes most of the time."""
+    """Return the class of a report on a busy device: that of what takes most of the time."""
     share = {name: total.components.share(name) or 0.0 for name in total.components.parts()}
     of_idle = (loss.headline for loss in losses if loss.name == "idle" and not loss.unknown)
     if 2 * share["idle"] > 1:
@@ -119,7 +134,7 @@ def _class_of_busy(total: Account, losses: Sequence[Loss]) -> str:
 
 
 def basis_of(steps: StepChoice, part_ns: int = 0) -> Fact:
-    """Return what shares of the chosen windows are of; `part_ns` is a window of a longer run."""
+    """Return what shares are of; `part_ns` is the length of a window of a longer run, else 0."""
     if steps.after_start_up:
         return fact("basis.after")
     if part_ns and not steps.used:
@@ -134,11 +149,11 @@ def records_verdict(
     on_cpu: OnCpu | None = None,
     called: tuple[Fact, ...] = (),
 ) -> Verdict | None:
-    """Return what to say where too much is not recorded to judge anything; None elsewhere.
+    """Return what to say if too much is not recorded to judge anything, else None.
 
-    `how` is the clause that says how it would be recorded, "" where nothing does; `late_rank` the
-    statement on the rank that holds others up, which only their recorded work tells; `on_cpu` says
-    what the CPU did, `called` what takes the time of a host without operators.
+    `how` is the clause that says how to record it, or ""; `late_rank` the statement on the rank
+    that holds others up, which recorded work alone can tell; `on_cpu` says what the CPU did,
+    `called` what takes the time of a host without operators.
     """
     late = tuple(filter(None, [late_rank]))
     match records.state:
@@ -163,16 +178,16 @@ def records_verdict(
 def serialized_verdict(
     records: LaunchRecords, measured: Measurement, trace: Trace
 ) -> Verdict | None:
-    """Return the kernel that takes most of the time of kernels, where only these times hold.
+    """Return which kernel takes most of the time if kernels were recorded one by one, else None.
 
-    None where kernels ran as the program launches them.
+    Then only the times of kernels are those of the program.
     """
     most = kernel_with_most(measured, trace) if records.state == "serialized" else None
     return Verdict((most, fact("verdict.serialized")), "no-timeline") if most else None
 
 
 def lost_graphs(records: LaunchRecords, total: Account) -> Fact | None:
-    """Return how many graph launches have no record, None where their work hardly takes time."""
+    """Return how many graph launches have no record, None if their work hardly takes time."""
     is_much = total.idle_causes.unrecorded_ns > MATERIAL * total.components.window_ns
     if not (is_much and records.is_judged and records.graph.lack()):
         return None
@@ -190,7 +205,7 @@ def led_by(later: Verdict, lack: Fact | None) -> Verdict:
 
 
 def cut_file(of: Recording) -> Fact | None:
-    """Return that a file is cut off, None where none is."""
+    """Return that a file is cut off, None if none is."""
     code = "verdict.cut" if len(of.source.files) == 1 else "verdict.cut-one"
     return fact(code) if is_cut_off(of) else None
 
@@ -207,7 +222,7 @@ def untimed_verdict(
     if untimed is None:
         return None
     if untimed.categories.num_rows:
-        largest = untimed.categories.slice(0, 1).to_pylist()[0]
+        largest = untimed.categories.slice(0, 1).to_pylist()[0]  # rows come by time
         is_known = untimed.device_ns is not None and largest["share"] is not None
         time_ns = untimed.device_ns if is_known else None
         counts = untimed.categories["count"].to_pylist()
@@ -239,7 +254,7 @@ def untimed_verdict(
 
 
 def _largest(lost: Sequence[Loss], of: Fact) -> tuple[Fact, ...]:
-    """Return the largest losses of a waterfall, two at most."""
+    """Return the largest losses of a waterfall; `lost` are one or two."""
     first, *more = lost
     if not more:
         return (fact("verdict.largest", first=first.sized(of)),)
@@ -247,19 +262,19 @@ def _largest(lost: Sequence[Loss], of: Fact) -> tuple[Fact, ...]:
 
 
 def _taken(lost: Sequence[Loss], of: Fact | None) -> tuple[Fact, ...]:
-    """Return what takes time beside what is not judged, two parts at most."""
+    """Return what losses take; only the first says what shares are of."""
     return tuple(loss.claim(of if number == 0 else None) for number, loss in enumerate(lost))
 
 
 def _at_peak(lost: Sequence[Loss], of: Fact) -> tuple[Fact, ...]:
-    """Return what losses need, of which the bytes are known."""
+    """Return what losses need at the peak, those of which the bytes are known."""
     return tuple(part for loss in lost for part in loss.at_peak(of))
 
 
 def _unknown(
     total: Account, measured: Measurement | None, losses: Sequence[Loss]
 ) -> list[tuple[float, tuple[Fact, ...]]]:
-    """Return shares of which nothing says whether they are lost, each with its statements."""
+    """Return shares that cannot be judged, as compute without a waterfall, each with statements."""
     parts = [
         (loss.share, (loss.unjudged(), *loss.details))
         for loss in losses
@@ -276,15 +291,15 @@ def _unknown(
 
 
 def _busy(total: Account, of: Fact, devices: int, *, on_host: bool, is_all: bool) -> Fact:
-    """Return how much of the time is busy, and with what where no other statement says that.
+    """Return how much of the time is busy, and with what if no other statement says that.
 
-    `is_all` says that nothing else is worth saying.
+    `is_all`: there is no other statement.
     """
     busy = total.components.parts()
     del busy["idle"], busy["start_up"]
     window_ns, most = total.components.window_ns, max(busy, key=lambda name: busy[name])
     busy_ns = sum(busy.values())
-    unrecorded_ns = total.idle_causes.unrecorded_ns
+    unrecorded_ns = total.idle_causes.unrecorded_ns  # the GPU may be busy then, too
     is_least = unrecorded_ns >= WORTH_SAYING * window_ns and busy_ns * 1000 > window_ns
     is_said = busy[most] >= WORTH_SAYING * window_ns or not busy[most]
     how = "only" if is_all else "at-least" if is_least else ""

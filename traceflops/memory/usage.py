@@ -45,8 +45,8 @@ _LABELS: Final = tuple(
 class Curve(Struct, frozen=True):
     """Bytes over time: `value` holds from its `time_ns` until the next.
 
-    Of the `changes` recorded, at most MOST_POINTS are kept: of each stretch of time the first, the
-    last, the lowest and the highest.
+    `changes` is the number of values recorded. At most MOST_POINTS are kept: of each stretch of
+    time the first, the last, the lowest and the highest.
     """
 
     time_ns: IntArray
@@ -64,9 +64,9 @@ class StepUse(Struct, frozen=True):
 
 
 class Series(Struct, frozen=True):
-    """The memory of one kind: its curve, first, last and peak value, and the use by step.
+    """Bytes allocated or reserved (`what`): the curve, first, last and peak value, and use by step.
 
-    `peak_step` is None if the peak is outside the steps. `steps` are the chosen ones, in order.
+    `peak_step` is None if the peak is outside of steps. `steps` are the chosen ones, in order.
     """
 
     what: What
@@ -88,11 +88,10 @@ class MemoryUse(Struct, frozen=True):
     """The memory of one device, or of the host, as one process used it.
 
     `device` is the row of the devices table, None for the host and for a device without recorded
-    work; `local_id` is its number as the process sees it. `is_total` is False if only changes were
-    recorded, or only what was allocated since the recording began: then values count from 0.
-    `device_bytes` is the memory that the device has. `unused_at_peak` is what was reserved and not
-    allocated when most was allocated, `largest_free` the largest undivided block of it. Unknown is
-    None.
+    work; `local_id` is its number as the process sees it. `is_total` is False if values count from
+    0 since the recording did not tell what was allocated before it. `device_bytes` is the memory
+    that the device has. `unused_at_peak` is what was reserved and not allocated when most was
+    allocated, `largest_free` the largest undivided block of it. Unknown is None.
     """
 
     process: int
@@ -134,7 +133,7 @@ def fullest_gpu(used: Iterable[MemoryUse]) -> MemoryUse | None:
 
 
 class AllocationRows(Struct, frozen=True):
-    """The rows of the counters that are on memory, by time; `kind` is a place in _LABELS."""
+    """The rows of the counters that are on memory, by time; `kind` is an index of _LABELS."""
 
     process: IntArray
     device: IntArray
@@ -176,22 +175,25 @@ def _use(
     own: IntArray,
     finder: StepFinder,
 ) -> MemoryUse | None:
-    """Return the memory use of an owner's rows `own`, None if not chosen or not recorded."""
+    """Return the memory use of an owner, None if not chosen or not recorded.
+
+    `owner` is process, device and whether it is the host's memory; `own` has its places in `rows`.
+    """
     process, device, on_host = owner
     if not on_host and device >= 0 and prepared.accounts and device not in prepared.accounts:
         return None
     rank = prepared.trace.ranks[process]
     if prepared.selection.ranks is not None and rank not in prepared.selection.ranks:
         return None
-    facts = prepared.trace.devices.slice(device, 1).to_pylist()[0] if device >= 0 else {}
+    device_row = prepared.trace.devices.slice(device, 1).to_pylist()[0] if device >= 0 else {}
     steps, part = finder.of(process, device), rows.kind[own] % len(PARTS)
     changes, totals, held, largest = (own[part == number] for number in range(len(PARTS)))
+    # Without totals, the changes add up from 0.
     counted = totals if len(totals) else changes
     if not len(counted):
         return None
-    time, value = rows.time_ns[counted], rows.value[counted]
-    value = value if len(totals) else np.cumsum(value)
-    allocated = _series("allocated", time, value, steps)
+    value = rows.value[counted] if len(totals) else np.cumsum(rows.value[counted])
+    allocated = _series("allocated", rows.time_ns[counted], value, steps)
     reserved = unused = None
     if len(held) and rows.value[held].any():  # the host's allocator keeps nothing in reserve
         reserved = _series("reserved", rows.time_ns[held], rows.value[held], steps)
@@ -205,20 +207,21 @@ def _use(
         device=device if device >= 0 else None,
         on_host=on_host,
         is_total=bool(len(totals)) and not on_host,
-        device_bytes=facts.get("memory_bytes"),
+        device_bytes=device_row.get("memory_bytes"),
         allocated=allocated,
         reserved=reserved,
         unused_at_peak=unused,
-        local_id=facts.get("local_id"),
+        local_id=device_row.get("local_id"),
         largest_free=int(rows.value[largest[-1]]) if len(largest) else None,
     )
 
 
-def _series(what: What, time: IntArray, value: IntArray, steps: _HostSteps) -> Series:
+def _series(what: What, time: IntArray, value: IntArray, steps: tuple[Steps, Steps]) -> Series:
     """Return the series of bytes `value`, each held from its `time` on, with its use by step.
 
-    A curve of more than MOST_POINTS keeps the edges and extremes of equal stretches of time.
+    `steps` are the chosen ones and all. A long curve keeps edges and extremes of equal stretches.
     """
+    chosen, all_steps = steps
     peak, kept = int(np.argmax(value)), np.arange(len(time))
     if len(time) > MOST_POINTS:
         buckets, span = MOST_POINTS // _PER_BUCKET, int(time[-1] - time[0]) + 1
@@ -228,13 +231,14 @@ def _series(what: What, time: IntArray, value: IntArray, steps: _HostSteps) -> S
         # Sorted by value in each bucket: its first place has the lowest, its last the highest.
         by_value = np.lexsort((value, bucket))
         kept = distinct(np.concatenate([opens, closes, by_value[opens], by_value[closes]]))
-    at_peak = int(steps.all.at(time[peak : peak + 1])[0])
-    low = np.searchsorted(time, steps.start_ns, side="left")
-    high = np.searchsorted(time, steps.end_ns, side="left")
-    uses, columns = [], (steps.number, steps.start_ns, low, high)
+    # Of each step, the values from the one that held when it began.
+    at_peak = int(all_steps.at(time[peak : peak + 1])[0])
+    low = np.searchsorted(time, chosen.start_ns, side="left")
+    high = np.searchsorted(time, chosen.end_ns, side="left")
+    uses, columns = [], (chosen.number, chosen.start_ns, low, high)
     for number, start, first, stop in zip(*(column.tolist() for column in columns), strict=True):
         if stop:  # else nothing was recorded before the end of the step
-            begin = max(first - 1, 0)  # the value held when the step began
+            begin = max(first - 1, 0)
             uses.append(StepUse(number, start, int(value[begin:stop].max()), int(value[stop - 1])))
     return Series(
         what=what,
@@ -243,18 +247,9 @@ def _series(what: What, time: IntArray, value: IntArray, steps: _HostSteps) -> S
         last=int(value[-1]),
         peak=int(value[peak]),
         peak_ns=int(time[peak]),
-        peak_step=int(steps.all.number[at_peak]) if at_peak >= 0 else None,
+        peak_step=int(all_steps.number[at_peak]) if at_peak >= 0 else None,
         steps=tuple(uses),
     )
-
-
-class _HostSteps(Struct, frozen=True):
-    """The chosen steps of a process, by start; and `all` of its steps."""
-
-    number: IntArray
-    start_ns: IntArray
-    end_ns: IntArray
-    all: Steps
 
 
 class StepFinder:
@@ -264,13 +259,14 @@ class StepFinder:
         self._prepared = prepared
         mark, marked = prepared.selection.step_mark, None
         if prepared.plan.choice.source in ("markers", "annotation", "mark-regex"):
+            # A HIDDEN expression is lost: then only usual names are found.
             marked = find_marked_steps(prepared.trace, None if mark == HIDDEN else mark)
         self._marked = marked.by_process if marked is not None else {}
         # If step numbers repeat, the report numbers the steps from 0: so do these.
         self._counted = any(note.code == REPEATED for note in prepared.plan.notes)
 
-    def of(self, process: int, device: int) -> _HostSteps:
-        """Return the steps of a process on a device."""
+    def of(self, process: int, device: int) -> tuple[Steps, Steps]:
+        """Return the chosen and all steps of a process; if the host marks none, of its device."""
         steps = self._marked.get(process)
         if steps is None:
             windows = self._prepared.windows.get(device, ())
@@ -279,7 +275,7 @@ class StepFinder:
         elif self._counted:
             steps = replace(steps, number=np.arange(len(steps)))
         used = np.isin(steps.number, list(self._prepared.plan.used))
-        return _HostSteps(steps.number[used], steps.start_ns[used], steps.end_ns[used], steps)
+        return Steps(steps.number[used], steps.start_ns[used], steps.end_ns[used]), steps
 
 
 BETWEEN: Final = " < "
@@ -289,9 +285,9 @@ BETWEEN: Final = " < "
 class Holder(Struct, frozen=True):
     """Who allocated `bytes` in `blocks` blocks that are held at the peak.
 
-    `op` is the operator on the host, `scope` the modules or the annotation around it (of backward,
-    those of forward); "" if not known. In a memory snapshot, they are the innermost frame and those
-    that called it. If not `recorded`, it was there before the recording.
+    `op` is the operator on the host, `scope` the modules or the annotation around it (for backward,
+    those of forward); "" if unknown. In a memory snapshot, they are the innermost frame and those
+    that called it. If not `recorded`, the bytes were allocated before the recording.
     """
 
     op: str
@@ -304,7 +300,7 @@ class Holder(Struct, frozen=True):
 def holders(prepared: Prepared, use: MemoryUse) -> tuple[Holder, ...]:
     """Return who allocated what a device holds at its peak, most first; the sum is the peak.
 
-    Empty if blocks have no addresses, or contradict the total.
+    Empty if blocks have no addresses, or contradict the total. `use` is of `memory_use`.
     """
     rows = AllocationRows.of(prepared.trace)
     key = (use.process, -1 if use.device is None else use.device, use.on_host)
@@ -312,7 +308,7 @@ def holders(prepared: Prepared, use: MemoryUse) -> tuple[Holder, ...]:
     part = rows.kind[own] % len(PARTS)
     changes, totals = own[part == 0], own[part == PARTS.index("allocated")]
     if not use.is_total or len(changes) != len(totals):
-        return ()
+        return ()  # each event should tell both
     # The changes up to the peak: the last row at the first time at which the total is highest.
     time_ns, total = rows.time_ns[totals], rows.value[totals]
     first = int(total.argmax())
@@ -328,7 +324,7 @@ def holders(prepared: Prepared, use: MemoryUse) -> tuple[Holder, ...]:
     held_before = use.allocated.peak - int(size.sum())
     if held_before < 0:
         return ()
-    held_by = []
+    held_by = []  # by stack, else by operator
     texts, with_stack = names(prepared.trace.counters["stack"]), np.flatnonzero(stack >= 0)
     for code, blocks in groups(stack[with_stack]):
         op, _, scope = texts[code].partition(BETWEEN)
@@ -344,10 +340,10 @@ def holders(prepared: Prepared, use: MemoryUse) -> tuple[Holder, ...]:
 def _held_by_op(
     prepared: Prepared, process: int, time_ns: IntArray, size: IntArray
 ) -> Iterator[Holder]:
-    """Yield who allocated some blocks, by operator and scope at their times of allocation."""
+    """Yield who allocated blocks at some times, by operator and scope; `size` is in bytes."""
     linked, ops, tree = prepared.linked, prepared.trace.ops, prepared.linked.op_tree
     # The outermost operator at each time; -1 if there is none, or if several threads have one: then
-    # it is not known which of them allocated.
+    # it is unknown which of them allocated.
     top = np.flatnonzero((tree.parent < 0) & (numbers(ops["process"]) == process))
     start, op = numbers(ops["start_ns"]), np.full(len(time_ns), -1)
     open_ops = np.zeros(len(time_ns))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from msgspec import Struct
@@ -34,21 +34,10 @@ _RECORDED: Final = {*_FIRST, "timeline", "calls", "steps", "collectives"}
 
 
 class Missing(Struct, frozen=True):
-    """Something the trace lacks, by its code, and how to record it.
-
-    What it is and what its lack costs are the texts `missing.CODE.what` and `missing.CODE.cost`.
-    """
+    """Something the trace lacks: its code (texts `missing.CODE.what`, `.cost`), how to get it."""
 
     code: str
     how: How
-
-
-class _Check(Struct, frozen=True):
-    """One thing that a trace may lack: its code, its name among the remedies, and its test."""
-
-    code: str
-    lack: str
-    lacking: Callable[[Trace], bool]
 
 
 def missing_from(trace: Trace) -> tuple[Missing, ...]:
@@ -56,32 +45,34 @@ def missing_from(trace: Trace) -> tuple[Missing, ...]:
     if trace.source.format in SIDE_FORMATS:
         return ()
     # CUDA was traced, but the process did no work: another command would not help.
-    is_traced = _no_work(trace) and trace.source.facts.get(CUDA_TRACE) == "true"
+    did_nothing = _no_work(trace) and trace.source.facts.get(CUDA_TRACE) == "true"
     missing = []
-    for check in (check for check in _CHECKS if check.lacking(trace)):
-        how = way_to_record(trace, check.lack)
-        if how is not None and check.lack == "kernel counters" and (options := _counting(trace)):
+    for code, lack in _lacks(trace).items():
+        how = way_to_record(trace, lack)
+        if how is not None and lack == "kernel counters" and (options := _counting(trace)):
             how = How(options)
-        if check.lack in _OF_CUDA and is_traced:
-            how = _TRACED if check.lack == "device work" else None
+        if lack in _OF_CUDA and did_nothing:
+            how = _TRACED if lack == "device work" else None
         if how is not None:
-            missing.append(Missing(check.code, how))
+            missing.append(Missing(code, how))
     return tuple(missing)
 
 
-def how_to_record(trace: Trace) -> str | None:
-    """Return the command line that records all that is there and what is missing.
+def _lacks(trace: Trace) -> dict[str, str]:
+    """Return what the trace lacks: by its code, what it is called among the remedies."""
+    codes = [code for code, is_lacking in _CHECKS.items() if is_lacking(trace)]
+    return {code: code.removesuffix("-but-moments").replace("-", " ") for code in codes}
 
-    None if the command would record nothing that is missing, or the tool has no command line.
-    """
+
+def how_to_record(trace: Trace) -> str | None:
+    """Return the command line that records what the trace has and lacks, None if none helps."""
     if _no_work(trace) and trace.source.facts.get(CUDA_TRACE) == "true":
         return None  # the same command would record as little again
-    lacks = {check.lack for check in _CHECKS if check.lacking(trace)}
-    return command(trace) if lacks & _RECORDED else None
+    return command(trace) if _RECORDED.intersection(_lacks(trace).values()) else None
 
 
 def _counting(trace: Trace) -> str | None:
-    """Return options that record counters of the devices; None if these are of several families."""
+    """Return options that record counters of the devices, None if these are not of one family."""
     families = {family_of(device) for device in trace.devices["architecture"].to_pylist()}
     family = families.pop() if len(families) == 1 else None
     if family is None:
@@ -93,7 +84,7 @@ def _counting(trace: Trace) -> str | None:
 
 
 def _all_null(table: str, column: str) -> Callable[[Trace], bool]:
-    """Return a test whether a table has rows, but none with a value in the column."""
+    """Return a test for whether a table has rows, but none with a value in the column."""
 
     def test(trace: Trace) -> bool:
         values = trace.table(table)[column]
@@ -103,7 +94,7 @@ def _all_null(table: str, column: str) -> Callable[[Trace], bool]:
 
 
 def _no_models(trace: Trace) -> bool:
-    """Return whether no device can be recognised, neither by a name nor by its properties."""
+    """Return whether there are devices, and none has a name or properties that tell its model."""
     rows = trace.devices.to_pylist()
     named = any(row["product"] or match(SeenDevice.of(row)).row for row in rows)
     return bool(rows) and not named
@@ -118,7 +109,7 @@ def _is_untimed(trace: Trace) -> bool:
 
 
 def _no_collectives(trace: Trace) -> bool:
-    """Return whether kernels ran collectives, but none says which."""
+    """Return whether kernels ran collectives, and no activity says which."""
 
     def runs_one(name: str) -> bool:
         text = name.lower()  # ten times as fast as a regular expression
@@ -141,36 +132,29 @@ def _no_sizes(trace: Trace) -> bool:
     return len(sizes) > 0 and bool((sizes == ABSENT).all())
 
 
-_CHECKS: Final = (
-    _Check(
-        "device-records",
-        "device records",
-        lambda trace: _no_work(trace) and not _is_untimed(trace) and launch_calls(trace) > 0,
+def _has_only_moments(trace: Trace) -> bool:
+    """Return whether calls are recorded only as the moments at which work was queued."""
+    return trace.calls.num_rows > 0 and bool(is_one_of(trace.calls["name"], _QUEUED).all())
+
+
+_CHECKS: Final[Mapping[str, Callable[[Trace], bool]]] = {
+    "device-records": lambda trace: (
+        _no_work(trace) and not _is_untimed(trace) and launch_calls(trace) > 0
     ),
-    _Check("device-work", "device work", _no_device_work),
-    _Check("timeline", "timeline", lambda trace: _no_work(trace) and _is_untimed(trace)),
-    _Check("copies", "copies", lacks_copies),
-    _Check("sizes-of-copies", "sizes of copies", _no_sizes),
-    _Check("calls", "calls", lambda trace: not trace.calls.num_rows),
-    _Check(  # calls are only the moments at which work was queued
-        "calls-but-moments",
-        "calls",
-        lambda trace: (
-            trace.calls.num_rows > 0 and bool(is_one_of(trace.calls["name"], _QUEUED).all())
-        ),
-    ),
-    _Check("collectives", "collectives", _no_collectives),
-    _Check("operators", "operators", lambda trace: not trace.ops.num_rows and of_pytorch(trace)),
-    _Check("shapes", "shapes", _all_null("ops", "input_dims")),
-    _Check("kernel-counters", "kernel counters", lambda trace: not trace.kernel_counters.num_rows),
-    _Check("steps", "steps", lambda trace: find_marked_steps(trace, None) is None and of_ml(trace)),
-    _Check(
-        "stacks",
-        "stacks",
-        lambda trace: not is_one_of(trace.marks["kind"], "python", "module").any(),
-    ),
-    _Check("device", "device", _no_models),
-    _Check("rank", "rank", _all_null("processes", "rank")),
-    _Check("memory", "memory", lambda trace: not trace.counters.num_rows),
-)
-"""What is looked for, in the order in which it is reported."""
+    "device-work": _no_device_work,
+    "timeline": lambda trace: _no_work(trace) and _is_untimed(trace),
+    "copies": lacks_copies,
+    "sizes-of-copies": _no_sizes,
+    "calls": lambda trace: not trace.calls.num_rows,
+    "calls-but-moments": _has_only_moments,
+    "collectives": _no_collectives,
+    "operators": lambda trace: not trace.ops.num_rows and of_pytorch(trace),
+    "shapes": _all_null("ops", "input_dims"),
+    "kernel-counters": lambda trace: not trace.kernel_counters.num_rows,
+    "steps": lambda trace: find_marked_steps(trace, None) is None and of_ml(trace),
+    "stacks": lambda trace: not is_one_of(trace.marks["kind"], "python", "module").any(),
+    "device": _no_models,
+    "rank": _all_null("processes", "rank"),
+    "memory": lambda trace: not trace.counters.num_rows,
+}
+"""Tests for what a trace may lack, by its code, in the order in which it is reported."""

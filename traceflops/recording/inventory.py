@@ -35,7 +35,7 @@ _PROPERTIES: Final = (
     "dies",
 )
 Shown = Callable[[Trace, Selection], tuple[Trace, str | None]]
-"""Returns what a selection leaves of a trace, fit to be shown, and the step mark."""
+"""Returns what a selection leaves of a trace, ready to be shown, and the step mark."""
 
 
 class DeviceEntry(Struct, frozen=True):
@@ -87,9 +87,9 @@ class Inventory(Struct, frozen=True):
 
 
 def inventory_of(trace: Trace, selection: Selection, shown: Shown) -> Inventory:
-    """Return what is in a trace, or in each of its jobs if several are there and none is chosen.
+    """Return what is in a trace, or in each of its jobs if there are several and none is chosen.
 
-    Raises the UsageError of a job if the selection fits none.
+    `shown` applies the selection. If that fits no job, the UsageError of the last one is raised.
     """
     if not is_undecided(trace):
         return take_inventory(*shown(trace, selection))
@@ -171,27 +171,24 @@ def profiler_time(
     accounts: Mapping[int, DeviceAccount],
     within: Mapping[int, Intervals] | None = None,
 ) -> ProfilerTime:
-    """Return how long the profiler ran and GPUs of its process idled; `within` limits idle time."""
-    named = matching(trace.marks["name"], lambda name: _OF_PROFILER.match(name) is not None)
+    """Return how long the profiler ran, and how long GPUs were idle meanwhile, `within` times."""
+    named = matching(trace.marks["name"], _OF_PROFILER.match)
     rows = np.flatnonzero(named & is_one_of(trace.marks["kind"], "overhead"))
     if not len(rows):
         return ProfilerTime(0, 0, 0)
     start = numbers(trace.marks["start_ns"])[rows]
     end = start + numbers(trace.marks["dur_ns"])[rows]
-    # The gaps of each device that a process used.
-    gaps: defaultdict[int, list[Intervals]] = defaultdict(list)
+    # By process, the gaps of all devices that it used.
+    gaps: defaultdict[int, Intervals] = defaultdict(Intervals.empty)
     process = numbers(trace.activities["process"])
     for device, account in accounts.items():
         idle = Intervals.of(account.idle.gap_start_ns, account.idle.gap_end_ns)
         idle = idle if within is None else idle.intersect(within[device])
         for owner in distinct(process[account.rows.row]).tolist():
-            gaps[owner].append(idle)
+            gaps[owner] = gaps[owner].union(idle)
     spent_ns = idle_ns = 0
     for owner, of_process in groups(numbers(trace.marks["process"])[rows]):
         profiling = Intervals.of(start[of_process], end[of_process])
         spent_ns += profiling.length_ns
-        if owner in gaps:
-            first, *others = gaps[owner]
-            any_idle = first.union(*others)
-            idle_ns += profiling.intersect(any_idle).length_ns
+        idle_ns += profiling.intersect(gaps[owner]).length_ns
     return ProfilerTime(len(rows), spent_ns, idle_ns)

@@ -16,12 +16,13 @@ from traceflops.errors import TraceflopsError, UsageError
 from traceflops.flops.model.models import bare_model, card_of_config
 
 _WRAPPED: Final = ("module", "_fsdp_wrapped_module", "_orig_mod")
-"""The name by which DDP, FSDP and torch.compile hold the wrapped module, their only child."""
+"""The names under which DDP, FSDP and torch.compile hold the wrapped module, their only child."""
 _TEXTS: Final = frozenset(("model_type", "architectures", "layer_types", "feed_forward_proj"))
 """The keys of a config with text that its reader needs; under other keys it reads numbers."""
 _TRAINING: Final = frozenset(
     ("frozen", "frozen_layers", "lora", "lora_rank", "lora_params", "forward_only")
 )
+"""Words that say what is trained."""
 _ADAPTER: Final = "lora_"
 _FARTHEST: Final = 2
 """If a config's count of parameters is off by more than this factor, it is of something else."""
@@ -42,6 +43,7 @@ def words_of(model: Any, world: int, given: Mapping[str, object]) -> dict[str, o
     words: dict[str, object] = {"gpus": world} if on_one else {}
     if {"model", "params"} & given.keys():
         return words
+    # A config tells most; without one that fits, the number of parameters is what is certain.
     params, config = _count(model, model.parameters()), _config(model)
     if config is not None and _fits(config, params):
         words["model"] = config
@@ -85,6 +87,7 @@ def _count(module: Any, parameters: Iterator[Any]) -> int | None:
 
 
 def _is_a_size(params: int) -> bool:
+    """Return whether a description may have this number of parameters as its model."""
     try:
         return bare_model(params).params == params
     except TraceflopsError:
@@ -127,6 +130,7 @@ def _fits(config: Mapping[str, object], params: int | None) -> bool:
         counted = card_of_config(config, "config").counted
     except TraceflopsError:  # a family that is not known
         return False
+    # More than half, and less than twice as many.
     return params is None or counted < params * _FARTHEST < counted * _FARTHEST**2
 
 

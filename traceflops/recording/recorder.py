@@ -42,7 +42,7 @@ _BLOCK_BYTES: Final = 2**20
 _HOST: Final = re.compile(rb'("host_name": ")([^"]*)')
 _PLACE: Final = re.compile(rb'("traceName": ")[^"]*')
 _GZIP: Final = partial(gzip.open, compresslevel=6)
-"""Takes a third of the time of the default level; files are a few percent larger."""
+"""This level takes a third of the time of the default one; files are a few percent larger."""
 
 
 def is_distributed() -> bool:
@@ -53,7 +53,7 @@ def is_distributed() -> bool:
 
 
 def rank_and_world() -> tuple[int, int]:
-    """Return the rank of this process and the world size; before connecting, as launched."""
+    """Return rank and world size; before torch.distributed is initialised, as torchrun set them."""
     from torch import distributed
 
     if is_distributed():
@@ -62,7 +62,7 @@ def rank_and_world() -> tuple[int, int]:
 
 
 def file_of_rank(target: str, rank: int, world: int) -> Path:
-    """Return a rank's file: `trace.rank3.json.gz` (of one rank as is), or `rank3.json.gz` below."""
+    """Return a rank's file: `trace.rank3.json.gz` (one rank: target) or FOLDER/rank3.json.gz."""
     suffix = next((one for one in SUFFIXES if target.endswith(one)), None)
     if suffix is None:
         return Path(target) / f"rank{rank}.json.gz"
@@ -107,8 +107,7 @@ _COLD: Final = 2
 class Overhead(Struct, frozen=True):
     """What recording costs: ns per step before it, per recorded step, and of `Recorder.step` alone.
 
-    A figure is None if it was not measured: the first needs `wait` above _COLD, the last two active
-    steps.
+    None if not measured: the first needs `wait` above _COLD, the last two active steps.
     """
 
     unrecorded_step_ns: int | None
@@ -207,7 +206,8 @@ class Recorder:
         self._done += 1
         with self._never_raising():
             self._advance()
-        if self._first < self._done < self._last:  # between two recorded steps
+        # Only between two recorded steps: the first and the last call do more.
+        if self._first < self._done < self._last:
             self._own_ns += perf_counter_ns() - began
 
     def tokens(self, real: int, padded: int | None = None) -> None:
@@ -260,7 +260,7 @@ class Recorder:
         return perf_counter_ns()
 
     def _expect_profiler(self, *, running: bool) -> None:
-        """Raise RuntimeError if another profiler interferes; it is the one that must end it."""
+        """Raise RuntimeError if another profiler runs, or has ended ours (`running`)."""
         from torch.autograd import _profiler_enabled  # type: ignore[attr-defined]
 
         if _profiler_enabled() is not running:
@@ -345,7 +345,7 @@ class Recorder:
         """Switch the profiler off in any state; errors of it are ignored."""
         profiler, stage = self._profiler, self._stage
         self._profiler, self._mark, self._stage = None, None, "ended"
-        if stage == "warm":  # it must be started before it can be stopped
+        if stage == "warm":  # a profiler must be started before it can be stopped
             with suppress(Exception):
                 profiler.start_trace()
         if stage in ("warm", "recording"):
@@ -367,4 +367,5 @@ def _annotation(label: str) -> Any:
 
 
 def _in_words(error: Exception) -> str:
+    """Return type and message of an exception on one line, cut off if it is long."""
     return " ".join("".join(traceback.format_exception_only(error)).split())[:500]

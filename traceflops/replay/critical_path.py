@@ -30,8 +30,8 @@ from traceflops.table.columns import ABSENT, Columns, IntArray, codes, is_one_of
 from traceflops.table.grouping import groups, joint_codes
 from traceflops.timeline.intervals import Intervals
 from traceflops.timeline.start_up import GAPS
-from traceflops.windows.periodicity import paced
 from traceflops.windows.prepared import Prepared
+from traceflops.windows.tiling import paced
 
 WORK: Final = len(EDGE_NAMES)
 DELAY: Final = WORK + 1

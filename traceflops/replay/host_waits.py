@@ -19,7 +19,6 @@ import pyarrow as pa
 from msgspec import Struct
 
 from traceflops.attribution.host_events import has_fact
-from traceflops.attribution.idle_slices import places_in_groups
 from traceflops.replay.recorded_graph import LONG_AGO
 from traceflops.replay.recorded_work import RecordedWork, typical
 from traceflops.table.columns import (
@@ -32,8 +31,9 @@ from traceflops.table.columns import (
     matching,
     numbers,
 )
-from traceflops.table.grouping import groups, in_order, joint_codes
-from traceflops.table.nesting import first_match, taken
+from traceflops.table.grouping import groups, in_order, joint_codes, places_in_groups
+from traceflops.table.links import first_match
+from traceflops.table.nesting import taken
 from traceflops.table.patterns import FREES
 from traceflops.table.trace import Trace
 from traceflops.timeline.intervals import NEVER, latest_end_before

@@ -12,7 +12,6 @@ from typing import Final
 import numpy as np
 from msgspec import Struct
 
-from traceflops.attribution.idle_slices import places_in_groups
 from traceflops.ranks.who_waits import RankReport
 from traceflops.replay.recorded_graph import LONG_AGO
 from traceflops.table.columns import (
@@ -24,10 +23,9 @@ from traceflops.table.columns import (
     matching,
     numbers,
 )
-from traceflops.table.grouping import groups, in_order, joint_codes
+from traceflops.table.grouping import groups, in_order, joint_codes, places_in_groups
 from traceflops.table.nesting import taken
-from traceflops.timeline.idle import ENDLESS
-from traceflops.timeline.intervals import Intervals
+from traceflops.timeline.intervals import ENDLESS, Intervals
 from traceflops.windows.prepared import Prepared
 
 USUAL_LAUNCH_NS: Final = 6_000

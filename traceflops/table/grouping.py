@@ -233,3 +233,18 @@ def exact_sums(group: WholeArray, values: IntArray, groups: int) -> list[int]:
 def exact_sum(values: IntArray) -> int:
     """Return the sum of counts as a Python integer."""
     return exact_sums(np.zeros(len(values), dtype=np.int64), values, 1)[0]
+
+
+def places_in_groups(
+    group: IntArray, at_ns: IntArray, wanted_group: IntArray, wanted_ns: IntArray
+) -> IntArray:
+    """Return, per wanted instant of a group, how many (group, at_ns) are before or equal to it.
+
+    The pairs are sorted.
+    """
+    count_before = np.empty(len(wanted_ns), dtype=np.int64)
+    for number, rows in groups(wanted_group):
+        first, stop = np.searchsorted(group, [number, number + 1])
+        inside = np.searchsorted(at_ns[first:stop], wanted_ns[rows], side="right")
+        count_before[rows] = first + inside
+    return count_before

@@ -3,8 +3,6 @@
 Intervals may nest and overlap in any way. The parent of an op is the innermost op of its thread in
 which it starts. Sorted by start, the ops below an op are one contiguous run, so every question
 about the forest is a search or a running sum, whatever the depth: O(n log n) for all ops together.
-
-So device work is linked to its cause: activity -> call -> innermost op.
 """
 
 from __future__ import annotations
@@ -16,17 +14,16 @@ import numpy.typing as npt
 import pyarrow as pa
 from msgspec import Struct
 
-from traceflops.table.columns import ABSENT, BoolArray, IntArray, numbers, thread_columns
+from traceflops.table.columns import ABSENT, BoolArray, IntArray, numbers
 from traceflops.table.grouping import (
+    differ_from_before,
     distinct,
-    first_rows,
     in_order,
     joint_codes,
-    ranked,
-    shared_codes,
+    places_in_groups,
+    runs,
     slices,
 )
-from traceflops.table.trace import Trace
 
 T = TypeVar("T", bound=np.signedinteger)
 _MANY = 4
@@ -98,12 +95,7 @@ def innermost(
     their group (a thread). If several start together, the shortest is the innermost.
     """
     if len(at_ns) > _MANY * len(start_ns):
-        # The innermost interval changes only where one of the group begins or ends.
-        groups, edges = np.tile(group, 2), np.append(start_ns, end_ns)
-        order = in_order(groups, edges)
-        inner = innermost(group, start_ns, end_ns, groups, edges)
-        last = taken(order, _last_started(groups, edges, order, at_group, at_ns))
-        return np.where(taken(groups, last) == at_group, taken(inner, last), -1)
+        return StackTops.of(group, start_ns, end_ns).at(at_group, at_ns)
     order = by_start(group, start_ns, end_ns)
     upto = _last_started(group, start_ns, order, at_group, at_ns)
     enclosing = _Enclosing(order, group, end_ns)
@@ -118,6 +110,66 @@ def by_start(group: IntArray, start_ns: IntArray, end_ns: IntArray) -> IntArray:
     return in_order(group, start_ns, -end_ns)
 
 
+class StackTops(Struct, frozen=True):
+    """The innermost interval of each group (a thread) at all times: it changes only at edges.
+
+    Rows are the edges (starts and ends) of the intervals, sorted by `group` and `at_ns`. `row` is
+    the interval that is the innermost from there to the next edge of the group, or -1; of equal
+    edges that of the last one counts.
+    """
+
+    group: IntArray
+    at_ns: IntArray
+    row: IntArray
+
+    @classmethod
+    def of(cls, group: IntArray, start_ns: IntArray, end_ns: IntArray) -> StackTops:
+        """Return the stack tops of intervals [start, end), one per row."""
+        groups, edges = np.tile(group, 2), np.append(start_ns, end_ns)
+        order = in_order(groups, edges)
+        groups, edges, is_start = groups[order], edges[order], order < len(group)
+        # Up to an edge as many intervals of the order of starts have begun as there are starts.
+        enclosing = _Enclosing(by_start(group, start_ns, end_ns), group, end_ns)
+        return cls(groups, edges, enclosing.last(np.cumsum(is_start) - 1, groups, edges))
+
+    def at(self, group: IntArray, at_ns: IntArray) -> IntArray:
+        """Return the innermost interval of a group at each instant, or -1."""
+        edge = places_in_groups(self.group, self.at_ns, group, at_ns) - 1
+        return np.where(taken(self.group, edge) == group, taken(self.row, edge), -1)
+
+    def cut(
+        self, group: IntArray, start_ns: IntArray, end_ns: IntArray
+    ) -> tuple[IntArray, IntArray, IntArray, IntArray]:
+        """Cut spans of time, each of one group, at the edges of the intervals.
+
+        Returns, per piece in the order of spans and times, the number of its span, its start, its
+        end and the innermost interval, or -1.
+        """
+        # The edges inside each span, and one before them for the piece that begins with the span.
+        first = places_in_groups(self.group, self.at_ns, group, start_ns)
+        stop = places_in_groups(self.group, self.at_ns, group, end_ns)
+        edge, span = runs(first - 1, stop)
+        opens = differ_from_before(span)
+        closes = np.append(opens[1:], True)[: len(span)]
+        start = np.where(opens, start_ns[span], taken(self.at_ns, edge))
+        end = np.where(closes, end_ns[span], np.roll(start, -1))  # the next piece's start
+        has_length = end > start
+        span, edge = span[has_length], edge[has_length]
+        is_of_group = taken(self.group, edge) == group[span]
+        return (
+            span,
+            start[has_length],
+            end[has_length],
+            np.where(is_of_group, taken(self.row, edge), -1),
+        )
+
+    def equal_before(self) -> BoolArray:
+        """Return, per edge, whether the one before it is of the same group and time."""
+        equal = np.zeros(len(self.row), dtype=np.bool_)
+        equal[1:] = (self.group[1:] == self.group[:-1]) & (self.at_ns[1:] == self.at_ns[:-1])
+        return equal
+
+
 def innermost_pieces(
     group: IntArray, start: IntArray, end: IntArray
 ) -> tuple[IntArray, IntArray, IntArray]:
@@ -126,14 +178,9 @@ def innermost_pieces(
     Three arrays, a value per piece: the row of the interval, start and end. Intervals without
     length are pieces, too.
     """
-    # Between two edges (starts or ends) that follow each other, the innermost interval is the same.
-    edge_group, edge = np.concatenate([group, group]), np.concatenate([start, end])
-    order = np.lexsort((edge, edge_group))
-    edge_group, edge = edge_group[order], edge[order]
-    new = np.ones(len(order), dtype=np.bool_)
-    new[1:] = (edge_group[1:] != edge_group[:-1]) | (edge[1:] != edge[:-1])
-    edge_group, edge = edge_group[new], edge[new]
-    inner = innermost(group, start, end, edge_group, edge)
+    tops = StackTops.of(group, start, end)
+    is_last = np.append(~tops.equal_before()[1:], True)[: len(tops.row)]
+    inner, edge_group, edge = tops.row[is_last], tops.group[is_last], tops.at_ns[is_last]
     # Join neighbouring stretches with the same innermost interval.
     follows = np.flatnonzero((inner[:-1] >= 0) & (edge_group[:-1] == edge_group[1:]))
     begins = np.append(True, (np.diff(inner[follows]) != 0) | (np.diff(follows) != 1))
@@ -305,83 +352,3 @@ def _stops(above: IntArray) -> IntArray:
         index = last_above.find(count - 2 - places, -places)
         stops[part] = np.where(index >= 0, count - 1 - index, count)
     return stops
-
-
-def recorded_calls(trace: Trace) -> BoolArray:
-    """Return, per call, whether it has a device record: an activity with its correlation."""
-    (process, correlation), of_activities = (
-        (numbers(table["process"], ABSENT), numbers(table["correlation"], ABSENT))
-        for table in (trace.calls, trace.activities)
-    )
-    called, ran = shared_codes((process, correlation), of_activities)
-    return np.asarray(np.isin(called, ran) & (correlation != ABSENT))
-
-
-class Links(Struct, frozen=True):
-    """The row of the call or op that caused each activity or call, -1 for none."""
-
-    call_of_activity: IntArray
-    op_of_call: IntArray
-    op_of_activity: IntArray
-
-
-def link(trace: Trace) -> Links:
-    """Link activities to calls and calls to ops.
-
-    An activity belongs to the earliest call of its process with the same correlation. A call
-    belongs to the innermost op of its thread around its start. Calls without such an op and
-    activities without a call belong to the op with their external id, if it began before them.
-    """
-    calls, ops = trace.calls, trace.ops
-    op_of_call = np.full(calls.num_rows, -1, dtype=np.int64)
-    if calls.num_rows and ops.num_rows:
-        start, called = numbers(ops["start_ns"]), numbers(calls["start_ns"])
-        thread_of_op, thread = shared_codes(thread_columns(ops), thread_columns(calls))
-        end = start + numbers(ops["dur_ns"])
-        op_of_call = innermost(thread_of_op, start, end, thread, called)
-        _fill_by_external_id(trace, "calls", op_of_call, op_of_call < 0)
-    call_of_activity = first_of_same(calls, "correlation", trace.activities)
-    op_of_activity = taken(op_of_call, call_of_activity)
-    # If no op is known, Kineto writes the correlation as the external id of activities.
-    external = numbers(trace.activities["external_id"], ABSENT)
-    no_op = external == numbers(trace.activities["correlation"], ABSENT)
-    is_open = (op_of_activity < 0) & ~((call_of_activity < 0) & no_op)
-    _fill_by_external_id(trace, "activities", op_of_activity, is_open)
-    return Links(call_of_activity, op_of_call, op_of_activity)
-
-
-def first_of_same(
-    owners: pa.Table, column: str, rows: pa.Table, some: IntArray | slice = slice(None)
-) -> IntArray:
-    """Return the first-started owner with the same process and number as each row, or -1.
-
-    Both tables have the numbers in `column`, such as correlations. `some` are the rows to look up.
-    """
-    return first_match(
-        numbers(owners["process"]),
-        numbers(owners[column], ABSENT),
-        numbers(owners["start_ns"]),
-        numbers(rows["process"])[some],
-        numbers(rows[column], ABSENT)[some],
-    )
-
-
-def _fill_by_external_id(trace: Trace, table: str, op: IntArray, is_open: BoolArray) -> None:
-    """Set `op` in place, in the open rows of a table, to the op with their external id, or -1."""
-    rows = np.flatnonzero(is_open)
-    owner = first_of_same(trace.ops, "external_id", trace.table(table), rows)
-    began, start = (numbers(side["start_ns"]) for side in (trace.ops, trace.table(table)))
-    op[rows] = np.where(taken(began, owner) <= start[rows], owner, -1)
-
-
-def first_match(
-    process: IntArray, ids: IntArray, start: IntArray, at_process: IntArray, at_ids: IntArray
-) -> IntArray:
-    """Return, per pair asked for, the first-started row with this process and id, or -1."""
-    if not len(ids) or bool((at_ids == ABSENT).all()):
-        return np.full(len(at_ids), -1, dtype=np.int64)
-    of_row, asked_for = shared_codes((process, ids), (at_process, at_ids))
-    keys, key = ranked(np.append(of_row, asked_for))
-    order = in_order(start)
-    earliest = first_rows(key[: len(ids)][order], len(keys))[key[len(ids) :]]
-    return np.where((at_ids != ABSENT) & (earliest >= 0), order[earliest], -1)

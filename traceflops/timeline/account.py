@@ -25,20 +25,15 @@ from traceflops.table.columns import (
     texts_at,
 )
 from traceflops.table.grouping import distinct, groups, runs
-from traceflops.table.nesting import Links, OpTree, taken
+from traceflops.table.links import Links
+from traceflops.table.nesting import OpTree, taken
 from traceflops.table.patterns import WAITS_FOR_DEVICE
 from traceflops.table.trace import Trace
 from traceflops.timeline.clock_offsets import clock_offsets
 from traceflops.timeline.device_span import ActivityColumns, DeviceRows, Timeline, timeline
 from traceflops.timeline.host_work import SplitWork
-from traceflops.timeline.idle import (
-    DeviceWork,
-    IdleTime,
-    StreamWaits,
-    idle_time,
-    stream_waits,
-)
-from traceflops.timeline.intervals import NEVER, Intervals
+from traceflops.timeline.idle import DeviceWork, IdleTime, StreamWaits, idle_time, stream_waits
+from traceflops.timeline.intervals import ENDLESS, NEVER, Intervals
 from traceflops.timeline.records import WORK, Account, Gap, Window
 from traceflops.timeline.start_up import StartUp, device_start_up, unseen_processes
 
@@ -79,9 +74,9 @@ class LinkedTrace(Struct, frozen=True, dict=True):
         row = np.flatnonzero(matching(calls["name"], WAITS_FOR_DEVICE.match))
         start, duration = (numbers(calls[name])[row] for name in ("start_ns", "dur_ns"))
         times = np.stack([start, start + duration])
-        waits = dict.fromkeys(range(self.trace.processes.num_rows), times[:, :0])
+        none = dict.fromkeys(range(self.trace.processes.num_rows), times[:, :0])
         by_process = groups(numbers(calls["process"])[row])
-        return waits | {process: times[:, rows] for process, rows in by_process}
+        return none | {process: times[:, rows] for process, rows in by_process}
 
     @cached_property
     def comparable_start_up(self) -> dict[int, StartUp]:
@@ -107,22 +102,22 @@ class LaunchCounter:
 
     def __init__(self, call: IntArray) -> None:
         """Take the call of each activity, in order of start; -1 for none."""
+        self._linked_before = np.append(0, np.cumsum(call >= 0))
+        # Activities whose call launched an earlier activity, too, and the last of these earlier
+        # ones: in a run from `first` on, a call is repeated if that one is in the run as well.
         linked = np.flatnonzero(call >= 0)
         order = linked[np.argsort(call[linked], kind="stable")]
-        repeats = np.flatnonzero(call[order[1:]] == call[order[:-1]])
-        repeated = order[1:][repeats]
-        by_place = np.argsort(repeated, kind="stable")
-        self._linked_before = np.append(0, np.cumsum(call >= 0))
-        # Activities whose call launched an earlier activity, too; and the last such activity.
-        self._place = repeated[by_place]
-        self._previous = order[:-1][repeats][by_place]
+        is_repeat = call[order[1:]] == call[order[:-1]]
+        repeats, previous = order[1:][is_repeat], order[:-1][is_repeat]
+        by_place = np.argsort(repeats, kind="stable")
+        self._repeat, self._previous = repeats[by_place], previous[by_place]
 
     def count(self, first: IntArray, stop: IntArray) -> tuple[IntArray, IntArray]:
         """Return, per run [first, stop), the number of launched activities and distinct calls."""
         linked = self._linked_before[stop] - self._linked_before[first]
-        low, high = np.searchsorted(self._place, first), np.searchsorted(self._place, stop)
-        repeats_in, run = runs(low, high)
-        repeats = run[self._previous[repeats_in] >= first[run]]
+        low, high = np.searchsorted(self._repeat, first), np.searchsorted(self._repeat, stop)
+        in_run, run = runs(low, high)
+        repeats = run[self._previous[in_run] >= first[run]]
         return linked, linked - np.bincount(repeats, minlength=len(first))
 
 
@@ -130,10 +125,7 @@ class DeviceAccount:
     """Accounts for any window of one device."""
 
     def __init__(
-        self,
-        linked: LinkedTrace,
-        rows: IntArray,
-        lost_replays: Mapping[int, IntArray],
+        self, linked: LinkedTrace, rows: IntArray, lost_replays: Mapping[int, IntArray]
     ) -> None:
         """Prepare the account of a device, whose activities are in `rows`.
 
@@ -151,20 +143,20 @@ class DeviceAccount:
         component = top[linked.categorised.category[row]]
         is_part = {name: component == code for code, name in enumerate(WORK)}
         self.timeline: Timeline = timeline(start, end, is_part)
+        process = numbers(trace.activities["process"])[row]
         self.call = linked.links.call_of_activity[row]
-        is_other_clock = linked.clock_offsets[numbers(trace.activities["process"])[row]] != 0
-        self.timed_call = np.where(is_other_clock, -1, self.call)
-        """Per activity, its launch; -1 also where the clocks of call and activity differ."""
+        self.timed_call = np.where(linked.clock_offsets[process] != 0, -1, self.call)
+        """Per activity, its launch; -1 also if the clocks of call and activity differ."""
         self._launches = LaunchCounter(self.call)
         self._begun_before = np.append(0, np.cumsum(linked.split.first[row]))
         device = trace.activities["device"][int(row[0])].as_py()
         self.is_cpu = str(trace.devices["type"][device].as_py()) == "cpu"
-        self.has_calls = not self.is_cpu and bool((self.call >= 0).any())
-        launching = ~is_one_of(calls["api"], "rccl")  # calls of RCCL alone do not tell
-        if not self.is_cpu and launching.any():
-            processes = distinct(numbers(trace.activities["process"])[row])
-            of_device = np.isin(numbers(calls["process"]), processes)
-            self.has_calls |= bool((of_device & launching).any())
+        # The number of launches is known if calls of its processes are recorded. Those of RCCL do
+        # not count: tools record them even if they record no others.
+        calling = numbers(calls["process"])[~is_one_of(calls["api"], "rccl")]
+        is_recorded = (self.call >= 0).any() or np.isin(distinct(process), calling).any()
+        self.has_calls = not self.is_cpu and bool(is_recorded)
+        # Operators of CPUs have -1 - op as their correlation: see `with_host_activities`.
         correlation = numbers(trace.activities["correlation"], ABSENT)[row]
         self.op = -1 - correlation if self.is_cpu else np.full_like(row, -1)
         """Per activity, the operator that it is a part of on a CPU; -1 on other devices."""
@@ -224,9 +216,9 @@ class DeviceAccount:
     ) -> tuple[Gap, ...]:
         """Return the `most` longest gaps that touch the chosen time, the longest first."""
         start, end = self.idle.gap_start_ns, self.idle.gap_end_ns
-        touched = chosen.length_within(start, end) > 0
-        length = np.where(touched, end - start, -1)
-        order = np.argsort(-length, kind="stable")[: min(most or _GAPS_KEPT, int(touched.sum()))]
+        touched = np.flatnonzero(chosen.length_within(start, end) > 0)
+        longest_first = np.argsort(start[touched] - end[touched], kind="stable")
+        order = touched[longest_first][: most or _GAPS_KEPT]
         start, end = start[order], end[order]
         start_up = self.start_up.length_within(start, end)
         causes = self.idle.causes(start, end, end - start - start_up)
@@ -253,6 +245,7 @@ class DeviceAccount:
         gaps = []
         for values in zip(*columns.values(), strict=True):
             gap = Gap(device=device, **dict(zip(columns, values, strict=True)))
+            # The next step came late only if the gap does not end in its own step.
             gaps.append(gap if gap.before_step != gap.step else replace(gap, before_step=None))
         return tuple(gaps)
 
@@ -265,6 +258,7 @@ class DeviceAccount:
 
 def _steps_at(windows: tuple[Window, ...], time_ns: IntArray) -> list[int | None]:
     """Return, per time, the step of the first window around it, None outside of steps."""
+    # The window at the end, which is around no time, has no step.
     start = np.array([*(window.start_ns for window in windows), NEVER], dtype=np.int64)
     end = np.array([*(window.end_ns for window in windows), NEVER], dtype=np.int64)
     inside = (start <= time_ns[:, None]) & (time_ns[:, None] < end)
@@ -273,7 +267,6 @@ def _steps_at(windows: tuple[Window, ...], time_ns: IntArray) -> list[int | None
     return [steps[index] for index in first.tolist()]
 
 
-_ENDLESS: Final = int(np.iinfo(np.int64).max)
 _MOST_STREAMS: Final = 1_000
 """Streams up to which each is searched for all lost replays; no program has more."""
 
@@ -287,44 +280,44 @@ def replay_time(
 ) -> Intervals:
     """Return the time in which a device may have run replays that have no record.
 
-    `lost` are, by process, the calls that launched them; `waits` starts and ends of its calls that
-    wait for the device. `rows` is the work of the device and `call` the launch call of each, -1
-    where unknown: kernels among these may be those of the graph.
+    `lost` are, by process, the calls that launched them; `waits` is as `LinkedTrace.device_waits`.
+    `rows` is the work of the device and `call` the launch call of each, -1 if unknown.
 
     Neither duration nor stream of a replay is known. It was over when the host had waited for the
-    whole device, or when work launched later had begun on all streams. Devices without recorded
-    work of the process are taken not to belong to it.
+    whole device, or when work launched later had begun on all streams. If a kernel without a launch
+    follows before, that is the replay: it has a record. Devices without recorded work of the
+    process are taken not to belong to it.
     """
     if not lost:
         return Intervals.empty()
     begin, kinds = numbers(trace.calls["start_ns"]), names(trace.activities["kind"])
     launched = taken(begin, call, NEVER)
-    kernel = kinds.index("kernel") if "kernel" in kinds else -1
-    nameless = (call < 0) & (rows.columns.kind[rows.row] == kernel)
+    kernel = kinds.index("kernel") if "kernel" in kinds else ABSENT
+    is_unlinked = (call < 0) & (rows.columns.kind[rows.row] == kernel)
     replays = Intervals.empty()
     for process, work in groups(numbers(trace.activities["process"])[rows.row]):
         if process not in lost:
             continue
         launch_ns = np.sort(begin[lost[process]])
-        # A replay is over once later launched work has begun on all streams that have some. Where
-        # none has, or there are too many streams, it lasts to the end of all work.
-        linked = work[launched[work] != NEVER]
-        begun = np.full(len(launch_ns), NEVER)
+        # Per replay, when later launched work has begun on all streams that have some. If none has,
+        # or there are too many streams, it lasts to the end of all work.
+        linked = work[launched[work] != NEVER]  # whose launch is known
+        begun_ns = np.full(len(launch_ns), NEVER)
         streams = [*groups(rows.columns.stream[rows.row[linked]])]
-        for _, queued in streams if len(streams) <= _MOST_STREAMS else ():
-            queued = linked[queued]
+        for _, on_stream in streams if len(streams) <= _MOST_STREAMS else ():
+            queued = linked[on_stream]
             next_ns = _following(launch_ns, launched[queued], rows.start_ns[queued])
-            begun = np.where(next_ns == _ENDLESS, begun, np.maximum(begun, next_ns))
-        begun = np.where(begun == NEVER, int(rows.end_ns.max()), begun)
-        over_ns = np.minimum(_following(launch_ns, *waits[process]), begun)
-        nameless_start = rows.start_ns[work[nameless[work]]]
-        is_seen = _following(launch_ns, nameless_start, nameless_start) < over_ns
+            begun_ns = np.where(next_ns == ENDLESS, begun_ns, np.maximum(begun_ns, next_ns))
+        begun_ns = np.where(begun_ns == NEVER, int(rows.end_ns.max()), begun_ns)
+        over_ns = np.minimum(_following(launch_ns, *waits[process]), begun_ns)
+        unlinked_ns = rows.start_ns[work[is_unlinked[work]]]
+        is_seen = _following(launch_ns, unlinked_ns, unlinked_ns) < over_ns
         replays = replays.union(Intervals.of(launch_ns, np.where(is_seen, launch_ns, over_ns)))
     return replays
 
 
 def _following(since: IntArray, launched_ns: IntArray, time_ns: IntArray) -> IntArray:
-    """Return, per time in `since`, `time_ns` of the next launch after it, or _ENDLESS."""
+    """Return, per time in `since`, `time_ns` of the next launch after it, or ENDLESS."""
     order = np.argsort(launched_ns, kind="stable")
     place = np.searchsorted(launched_ns[order], since, side="right")
-    return np.append(time_ns[order], _ENDLESS)[place]
+    return np.append(time_ns[order], ENDLESS)[place]

@@ -45,7 +45,7 @@ _OF_KIND: Final = {
 _MIGRATION: Final = re.compile(r"\bunified\b", re.IGNORECASE)
 """How profilers of NVIDIA name copies that the driver makes for unified memory."""
 _HOST_TABLES: Final = {"call": "calls", "mark": "marks", "gpu_mark": "marks"}
-"""Tables of the kinds that are added up here where the source has records instead of sums."""
+"""Tables of the kinds that are added up here if the source has records instead of sums."""
 _SUMS: Final = {
     "count": np.add,
     "total_ns": np.add,
@@ -56,6 +56,7 @@ _SUMS: Final = {
 """The function that adds up each column of the totals table."""
 _TOO_LARGE: Final = 2.0**62
 _Decision = tuple[Category | None, str | None]
+"""A category and the rule that decided it."""
 
 
 class Total(Struct, frozen=True):
@@ -71,7 +72,7 @@ class Total(Struct, frozen=True):
 
     @property
     def side(self) -> str:
-        """The whole that its share is of: all device work, or all of its own kind."""
+        """The name of the whole that its share is of: all device work, or all of its own kind."""
         return "device" if self.kind in DEVICE_KINDS else self.kind
 
     @property
@@ -124,6 +125,7 @@ def untimed(trace: Trace, classifier: Classifier) -> Untimed | None:
     counted = _counted(trace, classifier)
     if not totals and not counted.num_rows:
         return None
+    # Sums by side and by category; a sum is unknown if a part of it is.
     decisions = _categorised(totals, classifier)
     side_ns: dict[str, int | None] = {}
     counts: dict[Category, int | None] = {}
@@ -176,8 +178,8 @@ def _totals(trace: Trace) -> list[Total]:
         if table == "marks":
             records = _ranges(records, kind)
         duration = numbers(records["dur_ns"], 0)
-        sums = [np.ones_like(duration), duration, duration, duration]
-        totals += _added_up(records, [kind], np.zeros_like(duration), sums)
+        figures = [np.ones_like(duration), duration, duration, duration]  # without bytes
+        totals += _added_up(records, [kind], np.zeros_like(duration), figures)
     order = {side: index for index, side in enumerate(("device", *_HOST_TABLES))}
     return sorted(
         totals,
@@ -186,17 +188,14 @@ def _totals(trace: Trace) -> list[Total]:
 
 
 def _in_ranges(trace: Trace, totals: Sequence[Total]) -> dict[str, int]:
-    """Return the time in outermost ranges by kind, of all threads: nested ones count once.
-
-    Kinds of which the source has only the sums are left out.
-    """
+    """Return, by kind without recorded sums, how long any range was open: nested count once."""
     known = set(names(trace.totals["kind"]))
     kinds = {total.kind for total in totals if _HOST_TABLES.get(total.kind) == "marks"} - known
-    return {kind: _outermost_ns(_ranges(trace.marks, kind)) for kind in kinds}
+    return {kind: _open_ns(_ranges(trace.marks, kind)) for kind in kinds}
 
 
-def _outermost_ns(ranges: pa.Table) -> int:
-    """Return how long any range of each thread was open."""
+def _open_ns(ranges: pa.Table) -> int:
+    """Return how long any range of each thread was open, added up over the threads."""
     start = numbers(ranges["start_ns"], 0)
     end = start + numbers(ranges["dur_ns"], 0)
     thread, _ = group_rows([numbers(ranges["process"], ABSENT), numbers(ranges["thread"], ABSENT)])
@@ -204,10 +203,7 @@ def _outermost_ns(ranges: pa.Table) -> int:
 
 
 def _ranges(marks: pa.Table, kind: str) -> pa.Table:
-    """Return the ranges of a kind; moments add up to nothing.
-
-    A gpu_mark is a range of the host as seen on the device.
-    """
+    """Return ranges of a kind (gpu_mark: as seen on the device), without moments and samples."""
     is_kind = is_one_of(marks["kind"], "gpu_annotation") == (kind == "gpu_mark")
     rows = np.flatnonzero(is_kind & ~is_one_of(marks["kind"], "event", "sample", "off_cpu"))
     return marks.take(number_column(rows, pa.int64()))
@@ -218,9 +214,8 @@ def _added_up(
 ) -> Iterator[Total]:
     """Yield the sums of records by kind and name.
 
-    `kind` (codes of `kinds`) and `figures` are per record; `figures` are the first columns of
-    _SUMS, ABSENT where unknown. A sum is None where a part of it is unknown or it does not fit in
-    an int64.
+    `kind` (codes of `kinds`) and `figures` (the first columns of _SUMS, ABSENT if unknown) are per
+    record. A sum is None if a part of it is unknown or it may not fit in an int64.
     """
     if not records.num_rows:
         return
@@ -231,6 +226,7 @@ def _added_up(
     columns: list[list[int | None]] = []
     for combine, values in zip(_SUMS.values(), figures, strict=False):
         ordered = values[order]
+        # ABSENT is the lowest of all numbers.
         is_usable = np.minimum.reduceat(ordered, begins) != ABSENT
         is_usable &= np.abs(combine.reduceat(ordered.astype(np.float64), begins)) < _TOO_LARGE
         sums = zip(combine.reduceat(ordered, begins).tolist(), is_usable.tolist(), strict=True)
@@ -264,10 +260,7 @@ def _texts(decisions: Sequence[_Decision]) -> dict[str, list[str | None]]:
 
 
 def _counted(trace: Trace, classifier: Classifier) -> pa.Table:
-    """Return the kernels with counters and their number of launches, most launches first.
-
-    Repetitions of a launch count once.
-    """
+    """Return kernels with counters and their launches (repetitions count once), most first."""
     table = trace.kernel_counters
     labels, name = names(table["name"]), codes(table["name"])
     kernel = joint_codes(numbers(table["process"]), name)
@@ -275,8 +268,8 @@ def _counted(trace: Trace, classifier: Classifier) -> pa.Table:
     launch = np.where(dispatch == ABSENT, numbers(table["correlation"], ABSENT), dispatch)
     # Without dispatch and correlation, the n-th row of a kernel's counter is of its n-th launch.
     unnumbered = np.flatnonzero(launch == ABSENT)
-    repetition = joint_codes(codes(table["counter"]), numbers(table["repetition"], 0))
-    group = joint_codes(kernel, repetition)[unnumbered]
+    counter = joint_codes(codes(table["counter"]), numbers(table["repetition"], 0))
+    group = joint_codes(kernel, counter)[unnumbered]
     order = np.argsort(group, kind="stable")
     launch[unnumbered[order]] = np.arange(len(group)) - np.searchsorted(group[order], group[order])
     _, first = group_rows((kernel, launch))
@@ -292,13 +285,9 @@ def _table(
     figures: Mapping[str, Sequence[int | None]],
     shares: Sequence[float | None] | None = None,
 ) -> pa.Table:
-    arrays = {name: text_column(values) for name, values in texts.items()}
-    numeric: dict[str, Sequence[float | None]] = dict(figures)
+    """Return a table of columns by name, those of numbers with nulls for None."""
+    columns = {name: text_column(values) for name, values in texts.items()}
+    columns |= {name: pa.array(values, pa.int64()) for name, values in figures.items()}
     if shares is not None:
-        numeric["share"] = shares
-    for name, values in numeric.items():
-        arrow_type = pa.float64() if name == "share" else pa.int64()
-        known = np.array([value is not None for value in values], dtype=np.bool_)
-        plain = np.array([value or 0 for value in values], dtype=arrow_type.to_pandas_dtype())
-        arrays[name] = number_column(plain, arrow_type, known)
-    return pa.Table.from_arrays(list(arrays.values()), names=list(arrays))
+        columns["share"] = pa.array(shares, pa.float64())
+    return pa.table(columns)

@@ -9,7 +9,7 @@ import numpy as np
 
 from traceflops.table.columns import IntArray, numbers
 from traceflops.table.grouping import distinct, groups
-from traceflops.table.nesting import Links
+from traceflops.table.links import Links
 from traceflops.table.trace import Trace
 from traceflops.timeline.idle import LONGEST_START_NS
 
@@ -20,18 +20,23 @@ _NO_JITTER_NS: Final = 10**7
 _SHORT_GAP_NS: Final = 20_000
 """Queued work follows the work before it within less than this."""
 _ENOUGH: Final = 8
+"""Fewer gaps do not tell."""
 _STEADY: Final = 10
+"""The lead is the same for all work if it varies by less than 1/10."""
 
 
 def clock_offsets(trace: Trace, links: Links, waits: Mapping[int, IntArray]) -> IntArray:
     """Return, per process, how many ns its GPU's clock is at least ahead; negative if it is behind.
 
-    0 if the clocks agree or nothing tells. Behind: all work starts before its launch. Ahead: all
-    work starts long after its launch, and no queue explains it. It starts more than a second later,
-    and after the last call or later than all work takes; or always equally late although the GPU is
-    idle; or calls that wait for it return before it ends. `waits` are starts and ends of such
-    calls, by process: [2, calls]. Where clocks disagree, whatever compares times of both (launch
-    latency, causes of idle time) is unknown.
+    0 if the clocks agree or nothing tells. It is behind if all work starts before its launch. It is
+    ahead if all work starts long after its launch and no queue explains that:
+
+    * all starts more than a second later, and after the last call or later than all work takes;
+    * or it is always equally late although the GPU is idle;
+    * or calls that wait for it return before it ends. `waits` is as `LinkedTrace.device_waits`.
+
+    If clocks disagree, whatever compares times of both (launch latency, causes of idle time) is
+    unknown.
     """
     activities, calls = trace.activities, trace.calls
     row = np.flatnonzero(links.call_of_activity >= 0)
@@ -77,7 +82,7 @@ def _offset(
     first_start, length = int(start[0]), int(end.max() - start[0])
     if least > _LONGEST_QUEUE_NS and (first_start >= last_return or least > length):
         return least
-    if not is_single_gpu:
+    if not is_single_gpu:  # work of one GPU may have waited for another
         return 0
     # No queue held it back where the GPU was idle before most of the work.
     gap = start[1:] - np.maximum.accumulate(end)[:-1]
@@ -87,8 +92,9 @@ def _offset(
     # Work that was launched before a call waits for it cannot end long after the call returns.
     wait_begun, wait_returned = waits
     order = np.argsort(called, kind="stable")
-    count = np.searchsorted(called[order], wait_begun, side="left")
-    latest = np.maximum.accumulate(end[order])
-    ended, returned = latest[count[count > 0] - 1], wait_returned[count > 0]
+    launched_before = np.searchsorted(called[order], wait_begun, side="left")
+    latest_end = np.maximum.accumulate(end[order])
+    has_work = launched_before > 0
+    ended, returned = latest_end[launched_before[has_work] - 1], wait_returned[has_work]
     outlasts = len(returned) > 0 and bool((ended > returned + _NO_JITTER_NS).all())
     return least if outlasts else 0

@@ -7,6 +7,8 @@ runs, is hidden.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import pyarrow as pa
 from msgspec import Struct
@@ -14,7 +16,7 @@ from msgspec import Struct
 from traceflops.categories.activities import Categorised
 from traceflops.table.columns import ABSENT, BoolArray, IntArray, codes, names, numbers
 from traceflops.table.grouping import distinct
-from traceflops.table.nesting import Links
+from traceflops.table.links import Links
 from traceflops.table.trace import Trace
 from traceflops.timeline.intervals import Intervals, latest_end_before
 from traceflops.timeline.records import WORK, Account, Components, Copies, Sums, WholeSpan
@@ -37,10 +39,7 @@ class Timeline(Struct, frozen=True):
     def components(
         self, start_ns: IntArray, end_ns: IntArray, start_up: Intervals
     ) -> list[Components]:
-        """Return the components of each window [start, end), which sum to its length exactly.
-
-        `start_up` must be a part of the time in which nothing ran.
-        """
+        """Return components per window, which sum to its length; nothing ran in `start_up`."""
         parts = (*(self.parts[name] for name in WORK), start_up)
         lengths = [part.length_within(start_ns, end_ns) for part in parts]
         idle = end_ns - start_ns - sum(lengths)
@@ -53,10 +52,7 @@ class Timeline(Struct, frozen=True):
 
 
 def timeline(start_ns: IntArray, end_ns: IntArray, is_part: dict[str, BoolArray]) -> Timeline:
-    """Return the components of one device from starts and ends of its activities.
-
-    `is_part` has, by component of WORK, whether each activity belongs to it.
-    """
+    """Return the components of one device; `is_part` marks its activities of each of WORK."""
     busy = communication = Intervals.empty()
     parts: dict[str, Intervals] = {}
     for name in WORK:
@@ -91,8 +87,7 @@ class ActivityColumns(Struct, frozen=True):
 class DeviceRows(Struct, frozen=True):
     """The activities of one device, sorted by start: their rows and times.
 
-    `begins` is 0 for the later parts of an operator and 1 for everything else; `columns` are of
-    the activities of all devices.
+    `begins` is 0 for later parts of an operator, else 1; `columns` are of all devices.
     """
 
     row: IntArray
@@ -122,34 +117,31 @@ def whole_span(
     account: Account,
     has_calls: bool,
 ) -> WholeSpan:
-    """Return the figures of a device over its whole span; `work` are its activities."""
+    """Return the figures of a device over its whole span.
+
+    `account` is that of the span; `unlinked` is counted only if calls are recorded (`has_calls`).
+    """
     row, columns = work.row, work.columns
     kind, stream, category = columns.kind[row], columns.stream[row], categorised.category[row]
-    size, direction = columns.bytes[row], columns.direction[row]
     length = work.end_ns - work.start_ns
-    copies: dict[str, Copies] = {}
-    launched = links.call_of_activity[row] >= 0
-    for code, label in enumerate(names(trace.activities["direction"])):
-        rows = direction == code
-        if rows.any():
-            sizes = size[rows][size[rows] != ABSENT]
-            total_bytes = int(sizes.sum()) if len(sizes) else None
-            copies[label] = Copies(int(rows.sum()), total_bytes, int(length[rows].sum()))
-            if label.startswith(_MIGRATION):
-                launched |= rows  # no call launches the migrations of unified memory
+    directions = names(trace.activities["direction"])
+    # No call launches the migrations of unified memory.
+    migrations = [code for code, label in enumerate(directions) if label.startswith(_MIGRATION)]
+    is_migration = np.isin(columns.direction[row], migrations)
+    is_launched = (links.call_of_activity[row] >= 0) | is_migration
     kinds, unlinked = {}, {}
     for code, label in enumerate(names(trace.activities["kind"])):
         if code in kind:
             kinds[label] = work.sums(kind == code)
-            unlinked[label] = int((~launched & (kind == code)).sum())
+            unlinked[label] = int((~is_launched & (kind == code)).sum())
     categories: dict[str, Sums] = {}
     for top in {*categorised.top()}:
         if (of_top := is_top(categorised, top, row)).any():
             categories[top] = work.sums(of_top)
-    for category_code in distinct(category).tolist():
-        of_code = categorised.categories[category_code]
-        if of_code.sub != of_code.top:
-            categories[f"{of_code.top}/{of_code.sub}"] = work.sums(category == category_code)
+    for code in distinct(category).tolist():
+        top, sub = categorised.categories[code].top, categorised.categories[code].sub
+        if sub != top:
+            categories[f"{top}/{sub}"] = work.sums(category == code)
     # The time that earlier work of its stream still runs; NEVER ends before the first of a stream.
     on_stream = stream != ABSENT
     start_ns = work.start_ns[on_stream]
@@ -169,10 +161,24 @@ def whole_span(
         communication=work.sums(is_top(categorised, "communication", row)),
         exposed_communication_ns=account.components.communication_ns,
         hidden_communication_ns=account.hidden_communication_ns,
-        copies=copies,
+        copies=_copies(work, directions),
         unlinked=unlinked if has_calls else None,
         account=account,
     )
+
+
+def _copies(work: DeviceRows, directions: Sequence[str]) -> dict[str, Copies]:
+    """Return the copies of a device by direction, without directions that it has not."""
+    direction, size = work.columns.direction[work.row], work.columns.bytes[work.row]
+    copies = {}
+    for code, label in enumerate(directions):
+        is_this = direction == code
+        if is_this.any():
+            sizes = size[is_this & (size != ABSENT)]
+            total_bytes = int(sizes.sum()) if len(sizes) else None
+            sum_ns = int((work.end_ns - work.start_ns)[is_this].sum())
+            copies[label] = Copies(int(is_this.sum()), total_bytes, sum_ns)
+    return copies
 
 
 def is_top(categorised: Categorised, top: str, rows: IntArray | slice = slice(None)) -> BoolArray:

@@ -9,6 +9,7 @@ import re
 from typing import Final, NamedTuple
 
 import numpy as np
+import pyarrow as pa
 
 from traceflops.table.columns import (
     ABSENT,
@@ -29,9 +30,11 @@ from traceflops.table.grouping import (
     lower_medians,
     shared_codes,
 )
-from traceflops.table.nesting import Links, taken
+from traceflops.table.links import Links
+from traceflops.table.nesting import taken
 from traceflops.table.patterns import COMPILES, FREES, GRAPH_LAUNCH, LAUNCH, LOADS
 from traceflops.table.trace import Trace
+from traceflops.timeline.intervals import ENDLESS
 
 COPIES: Final = re.compile(r"Mem(cpy|set)|memory_(async_)?copy")
 WAITS: Final = re.compile(r"Synchronize|signal_wait|StreamWait|EventQuery|StreamQuery")
@@ -57,20 +60,23 @@ LEAST_ALONE_NS: Final = 1_000_000
 """The same for calls without others to compare with."""
 TIMES_USUAL, _FIRST, FEW = 10, 3, 2
 """How many times longer than usual, of the first how many calls, and how few do not tell."""
-_NEVER: Final = int(np.iinfo(np.int64).max)
 _FEW_ACTIVITIES: Final = 8
 """Nothing repeats where a process has fewer."""
-
 Times = tuple[IntArray, IntArray, IntArray, IntArray]
 """Process, thread, start and end in ns, per stretch."""
+
+
+def times_of(table: pa.Table) -> tuple[IntArray, IntArray, IntArray, IntArray]:
+    """Return process, thread, start and duration in ns per row of ops or marks, ABSENT for null."""
+    start_ns, dur_ns = numbers(table["start_ns"], ABSENT), numbers(table["dur_ns"], ABSENT)
+    return *thread_columns(table), start_ns, dur_ns
 
 
 class LongCalls(NamedTuple):
     """Calls (`row`) that take much longer than others of their name and process.
 
-    Of the calls of the same name and process: `usual_ns` is the median duration (0 for a single
-    call), `calls` their number, `first` the row of the first, `number` the index of this call by
-    start.
+    Of the calls of this name and process: `usual_ns` is the median duration (0 for a single call),
+    `calls` their number, `first` the row of the first, `number` the index of this call by start.
     """
 
     row: IntArray
@@ -86,17 +92,17 @@ class Calls:
     def __init__(self, trace: Trace, links: Links) -> None:
         """Read the columns of the calls and their links to activities.
 
-        Per call: `process`, `thread`, `start_ns`, `dur_ns`, `name`, `launches` (it launches
-        kernels) and `others` (it does not, and no other method here looks for it). Per launched
-        activity: `activity` and `call_of_activity`. Per process: `activities_of` (number of
-        activities) and `first_graph_ns` (start of its first graph launch).
+        Per call: `process`, `thread` (a number of its own in each process), `start_ns`, `dur_ns`,
+        `name`, `launches` (it launches kernels) and `others` (it does not, nor does it copy, wait,
+        load code, or make a graph). Per launched activity: `activity`, its row, and
+        `call_of_activity`. Per process: `activities_of`, the number of activities, and
+        `first_graph_ns`, the start of its first graph launch.
         """
         calls = trace.calls
         self.trace, self.links, self.name = trace, links, codes(calls["name"])
         self.process, self.start_ns, self.dur_ns = (
             numbers(calls[name], ABSENT) for name in ("process", "start_ns", "dur_ns")
         )
-        # Threads of different processes may have the same number.
         self.thread, self.thread_of_mark = shared_codes(
             thread_columns(calls), thread_columns(trace.marks)
         )
@@ -110,10 +116,10 @@ class Calls:
         own_kinds = (COPIES, WAITS, LOADS, _CAPTURE, _INSTANTIATE)
         is_own = matching(calls["name"], lambda name: any(kind.search(name) for kind in own_kinds))
         self.others = ~self.launches & ~is_own
-        is_graph = np.flatnonzero(matching(calls["name"], GRAPH_LAUNCH.match))
+        graph_launch = np.flatnonzero(matching(calls["name"], GRAPH_LAUNCH.match))
         self.first_graph_ns = {
-            number: int(self.start_ns[is_graph[of_process]].min())
-            for number, of_process in groups(self.process[is_graph])
+            number: int(self.start_ns[graph_launch[of_process]].min())
+            for number, of_process in groups(self.process[graph_launch])
         }
 
     def is_once(self, process: int) -> bool:
@@ -129,6 +135,7 @@ class Calls:
         """Return, per row of calls, whether it launched something new to its process."""
         activities, wanted = self.trace.activities, np.isin(self.call_of_activity, rows)
         name, process = codes(activities["name"]), numbers(activities["process"])
+        # Of all activities with the names that these calls launched, the first of each process.
         same = self.activity[np.isin(name[self.activity], distinct(name[self.activity[wanted]]))]
         call = self.call_of_activity[np.searchsorted(self.activity, same)]
         order = in_order(self.start_ns[call])
@@ -162,18 +169,19 @@ class Calls:
         rows = np.flatnonzero(matching(self.trace.calls["name"], LOADS.match))
         rows, at_ns = rows[in_order(self.start_ns[rows])], np.sort(self.start_ns[rows])
         following = self.next_launch(self.thread[rows], at_ns)
-        launched_ns = np.where(following < 0, _NEVER, self.start_ns[following])
+        launched_ns = np.where(following < 0, ENDLESS, self.start_ns[following])
         is_first_use = self.precedes_first_use(self.thread[rows], at_ns)
         for number, of_process in groups(self.process[rows]):
+            # From each load until the process loads again after the next launch of that thread.
             index = np.searchsorted(at_ns[of_process], launched_ns[of_process])
-            until_ns = np.append(at_ns[of_process], _NEVER)[index]
-            edges = np.stack([at_ns[of_process], until_ns])
-            # When the process calls what launches something for the first time.
+            until_ns = np.append(at_ns[of_process], ENDLESS)[index]
+            # The times at which the process launches something for the first time.
             launched = np.flatnonzero(self.process[self.call_of_activity] == number)
             start_ns = self.start_ns[self.call_of_activity[launched]]
             order = np.argsort(start_ns, kind="stable")
             _, first = group_rows((codes(activities["name"])[self.activity[launched]][order],))
-            before, after = np.searchsorted(np.sort(start_ns[order][first]), edges)
+            first_ns = np.sort(start_ns[order][first])
+            before, after = np.searchsorted(first_ns, np.stack([at_ns[of_process], until_ns]))
             is_first_use[of_process] |= after > before
         return self.stretch(rows[is_first_use])
 
@@ -181,87 +189,84 @@ class Calls:
         """Return functions and ranges of a kind before the thread launches something new."""
         marks = self.trace.marks
         rows = np.flatnonzero(matching(marks["name"], kind.search))
-        process, thread, start_ns, dur_ns = (
-            numbers(marks[name], ABSENT)[rows]
-            for name in ("process", "thread", "start_ns", "dur_ns")
-        )
+        process, thread, start_ns, dur_ns = times_of(marks)
         end_ns = start_ns + np.maximum(dur_ns, 0)
-        is_first = self.precedes_first_use(self.thread_of_mark[rows], end_ns)
-        return process[is_first], thread[is_first], start_ns[is_first], end_ns[is_first]
+        is_first = self.precedes_first_use(self.thread_of_mark[rows], end_ns[rows])
+        rows = rows[is_first]
+        return process[rows], thread[rows], start_ns[rows], end_ns[rows]
 
     def workers(self) -> Times:
         """Return what starting and stopping the workers of a loader takes.
 
-        That is also what the first batch after their start takes more than others usually do,
-        unless they are started again and again.
+        Also what the first batch after it takes beyond usual. Frequent restarts are no start-up.
         """
         marks = self.trace.marks
         kinds = _STARTS_WORKER, _NEXT_BATCH, _STOPS_WORKERS
-        found = [np.flatnonzero(matching(marks["name"], kind.search)) for kind in kinds]
-        owner, thread, begins, dur_ns = (
-            numbers(marks[name], ABSENT) for name in ("process", "thread", "start_ns", "dur_ns")
-        )
-        from_ns, kept = begins.copy(), [np.empty(0, dtype=np.int64)]
-        for number, _ in groups(owner[found[0]]):
-            starts, batches, stops = (rows[owner[rows] == number] for rows in found)
-            batches = batches[in_order(begins[batches])]
-            started = np.searchsorted(np.sort(begins[starts]), begins[batches])
+        rows_of_kinds = [np.flatnonzero(matching(marks["name"], kind.search)) for kind in kinds]
+        process, thread, start_ns, dur_ns = times_of(marks)
+        from_ns, kept = start_ns.copy(), [np.empty(0, dtype=np.int64)]
+        for number, _ in groups(process[rows_of_kinds[0]]):
+            starts, batches, stops = (rows[process[rows] == number] for rows in rows_of_kinds)
+            batches = batches[in_order(start_ns[batches])]
+            # Per batch, how many workers had been started; the first after more were started.
+            started = np.searchsorted(np.sort(start_ns[starts]), start_ns[batches])
             is_first = np.diff(started, prepend=0) > 0
             if is_first.sum() <= FEW:
-                others = np.sort(dur_ns[batches[~is_first]])
-                from_ns[batches] += others[(len(others) - 1) // 2] if len(others) else 0
+                others_ns = np.sort(dur_ns[batches[~is_first]])
+                from_ns[batches] += others_ns[(len(others_ns) - 1) // 2] if len(others_ns) else 0
                 kept += [starts, batches[is_first], stops]
-        rows, end_ns = np.concatenate(kept), begins + np.maximum(dur_ns, 0)
-        return owner[rows], thread[rows], np.minimum(from_ns, end_ns)[rows], end_ns[rows]
+        rows, end_ns = np.concatenate(kept), start_ns + np.maximum(dur_ns, 0)
+        return process[rows], thread[rows], np.minimum(from_ns, end_ns)[rows], end_ns[rows]
 
     def captures(self) -> Times:
         """Return the captures and instantiations of graphs before the first graph launch."""
         calls = self.trace.calls
         edge = np.flatnonzero(matching(calls["name"], _CAPTURE.search))
         edge = edge[in_order(self.thread[edge], self.start_ns[edge])]
+        # A capture is a call that begins one, and the next edge on its thread if that ends one.
         begins = matching(calls["name"], lambda name: "BeginCapture" in name)[edge]
-        pairs = np.flatnonzero(
-            begins[:-1] & ~begins[1:] & (self.thread[edge[:-1]] == self.thread[edge[1:]])
-        )
-        instantiated = np.flatnonzero(matching(calls["name"], _INSTANTIATE.search))
-        first, last = np.append(edge[pairs], instantiated), np.append(edge[pairs + 1], instantiated)
+        is_same_thread = self.thread[edge[:-1]] == self.thread[edge[1:]]
+        pairs = np.flatnonzero(begins[:-1] & ~begins[1:] & is_same_thread)
+        instantiates = np.flatnonzero(matching(calls["name"], _INSTANTIATE.search))
+        first, last = np.append(edge[pairs], instantiates), np.append(edge[pairs + 1], instantiates)
         process, thread, start_ns, _ = self.stretch(first)
-        *_, end_ns = self.stretch(last)
-        before = [
-            start < self.first_graph_ns.get(number, start + 1)
+        end_ns = self.start_ns[last] + self.dur_ns[last]
+        is_before = [
+            start < self.first_graph_ns.get(number, ENDLESS)
             for number, start in zip(process.tolist(), start_ns.tolist(), strict=True)
         ]
-        kept = np.flatnonzero(before)
+        kept = np.flatnonzero(is_before)
         return process[kept], thread[kept], start_ns[kept], end_ns[kept]
 
     def first_launches(self) -> Times:
         """Return the time that first launches of a kernel or of graphs take beyond usual ones.
 
-        Of launches without recorded work the first _FIRST count.
+        If it is unknown what is launched (graphs, no recorded work), the first _FIRST count.
         """
         long = self._long_calls(self.launches)
-        is_like_any = matching(self.trace.calls["name"], GRAPH_LAUNCH.match)[long.row]
-        is_like_any |= ~np.isin(long.row, self.call_of_activity)
-        is_first = self.uses_first(long.row) | (is_like_any & (long.number < _FIRST))
+        is_untold = matching(self.trace.calls["name"], GRAPH_LAUNCH.match)[long.row]
+        is_untold |= ~np.isin(long.row, self.call_of_activity)
+        is_first = self.uses_first(long.row) | (is_untold & (long.number < _FIRST))
         return self.stretch(long.row[is_first], long.usual_ns[is_first])
 
     def first_calls(self) -> Times:
         """Return the time that the first calls of other names take beyond usual ones.
 
-        One that takes longer than the first counts where nothing was launched since to wait for.
+        A later call that takes longer than the first may wait for GPU work: it counts only if
+        nothing was launched since the first, so that there is nothing to wait for.
         """
         long = self._long_calls(self.others)
         dur_ns = self.dur_ns[long.row]
-        are_many, first = long.calls > FEW, long.first
-        awaits_none = are_many & (self._started_by(long.row) == self._started_by(first))
-        is_first = (dur_ns <= self.dur_ns[first]) | awaits_none
+        are_many = long.calls > FEW
+        awaits_none = are_many & (self._started_by(long.row) == self._started_by(long.first))
+        is_first = (dur_ns <= self.dur_ns[long.first]) | awaits_none
         is_first &= (long.number < _FIRST) & (are_many | (dur_ns >= LEAST_ALONE_NS))
         return self.stretch(long.row[is_first], long.usual_ns[is_first])
 
     def frees(self) -> Times:
-        """Return long frees before anything is launched after the first of their name.
+        """Return long frees before which nothing was launched since the first free of their name.
 
-        They wait for nothing, and to free has no price: libraries call it to load what they need.
+        They wait for nothing, and to free takes no time: libraries call it to load what they need.
         """
         frees = matching(self.trace.calls["name"], FREES.fullmatch) & self.others
         rows = np.flatnonzero(frees)
@@ -275,9 +280,9 @@ class Calls:
         """Return, per call, how many calls of its process had started work of a device by then."""
         started = np.append(np.flatnonzero(self.launches), self.call_of_activity)
         count = np.zeros(len(rows), dtype=np.int64)
-        for number, mine in groups(self.process[rows]):
+        for number, of_process in groups(self.process[rows]):
             begun_ns = np.sort(self.start_ns[started[self.process[started] == number]])
-            count[mine] = np.searchsorted(begun_ns, self.start_ns[rows[mine]])
+            count[of_process] = np.searchsorted(begun_ns, self.start_ns[rows[of_process]])
         return count
 
     def allocations(self) -> Times:
@@ -287,37 +292,31 @@ class Calls:
         following = self.next_launch(self.thread[rows], self.start_ns[rows])
         is_early = (following >= 0) & self.uses_first(following)
         group, _ = group_rows((self.process[rows], self.name[rows]))
-        others = np.bincount(group, weights=~is_early)
-        return self.stretch(rows[others[group] == 0])
+        late_calls = np.bincount(group, weights=~is_early)
+        return self.stretch(rows[late_calls[group] == 0])
 
     def set_up(self) -> Times:
-        """Return long calls of other names in processes that have only copied and filled so far.
-
-        Such a process, which has run no kernel, prepares its work.
-        """
+        """Return long other calls in processes that have not run a kernel yet, but copy or fill."""
         activities = self.trace.activities
-        moves = is_one_of(activities["kind"], "memcpy", "memset")
-        owner, begins = (numbers(activities[name]) for name in ("process", "start_ns"))
-        works_from_ns = np.full(len(self.activities_of), _NEVER, dtype=np.int64)
-        for process, at_ns in (
-            (owner[~moves], begins[~moves]),
-            (self.process[self.launches], self.start_ns[self.launches]),
-        ):
-            np.minimum.at(works_from_ns, process, at_ns)
-        works_from_ns[self.activities_of == 0] = 0
+        # A process prepares its work until it runs something else than copies and fills.
+        works = ~is_one_of(activities["kind"], "memcpy", "memset")
+        process, start_ns = (numbers(activities[name])[works] for name in ("process", "start_ns"))
+        works_from_ns = np.full(len(self.activities_of), ENDLESS)
+        np.minimum.at(works_from_ns, process, start_ns)
+        np.minimum.at(works_from_ns, self.process[self.launches], self.start_ns[self.launches])
+        works_from_ns[self.activities_of == 0] = 0  # without any work, nothing is prepared
         prepares = self.start_ns < works_from_ns[self.process]
-        return self.stretch(
-            np.flatnonzero(prepares & self.others & (self.dur_ns >= LEAST_ALONE_NS))
-        )
+        is_long = self.dur_ns >= LEAST_ALONE_NS
+        return self.stretch(np.flatnonzero(prepares & self.others & is_long))
 
     def _long_calls(self, fits: BoolArray) -> LongCalls:
-        """Return those of the marked calls that take much longer than usual."""
+        """Return the calls where `fits` that take much longer than usual; see `longer`."""
         return longer(self.process, self.name, self.start_ns, self.dur_ns, fits)
 
     def first_copies(self) -> Times:
         """Return the time that first copies of a direction take beyond later ones.
 
-        They are compared with the fastest later copy of as many bytes or more; copy calls without a
+        They are compared with the slowest later copy of as many bytes or more; copy calls without a
         recorded copy with the median of later calls of their name.
         """
         activities, calls = self.trace.activities, self.trace.calls
@@ -330,16 +329,20 @@ class Calls:
         direction = codes(activities["direction"])[copies]
         kind = np.append(direction, len(names(activities["direction"])) + self.name[unknown])
         call, size = np.append(call, unknown), np.append(size, np.full_like(unknown, ABSENT))
+        # In each kind, the first few copies are compared with those after them.
         rows, usual_ns = [], []
         group, _ = group_rows((self.process[call], kind))
         for _, of_kind in groups(group):
             order = of_kind[in_order(self.start_ns[call[of_kind]])]
             dur_ns, bytes_ = self.dur_ns[call[order]], size[order]
-            for index in range(min(_FIRST, len(order))):
-                later_ns = np.sort(dur_ns[index + 1 :][bytes_[index + 1 :] >= bytes_[index]])
-                median = (len(later_ns) - 1) // 2 if bytes_[index] == ABSENT else -1
-                usual = int(later_ns[median]) if len(later_ns) else 0
-                if len(later_ns) and dur_ns[index] > max(TIMES_USUAL * usual, usual + LEAST_NS):
+            for index in range(min(_FIRST, len(order) - 1)):
+                is_comparable = bytes_[index + 1 :] >= bytes_[index]
+                later_ns = np.sort(dur_ns[index + 1 :][is_comparable])
+                if not len(later_ns):
+                    continue
+                place = (len(later_ns) - 1) // 2 if bytes_[index] == ABSENT else -1
+                usual = int(later_ns[place])
+                if dur_ns[index] > max(TIMES_USUAL * usual, usual + LEAST_NS):
                     rows.append(int(call[order[index]]))
                     usual_ns.append(usual)
         return self.stretch(np.array(rows, dtype=np.int64), np.array(usual_ns, dtype=np.int64))
@@ -348,10 +351,7 @@ class Calls:
 def longer(
     process: IntArray, name: IntArray, start_ns: IntArray, dur_ns: IntArray, fits: BoolArray
 ) -> LongCalls:
-    """Return the rows where `fits` that last much longer than usual for their process and name.
-
-    All arrays are per row: calls, or operators.
-    """
+    """Return the rows (calls or ops) where `fits` that last much longer than usual for the name."""
     long_names = distinct(name[fits & (dur_ns >= LEAST_NS)])
     selected = np.flatnonzero(np.isin(name, long_names))
     group, first = group_rows((process[selected], name[selected]))

@@ -47,26 +47,25 @@ _COPIES: Final = frozenset({"memcpy", "memset"})
 _LAUNCH: Final = re.compile(r"(?i)launch(?!HostFunc)")
 _COPY: Final = re.compile(r"(?i)copy|cpy")
 _OF_GRAPHICS: Final = re.compile(r"(?:cuda|cu|hip)Graphics")
-
 COPIES_MISSING: Final = "copies-missing"
 """The code of the note that idle time may include copies."""
 
 
 def with_known_idle(trace: Trace) -> Trace:
-    """Return the trace, with sums instead of device work where only copies are recorded.
+    """Return the trace, with sums instead of device work if only copies are recorded.
 
-    Idle time is known where kernels are recorded or there were none: the tool records both at once,
-    or the calls launched none. Kernels alone keep their timeline, with a note.
+    Idle time is unknown then, unless calls show that no kernel was launched. If only kernels are
+    recorded, the timeline stays, with a note.
     """
     if lacks_copies(trace):
         how = fact("advice.copies-missing", how=advice(trace, "copies"))
         note = note_of("missing", COPIES_MISSING, advice=how)
         return trace if note in trace.notes else replace(trace, notes=(*trace.notes, note))
     kinds = _kinds(trace)
-    if not kinds or not kinds <= _COPIES or trace.ops.num_rows:
-        return trace
+    has_only_copies = bool(kinds) and kinds <= _COPIES and not trace.ops.num_rows
     calls = used_names(trace.calls["name"])
-    if calls and not any(map(_LAUNCH.search, calls)):
+    launches_none = bool(calls) and not any(map(_LAUNCH.search, calls))
+    if not has_only_copies or launches_none:
         return trace
     return _as_sums(trace, note_of("missing", "copies-only", advice=fact("advice.copies-only")))
 
@@ -77,10 +76,7 @@ def draws(trace: Trace) -> bool:
 
 
 def lacks_copies(trace: Trace) -> bool:
-    """Return whether kernels are recorded and copies may be missing.
-
-    None are missing if the recorded calls launch kernels and copy nothing.
-    """
+    """Return whether kernels are recorded and copies may be missing: calls do not rule it out."""
     kinds = _kinds(trace)
     if not kinds - _COPIES or "memcpy" in kinds:
         return False
@@ -89,7 +85,7 @@ def lacks_copies(trace: Trace) -> bool:
 
 
 def _kinds(trace: Trace) -> set[str]:
-    """Return the kinds of device work, if the source can lack a kind; else no kind."""
+    """Return the kinds of device work, if the tool may record one without the other; else none."""
     return used_names(trace.activities["kind"]) if trace.source.kinds_apart else set()
 
 
@@ -138,13 +134,14 @@ def _as_sums(trace: Trace, note: Note) -> Trace:
 
 
 _KIND = "op"
+"""The kind of activities that are parts of operators on a CPU."""
 
 
 class SplitWork(Struct, frozen=True):
     """Per activity, whether it begins a piece of work, and the time of the whole piece.
 
-    A piece is an operator of a CPU with all its parts, or any other activity. `first` is 1 for the
-    first part of a piece and 0 for later parts, `whole_ns` the time of all its parts.
+    A piece is an operator of a CPU in parts, or any other activity. `first` is 1 for the first part
+    and 0 for later ones, `whole_ns` the time of all parts.
     """
 
     first: IntArray
@@ -158,6 +155,7 @@ def split_work(activities: pa.Table) -> SplitWork:
     if _KIND not in names(activities["kind"]):
         return SplitWork(first, duration)
     rows = np.flatnonzero(is_one_of(activities["kind"], _KIND))
+    # The parts of an operator have the same correlation: see `with_host_activities`.
     operator, begins = group_rows((numbers(activities["correlation"], ABSENT)[rows],))
     first[rows] = 0
     first[rows[begins]] = 1
@@ -169,7 +167,7 @@ def split_work(activities: pa.Table) -> SplitWork:
 def with_host_activities(trace: Trace) -> Trace:
     """Return the trace with its operators as activities of CPUs, if it has no device work.
 
-    An operator becomes an activity per stretch in which it is the innermost one of its thread.
+    An operator becomes an activity per stretch in which it is the innermost of its thread (stream).
     """
     if trace.activities.num_rows or not trace.ops.num_rows:
         return trace
@@ -212,19 +210,21 @@ def without_start_up(trace: Trace, start_up: Mapping[int, StartUp]) -> Trace:
     process, thread = numbers(activities["process"]), numbers(activities["stream"], ABSENT)
     begins = numbers(activities["start_ns"])
     ends = begins + numbers(activities["dur_ns"])
-    is_whole, none = np.ones(len(begins), dtype=np.bool_), np.empty(0, dtype=np.int64)
-    row, start, end = [none], [none], [none]
+    is_whole = np.ones(len(begins), dtype=np.bool_)
+    row, start, end = list[IntArray](), list[IntArray](), list[IntArray]()
     for number, of_process in start_up.items():
         for tid, times in of_process.by_thread.items():
             work = np.flatnonzero(on_cpu & (process == number) & (thread == tid))
             work = work[times.length_within(begins[work], ends[work]) > 0]
             is_whole[work] = False
+            # Each activity meets a run of the stretches outside of start-up.
             outside = times.complement(int(begins.min()), int(ends.max()))
             first = np.searchsorted(outside.end_ns, begins[work], side="right")
-            piece, part = runs(first, np.searchsorted(outside.start_ns, ends[work], side="left"))
+            stop = np.searchsorted(outside.start_ns, ends[work], side="left")
+            stretch, part = runs(first, stop)
             row.append(work[part])
-            start.append(np.maximum(begins[work[part]], outside.start_ns[piece]))
-            end.append(np.minimum(ends[work[part]], outside.end_ns[piece]))
+            start.append(np.maximum(begins[work[part]], outside.start_ns[stretch]))
+            end.append(np.minimum(ends[work[part]], outside.end_ns[stretch]))
     if is_whole.all():
         return trace
     rows = np.concatenate([np.flatnonzero(is_whole), *row])
@@ -240,4 +240,4 @@ def without_start_up(trace: Trace, start_up: Mapping[int, StartUp]) -> Trace:
 def ran_on_cpu(trace: Trace) -> BoolArray:
     """Return, per activity, whether it ran on a CPU (operators that CUDA events timed did not)."""
     is_cpu = is_one_of(trace.devices["type"], "cpu")
-    return np.append(is_cpu, False)[numbers(trace.activities["device"])]
+    return np.append(is_cpu, False)[numbers(trace.activities["device"])]  # False for no device

@@ -9,13 +9,13 @@ time at which that call returned.
   gap began: queued, another stream held it back
 * from c on otherwise: launch_latency, launched and not yet started. Before r it is in the launch
   call, then while a stream wait before A lasts it is a stream wait, then it is launch to start.
-  A wait with an unknown end counts only where A starts later than launches usually do
+  A wait with an unknown end counts only if A starts later than launches usually do
 
-Where A starts long after r and after the gap began, it waited for something that is not in the
-trace: nothing ran on the device meanwhile. Unless a stream wait explains it, the cause is unknown.
-Before the first known activity of a stream even less is known, since earlier work of the stream may
-be missing: there it is unknown from c on for a copy whose call blocks, and a stream wait explains
-it only where its end is known.
+If A starts long after r and after the gap began, it waited for something that is not in the trace:
+nothing ran on the device meanwhile. Unless a stream wait explains it, the cause is unknown. Before
+the first known activity of a stream even less is known, since earlier work of the stream may be
+missing: there it is unknown from c on for a copy whose call blocks, and a stream wait explains it
+only if its end is known.
 
 Idle time after the last activity is unknown.
 
@@ -33,13 +33,10 @@ from msgspec.structs import replace
 
 from traceflops.table.columns import ABSENT, BoolArray, IntArray, is_one_of, matching, numbers
 from traceflops.table.grouping import distinct, in_order, ranked, shared_codes
-from traceflops.table.nesting import Links, first_match
+from traceflops.table.links import Links, first_match
 from traceflops.table.trace import Trace
-from traceflops.timeline.intervals import NEVER, Intervals, latest_end_before
+from traceflops.timeline.intervals import ENDLESS, NEVER, Intervals, latest_end_before
 from traceflops.timeline.records import IdleCauses
-
-ENDLESS: Final = int(np.iinfo(np.int64).max)
-"""The time of an event that is not known."""
 
 _WAIT: Final = re.compile(r"(cuda|cu|hip)StreamWait(Event|Value)")
 
@@ -47,8 +44,8 @@ _WAIT: Final = re.compile(r"(cuda|cu|hip)StreamWait(Event|Value)")
 class StreamWaits(Struct, frozen=True):
     """Per call, until when a stream wait held back what it launched, and for which activity.
 
-    `until_ns` is NEVER without such a wait and ENDLESS where its end is unknown; `work` is the row
-    of the last activity that was waited for, -1 where unknown.
+    `until_ns` is NEVER without such a wait and ENDLESS if its end is unknown; `work` is the row of
+    the last activity that was waited for, -1 if unknown.
     """
 
     until_ns: IntArray
@@ -58,9 +55,9 @@ class StreamWaits(Struct, frozen=True):
 def stream_waits(trace: Trace, links: Links) -> StreamWaits:
     """Return, per call of a trace, the stream wait that held back what it launched.
 
-    A wait holds back the next launch on its stream, or of its thread where the trace does not
-    record the stream. It lasts until everything has ended that was launched on the other stream
-    before the event was recorded.
+    A wait holds back the next launch on its stream, or of its thread if the trace does not record
+    the stream. It lasts until everything has ended that was launched on the other stream before the
+    event was recorded. Streams and events of waits are in marks of kind sync.
     """
     calls, activities, marks = trace.calls, trace.activities, trace.marks
     until = np.full(calls.num_rows, NEVER, dtype=np.int64)
@@ -82,8 +79,8 @@ def stream_waits(trace: Trace, links: Links) -> StreamWaits:
         np.append(numbers(marks[name], ABSENT)[sync], ABSENT)[mark]
         for name in ("stream", "wait_stream", "wait_correlation")
     )
-    for fact in (stream, other_stream, event):
-        fact[fact < 0] = ABSENT  # profilers write -1 for none
+    for column in (stream, other_stream, event):
+        column[column < 0] = ABSENT  # profilers write -1 for none
 
     call, owner = links.call_of_activity[row], numbers(activities["process"])[row]
     launch_stream, launched = numbers(activities["stream"], ABSENT)[row], start[call]
@@ -110,21 +107,20 @@ def stream_waits(trace: Trace, links: Links) -> StreamWaits:
     last_row[has_record] = np.append(row, -1)[latest]
     held_call, last_row = held_call[held_call >= 0], last_row[held_call >= 0]
     end = np.where(last_row >= 0, ended[last_row], ENDLESS)
-    order = np.argsort(end, kind="stable")  # of several waits the longest is kept
+    order = np.argsort(end, kind="stable")  # the longest wait of a call is written last, and stays
     until[held_call[order]] = end[order]
     work[held_call[order]] = last_row[order]
     return StreamWaits(until, work)
 
 
 def _next_launch(group: IntArray, launched: IntArray, since: IntArray) -> IntArray:
-    """Return, per time in `since`, the next launch of its group, an index into `launched`, or -1.
-
-    `group` has the groups of the launches, then those of the times.
-    """
+    """Return, per time in `since`, the next launch (index) of its group, or -1."""
+    # `group` has the groups of the launches, then those of the times.
     is_launch = np.arange(len(group)) < len(launched)
     order = in_order(group, np.concatenate([launched, since]), is_launch.astype(np.int64))
-    index = np.where(is_launch[order], np.arange(len(order)), len(order))
-    following = np.minimum.accumulate(index[::-1])[::-1]
+    # Per place in that order, the first launch at or after it: a running minimum from the end.
+    place = np.where(is_launch[order], np.arange(len(order)), len(order))
+    following = np.minimum.accumulate(place[::-1])[::-1]
     after = np.append(order, -1)[following]
     after[(after >= 0) & (group[after] != group[order])] = -1
     result = np.empty(len(group), dtype=np.int64)
@@ -135,22 +131,19 @@ def _next_launch(group: IntArray, launched: IntArray, since: IntArray) -> IntArr
 def _latest_ending(
     group: IntArray, launched: IntArray, end_ns: IntArray, before_ns: IntArray
 ) -> IntArray:
-    """Return, per time in `before_ns`, the launch of its group up to then that ends last, or -1.
-
-    `group` has the groups of the launches, then those of the times. Ends are replaced by their
-    ranks and groups shifted apart by more than any rank, so that one running maximum serves all
-    groups.
-    """
+    """Return, per time, the launch (index) of its group up to then that ends last, or -1."""
+    # Ends are replaced by their ranks, and groups are shifted apart by more than any rank: so one
+    # running maximum serves all groups.
     by_end, count = np.argsort(end_ns, kind="stable"), len(end_ns)
     rank = np.zeros(len(group), dtype=np.int64)  # 0 for the times: nothing yet
     rank[by_end] = np.arange(1, count + 1)
-    is_launch = np.arange(len(group)) < count
+    is_launch = np.arange(len(group)) < count  # the groups of the launches, then of the times
     order = in_order(group, np.concatenate([launched, before_ns]), is_launch * 1)
     _, code = ranked(group[order])
     shift = code * (count + 1)
     latest = np.maximum.accumulate(rank[order] + shift) - shift
     result = np.empty(len(group), dtype=np.int64)
-    result[order] = np.append(by_end, -1)[latest - 1]
+    result[order] = np.append(by_end, -1)[latest - 1]  # rank 0, no launch, takes the -1 at the end
     return result[count:]
 
 
@@ -164,8 +157,8 @@ _LATENCY: Final = ("in_launch_call", "stream_wait", "launch_to_start")
 class DeviceWork(Struct, frozen=True):
     """The activities of one device, sorted by start: times, streams and launches.
 
-    `call_start_ns` and `call_end_ns` are ABSENT where no launch is known. `waited_until_ns` is the
-    end of a stream wait that held the activity back: NEVER without one, ENDLESS where unknown.
+    `call_start_ns` and `call_end_ns` are ABSENT if no launch is known. `waited_until_ns` is the end
+    of a stream wait that held the activity back: NEVER without one, ENDLESS if unknown.
     """
 
     start_ns: IntArray
@@ -183,8 +176,8 @@ class IdleTime(Struct, frozen=True):
     `gap_start_ns` and `gap_end_ns` are per gap, in order; an activity without length ends one gap
     and begins the next. `next_row` is, per gap, the activity that ends it (a row of the device's
     work). `by_cause` has the time of each known cause and of `unrecorded`, all disjoint; the rest
-    of the gaps is unknown, too. `unseen` is the part of `unrecorded` in which graphs without a
-    record may have run: the launch of the next activity does not explain it.
+    of the gaps is unknown. `unseen` is the part of `unrecorded` in which graphs without a record
+    may have run: the launch of the next activity does not explain it.
     """
 
     gap_start_ns: IntArray
@@ -205,7 +198,7 @@ class IdleTime(Struct, frozen=True):
         ns = {name: part.length_within(start_ns, end_ns) for name, part in self.by_cause.items()}
         latency = sum((ns[name] for name in _LATENCY), np.zeros_like(idle_ns))
         unknown = idle_ns - ns["host_late"] - ns["queued"] - latency
-        columns = [
+        columns = [  # in the order of the fields of IdleCauses
             *(ns["host_late"], ns["queued"], latency, unknown),
             *(ns["in_launch_call"], ns["stream_wait"], ns["unrecorded"]),
         ]
@@ -215,14 +208,13 @@ class IdleTime(Struct, frozen=True):
 def idle_time(work: DeviceWork, busy: Intervals, replays: Intervals, begin_ns: int) -> IdleTime:
     """Split the gaps of a device, from `begin_ns` to the end of its work, by cause.
 
-    `busy` is the time in which any work runs, `replays` the time in which work without a record
-    may have run.
+    Rules: see the head of this file. In the times of `replays`, work without a record may have run.
     """
     start, end = _gaps(work, busy)
     if begin_ns < (first_ns := int(work.start_ns[0])):
         start, end = np.append(begin_ns, start), np.append(first_ns, end)
     # The activity that ends each gap: of several that start together, the one launched first.
-    launch = np.where(work.call_start_ns == ABSENT, np.iinfo(np.int64).max, work.call_start_ns)
+    launch = np.where(work.call_start_ns == ABSENT, ENDLESS, work.call_start_ns)
     order = in_order(work.start_ns, launch)
     row = order[np.searchsorted(work.start_ns[order], end, side="left")]
     call, until = work.call_start_ns[row], work.waited_until_ns[row]
@@ -262,7 +254,7 @@ def idle_time(work: DeviceWork, busy: Intervals, replays: Intervals, begin_ns: i
 def _gaps(work: DeviceWork, busy: Intervals) -> tuple[IntArray, IntArray]:
     """Return starts and ends of the gaps: times between two activities in which none ran."""
     instants = distinct(work.start_ns[work.start_ns == work.end_ns])
-    if len(busy) == 0:
+    if len(busy) == 0:  # no activity has a length
         return instants[:-1], instants[1:]
     low, high = int(work.start_ns.min()), int(work.end_ns.max())
     free = busy.complement(low, high)

@@ -6,6 +6,8 @@ and never empty. Every operation is vectorised and costs O(n log n) at most.
 
 from __future__ import annotations
 
+from typing import Final
+
 import numpy as np
 from msgspec import Struct
 
@@ -37,7 +39,7 @@ class Intervals(Struct, frozen=True, eq=False):
             order = np.argsort(start, kind="stable")
             start, end = start[order], end[order]
         if (start[1:] > end[:-1]).all():
-            return cls(start, end)
+            return cls(start, end)  # they neither overlap nor touch
         # A range of the union begins where a start lies beyond all ends before it.
         reach = np.maximum.accumulate(end)
         opens = np.ones(len(start), dtype=np.bool_)
@@ -118,10 +120,10 @@ class Intervals(Struct, frozen=True, eq=False):
             return np.zeros(len(time_ns), dtype=np.int64)
         lengths = self.end_ns - self.start_ns
         before = np.cumsum(lengths) - lengths  # ns of the ranges before each range
-        last = np.searchsorted(self.start_ns, time_ns, side="right") - 1
-        index = np.maximum(last, 0)
-        part = np.clip(time_ns - self.start_ns[index], 0, lengths[index])
-        return np.where(last < 0, 0, before[index] + part)
+        # The last range that begins by then. A time before the first range gets 0 from the clip.
+        last = np.maximum(np.searchsorted(self.start_ns, time_ns, side="right") - 1, 0)
+        part = np.clip(time_ns - self.start_ns[last], 0, lengths[last])
+        return np.asarray(before[last] + part)
 
     def contains(self, time_ns: IntArray) -> BoolArray:
         """Return, per time, whether it lies in the set."""
@@ -136,8 +138,9 @@ class Intervals(Struct, frozen=True, eq=False):
         return before[len(start_ns) :] - before[: len(start_ns)]
 
 
-NEVER = int(np.iinfo(np.int64).min)
-"""The time before all others."""
+NEVER: Final = int(np.iinfo(np.int64).min)
+ENDLESS: Final = int(np.iinfo(np.int64).max)
+"""The times before and after all others, in ns; they stand for a time that is missing."""
 
 
 def latest_end_before(
@@ -145,12 +148,12 @@ def latest_end_before(
 ) -> IntArray:
     """Return, per interval, the latest end of all that start before it in its group, or NEVER.
 
-    Of intervals that start together the one with the lower index counts as earlier; with `strictly`
-    neither does. Ends are replaced by their ranks and groups shifted apart by more than any rank,
-    so that one running maximum serves all groups.
+    Of intervals that start together the lower index is earlier; with `strictly`, none is.
     """
     order = in_order(group, start_ns)
     groups, starts = group[order], start_ns[order]
+    # Ends are replaced by their ranks, and groups are shifted apart by more than any rank: so one
+    # running maximum serves all groups.
     ends, rank = np.unique(end_ns[order], return_inverse=True)
     _, group_index = ranked(groups)
     shift = group_index * len(ends)
@@ -158,7 +161,7 @@ def latest_end_before(
     same_group = groups[1:] == groups[:-1]
     before = np.full(len(order), NEVER, dtype=np.int64)
     before[1:][same_group] = latest[:-1][same_group]
-    if strictly:
+    if strictly:  # intervals that start together all get the value of the first of them
         tied = np.append(False, same_group & (starts[1:] == starts[:-1]))[: len(order)]
         before = before[np.maximum.accumulate(np.where(tied, 0, np.arange(len(order))))]
     result = np.empty(len(order), dtype=np.int64)

@@ -6,25 +6,19 @@ length; idle causes sum to its idle time. Accounts of windows and devices add up
 
 from __future__ import annotations
 
-from operator import add, attrgetter
+from operator import add
 from typing import Final, Literal
 
 from msgspec import Struct
-from msgspec.structs import replace
+from msgspec.structs import astuple, replace
 
 from traceflops.facts import Fact
 
 WORK = ("compute", "memory", "other", "graph", "communication")
 """The components that are work, in their order of precedence; communication here is exposed."""
 COMPONENTS = (*WORK, "start_up", "idle")
-"""The parts of a window; each ns belongs to the first that applies."""
-_COMPONENTS_NS = attrgetter(*(f"{name}_ns" for name in COMPONENTS))
-
+"""The parts of a window, as the fields of Components; each ns belongs to the first that applies."""
 IDLE_CAUSES: Final = ("host_late", "queued", "launch_latency", "unknown")
-
-_FIELDS_NS = attrgetter(
-    *(f"{name}_ns" for name in (*IDLE_CAUSES, "in_launch_call", "stream_wait", "unrecorded"))
-)
 
 
 class IdleCauses(Struct, frozen=True):
@@ -79,7 +73,7 @@ class IdleCauses(Struct, frozen=True):
         return max(self.detailed().items(), key=lambda item: item[1])[0]
 
     def __add__(self, other: IdleCauses) -> IdleCauses:
-        return IdleCauses(*map(add, _FIELDS_NS(self), _FIELDS_NS(other)))
+        return IdleCauses(*map(add, astuple(self), astuple(other)))
 
 
 class Components(Struct, frozen=True):
@@ -100,11 +94,11 @@ class Components(Struct, frozen=True):
     @property
     def window_ns(self) -> int:
         """Return the length of the window: the sum of the parts."""
-        return sum(_COMPONENTS_NS(self))
+        return sum(astuple(self))
 
     def parts(self) -> dict[str, int]:
         """Return the ns by component, in the order of COMPONENTS."""
-        return dict(zip(COMPONENTS, _COMPONENTS_NS(self), strict=True))
+        return dict(zip(COMPONENTS, astuple(self), strict=True))
 
     def share(self, component: str) -> float | None:
         """Return a component as share of the window, None for a window without length."""
@@ -112,14 +106,13 @@ class Components(Struct, frozen=True):
         return self.parts()[component] / total if total else None
 
     def __add__(self, other: Components) -> Components:
-        return Components(*map(add, _COMPONENTS_NS(self), _COMPONENTS_NS(other)))
+        return Components(*map(add, astuple(self), astuple(other)))
 
 
 class Account(Struct, frozen=True):
     """The account of one window, or the sum of several windows and devices.
 
-    `activities` counts those that start in the window, `launches` the distinct calls that launched
-    them, None where the trace has no calls.
+    `activities` start in the window; `launches` are their distinct calls, None if none is known.
     """
 
     components: Components
@@ -157,7 +150,6 @@ class Account(Struct, frozen=True):
 
 
 EMPTY_ACCOUNT = Account(Components(), IdleCauses(), 0, 0, 0, 0)
-
 WindowRole = Literal["before", "step", "between", "after", "span", "range"]
 
 
@@ -191,10 +183,7 @@ class Window(Struct, frozen=True):
 
 
 class Sums(Struct, frozen=True):
-    """Activities of one kind or category over the whole span of one device.
-
-    `sum_ns` counts overlapping time twice, `union_ns` once.
-    """
+    """Activities of one kind or category on a device; `union_ns` counts overlapping time once."""
 
     count: int
     sum_ns: int

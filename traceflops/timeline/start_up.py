@@ -31,18 +31,11 @@ from msgspec import Struct
 
 from traceflops.table.columns import ABSENT, BoolArray, IntArray, is_one_of, numbers
 from traceflops.table.grouping import group_rows, groups, lower_medians
-from traceflops.table.nesting import Links
+from traceflops.table.links import Links
 from traceflops.table.trace import Trace
-from traceflops.timeline.first_calls import (
-    COMPILING,
-    EXTENSIONS,
-    FEW,
-    LEAST_NS,
-    TIMES_USUAL,
-    Calls,
-)
+from traceflops.timeline.first_calls import COMPILING, EXTENSIONS, FEW, LEAST_NS, TIMES_USUAL, Calls
 from traceflops.timeline.first_ranges import first_operators, first_ranges
-from traceflops.timeline.intervals import NEVER, Intervals
+from traceflops.timeline.intervals import ENDLESS, NEVER, Intervals
 
 KINDS: Final = {
     "load": "loading code",
@@ -77,21 +70,21 @@ class _HostRecords:
         """By name, each table with the rows of each process."""
         marks = self._trace.marks
         owner = numbers(marks["process"])
-        found = {}
+        rows_of = {}
         for name, kind in (("functions", "python"), ("system", "system")):
             rows = np.flatnonzero(is_one_of(marks["kind"], kind))
-            found[name] = marks, {number: rows[mine] for number, mine in groups(owner[rows])}
+            rows_of[name] = marks, {number: rows[own] for number, own in groups(owner[rows])}
         for name in ("calls", "ops"):
             table = self._trace.table(name)
-            found[name] = table, dict(groups(numbers(table["process"])))
-        return found
+            rows_of[name] = table, dict(groups(numbers(table["process"])))
+        return rows_of
 
     def of(self, process: int, *named: str) -> Intervals:
-        """Return when anything of a process is recorded in the tables of some names."""
+        """Return when anything of a process is recorded: functions, system, calls or ops."""
         sets = []
-        for table, rows in map(self._rows.__getitem__, named):
-            mine = rows.get(process, np.empty(0, dtype=np.int64))
-            start, dur_ns = (numbers(table[name])[mine] for name in ("start_ns", "dur_ns"))
+        for table, by_process in map(self._rows.__getitem__, named):
+            rows = by_process.get(process, np.empty(0, dtype=np.int64))
+            start, dur_ns = (numbers(table[name])[rows] for name in ("start_ns", "dur_ns"))
             sets.append(Intervals.of(start, start + dur_ns))
         return Intervals.empty().union(*sets)
 
@@ -99,8 +92,8 @@ class _HostRecords:
 class StartUp(Struct, frozen=True, dict=True):
     """The start-up of one process: disjoint sets of instants by kind.
 
-    `by_thread` has the same by thread. `is_once` says that the process does so little on a GPU that
-    nothing of it repeats.
+    `by_thread` has the same by thread. `is_once`: the process does so little on a GPU that nothing
+    repeats. From `loops_from_ns` on it loops, and starts up no more; ENDLESS if that is unknown.
     """
 
     by_kind: Mapping[str, Intervals]
@@ -108,24 +101,19 @@ class StartUp(Struct, frozen=True, dict=True):
     is_once: bool
     host: _HostRecords
     process: int
-    loops_from_ns: int | None
+    loops_from_ns: int
 
     @cached_property
     def all(self) -> Intervals:
         """All of it."""
         return Intervals.empty().union(*self.by_kind.values())
 
-    @cached_property
-    def recorded(self) -> Intervals:
-        """When anything of the host is recorded but labels."""
-        return self.host.of(self.process, "functions", "ops", "system", "calls")
-
     def within_gaps(
         self, start_ns: IntArray, end_ns: IntArray, is_odd: BoolArray
     ) -> dict[str, Intervals]:
         """Return the instants of gaps of a device in which the process starts up, by kind.
 
-        `is_odd` says of each gap whether it is much longer than others before the same work.
+        The head of this file has the rules. `is_odd` is per gap, as of `_are_odd`.
         """
         gaps = Intervals.of(start_ns, end_ns)
         by_kind = {
@@ -133,61 +121,67 @@ class StartUp(Struct, frozen=True, dict=True):
             for kind, times in self.by_kind.items()
         }
         known = Intervals.empty().union(*by_kind.values())
-        sums_ns = np.cumsum(known.end_ns - known.start_ns)
-        if not len(known) or sums_ns[-1] < LEAST_NS:
+        if known.length_ns < LEAST_NS:
             return by_kind
-        # What is used late for the first time may be an exception.
-        until_ns = known.end_ns[np.searchsorted(sums_ns, _NEARLY_ALL * sums_ns[-1])]
-        until_ns = gaps.end_ns[-1] if self.is_once else until_ns
-        loops_from_ns = gaps.end_ns[-1] if self.loops_from_ns is None else self.loops_from_ns
-        until_ns = min(int(until_ns), loops_from_ns)
-        # What happens again and again is no start-up, while starting up only if it does so later.
+        # Holes are taken for start-up until nearly all that is known of it is over: what is used
+        # late for the first time may be an exception.
+        sums_ns = np.cumsum(known.end_ns - known.start_ns)
+        until_ns = int(known.end_ns[np.searchsorted(sums_ns, _NEARLY_ALL * sums_ns[-1])])
+        until_ns = min(ENDLESS if self.is_once else until_ns, self.loops_from_ns)
+        # A gap as long as many others is no start-up. If known start-up takes a part of the gap,
+        # only the rest is compared, and only with gaps without start-up.
         length, known_ns = end_ns - start_ns, known.length_within(start_ns, end_ns)
-        later = _as_long(length[known_ns == 0], length - known_ns)
-        is_rare = np.where(known_ns > 0, later, _as_long(length, length)) <= FEW
-        loads = self._load_code(by_kind, start_ns, end_ns) & is_rare & (start_ns < loops_from_ns)
-        for kind, some in (("gap", loads), ("hole", is_odd & is_rare & (start_ns < until_ns))):
-            times = Intervals.of(start_ns[some], end_ns[some]).subtract(known)
-            if some.any():
-                told = self.host.of(self.process, "functions", "ops")
-                times = times.subtract(told if kind == "gap" else self.recorded)
-            lasts_ns = times.end_ns - times.start_ns
-            fits = lasts_ns >= LEAST_NS
-            if kind == "hole":
-                fits &= lasts_ns <= _TIMES_KNOWN * sums_ns[-1]
-            by_kind[kind] = Intervals(times.start_ns[fits], times.end_ns[fits])
-            known = known.union(by_kind[kind])
+        alike = _as_long(length[known_ns == 0], length - known_ns)
+        is_rare = np.where(known_ns > 0, alike, _as_long(length, length)) <= FEW
+        loads = _load_code(by_kind, start_ns, end_ns) & is_rare & (start_ns < self.loops_from_ns)
+        loading, ops = Intervals.of(start_ns[loads], end_ns[loads]), ("functions", "ops")
+        by_kind["gap"] = self._unrecorded(loading.subtract(known), ops, ENDLESS)
+        known = known.union(by_kind["gap"])
+        is_hole, longest_ns = is_odd & is_rare & (start_ns < until_ns), _TIMES_KNOWN * sums_ns[-1]
+        holes = Intervals.of(start_ns[is_hole], end_ns[is_hole]).subtract(known)
+        by_kind["hole"] = self._unrecorded(holes, (*ops, "system", "calls"), int(longest_ns))
         return by_kind
 
-    def _load_code(
-        self, by_kind: Mapping[str, Intervals], start_ns: IntArray, end_ns: IntArray
-    ) -> BoolArray:
-        """Return in which gaps code is loaded or compiled, where most are much shorter."""
-        none, length = Intervals.empty(), end_ns - start_ns
-        loading = none.union(*(by_kind.get(kind, none) for kind in _LOADING))
-        loads = loading.length_within(start_ns, end_ns) > 0
-        if 2 * loads.sum() >= len(loads):
-            return np.zeros_like(loads)
-        return np.asarray(loads & (length > TIMES_USUAL * np.median(length[~loads])))
+    def _unrecorded(self, times: Intervals, tables: tuple[str, ...], longest_ns: int) -> Intervals:
+        """Return the parts of some times that are recorded in none of the tables of the host.
+
+        Those shorter than LEAST_NS or longer than `longest_ns` are left out.
+        """
+        if not len(times):
+            return times
+        times = times.subtract(self.host.of(self.process, *tables))
+        lasts_ns = times.end_ns - times.start_ns
+        fits = (lasts_ns >= LEAST_NS) & (lasts_ns <= longest_ns)
+        return Intervals(times.start_ns[fits], times.end_ns[fits])
+
+
+def _load_code(by_kind: Mapping[str, Intervals], start_ns: IntArray, end_ns: IntArray) -> BoolArray:
+    """Return, per gap, whether code is loaded or compiled in it; never if most are as long."""
+    none, length = Intervals.empty(), end_ns - start_ns
+    loading = none.union(*(by_kind.get(kind, none) for kind in _LOADING))
+    loads = loading.length_within(start_ns, end_ns) > 0
+    if 2 * loads.sum() >= len(loads):
+        return np.zeros_like(loads)
+    return np.asarray(loads & (length > TIMES_USUAL * np.median(length[~loads])))
 
 
 def _mostly_in(gaps: Intervals, times: Intervals) -> Intervals:
     """Return the stretches that lie in gaps by half: others wait for a place in the queue."""
     idle_ns = gaps.length_within(times.start_ns, times.end_ns)
-    mine = 2 * idle_ns >= times.end_ns - times.start_ns
-    return Intervals(times.start_ns[mine], times.end_ns[mine])
+    is_mostly = 2 * idle_ns >= times.end_ns - times.start_ns
+    return Intervals(times.start_ns[is_mostly], times.end_ns[is_mostly])
 
 
 def start_up(trace: Trace, links: Links, loops_from_ns: Mapping[int, int]) -> dict[int, StartUp]:
     """Return the start-up of each process that has some.
 
-    Where a process loops, nothing but graphs is made anew: from `loops_from_ns` on, by process,
-    what takes long does so in a step.
+    `loops_from_ns` is, by process, when its loop begins: from then on what takes long is a part of
+    a step, except for the capture of graphs. Of several kinds at one time the first counts.
     """
     sets: dict[int, dict[str, Intervals]] = {}
     threads: defaultdict[int, dict[int, Intervals]] = defaultdict(dict)
     calls, host = Calls(trace, links), _HostRecords(trace)
-    for told, (process, thread, start_ns, end_ns) in (
+    for source, (process, thread, start_ns, end_ns) in (
         ("load", calls.loads()),
         ("load", calls.functions(EXTENSIONS)),
         ("compile", calls.functions(COMPILING)),
@@ -202,43 +196,37 @@ def start_up(trace: Trace, links: Links, loops_from_ns: Mapping[int, int]) -> di
         ("first-op", first_operators(calls)),
         ("first-op", first_ranges(calls)),
     ):
-        kind = "first-call" if told == "first-op" else told
-        for number, mine in groups(process):
+        kind = "first-call" if source == "first-op" else source
+        for number, rows in groups(process):
             by_kind = sets.setdefault(number, {})
-            if told == "first-op":  # what its calls explain is told by them
-                known = Intervals.empty().union(*by_kind.values())
-                inside_ns = known.length_within(start_ns[mine], end_ns[mine])
-                mine = mine[2 * inside_ns < (end_ns - start_ns)[mine]]
-            times = Intervals.of(start_ns[mine], end_ns[mine])
-            if kind != "capture" and number in loops_from_ns:
-                times = times.within(NEVER, loops_from_ns[number])
-            times = times.subtract(Intervals.empty().union(*by_kind.values()))
+            known = Intervals.empty().union(*by_kind.values())
+            if source == "first-op":  # without those of which known start-up takes half
+                known_ns = known.length_within(start_ns[rows], end_ns[rows])
+                rows = rows[2 * known_ns < (end_ns - start_ns)[rows]]
+            times = Intervals.of(start_ns[rows], end_ns[rows])
+            if kind != "capture":
+                times = times.within(NEVER, loops_from_ns.get(number, ENDLESS))
+            times = times.subtract(known)
             by_kind[kind] = by_kind.get(kind, Intervals.empty()).union(times)
-            for own, rows in groups(thread[mine]):
-                of_thread = Intervals.of(start_ns[mine[rows]], end_ns[mine[rows]]).intersect(times)
-                before = threads[number].get(own, Intervals.empty())
-                threads[number][own] = before.union(of_thread)
-    found = {
-        number: StartUp(
-            by_kind,
-            threads[number],
-            calls.is_once(number),
-            host,
-            number,
-            loops_from_ns.get(number),
-        )
-        for number, by_kind in sets.items()
-    }
-    return {number: own for number, own in found.items() if len(own.all)}
+            for tid, members in groups(thread[rows]):
+                own = rows[members]
+                of_thread = Intervals.of(start_ns[own], end_ns[own]).intersect(times)
+                before = threads[number].get(tid, Intervals.empty())
+                threads[number][tid] = before.union(of_thread)
+    start_ups = {}
+    for number, by_kind in sets.items():
+        is_once, loop_ns = calls.is_once(number), loops_from_ns.get(number, ENDLESS)
+        start_ups[number] = StartUp(by_kind, threads[number], is_once, host, number, loop_ns)
+    return {number: own for number, own in start_ups.items() if len(own.all)}
 
 
 def _as_long(some_ns: IntArray, length_ns: IntArray) -> IntArray:
-    """Return how many of some lengths are at least half of each length."""
+    """Return, per length, how many of some lengths are at least half of it."""
     return len(some_ns) - np.searchsorted(np.sort(some_ns), length_ns / 2)
 
 
 def unseen_processes(trace: Trace) -> BoolArray:
-    """Return, per process, whether nothing that its host does is recorded but that it launches."""
+    """Return, per process, whether nothing of its host is recorded that lasts any time."""
     is_unseen = np.ones(trace.processes.num_rows, dtype=np.bool_)
     for name in ("calls", "ops", "marks"):
         table = trace.table(name)
@@ -260,25 +248,28 @@ def device_start_up(
     and name; `gaps_ns` are the starts and ends of the gaps.
     """
     start_ns, end_ns = gaps_ns
-    by_kind, told = dict[str, Intervals](), Intervals.empty()
-    for number, mine in groups(owner):
-        start, end = start_ns[mine], end_ns[mine]
-        is_odd, found = _are_odd(end - start, name[mine]), dict[str, Intervals]()
+    by_kind, covered = dict[str, Intervals](), Intervals.empty()
+    for number, gaps in groups(owner):
+        start, end = start_ns[gaps], end_ns[gaps]
+        is_odd, of_process = _are_odd(end - start, name[gaps]), dict[str, Intervals]()
         if number in by_process:
-            found = by_process[number].within_gaps(start, end, is_odd)
-        elif is_unseen[number]:
-            once = is_odd & _are_first(name[mine]) & (_as_long(end - start, end - start) <= FEW)
-            found = {"hole": Intervals.of(start[once], end[once])}
-        for kind, times in found.items():
+            of_process = by_process[number].within_gaps(start, end, is_odd)
+        elif is_unseen[number]:  # no host records: a gap that is odd, rare and first is start-up
+            is_rare = _as_long(end - start, end - start) <= FEW
+            once = is_odd & is_rare & _are_first(name[gaps])
+            of_process = {"hole": Intervals.of(start[once], end[once])}
+        for kind, times in of_process.items():
             by_kind[kind] = by_kind.get(kind, Intervals.empty()).union(times)
     for kind in KINDS:  # of processes that share the device, one may start up as another does
         if kind in by_kind:
-            by_kind[kind], told = by_kind[kind].subtract(told), told.union(by_kind[kind])
+            times = by_kind[kind]
+            by_kind[kind] = times.subtract(covered)
+            covered = covered.union(times)
     return by_kind
 
 
 def _are_odd(length_ns: IntArray, name: IntArray) -> BoolArray:
-    """Return which gaps are much longer than usual before work of a name, or not to be compared."""
+    """Return which gaps are much longer than usual before work of a name, or have no usual."""
     group, _ = group_rows((name,))
     usual_ns, count = lower_medians(group, length_ns)[group], np.bincount(group)[group]
     is_odd = (length_ns > TIMES_USUAL * usual_ns) | (count <= FEW)
@@ -286,7 +277,7 @@ def _are_odd(length_ns: IntArray, name: IntArray) -> BoolArray:
 
 
 def _are_first(name: IntArray) -> BoolArray:
-    """Return which gaps are the first before the work of a name that ends more than a few."""
+    """Return, per gap, whether it is the first of more than a few before work of its name."""
     group, first = group_rows((name,))
     is_first = np.zeros(len(name), dtype=np.bool_)
     is_first[first] = np.bincount(group) > FEW

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from fractions import Fraction
 from functools import partial
-from typing import Final
+from itertools import chain
 
 import numpy as np
 from msgspec import Struct
@@ -19,22 +19,15 @@ from traceflops.table.columns import ABSENT, IntArray, codes, is_one_of, numbers
 from traceflops.table.grouping import distinct
 from traceflops.table.trace import Note, Trace, counted_note, note_of
 from traceflops.timeline.account import DeviceAccount, LinkedTrace
-from traceflops.timeline.idle import LONGEST_START_NS
 from traceflops.timeline.records import Window
 from traceflops.units import listed
 from traceflops.windows.chosen_runs import chosen_range, gpu_notes, one_step_note
 from traceflops.windows.periodicity import (
     KEEP_LAST_UP_TO,
     LAST_STEP,
-    TRIFLE,
-    Behind,
-    Stretch,
-    before_first,
     device_steps,
     inferred_steps,
-    paced,
     steady,
-    tile,
 )
 from traceflops.windows.records import StepChoice, device_words
 from traceflops.windows.selection import Selection
@@ -49,24 +42,29 @@ from traceflops.windows.steps import (
     until_next,
     without_launches,
 )
+from traceflops.windows.tiling import (
+    TRIFLE,
+    Behind,
+    Stretch,
+    before_first,
+    from_the_marks,
+    paced,
+    tile,
+)
 
 _RANGE_SELECTED = fact("left-out.range-selected")
 _NO_WORK, _OUTSIDE = fact("left-out.no-work"), fact("left-out.outside")
 REPEATED = "repeated-step-numbers"
 """The code of the note that steps are renumbered."""
 
-_SMALL_PART: Final = 20
-"""Latency of less than 1/20 of the time of the steps does not move their edges."""
-_NEVER: Final = np.iinfo(np.int64).max
-
 
 class StepLayout(Struct, frozen=True):
-    """The stretches of each device, and the number of the step per `place` of a stretch.
+    """The windows (`stretches`) of each device, and its step numbers, by `place` of a stretch.
 
     `source` and `how` say how steps were found. `launched_in` is, per activity, the place of the
-    step that launched it (see `step_of_activity`), -1 if unknown; None where steps are not marked
-    on the host. `are_passes` is as in `FoundSteps`. `at_marks`: the last step begins at its mark,
-    so that its length is known without a successor.
+    step that launched it (see `step_of_activity`), -1 if unknown; None if the host marks no steps.
+    `are_passes` is as in `FoundSteps`. `at_marks`: steps begin and end at their marks on the host,
+    so the length of the last one is known although no step follows it.
     """
 
     stretches: Mapping[int, list[Stretch]]
@@ -94,9 +92,9 @@ class StepLayout(Struct, frozen=True):
 
 
 class StepPlan(Struct, frozen=True):
-    """The steps of all devices, the numbers of those used, and the reasons why others are not.
+    """The steps of all devices, the numbers of those used, and by number why others are not.
 
-    `time_range` is, by device, start and end of the chosen time; None where steps are chosen.
+    `time_range` is, by device, start and end of the chosen time; None if steps are chosen.
     """
 
     layout: StepLayout
@@ -116,38 +114,44 @@ class StepPlan(Struct, frozen=True):
         accounts = account.accounts(*np.array(edges, dtype=np.int64).T)
         launched = [s.launched for s in stretches if s.launched is not None]
         usual_launched = float(np.median(launched)) if len(launched) > 2 else 0.0
-        # On a device that ends before other ranks, a used step may be the last: nothing bounds it.
-        steps = [s for s in stretches if self.layout.step_number(device, s) in self.used]
-        ends_here = steps and steps[-1] is [s for s in stretches if s.role == "step"][-1]
-        is_kept = self.chosen_by_user or self.layout.at_marks or len(steps) <= KEEP_LAST_UP_TO
-        unbounded = steps[-1] if ends_here and not is_kept else None
+        unbounded = self._unbounded_step(device)
         windows = []
         for stretch, window_account in zip(stretches, accounts, strict=True):
             number = self.layout.step_number(device, stretch)
-            reason: Fact | None
-            if self.time_range is not None:
-                used, reason = stretch.role == "range", _RANGE_SELECTED
-            elif stretch.role == "span":
-                used, reason = not self.choice.seen, _NO_WORK
-            elif number is None:
-                used, reason = False, _OUTSIDE if self.choice.seen else BEFORE_WORK
-            else:
-                used, reason = number in self.used, self.reasons.get(number)
-            if stretch is unbounded:
-                used, reason = False, LAST_STEP
+            reason = LAST_STEP if stretch is unbounded else self._why_left_out(stretch, number)
             window = Window(
                 role=stretch.role,
                 step=number,
                 start_ns=stretch.start_ns,
                 end_ns=stretch.end_ns,
-                used=used,
-                left_out=None if used else reason,
+                used=reason is None,
+                left_out=reason,
                 launched=stretch.launched,
                 unfinished=stretch.launched is not None and stretch.launched < usual_launched,
                 account=window_account,
             )
             windows.append(window)
         return tuple(windows)
+
+    def _unbounded_step(self, device: int) -> Stretch | None:
+        """Return the used step that is the last one of a device, None if its end is known."""
+        # The last of all steps is already left out (`steady`), but a device may end before others.
+        steps = [s for s in self.layout.stretches[device] if s.role == "step"]
+        used = [s for s in steps if self.layout.step_number(device, s) in self.used]
+        if self.chosen_by_user or self.layout.at_marks or len(used) <= KEEP_LAST_UP_TO:
+            return None
+        return used[-1] if used[-1] is steps[-1] else None
+
+    def _why_left_out(self, stretch: Stretch, number: int | None) -> Fact | None:
+        """Return why figures are not about a stretch (`number`: of its step), None if they are."""
+        if self.time_range is not None:
+            return None if stretch.role == "range" else _RANGE_SELECTED
+        if number is not None:
+            return self.reasons.get(number)
+        # A span is the whole of a device: it is used unless other devices have steps.
+        if stretch.role == "span":
+            return _NO_WORK if self.choice.seen else None
+        return _OUTSIDE if self.choice.seen else BEFORE_WORK
 
 
 def plan_steps(
@@ -158,8 +162,7 @@ def plan_steps(
 ) -> StepPlan:
     """Choose the steps or the time that the figures are about, for all devices.
 
-    `marked` are the steps that the host marks, None without any. Raises UsageError where selected
-    steps are not in the trace.
+    `marked` are the steps that the host marks, or None. Raises UsageError if none is selected.
     """
     layout = _layout(linked, accounts, selection, marked)
     time_range, range_notes = chosen_range(linked.trace, accounts, selection)
@@ -169,7 +172,8 @@ def plan_steps(
     if len(used) == 1 and selection.steps is None and len(durations) == 1:
         notes.append(one_step_note(linked.trace, layout.stretches))
     notes += _outside_notes(linked.trace, layout, accounts) if time_range is None else ()
-    collapsed = sum(s.role == "step" and not s.dur_ns for d in layout.stretches.values() for s in d)
+    all_stretches = chain.from_iterable(layout.stretches.values())
+    collapsed = sum(stretch.role == "step" and not stretch.dur_ns for stretch in all_stretches)
     if collapsed:
         notes.append(
             counted_note(
@@ -191,16 +195,17 @@ def plan_steps(
 def _outside_notes(
     trace: Trace, layout: StepLayout, accounts: Mapping[int, DeviceAccount]
 ) -> Iterator[Note]:
-    """Yield notes on device work outside of steps; none without steps or for a trifle."""
+    """Yield notes on device time outside of steps; none without steps, or if it is a trifle."""
     if not layout.durations():
         return
     work_ns = total_ns = head_ns = 0
     for device, stretches in layout.stretches.items():
         busy = accounts[device].timeline.busy
-        edges = [(s.start_ns, s.end_ns) for s in stretches if s.role != "step"]
-        low, high = np.array([*edges, accounts[device].rows.span], dtype=np.int64).T
-        *outside, total = busy.length_within(low, high).tolist()
-        work_ns, total_ns = work_ns + sum(outside), total_ns + total
+        outside = [(s.start_ns, s.end_ns) for s in stretches if s.role != "step"]
+        starts, ends = np.array(outside, dtype=np.int64).reshape(-1, 2).T
+        work_ns += int(busy.length_within(starts, ends).sum())
+        total_ns += busy.length_ns
+        # `tile` lets the first pass begin only after such time, so it is in no step.
         first, unrecorded = stretches[0], accounts[device].idle.by_cause["unrecorded"]
         if layout.are_passes and first.role == "before":
             head_ns = max(head_ns, unrecorded.within(first.start_ns, first.end_ns).length_ns)
@@ -219,15 +224,14 @@ def _layout(
     selection: Selection,
     marked: FoundSteps | None,
 ) -> StepLayout:
-    """Return the steps by marks of the host, else by other means (see `_unmarked_layout`).
-
-    Marks count if work was launched inside them, or until the next mark.
-    """
+    """Return the steps by marks of the host (`marked`) with work, else as `_unmarked_layout`."""
     trace, work = linked.trace, device_words(linked.trace).work
     if marked is not None:
         layout = _marked_layout(linked, accounts, marked)
         if layout.durations():
             return layout
+        # The marks may end before the launches they announce. That they announce any is trusted
+        # only if there is work between all of several marks.
         layout = _marked_layout(linked, accounts, until_next(marked))
         most = max(map(len, marked.by_process.values()))
         if len(layout.durations()) == most > 1:
@@ -257,12 +261,12 @@ def _marked_layout(
     """Lay out marked steps, on each device those of the process with most work in steps."""
     activities = linked.trace.activities
     step_of = step_of_activity(linked.trace, linked.links, marked)
-    process: list[int] = numbers(linked.trace.devices["process"]).tolist()
-    launcher, stream = (numbers(activities[name], ABSENT) for name in ("process", "stream"))
+    listed_for: list[int] = numbers(linked.trace.devices["process"]).tolist()
+    process, stream = (numbers(activities[name], ABSENT) for name in ("process", "stream"))
     is_kernel, name = is_one_of(activities["kind"], "kernel"), codes(activities["name"])
-    before = None
+    last_pass = None
     if marked.are_passes:
-        before = step_of_activity(linked.trace, linked.links, until_next(marked))
+        last_pass = step_of_activity(linked.trace, linked.links, until_next(marked))
     owners: dict[int, Owners] = {}
     is_other_clock, at_marks = linked.clock_offsets != 0, True
     has_repeats = any(len(distinct(s.number)) < len(s) for s in marked.by_process.values())
@@ -270,30 +274,31 @@ def _marked_layout(
     numbers_of: dict[int, IntArray] = {}
     for device, account in accounts.items():
         rows, row = account.rows, account.rows.row
-        work = launcher[row], rows.end_ns - rows.start_ns, step_of[row] >= 0
-        owners[device] = owners_of(*work, process[device], marked.by_process.keys())
+        work = process[row], rows.end_ns - rows.start_ns, step_of[row] >= 0
+        owners[device] = owners_of(*work, listed_for[device], marked.by_process.keys())
         owner = owners[device].owner
         # Step indices are per process: those of other processes mean other steps.
-        of_owner = launcher[row] == owner
+        of_owner = process[row] == owner
         step_of[row[~of_owner]] = -1
         behind = None
-        if before is not None:
-            last = np.where(of_owner, before[row], -1)
-            behind = Behind(last, name[row], account.idle.by_cause["unrecorded"])
-        step = step_of[row]
-        is_paced = paced(step, stream[row], is_kernel[row])
-        tiled = tile(rows.start_ns, rows.end_ns, step, rows.span, behind, is_paced)
-        steps = marked.by_process.get(owner)
+        if last_pass is not None:
+            place = np.where(of_owner, last_pass[row], -1)
+            behind = Behind(place, name[row], account.idle.by_cause["unrecorded"])
+        is_paced = paced(step_of[row], stream[row], is_kernel[row])
+        tiled = tile(rows.start_ns, rows.end_ns, step_of[row], rows.span, is_paced, behind)
         stretches[device] = tiled
+        # Marks are times of the host, so its clock must agree with the device's. Passes that
+        # overlap are launched ahead: each lasts from its first work on.
+        steps = marked.by_process.get(owner)
         if steps is not None and not is_other_clock[owner] and not marked.are_passes:
-            stretches[device] = _from_the_marks(tiled, steps.start_ns, account)
+            stretches[device] = from_the_marks(tiled, steps.start_ns, account)
             if (begin_ns := stretches[device][0].start_ns) < rows.span[0]:
-                account.begin_at(begin_ns)
-        last_begin, first_work = (
-            [stretch.start_ns for stretch in windows if stretch.role == "step"][-1:]
+                account.begin_at(begin_ns)  # the time before the first work is idle time, too
+        begins_ns, first_work_ns = (
+            [stretch.start_ns for stretch in windows if stretch.role == "step"]
             for windows in (stretches[device], tiled)
         )
-        at_marks &= last_begin != first_work
+        at_marks &= begins_ns[-1:] != first_work_ns[-1:]
         number = steps.number if steps is not None else np.empty(0, dtype=np.int64)
         numbers_of[device] = np.arange(len(number)) if has_repeats else number
     notes = [*_marked_notes(linked, marked, owners)]
@@ -303,39 +308,10 @@ def _marked_layout(
     return StepLayout(stretches, numbers_of, *described, step_of, marked.are_passes, at_marks)
 
 
-def _from_the_marks(
-    tiled: list[Stretch], marked_ns: IntArray, account: DeviceAccount
-) -> list[Stretch]:
-    """Return the windows of a device with steps that begin at their mark, not their first work.
-
-    A step begins at its mark on the host (`marked_ns`, per place), or later when the work before
-    it has ended. If its first work waited long after the launch, for work that is not recorded, it
-    begins with that work. So do all steps if the difference is small.
-    """
-    steps = [stretch for stretch in tiled if stretch.role == "step"]
-    if not steps or not all(step.dur_ns for step in steps):
-        return tiled
-    first_ns, work = np.array([step.start_ns for step in steps]), account.work
-    first = np.searchsorted(work.start_ns, first_ns)
-    ended_ns = np.append(-_NEVER, np.maximum.accumulate(work.end_ns))[first]
-    marks = np.maximum(marked_ns[[step.place or 0 for step in steps]], ended_ns)
-    called_ns = work.call_start_ns[np.minimum(first, len(work.start_ns) - 1)]
-    waits = (called_ns != ABSENT) & (first_ns - called_ns > LONGEST_START_NS)
-    begin_ns = np.maximum.accumulate(np.where(waits, first_ns, np.minimum(first_ns, marks)))
-    if (first_ns - begin_ns).sum() * _SMALL_PART < steps[-1].end_ns - begin_ns[0]:
-        return tiled
-    moved = dict(zip(first_ns.tolist(), begin_ns.tolist(), strict=True))
-    edges = ((moved.get(s.start_ns, s.start_ns), moved.get(s.end_ns, s.end_ns)) for s in tiled)
-    windows = [
-        replace(s, start_ns=low, end_ns=high) for s, (low, high) in zip(tiled, edges, strict=True)
-    ]
-    return [window for window in windows if window.role == "step" or window.dur_ns > 0]
-
-
 def _marked_notes(
     linked: LinkedTrace, marked: FoundSteps, owners: Mapping[int, Owners]
 ) -> Iterator[Note]:
-    """Yield the notes of the marks, and those on devices without steps or with several owners."""
+    """Yield the notes of the marks, and on devices without steps or used by several processes."""
     yield from marked.notes
     if set(without_launches(linked.trace, linked.links).tolist()) & marked.by_process.keys():
         yield note_of("assumed", "steps-by-device-time")
@@ -380,7 +356,7 @@ def _unmarked_layout(
 def _used(
     layout: StepLayout, durations: Mapping[int, list[int]], selection: Selection
 ) -> tuple[tuple[int, ...], dict[int, Fact]]:
-    """Return the numbers of the steps to use, and by number the reasons against the others."""
+    """Return the steps to use, and by number why others are not. Raises UsageError for none."""
     seen = tuple(durations)
     if selection.steps is not None:
         used = tuple(filter(selection.wants_step, seen))
@@ -390,9 +366,12 @@ def _used(
                 "none of the selected steps is in the trace", f"steps in the trace: {span}"
             )
         return used, dict.fromkeys(set(seen).difference(used), fact("left-out.not-selected"))
-    usual = [round(Fraction(sum(times), len(times))) for times in durations.values()]
-    before_ns, may_warm_up = before_first(layout.stretches.values()), not layout.are_passes
-    lengths = np.array(usual, dtype=np.int64)
-    why = steady(lengths, before_ns, may_warm_up=may_warm_up, has_end=layout.at_marks)
+    means = [round(Fraction(sum(times), len(times))) for times in durations.values()]
+    why = steady(
+        np.array(means, dtype=np.int64),
+        before_first(layout.stretches.values()),
+        may_warm_up=not layout.are_passes,
+        has_end=layout.at_marks,
+    )
     reasons = {number: reason for number, reason in zip(seen, why, strict=True) if reason}
     return tuple(number for number in seen if number not in reasons), reasons

@@ -23,14 +23,15 @@ from traceflops.devices.processes import called, clocks_of, device_name, lives, 
 from traceflops.errors import UsageError
 from traceflops.table.columns import BoolArray, IntArray, number_column, numbers
 from traceflops.table.grouping import distinct, group_sums, groups, without_unused
-from traceflops.table.nesting import link
+from traceflops.table.links import link
 from traceflops.table.trace import Note, Trace, counted_note, note_of
 from traceflops.timeline.account import DeviceAccount
+from traceflops.timeline.intervals import ENDLESS
 from traceflops.units import listed
-from traceflops.windows.periodicity import Stretch
 from traceflops.windows.records import device_words
 from traceflops.windows.selection import Selection
 from traceflops.windows.steps import find_marked_steps, step_of_activity
+from traceflops.windows.tiling import Stretch
 
 _Account = TypeVar("_Account")
 _Stretches = dict[int, tuple[int, int]]
@@ -40,15 +41,13 @@ _Stretches = dict[int, tuple[int, int]]
 def origins(trace: Trace) -> IntArray:
     """Return, by process, the time in ns from which `--from` and `--to` count.
 
-    That is the first activity of the trace on the clock of the process, on any device; the first op
-    in a trace without activities.
+    That is the first activity (in a trace without any, the first op) on the process's clock, or 0.
     """
     clock = clocks_of(trace)
     table = trace.activities if trace.activities.num_rows else trace.ops
-    unset = np.iinfo(np.int64).max
-    first = np.full(int(clock.max(initial=0)) + 1, unset)
+    first = np.full(int(clock.max(initial=0)) + 1, ENDLESS)
     np.minimum.at(first, clock[numbers(table["process"])], numbers(table["start_ns"]))
-    return np.where(first == unset, 0, first)[clock]
+    return np.where(first == ENDLESS, 0, first)[clock]
 
 
 def chosen_range(
@@ -58,10 +57,11 @@ def chosen_range(
 
     None without `--from` and `--to`. The time ends at the last activity on the clock at the latest,
     and is limited to what was recorded of the processes of the device: outside of that it is
-    unknown whether the device was idle. Raises UsageError where no device has records.
+    unknown whether the device was idle. Raises UsageError if no device has records.
     """
     if not selection.is_time_range or not accounts:
         return None, ()
+    # Per device: what is wanted, on the clock of its process.
     process = numbers(trace.devices["process"])[list(accounts)]
     clock = clocks_of(trace)[process]
     first = origins(trace)[process]
@@ -70,7 +70,8 @@ def chosen_range(
     until = last if selection.to_ns is None else np.minimum(last, first + selection.to_ns)
     since = first + (selection.from_ns or 0)
     wanted = dict(zip(accounts, zip(since.tolist(), until.tolist(), strict=True), strict=True))
-    begin, end = lives(trace)  # of the records of each process
+    # Per device: the part of it in which any of its processes was recorded.
+    begin, end = lives(trace)
     owner, chosen = numbers(trace.activities["process"]), {}
     for device, account in accounts.items():
         processes = distinct(owner[account.rows.row])
@@ -118,13 +119,10 @@ def _unrecorded(trace: Trace, wanted: _Stretches, chosen: _Stretches) -> Iterato
 def one_run_per_gpu(
     trace: Trace, accounts: Mapping[int, _Account], selection: Selection
 ) -> tuple[dict[int, _Account], tuple[Note, ...]]:
-    """Return the accounts of one run per GPU, and a note on the runs that are left out.
-
-    Raises UsageError where no GPU has the run that is asked for.
-    """
+    """Return the accounts of one run per GPU (see `_shown`), and a note on the runs left out."""
     shown = _shown(trace, accounts, selection)
     chosen = {device: account for device, account in accounts.items() if device in shown}
-    runs = Counter(gpu for gpu, _ in trace.runs)
+    runs = Counter(gpu for gpu, _ in trace.runs)  # by device: its GPU, and the number of the run
     of_several = [device for device in chosen if trace.runs and runs[trace.runs[device][0]] > 1]
     if not of_several:
         return chosen, ()
@@ -141,9 +139,9 @@ def one_run_per_gpu(
 
 
 def _shown(trace: Trace, devices: Collection[int], selection: Selection) -> set[int]:
-    """Return one device (a run) per GPU. Raises UsageError where none has the run asked for.
+    """Return one device (a run) per GPU. Raises UsageError if none has the run asked for.
 
-    All GPUs are shown in the run with the same number: the one asked for, else the one with most
+    Every GPU is shown in its run with the same number: the one asked for, else the one with most
     device time over all GPUs. A GPU without that run is shown in its own run with most time.
     """
     most_runs = max((number for _, number in trace.runs), default=1)
@@ -166,6 +164,7 @@ def _shown(trace: Trace, devices: Collection[int], selection: Selection) -> set[
     of_gpu: defaultdict[int, list[int]] = defaultdict(list)
     for device in devices:
         of_gpu[trace.runs[device][0]].append(device)
+    # GPUs with a single run have no choice: they do not count.
     time_of_run: defaultdict[int, int] = defaultdict(int)
     for runs in of_gpu.values():
         for device in runs if len(runs) > 1 else ():
@@ -178,13 +177,13 @@ def _shown(trace: Trace, devices: Collection[int], selection: Selection) -> set[
 
 
 def one_step_note(trace: Trace, stretches: Mapping[int, Sequence[Stretch]]) -> Note:
-    """Return that there is one step, of all time where GPUs of one process run it far apart.
+    """Return the note that there is one step; it differs if GPUs take turns with the step.
 
-    That is, each after a time that is longer than any of them takes.
+    GPUs of one process do so if all pauses between them are longer than any of these steps.
     """
-    steps = [one for some in stretches.values() for one in some if one.role == "step"]
+    steps = [step for of_gpu in stretches.values() for step in of_gpu if step.role == "step"]
     steps.sort(key=lambda step: step.start_ns)
-    apart_ns = min((after.start_ns - one.end_ns for one, after in pairwise(steps)), default=0)
+    apart_ns = min((after.start_ns - step.end_ns for step, after in pairwise(steps)), default=0)
     is_one_process = len(set(trace.devices["process"].to_pylist())) == 1
     if not is_one_process or apart_ns <= max(step.dur_ns for step in steps):
         return note_of("assumed", "one-step")
@@ -206,7 +205,9 @@ def gpu_notes(trace: Trace, devices: Collection[int], selection: Selection) -> I
 
 
 _TIMED = ("activities", "calls", "ops", "marks", "counters")
-_COUNTED = ("kernel_counters", "kernel_rules")
+_OF_PROCESSES = (*_TIMED, "kernel_counters", "kernel_rules")
+_OF_DEVICES = ("activities", "marks", "counters", "kernel_counters", "kernel_rules")
+"""Tables whose rows have a time, a process, a device."""
 
 
 def restrict(trace: Trace, selection: Selection) -> Trace:
@@ -216,7 +217,7 @@ def restrict(trace: Trace, selection: Selection) -> Trace:
     to a time range if it overlaps it; an activity belongs to the step it was launched in, a row of
     the host or a counter to the step at its time. The call and the op that caused a kept activity
     are kept, so that its category does not change; calls of removed activities are removed. Raises
-    UsageError where nothing is left.
+    UsageError if nothing is left.
     """
     trace = of_job(trace, selection.job)
     keep = {name: np.ones(t.num_rows, dtype=np.bool_) for name, t in trace.to_arrow().items()}
@@ -225,30 +226,16 @@ def restrict(trace: Trace, selection: Selection) -> Trace:
         for name, mask in keep.items():
             mask &= np.isin(numbers(trace.table(name)["process"]), wanted)
     if selection.gpus is not None:
-        local = trace.devices["local_id"].to_pylist()
-        wanted = [device for device, number in enumerate(local) if number in selection.gpus]
-        for name in ("activities", "marks", "counters", *_COUNTED):
-            device = numbers(trace.table(name)["device"])
-            keep[name] &= (device < 0) | np.isin(device, wanted)
-        _drop_idle(trace, ~np.isin(numbers(trace.activities["device"]), wanted), keep)
-    if selection.run is not None:
-        # Rows of devices that are other runs go, and those of their processes.
+        local_ids = trace.devices["local_id"].to_pylist()
+        others = [row for row, number in enumerate(local_ids) if number not in selection.gpus]
+        _drop_devices(trace, others, keep)
+    if selection.run is not None:  # each run on a GPU is a device of its own
         devices = range(len(trace.runs))
-        other_runs = sorted({*devices} - _shown(trace, devices, selection))
-        _drop_idle(trace, np.isin(numbers(trace.activities["device"]), other_runs), keep)
-        for name in (*_TIMED, *_COUNTED):
-            table = trace.table(name)
-            if "device" in table.column_names:
-                keep[name] &= ~np.isin(numbers(table["device"]), other_runs)
+        _drop_devices(trace, sorted({*devices} - _shown(trace, devices, selection)), keep)
     _keep_time(trace, selection, keep)
     _keep_steps(trace, selection, keep)
     if not all(keep[name].all() for name in ("activities", "calls", "ops")):
-        links = link(trace)
-        launched = links.call_of_activity[~keep["activities"]]
-        keep["calls"][launched[launched >= 0]] = False
-        for name, cause in (("calls", links.call_of_activity), ("ops", links.op_of_activity)):
-            rows = cause[keep["activities"]]
-            keep[name][rows[rows >= 0]] = True
+        _keep_causes(trace, keep)
     tables = {
         name: table
         if name in ("processes", "devices") or keep[name].all()
@@ -263,12 +250,25 @@ def restrict(trace: Trace, selection: Selection) -> Trace:
     return replace(trace, tables=tables)
 
 
-def _drop_idle(trace: Trace, left_out: BoolArray, keep: dict[str, BoolArray]) -> None:
-    """Clear `keep` for the rows of processes all of whose activities are `left_out` (a mask)."""
+def _drop_devices(trace: Trace, devices: Sequence[int], keep: dict[str, BoolArray]) -> None:
+    """Clear `keep` for rows of some devices, and for processes that only work on these."""
+    for name in _OF_DEVICES:
+        keep[name] &= ~np.isin(numbers(trace.table(name)["device"]), devices)
     process = numbers(trace.activities["process"])
-    emptied = np.setdiff1d(process[left_out], process[~left_out])
-    for name in (*_TIMED, *_COUNTED):
+    is_dropped = np.isin(numbers(trace.activities["device"]), devices)
+    emptied = np.setdiff1d(process[is_dropped], process[~is_dropped])
+    for name in _OF_PROCESSES:
         keep[name] &= ~np.isin(numbers(trace.table(name)["process"]), emptied)
+
+
+def _keep_causes(trace: Trace, keep: dict[str, BoolArray]) -> None:
+    """Clear `keep` for calls of removed activities; set it for call and op of those kept."""
+    links = link(trace)
+    launched = links.call_of_activity[~keep["activities"]]
+    keep["calls"][launched[launched >= 0]] = False
+    for name, cause in (("calls", links.call_of_activity), ("ops", links.op_of_activity)):
+        rows = cause[keep["activities"]]
+        keep[name][rows[rows >= 0]] = True
 
 
 def _keep_time(trace: Trace, selection: Selection, keep: dict[str, BoolArray]) -> None:
@@ -282,18 +282,20 @@ def _keep_time(trace: Trace, selection: Selection, keep: dict[str, BoolArray]) -
         end = start
         if name != "counters":
             end = start + np.maximum(numbers(trace.table(name)["dur_ns"], 0), 0)
+        # A row without length at the very beginning is inside.
         keep[name] &= (end > low[process]) | (start == low[process])
         if selection.to_ns is not None:
             keep[name] &= start < first[process] + selection.to_ns
 
 
 def _process_and_start(trace: Trace, name: str) -> tuple[IntArray, IntArray]:
+    """Return process and time of each row of a table of _TIMED."""
     time = "time_ns" if name == "counters" else "start_ns"
     return numbers(trace.table(name)["process"]), numbers(trace.table(name)[time])
 
 
 def _keep_steps(trace: Trace, selection: Selection, keep: dict[str, BoolArray]) -> None:
-    """Clear `keep` for rows of steps that are not chosen. Raises UsageError without markers."""
+    """Clear `keep` for rows outside of the chosen steps. Raises UsageError without markers."""
     if selection.steps is None:
         return
     marked = find_marked_steps(trace, selection.step_mark)
@@ -310,5 +312,6 @@ def _keep_steps(trace: Trace, selection: Selection, keep: dict[str, BoolArray]) 
                 continue
             steps = marked.by_process[number]
             step = step_of[rows] if name == "activities" else steps.at(time[rows])
+            # Index -1, for rows in no step, takes the False at the end.
             wanted = [selection.wants_step(int(n)) for n in steps.number] + [False]
             keep[name][rows] &= np.array(wanted)[step]

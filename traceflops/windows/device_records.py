@@ -17,30 +17,26 @@ from msgspec.structs import replace
 from traceflops.devices.processes import whose
 from traceflops.table.columns import ABSENT, BoolArray, IntArray, is_one_of, matching, numbers
 from traceflops.table.grouping import distinct, groups, joint_codes
-from traceflops.table.nesting import recorded_calls
+from traceflops.table.links import recorded_calls
 from traceflops.table.patterns import ASYNC_COPY, ASYNC_FILL, GRAPH_LAUNCH, LAUNCH
 from traceflops.table.trace import Note, Trace, note_of
 from traceflops.timeline.idle import LONGEST_START_NS
+from traceflops.timeline.intervals import NEVER
 from traceflops.units import listed, several
-from traceflops.windows.records import chosen_time
 
 if TYPE_CHECKING:
     from traceflops.timeline.account import DeviceAccount
     from traceflops.timeline.aggregates import Untimed
-    from traceflops.timeline.records import Window
-    from traceflops.windows.selection import Selection
 _ASYNC: Final = {"copy": ASYNC_COPY, "fill": ASYNC_FILL}
 _WORDS: Final = {"kernel": "launch call", "graph": "graph launch", "copy": "copy", "fill": "fill"}
 _CAPTURE: Final = {1: re.compile(r"\w*StreamBeginCapture"), -1: re.compile(r"\w*StreamEndCapture")}
 _GPU: Final = "gpu"
-_NEVER: Final = np.iinfo(np.int64).min
 _WHOLE_PER_CUT: Final = 2
 """There must be more than two whole processes for each one that is cut."""
 NO_DEVICE_RECORDS: Final = "device-records-missing"
 """The code of the note on launch calls without any device record."""
 MATERIAL: Final = 0.05
 """From this share of lost calls on nothing is judged; complete public traces lack up to 2 %."""
-
 State = Literal[
     "complete", "few missing", "incomplete", "missing", "capture", "collectives", "serialized"
 ]
@@ -48,7 +44,7 @@ CallKind = Literal["kernel", "graph", "copy", "fill"]
 
 
 class CallRecords(Struct, frozen=True):
-    """Number of calls of one kind that start work on a device, and of those without a record."""
+    """Number of calls of one kind that start work on a device; `lost`: those without a record."""
 
     calls: int = 0
     lost: int = 0
@@ -64,10 +60,9 @@ class CallRecords(Struct, frozen=True):
 class LaunchRecords(Struct, frozen=True):
     """Calls that start work, and those of them without a device record, by kind.
 
-    Calls that start nothing, such as queries, are not counted. A fill of no bytes has no record, so
-    fills without one do not prove lost records where all other calls have theirs. `captured` calls
-    became part of a graph and ran nothing; they are in no kind. `has_devices`: there are device
-    records; `only_collectives`: all kernels are collectives; `serialized`: the profiler ran kernels
+    Calls that start nothing, such as queries, are not counted. `captured` calls became part of a
+    graph and ran nothing; they are in no kind. `has_devices`: there are device records.
+    `only_collectives`: all recorded kernels are collectives. `serialized`: the profiler ran kernels
     one by one.
     """
 
@@ -94,7 +89,7 @@ class LaunchRecords(Struct, frozen=True):
 
     @property
     def evidence(self) -> CallRecords:
-        """The calls whose missing records prove a loss, all kinds added up."""
+        """All calls whose missing records prove a loss; fills of no bytes have none anyway."""
         others = self.kernel + self.graph + self.copy
         return others + (self.fill if others.lost else CallRecords(self.fill.calls))
 
@@ -112,12 +107,12 @@ class LaunchRecords(Struct, frozen=True):
     def state(self) -> State:
         """How complete the device records are: incomplete if many kernels or copies are lost.
 
-        Lost graphs alone make idle time after them unknown (`replay_time` in timeline/account.py).
+        Lost graphs do not count: they only make idle time after them unknown (`replay_time`).
         """
         if self.captured > self.calls and not self.graph.calls:
-            return "capture"
+            return "capture"  # graphs were made, and their replays are not in the trace
         if self.only_collectives and not self.kernel.calls + self.graph.calls:
-            return "collectives"
+            return "collectives"  # the tool recorded a communication library alone
         if self.serialized and self.has_devices:
             return "serialized"
         if not self.lost:
@@ -129,6 +124,7 @@ class LaunchRecords(Struct, frozen=True):
     @property
     def words(self) -> str:
         """Number and kind of the calls in words: "12 copies" if only copies lost records."""
+        # Fills prove nothing alone.
         some = [kind for kind in KINDS if getattr(self, kind).lost and kind != "fill"]
         if self.has_devices and some in (["copy"], ["graph"]):
             return several(getattr(self, some[0]).calls, _WORDS[some[0]])
@@ -169,22 +165,20 @@ def launch_calls(trace: Trace) -> int:
 
 
 def graph_launches(trace: Trace) -> BoolArray:
-    """Return, per call of a trace, whether it replays a graph."""
+    """Return, per call of a trace, whether it launches a graph."""
     return _named(trace, GRAPH_LAUNCH)
 
 
 def launch_records(trace: Trace, untimed: Untimed | None, is_chosen: BoolArray) -> LaunchRecords:
-    """Count the chosen calls that start work, and those without a device record.
-
-    `is_chosen` is per call. Copies and fills count only if any of them is recorded.
-    """
+    """Count the calls that start work, of those chosen (per call), and those without a record."""
     types = trace.devices["type"].to_pylist()
     devices = distinct(numbers(trace.activities["device"])).tolist()
     has_devices = _GPU in {types[device] for device in devices}
     if untimed is not None and not launch_calls(trace):
         return replace(NO_LAUNCHES, has_devices=False)  # a summary of calls has no device work
     wanted = _wanted_records(trace, is_chosen, has_devices=has_devices)
-    (records,) = _by_process(*wanted, np.zeros(trace.calls.num_rows, dtype=np.int64), 1)
+    all_as_one = np.zeros(trace.calls.num_rows, dtype=np.int64)
+    (records,) = _by_process(*wanted, all_as_one, 1)
     return replace(records, has_devices=has_devices)
 
 
@@ -193,7 +187,7 @@ def _by_process(
 ) -> list[LaunchRecords]:
     """Count calls by process; `kind`, `captured` and `lost` are per call, see `_wanted_records`."""
     width = len(KINDS) + 1
-    key = process * width + kind + 1
+    key = process * width + kind + 1  # column 0 takes the calls of no kind (-1), and is cut off
     calls, without_record = (
         np.bincount(key[rows], minlength=processes * width).reshape(-1, width)[:, 1:].tolist()
         for rows in (~captured, lost)
@@ -211,22 +205,26 @@ def _wanted_records(
 ) -> tuple[IntArray, BoolArray, BoolArray]:
     """Return, per call, its index in KINDS, whether it was captured, and whether its work is lost.
 
-    The index is -1 for calls that start nothing or are not chosen.
+    The index is -1 for calls that start nothing, are not chosen, or have a kind that the tool does
+    not record. Lost is work without a record that was not captured in a graph, was not still queued
+    when the recording stopped, and is not among records without a correlation.
     """
     recorded = recorded_calls(trace)
+    # In KINDS a kernel is 0 and a graph 1.
     kind = np.where(_launching(trace), graph_launches(trace).astype(np.int64), -1)
     for name, pattern in _ASYNC.items():
         kind[_named(trace, pattern)] = KINDS.index(name)
     kind[~(is_chosen & _linkable(trace))] = -1
+    # Tools record copies and fills together: without any record, both were not asked for.
     is_copy_or_fill = np.isin(kind, [*map(KINDS.index, _ASYNC)])
     if not (is_copy_or_fill & recorded).any():
         kind[is_copy_or_fill] = -1
-    wanted = kind >= 0
-    captured = wanted & ~recorded & _capturing(trace)
-    lost = wanted & ~recorded & ~captured
+    is_wanted = kind >= 0
+    captured = is_wanted & ~recorded & _capturing(trace)
+    lost = is_wanted & ~recorded & ~captured
     if has_devices:
-        queued = _still_queued(trace, wanted & recorded)
-        # Of a kind of which no record was made, nothing says that work goes on after the last.
+        queued = _still_queued(trace, is_wanted & recorded)
+        # In a process without any recorded kernel, kernels were not just queued: all are lost.
         of_kernels = np.isin(kind, (KINDS.index("kernel"), KINDS.index("graph")))
         owner = numbers(trace.calls["process"])
         queued &= ~of_kernels | np.isin(owner, owner[of_kernels & recorded])
@@ -235,16 +233,18 @@ def _wanted_records(
 
 
 def _may_be_unlinked(trace: Trace, kind: IntArray, lost: BoolArray) -> BoolArray:
-    """Return the lost calls whose process has as many device records without a correlation."""
-    work, owner, width = trace.activities, numbers(trace.calls["process"]), len(KINDS)
-    of_kind = np.full(work.num_rows, -1)
+    """Return which lost calls may have one of as many device records without a correlation."""
+    work, process, width = trace.activities, numbers(trace.calls["process"]), len(KINDS)
+    kind_of_work = np.full(work.num_rows, -1)
     for name, starts in _STARTS.items():
-        of_kind[is_one_of(work["kind"], name)] = KINDS.index(starts)
-    unlinked = (of_kind >= 0) & (numbers(work["correlation"], ABSENT) == ABSENT)
-    cells, cell = trace.processes.num_rows * width, owner * width + kind
-    spare = np.bincount((numbers(work["process"]) * width + of_kind)[unlinked], minlength=cells)
+        kind_of_work[is_one_of(work["kind"], name)] = KINDS.index(starts)
+    is_unlinked = (kind_of_work >= 0) & (numbers(work["correlation"], ABSENT) == ABSENT)
+    # A cell per process and kind.
+    cells, cell = trace.processes.num_rows * width, process * width + kind
+    cell_of_work = numbers(work["process"]) * width + kind_of_work
+    unlinked_count = np.bincount(cell_of_work[is_unlinked], minlength=cells)
     lost_count = np.bincount(cell[lost], minlength=cells)
-    return np.asarray(lost & (lost_count <= spare)[cell])
+    return np.asarray(lost & (lost_count <= unlinked_count)[cell])
 
 
 def lost_replays(trace: Trace) -> dict[int, IntArray]:
@@ -253,6 +253,7 @@ def lost_replays(trace: Trace) -> dict[int, IntArray]:
     if not replays.any():
         return {}
     recorded = recorded_calls(trace)
+    # Only a call whose record would name it (correlation) shows that there is none.
     replays = replays & (numbers(trace.calls["correlation"], ABSENT) != ABSENT)
     lost = replays & ~recorded & _linkable(trace) & ~_capturing(trace)
     row = np.flatnonzero(lost & ~_still_queued(trace, recorded))
@@ -260,10 +261,7 @@ def lost_replays(trace: Trace) -> dict[int, IntArray]:
 
 
 def cut_processes(trace: Trace) -> IntArray:
-    """Return the few processes whose GPU records are incomplete; none where many are.
-
-    So the truncated file of one rank does not affect the others.
-    """
+    """Return the processes whose GPU records are incomplete, to be left out; none if many are."""
     if trace.processes.num_rows <= _WHOLE_PER_CUT:
         return np.empty(0, dtype=np.int64)
     every_call = np.ones(trace.calls.num_rows, dtype=np.bool_)
@@ -274,6 +272,7 @@ def cut_processes(trace: Trace) -> IntArray:
         for process, own in enumerate(records)
         if own.kernel.lack() or own.graph.lack() or own.lacks_copies
     ]
+    # The truncated file of one rank shall not affect the others; if many are cut, all are judged.
     is_few = _WHOLE_PER_CUT * len(cut) < sum(own.calls > 0 for own in records)
     return np.array(cut if is_few else [], dtype=np.int64)
 
@@ -281,7 +280,7 @@ def cut_processes(trace: Trace) -> IntArray:
 def whole_devices(
     trace: Trace, accounts: Mapping[int, DeviceAccount], cut: IntArray
 ) -> tuple[dict[int, DeviceAccount], tuple[Note, ...]]:
-    """Return the accounts without devices of `cut` processes only, and a note that names these."""
+    """Return the accounts of devices that others than `cut` processes used, and a note on these."""
     owner = numbers(trace.activities["process"])
     if not len(cut):
         return dict(accounts), ()
@@ -300,7 +299,7 @@ def records_notes(
 ) -> tuple[Note, ...]:
     """Return a note on calls whose GPU work was captured in a graph, or is not in the trace.
 
-    `share` is the estimated share of time of the missing work, if it is like the recorded work.
+    `on_host`: only operators of CPUs are shown. `share`: of time, estimated for the missing work.
     """
     if records.state == "capture":
         calls, captured = records.calls + records.captured, records.captured
@@ -313,42 +312,47 @@ def records_notes(
 
 
 def _named(trace: Trace, pattern: re.Pattern[str]) -> BoolArray:
+    """Return, per call, whether its name begins with a match of the pattern."""
     return matching(trace.calls["name"], pattern.match)
 
 
 def _launching(trace: Trace) -> BoolArray:
-    """Return, per call, whether it launches kernels or graphs; not the driver's half of a call."""
+    """Return, per call, whether it launches kernels or graphs.
+
+    The driver's record of a call, with the correlation of the runtime's record, does not count.
+    """
     launches, calls = _named(trace, LAUNCH), trace.calls
     correlation = numbers(calls["correlation"], ABSENT)
     pair = joint_codes(numbers(calls["process"]), correlation)
     is_driver = is_one_of(calls["api"], "driver")
-    halves = is_driver & (correlation != ABSENT) & np.isin(pair, pair[launches & ~is_driver])
-    return np.asarray(launches & ~halves)
+    repeats = is_driver & (correlation != ABSENT) & np.isin(pair, pair[launches & ~is_driver])
+    return np.asarray(launches & ~repeats)
 
 
 def _linkable(trace: Trace) -> BoolArray:
     """Return, per call, whether it could be linked to its work: the process has correlations.
 
-    Work of a process without calls may belong to a process that has only calls: then the latter's
-    calls cannot be linked, either.
+    If one process has work and no calls, its work may belong to the calls of a process that has no
+    work. So calls of processes without work cannot be linked then, either.
     """
-    process, calls = numbers(trace.activities["process"]), numbers(trace.calls["process"])
+    of_work, of_calls = numbers(trace.activities["process"]), numbers(trace.calls["process"])
     has_correlation = numbers(trace.activities["correlation"], ABSENT) != ABSENT
-    unlinkable = np.setdiff1d(process, process[has_correlation])
-    if len(np.setdiff1d(process, calls)):
-        unlinkable = np.union1d(unlinkable, np.setdiff1d(calls, process))
-    return ~np.isin(calls, unlinkable)
+    unlinkable = np.setdiff1d(of_work, of_work[has_correlation])
+    if len(np.setdiff1d(of_work, of_calls)):
+        unlinkable = np.union1d(unlinkable, np.setdiff1d(of_calls, of_work))
+    return ~np.isin(of_calls, unlinkable)
 
 
 def _capturing(trace: Trace) -> BoolArray:
     """Return, per call, whether its process captures a stream at that time, on any thread."""
     process, sign = numbers(trace.calls["process"]), np.zeros(trace.calls.num_rows, dtype=np.int64)
-    for step, pattern in _CAPTURE.items():
-        sign += step * _named(trace, pattern)
+    for begin_or_end, pattern in _CAPTURE.items():  # 1 or -1
+        sign += begin_or_end * _named(trace, pattern)
     order = np.lexsort((numbers(trace.calls["start_ns"]), process))
     depth = np.cumsum(sign[order])
     _, first, count = np.unique(process[order], return_index=True, return_counts=True)
-    # A recording may begin inside a capture: the lowest depth of a process is outside of captures.
+    # The depth outside of captures is the lowest of a process, or that before its first call. It
+    # may be below the latter, as a recording may begin inside a capture.
     outside = np.minimum(np.minimum.reduceat(depth, first), np.append(0, depth)[first])
     is_inside = np.zeros(len(order), dtype=np.bool_)
     is_inside[order] = depth > np.repeat(outside, count)
@@ -358,41 +362,14 @@ def _capturing(trace: Trace) -> BoolArray:
 def _still_queued(trace: Trace, recorded: BoolArray) -> BoolArray:
     """Return, per call, whether its work ran after the recording stopped.
 
-    That is so after the last call with a record, in a process that kept a GPU busy to the end.
+    That is so after the last `recorded` call of a process whose GPU work lasted to its last call.
     """
     calls, activities = trace.calls, trace.activities
     process, start = numbers(calls["process"]), numbers(calls["start_ns"])
     work_end = numbers(activities["start_ns"]) + numbers(activities["dur_ns"])
-    last, stopped, busy_until = (np.full(trace.processes.num_rows, _NEVER) for _ in range(3))
-    np.maximum.at(last, process[recorded], start[recorded])
+    last_recorded, stopped, busy_until = np.full((3, trace.processes.num_rows), NEVER)
+    np.maximum.at(last_recorded, process[recorded], start[recorded])
     np.maximum.at(stopped, process, start + numbers(calls["dur_ns"]))
     np.maximum.at(busy_until, numbers(activities["process"]), work_end)
-    to_the_end = stopped <= busy_until + LONGEST_START_NS
-    return np.asarray((start > last[process]) & to_the_end[process])
-
-
-def chosen_calls(
-    trace: Trace,
-    selection: Selection,
-    accounts: Mapping[int, DeviceAccount],
-    windows: Mapping[int, tuple[Window, ...]],
-    cut: IntArray,
-) -> BoolArray:
-    """Return, per call, whether it is of a process with a chosen device, at a chosen time.
-
-    Times count if steps or a time range are selected. Processes without devices count if no ranks
-    or GPUs are selected; `cut` processes, which are left out, never do.
-    """
-    calls, start = (numbers(trace.calls[name]) for name in ("process", "start_ns"))
-    owner = numbers(trace.activities["process"])
-    all_devices = selection.ranks is None and selection.gpus is None
-    is_chosen = np.full(len(calls), all_devices)
-    is_chosen[np.isin(calls, np.union1d(owner, cut))] = False
-    for device, account in accounts.items():
-        of_device = np.isin(calls, distinct(owner[account.rows.row]))
-        if selection.steps is not None or selection.is_time_range:
-            chosen = chosen_time(windows[device])
-            window = np.searchsorted(chosen.start_ns, start, side="right")
-            of_device &= start < np.append(_NEVER, chosen.end_ns)[window]
-        is_chosen |= of_device
-    return is_chosen
+    is_busy_to_the_end = stopped <= busy_until + LONGEST_START_NS
+    return np.asarray((start > last_recorded[process]) & is_busy_to_the_end[process])

@@ -22,10 +22,10 @@ Kind = Literal["prefill", "decode", "mixed"]
 
 
 class ServingMark(Struct, frozen=True):
-    """The facts that an annotation states of one pass, None where it does not.
+    """The facts that an annotation states of one pass, None for those that it does not state.
 
     `queries` is the number of tokens computed, `keys` of those that they attend to, both over all
-    `sequences`; `pairs` is the number of pairs of both that a causal mask leaves.
+    `sequences`; `pairs` is the number of pairs (query, key) that a causal mask leaves.
     """
 
     kind: Kind | None
@@ -42,7 +42,7 @@ _MODES: Final[dict[str, Kind]] = {
     "SPLIT_PREFILL": "prefill",
     "MIXED": "mixed",
 }
-"""Modes of SGLang; others, such as the verification of drafted tokens, are neither."""
+"""Modes of SGLang; others, such as the verification of drafted tokens, have no kind."""
 _QUERIES: Final = re.compile(rf"(?:sq)?{_NUMBER}")
 _KEYS: Final = re.compile(rf"(?<!sq)sk{_NUMBER}")
 _SQUARES: Final = re.compile(rf"sqsq{_NUMBER}")
@@ -61,16 +61,13 @@ def _kind(context: int, generation: int) -> Kind | None:
 def _vllm(match: re.Match[str]) -> ServingMark:
     """Read prefill requests, their sums, decode requests, their sums."""
     context, generation = int(match[1]), int(match[3])
-    inner = (match[2], match[4])
-    queries = _total(map(_QUERIES.match, inner))
-    sums = (_total(map(pattern.search, inner)) for pattern in (_SQUARES, _PRODUCTS))
-    return ServingMark(
-        _kind(context, generation),
-        context + generation,
-        queries,
-        _total(map(_KEYS.search, inner)),
-        _pairs(queries, *sums),
+    texts = (match[2], match[4])  # sums of prefill and of decode, such as sq8sk9sqsq16sqsk18
+    queries = _total(map(_QUERIES.match, texts))
+    keys, squares, products = (
+        _total(map(pattern.search, texts)) for pattern in (_KEYS, _SQUARES, _PRODUCTS)
     )
+    pairs = _pairs(queries, squares, products)
+    return ServingMark(_kind(context, generation), context + generation, queries, keys, pairs)
 
 
 def _pairs(queries: int | None, squares: int | None, products: int | None) -> int | None:
@@ -94,8 +91,8 @@ def _vllm_new(match: re.Match[str]) -> ServingMark:
 def _sglang(match: re.Match[str]) -> ServingMark:
     """Read the mode, the number of requests, and sums."""
     kind, sequences, sums = _MODES.get(match[1]), int(match[2]), _sums(match[3])
-    each = sequences if kind == "decode" else None
-    queries = sums.get("sq", sums.get("toks", each))
+    one_each = sequences if kind == "decode" else None
+    queries = sums.get("sq", sums.get("toks", one_each))
     # Pairs need the sums of all requests, both in prefill and in decode.
     is_complete = match[3].count("_sq=") == match[3].count("_sqsk=")
     pairs = _pairs(queries, sums.get("sqsq"), sums.get("sqsk")) if is_complete else None
@@ -103,7 +100,7 @@ def _sglang(match: re.Match[str]) -> ServingMark:
 
 
 def _atom(match: re.Match[str]) -> ServingMark:
-    """Read the kind, the number of requests, and sums."""
+    """Read the kind, the number of requests, and sums; a decode with prefill requests is mixed."""
     sums = _sums(match[3])
     kind: Kind = "prefill" if match[1] == "prefill" else "mixed" if sums.get("p") else "decode"
     pairs = _pairs(sums.get("tok"), sums.get("sqsq"), sums.get("sqsk"))
@@ -119,7 +116,7 @@ def _tensorrt(match: re.Match[str]) -> ServingMark:
 
 
 def _sums(text: str) -> dict[str, int]:
-    """Return the number per field of a mark, those of prefill (c_) and decode (g_) added up."""
+    """Return the number per field of a mark; those of prefill (c_) and decode (g_) are added up."""
     sums: dict[str, int] = {}
     for name, number in _FIELD.findall(text):
         key = name[2:] if name.startswith(("c_", "g_")) else name

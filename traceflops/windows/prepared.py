@@ -15,16 +15,16 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from traceflops.characters import kernel_name
-from traceflops.table.columns import IntArray, codes, is_one_of, names, numbers
-from traceflops.table.grouping import groups
+from traceflops.table.columns import BoolArray, IntArray, codes, is_one_of, names, numbers
+from traceflops.table.grouping import distinct, groups
 from traceflops.table.trace import Note, Trace
 from traceflops.timeline.account import DeviceAccount, LinkedTrace
 from traceflops.timeline.aggregates import Untimed
 from traceflops.timeline.device_span import is_top
-from traceflops.timeline.intervals import Intervals
+from traceflops.timeline.intervals import NEVER, Intervals
 from traceflops.timeline.records import Window
 from traceflops.windows.choice import StepPlan
-from traceflops.windows.device_records import MATERIAL, LaunchRecords, chosen_calls, launch_records
+from traceflops.windows.device_records import MATERIAL, LaunchRecords, launch_records
 from traceflops.windows.records import InWindows, chosen_activities, chosen_time
 from traceflops.windows.selection import Selection
 
@@ -37,8 +37,8 @@ _UNALIGNED: Final = "clocks-not-aligned"
 class Replays(Struct, frozen=True):
     """The captured launches of the work that graphs replay.
 
-    `linked` is the trace with the host of the capture. `captured` is, per activity, its captured
-    launch, a row of the activities of the capture's recording, -1 for none.
+    `linked` is the trace with the host of the capture. `captured` is, per activity, the row of its
+    captured launch among the activities of that recording, -1 for none.
     """
 
     linked: LinkedTrace
@@ -50,9 +50,9 @@ class Prepared(Struct, frozen=True, dict=True):
     """A trace with the accounts, windows and steps that the selection asks for.
 
     `accounts` and `windows` are by row of the devices table. `untimed` has the sums of a trace
-    without a timeline. `with_work` is the same with its devices, if these were removed since their
-    times mean nothing. `replays` has the captured launches of graphs. `cut` are processes that are
-    left out: their GPU records are incomplete.
+    without a timeline. If devices were removed since their times mean nothing, `with_work` is the
+    same with these devices. `replays` has the captured launches of graphs. `cut` are the processes
+    that are left out since their GPU records are incomplete.
     """
 
     selection: Selection
@@ -88,13 +88,36 @@ class Prepared(Struct, frozen=True, dict=True):
     @cached_property
     def launch_records(self) -> LaunchRecords:
         """Number of calls that start work, and of those without a record, by kind of call."""
-        p = self.with_work or self
-        is_chosen = chosen_calls(self.trace, self.selection, p.accounts, p.windows, self.cut)
+        records = launch_records(self.trace, self.untimed, self._chosen_calls())
         kernels = np.flatnonzero(is_one_of(self.trace.activities["kind"], "kernel"))
-        only = bool(is_top(self.linked.categorised, "communication", kernels).all())
-        records = launch_records(self.trace, self.untimed, is_chosen)
-        serialized = any(note.code in SERIALIZED for note in self.trace.notes)
-        return replace(records, only_collectives=only and len(kernels) > 0, serialized=serialized)
+        is_collective = is_top(self.linked.categorised, "communication", kernels)
+        return replace(
+            records,
+            only_collectives=len(kernels) > 0 and bool(is_collective.all()),
+            serialized=any(note.code in SERIALIZED for note in self.trace.notes),
+        )
+
+    def _chosen_calls(self) -> BoolArray:
+        """Return, per call, whether it is of a process with a chosen device, at a chosen time.
+
+        The time matters only if steps or a time range are selected. Processes without device work
+        count if no ranks or GPUs are selected; `cut` processes, which are left out, never do.
+        """
+        selection, whole = self.selection, self.with_work or self
+        process, start = (numbers(self.trace.calls[name]) for name in ("process", "start_ns"))
+        owner = numbers(self.trace.activities["process"])
+        has_all_devices = selection.ranks is None and selection.gpus is None
+        is_chosen = np.full(len(process), has_all_devices)
+        is_chosen[np.isin(process, np.union1d(owner, self.cut))] = False
+        for device, account in whole.accounts.items():
+            of_device = np.isin(process, distinct(owner[account.rows.row]))
+            if selection.steps is not None or selection.is_time_range:
+                chosen = chosen_time(whole.windows[device])
+                # 0 before the first chosen stretch, whose end then is NEVER.
+                window = np.searchsorted(chosen.start_ns, start, side="right")
+                of_device &= start < np.append(NEVER, chosen.end_ns)[window]
+            is_chosen |= of_device
+        return is_chosen
 
     @cached_property
     def unseen_ns(self) -> dict[int, int]:
@@ -132,6 +155,7 @@ def most_exposed(
     column = prepared.trace.activities["name"]
     name, labels = codes(column), names(column)
     for device, account in prepared.accounts.items():
+        # The component has only the time that no component before it covers.
         alone = account.timeline.parts[component].intersect(chosen_time(prepared.windows[device]))
         rows = account.rows
         selected = np.flatnonzero(is_top(linked.categorised, component, rows.row))
@@ -149,8 +173,7 @@ def most_exposed(
 class Origins(Struct, frozen=True):
     """The time in ns that is shown as 0, by process and by device.
 
-    It is the earliest activity of the process. `aligned`: it is the earliest of all processes, so
-    that their times can be compared.
+    It is the earliest activity of the process, or of all if `aligned`: their times are comparable.
     """
 
     of_process: Mapping[int, int]
@@ -162,17 +185,17 @@ def origins(prepared: Prepared) -> Origins:
     """Return the origins of all processes with device work.
 
     They are aligned unless a reader's note says that clocks are not, or the work of one device
-    ended before that of another began.
+    ended before that of another began: one origin would put these far from 0.
     """
     process: list[int] = numbers(prepared.trace.devices["process"]).tolist()
     spans = {device: account.rows.span for device, account in prepared.accounts.items()}
-    starts: dict[int, int] = {}
-    for device, (low, _) in spans.items():
-        starts[process[device]] = min(low, starts.get(process[device], low))
-    lows, highs = ([span[edge] for span in spans.values()] for edge in (0, 1))
-    apart = max(lows, default=0) > min(highs, default=0)
-    unaligned = any(note.code == _UNALIGNED for note in prepared.trace.notes)
-    aligned = not (len(starts) > 1 and (unaligned or apart))
+    origin: dict[int, int] = {}
+    for device, (start, _) in spans.items():
+        origin[process[device]] = min(start, origin.get(process[device], start))
+    starts = [start for start, _ in spans.values()]
+    is_apart = max(starts, default=0) > min((end for _, end in spans.values()), default=0)
+    is_unaligned = any(note.code == _UNALIGNED for note in prepared.trace.notes)
+    aligned = len(origin) < 2 or not (is_unaligned or is_apart)
     if aligned:
-        starts = dict.fromkeys(starts, min(lows, default=0))
-    return Origins(starts, {device: starts[process[device]] for device in spans}, aligned)
+        origin = dict.fromkeys(origin, min(starts, default=0))
+    return Origins(origin, {device: origin[process[device]] for device in spans}, aligned)

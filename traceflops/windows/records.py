@@ -40,10 +40,7 @@ _CPU: Final = DeviceWords("CPU", "CPU work", "CPU operator", "optimizer operator
 
 
 class InWindows(Struct, frozen=True):
-    """Activities of the chosen windows: row, ns inside, and whether each starts inside (0, 1).
-
-    Of an activity that crosses the edge of a window the part inside counts.
-    """
+    """Activities that touch chosen windows: row, ns inside, whether each starts inside (0, 1)."""
 
     row: IntArray
     inside_ns: IntArray
@@ -62,14 +59,15 @@ def chosen_activities(
     parts: list[tuple[IntArray, ...]] = [(np.empty(0, dtype=np.int64),) * 3]
     for device, account in accounts.items():
         rows, chosen = account.rows, chosen_time(windows[device])
-        inside = chosen.length_within(rows.start_ns, rows.end_ns)
+        inside_ns = chosen.length_within(rows.start_ns, rows.end_ns)
         starts = chosen.contains(rows.start_ns)
-        # The instant at which a window ends is outside, unless the device's span ends there.
+        # The instant at which a window ends is outside, unless the device's span ends there: an
+        # activity without length would be in no window.
         end = rows.span[1]
         if any(window.used and window.end_ns >= end for window in windows[device]):
             starts |= rows.start_ns == end
-        keep = starts | (inside > 0)
-        parts.append((rows.row[keep], inside[keep], starts[keep].astype(np.int64)))
+        keep = starts | (inside_ns > 0)
+        parts.append((rows.row[keep], inside_ns[keep], starts[keep].astype(np.int64)))
     return InWindows(*map(np.concatenate, zip(*parts, strict=True)))
 
 
@@ -85,9 +83,9 @@ def chosen_time(windows: tuple[Window, ...]) -> Intervals:
 class DeviceReport(Struct, frozen=True):
     """One device: its properties, its whole span, its windows, and the chosen ones added up.
 
-    Unknown properties are None; `partition` is the part of a card that it is. `chosen` is the
-    account of the windows with `used` set. `ranks` are those of all processes that worked on it,
-    `rank` that of the process it is listed for. In its label, `owner` names the process ("" for the
+    Unknown properties are None; `partition` is in words, as in "CPX, 1 of 8 dies". `chosen` is the
+    account of the windows with `used` set. `rank` is that of the process it is listed for, `ranks`
+    are of all processes that worked on it. In its label, `owner` names the process ("" for the
     only rank of the only file) and `apart` is added to distinguish it from other devices.
     """
 
@@ -130,6 +128,7 @@ class DeviceReport(Struct, frozen=True):
     def label(self) -> str:
         """Return the name of the device in tables."""
         device = self.type if self.owner else self.type.upper()
+        # A process has one device of type cpu.
         numbered = device if self.type == "cpu" else f"{device} {self.local_id}"
         return _BETWEEN.join(filter(None, (self.owner, numbered, self.apart)))
 
@@ -157,39 +156,16 @@ class StepChoice(Struct, frozen=True):
 
 
 def partition_text(device: Mapping[str, Any]) -> str | None:
-    """Return the partition of a row of the devices table, such as "CPX, 1 of 8 dies".
-
-    None if the device has no partitions or they are unknown.
-    """
+    """Return the partition of a device, as in "CPX, 1 of 8 dies"; None if unknown or none."""
     architecture = (device["architecture"] or "").partition(":")[0]
     part = partition(by_name(device["product"]), architecture, device["dies"])
     return part.text if part is not None else None
 
 
 def told_apart(trace: Trace, devices: Sequence[DeviceReport]) -> list[DeviceReport]:
-    """Return the devices with `owner` and `apart` set: all labels differ and are short.
-
-    A device is named by the rank of its process, except for the only rank of the only file. If the
-    rank is unknown, the file is named if there are several, and the process ID if a file has
-    several processes.
-    """
+    """Return the devices with `owner` and `apart` set, so that all labels differ and are short."""
     processes = trace.processes.to_pylist()
-    unranked = {device.process for device in devices if not device.rank_text}
-    by_file: defaultdict[str, set[int]] = defaultdict(set)
-    for process in unranked:
-        by_file[processes[process]["file"]].add(process)
-    numbered = {row for row, process in enumerate(processes) if process["pid"] is not None}
-    files = {device.file for device in devices}
-    ranks = {device.rank_text for device in devices}
-    is_alone = len(ranks) == 1 and len({process["file"] for process in processes}) == 1
-    named = []
-    for device in devices:
-        owner = device.rank_text or ("" if len(files) == 1 else device.file)
-        owner, alike = "" if is_alone else owner, by_file[device.file]
-        if not device.rank_text and len(alike) > 1 and alike & numbered:
-            text = _process_text(processes[device.process]["pid"])
-            owner = text if len(files) == 1 else f"{device.file}{_BETWEEN}{text}"
-        named.append(replace(device, owner=owner))
+    named = _with_owners(devices, processes)
     owners = [processes[device.process] for device in named]
     hosts = list(dict.fromkeys(process["host"] for process in processes if process["host"]))
     distinctions = (
@@ -201,7 +177,8 @@ def told_apart(trace: Trace, devices: Sequence[DeviceReport]) -> list[DeviceRepo
     same_label: defaultdict[str, list[int]] = defaultdict(list)
     for index, device in enumerate(named):
         same_label[device.label].append(index)
-    # Devices with the same label get further texts until all differ.
+    # Devices with the same label get further texts until all differ; texts that tell none of them
+    # apart are skipped. The last distinction always differs.
     for members in (same for same in same_label.values() if len(same) > 1):
         for texts in distinctions:
             different = len({texts[index] for index in members})
@@ -210,6 +187,33 @@ def told_apart(trace: Trace, devices: Sequence[DeviceReport]) -> list[DeviceRepo
                 named[index] = replace(named[index], apart=apart)
             if different == len(members):
                 break
+    return named
+
+
+def _with_owners(
+    devices: Sequence[DeviceReport], processes: Sequence[Mapping[str, Any]]
+) -> list[DeviceReport]:
+    """Return the devices with `owner` set; `processes` are the rows of the processes table.
+
+    It is the rank of the process, "" for the only rank of the only file. If the rank is unknown, it
+    is the file if devices are of several, and the process ID if a file has several processes.
+    """
+    unranked_in_file: defaultdict[str, set[int]] = defaultdict(set)
+    for device in devices:
+        if not device.rank_text:
+            unranked_in_file[processes[device.process]["file"]].add(device.process)
+    have_pid = {row for row, process in enumerate(processes) if process["pid"] is not None}
+    files = {device.file for device in devices}
+    ranks = {device.rank_text for device in devices}
+    is_alone = len(ranks) == 1 and len({process["file"] for process in processes}) == 1
+    named = []
+    for device in devices:
+        owner = "" if is_alone else device.rank_text or ("" if len(files) == 1 else device.file)
+        unranked = unranked_in_file[device.file]
+        if not device.rank_text and len(unranked) > 1 and unranked & have_pid:
+            text = _process_text(processes[device.process]["pid"])
+            owner = text if len(files) == 1 else f"{device.file}{_BETWEEN}{text}"
+        named.append(replace(device, owner=owner))
     return named
 
 

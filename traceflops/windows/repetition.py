@@ -17,6 +17,7 @@ from msgspec import Struct
 
 from traceflops.table.columns import IntArray
 from traceflops.table.grouping import distinct, runs
+from traceflops.timeline.intervals import ENDLESS
 
 FEWEST_ROUNDS: Final = 3
 FEWEST_ACTIVITIES: Final = 4
@@ -25,7 +26,6 @@ TOLERANCE: Final = 0.2
 REGULAR_SHARE: Final = 0.8
 MOST_LAYERS: Final = 256
 """No model has more layers; no layer has more kernels, unless these repeat inside it."""
-
 _LEAST_COVERED: Final = 0.5
 _LEAST_INNER: Final = 0.25
 _NO_TRIFLE: Final = 0.02
@@ -69,15 +69,12 @@ class Rounds(Struct, frozen=True):
 
 
 def repeated_signature(order: Order) -> Rounds | None:
-    """Return the rounds that are certainly steps, None without any.
-
-    The last begin may be the number of activities, the end of the last round.
-    """
+    """Return the rounds that are certainly steps, or None; the last one may end with the work."""
     if len(order.name) < FEWEST_ACTIVITIES * FEWEST_ROUNDS:
         return None
     occurrences = _Occurrences(order.name)
     test, steps = _RoundTest(order, occurrences), None
-    for rounds in occurrences.rounds():
+    for rounds in occurrences.rounds():  # shorter and shorter ones
         if test.are_better(rounds, steps) and test.are_steps(rounds):
             steps = rounds
     return None if steps is None else _from_the_longest_wait(order, steps)
@@ -86,14 +83,13 @@ def repeated_signature(order: Order) -> Rounds | None:
 class _Occurrences:
     """The occurrences of each name in order, and where a run of occurrences begins.
 
-    Two neighbouring occurrences belong to different runs if they are at least half as far apart as
-    the two of that name that are farthest apart.
+    Neighbours of a name that are at least half as far apart as its farthest ones divide runs.
     """
 
     def __init__(self, name: IntArray) -> None:
         """Sort activities by name, those of one name in order; `name` is a code per activity.
 
-        Per occurrence: `activity` is its index, `name` a number from 0, `gap` the
+        Per occurrence in that order: `activity` is its index, `name` a number from 0, `gap` the
         distance in activities to the previous one of the same name (0 for the first).
         """
         if int(name.max()) < 2**16:
@@ -117,8 +113,9 @@ class _Occurrences:
         """
         chosen = self._begins & (self._runs > FEWEST_ROUNDS)[self.name]
         activity, name = self.activity[chosen], self.name[chosen]
-        following = np.flatnonzero(name[1:] == name[:-1])
-        regular = _Regular.of(name[following], np.diff(activity)[following])
+        # Per name, the usual distance between the begins of its runs is the length of a round.
+        has_next = np.flatnonzero(name[1:] == name[:-1])
+        regular = _Regular.of(name[has_next], np.diff(activity)[has_next])
         kept = (regular.share >= REGULAR_SHARE) & (regular.usual >= FEWEST_ACTIVITIES)
         names, length, spread = regular.group[kept], regular.usual[kept], regular.spread[kept]
         limit = np.inf
@@ -134,10 +131,8 @@ class _Occurrences:
 
 
 def contents(name: IntArray, begin: IntArray) -> IntArray:
-    """Return a hash per round that is the same for the same names in any order.
-
-    It is the sum of pseudo-random numbers, one for each name.
-    """
+    """Return a hash per round [begin[i], begin[i+1]) that is the same for names in any order."""
+    # A pseudo-random number per name, and the sum of those of each round.
     weights = np.random.default_rng(0).integers(1, 2**40, int(name.max()) + 1)
     return np.diff(np.append(0, np.cumsum(weights[name]))[begin])
 
@@ -145,7 +140,7 @@ def contents(name: IntArray, begin: IntArray) -> IntArray:
 class _Regular(Struct, frozen=True):
     """Per group of values: their number, their lower median (`usual`), the share close to it.
 
-    `spread` is the mean distance from the median.
+    `spread` is the mean distance from the median. `group` has the groups that have any value.
     """
 
     group: IntArray
@@ -157,7 +152,7 @@ class _Regular(Struct, frozen=True):
     @classmethod
     def of(cls, group: IntArray, value: IntArray) -> _Regular:
         """Return the figures of each group; `group` is sorted, values are below _BASE."""
-        ordered = np.sort(group * _BASE + value) % _BASE
+        ordered = np.sort(group * _BASE + value) % _BASE  # by group, then by value
         first = np.flatnonzero(np.diff(group, prepend=-1))
         count = np.diff(np.append(first, len(group)))
         usual = ordered[first + (count - 1) // 2]
@@ -173,27 +168,28 @@ class _RoundTest:
         self._name = order.name
         self._call = order.call
         self._occurrences = occurrences
-        lasting = order.end_ns - order.start_ns
-        self._work = np.append(0, np.cumsum(lasting))
-        self._kind = order.name % _NAMES_COMPARED
-        count = np.bincount(self._kind, minlength=_NAMES_COMPARED)
-        time = np.bincount(self._kind, weights=lasting, minlength=_NAMES_COMPARED)
-        self._mean_ns = time / np.maximum(count, 1)
+        dur_ns = order.end_ns - order.start_ns
+        self._work_before_ns = np.append(0, np.cumsum(dur_ns))
+        # To compare contents, names are put into a few bins, which bounds memory.
+        self._bin = order.name % _NAMES_COMPARED
+        count = np.bincount(self._bin, minlength=_NAMES_COMPARED)
+        sum_ns = np.bincount(self._bin, weights=dur_ns, minlength=_NAMES_COMPARED)
+        self._mean_ns = sum_ns / np.maximum(count, 1)
 
     def are_steps(self, rounds: Rounds) -> bool:
         """Return whether the rounds are most of the work, alike in content, and not just layers."""
         # Half of the activities is enough, too: the first step may take more time than all others,
-        # as where ranks wait for one another.
+        # for example if ranks wait for one another.
         first, last = int(rounds.begin[0]), int(rounds.begin[-1])
-        work = self._work[last] - self._work[first]
-        share = max((last - first) / len(self._name), work / max(int(self._work[-1]), 1))
-        if share < _LEAST_COVERED:
+        work_ns = self._work_before_ns[last] - self._work_before_ns[first]
+        share_of_work = work_ns / max(int(self._work_before_ns[-1]), 1)
+        if max((last - first) / len(self._name), share_of_work) < _LEAST_COVERED:
             return False
         if self._call is not None:
             # Rounds that share a launch call with the next are parts of a graph, such as layers.
             begins = rounds.begin[1:-1]
-            same = (self._call[begins] >= 0) & (self._call[begins] == self._call[begins - 1])
-            if same.mean() > TOLERANCE:
+            shares = (self._call[begins] >= 0) & (self._call[begins] == self._call[begins - 1])
+            if shares.mean() > TOLERANCE:
                 return False
         counts, usual = self._content(rounds)
         alike = np.abs(counts - usual).sum(axis=1) <= TOLERANCE * usual.sum()
@@ -202,14 +198,14 @@ class _RoundTest:
         return self._repeat_inside(rounds) or self._are_more_than_layers(rounds)
 
     def are_better(self, rounds: Rounds, longer: Rounds | None) -> bool:
-        """Return whether rounds should replace `longer` ones as the steps; yes if none are."""
+        """Return whether rounds should replace `longer` ones as the steps; always if it is None."""
         if longer is None:
             return True
         # Names that occur at random may seem to form a few rounds, but irregular ones.
         if longer.spread > _IRREGULAR and _MUCH_SURER * rounds.spread < longer.spread:
             return True
-        # Longer rounds that hold little more than several shorter ones: for example, something is
-        # logged every tenth step.
+        # The longer rounds hold little more than several shorter ones: for example, the program
+        # logs something every tenth step.
         _, counts_of_longer = self._content(longer)
         _, usual = self._content(rounds)
         surplus = np.maximum(counts_of_longer - round(longer.length / rounds.length) * usual, 0)
@@ -219,10 +215,10 @@ class _RoundTest:
         )
 
     def _content(self, rounds: Rounds) -> tuple[IntArray, IntArray]:
-        """Return the activities per name of sampled rounds, [rounds, names], and their medians."""
+        """Return the activities per bin of sampled rounds, [rounds, bins], and medians per bin."""
         sample = distinct(np.linspace(0, len(rounds) - 1, _ROUNDS_COMPARED).astype(np.int64))
         activity, round_index = runs(rounds.begin[sample], rounds.begin[sample + 1])
-        cell = round_index * _NAMES_COMPARED + self._kind[activity]
+        cell = round_index * _NAMES_COMPARED + self._bin[activity]
         counts = np.bincount(cell, minlength=len(sample) * _NAMES_COMPARED)
         counts = counts.reshape(-1, _NAMES_COMPARED)
         return counts, np.median(counts, axis=0).astype(np.int64)
@@ -230,31 +226,31 @@ class _RoundTest:
     def _repeat_inside(self, rounds: Rounds) -> bool:
         """Return whether some names come at least three times per round, at regular distances.
 
-        They must be more than a trifle of the activities. And for most of them the distance from
-        the last in a round to the first in the next must be larger: where it is not, the rounds
-        are just layers of alternating kinds.
+        They must be more than a trifle of the activities. And for most of them the distance between
+        rounds must be larger than inside: if not, the rounds are just layers of alternating kinds.
         """
         first, last = rounds.begin[0], rounds.begin[-1]
-        round_of = np.zeros(len(self._name) + 1, dtype=np.int64)
-        round_of[rounds.begin] = 1
-        round_of = np.cumsum(round_of)
-        activity, gap = self._occurrences.activity, self._occurrences.gap
-        inner = (gap > 0) & (activity - gap >= first) & (activity < last)
-        across = inner & (round_of[activity] == round_of[activity - gap] + 1)
-        inner &= round_of[activity] == round_of[activity - gap]
-        name = self._occurrences.name
-        regular = _Regular.of(name[inner], gap[inner])
-        between = np.zeros(int(name[-1]) + 1, dtype=np.int64)
-        across_rounds = _Regular.of(name[across], gap[across])
-        between[across_rounds.group] = across_rounds.usual
-        enough = regular.count >= (FEWEST_ROUNDS - 1) * len(rounds)
-        long = regular.usual >= FEWEST_ACTIVITIES
-        wide = regular.count * regular.usual >= _LEAST_INNER * (last - first)
-        chosen = enough & long & wide & (regular.share >= REGULAR_SHARE)
-        farther_across = chosen & (between[regular.group] >= regular.usual + FEWEST_ACTIVITIES)
-        if 2 * regular.count[farther_across].sum() < regular.count[chosen].sum():
+        begins = np.zeros(len(self._name) + 1, dtype=np.int64)
+        begins[rounds.begin] = 1
+        round_of = np.cumsum(begins)
+        # Occurrences with the previous one in the same round, and with it in the round before.
+        name, gap = self._occurrences.name, self._occurrences.gap
+        activity, previous = self._occurrences.activity, self._occurrences.activity - gap
+        has_previous = (gap > 0) & (previous >= first) & (activity < last)
+        is_inner = has_previous & (round_of[activity] == round_of[previous])
+        is_across = has_previous & (round_of[activity] == round_of[previous] + 1)
+        inner = _Regular.of(name[is_inner], gap[is_inner])
+        across = _Regular.of(name[is_across], gap[is_across])
+        gap_across = np.zeros(int(name[-1]) + 1, dtype=np.int64)
+        gap_across[across.group] = across.usual
+        is_often = inner.count >= (FEWEST_ROUNDS - 1) * len(rounds)
+        is_wide = inner.count * inner.usual >= _LEAST_INNER * (last - first)
+        is_regular = (inner.usual >= FEWEST_ACTIVITIES) & (inner.share >= REGULAR_SHARE)
+        chosen = is_often & is_wide & is_regular
+        is_farther = chosen & (gap_across[inner.group] >= inner.usual + FEWEST_ACTIVITIES)
+        if 2 * inner.count[is_farther].sum() < inner.count[chosen].sum():
             return False
-        return bool(regular.count[chosen].sum() >= _NO_TRIFLE * (last - first))
+        return bool(inner.count[chosen].sum() >= _NO_TRIFLE * (last - first))
 
     def _are_more_than_layers(self, rounds: Rounds) -> bool:
         """Return whether rounds with the same content are too long or too many to be layers."""
@@ -268,25 +264,27 @@ class _RoundTest:
 
 
 def _from_the_longest_wait(order: Order, rounds: Rounds) -> Rounds:
-    """Shift the rounds to begin after the longest wait of the device, if that is regular.
+    """Return the rounds shifted to begin after the longest wait of the device in each.
 
-    It must be at about the same place in most rounds. So a step begins where the device waited for
-    it, and not in the middle of its work.
+    So a step begins with the work that the device waited for, and not in the middle. Not shifted if
+    the wait is not much longer than others, or not at about the same place in most rounds.
     """
     low, high = int(rounds.begin[0]), int(rounds.begin[-1])
     gap_ns = order.start_ns[1:] - np.maximum.accumulate(order.end_ns)[:-1]
-    wait = np.append(np.iinfo(np.int64).max, gap_ns)[low:high]
+    wait_ns = np.append(ENDLESS, gap_ns)[low:high]  # before each activity of the rounds
     first = rounds.begin[:-1] - low
-    longest = np.maximum.reduceat(wait, first)
+    longest_ns = np.maximum.reduceat(wait_ns, first)
+    # In each round, the offset of the first activity after its longest wait.
     round_of = np.repeat(np.arange(len(rounds)), np.diff(rounds.begin))
-    at_longest = np.flatnonzero(wait == longest[round_of])
-    _, of_round = np.unique(round_of[at_longest], return_index=True)
-    offset = at_longest[of_round] - first
+    at_longest = np.flatnonzero(wait_ns == longest_ns[round_of])
+    _, first_in_round = np.unique(round_of[at_longest], return_index=True)
+    offset = at_longest[first_in_round] - first
     usual = int(np.median(offset))
-    near = np.abs(offset - usual) <= _SAME_PLACE * rounds.length
-    is_long = np.median(longest) > _MUCH_LONGER * max(float(np.median(gap_ns)), 0.0)
-    if near.mean() < REGULAR_SHARE or not is_long:
+    is_near = np.abs(offset - usual) <= _SAME_PLACE * rounds.length
+    is_long = np.median(longest_ns) > _MUCH_LONGER * max(float(np.median(gap_ns)), 0.0)
+    if is_near.mean() < REGULAR_SHARE or not is_long:
         return rounds
-    begins = rounds.begin[:-1] + np.where(near, offset, usual)
+    begins = rounds.begin[:-1] + np.where(is_near, offset, usual)
+    # The last round is dropped if its end would lie behind the last activity.
     end = [high + usual] if high + usual <= len(order.name) else []
     return Rounds(np.append(begins, end).astype(np.int64), rounds.length, rounds.spread)

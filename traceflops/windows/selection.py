@@ -12,8 +12,7 @@ from traceflops.errors import UsageError
 from traceflops.table.patterns import matched_groups
 
 HIDDEN: Final = "…"
-"""Stands for an expression of the author's."""
-
+"""Stands for the step-mark expression once names are redacted: it may contain some."""
 _UNITS_NS = {"ns": 1, "us": 1_000, "µs": 1_000, "ms": 1_000_000, "s": 1_000_000_000}
 _RANGE = re.compile(r"\s*+([-+]?\d{1,18})?\s*+(?::\s*+([-+]?\d{1,18})?\s*+)?")
 _DURATION = re.compile(r"(\d+)(?:\.(\d+))?\s*(ns|us|µs|ms|s)")
@@ -25,8 +24,8 @@ class Selection(Struct, frozen=True):
     `steps` is a pair of step numbers, both included, either end open (None). `from_ns` and
     `to_ns` count from the first activity of the trace. `step_mark` is a regular expression: marks
     whose whole name matches it are the steps. `run` is the number of a run, from 1, on GPUs that
-    did work of several; None for the one with most device time. `job` is the number of a job, from
-    1, where the files are of several; None for all of them.
+    did work of several runs; None for the run with most device time. `job` is the number of a job,
+    from 1, if the files are of several.
     """
 
     steps: tuple[int | None, int | None] | None = None
@@ -69,10 +68,7 @@ class Selection(Struct, frozen=True):
 
 
 def marked_groups(text: str, labels: Sequence[str]) -> list[str | None]:
-    """Return, per label, the text of the first group of a step-mark expression.
-
-    See `matched_groups`. Raises UsageError if it is no valid expression.
-    """
+    """Return, per label, what the first group of an expression matches. Raises UsageError."""
     try:
         return matched_groups(text, labels)
     except ValueError as error:

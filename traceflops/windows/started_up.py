@@ -17,8 +17,9 @@ from traceflops.table.columns import codes, numbers
 from traceflops.table.grouping import distinct
 from traceflops.table.trace import Trace
 from traceflops.timeline.account import DeviceAccount
-from traceflops.windows.periodicity import Stretch
+from traceflops.timeline.intervals import ENDLESS
 from traceflops.windows.selection import Selection
+from traceflops.windows.tiling import Stretch
 
 AFTER_START_UP: Final = fact("steps-by.after")
 """How the single window of a program without steps is chosen."""
@@ -37,10 +38,7 @@ _FEW: Final = 8
 def spans(
     trace: Trace, accounts: Mapping[int, DeviceAccount], selection: Selection
 ) -> tuple[dict[int, list[Stretch]], str]:
-    """Return the windows of each device, and "after" if start-up is separate, else "whole".
-
-    Start-up is a window of its own unless it is short or the user chose a time range.
-    """
+    """Return the windows of each device, and "after" if start-up is one of them, else "whole"."""
     since_ns = None if selection.is_time_range else started_up_ns(trace, accounts)
     windows = {}
     for device, account in accounts.items():
@@ -52,10 +50,10 @@ def spans(
 
 
 def started_up_ns(trace: Trace, accounts: Mapping[int, DeviceAccount]) -> int | None:
-    """Return the time in ns at which start-up is over on all devices, None where that is unclear.
+    """Return the time in ns at which start-up is over on all devices, None if that is unclear.
 
-    It is unclear on several clocks or CPUs, if start-up is a small part of the time, if little work
-    follows it, or work that does not repeat.
+    It is unclear if devices have several clocks, or some are CPUs; if start-up is a small part of
+    the time; if little work follows it, or work that does not repeat.
     """
     devices = [*accounts.values()]
     clocks = clocks_of(trace)[numbers(trace.devices["process"])[list(accounts)]]
@@ -66,10 +64,10 @@ def started_up_ns(trace: Trace, accounts: Mapping[int, DeviceAccount]) -> int | 
         return None
     since_ns = max(_hardly_starts_up(device) for device in devices)
     busy = [device.timeline.busy for device in devices]
-    left_ns = sum(work.within(since_ns, int(work.end_ns[-1])).length_ns for work in busy if work)
-    is_most = left_ns >= _LEAST_WORK * sum(work.length_ns for work in busy)
+    left_ns = sum(work.within(since_ns, ENDLESS).length_ns for work in busy)
+    is_enough = left_ns >= _LEAST_WORK * sum(work.length_ns for work in busy)
     goes_on = all(device.rows.span[1] > since_ns for device in devices)
-    return since_ns if goes_on and is_most and _repeats(trace, devices, since_ns) else None
+    return since_ns if goes_on and is_enough and _repeats(trace, devices, since_ns) else None
 
 
 def _hardly_starts_up(account: DeviceAccount) -> int:
@@ -77,14 +75,14 @@ def _hardly_starts_up(account: DeviceAccount) -> int:
     low, high = account.rows.span
     ends = np.append(low, account.start_up.end_ns)
     spent = np.append(0, np.cumsum(account.start_up.end_ns - account.start_up.start_ns))
-    is_over = spent[-1] - spent <= _HARDLY * (high - ends)
+    is_over = spent[-1] - spent <= _HARDLY * (high - ends)  # True at the last end: none is left
     return int(ends[np.argmax(is_over)])
 
 
 def _repeats(trace: Trace, accounts: list[DeviceAccount], since_ns: int) -> bool:
-    """Return whether half of the device work since a time has names that repeat."""
+    """Return whether half of the device time since a time is of activities whose names repeat."""
     rows = np.concatenate([own.rows.row[own.rows.start_ns >= since_ns] for own in accounts])
-    name = codes(trace.activities["name"])[rows] + 1
+    name = codes(trace.activities["name"])[rows] + 1  # 0 for no name
     often = np.bincount(name)[name] >= _REPEATS
     dur_ns = numbers(trace.activities["dur_ns"])[rows]
     return len(rows) >= _FEW and 2 * int(dur_ns[often].sum()) >= int(dur_ns.sum())

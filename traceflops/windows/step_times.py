@@ -11,6 +11,7 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from fractions import Fraction
 from functools import cached_property
+from math import ceil
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -19,7 +20,8 @@ from msgspec import Struct
 from traceflops.devices.processes import called, whose
 from traceflops.table.columns import ABSENT, BoolArray, FloatArray, IntArray, numbers
 from traceflops.table.grouping import group_sums, groups, ranked
-from traceflops.table.nesting import first_of_same, taken
+from traceflops.table.links import first_of_same
+from traceflops.table.nesting import taken
 from traceflops.table.trace import Note, Trace, note_of
 from traceflops.timeline.records import Components
 from traceflops.units import listed, percent
@@ -34,10 +36,7 @@ _MOST: Final = 64
 
 
 class Steps(Struct, frozen=True):
-    """The steps of one process, by start.
-
-    `number` is the marker's own number, or counts from 0 where the marker has none.
-    """
+    """The steps of one process by start; `number` is that of the marker, or counts from 0."""
 
     number: IntArray
     start_ns: IntArray
@@ -49,14 +48,14 @@ class Steps(Struct, frozen=True):
     def at(self, time_ns: IntArray) -> IntArray:
         """Return, per time, the index of the step around it, or -1."""
         if not len(self):
-            return np.full(len(time_ns), -1, dtype=np.int64)
+            return np.full(len(time_ns), -1)
         index = np.searchsorted(self.start_ns, time_ns, side="right") - 1
         inside = (index >= 0) & (time_ns < self.end_ns[np.maximum(index, 0)])
         return np.where(inside, index, -1)
 
 
 class Launched:
-    """The launches of the processes of a trace; activities are linked once, on demand."""
+    """The launches of each process of a trace; activities are linked once, on demand."""
 
     def __init__(self, trace: Trace) -> None:
         self._trace = trace
@@ -70,8 +69,7 @@ class Launched:
     def of(self, process: int) -> tuple[IntArray, IntArray, IntArray]:
         """Return thread and start of the launch, and the duration, of each activity of a process.
 
-        Activities without a call are left out. If none has a call, they count as launched when they
-        started, by thread ABSENT.
+        Those without a call are left out. If none has one, starts count instead, thread ABSENT.
         """
         activities, calls = self._trace.activities, self._trace.calls
         rows_of, call_of = self._rows_and_calls
@@ -85,31 +83,40 @@ class Launched:
 
 
 def thread_of_steps(
-    launched: Launched, process: int, markers: Mapping[int, int], steps_of: Callable[[int], Steps]
+    launched: Launched,
+    process: int,
+    by_thread: Mapping[int, IntArray],
+    steps_of: Callable[[IntArray], Steps],
 ) -> tuple[int, bool]:
     """Return the thread whose marks are the steps of a process, and whether that is in doubt.
 
-    `markers` is the number of markers per thread. Candidates launch at least half as much work as
-    the busiest of these threads; the one in whose steps most work is launched is chosen.
+    `by_thread` has the marks of each thread, of which `steps_of` makes steps. Candidates launch at
+    least half as much work as the busiest of these threads; the one in whose steps most work is
+    launched is chosen. In doubt: at least half as much is launched in the steps of another one.
     """
-    if len(markers) == 1:
-        return next(iter(markers)), False
-    thread, start_ns, work_ns = launched.of(process)
-    threads, index = ranked(thread)
-    sums = group_sums(index, work_ns, len(threads))
-    work = dict(zip(threads.tolist(), sums.tolist(), strict=True))
-    busiest = sorted(markers, key=lambda name: (work.get(name, 0), markers[name]))[-_MOST:]
-    most = work.get(busiest[-1], 0)
-    main = {name: ns for name in busiest if 2 * (ns := work.get(name, 0)) >= most}
-    held = {name: int(work_ns[steps_of(name).at(start_ns) >= 0].sum()) for name in main}
-    chosen = max(main, key=lambda name: (held[name], main[name], markers[name], -name))
-    return chosen, any(0 < held[chosen] <= 2 * held[name] for name in main if name != chosen)
+    if len(by_thread) == 1:
+        return next(iter(by_thread)), False
+    launcher, start_ns, dur_ns = launched.of(process)
+    threads, index = ranked(launcher)
+    sums_ns = group_sums(index, dur_ns, len(threads))
+    work_ns = dict(zip(threads.tolist(), sums_ns.tolist(), strict=True))
+    marks = {thread: (work_ns.get(thread, 0), len(own)) for thread, own in by_thread.items()}
+    busiest = sorted(marks, key=lambda thread: marks[thread])[-_MOST:]
+    most_ns, _ = marks[busiest[-1]]
+    in_steps_ns = {
+        thread: int(dur_ns[steps_of(by_thread[thread]).at(start_ns) >= 0].sum())
+        for thread in busiest
+        if 2 * marks[thread][0] >= most_ns
+    }
+    chosen = max(in_steps_ns, key=lambda thread: (in_steps_ns[thread], marks[thread], -thread))
+    others_ns = [ns for thread, ns in in_steps_ns.items() if thread != chosen]
+    return chosen, 0 < in_steps_ns[chosen] <= 2 * max(others_ns, default=0)
 
 
 class Owners(Struct, frozen=True):
     """The process whose steps divide a device, its device time in ns and that of all processes.
 
-    `others` is the number of other processes with work there. Overlapping times count twice.
+    `others` is the number of other processes with work on it. Overlapping times count twice.
     """
 
     owner: int
@@ -127,12 +134,12 @@ def owners_of(
     launched it. `first` is the process that the device is listed for, `marking` those with steps.
     """
     users, user = ranked(process)
-    total, held = (group_sums(user, ns, len(users)) for ns in (dur_ns, dur_ns * in_step))
+    total_ns, in_steps_ns = (group_sums(user, ns, len(users)) for ns in (dur_ns, dur_ns * in_step))
     candidates = [place for place, own in enumerate(users.tolist()) if own in marking]
-    if not candidates:
-        return Owners(first, 0, int(total.sum()), 0)
-    best = max(candidates, key=lambda place: (held[place], users[place] == first, -place))
-    return Owners(int(users[best]), int(total[best]), int(total.sum()), len(users) - 1)
+    if not candidates:  # no steps, so it does not matter whose
+        return Owners(first, 0, int(total_ns.sum()), 0)
+    best = max(candidates, key=lambda place: (in_steps_ns[place], users[place] == first, -place))
+    return Owners(int(users[best]), int(total_ns[best]), int(total_ns.sum()), len(users) - 1)
 
 
 def shared_steps_note(trace: Trace, shared: Mapping[int, Owners]) -> Note:
@@ -149,10 +156,8 @@ def shared_steps_note(trace: Trace, shared: Mapping[int, Owners]) -> Note:
 
 LEAST_FOR_P95: Final = 20
 """The least number of steps for a 95th percentile other than the longest."""
-
 STANDS_OUT: Final = Fraction(5, 4)
 """Steps longer than this many medians stand out, as warm-up does."""
-
 _P95: Final = Fraction(95, 100)
 
 
@@ -185,7 +190,7 @@ class StepSpread(Struct, frozen=True):
         ordered = sorted(step.ns for step in self.used)
         if len(ordered) < LEAST_FOR_P95:
             return None
-        return ordered[-int(-_P95 * len(ordered) // 1) - 1]
+        return ordered[ceil(_P95 * len(ordered)) - 1]
 
     @property
     def longest(self) -> StepTime:
@@ -247,8 +252,7 @@ def spread_of(devices: Iterable[DeviceReport]) -> StepSpread | None:
 def late_after(devices: Sequence[DeviceReport], step: int, time_ns: int) -> tuple[int, int] | None:
     """Return the number of the next step that came late, and the mean idle ns per device before it.
 
-    None unless the longest gaps that begin in `step` and end in the next are more than half of
-    `time_ns`.
+    None unless the longest gaps from `step` to the next one are more than half of `time_ns`.
     """
     with_step = [device for device in devices if any(w.step == step for w in device.windows)]
     gaps = [gap for device in with_step for gap in device.gaps if gap.step == step]
@@ -300,17 +304,13 @@ def own_ns(components: Components) -> int:
 
 
 def most_and_least(devices: Sequence[DeviceReport], most: int) -> list[int]:
-    """Return the indices of all devices, or of the `most` with the most and the least own time.
-
-    Half of them are those with most own time, the slowest first. Devices are compared by mean own
-    time per used window.
-    """
+    """Return indices of devices by mean own time, slowest first: at most `most`, of both ends."""
     rows = range(len(devices))
     if len(devices) <= most:
         return list(rows)
-    used = [max(sum(w.used for w in device.windows), 1) for device in devices]
     mean_own_ns = [
-        own_ns(device.chosen.components) / n for device, n in zip(devices, used, strict=True)
+        own_ns(device.chosen.components) / max(sum(w.used for w in device.windows), 1)
+        for device in devices
     ]
     order = sorted(rows, key=lambda place: (-mean_own_ns[place], place))
     least = most // 2

@@ -23,8 +23,10 @@ from traceflops.facts import Fact, fact
 from traceflops.remedies import in_words_of, sentence
 from traceflops.table.columns import ABSENT, BoolArray, IntArray, codes, is_one_of, names, numbers
 from traceflops.table.grouping import distinct, group_rows, groups
-from traceflops.table.nesting import Links, taken
+from traceflops.table.links import Links
+from traceflops.table.nesting import taken
 from traceflops.table.trace import Note, Trace, counted_note
+from traceflops.timeline.intervals import ENDLESS
 from traceflops.units import capitalized
 from traceflops.windows.engine_passes import serving_marks
 from traceflops.windows.repetition import FEWEST_ROUNDS, REGULAR_SHARE, TOLERANCE
@@ -47,6 +49,7 @@ _DIGITS = re.compile(r"\d+")
 _SPECIAL = re.compile(r"[\\^$.|?*+(){}\[\]]")
 _KINDS_TRIED, _LONGEST_MARK = 16, 60
 _NO_MATCH, _NO_NUMBER = -2, -1
+"""Instead of the step number of a name: it is no step; it is a step without a number."""
 _LONGEST_NAME = 1000
 _NESTED = (
     "Step markers nest: {n} [marker|markers] inside or around the used steps [is|are] ignored. The "
@@ -63,7 +66,7 @@ class FoundSteps(Struct, frozen=True):
     """Steps by process, their source (see `StepChoice`) and its description, and notes.
 
     `are_passes`: they are forward passes of a serving engine. Passes differ, so a long first one is
-    no warm-up, and work between two may belong to neither.
+    no warm-up, and work between two of them may belong to neither.
     """
 
     by_process: dict[int, Steps]
@@ -81,7 +84,8 @@ def is_step_label(label: str, step_mark: str | None) -> bool:
 def step_number(label: str, step_mark: str | None) -> int | None:
     """Return the number of the step that a mark with this name would begin.
 
-    -1 if the name has no number, None if it begins no step.
+    -1 if the name has no number, None if it begins no step. `step_mark` is the expression of the
+    user; if it does not match, the names of PyTorch's profiler and of annotations still count.
     """
     candidates = [] if step_mark is None else _marked(step_mark, [label])
     candidates += [_number(pattern, label) for pattern in (_PROFILER_STEP, _ANNOTATED_STEP)]
@@ -119,12 +123,12 @@ def _numbered_names(
     for pattern, source, how in _PATTERNS:
         yield [_number(pattern, label) for label in labels], source, how
     passes = serving_marks(labels)
-    numbers_of = [_NO_NUMBER if code in passes else _NO_MATCH for code in range(len(labels))]
-    yield numbers_of, "annotation", _PASSES
+    are_passes = [_NO_NUMBER if code in passes else _NO_MATCH for code in range(len(labels))]
+    yield are_passes, "annotation", _PASSES
 
 
 def _marked(step_mark: str, labels: Sequence[str]) -> list[int]:
-    """Return, per name, the step number by the user's expression; see `_number`."""
+    """Return, per name, the step number by the user's expression, or as `_number` does."""
     labels = [label[:_LONGEST_NAME] for label in labels]
     return [*map(_numbered, labels, marked_groups(step_mark, labels))]
 
@@ -135,50 +139,48 @@ def _number(pattern: re.Pattern[str], label: str) -> int:
     return _numbered(label[:_LONGEST_NAME], match and match.group(1))
 
 
-def _numbered(label: str, digits: str | None) -> int:
-    """Return the step number of a name; `digits` is the text of its group, None without a match.
+def _numbered(label: str, group: str | None) -> int:
+    """Return the step number of a name, as `_number`; `group` is what the pattern's group matched.
 
-    If the group is no number, the last number in the name counts.
+    If that is no number, the last number in the name counts. `group` is None without a match.
     """
-    if digits is None:
+    if group is None:
         return _NO_MATCH
-    if not digits.isdecimal():
-        digits = next(reversed(_DIGITS.findall(label)), "")
-    return int(digits) if 0 < len(digits) < 19 else _NO_NUMBER
+    digits = group if group.isdecimal() else next(reversed(_DIGITS.findall(label)), "")
+    return int(digits) if 0 < len(digits) < 19 else _NO_NUMBER  # 19 digits may exceed an int64
 
 
 def _by_process(
     trace: Trace, rows: IntArray, number: IntArray, source: str, how: Fact
 ) -> FoundSteps:
-    """Return the steps of each process from marks: their `rows` and the step `number` of each."""
+    """Return the steps of each process from `rows` of the marks and the step `number` of each."""
     marks = trace.marks
     thread, start = numbers(marks["thread"])[rows], numbers(marks["start_ns"])[rows]
     end = start + numbers(marks["dur_ns"])[rows]
+    recorded_until_ns = int((numbers(marks["start_ns"]) + numbers(marks["dur_ns"], 0)).max())
+
+    def steps_of(index: IntArray) -> Steps:
+        """Return the steps of one thread, whose marks are at `index` of `rows`."""
+        # Ranges that are never closed end with the recording, each inside the one before.
+        are_open = len(index) > 2 and (end[index] == recorded_until_ns).all()
+        index = index if are_open else index[~_is_inner(start[index], end[index])]
+        index = index[np.argsort(start[index], kind="stable")]
+        is_numbered = (number[index] != _NO_NUMBER).all()
+        numbered = number[index] if is_numbered else np.arange(len(index), dtype=np.int64)
+        # If all marks are instants or never closed, each step lasts until the next.
+        are_instants = are_open or (start[index] == end[index]).all()
+        ends = _next(start[index]) if are_instants else end[index]
+        return Steps(numbered, start[index], ends)
+
     by_process: dict[int, Steps] = {}
     launched = Launched(trace)
     elsewhere, nested, in_doubt = 0, 0, False
-    last_ns = int((numbers(marks["start_ns"]) + numbers(marks["dur_ns"], 0)).max())
     for process, in_process in groups(numbers(marks["process"])[rows]):
-        of_thread = {name: in_process[index] for name, index in groups(thread[in_process])}
-
-        def steps_of(name: int, of_thread: dict[int, IntArray] = of_thread) -> Steps:
-            index = of_thread[name]
-            # Ranges that are never closed end with the recording, each inside the one before.
-            are_open = len(index) > 2 and (end[index] == last_ns).all()
-            index = index if are_open else index[~_is_inner(start[index], end[index])]
-            index = index[np.argsort(start[index], kind="stable")]
-            is_numbered = (number[index] != _NO_NUMBER).all()
-            numbered = number[index] if is_numbered else np.arange(len(index), dtype=np.int64)
-            # Where all marks are instants or never closed, each step lasts until the next.
-            are_instants = are_open or (start[index] == end[index]).all()
-            ends = _next(start[index]) if are_instants else end[index]
-            return Steps(numbered, start[index], ends)
-
-        markers = {name: len(index) for name, index in of_thread.items()}
-        chosen, is_doubtful = thread_of_steps(launched, process, markers, steps_of)
-        by_process[process] = steps_of(chosen)
-        elsewhere += len(in_process) - markers[chosen]
-        nested += markers[chosen] - len(by_process[process])
+        by_thread = {name: in_process[index] for name, index in groups(thread[in_process])}
+        chosen, is_doubtful = thread_of_steps(launched, process, by_thread, steps_of)
+        by_process[process] = steps_of(by_thread[chosen])
+        elsewhere += len(in_process) - len(by_thread[chosen])
+        nested += len(by_thread[chosen]) - len(by_process[process])
         in_doubt |= is_doubtful
     notes = []
     if elsewhere:
@@ -192,15 +194,14 @@ def _by_process(
 def _is_inner(start: IntArray, end: IntArray) -> BoolArray:
     """Return, per mark of a thread, whether it is left out since it lies within another.
 
-    The outer marks are the steps, except for a single mark around all others: then that mark is
-    left out instead.
+    The outer marks are the steps. But a single mark around all others is left out: the loop.
     """
     order = np.lexsort((-end, start))
     reach = np.maximum.accumulate(end[order])[:-1]
     is_within = np.concatenate([[False], (end[order][1:] <= reach) & (start[order][1:] < reach)])
     is_inner = np.zeros(len(start), dtype=np.bool_)
     if len(order) > 2 and is_within[1:].all():
-        is_inner[order[0]] = True
+        is_inner[order[0]] = True  # and the others are judged without it
         is_inner[order[1:]] = _is_inner(start[order[1:]], end[order[1:]])
     else:
         is_inner[order] = is_within
@@ -224,7 +225,7 @@ def some_marks(trace: Trace) -> str:
 
 
 def how_to_mark(trace: Trace, mark: str | None) -> str:
-    """Return advice on marking steps, or ""; `mark` matches ranges that look like steps."""
+    """Return advice on marking steps, or ""; `mark` is a pattern that `likely_step_mark` found."""
     if mark is not None:
         return _LIKELY.format(shlex.quote(mark))
     if not of_ml(trace):
@@ -243,10 +244,10 @@ def likely_step_mark(trace: Trace) -> str | None:
     several such names the one with most time is used; long and unprintable names are not.
     """
     marks, work, labels = trace.marks, trace.activities, names(trace.marks["name"])
-    alike = [_DIGITS.sub("0", name) for name in labels]
-    code_of = {label: code for code, label in enumerate(alike)}
+    without_numbers = [_DIGITS.sub("0", label) for label in labels]
+    code_of = {label: code for code, label in enumerate(without_numbers)}
     code = codes(marks["name"])
-    kind = np.array([code_of[label] for label in alike], dtype=np.int64)[code]
+    kind = np.array([code_of[label] for label in without_numbers], dtype=np.int64)[code]
     start, dur = numbers(marks["start_ns"]), numbers(marks["dur_ns"], ABSENT)
     rows = np.flatnonzero(is_one_of(marks["kind"], "annotation") & (dur > 0))
     rows = rows[np.argsort(start[rows], kind="stable")]
@@ -257,7 +258,7 @@ def likely_step_mark(trace: Trace) -> str | None:
     span_ns = (begun + numbers(work["dur_ns"])).max() - begun.min()
     for number in np.argsort(-sums_ns)[:_KINDS_TRIED]:
         of_name = rows[group == number]
-        name, length = alike[kind[of_name[0]]], dur[of_name]
+        name, length = without_numbers[kind[of_name[0]]], dur[of_name]
         if not name.isprintable() or not 0 < len(name) <= _LONGEST_MARK:
             continue
         usual = float(np.median(length))
@@ -265,13 +266,16 @@ def likely_step_mark(trace: Trace) -> str | None:
         is_disjoint = ((start[of_name] + length)[:-1] <= start[of_name][1:]).all()
         is_loop = len(of_name) >= FEWEST_ROUNDS and is_disjoint and regular.mean() >= REGULAR_SHARE
         if 2 * sums_ns[number] > span_ns and is_loop:
-            # The labels differ only in numbers; numbers that are equal in all of them stay.
-            own_labels = [labels[label_code] for label_code in distinct(code[of_name])]
-            figures = [{*column} for column in zip(*map(_DIGITS.findall, own_labels), strict=True)]
-            fixed = (next(iter(column)) if len(column) == 1 else r"\d+" for column in figures)
-            texts = (_SPECIAL.sub(r"\\\g<0>", piece) for piece in _DIGITS.split(own_labels[0]))
-            return "".join(chain.from_iterable(zip_longest(texts, fixed, fillvalue="")))
+            return _pattern_of([labels[label_code] for label_code in distinct(code[of_name])])
     return None
+
+
+def _pattern_of(labels: Sequence[str]) -> str:
+    """Return an expression that matches labels which differ only in some of their numbers."""
+    numbers_by_place = [{*texts} for texts in zip(*map(_DIGITS.findall, labels), strict=True)]
+    patterns = (next(iter(texts)) if len(texts) == 1 else r"\d+" for texts in numbers_by_place)
+    between = (_SPECIAL.sub(r"\\\g<0>", piece) for piece in _DIGITS.split(labels[0]))
+    return "".join(chain.from_iterable(zip_longest(between, patterns, fillvalue="")))
 
 
 def until_next(marked: FoundSteps) -> FoundSteps:
@@ -284,7 +288,8 @@ def until_next(marked: FoundSteps) -> FoundSteps:
 
 
 def _next(start: IntArray) -> IntArray:
-    return np.append(start[1:], np.iinfo(np.int64).max)
+    """Return, per start, the next one; ENDLESS after the last."""
+    return np.append(start[1:], ENDLESS)
 
 
 def step_of_activity(trace: Trace, links: Links, marked: FoundSteps) -> IntArray:
@@ -295,7 +300,7 @@ def step_of_activity(trace: Trace, links: Links, marked: FoundSteps) -> IntArray
     """
     issued, known = _issued(trace, links)
     started = numbers(trace.activities["start_ns"])
-    index = np.full(len(issued), -1, dtype=np.int64)
+    index = np.full(len(issued), -1)
     for process, in_process in groups(numbers(trace.activities["process"])):
         steps = marked.by_process.get(process)
         if steps is None:

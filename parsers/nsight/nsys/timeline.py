@@ -33,7 +33,8 @@ from traceflops.table.columns import (
     with_column,
 )
 from traceflops.table.grouping import distinct
-from traceflops.table.nesting import first_match, first_of_same, taken
+from traceflops.table.links import first_match, first_of_same
+from traceflops.table.nesting import taken
 
 UNNAMED_KERNEL: Final = "(unnamed kernel)"
 _UNNAMED: Final = "(unnamed)"

@@ -11,7 +11,7 @@ import traceflops as tf
 from tests.parsers.nsight.nsysfile import NsysFile, process, thread
 from tests.parsers.nsight.test_nsys_processes import worker
 from tests.parsers.nsight.test_nsys_quirks import codes, made, note, rows
-from traceflops.table.nesting import link
+from traceflops.table.links import link
 
 
 def helper(export: NsysFile, pid: int) -> None:

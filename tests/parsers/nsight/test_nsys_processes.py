@@ -13,7 +13,7 @@ import traceflops as tf
 from tests.parsers.nsight.nsysfile import NsysFile, process, thread
 from tests.parsers.nsight.test_nsys_quirks import codes, made, note, rows
 from traceflops.parsers.reading import read
-from traceflops.table.nesting import link
+from traceflops.table.links import link
 from traceflops.table.trace import Trace
 
 Ranks = Sequence[tuple[int, int]]

@@ -28,7 +28,7 @@ from traceflops.attribution.device_work_tables import BY
 from traceflops.errors import InputError
 from traceflops.parsers.nsight.nsys.enums import COPIES
 from traceflops.parsers.reading import read
-from traceflops.table.nesting import link
+from traceflops.table.links import link
 from traceflops.table.trace import Note, Trace
 
 

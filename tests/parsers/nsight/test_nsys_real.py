@@ -14,7 +14,7 @@ import traceflops as tf
 from tests.conftest import shared_file
 from tests.timeline.test_expected import Device, assert_launched, expected_figures, report_of
 from traceflops.parsers.reading import read
-from traceflops.table.nesting import link
+from traceflops.table.links import link
 from traceflops.windows.records import DeviceReport
 
 FILES = (

@@ -13,7 +13,7 @@ import traceflops as tf
 from tests.conftest import shared_file
 from traceflops.errors import NotATrace
 from traceflops.table.columns import ABSENT, IntArray, codes, names, numbers
-from traceflops.table.nesting import link
+from traceflops.table.links import link
 from traceflops.timeline.intervals import Intervals, latest_end_before
 
 DOCS = "v3_csv_docs_rocm7"

@@ -27,7 +27,8 @@ from traceflops.table.columns import (
     product_of,
 )
 from traceflops.table.grouping import distinct
-from traceflops.table.nesting import recorded_calls, taken
+from traceflops.table.links import recorded_calls
+from traceflops.table.nesting import taken
 from traceflops.table.trace import Trace, note_of
 from traceflops.windows.prepared import Prepared
 

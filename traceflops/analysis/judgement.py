@@ -1,0 +1,233 @@
+"""What the figures of an analysis mean: its verdict, and what takes the time."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from msgspec.structs import replace
+
+from traceflops.analysis.notes import is_said
+from traceflops.attribution.culprits import IdleCulprits
+from traceflops.attribution.host_calls import outside_gpu_work
+from traceflops.attribution.kernels import category_table, kernel_table
+from traceflops.attribution.launch_lead import Launches, host_bound
+from traceflops.devices.side_records import GPU_SAMPLES
+from traceflops.facts import Fact, fact
+from traceflops.findings.calls_alone import calls_alone
+from traceflops.findings.case import program_of_trace
+from traceflops.findings.clocks import samples_verdict
+from traceflops.findings.communication import slow_link_fact, slow_link_findings
+from traceflops.findings.device_memory import memory_verdict
+from traceflops.findings.event_times import of_events, waits_for_host
+from traceflops.findings.finding import Finding, Verdict
+from traceflops.findings.late_rank import late_rank_fact, late_rank_findings, waiting_for
+from traceflops.findings.little_work import little_work
+from traceflops.findings.losses import Loss, all_losses, loss_findings
+from traceflops.findings.main_kernel import main_kernel_findings
+from traceflops.findings.nothing_recorded import nothing_recorded
+from traceflops.findings.on_cpu import OfGpu, OnCpu, leading, of_gpu
+from traceflops.findings.start_up import main_kind
+from traceflops.findings.unevenness import uneven_findings
+from traceflops.findings.verdicts import (
+    basis_of,
+    cut_file,
+    led_by,
+    lost_graphs,
+    records_verdict,
+    serialized_verdict,
+    untimed_verdict,
+    verdict,
+)
+from traceflops.gpu_samples import gpu_samples
+from traceflops.mfu.measurement import Measurement
+from traceflops.mfu.serving_passes import Serving
+from traceflops.remedies import advice
+from traceflops.table.trace import Trace
+from traceflops.timeline.host_work import COPIES_MISSING, draws
+from traceflops.timeline.records import EMPTY_ACCOUNT
+from traceflops.windows.device_records import LaunchRecords
+from traceflops.windows.prepared import Prepared
+from traceflops.windows.records import DeviceReport, StepChoice
+from traceflops.windows.step_times import spread_of
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from traceflops.ranks.who_waits import RankReport
+    from traceflops.timeline.aggregates import Untimed
+
+
+class VerdictFacts(NamedTuple):
+    """What a verdict needs of the recording, whole or from summaries.
+
+    `how` says how to record device work, `cut` that a file is cut off. `samples` and `memory` are
+    verdicts for files of these alone. `gpu` is what CPUs tell of a GPU whose work is not recorded,
+    `once` what most of the CPU's start-up is, `little` that hardly any work is recorded, `calls`
+    what takes the host's time if no work is, `is_part` that most time is outside of the GPU's work.
+    """
+
+    trace: Trace
+    how: str
+    cut: Fact | None
+    records: LaunchRecords
+    untimed: Untimed | None
+    choice: StepChoice
+    lacks_copies: bool
+    samples: Verdict | None = None
+    memory: Verdict | None = None
+    gpu: OfGpu = OfGpu()
+    once: str | None = None
+    little: tuple[Fact, ...] = ()
+    calls: tuple[Fact, ...] = ()
+    is_part: bool = False
+
+    @classmethod
+    def of(cls, prepared: Prepared) -> VerdictFacts:
+        """Return the facts of a prepared trace."""
+        trace, rest = prepared.trace, outside_gpu_work(prepared)
+        is_of_samples = trace.source.format == GPU_SAMPLES
+        return cls(
+            trace,
+            advice(trace, "device records"),
+            cut_file(trace) or nothing_recorded(trace),
+            prepared.launch_records,
+            prepared.untimed,
+            prepared.plan.choice,
+            is_said(trace, COPIES_MISSING),
+            samples_verdict(gpu_samples(prepared) if is_of_samples else (), trace),
+            memory_verdict(prepared),
+            of_gpu(trace) if prepared.on_host else OfGpu(),
+            main_kind(prepared) if prepared.on_host else None,
+            little_work(prepared),
+            calls_alone(trace) if prepared.launch_records.state == "missing" else (),
+            rest is not None and rest.is_most and len(prepared.accounts) == 1,
+        )
+
+
+def judged(
+    facts: VerdictFacts,
+    devices: Sequence[DeviceReport],
+    measured: Measurement,
+    *,
+    kernels: Sequence[pa.Table],
+    moved: Mapping[str, int],
+    idle: IdleCulprits,
+    launches: Launches | None,
+    ranks: RankReport | None,
+    passes: Serving,
+) -> dict[str, Any]:
+    """Return figures as fields of an analysis, with those that follow from them.
+
+    `kernels` are totals by kernel, `moved` is the time of memory work by what moves.
+    """
+    records, choice, trace = facts.records, facts.choice, facts.trace
+    total = sum((device.chosen for device in devices), EMPTY_ACCOUNT)
+    spread, window_ns = spread_of(devices), total.components.window_ns
+    lost = lost_graphs(records, total)
+    losses = all_losses(
+        total,
+        measured,
+        moved,
+        idle,
+        lacks_copies=facts.lacks_copies,
+        may_draw=draws(trace),
+        waiting=waiting_for(ranks),
+    )
+    on_host = all(device.type == "cpu" for device in devices)
+    basis = basis_of(choice, window_ns if facts.is_part else 0)
+    # Kernels that ran one by one have no share of the window.
+    shared_ns = None if records.state == "serialized" else window_ns
+    table = kernel_table(kernels, shared_ns)
+    on_cpu = _on_cpu(facts, devices, measured, table, idle) if on_host else None
+    first = _said_first(facts, devices, measured, losses, ranks, on_cpu, basis)
+    findings: tuple[Finding, ...] = ()
+    if not on_host:
+        findings = _findings(facts, devices, measured, losses, table, ranks, passes, basis)
+    is_idle_known = records.is_judged and not (facts.lacks_copies or lost or facts.little)
+    idle_share = total.components.share("idle") if is_idle_known else None
+    return {
+        "verdict": led_by(first, facts.cut or lost),
+        "steps": replace(choice, typical_ns=spread.median_ns) if spread is not None else choice,
+        "devices": tuple(devices),
+        "total": total,
+        "kernels": table,
+        "categories": category_table(table, shared_ns),
+        "measured": measured,
+        "untimed": facts.untimed,
+        "losses": findings,
+        "recorded": records.state,
+        "idle": idle,
+        "host_bound": host_bound(launches, idle_share),
+        "launches": launches,
+        "serving": passes,
+        "ranks": ranks,
+    }
+
+
+def _findings(
+    facts: VerdictFacts,
+    devices: Sequence[DeviceReport],
+    measured: Measurement,
+    losses: Sequence[Loss],
+    kernels: pa.Table,
+    ranks: RankReport | None,
+    passes: Serving,
+    basis: Fact,
+) -> tuple[Finding, ...]:
+    """Return findings on what takes the time of devices, the largest share first."""
+    trace, program = facts.trace, program_of_trace(facts.trace)
+    # What recorded work waited for holds, whatever else ran without a record.
+    of_ranks = (*late_rank_findings(ranks, program), *slow_link_findings(ranks, program))
+    # The verdict says all that there is to say of little work, and of work that is never queued.
+    if not facts.records.is_judged or facts.little or waits_for_host(trace):
+        return of_ranks
+    total = sum((device.chosen for device in devices), EMPTY_ACCOUNT)
+    findings = (
+        *loss_findings(losses, measured, basis),
+        *of_ranks,
+        *uneven_findings(spread_of(devices), devices, passes),
+        *main_kernel_findings(kernels, total, losses, passes, basis, program, trace),
+    )
+    return tuple(sorted(findings, key=attrgetter("share"), reverse=True))
+
+
+def _on_cpu(
+    facts: VerdictFacts,
+    devices: Sequence[DeviceReport],
+    measured: Measurement,
+    kernels: pa.Table,
+    idle: IdleCulprits,
+) -> OnCpu:
+    """Return what to say if all work is operators on the CPU; `kernels` are these by name."""
+    total = sum((device.chosen for device in devices), EMPTY_ACCOUNT)
+    of_time = fact("basis.step" if facts.choice.used else "basis.time")
+    leads = leading(kernels, total, idle, measured, of_time, facts.once) if devices else ()
+    return OnCpu(leads, facts.gpu)
+
+
+def _said_first(
+    facts: VerdictFacts,
+    devices: Sequence[DeviceReport],
+    measured: Measurement,
+    losses: Sequence[Loss],
+    ranks: RankReport | None,
+    on_cpu: OnCpu | None,
+    basis: Fact,
+) -> Verdict:
+    """Return the verdict: what is not recorded, what has no timeline, or what costs most."""
+    total = sum((device.chosen for device in devices), EMPTY_ACCOUNT)
+    late_rank = late_rank_fact(ranks, lasting=True) or slow_link_fact(ranks)
+    first = (
+        facts.samples
+        or records_verdict(facts.records, facts.how, late_rank, on_cpu, facts.calls)
+        or serialized_verdict(facts.records, measured, facts.trace)
+        or untimed_verdict(facts.untimed, measured, facts.trace, late_rank)
+        or facts.memory
+        or (Verdict(facts.little, "start-up") if facts.little else None)
+        or verdict(
+            total, basis, len(devices), measured, losses=losses, on_cpu=on_cpu, late_rank=late_rank
+        )
+    )
+    return of_events(first, facts.trace, total.components) if on_cpu is None else first

@@ -1,0 +1,92 @@
+"""Device work is linked to its cause: activity -> call -> innermost op."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+from msgspec import Struct
+
+from traceflops.table.columns import ABSENT, BoolArray, IntArray, numbers, thread_columns
+from traceflops.table.grouping import first_rows, in_order, ranked, shared_codes
+from traceflops.table.nesting import innermost, taken
+from traceflops.table.trace import Trace
+
+
+def recorded_calls(trace: Trace) -> BoolArray:
+    """Return, per call, whether it has a device record: an activity with its correlation."""
+    (process, correlation), of_activities = (
+        (numbers(table["process"], ABSENT), numbers(table["correlation"], ABSENT))
+        for table in (trace.calls, trace.activities)
+    )
+    called, ran = shared_codes((process, correlation), of_activities)
+    return np.asarray(np.isin(called, ran) & (correlation != ABSENT))
+
+
+class Links(Struct, frozen=True):
+    """The row of the call or op that caused each activity or call, -1 for none."""
+
+    call_of_activity: IntArray
+    op_of_call: IntArray
+    op_of_activity: IntArray
+
+
+def link(trace: Trace) -> Links:
+    """Link activities to calls and calls to ops.
+
+    An activity belongs to the earliest call of its process with the same correlation. A call
+    belongs to the innermost op of its thread around its start. Calls without such an op and
+    activities without a call belong to the op with their external id, if it began before them.
+    """
+    calls, ops = trace.calls, trace.ops
+    op_of_call = np.full(calls.num_rows, -1, dtype=np.int64)
+    if calls.num_rows and ops.num_rows:
+        start, called = numbers(ops["start_ns"]), numbers(calls["start_ns"])
+        thread_of_op, thread = shared_codes(thread_columns(ops), thread_columns(calls))
+        end = start + numbers(ops["dur_ns"])
+        op_of_call = innermost(thread_of_op, start, end, thread, called)
+        _fill_by_external_id(trace, "calls", op_of_call, op_of_call < 0)
+    call_of_activity = first_of_same(calls, "correlation", trace.activities)
+    op_of_activity = taken(op_of_call, call_of_activity)
+    # If no op is known, Kineto writes the correlation as the external id of activities.
+    external = numbers(trace.activities["external_id"], ABSENT)
+    no_op = external == numbers(trace.activities["correlation"], ABSENT)
+    is_open = (op_of_activity < 0) & ~((call_of_activity < 0) & no_op)
+    _fill_by_external_id(trace, "activities", op_of_activity, is_open)
+    return Links(call_of_activity, op_of_call, op_of_activity)
+
+
+def first_of_same(
+    owners: pa.Table, column: str, rows: pa.Table, some: IntArray | slice = slice(None)
+) -> IntArray:
+    """Return the first-started owner with the same process and number as each row, or -1.
+
+    Both tables have the numbers in `column`, such as correlations. `some` are the rows to look up.
+    """
+    return first_match(
+        numbers(owners["process"]),
+        numbers(owners[column], ABSENT),
+        numbers(owners["start_ns"]),
+        numbers(rows["process"])[some],
+        numbers(rows[column], ABSENT)[some],
+    )
+
+
+def _fill_by_external_id(trace: Trace, table: str, op: IntArray, is_open: BoolArray) -> None:
+    """Set `op` in place, in the open rows of a table, to the op with their external id, or -1."""
+    rows = np.flatnonzero(is_open)
+    owner = first_of_same(trace.ops, "external_id", trace.table(table), rows)
+    began, start = (numbers(side["start_ns"]) for side in (trace.ops, trace.table(table)))
+    op[rows] = np.where(taken(began, owner) <= start[rows], owner, -1)
+
+
+def first_match(
+    process: IntArray, ids: IntArray, start: IntArray, at_process: IntArray, at_ids: IntArray
+) -> IntArray:
+    """Return, per pair asked for, the first-started row with this process and id, or -1."""
+    if not len(ids) or bool((at_ids == ABSENT).all()):
+        return np.full(len(at_ids), -1, dtype=np.int64)
+    of_row, asked_for = shared_codes((process, ids), (at_process, at_ids))
+    keys, key = ranked(np.append(of_row, asked_for))
+    order = in_order(start)
+    earliest = first_rows(key[: len(ids)][order], len(keys))[key[len(ids) :]]
+    return np.where((at_ids != ABSENT) & (earliest >= 0), order[earliest], -1)
