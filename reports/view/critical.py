@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from traceflops.attribution.culprits import BESIDE
+from traceflops.attribution.culprits import BESIDE, CALLS_BESIDE
 from traceflops.attribution.idle_classes import CLASSES
 from traceflops.categories.kernel_names import without_return_type
 from traceflops.reports.view.figures import duration, percent
@@ -26,6 +26,7 @@ _HARDLY_IDLE, _APART = 0.15, 0.1
 _WORDS: Final = {
     **CLASSES,
     BESIDE: "untraced host time beside GPU work",
+    CALLS_BESIDE: "driver calls beside GPU work",
     "unexplained": "not explained",
 }
 _LISTS: Final = ("components", "kernels", "host", "ranks")

@@ -1,5 +1,7 @@
 """Which recordings are of machine learning: only these hear of MFU, steps and batches."""
 
+from pathlib import Path
+
 import pytest
 from msgspec.structs import replace
 
@@ -97,3 +99,31 @@ def test_without_any_kernel_of_a_model_only_who_asks_hears_of_mfu() -> None:
     assert why_not(measured) == []
     told = "No MFU: no GEMM, convolution or attention ran on the GPU."
     assert why_not(measured, is_asked=True) == [told]
+
+
+@pytest.mark.parametrize(
+    ("beside", "top"),
+    [
+        ("settle(float*)", "other"),
+        ("void cub::DeviceScanKernel<int>(int)", "other"),  # a library, but not the kernel's
+        (ML[0], "memory"),
+        (GGML[0], "memory"),
+    ],
+)
+def test_words_tell_the_work_of_a_librarys_kernels_only(beside: str, top: str) -> None:
+    """A scan whose blocks wait for each other is no work of memory."""
+    own = ("kernel_bucket_reduce_g1<64>(int)", "compact_scan(int*)", "create_histogram(int*)")
+    table = analyze(nsys(*own, beside)).kernels.to_pylist()
+    tops = {row["name"]: row["top"] for row in table}
+    assert [tops[name] for name in own] == [top] * 3
+    assert tops.get("void cub::DeviceScanKernel<int>(int)", "memory") == "memory"
+
+
+def test_a_users_rule_holds_of_own_kernels(tmp_path: Path) -> None:
+    path = tmp_path / "own.toml"
+    path.write_text(
+        '[[rule]]\nid = "reduction"\nhead = "bucket_reduce"\ntop = "compute"\nsub = "linalg"\n'
+        'because = "points of an elliptic curve"\n'
+    )
+    analysis = analyze(nsys("kernel_bucket_reduce_g1(int)"), rules=path)
+    assert analysis.kernels["top"].to_pylist() == ["compute"]

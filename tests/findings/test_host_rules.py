@@ -981,3 +981,18 @@ def test_samples_outside_the_gpu_work_tell_what_most_of_a_recording_is() -> None
     assert said is not None
     told = "75.0 % of 40 CPU samples of that time are in io.so: std::getline (75.0 %)."
     assert words(said) == told
+
+
+@pytest.mark.parametrize("calls", [1, 2])
+def test_one_call_that_allocates_is_not_to_be_reused(calls: int) -> None:
+    """Without steps: 3.8 ms of one call, or of two of half the time, between two kernels."""
+    rows = launched(("k", 90_000, 100_000, STEP), ("k", 4_990_000, 5_000_000, STEP))
+    took_ns = 3_800_000 // calls
+    rows["calls"] += [{"name": "cudaHostAlloc", "start_ns": 0, "dur_ns": 5_000}]  # the first one
+    rows["calls"] += [
+        {"name": "cudaHostAlloc", "start_ns": 1_100_000 + n * took_ns, "dur_ns": took_ns}
+        for n in range(calls)
+    ]
+    (found,) = of_rule(analyzed(rows, "nsight"), "memory-alloc")
+    assert ("One call" in found.remedy) == (calls == 1)
+    assert f"Called in the window: cudaHostAlloc {calls} time" in found.sentence

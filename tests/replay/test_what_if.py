@@ -600,3 +600,22 @@ def test_host_time_beside_work_of_the_gpu_is_not_called_host_work(
     unrecorded_ns = sums["host_beside_gpu"] + sums["host_unrecorded"]
     assert unrecorded_ns > 1_700_000
     assert sums["host_beside_gpu"] / unrecorded_ns == pytest.approx(share, abs=0.06)
+
+
+@pytest.mark.parametrize(("took_ns", "share"), [(90_000, 0.9), (10_000, 0.1)])
+def test_a_call_beside_work_of_the_gpu_is_not_called_allocating(took_ns: int, share: float) -> None:
+    """Each kernel is launched, then memory allocated until the next launch, mostly beside it."""
+    starts = range(0, 2_000_000, 100_000)
+    works = launched(*(("k", at, at + 6_000, took_ns) for at in starts))
+    for call in works["calls"]:
+        call |= {"name": "cudaLaunchKernel", "dur_ns": 4_000}
+    works["calls"] += [
+        {"name": "cudaMalloc", "start_ns": at + 5_000, "dur_ns": 94_000} for at in starts
+    ]
+    analysis = analyze(trace_of(**works))
+    assert analysis.replay is not None
+    sums = dict(sums_by_component(analysis.replay.critical))
+    assert sum(sums.values()) == analysis.replay.before_ns
+    call_ns = sums["calls_beside_gpu"] + sums["memory_alloc"]
+    assert call_ns > 1_700_000
+    assert sums["calls_beside_gpu"] / call_ns == pytest.approx(share, abs=0.06)

@@ -40,7 +40,14 @@ REST: Final = "(others)"
 _START_UP: Final = "start_up"
 UNRECORDED: Final = "host_unrecorded"
 BESIDE: Final = "host_beside_gpu"
-"""Classes of host time without a record, and of that beside work of a GPU, which it may await."""
+CALLS_BESIDE: Final = "calls_beside_gpu"
+"""Classes of host time without a record, and of that beside work of a GPU, which it may await; and
+of calls in the driver beside such work: they wait for it, or for room in a full queue."""
+_BESIDE: Final = {
+    UNRECORDED: BESIDE,
+    "memory_alloc": CALLS_BESIDE,
+    "slow_driver_call": CALLS_BESIDE,
+}
 _SUMS: Final = ("idle_ns", "gaps", "blocked_before_ns", "short_ns")
 SHORT_GAP_NS: Final = 200_000
 """In longer gaps Python must have done more than start operators."""
@@ -156,16 +163,17 @@ def named_times(
 ) -> Counter[tuple[str, str]]:
     """Return the ns of host time per class and name of the culprit, for parts of gaps.
 
-    Of what the host does unrecorded, the time in which GPUs of its process work (`busy`, by
-    process) is of the class BESIDE. Only the _MOST largest are named; the others of a
-    class are added up under REST. Time without a culprit is not counted.
+    Of what the host does unrecorded and of calls that would hold up an idle GPU, the time in which
+    GPUs of its process work (`busy`, by process) is of the classes BESIDE and CALLS_BESIDE. Only
+    the _MOST largest are named; the others of a class are added up under REST. Time without a
+    culprit is not counted.
     """
     naming = NamedSlices.of(parts, trace)
     sums: Counter[tuple[str, str]] = Counter()
     for (kind, name), rows in naming.culprits():
         whole_ns = int(naming.slices.dur_ns[rows].sum())
-        beside_ns = _beside(naming, rows, busy) if kind == UNRECORDED else 0
-        sums[BESIDE, name] += beside_ns
+        beside_ns = _beside(naming, rows, busy) if kind in _BESIDE else 0
+        sums[_BESIDE.get(kind, kind), name] += beside_ns
         sums[kind, name] += whole_ns - beside_ns
     sums = +sums
     largest = sums.most_common()

@@ -9,6 +9,7 @@ import pyarrow as pa
 from msgspec import Struct
 
 from traceflops.categories.classify import Classifier
+from traceflops.categories.programs import names_kernels
 from traceflops.categories.rules import Category
 from traceflops.table.columns import (
     BoolArray,
@@ -89,14 +90,17 @@ def categorise(trace: Trace, links: Links, classifier: Classifier) -> Categorise
 
     Decisions go from weak to strong evidence, and a later one replaces an earlier one:
 
-    1. the name; of an operator of a CPU also whether others inside it do its work;
+    1. the name, whose words tell the work of a library's kernels only; of an operator of a CPU also
+       whether others inside it do its work;
     2. the kind of record: copy, fill, graph;
     3. the direction of a copy: peer to peer, or a migration of unified memory;
     4. metadata of a collective: those of the kernel, or of the op that launched it.
     """
     activities = trace.activities
     decisions = _Decisions(activities.num_rows)
-    names_skipped = _decide_by_name(activities, decisions, classifier.knowing(trace.source.rules))
+    by_words = names_kernels(trace)
+    classifier = classifier.knowing(trace.source.rules, by_words=by_words)
+    names_skipped = _decide_by_name(activities, decisions, classifier)
     _decide_wrappers(trace, decisions)
     kind = codes(activities["kind"])
     for code, label in enumerate(names(activities["kind"])):

@@ -121,6 +121,9 @@ _NOTHING = Rule(
     rule_files.NO_RULE, UNKNOWN, "no rule matches this name", rule_files.BUILT_IN, conditions=()
 )
 
+BY_WORDS = frozenset({"reduction", "sort-scan"})
+"""Rules that hold of a library's kernels, but not of a program's own: a reduction of points of an
+elliptic curve, or a scan whose blocks wait for each other, is no work of memory."""
 _BLOCK = 6
 _LONGEST_NAME = 1000
 _LONGEST_SHOWN = 200
@@ -140,20 +143,29 @@ class Classifier:
         built_in: tuple[Rule, ...],
         own: tuple[Rule, ...] = (),
         known: Mapping[str, Rule] = MappingProxyType({}),
+        *,
+        by_words: bool = True,
     ) -> None:
-        """Prepare rules; `own` come before `built_in`, `known` are recorded ones by kernel."""
-        self._rules, self._known = (built_in, own), known
+        """Prepare rules; `own` come before `built_in`, `known` are recorded ones by kernel.
+
+        Without `by_words`, those of BY_WORDS decide nothing.
+        """
+        self._rules, self._known, self._by_words = (built_in, own), known, by_words
         self._blocks = (*_blocks(own, 1), *_blocks(built_in, _BLOCK))
         self._op_rules = tuple(rule for rule in (*own, *built_in) if rule.patterns("op"))
         self._open_rules = cache(lambda head: tuple(self._left_open(head)))
         self.kernel = cache(self._kernel)
         self.op = cache(self._op)
 
-    def knowing(self, rules: Mapping[str, str]) -> Classifier:
-        """Return a classifier with recorded rules (id by kernel), tried after the user's."""
+    def knowing(self, rules: Mapping[str, str], *, by_words: bool = True) -> Classifier:
+        """Return a classifier with recorded rules (id by kernel), tried after the user's.
+
+        Without `by_words`, what only words of BY_WORDS tell is unknown.
+        """
         by_id = {rule.id: rule for rule in (*self._rules[0], _NOTHING)}
         known = {name: by_id[rule] for name, rule in rules.items() if rule in by_id}
-        return Classifier(*self._rules, known) if known else self
+        is_same = by_words and not known
+        return self if is_same else Classifier(*self._rules, known, by_words=by_words)
 
     def _kernel(self, name: str) -> Decision:
         """Return the decision for the device kernel of this name."""
@@ -164,7 +176,9 @@ class Classifier:
                 break  # the recorded rule takes the place of the built-in ones
             looked_at = _looked_at(rule, parts if rule.case else lower)
             if looked_at is not None:
-                return _decision(rule, looked_at or parts.head)
+                is_word = rule.id in BY_WORDS and rule.source == rule_files.BUILT_IN
+                told = _NOTHING if is_word and not self._by_words else rule
+                return _decision(told, looked_at or parts.head)
         return _decision(recorded or _NOTHING, parts.head or parts.name)
 
     def _left_open(self, head: str) -> Iterator[Rule]:

@@ -75,6 +75,16 @@ def of_openacc(trace: Trace) -> bool:
     return any(map(_OF_OPENACC.fullmatch, names(trace.activities["name"])))
 
 
+def names_kernels(trace: Trace) -> bool:
+    """Return whether words in names of kernels tell their work: in frameworks and llama.cpp.
+
+    Where counters are recorded, these tell more.
+    """
+    is_known = of_ml(trace) or trace.kernel_counters.num_rows > 0
+    kernels = (*names(trace.activities["name"]), *names(trace.totals["name"]))
+    return is_known or any(map(_GGML.search, kernels))
+
+
 def of_ml(trace: Trace) -> bool:
     """Return whether a trace is of a framework, engine or library of machine learning.
 

@@ -29,6 +29,7 @@ from traceflops.findings.rules import advice_of, all_rules, rule_of, statement
 from traceflops.findings.start_up import kept, start_up
 from traceflops.findings.trace_health import trace_health
 from traceflops.findings.training_mode import training_mode
+from traceflops.findings.uneven_launches import uneven_launches
 from traceflops.findings.unevenness import UNEVEN_STEPS, is_sweep, uneven_steps
 from traceflops.findings.user_rules import more_rules
 from traceflops.remedies import remedy
@@ -100,12 +101,16 @@ def _diagnosed(case: Case) -> Iterator[Finding]:
 def _of_timeline(case: Case, *, is_judged: bool) -> Iterator[Finding]:
     """Yield what the timeline says: start-up if that leads, causes by gain, then other losses.
 
-    If it is not `is_judged`, too much work is not recorded to ask why the GPU is idle.
+    If it is not `is_judged`, too much work is not recorded to ask why the GPU is idle. If identical
+    launches are uneven, faster kernels are no remedy.
     """
-    found = sold_once([*_causes(case, RULES if is_judged else _OF_RECORDED)])
+    uneven, asked = uneven_launches(case), RULES if is_judged else _OF_RECORDED
+    if uneven is not None:
+        asked = tuple(rule for rule in asked if rule is not kernel_rules)
+    found = sold_once([*_causes(case, asked)])
     due_ns = sum(wait.idle_after_ns for wait in case.synchronisations)
     findings = reasons_first(found, waits_cost_most=2 * due_ns > case.total.components.idle_ns)
-    ordered = _with_main_kernel(case, _with_counters(case, findings))
+    ordered = _with_main_kernel(case, _with_counters(case, findings), uneven)
     told = {finding.rule for finding in ordered}
     starts = start_up(case)
     leads = starts is not None and _leads(case, starts, findings)
@@ -152,12 +157,13 @@ def sold_once(findings: Sequence[Finding]) -> list[Finding]:
     return [one for one in findings if not any(one is other for other in lesser)]
 
 
-def _with_main_kernel(case: Case, findings: list[Finding]) -> list[Finding]:
+def _with_main_kernel(case: Case, findings: list[Finding], uneven: Finding | None) -> list[Finding]:
     """Return findings with the kernel that takes much of the time, if no other tells of it.
 
-    Only findings that gain a third of its time or more stand before it, or large and sure gains.
+    If launches are `uneven`, these take its place. Only findings that gain a third of its time or
+    more stand before it, or large and sure gains.
     """
-    main = next((loss for loss in case.losses if loss.rule == MAIN_KERNEL), None)
+    main = uneven or next((loss for loss in case.losses if loss.rule == MAIN_KERNEL), None)
     if main is None or _is_told(main, findings):
         return findings
     least_ns = main.share * case.total.components.window_ns / case.windows_used / _TIMES

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 from msgspec import Struct
 from msgspec.structs import replace
 
-from traceflops.attribution.culprits import BESIDE
+from traceflops.attribution.culprits import BESIDE, CALLS_BESIDE
 from traceflops.errors import UsageError
 from traceflops.facts import Fact, fact
 from traceflops.findings.case import limit, without_work_ns
@@ -218,13 +218,13 @@ def _unreplayed(cause: Cause, scales: Scales) -> Worth:
 def _beside_host(cause: Cause, replay: Replay, scales: Scales) -> Worth | None:
     """Return what kernels off the critical path gain at most, None if that is too little.
 
-    Unrecorded host code on the path may really wait for kernels that run beside it. So may any
-    work on the path if the busiest stream hardly ever lacks work.
+    Unrecorded host code and calls on the path may really wait for kernels that run beside them. So
+    may any work on the path if the busiest stream hardly ever lacks work.
     """
     if not cause.kernels or cause.direct_ns is None:
         return None
     is_busy = scales.idle_ns < _HARDLY * scales.step_ns
-    beside = (part.ns for part in replay.critical if is_busy or part.component == BESIDE)
+    beside = (p.ns for p in replay.critical if is_busy or p.component in (BESIDE, CALLS_BESIDE))
     most_ns = min(sum(beside) // max(replay.windows, 1), cause.direct_ns // scales.windows)
     if most_ns < scales.levels["low"] * scales.step_ns:
         return None

@@ -225,12 +225,16 @@ def _details(case: Case, rule: str, largest: Culprit) -> Iterator[Fact]:
     if rule in LAUNCHING:
         yield from pace_facts(case)
     if rule == "memory-alloc" and case.prepared is not None:
-        operations = memory_operations(case.prepared)
-        calls = [operation for operation in operations if operation.kind == "call"]
-        steps = len(case.steps.used)
-        window = fact("idle.window.steps", count=steps) if steps else fact("idle.whole-recording")
-        names = tuple(fact("idle.calls", name=call.name, count=call.count) for call in calls)
-        yield from [fact("idle.allocated", window=window, calls=names)] if calls else []
+        counts, steps = _memory_calls(case), len(case.steps.used)
+        window = fact("idle.window.steps", count=steps) if steps else fact("idle.window.all")
+        calls = tuple(fact("idle.calls", name=name, count=count) for name, count in counts.items())
+        yield from [fact("idle.allocated", window=window, calls=calls)] if calls else []
+
+
+def _memory_calls(case: Case) -> dict[str, int]:
+    """Return how often each call that allocates or frees memory is made in the chosen windows."""
+    operations = memory_operations(case.prepared) if case.prepared is not None else ()
+    return {one.name: one.count for one in operations if one.kind == "call"}
 
 
 def _of_parts(case: Case, lead: Cause, parts: Mapping[str, IdleClass]) -> Cause:
@@ -292,7 +296,9 @@ def _what_is_known(case: Case, rule: str, idle: IdleClass) -> tuple[set[str], di
     if rule == "memory-alloc":
         pinning = (one.idle_ns for one in idle.culprits if _PINS.search(one.evidence[0]))
         knows |= {"pinned"} if 2 * sum(pinning) >= idle.idle_ns else allocator_state(case)
-        knows |= {"steps"} if case.steps.used else set()
+        is_once = 2 * largest.idle_ns >= idle.idle_ns
+        is_once = is_once and _memory_calls(case).get(largest.evidence[0]) == 1
+        knows |= {"steps"} if case.steps.used else {"one-call"} if is_once else set()
     if rule == "blocking-copy":
         sizes, values = small_copies(case, by_calls=True)
         knows |= sizes

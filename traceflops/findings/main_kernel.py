@@ -147,13 +147,16 @@ def _largest_family(
 ) -> tuple[str, list[dict[str, Any]]]:
     """Return the name and the rows of the kernels of one name and category with the most time.
 
-    Names of one family begin with the same words, unless they are taken `by_whole_name`.
+    Names of one family begin with the same words, unless they are taken `by_whole_name`. A kernel
+    that is alone has its own name.
     """
     families: defaultdict[tuple[str, str], list[dict[str, Any]]] = defaultdict(list)
     for row in rows:
         name = row["name"] if by_whole_name else _family(row["name"])
         families[name, row["sub"]].append(row)
     (family, _), variants = max(families.items(), key=lambda item: _sum_ns(item[1]))
+    if len(variants) == 1 and not by_whole_name:
+        family = _function(variants[0]["name"])
     return family, variants
 
 
@@ -214,6 +217,12 @@ def _decoded(serving: Serving) -> int:
 
 def _family(name: str) -> str:
     """Return what the variants of a kernel are called."""
+    words = _FAMILY.match(without_return_type(clean(name)))
+    return words[0] if words else _function(name)
+
+
+def _function(name: str) -> str:
+    """Return the name of a kernel without return type and arguments."""
     name = without_return_type(clean(name))
-    words = _FAMILY.match(name) or _FUNCTION.match(name)
-    return (words[words.lastindex or 0] if words else name).strip()
+    words = _FUNCTION.match(name)
+    return (words[1] if words else name).strip()

@@ -19,13 +19,13 @@ import msgspec
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from traceflops.attribution.culprits import BESIDE
+from traceflops.attribution.culprits import BESIDE, CALLS_BESIDE
 from traceflops.attribution.idle_classes import CLASSES
 from traceflops.facts import Fact, Value, fact
 from traceflops.findings.finding import Cause, Finding, Owner, severity_of
 
 _HOST: Final = "host"
-ON_HOST: Final = frozenset({*CLASSES, BESIDE}) - {
+ON_HOST: Final = frozenset({*CLASSES, BESIDE, CALLS_BESIDE}) - {
     *("graph_gaps", "launch_latency", "device_wait", "host_page_faults", "unexplained")
 }
 """Classes of idle time that are work of the host."""

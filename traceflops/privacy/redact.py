@@ -17,7 +17,8 @@ import numpy as np
 import pyarrow as pa
 from msgspec.structs import replace
 
-from traceflops.categories.classify import load
+from traceflops.categories.classify import BY_WORDS, load
+from traceflops.categories.programs import names_kernels
 from traceflops.categories.rules import NO_RULE, built_in
 from traceflops.privacy.environment import recoded
 from traceflops.privacy.known_words import is_describing, is_term_of_notes, is_word_of_notes
@@ -122,13 +123,13 @@ class Redaction:
     def _rules(self, trace: Trace) -> dict[str, str]:
         """Return the category rule of each kernel whose placeholder no longer leads to it."""
         by_name = load(bare=True)
-        classifier = by_name.knowing(trace.source.rules)
+        classifier = by_name.knowing(trace.source.rules, by_words=names_kernels(trace))
         kernels = set[str]().union(*(used_names(trace.table(t)["name"]) for t in _OF_KERNELS))
         rule_of = {self._shown.standing_for(name): classifier.kernel(name).rule for name in kernels}
         return {
             name: rule
             for name, rule in sorted(rule_of.items())
-            if by_name.kernel(name).rule != rule
+            if by_name.kernel(name).rule != rule or rule in BY_WORDS
         }
 
     def untimed(self, totals: Untimed) -> Untimed:

@@ -16,6 +16,7 @@ import pyarrow as pa
 from msgspec import Struct
 
 from traceflops.categories.classify import Classifier
+from traceflops.categories.programs import names_kernels
 from traceflops.categories.rules import Category
 from traceflops.remedies import command
 from traceflops.table.columns import (
@@ -122,7 +123,8 @@ def untimed(trace: Trace, classifier: Classifier) -> Untimed | None:
     """Return the sums of a trace that has no timeline, None for any other trace."""
     if trace.activities.num_rows or trace.ops.num_rows:
         return None
-    totals, classifier = _totals(trace), classifier.knowing(trace.source.rules)
+    by_words = names_kernels(trace)
+    totals, classifier = _totals(trace), classifier.knowing(trace.source.rules, by_words=by_words)
     counted = _counted(trace, classifier)
     if not totals and not counted.num_rows:
         return None

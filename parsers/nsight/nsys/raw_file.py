@@ -35,8 +35,8 @@ _MOST_BYTES: Final = 1 << 27
 """The largest size of an unpacked block, and of the head or the tail of the file."""
 _MOST_PARTS: Final = 1_000
 """The most unknown parts behind the tail that are counted."""
-_MOST_PACKED: Final = 64
-"""The largest ratio by which a block is compressed: the times of events differ."""
+_MOST_PACKED: Final = 255
+"""The largest ratio that LZ4 can reach; texts, such as long names of templates, come near it."""
 _MORE, _FULL, _LEAST_MATCH = 15, 255, 4
 _READ_BYTES: Final = 1 << 20
 _VARINT_BYTES: Final = 10
@@ -278,7 +278,7 @@ def _unpacked(packed: bytes, plain: int) -> bytes | None:
     check that the content does not fit into one byte less.
     """
     codec = pa.Codec("lz4_raw")
-    if plain > _MOST_PACKED * len(packed) + _READ_BYTES:
+    if plain > _MOST_PACKED * len(packed):
         return None
     try:
         data: bytes = codec.decompress(packed, plain, asbytes=True)
