@@ -92,8 +92,8 @@ def _launches(prepared: Prepared) -> _Launches:
     table, categorised = prepared.trace.activities, prepared.linked.categorised
     is_kernel = is_one_of(table["kind"], "kernel")
     rows = [np.empty(0, dtype=np.int64)]
-    for device, account in prepared.accounts.items():
-        inside = chosen_time(prepared.windows[device]).contains(account.rows.start_ns)
+    for number, account in prepared.accounts.items():
+        inside = chosen_time(prepared.windows[number]).contains(account.rows.start_ns)
         rows.append(account.rows.row[inside])
     row = np.concatenate(rows)
     row = row[is_kernel[row] & ~is_top(categorised, "communication", row)]
