@@ -89,7 +89,7 @@ _NOTES: Final = NoteTable(
             "The file has no GPU operations{shown}.",
             "If the program uses a GPU, record with {activities}.",
         ),
-        "no-device-work functions": "The file has no GPU operations, only Python functions.",
+        "no-device-work functions": "The file has no GPU operations, only Python frames.",
         "no-device-work gpu": (
             "The file has no GPU operations, although {operator} runs on a GPU.",
             "Record with {activities}.",

@@ -50,7 +50,8 @@ def training_mode(facts: KernelFacts) -> Iterator[Cause]:
         return
     kinds = [kind for kind, rows in is_kind.items() if time[rows].any()]
     largest, where = largest_of(facts, time)
-    gains = case.on_host and of_gpu(facts.prepared.trace).lacks is None
+    done = case.measured.executed
+    gains = case.on_host and of_gpu(facts.prepared.trace, done.attribution).lacks is None
     details = () if case.on_host else (largest,)
     yield cause(
         case,
