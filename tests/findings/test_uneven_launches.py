@@ -14,7 +14,8 @@ def said(
     slow_us: int = 2_100, kernels: int = 5, blocks: int = 1_000, name: str = "gemm"
 ) -> Finding | None:
     """Return the first finding of so many kernels that run 10 times each: 4 times for 100 us."""
-    works, at = [], 0
+    works: list[tuple[str, int, int, int]] = []
+    at = 0
     for step in range(10):
         for kernel in range(kernels):
             dur = (100 if step < 4 else slow_us) * US
