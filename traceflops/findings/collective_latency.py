@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 def latency_of(case: Case, dur_ns: IntArray) -> Fact | None:
     """Return that collectives are many and hardly longer than their latency, None if not.
 
-    `dur_ns` is how long each of the chosen windows takes.
+    `dur_ns` is how long each collective of the chosen windows takes.
     """
     rule, count = "exposed-communication", len(dur_ns) // max(case.windows_used, 1)
     median_ns = int(np.median(dur_ns)) if count else 0
