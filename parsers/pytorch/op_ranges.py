@@ -54,4 +54,5 @@ def _ranges(ops: TableBuilder) -> IntArray:
     tree = OpTree.nested(joint_codes(process, thread), start, start + dur)
     around = distinct(tree.parent)
     rows: IntArray = around[around >= 0]
-    return rows[may_be[rows]]
+    ranges: IntArray = rows[may_be[rows]]
+    return ranges

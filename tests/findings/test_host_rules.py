@@ -488,6 +488,18 @@ def test_operators_that_launch_nothing_are_work_of_the_cpu(name: str, says: str)
     assert found.gain is not None
     assert found.gain.low_ns <= 1_900_000 // 4 <= found.gain.high_ns <= 2_000_000 // 4
     assert says in found.remedy and "torch.compile" not in found.remedy
+    assert found.title == f"{name} keeps the CPU busy"
+
+
+@pytest.mark.parametrize(("share", "title"), [(0.5, "Operators keep"), (0.95, "aten::randn keeps")])
+def test_the_operator_that_takes_nearly_all_of_the_cause_is_its_title(
+    share: float, title: str
+) -> None:
+    first = round(1_900_000 * share)
+    spans = (("aten::randn", 50_000, first), ("aten::normal", 50_000 + first, 1_900_000 - first))
+    work = [{"name": name, "start_ns": at, "dur_ns": dur} for name, at, dur in spans]
+    (found,) = of_rule(run(0, 2_000_000, 0, 0, ops=work), "cpu-operators")
+    assert found.title.startswith(title)
 
 
 def test_short_operators_between_launches_are_launching() -> None:

@@ -17,6 +17,7 @@ from msgspec.structs import replace
 
 from traceflops.facts import Fact, Value, fact
 from traceflops.findings.case import cause, limit, share_of_window
+from traceflops.findings.collective_latency import latency_of
 from traceflops.findings.finding import Cause, Finding, Gain, Row, as_loss, severity_of, short_name
 from traceflops.findings.late_rank import clocks_apart_ns
 from traceflops.findings.rules import cause_of
@@ -152,7 +153,7 @@ def _not_hidden(case: Case, share: float, exposed: _Exposed | None) -> Cause:
                 first = fact("exposed-communication.record-first")
         elif exposed.wait_ns.sum() >= mostly * max(exposed_ns, 1):
             first = fact("exposed-communication.balance-first")
-        if (latency := _latency(case, exposed)) is not None:
+        if (latency := latency_of(case, exposed.records.dur_ns[exposed.row])) is not None:
             details = (*details, latency)
             knows.add("latency")
     kind, role = groups_[0][:2] if groups_ else ("", None)
@@ -176,16 +177,6 @@ def _not_hidden(case: Case, share: float, exposed: _Exposed | None) -> Cause:
     then = None if "waits" in knows else made.advice
     advice = fact("exposed-communication.advice", first=first, then=then) if then else first
     return replace(made, advice=advice)
-
-
-def _latency(case: Case, exposed: _Exposed) -> Fact | None:
-    """Return that collectives are many and hardly longer than their latency, None if not."""
-    rule, count = "exposed-communication", len(exposed.row) // max(case.windows_used, 1)
-    median_ns = int(np.median(exposed.records.dur_ns[exposed.row])) if count else 0
-    if count < limit(case, rule, "many") or median_ns > limit(case, rule, "latency_ns"):
-        return None
-    per = "step" if case.steps.used else "window"
-    return fact(f"{rule}.latency", count=count, median_ns=median_ns, per=per)
 
 
 def _parts(case: Case, exposed: _Exposed, *, knows_waits: bool) -> Iterator[Fact]:

@@ -13,7 +13,7 @@ import numpy as np
 
 from traceflops.facts import Fact, fact
 from traceflops.findings.finding import short_name
-from traceflops.table.columns import ABSENT, IntArray, codes, is_one_of, names, numbers
+from traceflops.table.columns import ABSENT, BoolArray, IntArray, codes, is_one_of, names, numbers
 from traceflops.table.grouping import joint_codes
 from traceflops.table.nesting import OpTree
 
@@ -67,8 +67,15 @@ def many_operators(
             waits = _waits(ops, inside, loop.turns) if is_gpu else None
             label, name = names(ops["name"]), codes(ops["name"])[loop.rows[: loop.period]]
             parts = tuple(dict.fromkeys(short_name(label[code]) for code in name.tolist()))
-            values = {"turns": loop.turns, "share": share, "of": of, "waits": waits}
-            return (fact("verdict.cpu-loop", names=parts[:_NAMED], **values),)
+            said = fact(
+                "verdict.cpu-loop",
+                turns=loop.turns,
+                share=share,
+                of=of,
+                names=parts[:_NAMED],
+                waits=waits,
+            )
+            return (said,)
     longest = max(kernels["max_ns"].to_pylist(), default=0) / window_ns
     if is_gpu and ops.num_rows >= _MANY and longest <= _SMALL:
         each_ns = window_ns // ops.num_rows
@@ -85,7 +92,7 @@ def little_on_cpu(trace: Trace, window_ns: int) -> tuple[Fact, ...]:
     return (fact("verdict.cpu-little", window_ns=window_ns, count=count, each_ns=each_ns),)
 
 
-def _waits(ops: pa.Table, inside: IntArray, turns: int) -> str | None:
+def _waits(ops: pa.Table, inside: BoolArray, turns: int) -> str | None:
     """Return the operator that waits for the GPU in each turn, None without any."""
     counts = {name: int((is_one_of(ops["name"], name) & inside).sum()) for name in _WAITS}
     return next((name for name, count in counts.items() if count >= turns), None)

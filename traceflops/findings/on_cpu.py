@@ -79,8 +79,12 @@ def of_gpu(trace: Trace, attribution: Attribution) -> OfGpu:
     if lacks is None and _has_device_thread(trace):
         lacks = fact("verdict.on-cpu-backward")
     if lacks is None and (found := too_fast(trace, attribution)) is not None:
-        values = {"operator": found.operator, "times": found.times}
-        lacks = fact("verdict.on-cpu-too-fast", tera=found.flops_per_ns / 1000, **values)
+        lacks = fact(
+            "verdict.on-cpu-too-fast",
+            operator=found.operator,
+            tera=found.flops_per_ns / 1000,
+            times=found.times,
+        )
     return OfGpu(lacks, _waits(trace))
 
 
