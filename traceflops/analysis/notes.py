@@ -64,6 +64,7 @@ def notes_of(
         *_device_notes(prepared, devices),
         *([too_many] if linked.categorised.names_left else ()),
         *_clock_notes(linked),
+        # Where no GPU is recorded, all devices are CPUs.
         *records_notes(records, on_host=bool(devices), share=_lost_share(records, devices)),
         *([held_up] if profiler.idle_ns else ()),
         *(prepared.replays.notes if prepared.replays is not None else ()),
@@ -72,9 +73,9 @@ def notes_of(
 
 
 def _lost_share(records: LaunchRecords, devices: Sequence[DeviceReport]) -> float | None:
-    """Return the share of the chosen time of work without record, if it is like that with one.
+    """Return the share of the chosen time that lost work takes, at the mean time of its kind.
 
-    It is unknown where no work of a kind has a record.
+    It is unknown where all work of a kind is lost.
     """
     window_ns = sum(device.chosen.components.window_ns for device in devices)
     lost_ns = 0

@@ -59,6 +59,7 @@ def prepare(
     with phase("link and categorise"):
         classifier = load(rules)
         linked, marked = _linked(shown, classifier, selection)
+        # Steps are found by real names, so `named` keeps them.
         named, with_host, categorised = linked, linked.trace, linked.categorised
     totals = untimed(shown, classifier)
     if placeholders is not None:
@@ -133,6 +134,7 @@ def _accounts(linked: LinkedTrace, selection: Selection) -> dict[int, DeviceAcco
     lost = lost_replays(trace)
     accounts = {
         number: DeviceAccount(linked, of_device, lost)
+        # Not strict: without activities np.split still gives one (empty) array.
         for number, of_device in zip(used.tolist(), np.split(order, first[1:]), strict=False)
         if number in selected
     }

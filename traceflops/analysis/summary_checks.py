@@ -89,7 +89,10 @@ def _check_utilisation(summary: RankSummary, reported: set[int]) -> None:
 
 
 def _check_values(value: Any, name: str, processes: int, devices: int) -> None:
-    """Check each number by its name, whatever it is in."""
+    """Check each number by its name, whatever it is in.
+
+    `processes` and `devices` are how many there are. Other checks look into `_ELSEWHERE`.
+    """
     if isinstance(value, Struct) and not isinstance(value, _ELSEWHERE):
         for field in fields(value):
             _check_values(getattr(value, field.name), field.name, processes, devices)

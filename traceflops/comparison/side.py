@@ -137,7 +137,10 @@ class Side(Struct, frozen=True):
 def side_of(
     analysis: Analysis, name: str | None = None, ranks: Collection[int] | None = None
 ) -> Side:
-    """Return an analysis as a side; only some of its `ranks`, if given, without MFU and FLOPs."""
+    """Return an analysis as a side.
+
+    Of some `ranks` only, if given: then without figures that are of all ranks (MFU, FLOPs, passes).
+    """
     prepared, devices, idle = analysis.prepared, analysis.devices, analysis.idle
     work, measured = analysis.charged, analysis.measured
     mfu, flops = measured.mfu, measured.executed.model_flops if measured.mfu is not None else None

@@ -117,7 +117,10 @@ def _outermost(calls: pa.Table, row: IntArray) -> IntArray:
 
 
 def _usual(name: IntArray, dur_ns: IntArray) -> IntArray:
-    """Return how long each call takes; the first of many of a name, their median at most."""
+    """Return how long each call takes; the first of many of a name, their median at most.
+
+    A first call also sets up what it needs, which is not done again.
+    """
     spent_ns = dur_ns.copy()
     order = np.lexsort((dur_ns, name))
     _, begin, count = np.unique(name[order], return_index=True, return_counts=True)

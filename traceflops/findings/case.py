@@ -206,7 +206,7 @@ def without_work_ns(case: Case) -> int:
     """
     prepared = case.prepared
     if prepared is None:
-        return 0  # nothing is replayed
+        return 0  # without events nothing is replayed, and only replays need this time
     busy_ns = 0
     for device, account in prepared.accounts.items():
         categorised, activities = prepared.linked.categorised, prepared.trace.activities

@@ -152,7 +152,8 @@ def _medians(
 def _agreed(case: Case, device: int, medians: FloatArray, time_ns: FloatArray) -> _Slower | None:
     """Return the largest slow-down on which most kernels agree, weighted by time; None without.
 
-    `medians` and `time_ns` have a row per kernel and a column per quarter.
+    `medians` and `time_ns` have a row per kernel and a column per quarter. Only kernels that are
+    known in all quarters are compared, if these have half of the time.
     """
     measured = ~np.isnan(medians).any(axis=1)
     if (

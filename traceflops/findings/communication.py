@@ -303,6 +303,7 @@ def _to_be_joined(case: Case, exposed: _Exposed, group_records: IntArray) -> Int
     small = (size > 0) & (size <= limit(case, "small-collectives", "most_mib") * _MIB)
     same = (records.place[row[1:]] == records.place[row[:-1]]) & small[:-1] & small[1:]
     same &= records.group[row[1:]] == records.group[row[:-1]]
+    # Other work between two collectives: over half as long as the second one takes.
     worked = np.diff(busy) * 2 > records.dur_ns[row[1:]]
     return np.asarray(order[1:][same & ~worked])
 
@@ -312,7 +313,7 @@ def _slow(case: Case, share: float) -> Iterator[Cause]:
     rule, ranks = "slow-collectives", case.ranks
     poor, good, least = (limit(case, rule, name) for name in ("poor", "good", "least_share"))
     if ranks is None or ranks.partial:
-        return
+        return  # without all ranks, transfers contain waiting and look slow
     slow = [
         (rate.count * rate.bytes / rate.algorithm * (1 - rate.of_peak / good), rate)
         for rate in ranks.rates()
@@ -364,6 +365,7 @@ def slow_link(case: Case) -> Iterator[Cause]:
 
 
 def _causes(ranks: RankReport | None, program: frozenset[str]) -> Iterator[Cause]:
+    """Yield at most one cause: the slow link by which ranks lose most."""
     worst = _worst(ranks)
     if worst is not None:
         rate, lost_ns, share = worst

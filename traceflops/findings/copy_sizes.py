@@ -87,6 +87,7 @@ def same_uploads(case: Case) -> dict[str, Value]:
     if not len(sizes):
         return {}
     moved = sizes * counts
+    # The same data are copied as often as the counts of all its pieces allow.
     pieces = _PIECE * sizes >= sizes[moved.argmax()]
     often, moved_again = int(np.gcd.reduce(counts[pieces])), int(moved[pieces].sum())
     each = moved_again // often

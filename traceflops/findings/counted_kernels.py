@@ -187,6 +187,7 @@ def _finding(
         wasted, limits = (), (Fact(held.code, {**held.values, "others": others}),)
     if limits:
         estimate = told_estimate(speed, held, least)
+        # The remedies below are more specific than that of what holds the kernel back.
         if is_of_access(estimate, least("excess")):
             advice = counted_fact("remedy.coalesce")
         if any(one.code.endswith(".conflicts") for one in wasted):
@@ -216,6 +217,7 @@ def roofs(speed: KernelSpeed, near: float) -> Iterator[Fact]:
 
 def _wasted(case: Case, speed: KernelSpeed) -> Iterator[Fact]:
     """Give what a kernel wastes: lanes without a thread, sectors of memory, bank conflicts."""
+    # Idle lanes matter only to a kernel that computing limits.
     is_computing = speed.roof is not None and speed.roof[0] in COMPUTING
     if is_computing and speed.lanes and speed.lanes < limit(case, COUNTED_KERNEL, "lanes") * _WARP:
         yield counted_fact("lanes", lanes=speed.lanes, warp=_WARP)
@@ -353,6 +355,7 @@ def called(names: Sequence[str]) -> dict[str, str]:
         if word:
             has_templates = text[word.end() :].startswith("<")
             is_long = len(word[0]) >= _SAYING_LITTLE
+            # A short word, such as "kernel", needs its template arguments to say what runs.
             is_enough = times[word[0]] == 1 and (is_long or not has_templates)
         shown[name] = cut(word[0] if word and is_enough else without_signature(text))
     return shown

@@ -87,6 +87,7 @@ def _far(
         and 0 < (part := reached(case, row)) < poor
     ]
     below.sort(key=lambda pair: -pair[0].sum_ns * (1 - pair[1] / good))
+    # Other causes explain a kernel whose edits gain at least half of its distance to good.
     explained = [
         (row, part)
         for row, part in below
@@ -224,6 +225,7 @@ def _recompute(facts: KernelFacts) -> Iterator[Cause]:
         return
     used = [use.share_of_device for use in memory_use(facts.prepared)]
     most = max((share for share in used if share is not None), default=None)
+    # Without recomputing, activations are kept: they need memory that may be used already.
     is_full = most is None or most > limit(facts.case, "recompute", "most_memory")
     room = fact("recompute.room-unknown")
     if most is not None:
@@ -252,6 +254,7 @@ def product_rules(facts: KernelFacts) -> Iterator[Cause]:
     if not product.any():
         return
     padding = facts.of_works(_padding, 1.0)
+    # In the gradient of a weight K counts tokens: it is no sign unless the name is one.
     weight_gradient = facts.in_phase("backward") & ~facts.named(_UNALIGNED_KERNEL.search)
     padding = np.where(weight_gradient, facts.of_works(_sure_padding, 1.0), padding)
     told_by_name = facts.named(_is_unaligned_16) & (facts.product < 0)
@@ -259,6 +262,7 @@ def product_rules(facts: KernelFacts) -> Iterator[Cause]:
     kept = np.where(
         told_by_name, limit(facts.case, "misaligned-product", "kept"), least / facts.product_ns
     )
+    # FP32 without tensor cores needs no alignment.
     padded = (padding > 1) & facts.is_slow & ~facts.is_type("fp32")
     yield from kernel_cause(facts, "misaligned-product", product & (padded | told_by_name), kept)
     yield from precision_rules(facts, product & ~facts.in_phase("optimizer"))

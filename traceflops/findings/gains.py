@@ -188,6 +188,7 @@ def _direct(cause: Cause, worth: Worth, scales: Scales) -> Worth:
     gain, least_ns = worth.gain, scales.least_sure * scales.step_ns
     if gain is None:
         return worth
+    # Only a time that the report shows bounds the gain: readers would compare the two.
     if not _SHOWS_TIME.intersection(cause.evidence[:1]):
         return replace(worth, gain=gain.narrowed(least_ns))
     share_ns = cause.share * scales.step_ns

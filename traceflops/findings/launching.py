@@ -125,6 +125,7 @@ def fits_graphs(case: Case) -> bool:
     return (
         max(launched) <= min(launched) * (1 + limit(case, _LAUNCH_BOUND, "most_unlike"))
         and sums.short_kernels >= limit(case, _LAUNCH_BOUND, "least_short") * sums.kernels
+        # A graph starts many operations with one launch.
         and sums.operations <= sums.launches * (1 + limit(case, _LAUNCH_BOUND, "most_unlike"))
     )
 

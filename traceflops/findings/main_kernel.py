@@ -72,7 +72,7 @@ def main_kernel_findings(
     whole = time_ns / total.components.window_ns
     share = min(whole, shares[top])
     if share < least or 2 * time_ns < _sum_ns(rows) or name.endswith(_CUT_OFF):
-        return
+        return  # too little, or a name cut short, which may stand for many kernels
     count = sum(row["count"] for row in variants)
     limits, idle = thresholds()[MAIN_KERNEL], total.components.share("idle") or 0.0
     if time_ns < limits["least_ns"] * count and idle > limits["most_idle"]:

@@ -62,7 +62,7 @@ def many_operators(
     if loop is not None:
         first_ns, last_ns = int(start[loop.rows[0]]), int(end[loop.rows[-1]])
         share = (last_ns - first_ns) / window_ns
-        if _MUCH <= share <= 1:
+        if _MUCH <= share <= 1:  # a loop that reaches beyond the window has no share
             inside = (start >= first_ns) & (end <= last_ns)
             waits = _waits(ops, inside, loop.turns) if is_gpu else None
             label, name = names(ops["name"]), codes(ops["name"])[loop.rows[: loop.period]]

@@ -125,7 +125,8 @@ def _unfused(facts: KernelFacts) -> Iterator[IntArray]:
     """Yield rows of ops of attention: from a batched product to that after the softmax.
 
     In the backward pass there are two products before and two after the gradient of the softmax.
-    The scores of which the softmax is taken must have the shape of a product's result.
+    The scores of which the softmax is taken must have the shape of a product's result. `reach` is
+    the number of products on each side.
     """
     ops, work = facts.prepared.trace.ops, facts.case.measured.executed.attribution.work
     order = facts.prepared.linked.op_tree.order
@@ -167,6 +168,7 @@ def _runs(facts: KernelFacts, fusable: BoolArray, casts: BoolArray) -> tuple[Boo
     ops = facts.prepared.trace.ops
     adds_gradients = matching(ops["name"], lambda name: name.endswith("::AccumulateGrad"))
     accumulates = facts.within(adds_gradients)  # each for a tensor of its own
+    # `product` is the row of a matrix product: such kernels do more than move memory.
     eligible = fusable & ~facts.named(_NO_RUN.search) & (facts.product < 0) & ~accumulates
     reduces = facts.is_sub(*_REDUCING)
     run = _in_a_row(facts, eligible)

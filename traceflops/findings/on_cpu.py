@@ -44,6 +44,8 @@ _LITTLE: Final = 0.1
 _COMMUNICATION, _DISPATCH = "communication", "dispatch within operators"
 _SEVERAL, _NO_LAUNCH_NS = 3, 100_000_000
 """Operators with so many calls of such a mean time compute: no launch, nor start-up, takes it."""
+_TERA: Final = 1000
+"""FLOPs per ns in a TFLOP/s."""
 _READS: Final = "aten::_local_scalar_dense"
 _BACKWARD: Final = re.compile(r"autograd::engine::evaluate_function: ")
 _OF_LISTS: Final = re.compile(r"aten::_foreach_")
@@ -80,7 +82,7 @@ def of_gpu(trace: Trace, attribution: Attribution) -> OfGpu:
         lacks = fact("verdict.on-cpu-backward")
     if lacks is None and (found := too_fast(trace, attribution)) is not None:
         values = {"operator": found.operator, "times": found.times}
-        lacks = fact("verdict.on-cpu-too-fast", tera=found.flops_per_ns / 1000, **values)
+        lacks = fact("verdict.on-cpu-too-fast", tera=found.flops_per_ns / _TERA, **values)
     return OfGpu(lacks, _waits(trace))
 
 
@@ -169,6 +171,8 @@ def _of_operators(
 ) -> Iterator[_Part]:
     """Yield operators by kind; an operator that is nearly all of its kind is told instead.
 
+    Operators of no known kind are each a kind of their own. Up to `_MOST` operators of a kind are
+    named; of more, the two with most time if they have half of it, else only the number is told.
     `once_ns` is told if a single call of many is most of its time. `known` has its FLOPs.
     """
     kinds: defaultdict[str, Counter[str]] = defaultdict(Counter)
@@ -228,14 +232,15 @@ def _between_operators(idle: IdleCulprits, window_ns: int) -> Iterator[_Part]:
 def _waits(trace: Trace) -> tuple[Fact, ...]:
     """Return the share of recorded time in calls that may wait for a GPU, and their largest name.
 
-    Nothing if no call after the last launch waits for the GPU: it may have worked on.
+    Nothing if no call after the last launch waits for the GPU: it may have worked on. Nor for
+    several processes, whose times overlap.
     """
     calls, ops = trace.calls, trace.ops
     (process, start, end), (_, op_start, op_end) = host_span(calls), host_span(ops)
     launches = np.flatnonzero(matching(calls["name"], LAUNCH.match))
     finishes = np.flatnonzero(matching(calls["name"], WAITS_FOR_DEVICE.match))
-    is_once = len(launches) > 0 and len(finishes) > 0 and len(np.unique(process)) == 1
-    if not is_once or start[finishes].max() < start[launches].max():
+    is_told = len(launches) > 0 and len(finishes) > 0 and len(np.unique(process)) == 1
+    if not is_told or start[finishes].max() < start[launches].max():
         return ()
     rows = np.flatnonzero(waiting_calls(calls) | matching(calls["name"], _FREES.match))
     span = Intervals.of(np.append(start, op_start), np.append(end, op_end))

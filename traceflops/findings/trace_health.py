@@ -141,7 +141,8 @@ def trace_health(case: Case) -> Iterator[Finding]:
         yield from _coverage(case, {lack.code for lack in missing})
     for lack in missing:
         row = _LACKS.get(lack.code)
-        if row is not None and row.matters(case) and not row.notes & {*notes}:
+        is_said = row is not None and bool(row.notes & {*notes})  # by a note, above
+        if row is not None and row.matters(case) and not is_said:
             what, cost = (fact(f"lack.{lack.code}.{part}") for part in ("what", "cost"))
             claim = fact(f"{RULE}.lacks", lack=lack.code, what=what, cost=cost)
             yield _finding(row.code, claim, _record(lack.how))

@@ -34,8 +34,11 @@ _NOT_WORKING: Final = frozenset({"idle", "communication"})
 """Surely lost, whatever the other work is: if large, they stand before what cannot be judged."""
 
 _MOSTLY_BUSY, _OVERLAP = 0.95, 1.01
+_NEXT_TO_NOTHING: Final = 1_000
+"""A busy time of less than one in so many parts is told without "at least": as "<0.1 %"."""
 _FILLS: Final = quoted("fills")
 """What memory work is made of in a program that only sets up its memory."""
+_MOST: Final = 0.5
 _ON_CPU: Final = {
     "call": "verdict.api-calls",
     "python": "verdict.python-functions",
@@ -99,7 +102,11 @@ def _without_gpu_work(
     losses: Sequence[Loss],
     on_cpu: OnCpu | None,
 ) -> Verdict | None:
-    """Return what to say if no GPU does any work in the chosen windows, None if one does."""
+    """Return what to say if no GPU does any work in the chosen windows, None if one does.
+
+    Filling memory is no work of a program. It is told only if it takes most of the time: otherwise
+    the usual verdict tells why the GPU is idle.
+    """
     components = total.components
     if not devices:
         return Verdict((fact("verdict.no-gpu-operations"),), "no-gpu-work")
@@ -114,7 +121,8 @@ def _without_gpu_work(
         return Verdict((*on_cpu.leads, fact("verdict.on-cpu")), "no-gpu-work")
     are_fills = any((loss.name, loss.gloss) == ("memory", _FILLS) for loss in losses)
     rest_ns = components.window_ns - components.memory_ns - components.idle_ns
-    if are_fills and rest_ns == components.start_up_ns and (components.share("memory") or 0) > 0.5:
+    has_other_work = rest_ns != components.start_up_ns
+    if are_fills and not has_other_work and (components.share("memory") or 0) > _MOST:
         return Verdict((fact("verdict.only-fills", time_ns=components.memory_ns),), "no-gpu-work")
     return None
 
@@ -331,16 +339,17 @@ def _mostly_busy(
 
 
 def _busy(total: Account, of: Fact, devices: int, *, on_host: bool, is_all: bool) -> Fact:
-    """Return how much of the time is busy, and with what if no other statement says that.
+    """Return how much of the time is busy; with what, if no part is large enough for a statement.
 
-    `is_all`: there is no other statement.
+    `is_all`: there is no other statement, so not much time can be unrecorded.
     """
     busy = total.components.parts()
     del busy["idle"], busy["start_up"]
     window_ns, most = total.components.window_ns, max(busy, key=lambda name: busy[name])
     busy_ns = sum(busy.values())
     unrecorded_ns = total.idle_causes.unrecorded_ns  # the GPU may be busy then, too
-    is_least = unrecorded_ns >= WORTH_SAYING * window_ns and busy_ns * 1000 > window_ns
+    is_more = busy_ns * _NEXT_TO_NOTHING > window_ns
+    is_least = unrecorded_ns >= WORTH_SAYING * window_ns and is_more
     is_said = busy[most] >= WORTH_SAYING * window_ns or not busy[most]
     how = "only" if is_all else "at-least" if is_least else ""
     who = f"{'cpu' if on_host else 'gpu'}{'s' if devices > 1 else ''}"
