@@ -107,13 +107,14 @@ def _device_notes(prepared: Prepared, devices: Sequence[DeviceReport]) -> Iterat
         longest = max(whole.same_stream_overlap_max_ns for whole in gpus)
         yield note_of("assumed", "overlap-on-stream", count=count, of=total, longest_ns=longest)
     yield from _earlier_work_notes(prepared, devices)
+    # `unlinked` is None where a process has no calls that could be linked.
     if any(whole.unlinked is None for whole in gpus) and not is_said(trace, "no-calls", *_ON_CALLS):
         cost = fact("advice.no-calls", how=remedy(trace, "calls"))
         yield note_of("missing", "no-calls", advice=cost)
 
 
 def _earlier_work_notes(prepared: Prepared, devices: Sequence[DeviceReport]) -> Iterator[Note]:
-    """Say how much idle time work without a record may have run in; of graphs by itself.
+    """Say how much idle time work without a record may have run in; of graphs in a second note.
 
     Where too many records are lost to judge idle time, all of it may be lost work.
     """

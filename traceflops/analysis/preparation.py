@@ -75,6 +75,7 @@ def prepare(
             totals = redaction.untimed(totals) if totals is not None else None
     with phase("components of devices"):
         accounts, notes = one_run_per_gpu(linked.trace, _accounts(linked, selection), selection)
+        # Chosen devices are shown even if their records are incomplete.
         is_all = selection.ranks is None and selection.gpus is None
         cut = cut_processes(linked.trace) if is_all else np.empty(0, dtype=np.int64)
         accounts, left_out = whole_devices(linked.trace, accounts, cut)

@@ -107,9 +107,9 @@ def _asked(
         except duckdb.OutOfMemoryException:
             raise UsageError("SQL: out of memory", f"ask for less, or {MORE_MEMORY}") from None
         except (duckdb.Error, OSError, RuntimeError, ValueError) as error:
-            if "Query interrupted" in str(error):
+            if "Query interrupted" in str(error):  # by Ctrl-C, as DuckDB's client says it
                 raise KeyboardInterrupt from None
-            if str(error).startswith("INTERRUPT"):
+            if str(error).startswith("INTERRUPT"):  # by the timer
                 raise UsageError(f"SQL: it took more than {seconds:g} s", "ask for less") from None
             message = str(error)
             first, *more = message.strip().splitlines() or ["the query failed"]

@@ -65,7 +65,7 @@ def analysis_of_summaries(
             ordered[number] = replace(part, trace=trace, reports=(), notes=())
     trace = _joined([summary.trace for summary in ordered])
     moved = list(_moved(ordered))
-    parts = [part for part in moved if part.reports] or moved
+    parts = [part for part in moved if part.reports] or moved  # all if none has devices
     devices = told_apart(trace, [device for part in parts for device in part.reports])
     prepared = prepare(trace)
     empty = analysis_of(prepared)
@@ -222,6 +222,7 @@ def _measured(parts: Sequence[RankSummary], empty: Measurement) -> Measurement:
     )
     devices = tuple(chain.from_iterable(part.peaks for part in parts))
     budgets = list(chain.from_iterable(part.budgets for part in parts))
+    # A total of MFU needs the budgets of all parts.
     lacks = next((part.lacks for part in parts if part.lacks and not part.budgets), ())
     fall = waterfall(budgets) if budgets and not lacks else None
     if fall is not None and fall.errors:

@@ -104,6 +104,7 @@ def _check_values(value: Any, name: str, processes: int, devices: int) -> None:
             _check_values(item, name, processes, devices)
     elif isinstance(value, int):
         counts = {"device": devices, "process": processes}
+        # Any other number must fit in 64 bits, with its sign.
         require((-LIMIT_NS if name in _SIGNED else 0) <= value < counts.get(name, 2 * LARGEST))
         require(value < LIMIT_NS or not name.endswith("_ns"))
 

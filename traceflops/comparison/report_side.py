@@ -223,7 +223,7 @@ def _side(report: _Report, name: str | None) -> Side:
         work=_work(report.kernels),
         idle=tuple(IdlePart(*msgspec.structs.astuple(part)) for part in report.idle.culprits),
         model_flops=Fraction(flops) if flops is not None and has_mfu else None,
-        mfu=mfu or None,
+        mfu=mfu or None,  # 0: without MFU
         memory_bytes=memory_bytes,
         held=held,
         counts=counts_of(windows, report.step_counts or {}, passes),

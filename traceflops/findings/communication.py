@@ -71,6 +71,7 @@ class _Exposed(Struct, frozen=True):
         """Return a group per kind and role, or kernel of unknown kind, the most exposed first."""
         rows, records = self.row, self.records
         roles = [group.role for group in records.groups]
+        # Groups with the same role count as one: they get the place of the first of them.
         place_of_role = np.array([roles.index(role) for role in roles], dtype=np.int64)
         number, _ = group_rows((records.kind[rows], place_of_role[records.group[rows]], self.name))
         by_role = []
@@ -82,7 +83,10 @@ class _Exposed(Struct, frozen=True):
 
 
 def _exposed(case: Case) -> _Exposed | None:
-    """Return the communication of the chosen windows, None if no single kernels are known."""
+    """Return the communication of the chosen windows, None if no single kernels are known.
+
+    A row is chosen by its start. Waiting counts only as far as it is exposed.
+    """
     if case.ranks is not None:
         records = case.ranks.records
     elif case.prepared is not None:
@@ -217,6 +221,7 @@ def _limited(
     fastest = Fastest.of(exposed.records, exposed.row[places[is_alone]])
     if fastest is not None:
         values: dict[str, Value] = {"kind": _called(kind, role), "share": fastest.part * share}
+        # `part` of the time is left if all calls were as fast as the fastest: the rest is waiting.
         if fastest.part < 1 - mostly:
             return "waits", (Fact("exposed-communication.fastest", values),)
         if fastest.bytes >= limit(case, "small-collectives", "most_mib") * _MIB:
@@ -315,6 +320,7 @@ def _slow(case: Case, share: float) -> Iterator[Cause]:
     if ranks is None or ranks.partial:
         return  # without all ranks, transfers contain waiting and look slow
     slow = [
+        # Bytes by bandwidth is the time taken; of it, what a good rate would save.
         (rate.count * rate.bytes / rate.algorithm * (1 - rate.of_peak / good), rate)
         for rate in ranks.rates()
         if rate.of_peak is not None and rate.of_peak < poor and not rate.slow  # rule slow-link

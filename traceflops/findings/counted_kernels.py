@@ -91,6 +91,7 @@ def counted_kernels(case: Case) -> Iterator[Finding]:
         if (speed.duration_ns or 0) >= max(least_ns, shortest_ns * speed.launches)
         and speed.roof is not None
     ]
+    # Without roofs, only the first is told, and that only if no uncounted ones are.
     judged = with_roof[:_MOST] or speeds[: 0 if uncounted else 1]
     small = [speed for speed in judged if _is_small(case, speed)]
     for speed in judged:
@@ -137,7 +138,7 @@ def counted_main_kernel(case: Case) -> Iterator[Finding]:
     if speed is None:
         return
     most = kernels[0]
-    share = min(share_of_window(case, most.sum_ns), 1.0)
+    share = min(share_of_window(case, most.sum_ns), 1.0)  # launches may overlap
     if severity_of(share) is not None:
         name = called([speed.name])[speed.name]
         row = Row(row_name(most.name), most.sum_ns, most.count)
@@ -295,6 +296,7 @@ def _few_warps(
     case: Case, speed: KernelSpeed, kind: str, relief: Fact | None
 ) -> tuple[Fact, Fact | None] | None:
     """Return why too few warps run at once and what to do, None if enough do."""
+    # It spills although a thread has all registers it can have: that comes before occupancy.
     if speed.registers == _MOST_REGISTERS and speed.spills:
         spills = counted_fact("spills", registers=speed.registers, spills=speed.spills)
         return spills, counted_fact("remedy.spills")

@@ -90,6 +90,7 @@ def host_copies(case: Case) -> Iterator[Cause]:
     knows |= {"little-work"} if is_little else set()
     knows |= {"beside-nothing"} if hides_none else set()
     knows |= {"fast"} if part is not None and not is_slow else set()
+    # Where nothing can hide copies, pinning makes them faster; else all of them may be hidden.
     gain_ns = alone_ns if part is None or not (is_slow and hides_none) else alone_ns * (1 - part)
     yield cause(
         case,

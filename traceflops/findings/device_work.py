@@ -200,7 +200,7 @@ def kernel_rules(case: Case) -> Iterator[Cause]:
     facts = KernelFacts(case, case.prepared) if case.prepared is not None else None
     owners = case.measured.executed.attribution.owner
     if facts is not None and len(owners) != facts.prepared.trace.activities.num_rows:
-        facts = None  # measured elsewhere
+        facts = None  # FLOPs were measured on another recording: its rows are not these
     if facts is not None:
         for rule in _RULES:
             for rule_cause in rule(facts):

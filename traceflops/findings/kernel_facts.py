@@ -303,6 +303,7 @@ def largest_of(facts: KernelFacts, time: FloatArray) -> tuple[Fact, Where]:
     largest = int(first[np.argmax(np.bincount(group, time[timed]))])
     row, scope = int(owner[largest]), int(scope_place[largest])
     kernel = names(facts.prepared.trace.activities["name"])[facts.name[timed[largest]]]
+    # A range of a compiled graph is named by a hash, which tells no place.
     longest = fact(
         "kernels.largest",
         name=ops["name"][row].as_py() if row >= 0 else short_name(kernel),

@@ -119,9 +119,9 @@ def _whole_graphs(
     program: frozenset[str],
     trace: Trace,
 ) -> Iterator[Finding]:
-    """Give a finding where graphs recorded as a whole hold most of the GPU work: its kernels do.
+    """Give a finding where graphs recorded as a whole are most of the GPU work.
 
-    None where the tool does not record these.
+    Its remedy is to record their kernels: no finding where the tool cannot.
     """
     loss = next((loss for loss in losses if loss.name == _GRAPH), None)
     components = total.components

@@ -48,7 +48,7 @@ class _Loop(NamedTuple):
 def many_operators(
     trace: Trace, kernels: pa.Table, window_ns: int, of: Fact, *, is_gpu: bool
 ) -> tuple[Fact, ...]:
-    """Return what one statement tells of many operators: a loop, or how many launch how often.
+    """Return one statement on many operators: a loop with much of the time, or many small ones.
 
     `kernels` are the operators by name, `of` is what shares are of, `is_gpu` says that they launch
     work of a GPU.

@@ -185,6 +185,7 @@ def _of_operators(
         calls[kind, name] = int(row["count"]), int(row["max_ns"])
     for kind, times in kinds.items():
         [(name, most_ns)], all_ns = times.most_common(1), times.total()
+        # Operators that only dispatch others are told together: none of them does the work.
         is_one = most_ns >= _MOSTLY * all_ns and kind != _DISPATCH
         count, max_ns = calls[kind, name]
         share = (most_ns if is_one else all_ns) / window_ns
@@ -197,7 +198,7 @@ def _of_operators(
             most=two if len(times) > _MOST and 2 * two_ns >= all_ns else None,
             kinds=len(times) if two and 2 * two_ns < all_ns else None,
             once_ns=max_ns if is_one and count >= _MANY and 2 * max_ns > most_ns else None,
-            many=1 if is_one or kind in (_COMMUNICATION, _DISPATCH) else 2,
+            many=1 if is_one or kind in (_COMMUNICATION, _DISPATCH) else 2,  # of the verb
             share=share,
             rate=_rate(known, name) if is_one else None,
         )

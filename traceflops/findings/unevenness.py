@@ -236,7 +236,7 @@ def _advice(
     longest = max(runs, key=len)
     first, last = (longest[0], longest[-1]) if longest else (0, 0)
     leave_out = fact(f"{UNEVEN_STEPS}.remedy.leave-out", first=first, last=last)
-    without = leave_out if slow and first < last else None
+    without = leave_out if slow and first < last else None  # one step alone is no run
     if without is not None and kind == _WARM_UP:
         return without
     code = f"{UNEVEN_STEPS}.remedy.{'span' if more else 'compare'}"
@@ -287,7 +287,7 @@ class _Slow(Struct, frozen=True):
             usual[device] = chosen_time(windows).subtract(slow[device])
             counts[0] += len(slow_windows)
             counts[1] += sum(window.used for window in windows) - len(slow_windows)
-        return cls((slow, usual), (max(counts[0], 1), max(counts[1], 1)))
+        return cls((slow, usual), (max(counts[0], 1), max(counts[1], 1)))  # divisors: never 0
 
     def most(self, times: Iterable[_Times], most_usual: float) -> _More | None:
         """Return what slow steps have most more of.

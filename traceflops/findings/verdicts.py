@@ -71,7 +71,7 @@ def verdict(
     shares = {loss.name: loss.share for loss in losses}
     total, losses, of = _without_start_up(total, losses, of)
     large = [loss for loss in losses if loss.share >= WORTH_SAYING]
-    judged = [loss for loss in large if not loss.unknown][:2]
+    judged = [loss for loss in large if not loss.unknown][:2]  # a short verdict names two
     unknown = _unknown(total, measured, large)
     figure = measured.figure if measured is not None else None
     figures = (fact("verdict.figure", text=figure),) if figure else ()
@@ -84,6 +84,7 @@ def verdict(
     if judged and (is_surely_lost or judged[0].share >= most_unknown):
         has_waterfall = measured is not None and measured.waterfall is not None
         shown = [loss.brief() for loss in judged] if late_rank else judged
+        # Only if all time is judged, losses are known to be the largest.
         parts = (_largest if has_waterfall and not unknown else _taken)(shown, of)
         headline = "straggler" if late_rank else judged[0].headline
         led = () if late_rank else _mostly_busy(total, measured, of, devices)
