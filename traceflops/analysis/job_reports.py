@@ -31,7 +31,7 @@ def listed_jobs(
     """Return the jobs of a trace with the names of their files as they may be shown."""
     reports = []
     for job in trace.jobs:
-        plain = [replace(part, tables={}) for part in job.traces]  # names of files are all it takes
+        plain = [replace(part, tables={}) for part in job.traces]  # only sources are shown
         sources = [(part if include_environment else redacted(part)).source for part in plain]
         files = [file.name for source in sources for file in source.files]
         if placeholders is not None:

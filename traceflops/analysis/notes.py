@@ -43,7 +43,7 @@ def notes_of(
     records = prepared.launch_records
     outdated: set[str] = set()
     if measured.devices and all(device.match.how == "given" for device in measured.devices):
-        outdated.update(_ON_MODELS)
+        outdated.update(_ON_MODELS)  # the user says which GPUs these are
     if records.graph.lost > 0:  # counted anew below, in the chosen time
         outdated.add("graph-launches-lost")
     if any(lack.wants_gpu_records for lack in measured.lacks):  # the verdict knows that one worked
@@ -118,7 +118,7 @@ def _earlier_work_notes(prepared: Prepared, devices: Sequence[DeviceReport]) -> 
 
     Where too many records are lost to judge idle time, all of it may be lost work.
     """
-    unseen_ns = prepared.unseen_ns
+    unseen_ns = prepared.unseen_ns  # of graphs
     unknown_ns = [
         device.chosen.idle_causes.unrecorded_ns - unseen_ns.get(device.device, 0)
         for device in devices

@@ -71,7 +71,7 @@ def check_summary(summary: RankSummary) -> None:
 
 def _check_utilisation(summary: RankSummary, reported: set[int]) -> None:
     """Check peaks, FLOPs and bytes; `reported` are the devices that have a report."""
-    require(summary.budgets or summary.lacks)
+    require(summary.budgets or summary.lacks)  # without MFU it says why
     of_devices = {peak.device for peak in summary.peaks}
     require(not reported or of_devices == reported)  # a graph capture reports no device
     require(all(rate > 0 for peak in summary.peaks for rate in peak.rates.values()))

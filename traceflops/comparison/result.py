@@ -176,6 +176,7 @@ class Comparison(Struct, frozen=True, dict=True):
         steps = [
             {"side": name, "step": step, "ns": ns}
             for name, side in (("before", self.before), ("after", self.after))
+            # Not strict: a side without windows has no times.
             for step, ns in zip(side.steps or (None,), side.series().tolist(), strict=False)
         ]
         parts = self.memory.parts if self.memory is not None else ()

@@ -127,6 +127,7 @@ class Side(Struct, frozen=True):
         """Return the time of some kernels by step and device in ns, None if not known of each."""
         windows_of = Counter(window.step for window in self.windows)
         devices = np.array([windows_of[step] for step in sorted(windows_of, key=lambda s: s or 0)])
+        # Kernels without charged time add nothing, whether their steps are known or not.
         times = [kernel.steps_ns for kernel in work if kernel.charged_ns]
         if any(time_ns is None or len(time_ns) != len(devices) for time_ns in times):
             return None

@@ -66,6 +66,7 @@ def calls_alone(trace: Trace) -> tuple[Fact, ...]:
     (_, start, end), (_, begin, stop) = host_span(calls), host_span(trace.marks)
     name, dur_ns = codes(calls["name"])[row], end[row] - start[row]
     spent_ns = _usual(name, dur_ns)
+    # Copies and waits take as long as the GPU does: a long first one is no set-up.
     for reveals in ("copies", "waits_for_device"):
         spent_ns = np.where(has_fact(calls["name"], reveals)[row], dur_ns, spent_ns)
     inside = Intervals.of(start[row], end[row])
@@ -83,6 +84,7 @@ def calls_alone(trace: Trace) -> tuple[Fact, ...]:
     share = times[kind] / whole_ns if whole_ns > 0 else 0.0
     if severity_of(share) not in ("high", "medium"):
         return ()
+    # The share of time in no call at all: what runs then is not recorded.
     outside = rest.subtract(Intervals.of(begin[marks], stop[marks])).length_ns / whole_ns
     reveals = next((reveals for reveals, of in _CALLS.items() if of == kind), "")
     of_kind = has_fact(calls["name"], reveals)[row] if reveals else np.zeros(len(row), np.bool_)

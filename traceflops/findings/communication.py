@@ -227,6 +227,7 @@ def _limited(
         if fastest.bytes >= limit(case, "small-collectives", "most_mib") * _MIB:
             values |= {"mib": fastest.bytes / _MIB, "rate": fastest.rate}
             return "link-limited", (Fact("exposed-communication.link", values),)
+    # Else by how long the bytes need on the links: if that is much of the time, these limit it.
     need = _need(case, exposed, places)
     all_share = share_of_window(case, int(exposed.exposed_ns.sum()))
     if need is None or need >= (1 - mostly) * all_share:

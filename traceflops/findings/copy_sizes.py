@@ -75,7 +75,7 @@ def same_uploads(case: Case) -> dict[str, Value]:
     """Return how `often` copies of the same sizes go to the GPU, and the bytes of `each` time.
 
     What is left of the data at the end is a copy of less than the usual size. Empty where that is
-    not most of what is copied, not often, or more than the memory of the GPU.
+    not most of what is copied, not often, small, or more than the memory of the GPU.
     """
     if case.prepared is None:
         return {}

@@ -314,7 +314,7 @@ def unified_memory(case: Case) -> Iterator[Cause]:
     """Give a cause if pages migrate on demand, or are waited for, while kernels run.
 
     Between two migrations a kernel may wait for page faults: if these are not recorded, all time
-    from the first migration to the last may be gained.
+    from the first migration to the last may be gained. At least half of the time of migrations is.
     """
     if case.prepared is None:
         return

@@ -84,7 +84,7 @@ def _far(
         for row in case.measured.kernels
         if _is_of(row, roof)
         and row.sum_ns >= least_ns * row.count
-        and 0 < (part := reached(case, row)) < poor
+        and 0 < (part := reached(case, row)) < poor  # 0: unknown
     ]
     below.sort(key=lambda pair: -pair[0].sum_ns * (1 - pair[1] / good))
     # Other causes explain a kernel whose edits gain at least half of its distance to good.
@@ -178,6 +178,7 @@ def reached(case: Case, row: KernelRow) -> float:
 
 
 def _needed_ns(row: KernelRow, rates: Mapping[str, int], bandwidth: int | None) -> float:
+    """Return how long kernels need at the peaks of FLOPs and of memory, 0 if that is unknown."""
     rate = rates.get(row.dtypes[0]) if len(row.dtypes) == 1 else None
     flops, size = row.measured.flops, row.measured.min_bytes
     of_flops = flops / rate if flops and rate else 0.0
@@ -274,7 +275,10 @@ def _is_unaligned_16(name: str) -> bool:
 
 
 def _padding(work: Work) -> float:
-    """Return how many times the FLOPs of a product are if misaligned dimensions are padded."""
+    """Return how many times the FLOPs of a product are if misaligned dimensions are padded.
+
+    Those are N and the lengths of the rows in memory of both operands, by their strides if known.
+    """
     signature = work.signature
     if not isinstance(signature, Product) or not signature.flops:
         return 1.0

@@ -244,6 +244,7 @@ def reasons_first(findings: Sequence[Finding], *, waits_cost_most: bool = False)
         reasons = [
             _order(why) - 1 for why in findings if why is not finding and explains(why, finding)
         ]
+        # False, which sorts first, for much waiting for input.
         is_program = finding.rule != _INPUT or finding.severity != "high"
         return is_program, -min([_order(finding), *reasons]), -finding.share
 

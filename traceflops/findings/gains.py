@@ -281,7 +281,10 @@ def _worth(cause: Cause, replay: Replay) -> Worth:
 
 
 def _outcome(edits: Sequence[str], replay: Replay) -> Outcome:
-    """Return what edits do together; without the first if the recording cannot answer all."""
+    """Return what edits do together; without the first if the recording cannot answer all.
+
+    The main edits of a cause are its last ones.
+    """
     try:
         return replay.outcome([parse_edit(text) for text in edits])
     except UsageError:

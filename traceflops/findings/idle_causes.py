@@ -88,7 +88,7 @@ _CLAIMS: Final = ("launching", "sampled", "off-cpu", "on-cpu", "one-gap", "range
 """What is known of untraced host time, with a title and a claim of its own."""
 _KNOWN_TO_WORK: Final = ("launching", "sampled", "on-cpu")
 """Those of them by which the host works, so that less work saves time."""
-_MOST_ROWS: Final = 3
+_MOST_ROWS, _LONGEST_GAPS = 3, 100
 _NEARLY_ALL: Final = 0.9
 """Of the time of operators on the CPU: the one that takes it is the title."""
 
@@ -383,7 +383,7 @@ def _filled(edit: str, idle: IdleClass) -> str:
         re.escape(name) for culprit in idle.culprits for name in culprit.evidence[:1]
     )
     label = idle.culprits[0].label
-    is_frame = function_name(label) != label
+    is_frame = function_name(label) != label  # its line is exact; numbers of a range may differ
     values = {
         "{name}": re.escape(label) if is_frame else numbered(label),
         "{names}": "|".join(dict.fromkeys(re.escape(one.label) for one in idle.culprits)),
@@ -416,7 +416,7 @@ def _gap_of(case: Case, culprit: Culprit) -> Gap | None:
     """Return the gap with most time of a culprit, None where it is in none of the longest."""
     of_culprit = {
         gap: one.idle_ns
-        for gap in case.gaps(100)
+        for gap in case.gaps(_LONGEST_GAPS)
         for one in gap.culprits
         if (one.kind, one.label) == (culprit.kind, culprit.label)
     }

@@ -120,6 +120,7 @@ def _overlaps(facts: KernelFacts) -> BoolArray:
     device, start = (numbers(activities[name])[facts.row] for name in ("device", "start_ns"))
     end = start + numbers(activities["dur_ns"])[facts.row]
     is_beside = latest_end_before(device, start, end) > start
+    # With time reversed: another one begins before the end of this one, and not before it.
     later = latest_end_before(device, -end, -start) > -end
     return np.asarray(is_beside | later)
 

@@ -220,7 +220,7 @@ def _rate(known: Sequence[KernelRow], name: str) -> float | None:
 
 
 def _between_operators(idle: IdleCulprits, window_ns: int) -> Iterator[_Part]:
-    """Yield what the host did while no operator ran, by class."""
+    """Yield what the host did while no operator ran, by class; named if one has half of it."""
     for each in idle.by_class():
         largest, share = each.culprits[0], each.idle_ns / window_ns
         name = short_name(largest.label) if 2 * largest.idle_ns >= each.idle_ns else None

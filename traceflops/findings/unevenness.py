@@ -243,6 +243,7 @@ def _advice(
     usual = fact(more.remedy if more and more.remedy else code)
     if more and more.remedy.startswith("idle."):
         usual = fact("sentence", text=usual)  # texts of idle time are clauses
+    # Other kinds have remedies of their own for PyTorch only.
     if kind == _PROFILER or (kind in _KINDS and "torch" in case.program):
         usual = fact(f"{UNEVEN_STEPS}.remedy.{kind}")
     return fact("joined", parts=(usual, without)) if without else usual
@@ -295,6 +296,7 @@ class _Slow(Struct, frozen=True):
         `times` are of slow and of usual steps; usual ones may have up to the part `most_usual` of
         what slow ones have.
         """
+        # Times are divided by the numbers of windows: counts[0] are slow, counts[1] usual.
         of_slow, of_usual = times
         more = []
         for (name, remedy), ns in of_slow.items():

@@ -141,7 +141,10 @@ def _without_start_up(
 
 
 def _class_of_busy(total: Account, losses: Sequence[Loss]) -> str:
-    """Return the class of a report on a busy device: that of what takes most of the time."""
+    """Return the class of a report on a busy device: that of what takes most of the time.
+
+    Idle time counts only if it is more than half of all.
+    """
     share = {name: total.components.share(name) or 0.0 for name in total.components.parts()}
     of_idle = (loss.headline for loss in losses if loss.name == "idle" and not loss.unknown)
     if 2 * share["idle"] > 1:
@@ -221,7 +224,7 @@ def led_by(later: Verdict, lack: Fact | None) -> Verdict:
         return later
     figures = tuple(part for part in later.parts if part.code == "verdict.figure")
     others = tuple(part for part in later.parts if part not in figures)
-    others = () if lack.code == NO_PROGRAM else others
+    others = () if lack.code == NO_PROGRAM else others  # all else would be of the profiler
     headline = "cut-file" if lack.code.startswith("verdict.cut") else "records-missing"
     return replace(later, parts=(*figures, lack, *others), headline=headline)
 
