@@ -65,7 +65,7 @@ def interval(before: FloatArray, after: FloatArray) -> Interval | None:
         apart = (after[0] - other_rest - before[0] + rest) / np.sqrt(2)
         before = np.append(rest - apart, before[1:])
         after = np.append(other_rest + apart, after[1:])
-    sides = [_of_mean(series) for series in (before, after) if np.ptp(series)]  # equal: exact
+    sides = [_of_mean(series) for series in (before, after) if np.ptp(series)]  # others are exact
     if not sides:
         return Interval(point, point)
     # Weights of the correlations: prior times likelihood on both sides.

@@ -270,7 +270,7 @@ def program_of_trace(trace: Trace) -> frozenset[str]:
 def gpus_of(trace: Trace) -> str:
     """Return who made the GPUs: amd, nvidia, other-gpu, or "" if nothing tells."""
     tool, calls = family(trace.source.format), names(trace.calls["name"])
-    if accelerator(trace.source.event_counts) != CUDA:  # also that of ROCm
+    if accelerator(trace.source.event_counts) != CUDA:  # ROCm is recorded as CUDA
         return "other-gpu"
     if (
         tool == ROCPROF

@@ -65,7 +65,7 @@ def main_kernel_findings(
     rows = [row for row in kernels.to_pylist() if row["top"] == top]
     least = thresholds()[MAIN_KERNEL]["least_share"]
     if shares[top] < least or kernels.num_rows < 2 or not _may_gain(top, rows, total, losses):
-        return  # a single kernel needs no finding to be found
+        return  # too little to tell, or a single kernel, which is all of it anyway
     family, variants = _largest_family(rows, by_whole_name=top == _MEMORY)
     name, sub, time_ns = short_name(family), variants[0]["sub"], _sum_ns(variants)
     largest = max(variants, key=lambda row: row["sum_ns"])

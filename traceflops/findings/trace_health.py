@@ -180,7 +180,7 @@ def _coverage(case: Case, missing: set[str]) -> Iterator[Finding]:
             way_to_record(case, "annotations")
         )
         yield _finding("unrecorded", fact(f"{RULE}.unrecorded.claim", share=share), advice)
-    if 0 < steps < limit(case, RULE, "few_steps"):  # none: that is a doubt of each gain
+    if 0 < steps < limit(case, RULE, "few_steps"):  # 0 is a doubt of each gain
         of_torch = "-torch" if family(case.source.format) == PYTORCH else ""
         claim = fact(f"{RULE}.few-steps.claim", steps=steps)
         yield _finding("few-steps", claim, fact(f"{RULE}.few-steps.remedy{of_torch}"))
