@@ -31,7 +31,7 @@ def listed_jobs(
     """Return the jobs of a trace with the names of their files as they may be shown."""
     reports = []
     for job in trace.jobs:
-        plain = [replace(part, tables={}) for part in job.traces]
+        plain = [replace(part, tables={}) for part in job.traces]  # only sources are shown
         sources = [(part if include_environment else redacted(part)).source for part in plain]
         files = [file.name for source in sources for file in source.files]
         if placeholders is not None:
@@ -76,7 +76,8 @@ def analysis_of_jobs(
         job.files for job, records in zip(reports, all_records, strict=True) if records.graph.calls
     ]
     for number, (job, records) in enumerate(zip(reports, all_records, strict=True)):
-        # A capture says how to give it to the one trace here that launches graphs.
+        # A capture says how to give it to the one trace here that launches graphs (--pair is for
+        # one file).
         is_one_file_each = [len(files) for files in (job.files, *launching)] == [1, 1]
         if records.state == "capture" and is_one_file_each:
             files = [shlex.quote(files[0]) for files in (*launching, job.files)]

@@ -104,6 +104,7 @@ class VerdictFacts(NamedTuple):
             main_kind(prepared) if prepared.on_host else None,
             little_work(prepared),
             calls_alone(trace) if prepared.launch_records.state == "missing" else (),
+            # Of several GPUs, time outside the work of one may be time of another.
             rest is not None and rest.is_most and len(prepared.accounts) == 1,
         )
 
@@ -202,7 +203,11 @@ def _on_cpu(
     kernels: pa.Table,
     idle: IdleCulprits,
 ) -> OnCpu:
-    """Return what to say if all work is operators on the CPU; `kernels` are these by name."""
+    """Return what to say if all work is operators on the CPU; `kernels` are these by name.
+
+    Where operators wait in the calls in which they launch (`is_queue`), their times are not those
+    of work on the CPU: then only how long they read values of the GPU is said.
+    """
     total = sum((device.chosen for device in devices), EMPTY_ACCOUNT)
     of_time = fact("basis.step" if facts.choice.used else "basis.time")
     leads = leading(kernels, total, idle, measured, of_time, facts.once) if devices else ()
@@ -224,7 +229,10 @@ def _said_first(
     on_cpu: OnCpu | None,
     basis: Fact,
 ) -> Verdict:
-    """Return the verdict: what is not recorded, what has no timeline, or what costs most."""
+    """Return the verdict: what is not recorded, what has no timeline, or what costs most.
+
+    The first that holds is told, then changed if only events timed the work of a GPU.
+    """
     total = sum((device.chosen for device in devices), EMPTY_ACCOUNT)
     late_rank = late_rank_fact(ranks, lasting=True) or slow_link_fact(ranks)
     first = (

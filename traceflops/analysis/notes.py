@@ -43,7 +43,7 @@ def notes_of(
     records = prepared.launch_records
     outdated: set[str] = set()
     if measured.devices and all(device.match.how == "given" for device in measured.devices):
-        outdated.update(_ON_MODELS)
+        outdated.update(_ON_MODELS)  # the user says which GPUs these are
     if records.graph.lost > 0:  # counted anew below, in the chosen time
         outdated.add("graph-launches-lost")
     if any(lack.wants_gpu_records for lack in measured.lacks):  # the verdict knows that one worked
@@ -64,6 +64,7 @@ def notes_of(
         *_device_notes(prepared, devices),
         *([too_many] if linked.categorised.names_left else ()),
         *_clock_notes(linked),
+        # Where no GPU is recorded, all devices are CPUs.
         *records_notes(records, on_host=bool(devices), share=_lost_share(records, devices)),
         *([held_up] if profiler.idle_ns else ()),
         *(prepared.replays.notes if prepared.replays is not None else ()),
@@ -72,9 +73,9 @@ def notes_of(
 
 
 def _lost_share(records: LaunchRecords, devices: Sequence[DeviceReport]) -> float | None:
-    """Return the share of the chosen time of work without record, if it is like that with one.
+    """Return the share of the chosen time that lost work takes, at the mean time of its kind.
 
-    It is unknown where no work of a kind has a record.
+    It is unknown where all work of a kind is lost.
     """
     window_ns = sum(device.chosen.components.window_ns for device in devices)
     lost_ns = 0
@@ -106,17 +107,18 @@ def _device_notes(prepared: Prepared, devices: Sequence[DeviceReport]) -> Iterat
         longest = max(whole.same_stream_overlap_max_ns for whole in gpus)
         yield note_of("assumed", "overlap-on-stream", count=count, of=total, longest_ns=longest)
     yield from _earlier_work_notes(prepared, devices)
+    # `unlinked` is None where a process has no calls that could be linked.
     if any(whole.unlinked is None for whole in gpus) and not is_said(trace, "no-calls", *_ON_CALLS):
         cost = fact("advice.no-calls", how=remedy(trace, "calls"))
         yield note_of("missing", "no-calls", advice=cost)
 
 
 def _earlier_work_notes(prepared: Prepared, devices: Sequence[DeviceReport]) -> Iterator[Note]:
-    """Say how much idle time work without a record may have run in; of graphs by itself.
+    """Say how much idle time work without a record may have run in; of graphs in a second note.
 
     Where too many records are lost to judge idle time, all of it may be lost work.
     """
-    unseen_ns = prepared.unseen_ns
+    unseen_ns = prepared.unseen_ns  # of graphs
     unknown_ns = [
         device.chosen.idle_causes.unrecorded_ns - unseen_ns.get(device.device, 0)
         for device in devices

@@ -59,6 +59,7 @@ def prepare(
     with phase("link and categorise"):
         classifier = load(rules)
         linked, marked = _linked(shown, classifier, selection)
+        # Steps are found by real names, so `named` keeps them.
         named, with_host, categorised = linked, linked.trace, linked.categorised
     totals = untimed(shown, classifier)
     if placeholders is not None:
@@ -74,6 +75,7 @@ def prepare(
             totals = redaction.untimed(totals) if totals is not None else None
     with phase("components of devices"):
         accounts, notes = one_run_per_gpu(linked.trace, _accounts(linked, selection), selection)
+        # Chosen devices are shown even if their records are incomplete.
         is_all = selection.ranks is None and selection.gpus is None
         cut = cut_processes(linked.trace) if is_all else np.empty(0, dtype=np.int64)
         accounts, left_out = whole_devices(linked.trace, accounts, cut)
@@ -133,6 +135,7 @@ def _accounts(linked: LinkedTrace, selection: Selection) -> dict[int, DeviceAcco
     lost = lost_replays(trace)
     accounts = {
         number: DeviceAccount(linked, of_device, lost)
+        # Not strict: without activities np.split still gives one (empty) array.
         for number, of_device in zip(used.tolist(), np.split(order, first[1:]), strict=False)
         if number in selected
     }

@@ -133,7 +133,8 @@ def summary_of(analysis: Analysis) -> RankSummary:
     long = work.long_steps()
     choices = [work.usual_steps(), *((step,) for step in long)]
     idle, idle_of = work.idle_of_each(records.devices, choices)
-    idle_ns = analysis.total.components.idle_ns - sum(culprit.idle_ns for culprit in idle.culprits)
+    explained_ns = sum(culprit.idle_ns for culprit in idle.culprits)
+    unexplained_ns = analysis.total.components.idle_ns - explained_ns
     is_unknown = any(why_no_figure(prepared, executed, measured.devices))
     launches = analysis.launches
     # Notes of the trace go with it; those of the measurement are made again once all are known.
@@ -153,7 +154,7 @@ def summary_of(analysis: Analysis) -> RankSummary:
         reports=tuple(map(_brief, analysis.devices)),
         kernels=kernel_totals(trace, linked.categorised, linked.split, prepared.chosen),
         moved=memory_times(trace, linked.categorised, prepared.chosen),
-        idle=replace(idle, unexplained_ns=idle_ns),
+        idle=replace(idle, unexplained_ns=unexplained_ns),
         long_steps=long,
         idle_of=tuple(map(tuple, idle_of)),
         records=records.compact(keeps_work=True),

@@ -107,9 +107,9 @@ def _asked(
         except duckdb.OutOfMemoryException:
             raise UsageError("SQL: out of memory", f"ask for less, or {MORE_MEMORY}") from None
         except (duckdb.Error, OSError, RuntimeError, ValueError) as error:
-            if "Query interrupted" in str(error):
+            if "Query interrupted" in str(error):  # by Ctrl-C, as DuckDB's client says it
                 raise KeyboardInterrupt from None
-            if str(error).startswith("INTERRUPT"):
+            if str(error).startswith("INTERRUPT"):  # by the timer
                 raise UsageError(f"SQL: it took more than {seconds:g} s", "ask for less") from None
             message = str(error)
             first, *more = message.strip().splitlines() or ["the query failed"]
@@ -137,6 +137,7 @@ def _check_reach(connection: Any, query: str) -> None:
         called = str(node.get("function_name") or "").lower()
         table = str(node.get("table_name") or "").lower() * (kind in ("BASE_TABLE", "SHOW_REF"))
         source = kind == "TABLE_FUNCTION" and str(node["function"].get("function_name")).lower()
+        # SHOW has only a name, which may be a list of DuckDB's own; DESCRIBE has a query.
         closed = _CLOSED.fullmatch(called) or _CLOSED.fullmatch(table) or schema != "main"
         if closed or (source and source not in _FROM) or (table and kind == "SHOW_REF"):
             raise UsageError(

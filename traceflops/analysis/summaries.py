@@ -65,7 +65,7 @@ def analysis_of_summaries(
             ordered[number] = replace(part, trace=trace, reports=(), notes=())
     trace = _joined([summary.trace for summary in ordered])
     moved = list(_moved(ordered))
-    parts = [part for part in moved if part.reports] or moved
+    parts = [part for part in moved if part.reports] or moved  # all if none has devices
     devices = told_apart(trace, [device for part in parts for device in part.reports])
     prepared = prepare(trace)
     empty = analysis_of(prepared)
@@ -135,7 +135,7 @@ def _notes(summaries: Sequence[RankSummary], again: Sequence[Note]) -> list[Note
     is_of_one = all(len(part.trace.source.files) == 1 for part in summaries)
     noun = "summary" if is_of_one else "file batch"
     notes = (*again, *together(owned, len(summaries), noun))
-    return sorted(notes, key=lambda note: order.get(note.code, -1))
+    return sorted(notes, key=lambda note: order.get(note.code, -1))  # new ones first
 
 
 def _moved(ordered: Sequence[RankSummary]) -> Iterator[RankSummary]:
@@ -216,12 +216,13 @@ def _measured(parts: Sequence[RankSummary], empty: Measurement) -> Measurement:
         outside=Outside(
             summed((row for each in outside for row in each.not_counted), "why", "op"),
             _largest(unattributed, "sum_ns"),
-            sum(vector) if len(vector) == len(parts) else None,
+            sum(vector) if len(vector) == len(parts) else None,  # unknown if one part is
         ),
         notes=(),
     )
     devices = tuple(chain.from_iterable(part.peaks for part in parts))
     budgets = list(chain.from_iterable(part.budgets for part in parts))
+    # A total of MFU needs the budgets of all parts.
     lacks = next((part.lacks for part in parts if part.lacks and not part.budgets), ())
     fall = waterfall(budgets) if budgets and not lacks else None
     if fall is not None and fall.errors:
@@ -264,6 +265,7 @@ class _SummedWork(Struct, frozen=True, dict=True):
     def idle(
         self, devices: Sequence[int], steps: Sequence[int | None]
     ) -> list[tuple[Culprit, ...]]:
+        """Return the culprits of the idle time of some devices in some steps, by device."""
         of_step = [list(chain.from_iterable(each)) for each in self._by_step(steps, "idle_of")]
         of_device = (
             [IdleCulprits(culprits[row], 0) for culprits in of_step] for row in self._rows(devices)
@@ -292,5 +294,6 @@ def _rank_report(parts: Sequence[RankSummary], trace: Trace, links: Links) -> Ra
         return None
     records = joined([part.records for part in parts], trace)
     overlap = max(span.start_ns for span in spans) <= min(span.end_ns for span in spans)
+    # Spans that lie apart are of clocks that have nothing in common.
     is_aligned = overlap and not is_said(trace, "clocks-not-aligned")
     return report_of(records, _SummedWork(parts, trace), is_aligned=is_aligned, links=links)

@@ -71,7 +71,7 @@ def check_summary(summary: RankSummary) -> None:
 
 def _check_utilisation(summary: RankSummary, reported: set[int]) -> None:
     """Check peaks, FLOPs and bytes; `reported` are the devices that have a report."""
-    require(summary.budgets or summary.lacks)
+    require(summary.budgets or summary.lacks)  # without MFU it says why
     of_devices = {peak.device for peak in summary.peaks}
     require(not reported or of_devices == reported)  # a graph capture reports no device
     require(all(rate > 0 for peak in summary.peaks for rate in peak.rates.values()))
@@ -89,7 +89,10 @@ def _check_utilisation(summary: RankSummary, reported: set[int]) -> None:
 
 
 def _check_values(value: Any, name: str, processes: int, devices: int) -> None:
-    """Check each number by its name, whatever it is in."""
+    """Check each number by its name, whatever it is in.
+
+    `processes` and `devices` are how many there are. Other checks look into `_ELSEWHERE`.
+    """
     if isinstance(value, Struct) and not isinstance(value, _ELSEWHERE):
         for field in fields(value):
             _check_values(getattr(value, field.name), field.name, processes, devices)
@@ -101,6 +104,7 @@ def _check_values(value: Any, name: str, processes: int, devices: int) -> None:
             _check_values(item, name, processes, devices)
     elif isinstance(value, int):
         counts = {"device": devices, "process": processes}
+        # Any other number must fit in 64 bits, with its sign.
         require((-LIMIT_NS if name in _SIGNED else 0) <= value < counts.get(name, 2 * LARGEST))
         require(value < LIMIT_NS or not name.endswith("_ns"))
 

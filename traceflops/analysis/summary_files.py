@@ -62,6 +62,7 @@ def unpacked(data: Any) -> RankSummary:
 
 
 def _file(summary: RankSummary | None, failed: str | None = None) -> bytes:
+    """Return a file of one row: a summary, or the name of the file that `failed` to give one."""
     data = packed(summary) if summary is not None else None
     columns = {"summary": pa.array([data], pa.large_binary()), "failed": pa.array([failed])}
     table = pa.table({name: column.cast(_FILE[name]) for name, column in columns.items()})

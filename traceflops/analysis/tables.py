@@ -176,6 +176,7 @@ def _activity_table(prepared: Prepared) -> pa.Table:
         )
     recorded, kind = linked.trace.activities["collective"], communication_kinds(linked)
     texts, code = names(recorded), codes(recorded)
+    # What is not recorded is told by kind: the names of kinds stand behind the recorded texts.
     of_kind = np.where(kind >= 0, kind + len(texts), -1)
     columns = {
         "rank": _ranks_of(table, trace.ranks),

@@ -171,6 +171,7 @@ def _of_match(match: Match, before: Side, after: Side, common: Set[str]) -> Iter
 def _split(whole: Part, sides: Sequence[tuple[Work, Side]]) -> Iterator[Part]:
     """Yield the parts of kernels of the same names: waiting, number of calls, time per call."""
     times, waits = [whole.before_ns, whole.after_ns], [Fraction(0)] * 2
+    # A kernel without charged time has none in which it could wait.
     waits_by_side = [[kernel.wait_ns for kernel in work if kernel.charged_ns] for work, _ in sides]
     if all(None not in waits_ns for waits_ns in waits_by_side) and any(waits_by_side):
         waits = [
@@ -195,7 +196,11 @@ def _split(whole: Part, sides: Sequence[tuple[Work, Side]]) -> Iterator[Part]:
 
 
 def _of_idle(before: Side, after: Side) -> Iterator[Part]:
-    """Yield the parts of idle time by culprit; labels may differ in numbers."""
+    """Yield the parts of idle time by culprit.
+
+    Labels of the same culprit may differ in numbers and in what follows a "#", which is a class:
+    "Optimizer.step#Adam.step" is the culprit "Optimizer.step".
+    """
     if not tell_culprits(before, after):
         return
     sums: defaultdict[tuple[str, str], list[int]] = defaultdict(lambda: [0, 0])
@@ -207,7 +212,7 @@ def _of_idle(before: Side, after: Side) -> Iterator[Part]:
             labels[key][number] = labels[key][number] or (culprit.label,)
     for key, names in labels.items():
         old, new = before.per_window(sums[key][0]), after.per_window(sums[key][1])
-        way = "culprit" if all(names) else ""
+        way = "culprit" if all(names) else ""  # how it was matched; "": one side lacks it
         yield Part("idle", IDLE, key[0], (names[0], names[1]), (), way, new - old, old, new)
 
 
@@ -229,7 +234,7 @@ def causes_of(before: Side, after: Side, parts: Iterable[Part]) -> list[Cause]:
         spread = None
         if component == "idle":
             spread = idle and idle.around(ns)
-        elif kind != CALLS:
+        elif kind != CALLS:  # calls are counted, not measured: they have no spread
             # The spread between steps of all time of these kernels, around this change of it.
             work = [[kernel for part in own_parts for kernel in part.work[n]] for n in (0, 1)]
             old, new = before.series_of(work[0]), after.series_of(work[1])

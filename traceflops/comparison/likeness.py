@@ -158,4 +158,5 @@ def _values(side: Side) -> dict[str, str]:
             values[what] = "recorded"
     if side.work is not None:
         values["single kernels"] = "recorded"
+    # Facts of a single run, such as when it began, differ between any two.
     return values | {key: value for key, value in side.facts.items() if key not in _OF_RUN}

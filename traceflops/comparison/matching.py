@@ -130,7 +130,8 @@ def _moved(
 ) -> tuple[list[Match], tuple[Work, Work]]:
     """Return the matches, some with one of the kernels `left` added, and the rest of these.
 
-    A kernel joins the match with its key if that brings the calls per window of both sides closer
+    `way` is the name of this way to recognise kernels: those of one `key` are the same work. A
+    kernel joins the match with its key if that brings the calls per window of both sides closer
     together: then it took over some of the calls. `windows` are the numbers of windows by side.
     """
     match_of_key = {
@@ -147,7 +148,7 @@ def _moved(
             extended = Match(way, *sides)
             if _call_gap(extended, windows) < _call_gap(matched[index], windows):
                 matched[index] = extended
-                joined.append(Match("", (kernel,), ()))
+                joined.append(Match("", (kernel,), ()))  # only to take it out of `left`
     return matched, _without(left, joined)
 
 

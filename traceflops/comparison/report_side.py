@@ -36,6 +36,9 @@ Amount = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
 Instant = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 Component = Literal["compute", "memory", "other", "graph", "communication"]
 
+_MOST_SIGNS: Final = 200
+"""So much of an error in the report is shown."""
+
 
 class _Window(Struct):
     used: bool
@@ -188,7 +191,7 @@ def side_of_report(content: bytes, name: str | None = None) -> Side:
         return _side(report, name)
     except (msgspec.MsgspecError, ValueError, ArithmeticError, KeyError) as error:
         hint = "write it with traceflops report TRACE -o base.json"
-        raise InputError(f"no report of {REPORT} ({str(error)[:200]})", hint) from None
+        raise InputError(f"no report of {REPORT} ({str(error)[:_MOST_SIGNS]})", hint) from None
 
 
 def _side(report: _Report, name: str | None) -> Side:
@@ -223,7 +226,7 @@ def _side(report: _Report, name: str | None) -> Side:
         work=_work(report.kernels),
         idle=tuple(IdlePart(*msgspec.structs.astuple(part)) for part in report.idle.culprits),
         model_flops=Fraction(flops) if flops is not None and has_mfu else None,
-        mfu=mfu or None,
+        mfu=mfu or None,  # 0: without MFU
         memory_bytes=memory_bytes,
         held=held,
         counts=counts_of(windows, report.step_counts or {}, passes),

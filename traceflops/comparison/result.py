@@ -126,7 +126,7 @@ class Comparison(Struct, frozen=True, dict=True):
         if self.obstacle or not old.mfu or not new.mfu or not old.model_flops:
             return None
         time = new.mean_ns / old.mean_ns
-        work = work_ratio(old, new) or Fraction(1)
+        work = work_ratio(old, new) or Fraction(1)  # unknown: as if it were the same
         by_flops = old.mfu * work - old.mfu
         by_time = old.mfu * work / time - old.mfu * work
         # What remains is due to the peak.
@@ -176,6 +176,7 @@ class Comparison(Struct, frozen=True, dict=True):
         steps = [
             {"side": name, "step": step, "ns": ns}
             for name, side in (("before", self.before), ("after", self.after))
+            # Not strict: a side without windows has no times.
             for step, ns in zip(side.steps or (None,), side.series().tolist(), strict=False)
         ]
         parts = self.memory.parts if self.memory is not None else ()

@@ -127,6 +127,7 @@ class Side(Struct, frozen=True):
         """Return the time of some kernels by step and device in ns, None if not known of each."""
         windows_of = Counter(window.step for window in self.windows)
         devices = np.array([windows_of[step] for step in sorted(windows_of, key=lambda s: s or 0)])
+        # Kernels without charged time add nothing, whether their steps are known or not.
         times = [kernel.steps_ns for kernel in work if kernel.charged_ns]
         if any(time_ns is None or len(time_ns) != len(devices) for time_ns in times):
             return None
@@ -137,7 +138,10 @@ class Side(Struct, frozen=True):
 def side_of(
     analysis: Analysis, name: str | None = None, ranks: Collection[int] | None = None
 ) -> Side:
-    """Return an analysis as a side; only some of its `ranks`, if given, without MFU and FLOPs."""
+    """Return an analysis as a side.
+
+    Of some `ranks` only, if given: then without figures that are of all ranks (MFU, FLOPs, passes).
+    """
     prepared, devices, idle = analysis.prepared, analysis.devices, analysis.idle
     work, measured = analysis.charged, analysis.measured
     mfu, flops = measured.mfu, measured.executed.model_flops if measured.mfu is not None else None

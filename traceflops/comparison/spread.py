@@ -21,6 +21,7 @@ from traceflops.table.columns import FloatArray
 
 LEVEL: Final = 0.95
 _LEAST: Final = 2
+"""Steps of a side: one has no spread."""
 _R: Final = (np.arange(40) + 0.5) / 20 - 1
 """The correlations that are tried, from -1 to 1."""
 _PRIOR: Final = 1.4
@@ -56,7 +57,7 @@ def interval(before: FloatArray, after: FloatArray) -> Interval | None:
     if min(len(before), len(after)) < _LEAST:
         return None
     point = float(after.mean() - before.mean())
-    if min(len(before), len(after)) > _LEAST:
+    if min(len(before), len(after)) > _LEAST:  # of two steps, the rest would be one
         # First steps may differ from the rest on both sides alike (queues fill): that is no noise.
         # Keep only by how much they differ, half of it on each side; / sqrt(2) instead of / 2 so
         # that the squares of mere noise keep their sum.
@@ -64,7 +65,7 @@ def interval(before: FloatArray, after: FloatArray) -> Interval | None:
         apart = (after[0] - other_rest - before[0] + rest) / np.sqrt(2)
         before = np.append(rest - apart, before[1:])
         after = np.append(other_rest + apart, after[1:])
-    sides = [_of_mean(series) for series in (before, after) if np.ptp(series)]
+    sides = [_of_mean(series) for series in (before, after) if np.ptp(series)]  # others are exact
     if not sides:
         return Interval(point, point)
     # Weights of the correlations: prior times likelihood on both sides.
@@ -79,7 +80,10 @@ def interval(before: FloatArray, after: FloatArray) -> Interval | None:
 
 
 def _of_mean(series: FloatArray) -> tuple[FloatArray, FloatArray, int]:
-    """Return, per correlation in _R, log likelihood and variance of the mean; and the freedom."""
+    """Return, per correlation in _R, log likelihood and variance of the mean.
+
+    The last value is the number of degrees of freedom.
+    """
     r, steps, apart = _R, len(series), series - series.mean()
     squares, ends = float(apart @ apart), float(apart[0] + apart[-1])
     outer, products = float(apart[0] ** 2 + apart[-1] ** 2), float(apart[1:] @ apart[:-1])

@@ -66,6 +66,7 @@ def calls_alone(trace: Trace) -> tuple[Fact, ...]:
     (_, start, end), (_, begin, stop) = host_span(calls), host_span(trace.marks)
     name, dur_ns = codes(calls["name"])[row], end[row] - start[row]
     spent_ns = _usual(name, dur_ns)
+    # Copies and waits take as long as the GPU does: a long first one is no set-up.
     for reveals in ("copies", "waits_for_device"):
         spent_ns = np.where(has_fact(calls["name"], reveals)[row], dur_ns, spent_ns)
     inside = Intervals.of(start[row], end[row])
@@ -83,6 +84,7 @@ def calls_alone(trace: Trace) -> tuple[Fact, ...]:
     share = times[kind] / whole_ns if whole_ns > 0 else 0.0
     if severity_of(share) not in ("high", "medium"):
         return ()
+    # The share of time in no call at all: what runs then is not recorded.
     outside = rest.subtract(Intervals.of(begin[marks], stop[marks])).length_ns / whole_ns
     reveals = next((reveals for reveals, of in _CALLS.items() if of == kind), "")
     of_kind = has_fact(calls["name"], reveals)[row] if reveals else np.zeros(len(row), np.bool_)
@@ -117,7 +119,10 @@ def _outermost(calls: pa.Table, row: IntArray) -> IntArray:
 
 
 def _usual(name: IntArray, dur_ns: IntArray) -> IntArray:
-    """Return how long each call takes; the first of many of a name, their median at most."""
+    """Return how long each call takes; the first of many of a name, their median at most.
+
+    A first call also sets up what it needs, which is not done again.
+    """
     spent_ns = dur_ns.copy()
     order = np.lexsort((dur_ns, name))
     _, begin, count = np.unique(name[order], return_index=True, return_counts=True)

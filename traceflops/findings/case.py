@@ -206,7 +206,7 @@ def without_work_ns(case: Case) -> int:
     """
     prepared = case.prepared
     if prepared is None:
-        return 0  # nothing is replayed
+        return 0  # without events nothing is replayed, and only replays need this time
     busy_ns = 0
     for device, account in prepared.accounts.items():
         categorised, activities = prepared.linked.categorised, prepared.trace.activities
@@ -270,7 +270,7 @@ def program_of_trace(trace: Trace) -> frozenset[str]:
 def gpus_of(trace: Trace) -> str:
     """Return who made the GPUs: amd, nvidia, other-gpu, or "" if nothing tells."""
     tool, calls = family(trace.source.format), names(trace.calls["name"])
-    if accelerator(trace.source.event_counts) != CUDA:
+    if accelerator(trace.source.event_counts) != CUDA:  # ROCm is recorded as CUDA
         return "other-gpu"
     if (
         tool == ROCPROF

@@ -152,7 +152,8 @@ def _medians(
 def _agreed(case: Case, device: int, medians: FloatArray, time_ns: FloatArray) -> _Slower | None:
     """Return the largest slow-down on which most kernels agree, weighted by time; None without.
 
-    `medians` and `time_ns` have a row per kernel and a column per quarter.
+    `medians` and `time_ns` have a row per kernel and a column per quarter. Only kernels that are
+    known in all quarters are compared, if these have half of the time.
     """
     measured = ~np.isnan(medians).any(axis=1)
     if (
@@ -255,7 +256,7 @@ def low_clocks(case: Case) -> Iterator[Cause]:
     is_all, factor = len(low) == len(case.devices), f"{1 - (worst.below or 0.0):.4f}"
     ranks = (reports[gpu.device].rank for gpu in low)
     faster = tuple(f"rank {rank}=median" for rank in ranks if rank is not None)
-    # A clock that is low all the time has no place in the timeline.
+    # A clock that is low all the time (a reason has the share 1) has no place in the timeline.
     at_times = max((worst.reasons or {}).values(), default=1.0) < 1
     start_ns, end_ns = worst.slow_ns if at_times and worst.slow_ns else (None, None)
     yield cause(
@@ -326,7 +327,7 @@ def _values(gpu: GpuSamples) -> dict[str, Value]:
 
 
 def _reasons(gpu: GpuSamples) -> frozenset[str]:
-    """Return the key of _REASONS that holds for most samples, nothing if none holds."""
+    """Return the key of _REASONS that holds for the most samples, nothing if none holds."""
 
     def share(name: str) -> float:
         shares = (part for bit, part in (gpu.reasons or {}).items() if bit & _REASONS[name])

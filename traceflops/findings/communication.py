@@ -72,6 +72,7 @@ class _Exposed(Struct, frozen=True):
         """Return a group per kind and role, or kernel of unknown kind, the most exposed first."""
         rows, records = self.row, self.records
         roles = [group.role for group in records.groups]
+        # Groups with the same role count as one: they get the place of the first of them.
         place_of_role = np.array([roles.index(role) for role in roles], dtype=np.int64)
         number, _ = group_rows((records.kind[rows], place_of_role[records.group[rows]], self.name))
         by_role = []
@@ -83,7 +84,10 @@ class _Exposed(Struct, frozen=True):
 
 
 def _exposed(case: Case) -> _Exposed | None:
-    """Return the communication of the chosen windows, None if no single kernels are known."""
+    """Return the communication of the chosen windows, None if no single kernels are known.
+
+    A row is chosen by its start. Waiting counts only as far as it is exposed.
+    """
     if case.ranks is not None:
         records = case.ranks.records
     elif case.prepared is not None:
@@ -208,11 +212,13 @@ def _limited(
     fastest = Fastest.of(exposed.records, exposed.row[places[is_alone]])
     if fastest is not None:
         values: dict[str, Value] = {"kind": _called(kind, role), "share": fastest.part * share}
+        # `part` of the time is left if all calls were as fast as the fastest: the rest is waiting.
         if fastest.part < 1 - mostly:
             return "waits", (Fact("exposed-communication.fastest", values),)
         if fastest.bytes >= limit(case, "small-collectives", "most_mib") * _MIB:
             values |= {"mib": fastest.bytes / _MIB, "rate": fastest.rate}
             return "link-limited", (Fact("exposed-communication.link", values),)
+    # Else by how long the bytes need on the links: if that is much of the time, these limit it.
     need = _need(case, exposed, places)
     all_share = share_of_window(case, int(exposed.exposed_ns.sum()))
     if need is None or need >= (1 - mostly) * all_share:
@@ -294,6 +300,7 @@ def _to_be_joined(case: Case, exposed: _Exposed, group_records: IntArray) -> Int
     small = (size > 0) & (size <= limit(case, "small-collectives", "most_mib") * _MIB)
     same = (records.place[row[1:]] == records.place[row[:-1]]) & small[:-1] & small[1:]
     same &= records.group[row[1:]] == records.group[row[:-1]]
+    # Other work between two collectives: over half as long as the second one takes.
     worked = np.diff(busy) * 2 > records.dur_ns[row[1:]]
     return np.asarray(order[1:][same & ~worked])
 
@@ -303,8 +310,9 @@ def _slow(case: Case, share: float) -> Iterator[Cause]:
     rule, ranks = "slow-collectives", case.ranks
     poor, good, least = (limit(case, rule, name) for name in ("poor", "good", "least_share"))
     if ranks is None or ranks.partial:
-        return
+        return  # without all ranks, transfers contain waiting and look slow
     slow = [
+        # Bytes by bandwidth is the time taken; of it, what a good rate would save.
         (rate.count * rate.bytes / rate.algorithm * (1 - rate.of_peak / good), rate)
         for rate in ranks.rates()
         if rate.of_peak is not None and rate.of_peak < poor and not rate.slow  # rule slow-link
@@ -355,6 +363,7 @@ def slow_link(case: Case) -> Iterator[Cause]:
 
 
 def _causes(ranks: RankReport | None, program: frozenset[str]) -> Iterator[Cause]:
+    """Yield at most one cause: the slow link by which ranks lose most."""
     worst = _worst(ranks)
     if worst is not None:
         rate, lost_ns, share = worst

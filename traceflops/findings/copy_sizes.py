@@ -75,7 +75,7 @@ def same_uploads(case: Case) -> dict[str, Value]:
     """Return how `often` copies of the same sizes go to the GPU, and the bytes of `each` time.
 
     What is left of the data at the end is a copy of less than the usual size. Empty where that is
-    not most of what is copied, not often, or more than the memory of the GPU.
+    not most of what is copied, not often, small, or more than the memory of the GPU.
     """
     if case.prepared is None:
         return {}
@@ -87,6 +87,7 @@ def same_uploads(case: Case) -> dict[str, Value]:
     if not len(sizes):
         return {}
     moved = sizes * counts
+    # The same data are copied as often as the counts of all its pieces allow.
     pieces = _PIECE * sizes >= sizes[moved.argmax()]
     often, moved_again = int(np.gcd.reduce(counts[pieces])), int(moved[pieces].sum())
     each = moved_again // often

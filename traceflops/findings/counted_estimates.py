@@ -54,7 +54,7 @@ def told_estimate(speed: KernelSpeed, held: Fact | None, least: _Least) -> Fact 
         if (rule.speedup_share or 0.0) >= WORTH_SAYING and not gains_nothing(speed, rule, least)
     ]
     code = held.code.removeprefix(f"{COUNTED_KERNEL}.") if held else ""
-    if not rules or code in _NEVER:
+    if not rules or code in _NEVER:  # these causes must be mended first
         return None
     best, about = rules[0], _ESTIMATED.get(code)  # rules come by speed-up
     nearest = speed.roof[1] if speed.roof is not None else 1.0
@@ -84,7 +84,7 @@ def gains_nothing(speed: KernelSpeed, rule: KernelRule, least: _Least | None = N
     least, name = least or thresholds()[COUNTED_KERNEL].__getitem__, rule_name(rule)
     roof, share = speed.roof or ("", 0.0)
     if "compression" in name or _EVEN.search(rule.text):
-        return True  # compression needs memory that is allocated for it
+        return True  # needs memory allocated for it; or traffic is as small as it can be
     if "occupancy" in name and not speed.has_more_blocks:
         return True  # the grid has no blocks for more room
     # At its roof a kernel gains only from less work for that unit.

@@ -91,6 +91,7 @@ def counted_kernels(case: Case) -> Iterator[Finding]:
         if (speed.duration_ns or 0) >= max(least_ns, shortest_ns * speed.launches)
         and speed.roof is not None
     ]
+    # Without roofs, only the first is told, and that only if no uncounted ones are.
     judged = with_roof[:_MOST] or speeds[: 0 if uncounted else 1]
     small = [speed for speed in judged if _is_small(case, speed)]
     for speed in judged:
@@ -137,7 +138,7 @@ def counted_main_kernel(case: Case) -> Iterator[Finding]:
     if speed is None:
         return
     most = kernels[0]
-    share = min(share_of_window(case, most.sum_ns), 1.0)
+    share = min(share_of_window(case, most.sum_ns), 1.0)  # launches may overlap
     if severity_of(share) is not None:
         name = called([speed.name])[speed.name]
         row = Row(row_name(most.name), most.sum_ns, most.count)
@@ -187,6 +188,7 @@ def _finding(
         wasted, limits = (), (Fact(held.code, {**held.values, "others": others}),)
     if limits:
         estimate = told_estimate(speed, held, least)
+        # The remedies below are more specific than that of what holds the kernel back.
         if is_of_access(estimate, least("excess")):
             advice = counted_fact("remedy.coalesce")
         if any(one.code.endswith(".conflicts") for one in wasted):
@@ -216,6 +218,7 @@ def roofs(speed: KernelSpeed, near: float) -> Iterator[Fact]:
 
 def _wasted(case: Case, speed: KernelSpeed) -> Iterator[Fact]:
     """Give what a kernel wastes: lanes without a thread, sectors of memory, bank conflicts."""
+    # Idle lanes matter only to a kernel that computing limits.
     is_computing = speed.roof is not None and speed.roof[0] in COMPUTING
     if is_computing and speed.lanes and speed.lanes < limit(case, COUNTED_KERNEL, "lanes") * _WARP:
         yield counted_fact("lanes", lanes=speed.lanes, warp=_WARP)
@@ -293,6 +296,7 @@ def _few_warps(
     case: Case, speed: KernelSpeed, kind: str, relief: Fact | None
 ) -> tuple[Fact, Fact | None] | None:
     """Return why too few warps run at once and what to do, None if enough do."""
+    # It spills although a thread has all registers it can have: that comes before occupancy.
     if speed.registers == _MOST_REGISTERS and speed.spills:
         spills = counted_fact("spills", registers=speed.registers, spills=speed.spills)
         return spills, counted_fact("remedy.spills")
@@ -353,6 +357,7 @@ def called(names: Sequence[str]) -> dict[str, str]:
         if word:
             has_templates = text[word.end() :].startswith("<")
             is_long = len(word[0]) >= _SAYING_LITTLE
+            # A short word, such as "kernel", needs its template arguments to say what runs.
             is_enough = times[word[0]] == 1 and (is_long or not has_templates)
         shown[name] = cut(word[0] if word and is_enough else without_signature(text))
     return shown

@@ -32,6 +32,7 @@ def kernel_with_most(measured: Measurement, trace: Trace) -> Fact | None:
         limits.append(counted_fact("bytes", gigabytes=work.bytes_per_ns))
     if speed is not None:
         near = thresholds()[COUNTED_KERNEL]["near"]
+        # Shares of 0 tell of units that the kernel does not use.
         limits += [roof for roof in roofs(speed, near) if roof.values["share"]]
     return counted_fact(
         "most",

@@ -80,6 +80,7 @@ def _few_tokens(case: Case) -> Iterator[Cause]:
     few = tokens < ridge * limit(case, "decode-batch", "most_of_ridge")
     if not few or share < limit(case, "decode-batch", "least_share"):
         return
+    # Weights look 16 bits wide if no name tells else: with 8-bit kernels about, that is no fact.
     are_told = bits < _UNTOLD_BITS or not any(map(_is_narrow, case.measured.kernels))
     are_experts = any(_OF_EXPERTS.search(row.name) for row in products)
     values = {
@@ -105,7 +106,8 @@ def _products(case: Case) -> list[KernelRow]:
 def _ridge(case: Case, products: Sequence[KernelRow]) -> tuple[int, float | None]:
     """Return the bits of most weights, and how many tokens take as long to compute as to read them.
 
-    Computing is in bfloat16. Of several kinds of GPUs, the fewest tokens; None if unknown.
+    Computing is in bfloat16: per token and weight 2 FLOPs, per weight bits / 8 bytes to read. Of
+    several kinds of GPUs, the fewest tokens; None if unknown.
     """
     times: Counter[int] = Counter()
     for row in products:
@@ -125,7 +127,7 @@ def weight_bits(kernel: str) -> int:
 
 
 def _between(case: Case) -> Iterator[Cause]:
-    """Give a cause if the GPU is idle from one pass to the next."""
+    """Give a cause if the GPU is idle from one pass to the next. Half of that or more is gained."""
     kinds = [kind for kind in case.serving.kinds if kind.followed]
     gaps, passes = sum(kind.followed for kind in kinds), len(case.serving.passes)
     # The last pass has no next one: it counts as the others do.

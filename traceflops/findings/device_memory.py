@@ -73,7 +73,7 @@ def host_copies(case: Case) -> Iterator[Cause]:
     copies = [copy for copy in memory_operations(case.prepared) if copy.name in WAYS]
     copies.sort(key=lambda copy: -copy.sum_ns)
     total_ns = sum(copy.sum_ns for copy in copies)
-    copies = [copy for copy in copies if _FEW * copy.sum_ns >= total_ns]
+    copies = [copy for copy in copies if _FEW * copy.sum_ns >= total_ns]  # kinds worth telling
     is_pageable = 2 * sum(copy.sum_ns for copy in copies if copy.memory == PAGEABLE) > total_ns
     room = share_of_window(case, others_ns)
     is_little = room < share
@@ -82,6 +82,7 @@ def host_copies(case: Case) -> Iterator[Cause]:
     knows, values = small_copies(case)
     again = {} if knows else same_uploads(case)
     knows |= {"again"} if again else set()
+    # Small copies are to be joined: their speed says nothing of pinning.
     part, speeds = pinned_gain(case) if is_pageable and knows <= {"again"} else (None, {})
     is_slow = part is not None and part < limit(case, "pageable-copies", "poor")
     uploaded_ns = sum(copy.sum_ns for copy in copies if copy.name == "HtoD")
@@ -89,6 +90,7 @@ def host_copies(case: Case) -> Iterator[Cause]:
     knows |= {"little-work"} if is_little else set()
     knows |= {"beside-nothing"} if hides_none else set()
     knows |= {"fast"} if part is not None and not is_slow else set()
+    # Where nothing can hide copies, pinning makes them faster; else all of them may be hidden.
     gain_ns = alone_ns if part is None or not (is_slow and hides_none) else alone_ns * (1 - part)
     yield cause(
         case,
@@ -148,9 +150,9 @@ def memory_headroom(case: Case) -> Iterator[Cause]:
     """Give a cause if launching is too slow, and a batch twice as large (as many launches) fits."""
     pace, prepared = case.host_bound, case.prepared
     if prepared is None or pace is None or not pace.is_bound or prepared.plan.layout.are_passes:
-        return
+        return  # the batch of a server's pass follows from the requests
     if not of_ml(prepared.trace):
-        return
+        return  # only models have batches
     launching = [
         idle_class for idle_class in case.idle.by_class() if idle_class.kind in LAUNCHING_CLASSES
     ]
@@ -312,7 +314,7 @@ def unified_memory(case: Case) -> Iterator[Cause]:
     """Give a cause if pages migrate on demand, or are waited for, while kernels run.
 
     Between two migrations a kernel may wait for page faults: if these are not recorded, all time
-    from the first migration to the last may be gained.
+    from the first migration to the last may be gained. At least half of the time of migrations is.
     """
     if case.prepared is None:
         return

@@ -84,9 +84,10 @@ def _far(
         for row in case.measured.kernels
         if _is_of(row, roof)
         and row.sum_ns >= least_ns * row.count
-        and 0 < (part := reached(case, row)) < poor
+        and 0 < (part := reached(case, row)) < poor  # 0: unknown
     ]
     below.sort(key=lambda pair: -pair[0].sum_ns * (1 - pair[1] / good))
+    # Other causes explain a kernel whose edits gain at least half of its distance to good.
     explained = [
         (row, part)
         for row, part in below
@@ -177,6 +178,7 @@ def reached(case: Case, row: KernelRow) -> float:
 
 
 def _needed_ns(row: KernelRow, rates: Mapping[str, int], bandwidth: int | None) -> float:
+    """Return how long kernels need at the peaks of FLOPs and of memory, 0 if that is unknown."""
     rate = rates.get(row.dtypes[0]) if len(row.dtypes) == 1 else None
     flops, size = row.measured.flops, row.measured.min_bytes
     of_flops = flops / rate if flops and rate else 0.0
@@ -199,7 +201,7 @@ def kernel_rules(case: Case) -> Iterator[Cause]:
     facts = KernelFacts(case, case.prepared) if case.prepared is not None else None
     owners = case.measured.executed.attribution.owner
     if facts is not None and len(owners) != facts.prepared.trace.activities.num_rows:
-        facts = None  # measured elsewhere
+        facts = None  # FLOPs were measured on another recording: its rows are not these
     if facts is not None:
         for rule in _RULES:
             for rule_cause in rule(facts):
@@ -224,6 +226,7 @@ def _recompute(facts: KernelFacts) -> Iterator[Cause]:
         return
     used = [use.share_of_device for use in memory_use(facts.prepared)]
     most = max((share for share in used if share is not None), default=None)
+    # Without recomputing, activations are kept: they need memory that may be used already.
     is_full = most is None or most > limit(facts.case, "recompute", "most_memory")
     room = fact("recompute.room-unknown")
     if most is not None:
@@ -252,6 +255,7 @@ def product_rules(facts: KernelFacts) -> Iterator[Cause]:
     if not product.any():
         return
     padding = facts.of_works(_padding, 1.0)
+    # In the gradient of a weight K counts tokens: it is no sign unless the name is one.
     weight_gradient = facts.in_phase("backward") & ~facts.named(_UNALIGNED_KERNEL.search)
     padding = np.where(weight_gradient, facts.of_works(_sure_padding, 1.0), padding)
     told_by_name = facts.named(_is_unaligned_16) & (facts.product < 0)
@@ -259,6 +263,7 @@ def product_rules(facts: KernelFacts) -> Iterator[Cause]:
     kept = np.where(
         told_by_name, limit(facts.case, "misaligned-product", "kept"), least / facts.product_ns
     )
+    # FP32 without tensor cores needs no alignment.
     padded = (padding > 1) & facts.is_slow & ~facts.is_type("fp32")
     yield from kernel_cause(facts, "misaligned-product", product & (padded | told_by_name), kept)
     yield from precision_rules(facts, product & ~facts.in_phase("optimizer"))
@@ -270,7 +275,10 @@ def _is_unaligned_16(name: str) -> bool:
 
 
 def _padding(work: Work) -> float:
-    """Return how many times the FLOPs of a product are if misaligned dimensions are padded."""
+    """Return how many times the FLOPs of a product are if misaligned dimensions are padded.
+
+    Those are N and the lengths of the rows in memory of both operands, by their strides if known.
+    """
     signature = work.signature
     if not isinstance(signature, Product) or not signature.flops:
         return 1.0

@@ -143,6 +143,7 @@ def sold_once(findings: Sequence[Finding]) -> list[Finding]:
     """Return findings without the lesser ones of those that one edit mends.
 
     That is of two that pin the memory of the same copies, and of all that replay steps as graphs.
+    Findings on copies whose remedy is to join small ones pin nothing.
     """
     pins = [
         finding
@@ -152,6 +153,7 @@ def sold_once(findings: Sequence[Finding]) -> list[Finding]:
     ]
     graphs = [one for one in findings if one.advice and one.advice.code.startswith(_AS_GRAPHS)]
     are_two = {one.rule for one in pins} == _PINNING
+    # `_order` is lowest for the least gain.
     lesser = [*sorted(pins, key=_order)[:1]] if are_two else []
     lesser += sorted(graphs, key=_order)[:-1]
     return [one for one in findings if not any(one is other for other in lesser)]
@@ -207,7 +209,7 @@ def _of_operators(case: Case) -> Iterator[Finding]:
 
 
 def _causes(case: Case, asked: Sequence[Rule]) -> Iterator[Finding]:
-    """Yield what these rules and those of the user find, with gains; ours only if they gain."""
+    """Yield what these rules and those of the user find; ours not if they gain next to nothing."""
     scales, rules = scales_of(case), case.finding_rules
     least_ns = limit(case, "priority", "nothing") * scales.step_ns
     for rule in (*asked, *more_rules(rules)):
@@ -238,9 +240,11 @@ def reasons_first(findings: Sequence[Finding], *, waits_cost_most: bool = False)
         return _tells_why(why, finding)
 
     def key(finding: Finding) -> tuple[bool, float, float]:
+        # A finding stands right behind its reason, as if it gained 1 ns less.
         reasons = [
             _order(why) - 1 for why in findings if why is not finding and explains(why, finding)
         ]
+        # False, which sorts first, for much waiting for input.
         is_program = finding.rule != _INPUT or finding.severity != "high"
         return is_program, -min([_order(finding), *reasons]), -finding.share
 
@@ -252,6 +256,7 @@ def _tells_why(why: Finding, finding: Finding) -> bool:
 
     Of waits for the GPU nearly any other cause is the reason: each loop that logs has such waits.
     """
+    # Without a gain of its own (`_order` -1), a finding is explained by a reason of any size.
     is_large = _order(finding) < 0 or 2 * _order(why) >= _order(finding)
     if finding.rule == _WAITS and finding.gain is not None and why.gain is not None:
         half = 2 * why.gain.expected_ns >= finding.gain.expected_ns
@@ -318,6 +323,7 @@ def _nothing(case: Case) -> Iterator[Finding]:
         return  # losses tell how far below its roofs the GPU runs
     if 2 * near_ns < busy_ns:  # how near most kernels come to their roofs is not known
         how = remedy(case, "shapes")
+        # The remedy for PyTorch is to record shapes: without a way to, it is left out.
         program = case.program if how else case.program - {"torch"}
         yield statement(
             "kernels-unjudged",

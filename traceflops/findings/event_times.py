@@ -28,7 +28,8 @@ def waits_for_host(trace: Trace) -> Fact | None:
     If most do, and the GPU is done as soon as the CPU, then the GPU waits for the host.
     """
     works, ops = trace.activities, trace.ops
-    row = -1 - numbers(works["correlation"], 0)  # -1 - (row of its operator) in such traces
+    # In LEGACY traces a correlation is -1 - (row of its operator).
+    row = -1 - numbers(works["correlation"], 0)
     if trace.source.tool != LEGACY or not len(row) or not (is_op := row >= 0).any():
         return None
     # When the first work of each operator begins on the GPU

@@ -21,7 +21,8 @@ _FRONT_ENDS: Final = {
 def functions_alone(rows: pa.Table) -> tuple[Fact, ...]:
     """Return how much of the time of functions is waiting, and where operators may be recorded.
 
-    `rows` are the functions by name, with their own times in all.
+    `rows` are the functions by name, with their own times in all. If the functions are those of the
+    front end of a serving engine, the engine is named: its operators run in another process.
     """
     names, times = rows["name"].to_pylist(), rows["sum_ns"].to_pylist()
     all_ns = sum(times)

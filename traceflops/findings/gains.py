@@ -188,6 +188,7 @@ def _direct(cause: Cause, worth: Worth, scales: Scales) -> Worth:
     gain, least_ns = worth.gain, scales.least_sure * scales.step_ns
     if gain is None:
         return worth
+    # Only a time that the report shows bounds the gain: readers would compare the two.
     if not _SHOWS_TIME.intersection(cause.evidence[:1]):
         return replace(worth, gain=gain.narrowed(least_ns))
     share_ns = cause.share * scales.step_ns
@@ -280,7 +281,10 @@ def _worth(cause: Cause, replay: Replay) -> Worth:
 
 
 def _outcome(edits: Sequence[str], replay: Replay) -> Outcome:
-    """Return what edits do together; without the first if the recording cannot answer all."""
+    """Return what edits do together; without the first if the recording cannot answer all.
+
+    The main edits of a cause are its last ones.
+    """
     try:
         return replay.outcome([parse_edit(text) for text in edits])
     except UsageError:

@@ -40,7 +40,8 @@ def host_waits(case: Case) -> Iterator[Cause]:
     after = share_of_window(case, sum(wait.idle_after_ns for wait in waits))
     if not waits or share < limit(case, "idle-cause", "least_share") or after < _HARDLY:
         return
-    waiting = WAITING["Memcpy" in waits[0].call]
+    synchronises, copies = WAITING
+    waiting = copies if "Memcpy" in waits[0].call else synchronises
     rows = tuple(
         Row(
             row_name(f"{wait.call} in {wait.site}" if wait.site else wait.call),

@@ -88,7 +88,7 @@ _CLAIMS: Final = ("launching", "sampled", "off-cpu", "on-cpu", "one-gap", "range
 """What is known of untraced host time, with a title and a claim of its own."""
 _KNOWN_TO_WORK: Final = ("launching", "sampled", "on-cpu")
 """Those of them by which the host works, so that less work saves time."""
-_MOST_ROWS: Final = 3
+_MOST_ROWS, _LONGEST_GAPS = 3, 100
 _NEARLY_ALL: Final = 0.9
 """Of the time of operators on the CPU: the one that takes it is the title."""
 
@@ -133,6 +133,7 @@ def idle_causes(case: Case) -> Iterator[Cause]:
         if parts.keys() == {LATENCY}:
             latency.append((idle.idle_ns, _cause(case, rule, idle, share)))
             continue
+        # While it waits for the device, the host does nothing that keeps it from launching.
         held_ns += idle.idle_ns if rule != "device-wait" else 0
         one = _cause(case, rule, parts.get(rule, idle), share)
         yield one if len(parts) == 1 else _of_parts(case, one, parts)
@@ -159,6 +160,7 @@ def _cause(case: Case, rule: str, idle: IdleClass, share: float) -> Cause:
     details = [*_details(case, rule, largest)]
     knows, values = _what_is_known(case, rule, idle)
     unrecorded_ns = case.total.idle_causes.unrecorded_ns if rule == "device-wait" else 0
+    # Where most of a wait for the device has no record, nobody can be told to mend it.
     is_unexplained = rule == "device-wait" and 2 * unrecorded_ns >= idle.idle_ns
     if is_unexplained:
         unexplained = share_of_window(case, unrecorded_ns)
@@ -172,7 +174,7 @@ def _cause(case: Case, rule: str, idle: IdleClass, share: float) -> Cause:
     ):
         owner = "configuration"
     is_in_thread = rule == "data-input" and _IN_THREAD in largest.label
-    is_once = by_name and len(case.steps.used) < 2
+    is_once = by_name and len(case.steps.used) < 2  # compiling and loading need not recur
     doubts = ["workers"] * is_in_thread + ["once"] * is_once + ["half"] * bool(row.partly)
     doubts += ["not-of-program"] * (rule == "input-wait")
     doubts += ["page-faults"] * (rule == "host-page-faults")
@@ -262,6 +264,7 @@ def _of_parts(case: Case, lead: Cause, parts: Mapping[str, IdleClass]) -> Cause:
 def _title(
     case: Case, rule: str, owner: Owner | None, knows: set[str], values: Mapping[str, Value]
 ) -> Fact:
+    """Return the title of a cause: that of what is known of it, else of its owner, else its own."""
     if "one-operator" in knows:
         return Fact(f"{rule}.title-one", {"operator": values["operator"]})
     own = next((own for own in ("mpi", *_CLAIMS) if own in knows), None)
@@ -281,6 +284,7 @@ def _what_is_known(case: Case, rule: str, idle: IdleClass) -> tuple[set[str], di
     values: dict[str, Value] = {}
     if rule in (*LAUNCHING, "host-code"):
         sums = case.launches.total if case.launches else LaunchSums()
+        # Only a graph starts several operations with one launch.
         knows |= {"replays-graphs"} if sums.operations > 2 * sums.launches else set()
         knows |= {_ENGINES[folder] for folder in _folders(largest)}
     if rule in (*LAUNCHING, "host-code", "host-unrecorded"):
@@ -296,6 +300,7 @@ def _what_is_known(case: Case, rule: str, idle: IdleClass) -> tuple[set[str], di
     if rule == "memory-alloc":
         pinning = (one.idle_ns for one in idle.culprits if _PINS.search(one.evidence[0]))
         knows |= {"pinned"} if 2 * sum(pinning) >= idle.idle_ns else allocator_state(case)
+        # One call, made once, has most of the time.
         is_once = 2 * largest.idle_ns >= idle.idle_ns
         is_once = is_once and _memory_calls(case).get(largest.evidence[0]) == 1
         knows |= {"steps"} if case.steps.used else {"one-call"} if is_once else set()
@@ -328,7 +333,11 @@ def _what_is_known(case: Case, rule: str, idle: IdleClass) -> tuple[set[str], di
 
 
 def _of_unrecorded(case: Case, idle: IdleClass) -> tuple[set[str], dict[str, Value]]:
-    """Return what samples, ranges and the program say of untraced host time."""
+    """Return what samples, ranges and the program say of untraced host time.
+
+    Of `_CLAIMS` at most one is returned, the first that holds: off the CPU, sampled, launching, on
+    the CPU, one gap that is half of the window, ranges with most of the time.
+    """
     largest, knows = idle.culprits[0], set[str]()
     label = short_name(largest.label)
     values: dict[str, Value] = {"label": label, "what": "it" if label else "the code"}
@@ -374,7 +383,7 @@ def _filled(edit: str, idle: IdleClass) -> str:
         re.escape(name) for culprit in idle.culprits for name in culprit.evidence[:1]
     )
     label = idle.culprits[0].label
-    is_frame = function_name(label) != label
+    is_frame = function_name(label) != label  # its line is exact; numbers of a range may differ
     values = {
         "{name}": re.escape(label) if is_frame else numbered(label),
         "{names}": "|".join(dict.fromkeys(re.escape(one.label) for one in idle.culprits)),
@@ -388,7 +397,11 @@ def _filled(edit: str, idle: IdleClass) -> str:
 
 
 def _where(case: Case, idle: IdleClass) -> Where:
-    """Return the function with half of the time of a class, and a gap with most of the largest."""
+    """Return where to look: a function, if known, and a gap in time.
+
+    The function is that of the largest culprit, if it has half of the time of the class; the gap is
+    one of that culprit.
+    """
     frames = [_frame_of(culprit) for culprit in idle.culprits]
     pairs = zip(frames, idle.culprits, strict=True)
     frame_ns = sum(culprit.idle_ns for frame, culprit in pairs if frame == frames[0])
@@ -403,7 +416,7 @@ def _gap_of(case: Case, culprit: Culprit) -> Gap | None:
     """Return the gap with most time of a culprit, None where it is in none of the longest."""
     of_culprit = {
         gap: one.idle_ns
-        for gap in case.gaps(100)
+        for gap in case.gaps(_LONGEST_GAPS)
         for one in gap.culprits
         if (one.kind, one.label) == (culprit.kind, culprit.label)
     }

@@ -235,7 +235,8 @@ def kernel_cause(
     if not is_enough or saves < limit(facts.case, "priority", "low"):
         return
     largest, where = largest_of(facts, saved)
-    half = limit(facts.case, "kernel-faults", "least_part") if sure_part is None else sure_part
+    if sure_part is None:
+        sure_part = limit(facts.case, "kernel-faults", "least_part")
     changes, row = _left_of_names(facts, saved), rule_of(rule)
     most = saved if least is None else time * (1 - np.clip(least, 0, 1))
     yield cause(
@@ -250,7 +251,7 @@ def kernel_cause(
         edits=(*host, *_edits(changes, 1.0)),
         on_path=row.on_path | frozenset({"eager_overhead", "optimizer_loop"} if host else ()),
         kernels={kernel_name(name): left for name, left in changes.items()},
-        partly=_edits(changes, half),
+        partly=_edits(changes, sure_part),
         direct_ns=None if host else int(most.sum()),  # launches take time beside the kernels
     )
 
@@ -302,6 +303,7 @@ def largest_of(facts: KernelFacts, time: FloatArray) -> tuple[Fact, Where]:
     largest = int(first[np.argmax(np.bincount(group, time[timed]))])
     row, scope = int(owner[largest]), int(scope_place[largest])
     kernel = names(facts.prepared.trace.activities["name"])[facts.name[timed[largest]]]
+    # A range of a compiled graph is named by a hash, which tells no place.
     longest = fact(
         "kernels.largest",
         name=ops["name"][row].as_py() if row >= 0 else short_name(kernel),

@@ -88,7 +88,7 @@ class _Grids(NamedTuple):
 
 
 def _grids(facts: KernelFacts) -> _Grids:
-    """Return blocks, threads and warps of the launches of kernels, per kernel."""
+    """Return blocks, threads and what they fill, per kernel; unknown counts as full (1.0)."""
     activities, devices = facts.prepared.trace.activities, facts.prepared.trace.devices
     device = numbers(activities["device"])[facts.row]
     units, warp = numbers(devices["sm_count"])[device], numbers(devices["warp_size"], _WARP)[device]
@@ -120,6 +120,7 @@ def _overlaps(facts: KernelFacts) -> BoolArray:
     device, start = (numbers(activities[name])[facts.row] for name in ("device", "start_ns"))
     end = start + numbers(activities["dur_ns"])[facts.row]
     is_beside = latest_end_before(device, start, end) > start
+    # With time reversed: another one begins before the end of this one, and not before it.
     later = latest_end_before(device, -end, -start) > -end
     return np.asarray(is_beside | later)
 
@@ -184,6 +185,7 @@ def launch_shape(trace: Trace, name: str) -> LaunchShape:
         of_grid = fact("launch.room-grid", warps=warps, all=fits.all)
         share = warps / fits.all
         return LaunchShape(of_blocks, of_grid if share <= _FEW else None, None, ("grid",), share)
+    # A last wave is told only where nothing but registers can limit blocks, and these are known.
     is_exact = registers is not None and shared == (0,) and compute >= _WHOLE_REGISTERS
     last_wave = _last_wave(fits, blocks, units) if is_exact and units else None
     is_one = units and blocks == fits.blocks * units  # the grid leaves no more either

@@ -22,6 +22,8 @@ LATENCY: Final = "launch-latency"
 _LAUNCH_BOUND: Final = "launch-bound"
 _MOSTLY: Final = 0.75
 """What is said of short gaps holds if so much of the time is in them."""
+_MOST_PLACES: Final = 5
+"""Of those where launches are starved, named in one sentence."""
 _OFTEN: Final = 4
 """The host waits often: once for so many launches."""
 
@@ -86,8 +88,8 @@ def pace_facts(case: Case) -> Iterator[Fact]:
     pace = case.host_bound
     if pace is None or not pace.is_bound:
         return
-    yield fact("idle.starved", share=pace.starved_share, where=tuple(pace.bound_in[:5]))
-    if pace.verdict == "host-bound":
+    yield fact("idle.starved", share=pace.starved_share, where=tuple(pace.bound_in[:_MOST_PLACES]))
+    if pace.verdict == "host-bound":  # only then the median lead is short
         yield fact("idle.lead", lead_ns=pace.lead_median_ns)
     if case.launches is not None and fits_graphs(case):
         sums, launched = case.launches.total, _launched(case)
@@ -125,6 +127,7 @@ def fits_graphs(case: Case) -> bool:
     return (
         max(launched) <= min(launched) * (1 + limit(case, _LAUNCH_BOUND, "most_unlike"))
         and sums.short_kernels >= limit(case, _LAUNCH_BOUND, "least_short") * sums.kernels
+        # A graph starts many operations with one launch.
         and sums.operations <= sums.launches * (1 + limit(case, _LAUNCH_BOUND, "most_unlike"))
     )
 

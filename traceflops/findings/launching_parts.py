@@ -45,6 +45,7 @@ def joined(by_rule: Culprits, least_ns: float) -> dict[str, list[Culprit]]:
         sums[LATENCY] = 0
     large = {rule for rule, idle_ns in sums.items() if idle_ns >= least_ns > 0}
     launch_ns = sum(sums[rule] for rule in LAUNCHING if rule in large)
+    # What is no launching joins it only if it is the lesser part.
     chosen = {rule for rule in large if rule in LAUNCHING or sums[rule] <= launch_ns}
     lead = next((rule for rule in LAUNCHING if rule in large), None)
     if lead is None or len(chosen) < 2:

@@ -45,6 +45,7 @@ def _cold_call(prepared: Prepared) -> Fact | None:
     )
     call = prepared.linked.links.call_of_activity[rows]
     is_new = len(rows) >= _FEWEST and len(group_rows((process, name))[1]) == len(rows)
+    # Of several GPUs, one may be idle because others work.
     if not is_new or len(prepared.accounts) != 1 or (call < 0).any():
         return None
     took_ns = numbers(trace.calls["dur_ns"])[call]

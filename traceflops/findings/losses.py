@@ -144,7 +144,7 @@ class Loss(Struct, frozen=True):
             code = "compute-bytes" if known is None else "compute-bytes-at-least"
         else:
             code = "at-peak" if known is None else "at-peak-of-known"
-        share = self.needed.share or _HARDLY_ANY
+        share = self.needed.share or _HARDLY_ANY  # known bytes need some time
         return (fact(f"loss.{code}", part=self.part, share=share, known=known, of=of),)
 
     def _fact(self, code: str, **values: Value) -> Fact:
@@ -211,7 +211,8 @@ def _by_cause(
 ) -> tuple[Loss, ...]:
     """Return idle time as one loss, or as two if much of it may be work that is not recorded.
 
-    The cause of the rest is not told then: nothing says which gaps hold that work.
+    The cause of the rest is not told then: nothing says which gaps hold that work. If no copies are
+    recorded, all of it may be copies.
     """
     components = total.components
     if components.start_up_ns >= WORTH_SAYING * components.window_ns > 0:
@@ -236,7 +237,7 @@ def _gaps(waits: IdleCulprits, idle_ns: int) -> tuple[Fact, ...]:
     """Return that a few long gaps are most of the idle time, or many short ones; else nothing."""
     lengths = waits.histogram  # the longest gaps last
     if sum(length.gaps for length in lengths) < _MANY_GAPS:
-        return ()
+        return ()  # so few gaps say nothing of how the time is spread
     for count in range(1, len(lengths) + 1):
         gaps = sum(length.gaps for length in lengths[-count:])
         gaps_ns = sum(length.idle_ns for length in lengths[-count:])

@@ -65,14 +65,14 @@ def main_kernel_findings(
     rows = [row for row in kernels.to_pylist() if row["top"] == top]
     least = thresholds()[MAIN_KERNEL]["least_share"]
     if shares[top] < least or kernels.num_rows < 2 or not _may_gain(top, rows, total, losses):
-        return
+        return  # too little to tell, or a single kernel, which is all of it anyway
     family, variants = _largest_family(rows, by_whole_name=top == _MEMORY)
     name, sub, time_ns = short_name(family), variants[0]["sub"], _sum_ns(variants)
     largest = max(variants, key=lambda row: row["sum_ns"])
     whole = time_ns / total.components.window_ns
     share = min(whole, shares[top])
     if share < least or 2 * time_ns < _sum_ns(rows) or name.endswith(_CUT_OFF):
-        return
+        return  # too little, or a name cut short, which may stand for many kernels
     count = sum(row["count"] for row in variants)
     limits, idle = thresholds()[MAIN_KERNEL], total.components.share("idle") or 0.0
     if time_ns < limits["least_ns"] * count and idle > limits["most_idle"]:
@@ -119,9 +119,9 @@ def _whole_graphs(
     program: frozenset[str],
     trace: Trace,
 ) -> Iterator[Finding]:
-    """Give a finding where graphs recorded as a whole hold most of the GPU work: its kernels do.
+    """Give a finding where graphs recorded as a whole are most of the GPU work.
 
-    None where the tool does not record these.
+    Its remedy is to record their kernels: no finding where the tool cannot.
     """
     loss = next((loss for loss in losses if loss.name == _GRAPH), None)
     components = total.components

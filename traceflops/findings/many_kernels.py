@@ -26,6 +26,7 @@ def many_kernels(case: Case) -> Iterator[Finding]:
     `share` is of the time of all work on GPUs, counts are of launches.
     """
     rows = case.untimed.rows.to_pylist() if case.untimed is not None else []
+    # Totals of some tools lack shares or counts.
     rows = [row for row in rows if row["kind"] == _KERNEL and row["share"] and row["count"]]
     limits, count = thresholds()[_TINY], sum(row["count"] for row in rows)
     tiny = [row for row in rows if row["mean_ns"] < limits["most_ns"]]

@@ -48,7 +48,7 @@ class _Loop(NamedTuple):
 def many_operators(
     trace: Trace, kernels: pa.Table, window_ns: int, of: Fact, *, is_gpu: bool
 ) -> tuple[Fact, ...]:
-    """Return what one statement tells of many operators: a loop, or how many launch how often.
+    """Return one statement on many operators: a loop with much of the time, or many small ones.
 
     `kernels` are the operators by name, `of` is what shares are of, `is_gpu` says that they launch
     work of a GPU.
@@ -62,7 +62,7 @@ def many_operators(
     if loop is not None:
         first_ns, last_ns = int(start[loop.rows[0]]), int(end[loop.rows[-1]])
         share = (last_ns - first_ns) / window_ns
-        if _MUCH <= share <= 1:
+        if _MUCH <= share <= 1:  # a loop that reaches beyond the window has no share
             inside = (start >= first_ns) & (end <= last_ns)
             waits = _waits(ops, inside, loop.turns) if is_gpu else None
             label, name = names(ops["name"]), codes(ops["name"])[loop.rows[: loop.period]]

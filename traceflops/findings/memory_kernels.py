@@ -80,11 +80,12 @@ def memory_rules(facts: KernelFacts) -> Iterator[Cause]:
     rest &= facts.is_sub(*_FUSABLE) & ~facts.in_phase("optimizer")
     casts = rest & facts.is_sub("memory/copy", "memory/elementwise") & _casts(facts)
     run, kept = _runs(facts, rest, casts)
-    launches = 1 - np.count_nonzero(run[1:] & run[:-1]) / len(run)
-    host = (f"eager_overhead*{launches:.3f}",) if launches < 1 else ()
+    # The share of launches that is left if each run is one kernel
+    left = 1 - np.count_nonzero(run[1:] & run[:-1]) / len(run)
+    host = (f"eager_overhead*{left:.3f}",) if left < 1 else ()
     runs = [*kernel_cause(facts, "fusable-kernels", run, kept, host)]
     yield from runs
-    if runs:
+    if runs:  # else they may be told below
         rest &= ~run
     yield from kernel_cause(facts, "casts", casts & rest, nothing)
     ops = facts.prepared.trace.ops
@@ -94,7 +95,11 @@ def memory_rules(facts: KernelFacts) -> Iterator[Cause]:
 
 
 def loss_softmax(facts: KernelFacts) -> Iterator[Cause]:
-    """Yield a cause where the softmax of the loss, on logits in memory, leads all memory work."""
+    """Yield a cause where the softmax of the loss, on logits in memory, leads all memory work.
+
+    Losses that are fused with the linear layer never write the logits. How much fusing saves is not
+    known: at least nothing, at most all.
+    """
     if "trains" in facts.case.program:
         rows = facts.is_sub("memory/softmax") & facts.named(_OF_LOSS.search)
         rows &= ~facts.named(_LINEAR_LOSS.search)
@@ -125,7 +130,8 @@ def _unfused(facts: KernelFacts) -> Iterator[IntArray]:
     """Yield rows of ops of attention: from a batched product to that after the softmax.
 
     In the backward pass there are two products before and two after the gradient of the softmax.
-    The scores of which the softmax is taken must have the shape of a product's result.
+    The scores of which the softmax is taken must have the shape of a product's result. `reach` is
+    the number of products on each side.
     """
     ops, work = facts.prepared.trace.ops, facts.case.measured.executed.attribution.work
     order = facts.prepared.linked.op_tree.order
@@ -167,6 +173,7 @@ def _runs(facts: KernelFacts, fusable: BoolArray, casts: BoolArray) -> tuple[Boo
     ops = facts.prepared.trace.ops
     adds_gradients = matching(ops["name"], lambda name: name.endswith("::AccumulateGrad"))
     accumulates = facts.within(adds_gradients)  # each for a tensor of its own
+    # `product` is the row of a matrix product: such kernels do more than move memory.
     eligible = fusable & ~facts.named(_NO_RUN.search) & (facts.product < 0) & ~accumulates
     reduces = facts.is_sub(*_REDUCING)
     run = _in_a_row(facts, eligible)

@@ -44,6 +44,7 @@ def nothing_recorded(trace: Trace) -> Fact | None:
 def _only_starts(trace: Trace) -> Fact | None:
     """Return that all records are of the profiler at its start, None where some are not."""
     marks = trace.marks
+    # Ranges without a name tell nothing of a program either.
     is_own = is_one_of(marks["kind"], "overhead") | is_one_of(marks["name"], _UNNAMED)
     if trace.ops.num_rows or trace.calls.num_rows or trace.totals.num_rows:
         return None

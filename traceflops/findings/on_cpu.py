@@ -44,6 +44,8 @@ _LITTLE: Final = 0.1
 _COMMUNICATION, _DISPATCH = "communication", "dispatch within operators"
 _SEVERAL, _NO_LAUNCH_NS = 3, 100_000_000
 """Operators with so many calls of such a mean time compute: no launch, nor start-up, takes it."""
+_TERA: Final = 1000
+"""FLOPs per ns in a TFLOP/s."""
 _READS: Final = "aten::_local_scalar_dense"
 _BACKWARD: Final = re.compile(r"autograd::engine::evaluate_function: ")
 _OF_LISTS: Final = re.compile(r"aten::_foreach_")
@@ -82,7 +84,7 @@ def of_gpu(trace: Trace, attribution: Attribution) -> OfGpu:
         lacks = fact(
             "verdict.on-cpu-too-fast",
             operator=found.operator,
-            tera=found.flops_per_ns / 1000,
+            tera=found.flops_per_ns / _TERA,
             times=found.times,
         )
     return OfGpu(lacks, _waits(trace))
@@ -173,6 +175,8 @@ def _of_operators(
 ) -> Iterator[_Part]:
     """Yield operators by kind; an operator that is nearly all of its kind is told instead.
 
+    Operators of no known kind are each a kind of their own. Up to `_MOST` operators of a kind are
+    named; of more, the two with most time if they have half of it, else only the number is told.
     `once_ns` is told if a single call of many is most of its time. `known` has its FLOPs.
     """
     kinds: defaultdict[str, Counter[str]] = defaultdict(Counter)
@@ -185,6 +189,7 @@ def _of_operators(
         calls[kind, name] = int(row["count"]), int(row["max_ns"])
     for kind, times in kinds.items():
         [(name, most_ns)], all_ns = times.most_common(1), times.total()
+        # Operators that only dispatch others are told together: none of them does the work.
         is_one = most_ns >= _MOSTLY * all_ns and kind != _DISPATCH
         count, max_ns = calls[kind, name]
         share = (most_ns if is_one else all_ns) / window_ns
@@ -197,7 +202,7 @@ def _of_operators(
             most=two if len(times) > _MOST and 2 * two_ns >= all_ns else None,
             kinds=len(times) if two and 2 * two_ns < all_ns else None,
             once_ns=max_ns if is_one and count >= _MANY and 2 * max_ns > most_ns else None,
-            many=1 if is_one or kind in (_COMMUNICATION, _DISPATCH) else 2,
+            many=1 if is_one or kind in (_COMMUNICATION, _DISPATCH) else 2,  # of the verb
             share=share,
             rate=_rate(known, name) if is_one else None,
         )
@@ -219,7 +224,7 @@ def _rate(known: Sequence[KernelRow], name: str) -> float | None:
 
 
 def _between_operators(idle: IdleCulprits, window_ns: int) -> Iterator[_Part]:
-    """Yield what the host did while no operator ran, by class."""
+    """Yield what the host did while no operator ran, by class; named if one has half of it."""
     for each in idle.by_class():
         largest, share = each.culprits[0], each.idle_ns / window_ns
         name = short_name(largest.label) if 2 * largest.idle_ns >= each.idle_ns else None
@@ -232,14 +237,15 @@ def _between_operators(idle: IdleCulprits, window_ns: int) -> Iterator[_Part]:
 def _waits(trace: Trace) -> tuple[Fact, ...]:
     """Return the share of recorded time in calls that may wait for a GPU, and their largest name.
 
-    Nothing if no call after the last launch waits for the GPU: it may have worked on.
+    Nothing if no call after the last launch waits for the GPU: it may have worked on. Nor for
+    several processes, whose times overlap.
     """
     calls, ops = trace.calls, trace.ops
     (process, start, end), (_, op_start, op_end) = host_span(calls), host_span(ops)
     launches = np.flatnonzero(matching(calls["name"], LAUNCH.match))
     finishes = np.flatnonzero(matching(calls["name"], WAITS_FOR_DEVICE.match))
-    is_once = len(launches) > 0 and len(finishes) > 0 and len(np.unique(process)) == 1
-    if not is_once or start[finishes].max() < start[launches].max():
+    is_told = len(launches) > 0 and len(finishes) > 0 and len(np.unique(process)) == 1
+    if not is_told or start[finishes].max() < start[launches].max():
         return ()
     rows = np.flatnonzero(waiting_calls(calls) | matching(calls["name"], _FREES.match))
     span = Intervals.of(np.append(start, op_start), np.append(end, op_end))

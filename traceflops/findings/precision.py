@@ -110,7 +110,7 @@ def _named(facts: KernelFacts, rows: BoolArray, of_types: dict[str, BoolArray]) 
     products = [product for kinds in by_word.values() for product in kinds]
     return {
         "first": next(iter(products), None),
-        "many": 1 if large[:1] == ["attention"] else 2,
+        "many": 1 if large[:1] == ["attention"] else 2,  # "attention takes", "products take"
         "types": next(iter(by_word), None),
         "products": tuple(products),
         "parts": tuple(

@@ -137,7 +137,10 @@ def statement(
     details: tuple[Fact, ...] = (),
     **changes: Any,
 ) -> Finding:
-    """Return a finding without a gain, by the row of its rule; see `cause_of` for parameters."""
+    """Return a finding without a gain, by the row of its rule; see `cause_of` for parameters.
+
+    Callers decide whether it is told: the least severity is "low", however small its share is.
+    """
     filled = {"share": share, **(values or {})}
     made = Finding(
         rule,

@@ -141,7 +141,8 @@ def trace_health(case: Case) -> Iterator[Finding]:
         yield from _coverage(case, {lack.code for lack in missing})
     for lack in missing:
         row = _LACKS.get(lack.code)
-        if row is not None and row.matters(case) and not row.notes & {*notes}:
+        is_said = row is not None and bool(row.notes & {*notes})  # by a note, above
+        if row is not None and row.matters(case) and not is_said:
             what, cost = (fact(f"lack.{lack.code}.{part}") for part in ("what", "cost"))
             claim = fact(f"{RULE}.lacks", lack=lack.code, what=what, cost=cost)
             yield _finding(row.code, claim, _record(lack.how))
@@ -179,7 +180,7 @@ def _coverage(case: Case, missing: set[str]) -> Iterator[Finding]:
             way_to_record(case, "annotations")
         )
         yield _finding("unrecorded", fact(f"{RULE}.unrecorded.claim", share=share), advice)
-    if 0 < steps < limit(case, RULE, "few_steps"):
+    if 0 < steps < limit(case, RULE, "few_steps"):  # 0 is a doubt of each gain
         of_torch = "-torch" if family(case.source.format) == PYTORCH else ""
         claim = fact(f"{RULE}.few-steps.claim", steps=steps)
         yield _finding("few-steps", claim, fact(f"{RULE}.few-steps.remedy{of_torch}"))

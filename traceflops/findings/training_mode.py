@@ -50,6 +50,7 @@ def training_mode(facts: KernelFacts) -> Iterator[Cause]:
         return
     kinds = [kind for kind, rows in is_kind.items() if time[rows].any()]
     largest, where = largest_of(facts, time)
+    # Operators whose GPU work is not recorded only launch it: their time is not what goes.
     done = case.measured.executed
     gains = case.on_host and of_gpu(facts.prepared.trace, done.attribution).lacks is None
     details = () if case.on_host else (largest,)

@@ -50,7 +50,7 @@ def uneven_launches(case: Case) -> Finding | None:
         return None
     limits = thresholds()[MAIN_KERNEL]
     launches = _launches(case.prepared)
-    known = launches.only(launches.group >= 0)
+    known = launches.only(launches.group >= 0)  # of others nothing tells which are identical
     order = np.lexsort((known.ns, known.group))
     group, first, count = np.unique(known.group[order], return_index=True, return_counts=True)
     fast_ns = known.ns[order][first + count // _TENTH]
@@ -88,7 +88,10 @@ def uneven_launches(case: Case) -> Finding | None:
 
 
 def _launches(prepared: Prepared) -> _Launches:
-    """Return the launches of kernels in the chosen windows, without those that communicate."""
+    """Return the launches of kernels in the chosen windows, without those that communicate.
+
+    Identical launches have the same `group`; it is -1 where the size of the work is unknown.
+    """
     table, categorised = prepared.trace.activities, prepared.linked.categorised
     is_kernel = is_one_of(table["kind"], "kernel")
     rows = [np.empty(0, dtype=np.int64)]
@@ -102,6 +105,7 @@ def _launches(prepared: Prepared) -> _Launches:
     grid, block = (axes(table[name])[row] for name in ("grid", "block"))
     device = numbers(table["device"])[row]
     units = numbers(prepared.trace.devices["sm_count"])[device]
+    # Without shapes only a grid larger than the GPU tells that: persistent kernels just fill it.
     is_known = (grid > 0).all(axis=1) & ((shape >= 0) | (grid.prod(axis=1) > units))
     group, _ = group_rows((codes(table["name"])[row], *grid.T, *block.T, shape, device))
     return _Launches(row, numbers(table["dur_ns"])[row], np.where(is_known, group, -1))

@@ -187,14 +187,18 @@ def is_sweep(case: Case) -> bool:
 
 
 def _gain(case: Case, spread: StepSpread, slow: Sequence[StepTime]) -> Gain:
-    """Return the gain per step if slow steps took the median: at least half of their idle time."""
+    """Return the gain per step if slow steps took the median.
+
+    At most that is all their time beyond the median. At least it is half of their additional idle
+    time: that nothing runs then is known, but not how much of it can go.
+    """
     usual_ns = spread.median_ns
     usual_idle_ns = median_of([step.components.idle_ns for step in spread.used])
     idle_ns = sum(
         max(min(step.components.idle_ns - usual_idle_ns, step.ns - usual_ns), 0) for step in slow
     )
     beyond_ns = sum(step.ns - usual_ns for step in slow) if slow else spread.beyond_median_ns
-    # Otherwise work that is not recorded may have run in idle time.
+    # Unless idle time is known, work that is not recorded may have run in it.
     least_ns = idle_ns // 2 if case.total.knows_idle else 0
     return Gain(least_ns // len(spread.used), beyond_ns // len(spread.used), None)
 
@@ -232,13 +236,14 @@ def _advice(
     longest = max(runs, key=len)
     first, last = (longest[0], longest[-1]) if longest else (0, 0)
     leave_out = fact(f"{UNEVEN_STEPS}.remedy.leave-out", first=first, last=last)
-    without = leave_out if slow and first < last else None
+    without = leave_out if slow and first < last else None  # one step alone is no run
     if without is not None and kind == _WARM_UP:
         return without
     code = f"{UNEVEN_STEPS}.remedy.{'span' if more else 'compare'}"
     usual = fact(more.remedy if more and more.remedy else code)
     if more and more.remedy.startswith("idle."):
         usual = fact("sentence", text=usual)  # texts of idle time are clauses
+    # Other kinds have remedies of their own for PyTorch only.
     if kind == _PROFILER or (kind in _KINDS and "torch" in case.program):
         usual = fact(f"{UNEVEN_STEPS}.remedy.{kind}")
     return fact("joined", parts=(usual, without)) if without else usual
@@ -283,7 +288,7 @@ class _Slow(Struct, frozen=True):
             usual[device] = chosen_time(windows).subtract(slow[device])
             counts[0] += len(slow_windows)
             counts[1] += sum(window.used for window in windows) - len(slow_windows)
-        return cls((slow, usual), (max(counts[0], 1), max(counts[1], 1)))
+        return cls((slow, usual), (max(counts[0], 1), max(counts[1], 1)))  # divisors: never 0
 
     def most(self, times: Iterable[_Times], most_usual: float) -> _More | None:
         """Return what slow steps have most more of.
@@ -291,6 +296,7 @@ class _Slow(Struct, frozen=True):
         `times` are of slow and of usual steps; usual ones may have up to the part `most_usual` of
         what slow ones have.
         """
+        # Times are divided by the numbers of windows: counts[0] are slow, counts[1] usual.
         of_slow, of_usual = times
         more = []
         for (name, remedy), ns in of_slow.items():
@@ -323,10 +329,13 @@ def _candidates(
 
 
 def _spans(prepared: Prepared, least_ns: int) -> Callable[[_When], _Times]:
-    """Return a function that adds up functions and ranges, by names that once take long."""
+    """Return a function that adds up the time of functions and ranges by name.
+
+    Only of names that once take half of `least_ns` or more: others hardly make a step long.
+    """
     marks, process_of = prepared.trace.marks, numbers(prepared.trace.devices["process"])
-    # Waits are longer in a longer step, whatever makes it long.
     code_of_mark = codes(marks["name"])
+    # Waits are left out: they are longer in a longer step, whatever makes it long.
     is_host = is_one_of(marks["kind"], *_SPANS) & ~has_fact(marks["name"], "waits")
     start, dur, process = (numbers(marks[name]) for name in ("start_ns", "dur_ns", "process"))
     long = np.unique(code_of_mark[is_host & (2 * dur >= least_ns)])
@@ -334,6 +343,7 @@ def _spans(prepared: Prepared, least_ns: int) -> Callable[[_When], _Times]:
     labels, called = names(marks["name"]), range_names(prepared.trace)
 
     def times(when: _When) -> _Times:
+        """Return the time of each name within `when`, which has intervals by device."""
         times: Counter[tuple[str, str]] = Counter()
         for device, some in when.items():
             ranges = rows[process[rows] == process_of[device]]

@@ -34,6 +34,8 @@ GROUP: Final = "findings"
 _HINT: Final = "see docs/findings.md for the format of a file of finding rules"
 _ID: Final = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 _LONGEST: Final = 500
+_TOO_LARGE: Final = 1e12
+"""No threshold is so large; infinity is refused, too."""
 _USUAL: Final = "Kernels of this rule take {share} of the time."
 
 
@@ -163,7 +165,8 @@ def _limits(rule: str, given: object) -> dict[str, float]:
     for name, value in given.items():
         if name not in limits:
             raise ValueError(f"[{rule}] has no {name!r}; it has {', '.join(limits)}")
-        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1e12:
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        if not is_number or not 0 <= value < _TOO_LARGE:
             raise ValueError(f"[{rule}] {name} must be a number, 0 or more")
     return given
 

@@ -34,8 +34,11 @@ _NOT_WORKING: Final = frozenset({"idle", "communication"})
 """Surely lost, whatever the other work is: if large, they stand before what cannot be judged."""
 
 _MOSTLY_BUSY, _OVERLAP = 0.95, 1.01
+_NEXT_TO_NOTHING: Final = 1_000
+"""A busy time of less than one in so many parts is told without "at least": as "<0.1 %"."""
 _FILLS: Final = quoted("fills")
 """What memory work is made of in a program that only sets up its memory."""
+_MOST: Final = 0.5
 _ON_CPU: Final = {
     "call": "verdict.api-calls",
     "python": "verdict.python-functions",
@@ -68,7 +71,7 @@ def verdict(
     shares = {loss.name: loss.share for loss in losses}
     total, losses, of = _without_start_up(total, losses, of)
     large = [loss for loss in losses if loss.share >= WORTH_SAYING]
-    judged = [loss for loss in large if not loss.unknown][:2]
+    judged = [loss for loss in large if not loss.unknown][:2]  # a short verdict names two
     unknown = _unknown(total, measured, large)
     figure = measured.figure if measured is not None else None
     figures = (fact("verdict.figure", text=figure),) if figure else ()
@@ -81,6 +84,7 @@ def verdict(
     if judged and (is_surely_lost or judged[0].share >= most_unknown):
         has_waterfall = measured is not None and measured.waterfall is not None
         shown = [loss.brief() for loss in judged] if late_rank else judged
+        # Only if all time is judged, losses are known to be the largest.
         parts = (_largest if has_waterfall and not unknown else _taken)(shown, of)
         headline = "straggler" if late_rank else judged[0].headline
         led = () if late_rank else _mostly_busy(total, measured, of, devices)
@@ -99,7 +103,11 @@ def _without_gpu_work(
     losses: Sequence[Loss],
     on_cpu: OnCpu | None,
 ) -> Verdict | None:
-    """Return what to say if no GPU does any work in the chosen windows, None if one does."""
+    """Return what to say if no GPU does any work in the chosen windows, None if one does.
+
+    Filling memory is no work of a program. It is told only if it takes most of the time: otherwise
+    the usual verdict tells why the GPU is idle.
+    """
     components = total.components
     if not devices:
         return Verdict((fact("verdict.no-gpu-operations"),), "no-gpu-work")
@@ -114,7 +122,8 @@ def _without_gpu_work(
         return Verdict((*on_cpu.leads, fact("verdict.on-cpu")), "no-gpu-work")
     are_fills = any((loss.name, loss.gloss) == ("memory", _FILLS) for loss in losses)
     rest_ns = components.window_ns - components.memory_ns - components.idle_ns
-    if are_fills and rest_ns == components.start_up_ns and (components.share("memory") or 0) > 0.5:
+    has_other_work = rest_ns != components.start_up_ns
+    if are_fills and not has_other_work and (components.share("memory") or 0) > _MOST:
         return Verdict((fact("verdict.only-fills", time_ns=components.memory_ns),), "no-gpu-work")
     return None
 
@@ -132,7 +141,10 @@ def _without_start_up(
 
 
 def _class_of_busy(total: Account, losses: Sequence[Loss]) -> str:
-    """Return the class of a report on a busy device: that of what takes most of the time."""
+    """Return the class of a report on a busy device: that of what takes most of the time.
+
+    Idle time counts only if it is more than half of all.
+    """
     share = {name: total.components.share(name) or 0.0 for name in total.components.parts()}
     of_idle = (loss.headline for loss in losses if loss.name == "idle" and not loss.unknown)
     if 2 * share["idle"] > 1:
@@ -212,7 +224,7 @@ def led_by(later: Verdict, lack: Fact | None) -> Verdict:
         return later
     figures = tuple(part for part in later.parts if part.code == "verdict.figure")
     others = tuple(part for part in later.parts if part not in figures)
-    others = () if lack.code == NO_PROGRAM else others
+    others = () if lack.code == NO_PROGRAM else others  # all else would be of the profiler
     headline = "cut-file" if lack.code.startswith("verdict.cut") else "records-missing"
     return replace(later, parts=(*figures, lack, *others), headline=headline)
 
@@ -331,16 +343,17 @@ def _mostly_busy(
 
 
 def _busy(total: Account, of: Fact, devices: int, *, on_host: bool, is_all: bool) -> Fact:
-    """Return how much of the time is busy, and with what if no other statement says that.
+    """Return how much of the time is busy; with what, if no part is large enough for a statement.
 
-    `is_all`: there is no other statement.
+    `is_all`: there is no other statement, so not much time can be unrecorded.
     """
     busy = total.components.parts()
     del busy["idle"], busy["start_up"]
     window_ns, most = total.components.window_ns, max(busy, key=lambda name: busy[name])
     busy_ns = sum(busy.values())
     unrecorded_ns = total.idle_causes.unrecorded_ns  # the GPU may be busy then, too
-    is_least = unrecorded_ns >= WORTH_SAYING * window_ns and busy_ns * 1000 > window_ns
+    is_more = busy_ns * _NEXT_TO_NOTHING > window_ns
+    is_least = unrecorded_ns >= WORTH_SAYING * window_ns and is_more
     is_said = busy[most] >= WORTH_SAYING * window_ns or not busy[most]
     how = "only" if is_all else "at-least" if is_least else ""
     who = f"{'cpu' if on_host else 'gpu'}{'s' if devices > 1 else ''}"
