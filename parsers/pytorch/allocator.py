@@ -186,7 +186,8 @@ class History(Struct, frozen=True, dict=True):
 def _largest_gap(segments: Blocks, begins: IntArray, held: Blocks) -> int:
     """Return the size of the largest free range in segments, within one segment.
 
-    `segments` are ranges whose codes add up, `begins` begin segments (see `_segments_after`).
+    Memory is reserved where the codes of `segments` that cover it (1 or -1) add up to more than 0;
+    `begins` are the addresses at which segments begin (see `_segments_after`).
     """
     rounded = -(-held.size // _ROUNDED) * _ROUNDED
     address = np.concatenate([segments.address, held.address])

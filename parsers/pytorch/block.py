@@ -90,6 +90,7 @@ class KinetoBlock:
         for event in events:
             by_type[event.__class__].append(event)
         for kind, group in by_type.items():
+            # Events decoded by category have a type of their own for each.
             if kind not in (LooseEvent, ExactEvent):
                 has_args = "args" in kind.__struct_fields__
                 for phase, same in _by_phase(group):

@@ -113,9 +113,10 @@ def _rank_keys(
 ) -> dict[str, tuple[int, ...]]:
     """Return, for each owner, numbers that are equal for owners of the same rank.
 
-    They are the rank in its arguments, or in those of other events with its pid; else its label,
-    if labels distinguish GPUs and the host events have the same ones; else what was added to its
-    number, in multiples of `shift`. An owner without any is of the first rank.
+    All numbers of a file are of one kind. If any event has a rank in its arguments, they are these
+    ranks: that of the owner, else that of other events with its pid. Else they are the labels, if
+    these distinguish GPUs and host events have the same ones. Else they are the multiple of `shift`
+    that the tool added to the pid. An owner without a number of this kind gets the smallest one.
     """
     host_labels = {owners[text].label for name in _HOST for text in tables[name].names["process"]}
     gpu_labels = {owners[text].label for text in tables["activities"].names["process"]}
@@ -158,10 +159,12 @@ def _rank_numbers(keys: Sequence[tuple[int, ...]]) -> list[int | None]:
 def number_devices(tables: Mapping[str, TableBuilder], several: bool) -> list[tuple[int, int]]:
     """Replace, in place, the file's device numbers by those of the trace.
 
-    Return process and number in the file of each. `several` processes have different devices.
+    Return process and number in the file of each. `several`: the file is of several processes,
+    and equal numbers of two processes are different devices.
     """
     activities = tables["activities"]
     local = activities.column("device")
+    # Device work without a device is on one device, unknown; other rows may have none.
     activities.replace("device", np.where(local == ABSENT, _UNKNOWN_DEVICE, local))
     with_devices = [tables[name] for name in ("activities", "marks", "counters")]
     for table in with_devices if several else ():

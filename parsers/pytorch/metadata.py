@@ -139,6 +139,8 @@ def _value(header: Mapping[str, msgspec.Raw], key: str) -> Any:
 
 
 def _device(entry: Mapping[str, object]) -> DeviceFacts:
+    """Return the facts of an entry of deviceProperties; values out of range are unknown."""
+    # Kineto writes maxComputeUnits for GPUs of Intel (XPU).
     sm_count = entry.get("numSms", entry.get("maxComputeUnits"))
     return DeviceFacts(
         product=_optional_text(entry.get("name")),

@@ -267,6 +267,8 @@ def read_pytorch(
             "ts and dur must be in microseconds; convert other units",
         )
     _lend_correlations(collected)
+    # Operators are the work only without device work: then a range must not count as one. Old
+    # files, whose operators are in legacy.OPS, have another rule: see `legacy.move_ranges`.
     if not collected.tables["activities"].count and legacy.OPS not in collected.counts:
         ranges_from_ops(collected.tables)
     if legacy.WORK in collected.counts:

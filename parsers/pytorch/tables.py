@@ -245,7 +245,7 @@ class KinetoRows:
         """
         group, times = self._timed(group, instant=True)
         args = group.args
-        on_device = _numbers(args, "device_type") > 0
+        on_device = _numbers(args, "device_type") > 0  # 0 is the CPU
         names, owner = self.counters.names["name"], _owners(self.counters, group)
         columns = {
             "process": owner,

@@ -91,6 +91,7 @@ def integer(value: object) -> int:
     """
     if isinstance(value, str):
         text = value.strip()
+        # An int64 has 19 digits: 40 leave room for zeros and are parsed quickly.
         if not text.removeprefix("-").isdecimal() or len(text) > 40:
             return ABSENT
         value = int(text)

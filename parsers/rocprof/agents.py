@@ -170,8 +170,9 @@ class Agents:
     def agent(self, text: str, numbering: str) -> Agent:
         """Return the agent that a text such as "Agent 4", "GPU 0" or "4" names.
 
-        `numbering` says what the number is, except for "GPU 0": the first GPU of the list. An agent
-        that is not listed has the facts of the system.
+        `numbering` says what the number is, except for "GPU 0": the first GPU of the list. The
+        number in the result is that of the text, except for "GPU 0", which has that of the list.
+        An agent that is not listed has the facts of the system.
         """
         match = _TEXT.fullmatch(text.strip())
         if match is None:

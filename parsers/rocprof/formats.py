@@ -42,7 +42,10 @@ def _is_perfetto(head: bytes) -> bool:
 
 
 def _read(format_: str, sources: Sequence[ByteSource], reading: Reading) -> list[Trace]:
-    """Return the traces in files of the format with the name `format_`. Imports its reader."""
+    """Return the traces in files of the format with the name `format_`. Imports its reader.
+
+    Any other name than those below is that of rocprof (v1) JSON.
+    """
     if format_ == "rocprof CSV":
         from traceflops.parsers.rocprof.tables.read import read_tables
 

@@ -164,6 +164,7 @@ class _Recording(Gathered):
         named = [_STREAM_WORK.get(name[:_STREAM_WORD], "kernel") for name in self._packets.names]
         work = np.array([*map(_WORDS.index, named), kernel])  # the last is for code -1: no name
         kind = np.where(kind == _WORDS.index(_OF_STREAM), work[rows["name"]], kind)
+        # The GPUs are known from kernels: copies name agents, which may be CPUs.
         gpus = rows["gpu"][(kind == kernel) & (rows["gpu"] != ABSENT)]
         self._gpus = np.unique(gpus) if gpus.size else self._gpus
         for number, word in enumerate(_WORDS):

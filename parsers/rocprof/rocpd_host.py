@@ -145,6 +145,7 @@ class HostReader:
         name, names = self._mark_name(marks["name_id"]), self._reading["marks"].names["name"]
         has_message = marks["kind"] == _KINDS.index(_MESSAGE)
         category = np.where(has_message, marks["category"], ABSENT)
+        # The messages of a category are read together. More than _MOST_CATEGORIES are not real.
         for key in np.unique(category[category != ABSENT]).tolist()[:_MOST_CATEGORIES]:
             if key not in self._message_names:
                 self._message_names[key] = self._reading.messages(key).coder(names, None)

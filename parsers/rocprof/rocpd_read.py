@@ -159,7 +159,7 @@ class DispatchReader:
         factors = np.array([factor for _, factor in counters], np.int64)
         self._factor = Lookup(rows["id"], factors)
         self._agent = Lookup(rows["id"], rows["agent_id"])
-        self._dispatches: list[dict[str, IntArray]] = []
+        self._dispatches: list[dict[str, IntArray]] = []  # the columns that counters need
         self.others: list[Batch] = []
 
     def read(self) -> None:

@@ -255,7 +255,10 @@ class RunReading(Gathered):
         return Lookup(rows["id"], rows["tid"])
 
     def devices(self, agents: IntArray, processes: IntArray) -> IntArray:
-        """Return the device of each agent id; `processes` are the processes that use them."""
+        """Return the device of each agent id; `processes` are the processes that use them.
+
+        Unlisted agents are devices of their own, except those with impossible ids: one for all.
+        """
 
         def device(key: int, row: int) -> int:
             process, agent = int(processes[row]), self._agents.get(key)

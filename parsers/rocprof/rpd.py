@@ -168,6 +168,7 @@ class _RpdReading(Gathered):
         process = rows["process"]
 
         def device(gpu: int, row: int) -> int:
+            # -1 is the device of operations without a GPU, or beyond the limit of devices.
             gpu = within_limit(self._gpus, -1 if gpu == ABSENT else gpu, -1)
             return self.device(gpu, int(process[row]), gpu)
 

@@ -257,7 +257,7 @@ class _V1Reading(V1Tables):
         self._add_operations("COPY")
         for table in ("HIP", "HSA"):
             for rows, labels in self._batches(table):
-                rows = rows if table == "HIP" else _of_hsa(rows)
+                rows = rows if table == "HIP" else _of_hsa(rows)  # both number from 1
                 self.counts[table] += self.add_calls(rows, labels, table.lower()).count
         for rows, labels in self._batches("rocTX"):
             self.counts["rocTX"] += rows.count

@@ -217,6 +217,7 @@ class ProcessTables:
         names = self._recorded["activities"].names["name"]
         for block in self._records.each("buffer_records.kernel_dispatch"):
             rows = self._timed(block)
+            # The streams of the trace are hardware queues; those of HIP are only counted.
             self._recorded.streams.update(np.unique(rows["stream"]).tolist())
             sinks.add_work(
                 self._recorded,
@@ -327,7 +328,10 @@ class ProcessTables:
         )
 
     def _devices(self, agents: Array) -> IntArray:
-        """Return the devices of agents (handles); an unlisted agent has no facts, only an id."""
+        """Return the devices of agents (handles); an unlisted agent has no facts, only an id.
+
+        The number shown is an int32; one that does not fit counts as unknown (_UNLISTED).
+        """
 
         def device(handle: int, _: int) -> int:
             agent = self._agents.get(handle)
@@ -364,6 +368,7 @@ class ProcessTables:
         An unknown operation is named by `unknown`, formatted with its number.
         """
         kind, operation = rows["kind"], rows["operation"]
+        # One number for both. Real ones are far below the limits, which keep damaged ones apart.
         both = np.clip(kind, -1, _KIND_BASE) * _KIND_BASE + np.clip(operation, -1, _KIND_BASE - 2)
 
         def name(_: int, row: int) -> int:

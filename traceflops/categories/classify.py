@@ -176,6 +176,7 @@ class Classifier:
                 break  # the recorded rule takes the place of the built-in ones
             looked_at = _looked_at(rule, parts if rule.case else lower)
             if looked_at is not None:
+                # Words such as "scan" tell the kind only of kernels of libraries (see BY_WORDS).
                 is_word = rule.id in BY_WORDS and rule.source == rule_files.BUILT_IN
                 told = _NOTHING if is_word and not self._by_words else rule
                 return _decision(told, looked_at or parts.head)

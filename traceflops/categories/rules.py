@@ -230,7 +230,10 @@ def check_pattern(pattern: str) -> str | None:
 
 
 def _text(path: Path, where: str) -> str:
-    """Return the text of a file. Raises UsageError if it is not readable or too large."""
+    """Return the text of a file. Raises UsageError if it is not readable or too large.
+
+    `where` names the file in messages.
+    """
     try:
         if not path.is_file():
             where = where.replace(repr(path.name), repr(str(path)))  # here the whole path helps

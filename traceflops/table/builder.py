@@ -123,6 +123,7 @@ class TableBuilder(Rows):
         if column.nullable and _all_are(values, null):
             return _nulls(kind, self.count, zeros)
         if not column.nullable and pa.types.is_integer(kind) and _all_are(values, 0):
+            # Columns that are 0 throughout share one buffer.
             return pa.Array.from_buffers(kind, self.count, [None, zeros], 0)
         # If no value can be null, the column is built in its final type at once. Pieces of int32
         # have no ABSENT, which does not fit.

@@ -208,7 +208,7 @@ def trace_of(parts: Sequence[Part]) -> Trace:
         require(len({*names}) == len(names) and tables.keys().isdisjoint(names))
         for name in names:
             table = checked(pa.ipc.open_stream(reader).read_all())
-            if name in TABLES:
+            if name in TABLES:  # packs of other releases may have tables unknown here: skip them
                 tables[name] = _decoded(table, name)
     return _assembled(outside, tables)
 

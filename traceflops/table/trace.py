@@ -376,9 +376,13 @@ def _same_wording(notes: Sequence[Owned], total: int, noun: str) -> Note:
 
 
 def _first_of(notes: Sequence[Owned], total: int, noun: str) -> Note:
-    """Return the first of notes of different wording, and in it the number of similar ones."""
+    """Return the first of notes of different wording, and in it the number of similar ones.
+
+    Its statement begins with the name of its file, so the field `file` becomes None.
+    """
     (_, first), *others = notes
     owners, count = _owners(notes), _sum(note for _, note in notes)
+    # The other files: that of the first note is in its statement already.
     files = dict.fromkeys(note.file for _, note in others if note.file not in (None, first.file))
     listed = [str(file) for file in files][:_MOST_NAMED]
     whose = f": {', '.join(listed)}{', …' if len(files) > len(listed) else ''}" if listed else ""

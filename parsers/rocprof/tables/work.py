@@ -33,6 +33,7 @@ def add_kernels(rows: Cells, part: ProcessPart) -> None:
     rows = timed_rows(rows, part)
     grid, block = _axes(rows, "grid"), _axes(rows, "block")
     is_queued = rows.has("dispatched")
+    # Only rocprof v1 has times of queueing; it links work by the number of the dispatch.
     correlation = rows["dispatch"] if is_queued else ids(rows, "correlation")
     sinks.add_work(
         part,
