@@ -99,7 +99,10 @@ class History(Struct, frozen=True, dict=True):
 
     @cached_property
     def _changes(self) -> _Changes:
-        """All changes of allocated memory: those of the start, then those of the events."""
+        """All changes of allocated memory: row 0, which changes nothing, the start, the events.
+
+        Row 0 has the total of the start even if no block was held then.
+        """
         rows, held = self._rows, self.held_at_start
         start = np.full(1 + len(held.size), self.time_ns[0] if len(self.time_ns) else 0)
         stack = np.where(self.action[rows] == ALLOC, self.stack[rows], -1)
@@ -167,8 +170,9 @@ class History(Struct, frozen=True, dict=True):
     def _segments_after(self, row: int) -> tuple[Blocks, IntArray]:
         """Return the segments after a change (a row of `_changes`), and where whole ones begin.
 
-        They are the segments at the end with code 1, and those of later events with code 1 or -1:
-        the sum of codes at an address tells whether it was reserved.
+        They are the segments at the end with code 1, and those of later events, which are undone: 1
+        for one that was freed, -1 for one that was taken. The sum of codes at an address tells
+        whether it was reserved.
         """
         first = 1 + len(self.held_at_start.size)
         event = self._rows[row - first] if row >= first else -1  # -1: before all events
@@ -180,6 +184,7 @@ class History(Struct, frozen=True, dict=True):
             np.append(np.ones(len(self.segments.size)), -_SIGNS[self.action[later]]),
         )
         begins = self.address[later[np.isin(self.action[later], _WHOLE)]]
+        # The code of `segments` says whether one is expandable: it may be a part of a longer one.
         return ranges, np.append(self.segments.address[self.segments.code == 0], begins)
 
 

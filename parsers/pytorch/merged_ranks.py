@@ -81,7 +81,7 @@ def split_ranks(
     shift = _shift([owners[text].pid for text in tables["activities"].names["process"]])
     keys = _rank_keys(tables, owners, shift)
     ranks = sorted(set(keys.values()))
-    several = 1 < len(ranks) <= _MOST_PROCESSES
+    several = 1 < len(ranks) <= _MOST_PROCESSES  # more ranks are not real: one process
     # Each owner's process: the index of its rank, or 0 if the file is of one process.
     index = {key: n for n, key in enumerate(ranks)}
     number = {text: index[keys[text]] if several else 0 for text in owners}
@@ -101,9 +101,10 @@ def split_ranks(
         for _, piece in table.pieces:
             code = piece["process"]
             piece["process"] = int(numbers[0]) if len(set(number.values())) == 1 else numbers[code]
-    if several and shift:
+    if several and shift:  # the tool added its multiples to devices, too
         device = tables["activities"].column("device")
         tables["activities"].replace("device", np.where(device < 0, device, device % shift))
+    # The key () is that of a file in which no owner tells a rank.
     rank_numbers = _rank_numbers(ranks) if several or ranks[:1] > [()] else [rank]
     return [(rank, pids.get(number)) for number, rank in enumerate(rank_numbers)]
 

@@ -98,6 +98,7 @@ class KinetoRows:
         negative = (sizes < 0) & (sizes != ABSENT)
         self.odd["negative-size"] += int(negative.sum())
         if not _none_of([a.name for a in args]):
+            # Only nodes of graphs are annotated in this argument.
             labels = [a.name if a.graph_node > 0 else None for a in args]
             columns["annotation"] = optional_codes(table.names["annotation"], labels)
         if not _none_of(stacks := [a.stack for a in args]):

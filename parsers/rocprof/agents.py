@@ -216,7 +216,7 @@ def gpus_of(header: Mapping[str, msgspec.Raw]) -> dict[int, DeviceFacts]:
             "max_engine_clk_fcompute": _value(agent.get("MaxClockFreq.(MHz)")),
         }
         node = _value(agent.get("Node"))
-        gpus[index - 1 if node is None else node] = facts_of_agent(facts)
+        gpus[index - 1 if node is None else node] = facts_of_agent(facts)  # nodes count from 0
     return gpus
 
 

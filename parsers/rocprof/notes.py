@@ -196,7 +196,7 @@ def run_notes(
             notes.append(NOTES.note("very-long", long, longest=f"{int(length.max()) / 1e9:,.1f}"))
         if odd["counted-while-timed"]:
             notes.append(COUNTED_WHILE_TIMED)
-        elif run.system:
+        elif run.system:  # only rocprof-compute describes the system
             notes.append(TIMED_ONE_BY_ONE)
     elif tables["kernel_counters"].num_rows:
         notes.append(COUNTERS_ONLY)

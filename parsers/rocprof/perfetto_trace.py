@@ -186,12 +186,13 @@ class _Recording(Gathered):
         def pid(uuid: int, _: int) -> int:
             """Return the pid of a track, else of the nearest parent, else the file's first one."""
             track = tracks.get(uuid, _NO_TRACK)
-            for _ in range(_MOST_PARENTS):
+            for _ in range(_MOST_PARENTS):  # a limit, since damaged parents may form a circle
                 if track.pid is None and track.parent is not None:
                     track = tracks.get(track.parent, _NO_TRACK)
             return any_pid if track.pid is None else track.pid
 
         def thread(uuid: int, _: int) -> int:
+            """Return the thread of a track, else the one in its name."""
             track = tracks.get(uuid, _NO_TRACK)
             return _number(_THREAD, track.name) if track.tid is None else track.tid
 
@@ -209,6 +210,7 @@ class _Recording(Gathered):
             "stream": _first(rows["queue"], stream),
             "gpu": _first(self._agents(rows["agent"]), rows["device"], gpu),
             "thread": _first(rows["tid"], by_distinct(uuid, thread)),
+            # 0 is the id of records without a call.
             "correlation": np.where(rows["corr_id"] == 0, ABSENT, rows["corr_id"]),
             "bytes": _first(rows["copy_bytes"], rows["bytes"]),
             "src": _first(rows["src_agent"], rows["src_agent_id"]),
@@ -311,7 +313,8 @@ class _Recording(Gathered):
     def _add_counters(self, rows: Batch, kind_of: IntArray) -> None:
         """Add the values of counters over time, as device gauges or under their track's name.
 
-        `kind_of` is the kind of each category. rocprofv3's own counters only sum up other records.
+        `kind_of` is the kind of each category. Counters with a category of records, as rocprofv3
+        writes them, only sum up these records and are left out: others are of kind _MARK.
         """
         table, tracks = self["counters"], self._packets.tracks
         kind, counted = kind_of[rows["category"]], _WORDS.index("streamed-counter")
@@ -357,6 +360,7 @@ class _Recording(Gathered):
         yield _NOTES.note("perfetto-lacks", more=more)
         called = self["calls"].column("start_ns")
         gap = int(called.max(initial=0) - end.max())
+        # A program may end with some calls that launch nothing: only a long gap is a loss.
         if gap > max(_STOPPED_NS, _STOPPED_SHARE * np.ptp(called) if len(called) else 0):
             yield _NOTES.note("device-stopped", time=time_amount(gap))
 

@@ -107,6 +107,7 @@ def runs_of(database: Database) -> list[RocpdRun]:
         for base in _TELLING
         if table.startswith(_PREFIX + base)
     ]
+    # The name of a table of one run ends with _ and the guid, that of a shared one with nothing.
     endings = {ending for base, ending in tables if base in _WORK and ending[:1] in ("", "_")}
     if not endings:
         raise NotATrace(
@@ -154,6 +155,7 @@ def version_of(run: RocpdRun) -> tuple[str | None, tuple[Note, ...]]:
         if tag is not None and value is not None
     }
     version = facts.get("schema_version")
+    # Any version has fewer than 6 digits; the text may be damaged and long.
     numbers = [int(part[:6]) for part in re.findall(r"\d+", version or "")]
     # Schema 4 has these columns, or compresses, even if no version says so.
     by_track = run.has("kernel_dispatch", "track_id") and not run.has("kernel_dispatch", "agent_id")

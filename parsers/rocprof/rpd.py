@@ -222,6 +222,7 @@ class _RpdReading(Gathered):
             for name in _COPIED.integers[1:]
         )
         types, inverse = np.unique(rows["opType_id"], return_inverse=True)
+        # Without 2D or 3D at the end, which would hide the direction before it.
         texts = [_PLANES.sub("", self._strings[key] or "") for key in types.tolist()]
         direction = directions_named(texts)[inverse]
         is_between = (direction == WITHIN) & (source >= 0) & (target >= 0) & (source != target)

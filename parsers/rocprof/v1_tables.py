@@ -102,7 +102,7 @@ class V1Tables(trace_builder.Gathered):
             registers_per_thread=rows["registers"],
             shared_memory_bytes=rows["shared"],
         )
-        queued = rows.only(rows["queued"] > 0)
+        queued = rows.only(rows["queued"] > 0)  # others have no time of queueing
         process = self._process(queued)
         sinks.add_queueing(self, queued["queued"], queued["thread"], queued["index"], process)
         return rows

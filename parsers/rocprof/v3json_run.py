@@ -39,7 +39,7 @@ def read_runs(sources: Sequence[ByteSource], reading: Reading) -> list[Trace]:
     """
 
     def traced(source: ByteSource) -> tuple[ByteSource, Trace]:
-        is_large = source.expected_text_bytes >= _WORTH_BYTES
+        is_large = source.expected_text_bytes >= _WORTH_BYTES  # else workers cost more time
         return source, read_v3_json(source, reading.pool if is_large else WorkerPool())
 
     read, failed = read_each(sources, traced, close=True)
@@ -158,6 +158,7 @@ class _Recording(v3json_tables.JsonRecorded):
             facts["layout"] = releases
         if self.counts:
             facts["recorded"] = ", ".join(sorted(+self.counts))
+        # If all streams are 0, the default one, or unknown, their number says nothing.
         if (streams := self.streams - {ABSENT}) - {0}:
             facts["hip_streams"] = str(len(streams))
         if len(lifetimes) == 1:

@@ -114,7 +114,7 @@ class ProcessRecords:
         path = ".".join(map(str, item.path[2:]))
         if isinstance(item.value, RecordBlock):
             block, name = item.value, str(item.path[-1])
-            if len(item.path) == 4 and item.path[2] != "strings":
+            if len(item.path) == 4 and item.path[2] != "strings":  # a list of a section of records
                 self.counts[name] += block.records
             self.unreadable[name] += block.unreadable
             self.mended.update(block.mended)
@@ -183,7 +183,7 @@ class ProcessTables:
         pairs = zip(order[same].tolist(), order[same + 1].tolist(), strict=True)
         differ = np.array([texts[first] != texts[second] for first, second in pairs], np.bool_)
         self._ambiguous_kernels = ids[order[same]][differ]
-        self._copy_sizes = [(np.empty(0, np.int64), np.empty(0, np.int64))]
+        self._copy_sizes = [(np.empty(0, np.int64), np.empty(0, np.int64))]  # of calls: ids, bytes
 
     def add_timeline(self) -> None:
         """Add everything that has a time: device work, calls, marks, overheads."""
@@ -217,7 +217,6 @@ class ProcessTables:
         names = self._recorded["activities"].names["name"]
         for block in self._records.each("buffer_records.kernel_dispatch"):
             rows = self._timed(block)
-            # The streams of the trace are hardware queues; those of HIP are only counted.
             self._recorded.streams.update(np.unique(rows["stream"]).tolist())
             sinks.add_work(
                 self._recorded,
@@ -225,7 +224,7 @@ class ProcessTables:
                 "kernel",
                 process=self._number,
                 device=self._devices(rows["agent"]),
-                stream=rows["queue"],
+                stream=rows["queue"],  # a stream of the trace is a queue; HIP's are only counted
                 name=self._kernel_names(rows["kernel"], names),
                 correlation=rows["correlation"],
                 graph=rows["graph"],
@@ -257,7 +256,7 @@ class ProcessTables:
             columns, names = block.columns, Names()
             counter, _ = _named(counters, columns["counter"], names, "(unknown counter {})")
             largest = np.array([takes_largest(text) for text in names], np.bool_)
-            odd["no-value json"] += int(columns["valueless"].max(initial=0))
+            odd["no-value json"] += int(columns["valueless"].max(initial=0))  # same in all rows
             odd["instances-summed"] += int((columns["instances"] - 1).sum())
             table.add(
                 block.rows,
@@ -328,16 +327,13 @@ class ProcessTables:
         )
 
     def _devices(self, agents: Array) -> IntArray:
-        """Return the devices of agents (handles); an unlisted agent has no facts, only an id.
-
-        The number shown is an int32; one that does not fit counts as unknown (_UNLISTED).
-        """
+        """Return the devices of agents (handles); an unlisted agent has no facts, only an id."""
 
         def device(handle: int, _: int) -> int:
             agent = self._agents.get(handle)
             if agent is None:
                 handle = within_limit(self._recorded.unlisted_agents, handle, ABSENT)
-                local = handle if 0 <= handle < 2**31 else _UNLISTED
+                local = handle if 0 <= handle < 2**31 else _UNLISTED  # shown as an int32
                 return self._recorded.device((self._machine, "handle", handle), self._number, local)
             node = agent["node_id"] if agent["node_id"] != ABSENT else agent["logical_node_id"]
             local = node if 0 <= node < 2**31 else _UNLISTED

@@ -80,6 +80,7 @@ def without_repeats(trace: Trace) -> Trace:
 def _same_as_before(table: pa.Table) -> BoolArray:
     """Return which rows equal the row before them in all columns and last longer than 0 ns.
 
+    Instants are often equal and prove nothing.
     The rows are ordered by time and id, so that equal ones are neighbors.
     """
     repeats = np.zeros(table.num_rows, dtype=np.bool_)
@@ -119,7 +120,7 @@ def _is_proof(table: pa.Table, name: str, repeated: BoolArray) -> bool:
     # With a clock of whole microseconds, parallel branches of a graph can give equal records.
     if name == "activities" and not (start % 1_000).any():
         return False
-    has_id = (ids != ABSENT) & (ids != 0)
+    has_id = (ids != ABSENT) & (ids != 0)  # 0 is written for none
     return bool((repeated & has_id & (numbers(table["dur_ns"]) >= _SURELY_APART_NS)).any())
 
 

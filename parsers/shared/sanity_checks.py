@@ -79,7 +79,7 @@ def _after_later_work(trace: Trace) -> BoolArray:
     order = np.lexsort((end[rows], start[rows], queue))
     rows, queue = rows[order], queue[order]
     overlaps = (queue[1:] == queue[:-1]) & (start[rows[1:]] < end[rows[:-1]] - _CLOCKS_NS)
-    if np.count_nonzero(overlaps) > max(1, _SLIP * len(late)):
+    if np.count_nonzero(overlaps) > max(1, _SLIP * len(late)):  # fewer are recording errors
         return late
     for _, members in groups(queue):
         ended = end[rows[members]]
@@ -181,6 +181,7 @@ def plausible(trace: Trace) -> Trace:
             continue
         start, length = numbers(table["start_ns"]), numbers(table["dur_ns"])
         span = int(start.max()) - int(start.min())
+        # Only of work: nested calls and ranges add up to far more than the recording.
         total = float(length.sum(dtype=np.float64)) if name == "activities" else 0.0
         if max(span, int(length.max()), total) > _LONGEST_NS:
             raise InputError(
@@ -213,6 +214,7 @@ def _without_impossible_times(trace: Trace) -> Trace:
         device, host = far[of_device], far[of_device.stop :]
         away, others = (device, host) if device.any() else (host, device)
         is_by_clocks = bool(len(others)) and away.all() and not others.any()
+        # Calls with records of the device prove that both are of one recording.
         if is_by_clocks and recorded_calls(trace).any():
             return trace
         return amounts.with_notes(trace, [_NOTES.note("times-apart", int(far.sum()))])
@@ -261,6 +263,7 @@ def _is_hang(long: BoolArray, start: IntArray, length: IntArray, edges: Sequence
             host_start, device_start
         )
         longer_ns = max(host_ns, device_ns)
+        # A record of more than 104 days (_LONGEST_NS) is no hang but an error.
         if longer_ns <= _LONGEST_NS and 2 * shared_ns >= longer_ns:
             return True
     return False
@@ -320,6 +323,7 @@ def _long_notes(trace: Trace) -> Iterator[Note]:
     They are longer than the sum of the others, and than a minute.
     """
     activities = trace.activities
+    # The reader may have said so already, with the same code.
     if activities.num_rows < 2 or any(note.code == _VERY_LONG for note in trace.notes):
         return
     length, device = numbers(activities["dur_ns"]), numbers(activities["device"])

@@ -242,7 +242,10 @@ def _blocks(rules: tuple[Rule, ...], size: int) -> Iterator[_RuleBlock]:
 
 
 def _looked_at(rule: Rule, parts: Parts) -> str | None:
-    """Return the text that fulfilled the conditions ("": the head), None if one fails."""
+    """Return the text that fulfilled the conditions ("": the head), None if one fails.
+
+    Of several it is the last; a namespace is shown only for a rule without a pattern of heads.
+    """
     shown = ""
     for field, patterns in rule.conditions:
         if field == "head":

@@ -29,7 +29,7 @@ def mangled_parts(text: str) -> tuple[list[str], list[str]]:
         value = _ENUM_VALUE.match(text, end)
         identifier = text[position:end]
         arguments.append(f"{identifier}={value[1]}" if value else identifier)
-        position = value.end() - 1 if value else end
+        position = value.end() if value else end
     return path, arguments
 
 
@@ -63,7 +63,7 @@ def _path(text: str) -> tuple[list[str], int]:
     path: list[str] = []
     position = 3 if text.startswith("_ZN") else 2
     while True:
-        start = position + text.startswith("L", position)
+        start = position + text.startswith("L", position)  # L: of internal linkage
         length = _PIECE.match(text, start)
         if length is None or length["length"] is None:
             return path, position

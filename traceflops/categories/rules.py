@@ -209,6 +209,7 @@ def check_pattern(pattern: str) -> str | None:
     """
     if not pattern or len(pattern) > LONGEST_PATTERN:
         return f"a pattern must have 1 to {LONGEST_PATTERN} characters"
+    # [a-z0-9]* at an end is not matched but removed (see `compiled`), so it costs nothing.
     plain = _ESCAPE_OR_CLASS.sub("x", pattern.removeprefix(_ANY).removesuffix(_ANY))
     repeats = [repeat.start() for repeat in _REPEAT.finditer(plain)]
     if any(plain[start - 1 : start] == ")" for start in repeats):

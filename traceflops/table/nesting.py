@@ -94,6 +94,7 @@ def innermost(
     Intervals are [start, end), one per row of the first three arrays. They enclose only instants of
     their group (a thread). If several start together, the shortest is the innermost.
     """
+    # With many instants it is quicker to find the innermost interval at every edge once.
     if len(at_ns) > _MANY * len(start_ns):
         return StackTops.of(group, start_ns, end_ns).at(at_group, at_ns)
     order = by_start(group, start_ns, end_ns)

@@ -273,7 +273,7 @@ def _decoded(table: pa.Table, name: str) -> pa.Table:
     columns = []
     for field in arrow_schema(name):
         index = table.schema.get_field_index(field.name)
-        if index < 0:
+        if index < 0:  # `_encoded` leaves out columns of nulls
             columns.append(pa.nulls(table.num_rows, field.type))
             continue
         column = one_array(table.column(index))

@@ -370,6 +370,7 @@ def _same_wording(notes: Sequence[Owned], total: int, noun: str) -> Note:
         first = replace(first, statement=worded(first.wording, count, values), values=values)
     if owners == 1:
         return replace(first, count=count)
+    # A figure in a statement without wording is not the sum but that of each file.
     each = "in" if first.wording is not None or first.count is None else "same in"
     scope = f"{each} {owners:,} of {several(total, noun)}"
     return replace(first, count=count, file=None, owners=owners, scope=scope, similar="")

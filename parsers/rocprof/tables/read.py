@@ -143,7 +143,7 @@ def _add_rows(rows: Cells, table: RocprofTable, file: TableFile) -> None:
             counters.add_wide(cut, part, table.counters)
             if cut.has("start"):
                 work.add_kernels(cut, part.times_beside())
-        elif table.what == "events":
+        elif table.what == "events":  # they are only counted
             part.records += cut.count
         elif table.what in _ADDERS:
             _ADDERS[table.what](cut, part)
