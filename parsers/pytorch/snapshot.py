@@ -174,7 +174,7 @@ class _Reader:
             self._odd["times-ordered"] += int(np.count_nonzero(np.diff(times) < 0))
             times = np.maximum.accumulate(times)
         history = History(
-            action=np.array([_CODES.get(event.action, 0) for event in events], np.int64),
+            action=np.array([_CODES.get(event.action, 0) for event in events], np.int64),  # 0: none
             time_ns=times * 1_000,
             address=_column(events, "addr"),
             size=_column(events, "size"),

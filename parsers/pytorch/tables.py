@@ -74,6 +74,7 @@ class KinetoRows:
     """The rows of all tables of a block, and counts of odd events."""
 
     def __init__(self) -> None:
+        """Begin without rows."""
         self.activities = Rows()
         self.calls = Rows()
         self.ops = Rows()

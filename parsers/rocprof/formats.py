@@ -18,6 +18,8 @@ _V3_START: Final = re.compile(rb'\s*\{[^{}\[\]]*?"rocprofiler-sdk-tool"\s*:')
 
 
 def _is_table(head: bytes) -> bool:
+    """Return whether `head` begins a table of rocprof."""
+    # JSON, XML or text without separators: not worth loading the reader of tables.
     if _OTHER_TEXT.match(head) or (b"," not in head and b";" not in head and b"\t" not in head):
         return False
     from traceflops.parsers.io.csv_text import find_start

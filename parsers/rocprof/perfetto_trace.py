@@ -130,13 +130,14 @@ class _Recording(Gathered):
     """The rows of a file. `is_sys` says that rocprof-sys wrote it."""
 
     def __init__(self, source: ByteSource) -> None:
+        """Prepare to read a file."""
         super().__init__()
         self.is_sys = False
         self._source = source
         self._packets = Packets(source, _WANTED, self.odd)
         self._pids = ProcessIds(self, source.label)
-        self._known_gpus: set[int] = set()
-        self._gpus = np.empty(0, np.int64)
+        self._known_gpus: set[int] = set()  # all numbers that became devices
+        self._gpus = np.empty(0, np.int64)  # those of the kernels, in ascending order
 
     def read(self) -> None:
         """Read the file and add its rows. Raises InputError if no event is of rocprof."""
@@ -236,6 +237,7 @@ class _Recording(Gathered):
         self.odd["device-unknown json"] += count_true(gpu == ABSENT)
 
         def device(number: int, row: int) -> int:
+            """Return the device of a GPU; `row` is the first row that names it."""
             number = within_limit(self._known_gpus, max(number, -1), -1)
             return self.device(number, int(process[row]), number)
 
@@ -347,7 +349,8 @@ class _Recording(Gathered):
             return
         start, end = work.column("start_ns"), work.column("start_ns") + work.column("dur_ns")
         if not self.is_sys:
-            # Count kernels that start exactly when the kernel before in their queue ends.
+            # rocprofv3 trims kernels of one queue that overlap: count kernels that start exactly
+            # when the kernel before in their queue ends.
             device, stream = work.column("device"), work.column("stream")
             rows = np.flatnonzero((stream != ABSENT) & (end > start))
             rows = rows[np.lexsort((start[rows], stream[rows], device[rows]))]

@@ -64,11 +64,12 @@ class HostReader:
     """
 
     def __init__(self, reading: RunReading, values: IntArray) -> None:
+        """Prepare to read; `values` are the ids of events that have values of counters."""
         self._reading = reading
         self._values = values
         self._call_name = reading.strings.coder(reading["calls"].names["name"], sinks.UNNAMED)
         self._mark_name = reading.strings.coder(reading["marks"].names["name"], sinks.UNNAMED)
-        self._message_names: dict[int, Coder] = {}
+        self._message_names: dict[int, Coder] = {}  # the messages of each category of marks
         self.measured: list[Batch] = []
         self.rccl: list[tuple[IntArray, IntArray]] = []
 

@@ -43,6 +43,7 @@ _ASKING: Final = re.compile(
 _SHOWN: Final = ("section", "lane", "shown_us")
 _TIMED: Final = (*_SHOWN, "start", "end")
 _NONE: Final = -1
+_MOST_NAMED: Final = 8
 _SPREAD: Final = 1 << 32
 """More than a file has distinct times; `lane * _SPREAD + time` orders by lane, then time."""
 
@@ -84,7 +85,7 @@ def read_v1_json(source: ByteSource, pool: WorkerPool, block_bytes: int = BLOCK_
     _add_all(tables, rows)
     notes = [*event_text_notes(source, damage, _AT_END)]
     if tables.open_devices:
-        listed = ", ".join(map(str, sorted(tables.open_devices)[:8]))
+        listed = ", ".join(map(str, sorted(tables.open_devices)[:_MOST_NAMED]))
         notes.append(NOTES.note("device-ambiguous", numbers=listed))
     recorded = [
         kind

@@ -85,6 +85,7 @@ class V1Tables(trace_builder.Gathered):
     """
 
     def __init__(self, file: str, listed: Mapping[int, trace_builder.DeviceFacts]) -> None:
+        """Begin without rows; `listed` are the facts of the GPUs in the file's list, by number."""
         super().__init__()
         self._pids = trace_builder.ProcessIds(self, file)
         self._listed = listed
@@ -161,6 +162,7 @@ class V1Tables(trace_builder.Gathered):
         process = self._process(rows)
 
         def device(gpu: int, row: int) -> int:
+            """Return the device of a GPU, ABSENT for unknown; `row` is its first row."""
             if gpu == ABSENT:
                 self.odd["device-unknown"] += 1
                 gpu = min(self.gpus) if len(self.gpus) == 1 else 0
@@ -236,13 +238,14 @@ class _V1Reading(V1Tables):
     """The rows of one database. `_tracks`: its column `pid` is a track of the viewer."""
 
     def __init__(self, database: Database) -> None:
+        """Take a database; it does not list GPUs."""
         super().__init__(database.source.label, {})
         self._database = database
         self._tracks = not any("__section" in database.columns(table) for table in _TELLING)
 
     def read(self) -> None:
         """Add the rows of all tables. Kernels come from OPS or, if it has none, from KERN."""
-        if self._tracks:
+        if self._tracks:  # then calls name only their thread: see `Owners`
             self.owners = self._owners()
         self._add_operations("OPS")
         timed_elsewhere = self["activities"].count > 0

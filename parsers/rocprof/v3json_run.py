@@ -109,11 +109,12 @@ class _Recording(v3json_tables.JsonRecorded):
     """The rows of all processes of a file, and their metadata."""
 
     def __init__(self) -> None:
+        """Begin without processes."""
         super().__init__()
         self._unreadable: Counter[str] = Counter()
         self._mended: Counter[str] = Counter()
         self._metadata: list[v3json_tables.Metadata] = []
-        self._releases: dict[str, None] = {}
+        self._releases: dict[str, None] = {}  # a set that keeps the order
         self._launchers: list[tuple[int, ProcessFacts]] = []
 
     def add(self, number: int, records: v3json_tables.ProcessRecords, file: str) -> None:

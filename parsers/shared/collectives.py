@@ -178,7 +178,7 @@ def fill_collectives(builder: Gathered, arguments: Arguments) -> int:
     calls = _Calls(call_table, launch)
     scope = calls.scope_of(launch)
     communicators = _communicators(calls, arguments)
-    # The collective of each scope that has kernels.
+    # The collective of each scope (calls that launch together) that has kernels.
     facts: dict[int, _Facts] = {}
     for number, launched in groups(scope):
         members = calls.members.get(number, [])

@@ -213,7 +213,7 @@ def _note(what: str, kept: Trace, ignored: Sequence[Trace]) -> Note:
         for trace in ignored
         for file in trace.source.files
     ]
-    stays, others = ", ".join(names_kept[:3]), listed(files, most=3)
+    stays, others = ", ".join(names_kept[:_MOST_NAMED]), listed(files, most=_MOST_NAMED)
     return _NOTES.note(f"same-run {what}", len(files), stays=stays, ignored=others)
 
 
@@ -240,6 +240,7 @@ def _digest(activities: pa.Table, rows: IntArray) -> str:
     return hashlib.sha256(start[order].tobytes() + length[order].tobytes()).hexdigest()
 
 
+_MOST_NAMED: Final = 3
 _CALL: Final = re.compile(r"Memcpy|memory_(?:async_)?copy", re.I)
 _PEER: Final = re.compile("Peer")
 _BETWEEN: Final = "PtoP"
@@ -257,6 +258,7 @@ def with_peer_copies(trace: Trace) -> Trace:
     copying = np.flatnonzero(matching(calls["name"], _CALL.search))
     if not len(copying) or not work.num_rows:
         return trace
+    # Copies whose direction is known, but not that they are between devices.
     rows = np.flatnonzero(is_one_of(work["kind"], "memcpy") & is_one_of(work["direction"], *_WAYS))
     # For each copy the index, in `copying`, of its call: same process and correlation; -1: none.
     call = first_match(

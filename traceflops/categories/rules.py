@@ -252,6 +252,10 @@ def _text(path: Path, where: str) -> str:
 def _document(
     text: str, where: str, parse_float: Callable[[str], object] = float
 ) -> dict[str, object]:
+    """Return the content of TOML. `where` begins the message of an error.
+
+    `parse_float` makes a number with decimals of its text.
+    """
     try:
         return tomllib.loads(text, parse_float=parse_float)
     except ValueError as error:  # TOMLDecodeError, or a number of thousands of digits

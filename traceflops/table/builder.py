@@ -41,6 +41,7 @@ class TableBuilder(Rows):
     """
 
     def __init__(self, table: str) -> None:
+        """Begin without rows of the table with the name `table`, which the schema declares."""
         super().__init__()
         self.table = table
         self._columns = {column.name: column for column in TABLES[table]}

@@ -38,12 +38,13 @@ class LastAbove:
     """
 
     def __init__(self, values: IntArray) -> None:
+        """Build the tree; `_reach` has, by position, the largest value there or before."""
         self._reach = np.maximum.accumulate(values)
         self._levels = [values]
         while len(self._levels[-1]) > 1:
             below = self._levels[-1]
             even = np.maximum(below[:-1:2], below[1::2])
-            rest = below[len(below) // 2 * 2 :]
+            rest = below[len(below) // 2 * 2 :]  # the last one, if it has no partner
             self._levels.append(np.concatenate([even, rest]))
 
     def find(self, upto: IntArray, threshold: IntArray) -> IntArray:

@@ -82,7 +82,7 @@ def _in_folder(root: str, files: Sequence[TableFile]) -> list[TableRun]:
     in_order = sorted(by_pass, key=lambda number: -1 if number is None else number)
     passes = {number: processes_of(by_pass[number]) for number in in_order}
     processes = _joined_passes(passes)
-    # Without other times, use those in the rows of counters.
+    # Without other times, use those in the rows of counters; rocprof-compute's are only means.
     times_are_beside = not is_workload and not any(process.has_work for process in processes)
     repeated = [n for n, others in passes.items() if _have_timeline(others, times_are_beside)]
     if times_are_beside:
@@ -118,7 +118,7 @@ def _joined_passes(passes: dict[int | None, list[Process]]) -> list[Process]:
             elif other.has(COUNTERS):
                 other.count_own(number)
                 for part in other.parts:
-                    part.beside = None
+                    part.beside = None  # times in the rows of counters
                     for table in _TIMELINE:
                         part.tables.pop(table, None)
                 only_there.append(other)
