@@ -148,7 +148,8 @@ def _shift(devices: Sequence[int]) -> int:
 def _rank_numbers(keys: Sequence[tuple[int, ...]]) -> list[int | None]:
     """Return the rank of each key: the number at the only position where keys differ.
 
-    If they differ at several positions, or in length, ranks are unknown (None).
+    Of a single key it is the first number. If keys differ at several positions, or in length, ranks
+    are unknown (None).
     """
     if len({len(key) for key in keys}) > 1:
         return [None] * len(keys)

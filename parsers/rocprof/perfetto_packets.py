@@ -206,6 +206,8 @@ class Packets:
 
     def _add_track(self, _: int, data: bytes) -> None:
         """Add a track; one without a name does not replace one that is there."""
+        # Fields: 1 uuid, 5 parent, 2, 10 or 13 name; 1 pid of a process or thread, 2 its tid; 4
+        # factor of a counter.
         parts, numbers = last_fields(data), numbers_in(data)
         process, thread, counter = (numbers_in(parts.get(part)) for part in (3, 4, 8))
         name = next((message_text(parts[part]) for part in (2, 10, 13) if part in parts), "")

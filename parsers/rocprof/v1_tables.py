@@ -67,7 +67,10 @@ class Owners:
         self._of_thread |= {pid: pid for pid in main_threads.tolist()}
 
     def pids(self, pid: Array, thread: Array) -> IntArray:
-        """Return the process of each row: its own, or that of its thread; ABSENT if unknown."""
+        """Return the process of each row: its own, or that of its thread; ABSENT if unknown.
+
+        Without processes of threads it is the only one of the file, if it has only one.
+        """
         unknown = pid == ABSENT
         if not self._of_thread or not unknown.any():
             return np.where(unknown, self._only, pid)
@@ -118,7 +121,7 @@ class V1Tables(trace_builder.Gathered):
         return rows
 
     def add_calls(self, rows: Batch, labels: Labels, api: str) -> Batch:
-        """Add calls of an API; return those that are added."""
+        """Add calls of an API that have a time; return all calls, also those without."""
         if sinks.DISPATCH in self["calls"].names["name"]:  # queueing is known from the kernels
             rows = without(_QUEUED, rows, labels)
         calls = timed(rows, self.odd)

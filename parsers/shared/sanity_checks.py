@@ -41,8 +41,8 @@ def overrunning(trace: Trace) -> BoolArray:
     """Return which activities end impossibly late: after later work, or after a wait for them.
 
     A stream works in order, so no work ends after three later ones. A call that waits for the
-    whole GPU returns after everything launched before it has ended. If more than 5 % of the
-    activities are late, streams or clocks are not what they seem: then return none.
+    whole GPU returns after everything launched before it has ended. If more than one, and more
+    than 5 % of the activities, are late, streams or clocks are not what they seem: return none.
     """
     late = _after_later_work(trace) | _after_waits(trace)
     is_slip = int(late.sum()) <= max(1, _SLIP * len(late))

@@ -57,6 +57,7 @@ def parse(name: str) -> Parts:
     """Return the parts of a kernel name, mangled or not."""
     text = clean(name)
     path, arguments = (mangled_parts if text.startswith("_Z") else _demangled)(text)
+    # _GLOBAL__N_1 is an anonymous namespace.
     path = [part for part in path if part and not part.startswith("_GLOBAL__N")]
     head = path[-1].strip()[:LONGEST_HEAD] if path else ""
     return Parts(

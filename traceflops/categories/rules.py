@@ -135,7 +135,7 @@ def _is_single(pattern: str) -> bool:
         depth += {"(": 1, ")": -1}.get(sign, 0)
         if sign == "|" and depth == 0:
             return False
-    return pattern != _ANY
+    return pattern != _ANY  # of which nothing would remain
 
 
 @cache

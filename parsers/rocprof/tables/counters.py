@@ -100,7 +100,7 @@ def _add(cells: Cells, part: ProcessPart, columns: Mapping[str, Array | int]) ->
     """
     if cells.count:
         start = cells["start"]
-        part.counting.cover(start[start > 0])
+        part.counting.cover(start[start > 0])  # others are unknown
         table = part[COUNTERS]
         table.add(cells.count, **columns)
         headers = part.file.damage.repeated_headers

@@ -95,7 +95,7 @@ def hosts(places: Iterable[OutputPlace]) -> dict[str, str]:
     any folder, but several side by side are assumed to be named by host.
     """
     named = {PurePath(output.root) for output in places if output.pid is not None}
-    leaves = [root for root in named if root.name and rank_in_name(root.name) is None]
+    leaves = [root for root in named if root.name and rank_in_name(root.name) is None]  # no ranks
     siblings = Counter(root.parent for root in leaves)
     return {str(root): root.name for root in leaves if siblings[root.parent] > 1}
 
