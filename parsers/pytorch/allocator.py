@@ -101,7 +101,7 @@ class History(Struct, frozen=True, dict=True):
     def _changes(self) -> _Changes:
         """All changes of allocated memory: row 0, which changes nothing, the start, the events.
 
-        Row 0 has the total of the start even if no block was held then.
+        All rows of the start have its total, so row 0 tells it even if no block was held then.
         """
         rows, held = self._rows, self.held_at_start
         start = np.full(1 + len(held.size), self.time_ns[0] if len(self.time_ns) else 0)

@@ -296,7 +296,7 @@ class _EventData(msgspec.Struct):
 
 
 def _agents_of(run: RocpdRun) -> dict[int, _Agent]:
-    """Return the agents of a run by id, with facts of the GPUs."""
+    """Return the agents of a run by id, with facts of the GPUs: names come before `extdata`."""
     agents: dict[int, _Agent] = {}
     rows = run.whole("info_agent", _AGENT)
     columns = [rows["id"].tolist(), rows["absolute_index"].tolist()]

@@ -211,7 +211,7 @@ def _communicators(calls: _Calls, arguments: Arguments) -> Mapping[int, _Communi
             size = amount(given.get(size_argument)) if size_argument is not None else None
             handle = next((given[made] for made in MADE if made in given), None)
             own.sizes.setdefault(handle, set()).add(size)
-            own.made += (size or 1) if name in MAKE_MANY else 1
+            own.made += (size or 1) if name in MAKE_MANY else 1  # MAKE_MANY: one for each rank
         elif name in COLLECTIVES and given.get("comm"):
             own.used.add(given["comm"])
     return communicators

@@ -80,8 +80,8 @@ def without_repeats(trace: Trace) -> Trace:
 def _same_as_before(table: pa.Table) -> BoolArray:
     """Return which rows equal the row before them in all columns and last longer than 0 ns.
 
-    Instants are often equal and prove nothing.
-    The rows are ordered by time and id, so that equal ones are neighbors.
+    Instants are left out: different ones are often equal. The rows are ordered by time and id, so
+    that equal ones are neighbors.
     """
     repeats = np.zeros(table.num_rows, dtype=np.bool_)
     if table.num_rows < 2:

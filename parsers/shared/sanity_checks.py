@@ -221,7 +221,7 @@ def _without_impossible_times(trace: Trace) -> Trace:
     # Too long: more than a day and the whole recording; or, in a stream, work that outlasts it.
     long = ~far & (length > max(DAY_NS, high - low))
     if _is_hang(long, start, length, edges.tolist()) or not _is_slip(long, of_device):
-        long[:] = False
+        long[:] = False  # real, or too many for a recording error
     if trace.source.format in _IN_ORDER:
         long[of_device] |= ~far[of_device] & _outlasting(trace.activities, high - low)
     kept = ~(far | long)
@@ -346,7 +346,7 @@ def spans(
     if not is_time.all():
         odd["no-time"] += int(np.count_nonzero(~is_time))
         start, end = start[is_time], end[is_time]
-    is_end = (end > 0) & (end < LIMIT_NS)
+    is_end = (end > 0) & (end < LIMIT_NS)  # 0: the end was never written
     late = is_end & (end < start)
     if late.any() or not is_end.all():
         odd["no-duration"] += int(np.count_nonzero(~is_end))

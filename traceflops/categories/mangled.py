@@ -18,7 +18,10 @@ _LONGEST: Final = 4096
 
 
 def mangled_parts(text: str) -> tuple[list[str], list[str]]:
-    """Return the nested name up to its template arguments, and all identifiers after it."""
+    """Return the nested name up to its template arguments, and all identifiers after it.
+
+    That of an enumeration gets its value: "Kind=3".
+    """
     path, position = _path(text)
     arguments: list[str] = []
     while (piece := _PIECE.match(text, position)) is not None:

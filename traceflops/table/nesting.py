@@ -181,6 +181,7 @@ def innermost_pieces(
     length are pieces, too.
     """
     tops = StackTops.of(group, start, end)
+    # Of equal edges only the last one says what is the innermost from there on.
     is_last = np.append(~tops.equal_before()[1:], True)[: len(tops.row)]
     inner, edge_group, edge = tops.row[is_last], tops.group[is_last], tops.at_ns[is_last]
     # Join neighbouring stretches with the same innermost interval.

@@ -347,6 +347,7 @@ def together(notes: Iterable[Owned], total: int, noun: str = "file") -> list[Not
         by_text.setdefault(key, []).append((owner, note))
     merged = []
     for by_text in by_code.values():
+        # How many statements there are; a merged note may already stand for several (`alike`).
         count = sum(max(note.alike for _, note in same) for same in by_text.values())
         if count <= _MOST_ALIKE:
             merged += [_same_wording(same, total, noun) for same in by_text.values()]

@@ -164,7 +164,7 @@ def summed_instances(table: TableBuilder) -> tuple[TableBuilder, int]:
     summed = np.where(takes[table.column("counter")[first]], largest, np.bincount(group, value))
     saved = table.count - len(first)
     out = chosen(table, np.isin(np.arange(table.count), first))
-    out.replace("value", summed[order])
+    out.replace("value", summed[order])  # `chosen` keeps the order of rows, not that of groups
     return out, saved
 
 
