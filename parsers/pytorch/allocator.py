@@ -129,7 +129,8 @@ class History(Struct, frozen=True, dict=True):
         peak of allocated memory). The last two are left out if reserved memory is unknown.
         """
         time, change, address, stack, total = self._changes
-        # Row 0 stands for all blocks of the start without a known stack, if there are any.
+        # Row 0 stands for all blocks of the start without a known stack, if there are any, or for
+        # the lack of any change.
         is_shown = (np.arange(len(time)) > len(self.held_at_start.size)) | (stack >= 0)
         is_shown[0] = not is_shown[1:].all() or len(time) == 1
         common = {"time_ns": time[is_shown], "address": address[is_shown]}

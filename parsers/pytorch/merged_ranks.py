@@ -171,7 +171,8 @@ def number_devices(tables: Mapping[str, TableBuilder], several: bool) -> list[tu
     with_devices = [tables[name] for name in ("activities", "marks", "counters")]
     for table in with_devices if several else ():
         device, process = table.column("device"), table.column("process")
-        key = process * _DEVICES + (device + 1) % _DEVICES  # + 1: no device is -1
+        # + 1, since an unknown device is -1; % keeps impossible numbers apart from the process.
+        key = process * _DEVICES + (device + 1) % _DEVICES
         table.replace("device", np.where(device == ABSENT, ABSENT, key))
     used = distinct(activities.column("device"))
     for table in with_devices:

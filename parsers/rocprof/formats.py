@@ -36,6 +36,7 @@ def _is_perfetto(head: bytes) -> bool:
     from traceflops.parsers.io.messages import fields, last_fields, varint
 
     try:
+        # If the message is longer than `head`, it is read as far as that goes.
         size, begin = varint(head, 1)
         packet = head[begin : begin + size]
         return bool(list(fields(packet)) if len(packet) == size else last_fields(packet))

@@ -324,7 +324,7 @@ class _Recording(Gathered):
         is_value = (rows["start"] >= 0) & np.isfinite(rows["value"])
         rows = rows.only(is_value & (kind == _WORDS.index(_MARK)))
         uuid, category, of_gpu = rows["track"], rows["category"], rows["gpu"] != ABSENT
-        self._gpus = np.unique(rows["gpu"][of_gpu])
+        self._gpus = np.unique(rows["gpu"][of_gpu])  # unless `_add_slices` finds those of kernels
         device = np.full(rows.count, ABSENT, np.int64)
         device[of_gpu] = self._on_gpus(rows.only(of_gpu))
         names = table.names["name"]

@@ -57,7 +57,7 @@ def _after_later_work(trace: Trace) -> BoolArray:
     """
     activities = trace.activities
     late = np.zeros(activities.num_rows, dtype=np.bool_)
-    # In other formats a stream may be a hardware queue, which several streams share.
+    # Elsewhere, and in PyTorch without CUDA, a stream may be a queue that several streams share.
     if trace.source.format == "pytorch":
         has_streams = bool(matching(trace.calls["name"], _CUDA.match).any())
     else:

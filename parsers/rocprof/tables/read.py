@@ -38,6 +38,7 @@ from traceflops.table.trace import Note, Source, SourceFile, Trace
 
 _MOST_AGENTS: Final = 4_096
 _MOST_NEIGHBOURS: Final = 10_000
+_MOST_NAMED: Final = 4
 _ADDERS: Final[dict[str, Callable[[Cells, ProcessPart], None]]] = {
     "kernels": work.add_kernels,
     "copies": work.add_copies,
@@ -172,9 +173,11 @@ def _neighbour_notes(files: Sequence[TableFile]) -> Iterator[Note]:
         except OSError:
             continue
         others = sorted(names - keys.keys())
+        # Of the files of a process, which have one key, only the last is named.
         for key, name in {key: name for name, key in keys.items()}.items():
             if beside := same_run(others, key):
-                listed = ", ".join(beside[:4]) + (", …" if len(beside) > 4 else "")
+                more = ", …" if len(beside) > _MOST_NAMED else ""
+                listed = ", ".join(beside[:_MOST_NAMED]) + more
                 shown = folder.resolve().name or folder
                 note = NOTES.note("siblings-not-read", len(beside), listed=listed, folder=shown)
                 yield replace(note, file=name)

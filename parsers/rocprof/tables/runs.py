@@ -92,7 +92,7 @@ def _in_folder(root: str, files: Sequence[TableFile]) -> list[TableRun]:
             )  # stops at the first that has any
     runs = _separated(root, processes, files)
     used = {file for run in runs for file in run.files}
-    runs[0].files += [file for file in files if file not in used]
+    runs[0].files += [file for file in files if file not in used]  # so that every file is in a run
     runs[0].passes_left_out = [number for number in repeated if number is not None]
     runs[0].odd = odd
     return runs
