@@ -180,6 +180,7 @@ def _by_phase(events: list[Any]) -> Iterator[tuple[str, list[Any]]]:
     for event in events:
         is_complete = event.ph is None and getattr(event, "dur", None) is not None
         phase = "X" if is_complete else event.ph
+        # A phase that is no text is wrong, and its text may be long.
         groups[phase if phase.__class__ is str else str(phase)[:20]].append(event)
     yield from groups.items()
 

@@ -62,6 +62,7 @@ def _owner_text(pid: Any, rank: int = -1) -> str:
     """Return the text "rank|numbers of the label|pid" for the owner of an event."""
     text = pid if isinstance(pid, str) and not pid.isdigit() else ""
     labelled = _LABEL.fullmatch(text)
+    # Ranks have few digits; 9 of them keep the numbers of any text small.
     label = ".".join(number[:9] for number in re.findall(r"\d+", labelled[1] if labelled else text))
     return f"{rank if 0 <= rank < _MOST_RANKS else ''}|{label}|{trailing_integer(pid)}"
 

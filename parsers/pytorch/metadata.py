@@ -101,7 +101,7 @@ def read_metadata(header: Mapping[str, msgspec.Raw], file_name: str) -> Metadata
     )
     facts = {key: _value(header, key) for key in _FACTS}
     facts |= {key: distributed.get(key) for key in ("backend", "nccl_version")}
-    facts[GPUS_LISTED] = "0" if listed_gpus == [] else None
+    facts[GPUS_LISTED] = "0" if listed_gpus == [] else None  # None: the fact is left out
     facts[RECORDER] = "tf.record" if _COST_KEY in header else None
     description, problem = _described(header)
     return Metadata(

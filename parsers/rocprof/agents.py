@@ -196,7 +196,7 @@ def gpus_of(header: Mapping[str, msgspec.Raw]) -> dict[int, DeviceFacts]:
     for key, value in words.items():
         match = _V1_KEY.fullmatch(key)
         if match and isinstance(value, str) and value.strip():
-            agents[int(match[1])][match[2]] = value.strip()[:256]
+            agents[int(match[1])][match[2]] = value.strip()[:256]  # a damaged text may be long
     gpus = {}
     for index, agent in agents.items():
         name = agent.get("Name", "")
@@ -209,6 +209,7 @@ def gpus_of(header: Mapping[str, msgspec.Raw]) -> dict[int, DeviceFacts]:
         facts = {
             "product_name": _with_blanks(agent.get("MarketingName", "")),
             "local_mem_size": max(filter(None, sizes), default=None),
+            # As rocprofv3 writes it (90400 is 9.4.0); no fact uses the last part.
             "gfx_target_version": version and int(version[1]) * 10_000 + int(version[2], 16) * 100,
             "cu_count": _value(agent.get("ComputeUnit")),
             "wave_front_size": _value(agent.get("MemoryProperties.WavefrontSize")),

@@ -160,7 +160,7 @@ def version_of(run: RocpdRun) -> tuple[str | None, tuple[Note, ...]]:
     # Schema 4 has these columns, or compresses, even if no version says so.
     by_track = run.has("kernel_dispatch", "track_id") and not run.has("kernel_dispatch", "agent_id")
     if (numbers and numbers[0] > _NEWEST_MAJOR) or by_track or "compression" in facts:
-        shown = (version or "4 (from its columns)")[:20]
+        shown = (version or "4 (from its columns)")[:20]  # a damaged text may be long
         shown = "".join(c if c.isprintable() else "?" for c in shown)
         raise InputError(
             f"unsupported rocpd schema {shown}: {run.database.source.label} (supported: schema 3)",

@@ -58,7 +58,7 @@ def read_rpd(database: Database) -> Sequence[Trace]:
     fill_collectives(reading, {})
     rows = database.whole("rocpd_metadata", Wanted(texts=("tag", "value")))
     version = dict(zip(rows.texts["tag"], rows.texts["value"], strict=True)).get("schema_version")
-    facts = {"schema_version": version[:20]} if version else {}
+    facts = {"schema_version": version[:20]} if version else {}  # a damaged text may be long
     about = Source("rpd", (), "rocmProfileData", facts=facts)
     return [with_losses(database, trace_of(reading, database.source, about, "database"))]
 

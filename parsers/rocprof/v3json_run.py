@@ -90,6 +90,7 @@ def _text_notes(source: ByteSource, document: Document) -> list[Note]:
         notes.append(input_cut(source.cut, damage))
     if document.cut_in is not None:
         name = str(document.cut_in[-1]) if document.cut_in else "the document"
+        # The name is from the damaged text: it may be long and have any characters.
         where = "".join(c if c.isprintable() else "?" for c in name[:40])
         text = f"The file ends early (in {where})."
         used = (

@@ -79,6 +79,7 @@ def place_of(folder: str, name: str) -> OutputPlace:
     )
     above = [part for part in parts[:-1] if rank_in_name(part) is None or part not in parts[-3:]]
     root = PurePath(*above, *parts[-1:]) if parts else PurePath()
+    # The last pass counts, as the innermost folder; a name in an archive may be long.
     return OutputPlace(str(root), key[:200], passes[-1] if passes else None, rank)
 
 

@@ -254,7 +254,7 @@ class Assembly(Gathered):
         facts["recorded"] = ", ".join(dict.fromkeys(recorded))
         for key in ("rocm_version", "compute_partition", "memory_partition"):
             if system.get(key):
-                facts[key] = system[key][:200]
+                facts[key] = system[key][:200]  # a damaged text may be long
         hosts = (self._host, system.get("hostname"), system.get("host_name"))
         sources = [file.source for file in files]
         return Source(
