@@ -99,7 +99,10 @@ class History(Struct, frozen=True, dict=True):
 
     @cached_property
     def _changes(self) -> _Changes:
-        """All changes of allocated memory: those of the start, then those of the events."""
+        """All changes of allocated memory: row 0, which changes nothing, the start, the events.
+
+        All rows of the start have its total, so row 0 tells it even if no block was held then.
+        """
         rows, held = self._rows, self.held_at_start
         start = np.full(1 + len(held.size), self.time_ns[0] if len(self.time_ns) else 0)
         stack = np.where(self.action[rows] == ALLOC, self.stack[rows], -1)
@@ -126,7 +129,8 @@ class History(Struct, frozen=True, dict=True):
         peak of allocated memory). The last two are left out if reserved memory is unknown.
         """
         time, change, address, stack, total = self._changes
-        # Row 0 stands for all blocks of the start without a known stack, if there are any.
+        # Row 0 stands for all blocks of the start without a known stack, if there are any, or for
+        # the lack of any change.
         is_shown = (np.arange(len(time)) > len(self.held_at_start.size)) | (stack >= 0)
         is_shown[0] = not is_shown[1:].all() or len(time) == 1
         common = {"time_ns": time[is_shown], "address": address[is_shown]}
@@ -167,8 +171,9 @@ class History(Struct, frozen=True, dict=True):
     def _segments_after(self, row: int) -> tuple[Blocks, IntArray]:
         """Return the segments after a change (a row of `_changes`), and where whole ones begin.
 
-        They are the segments at the end with code 1, and those of later events with code 1 or -1:
-        the sum of codes at an address tells whether it was reserved.
+        They are the segments at the end with code 1, and those of later events, which are undone: 1
+        for one that was freed, -1 for one that was taken. The sum of codes at an address tells
+        whether it was reserved.
         """
         first = 1 + len(self.held_at_start.size)
         event = self._rows[row - first] if row >= first else -1  # -1: before all events
@@ -180,13 +185,15 @@ class History(Struct, frozen=True, dict=True):
             np.append(np.ones(len(self.segments.size)), -_SIGNS[self.action[later]]),
         )
         begins = self.address[later[np.isin(self.action[later], _WHOLE)]]
+        # The code of `segments` says whether one is expandable: it may be a part of a longer one.
         return ranges, np.append(self.segments.address[self.segments.code == 0], begins)
 
 
 def _largest_gap(segments: Blocks, begins: IntArray, held: Blocks) -> int:
     """Return the size of the largest free range in segments, within one segment.
 
-    `segments` are ranges whose codes add up, `begins` begin segments (see `_segments_after`).
+    Memory is reserved where the codes of `segments` that cover it (1 or -1) add up to more than 0;
+    `begins` are the addresses at which segments begin (see `_segments_after`).
     """
     rounded = -(-held.size // _ROUNDED) * _ROUNDED
     address = np.concatenate([segments.address, held.address])

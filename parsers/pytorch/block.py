@@ -71,7 +71,7 @@ class KinetoBlock:
                 if adder is not None:
                     adder(self.rows, group)
             elif phase == "i":
-                may_be = isinstance(group.args[0], MemoryArgs)
+                may_be = isinstance(group.args[0], MemoryArgs)  # all arguments are of one type
                 memory, instants = group.parted(
                     [may_be and event.name == _MEMORY_NAME for event in group.events]
                 )
@@ -90,6 +90,7 @@ class KinetoBlock:
         for event in events:
             by_type[event.__class__].append(event)
         for kind, group in by_type.items():
+            # Events decoded by category have a type of their own for each.
             if kind not in (LooseEvent, ExactEvent):
                 has_args = "args" in kind.__struct_fields__
                 for phase, same in _by_phase(group):
@@ -129,7 +130,10 @@ class KinetoReader:
         self._odd_blocks = 0
 
     def read(self, text: bytes | memoryview) -> KinetoBlock | None:
-        """Return the rows of a JSON list of events, None if it cannot be decoded."""
+        """Return the rows of a JSON list of events, None if it cannot be decoded.
+
+        After _PATIENCE odd blocks in a row the quick way (`_usual`) is not tried any more.
+        """
         if not self._exact and self._odd_blocks < _PATIENCE:
             try:
                 block = KinetoBlock(self._usual(text), self._python_stacks)
@@ -151,7 +155,8 @@ class KinetoReader:
     def _usual(self, text: bytes | memoryview) -> list[Any]:
         """Return the events of a list, by the types of their categories.
 
-        From the first metadata event (phase M) near the end on, events are decoded as LooseEvent.
+        From the first metadata event (phase M) near the end on, events are decoded as LooseEvent:
+        such events have no category.
         """
         usual, last = _usual_decoder(self._python_stacks), bytes(text[-_METADATA_BYTES:])
         begin = last.rfind(b"{", 0, last.find(b'"M"') + 1)
@@ -175,6 +180,7 @@ def _by_phase(events: list[Any]) -> Iterator[tuple[str, list[Any]]]:
     for event in events:
         is_complete = event.ph is None and getattr(event, "dur", None) is not None
         phase = "X" if is_complete else event.ph
+        # A phase that is no text is wrong, and its text may be long.
         groups[phase if phase.__class__ is str else str(phase)[:20]].append(event)
     yield from groups.items()
 
@@ -211,7 +217,7 @@ def _read_args(texts: Sequence[msgspec.Raw], args_type: type[A], odd: Counter[st
 
     An event without arguments, or with unreadable ones (counted in `odd`), gets the defaults.
     """
-    if args_type is Args:
+    if args_type is Args:  # no table needs arguments of this category
         return [args_type()] * len(texts)
     objects = [bytes(text) or b"{}" for text in texts]
     together = b"[" + b",".join(objects) + b"]"
@@ -231,7 +237,7 @@ def _read_args(texts: Sequence[msgspec.Raw], args_type: type[A], odd: Counter[st
                 break
         else:
             odd["bad-arguments"] += text != b"null"
-        args += decoded[:1]
+        args += decoded[:1]  # damaged text may read as several objects
     return args
 
 

@@ -97,6 +97,7 @@ def number_ops(events: Sequence[Any], categories: Sequence[str]) -> int:
                 arrow_start = event
         elif kind == WORK:
             # The arrow starts at the operator, and its end, just before the work, has the same id.
+            # Without an operator yet in this block, both may be in the block before.
             is_of_op = op is None or (
                 arrow_start is not None
                 and (arrow_start.ts, arrow_start.tid) == (op.ts, op.tid)
@@ -125,7 +126,8 @@ def move_ids(rows: Rows, ops_before: int) -> None:
 def without_nested_work(table: TableBuilder) -> TableBuilder:
     """Return device work without nesting: at each time only the work of the innermost operator.
 
-    Work of an operator around it is cut into pieces.
+    Work of an operator around it is cut into pieces. Work without an operator is of kind kernel,
+    other work of kind op.
     """
     columns = {name: table.column(name) for name in ("process", "device", "name", "external_id")}
     kinds, external = table.names["kind"].codes(("kernel", "op")), columns["external_id"]

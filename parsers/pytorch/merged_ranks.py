@@ -62,6 +62,7 @@ def _owner_text(pid: Any, rank: int = -1) -> str:
     """Return the text "rank|numbers of the label|pid" for the owner of an event."""
     text = pid if isinstance(pid, str) and not pid.isdigit() else ""
     labelled = _LABEL.fullmatch(text)
+    # Ranks have few digits; 9 of them keep the numbers of any text small.
     label = ".".join(number[:9] for number in re.findall(r"\d+", labelled[1] if labelled else text))
     return f"{rank if 0 <= rank < _MOST_RANKS else ''}|{label}|{trailing_integer(pid)}"
 
@@ -81,7 +82,7 @@ def split_ranks(
     shift = _shift([owners[text].pid for text in tables["activities"].names["process"]])
     keys = _rank_keys(tables, owners, shift)
     ranks = sorted(set(keys.values()))
-    several = 1 < len(ranks) <= _MOST_PROCESSES
+    several = 1 < len(ranks) <= _MOST_PROCESSES  # more ranks are not real: one process
     # Each owner's process: the index of its rank, or 0 if the file is of one process.
     index = {key: n for n, key in enumerate(ranks)}
     number = {text: index[keys[text]] if several else 0 for text in owners}
@@ -101,9 +102,10 @@ def split_ranks(
         for _, piece in table.pieces:
             code = piece["process"]
             piece["process"] = int(numbers[0]) if len(set(number.values())) == 1 else numbers[code]
-    if several and shift:
+    if several and shift:  # the tool added its multiples to devices, too
         device = tables["activities"].column("device")
         tables["activities"].replace("device", np.where(device < 0, device, device % shift))
+    # The key () is that of a file in which no owner tells a rank.
     rank_numbers = _rank_numbers(ranks) if several or ranks[:1] > [()] else [rank]
     return [(rank, pids.get(number)) for number, rank in enumerate(rank_numbers)]
 
@@ -113,9 +115,10 @@ def _rank_keys(
 ) -> dict[str, tuple[int, ...]]:
     """Return, for each owner, numbers that are equal for owners of the same rank.
 
-    They are the rank in its arguments, or in those of other events with its pid; else its label,
-    if labels distinguish GPUs and the host events have the same ones; else what was added to its
-    number, in multiples of `shift`. An owner without any is of the first rank.
+    All numbers of a file are of one kind. If any event has a rank in its arguments, they are these
+    ranks: that of the owner, else that of other events with its pid. Else they are the labels, if
+    these distinguish GPUs and host events have the same ones. Else they are the multiple of `shift`
+    that the tool added to the pid. An owner without a number of this kind gets the smallest one.
     """
     host_labels = {owners[text].label for name in _HOST for text in tables[name].names["process"]}
     gpu_labels = {owners[text].label for text in tables["activities"].names["process"]}
@@ -146,7 +149,8 @@ def _shift(devices: Sequence[int]) -> int:
 def _rank_numbers(keys: Sequence[tuple[int, ...]]) -> list[int | None]:
     """Return the rank of each key: the number at the only position where keys differ.
 
-    If they differ at several positions, or in length, ranks are unknown (None).
+    Of a single key it is the first number. If keys differ at several positions, or in length, ranks
+    are unknown (None).
     """
     if len({len(key) for key in keys}) > 1:
         return [None] * len(keys)
@@ -158,15 +162,18 @@ def _rank_numbers(keys: Sequence[tuple[int, ...]]) -> list[int | None]:
 def number_devices(tables: Mapping[str, TableBuilder], several: bool) -> list[tuple[int, int]]:
     """Replace, in place, the file's device numbers by those of the trace.
 
-    Return process and number in the file of each. `several` processes have different devices.
+    Return process and number in the file of each. `several`: the file is of several processes,
+    and equal numbers of two processes are different devices.
     """
     activities = tables["activities"]
     local = activities.column("device")
+    # Device work without a device is on one device, unknown; other rows may have none.
     activities.replace("device", np.where(local == ABSENT, _UNKNOWN_DEVICE, local))
     with_devices = [tables[name] for name in ("activities", "marks", "counters")]
     for table in with_devices if several else ():
         device, process = table.column("device"), table.column("process")
-        key = process * _DEVICES + (device + 1) % _DEVICES  # + 1: no device is -1
+        # + 1, since an unknown device is -1; % keeps impossible numbers apart from the process.
+        key = process * _DEVICES + (device + 1) % _DEVICES
         table.replace("device", np.where(device == ABSENT, ABSENT, key))
     used = distinct(activities.column("device"))
     for table in with_devices:

@@ -83,7 +83,7 @@ class Metadata(Struct, frozen=True):
 
 
 def read_metadata(header: Mapping[str, msgspec.Raw], file_name: str) -> Metadata:
-    """Return the facts in the top-level keys of a trace; missing ones are taken from its name."""
+    """Return the facts in the top-level keys of a trace; a missing rank is taken from its name."""
     distributed, cost = (
         value if isinstance(value := _value(header, key), dict) else {}
         for key in ("distributedInfo", _COST_KEY)
@@ -91,7 +91,8 @@ def read_metadata(header: Mapping[str, msgspec.Raw], file_name: str) -> Metadata
     rank = _between(distributed.get("rank"), 0, _INT32_MAX)
     listed_gpus = _value(header, "deviceProperties")
     devices = [(_integer(entry.get("id")), _device(entry)) for entry in _objects(listed_gpus)]
-    alike = {replace(facts, memory_bytes=None) for _, facts in devices}  # one: all GPUs are alike
+    # One if all GPUs are alike, but for a few bytes of memory.
+    alike = {replace(facts, memory_bytes=None) for _, facts in devices}
     host_in_name = _HOST_IN_NAME.match(file_name)
     names = [_optional_text(_value(header, key)) for key in _IDENTITY_KEYS]
     names.append(host_in_name[1] if host_in_name else None)
@@ -100,7 +101,7 @@ def read_metadata(header: Mapping[str, msgspec.Raw], file_name: str) -> Metadata
     )
     facts = {key: _value(header, key) for key in _FACTS}
     facts |= {key: distributed.get(key) for key in ("backend", "nccl_version")}
-    facts[GPUS_LISTED] = "0" if listed_gpus == [] else None
+    facts[GPUS_LISTED] = "0" if listed_gpus == [] else None  # None: the fact is left out
     facts[RECORDER] = "tf.record" if _COST_KEY in header else None
     description, problem = _described(header)
     return Metadata(
@@ -139,6 +140,8 @@ def _value(header: Mapping[str, msgspec.Raw], key: str) -> Any:
 
 
 def _device(entry: Mapping[str, object]) -> DeviceFacts:
+    """Return the facts of an entry of deviceProperties; values out of range are unknown."""
+    # Kineto writes maxComputeUnits for GPUs of Intel (XPU).
     sm_count = entry.get("numSms", entry.get("maxComputeUnits"))
     return DeviceFacts(
         product=_optional_text(entry.get("name")),

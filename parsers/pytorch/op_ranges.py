@@ -44,12 +44,12 @@ def ranges_from_ops(tables: MutableMapping[str, TableBuilder]) -> None:
 
 
 def _ranges(ops: TableBuilder) -> IntArray:
-    """Return the rows of operators that are ranges."""
+    """Return the rows of operators that are ranges: see `ranges_from_ops`."""
     is_free = np.array(["::" not in name for name in ops.names["name"]], dtype=np.bool_)
     if not is_free.any():
         return np.empty(0, dtype=np.int64)
-    may_be = is_free[ops.column("name")] & (ops.column("input_dims") == -1)
-    may_be &= ops.column("sequence") == ABSENT
+    may_be = is_free[ops.column("name")] & (ops.column("input_dims") == -1)  # no inputs
+    may_be &= ops.column("sequence") == ABSENT  # no number of autograd
     process, thread, start, dur = (ops.column(name) for name in ("process", *_TIMES))
     tree = OpTree.nested(joint_codes(process, thread), start, start + dur)
     around = distinct(tree.parent)

@@ -193,7 +193,7 @@ def _content_notes(
     api = codes(tables["calls"]["api"])[launched != ABSENT]
     launched = joint_codes(api, launched[launched != ABSENT])
     repeated = len(launched) - len(np.unique(launched))
-    if repeated > _SEVERAL * calls and tables["processes"].num_rows == 1:
+    if repeated > _SEVERAL * calls and tables["processes"].num_rows == 1:  # merged ranks repeat ids
         yield _NOTES.note("repeated-launches", repeated, calls=several(calls, "runtime call"))
     if ops.num_rows and ops["input_dims"].null_count == ops.num_rows:
         yield _NOTES.note("no-shapes")
@@ -267,6 +267,8 @@ def read_pytorch(
             "ts and dur must be in microseconds; convert other units",
         )
     _lend_correlations(collected)
+    # Operators are the work only without device work: then a range must not count as one. Old
+    # files, whose operators are in legacy.OPS, have another rule: see `legacy.move_ranges`.
     if not collected.tables["activities"].count and legacy.OPS not in collected.counts:
         ranges_from_ops(collected.tables)
     if legacy.WORK in collected.counts:
@@ -330,9 +332,10 @@ def _assemble(
     """Return the trace of one file, whose events are collected: one process per rank in it."""
     metadata = read_metadata(stream.header, source.name)
     processes = split_ranks(collected.tables, metadata.rank)
+    # Device work refers to operators, also to ranges among them: then these stay operators.
     if legacy.OPS in collected.counts and legacy.WORK not in collected.counts:
         legacy.move_ranges(collected.tables)
-    if len(processes) == 1:
+    if len(processes) == 1:  # the header has the groups of one rank only
         _complete_groups(collected, metadata)
     used = number_devices(collected.tables, len(processes) > 1)
     devices = [local for _, local in used]
@@ -373,6 +376,7 @@ def _assemble(
             description=metadata.description,
         ),
         tables=tables,
+        # Without wording, notes of several files are not summed: each keeps its own figures.
         notes=(
             *(replace(note, file=source.label, wording=None, values=()) for note in notes),
             *trace_builder.overflow_notes(collected.tables.values(), source.label),

@@ -146,8 +146,10 @@ class _Reader:
     """Collects the rows of all devices of a snapshot."""
 
     def __init__(self, source: ByteSource) -> None:
+        """Begin without rows; `source` is named in errors and in the trace."""
         self._source = source
         self._tables = {name: TableBuilder(name) for name in ("counters", "marks")}
+        # By `id` of a decoded list of frames its code; by that of a frame its text and kind.
         self._stacks: dict[int, int] = {}
         self._frames: dict[int, tuple[str, int]] = {}
         self._devices: list[int] = []
@@ -172,7 +174,7 @@ class _Reader:
             self._odd["times-ordered"] += int(np.count_nonzero(np.diff(times) < 0))
             times = np.maximum.accumulate(times)
         history = History(
-            action=np.array([_CODES.get(event.action, 0) for event in events], np.int64),
+            action=np.array([_CODES.get(event.action, 0) for event in events], np.int64),  # 0: none
             time_ns=times * 1_000,
             address=_column(events, "addr"),
             size=_column(events, "size"),
@@ -186,7 +188,7 @@ class _Reader:
                 _column(segments, "is_expandable"),
             ),
         )
-        if history.moved > 2**60:
+        if history.moved > 2**60:  # sums of sizes must fit in an int64
             raise InputError(f"impossible sizes: {self._source.label}", "dump the snapshot again")
         self._counts.update(e.action if e.action in _CODES else _OTHER for e in events)
         if events:
@@ -239,7 +241,7 @@ class _Reader:
                 format=MEMORY_SNAPSHOT,
                 tool="PyTorch",
                 files=(SourceFile(source.label, source.stored_bytes, source.text_bytes),),
-                origin_unix_ns=0 if self._has_times else None,
+                origin_unix_ns=0 if self._has_times else None,  # its times count from 1970
                 event_counts=dict(sorted(self._counts.items())),
             ),
             tables=tables,
@@ -258,12 +260,14 @@ class _Reader:
             if frames.__class__ is not list or not frames:
                 continue
             if id(frames) not in self._stacks:
+                # The texts of frames by their kind, a number of `_frame`.
                 kinds: list[list[str]] = [[], [], [], []]
                 program, torch, called, others = kinds
                 for frame in frames:
                     if id(frame) not in self._frames:
                         self._frames[id(frame)] = _frame(frame)
                     text, kind = self._frames[id(frame)]
+                    # Innermost first: outside of the first Python frame only Python counts.
                     if kind < 2 or not (program or torch):
                         kinds[kind].append(text)
                     if len(program) == _MOST_FRAMES:

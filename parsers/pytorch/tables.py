@@ -74,6 +74,7 @@ class KinetoRows:
     """The rows of all tables of a block, and counts of odd events."""
 
     def __init__(self) -> None:
+        """Begin without rows."""
         self.activities = Rows()
         self.calls = Rows()
         self.ops = Rows()
@@ -98,6 +99,7 @@ class KinetoRows:
         negative = (sizes < 0) & (sizes != ABSENT)
         self.odd["negative-size"] += int(negative.sum())
         if not _none_of([a.name for a in args]):
+            # Only nodes of graphs are annotated in this argument.
             labels = [a.name if a.graph_node > 0 else None for a in args]
             columns["annotation"] = optional_codes(table.names["annotation"], labels)
         if not _none_of(stacks := [a.stack for a in args]):
@@ -245,7 +247,7 @@ class KinetoRows:
         """
         group, times = self._timed(group, instant=True)
         args = group.args
-        on_device = _numbers(args, "device_type") > 0
+        on_device = _numbers(args, "device_type") > 0  # 0 is the CPU
         names, owner = self.counters.names["name"], _owners(self.counters, group)
         columns = {
             "process": owner,

@@ -91,6 +91,7 @@ def integer(value: object) -> int:
     """
     if isinstance(value, str):
         text = value.strip()
+        # An int64 has 19 digits: 40 leave room for zeros and are parsed quickly.
         if not text.removeprefix("-").isdecimal() or len(text) > 40:
             return ABSENT
         value = int(text)
@@ -126,7 +127,8 @@ def nanoseconds(values: Sequence[Any]) -> tuple[IntArray, BoolArray]:
     kinds = set(map(type, values))
     if kinds == {_NONE}:
         return np.zeros(len(values), dtype=np.int64), np.zeros(len(values), dtype=np.bool_)
-    # Usual lists at once: of integers, of numbers, of raw texts with three decimals.
+    # Usual lists at once: of integers, of numbers, of raw texts with three decimals. If that cannot
+    # be exact, an error leads to the slow way at the end.
     if kinds <= {int}:
         with suppress(OverflowError):
             whole = np.fromiter(values, np.int64, len(values))

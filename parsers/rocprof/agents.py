@@ -170,8 +170,9 @@ class Agents:
     def agent(self, text: str, numbering: str) -> Agent:
         """Return the agent that a text such as "Agent 4", "GPU 0" or "4" names.
 
-        `numbering` says what the number is, except for "GPU 0": the first GPU of the list. An agent
-        that is not listed has the facts of the system.
+        `numbering` says what the number is, except for "GPU 0": the first GPU of the list. The
+        number in the result is that of the text, except for "GPU 0", which has that of the list.
+        An agent that is not listed has the facts of the system.
         """
         match = _TEXT.fullmatch(text.strip())
         if match is None:
@@ -195,7 +196,7 @@ def gpus_of(header: Mapping[str, msgspec.Raw]) -> dict[int, DeviceFacts]:
     for key, value in words.items():
         match = _V1_KEY.fullmatch(key)
         if match and isinstance(value, str) and value.strip():
-            agents[int(match[1])][match[2]] = value.strip()[:256]
+            agents[int(match[1])][match[2]] = value.strip()[:256]  # a damaged text may be long
     gpus = {}
     for index, agent in agents.items():
         name = agent.get("Name", "")
@@ -208,6 +209,7 @@ def gpus_of(header: Mapping[str, msgspec.Raw]) -> dict[int, DeviceFacts]:
         facts = {
             "product_name": _with_blanks(agent.get("MarketingName", "")),
             "local_mem_size": max(filter(None, sizes), default=None),
+            # As rocprofv3 writes it (90400 is 9.4.0); no fact uses the last part.
             "gfx_target_version": version and int(version[1]) * 10_000 + int(version[2], 16) * 100,
             "cu_count": _value(agent.get("ComputeUnit")),
             "wave_front_size": _value(agent.get("MemoryProperties.WavefrontSize")),
@@ -215,7 +217,7 @@ def gpus_of(header: Mapping[str, msgspec.Raw]) -> dict[int, DeviceFacts]:
             "max_engine_clk_fcompute": _value(agent.get("MaxClockFreq.(MHz)")),
         }
         node = _value(agent.get("Node"))
-        gpus[index - 1 if node is None else node] = facts_of_agent(facts)
+        gpus[index - 1 if node is None else node] = facts_of_agent(facts)  # nodes count from 0
     return gpus
 
 

@@ -35,7 +35,8 @@ def directions_between(
     """Return the direction of each copy, an index in DIRECTIONS.
 
     It is the direction that its name says (`named`, -1 for none), else that of its ends: `source`
-    and `target` are HOST, GPU or UNKNOWN. Between GPUs it is PtoP where they differ (`apart`).
+    and `target` are HOST, GPU or UNKNOWN. Between GPUs, whatever the name says of these, it is PtoP
+    where they differ (`apart`), else DtoD.
     """
     direction = named
     for text, (first, last) in _BY_ENDS.items():

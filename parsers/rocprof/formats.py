@@ -18,6 +18,8 @@ _V3_START: Final = re.compile(rb'\s*\{[^{}\[\]]*?"rocprofiler-sdk-tool"\s*:')
 
 
 def _is_table(head: bytes) -> bool:
+    """Return whether `head` begins a table of rocprof."""
+    # JSON, XML or text without separators: not worth loading the reader of tables.
     if _OTHER_TEXT.match(head) or (b"," not in head and b";" not in head and b"\t" not in head):
         return False
     from traceflops.parsers.io.csv_text import find_start
@@ -34,6 +36,7 @@ def _is_perfetto(head: bytes) -> bool:
     from traceflops.parsers.io.messages import fields, last_fields, varint
 
     try:
+        # If the message is longer than `head`, it is read as far as that goes.
         size, begin = varint(head, 1)
         packet = head[begin : begin + size]
         return bool(list(fields(packet)) if len(packet) == size else last_fields(packet))
@@ -42,7 +45,10 @@ def _is_perfetto(head: bytes) -> bool:
 
 
 def _read(format_: str, sources: Sequence[ByteSource], reading: Reading) -> list[Trace]:
-    """Return the traces in files of the format with the name `format_`. Imports its reader."""
+    """Return the traces in files of the format with the name `format_`. Imports its reader.
+
+    Any other name than those below is that of rocprof (v1) JSON.
+    """
     if format_ == "rocprof CSV":
         from traceflops.parsers.rocprof.tables.read import read_tables
 

@@ -49,6 +49,7 @@ DEVICE_UNKNOWN: Final = Note(
 )
 
 _LONG_NS: Final = 60 * 10**9
+_MOST_NAMED: Final = 8
 _ROUNDED: Final = ("start", "end", "dispatched", "completed")
 NOTES: Final = NoteTable(
     repaired={
@@ -183,7 +184,7 @@ def run_notes(
     odd = run.odd
     notes = list[Note]()
     if run.passes_left_out:
-        listed = ", ".join(map(str, run.passes_left_out[:8]))
+        listed = ", ".join(map(str, run.passes_left_out[:_MOST_NAMED]))
         notes.append(NOTES.note("repeated-passes", len(run.passes_left_out), passes=listed))
     notes += NOTES.counted(odd, "merged-passes", "launcher", "host-copies")
     notes += [DEVICE_UNKNOWN] if odd["device-unknown"] else []
@@ -196,13 +197,14 @@ def run_notes(
             notes.append(NOTES.note("very-long", long, longest=f"{int(length.max()) / 1e9:,.1f}"))
         if odd["counted-while-timed"]:
             notes.append(COUNTED_WHILE_TIMED)
-        elif run.system:
+        elif run.system:  # only rocprof-compute describes the system
             notes.append(TIMED_ONE_BY_ONE)
     elif tables["kernel_counters"].num_rows:
         notes.append(COUNTERS_ONLY)
     else:
         only_totals = tables["totals"].num_rows and not tables["calls"].num_rows
         notes.append(NOTES.note("no-timeline" if only_totals else "no-device-work"))
+    # A note on a whole run of several files is on none of them.
     yield from (replace(note, file=label if len(run.files) == 1 else None) for note in notes)
 
 

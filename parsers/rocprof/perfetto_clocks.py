@@ -35,6 +35,7 @@ class Clocks:
 
         It is dropped if none of them is a builtin clock. The first snapshot of a clock counts.
         """
+        # Field 1 of a snapshot is a clock.
         clocks = [numbers_in(part) for number, part in fields(snapshot) if number == 1]
         shown = {clock.get(_CLOCK_NUMBER, 0): clock for clock in clocks}
         # A clock whose offset is known comes first, then any builtin one.

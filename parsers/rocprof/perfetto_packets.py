@@ -98,10 +98,12 @@ class Packets:
         self.is_cut = False
         self._source, self._wanted, self._odd = source, tuple(wanted), odd
         self._packets, self._events, self._slices, self._values = (Table() for _ in range(4))
+        # By kind: `era * IDS + id` and the code of each name or category.
         self._interned: dict[int, list[tuple[int, int]]] = {_NAMES: [], _CATEGORIES: []}
+        # By era: of its ids of annotations the index in `wanted`; its default clock and track.
         self._annotations: dict[int, dict[int, int]] = {}
-        self._era_of: dict[int, int] = {}
         self._defaults: dict[int, tuple[int, int]] = {}
+        self._era_of: dict[int, int] = {}  # the current era of each sequence
         self._clocks = Clocks()
         self._parts = {
             _CLOCKS: self._clocks.add,
@@ -187,7 +189,7 @@ class Packets:
 
     def _add_names(self, era: int, data: bytes) -> None:
         """Add the ids that an era defines for names, categories and wanted annotations."""
-        for kind, part in fields(data):
+        for kind, part in fields(data):  # of each part, field 1 is the id and field 2 the text
             text = message_text((last_fields(part) if isinstance(part, bytes) else {}).get(2))
             iid, ids = numbers_in(part).get(1, -1), self._annotations.setdefault(era, {})
             if kind == _ANNOTATIONS and text in self._wanted and len(ids) < _MOST_WANTED:
@@ -204,6 +206,8 @@ class Packets:
 
     def _add_track(self, _: int, data: bytes) -> None:
         """Add a track; one without a name does not replace one that is there."""
+        # Fields: 1 uuid, 5 parent, 2, 10 or 13 name; 1 pid of a process or thread, 2 its tid; 4
+        # factor of a counter.
         parts, numbers = last_fields(data), numbers_in(data)
         process, thread, counter = (numbers_in(parts.get(part)) for part in (3, 4, 8))
         name = next((message_text(parts[part]) for part in (2, 10, 13) if part in parts), "")

@@ -130,13 +130,14 @@ class _Recording(Gathered):
     """The rows of a file. `is_sys` says that rocprof-sys wrote it."""
 
     def __init__(self, source: ByteSource) -> None:
+        """Prepare to read a file."""
         super().__init__()
         self.is_sys = False
         self._source = source
         self._packets = Packets(source, _WANTED, self.odd)
         self._pids = ProcessIds(self, source.label)
-        self._known_gpus: set[int] = set()
-        self._gpus = np.empty(0, np.int64)
+        self._known_gpus: set[int] = set()  # all numbers that became devices
+        self._gpus = np.empty(0, np.int64)  # those of the kernels, in ascending order
 
     def read(self) -> None:
         """Read the file and add its rows. Raises InputError if no event is of rocprof."""
@@ -164,6 +165,7 @@ class _Recording(Gathered):
         named = [_STREAM_WORK.get(name[:_STREAM_WORD], "kernel") for name in self._packets.names]
         work = np.array([*map(_WORDS.index, named), kernel])  # the last is for code -1: no name
         kind = np.where(kind == _WORDS.index(_OF_STREAM), work[rows["name"]], kind)
+        # The GPUs are known from kernels: copies name agents, which may be CPUs.
         gpus = rows["gpu"][(kind == kernel) & (rows["gpu"] != ABSENT)]
         self._gpus = np.unique(gpus) if gpus.size else self._gpus
         for number, word in enumerate(_WORDS):
@@ -185,12 +187,13 @@ class _Recording(Gathered):
         def pid(uuid: int, _: int) -> int:
             """Return the pid of a track, else of the nearest parent, else the file's first one."""
             track = tracks.get(uuid, _NO_TRACK)
-            for _ in range(_MOST_PARENTS):
+            for _ in range(_MOST_PARENTS):  # a limit, since damaged parents may form a circle
                 if track.pid is None and track.parent is not None:
                     track = tracks.get(track.parent, _NO_TRACK)
             return any_pid if track.pid is None else track.pid
 
         def thread(uuid: int, _: int) -> int:
+            """Return the thread of a track, else the one in its name."""
             track = tracks.get(uuid, _NO_TRACK)
             return _number(_THREAD, track.name) if track.tid is None else track.tid
 
@@ -208,6 +211,7 @@ class _Recording(Gathered):
             "stream": _first(rows["queue"], stream),
             "gpu": _first(self._agents(rows["agent"]), rows["device"], gpu),
             "thread": _first(rows["tid"], by_distinct(uuid, thread)),
+            # 0 is the id of records without a call.
             "correlation": np.where(rows["corr_id"] == 0, ABSENT, rows["corr_id"]),
             "bytes": _first(rows["copy_bytes"], rows["bytes"]),
             "src": _first(rows["src_agent"], rows["src_agent_id"]),
@@ -233,6 +237,7 @@ class _Recording(Gathered):
         self.odd["device-unknown json"] += count_true(gpu == ABSENT)
 
         def device(number: int, row: int) -> int:
+            """Return the device of a GPU; `row` is the first row that names it."""
             number = within_limit(self._known_gpus, max(number, -1), -1)
             return self.device(number, int(process[row]), number)
 
@@ -310,7 +315,8 @@ class _Recording(Gathered):
     def _add_counters(self, rows: Batch, kind_of: IntArray) -> None:
         """Add the values of counters over time, as device gauges or under their track's name.
 
-        `kind_of` is the kind of each category. rocprofv3's own counters only sum up other records.
+        `kind_of` is the kind of each category. Counters with a category of records, as rocprofv3
+        writes them, only sum up these records and are left out: others are of kind _MARK.
         """
         table, tracks = self["counters"], self._packets.tracks
         kind, counted = kind_of[rows["category"]], _WORDS.index("streamed-counter")
@@ -318,7 +324,7 @@ class _Recording(Gathered):
         is_value = (rows["start"] >= 0) & np.isfinite(rows["value"])
         rows = rows.only(is_value & (kind == _WORDS.index(_MARK)))
         uuid, category, of_gpu = rows["track"], rows["category"], rows["gpu"] != ABSENT
-        self._gpus = np.unique(rows["gpu"][of_gpu])
+        self._gpus = np.unique(rows["gpu"][of_gpu])  # unless `_add_slices` finds those of kernels
         device = np.full(rows.count, ABSENT, np.int64)
         device[of_gpu] = self._on_gpus(rows.only(of_gpu))
         names = table.names["name"]
@@ -343,7 +349,8 @@ class _Recording(Gathered):
             return
         start, end = work.column("start_ns"), work.column("start_ns") + work.column("dur_ns")
         if not self.is_sys:
-            # Count kernels that start exactly when the kernel before in their queue ends.
+            # rocprofv3 trims kernels of one queue that overlap: count kernels that start exactly
+            # when the kernel before in their queue ends.
             device, stream = work.column("device"), work.column("stream")
             rows = np.flatnonzero((stream != ABSENT) & (end > start))
             rows = rows[np.lexsort((start[rows], stream[rows], device[rows]))]
@@ -356,6 +363,7 @@ class _Recording(Gathered):
         yield _NOTES.note("perfetto-lacks", more=more)
         called = self["calls"].column("start_ns")
         gap = int(called.max(initial=0) - end.max())
+        # A program may end with some calls that launch nothing: only a long gap is a loss.
         if gap > max(_STOPPED_NS, _STOPPED_SHARE * np.ptp(called) if len(called) else 0):
             yield _NOTES.note("device-stopped", time=time_amount(gap))
 

@@ -64,11 +64,12 @@ class HostReader:
     """
 
     def __init__(self, reading: RunReading, values: IntArray) -> None:
+        """Prepare to read; `values` are the ids of events that have values of counters."""
         self._reading = reading
         self._values = values
         self._call_name = reading.strings.coder(reading["calls"].names["name"], sinks.UNNAMED)
         self._mark_name = reading.strings.coder(reading["marks"].names["name"], sinks.UNNAMED)
-        self._message_names: dict[int, Coder] = {}
+        self._message_names: dict[int, Coder] = {}  # the messages of each category of marks
         self.measured: list[Batch] = []
         self.rccl: list[tuple[IntArray, IntArray]] = []
 
@@ -145,6 +146,7 @@ class HostReader:
         name, names = self._mark_name(marks["name_id"]), self._reading["marks"].names["name"]
         has_message = marks["kind"] == _KINDS.index(_MESSAGE)
         category = np.where(has_message, marks["category"], ABSENT)
+        # The messages of a category are read together. More than _MOST_CATEGORIES are not real.
         for key in np.unique(category[category != ABSENT]).tolist()[:_MOST_CATEGORIES]:
             if key not in self._message_names:
                 self._message_names[key] = self._reading.messages(key).coder(names, None)

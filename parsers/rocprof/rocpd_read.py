@@ -159,7 +159,7 @@ class DispatchReader:
         factors = np.array([factor for _, factor in counters], np.int64)
         self._factor = Lookup(rows["id"], factors)
         self._agent = Lookup(rows["id"], rows["agent_id"])
-        self._dispatches: list[dict[str, IntArray]] = []
+        self._dispatches: list[dict[str, IntArray]] = []  # the columns that counters need
         self.others: list[Batch] = []
 
     def read(self) -> None:
@@ -255,6 +255,7 @@ class DispatchReader:
                 device=np.where(reading.are_gpus(agent), device, ABSENT),
                 name=self._counters.coder(table.names["name"], _UNNAMED)(rows["pmc_id"]),
                 time_ns=time_of(rows["event_id"]),
+                # Counters that are not described have no factor (ABSENT): it is 1.
                 value=rows["value"] * np.maximum(self._factor(rows["pmc_id"]), 1),
             )
 
@@ -316,7 +317,7 @@ def _common(reading: RunReading, rows: Batch, agents: IntArray) -> dict[str, Any
     `agents` are the ids of the agents that ran them.
     """
     process = reading.processes(rows["pid"])
-    graph, node = (np.where(rows[ids] > 0, rows[ids], ABSENT) for ids in _GRAPH)
+    graph, node = (np.where(rows[ids] > 0, rows[ids], ABSENT) for ids in _GRAPH)  # 0: none
     return {
         "process": process,
         "device": reading.devices(agents, process),

@@ -107,6 +107,7 @@ def runs_of(database: Database) -> list[RocpdRun]:
         for base in _TELLING
         if table.startswith(_PREFIX + base)
     ]
+    # The name of a table of one run ends with _ and the guid, that of a shared one with nothing.
     endings = {ending for base, ending in tables if base in _WORK and ending[:1] in ("", "_")}
     if not endings:
         raise NotATrace(
@@ -154,11 +155,12 @@ def version_of(run: RocpdRun) -> tuple[str | None, tuple[Note, ...]]:
         if tag is not None and value is not None
     }
     version = facts.get("schema_version")
+    # Any version has fewer than 6 digits; the text may be damaged and long.
     numbers = [int(part[:6]) for part in re.findall(r"\d+", version or "")]
     # Schema 4 has these columns, or compresses, even if no version says so.
     by_track = run.has("kernel_dispatch", "track_id") and not run.has("kernel_dispatch", "agent_id")
     if (numbers and numbers[0] > _NEWEST_MAJOR) or by_track or "compression" in facts:
-        shown = (version or "4 (from its columns)")[:20]
+        shown = (version or "4 (from its columns)")[:20]  # a damaged text may be long
         shown = "".join(c if c.isprintable() else "?" for c in shown)
         raise InputError(
             f"unsupported rocpd schema {shown}: {run.database.source.label} (supported: schema 3)",
@@ -255,7 +257,10 @@ class RunReading(Gathered):
         return Lookup(rows["id"], rows["tid"])
 
     def devices(self, agents: IntArray, processes: IntArray) -> IntArray:
-        """Return the device of each agent id; `processes` are the processes that use them."""
+        """Return the device of each agent id; `processes` are the processes that use them.
+
+        Unlisted agents are devices of their own, except those with impossible ids: one for all.
+        """
 
         def device(key: int, row: int) -> int:
             process, agent = int(processes[row]), self._agents.get(key)
@@ -291,7 +296,7 @@ class _EventData(msgspec.Struct):
 
 
 def _agents_of(run: RocpdRun) -> dict[int, _Agent]:
-    """Return the agents of a run by id, with facts of the GPUs."""
+    """Return the agents of a run by id, with facts of the GPUs: names come before `extdata`."""
     agents: dict[int, _Agent] = {}
     rows = run.whole("info_agent", _AGENT)
     columns = [rows["id"].tolist(), rows["absolute_index"].tolist()]

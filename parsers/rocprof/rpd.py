@@ -58,7 +58,7 @@ def read_rpd(database: Database) -> Sequence[Trace]:
     fill_collectives(reading, {})
     rows = database.whole("rocpd_metadata", Wanted(texts=("tag", "value")))
     version = dict(zip(rows.texts["tag"], rows.texts["value"], strict=True)).get("schema_version")
-    facts = {"schema_version": version[:20]} if version else {}
+    facts = {"schema_version": version[:20]} if version else {}  # a damaged text may be long
     about = Source("rpd", (), "rocmProfileData", facts=facts)
     return [with_losses(database, trace_of(reading, database.source, about, "database"))]
 
@@ -67,6 +67,7 @@ class _RpdReading(Gathered):
     """The rows of one database."""
 
     def __init__(self, database: Database) -> None:
+        """Read the texts, to which the other tables refer by id."""
         super().__init__()
         self._database = database
         rows = database.whole("rocpd_string", _TEXT)
@@ -168,6 +169,8 @@ class _RpdReading(Gathered):
         process = rows["process"]
 
         def device(gpu: int, row: int) -> int:
+            """Return the device of a GPU; `row` is the first row that names it."""
+            # -1 is the device of operations without a GPU, or beyond the limit of devices.
             gpu = within_limit(self._gpus, -1 if gpu == ABSENT else gpu, -1)
             return self.device(gpu, int(process[row]), gpu)
 
@@ -221,6 +224,7 @@ class _RpdReading(Gathered):
             for name in _COPIED.integers[1:]
         )
         types, inverse = np.unique(rows["opType_id"], return_inverse=True)
+        # Without 2D or 3D at the end, which would hide the direction before it.
         texts = [_PLANES.sub("", self._strings[key] or "") for key in types.tolist()]
         direction = directions_named(texts)[inverse]
         is_between = (direction == WITHIN) & (source >= 0) & (target >= 0) & (source != target)

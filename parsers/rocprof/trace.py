@@ -99,7 +99,7 @@ def trace_of(
     counts = dict(sorted((+recorded.counts).items()))  # +: without zeros
     tables, name = recorded.finish(), file.label
     count = tables["processes"].num_rows
-    clock_of_process = [*clocks, *("",) * count][:count]
+    clock_of_process = [*clocks, *("",) * count][:count]  # "": unknown
     facts = dict(about.facts)
     if counts:
         facts.setdefault("recorded", ", ".join(counts))

@@ -134,7 +134,7 @@ class V1Reader:
         rows = {kind: EventRows() for kind in groups}
         for kind, group in groups.items():
             columns: dict[str, Array] = {}
-            if kind != BARRIER:
+            if kind != BARRIER:  # barriers are only counted
                 columns["section"] = integers([event.pid for event in group])
                 columns["lane"] = integers([event.tid for event in group])
                 # Times are whole microseconds, but some are written as floats: 1.0.
@@ -149,7 +149,7 @@ class V1Reader:
                     is_section = columns["pid"] == columns["section"]
                     columns["pid"] = np.where(is_section, ABSENT, columns["pid"])
             rows[kind].add(len(group), **columns)
-        if KERNEL in groups:
+        if KERNEL in groups:  # the other arguments of a kernel are its counters
             rows[COUNTERS] = EventRows()
             args = [event.args or {} for event in groups[KERNEL]]
             rows[COUNTERS].add(len(args), **_counters(args))
@@ -169,9 +169,13 @@ def _counters(args: Sequence[Mapping[str, Any]]) -> dict[str, Array]:
 
 
 def _kind(event: V1Event) -> str:
-    """Return the kind of an event by its arguments and the section it is shown in."""
+    """Return the kind of an event by its arguments and the section it is shown in.
+
+    Of each GPU there is a section from _FIRST_GPU on. OTHER events are left out.
+    """
     args, section = event.args, integer(event.pid)
     if event.ph != "X" or args is None:
+        # An arrow starts ("s") at a call, and steps ("t") or finishes ("f") at the work.
         is_arrow = event.cat == "DataFlow" and event.ph in ("s", "t", "f")
         return (ARROW_FROM if event.ph == "s" else ARROW_TO) if is_arrow else OTHER
     if "BeginNs" not in args:

@@ -43,6 +43,7 @@ _ASKING: Final = re.compile(
 _SHOWN: Final = ("section", "lane", "shown_us")
 _TIMED: Final = (*_SHOWN, "start", "end")
 _NONE: Final = -1
+_MOST_NAMED: Final = 8
 _SPREAD: Final = 1 << 32
 """More than a file has distinct times; `lane * _SPREAD + time` orders by lane, then time."""
 
@@ -79,16 +80,17 @@ def read_v1_json(source: ByteSource, pool: WorkerPool, block_bytes: int = BLOCK_
     is_double = v1_events.doubles(work.columns(("start", "end", "gpu", "queue", "name")))
     tables.odd["empty-doubles"] += count_true(is_double)
     work.joined, work.count = _rows_of(work.joined, ~is_double), count_true(~is_double)
+    # Rows of COUNTERS are those of KERNEL once more.
     tables.counts.update({kind: rows[kind].count for kind in rows if kind != v1_events.COUNTERS})
     _add_all(tables, rows)
     notes = [*event_text_notes(source, damage, _AT_END)]
     if tables.open_devices:
-        listed = ", ".join(map(str, sorted(tables.open_devices)[:8]))
+        listed = ", ".join(map(str, sorted(tables.open_devices)[:_MOST_NAMED]))
         notes.append(NOTES.note("device-ambiguous", numbers=listed))
     recorded = [
         kind
         for kind in sorted(+tables.counts)
-        if kind not in (v1_events.ARROW_FROM, v1_events.ARROW_TO)
+        if kind not in (v1_events.ARROW_FROM, v1_events.ARROW_TO)  # links, not records
     ]
     about = Source(
         format="rocprof",
@@ -105,6 +107,7 @@ def _add_all(tables: V1Tables, rows: defaultdict[str, v1_events.EventRows]) -> N
     kernels, have_work = rows[v1_events.KERNEL], rows[v1_events.WORK].count > 0
     gpus = np.concatenate([rows[kind].column("gpu") for kind in (v1_events.KERNEL, *_KINDS)])
     tables.gpus |= set(gpus[gpus != ABSENT].tolist())
+    # The device of work that names no GPU; the note "device-unknown json" says so.
     only_gpu = min(tables.gpus) if len(tables.gpus) == 1 else 0
     # The index of the launching call in `all_calls`, per kind of work; -1 if unknown.
     call_of = _launching_calls(tables, rows)
@@ -145,7 +148,7 @@ def _add_work(
     """Add device work of one kind of event.
 
     Work without a GPU is given to `only_gpu`. `call` is the row of the call that launched each
-    piece of work, or -1; `call_bytes` are the bytes of all calls.
+    piece of work, or -1 (None: the file links none); `call_bytes` are the bytes of all calls.
     """
     labels, gpu, sizes = _labels(work), work.column("gpu"), work.column("bytes")
     tables.odd["device-unknown json"] += count_true(gpu == ABSENT)
@@ -242,6 +245,7 @@ def _linked(
     call = np.full(len(work["start"]), _NONE, np.int64)
     call[target[is_linked]] = launching[source[is_linked]]
     loose = count_true(~is_linked)
+    # Without links there may be no calls at all, which `_with_earlier` looks into.
     return (_with_earlier(call, work, calls) if is_linked.any() else call), loose
 
 

@@ -67,7 +67,10 @@ class Owners:
         self._of_thread |= {pid: pid for pid in main_threads.tolist()}
 
     def pids(self, pid: Array, thread: Array) -> IntArray:
-        """Return the process of each row: its own, or that of its thread; ABSENT if unknown."""
+        """Return the process of each row: its own, or that of its thread; ABSENT if unknown.
+
+        Without processes of threads it is the only one of the file, if it has only one.
+        """
         unknown = pid == ABSENT
         if not self._of_thread or not unknown.any():
             return np.where(unknown, self._only, pid)
@@ -85,6 +88,7 @@ class V1Tables(trace_builder.Gathered):
     """
 
     def __init__(self, file: str, listed: Mapping[int, trace_builder.DeviceFacts]) -> None:
+        """Begin without rows; `listed` are the facts of the GPUs in the file's list, by number."""
         super().__init__()
         self._pids = trace_builder.ProcessIds(self, file)
         self._listed = listed
@@ -102,7 +106,7 @@ class V1Tables(trace_builder.Gathered):
             registers_per_thread=rows["registers"],
             shared_memory_bytes=rows["shared"],
         )
-        queued = rows.only(rows["queued"] > 0)
+        queued = rows.only(rows["queued"] > 0)  # others have no time of queueing
         process = self._process(queued)
         sinks.add_queueing(self, queued["queued"], queued["thread"], queued["index"], process)
         return rows
@@ -117,7 +121,7 @@ class V1Tables(trace_builder.Gathered):
         return rows
 
     def add_calls(self, rows: Batch, labels: Labels, api: str) -> Batch:
-        """Add calls of an API; return those that are added."""
+        """Add calls of an API that have a time; return all calls, also those without."""
         if sinks.DISPATCH in self["calls"].names["name"]:  # queueing is known from the kernels
             rows = without(_QUEUED, rows, labels)
         calls = timed(rows, self.odd)
@@ -161,6 +165,7 @@ class V1Tables(trace_builder.Gathered):
         process = self._process(rows)
 
         def device(gpu: int, row: int) -> int:
+            """Return the device of a GPU, ABSENT for unknown; `row` is its first row."""
             if gpu == ABSENT:
                 self.odd["device-unknown"] += 1
                 gpu = min(self.gpus) if len(self.gpus) == 1 else 0
@@ -236,13 +241,14 @@ class _V1Reading(V1Tables):
     """The rows of one database. `_tracks`: its column `pid` is a track of the viewer."""
 
     def __init__(self, database: Database) -> None:
+        """Take a database; it does not list GPUs."""
         super().__init__(database.source.label, {})
         self._database = database
         self._tracks = not any("__section" in database.columns(table) for table in _TELLING)
 
     def read(self) -> None:
         """Add the rows of all tables. Kernels come from OPS or, if it has none, from KERN."""
-        if self._tracks:
+        if self._tracks:  # then calls name only their thread: see `Owners`
             self.owners = self._owners()
         self._add_operations("OPS")
         timed_elsewhere = self["activities"].count > 0
@@ -257,7 +263,7 @@ class _V1Reading(V1Tables):
         self._add_operations("COPY")
         for table in ("HIP", "HSA"):
             for rows, labels in self._batches(table):
-                rows = rows if table == "HIP" else _of_hsa(rows)
+                rows = rows if table == "HIP" else _of_hsa(rows)  # both number from 1
                 self.counts[table] += self.add_calls(rows, labels, table.lower()).count
         for rows, labels in self._batches("rocTX"):
             self.counts["rocTX"] += rows.count

@@ -39,7 +39,7 @@ def read_runs(sources: Sequence[ByteSource], reading: Reading) -> list[Trace]:
     """
 
     def traced(source: ByteSource) -> tuple[ByteSource, Trace]:
-        is_large = source.expected_text_bytes >= _WORTH_BYTES
+        is_large = source.expected_text_bytes >= _WORTH_BYTES  # else workers cost more time
         return source, read_v3_json(source, reading.pool if is_large else WorkerPool())
 
     read, failed = read_each(sources, traced, close=True)
@@ -90,6 +90,7 @@ def _text_notes(source: ByteSource, document: Document) -> list[Note]:
         notes.append(input_cut(source.cut, damage))
     if document.cut_in is not None:
         name = str(document.cut_in[-1]) if document.cut_in else "the document"
+        # The name is from the damaged text: it may be long and have any characters.
         where = "".join(c if c.isprintable() else "?" for c in name[:40])
         text = f"The file ends early (in {where})."
         used = (
@@ -109,11 +110,12 @@ class _Recording(v3json_tables.JsonRecorded):
     """The rows of all processes of a file, and their metadata."""
 
     def __init__(self) -> None:
+        """Begin without processes."""
         super().__init__()
         self._unreadable: Counter[str] = Counter()
         self._mended: Counter[str] = Counter()
         self._metadata: list[v3json_tables.Metadata] = []
-        self._releases: dict[str, None] = {}
+        self._releases: dict[str, None] = {}  # a set that keeps the order
         self._launchers: list[tuple[int, ProcessFacts]] = []
 
     def add(self, number: int, records: v3json_tables.ProcessRecords, file: str) -> None:
@@ -158,6 +160,7 @@ class _Recording(v3json_tables.JsonRecorded):
             facts["layout"] = releases
         if self.counts:
             facts["recorded"] = ", ".join(sorted(+self.counts))
+        # If all streams are 0, the default one, or unknown, their number says nothing.
         if (streams := self.streams - {ABSENT}) - {0}:
             facts["hip_streams"] = str(len(streams))
         if len(lifetimes) == 1:

@@ -114,7 +114,7 @@ class ProcessRecords:
         path = ".".join(map(str, item.path[2:]))
         if isinstance(item.value, RecordBlock):
             block, name = item.value, str(item.path[-1])
-            if len(item.path) == 4 and item.path[2] != "strings":
+            if len(item.path) == 4 and item.path[2] != "strings":  # a list of a section of records
                 self.counts[name] += block.records
             self.unreadable[name] += block.unreadable
             self.mended.update(block.mended)
@@ -183,7 +183,7 @@ class ProcessTables:
         pairs = zip(order[same].tolist(), order[same + 1].tolist(), strict=True)
         differ = np.array([texts[first] != texts[second] for first, second in pairs], np.bool_)
         self._ambiguous_kernels = ids[order[same]][differ]
-        self._copy_sizes = [(np.empty(0, np.int64), np.empty(0, np.int64))]
+        self._copy_sizes = [(np.empty(0, np.int64), np.empty(0, np.int64))]  # of calls: ids, bytes
 
     def add_timeline(self) -> None:
         """Add everything that has a time: device work, calls, marks, overheads."""
@@ -224,7 +224,7 @@ class ProcessTables:
                 "kernel",
                 process=self._number,
                 device=self._devices(rows["agent"]),
-                stream=rows["queue"],
+                stream=rows["queue"],  # a stream of the trace is a queue; HIP's are only counted
                 name=self._kernel_names(rows["kernel"], names),
                 correlation=rows["correlation"],
                 graph=rows["graph"],
@@ -256,7 +256,7 @@ class ProcessTables:
             columns, names = block.columns, Names()
             counter, _ = _named(counters, columns["counter"], names, "(unknown counter {})")
             largest = np.array([takes_largest(text) for text in names], np.bool_)
-            odd["no-value json"] += int(columns["valueless"].max(initial=0))
+            odd["no-value json"] += int(columns["valueless"].max(initial=0))  # same in all rows
             odd["instances-summed"] += int((columns["instances"] - 1).sum())
             table.add(
                 block.rows,
@@ -333,7 +333,7 @@ class ProcessTables:
             agent = self._agents.get(handle)
             if agent is None:
                 handle = within_limit(self._recorded.unlisted_agents, handle, ABSENT)
-                local = handle if 0 <= handle < 2**31 else _UNLISTED
+                local = handle if 0 <= handle < 2**31 else _UNLISTED  # shown as an int32
                 return self._recorded.device((self._machine, "handle", handle), self._number, local)
             node = agent["node_id"] if agent["node_id"] != ABSENT else agent["logical_node_id"]
             local = node if 0 <= node < 2**31 else _UNLISTED
@@ -364,6 +364,7 @@ class ProcessTables:
         An unknown operation is named by `unknown`, formatted with its number.
         """
         kind, operation = rows["kind"], rows["operation"]
+        # One number for both. Real ones are far below the limits, which keep damaged ones apart.
         both = np.clip(kind, -1, _KIND_BASE) * _KIND_BASE + np.clip(operation, -1, _KIND_BASE - 2)
 
         def name(_: int, row: int) -> int:

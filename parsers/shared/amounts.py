@@ -74,6 +74,7 @@ def without_impossible_amounts(trace: Trace) -> Trace:
         for column in columns:
             array = trace.table(name)[column.name]
             is_amount = column.unit or pa.types.is_fixed_size_list(column.type)
+            # Amounts can be unknown; a required column with a unit is a time (see the module).
             if not is_amount or not column.nullable or array.null_count == len(array):
                 continue
             bad = _impossible(array)

@@ -153,7 +153,8 @@ def fill_collectives(builder: Gathered, arguments: Arguments) -> int:
 
     Return for how many kernels. `arguments` is empty for a format without any: then only the kind
     is known. Its argument `group` is an id of the communicator that is the same on all ranks,
-    unlike its address (`comm`). Kernels of a group with several kinds stay null.
+    unlike its address (`comm`). If one group of calls ran several kinds of collectives, no kernel
+    is known to be of one: their columns stay null.
     """
     call_table, activities = builder["calls"], builder["activities"]
     kinds, names = activities.names["kind"], activities.names["name"]
@@ -177,18 +178,18 @@ def fill_collectives(builder: Gathered, arguments: Arguments) -> int:
     calls = _Calls(call_table, launch)
     scope = calls.scope_of(launch)
     communicators = _communicators(calls, arguments)
-    # The collective of each scope that has kernels.
+    # The collective of each scope (calls that launch together) that has kernels.
     facts: dict[int, _Facts] = {}
     for number, launched in groups(scope):
         members = calls.members.get(number, [])
         moved = [calls.moved(row, arguments, communicators) for row in members]
         common = _facts(moved, len(launched))
-        if common is not None:
+        if common is not None:  # None: calls of several kinds
             facts[number] = common
     # Write the facts into the columns of the kernels.
     filled = np.flatnonzero(np.isin(scope, list(facts)))
     facts_of_kernels = [facts[number] for number in scope[filled].tolist()]
-    for column, fact in _COLUMNS.items() if facts_of_kernels else ():
+    for column, fact in _COLUMNS.items() if facts_of_kernels else ():  # else all stays null
         values = [getattr(of_kernel, fact) for of_kernel in facts_of_kernels]
         if fact in _TEXTS:
             codes = activities.names[column]
@@ -210,7 +211,7 @@ def _communicators(calls: _Calls, arguments: Arguments) -> Mapping[int, _Communi
             size = amount(given.get(size_argument)) if size_argument is not None else None
             handle = next((given[made] for made in MADE if made in given), None)
             own.sizes.setdefault(handle, set()).add(size)
-            own.made += (size or 1) if name in MAKE_MANY else 1
+            own.made += (size or 1) if name in MAKE_MANY else 1  # MAKE_MANY: one for each rank
         elif name in COLLECTIVES and given.get("comm"):
             own.used.add(given["comm"])
     return communicators

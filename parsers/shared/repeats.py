@@ -80,7 +80,8 @@ def without_repeats(trace: Trace) -> Trace:
 def _same_as_before(table: pa.Table) -> BoolArray:
     """Return which rows equal the row before them in all columns and last longer than 0 ns.
 
-    The rows are ordered by time and id, so that equal ones are neighbors.
+    Instants are left out: different ones are often equal. The rows are ordered by time and id, so
+    that equal ones are neighbors.
     """
     repeats = np.zeros(table.num_rows, dtype=np.bool_)
     if table.num_rows < 2:
@@ -119,7 +120,7 @@ def _is_proof(table: pa.Table, name: str, repeated: BoolArray) -> bool:
     # With a clock of whole microseconds, parallel branches of a graph can give equal records.
     if name == "activities" and not (start % 1_000).any():
         return False
-    has_id = (ids != ABSENT) & (ids != 0)
+    has_id = (ids != ABSENT) & (ids != 0)  # 0 is written for none
     return bool((repeated & has_id & (numbers(table["dur_ns"]) >= _SURELY_APART_NS)).any())
 
 
@@ -212,7 +213,7 @@ def _note(what: str, kept: Trace, ignored: Sequence[Trace]) -> Note:
         for trace in ignored
         for file in trace.source.files
     ]
-    stays, others = ", ".join(names_kept[:3]), listed(files, most=3)
+    stays, others = ", ".join(names_kept[:_MOST_NAMED]), listed(files, most=_MOST_NAMED)
     return _NOTES.note(f"same-run {what}", len(files), stays=stays, ignored=others)
 
 
@@ -239,6 +240,7 @@ def _digest(activities: pa.Table, rows: IntArray) -> str:
     return hashlib.sha256(start[order].tobytes() + length[order].tobytes()).hexdigest()
 
 
+_MOST_NAMED: Final = 3
 _CALL: Final = re.compile(r"Memcpy|memory_(?:async_)?copy", re.I)
 _PEER: Final = re.compile("Peer")
 _BETWEEN: Final = "PtoP"
@@ -256,6 +258,7 @@ def with_peer_copies(trace: Trace) -> Trace:
     copying = np.flatnonzero(matching(calls["name"], _CALL.search))
     if not len(copying) or not work.num_rows:
         return trace
+    # Copies whose direction is known, but not that they are between devices.
     rows = np.flatnonzero(is_one_of(work["kind"], "memcpy") & is_one_of(work["direction"], *_WAYS))
     # For each copy the index, in `copying`, of its call: same process and correlation; -1: none.
     call = first_match(

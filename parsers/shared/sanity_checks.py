@@ -41,8 +41,8 @@ def overrunning(trace: Trace) -> BoolArray:
     """Return which activities end impossibly late: after later work, or after a wait for them.
 
     A stream works in order, so no work ends after three later ones. A call that waits for the
-    whole GPU returns after everything launched before it has ended. If more than 5 % of the
-    activities are late, streams or clocks are not what they seem: then return none.
+    whole GPU returns after everything launched before it has ended. If more than one, and more
+    than 5 % of the activities, are late, streams or clocks are not what they seem: return none.
     """
     late = _after_later_work(trace) | _after_waits(trace)
     is_slip = int(late.sum()) <= max(1, _SLIP * len(late))
@@ -57,7 +57,7 @@ def _after_later_work(trace: Trace) -> BoolArray:
     """
     activities = trace.activities
     late = np.zeros(activities.num_rows, dtype=np.bool_)
-    # In other formats a stream may be a hardware queue, which several streams share.
+    # Elsewhere, and in PyTorch without CUDA, a stream may be a queue that several streams share.
     if trace.source.format == "pytorch":
         has_streams = bool(matching(trace.calls["name"], _CUDA.match).any())
     else:
@@ -79,7 +79,7 @@ def _after_later_work(trace: Trace) -> BoolArray:
     order = np.lexsort((end[rows], start[rows], queue))
     rows, queue = rows[order], queue[order]
     overlaps = (queue[1:] == queue[:-1]) & (start[rows[1:]] < end[rows[:-1]] - _CLOCKS_NS)
-    if np.count_nonzero(overlaps) > max(1, _SLIP * len(late)):
+    if np.count_nonzero(overlaps) > max(1, _SLIP * len(late)):  # fewer are recording errors
         return late
     for _, members in groups(queue):
         ended = end[rows[members]]
@@ -181,6 +181,7 @@ def plausible(trace: Trace) -> Trace:
             continue
         start, length = numbers(table["start_ns"]), numbers(table["dur_ns"])
         span = int(start.max()) - int(start.min())
+        # Only of work: nested calls and ranges add up to far more than the recording.
         total = float(length.sum(dtype=np.float64)) if name == "activities" else 0.0
         if max(span, int(length.max()), total) > _LONGEST_NS:
             raise InputError(
@@ -213,13 +214,14 @@ def _without_impossible_times(trace: Trace) -> Trace:
         device, host = far[of_device], far[of_device.stop :]
         away, others = (device, host) if device.any() else (host, device)
         is_by_clocks = bool(len(others)) and away.all() and not others.any()
+        # Calls with records of the device prove that both are of one recording.
         if is_by_clocks and recorded_calls(trace).any():
             return trace
         return amounts.with_notes(trace, [_NOTES.note("times-apart", int(far.sum()))])
     # Too long: more than a day and the whole recording; or, in a stream, work that outlasts it.
     long = ~far & (length > max(DAY_NS, high - low))
     if _is_hang(long, start, length, edges.tolist()) or not _is_slip(long, of_device):
-        long[:] = False
+        long[:] = False  # real, or too many for a recording error
     if trace.source.format in _IN_ORDER:
         long[of_device] |= ~far[of_device] & _outlasting(trace.activities, high - low)
     kept = ~(far | long)
@@ -261,6 +263,7 @@ def _is_hang(long: BoolArray, start: IntArray, length: IntArray, edges: Sequence
             host_start, device_start
         )
         longer_ns = max(host_ns, device_ns)
+        # A record of more than 104 days (_LONGEST_NS) is no hang but an error.
         if longer_ns <= _LONGEST_NS and 2 * shared_ns >= longer_ns:
             return True
     return False
@@ -320,6 +323,7 @@ def _long_notes(trace: Trace) -> Iterator[Note]:
     They are longer than the sum of the others, and than a minute.
     """
     activities = trace.activities
+    # The reader may have said so already, with the same code.
     if activities.num_rows < 2 or any(note.code == _VERY_LONG for note in trace.notes):
         return
     length, device = numbers(activities["dur_ns"]), numbers(activities["device"])
@@ -342,7 +346,7 @@ def spans(
     if not is_time.all():
         odd["no-time"] += int(np.count_nonzero(~is_time))
         start, end = start[is_time], end[is_time]
-    is_end = (end > 0) & (end < LIMIT_NS)
+    is_end = (end > 0) & (end < LIMIT_NS)  # 0: the end was never written
     late = is_end & (end < start)
     if late.any() or not is_end.all():
         odd["no-duration"] += int(np.count_nonzero(~is_end))

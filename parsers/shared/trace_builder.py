@@ -68,10 +68,12 @@ class Gathered:  # a stable name, see docs/extend.md
     """
 
     def __init__(self) -> None:
+        """Begin with empty tables, without processes and devices."""
         self.tables = {name: TableBuilder(name) for name in (*_ORDERS, *_UNORDERED)}
         self._processes: dict[Hashable, int] = {}
         self._process_facts: list[ProcessFacts] = []
         self._devices: dict[Hashable, int] = {}
+        # By number of the device: its first process, its number in the file, facts, place.
         self._device_rows: list[tuple[int, int, DeviceFacts, str | None]] = []
         self.counts: Counter[str] = Counter()
         self.odd: Counter[str] = Counter()

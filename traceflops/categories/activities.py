@@ -152,7 +152,7 @@ def _decide_wrappers(trace: Trace, decisions: _Decisions) -> None:
     parts = np.flatnonzero(is_one_of(trace.activities["kind"], "op"))
     if not len(parts):
         return
-    op = -1 - numbers(trace.activities["correlation"])[parts]
+    op = -1 - numbers(trace.activities["correlation"])[parts]  # parts of ops have -1 - row of op
     category = np.full(trace.ops.num_rows, -1, dtype=np.int64)
     category[op] = decisions.category[parts]
     tree, wraps = OpTree.of(trace.ops), np.zeros(trace.ops.num_rows, dtype=np.bool_)

@@ -57,6 +57,7 @@ def parse(name: str) -> Parts:
     """Return the parts of a kernel name, mangled or not."""
     text = clean(name)
     path, arguments = (mangled_parts if text.startswith("_Z") else _demangled)(text)
+    # _GLOBAL__N_1 is an anonymous namespace.
     path = [part for part in path if part and not part.startswith("_GLOBAL__N")]
     head = path[-1].strip()[:LONGEST_HEAD] if path else ""
     return Parts(
@@ -176,6 +177,7 @@ class Classifier:
                 break  # the recorded rule takes the place of the built-in ones
             looked_at = _looked_at(rule, parts if rule.case else lower)
             if looked_at is not None:
+                # Words such as "scan" tell the kind only of kernels of libraries (see BY_WORDS).
                 is_word = rule.id in BY_WORDS and rule.source == rule_files.BUILT_IN
                 told = _NOTHING if is_word and not self._by_words else rule
                 return _decision(told, looked_at or parts.head)
@@ -241,7 +243,10 @@ def _blocks(rules: tuple[Rule, ...], size: int) -> Iterator[_RuleBlock]:
 
 
 def _looked_at(rule: Rule, parts: Parts) -> str | None:
-    """Return the text that fulfilled the conditions ("": the head), None if one fails."""
+    """Return the text that fulfilled the conditions ("": the head), None if one fails.
+
+    Of several it is the last; a namespace is shown only for a rule without a pattern of heads.
+    """
     shown = ""
     for field, patterns in rule.conditions:
         if field == "head":

@@ -136,6 +136,7 @@ def from_own_word(names: Sequence[str]) -> list[str]:
     own = []
     for name in names:
         plain, word = _ENDINGS.sub("", name.strip()), short_name(name)
+        # A name without brackets has no types around its own word.
         is_word = _BRACKET.search(plain) and len(plain) <= _LONGEST and word.isidentifier()
         own.append(plain[max(plain.find(word), 0) :] if is_word else plain)
     return own if len(set(own)) == len(set(names)) else list(names)

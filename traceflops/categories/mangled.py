@@ -18,7 +18,10 @@ _LONGEST: Final = 4096
 
 
 def mangled_parts(text: str) -> tuple[list[str], list[str]]:
-    """Return the nested name up to its template arguments, and all identifiers after it."""
+    """Return the nested name up to its template arguments, and all identifiers after it.
+
+    That of an enumeration gets its value: "Kind=3".
+    """
     path, position = _path(text)
     arguments: list[str] = []
     while (piece := _PIECE.match(text, position)) is not None:
@@ -29,7 +32,7 @@ def mangled_parts(text: str) -> tuple[list[str], list[str]]:
         value = _ENUM_VALUE.match(text, end)
         identifier = text[position:end]
         arguments.append(f"{identifier}={value[1]}" if value else identifier)
-        position = value.end() - 1 if value else end
+        position = value.end() if value else end
     return path, arguments
 
 
@@ -54,6 +57,7 @@ def readable(name: str) -> str:
         elif piece["length"] is not None:
             arguments.append(name[position : position + int(piece["length"])])
             position += int(piece["length"])
+    # Namespaces of an argument that are also the function's own say nothing new.
     shown = [one for one in arguments if one not in path and not one.startswith(_NO_NAMES)]
     return f"{plain}<{', '.join(shown)}>" if shown else plain
 
@@ -63,7 +67,7 @@ def _path(text: str) -> tuple[list[str], int]:
     path: list[str] = []
     position = 3 if text.startswith("_ZN") else 2
     while True:
-        start = position + text.startswith("L", position)
+        start = position + text.startswith("L", position)  # L: of internal linkage
         length = _PIECE.match(text, start)
         if length is None or length["length"] is None:
             return path, position

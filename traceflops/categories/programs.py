@@ -76,9 +76,10 @@ def of_openacc(trace: Trace) -> bool:
 
 
 def names_kernels(trace: Trace) -> bool:
-    """Return whether words in names of kernels tell their work: in frameworks and llama.cpp.
+    """Return whether words in names of kernels may tell their work.
 
-    Where counters are recorded, these tell more.
+    They do in frameworks and llama.cpp. Where counters are recorded, these show it if a word of
+    another program misleads.
     """
     is_known = of_ml(trace) or trace.kernel_counters.num_rows > 0
     kernels = (*names(trace.activities["name"]), *names(trace.totals["name"]))

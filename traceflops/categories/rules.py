@@ -135,7 +135,7 @@ def _is_single(pattern: str) -> bool:
         depth += {"(": 1, ")": -1}.get(sign, 0)
         if sign == "|" and depth == 0:
             return False
-    return pattern != _ANY
+    return pattern != _ANY  # of which nothing would remain
 
 
 @cache
@@ -209,6 +209,7 @@ def check_pattern(pattern: str) -> str | None:
     """
     if not pattern or len(pattern) > LONGEST_PATTERN:
         return f"a pattern must have 1 to {LONGEST_PATTERN} characters"
+    # [a-z0-9]* at an end is not matched but removed (see `compiled`), so it costs nothing.
     plain = _ESCAPE_OR_CLASS.sub("x", pattern.removeprefix(_ANY).removesuffix(_ANY))
     repeats = [repeat.start() for repeat in _REPEAT.finditer(plain)]
     if any(plain[start - 1 : start] == ")" for start in repeats):
@@ -230,7 +231,10 @@ def check_pattern(pattern: str) -> str | None:
 
 
 def _text(path: Path, where: str) -> str:
-    """Return the text of a file. Raises UsageError if it is not readable or too large."""
+    """Return the text of a file. Raises UsageError if it is not readable or too large.
+
+    `where` names the file in messages.
+    """
     try:
         if not path.is_file():
             where = where.replace(repr(path.name), repr(str(path)))  # here the whole path helps
@@ -248,6 +252,10 @@ def _text(path: Path, where: str) -> str:
 def _document(
     text: str, where: str, parse_float: Callable[[str], object] = float
 ) -> dict[str, object]:
+    """Return the content of TOML. `where` begins the message of an error.
+
+    `parse_float` makes a number with decimals of its text.
+    """
     try:
         return tomllib.loads(text, parse_float=parse_float)
     except ValueError as error:  # TOMLDecodeError, or a number of thousands of digits

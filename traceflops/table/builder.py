@@ -41,6 +41,7 @@ class TableBuilder(Rows):
     """
 
     def __init__(self, table: str) -> None:
+        """Begin without rows of the table with the name `table`, which the schema declares."""
         super().__init__()
         self.table = table
         self._columns = {column.name: column for column in TABLES[table]}
@@ -123,6 +124,7 @@ class TableBuilder(Rows):
         if column.nullable and _all_are(values, null):
             return _nulls(kind, self.count, zeros)
         if not column.nullable and pa.types.is_integer(kind) and _all_are(values, 0):
+            # Columns that are 0 throughout share one buffer.
             return pa.Array.from_buffers(kind, self.count, [None, zeros], 0)
         # If no value can be null, the column is built in its final type at once. Pieces of int32
         # have no ABSENT, which does not fit.

@@ -38,12 +38,13 @@ class LastAbove:
     """
 
     def __init__(self, values: IntArray) -> None:
+        """Build the tree; `_reach` has, by position, the largest value there or before."""
         self._reach = np.maximum.accumulate(values)
         self._levels = [values]
         while len(self._levels[-1]) > 1:
             below = self._levels[-1]
             even = np.maximum(below[:-1:2], below[1::2])
-            rest = below[len(below) // 2 * 2 :]
+            rest = below[len(below) // 2 * 2 :]  # the last one, if it has no partner
             self._levels.append(np.concatenate([even, rest]))
 
     def find(self, upto: IntArray, threshold: IntArray) -> IntArray:
@@ -94,6 +95,7 @@ def innermost(
     Intervals are [start, end), one per row of the first three arrays. They enclose only instants of
     their group (a thread). If several start together, the shortest is the innermost.
     """
+    # With many instants it is quicker to find the innermost interval at every edge once.
     if len(at_ns) > _MANY * len(start_ns):
         return StackTops.of(group, start_ns, end_ns).at(at_group, at_ns)
     order = by_start(group, start_ns, end_ns)
@@ -179,6 +181,7 @@ def innermost_pieces(
     length are pieces, too.
     """
     tops = StackTops.of(group, start, end)
+    # Of equal edges only the last one says what is the innermost from there on.
     is_last = np.append(~tops.equal_before()[1:], True)[: len(tops.row)]
     inner, edge_group, edge = tops.row[is_last], tops.group[is_last], tops.at_ns[is_last]
     # Join neighbouring stretches with the same innermost interval.

@@ -208,7 +208,7 @@ def trace_of(parts: Sequence[Part]) -> Trace:
         require(len({*names}) == len(names) and tables.keys().isdisjoint(names))
         for name in names:
             table = checked(pa.ipc.open_stream(reader).read_all())
-            if name in TABLES:
+            if name in TABLES:  # packs of other releases may have tables unknown here: skip them
                 tables[name] = _decoded(table, name)
     return _assembled(outside, tables)
 
@@ -273,7 +273,7 @@ def _decoded(table: pa.Table, name: str) -> pa.Table:
     columns = []
     for field in arrow_schema(name):
         index = table.schema.get_field_index(field.name)
-        if index < 0:
+        if index < 0:  # `_encoded` leaves out columns of nulls
             columns.append(pa.nulls(table.num_rows, field.type))
             continue
         column = one_array(table.column(index))

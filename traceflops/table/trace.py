@@ -347,6 +347,7 @@ def together(notes: Iterable[Owned], total: int, noun: str = "file") -> list[Not
         by_text.setdefault(key, []).append((owner, note))
     merged = []
     for by_text in by_code.values():
+        # How many statements there are; a merged note may already stand for several (`alike`).
         count = sum(max(note.alike for _, note in same) for same in by_text.values())
         if count <= _MOST_ALIKE:
             merged += [_same_wording(same, total, noun) for same in by_text.values()]
@@ -370,15 +371,20 @@ def _same_wording(notes: Sequence[Owned], total: int, noun: str) -> Note:
         first = replace(first, statement=worded(first.wording, count, values), values=values)
     if owners == 1:
         return replace(first, count=count)
+    # A figure in a statement without wording is not the sum but that of each file.
     each = "in" if first.wording is not None or first.count is None else "same in"
     scope = f"{each} {owners:,} of {several(total, noun)}"
     return replace(first, count=count, file=None, owners=owners, scope=scope, similar="")
 
 
 def _first_of(notes: Sequence[Owned], total: int, noun: str) -> Note:
-    """Return the first of notes of different wording, and in it the number of similar ones."""
+    """Return the first of notes of different wording, and in it the number of similar ones.
+
+    Its statement begins with the name of its file, so the field `file` becomes None.
+    """
     (_, first), *others = notes
     owners, count = _owners(notes), _sum(note for _, note in notes)
+    # The other files: that of the first note is in its statement already.
     files = dict.fromkeys(note.file for _, note in others if note.file not in (None, first.file))
     listed = [str(file) for file in files][:_MOST_NAMED]
     whose = f": {', '.join(listed)}{', …' if len(files) > len(listed) else ''}" if listed else ""

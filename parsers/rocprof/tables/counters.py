@@ -69,13 +69,14 @@ def add_wide(cells: Cells, part: ProcessPart, counters: Mapping[str, tuple[str, 
 def _launch(cells: Cells, part: ProcessPart) -> dict[str, Array]:
     """Return the columns that a counter gets from its launch."""
     threads, block = cells["threads"], cells["block_threads"]
-    # In rocprof v1 the number of the dispatch is the correlation, too.
+    # Only rocprof v1 writes when a kernel was dispatched; there its number is the correlation, too.
     is_v1 = cells.has("dispatched")
     return {
         "device": cells.codes("agent", part.agents, ""),
         "name": cells.codes("kernel", part[COUNTERS].names["name"], UNNAMED_KERNEL),
         "dispatch": cells["dispatch"],
         "correlation": cells["dispatch"] if is_v1 else ids(cells, "correlation"),
+        # A launch has threads: 0 is a size that was not recorded.
         "threads": np.where(threads > 0, threads, ABSENT),
         "block_threads": np.where(block > 0, block, ABSENT),
         "dur_ns": _durations(cells),
@@ -99,7 +100,7 @@ def _add(cells: Cells, part: ProcessPart, columns: Mapping[str, Array | int]) ->
     """
     if cells.count:
         start = cells["start"]
-        part.counting.cover(start[start > 0])
+        part.counting.cover(start[start > 0])  # others are unknown
         table = part[COUNTERS]
         table.add(cells.count, **columns)
         headers = part.file.damage.repeated_headers
@@ -163,7 +164,7 @@ def summed_instances(table: TableBuilder) -> tuple[TableBuilder, int]:
     summed = np.where(takes[table.column("counter")[first]], largest, np.bincount(group, value))
     saved = table.count - len(first)
     out = chosen(table, np.isin(np.arange(table.count), first))
-    out.replace("value", summed[order])
+    out.replace("value", summed[order])  # `chosen` keeps the order of rows, not that of groups
     return out, saved
 
 
@@ -226,6 +227,7 @@ def add_totals(cells: Cells, part: ProcessPart) -> None:
         part.records += cells.count  # so that the process is not empty
         return
     table = part[DOMAIN_TOTALS if of_domains else "totals"]
+    # Rows of kind _NOTHING ("") are not wanted: "kernel" only fills their place.
     kind_codes = table.names["kind"].codes(kind or "kernel" for kind in kinds)
     table.add(
         len(rows),
@@ -241,8 +243,9 @@ def add_totals(cells: Cells, part: ProcessPart) -> None:
 def _kinds_of_totals(texts: Sequence[str], label: str) -> tuple[list[str], bool]:
     """Return the kind of each name in a table of sums, and whether the names are of domains.
 
-    They are if all look like domains, and at least one is known. The kind of a name that does not
-    tell it is that of the file's name (`label`), else that of most names.
+    They are if all look like domains, and at least one is known; then unknown ones are left out
+    (_NOTHING). Else the kind of a name that does not tell it is that of the file's name (`label`),
+    else that of most names.
     """
     kinds = [next((k for sign, k in _DOMAINS if sign.fullmatch(t)), _UNCLEAR) for t in texts]
     of_domains = all(map(_MAY_BE_DOMAIN.fullmatch, texts)) and any(k != _UNCLEAR for k in kinds)

@@ -66,7 +66,9 @@ class OutputPlace(NamedTuple):
 def place_of(folder: str, name: str) -> OutputPlace:
     """Return what the path of a file tells: its root, key, pass (pmc_1) and rank.
 
-    The rank is in the name, else in one of the last three folders.
+    The rank is in the name, else in one of the last three folders: folders further up are the
+    user's, and a number there may mean anything. The root has the folders without those of passes
+    and ranks, but with the last one, which names the machine or the run.
     """
     parts = list(PurePath(folder).parts)
     passes = [int(match[1]) for part in parts if (match := PASS.fullmatch(part))]
@@ -77,6 +79,7 @@ def place_of(folder: str, name: str) -> OutputPlace:
     )
     above = [part for part in parts[:-1] if rank_in_name(part) is None or part not in parts[-3:]]
     root = PurePath(*above, *parts[-1:]) if parts else PurePath()
+    # The last pass counts, as the innermost folder; a name in an archive may be long.
     return OutputPlace(str(root), key[:200], passes[-1] if passes else None, rank)
 
 
@@ -93,7 +96,7 @@ def hosts(places: Iterable[OutputPlace]) -> dict[str, str]:
     any folder, but several side by side are assumed to be named by host.
     """
     named = {PurePath(output.root) for output in places if output.pid is not None}
-    leaves = [root for root in named if root.name and rank_in_name(root.name) is None]
+    leaves = [root for root in named if root.name and rank_in_name(root.name) is None]  # no ranks
     siblings = Counter(root.parent for root in leaves)
     return {str(root): root.name for root in leaves if siblings[root.parent] > 1}
 

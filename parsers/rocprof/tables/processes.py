@@ -247,7 +247,7 @@ class Devices:
         named = {agent.key: agent for agent, _ in users if agent.key != UNKNOWN}
         self.has_unknown = len(named) < len({agent.key for agent, _ in users})
         # An unknown agent is taken as the only GPU of its process, else as the only one of all.
-        gpus = [agent for agent in named.values() if agent.is_gpu is not False]
+        gpus = [agent for agent in named.values() if agent.is_gpu is not False]  # None: not told
         used: defaultdict[int, dict[Hashable, Agent]] = defaultdict(dict)
         for agent, number in users:
             if agent in gpus:

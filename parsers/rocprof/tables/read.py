@@ -38,6 +38,7 @@ from traceflops.table.trace import Note, Source, SourceFile, Trace
 
 _MOST_AGENTS: Final = 4_096
 _MOST_NEIGHBOURS: Final = 10_000
+_MOST_NAMED: Final = 4
 _ADDERS: Final[dict[str, Callable[[Cells, ProcessPart], None]]] = {
     "kernels": work.add_kernels,
     "copies": work.add_copies,
@@ -69,7 +70,7 @@ def read_tables(sources: Sequence[ByteSource]) -> list[Trace]:
     unused = [file for run in runs if not run.processes for file in run.files]
     for file in unused:
         notes += file_notes(file)
-    empty = [file for file in unused if not file.agents]
+    empty = [file for file in unused if not file.agents]  # a list of agents has no records
     notes += [replace(NOTES.note("no-rows"), file=file.source.label) for file in empty]
     return with_notes(traces, [*notes, *_neighbour_notes(files)])
 
@@ -117,10 +118,10 @@ def read_table(source: ByteSource, block_bytes: int = TEXT_BLOCK_BYTES) -> Table
         rows = block.cells
         # The last row may be cut off within a number: if it ends before it starts, drop it.
         if block.last_is_open and any(0 <= rows[b][-1] < rows[a][-1] for a, b in _ASCENDING):
-            file.damage.cut_bytes = 0
+            file.damage.cut_bytes = 0  # the file is cut; no bytes beside this row are lost
             rows = rows.only(np.arange(rows.count - 1))
         _add_rows(rows, table, file)
-    if text.plan is not None:
+    if text.plan is not None:  # the last table, which has no block if it has no rows
         file.note(text.plan.what)
     for part in file.parts.values():
         work.pair_pushes(part)
@@ -143,7 +144,7 @@ def _add_rows(rows: Cells, table: RocprofTable, file: TableFile) -> None:
             counters.add_wide(cut, part, table.counters)
             if cut.has("start"):
                 work.add_kernels(cut, part.times_beside())
-        elif table.what == "events":
+        elif table.what == "events":  # they are only counted
             part.records += cut.count
         elif table.what in _ADDERS:
             _ADDERS[table.what](cut, part)
@@ -172,9 +173,11 @@ def _neighbour_notes(files: Sequence[TableFile]) -> Iterator[Note]:
         except OSError:
             continue
         others = sorted(names - keys.keys())
+        # Of the files of a process, which have one key, only the last is named.
         for key, name in {key: name for name, key in keys.items()}.items():
             if beside := same_run(others, key):
-                listed = ", ".join(beside[:4]) + (", …" if len(beside) > 4 else "")
+                more = ", …" if len(beside) > _MOST_NAMED else ""
+                listed = ", ".join(beside[:_MOST_NAMED]) + more
                 shown = folder.resolve().name or folder
                 note = NOTES.note("siblings-not-read", len(beside), listed=listed, folder=shown)
                 yield replace(note, file=name)
@@ -208,7 +211,10 @@ class Assembly(Gathered):
         self._host = host
 
     def trace(self) -> Trace:
-        """Add the rows of all processes; return the trace."""
+        """Add the rows of all processes; return the trace.
+
+        A process is named by its first file with a table of NAMED_BY, the first such table first.
+        """
         processes = []
         for index, process in enumerate(self._run.processes):
             named = (part for table in NAMED_BY for part in process.parts if part.has(table))
@@ -239,6 +245,7 @@ class Assembly(Gathered):
         layouts = list(dict.fromkeys(layout for file in files for layout in file.layouts))
         generations = [layout.generation for layout in layouts]
         most_common = Counter(generations).most_common(1)[0][0]
+        # rocprof-compute runs the other tools, so their tables are beside its own.
         generation = COMPUTE if COMPUTE in generations else most_common
         releases = ", ".join(dict.fromkeys(layout.release for layout in layouts if layout.release))
         facts = {"generation": generation}
@@ -247,7 +254,7 @@ class Assembly(Gathered):
         facts["recorded"] = ", ".join(dict.fromkeys(recorded))
         for key in ("rocm_version", "compute_partition", "memory_partition"):
             if system.get(key):
-                facts[key] = system[key][:200]
+                facts[key] = system[key][:200]  # a damaged text may be long
         hosts = (self._host, system.get("hostname"), system.get("host_name"))
         sources = [file.source for file in files]
         return Source(

@@ -75,13 +75,14 @@ def _in_folder(root: str, files: Sequence[TableFile]) -> list[TableRun]:
         if file.place.pid is not None:
             kinds[file.place.key, file.place.run_pass] |= file.kinds
     is_workload = any(file.system for file in files)  # of rocprof-compute
+    # A process whose files only list agents launched the program and did nothing on a GPU.
     odd = Counter({"launcher": sum(of_process == {"agents"} for of_process in kinds.values())})
     if is_workload:
         odd["merged-passes"] = _leave_out_merged(files)
     in_order = sorted(by_pass, key=lambda number: -1 if number is None else number)
     passes = {number: processes_of(by_pass[number]) for number in in_order}
     processes = _joined_passes(passes)
-    # Without other times, use those in the rows of counters.
+    # Without other times, use those in the rows of counters; rocprof-compute's are only means.
     times_are_beside = not is_workload and not any(process.has_work for process in processes)
     repeated = [n for n, others in passes.items() if _have_timeline(others, times_are_beside)]
     if times_are_beside:
@@ -91,7 +92,7 @@ def _in_folder(root: str, files: Sequence[TableFile]) -> list[TableRun]:
             )  # stops at the first that has any
     runs = _separated(root, processes, files)
     used = {file for run in runs for file in run.files}
-    runs[0].files += [file for file in files if file not in used]
+    runs[0].files += [file for file in files if file not in used]  # so that every file is in a run
     runs[0].passes_left_out = [number for number in repeated if number is not None]
     runs[0].odd = odd
     return runs
@@ -117,7 +118,7 @@ def _joined_passes(passes: dict[int | None, list[Process]]) -> list[Process]:
             elif other.has(COUNTERS):
                 other.count_own(number)
                 for part in other.parts:
-                    part.beside = None
+                    part.beside = None  # times in the rows of counters
                     for table in _TIMELINE:
                         part.tables.pop(table, None)
                 only_there.append(other)
@@ -166,6 +167,7 @@ def _without_repetitions(processes: Sequence[Process]) -> list[Process]:
     others = [process for process in counting if process not in main]
     joined: list[Process] = []
     for i in range(0, len(others), len(main)) if main and len(others) % len(main) == 0 else ():
+        # A group is as large as `main`: each process has a partner, so none is None.
         pairs = [(p, o) for p, o in _paired(main, others[i : i + len(main)]) if p is not None]
         if all(
             process.kernels() & other.kernels()
@@ -187,7 +189,8 @@ def _separated(
 ) -> list[TableRun]:
     """Return the runs of processes, which a pause of more than _APART_NS separates.
 
-    Processes without times belong to the only run or, if there are several, are the last one.
+    Processes without times belong to the only run or, if there are several, are a run of their own,
+    the last one.
     """
     timed = sorted(
         (p for p in processes if p.stretch),
@@ -206,6 +209,7 @@ def _separated(
         groups[0] += untimed
     elif untimed or not groups:
         groups.append(untimed)
+    # Clocks count from the start of a machine: in more than a day it may have started again.
     is_one_clock = not timed or last_ns - timed[0].stretch.low <= _DAY_NS
     system = next((file.system for file in files if file.system), {})
     agents = agents_listed(files, system)

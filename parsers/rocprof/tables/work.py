@@ -33,6 +33,7 @@ def add_kernels(rows: Cells, part: ProcessPart) -> None:
     rows = timed_rows(rows, part)
     grid, block = _axes(rows, "grid"), _axes(rows, "block")
     is_queued = rows.has("dispatched")
+    # Only rocprof v1 has times of queueing; it links work by the number of the dispatch.
     correlation = rows["dispatch"] if is_queued else ids(rows, "correlation")
     sinks.add_work(
         part,
@@ -167,6 +168,7 @@ def add_calls(rows: Cells, part: ProcessPart) -> None:
     domain = rows.codes("domain", domains, "API")
     counts = np.bincount(domain, minlength=len(domains)).tolist()
     part.file.domains.update(dict(zip(domains, counts, strict=True)))
+    # The code is added as a column, since only rows with a valid time stay.
     rows = timed_rows(Cells(rows.count, {**rows.columns, "domain code": domain}), part)
     is_mark = np.array([name.upper().startswith(_MARK_DOMAINS) for name in domains])
     is_mark = is_mark[rows["domain code"]]
@@ -182,7 +184,7 @@ def add_calls(rows: Cells, part: ProcessPart) -> None:
         )
     marks = rows.only(is_mark)
     if marks.count:
-        role = "function" if marks.has("function") else "message"
+        role = "function" if marks.has("function") else "message"  # the column with their text
         name = marks.codes(role, part["marks"].names["name"], sinks.UNNAMED)
         sinks.add_marks(part, marks, thread=ids(marks, "thread"), name=name)
 
