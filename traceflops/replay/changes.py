@@ -200,7 +200,8 @@ class Changed(Struct, frozen=True):
         is_gone = (dur == 0) & (world.dur_ns > 0)
         if not is_gone.any():
             return replace(self, world=replace(world, dur_ns=dur))
-        # Work that is gone begins at once after the work before it in its queue.
+        # Work that is gone begins at once after the work before it in its queue. Negative times
+        # stay: it overlapped that work.
         into_gone = is_gone[edges.target] & (edges.kind == STREAM)
         delay = np.where(is_gone, np.minimum(world.delay_ns, 0), world.delay_ns)
         lag = np.where(into_gone, np.minimum(world.lag_ns, 0), world.lag_ns)

@@ -272,7 +272,7 @@ def _launch_latency(edit: Edit, changed: Changed) -> Changed:
     # is part of the recorded latency.
     end_ns = changed.graph.nodes.time_ns[edges.source] + edges.lag_ns
     decides = is_launch & (end_ns == changed.graph.ready_ns[edges.target])
-    waited = np.zeros(len(world.dur_ns), dtype=np.bool_)
+    waited = np.zeros(len(world.dur_ns), dtype=np.bool_)  # per node, for its launch alone
     waited[edges.target[decides]] = True
     waited &= ~changed.graph.is_unexplained
     delay = np.where(waited, 0, world.delay_ns)
