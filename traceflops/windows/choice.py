@@ -113,6 +113,7 @@ class StepPlan(Struct, frozen=True):
         edges = [(stretch.start_ns, stretch.end_ns) for stretch in stretches]
         accounts = account.accounts(*np.array(edges, dtype=np.int64).T)
         launched = [s.launched for s in stretches if s.launched is not None]
+        # A step with fewer launches than usual is unfinished; of two, neither is usual.
         usual_launched = float(np.median(launched)) if len(launched) > 2 else 0.0
         unbounded = self._unbounded_step(device)
         windows = []
@@ -169,6 +170,7 @@ def plan_steps(
     durations = layout.durations()
     used, reasons = _used(layout, durations, selection) if time_range is None else ((), {})
     notes = list(layout.notes)
+    # A single step has no spread, which is worth a note unless the user chose it from several.
     if len(used) == 1 and selection.steps is None and len(durations) == 1:
         notes.append(one_step_note(linked.trace, layout.stretches))
     notes += _outside_notes(linked.trace, layout, accounts) if time_range is None else ()
@@ -345,6 +347,7 @@ def _unmarked_layout(
         numbered = {device: np.arange(len(steps)) for device, steps in stretches.items()}
         return StepLayout(stretches, numbered, source, how, (note,))
     mark = likely_step_mark(linked.trace) if accounts else None
+    # `share`, the part of the time that the note concerns, is all if the advice can name a mark.
     advice, share = how_to_mark(linked.trace, mark), float(mark is not None)
     windows, extent = spans(linked.trace, accounts, selection)
     note = note_of("assumed", f"no-steps.{extent}", share=share, advice=advice)
