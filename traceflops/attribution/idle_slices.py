@@ -186,6 +186,7 @@ def _host_slices(
     piece, start, end, label = events.labelled.cut(thread[span], start, end)
     span, own_event = span[piece], own_event[piece]
     slices = Slices(part[span], np.full_like(span, HOST), start, end, own_event, own_event, label)
+    # A range that loads data explains a slice although its thread shows nothing inside.
     is_loading = events.is_inside("data_input", own_event, label)
     silent = ((own_event < 0) | events.has_fact("runs_backward", own_event)) & ~is_loading
     # If the launching thread shows nothing: what any thread of the process did.
@@ -193,6 +194,7 @@ def _host_slices(
     span, start, end, event = events.calling.cut(process, others.start_ns, others.end_ns)
     piece, start, end, loading = events.feeding.cut(process[span], start, end)
     span, event = span[piece], event[piece]
+    # Where the input pipeline made the launch, its ranges on other threads explain the rest.
     is_fed = events.is_inside("data_input", events.of_call(parts.call))[others.part[span]]
     event = np.where((event < 0) & is_fed, loading, event)
     others = replace(others.only(span), start_ns=start, end_ns=end, event=event)

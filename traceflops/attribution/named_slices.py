@@ -120,6 +120,7 @@ class NamedSlices(Struct, frozen=True, dict=True):
         frames = [*events.function[around[:1]], *{self.owner[row]} & {*around}]
         texts = [events.text(int(event)) for event in (*around[:1], *ops[-1:], *frames)]
         texts.append(events.text(self.slices.label[row]))
+        # From the launch on, the call and the work that it starts are evidence, too.
         if self.slices.role[row] != HOST:
             call = self.parts.call[part]
             texts.append(self._text("calls", call) if call >= 0 else "")

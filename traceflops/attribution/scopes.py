@@ -245,7 +245,7 @@ def forward_ops(linked: LinkedTrace, op: IntArray) -> IntArray:
 
 
 def module_paths(trace: Trace, causes: Instants, rows: IntArray | None = None) -> ModulePaths:
-    """Return the modules around instants; with `rows`, these marks take their place."""
+    """Return the modules around instants; with `rows` of marks, these marks instead of modules."""
     marks, rows = trace.marks, host_marks(trace, "module") if rows is None else rows
     name, start = codes(marks["name"])[rows], numbers(marks["start_ns"])[rows]
     thread = joint_codes(numbers(marks["process"])[rows], numbers(marks["thread"], ABSENT)[rows])

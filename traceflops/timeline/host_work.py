@@ -92,7 +92,9 @@ def _kinds(trace: Trace) -> set[str]:
 def with_fine_times(trace: Trace) -> Trace:
     """Return the trace, with sums instead of device work if its median is below the resolution."""
     resolution, activities = trace.source.resolution_ns, trace.activities
-    if resolution == 1 or activities.num_rows < 2:
+    if (
+        resolution == 1 or activities.num_rows < 2
+    ):  # exact; or the one record may be short by chance
         return trace
     if np.median(numbers(activities["dur_ns"])) >= resolution:
         return trace
@@ -112,6 +114,7 @@ def _as_sums(trace: Trace, note: Note) -> Trace:
     kinds, labels = names(activities["kind"]), names(activities["name"])
     for _, rows in groups(joint_codes(joint_codes(process, kind), name)):
         first = rows[0]
+        # The totals table knows device work as copies, fills and kernels only.
         label = kinds[kind[first]] if kinds[kind[first]] in _COPIES else "kernel"
         table.add(
             1,

@@ -123,7 +123,7 @@ class StartUp(Struct, frozen=True, dict=True):
         }
         known = Intervals.empty().union(*by_kind.values())
         if known.length_ns < LEAST_NS:
-            return by_kind
+            return by_kind  # without known start-up, gaps are not taken for it either
         # Holes are taken for start-up until nearly all that is known of it is over: what is used
         # late for the first time may be an exception.
         sums_ns = np.cumsum(known.end_ns - known.start_ns)
