@@ -82,16 +82,16 @@ def gap_parts(account: DeviceAccount, within: Intervals, cap_ns: int | None = No
     gap, window = runs(first, stop)
     row, is_seen = idle.next_row[gap], ~unseen.contains(begin_ns)[window]
     return GapParts(
-        np.maximum(idle.gap_start_ns[gap], begin_ns[window]),
-        np.minimum(idle.gap_end_ns[gap], end_ns[window]),
-        idle.gap_start_ns[gap],
-        idle.gap_end_ns[gap],
-        account.rows.row[row],
-        np.where(is_seen, account.timed_call[row], -1),
-        np.where(is_seen, work.call_start_ns[row], ABSENT),
-        np.where(is_seen, work.call_end_ns[row], ABSENT),
-        np.full(len(row), leads(account).cap_ns if cap_ns is None else cap_ns),
-        account.op[row],
+        start_ns=np.maximum(idle.gap_start_ns[gap], begin_ns[window]),
+        end_ns=np.minimum(idle.gap_end_ns[gap], end_ns[window]),
+        gap_start_ns=idle.gap_start_ns[gap],
+        gap_end_ns=idle.gap_end_ns[gap],
+        activity=account.rows.row[row],
+        call=np.where(is_seen, account.timed_call[row], -1),
+        call_start_ns=np.where(is_seen, work.call_start_ns[row], ABSENT),
+        call_end_ns=np.where(is_seen, work.call_end_ns[row], ABSENT),
+        cap_ns=np.full(len(row), leads(account).cap_ns if cap_ns is None else cap_ns),
+        op=account.op[row],
     )
 
 

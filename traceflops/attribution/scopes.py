@@ -215,11 +215,11 @@ def launch_scopes(
     annotations = [limited(labels[code]) for code in used.tolist() if code >= 0]
     range_code -= len(used) - len(annotations)  # code -1, if used, comes first: it stays -1
     return Scopes(
-        np.where(is_inside, path, np.where(range_code >= 0, range_code + len(texts), -1)),
-        [*texts, *annotations],
-        [True] * len(texts) + [False] * len(annotations),
-        taken(paths.name, paths.node),
-        (forward >= 0) & np.where(is_inside, ~by_launch, by_forward),
+        scope=np.where(is_inside, path, np.where(range_code >= 0, range_code + len(texts), -1)),
+        texts=[*texts, *annotations],
+        is_module=[True] * len(texts) + [False] * len(annotations),
+        instance=taken(paths.name, paths.node),
+        backward=(forward >= 0) & np.where(is_inside, ~by_launch, by_forward),
     )
 
 

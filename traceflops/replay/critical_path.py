@@ -319,7 +319,18 @@ def _of_host(
     start, end, call = (np.concatenate(columns) for columns in (starts, ends, calls))
     # Name the pieces as if they were gaps of a device, each due to its thread's last call.
     none = np.full(len(start), -1, dtype=np.int64)
-    parts = GapParts(start, end, start, end, none, call, end, end, 0 * end, none)
+    parts = GapParts(
+        start_ns=start,
+        end_ns=end,
+        gap_start_ns=start,
+        gap_end_ns=end,
+        activity=none,
+        call=call,
+        call_start_ns=end,  # all of a piece is before its launch
+        call_end_ns=end,
+        cap_ns=np.zeros_like(end),
+        op=none,
+    )
     times = Counter({(_START_UP, ""): start_up_ns})
     times += named_times(parts, prepared.trace, _busy(prepared))
     total_ns, named_ns = int(pieces.ns.sum()), 0

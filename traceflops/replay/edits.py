@@ -318,7 +318,7 @@ def _rank(edit: Edit, changed: Changed) -> Changed:
     for other in others.tolist():
         theirs = _runs_of(recorded, other)
         ratio, remaining = own.compared(theirs, count)
-        ratios.append(ratio)
+        ratios.append(ratio)  # NaN for names that one of the two does not run
         beside = theirs.only(theirs.is_beside)
         factor[beside.row] = remaining[beside.name]
     factor[own.row] = np.nanquantile(np.array(ratios), 0.5, axis=0, method="lower")[own.name]

@@ -159,7 +159,7 @@ class HostWaits(Struct, frozen=True, dict=True):
         still_runs = work.end[slot] > work.called[held_up]
         all_true, none_true = np.ones(len(copies), np.bool_), np.zeros(len(slot), np.bool_)
         # Each kind apart: if the first call is removed, one that frees memory behind it still
-        # waits.
+        # waits. The columns of `parts` are the fields of Awaited.
         is_point = end_of_call >= 0
         waits = np.flatnonzero(self._synchronises & ~self._frees & is_point)
         frees = np.flatnonzero(self._frees & is_point)
@@ -331,10 +331,7 @@ class _Rests(Columns, frozen=True):
 
 
 def _rests(trace: Trace, of_call: IntArray, of_op: IntArray) -> _Rests:
-    """Return the rests of all threads: long times in which none of their calls and ops runs.
-
-    `of_call` and `of_op` are the threads of the rows of calls and ops.
-    """
+    """Return the long times without calls and ops of all threads (`of_call`, `of_op`: by row)."""
     process, start, dur = (
         np.concatenate([numbers(table[name]) for table in (trace.calls, trace.ops)])
         for name in ("process", "start_ns", "dur_ns")

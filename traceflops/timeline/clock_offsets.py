@@ -71,7 +71,8 @@ def _offset(
     """Return the offset in ns of one process from its launched work, in order of start.
 
     `start`, `end` and `called` (the start of the launch call) are per activity. `last_return` is
-    when the last call returned. All times are in ns.
+    when the last call returned; `waits` are begins and returns of calls that wait for all work of
+    the GPU. All times are in ns.
     """
     lead = start - called
     least, most = int(lead.min()), int(lead.max())

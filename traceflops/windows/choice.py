@@ -300,8 +300,10 @@ def _marked_layout(
             [stretch.start_ns for stretch in windows if stretch.role == "step"]
             for windows in (stretches[device], tiled)
         )
+        # If the last step begins at its mark, before its first work, the end of the mark bounds it.
         at_marks &= begins_ns[-1:] != first_work_ns[-1:]
         number = steps.number if steps is not None else np.empty(0, dtype=np.int64)
+        # Numbers that repeat do not tell steps apart: these count from 0 then.
         numbers_of[device] = np.arange(len(number)) if has_repeats else number
     notes = [*_marked_notes(linked, marked, owners)]
     if has_repeats:

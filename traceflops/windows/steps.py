@@ -241,7 +241,7 @@ def how_to_mark(trace: Trace, mark: str | None) -> str:
     if mark is not None:
         return _LIKELY.format(shlex.quote(mark))
     if not of_ml(trace):
-        return ""
+        return ""  # other programs need not have steps
     lack = in_words_of(["torch"] if of_pytorch(trace) else [], trace, "steps")
     how, named = sentence(trace, lack), is_one_of(trace.marks["kind"], "annotation").any()
     ways = [f"{how} when recording"] * bool(how) + [_NAME_THEM] * bool(named)
