@@ -31,7 +31,8 @@ _USUAL_FLOOR_NS: Final = 6_000
 _ENOUGH: Final = 8
 _STEPS: Final = 3
 """Of so many steps the first one is one of several."""
-_LEAST_CAP_NS: Final = 20_000
+_CAP_TIMES, _LEAST_CAP_NS = 3, 20_000
+"""The longest lead of an ordinary launch: so many floors, or so many ns."""
 _AHEAD_NS: Final = 1_000_000
 """A host that is so far ahead with nearly all launches does not hold the device back."""
 _MOST, _MANY, _SOME = 0.5, 0.1, 0.05
@@ -79,7 +80,7 @@ class Leads(Columns, frozen=True):
     @property
     def cap_ns(self) -> int:
         """The longest lead of an ordinary launch."""
-        return min(max(3 * self.floor_ns, _LEAST_CAP_NS), LONGEST_START_NS)
+        return min(max(_CAP_TIMES * self.floor_ns, _LEAST_CAP_NS), LONGEST_START_NS)
 
     def falls(self, window: Window) -> bool:
         """Return whether the median lead in a window halves from its first to its last quarter."""

@@ -71,6 +71,7 @@ class Forwards:
     """The distinct products of a forward pass, indexed by the sizes of their gradients."""
 
     def __init__(self, products: Iterable[Product]) -> None:
+        """Index products by role and sizes (batch, m, k, n) of what is formed from them."""
         self._by_sizes: defaultdict[tuple[Role, tuple[int, ...]], list[Product]] = defaultdict(list)
         for product in products:
             b, m, k, n = product.batch, product.m, product.k, product.n

@@ -95,6 +95,7 @@ class Recorded(Struct, frozen=True, dict=True):
     def recomputes(self) -> tuple[BoolArray, BoolArray]:
         """Return which activities, and which ops, recompute activations; none without phases."""
         trace = self.prepared.trace
+        # Phases of other ops than those of the trace (of a capture, too) say nothing.
         if self.phases is None or len(self.phases.phase) != trace.ops.num_rows:
             return np.zeros(trace.activities.num_rows, bool), np.zeros(trace.ops.num_rows, bool)
         op = self.phases.is_in("recompute")

@@ -76,10 +76,11 @@ def _offset(
     """
     lead = start - called
     least, most = int(lead.min()), int(lead.max())
-    if most < -LONGEST_START_NS:
+    if most < -LONGEST_START_NS:  # all work starts before its launch: the clock is behind
         return most
-    if least <= _NO_JITTER_NS:
+    if least <= _NO_JITTER_NS:  # some work starts right after its launch: the clocks agree
         return 0
+    # No queue delays all work so long, nor beyond the last call or by more than all work takes.
     first_start, length = int(start[0]), int(end.max() - start[0])
     if least > _LONGEST_QUEUE_NS and (first_start >= last_return or least > length):
         return least

@@ -92,9 +92,8 @@ def _kinds(trace: Trace) -> set[str]:
 def with_fine_times(trace: Trace) -> Trace:
     """Return the trace, with sums instead of device work if its median is below the resolution."""
     resolution, activities = trace.source.resolution_ns, trace.activities
-    if (
-        resolution == 1 or activities.num_rows < 2
-    ):  # exact; or the one record may be short by chance
+    # Times are exact, or so few are recorded that they may be short by chance.
+    if resolution == 1 or activities.num_rows < 2:
         return trace
     if np.median(numbers(activities["dur_ns"])) >= resolution:
         return trace

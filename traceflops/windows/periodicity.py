@@ -94,7 +94,7 @@ def _by_optimizer(linked: LinkedTrace, rows: DeviceRows) -> _Periods | None:
     categories = enumerate(linked.categorised.categories)
     codes_of_optimizer = [code for code, category in categories if category.sub == "optimizer"]
     _, last = _clusters(np.isin(linked.categorised.category[rows.row], codes_of_optimizer))
-    boundary = last[last + 1 < len(rows.row)] + 1
+    boundary = last[last + 1 < len(rows.row)] + 1  # no period begins behind the last activity
     if _alike(boundary).mean() < REGULAR_SHARE:
         return None
     return boundary, fact("steps-by.optimizer", optimizer=device_words(linked.trace).optimizer)

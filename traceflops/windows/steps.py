@@ -351,7 +351,7 @@ def _issued(trace: Trace, links: Links) -> tuple[IntArray, BoolArray]:
     activities = trace.activities
     call = links.call_of_activity
     issued = taken(numbers(trace.calls["start_ns"]), call)
-    if "op" not in names(activities["kind"]):
+    if "op" not in names(activities["kind"]):  # operators of a CPU
         return issued, call >= 0
     is_op = is_one_of(activities["kind"], "op")
     return np.where(is_op, numbers(activities["start_ns"]), issued), (call >= 0) | is_op
