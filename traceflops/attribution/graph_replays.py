@@ -183,7 +183,7 @@ def _fitting(replay: _Kernels, stream: IntArray, graphs: Sequence[_Kernels]) -> 
     if not alike:
         first_other = int(np.flatnonzero(sized[0].name != replay.name)[0])
         return fact("not-paired.name", number=first_other + 1)
-    if len(np.unique(stream)) == 1:
+    if len(np.unique(stream)) == 1:  # else the order of kernels is not known
         alike = [graph for graph in alike if np.array_equal(graph.name, replay.name)]
     if len(alike) > 1:  # e.g. graphs of several batch sizes
         alike = [graph for graph in alike if graph.sizes.equals(replay.sizes)]

@@ -108,6 +108,7 @@ def gap_lengths(length_ns: IntArray) -> tuple[GapLengths, ...]:
     """Count lengths in ns by decade, from that of the shortest to that of the longest."""
     if not len(length_ns):
         return ()
+    # Without the outer edges, the shortest and the longest lengths are in the outer decades.
     decade = np.searchsorted(_DECADES_NS[1:-1], length_ns, side="right")
     rows = []
     for number in range(int(decade.min()), int(decade.max()) + 1):

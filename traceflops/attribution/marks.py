@@ -49,7 +49,7 @@ def instants(trace: Trace, call: IntArray, op: IntArray) -> Instants:
         return np.where(call >= 0, taken(numbers(trace.calls[column], ABSENT), call, ABSENT), by_op)
 
     thread = of("thread")
-    known = ((call >= 0) | (op >= 0)) & (thread != ABSENT)
+    known = ((call >= 0) | (op >= 0)) & (thread != ABSENT)  # marks are of threads
     return Instants(of("process"), thread, of("start_ns"), known)
 
 

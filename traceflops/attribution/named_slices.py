@@ -94,7 +94,8 @@ class NamedSlices(Struct, frozen=True, dict=True):
         """Per slice, the event that its name has besides the owner: a call or function, or -1.
 
         For classes of calls, and in an annotation, that is the event itself; else the function
-        around it, if it is further inside than the owner.
+        around it, if it is further inside than the owner. The step of an optimizer names its loop
+        alone; in an annotation that loads data it is always the function.
         """
         event, depth_order = self.slices.event, self.events.tree.place
         is_step = self.kind == PLACES["optimizer_loop"]

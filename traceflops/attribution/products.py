@@ -167,7 +167,7 @@ class _RoleFinder:
         self._executed = attribution.has("executed")
         self._process = numbers(trace.ops["process"])
         # Per distinct work: its sizes if it is a product, and the index of the first work with
-        # these sizes (works may differ in a bias only).
+        # these sizes (works may differ in a bias only). Products without FLOPs are empty.
         self._product = tuple(
             work.signature
             if isinstance(work, Work) and isinstance(work.signature, Product) and work.flops

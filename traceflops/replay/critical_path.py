@@ -176,7 +176,7 @@ def _heads(prepared: Prepared, device: int) -> dict[int, tuple[IntArray, IntArra
         role = np.where(is_paced[begins], PACED, _COPY)
         indices = np.append(begins, last_before)
         roles = np.append(role, np.full_like(last_before, _LAST))
-        if number >= 0:
+        if number >= 0:  # work launched in no step (-1) begins none; queues with kernels end steps
             heads |= dict.fromkeys(rows.start_ns[begins].tolist(), (indices, roles))
             last_before = last[queues[is_paced[first[queues]]]]
     return heads

@@ -243,7 +243,7 @@ def _start_up(edit: Edit, changed: Changed) -> Changed:
 def _sync(edit: Edit, changed: Changed) -> Changed:
     """Return a world in which calls of some names do not wait, and their work starts at once."""
     edges, nodes = changed.graph.edges, changed.graph.nodes
-    # The edges of these waits, and the nodes of work that these calls launch (such as copies).
+    # All waits (`sync`); or those in the named calls, and the work that these launch, as copies do.
     is_wait, is_launched = edges.kind == SYNC, np.zeros(len(nodes.time_ns), dtype=np.bool_)
     if edit.target != "sync":
         called = named(edit.target, changed.recorded.prepared.trace.calls["name"]).astype(np.int8)
@@ -367,7 +367,7 @@ class _Runs(Columns, frozen=True):
         )
         expected *= np.where(has_alone, ratio, 0)
         usual = float(_over(expected.sum(), beside[has_alone].sum()))
-        if not usual < _SLOWED:
+        if not usual < _SLOWED:  # not slowed, or not known (NaN)
             return _over(other_mean, own_mean), np.ones(count)
         remaining = np.where(has_alone & (beside > 0), _over(expected, beside), usual)
         other_mean -= (1 - usual) * _over(others.only(others.is_beside).sums(count), runs[1])

@@ -263,7 +263,7 @@ def _added_up(
 def _categorised(totals: Sequence[Total], classifier: Classifier) -> list[_Decision]:
     """Return category and rule of each total, None for totals of the host.
 
-    `totals` come by time: kernels behind the first _MOST_NAMES are not worth the time to classify.
+    The largest `totals` come first: kernels behind _MOST_NAMES are not worth the time to classify.
     """
     decisions: list[_Decision] = []
     for index, total in enumerate(totals):

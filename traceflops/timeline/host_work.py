@@ -151,7 +151,10 @@ class SplitWork(Struct, frozen=True):
 
 
 def split_work(activities: pa.Table) -> SplitWork:
-    """Group activities that are parts of one operator. See SplitWork."""
+    """Return, per activity, 1 if it is the first part of an operator, and the ns of all parts.
+
+    Others than operators have one part, themselves: 1 and their own duration.
+    """
     duration = numbers(activities["dur_ns"])
     first = np.ones(activities.num_rows, dtype=np.int64)
     if _KIND not in names(activities["kind"]):

@@ -149,7 +149,7 @@ class StepPlan(Struct, frozen=True):
             return None if stretch.role == "range" else _RANGE_SELECTED
         if number is not None:
             return self.reasons.get(number)
-        # A span is the whole of a device: it is used unless other devices have steps.
+        # A span is the whole of a device: it is used unless other devices have steps (`seen`).
         if stretch.role == "span":
             return _NO_WORK if self.choice.seen else None
         return _OUTSIDE if self.choice.seen else BEFORE_WORK
@@ -207,7 +207,8 @@ def _outside_notes(
         starts, ends = np.array(outside, dtype=np.int64).reshape(-1, 2).T
         work_ns += int(busy.length_within(starts, ends).sum())
         total_ns += busy.length_ns
-        # `tile` lets the first pass begin only after such time, so it is in no step.
+        # `tile` lets the first pass begin only after time in which work waited for what is not
+        # recorded, so that time is in no step.
         first, unrecorded = stretches[0], accounts[device].idle.by_cause["unrecorded"]
         if layout.are_passes and first.role == "before":
             head_ns = max(head_ns, unrecorded.within(first.start_ns, first.end_ns).length_ns)
@@ -267,7 +268,7 @@ def _marked_layout(
     process, stream = (numbers(activities[name], ABSENT) for name in ("process", "stream"))
     is_kernel, name = is_one_of(activities["kind"], "kernel"), codes(activities["name"])
     last_pass = None
-    if marked.are_passes:
+    if marked.are_passes:  # the last begun before each launch: they launch work behind their end
         last_pass = step_of_activity(linked.trace, linked.links, until_next(marked))
     owners: dict[int, Owners] = {}
     is_other_clock, at_marks = linked.clock_offsets != 0, True

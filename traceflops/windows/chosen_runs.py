@@ -192,6 +192,7 @@ def one_step_note(trace: Trace, stretches: Mapping[int, Sequence[Stretch]]) -> N
     is_one_process = len(set(trace.devices["process"].to_pylist())) == 1
     if not is_one_process or apart_ns <= max(step.dur_ns for step in steps):
         return note_of("assumed", "one-step")
+    # It concerns all of the time: each GPU is idle during the steps of the others.
     return note_of("assumed", "one-step.apart", share=1.0, count=len(steps), apart_ns=apart_ns)
 
 

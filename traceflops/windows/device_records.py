@@ -308,6 +308,7 @@ def records_notes(
         return (note_of("missing", "graph-capture", count=captured, calls=calls),)
     if not records.lost:
         return ()
+    # The estimate of a share only holds if few calls are lost.
     variant = "some" if records.has_devices else "on-host" if on_host else "all"
     code, part = f"{NO_DEVICE_RECORDS}.{variant}", share if records.state == "few missing" else None
     return (note_of("missing", code, count=records.lost, calls=records.words, part=part),)
