@@ -175,7 +175,7 @@ def named_times(
         beside_ns = _beside(naming, rows, busy) if kind in _BESIDE else 0
         sums[_BESIDE.get(kind, kind), name] += beside_ns
         sums[kind, name] += whole_ns - beside_ns
-    sums = +sums
+    sums = +sums  # drops zeros
     largest = sums.most_common()
     times = Counter(dict(largest[:_MOST]))
     for (kind, _), ns in largest[_MOST:]:

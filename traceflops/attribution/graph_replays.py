@@ -32,7 +32,8 @@ from traceflops.timeline.account import LinkedTrace
 from traceflops.windows.device_records import graph_launches
 from traceflops.windows.prepared import Replays
 
-_MOST_FILES: Final = 3
+_MOST_FILES, _MOST_COUNTS = 3, 3
+"""Files, and numbers of kernels of captured graphs, that a note names."""
 _BEGIN: Final = re.compile(r"(?:cuda|cu|hip)StreamBeginCapture")
 _END: Final = re.compile(r"(?:cuda|cu|hip)StreamEndCapture")
 
@@ -175,18 +176,19 @@ def _fitting(replay: _Kernels, stream: IntArray, graphs: Sequence[_Kernels]) -> 
     """
     sized = [graph for graph in graphs if len(graph.row) == len(replay.row)]
     if not sized:
-        counts = tuple(f"{len(graph.row):,}" for graph in graphs[:3])
+        counts = tuple(f"{len(graph.row):,}" for graph in graphs[:_MOST_COUNTS])
         return fact("not-paired.kernels", count=len(replay.row), captured=counts)
     replay_names = replay.name[replay.sorted]
     alike = [graph for graph in sized if np.array_equal(graph.name[graph.sorted], replay_names)]
     if not alike:
         first_other = int(np.flatnonzero(sized[0].name != replay.name)[0])
         return fact("not-paired.name", number=first_other + 1)
-    if len(np.unique(stream)) == 1:
+    if len(np.unique(stream)) == 1:  # else the order of kernels is not known
         alike = [graph for graph in alike if np.array_equal(graph.name, replay.name)]
     if len(alike) > 1:  # e.g. graphs of several batch sizes
         alike = [graph for graph in alike if graph.sizes.equals(replay.sizes)]
     if len(alike) > 1:
+        # Files may not tell the rank: then all of them remain, and it cannot be told.
         alike = [graph for graph in alike if graph.rank == replay.rank] or alike
     if len(alike) != 1:
         return fact("not-paired.order")

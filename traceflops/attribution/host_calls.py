@@ -70,7 +70,7 @@ class Synchronisation(Struct, frozen=True):
 def synchronisations(prepared: Prepared) -> tuple[Synchronisation, ...]:
     """Return the calls that waited for a device, by name and site, the most time first."""
     if not prepared.launch_records.is_judged or not prepared.accounts:
-        return ()
+        return ()  # if much work is not recorded, idle time after a wait is not known
     events, event, blocked_ns = calls_inside(prepared, waiting_calls(prepared.trace.calls))
     # The idle time due to each wait, at most as long as the wait itself in the chosen windows.
     gaps = chosen_gaps(prepared)
@@ -331,8 +331,8 @@ def outside_gpu_work(prepared: Prepared) -> OutsideGpuWork | None:
         return None
     edges = Intervals.of(np.array([begin, last]), np.array([first, end]))
     name_and_ns = _longest_call(prepared, process, edges)
-    unused_ns, once_ns = unused.get(process, (0, 0))
-    return OutsideGpuWork(first - begin, end - last, end - begin, *name_and_ns, unused_ns, once_ns)
+    of_gpu_ns = unused.get(process, (0, 0))  # in no used step, and how much of that is start-up
+    return OutsideGpuWork(first - begin, end - last, end - begin, *name_and_ns, *of_gpu_ns)
 
 
 Range = tuple[IntArray, IntArray]

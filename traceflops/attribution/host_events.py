@@ -329,7 +329,8 @@ def host_events(trace: Trace, within: Intervals) -> HostEvents:
         kinds, start = np.full(len(row), number, dtype=np.int8), starts[row]
         pieces.append((kinds, row, process, thread, start, start + durations[row], name))
     kind, source, process, thread, start, end, name = map(np.concatenate, zip(*pieces, strict=True))
-    # Number the threads of events, calls and operators together.
+    # Number the threads of events, calls and operators together. Operators end idle time only on a
+    # CPU, where they are the work.
     ops = trace.ops if ran_on_cpu(trace).any() else trace.ops.slice(0, 0)
     caller, calling = numbers(trace.calls["process"]), numbers(trace.calls["thread"], ABSENT)
     operator, operating = numbers(ops["process"]), numbers(ops["thread"], ABSENT)

@@ -82,16 +82,16 @@ def gap_parts(account: DeviceAccount, within: Intervals, cap_ns: int | None = No
     gap, window = runs(first, stop)
     row, is_seen = idle.next_row[gap], ~unseen.contains(begin_ns)[window]
     return GapParts(
-        np.maximum(idle.gap_start_ns[gap], begin_ns[window]),
-        np.minimum(idle.gap_end_ns[gap], end_ns[window]),
-        idle.gap_start_ns[gap],
-        idle.gap_end_ns[gap],
-        account.rows.row[row],
-        np.where(is_seen, account.timed_call[row], -1),
-        np.where(is_seen, work.call_start_ns[row], ABSENT),
-        np.where(is_seen, work.call_end_ns[row], ABSENT),
-        np.full(len(row), leads(account).cap_ns if cap_ns is None else cap_ns),
-        account.op[row],
+        start_ns=np.maximum(idle.gap_start_ns[gap], begin_ns[window]),
+        end_ns=np.minimum(idle.gap_end_ns[gap], end_ns[window]),
+        gap_start_ns=idle.gap_start_ns[gap],
+        gap_end_ns=idle.gap_end_ns[gap],
+        activity=account.rows.row[row],
+        call=np.where(is_seen, account.timed_call[row], -1),
+        call_start_ns=np.where(is_seen, work.call_start_ns[row], ABSENT),
+        call_end_ns=np.where(is_seen, work.call_end_ns[row], ABSENT),
+        cap_ns=np.full(len(row), leads(account).cap_ns if cap_ns is None else cap_ns),
+        op=account.op[row],
     )
 
 
@@ -108,6 +108,7 @@ def gap_lengths(length_ns: IntArray) -> tuple[GapLengths, ...]:
     """Count lengths in ns by decade, from that of the shortest to that of the longest."""
     if not len(length_ns):
         return ()
+    # Without the outer edges, the shortest and the longest lengths are in the outer decades.
     decade = np.searchsorted(_DECADES_NS[1:-1], length_ns, side="right")
     rows = []
     for number in range(int(decade.min()), int(decade.max()) + 1):
@@ -186,6 +187,7 @@ def _host_slices(
     piece, start, end, label = events.labelled.cut(thread[span], start, end)
     span, own_event = span[piece], own_event[piece]
     slices = Slices(part[span], np.full_like(span, HOST), start, end, own_event, own_event, label)
+    # A range that loads data explains a slice although its thread shows nothing inside.
     is_loading = events.is_inside("data_input", own_event, label)
     silent = ((own_event < 0) | events.has_fact("runs_backward", own_event)) & ~is_loading
     # If the launching thread shows nothing: what any thread of the process did.
@@ -193,6 +195,7 @@ def _host_slices(
     span, start, end, event = events.calling.cut(process, others.start_ns, others.end_ns)
     piece, start, end, loading = events.feeding.cut(process[span], start, end)
     span, event = span[piece], event[piece]
+    # Where the input pipeline made the launch, its ranges on other threads explain the rest.
     is_fed = events.is_inside("data_input", events.of_call(parts.call))[others.part[span]]
     event = np.where((event < 0) & is_fed, loading, event)
     others = replace(others.only(span), start_ns=start, end_ns=end, event=event)

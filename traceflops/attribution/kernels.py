@@ -230,7 +230,8 @@ def _table(
 ) -> pa.Table:
     """Return a table of texts and figures with their meanings, and shares of `device_time_ns`.
 
-    Of kernels that ran one by one it is None: only their own times hold.
+    Without it shares are of the sum of the kernels' own times: if a profiler ran kernels one by
+    one, no other times hold.
     """
     if device_time_ns is None:
         device_time_ns = int(figures["sum_ns"].sum())

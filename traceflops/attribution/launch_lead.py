@@ -31,8 +31,14 @@ _USUAL_FLOOR_NS: Final = 6_000
 _ENOUGH: Final = 8
 _STEPS: Final = 3
 """Of so many steps the first one is one of several."""
-_LEAST_CAP_NS: Final = 20_000
+_CAP_TIMES, _LEAST_CAP_NS = 3, 20_000
+"""The longest lead of an ordinary launch: so many floors, or so many ns."""
 _AHEAD_NS: Final = 1_000_000
+"""A host that is so far ahead with nearly all launches does not hold the device back."""
+_MOST, _MANY, _SOME = 0.5, 0.1, 0.05
+"""Shares of starved launches: most of them, enough to tell alone, enough if leads are short."""
+_SHORT, _SHORTEST = 4, 3
+"""A lead of so many floors is short: the median of all, and the 10th percentile."""
 _BUSY: Final = 0.05
 """Below this share of idle time the verdict is at worst "looming"."""
 _MUCH: Final = 0.2
@@ -74,7 +80,7 @@ class Leads(Columns, frozen=True):
     @property
     def cap_ns(self) -> int:
         """The longest lead of an ordinary launch."""
-        return min(max(3 * self.floor_ns, _LEAST_CAP_NS), LONGEST_START_NS)
+        return min(max(_CAP_TIMES * self.floor_ns, _LEAST_CAP_NS), LONGEST_START_NS)
 
     def falls(self, window: Window) -> bool:
         """Return whether the median lead in a window halves from its first to its last quarter."""
@@ -246,6 +252,7 @@ def launching(prepared: Prepared, phases: Phases) -> Launches | None:
     # The phase of each call is that of its op; calls in the optimizer may have no op.
     phase = taken(phases.phase, prepared.linked.links.op_of_call).astype(np.int64)
     phase[(phase < 0) & in_optimizer(trace, trace.calls)] = _OPTIMIZER
+    # The first launches of a recording are starved whatever the host does: see `_after_first`.
     steady = (_after_first(own, windows[device]) for device, own in chosen_leads.items())
     chosen = Leads.joined(steady)
     floor_ns = min(launches.floor_ns for launches in all_leads.values())
@@ -309,6 +316,7 @@ def host_bound(launches: Launches | None, idle: float | None) -> HostBound | Non
     counts = launches.leads
     pace = _paced(counts, idle)
     is_busy = idle is not None and idle < _BUSY
+    # A lead that falls in most steps is used up sooner or later: the host is slower.
     if is_busy and pace.verdict == "not host-bound" and 2 * counts.falling > counts.steps:
         pace = replace(pace, verdict="looming")
     by_phase = {}  # the launches of each phase of a step
@@ -325,7 +333,10 @@ def host_bound(launches: Launches | None, idle: float | None) -> HostBound | Non
 
 
 def _paced(counts: LeadCounts, idle: float | None) -> HostBound:
-    """Judge launches by starved ones, leads and the share of idle time; without phases."""
+    """Judge launches by starved ones, leads and the share of idle time; without phases.
+
+    The verdict is None for few launches, or if no rule fits; idle time that is unknown fits none.
+    """
     by_lead = np.argsort(counts.lead_ns, kind="stable")
     count_up_to = np.cumsum(counts.count[by_lead])
     launches, floor_ns = int(count_up_to[-1]), counts.floor_ns
@@ -337,9 +348,9 @@ def _paced(counts: LeadCounts, idle: float | None) -> HostBound:
     verdict: Pace | None = None
     if launches < _ENOUGH:
         pass  # a share of a few launches tells nothing
-    elif idle and idle >= _MUCH and starved >= 0.5 and median_ns <= 4 * floor_ns:
+    elif idle and idle >= _MUCH and starved >= _MOST and median_ns <= _SHORT * floor_ns:
         verdict = "host-bound"
-    elif idle and (starved >= 0.1 or (starved >= 0.05 and p10_ns < 3 * floor_ns)):
+    elif idle and (starved >= _MANY or (starved >= _SOME and p10_ns < _SHORTEST * floor_ns)):
         verdict = "partly host-bound"
     elif idle is not None and p10_ns >= _AHEAD_NS:
         verdict = "not host-bound"

@@ -25,6 +25,8 @@ from traceflops.windows.prepared import Prepared
 
 MOST_KERNELS: Final = 200
 MOST_PER_KERNEL: Final = 6
+_LONGEST_TEXT: Final = 300
+"""Characters that a name has at most in the table; longer ones are cut."""
 
 
 class Launchers(Struct, frozen=True):
@@ -146,7 +148,9 @@ def _table(
         """Return a column with the values of the kept paths, and `other` in the other rows."""
         return np.concatenate([values[kept], np.full(len(rest), other, dtype=np.int64)])[order]
 
-    def texts(column: pa.ChunkedArray, rows: IntArray, longest: int | None = 300) -> pa.Array:
+    def texts(
+        column: pa.ChunkedArray, rows: IntArray, longest: int | None = _LONGEST_TEXT
+    ) -> pa.Array:
         return _texts(taken(codes(column), rows), names(column), longest)
 
     activities, ops = prepared.trace.activities, prepared.trace.ops
@@ -178,7 +182,7 @@ def _table(
     return pa.Table.from_arrays(list(columns.values()), names=list(columns))
 
 
-def _texts(code: IntArray, labels: list[str], longest: int | None = 300) -> pa.Array:
+def _texts(code: IntArray, labels: list[str], longest: int | None = _LONGEST_TEXT) -> pa.Array:
     """Return a column of the texts with these codes, null for -1; cut to `longest` characters."""
     used = distinct(code[code >= 0])
     texts = [labels[number] for number in used.tolist()]

@@ -49,7 +49,7 @@ def instants(trace: Trace, call: IntArray, op: IntArray) -> Instants:
         return np.where(call >= 0, taken(numbers(trace.calls[column], ABSENT), call, ABSENT), by_op)
 
     thread = of("thread")
-    known = ((call >= 0) | (op >= 0)) & (thread != ABSENT)
+    known = ((call >= 0) | (op >= 0)) & (thread != ABSENT)  # marks are of threads
     return Instants(of("process"), thread, of("start_ns"), known)
 
 
@@ -98,6 +98,8 @@ def starting_mark(trace: Trace, rows: IntArray, launch: Instants, nodes: BoolArr
     mark = threads.starting_marks(trace, rows, threads.of_launch, launches_known.at_ns)
     label_of_mark, labels = codes(trace.marks["name"])[rows], names(trace.marks["name"])
     says_backward = np.array([_BACKWARD.search(text) is not None for text in labels], np.bool_)
+    # A launch is of a backward pass if its thread runs backward nodes, if the thread that started
+    # it waits for it, or if the mark there says so.
     is_backward = (threads.has_nodes | _waited_for(trace, rows, threads))[threads.of_launch]
     is_started = is_backward | says_backward[taken(label_of_mark, mark)]
     starting[launch.known] = np.where(is_started, mark, -1)

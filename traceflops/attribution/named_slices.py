@@ -94,7 +94,8 @@ class NamedSlices(Struct, frozen=True, dict=True):
         """Per slice, the event that its name has besides the owner: a call or function, or -1.
 
         For classes of calls, and in an annotation, that is the event itself; else the function
-        around it, if it is further inside than the owner.
+        around it, if it is further inside than the owner. The step of an optimizer names its loop
+        alone; in an annotation that loads data it is always the function.
         """
         event, depth_order = self.slices.event, self.events.tree.place
         is_step = self.kind == PLACES["optimizer_loop"]
@@ -120,6 +121,7 @@ class NamedSlices(Struct, frozen=True, dict=True):
         frames = [*events.function[around[:1]], *{self.owner[row]} & {*around}]
         texts = [events.text(int(event)) for event in (*around[:1], *ops[-1:], *frames)]
         texts.append(events.text(self.slices.label[row]))
+        # From the launch on, the call and the work that it starts are evidence, too.
         if self.slices.role[row] != HOST:
             call = self.parts.call[part]
             texts.append(self._text("calls", call) if call >= 0 else "")

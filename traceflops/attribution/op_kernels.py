@@ -196,6 +196,7 @@ def _proven(facts: _Input) -> tuple[BoolArray, bool]:
         proven_by = facts.named(*(name for name, has_proof in PROOFS.items() if has_proof == proof))
         has_proof = tree.below(facts.named(proof)) > 0
         required = proven_by & facts.known & facts.on_host
+        # Executed mm and its like always have this proof, so that none at all tells something.
         if proof == _CLEAR_PROOF and required.any() and not (required & has_proof).any():
             untold = True  # an older version, or work of a device whose records are missing
             continue
@@ -223,7 +224,7 @@ def _fates(facts: _Input, executed: BoolArray) -> SmallArray:
     fate[has_work & is_around_executed & around_itself] = FATES.index("duplicate")
     fate[bare] = FATES.index("ghost")
     fate[bare & launched] = FATES.index("lost")
-    fate[bare & facts.in_mode] = FATES.index("cached")
+    fate[bare & facts.in_mode] = FATES.index("cached")  # the mode had its result, and ran nothing
     fate[executed] = FATES.index("executed")
     return fate
 

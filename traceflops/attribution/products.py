@@ -71,6 +71,7 @@ class Forwards:
     """The distinct products of a forward pass, indexed by the sizes of their gradients."""
 
     def __init__(self, products: Iterable[Product]) -> None:
+        """Index products by role and sizes (batch, m, k, n) of what is formed from them."""
         self._by_sizes: defaultdict[tuple[Role, tuple[int, ...]], list[Product]] = defaultdict(list)
         for product in products:
             b, m, k, n = product.batch, product.m, product.k, product.n
@@ -166,7 +167,7 @@ class _RoleFinder:
         self._executed = attribution.has("executed")
         self._process = numbers(trace.ops["process"])
         # Per distinct work: its sizes if it is a product, and the index of the first work with
-        # these sizes (works may differ in a bias only).
+        # these sizes (works may differ in a bias only). Products without FLOPs are empty.
         self._product = tuple(
             work.signature
             if isinstance(work, Work) and isinstance(work.signature, Product) and work.flops
@@ -217,7 +218,7 @@ class _RoleFinder:
             product = self._product[int(index[equal[0]])]
             forward = self._product[int(index[self._forward[equal[0]]])]
             if product is None or forward is None:
-                continue
+                continue  # without sizes there is nothing to compare
             verdict = Forwards([forward]).verdict(product, again=False)
             role = verdict.role or usual_role(product)
             self._role[equal] = PRODUCT_ROLES.index(role or "gradient")
@@ -234,7 +235,8 @@ class _RoleFinder:
     def _find_by_shapes(self, rows: IntArray, *, again: bool) -> None:
         """Set the roles of products by comparison with all forward products of the process (R3).
 
-        `rows` are ops. If equal products fit several roles, as many as possible become gradients.
+        `rows` are ops; only with `again` they may be recomputed forward products. If equal products
+        fit several roles, as many as possible become gradients.
         """
         executed_forward = self._is_product & self._executed & self._phases.is_in("forward")
         for process, members in groups(self._process[rows]):
@@ -256,7 +258,10 @@ class _RoleFinder:
     def _settle(
         self, rows: IntArray, product: Product, verdict: Verdict, forward: Counter[Product]
     ) -> None:
-        """Set the role of the ops in `rows`, all one product: gradients as far as possible."""
+        """Set the role of the ops in `rows`, all one product, from the roles that fit (`verdict`).
+
+        They are gradients as far as possible: `forward` counts the products that may have some.
+        """
         gradients = verdict.roles - {"recompute"}
         if verdict.role is None and "recompute" in verdict.roles:
             counted = rows[self._executed[rows]]

@@ -73,15 +73,16 @@ def numbered(label: str) -> str:
 
 
 def _begun(label: str, differs: Sequence[bool] | None = None) -> str:
-    """Return a label without its end, from the first number there that differs on.
+    """Return a label cut at the first number that differs in its end of numbers and separators.
 
-    `differs` is per number of the label, by default all differ. Earlier numbers that differ become
-    N. Return "" if that would leave a bracket or quotation mark open.
+    `differs` is per number of the label, by default all differ. Numbers before the end that differ
+    become N. Return "" if nothing is cut, or if that would leave a bracket or quotation mark open.
     """
     matches = [*_NUMBER.finditer(label)]
-    cut = differs if differs is not None else [True] * len(matches)
+    flags = differs if differs is not None else [True] * len(matches)
     end = len(label.rstrip(_ENDING))  # only numbers and separators follow
-    cuts = (m.start() for m, it in zip(matches, cut, strict=True) if it and m.start() >= end)
+    at_number = [m.start() for m, is_cut in zip(matches, flags, strict=True) if is_cut]
+    cuts = (start for start in at_number if start >= end)
     short = label[: next(cuts, 0)].rstrip(_SEPARATORS)
     # Each bracket and quotation mark must have its partner.
     is_closed = all(

@@ -215,11 +215,11 @@ def launch_scopes(
     annotations = [limited(labels[code]) for code in used.tolist() if code >= 0]
     range_code -= len(used) - len(annotations)  # code -1, if used, comes first: it stays -1
     return Scopes(
-        np.where(is_inside, path, np.where(range_code >= 0, range_code + len(texts), -1)),
-        [*texts, *annotations],
-        [True] * len(texts) + [False] * len(annotations),
-        taken(paths.name, paths.node),
-        (forward >= 0) & np.where(is_inside, ~by_launch, by_forward),
+        scope=np.where(is_inside, path, np.where(range_code >= 0, range_code + len(texts), -1)),
+        texts=[*texts, *annotations],
+        is_module=[True] * len(texts) + [False] * len(annotations),
+        instance=taken(paths.name, paths.node),
+        backward=(forward >= 0) & np.where(is_inside, ~by_launch, by_forward),
     )
 
 
@@ -245,7 +245,7 @@ def forward_ops(linked: LinkedTrace, op: IntArray) -> IntArray:
 
 
 def module_paths(trace: Trace, causes: Instants, rows: IntArray | None = None) -> ModulePaths:
-    """Return the modules around instants; with `rows`, these marks take their place."""
+    """Return the modules around instants; with `rows` of marks, these marks instead of modules."""
     marks, rows = trace.marks, host_marks(trace, "module") if rows is None else rows
     name, start = codes(marks["name"])[rows], numbers(marks["start_ns"])[rows]
     thread = joint_codes(numbers(marks["process"])[rows], numbers(marks["thread"], ABSENT)[rows])

@@ -25,9 +25,10 @@ def slow_steps(windows: Iterable[Window]) -> list[Window]:
 
 
 def longer_by(prepared: Prepared, devices: Sequence[DeviceReport]) -> str | None:
-    """Return the component, or class of idle time, that is most of what they take longer.
+    """Return the component, or class of idle time, that is most of the extra time of slow steps.
 
-    None where no one is, no step is left out as far longer, or none is used.
+    Slow steps are those left out as far longer; they are compared with the steps used. None without
+    steps of both kinds, or if nothing is half of the extra time.
     """
     slow = {device.device: slow_steps(device.windows) for device in devices}
     used = {device.device: [one for one in device.windows if one.used] for device in devices}
@@ -41,12 +42,12 @@ def longer_by(prepared: Prepared, devices: Sequence[DeviceReport]) -> str | None
     longer_ns, whole_ns = Counter[str](), 0  # times the number of steps used
     culprits = culprits_of_devices(prepared, times)
     sides = zip((slow, used), culprits, (counts[1], -counts[0]), strict=True)
-    for windows, idle, factor in sides:
+    for windows, idle, factor in sides:  # the factors scale both sides to equally many steps
         parts = [one.account.components for some in windows.values() for one in some]
         for name, ns in sum(parts[1:], parts[0]).parts().items():
             whole_ns += factor * ns
             longer_ns[name] += factor * ns
-        for one in idle.by_class():
+        for one in idle.by_class():  # a class takes its time from idle time without a class
             longer_ns[one.kind] += factor * one.idle_ns
             longer_ns[_IDLE] -= factor * one.idle_ns
     [(name, most_ns)] = longer_ns.most_common(1)

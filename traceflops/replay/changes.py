@@ -95,6 +95,7 @@ class Recorded(Struct, frozen=True, dict=True):
     def recomputes(self) -> tuple[BoolArray, BoolArray]:
         """Return which activities, and which ops, recompute activations; none without phases."""
         trace = self.prepared.trace
+        # Phases of other ops than those of the trace (of a capture, too) say nothing.
         if self.phases is None or len(self.phases.phase) != trace.ops.num_rows:
             return np.zeros(trace.activities.num_rows, bool), np.zeros(trace.ops.num_rows, bool)
         op = self.phases.is_in("recompute")
@@ -200,7 +201,8 @@ class Changed(Struct, frozen=True):
         is_gone = (dur == 0) & (world.dur_ns > 0)
         if not is_gone.any():
             return replace(self, world=replace(world, dur_ns=dur))
-        # Work that is gone begins at once after the work before it in its queue.
+        # Work that is gone begins at once after the work before it in its queue. Negative times
+        # stay: it overlapped that work.
         into_gone = is_gone[edges.target] & (edges.kind == STREAM)
         delay = np.where(is_gone, np.minimum(world.delay_ns, 0), world.delay_ns)
         lag = np.where(into_gone, np.minimum(world.lag_ns, 0), world.lag_ns)

@@ -79,16 +79,17 @@ class Edge(Struct, frozen=True):
 
     def at(self, graph: RecordedGraph, world: World, time_ns: IntArray) -> tuple[int, int]:
         """Return the time of the edge in a replay in which nodes end at `time_ns`, and its node."""
-        if not len(self.nodes):
+        if not len(self.nodes):  # the end of the device's last work
             rows = np.flatnonzero(graph.nodes.device == self.device)
             last = int(rows[np.argmax(time_ns[rows])])
             return int(time_ns[last]), last
         begin = time_ns[self.nodes] - world.dur_ns[self.nodes] - self.ahead_ns
         ends_before = time_ns[self.nodes[self.role == _LAST]]
         before = ends_before.max(initial=begin.min())
+        # Queues of copies alone may run ahead: they count only after the end of the step before.
         counts = (self.role == PACED) | (self.role == _COPY) & (begin >= before)
         first = np.flatnonzero(counts)[np.argmin(begin[counts])]
-        if self.mark >= 0:
+        if self.mark >= 0:  # the moment of the host at which the step begins
             marked = int(ends_before.max(initial=time_ns[self.mark]))
             if marked < begin[first]:
                 return marked, self.mark
@@ -175,7 +176,7 @@ def _heads(prepared: Prepared, device: int) -> dict[int, tuple[IntArray, IntArra
         role = np.where(is_paced[begins], PACED, _COPY)
         indices = np.append(begins, last_before)
         roles = np.append(role, np.full_like(last_before, _LAST))
-        if number >= 0:
+        if number >= 0:  # work launched in no step (-1) begins none; queues with kernels end steps
             heads |= dict.fromkeys(rows.start_ns[begins].tolist(), (indices, roles))
             last_before = last[queues[is_paced[first[queues]]]]
     return heads
@@ -255,6 +256,7 @@ def parts_of(
     for kind, rows in groups(np.where(is_long, DELAY, rest.kind)):
         if kind != DELAY:
             sums[EDGE_NAMES[kind], ""] += int((rest.ns - start_up_ns)[rows].sum())
+    # Work that follows from nothing recorded has no source.
     is_unexplained = graph.is_unexplained[rest.node] | (rest.source < 0)
     for name, chosen in ((UNEXPLAINED, is_unexplained), ("late_start", ~is_unexplained)):
         sums[name, ""] += int(rest.ns[(rest.kind == DELAY) & chosen].sum())
@@ -267,7 +269,7 @@ def _starts_up(prepared: Prepared, call: int) -> Intervals:
     calls, devices = prepared.trace.calls, prepared.trace.devices
     process, thread = (int(numbers(calls[name], ABSENT)[call]) for name in ("process", "thread"))
     own = prepared.linked.comparable_start_up.get(process)
-    if own is None:
+    if own is None:  # it has no start-up, or its clock is not that of its devices
         return Intervals.empty()
     owner = numbers(devices["process"])
     idle = (
@@ -285,7 +287,7 @@ def _start_up_in_launches(prepared: Prepared, graph: RecordedGraph, pieces: Piec
     launches = np.flatnonzero(pieces.kind == LAUNCH)
     launches = launches[nodes.call[pieces.source[launches]] >= 0]
     source = pieces.source[launches]
-    for _, rows in groups(nodes.thread[source]):
+    for _, rows in groups(nodes.thread[source]):  # any call of a thread tells its start-up
         start_up = _starts_up(prepared, int(nodes.call[source[rows[0]]]))
         begin, of_thread = nodes.at_ns[source[rows]], launches[rows]
         start_up_ns[of_thread] = start_up.length_within(begin, begin + pieces.ns[of_thread])
@@ -317,7 +319,18 @@ def _of_host(
     start, end, call = (np.concatenate(columns) for columns in (starts, ends, calls))
     # Name the pieces as if they were gaps of a device, each due to its thread's last call.
     none = np.full(len(start), -1, dtype=np.int64)
-    parts = GapParts(start, end, start, end, none, call, end, end, 0 * end, none)
+    parts = GapParts(
+        start_ns=start,
+        end_ns=end,
+        gap_start_ns=start,
+        gap_end_ns=end,
+        activity=none,
+        call=call,
+        call_start_ns=end,  # all of a piece is before its launch
+        call_end_ns=end,
+        cap_ns=np.zeros_like(end),
+        op=none,
+    )
     times = Counter({(_START_UP, ""): start_up_ns})
     times += named_times(parts, prepared.trace, _busy(prepared))
     total_ns, named_ns = int(pieces.ns.sum()), 0

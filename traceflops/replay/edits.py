@@ -243,7 +243,7 @@ def _start_up(edit: Edit, changed: Changed) -> Changed:
 def _sync(edit: Edit, changed: Changed) -> Changed:
     """Return a world in which calls of some names do not wait, and their work starts at once."""
     edges, nodes = changed.graph.edges, changed.graph.nodes
-    # The edges of these waits, and the nodes of work that these calls launch (such as copies).
+    # All waits (`sync`); or those in the named calls, and the work that these launch, as copies do.
     is_wait, is_launched = edges.kind == SYNC, np.zeros(len(nodes.time_ns), dtype=np.bool_)
     if edit.target != "sync":
         called = named(edit.target, changed.recorded.prepared.trace.calls["name"]).astype(np.int8)
@@ -272,7 +272,7 @@ def _launch_latency(edit: Edit, changed: Changed) -> Changed:
     # is part of the recorded latency.
     end_ns = changed.graph.nodes.time_ns[edges.source] + edges.lag_ns
     decides = is_launch & (end_ns == changed.graph.ready_ns[edges.target])
-    waited = np.zeros(len(world.dur_ns), dtype=np.bool_)
+    waited = np.zeros(len(world.dur_ns), dtype=np.bool_)  # per node, for its launch alone
     waited[edges.target[decides]] = True
     waited &= ~changed.graph.is_unexplained
     delay = np.where(waited, 0, world.delay_ns)
@@ -318,7 +318,7 @@ def _rank(edit: Edit, changed: Changed) -> Changed:
     for other in others.tolist():
         theirs = _runs_of(recorded, other)
         ratio, remaining = own.compared(theirs, count)
-        ratios.append(ratio)
+        ratios.append(ratio)  # NaN for names that one of the two does not run
         beside = theirs.only(theirs.is_beside)
         factor[beside.row] = remaining[beside.name]
     factor[own.row] = np.nanquantile(np.array(ratios), 0.5, axis=0, method="lower")[own.name]
@@ -367,7 +367,7 @@ class _Runs(Columns, frozen=True):
         )
         expected *= np.where(has_alone, ratio, 0)
         usual = float(_over(expected.sum(), beside[has_alone].sum()))
-        if not usual < _SLOWED:
+        if not usual < _SLOWED:  # not slowed, or not known (NaN)
             return _over(other_mean, own_mean), np.ones(count)
         remaining = np.where(has_alone & (beside > 0), _over(expected, beside), usual)
         other_mean -= (1 - usual) * _over(others.only(others.is_beside).sums(count), runs[1])

@@ -143,6 +143,7 @@ class HostWaits(Struct, frozen=True, dict=True):
         awaited = latest_end[np.searchsorted(self.work.called[order], begin)]
         duration = numbers(self._calls["dur_ns"])
         # Calls without a wait: all work launched before had ended, or their queue had room again.
+        # (A longer call waits for something else.)
         is_free = (awaited <= begin) & self._synchronises & (duration <= _LATE_NS)
         held_up, slot = self.work.full
         is_free[self.work.call[held_up[self.work.end[slot] <= self.work.called[held_up]]]] = True
@@ -158,7 +159,7 @@ class HostWaits(Struct, frozen=True, dict=True):
         still_runs = work.end[slot] > work.called[held_up]
         all_true, none_true = np.ones(len(copies), np.bool_), np.zeros(len(slot), np.bool_)
         # Each kind apart: if the first call is removed, one that frees memory behind it still
-        # waits.
+        # waits. The columns of `parts` are the fields of Awaited.
         is_point = end_of_call >= 0
         waits = np.flatnonzero(self._synchronises & ~self._frees & is_point)
         frees = np.flatnonzero(self._frees & is_point)
@@ -199,6 +200,7 @@ class HostWaits(Struct, frozen=True, dict=True):
             kept = is_first & (~by_time[asked] | (self.work.end[work] == latest[asked]))
             asked, work = asked[kept], work[kept]
             binds = self.work.end[work] > self.work.calls_ns[0][call[asked]]
+            # No doubt if the call returned as the work ended, or if there is no other queue.
             is_guess = by_time[asked] & ~binds & ~self.work.is_only[work]
             yield work, self.points.end_of_call[call[asked]], binds, is_guess
 
@@ -215,7 +217,8 @@ class HostWaits(Struct, frozen=True, dict=True):
         last_begun = taken(queue, np.searchsorted(start[queue], call_end) - 1)
         begun_before = np.where(taken(start, work) < call_end, work, last_begun)
         work = np.where(taken(end, work, LONG_AGO) <= call_end + _SKEW_NS, begun_before, -1)
-        # A call that returns long after the work waited for something else.
+        # A call that returns long after the work waited for something else, unless the work had
+        # ended before the call: then there was nothing to wait for.
         late = call_end - taken(end, work, LONG_AGO)
         has_waited = late < call_end - call_begin
         patience = np.maximum(_LATE_NS, (call_end - call_begin) // _LATE_SHARE)
@@ -237,6 +240,7 @@ class HostWaits(Struct, frozen=True, dict=True):
             numbers(calls["correlation"], ABSENT)[call],
         )
         stream = taken(numbers(marks["stream"], ABSENT)[row], mark, ABSENT)
+        # A wait for an event names a stream, too, but need not wait for all of its work.
         is_stream = matching(calls["name"], lambda name: "Stream" in name)[call]
         return np.where((stream >= 0) & is_stream, stream, ABSENT), is_all
 
@@ -327,7 +331,7 @@ class _Rests(Columns, frozen=True):
 
 
 def _rests(trace: Trace, of_call: IntArray, of_op: IntArray) -> _Rests:
-    """Return the rests of all threads: long times in which none of their rows runs."""
+    """Return the long times without calls and ops of all threads (`of_call`, `of_op`: by row)."""
     process, start, dur = (
         np.concatenate([numbers(table[name]) for table in (trace.calls, trace.ops)])
         for name in ("process", "start_ns", "dur_ns")

@@ -46,7 +46,8 @@ from traceflops.table.grouping import in_order
 from traceflops.table.nesting import taken
 from traceflops.windows.prepared import Prepared
 
-_LEAST_CAP_NS: Final = 20_000
+_CAP_TIMES, _LEAST_CAP_NS = 3, 20_000
+"""The longest ordinary delay of work: so many usual lags behind its launch call, or so many ns."""
 _JITTER_NS: Final = 2_000
 _AT_ONCE: Final = 3
 """Work that starts within this many usual gaps of a queue follows at once."""
@@ -151,7 +152,7 @@ class _GraphBuilder(Struct, frozen=True, dict=True):
         time = begun.copy()
         time[rows] = work.end
         launch, in_call = work.launch
-        cap = np.maximum(3 * (launch - in_call), _LEAST_CAP_NS)  # the longest ordinary delay
+        cap = np.maximum(_CAP_TIMES * (launch - in_call), _LEAST_CAP_NS)
         of_members = work.process[self.meetings.member]
 
         def column(nodes: IntArray, values: IntArray, otherwise: int = -1) -> IntArray:
@@ -201,7 +202,8 @@ class _GraphBuilder(Struct, frozen=True, dict=True):
         at_once = (work.stream[asked] == ABSENT) & (gap <= _AT_ONCE * in_queue[asked])
         lag = np.minimum(wait[asked], gap)
         yield _edges(np.where(fits, other, -1), self.begin[asked], lag, EVENT, ~at_once)
-        # Late work without a launch: launched by the last point of its process before it.
+        # Late work without a launch: launched by the last point of its process before it. The first
+        # work of a queue may be launched before the recording; a migration is never launched.
         is_unlaunched = (work.call < 0) & ((work.before >= 0) | work.migrates)
         asked = np.flatnonzero(is_late & is_unlaunched)
         process, time = self.host.points.process, self.host.time_ns
@@ -214,22 +216,25 @@ class _GraphBuilder(Struct, frozen=True, dict=True):
     def _launches(self) -> tuple[IntArray, IntArray, IntArray]:
         """Return, per work, the node that launches it or -1, its time, and the usual lag from it.
 
-        The node is the start of the call, or its end if the call waited for a full queue.
+        The node is the start of the call. It is its end if the call waited for a full queue and so
+        took unusually long, provided that usual lags run from the end, and work began after it.
         """
         work, points = self.work, self.host.points
-        usual, in_call = work.launch
+        usual_ns, ns_in_call = work.launch  # lag from the start; the part before the call's end
         returned = taken(work.calls_ns[1], work.call)
-        from_end = np.zeros(len(usual), dtype=np.bool_)
+        from_end = np.zeros(len(usual_ns), dtype=np.bool_)
         from_end[work.full[0]] = True
-        from_end &= (in_call > 0) & (work.start >= returned)
+        from_end &= (ns_in_call > 0) & (work.start >= returned)
         call_start, call_end = (
             taken(point, work.call) for point in (points.start_of_call, points.end_of_call)
         )
         point = np.where(from_end, call_end, call_start)
+        # The call explains only the first work that it starts in a queue: the rest follows that.
+        # Nor does it explain work that seems to start before it, or behind unrecorded work.
         is_launched = work.opens & (work.start >= work.called) & ~work.is_behind_unseen
         since = np.where(from_end, returned, work.called)
         source = np.where(is_launched, taken(self.point, point), -1)
-        return source, since, usual - in_call * from_end
+        return source, since, usual_ns - np.where(from_end, ns_in_call, 0)
 
     def _of_host(self) -> Iterator[Edges]:
         """Yield edges into points: from the one before, from awaited work, and hand-overs."""
@@ -237,7 +242,7 @@ class _GraphBuilder(Struct, frozen=True, dict=True):
         awaited, before = host.awaited, before_in(points.thread)
         lag = time - taken(time, before, 0)
         # A wait is an edge of its own: the thread itself needs the usual time of the call, and no
-        # time while it waits for another thread.
+        # time while it waits for another thread, up to the point at which it takes over (`took`).
         wait_ends = awaited.point[awaited.binds]
         lag[wait_ends] = np.minimum(lag, host.own_ns)[wait_ends]
         lag[points.took] = 0

@@ -30,9 +30,11 @@ from traceflops.windows.prepared import Prepared
 
 USUAL_LAUNCH_NS: Final = 6_000
 _USUAL_GAP_NS: Final = 1_000
+"""Usual lags of a launch and of a queue, where too few are seen to measure them."""
 CLOSE_NS: Final = 25_000
 """Work begins at most so long after the end of what its queue waited for."""
 _ENOUGH: Final = 8
+"""So many cases at least are needed for a median, or to believe in the limit of a queue."""
 _LONG_CALL_NS: Final = 20_000
 _LEAST_LIMIT: Final = 64
 _MOST_TOLD: Final = 0.9
@@ -206,6 +208,7 @@ class RecordedWork(Struct, frozen=True, dict=True):
         waits = self.prepared.linked.stream_waits
         call = np.where(self.opens, self.call, -1)
         held = taken(self.work_of_row, taken(waits.work, call))
+        # What ended after the work began was not waited for: the record names something else.
         held = np.where(taken(self.end, held) <= self.start, held, -1)
         # Waits for work that is not named.
         asked = np.flatnonzero((taken(waits.until_ns, call) == ENDLESS) & (held < 0))
@@ -219,6 +222,7 @@ class RecordedWork(Struct, frozen=True, dict=True):
             candidates[calls] += work >= 0
             is_later = end > latest[calls]
             held[waiting[is_later]], latest[calls[is_later]] = work[is_later], end[is_later]
+        # No guess if only one queue had work, or if the work began right after that end.
         is_close = self.start[asked] - latest < CLOSE_NS
         is_guess = np.zeros(len(held), dtype=np.bool_)
         is_guess[asked] = (candidates > 1) & ~is_close
@@ -253,7 +257,8 @@ class RecordedWork(Struct, frozen=True, dict=True):
         start if the work began during the call or blocked it.
         """
         called, returned = (taken(ns, self.call, LONG_AGO) for ns in self.calls_ns)
-        # Launches that had nothing to wait for: all before them had ended, or well before.
+        # Launches that had nothing to wait for. All work before them had ended when they were made,
+        # or so long before they began that they did not wait for it.
         is_idle = self.opens & (self.start >= called) & ~self.is_behind_unseen
         is_idle &= np.maximum(self.free, taken(self.end, self.held[0], LONG_AGO)) <= called
         ended_before = taken(self.end, self.ended_before, LONG_AGO)
@@ -281,7 +286,8 @@ class RecordedWork(Struct, frozen=True, dict=True):
         # Work that waited for another queue after it was launched and its own queue was free.
         is_held = (held_until > self.free + queue_lag) & (held_until > self.called + launch)
         is_held &= self.start - held_until < CLOSE_NS
-        wait_lag = typical(0 * kind, self.start - held_until, is_held, _USUAL_GAP_NS)
+        all_as_one = np.zeros_like(kind)
+        wait_lag = typical(all_as_one, self.start - held_until, is_held, _USUAL_GAP_NS)
         return launch, queue_lag, wait_lag
 
     @cached_property
@@ -298,12 +304,14 @@ class RecordedWork(Struct, frozen=True, dict=True):
             ended = np.searchsorted(np.sort(self.end[rows]), returned[rows], side="right")
             unfinished = np.arange(1, len(rows) + 1) - ended
             limit = int(unfinished.max())
+            # Queues hold many launches. Group -1 is no queue, but all work that opens none.
             if not _LEAST_LIMIT <= limit < len(rows) or not self.opens[rows[0]]:
                 continue
             held_up, slot = rows[limit:], rows[:-limit]
             is_long = (returned - called)[held_up] > _LONG_CALL_NS
             late = returned[held_up] - self.end[slot]
             explained_calls = int((is_long & (late >= 0) & (late < CLOSE_NS)).sum())
+            # Long calls while the queue was less than half full have other reasons.
             long_calls = int((is_long & (2 * unfinished[limit:] > limit)).sum())
             if explained_calls >= max(_ENOUGH, _MOST_TOLD * long_calls):
                 pairs.append(np.stack([held_up, slot]))

@@ -12,8 +12,10 @@ from traceflops.table.columns import matching, numbers
 from traceflops.windows.prepared import Prepared
 
 _OF_MTIA: Final = "runFunction"
+"""How the names of calls begin that start work on MTIA devices."""
 _WITH_CALLS: Final = "record the calls of the CPU, too"
 _MOST_UNLAUNCHED: Final = 0.5
+"""Above this share of time of work without a launch, the host explains too little to replay."""
 
 
 def refused(reason: str, hint: str) -> UsageError:
@@ -22,7 +24,10 @@ def refused(reason: str, hint: str) -> UsageError:
 
 
 def refusals(prepared: Prepared) -> Iterator[UsageError]:
-    """Yield an error for each reason why a recording cannot be replayed."""
+    """Yield an error for each reason why a recording cannot be replayed.
+
+    Of reasons that say the same or follow from one another, only the first is given.
+    """
     trace = prepared.trace
     types = {*trace.devices["type"].to_pylist()}
     if prepared.untimed is not None:
@@ -36,6 +41,8 @@ def refusals(prepared: Prepared) -> Iterator[UsageError]:
         yield refused("only collectives are recorded", "record all work of the GPU")
     elif prepared.launch_records.state == "serialized":
         yield refused("kernels ran one by one for counters", "record a run without counters")
+    # Not judged: many launches have no record of their work. Replays of graphs without a record are
+    # counted apart, by the time in which they may have run.
     elif not (prepared.launch_records.is_judged and prepared.knows_replays):
         yield refused("GPU work of many launches is missing", "record all of it")
     rows = np.concatenate([account.rows.row for account in prepared.accounts.values()])

@@ -311,7 +311,7 @@ def replay_time(
             continue
         launch_ns = np.sort(begin[lost[process]])
         # Per replay, when later launched work has begun on all streams that have some. If none has,
-        # or there are too many streams, it lasts to the end of all work.
+        # or there are too many streams to search, it lasts to the end of all work.
         linked = work[launched[work] != NEVER]  # whose launch is known
         begun_ns = np.full(len(launch_ns), NEVER)
         streams = [*groups(rows.columns.stream[rows.row[linked]])]

@@ -186,6 +186,7 @@ def _totals(trace: Trace) -> list[Total]:
     order = {side: index for index, side in enumerate(("device", *_HOST_TABLES))}
 
     def key(total: Total) -> tuple[int, bool, int, str]:
+        """Order by side; functions that only wait come last, as their time is no work."""
         waits = total.kind == "python" and FUNCTION_WAITS.search(total.name) is not None
         return order.get(total.side, len(order)), waits, -(total.sum_ns or 0), total.name
 
@@ -260,7 +261,10 @@ def _added_up(
 
 
 def _categorised(totals: Sequence[Total], classifier: Classifier) -> list[_Decision]:
-    """Return category and rule of each total, None for totals of the host."""
+    """Return category and rule of each total, None for totals of the host.
+
+    The largest `totals` come first: kernels behind _MOST_NAMES are not worth the time to classify.
+    """
     decisions: list[_Decision] = []
     for index, total in enumerate(totals):
         if total.kind not in DEVICE_KINDS:

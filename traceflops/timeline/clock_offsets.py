@@ -71,14 +71,16 @@ def _offset(
     """Return the offset in ns of one process from its launched work, in order of start.
 
     `start`, `end` and `called` (the start of the launch call) are per activity. `last_return` is
-    when the last call returned. All times are in ns.
+    when the last call returned; `waits` are begins and returns of calls that wait for all work of
+    the GPU. All times are in ns.
     """
     lead = start - called
     least, most = int(lead.min()), int(lead.max())
-    if most < -LONGEST_START_NS:
+    if most < -LONGEST_START_NS:  # all work starts before its launch: the clock is behind
         return most
-    if least <= _NO_JITTER_NS:
+    if least <= _NO_JITTER_NS:  # some work starts right after its launch: the clocks agree
         return 0
+    # No queue delays all work so long, nor beyond the last call or by more than all work takes.
     first_start, length = int(start[0]), int(end.max() - start[0])
     if least > _LONGEST_QUEUE_NS and (first_start >= last_return or least > length):
         return least

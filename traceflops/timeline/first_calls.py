@@ -322,6 +322,7 @@ class Calls:
         activities, calls = self.trace.activities, self.trace.calls
         copies = self.activity[is_one_of(activities["kind"], "memcpy", "memset")[self.activity]]
         call = self.call_of_activity[np.searchsorted(self.activity, copies)]
+        # A copy without a size is taken for one of a byte, so all later ones are as large.
         size = np.maximum(numbers(activities["bytes"], 0)[copies], 1)
         unknown = np.flatnonzero(matching(calls["name"], COPIES.search))
         unknown = unknown[~np.isin(unknown, call)]
@@ -340,6 +341,7 @@ class Calls:
                 later_ns = np.sort(dur_ns[index + 1 :][is_comparable])
                 if not len(later_ns):
                     continue
+                # The median of calls without a copy (see above), else the slowest copy.
                 place = (len(later_ns) - 1) // 2 if bytes_[index] == ABSENT else -1
                 usual = int(later_ns[place])
                 if dur_ns[index] > max(TIMES_USUAL * usual, usual + LEAST_NS):
@@ -356,6 +358,7 @@ def longer(
     selected = np.flatnonzero(np.isin(name, long_names))
     group, first = group_rows((process[selected], name[selected]))
     took_ns, count = dur_ns[selected], np.bincount(group, minlength=len(first))
+    # A single row has nothing to compare with: all of its time is beyond usual.
     usual_ns = np.where(count == 1, 0, lower_medians(group, took_ns))[group]
     by_start = np.lexsort((start_ns[selected], group))
     number, begins = np.empty(len(selected), dtype=np.int64), np.cumsum(count) - count

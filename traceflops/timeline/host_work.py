@@ -92,6 +92,7 @@ def _kinds(trace: Trace) -> set[str]:
 def with_fine_times(trace: Trace) -> Trace:
     """Return the trace, with sums instead of device work if its median is below the resolution."""
     resolution, activities = trace.source.resolution_ns, trace.activities
+    # Times are exact, or so few are recorded that they may be short by chance.
     if resolution == 1 or activities.num_rows < 2:
         return trace
     if np.median(numbers(activities["dur_ns"])) >= resolution:
@@ -112,6 +113,7 @@ def _as_sums(trace: Trace, note: Note) -> Trace:
     kinds, labels = names(activities["kind"]), names(activities["name"])
     for _, rows in groups(joint_codes(joint_codes(process, kind), name)):
         first = rows[0]
+        # The totals table knows device work as copies, fills and kernels only.
         label = kinds[kind[first]] if kinds[kind[first]] in _COPIES else "kernel"
         table.add(
             1,
@@ -149,7 +151,10 @@ class SplitWork(Struct, frozen=True):
 
 
 def split_work(activities: pa.Table) -> SplitWork:
-    """Group activities that are parts of one operator. See SplitWork."""
+    """Return, per activity, 1 if it is the first part of an operator, and the ns of all parts.
+
+    Others than operators have one part, themselves: 1 and their own duration.
+    """
     duration = numbers(activities["dur_ns"])
     first = np.ones(activities.num_rows, dtype=np.int64)
     if _KIND not in names(activities["kind"]):

@@ -224,9 +224,12 @@ def idle_time(work: DeviceWork, busy: Intervals, replays: Intervals, begin_ns: i
     # Inside each gap: when that activity was launched, its call returned, its stream wait ended.
     launched = np.clip(call, start, end)
     returned = np.clip(work.call_end_ns[row], launched, end)
+    # A wait with an unknown end counts only if the start is later than that of a usual launch.
     is_usual = (until == ENDLESS) & (end - returned <= _LONGEST_LATENCY_NS)
     waited = np.where(is_usual, returned, np.clip(until, returned, end))
-    # The time up to which something explains the wait: the end, unless the start came late.
+    # The time up to which something explains the wait: the end, unless the start came late. Before
+    # the first work of a stream, earlier work may be missing. So a copy that blocks its call may
+    # have waited from the launch on for what is not recorded, others from the return of the call.
     is_first = (free_since == NEVER) & (work.stream[row] != ABSENT)
     blocks = is_first & work.is_copy[row] & (work.call_end_ns[row] >= work.end_ns[row])
     is_vague = is_first & (until == ENDLESS)

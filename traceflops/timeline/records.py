@@ -138,6 +138,7 @@ class Account(Struct, frozen=True):
         return self.launched_activities / self.launches if self.launches else None
 
     def __add__(self, other: Account) -> Account:
+        """Add up two windows; the number of launches is unknown if it is for one of them."""
         have_calls = self.launches is not None and other.launches is not None
         return Account(
             self.components + other.components,

@@ -123,11 +123,12 @@ class StartUp(Struct, frozen=True, dict=True):
         }
         known = Intervals.empty().union(*by_kind.values())
         if known.length_ns < LEAST_NS:
-            return by_kind
+            return by_kind  # without known start-up, gaps are not taken for it either
         # Holes are taken for start-up until nearly all that is known of it is over: what is used
         # late for the first time may be an exception.
         sums_ns = np.cumsum(known.end_ns - known.start_ns)
         until_ns = int(known.end_ns[np.searchsorted(sums_ns, _NEARLY_ALL * sums_ns[-1])])
+        # (A process that does everything once may start up to its end.)
         until_ns = min(ENDLESS if self.is_once else until_ns, self.loops_from_ns)
         # A gap as long as many others is no start-up. If known start-up takes a part of the gap,
         # only the rest is compared, and only with gaps without start-up.
@@ -197,7 +198,7 @@ def start_up(trace: Trace, links: Links, loops_from_ns: Mapping[int, int]) -> di
         ("first-op", first_operators(calls)),
         ("first-op", first_ranges(calls)),
     ):
-        kind = "first-call" if source == "first-op" else source
+        kind = "first-call" if source == "first-op" else source  # only the search differs
         for number, rows in groups(process):
             by_kind = sets.setdefault(number, {})
             known = Intervals.empty().union(*by_kind.values())

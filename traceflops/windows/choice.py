@@ -113,6 +113,7 @@ class StepPlan(Struct, frozen=True):
         edges = [(stretch.start_ns, stretch.end_ns) for stretch in stretches]
         accounts = account.accounts(*np.array(edges, dtype=np.int64).T)
         launched = [s.launched for s in stretches if s.launched is not None]
+        # A step with fewer launches than usual is unfinished; of two, neither is usual.
         usual_launched = float(np.median(launched)) if len(launched) > 2 else 0.0
         unbounded = self._unbounded_step(device)
         windows = []
@@ -148,7 +149,7 @@ class StepPlan(Struct, frozen=True):
             return None if stretch.role == "range" else _RANGE_SELECTED
         if number is not None:
             return self.reasons.get(number)
-        # A span is the whole of a device: it is used unless other devices have steps.
+        # A span is the whole of a device: it is used unless other devices have steps (`seen`).
         if stretch.role == "span":
             return _NO_WORK if self.choice.seen else None
         return _OUTSIDE if self.choice.seen else BEFORE_WORK
@@ -169,6 +170,7 @@ def plan_steps(
     durations = layout.durations()
     used, reasons = _used(layout, durations, selection) if time_range is None else ((), {})
     notes = list(layout.notes)
+    # A single step has no spread, which is worth a note unless the user chose it from several.
     if len(used) == 1 and selection.steps is None and len(durations) == 1:
         notes.append(one_step_note(linked.trace, layout.stretches))
     notes += _outside_notes(linked.trace, layout, accounts) if time_range is None else ()
@@ -205,7 +207,8 @@ def _outside_notes(
         starts, ends = np.array(outside, dtype=np.int64).reshape(-1, 2).T
         work_ns += int(busy.length_within(starts, ends).sum())
         total_ns += busy.length_ns
-        # `tile` lets the first pass begin only after such time, so it is in no step.
+        # `tile` lets the first pass begin only after time in which work waited for what is not
+        # recorded, so that time is in no step.
         first, unrecorded = stretches[0], accounts[device].idle.by_cause["unrecorded"]
         if layout.are_passes and first.role == "before":
             head_ns = max(head_ns, unrecorded.within(first.start_ns, first.end_ns).length_ns)
@@ -265,7 +268,7 @@ def _marked_layout(
     process, stream = (numbers(activities[name], ABSENT) for name in ("process", "stream"))
     is_kernel, name = is_one_of(activities["kind"], "kernel"), codes(activities["name"])
     last_pass = None
-    if marked.are_passes:
+    if marked.are_passes:  # the last begun before each launch: they launch work behind their end
         last_pass = step_of_activity(linked.trace, linked.links, until_next(marked))
     owners: dict[int, Owners] = {}
     is_other_clock, at_marks = linked.clock_offsets != 0, True
@@ -298,8 +301,10 @@ def _marked_layout(
             [stretch.start_ns for stretch in windows if stretch.role == "step"]
             for windows in (stretches[device], tiled)
         )
+        # If the last step begins at its mark, before its first work, the end of the mark bounds it.
         at_marks &= begins_ns[-1:] != first_work_ns[-1:]
         number = steps.number if steps is not None else np.empty(0, dtype=np.int64)
+        # Numbers that repeat do not tell steps apart: these count from 0 then.
         numbers_of[device] = np.arange(len(number)) if has_repeats else number
     notes = [*_marked_notes(linked, marked, owners)]
     if has_repeats:
@@ -345,6 +350,7 @@ def _unmarked_layout(
         numbered = {device: np.arange(len(steps)) for device, steps in stretches.items()}
         return StepLayout(stretches, numbered, source, how, (note,))
     mark = likely_step_mark(linked.trace) if accounts else None
+    # `share`, the part of the time that the note concerns, is all if the advice can name a mark.
     advice, share = how_to_mark(linked.trace, mark), float(mark is not None)
     windows, extent = spans(linked.trace, accounts, selection)
     note = note_of("assumed", f"no-steps.{extent}", share=share, advice=advice)

@@ -36,6 +36,8 @@ from traceflops.windows.tiling import Stretch
 _Account = TypeVar("_Account")
 _Stretches = dict[int, tuple[int, int]]
 """Start and end in ns, by device."""
+_MOST_GIVEN = 5
+"""Numbers of `--gpus` that a note names, the lowest ones."""
 
 
 def origins(trace: Trace) -> IntArray:
@@ -103,7 +105,10 @@ def chosen_range(
 
 
 def _unrecorded(trace: Trace, wanted: _Stretches, chosen: _Stretches) -> Iterator[Note]:
-    """Yield notes on devices without records in the wanted time, or in a part of it."""
+    """Yield notes on devices without records in the wanted time, or in a part of it.
+
+    `chosen` is, by device, the recorded part of the time in `wanted`; the others are not in it.
+    """
     unrecorded = [device for device in wanted if device not in chosen]
     if unrecorded:
         devices = listed(unrecorded, partial(device_name, trace))
@@ -187,6 +192,7 @@ def one_step_note(trace: Trace, stretches: Mapping[int, Sequence[Stretch]]) -> N
     is_one_process = len(set(trace.devices["process"].to_pylist())) == 1
     if not is_one_process or apart_ns <= max(step.dur_ns for step in steps):
         return note_of("assumed", "one-step")
+    # It concerns all of the time: each GPU is idle during the steps of the others.
     return note_of("assumed", "one-step.apart", share=1.0, count=len(steps), apart_ns=apart_ns)
 
 
@@ -199,7 +205,8 @@ def gpu_notes(trace: Trace, devices: Collection[int], selection: Selection) -> I
     chosen = [device for device in devices if local[device] in alike]
     if not chosen:
         return
-    given, names = tuple(sorted(alike)[:5]), listed(chosen, partial(device_name, trace))
+    given = tuple(sorted(alike)[:_MOST_GIVEN])
+    names = listed(chosen, partial(device_name, trace))
     count = len(chosen)
     yield note_of("assumed", "gpu-number-repeats", count=count, given=given, devices=names)
 
@@ -280,7 +287,7 @@ def _keep_time(trace: Trace, selection: Selection, keep: dict[str, BoolArray]) -
     for name in _TIMED:
         process, start = _process_and_start(trace, name)
         end = start
-        if name != "counters":
+        if name != "counters":  # these are moments
             end = start + np.maximum(numbers(trace.table(name)["dur_ns"], 0), 0)
         # A row without length at the very beginning is inside.
         keep[name] &= (end > low[process]) | (start == low[process])
@@ -309,7 +316,7 @@ def _keep_steps(trace: Trace, selection: Selection, keep: dict[str, BoolArray]) 
         process, time = _process_and_start(trace, name)
         for number, rows in groups(process):
             if number not in marked.by_process:
-                continue
+                continue  # nothing tells which rows are of a chosen step: all are kept
             steps = marked.by_process[number]
             step = step_of[rows] if name == "activities" else steps.at(time[rows])
             # Index -1, for rows in no step, takes the False at the end.

@@ -76,6 +76,7 @@ class LaunchRecords(Struct, frozen=True):
     serialized: bool = False
 
     def __add__(self, other: LaunchRecords) -> LaunchRecords:
+        """Return the records of two recordings; one with other kernels has not only collectives."""
         return LaunchRecords(
             self.kernel + other.kernel,
             self.graph + other.graph,
@@ -112,9 +113,9 @@ class LaunchRecords(Struct, frozen=True):
         if self.captured > self.calls and not self.graph.calls:
             return "capture"  # graphs were made, and their replays are not in the trace
         if self.only_collectives and not self.kernel.calls + self.graph.calls:
-            return "collectives"  # the tool recorded a communication library alone
+            return "collectives"  # no call for kernels either: only a library was recorded
         if self.serialized and self.has_devices:
-            return "serialized"
+            return "serialized"  # whatever is lost, idle time is not that of the program
         if not self.lost:
             return "complete"
         if not self.has_devices:
@@ -253,7 +254,8 @@ def lost_replays(trace: Trace) -> dict[int, IntArray]:
     if not replays.any():
         return {}
     recorded = recorded_calls(trace)
-    # Only a call whose record would name it (correlation) shows that there is none.
+    # Only a call whose record would name it (correlation) shows that there is none. A call during a
+    # capture runs nothing, but becomes a part of another graph.
     replays = replays & (numbers(trace.calls["correlation"], ABSENT) != ABSENT)
     lost = replays & ~recorded & _linkable(trace) & ~_capturing(trace)
     row = np.flatnonzero(lost & ~_still_queued(trace, recorded))
@@ -267,7 +269,7 @@ def cut_processes(trace: Trace) -> IntArray:
     every_call = np.ones(trace.calls.num_rows, dtype=np.bool_)
     wanted = _wanted_records(trace, every_call, has_devices=True)
     records = _by_process(*wanted, numbers(trace.calls["process"]), trace.processes.num_rows)
-    cut = [
+    cut = [  # many lost copies may fill idle time; lost fills take little
         process
         for process, own in enumerate(records)
         if own.kernel.lack() or own.graph.lack() or own.lacks_copies
@@ -306,6 +308,7 @@ def records_notes(
         return (note_of("missing", "graph-capture", count=captured, calls=calls),)
     if not records.lost:
         return ()
+    # The estimate of a share only holds if few calls are lost.
     variant = "some" if records.has_devices else "on-host" if on_host else "all"
     code, part = f"{NO_DEVICE_RECORDS}.{variant}", share if records.state == "few missing" else None
     return (note_of("missing", code, count=records.lost, calls=records.words, part=part),)

@@ -51,11 +51,13 @@ def steady(
     """Return, per step, the reason why it is not steady, None for steady steps.
 
     * Warm-up: leading steps longer than 1.25 times the median, unless a tenth of the later steps
-      take as long. Not without `may_warm_up`, which says that all steps do the same work.
+      take as long.
     * Cut off: the first of three or more, if it is much shorter than the others and `before_ns`,
       the time with work of no step before it, is at least half of what it lacks.
     * Last: the last of three or more that remain, unless it `has_end`: that is, its end is known
       and is not just the end of the recording.
+
+    Without `may_warm_up` steps do different work: no length shows warm-up, or a step cut off.
     """
     count = len(durations_ns)
     reasons: list[Fact | None] = [None] * count
@@ -92,7 +94,7 @@ def _by_optimizer(linked: LinkedTrace, rows: DeviceRows) -> _Periods | None:
     categories = enumerate(linked.categorised.categories)
     codes_of_optimizer = [code for code, category in categories if category.sub == "optimizer"]
     _, last = _clusters(np.isin(linked.categorised.category[rows.row], codes_of_optimizer))
-    boundary = last[last + 1 < len(rows.row)] + 1
+    boundary = last[last + 1 < len(rows.row)] + 1  # no period begins behind the last activity
     if _alike(boundary).mean() < REGULAR_SHARE:
         return None
     return boundary, fact("steps-by.optimizer", optimizer=device_words(linked.trace).optimizer)
@@ -206,6 +208,8 @@ def _are_iterations(linked: LinkedTrace, account: DeviceAccount, boundary: IntAr
 
 _NUMBER: Final = re.compile(r"\d{1,18}(?=\D{0,99}$)")
 """The last number in a name."""
+_END_OF_NAME: Final = 100
+"""So many last characters are searched for it: names may be very long."""
 
 
 def device_steps(
@@ -223,6 +227,7 @@ def device_steps(
         step = marked.at(work.start_ns)  # work belongs to the step in which it starts
         is_paced = paced(step, stream[row], is_kernel[row])
         stretches[device] = tile(work.start_ns, work.end_ns, step, work.span, is_paced)
+        # Numbers that repeat do not tell steps apart: those of all devices count from 0 then.
         numbered[device] = np.arange(len(marked)) if has_repeats else marked.number
     has_steps = any(stretch.role == "step" for tiled in stretches.values() for stretch in tiled)
     return (stretches, numbered) if has_steps else None
@@ -234,7 +239,7 @@ def _steps_on_devices(trace: Trace) -> dict[int, Steps]:
     rows = np.flatnonzero(is_one_of(marks["kind"], "gpu_step"))
     start = numbers(marks["start_ns"])[rows]
     end = start + numbers(marks["dur_ns"], ABSENT)[rows]
-    matches = [_NUMBER.search(label[-100:]) for label in names(marks["name"])]
+    matches = [_NUMBER.search(label[-_END_OF_NAME:]) for label in names(marks["name"])]
     number_of = np.array([int(match[0]) if match else ABSENT for match in matches], dtype=np.int64)
     number = number_of[codes(marks["name"])[rows]]
     steps: dict[int, Steps] = {}

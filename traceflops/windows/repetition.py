@@ -90,7 +90,8 @@ class _Occurrences:
         """Sort activities by name, those of one name in order; `name` is a code per activity.
 
         Per occurrence in that order: `activity` is its index, `name` a number from 0, `gap` the
-        distance in activities to the previous one of the same name (0 for the first).
+        distance in activities to the previous one of the same name (0 for the first), and `_begins`
+        whether it begins a run. `_runs` is the number of runs by name.
         """
         if int(name.max()) < 2**16:
             self.activity = np.argsort(name.astype(np.uint16), kind="stable")  # by radix
@@ -102,6 +103,8 @@ class _Occurrences:
         self.gap = np.append(0, np.diff(self.activity))
         self.gap[opens] = 0
         first = np.flatnonzero(opens)
+        # A name divides the activities where its gaps are about as wide as its widest one; smaller
+        # gaps than a round can have divide nothing.
         widest = np.maximum(np.maximum.reduceat(self.gap, first), FEWEST_ACTIVITIES)
         self._begins = opens | (2 * self.gap >= widest[self.name])
         self._runs = np.add.reduceat(self._begins, first)
@@ -165,12 +168,14 @@ class _RoundTest:
     """Tests whether rounds of the activities of one device are steps."""
 
     def __init__(self, order: Order, occurrences: _Occurrences) -> None:
+        """Prepare the figures that all tests of rounds of these activities need."""
         self._name = order.name
         self._call = order.call
         self._occurrences = occurrences
         dur_ns = order.end_ns - order.start_ns
         self._work_before_ns = np.append(0, np.cumsum(dur_ns))
-        # To compare contents, names are put into a few bins, which bounds memory.
+        # To compare contents, names are put into a few bins, which bounds memory. `_mean_ns` is the
+        # mean duration of the activities in each bin.
         self._bin = order.name % _NAMES_COMPARED
         count = np.bincount(self._bin, minlength=_NAMES_COMPARED)
         sum_ns = np.bincount(self._bin, weights=dur_ns, minlength=_NAMES_COMPARED)

@@ -16,6 +16,10 @@ HIDDEN: Final = "…"
 _UNITS_NS = {"ns": 1, "us": 1_000, "µs": 1_000, "ms": 1_000_000, "s": 1_000_000_000}
 _RANGE = re.compile(r"\s*+([-+]?\d{1,18})?\s*+(?::\s*+([-+]?\d{1,18})?\s*+)?")
 _DURATION = re.compile(r"(\d+)(?:\.(\d+))?\s*(ns|us|µs|ms|s)")
+_LONGEST_TIME = 40
+"""Characters that the text of a time has at most: more digits would take long to convert."""
+_MOST_NUMBERS = 1_000_000
+"""Each number of a range is kept; so many cover any real number of ranks or devices."""
 
 
 class Selection(Struct, frozen=True):
@@ -52,7 +56,7 @@ class Selection(Struct, frozen=True):
             if number is not None and number < 1:
                 raise UsageError(f"--{name} counts from 1", f"traceflops info lists the {name}s")
         if self.step_mark is not None:
-            marked_groups(self.step_mark, ())
+            marked_groups(self.step_mark, ())  # raises if it is no regular expression
 
     @property
     def is_time_range(self) -> bool:
@@ -103,7 +107,7 @@ def parse_numbers(option: str, text: str) -> frozenset[int]:
                 f"{option} is not a list of numbers: {text!r}", f"write e.g. {option} 0,2,4-7"
             )
         last = int(high) if dash else int(low)
-        if last - int(low) > 1_000_000:
+        if last - int(low) > _MOST_NUMBERS:
             raise UsageError(f"{option} names too many numbers: {text!r}", "give a shorter range")
         numbers.update(range(int(low), last + 1))
     return frozenset(numbers)
@@ -112,7 +116,7 @@ def parse_numbers(option: str, text: str) -> frozenset[int]:
 def parse_duration(option: str, text: str) -> int:
     """Return a time such as `1.5s`, `200ms` or `30us` in nanoseconds; the unit is required."""
     match = _DURATION.fullmatch(text.strip())
-    if match is None or len(text) > 40:
+    if match is None or len(text) > _LONGEST_TIME:
         raise UsageError(
             f"{option} is not a time with a unit: {text!r}", "write e.g. 1.5s or 200ms"
         )

@@ -39,6 +39,7 @@ def spans(
     trace: Trace, accounts: Mapping[int, DeviceAccount], selection: Selection
 ) -> tuple[dict[int, list[Stretch]], str]:
     """Return the windows of each device, and "after" if start-up is one of them, else "whole"."""
+    # A chosen time range is taken as it is, with start-up.
     since_ns = None if selection.is_time_range else started_up_ns(trace, accounts)
     windows = {}
     for device, account in accounts.items():

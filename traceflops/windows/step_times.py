@@ -304,7 +304,10 @@ def own_ns(components: Components) -> int:
 
 
 def most_and_least(devices: Sequence[DeviceReport], most: int) -> list[int]:
-    """Return indices of devices by mean own time, slowest first: at most `most`, of both ends."""
+    """Return indices of devices: all in their order if there are at most `most`.
+
+    Else those with most and least own time per step, as many as `most`, the slowest first.
+    """
     rows = range(len(devices))
     if len(devices) <= most:
         return list(rows)
@@ -312,6 +315,6 @@ def most_and_least(devices: Sequence[DeviceReport], most: int) -> list[int]:
         own_ns(device.chosen.components) / max(sum(w.used for w in device.windows), 1)
         for device in devices
     ]
-    order = sorted(rows, key=lambda place: (-mean_own_ns[place], place))
+    order = sorted(rows, key=lambda row: (-mean_own_ns[row], row))
     least = most // 2
     return [*order[: most - least], *order[len(order) - least :]]

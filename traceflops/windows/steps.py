@@ -57,6 +57,8 @@ _PASSES = fact("steps-by.passes")
 _DIGITS = re.compile(r"\d+")
 _SPECIAL = re.compile(r"[\\^$.|?*+(){}\[\]]")
 _KINDS_TRIED, _LONGEST_MARK = 16, 60
+_MOST_NAMED = 5
+"""Annotations that a hint names as examples."""
 _NO_MATCH, _NO_NUMBER = -2, -1
 """Instead of the step number of a name: it is no step; it is a step without a number."""
 _LONGEST_NAME = 1000
@@ -112,7 +114,7 @@ def find_marked_steps(trace: Trace, step_mark: str | None) -> FoundSteps | None:
         return None
     labels, code = names(marks["name"]), codes(marks["name"])
     is_range = is_one_of(marks["kind"], *_HOST_RANGES)
-    is_range &= numbers(marks["dur_ns"], ABSENT) != ABSENT
+    is_range &= numbers(marks["dur_ns"], ABSENT) != ABSENT  # a step must have an end
     for number_of_name, source, how in _numbered_names(labels, step_mark):
         number = np.array(number_of_name, dtype=np.int64)[code]
         rows = np.flatnonzero(is_range & (number != _NO_MATCH))
@@ -170,7 +172,8 @@ def _by_process(
 
     def steps_of(index: IntArray) -> Steps:
         """Return the steps of one thread, whose marks are at `index` of `rows`."""
-        # Ranges that are never closed end with the recording, each inside the one before.
+        # Ranges that are never closed end with the recording, each inside the one before. (Two may
+        # also be a loop and its last step.)
         are_open = len(index) > 2 and (end[index] == recorded_until_ns).all()
         index = index if are_open else index[~_is_inner(start[index], end[index])]
         index = index[np.argsort(start[index], kind="stable")]
@@ -221,9 +224,9 @@ def some_marks(trace: Trace) -> str:
     """Return a hint that names marks of the trace that could be steps."""
     marks = trace.marks
     labels, code = names(marks["name"]), codes(marks["name"])
-    annotations = distinct(code[is_one_of(marks["kind"], "annotation")])[:5].tolist()
+    annotations = distinct(code[is_one_of(marks["kind"], "annotation")])[:_MOST_NAMED].tolist()
     if annotations:
-        shown = ", ".join(shortened(labels[label_code], 60) for label_code in annotations)
+        shown = ", ".join(shortened(labels[label], _LONGEST_MARK) for label in annotations)
         return f"the trace has annotations such as {shown}"
     if "gpu_annotation" in names(marks["kind"]):
         return (
@@ -238,7 +241,7 @@ def how_to_mark(trace: Trace, mark: str | None) -> str:
     if mark is not None:
         return _LIKELY.format(shlex.quote(mark))
     if not of_ml(trace):
-        return ""
+        return ""  # other programs need not have steps
     lack = in_words_of(["torch"] if of_pytorch(trace) else [], trace, "steps")
     how, named = sentence(trace, lack), is_one_of(trace.marks["kind"], "annotation").any()
     ways = [f"{how} when recording"] * bool(how) + [_NAME_THEM] * bool(named)
@@ -348,7 +351,7 @@ def _issued(trace: Trace, links: Links) -> tuple[IntArray, BoolArray]:
     activities = trace.activities
     call = links.call_of_activity
     issued = taken(numbers(trace.calls["start_ns"]), call)
-    if "op" not in names(activities["kind"]):
+    if "op" not in names(activities["kind"]):  # operators of a CPU
         return issued, call >= 0
     is_op = is_one_of(activities["kind"], "op")
     return np.where(is_op, numbers(activities["start_ns"]), issued), (call >= 0) | is_op
