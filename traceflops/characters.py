@@ -120,7 +120,7 @@ def shortened_around(text: str, start: int, end: int, width: int) -> str:
         stops = (index for index in range(last, start, -1) if not whole or name.may_end(index))
         labels = (name.joined((0, head), (start, stop)) for stop in stops)
         shown = next((label for label in labels if len(label) <= width), shown)
-        if 2 * len(shown) > width and shown != text[:width]:
+        if 2 * len(shown) > width and shown != text[:width]:  # else cut inside an argument, too
             break
     return shown
 
@@ -139,6 +139,7 @@ class _Bracketed(NamedTuple):
 
     @classmethod
     def of(cls, text: str) -> _Bracketed:
+        """Return a text with its brackets; a very long one counts as having none."""
         closes = dict(_pairs(text)) if len(text) <= _LONGEST_CUT_AT else {}
         inner, depth = [-1], [0]
         for index in range(len(text)):
@@ -220,9 +221,9 @@ def _pairs(text: str) -> Iterator[tuple[int, int]]:
             yield index, quotes[index]
         elif char in _CLOSING:
             opened.append(index)
-        elif char in _CLOSING.values() and text[index - 1 : index] != "-":
+        elif char in _CLOSING.values() and text[index - 1 : index] != "-":  # "->" closes nothing
             while opened and char != ">" and text[opened[-1]] == "<":
-                opened.pop()  # "less than"
+                opened.pop()  # a "<" inside another bracket that closes first is "less than"
             if opened and _CLOSING[text[opened[-1]]] == char:
                 yield opened.pop(), index
 

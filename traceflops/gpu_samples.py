@@ -90,6 +90,7 @@ def gpu_samples(prepared: Prepared) -> tuple[GpuSamples, ...]:
     rows = rows[np.argsort(time_ns[rows], kind="stable")]
     samples = []
     for gpu, of_gpu in groups(device[rows]):
+        # Accounts are of the chosen devices that worked; if none did, show all.
         if gpu in prepared.accounts or (gpu >= 0 and not prepared.accounts):
             used = [window for window in prepared.windows.get(gpu, ()) if window.used]
             series = {}
@@ -112,6 +113,7 @@ def _of_device(prepared: Prepared, device: int, series: Mapping[str, _Series]) -
     )
     busy, judged = (_works(prepared, device, series, times) for times in (clock_ns, mask_ns))
     hz = prepared.trace.devices["clock_hz"][device].as_py()
+    # Reasons count only where the GPU works; idleness is then none.
     reasons = mask[judged].astype(np.int64) & ~_IDLE
     slow_ns = mask_ns[judged][reasons != 0]
     bits = THROTTLE_BITS if len(reasons) else ()

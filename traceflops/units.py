@@ -195,7 +195,10 @@ def _read(text: str, units: Mapping[str, Fraction]) -> _Read | None:
 
 
 def _bad(option: str, text: str, what: str, example: str, *, comma: bool = False) -> UsageError:
-    """Return the error for what is no such number; a decimal comma is told from other slips."""
+    """Return the error for what is no such number; a decimal comma is told from other slips.
+
+    Not where commas separate the entries of a list (`comma`).
+    """
     match = None if comma else _POINT.fullmatch(text.strip())
     if match is None:
         return UsageError(f"{option} is not {what}: {text[:60]!r}", f"example: {example}")

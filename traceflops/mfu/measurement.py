@@ -138,7 +138,8 @@ class Measurement(Struct, frozen=True, dict=True):
     ) -> ShareRange | None:
         """Return the range of a share of the budget that the lines of a family have.
 
-        `family` begins the lines ("" is all). `open_share` may belong to the family or not.
+        `family` begins the lines ("" is all). `open_share` may belong to the family or not, so it
+        counts in the most alone, as does time of unknown FLOPs unless nearly all time is known.
         """
         fall = self.waterfall
         if share is None or fall is None:
@@ -235,7 +236,7 @@ def measure(
         fall = waterfall(budgets) if any(budget.window_ns for budget in budgets) else None
     if fall is not None and fall.errors:
         lacks, fall = (impossible(fall, devices),), None
-    if fall is not None and done.unsplit_flops:
+    if fall is not None and done.unsplit_flops:  # the budget has a split, but MFU is unknown
         lacks = (missing_input.NOT_SPLIT,)
     moved = moved_bytes(prepared, done.attribution)
     of_kernels = moved.with_work(done.work)
@@ -261,6 +262,7 @@ def _without_device_work(trace: Trace, attribution: Attribution) -> MissingInput
         return missing_input.on_cpu(operator)
     if operator_of_gpus(operators) or too_fast(trace, attribution):
         return missing_input.without_records(how)
+    # Operators ran, and the profiler saw no GPU: they ran on the CPU, whichever they were.
     if trace.source.facts.get(GPUS_LISTED) == "0" and trace.ops.num_rows:
         return MissingInput(fact("missing.no-gpu-listed"))
     return missing_input.without_times(trace, how)
@@ -283,6 +285,8 @@ def why_no_figure(
     elif records.state == "capture":
         yield _CAPTURE
     elif records.state == "missing" or records.kernel.lack() or not prepared.knows_replays:
+        # Kernels of graphs are recorded on request. If others were lost, too, the buffers were
+        # full; if few were launched, the recording ended before they did.
         how = "" if records.kernel.lost else advice(trace, "kernels of graphs")
         how = how or advice(trace, "all device records")
         is_ended = records.lacks_all_kernels and records.kernel.calls <= _FEW_LAUNCHES
@@ -358,8 +362,11 @@ def _computes(prepared: Prepared) -> bool:
 
 
 def _nothing_joined(done: Executed, work: MeasuredWork, *, is_ml: bool) -> MissingInput:
-    """Return why the counters or the paired run that were given tell no FLOPs."""
-    if any(join.known for join in work.joins):
+    """Return why the counters or the paired run that were given tell no FLOPs.
+
+    `work` has their joins with the trace.
+    """
+    if any(join.known for join in work.joins):  # kernels matched, and were known to do none
         return missing_input.NO_MATRIX_WORK
     has_flops = any(row.flops is not None for row in work.counted)
     if work.counted and not has_flops and not any(join.origin == "pair" for join in work.joins):

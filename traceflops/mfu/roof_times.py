@@ -228,6 +228,7 @@ def moved_bytes(prepared: Prepared, attribution: Attribution) -> MovedBytes:
     # device do shapes say the same; they stay if a record is missing.
     by_records = only_copies & ((op_path != PATHS.index("memory")) | (least != UNKNOWN))
     op_size[by_records] = np.where(least == UNKNOWN, UNKNOWN, total)[by_records]
+    # A copy without an op (`missing`) has only its own record.
     recorded = is_copy & (taken(by_records.view(np.int8), unit, missing=1) > 0)
     return MovedBytes(attribution, unit, is_copy, recorded, size, path, op_size, op_path)
 
@@ -319,6 +320,7 @@ class _Items:
         self._ops = ops
         self._item: IntArray = np.where(moved.unit >= 0, moved.unit, ops + np.arange(count))
         of_ops = moved.attribution.work
+        # Bytes of lists of tensors assume a data type: they are a guess, so take them as unknown.
         loose = [isinstance(each, Work) and _LOOSE in each.notes for each in of_ops.works]
         is_loose = np.array(loose, dtype=np.bool_)[of_ops.place]
         self._size = np.concatenate([np.where(is_loose, UNKNOWN, moved.op_size), moved.size])
@@ -355,7 +357,7 @@ class _Items:
         size = self._size[item]
         bytes_ns = np.where(size == UNKNOWN, np.nan, size / rate[self._path[item]])
         needed_ns = np.minimum(np.maximum(flops_ns, bytes_ns), whole_ns)
-        if component == "memory":
+        if component == "memory":  # nothing tells which bytes a mixed item's memory work moved
             needed_ns[self._mixed[item]] = np.nan
         is_known = np.isfinite(needed_ns) & (whole_ns > 0)
         share = inside[is_known] / whole_ns[is_known]

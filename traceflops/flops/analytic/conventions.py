@@ -114,7 +114,7 @@ def weights(rule: Convention, card: ModelCard) -> Matrices:
     if needs_matrices(rule, card):
         return _MATRICES.get(rule.weights, _matmul)(card)
     count = in_blocks = _PARAMETERS[rule.weights](card)
-    if card.complete:
+    if card.complete:  # else nothing tells which parameters are outside: all count as in blocks
         in_blocks = min(count, sum(m.active for m in card.placed() if m.in_blocks))
     return tuple(
         PlacedLinear(Linear("parameters", part, 1, "parameters"), in_blocks=within)

@@ -8,7 +8,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from traceflops.devices.peaks import DeviceSpec
+from traceflops.devices.peaks import PER_TERA, DeviceSpec
 from traceflops.errors import InputError, UsageError
 from traceflops.facts import Fact, fact
 from traceflops.flops.analytic.conventions import CONVENTIONS, convention
@@ -208,7 +208,7 @@ def check_possible(rate: Rate, card: ModelCard, run: Run, spec: DeviceSpec | Non
 def check_speed(done: DescribedWork) -> None:
     """Raise InputError for more FLOP/s than any device can do, whatever the peak."""
     speed = done.tflops_per_device
-    if speed is not None and speed * 1000 > LARGEST_PEAK:
+    if speed is not None and speed * PER_TERA > LARGEST_PEAK:
         raise InputError(
             f"{decimal(speed, 0)} TFLOP/s per GPU is more than any GPU can do "
             f"({done.ledger.convention})",
@@ -263,7 +263,9 @@ def _mistakes(
 ) -> Iterator[tuple[bool, str, Fraction]]:
     """Yield (is common, the mistake in words, by which factor it overstates a share).
 
-    Mistakes that this run suggests come first; common ones may be behind any figure.
+    Mistakes that this run suggests come first; common ones may be behind any figure. Factors: nodes
+    have 8 GPUs, recomputation adds a third, an H100's peak is 3.17 times an A100's (312 TFLOP/s),
+    frozen weights need 2 of 3 passes; 6/5 is a usual size of the last mistakes.
     """
     peak, rule = rate.peak.flops_per_ns, CONVENTIONS[rate.convention]
     if peak < SMALLEST_PEAK:

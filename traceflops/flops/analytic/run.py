@@ -110,7 +110,7 @@ class Lora(Struct, frozen=True):
             for half, inputs, outputs in (("in", of.inputs, rank), ("out", rank, of.outputs)):
                 adapter = replace(
                     Linear(f"{of.name}_{half}", inputs, outputs, "adapters"),
-                    copies=max(of.copies, 1),
+                    copies=max(of.copies, 1),  # a tied head (0) has an adapter of its own
                     used=of.used,
                     reads=of.reads,
                 )

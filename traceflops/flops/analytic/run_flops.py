@@ -119,7 +119,9 @@ class _Count(Struct, frozen=True):
             forward = conv.flops * sums_of(self.shape.of(rule.real)).number()
             is_trained = not run.freezes("conv") or rule.frozen == "never"
             has_backward = not run.forward_only
+            # A stem reads the images, which need no gradient.
             passes = _Passes(1, has_backward and not conv.stem, has_backward and is_trained)
+            # FlopCounterMode counts the weight gradient as if there were no groups.
             weight_grads = conv.groups if rule.id == "flopcounter" else 1
             lines += self._pass_lines("conv", "conv", forward, passes, weight_grads)
             recomputed = self._again(not conv.stem, passes) * self._checkpoint.linear * forward
@@ -153,7 +155,7 @@ class _Count(Struct, frozen=True):
             again = self._again(placed.in_blocks, passes) * self._checkpoint.linear * forward
             yield Line(f"recompute.matmul.{linear.group}", again)
             if self.rule.context != "exact":
-                continue
+                continue  # formulas, which no device executes as they stand: no padding to add
             # Rows that are computed and not needed: spare rows of experts, padding.
             executed = forward * (1 + passes.input_grad + passes.weight_grad) + again
             yield Line("overcompute.padding.experts", (placed.capacity - 1) * executed)
@@ -216,6 +218,7 @@ class _Count(Struct, frozen=True):
             yield Line("model.attention.forward", forward)
             if passes.backward:
                 yield Line("model.attention.backward", 2 * forward)
+                # Some conventions multiply the forward by another factor than 3 (1 and 2).
                 yield Line("convention.attention", (rule.attention - 3) * forward)
             yield Line("recompute.attention", again * forward)
             if passes.backward and scores_again:

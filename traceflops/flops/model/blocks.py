@@ -168,7 +168,11 @@ class LatentAttention(Struct, frozen=True, kw_only=True):
         positive(self, "heads", "kv_rank", "nope_dim", "rope_dim", "value_dim")
 
     def linears(self, hidden: int, memory: int) -> Iterator[Linear]:
-        """Yield the projections down to the ranks, up to the heads, and out."""
+        """Yield the projections down to the ranks, up to the heads, and out.
+
+        Only the first and last have biases. The rotary part of keys is shared by all heads and is
+        not up-projected, so it comes with `kv_down`. Nothing reads a `memory`.
+        """
         score_width = self.heads * (self.nope_dim + self.rope_dim)
         if self.q_rank is None:
             yield self._linear("q", hidden, score_width)
@@ -227,6 +231,7 @@ class Experts(Struct, frozen=True, kw_only=True):
     capacity: Fraction = Fraction(1)
 
     def __post_init__(self) -> None:
+        """Refuse more chosen experts than there are, and fewer computed rows than needed."""
         positive(self, "count", "topk", "width")
         require(
             self.topk <= self.count,
@@ -307,6 +312,7 @@ class Conv(Struct, frozen=True, kw_only=True):
     stem: bool = False
 
     def __post_init__(self) -> None:
+        """Refuse groups that do not divide the channels, and an input or output without size."""
         positive(self, "groups", "count")
         require(
             all(channels % self.groups == 0 for channels in self.channels),

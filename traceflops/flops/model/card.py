@@ -169,7 +169,8 @@ class ModelCard(Struct, frozen=True, kw_only=True):
 
     @property
     def counted(self) -> int:
-        """Return N counted from the description."""
+        """Return N counted from the description: matrices, vectors (norms, biases), embeddings."""
+        # Matrices of the encoder are in the encoder's own count.
         own = [placed for placed in self.placed() if placed.side == "decoder"]
         matrices = sum(placed.times * placed.linear.stored for placed in own)
         convs = sum(conv.stored for conv in self.convs)

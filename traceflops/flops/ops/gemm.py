@@ -122,6 +122,8 @@ class GroupedProduct(Struct, frozen=True):
         if is_stacked:
             moved += [left.bytes, right.bytes]
             return _work(kind, sizes, moved, matrix_type(left, right))
+        # Of a stack with a matrix per group, those of empty groups are not read: there are at most
+        # as many others as columns or rows that the groups share.
         moved += [_used(left, sizes.n), _used(right, sizes.m)]
         work = _work(kind, sizes, moved, matrix_type(left, right))
         return replace(work, notes=(_ROWS_OPEN,))
@@ -145,6 +147,7 @@ def fused_experts(kind: Kind, args: Arguments) -> Work:
         raise CannotCount("odd-shapes")
     sizes = Product(1, rows, columns + width, hidden)
     weight = up.type.matrix if up.type and packed == 1 else None
+    # With fp8 weights the tokens become fp8, too; else both must have the same type already.
     dtype = weight if weight in ("fp8", matrix_type(tokens, up)) else None
     moved = (2 * (tokens.bytes or 0), _used(up, rows), _used(down, rows))
     tensors = args.given(*range(len(args.shapes)))

@@ -112,8 +112,12 @@ def rotary(kind: Kind, args: Arguments) -> Work:
 
 
 def into_cache(kind: Kind, args: Arguments) -> Work:
-    """Return the work of writing keys and values into slots of their caches."""
+    """Return the work of writing keys and values into slots of their caches.
+
+    The arguments are key, value, the caches of both, and the slots.
+    """
     key, value, *caches, slots = operands(args, 0, 1, 2, 3, 4)
+    # Each row has a slot; padding may make either list longer, and the excess is not moved.
     rows = [
         tensor.like((min(slots.elements, tensor.shape[0]), *tensor.shape[1:]))
         for tensor in (key, value)
@@ -172,6 +176,8 @@ def lookup_backward(kind: Kind, args: Arguments) -> Work:
     if not gradient.shape:
         raise CannotCount("odd-shapes")
     rows = args.integer(2)
+    # A row that several indices name counts once. Without the number of rows nothing does: bytes
+    # are a least.
     touched = 0 if rows is None else min(indices.elements, max(rows, 0))
     added = gradient.like((touched, gradient.shape[-1]))
     moved = known_sum(gradient.bytes, indices.bytes, added.bytes)
@@ -179,7 +185,10 @@ def lookup_backward(kind: Kind, args: Arguments) -> Work:
 
 
 def selection(kind: Kind, args: Arguments) -> Work:
-    """Return the work of copying slices along the dimension at position 1, by their indices."""
+    """Return the work of copying slices of a tensor by their indices (index_select).
+
+    The second argument is the dimension, the third the indices.
+    """
     tensor, index = operands(args, 0, 2)
     along = args.integer(1)
     if along is None:
@@ -187,8 +196,9 @@ def selection(kind: Kind, args: Arguments) -> Work:
     if not -len(tensor.shape) <= along < len(tensor.shape):
         raise CannotCount("odd-shapes")
     sizes = list(tensor.shape)
-    read = min(index.elements, sizes.pop(along)) + index.elements
-    moved = tensor.like((read, *sizes))
+    # A slice that is chosen again is written again, but read once.
+    slices = min(index.elements, sizes.pop(along)) + index.elements
+    moved = tensor.like((slices, *sizes))
     return Work(kind, min_bytes=known_sum(moved.bytes, index.bytes), vector_flops=0)
 
 

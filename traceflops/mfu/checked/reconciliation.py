@@ -191,6 +191,7 @@ def reconcile(
         lacks.append(MissingInput(what, CHECK))
     if (above := beyond_counted(measured, card, run, job)) is not None:
         lacks.append(MissingInput(above, CHECK))
+    # Without counted FLOPs, the described ones make the waterfall.
     if measured.waterfall is None and rate is not None and not lacks:
         fall = described_fall(described, prepared, job)
         if fall is not None and fall.errors:
@@ -198,7 +199,7 @@ def reconcile(
     if lacks:
         described = replace(described, rate=None)
     recomputed = recomputation(measured, card, run, job, counts)
-    is_padded = False
+    is_padded = False  # asked only where counts are compared
     if counts is not None:
         needed = model_flops(card, run, default_convention(card, run))
         is_padded = needed.total("overcompute.padding") > 0

@@ -69,7 +69,8 @@ class CounterWork(Struct, frozen=True):
         rows = np.flatnonzero(self.matrix_flops >= 0)
         kinds: tuple[Kind, ...] = ()
         if len(rows) and self.matrix:
-            # Launches with equal FLOPs of each data type are of one kind.
+            # Launches with equal FLOPs of each data type are of one kind; a type that was not
+            # counted (-1) has none.
             columns = [np.maximum(flops[rows], 0) for flops in self.matrix.values()]
             kind[rows], first = group_rows(columns)
             kinds = tuple(
@@ -108,6 +109,7 @@ def counter_work(
         quantities = dict.fromkeys(
             name for each in families for name in formulas.quantities(prefix, each)
         )
+        # FLOPs do not change from pass to pass: they may not differ at all.
         amounts = {name.removeprefix(prefix): amount(name, 0.0) for name in quantities}
         is_complete = nowhere.copy()
         for number, hardware in enumerate(families):
@@ -137,6 +139,7 @@ def counter_work(
     )
     incomplete = (total < 0) & has_any & ~uncounted
     no_family = np.array([hardware is None for hardware in families], dtype=np.bool_)[family]
+    # Cycles vary from pass to pass: they may differ by their full size (1.0).
     return CounterWork(
         counted=counted,
         families=families,
@@ -256,6 +259,7 @@ def counted_kernels(work: CounterWork, units: IntArray) -> tuple[CountedKernel, 
         name: _differs(group, len(first), column)
         for name, column in zip(_FIGURES, columns, strict=False)
     }
+    # Without any figure that is known here, show the counters themselves, if they are few.
     has_figures = any((column >= 0).any() for column in columns[:-1])
     own = work.counted.values if not has_figures and len(work.counted.values) <= FEW else {}
     counters = {name: np.bincount(group, v, len(first)).tolist() for name, v in own.items()}

@@ -167,7 +167,7 @@ class _Layer(Struct, frozen=True):
         """Return all possible pairs (experts on this device, experts per token); None: any."""
         if self.each is not None:
             return {(self.experts, self.each)}
-        if not self.up.rule.tall:
+        if not self.up.rule.tall:  # its grid does not tell the tiles of rows
             return None
         # The tiles of rows tell the least and the most rows, for each possible part of the experts.
         tiles, tile_rows = self.up.grid[1], self.up.tile("rows")
@@ -205,15 +205,16 @@ class _Layer(Struct, frozen=True):
 def _layer(pair: Prepared, launches: Launches, op: int, launched: IntArray) -> _Layer | None:
     """Return the experts of an op, None unless it launched one gated product, then a plain one."""
     products: list[_Product] = []
+    # Bytes per value of an expert's row and of a token, by launch.
     moves: dict[int, tuple[int, Fraction]] = {}
     for launch in launched.tolist():
         name = launches.names[int(launches.name[launch])]
         across, down = launches.grid_axes[launch, :2].tolist()
         rules = ((rule, match) for rule in _PRODUCTS if (match := rule.name.fullmatch(name)))
-        products += [_Product(launch, *rule, (across, down)) for rule in [*rules][:1]]
-        for pattern, row, token in _MOVES:
+        products += [_Product(launch, *first, (across, down)) for first in [*rules][:1]]
+        for pattern, of_row, of_token in _MOVES:
             if pattern.fullmatch(name):
-                moves[launch] = (row, Fraction(token))
+                moves[launch] = (of_row, Fraction(of_token))
     if [bool(product.name["gated"]) for product in products] != [True, False]:
         return None
     # The inputs of the op: tokens x hidden, tokens x experts (the logits of the routing).

@@ -318,9 +318,14 @@ def by_own_shapes(prepared: Prepared, attribution: Attribution, counted: IntArra
 
 
 def cross_check(prepared: Prepared, shapes: Shaped, counted: IntArray) -> CrossCheck | None:
-    """Return how FLOPs by counters (-1: unknown) and by shapes compare; None if none has both."""
+    """Return how FLOPs by counters (-1: unknown) and by shapes compare; None if none has both.
+
+    `shapes` are the most and the least FLOPs of each activity. The comparison names the kernel
+    whose two sums differ most.
+    """
     most, least = shapes
     rows = np.flatnonzero((most >= 0) & (counted >= 0) & on_chosen_device(prepared))
+    # Where both say 0 everywhere, agreement says nothing.
     if not len(rows) or not (most[rows].any() or counted[rows].any()):
         return None
     label, name = names(prepared.trace.activities["name"]), codes(prepared.trace.activities["name"])

@@ -50,6 +50,9 @@ _SHARES: Final = ("achieved_occupancy", "theoretical_occupancy", "active", *ROOF
 _OTHERS: Final = ("waves", "lanes", "excess", "shared_bytes", "spills")
 _PIPE: Final = "pipe."
 _LONGEST_NS: Final = 2.0**62
+"""The longest sum of durations that fits an int64."""
+_DIGITS_OF_WAVES: Final = 12
+"""Drops rounding errors of floats: 2.0000000000000004 waves are 2."""
 
 
 class KernelRule(Struct, frozen=True):
@@ -124,7 +127,7 @@ class KernelSpeed(Struct, frozen=True):
         """Return the nearest roof and the share of it that was reached, None if not known."""
         shares = self.shares
         if self.active is None:
-            shares.pop(_ACTIVE_ONLY, None)  # of how much of the time is not known
+            shares.pop(_ACTIVE_ONLY, None)  # a share of active time, whose length is unknown
         # The nearest one is known if both kinds are, or if one is so near that no other matters.
         has_both = COMPUTING & shares.keys() and _MOVING & shares.keys()
         if not has_both and max(shares.values(), default=0.0) < _NEAREST:
@@ -165,6 +168,7 @@ def kernel_speeds(
             impossible += int(np.count_nonzero(is_wrong))
             values[name] = np.where(is_wrong, np.nan, values[name])
     groups = _Groups(counted, values, rules, units)
+    # Groups without any of these say nothing of speed: other counters were read.
     rows = [
         (row, cycles)
         for row, cycles in zip(groups.rows(), groups.active_cycles().tolist(), strict=True)
@@ -186,9 +190,11 @@ def _cycle_shares(
 ) -> dict[str, FloatArray]:
     """Return the shares of active time in which parts of CUs were busy, of AMD's devices."""
     active = counted.values.get(_ACTIVE_CYCLES)
+    if active is None:
+        return {}
     shares: dict[str, FloatArray] = {}
-    for part in counters.cycle_rows() if active is not None else ():
-        if active is not None and part.counter in counted.values:
+    for part in counters.cycle_rows():
+        if part.counter in counted.values:
             ids = [each.id if each is not None else "" for each in families]
             per_unit = np.array([part.families.get(family_id, 0) for family_id in ids])[family]
             capacity = np.where(units > 0, active * units * per_unit, 0.0)
@@ -210,6 +216,10 @@ class _Groups:
         rules: Sequence[tuple[KernelRule, ...]],
         units: IntArray,
     ) -> None:
+        """Group launches; `units` is the number of SMs or CUs of each launch's device (0: unknown).
+
+        `values` are quantities by name and launch, `rules` what the profiler's rules say.
+        """
         launches = counted.launches
         sizes = (launches.threads, launches.block, *launches.grid_axes.T, *launches.block_axes.T)
         self.counted, self.values, self.units = counted, values, units
@@ -217,8 +227,10 @@ class _Groups:
         self.rules = rules_together(rules, self.group, len(self.first))
         self.sizes = np.bincount(self.group, minlength=len(self.first))
         duration = values.get("duration", np.full(launches.count, np.nan))
+        # Drop impossible durations, so that no sum overflows.
         duration = np.where(duration < _LONGEST_NS / max(launches.count, 1), duration, np.nan)
         self.duration_ns = self._sums(np.rint(duration))
+        # Means are weighted by duration; in groups without one, all launches count alike.
         is_timed = self.duration_ns[self.group] > 0
         self.weight = np.where(is_timed, duration, 1.0)
 
@@ -272,7 +284,7 @@ class _Groups:
         threads, block, units = launches.threads[row], launches.block[row], self.units[row]
         room = min((fit for name in limits if (fit := _known(limits, name, number))), default=0.0)
         if threads > 0 and block > 0 and units * room > 0:
-            return round(float(threads / block / (units * room)), 12)
+            return round(float(threads / block / (units * room)), _DIGITS_OF_WAVES)
         matches = (counters.FULL_WAVES.search(rule.text) for rule in self.rules[number])
         return next((float(match[1]) for match in matches if match), None)
 
@@ -360,7 +372,7 @@ def rules_by_launch(trace: Trace, counted: CountedLaunches) -> list[tuple[Kernel
         return [()] * counted.launches.count
     rules: dict[tuple[object, ...], list[KernelRule]] = defaultdict(list)
     for row in trace.kernel_rules.to_pylist():
-        share = row["speedup_share"]
+        share = row["speedup_share"]  # only a gain is an estimate that can be ranked
         rule = KernelRule(
             **{name: row[name] for name in ("rule", "section", "kind", "speedup_kind")},
             text=row["text"] or "",

@@ -316,6 +316,7 @@ def processes_of(target: Launches, source: Launches, *, is_own: bool) -> IntArra
     by_place = (
         dict(zip(here, there, strict=True)) if has_no_rank and len(here) == len(there) else {}
     )
+    # A counted process with a rank stands for one process here, one without a rank for any.
     is_only = len(there) == 1 and (source.ranks.get(there[0]) is None or len(here) == 1)
     same = np.full(max(here, default=0) + 1, -1, dtype=np.int64)
     for process in here:
@@ -382,6 +383,7 @@ def in_steps(target: Launches, work: LaunchWork, keys: Pair) -> IntArray:
         rows = np.arange(source.count)
         nth = rank_in_group(keys.theirs) % np.maximum(size, 1)[keys.theirs]
         launched = np.bincount(keys.theirs, minlength=keys.count)
+        # Any number of launches would be whole rounds of one: that tells nothing.
         size = np.where((size > 1) & (launched % np.maximum(size, 1) == 0), size, 0)
     if not len(rows) or not (target.window >= 0).any():
         return none

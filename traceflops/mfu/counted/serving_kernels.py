@@ -97,8 +97,6 @@ _CACHED: Final = (
     ),
 )
 
-"""What to say of launches whose work is not from shapes alone."""
-
 
 def own_work(prepared: Prepared, attribution: Attribution) -> LaunchWork | None:
     """Return the work of launches that operators' shapes leave open; None if none is told."""
@@ -152,14 +150,16 @@ def _cached(name: str) -> _Cached | None:
 def _attention(pair: Prepared, launches: Launches, op: int, kernels: IntArray) -> dict[int, Kind]:
     """Return the kind of each kernel of an attention: the first computes, the others help it.
 
-    FLOPs are those of one pair of query and key.
+    FLOPs are those of one pair of query and key; between 0 and that where a window may hide the
+    pair, since nothing tells how many it hides. Bytes are then unknown, too.
     """
     rule, args = _cached(pair.trace.ops["name"][op].as_py()), arguments(pair, op)
     tensors = rule.tensors(args) if rule is not None else []
     if rule is None or not tensors:
         return {}
     q, k, v = tensors
-    seen_before = -1 if rule.causal is None else args.integer(rule.causal + 1)  # -1: all
+    # The argument after the flag `causal` is how many keys before it a query sees; -1: all.
+    seen_before = -1 if rule.causal is None else args.integer(rule.causal + 1)
     may_be_windowed = not rule.no_window and (rule.causal is None or seen_before != -1)
     per_pair = 2 * q.shape[-2] * (q.shape[-1] + v.shape[-1])  # heads x head sizes
     query_and_output = known_sum(q.bytes, q.like((*q.shape[:-1], v.shape[-1])).bytes)

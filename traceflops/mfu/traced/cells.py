@@ -109,6 +109,7 @@ def cells_of_kinds(prepared: Prepared, work: MeasuredWork, window: IntArray) -> 
     cells: list[Cell] = []
     for line, dtype, most, least in work.columns():
         done = rows[most[work.kind[rows]] > 0]
+        # The data type and the line are the only ones passed (0), and no rule was used (0).
         nothing = np.zeros(len(done), dtype=np.int64)
         keys = [*(column[done] for column in (device, window, category)), *(nothing,) * 3]
         flops = [most[work.kind[done]], least[work.kind[done]], nothing]
@@ -231,8 +232,8 @@ def _parts(
     (product,) = work.parts
     attention = works.signature(core)
     if isinstance(attention, Core):
-        # A product on all pairs of query and key: split it into the pairs that the mask leaves, and
-        # those that it hides.
+        # A product on all pairs of query and key (its FLOPs are a multiple of them): split it into
+        # the pairs that the mask leaves, and those that it hides.
         pairs = attention.batch * attention.queries * attention.keys
         if pairs and not product.flops % pairs:
             per_pair = product.flops // pairs

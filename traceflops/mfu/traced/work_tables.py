@@ -98,7 +98,7 @@ def _added(row: KernelRow, work: MeasuredWork, rows: IntArray, dur_ns: IntArray)
     """
     kind, size, vector = work.kind[rows], work.size[rows], work.vector[rows]
     kinds, times = (column.tolist() for column in np.unique(kind[kind >= 0], return_counts=True))
-    if row.counted and not kinds:
+    if row.counted and not kinds:  # bytes alone would not fit the FLOPs that the row has
         return row
     parts = [(part, n) for index, n in zip(kinds, times, strict=True) for part in work.kinds[index]]
     is_counted = kind >= 0 if kinds else size >= 0
