@@ -155,7 +155,7 @@ class _Bracketed(NamedTuple):
     def without_middle(self, width: int, *, whole: bool) -> str:
         """Return the ends of the text, the first of about 3/5 of the width.
 
-        Only `whole` arguments are left out, or parts of them, too.
+        With `whole`, arguments are left out as a whole, else parts of them, too.
         """
         length, room = len(self.text), max(width - 1, 0)
         heads = [index for index in range(width) if not whole or self.may_end(index)]

@@ -116,7 +116,7 @@ def _of_device(prepared: Prepared, device: int, series: Mapping[str, _Series]) -
     # Reasons count only where the GPU works; idleness is then none.
     reasons = mask[judged].astype(np.int64) & ~_IDLE
     slow_ns = mask_ns[judged][reasons != 0]
-    bits = THROTTLE_BITS if len(reasons) else ()
+    bits = THROTTLE_BITS if len(reasons) else ()  # without any sample, reasons are not known
     shares = {bit: float((reasons & bit != 0).mean()) for bit in bits}
     return GpuSamples(
         device=device,

@@ -207,7 +207,7 @@ def _use(
         file=str(prepared.trace.processes["file"][process].as_py()),
         device=device if device >= 0 else None,
         on_host=on_host,
-        is_total=bool(len(totals)) and not on_host,
+        is_total=bool(len(totals)) and not on_host,  # the host's totals begin with the recording
         device_bytes=device_row.get("memory_bytes"),
         allocated=allocated,
         reserved=reserved,

@@ -100,6 +100,7 @@ class DevicePeaks(Struct, frozen=True):
         # A given rate replaces the table's, which alone is checked here.
         if rate is None or spec is None or self.given or seen.clock_hz is None:
             return None
+        # FLOP per clock in the table are of the first type of REFERENCE that the device has.
         dtype = next(dtype for dtype in REFERENCE if spec.peak(dtype))
         peak = spec.peak(dtype) or 1
         excess = rate / peak - 1

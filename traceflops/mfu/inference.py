@@ -175,6 +175,7 @@ def inference(
 
 def is_trained(prepared: Prepared) -> bool:
     """Return whether a trace shows a backward pass, an optimizer, or operators with gradients."""
+    # Autograd gives sequence numbers to operators with gradients alone.
     trace, categorised = prepared.trace, prepared.linked.categorised
     used = distinct(categorised.category).tolist()
     categories = (categorised.categories[index] for index in used)

@@ -199,9 +199,10 @@ def moved_bytes(prepared: Prepared, attribution: Attribution) -> MovedBytes:
     is_memcpy, is_fill = (is_one_of(activities["kind"], kind) for kind in ("memcpy", "memset"))
     is_copy = is_memcpy | is_fill
     direction = codes(activities["direction"])
+    # An unknown direction tells neither a path nor how often the bytes moved (0: not known).
     routes = [_ROUTES.get(name, (None, 0)) for name in names(activities["direction"])]
     times = taken(np.array([n for _, n in routes], dtype=np.int64), direction, missing=0)
-    times[is_fill] = 1
+    times[is_fill] = 1  # written, not read
     route_paths = [UNKNOWN if path is None else PATHS.index(path) for path, _ in routes]
     by_direction = taken(np.array(route_paths, dtype=np.int8), direction)
     path: SmallArray = np.where(is_memcpy, by_direction, PATHS.index("memory")).astype(np.int8)

@@ -117,6 +117,7 @@ class _Count(Struct, frozen=True):
             lines += self._matmul(adapter)
         for conv in card.convs:
             forward = conv.flops * sums_of(self.shape.of(rule.real)).number()
+            # Some conventions count as if nothing were frozen ("never").
             is_trained = not run.freezes("conv") or rule.frozen == "never"
             has_backward = not run.forward_only
             # A stem reads the images, which need no gradient.
@@ -234,7 +235,7 @@ class _Count(Struct, frozen=True):
             if run.attention_kernel == "unfused" and not core.cross:
                 full = 2 * sums_of(shape.of(False)).full_pairs(cached)
                 yield Line("overcompute.mask", core.flops(full - padded) * runs)
-        if rule.id == "levanter":
+        if rule.id == "levanter":  # it also counts the mask and the softmax
             squares = sums_of(shape.of(rule.real)).squares
             times = core.heads * placed.times * (1 if run.forward_only else 3)
             yield Line("convention.vector", VECTOR_FLOPS_OF_LEVANTER * squares * times)

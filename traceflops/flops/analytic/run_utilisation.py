@@ -208,7 +208,7 @@ def utilisation(
     return Utilisation(
         card=card,
         run=run,
-        unit="second" if done.tokens is None else unit,
+        unit="second" if done.tokens is None else unit,  # a published rate is a second's work
         work=done,
         rate=rate_of(done, choice.peak),
         choice=choice,
@@ -245,6 +245,7 @@ def _doubts(
 
     `name` is the convention that the user asked for; None took the default one.
     """
+    # A convention that was asked for needs no excuse; work without tokens is a published rate.
     if name is None and done.tokens is not None and not card.complete:
         rule = done.ledger.convention
         yield fact("described.rough-count", lacks=tuple(card.lacks), convention=rule)
@@ -267,7 +268,7 @@ def _doubts(
 
 def check_claims(card: ModelCard, run: Run) -> None:
     """Raise UsageError for settings that the model makes impossible."""
-    frozen = run.frozen - {"all"}
+    frozen = run.frozen - {"all"}  # every model has that
     absent = frozen - {*card.parts}
     require(
         card.complete or not frozen,
@@ -302,6 +303,7 @@ def doubtful_claims(card: ModelCard, run: Run) -> tuple[Fact, ...]:
     """Return doubts about statements on the run and the model that do not fit each other."""
     claims = (*card.doubts, *run.notes)
     if card.seq is not None and run.seq not in (None, card.seq):
+        # Positions are of the model's own length: beyond them is what this doubt says already.
         fixed = fact("described.fixed-length", model=card.name, tokens=card.seq, given=run.seq)
         return (*claims, fixed)
     try:

@@ -38,6 +38,7 @@ class Mask(Struct, frozen=True):
 
     def pairs(self, queries: int, cached: int = 0) -> int:
         """Return the attended pairs of one head: `queries` tokens after `cached` earlier ones."""
+        # `Band(right=0)` is causal: no key to the right of the query.
         if self.kind == "chunk":  # the pairs of all tokens less those of the cached ones
             chunk = Band(right=0).pairs(self.size, self.size)
             before, after = (

@@ -52,7 +52,7 @@ class TomlTable:
         """Return a whole number of at least `least`, such as 405e9; required without a default."""
         value = self.values.get(key)
         if value is None:
-            return default if default is not None else self.lacks(key)
+            return default if default is not None else self.lacks(key)  # it raises
         number, name, text = _finite(value), self.called(key), str(value)
         start = text if len(text) <= LONGEST_SHOWN else f"{text[:LONGEST_SHOWN]}…"
         if number is not None and number > LARGEST_COUNT:
@@ -75,7 +75,7 @@ class TomlTable:
         """Return true or false. Required if no default."""
         value = self.values.get(key)
         if value is None:
-            return default if default is not None else bool(self.lacks(key))
+            return default if default is not None else bool(self.lacks(key))  # it raises
         if not isinstance(value, bool):
             self.refuse(
                 f"{self.called(key)!r} must be true or false, not {str(value)[:40]!r}", HINT

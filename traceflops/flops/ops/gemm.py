@@ -149,6 +149,7 @@ def fused_experts(kind: Kind, args: Arguments) -> Work:
     weight = up.type.matrix if up.type and packed == 1 else None
     # With fp8 weights the tokens become fp8, too; else both must have the same type already.
     dtype = weight if weight in ("fp8", matrix_type(tokens, up)) else None
+    # The results are as large as the tokens.
     moved = (2 * (tokens.bytes or 0), _used(up, rows), _used(down, rows))
     tensors = args.given(*range(len(args.shapes)))
     may_be_elsewhere = any(tensor.type == INT32 and len(tensor.shape) == 1 for tensor in tensors)

@@ -47,7 +47,7 @@ class Elementwise(Struct, frozen=True):
         shape = tensors[0].shape if self.in_place else broadcast(*shapes)
         if shape is None:
             raise CannotCount("odd-shapes")
-        read = tensors if self.reads_first else tensors[1:]
+        read = tensors if self.reads_first else tensors[1:]  # the first may be written only
         result = BOOL if self.result == "bool" else _result_type(tensors)
         written = tensors[0] if self.in_place else Tensor(shape, None, result)
         return Work(
@@ -79,6 +79,7 @@ class Pass(Struct, frozen=True):
         moved = [tensor.bytes for tensor in args.given(*self.reads)]
         extra = self.statistics(args) if self.statistics else 0
         mask = args.value(self.mask)
+        # Flags that are not recorded count as set.
         wanted = mask if isinstance(mask, tuple) else (True,) * len(self.writes)
         positions = [
             position for position, yes in zip(self.writes, wanted, strict=False) if yes is not False

@@ -109,6 +109,7 @@ def measured_work(
     device. Raises UsageError for a paired run that tells nothing.
     """
     trace, launches = prepared.trace, launches_of(prepared)
+    # A trace without devices cannot take the user's device as its own: counters may need it.
     given = find(device.strip().lower()) if device is not None and not devices else None
     recorded = [architecture_of(trace, peaks) for peaks in devices]
     architectures = tuple(dict.fromkeys(filter(None, [given.arch if given else None, *recorded])))

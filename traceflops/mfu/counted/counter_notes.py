@@ -143,6 +143,7 @@ def pair_notes(
         for trace, peaks_of in ((prepared.trace, devices), (pair.trace, others))
     )
     if ours and theirs and not ours.keys() & theirs.keys():
+        # A device that the table does not know is called by its architecture.
         own, other = (
             [arch if product == "unknown GPU" else product for arch, product in peaks_of.items()]
             for peaks_of in (ours, theirs)

@@ -276,7 +276,7 @@ def counted_kernels(work: CounterWork, units: IntArray) -> tuple[CountedKernel, 
         unequal = frozenset(figure for figure in differ if differ[figure][number])
         read_of = {each: sums[number] for each, sums in counters.items() if isfinite(sums[number])}
         rows.append(CountedKernel(name, *figures, by_type, unequal, read_of))
-    rows.sort(key=lambda row: row.name)
+    rows.sort(key=lambda row: row.name)  # stays the order of equal rows
     rows.sort(
         key=lambda row: (row.flops or 0, row.time_ns or 0, (row.read or 0) + (row.written or 0)),
         reverse=True,

@@ -195,6 +195,7 @@ class _Layer(Struct, frozen=True):
             launch: ((), int(self.hidden * (rows * of_row + self.tokens * of_token)))
             for launch, (of_row, of_token) in self.moves.items()
         }
+        # The bytes are UNKNOWN: nothing tells how many experts' weights were read.
         return {
             self.up.at: ((self.up.part(rows, *sizes),), UNKNOWN),
             self.down.at: ((self.down.part(rows, *halves),), UNKNOWN),

@@ -132,6 +132,7 @@ def with_serving_kinds(pair: Prepared, work: LaunchWork, is_open: BoolArray) -> 
         if outer < 0 or attentions_in[outer] == 1:
             kinds = _attention(pair, launches, row, kernels)
             done |= {launch: (kind, UNKNOWN) for launch, kind in kinds.items()}
+    # Counts beyond an int64 cannot be: a shape was misread.
     done = {launch: work_done for launch, work_done in done.items() if _fits(work_done[0])}
     kind, size, rows = work.kind.copy(), work.size.copy(), list(done)
     kind[rows] = len(work.kinds) + np.arange(len(done))

@@ -204,6 +204,7 @@ def part_table(
         for name, rule, part in flat
     ]
     line, by_rule, flops, at_least = np.array(figures, dtype=np.int64).reshape(-1, 4).T
+    # The role of a product is open, but not if it is part of an unfused attention.
     return PartTable(
         op=rows[which],
         line=line[part_row],
@@ -228,6 +229,7 @@ def _parts(
     assert isinstance(work, Work)  # only ops of known work are executed
     if name == "none":
         return [(*_part_line(work.kind, PHASES[phase], part), part) for part in work.parts]
+    # R1 and R3 tell roles where autograd does not ("").
     rule = "R3" if by_shapes else "R1" if name == "recompute" else ""
     (product,) = work.parts
     attention = works.signature(core)

@@ -102,6 +102,7 @@ def _added(row: KernelRow, work: MeasuredWork, rows: IntArray, dur_ns: IntArray)
         return row
     parts = [(part, n) for index, n in zip(kinds, times, strict=True) for part in work.kinds[index]]
     is_counted = kind >= 0 if kinds else size >= 0
+    # Without the bytes of one launch, those of all are unknown.
     has_bytes = (kinds or is_counted.any()) and (size[is_counted] >= 0).all()
     measured = Measured(
         sum(part.flops * n for part, n in parts) if kinds else None,
