@@ -56,6 +56,7 @@ class _Shown(dict[int, str]):
     """What stands for a character that is printed, by its code point."""
 
     def __missing__(self, code: int) -> str:
+        """Return a space for a line break, an escape for a hidden character, else the character."""
         char = chr(code)
         shown = " " if char in _LINE_BREAKS else _escape(char) if _is_hidden(char) else char
         self[code] = shown
@@ -66,6 +67,7 @@ class _ShownInJson(dict[int, str]):
     """What stands for a character in JSON, by its code point."""
 
     def __missing__(self, code: int) -> str:
+        """Return JSON's escape (UTF-16) of a hidden character or line break, else the character."""
         shown = char = chr(code)
         if _is_hidden(char) or char in _LINE_BREAKS:
             units = char.encode("utf-16-be", "surrogatepass").hex()
@@ -79,6 +81,7 @@ _IN_JSON: Final = _ShownInJson()
 
 
 def _escape(char: str) -> str:
+    """Return a character as Python's literals escape it."""
     code = ord(char)
     if code < 0x100:
         return f"\\x{code:02x}"
@@ -197,12 +200,17 @@ class _Bracketed(NamedTuple):
         return before.rstrip()[-1:] in {",", ";"} and char != " " and self.text[opened] in _CLOSING
 
     def _may_begin(self, index: int) -> bool:
+        """Return whether what is shown may begin here: inside brackets only before whole arguments.
+
+        Templates (<) may be cut anywhere.
+        """
         opened = self.inner[index]
         if opened == -1 or self.closes[opened] == index or self.text[opened] == "<":
             return True
         return self.text[index] in ",;" and self.text[opened] in _CLOSING
 
     def _fits(self, head: int, tail: int, width: int) -> bool:
+        """Return whether the text up to `head`, …, the brackets to close and the rest fit."""
         closing = self.depth[head] - self.depth[tail]
         is_nested = self.inner[tail] < head <= tail
         return is_nested and head + 1 + closing + len(self.text) - tail <= width

@@ -175,7 +175,10 @@ def parse_share(text: str) -> Fraction | None:
 
 
 def decimal_thousands(text: str) -> int | None:
-    """Return the number before a `k` that is often meant as 1,024: of `8k` it is 8."""
+    """Return the number before a `k` that is often meant as 1,024: of `8k` it is 8.
+
+    Only powers of two are: None for others.
+    """
     match = re.fullmatch(r"([0-9]{1,4})[kK]", text.strip())
     number = int(match[1]) if match else 0
     return number if number & (number - 1) == 0 and number else None
@@ -383,6 +386,7 @@ def decimal(value: Fraction, digits: int) -> str:
 
 
 def _rounded(value: Fraction, digits: int) -> str:
+    """Return a number with exactly so many decimals, thousands separated."""
     scaled = round(value * 10**digits)
     whole, rest = divmod(abs(scaled), 10**digits)
     sign = "-" if scaled < 0 else ""

@@ -232,6 +232,7 @@ def _named_after_cache(table: pa.Table) -> BoolArray:
 
 
 def _by_pass(pass_of: IntArray, rows: IntArray, passes: int) -> list[IntArray]:
+    """Return the rows of each pass; `pass_of` is by row of the table, -1 for none."""
     order = rows[np.argsort(pass_of[rows], kind="stable")]
     edges = np.searchsorted(pass_of[order], np.arange(passes + 1))
     return [order[low:high] for low, high in pairwise(edges.tolist())]

@@ -136,6 +136,7 @@ def square(card: ModelCard) -> ModelCard:
     """Return the card with heads of hidden / heads elements. Raises UsageError if that fails."""
 
     def squared(block: Block) -> Block:
+        """Return a block with such heads; latent attention has none."""
         attention = block.attention
         if not isinstance(attention, Attention) or card.hidden % attention.heads:
             raise UsageError(

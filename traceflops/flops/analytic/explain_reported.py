@@ -104,7 +104,7 @@ class Explanation(Struct, frozen=True):
 
     def shown(self, value: Fraction) -> str:
         """Return a share as text, with at least as many decimals as the figure."""
-        usual = 1 if value >= Fraction(1, 10) else 2
+        usual = 1 if value >= Fraction(1, 10) else 2  # the decimals of `exact_percent`
         return exact_percent(value, self.reported.digits if self.reported.digits > usual else None)
 
     @property
@@ -194,7 +194,10 @@ def explain(
 
 
 def _rank(candidate: Candidate) -> tuple[bool, Fraction, Fraction]:
-    """Return the sort key: the assumptions; for figures that do not fit, also the error."""
+    """Return the sort key: the assumptions; for figures that do not fit, also the error.
+
+    Of these, errors that are equal to three digits are no difference.
+    """
     if candidate.reproduces:
         return (False, Fraction(candidate.cost), candidate.error)
     return (True, round(candidate.error + candidate.cost * PER_COST, 3), Fraction(0))
@@ -278,6 +281,7 @@ def _numerators(
 
 
 def _sparse(peak: Peak) -> Peak:
+    """Return the headline rate of a device with 2:4 sparsity, by its dense one."""
     label = peak.label.replace("dense", "sparse")
     label = label if label != peak.label else f"{label} sparse"
     return replace(peak, flops_per_ns=peak.flops_per_ns * SPARSE, label=label)

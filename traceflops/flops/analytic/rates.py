@@ -98,9 +98,11 @@ class Peak(Struct, frozen=True):
     unlikely: int = 0
 
     def __post_init__(self) -> None:
+        """Refuse a peak that no device can have."""
         if not 0 < self.flops_per_ns <= LARGEST_PEAK:
+            tflops = decimal(self.flops_per_ns / PER_TERA, 3)
             raise UsageError(
-                f"a peak of {decimal(self.flops_per_ns / 1000, 3)} TFLOP/s per GPU is impossible",
+                f"a peak of {tflops} TFLOP/s per GPU is impossible",
                 "give the dense peak of one GPU in TFLOP/s, e.g. 989.5",
             )
 

@@ -170,6 +170,10 @@ class _Count(Struct, frozen=True):
     def _pass_lines(
         self, kind: str, group: str, forward: int, passes: _Passes, weight_grads: int = 1
     ) -> Iterator[Line]:
+        """Yield the model work of each pass: every gradient has as many FLOPs as the forward.
+
+        Some rules charge the weight gradient `weight_grads` times.
+        """
         yield Line(f"model.{kind}.forward.{group}", forward)
         if passes.input_grad:
             yield Line(f"model.{kind}.input_grad.{group}", forward)

@@ -129,6 +129,7 @@ class Attention(Struct, frozen=True, kw_only=True):
     cross: bool = False
 
     def __post_init__(self) -> None:
+        """Refuse heads that do not share the key heads evenly."""
         positive(self, "heads", "kv_heads", "head_dim")
         require(
             self.heads % self.kv_heads == 0,
@@ -263,6 +264,7 @@ class Experts(Struct, frozen=True, kw_only=True):
 def _mlp(
     network: FeedForward | Experts, group: str, prefix: str, hidden: int, width: int
 ) -> Iterator[Linear]:
+    """Yield the matrices up (with a gate beside it, if gated) and down; `prefix` begins names."""
     for name in ("gate", "up") if network.glu else ("up",):
         yield Linear(f"{prefix}{name}", hidden, width, group, bias=network.bias)
     yield Linear(f"{prefix}down", width, hidden, group, bias=network.bias)

@@ -173,6 +173,7 @@ class _Builder(Struct, frozen=True):
 
     @property
     def _biases(self) -> tuple[str, ...]:
+        """Return what has biases: a list of words, or all or nothing for true and false."""
         if isinstance(self.table.values.get("bias"), list):
             return self.table.words("bias", BIASES)
         return EVERY_BIAS if self.table.flag("bias", False) else ()

@@ -85,6 +85,7 @@ def with_capacity(card: ModelCard, capacity: Fraction) -> ModelCard:
     """Return the card with `capacity` expert rows computed per row needed. Raises UsageError."""
 
     def changed(block: Block) -> Block:
+        """Return a block with this capacity, if it has experts."""
         experts = block.feed_forward
         if not isinstance(experts, Experts):
             return block
@@ -96,6 +97,7 @@ def with_capacity(card: ModelCard, capacity: Fraction) -> ModelCard:
 
 
 def _exists(path: Path) -> bool:
+    """Return whether there is such a file or folder."""
     try:
         return path.exists()
     except (OSError, ValueError):  # a name that no file can have

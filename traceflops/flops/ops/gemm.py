@@ -164,6 +164,7 @@ def _work(
     dtype: str | None,
     real_products: int = 1,
 ) -> Work:
+    """Return the work of a product that is `real_products` real ones (4 if complex)."""
     part = FlopsPart.exact("product", sizes.flops * real_products)
     return Work(kind, (part,), known_sum(*moved), dtype, sizes)
 

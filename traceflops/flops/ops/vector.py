@@ -246,13 +246,16 @@ def rows_of_layer_norm(args: Arguments) -> int:
 
 
 def two_per_channel(args: Arguments) -> int:
-    """Return how many values mean and deviation of a batch norm in training have."""
+    """Return how many values mean and deviation of a batch norm have; argument 5: it trains."""
     tensor, trains = args.tensor(0), args.boolean(5)
     return 2 * tensor.shape[1] if trains and tensor and len(tensor.shape) > 1 else 0
 
 
 def two_per_group(args: Arguments) -> int:
-    """Return how many values mean and deviation of a group norm have: per sample and group."""
+    """Return how many values mean and deviation of a group norm have: per sample and group.
+
+    Arguments 3 and 6 tell how many of these there are; unknown ones count as none.
+    """
     samples, groups = args.integer(3), args.integer(6)
     return 2 * max(0, samples or 0) * max(0, groups or 0)
 

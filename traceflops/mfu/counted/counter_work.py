@@ -98,7 +98,6 @@ def counter_work(
 ) -> CounterWork:
     """Return the work by counters; `family` is the place of each launch's in `families`."""
     nowhere = np.zeros(counted.launches.count, dtype=np.bool_)
-
     amount = partial(_quantity, counted, families, family)
 
     def by_type(prefix: str, units: str) -> tuple[dict[str, _Amount], IntArray]:
@@ -109,7 +108,7 @@ def counter_work(
         quantities = dict.fromkeys(
             name for each in families for name in formulas.quantities(prefix, each)
         )
-        # FLOPs do not change from pass to pass: they may not differ at all.
+        # FLOPs of one launch are equal in all passes (tolerance 0).
         amounts = {name.removeprefix(prefix): amount(name, 0.0) for name in quantities}
         is_complete = nowhere.copy()
         for number, hardware in enumerate(families):
@@ -122,8 +121,7 @@ def counter_work(
 
     matrix, total = by_type(formulas.MATRIX, "matrix")
     _, vector_flops = by_type(formulas.VECTOR, "vector")
-    # Totals are complete without the counter of XF32. But for kernels that compute in XF32, as
-    # their names tell, they lack it.
+    # Totals need the counter of XF32 only for kernels that compute in it, as their names tell.
     in_xf32 = [float_type(name) == XF32 for name in counted.launches.names]
     is_xf32 = np.array([*in_xf32, False], dtype=np.bool_)[counted.launches.name]
     xf32 = matrix[XF32].value if XF32 in matrix else np.full(1, UNKNOWN)
@@ -139,7 +137,6 @@ def counter_work(
     )
     incomplete = (total < 0) & has_any & ~uncounted
     no_family = np.array([hardware is None for hardware in families], dtype=np.bool_)[family]
-    # Cycles vary from pass to pass: they may differ by their full size (1.0).
     return CounterWork(
         counted=counted,
         families=families,
@@ -149,7 +146,7 @@ def counter_work(
         read=amount(formulas.READ, BYTES_AGREE).value,
         written=amount(formulas.WRITTEN, BYTES_AGREE).value,
         moved=amount(formulas.MOVED, BYTES_AGREE).value,
-        busy=amount(formulas.BUSY, 1.0).value,
+        busy=amount(formulas.BUSY, 1.0).value,  # cycles vary freely from pass to pass
         active=amount(formulas.ACTIVE, 1.0).value,
         uncounted=uncounted,
         partial=incomplete & ~no_family,

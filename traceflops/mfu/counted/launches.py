@@ -227,6 +227,7 @@ def common(kinds: Sequence[Kind]) -> Kind | None:
 
 
 def _sums(kind: Kind, name: Callable[[WorkPart], str]) -> dict[tuple[str, str], tuple[int, int]]:
+    """Return the most and the least FLOPs of a kind, by the `name` of parts and by data type."""
     sums: dict[tuple[str, str], tuple[int, int]] = {}
     for part in kind:
         most, least = sums.get((name(part), part.dtype), (0, 0))

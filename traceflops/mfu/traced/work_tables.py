@@ -252,6 +252,7 @@ def _measured(
 def _types_seen(
     group: IntArray, dtype: IntArray, labels: list[str], count: int
 ) -> list[tuple[str, ...]]:
+    """Return the data types (of `labels`) that occur in each of `count` groups of rows."""
     types_of_group: list[list[str]] = [[] for _ in range(count)]
     _, first = group_rows([group, dtype])
     for number, code in zip(group[first].tolist(), dtype[first].tolist(), strict=True):
