@@ -196,6 +196,7 @@ class _Bracketed(NamedTuple):
         opened = self.inner[index]
         if opened in (-1, index - 1) or self.text[opened] == "<":
             return True
+        # An argument ends after its comma and a space, if there is one.
         before, char = self.text[max(index - 2, 0) : index], self.text[index]
         return before.rstrip()[-1:] in {",", ";"} and char != " " and self.text[opened] in _CLOSING
 

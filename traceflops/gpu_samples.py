@@ -86,7 +86,7 @@ def gpu_samples(prepared: Prepared) -> tuple[GpuSamples, ...]:
     labels, time_ns = names(table["name"]), numbers(table["time_ns"])
     value, device, code = floats(table["value"]), numbers(table["device"]), codes(table["name"])
     is_sampled = np.isin(code, [number for number, label in enumerate(labels) if label in _ALL])
-    rows = np.flatnonzero(is_sampled & (value >= 0) & (value < _LARGEST))
+    rows = np.flatnonzero(is_sampled & (value >= 0) & (value < _LARGEST))  # others are errors
     rows = rows[np.argsort(time_ns[rows], kind="stable")]
     samples = []
     for gpu, of_gpu in groups(device[rows]):

@@ -335,7 +335,7 @@ def _nothing_counted(prepared: Prepared, done: Executed, *, is_ml: bool) -> Miss
     if not ops.num_rows and not (is_ml and _computes(prepared)):  # nothing would have a model
         return missing_input.NO_MODEL if is_ml else missing_input.NOT_ML
     source = prepared.trace.source
-    tool = source.tool if source.format == "rpd" else _TOOLS.get(source.format)
+    tool = source.tool if source.format == "rpd" else _TOOLS.get(source.format)  # many write rpd
     tool = tool or _TOOLS.get(family(source.format))
     if not ops.num_rows and tool is not None:  # a tool that records no operators
         architectures = prepared.trace.devices["architecture"].to_pylist()
@@ -365,7 +365,7 @@ def _computes(prepared: Prepared) -> bool:
 def _nothing_joined(done: Executed, work: MeasuredWork, *, is_ml: bool) -> MissingInput:
     """Return why the counters or the paired run that were given tell no FLOPs.
 
-    `work` has their joins with the trace.
+    `work` has their joins with the trace; without a pair, its counters alone are to blame.
     """
     if any(join.known for join in work.joins):  # kernels matched, and were known to do none
         return missing_input.NO_MATRIX_WORK

@@ -313,8 +313,8 @@ class _Items:
     ) -> None:
         """Read the bytes and paths by item, the FLOPs by op, and the item of each activity.
 
-        Bytes and FLOPs are UNKNOWN if nothing tells them. An item is mixed if not all of its
-        activities do memory work.
+        An item is an op, or an activity without one (numbered behind all ops). Bytes and FLOPs are
+        UNKNOWN if nothing tells them. An item is mixed if not all its activities do memory work.
         """
         self._prepared, self._work = prepared, work
         ops, count = len(moved.op_size), len(moved.unit)

@@ -256,12 +256,13 @@ class _Count(Struct, frozen=True):
             return 2 * memory * sums_of(sequences).tokens
         if context == "exact":
             return 2 * pairs(mask, sequences, cached)
-        cut: Sequences = ()
+        cut: Sequences = ()  # sequences that a window or chunk cuts: their pairs are exact
         if context == "half-window":
             cut, sequences = cut_by(mask, sequences, cached)
         sums = sums_of(sequences)
         full = sums.full_pairs(cached)
-        # Half the context: the cache is seen by all queries, their own tokens by half of them.
+        # Half the context: the cache is seen by all queries, their own tokens by half of them. With
+        # a full mask, every query sees all.
         is_half = context != "full" and mask.kind != "full"
         rest = full + cached * sums.tokens if is_half else 2 * full
         return 2 * pairs(mask, cut, cached) + rest

@@ -104,7 +104,7 @@ class TomlTable:
         if value is None:
             return default
         number = _finite(value)
-        if number is None or abs(number.adjusted()) > LONGEST_EXPONENT:
+        if number is None or abs(number.adjusted()) > LONGEST_EXPONENT:  # too long as a fraction
             self.refuse(f"{self.called(key)!r} is not a number: {str(value)[:40]!r}", HINT)
         return Fraction(number)
 

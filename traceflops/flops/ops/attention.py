@@ -70,7 +70,7 @@ class Masking(Struct, frozen=True):
         bounds = [None if side is None or side < 0 else side for side in sides]
         left, right = (*bounds, None, None)[:2]
         if len(self.window) == 1 and left is not None:
-            left = left - 1 if left else None  # one width: the query's own key is in it
+            left = left - 1 if left else None  # one width, with the query's own key; 0: no window
         return Band(left, 0 if causal else right, bottom_right)
 
 

@@ -228,7 +228,7 @@ def _groups(channels: int, weight: Shape, transposed: bool, groups: int | None) 
     """Return the groups, 0 if they are not known; None if the channels do not fit."""
     if transposed:
         fits = channels == weight[0] and (groups is None or (groups > 0 and channels % groups == 0))
-        return (groups or 0) if fits else None
+        return (groups or 0) if fits else None  # the shapes alone do not tell them
     if groups is None:
         groups = channels // weight[1] if weight[1] else 1
     fits = groups > 0 and channels == weight[1] * groups and weight[0] % groups == 0

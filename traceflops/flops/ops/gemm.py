@@ -58,7 +58,7 @@ class MatrixProduct(Struct, frozen=True):
         """Return the work. Raises CannotCount if the shapes do not fit."""
         a, b = operands(args, self.left, self.right)
         sizes = product_of(self.spelling, a, b)
-        if len(args.shapes) > self.most:
+        if len(args.shapes) > self.most:  # TorchScript recorded its whole stack
             raise CannotCount("odd-shapes")
         out, beta = args.tensor(self.out), args.value(self.beta)
         adds_c = self.beta is None or (isinstance(beta, int | float) and beta != 0)

@@ -133,7 +133,7 @@ def peak_in_trace(
         return PeakChoice(None, None, plain, lack)
     specs = {d.match.spec.id: d.match.spec for d in devices if d.match.spec is not None}
     spec = next(iter(specs.values())) if len(specs) == 1 else None
-    # The rate of each device: a given one, else that of the data type.
+    # The rate of each device: a given one (the same for all types), else that of the data type.
     label = f"{plain} dense"
     if any(device.given for device in devices):
         rates = {device.device: max(device.rates.values()) for device in devices}

@@ -140,6 +140,7 @@ class Counts(Struct, frozen=True):
             (self.least, "reconciliation.certain"),
             (self.most, "reconciliation.it-shows-at-most"),
         )
+        # There is no ratio to an unknown bound, or to 0.
         apart = tuple(_difference(self.expected / bound - 1, of) for bound, of in bounds if bound)
         return fact("reconciliation.within-open", apart=apart)
 

@@ -201,7 +201,7 @@ def marked_tokens(prepared: Prepared) -> MarkedTokens | None:
                     values[f"{kind}.{key}"] = Fraction(total, steps)
         if values:
             ranks.append(values)
-            if step_counts != {shown} and _PARTLY not in notes:
+            if step_counts != {shown} and _PARTLY not in notes:  # some steps have no mark
                 notes.append(_PARTLY)
     if not ranks:
         return MarkedTokens({}, tuple(notes)) if notes else None

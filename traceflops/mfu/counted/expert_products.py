@@ -136,7 +136,7 @@ class _Product(Struct, frozen=True):
         tiles = across * (down if self.rule.tall else 1)
         if tiles <= 0 or not row_tiles or tiles % row_tiles:
             return None
-        if self.rule.tall and down != row_tiles:
+        if self.rule.tall and down != row_tiles:  # that axis counts tiles of rows alone
             return None
         column_tiles, width = tiles // row_tiles, self.tile("columns")
         return (column_tiles - 1) * width + 1, column_tiles * width
@@ -212,7 +212,8 @@ def _layer(pair: Prepared, launches: Launches, op: int, launched: IntArray) -> _
         name = launches.names[int(launches.name[launch])]
         across, down = launches.grid_axes[launch, :2].tolist()
         rules = ((rule, match) for rule in _PRODUCTS if (match := rule.name.fullmatch(name)))
-        products += [_Product(launch, *first, (across, down)) for first in [*rules][:1]]
+        fits = [*rules][:1]  # the first rule whose pattern fits
+        products += [_Product(launch, *rule_and_match, (across, down)) for rule_and_match in fits]
         for pattern, of_row, of_token in _MOVES:
             if pattern.fullmatch(name):
                 moves[launch] = (of_row, Fraction(of_token))

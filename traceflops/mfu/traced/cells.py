@@ -175,7 +175,8 @@ def part_table(
     """Return the parts of every executed op with their lines; `logits` says which ops are these."""
     work, tree = attribution.work, attribution.tree
     rows = attribution.executed
-    # The unfused attention around an op, or around the forward op of a gradient.
+    # The unfused attention (whose work has a part "mask") around an op, or around the forward op of
+    # a gradient.
     unfused = [
         isinstance(each, Work) and any(part.name == "mask" for part in each.parts)
         for each in work.works
