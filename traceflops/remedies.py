@@ -334,10 +334,10 @@ def way_to_record(of: Recording, lack: str) -> How | None:
         how = How(how.text.replace(_GRAPHS, ""), how.is_clause)
     if tool == NSIGHT and lack == "host work" and any("NVTX" in name for name in counts):
         how = How(_FINER if any("OSRT" in name for name in counts) else _FINER + _WITH_SYSTEM)
-    if _is_old(of):
+    if _is_old(of):  # a GPU that nsys cannot record, nor ncu
         text = "" if lack == "kernel counters" else _OF_NSYS.sub(NVPROF, how.text)
         how = How(text, how.is_clause)
-    if of.source.tool == LEGACY and lack not in _SAME_IN_LEGACY:
+    if of.source.tool == LEGACY and lack not in _SAME_IN_LEGACY:  # it recorded operators alone
         return _do(f"record with torch.profiler (PyTorch 1.8.1 or later) and {how.text}")
     return how
 

@@ -356,6 +356,7 @@ def exact_percent(value: Fraction, digits: int | None = None) -> str:
     if digits is not None:
         return f"{_rounded(hundred, digits)} %"
     digits = 1 if hundred >= 10 else 2
+    # More decimals, at most 12, where these would round to 0.
     while 0 < hundred < Fraction(5, 10 ** (digits + 1)) and digits < 12:
         digits += 1
     return f"{_rounded(hundred, digits)} %"

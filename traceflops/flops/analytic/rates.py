@@ -290,6 +290,7 @@ def _mistakes(
         yield True, "parameters of unused experts counted", Fraction(card.total, card.active)
     if abs(peak / _A100 - 1) < Fraction(1, 100):
         yield True, "A100 peak used for an H100 or H200", Fraction(317, 100)
+    # Unless the peak used may be that of fp8 itself.
     fp8 = spec.peak("fp8") if spec is not None else None
     if spec is None or (fp8 is not None and fp8 > Fraction(3, 2) * peak):
         yield True, "bf16 peak used for an fp8 run", Fraction(2)

@@ -239,7 +239,7 @@ class _Count(Struct, frozen=True):
             if run.attention_kernel == "unfused" and not core.cross:
                 full = 2 * sums_of(shape.of(False)).full_pairs(cached)
                 yield Line("overcompute.mask", core.flops(full - padded) * runs)
-        if rule.id == "levanter":  # it also counts the mask and the softmax
+        if rule.id == "levanter":  # it also counts the mask and the softmax, in all three passes
             squares = sums_of(shape.of(rule.real)).squares
             times = core.heads * placed.times * (1 if run.forward_only else 3)
             yield Line("convention.vector", VECTOR_FLOPS_OF_LEVANTER * squares * times)

@@ -16,6 +16,7 @@ from traceflops.errors import UsageError
 LARGEST_COUNT = 10**18
 LONGEST_EXPONENT = 30
 LONGEST_SHOWN = 24
+LONGEST_TEXT = 400
 HINT = "see docs/mfu.md for the keys of a model card"
 Part = TypeVar("Part", bound=Struct)
 
@@ -87,7 +88,7 @@ class TomlTable:
         value = self.values.get(key)
         if value is None:
             return default
-        if not isinstance(value, str) or not value.isprintable() or len(value) > 400:
+        if not isinstance(value, str) or not value.isprintable() or len(value) > LONGEST_TEXT:
             self.refuse(f"{self.called(key)!r} must be one line of text", HINT)
         return value
 

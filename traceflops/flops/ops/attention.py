@@ -109,7 +109,7 @@ class Attention(Struct, frozen=True):
 
     def __call__(self, kind: Kind, args: Arguments) -> Work:
         """Return the work. Raises CannotCount if lengths are not recorded or shapes do not fit."""
-        first = int(self.backward)
+        first = int(self.backward)  # the gradient of the output comes before these three
         q, k, v = operands(args, first, first + 1, first + 2)
         if args.given(*self.packing.paged):  # the shapes of pages do not tell how many keys count
             raise CannotCount("not-in-trace")

@@ -105,9 +105,8 @@ def counter_work(
 
         `prefix` begins the quantities, `units` is the field of Family with these types.
         """
-        quantities = dict.fromkeys(
-            name for each in families for name in formulas.quantities(prefix, each)
-        )
+        names = (name for each in families for name in formulas.quantities(prefix, each))
+        quantities = dict.fromkeys(names)
         # FLOPs of one launch are equal in all passes (tolerance 0).
         amounts = {name.removeprefix(prefix): amount(name, 0.0) for name in quantities}
         is_complete = nowhere.copy()

@@ -210,7 +210,7 @@ def common(kinds: Sequence[Kind]) -> Kind | None:
     purpose is unknown.
     """
     if any(part.cached is not None for kind in kinds for part in kind):
-        return None  # their FLOPs are per pair of query and key, so equal ones may stay unequal
+        return None  # their FLOPs are per pair of query and key: equal ones may differ in total
     families = [_sums(kind, lambda part: part.line.split(".")[0]) for kind in kinds]
     if all(sums == families[0] for sums in families):
         parts = []

@@ -75,6 +75,7 @@ class _Cached(Struct, frozen=True):
             return []
         if self.heads is None:
             return tensors
+        # Caches in another layout: an argument tells the heads, the query their size.
         size = (args.integer(self.heads) or 0, tensors[0].shape[-1])
         return [tensors[0], *(tensor.like(size) for tensor in tensors[1:])]
 

@@ -30,7 +30,7 @@ def too_fast(trace: Trace, attribution: Attribution) -> TooFast | None:
     """Return the operator whose times most clearly are not those of computing; None if all may be.
 
     Of each operator, its call with the most FLOPs is compared with calls of far fewer: where a CPU
-    computes, these take far less time. Of those found, the one with the highest rate is returned.
+    computes, these take less than half its time. Of those found, that of the highest rate counts.
     """
     work, op = attribution.work, attribution.executed
     flops = work.of_ops(work.at_least)[op]
