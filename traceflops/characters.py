@@ -56,6 +56,7 @@ class _Shown(dict[int, str]):
     """What stands for a character that is printed, by its code point."""
 
     def __missing__(self, code: int) -> str:
+        """Return a space for a line break, an escape for a hidden character, else the character."""
         char = chr(code)
         shown = " " if char in _LINE_BREAKS else _escape(char) if _is_hidden(char) else char
         self[code] = shown
@@ -66,6 +67,7 @@ class _ShownInJson(dict[int, str]):
     """What stands for a character in JSON, by its code point."""
 
     def __missing__(self, code: int) -> str:
+        """Return JSON's escape (UTF-16) of a hidden character or line break, else the character."""
         shown = char = chr(code)
         if _is_hidden(char) or char in _LINE_BREAKS:
             units = char.encode("utf-16-be", "surrogatepass").hex()
@@ -79,6 +81,7 @@ _IN_JSON: Final = _ShownInJson()
 
 
 def _escape(char: str) -> str:
+    """Return a character as Python's literals escape it."""
     code = ord(char)
     if code < 0x100:
         return f"\\x{code:02x}"
@@ -120,7 +123,7 @@ def shortened_around(text: str, start: int, end: int, width: int) -> str:
         stops = (index for index in range(last, start, -1) if not whole or name.may_end(index))
         labels = (name.joined((0, head), (start, stop)) for stop in stops)
         shown = next((label for label in labels if len(label) <= width), shown)
-        if 2 * len(shown) > width and shown != text[:width]:
+        if 2 * len(shown) > width and shown != text[:width]:  # else cut inside an argument, too
             break
     return shown
 
@@ -139,6 +142,7 @@ class _Bracketed(NamedTuple):
 
     @classmethod
     def of(cls, text: str) -> _Bracketed:
+        """Return a text with its brackets; a very long one counts as having none."""
         closes = dict(_pairs(text)) if len(text) <= _LONGEST_CUT_AT else {}
         inner, depth = [-1], [0]
         for index in range(len(text)):
@@ -154,7 +158,7 @@ class _Bracketed(NamedTuple):
     def without_middle(self, width: int, *, whole: bool) -> str:
         """Return the ends of the text, the first of about 3/5 of the width.
 
-        Only `whole` arguments are left out, or parts of them, too.
+        With `whole`, arguments are left out as a whole, else parts of them, too.
         """
         length, room = len(self.text), max(width - 1, 0)
         heads = [index for index in range(width) if not whole or self.may_end(index)]
@@ -192,16 +196,22 @@ class _Bracketed(NamedTuple):
         opened = self.inner[index]
         if opened in (-1, index - 1) or self.text[opened] == "<":
             return True
+        # An argument ends after its comma and a space, if there is one.
         before, char = self.text[max(index - 2, 0) : index], self.text[index]
         return before.rstrip()[-1:] in {",", ";"} and char != " " and self.text[opened] in _CLOSING
 
     def _may_begin(self, index: int) -> bool:
+        """Return whether what is shown may begin here: inside brackets only before whole arguments.
+
+        Templates (<) may be cut anywhere.
+        """
         opened = self.inner[index]
         if opened == -1 or self.closes[opened] == index or self.text[opened] == "<":
             return True
         return self.text[index] in ",;" and self.text[opened] in _CLOSING
 
     def _fits(self, head: int, tail: int, width: int) -> bool:
+        """Return whether the text up to `head`, …, the brackets to close and the rest fit."""
         closing = self.depth[head] - self.depth[tail]
         is_nested = self.inner[tail] < head <= tail
         return is_nested and head + 1 + closing + len(self.text) - tail <= width
@@ -220,9 +230,9 @@ def _pairs(text: str) -> Iterator[tuple[int, int]]:
             yield index, quotes[index]
         elif char in _CLOSING:
             opened.append(index)
-        elif char in _CLOSING.values() and text[index - 1 : index] != "-":
+        elif char in _CLOSING.values() and text[index - 1 : index] != "-":  # "->" closes nothing
             while opened and char != ">" and text[opened[-1]] == "<":
-                opened.pop()  # "less than"
+                opened.pop()  # a "<" inside another bracket that closes first is "less than"
             if opened and _CLOSING[text[opened[-1]]] == char:
                 yield opened.pop(), index
 

@@ -25,6 +25,7 @@ class TraceflopsError(Exception):
     """A failure with a message (what and where) and a hint (what to do next), one line each."""
 
     def __init__(self, message: str, hint: str) -> None:
+        """Keep message and hint."""
         super().__init__(message)
         self.message = message
         self.hint = hint
@@ -58,6 +59,7 @@ def is_out_of_memory(error: BaseException | None) -> bool:
         return False
     if isinstance(error, MemoryError) or getattr(error, "errno", None) == errno.ENOMEM:
         return True
+    # Messages of these may quote the input, whose words say nothing of memory.
     is_ours = isinstance(error, TraceflopsError | ValueError | LookupError)
     says_so = not is_ours and any(words in str(error).lower() for words in _NO_ROOM)
     return says_so or is_out_of_memory(error.__cause__ or error.__context__)

@@ -17,6 +17,7 @@ def lazy(package: str, homes: Mapping[str, str]) -> Callable[[str], object]:
         if name not in homes:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
         value = getattr(import_module(homes[name]), name)
+        # Keep it, so that the next look-up does not come here.
         setattr(sys.modules[package], name, value)
         return value
 

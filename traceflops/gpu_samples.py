@@ -86,10 +86,11 @@ def gpu_samples(prepared: Prepared) -> tuple[GpuSamples, ...]:
     labels, time_ns = names(table["name"]), numbers(table["time_ns"])
     value, device, code = floats(table["value"]), numbers(table["device"]), codes(table["name"])
     is_sampled = np.isin(code, [number for number, label in enumerate(labels) if label in _ALL])
-    rows = np.flatnonzero(is_sampled & (value >= 0) & (value < _LARGEST))
+    rows = np.flatnonzero(is_sampled & (value >= 0) & (value < _LARGEST))  # others are errors
     rows = rows[np.argsort(time_ns[rows], kind="stable")]
     samples = []
     for gpu, of_gpu in groups(device[rows]):
+        # Accounts are of the chosen devices that worked; if none did, show all.
         if gpu in prepared.accounts or (gpu >= 0 and not prepared.accounts):
             used = [window for window in prepared.windows.get(gpu, ()) if window.used]
             series = {}
@@ -112,9 +113,10 @@ def _of_device(prepared: Prepared, device: int, series: Mapping[str, _Series]) -
     )
     busy, judged = (_works(prepared, device, series, times) for times in (clock_ns, mask_ns))
     hz = prepared.trace.devices["clock_hz"][device].as_py()
+    # Reasons count only where the GPU works; idleness is then none.
     reasons = mask[judged].astype(np.int64) & ~_IDLE
     slow_ns = mask_ns[judged][reasons != 0]
-    bits = THROTTLE_BITS if len(reasons) else ()
+    bits = THROTTLE_BITS if len(reasons) else ()  # without any sample, reasons are not known
     shares = {bit: float((reasons & bit != 0).mean()) for bit in bits}
     return GpuSamples(
         device=device,

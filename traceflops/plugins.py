@@ -54,7 +54,7 @@ def loaded(group: str, make: Callable[[Any, str, str], T]) -> list[T]:
         with blamed(group, point):
             try:
                 made.append(make(point.load(), _named(group, point), package_of(point)))
-            except UsageError as error:
+            except UsageError as error:  # its own hint would not name the plug-in
                 raise UsageError(error.message, _hint(point)) from None
     return made
 
@@ -69,7 +69,7 @@ def blamed(
     except TraceflopsError:
         raise
     except (Exception, SystemExit) as error:
-        if is_out_of_memory(error):
+        if is_out_of_memory(error):  # no fault of the plug-in
             raise
         what = f"{_named(group, point)} failed: {type(error).__name__}: {error}"
         raise kind(what, _hint(point)) from error

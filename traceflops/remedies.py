@@ -299,24 +299,26 @@ def remedy(of: Recording, lack: str) -> str | None:
 
 
 def way_to_record(of: Recording, lack: str) -> How | None:
-    """Return the same as options or a clause.
+    """Return how a recording would have what it lacks, a key of the table.
 
-    What may be in the lost part of a file is there once that is whole.
+    Its text is "" if that is unknown; None if the tool never has it.
     """
     tool = TF_RECORD if RECORDER in of.source.facts else family(of.source.format)
-    if lack in _IN_LOST_PART and is_cut_off(of):
+    if lack in _IN_LOST_PART and is_cut_off(of):  # the whole file may have it
         return _COPY
     counts = of.source.event_counts
+    # The GPU alone was traced: first of all, that lacks operators.
     if tool == PYTORCH and lack in _OF_HOST and "kernel" in counts and _OPERATOR not in counts:
         lack = _OF_HOST[lack]
     cell = _TABLE[lack].get(tool, "" if tool == OTHER else None)
     if not cell:
         return None if cell is None else How("")
     how = How(cell) if isinstance(cell, str) else cell
+    # API calls show that the GPU was traced: its records are missing for another reason.
     calls = (name for name in counts if name.endswith(_OF_CALLS))
     if lack in _OF_DEVICE and tool == PYTORCH and any(calls):
         why = _WITHOUT_COUNTERS if _COUNTED in counts else _WHY_NONE
-        how = why if lack == "device records" else How("")  # said once
+        how = why if lack == "device records" else How("")  # it is said once, of the records
     if tool == PYTORCH:
         name = accelerator(counts)
         module = "cuda" if name == CUDA else "accelerator"
@@ -325,16 +327,17 @@ def way_to_record(of: Recording, lack: str) -> How | None:
         how = How(text, how.is_clause)
     if tool == XLA:
         how = How(how.text.format(**_names(of.source.facts.get(FRAMEWORK))), how.is_clause)
+    # Advise the option for graphs only where there may be any, and NVTX ranges where none were.
     graphs = sum(count for name, count in counts.items() if "GRAPH" in name)
     has_no_graphs = counts.get("KERNEL", 0) > 0 and not graphs
     if tool == NSIGHT and lack != "kernels of graphs" and has_no_graphs:
         how = How(how.text.replace(_GRAPHS, ""), how.is_clause)
     if tool == NSIGHT and lack == "host work" and any("NVTX" in name for name in counts):
         how = How(_FINER if any("OSRT" in name for name in counts) else _FINER + _WITH_SYSTEM)
-    if _is_old(of):
+    if _is_old(of):  # a GPU that nsys cannot record, nor ncu
         text = "" if lack == "kernel counters" else _OF_NSYS.sub(NVPROF, how.text)
         how = How(text, how.is_clause)
-    if of.source.tool == LEGACY and lack not in _SAME_IN_LEGACY:
+    if of.source.tool == LEGACY and lack not in _SAME_IN_LEGACY:  # it recorded operators alone
         return _do(f"record with torch.profiler (PyTorch 1.8.1 or later) and {how.text}")
     return how
 

@@ -175,7 +175,10 @@ def parse_share(text: str) -> Fraction | None:
 
 
 def decimal_thousands(text: str) -> int | None:
-    """Return the number before a `k` that is often meant as 1,024: of `8k` it is 8."""
+    """Return the number before a `k` that is often meant as 1,024: of `8k` it is 8.
+
+    Only powers of two are: None for others.
+    """
     match = re.fullmatch(r"([0-9]{1,4})[kK]", text.strip())
     number = int(match[1]) if match else 0
     return number if number & (number - 1) == 0 and number else None
@@ -195,7 +198,10 @@ def _read(text: str, units: Mapping[str, Fraction]) -> _Read | None:
 
 
 def _bad(option: str, text: str, what: str, example: str, *, comma: bool = False) -> UsageError:
-    """Return the error for what is no such number; a decimal comma is told from other slips."""
+    """Return the error for what is no such number; a decimal comma is told from other slips.
+
+    Not where commas separate the entries of a list (`comma`).
+    """
     match = None if comma else _POINT.fullmatch(text.strip())
     if match is None:
         return UsageError(f"{option} is not {what}: {text[:60]!r}", f"example: {example}")
@@ -350,6 +356,7 @@ def exact_percent(value: Fraction, digits: int | None = None) -> str:
     if digits is not None:
         return f"{_rounded(hundred, digits)} %"
     digits = 1 if hundred >= 10 else 2
+    # More decimals, at most 12, where these would round to 0.
     while 0 < hundred < Fraction(5, 10 ** (digits + 1)) and digits < 12:
         digits += 1
     return f"{_rounded(hundred, digits)} %"
@@ -380,6 +387,7 @@ def decimal(value: Fraction, digits: int) -> str:
 
 
 def _rounded(value: Fraction, digits: int) -> str:
+    """Return a number with exactly so many decimals, thousands separated."""
     scaled = round(value * 10**digits)
     whole, rest = divmod(abs(scaled), 10**digits)
     sign = "-" if scaled < 0 else ""

@@ -180,6 +180,7 @@ def _use(
     `owner` is process, device and whether it is the host's memory; `own` has its places in `rows`.
     """
     process, device, on_host = owner
+    # Accounts are of the chosen devices; without any, all memory is shown.
     if not on_host and device >= 0 and prepared.accounts and device not in prepared.accounts:
         return None
     rank = prepared.trace.ranks[process]
@@ -206,7 +207,7 @@ def _use(
         file=str(prepared.trace.processes["file"][process].as_py()),
         device=device if device >= 0 else None,
         on_host=on_host,
-        is_total=bool(len(totals)) and not on_host,
+        is_total=bool(len(totals)) and not on_host,  # the host's totals begin with the recording
         device_bytes=device_row.get("memory_bytes"),
         allocated=allocated,
         reserved=reserved,
@@ -256,10 +257,12 @@ class StepFinder:
     """Finds the steps of a process: those of the host, else the windows of its device."""
 
     def __init__(self, prepared: Prepared) -> None:
+        """Find the steps that the host marks, if the report's steps come from marks, too."""
         self._prepared = prepared
         mark, marked = prepared.selection.step_mark, None
         if prepared.plan.choice.source in ("markers", "annotation", "mark-regex"):
-            # A HIDDEN expression is lost: then only usual names are found.
+            # If the user's expression for names of steps was redacted (HIDDEN), look for the usual
+            # names instead.
             marked = find_marked_steps(prepared.trace, None if mark == HIDDEN else mark)
         self._marked = marked.by_process if marked is not None else {}
         # If step numbers repeat, the report numbers the steps from 0: so do these.
@@ -272,7 +275,7 @@ class StepFinder:
             windows = self._prepared.windows.get(device, ())
             rows = [(w.step, w.start_ns, w.end_ns) for w in windows if w.step is not None]
             steps = Steps(*np.array(rows, dtype=np.int64).reshape(-1, 3).T)
-        elif self._counted:
+        elif self._counted:  # their own numbers repeat
             steps = replace(steps, number=np.arange(len(steps)))
         used = np.isin(steps.number, list(self._prepared.plan.used))
         return Steps(steps.number[used], steps.start_ns[used], steps.end_ns[used]), steps
@@ -300,7 +303,8 @@ class Holder(Struct, frozen=True):
 def holders(prepared: Prepared, use: MemoryUse) -> tuple[Holder, ...]:
     """Return who allocated what a device holds at its peak, most first; the sum is the peak.
 
-    Empty if blocks have no addresses, or contradict the total. `use` is of `memory_use`.
+    A holder that is not `recorded` stands for what was allocated before the recording began. Empty
+    if blocks have no addresses, or contradict the total. `use` is of `memory_use`.
     """
     rows = AllocationRows.of(prepared.trace)
     key = (use.process, -1 if use.device is None else use.device, use.on_host)
@@ -322,7 +326,7 @@ def holders(prepared: Prepared, use: MemoryUse) -> tuple[Holder, ...]:
     held = changes[last[rows.value[changes[last]] > 0]]
     size, stack = rows.value[held], rows.stack[held]
     held_before = use.allocated.peak - int(size.sum())
-    if held_before < 0:
+    if held_before < 0:  # the blocks contradict the total
         return ()
     held_by = []  # by stack, else by operator
     texts, with_stack = names(prepared.trace.counters["stack"]), np.flatnonzero(stack >= 0)

@@ -97,8 +97,10 @@ class DevicePeaks(Struct, frozen=True):
         """
         rate = self.match.by_clock
         spec, seen = self.match.spec, self.match.seen
+        # A given rate replaces the table's, which alone is checked here.
         if rate is None or spec is None or self.given or seen.clock_hz is None:
             return None
+        # FLOP per clock in the table are of the first type of REFERENCE that the device has.
         dtype = next(dtype for dtype in REFERENCE if spec.peak(dtype))
         peak = spec.peak(dtype) or 1
         excess = rate / peak - 1
@@ -148,6 +150,7 @@ def peak_notes(done: Executed, devices: tuple[DevicePeaks, ...]) -> Iterator[Not
     # Where nothing was counted, nothing is held against a peak.
     yield from filter(None, dict.fromkeys(device.clock_note for device in devices if counted))
     share = Fraction(flops[TF32_OR_FP32], flops.total() or 1)
+    # A given rate holds for all data types, so it does not matter which of the two it was.
     if share and not any(device.given for device in devices):
         yield note_of("assumed", "tf32-or-fp32", part=share)
 

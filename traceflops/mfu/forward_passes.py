@@ -106,7 +106,7 @@ def _judged(
     if len(logits) == 1 and others and min(others) > max(logits):
         (rows,) = logits
         return JudgedPass("prefill", fact("pass.logits", rows=rows, others=min(others)), rows)
-    if logits | others == {1}:
+    if logits | others == {1}:  # all products have one row: one token of one sequence
         return JudgedPass("decode", fact("pass.one-row"), 1, 1)
     return JudgedPass()
 
@@ -176,8 +176,10 @@ def _between(trace: Trace, attribution: Attribution) -> Iterator[ForwardPass]:
         times = np.sort(start[rows[is_lookup]])
         own_starts = np.sort(start[executed[process[executed] == number]])
         products_before = np.searchsorted(own_starts, times)
+        # The first look-up begins a pass (if there is one: the slice drops the True otherwise).
         is_first = np.append(True, products_before[1:] > products_before[:-1])[: len(times)]
         begins = times[is_first].tolist()
+        # Without any, one pass has all of the time; the last one has no end.
         for low, high in zip(begins or [-ALWAYS], [*begins[1:], ALWAYS], strict=True):
             yield ForwardPass(number, low, high)
 
@@ -230,6 +232,7 @@ def _named_after_cache(table: pa.Table) -> BoolArray:
 
 
 def _by_pass(pass_of: IntArray, rows: IntArray, passes: int) -> list[IntArray]:
+    """Return the rows of each pass; `pass_of` is by row of the table, -1 for none."""
     order = rows[np.argsort(pass_of[rows], kind="stable")]
     edges = np.searchsorted(pass_of[order], np.arange(passes + 1))
     return [order[low:high] for low, high in pairwise(edges.tolist())]

@@ -175,6 +175,7 @@ def inference(
 
 def is_trained(prepared: Prepared) -> bool:
     """Return whether a trace shows a backward pass, an optimizer, or operators with gradients."""
+    # Autograd gives sequence numbers to operators with gradients alone.
     trace, categorised = prepared.trace, prepared.linked.categorised
     used = distinct(categorised.category).tolist()
     categories = (categorised.categories[index] for index in used)
@@ -196,6 +197,7 @@ class _Done:
 
         An op belongs to the pass of its first activity. Communication moves nothing here.
         """
+        # `_batched` are the works of products of two results, which read no weights.
         self._work = moved.attribution.work
         batched = named(prepared.trace.ops, BATCHED)
         self._batched = set(distinct(self._work.place[batched]).tolist())
@@ -245,6 +247,7 @@ class _Done:
             if isinstance(sizes, Product) and sizes.batch == 1 and index not in self._batched:
                 weights = sizes.k * sizes.n * element
             elif isinstance(sizes, Core):
+                # Packed sequences have their keys in one list: `keys` is the sum.
                 sequences = sizes.batch if sizes.documents is None else 1
                 per_token = sizes.kv_heads * (sizes.d_qk + sizes.d_v) * element
                 cache = sequences * sizes.keys * per_token
@@ -267,6 +270,7 @@ def pass_times(
     passes that a step layout leaves, over all devices.
     """
     of_activity = launched_in(prepared, attribution, passes)
+    # A pass without a beginning (the only one) has all of the time.
     is_whole = np.array([each.start_ns == -ALWAYS for each in passes], dtype=np.bool_)
     is_copy = is_one_of(prepared.trace.activities["kind"], "memcpy", "memset")
     used_ns, outside_ns = {}, 0

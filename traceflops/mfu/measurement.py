@@ -138,7 +138,8 @@ class Measurement(Struct, frozen=True, dict=True):
     ) -> ShareRange | None:
         """Return the range of a share of the budget that the lines of a family have.
 
-        `family` begins the lines ("" is all). `open_share` may belong to the family or not.
+        `family` begins the lines ("" is all). `open_share` may belong to the family or not, so it
+        counts in the most alone, as does time of unknown FLOPs unless nearly all time is known.
         """
         fall = self.waterfall
         if share is None or fall is None:
@@ -235,7 +236,7 @@ def measure(
         fall = waterfall(budgets) if any(budget.window_ns for budget in budgets) else None
     if fall is not None and fall.errors:
         lacks, fall = (impossible(fall, devices),), None
-    if fall is not None and done.unsplit_flops:
+    if fall is not None and done.unsplit_flops:  # the budget has a split, but MFU is unknown
         lacks = (missing_input.NOT_SPLIT,)
     moved = moved_bytes(prepared, done.attribution)
     of_kernels = moved.with_work(done.work)
@@ -259,8 +260,9 @@ def _without_device_work(trace: Trace, attribution: Attribution) -> MissingInput
         return missing_input.ON_MPS
     if (operator := operator_of_cpus(operators)) is not None:
         return missing_input.on_cpu(operator)
-    if operator_of_gpus(operators) or too_fast(trace, attribution):
+    if operator_of_gpus(operators) or too_fast(trace, attribution):  # a GPU worked, unrecorded
         return missing_input.without_records(how)
+    # Operators ran, and the profiler saw no GPU: they ran on the CPU, whichever they were.
     if trace.source.facts.get(GPUS_LISTED) == "0" and trace.ops.num_rows:
         return MissingInput(fact("missing.no-gpu-listed"))
     return missing_input.without_times(trace, how)
@@ -283,6 +285,8 @@ def why_no_figure(
     elif records.state == "capture":
         yield _CAPTURE
     elif records.state == "missing" or records.kernel.lack() or not prepared.knows_replays:
+        # If no other kernel was lost, those of graphs are: they are recorded on request. Else
+        # buffers were full; or, if the few launched all lack, the recording ended before them.
         how = "" if records.kernel.lost else advice(trace, "kernels of graphs")
         how = how or advice(trace, "all device records")
         is_ended = records.lacks_all_kernels and records.kernel.calls <= _FEW_LAUNCHES
@@ -297,6 +301,7 @@ def why_no_figure(
         lacks: dict[MissingInput, None] = {}
         for device in devices:
             for dtype in sorted(done.dtypes - device.rates.keys()):
+                # Without rates, the device is unknown: that comes before what the type may be.
                 ambiguous = _UNTOLD_TYPES.get(dtype) if device.rates else None
                 match = device.match
                 lacks[ambiguous or match.why_no_peak(dtype) or match.lack] = None
@@ -327,21 +332,21 @@ def _nothing_counted(prepared: Prepared, done: Executed, *, is_ml: bool) -> Miss
     ops, work = prepared.trace.ops, done.work
     if work is not None and work.joins:
         return _nothing_joined(done, work, is_ml=is_ml)
-    if not ops.num_rows and not (is_ml and _computes(prepared)):
+    if not ops.num_rows and not (is_ml and _computes(prepared)):  # nothing would have a model
         return missing_input.NO_MODEL if is_ml else missing_input.NOT_ML
     source = prepared.trace.source
-    tool = source.tool if source.format == "rpd" else _TOOLS.get(source.format)
+    tool = source.tool if source.format == "rpd" else _TOOLS.get(source.format)  # many write rpd
     tool = tool or _TOOLS.get(family(source.format))
-    if not ops.num_rows and tool is not None:
+    if not ops.num_rows and tool is not None:  # a tool that records no operators
         architectures = prepared.trace.devices["architecture"].to_pylist()
         return missing_input.without_shapes(tool, [*map(family_of, architectures)])
     if ops.num_rows and (lack := _without_capture(done)) is not None:
         return lack
-    if ops["input_dims"].null_count == ops.num_rows:
+    if ops["input_dims"].null_count == ops.num_rows:  # no shapes at all
         how = advice(prepared.trace, "shapes")
         what = fact("missing.no-shapes" if ops.num_rows else "missing.no-operators")
         return MissingInput(what, fact(missing_input.NEXT_TIME, how=how) if how else None)
-    if done.outside.unattributed:
+    if done.outside.unattributed:  # kernels computed, but none of known shapes
         return MissingInput(fact("missing.none-known"), _largest_unknown(done))
     has_other_steps = len(prepared.plan.choice.seen) > len(prepared.plan.choice.used)
     what = fact("missing.no-matrix-operator")
@@ -358,8 +363,11 @@ def _computes(prepared: Prepared) -> bool:
 
 
 def _nothing_joined(done: Executed, work: MeasuredWork, *, is_ml: bool) -> MissingInput:
-    """Return why the counters or the paired run that were given tell no FLOPs."""
-    if any(join.known for join in work.joins):
+    """Return why the counters or the paired run that were given tell no FLOPs.
+
+    `work` has their joins with the trace; without a pair, its counters alone are to blame.
+    """
+    if any(join.known for join in work.joins):  # kernels matched, and were known to do none
         return missing_input.NO_MATRIX_WORK
     has_flops = any(row.flops is not None for row in work.counted)
     if work.counted and not has_flops and not any(join.origin == "pair" for join in work.joins):

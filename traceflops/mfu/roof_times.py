@@ -199,9 +199,10 @@ def moved_bytes(prepared: Prepared, attribution: Attribution) -> MovedBytes:
     is_memcpy, is_fill = (is_one_of(activities["kind"], kind) for kind in ("memcpy", "memset"))
     is_copy = is_memcpy | is_fill
     direction = codes(activities["direction"])
+    # An unknown direction tells neither a path nor how often the bytes moved (0: not known).
     routes = [_ROUTES.get(name, (None, 0)) for name in names(activities["direction"])]
     times = taken(np.array([n for _, n in routes], dtype=np.int64), direction, missing=0)
-    times[is_fill] = 1
+    times[is_fill] = 1  # written, not read
     route_paths = [UNKNOWN if path is None else PATHS.index(path) for path, _ in routes]
     by_direction = taken(np.array(route_paths, dtype=np.int8), direction)
     path: SmallArray = np.where(is_memcpy, by_direction, PATHS.index("memory")).astype(np.int8)
@@ -228,6 +229,7 @@ def moved_bytes(prepared: Prepared, attribution: Attribution) -> MovedBytes:
     # device do shapes say the same; they stay if a record is missing.
     by_records = only_copies & ((op_path != PATHS.index("memory")) | (least != UNKNOWN))
     op_size[by_records] = np.where(least == UNKNOWN, UNKNOWN, total)[by_records]
+    # A copy without an op (`missing`) has only its own record.
     recorded = is_copy & (taken(by_records.view(np.int8), unit, missing=1) > 0)
     return MovedBytes(attribution, unit, is_copy, recorded, size, path, op_size, op_path)
 
@@ -311,14 +313,15 @@ class _Items:
     ) -> None:
         """Read the bytes and paths by item, the FLOPs by op, and the item of each activity.
 
-        Bytes and FLOPs are UNKNOWN if nothing tells them. An item is mixed if not all of its
-        activities do memory work.
+        An item is an op, or an activity without one (numbered behind all ops). Bytes and FLOPs are
+        UNKNOWN if nothing tells them. An item is mixed if not all its activities do memory work.
         """
         self._prepared, self._work = prepared, work
         ops, count = len(moved.op_size), len(moved.unit)
         self._ops = ops
         self._item: IntArray = np.where(moved.unit >= 0, moved.unit, ops + np.arange(count))
         of_ops = moved.attribution.work
+        # Bytes of lists of tensors assume a data type: they are a guess, so take them as unknown.
         loose = [isinstance(each, Work) and _LOOSE in each.notes for each in of_ops.works]
         is_loose = np.array(loose, dtype=np.bool_)[of_ops.place]
         self._size = np.concatenate([np.where(is_loose, UNKNOWN, moved.op_size), moved.size])
@@ -355,7 +358,7 @@ class _Items:
         size = self._size[item]
         bytes_ns = np.where(size == UNKNOWN, np.nan, size / rate[self._path[item]])
         needed_ns = np.minimum(np.maximum(flops_ns, bytes_ns), whole_ns)
-        if component == "memory":
+        if component == "memory":  # nothing tells which bytes a mixed item's memory work moved
             needed_ns[self._mixed[item]] = np.nan
         is_known = np.isfinite(needed_ns) & (whole_ns > 0)
         share = inside[is_known] / whole_ns[is_known]

@@ -144,6 +144,7 @@ def _lane(prepared: Prepared, device: int, pass_of: IntArray) -> _Lane:
     in_pass = (pass_of[rows.row] >= 0) & ~is_copy
     passes = pass_of[rows.row[in_pass]]
     places, first, pass_of_row = np.unique(passes, return_index=True, return_inverse=True)
+    # Rows are in the order of start, so the first row of a pass starts first.
     start, end = rows.start_ns[in_pass][first], np.full(len(places), NEVER)
     np.maximum.at(end, pass_of_row.reshape(-1), rows.end_ns[in_pass])
     if prepared.plan.layout.are_passes:
@@ -151,7 +152,7 @@ def _lane(prepared: Prepared, device: int, pass_of: IntArray) -> _Lane:
         unrecorded = (window.end_ns for window in windows if window.role == "before")
         start = np.maximum(start, max(unrecorded, default=NEVER))
     order = np.argsort(start, kind="stable")
-    order = order[end[order] >= start[order]]
+    order = order[end[order] >= start[order]]  # the others ended before recorded time began
     places, start, end = places[order], start[order], end[order]
     next_ns = np.append(start[1:], NEVER)[: len(start)]
     used = chosen_time(windows).contains(start)
@@ -168,7 +169,7 @@ def _pass_kind(
     spans = sorted(ns for lane in lanes for ns in lane.duration_ns.tolist())
     idle_ns = sum(lane.between.subtract(lane.account.timeline.busy).length_ns for lane in lanes)
     waits = IdleCulprits((), idle_ns)
-    if idle_ns and prepared.launch_records.is_judged:
+    if idle_ns and prepared.launch_records.is_judged:  # else no launch tells what a gap waited for
         gaps = [gap_parts(lane.account, lane.between) for lane in lanes if len(lane.between)]
         waits = culprits_of(GapParts.joined(gaps), prepared.trace)
     stops = [np.where(lane.next_ns == NEVER, lane.end_ns, lane.next_ns) for lane in lanes]

@@ -114,7 +114,7 @@ def weights(rule: Convention, card: ModelCard) -> Matrices:
     if needs_matrices(rule, card):
         return _MATRICES.get(rule.weights, _matmul)(card)
     count = in_blocks = _PARAMETERS[rule.weights](card)
-    if card.complete:
+    if card.complete:  # else nothing tells which parameters are outside: all count as in blocks
         in_blocks = min(count, sum(m.active for m in card.placed() if m.in_blocks))
     return tuple(
         PlacedLinear(Linear("parameters", part, 1, "parameters"), in_blocks=within)
@@ -136,6 +136,7 @@ def square(card: ModelCard) -> ModelCard:
     """Return the card with heads of hidden / heads elements. Raises UsageError if that fails."""
 
     def squared(block: Block) -> Block:
+        """Return a block with such heads; latent attention has none."""
         attention = block.attention
         if not isinstance(attention, Attention) or card.hidden % attention.heads:
             raise UsageError(

@@ -104,13 +104,17 @@ class Explanation(Struct, frozen=True):
 
     def shown(self, value: Fraction) -> str:
         """Return a share as text, with at least as many decimals as the figure."""
-        usual = 1 if value >= Fraction(1, 10) else 2
+        usual = 1 if value >= Fraction(1, 10) else 2  # the decimals of `exact_percent`
         return exact_percent(value, self.reported.digits if self.reported.digits > usual else None)
 
     @property
     def verdict(self) -> Fact:
-        """Return the best candidate and the honest figure as a fact."""
+        """Return the best candidate and the honest figure as a fact.
+
+        The honest figure is the rate that the description gives by its own convention.
+        """
         best, rate = self.candidates[0], self.honest
+        # A reported HFU is compared with HFU, unless the rate is one or has no count to convert.
         as_hfu = self.metric == "hfu" and rate.is_counted and not rate.is_hfu
         figure = rate.as_hfu if as_hfu else rate.sentence
         if (rate.hfu if as_hfu else rate.figure) > 1:
@@ -190,7 +194,10 @@ def explain(
 
 
 def _rank(candidate: Candidate) -> tuple[bool, Fraction, Fraction]:
-    """Return the sort key: the assumptions; for figures that do not fit, also the error."""
+    """Return the sort key: the assumptions; for figures that do not fit, also the error.
+
+    Of these, errors that are equal to three digits are no difference.
+    """
     if candidate.reproduces:
         return (False, Fraction(candidate.cost), candidate.error)
     return (True, round(candidate.error + candidate.cost * PER_COST, 3), Fraction(0))
@@ -199,7 +206,12 @@ def _rank(candidate: Candidate) -> tuple[bool, Fraction, Fraction]:
 def _ways(
     card: ModelCard, run: Run, stated: Peak, others: Sequence[Peak], metric: Metric
 ) -> Iterator[tuple[str, Peak, str, Fraction, int]]:
-    """Yield (convention, peak, treatment or mistake, figure, cost of its assumptions)."""
+    """Yield (convention, peak, treatment or mistake, figure, cost of its assumptions).
+
+    Costs are weights by judgement: 2 for the sparse rate of the stated device, 3 for another peak,
+    both together 5. Another peak with the rate of the stated one, or of its sparse one, would
+    explain nothing more.
+    """
     if is_of_unknown_basis(run):  # only the division by the peak can be explained
         rules = [CONVENTIONS[PUBLISHED]]
     else:
@@ -220,7 +232,11 @@ def _ways(
 
 
 def _mistakes(card: ModelCard, run: Run) -> Iterator[tuple[str, Fraction, int]]:
-    """Yield (mistake in words, factor on the figure, cost): usual errors in counting."""
+    """Yield (mistake in words, factor on the figure, cost): usual errors in counting.
+
+    Costs are weights by judgement: to leave out padding is a choice (1), to count wrongly a slip
+    (3), to count the wrong GPUs a worse one (4).
+    """
     yield "counting a multiply-add as one FLOP", Fraction(1, 2), 3
     yield "counting FLOPs twice", Fraction(2), 3
     shape, devices = run.shape(card), run.devices
@@ -236,7 +252,11 @@ def _mistakes(card: ModelCard, run: Run) -> Iterator[tuple[str, Fraction, int]]:
 def _numerators(
     card: ModelCard, run: Run, rule: Convention, stated: Peak, metric: Metric
 ) -> Iterator[tuple[str, Fraction, int]]:
-    """Yield (treatment of recomputation, figure, cost) for each distinct figure of a convention."""
+    """Yield (treatment of recomputation, figure, cost) for each distinct figure of a convention.
+
+    Costs are weights by judgement. An HFU is expected to count the run's own recomputation (0) and
+    an MFU is not (1); recomputation that the run does not have costs 1 more.
+    """
     wants_hfu = metric == "hfu"
     treatments: list[tuple[str, Checkpoint | None, int]] = [
         ("", None, int(wants_hfu and not rule.executed))
@@ -261,6 +281,7 @@ def _numerators(
 
 
 def _sparse(peak: Peak) -> Peak:
+    """Return the headline rate of a device with 2:4 sparsity, by its dense one."""
     label = peak.label.replace("dense", "sparse")
     label = label if label != peak.label else f"{label} sparse"
     return replace(peak, flops_per_ns=peak.flops_per_ns * SPARSE, label=label)

@@ -8,7 +8,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from traceflops.devices.peaks import DeviceSpec
+from traceflops.devices.peaks import PER_TERA, DeviceSpec
 from traceflops.errors import InputError, UsageError
 from traceflops.facts import Fact, fact
 from traceflops.flops.analytic.conventions import CONVENTIONS, convention
@@ -98,9 +98,11 @@ class Peak(Struct, frozen=True):
     unlikely: int = 0
 
     def __post_init__(self) -> None:
+        """Refuse a peak that no device can have."""
         if not 0 < self.flops_per_ns <= LARGEST_PEAK:
+            tflops = decimal(self.flops_per_ns / PER_TERA, 3)
             raise UsageError(
-                f"a peak of {decimal(self.flops_per_ns / 1000, 3)} TFLOP/s per GPU is impossible",
+                f"a peak of {tflops} TFLOP/s per GPU is impossible",
                 "give the dense peak of one GPU in TFLOP/s, e.g. 989.5",
             )
 
@@ -208,7 +210,7 @@ def check_possible(rate: Rate, card: ModelCard, run: Run, spec: DeviceSpec | Non
 def check_speed(done: DescribedWork) -> None:
     """Raise InputError for more FLOP/s than any device can do, whatever the peak."""
     speed = done.tflops_per_device
-    if speed is not None and speed * 1000 > LARGEST_PEAK:
+    if speed is not None and speed * PER_TERA > LARGEST_PEAK:
         raise InputError(
             f"{decimal(speed, 0)} TFLOP/s per GPU is more than any GPU can do "
             f"({done.ledger.convention})",
@@ -263,7 +265,9 @@ def _mistakes(
 ) -> Iterator[tuple[bool, str, Fraction]]:
     """Yield (is common, the mistake in words, by which factor it overstates a share).
 
-    Mistakes that this run suggests come first; common ones may be behind any figure.
+    Mistakes that this run suggests come first; common ones may be behind any figure. Factors: nodes
+    have 8 GPUs, recomputation adds a third, an H100's peak is 3.17 times an A100's (312 TFLOP/s),
+    frozen weights need 2 of 3 passes; 6/5 is a usual size of the last mistakes.
     """
     peak, rule = rate.peak.flops_per_ns, CONVENTIONS[rate.convention]
     if peak < SMALLEST_PEAK:
@@ -286,6 +290,7 @@ def _mistakes(
         yield True, "parameters of unused experts counted", Fraction(card.total, card.active)
     if abs(peak / _A100 - 1) < Fraction(1, 100):
         yield True, "A100 peak used for an H100 or H200", Fraction(317, 100)
+    # Unless the peak used may be that of fp8 itself.
     fp8 = spec.peak("fp8") if spec is not None else None
     if spec is None or (fp8 is not None and fp8 > Fraction(3, 2) * peak):
         yield True, "bf16 peak used for an fp8 run", Fraction(2)

@@ -110,7 +110,7 @@ class Lora(Struct, frozen=True):
             for half, inputs, outputs in (("in", of.inputs, rank), ("out", rank, of.outputs)):
                 adapter = replace(
                     Linear(f"{of.name}_{half}", inputs, outputs, "adapters"),
-                    copies=max(of.copies, 1),
+                    copies=max(of.copies, 1),  # a tied head (0) has an adapter of its own
                     used=of.used,
                     reads=of.reads,
                 )
@@ -208,10 +208,11 @@ class Run(Struct, frozen=True, kw_only=True):
     notes: tuple[Fact, ...] = ()
 
     def __post_init__(self) -> None:
+        """Refuse counts below 1, contradictions, and sums that no lengths have."""
         positive(self, *(name for name in COUNTS if getattr(self, name) is not None))
         for problem, hint in self._contradictions():
             raise UsageError(problem, hint)
-        assert self.sums is None or self.sums.tokens  # refuses sums that no lengths have
+        assert self.sums is None or self.sums.tokens  # making the sums checks them
 
     def _contradictions(self) -> Iterator[tuple[str, str]]:
         """Yield each contradiction between the fields, and what to do about it."""
@@ -339,6 +340,7 @@ class Run(Struct, frozen=True, kw_only=True):
 
 
 def _whole(total: int, part: int, what: str) -> int:
+    """Return how often `part`, called `what`, is in the tokens of a step. Raises UsageError."""
     quotient, rest = divmod(total, part)
     if rest:
         raise UsageError(

@@ -117,9 +117,12 @@ class _Count(Struct, frozen=True):
             lines += self._matmul(adapter)
         for conv in card.convs:
             forward = conv.flops * sums_of(self.shape.of(rule.real)).number()
+            # Some conventions count as if nothing were frozen ("never").
             is_trained = not run.freezes("conv") or rule.frozen == "never"
             has_backward = not run.forward_only
+            # A stem reads the images, which need no gradient.
             passes = _Passes(1, has_backward and not conv.stem, has_backward and is_trained)
+            # FlopCounterMode counts the weight gradient as if there were no groups.
             weight_grads = conv.groups if rule.id == "flopcounter" else 1
             lines += self._pass_lines("conv", "conv", forward, passes, weight_grads)
             recomputed = self._again(not conv.stem, passes) * self._checkpoint.linear * forward
@@ -153,7 +156,7 @@ class _Count(Struct, frozen=True):
             again = self._again(placed.in_blocks, passes) * self._checkpoint.linear * forward
             yield Line(f"recompute.matmul.{linear.group}", again)
             if self.rule.context != "exact":
-                continue
+                continue  # formulas, which no device executes as they stand: no padding to add
             # Rows that are computed and not needed: spare rows of experts, padding.
             executed = forward * (1 + passes.input_grad + passes.weight_grad) + again
             yield Line("overcompute.padding.experts", (placed.capacity - 1) * executed)
@@ -167,6 +170,10 @@ class _Count(Struct, frozen=True):
     def _pass_lines(
         self, kind: str, group: str, forward: int, passes: _Passes, weight_grads: int = 1
     ) -> Iterator[Line]:
+        """Yield the model work of each pass: every gradient has as many FLOPs as the forward.
+
+        Some rules charge the weight gradient `weight_grads` times.
+        """
         yield Line(f"model.{kind}.forward.{group}", forward)
         if passes.input_grad:
             yield Line(f"model.{kind}.input_grad.{group}", forward)
@@ -216,6 +223,7 @@ class _Count(Struct, frozen=True):
             yield Line("model.attention.forward", forward)
             if passes.backward:
                 yield Line("model.attention.backward", 2 * forward)
+                # Some conventions multiply the forward by another factor than 3 (1 and 2).
                 yield Line("convention.attention", (rule.attention - 3) * forward)
             yield Line("recompute.attention", again * forward)
             if passes.backward and scores_again:
@@ -231,7 +239,7 @@ class _Count(Struct, frozen=True):
             if run.attention_kernel == "unfused" and not core.cross:
                 full = 2 * sums_of(shape.of(False)).full_pairs(cached)
                 yield Line("overcompute.mask", core.flops(full - padded) * runs)
-        if rule.id == "levanter":
+        if rule.id == "levanter":  # it also counts the mask and the softmax, in all three passes
             squares = sums_of(shape.of(rule.real)).squares
             times = core.heads * placed.times * (1 if run.forward_only else 3)
             yield Line("convention.vector", VECTOR_FLOPS_OF_LEVANTER * squares * times)
@@ -248,12 +256,13 @@ class _Count(Struct, frozen=True):
             return 2 * memory * sums_of(sequences).tokens
         if context == "exact":
             return 2 * pairs(mask, sequences, cached)
-        cut: Sequences = ()
+        cut: Sequences = ()  # sequences that a window or chunk cuts: their pairs are exact
         if context == "half-window":
             cut, sequences = cut_by(mask, sequences, cached)
         sums = sums_of(sequences)
         full = sums.full_pairs(cached)
-        # Half the context: the cache is seen by all queries, their own tokens by half of them.
+        # Half the context: the cache is seen by all queries, their own tokens by half of them. With
+        # a full mask, every query sees all.
         is_half = context != "full" and mask.kind != "full"
         rest = full + cached * sums.tokens if is_half else 2 * full
         return 2 * pairs(mask, cut, cached) + rest

@@ -103,11 +103,12 @@ def plain_dtype(text: str) -> str:
 def other_peaks(choice: PeakChoice) -> tuple[Peak, ...]:
     """Return peaks that may have been taken for this one: of other data types or devices.
 
-    Devices are of the same maker and series, and have links if this one does. Of equal rates, the
-    least unlikely peak stays.
+    Devices are of the same maker and series, and all have links between GPUs or none has, as this
+    one does. The chosen device is among them: if the user gave a rate of his own, the table's rate
+    may have been meant. Of equal rates, the least unlikely peak stays.
     """
     own = choice.spec
-    if own is None or choice.dtype is None:
+    if own is None or choice.dtype is None:  # nothing tells what it may be mistaken for
         return ()
 
     def bandwidth(spec: DeviceSpec) -> int:
@@ -123,7 +124,8 @@ def other_peaks(choice: PeakChoice) -> tuple[Peak, ...]:
         is_alike = (spec.vendor, spec.series) == (own.vendor, own.series)
         is_alike &= (spec.link is None) == (own.link is None)
         if is_alike and (rate := spec.peak(choice.dtype)) is not None:
-            # A device with far slower memory is less likely taken for this one.
+            # Another device (1) is less likely than another type of this one (0, the default), and
+            # one with far slower memory even less (2).
             unlikely = 1 + (2 * bandwidth(spec) < bandwidth(own))
             label = f"{choice.dtype} dense ({spec.id})"
             devices.append(Peak(Fraction(rate), label, unlikely))
@@ -206,7 +208,7 @@ def utilisation(
     return Utilisation(
         card=card,
         run=run,
-        unit="second" if done.tokens is None else unit,
+        unit="second" if done.tokens is None else unit,  # a published rate is a second's work
         work=done,
         rate=rate_of(done, choice.peak),
         choice=choice,
@@ -220,7 +222,10 @@ def utilisation(
 
 
 def unit_of(card: ModelCard, run: Run) -> Unit:
-    """Return what FLOPs are counted for. Raises UsageError for a timed step of unknown size."""
+    """Return what FLOPs are counted for. Raises UsageError for a timed step of unknown size.
+
+    Without the size of a step it is a sequence, of one token where its length is unknown, too.
+    """
     if run.batch or run.tokens or run.documents or run.seq_sum is not None:
         return "step"
     has_length = run.seq is not None or card.seq is not None
@@ -236,7 +241,11 @@ def unit_of(card: ModelCard, run: Run) -> Unit:
 def _doubts(
     card: ModelCard, choice: PeakChoice, done: DescribedWork, name: str | None
 ) -> Iterator[Fact]:
-    """Yield doubts about the count of FLOPs and the resulting rate."""
+    """Yield doubts about the count of FLOPs and the resulting rate.
+
+    `name` is the convention that the user asked for; None took the default one.
+    """
+    # A convention that was asked for needs no excuse; work without tokens is a published rate.
     if name is None and done.tokens is not None and not card.complete:
         rule = done.ledger.convention
         yield fact("described.rough-count", lacks=tuple(card.lacks), convention=rule)
@@ -259,7 +268,7 @@ def _doubts(
 
 def check_claims(card: ModelCard, run: Run) -> None:
     """Raise UsageError for settings that the model makes impossible."""
-    frozen = run.frozen - {"all"}
+    frozen = run.frozen - {"all"}  # every model has that
     absent = frozen - {*card.parts}
     require(
         card.complete or not frozen,
@@ -294,12 +303,15 @@ def doubtful_claims(card: ModelCard, run: Run) -> tuple[Fact, ...]:
     """Return doubts about statements on the run and the model that do not fit each other."""
     claims = (*card.doubts, *run.notes)
     if card.seq is not None and run.seq not in (None, card.seq):
+        # Positions are of the model's own length: beyond them is what this doubt says already.
         fixed = fact("described.fixed-length", model=card.name, tokens=card.seq, given=run.seq)
         return (*claims, fixed)
     try:
         documents = run.shape(card).documents or ()
-    except UsageError:
+    except UsageError:  # reported where FLOPs are counted
         documents = ()
+    # Cached tokens come before those of each document; 0 without documents. A model without a table
+    # of positions (0) has no limit.
     longest = max((length for length, _ in documents), default=-run.cached) + run.cached
     if not 0 < card.positions < longest:
         return claims

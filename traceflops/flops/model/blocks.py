@@ -38,6 +38,7 @@ class Mask(Struct, frozen=True):
 
     def pairs(self, queries: int, cached: int = 0) -> int:
         """Return the attended pairs of one head: `queries` tokens after `cached` earlier ones."""
+        # `Band(right=0)` is causal: no key to the right of the query.
         if self.kind == "chunk":  # the pairs of all tokens less those of the cached ones
             chunk = Band(right=0).pairs(self.size, self.size)
             before, after = (
@@ -128,6 +129,7 @@ class Attention(Struct, frozen=True, kw_only=True):
     cross: bool = False
 
     def __post_init__(self) -> None:
+        """Refuse heads that do not share the key heads evenly."""
         positive(self, "heads", "kv_heads", "head_dim")
         require(
             self.heads % self.kv_heads == 0,
@@ -168,7 +170,11 @@ class LatentAttention(Struct, frozen=True, kw_only=True):
         positive(self, "heads", "kv_rank", "nope_dim", "rope_dim", "value_dim")
 
     def linears(self, hidden: int, memory: int) -> Iterator[Linear]:
-        """Yield the projections down to the ranks, up to the heads, and out."""
+        """Yield the projections down to the ranks, up to the heads, and out.
+
+        Only the first and last have biases. The rotary part of keys is shared by all heads and is
+        not up-projected, so it comes with `kv_down`. Nothing reads a `memory`.
+        """
         score_width = self.heads * (self.nope_dim + self.rope_dim)
         if self.q_rank is None:
             yield self._linear("q", hidden, score_width)
@@ -227,6 +233,7 @@ class Experts(Struct, frozen=True, kw_only=True):
     capacity: Fraction = Fraction(1)
 
     def __post_init__(self) -> None:
+        """Refuse more chosen experts than there are, and fewer computed rows than needed."""
         positive(self, "count", "topk", "width")
         require(
             self.topk <= self.count,
@@ -257,6 +264,7 @@ class Experts(Struct, frozen=True, kw_only=True):
 def _mlp(
     network: FeedForward | Experts, group: str, prefix: str, hidden: int, width: int
 ) -> Iterator[Linear]:
+    """Yield the matrices up (with a gate beside it, if gated) and down; `prefix` begins names."""
     for name in ("gate", "up") if network.glu else ("up",):
         yield Linear(f"{prefix}{name}", hidden, width, group, bias=network.bias)
     yield Linear(f"{prefix}down", width, hidden, group, bias=network.bias)
@@ -307,6 +315,7 @@ class Conv(Struct, frozen=True, kw_only=True):
     stem: bool = False
 
     def __post_init__(self) -> None:
+        """Refuse groups that do not divide the channels, and an input or output without size."""
         positive(self, "groups", "count")
         require(
             all(channels % self.groups == 0 for channels in self.channels),

@@ -169,7 +169,8 @@ class ModelCard(Struct, frozen=True, kw_only=True):
 
     @property
     def counted(self) -> int:
-        """Return N counted from the description."""
+        """Return N counted from the description: matrices, vectors (norms, biases), embeddings."""
+        # Matrices of the encoder are in the encoder's own count.
         own = [placed for placed in self.placed() if placed.side == "decoder"]
         matrices = sum(placed.times * placed.linear.stored for placed in own)
         convs = sum(conv.stored for conv in self.convs)
@@ -196,7 +197,8 @@ class ModelCard(Struct, frozen=True, kw_only=True):
     def placed(self) -> tuple[PlacedLinear, ...]:
         """Return every weight matrix, the encoder's first, then blocks, extras and heads.
 
-        MTP modules merge two hidden states, and use the output head once more each.
+        MTP modules (stacks without a layer number) merge two hidden states, and use the output head
+        once more each.
         """
         encoder = self.encoder.placed() if self.encoder is not None else ()
         placed = [replace(matrix, side="encoder") for matrix in encoder]

@@ -69,6 +69,7 @@ def build(
         card = _Builder(TomlTable(values, where, KEYS, names)).card()
         if card.params is not None and card.complete:
             counted, far = card.counted, TOO_FAR_APART
+            # Neither may be `far` times the other: counted / far < params < counted * far.
             require(
                 counted < card.params * far < counted * far**2,
                 f"params {card.params:,} contradicts the sizes, which give {counted:,} parameters",
@@ -76,7 +77,7 @@ def build(
             )
         return card
     except UsageError as error:
-        if error.message.startswith(where):
+        if error.message.startswith(where):  # it names the table already
             raise
         raise UsageError(f"{where}: {error.message}", error.hint) from None
 
@@ -130,6 +131,7 @@ class _Builder(Struct, frozen=True):
             usual = {"mask": "full", "head": False, "name": "encoder"}
             encoder = TomlTable({**usual, **encoder.values}, encoder.where, KEYS)
         image = table.table("image", IMAGE)
+        # A convolutional net has no tokens: each image counts as a sequence of one.
         seq = 1 if "conv" in table and "layers" not in table else None
         if image is not None:  # one token per patch, and the class token
             side, rest = divmod(image.count("size"), image.count("patch"))
@@ -160,7 +162,7 @@ class _Builder(Struct, frozen=True):
             return ()
         needed = ["hidden", "layers", "heads", "glu"]
         if "experts" not in table or not all(self._mixed):
-            needed.insert(3, "ffn")
+            needed.insert(needed.index("glu"), "ffn")
         if "image" not in table and table.flag("head", True):
             needed.append("vocab")
         return tuple(key for key in needed if key not in table)
@@ -171,6 +173,7 @@ class _Builder(Struct, frozen=True):
 
     @property
     def _biases(self) -> tuple[str, ...]:
+        """Return what has biases: a list of words, or all or nothing for true and false."""
         if isinstance(self.table.values.get("bias"), list):
             return self.table.words("bias", BIASES)
         return EVERY_BIAS if self.table.flag("bias", False) else ()
@@ -184,6 +187,7 @@ class _Builder(Struct, frozen=True):
             return ()
         blocks = []
         for (mask, has_experts), run in groupby(zip(self._masks(), self._mixed, strict=True)):
+            # Keys that lack leave the block incomplete: `_missing` tells these.
             network: FeedForward | Experts | None = None
             if not has_experts and "ffn" in table and "glu" in table:
                 bias = "ffn" in self._biases
@@ -251,6 +255,7 @@ class _Builder(Struct, frozen=True):
         if "layers" in experts and "dense_layers" in experts:
             experts.refuse("'layers' and 'dense_layers' exclude each other", "remove one of them")
         dense, listed = experts.count("dense_layers", 0, least=0), experts.numbers("layers")
+        # Without layers (0), the lack of these is refused elsewhere.
         if max(max(listed or (0,)) + 1, dense) > layers > 0:
             experts.refuse(f"it names layers beyond the {layers} that exist", HINT)
         with_experts = frozenset(range(dense, layers) if listed is None else listed)
@@ -289,7 +294,7 @@ class _Builder(Struct, frozen=True):
         own = self._attention(Mask("full"))
         if isinstance(own, LatentAttention):
             table.refuse("cross-attention with mla is not supported", HINT)
-        return replace(own, vectors=0, cross=True)
+        return replace(own, vectors=0, cross=True)  # norms of heads and sinks are not in it
 
     def _extras(self) -> Iterator[Linear]:
         """Yield the matrices outside the blocks: patches, transform, pooler, classifier."""
@@ -297,6 +302,7 @@ class _Builder(Struct, frozen=True):
         hidden = table.maybe("hidden") or 0
         if (image := table.table("image", IMAGE)) is not None:
             inputs = image.count("channels", 3) * image.count("patch") ** 2
+            # With a class token, the encoder has one token more than there are patches.
             reads: Reads = "patch" if image.flag("class_token", True) else "token"
             yield Linear("patch", inputs, hidden, "patch", bias=True, reads=reads)
         if table.flag("transform", False):

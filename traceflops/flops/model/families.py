@@ -30,6 +30,8 @@ _USUAL: Mapping[str, str] = {
 }
 _GATED: Mapping[str, object] = {"glu": True, "norm": "rms"}
 _LAYERS_KEY = "num_hidden_layers"
+_LLAMA4_FFN = 16384
+"""The default of Llama 4's configuration for the width of layers without experts."""
 LAYER_TYPES = {
     "full_attention": "causal",
     "sliding_attention": "window",
@@ -176,7 +178,7 @@ def llama4_experts(table: TomlTable, values: Values) -> None:
     step, layers = table.count("interleave_moe_layer_step", 1), _layers(table)
     width = table.count("intermediate_size")
     listed = _known(table, "moe_layers")
-    values["ffn"] = table.count("intermediate_size_mlp", 16384)
+    values["ffn"] = table.count("intermediate_size_mlp", _LLAMA4_FFN)
     values["experts"] = {
         "count": table.count("num_local_experts"),
         "topk": table.count("num_experts_per_tok", 1),
@@ -231,10 +233,10 @@ def bert(table: TomlTable, values: Values) -> None:
     values["head"] = values["transform"] = language
     without = ("ForMaskedLM", "LMHeadModel", "TokenClassification", "QuestionAnswering")
     values["pooler"] = not architecture.endswith(without)
-    if language:
+    if language:  # norms of embeddings and transform; the head's bias
         values |= {"norms": 2, "loose": table.count("vocab_size")}
     if architecture.endswith("ForPreTraining"):
-        values["classes"] = 2
+        values["classes"] = 2  # does one sentence follow the other?
 
 
 def _architecture(table: TomlTable, default: str) -> str:
@@ -246,8 +248,8 @@ def vit(table: TomlTable, values: Values) -> None:
     """Set the patches of a square image, and a classifier if the architecture has one."""
     patch, size = table.count("patch_size"), table.count("image_size")
     values["image"] = {"size": size, "patch": patch, "channels": table.count("num_channels", 3)}
-    values["positions"] = (size // patch) ** 2 + 1
-    values["loose"] = table.count("hidden_size")
+    values["positions"] = (size // patch) ** 2 + 1  # the patches and the class token
+    values["loose"] = table.count("hidden_size")  # the embedding of the class token
     if _architecture(table, "ViTModel").endswith("Classification"):
         labels = table.values.get("id2label")
         values["classes"] = (

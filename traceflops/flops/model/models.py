@@ -85,6 +85,7 @@ def with_capacity(card: ModelCard, capacity: Fraction) -> ModelCard:
     """Return the card with `capacity` expert rows computed per row needed. Raises UsageError."""
 
     def changed(block: Block) -> Block:
+        """Return a block with this capacity, if it has experts."""
         experts = block.feed_forward
         if not isinstance(experts, Experts):
             return block
@@ -96,6 +97,7 @@ def with_capacity(card: ModelCard, capacity: Fraction) -> ModelCard:
 
 
 def _exists(path: Path) -> bool:
+    """Return whether there is such a file or folder."""
     try:
         return path.exists()
     except (OSError, ValueError):  # a name that no file can have
@@ -193,7 +195,8 @@ def card_of_config(config: Mapping[str, object], where: str) -> ModelCard:
         raise UsageError(f"{where}: {problem}", hint)
     if kind in FAMILIES:
         return _card_of_family(FAMILIES[kind], config, kind, where)
-    if isinstance(text, Mapping) and "text_config" not in text:
+    if isinstance(text, Mapping) and "text_config" not in text:  # at most one level down
+        # The text part may leave out its type: by convention it is that of the whole with "_text".
         usual = {"model_type": f"{kind}_text"} if f"{kind}_text" in FAMILIES else {}
         card = card_of_config({**usual, **text}, f"{where}, text_config")
         note = fact("described.text-part", model=repr(kind[:40]) if kind else "the model")
@@ -205,13 +208,17 @@ def card_of_config(config: Mapping[str, object], where: str) -> ModelCard:
 def _card_of_family(
     family: Family, config: Mapping[str, object], kind: str, where: str
 ) -> ModelCard:
-    """Return the card of a config, with notes on assumed sizes. Raises UsageError."""
+    """Return the card of a config, with notes on assumed sizes. Raises UsageError.
+
+    `kind` is its model_type; `where` names the config in errors.
+    """
     given = {key: value for key, value in config.items() if value is not None}
     # The class's default holds for sizes that the config does not mention; null means no size.
     assumed = {key: size for key, size in family.assumed.items() if key not in config}
     values_of = {TIED: family.tied, **family.defaults, **assumed, **given}
     table = TomlTable(values_of, where, values_of, {})
     name = config.get("_name_or_path")
+    # The report shows the name: anybody may have written it, so only short plain text counts.
     if isinstance(name, str) and name.isprintable() and 0 < len(name) < 100:
         title = name.rstrip("/").rpartition("/")[2]
     else:
@@ -229,7 +236,8 @@ def _card_of_family(
     values |= family.fixed
     for rule in family.rules:
         rule(table, values)
-    # Of the assumed sizes say those that are used: those of masks only if a layer has one.
+    # Say which assumed sizes are used: the size of a mask only if a layer has such a mask. Other
+    # sizes always are: they look for "name", which every card has.
     used = {key: size for key, size in assumed.items() if MASKED.get(key, "name") in values}
     sizes = tuple(f"{key} {size}" for key, size in used.items())
     defaults = (fact("described.defaults", kind=kind, sizes=sizes),) if sizes else ()

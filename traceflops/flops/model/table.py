@@ -16,6 +16,7 @@ from traceflops.errors import UsageError
 LARGEST_COUNT = 10**18
 LONGEST_EXPONENT = 30
 LONGEST_SHOWN = 24
+LONGEST_TEXT = 400
 HINT = "see docs/mfu.md for the keys of a model card"
 Part = TypeVar("Part", bound=Struct)
 
@@ -52,7 +53,7 @@ class TomlTable:
         """Return a whole number of at least `least`, such as 405e9; required without a default."""
         value = self.values.get(key)
         if value is None:
-            return default if default is not None else self.lacks(key)
+            return default if default is not None else self.lacks(key)  # it raises
         number, name, text = _finite(value), self.called(key), str(value)
         start = text if len(text) <= LONGEST_SHOWN else f"{text[:LONGEST_SHOWN]}…"
         if number is not None and number > LARGEST_COUNT:
@@ -75,7 +76,7 @@ class TomlTable:
         """Return true or false. Required if no default."""
         value = self.values.get(key)
         if value is None:
-            return default if default is not None else bool(self.lacks(key))
+            return default if default is not None else bool(self.lacks(key))  # it raises
         if not isinstance(value, bool):
             self.refuse(
                 f"{self.called(key)!r} must be true or false, not {str(value)[:40]!r}", HINT
@@ -87,7 +88,7 @@ class TomlTable:
         value = self.values.get(key)
         if value is None:
             return default
-        if not isinstance(value, str) or not value.isprintable() or len(value) > 400:
+        if not isinstance(value, str) or not value.isprintable() or len(value) > LONGEST_TEXT:
             self.refuse(f"{self.called(key)!r} must be one line of text", HINT)
         return value
 
@@ -104,7 +105,7 @@ class TomlTable:
         if value is None:
             return default
         number = _finite(value)
-        if number is None or abs(number.adjusted()) > LONGEST_EXPONENT:
+        if number is None or abs(number.adjusted()) > LONGEST_EXPONENT:  # too long as a fraction
             self.refuse(f"{self.called(key)!r} is not a number: {str(value)[:40]!r}", HINT)
         return Fraction(number)
 

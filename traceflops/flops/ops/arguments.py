@@ -289,6 +289,7 @@ def read_values(text: str) -> tuple[Read, ...]:
 
 
 def _texts(text: str) -> list[Any]:
+    """Return the entries of a JSON list; none if it is none."""
     try:
         return _TEXTS.decode(text)
     except _UNDECODABLE:
@@ -309,6 +310,7 @@ def read_value(text: object) -> Read:
 
 
 def _scalar(text: str) -> Read:
+    """Return a word such as True or None, a whole number or a float; else UNREADABLE."""
     if text in _WORDS:
         return _WORDS[text]
     if _WHOLE.fullmatch(text):

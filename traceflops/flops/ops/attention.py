@@ -51,6 +51,7 @@ class Masking(Struct, frozen=True):
     def band(self, args: Arguments) -> Band | None:
         """Return the recorded mask, None if it is not recorded."""
         if self.kind is not None:
+            # PyTorch's numbers: 0 is no mask, 1 causal from the top left, 2 from the bottom right.
             number = args.integer(self.kind)
             if number not in (0, 1, 2):
                 return None
@@ -69,7 +70,7 @@ class Masking(Struct, frozen=True):
         bounds = [None if side is None or side < 0 else side for side in sides]
         left, right = (*bounds, None, None)[:2]
         if len(self.window) == 1 and left is not None:
-            left = left - 1 if left else None  # one width: the query's own key is in it
+            left = left - 1 if left else None  # one width, with the query's own key; 0: no window
         return Band(left, 0 if causal else right, bottom_right)
 
 
@@ -108,9 +109,9 @@ class Attention(Struct, frozen=True):
 
     def __call__(self, kind: Kind, args: Arguments) -> Work:
         """Return the work. Raises CannotCount if lengths are not recorded or shapes do not fit."""
-        first = int(self.backward)
+        first = int(self.backward)  # the gradient of the output comes before these three
         q, k, v = operands(args, first, first + 1, first + 2)
-        if args.given(*self.packing.paged):
+        if args.given(*self.packing.paged):  # the shapes of pages do not tell how many keys count
             raise CannotCount("not-in-trace")
         core = self._core(args, q, k, v)
         most, least = core.pairs, core.pairs_at_least
@@ -153,7 +154,7 @@ class Attention(Struct, frozen=True):
         offsets = args.tensor((self.packing.offsets or (None,))[0])
         if offsets is not None:
             return self._packed_core(args, offsets, q, k, v)
-        if args.given(*self.packing.used):
+        if args.given(*self.packing.used):  # the lengths are values of a tensor
             raise CannotCount("not-in-trace")
         core = _fitted(*(_sizes(tensor, self.order) for tensor in (q, k, v)))
         band = self.masking.band(args)
@@ -194,6 +195,7 @@ class Attention(Struct, frozen=True):
             is_single = core.queries == documents and longest_queries == 1
             sees_all = tight.left is None and (tight.bottom_right or tight.right is None)
             least = min(most, core.keys) if is_single and sees_all else 0
+        # A tensor may say that fewer of the keys are valid, down to none.
         has_used = bool(args.given(*self.packing.used))
         return replace(
             core,

@@ -45,6 +45,7 @@ class Convolution(Struct, frozen=True):
         x, w = work.operands(args, 0, 1)
         x = _batched(x, w)
         transposed = _flag(args, self.transposed)
+        # Transposed ops without this argument have no groups; else the shapes tell them.
         groups = 1 if self.groups is None and transposed else args.integer(self.groups)
         readings = _readings(x, w, transposed, groups)
         if len(readings) != 1:
@@ -55,7 +56,7 @@ class Convolution(Struct, frozen=True):
             raise CannotCount("odd-shapes")
         sizes = replace(sizes, output=output)
         y, bias = None, args.tensor(self.bias)
-        if sizes.groups or not sizes.transposed:
+        if sizes.groups or not sizes.transposed:  # else the channels of the output are unknown
             channels = w.shape[1] * sizes.groups if sizes.transposed else w.shape[0]
             y = x.like((sizes.batch, channels, *output)).bytes
         return Work(
@@ -77,7 +78,7 @@ class Convolution(Struct, frozen=True):
             for position, number in usual
         )
         if stride and padding is not None and dilation and extra is not None:
-            if min(*stride, *dilation) < 1:
+            if min(*stride, *dilation) < 1:  # PyTorch refuses these: the values were misread
                 return None, True
             steps = (w.shape[2:], stride, padding, dilation, extra)
             return output_size(sizes.input, *steps, transposed=sizes.transposed), True
@@ -126,6 +127,7 @@ class ConvolutionBackward(Struct, frozen=True):
         if len(is_transposed) != 1:
             raise CannotCount("odd-shapes" if is_transposed else "no-values")
         count = max(side[0].groups for side in certain)
+        # Where one reading lacks the groups (0), the other has them.
         geometry = Correlation(
             x.shape[0], x.shape[2:], dy.shape[2:], w.shape, count, is_transposed.pop()
         )
@@ -226,7 +228,7 @@ def _groups(channels: int, weight: Shape, transposed: bool, groups: int | None) 
     """Return the groups, 0 if they are not known; None if the channels do not fit."""
     if transposed:
         fits = channels == weight[0] and (groups is None or (groups > 0 and channels % groups == 0))
-        return (groups or 0) if fits else None
+        return (groups or 0) if fits else None  # the shapes alone do not tell them
     if groups is None:
         groups = channels // weight[1] if weight[1] else 1
     fits = groups > 0 and channels == weight[1] * groups and weight[0] % groups == 0

@@ -64,6 +64,7 @@ class OpWork(Struct, frozen=True):
         """Return the table of distinct works and their rules; `place` is by op."""
 
         def column(count: Callable[[Work], int | None]) -> IntArray:
+            """Return a count of each work, UNKNOWN where there is none."""
             counts = (count(work) if isinstance(work, Work) else None for work in works)
             values = [UNKNOWN if value is None else value for value in counts]
             return np.array(values, dtype=np.int64)
@@ -135,6 +136,7 @@ class _ArgumentReader:
     """Computes the works of ops; each distinct text of arguments is parsed once, when needed."""
 
     def __init__(self, ops: pa.Table) -> None:
+        """Take the distinct texts of the columns, and parse each when it is first asked for."""
         texts = {column: names(ops[column]) for column in _COLUMNS}
         self._names = texts["name"]
         self._codes = {column: codes(ops[column]) for column in _COLUMNS}

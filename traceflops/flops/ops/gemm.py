@@ -58,7 +58,7 @@ class MatrixProduct(Struct, frozen=True):
         """Return the work. Raises CannotCount if the shapes do not fit."""
         a, b = operands(args, self.left, self.right)
         sizes = product_of(self.spelling, a, b)
-        if len(args.shapes) > self.most:
+        if len(args.shapes) > self.most:  # TorchScript recorded its whole stack
             raise CannotCount("odd-shapes")
         out, beta = args.tensor(self.out), args.value(self.beta)
         adds_c = self.beta is None or (isinstance(beta, int | float) and beta != 0)
@@ -122,6 +122,8 @@ class GroupedProduct(Struct, frozen=True):
         if is_stacked:
             moved += [left.bytes, right.bytes]
             return _work(kind, sizes, moved, matrix_type(left, right))
+        # Of a stack with a matrix per group, those of empty groups are not read: there are at most
+        # as many others as columns or rows that the groups share.
         moved += [_used(left, sizes.n), _used(right, sizes.m)]
         work = _work(kind, sizes, moved, matrix_type(left, right))
         return replace(work, notes=(_ROWS_OPEN,))
@@ -145,7 +147,9 @@ def fused_experts(kind: Kind, args: Arguments) -> Work:
         raise CannotCount("odd-shapes")
     sizes = Product(1, rows, columns + width, hidden)
     weight = up.type.matrix if up.type and packed == 1 else None
+    # With fp8 weights the tokens become fp8, too; else both must have the same type already.
     dtype = weight if weight in ("fp8", matrix_type(tokens, up)) else None
+    # The results are as large as the tokens.
     moved = (2 * (tokens.bytes or 0), _used(up, rows), _used(down, rows))
     tensors = args.given(*range(len(args.shapes)))
     may_be_elsewhere = any(tensor.type == INT32 and len(tensor.shape) == 1 for tensor in tensors)
@@ -160,6 +164,7 @@ def _work(
     dtype: str | None,
     real_products: int = 1,
 ) -> Work:
+    """Return the work of a product that is `real_products` real ones (4 if complex)."""
     part = FlopsPart.exact("product", sizes.flops * real_products)
     return Work(kind, (part,), known_sum(*moved), dtype, sizes)
 

@@ -53,6 +53,7 @@ _COMPARED: Final = (
 
 
 def _each(per_element: int, names: str, operands: tuple[int, ...]) -> dict[str, Formula]:
+    """Return the formulas of elementwise ops, and of their in-place forms (name_)."""
     in_place = " ".join(f"{name}_" for name in names.split())
     return {
         names: Elementwise(per_element, operands),
@@ -346,6 +347,7 @@ ENCLOSING: Final[Mapping[str, str]] = MappingProxyType(
 
 
 def _named(rows: Rows, role: Role) -> Iterator[tuple[str, Rule]]:
+    """Yield the name and rule of each op; `names` of a row are separated by spaces."""
     for kind, formulas in rows.items():
         for names, formula in formulas.items():
             if isinstance(formula, Attention):

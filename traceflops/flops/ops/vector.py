@@ -47,7 +47,7 @@ class Elementwise(Struct, frozen=True):
         shape = tensors[0].shape if self.in_place else broadcast(*shapes)
         if shape is None:
             raise CannotCount("odd-shapes")
-        read = tensors if self.reads_first else tensors[1:]
+        read = tensors if self.reads_first else tensors[1:]  # the first may be written only
         result = BOOL if self.result == "bool" else _result_type(tensors)
         written = tensors[0] if self.in_place else Tensor(shape, None, result)
         return Work(
@@ -79,6 +79,7 @@ class Pass(Struct, frozen=True):
         moved = [tensor.bytes for tensor in args.given(*self.reads)]
         extra = self.statistics(args) if self.statistics else 0
         mask = args.value(self.mask)
+        # Flags that are not recorded count as set.
         wanted = mask if isinstance(mask, tuple) else (True,) * len(self.writes)
         positions = [
             position for position, yes in zip(self.writes, wanted, strict=False) if yes is not False
@@ -112,8 +113,12 @@ def rotary(kind: Kind, args: Arguments) -> Work:
 
 
 def into_cache(kind: Kind, args: Arguments) -> Work:
-    """Return the work of writing keys and values into slots of their caches."""
+    """Return the work of writing keys and values into slots of their caches.
+
+    The arguments are key, value, the caches of both, and the slots.
+    """
     key, value, *caches, slots = operands(args, 0, 1, 2, 3, 4)
+    # Each row has a slot; padding may make either list longer, and the excess is not moved.
     rows = [
         tensor.like((min(slots.elements, tensor.shape[0]), *tensor.shape[1:]))
         for tensor in (key, value)
@@ -172,6 +177,8 @@ def lookup_backward(kind: Kind, args: Arguments) -> Work:
     if not gradient.shape:
         raise CannotCount("odd-shapes")
     rows = args.integer(2)
+    # A row that several indices name counts once. Without the number of rows nothing does: bytes
+    # are a least.
     touched = 0 if rows is None else min(indices.elements, max(rows, 0))
     added = gradient.like((touched, gradient.shape[-1]))
     moved = known_sum(gradient.bytes, indices.bytes, added.bytes)
@@ -179,7 +186,10 @@ def lookup_backward(kind: Kind, args: Arguments) -> Work:
 
 
 def selection(kind: Kind, args: Arguments) -> Work:
-    """Return the work of copying slices along the dimension at position 1, by their indices."""
+    """Return the work of copying slices of a tensor by their indices (index_select).
+
+    The second argument is the dimension, the third the indices.
+    """
     tensor, index = operands(args, 0, 2)
     along = args.integer(1)
     if along is None:
@@ -187,8 +197,9 @@ def selection(kind: Kind, args: Arguments) -> Work:
     if not -len(tensor.shape) <= along < len(tensor.shape):
         raise CannotCount("odd-shapes")
     sizes = list(tensor.shape)
-    read = min(index.elements, sizes.pop(along)) + index.elements
-    moved = tensor.like((read, *sizes))
+    # A slice that is chosen again is written again, but read once.
+    slices = min(index.elements, sizes.pop(along)) + index.elements
+    moved = tensor.like((slices, *sizes))
     return Work(kind, min_bytes=known_sum(moved.bytes, index.bytes), vector_flops=0)
 
 
@@ -235,13 +246,16 @@ def rows_of_layer_norm(args: Arguments) -> int:
 
 
 def two_per_channel(args: Arguments) -> int:
-    """Return how many values mean and deviation of a batch norm in training have."""
+    """Return how many values mean and deviation of a batch norm have; argument 5: it trains."""
     tensor, trains = args.tensor(0), args.boolean(5)
     return 2 * tensor.shape[1] if trains and tensor and len(tensor.shape) > 1 else 0
 
 
 def two_per_group(args: Arguments) -> int:
-    """Return how many values mean and deviation of a group norm have: per sample and group."""
+    """Return how many values mean and deviation of a group norm have: per sample and group.
+
+    Arguments 3 and 6 tell how many of these there are; unknown ones count as none.
+    """
     samples, groups = args.integer(3), args.integer(6)
     return 2 * max(0, samples or 0) * max(0, groups or 0)
 

@@ -96,7 +96,7 @@ def job_size(prepared: Prepared, gpus: int | None = None) -> JobSize:
 def host_time(prepared: Prepared) -> int | None:
     """Return the total length of the host's markers of the chosen steps in ns, else None."""
     marked = find_marked_steps(prepared.trace, prepared.selection.step_mark)
-    if marked is None or prepared.plan.choice.source != marked.source:
+    if marked is None or prepared.plan.choice.source != marked.source:  # steps are of other marks
         return None
     process = numbers(prepared.trace.devices["process"])
     total = 0
@@ -133,7 +133,7 @@ def peak_in_trace(
         return PeakChoice(None, None, plain, lack)
     specs = {d.match.spec.id: d.match.spec for d in devices if d.match.spec is not None}
     spec = next(iter(specs.values())) if len(specs) == 1 else None
-    # The rate of each device: a given one, else that of the data type.
+    # The rate of each device: a given one (the same for all types), else that of the data type.
     label = f"{plain} dense"
     if any(device.given for device in devices):
         rates = {device.device: max(device.rates.values()) for device in devices}
@@ -153,7 +153,7 @@ def peak_in_trace(
         return PeakChoice(Peak(mean, label), spec, plain)
     times = {n: sum(w.dur_ns for w in prepared.windows[n] if w.used) for n in rates}
     total = sum(times.values())
-    weights = times if total else dict.fromkeys(rates, 1)
+    weights = times if total else dict.fromkeys(rates, 1)  # no time was chosen: all count alike
     mean = Fraction(sum(rate * weights[n] for n, rate in rates.items()), sum(weights.values()))
     label = f"{label}, average over GPUs," if total else label
     return PeakChoice(Peak(mean, label), spec, plain)

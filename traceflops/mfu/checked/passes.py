@@ -77,7 +77,8 @@ def visible(card: ModelCard, run: Run, *, recomputed: bool = False) -> Passes:
     if card.padded_vocab is not None:
         card = replace(card, vocab=card.padded_vocab, padded_vocab=None)
     if run.shape(card).padded:
-        # Drop all words on real tokens, so that every token is one.
+        # Drop all words on real tokens, so that every token is one. `tokens` are the computed ones
+        # only beside real tokens; else they may be those of the documents.
         tokens = run.tokens if run.real_tokens is not None else None
         run = replace(run, real_tokens=None, documents=(), tokens=tokens)
         run = replace(run, seq_sum=None, seq_square_sum=None, sequences=None)
@@ -139,6 +140,7 @@ class Counts(Struct, frozen=True):
             (self.least, "reconciliation.certain"),
             (self.most, "reconciliation.it-shows-at-most"),
         )
+        # There is no ratio to an unknown bound, or to 0.
         apart = tuple(_difference(self.expected / bound - 1, of) for bound, of in bounds if bound)
         return fact("reconciliation.within-open", apart=apart)
 
@@ -189,6 +191,7 @@ def unknown_flops(done: Executed, peaks: Mapping[int, Peaks]) -> int | None:
     for time in done.times:
         if time.used and time.uncounted_ns:
             rates = peaks.get(time.device, {})
+            # They are taken to compute in the data types that were counted.
             counted_rates = [rate for dtype, rate in rates.items() if dtype in done.dtypes]
             if not counted_rates:
                 return None
@@ -205,7 +208,8 @@ def of_job(run: Run, job: JobSize) -> Run:
 def beyond_counted(measured: Measurement, card: ModelCard, run: Run, job: JobSize) -> Fact | None:
     """Return that a described run needs more FLOPs than counters measured, None if it does not.
 
-    Kernels of unknown FLOPs may have run at the peak. `run` has the devices of the job.
+    Kernels of unknown FLOPs may have run at the peak. `run` has the devices of the job. Where the
+    trace tells model FLOPs, `counts_of` compares these instead.
     """
     done = measured.executed
     if not done.unsplit_flops or done.model_flops or not card.complete:
@@ -286,6 +290,7 @@ def recomputation(
     most += sum(cell.open_flops for cell in done.used_cells) - sum(c.open_flops for c in cells)
     least, most = max(least, 0), most + (unknown_flops(measured.executed, measured.rates) or 0)
     counted, described = int(ledger.total(FAMILY)), _described(card, run, job).total
+    # What is described may be miscounted a little; of what is not, only traces are excused.
     slack = (AGREE if described else TRACES) * done.executed_flops
     # A checkpoint of products may stop early, and then recompute less.
     expected = described * (EARLY if counted and run.checkpoint.linear else 1)

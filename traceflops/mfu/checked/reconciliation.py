@@ -170,7 +170,7 @@ def reconcile(
     if run.forward_only is None and inference is not None:
         run = replace(run, forward_only=True)
         notes.append(fact("reconciliation.forward-only", rule=inference.rule))
-    elif run.forward_only is None and not is_trained(prepared):
+    elif run.forward_only is None and not is_trained(prepared):  # nothing tells: taken to train
         notes.append(fact("reconciliation.training"))
     # The described MFU, and the described FLOPs next to the counted ones.
     choice = peak_in_trace(measured, prepared, run.dtype)
@@ -191,6 +191,7 @@ def reconcile(
         lacks.append(MissingInput(what, CHECK))
     if (above := beyond_counted(measured, card, run, job)) is not None:
         lacks.append(MissingInput(above, CHECK))
+    # Without counted FLOPs, the described ones make the waterfall.
     if measured.waterfall is None and rate is not None and not lacks:
         fall = described_fall(described, prepared, job)
         if fall is not None and fall.errors:
@@ -198,7 +199,7 @@ def reconcile(
     if lacks:
         described = replace(described, rate=None)
     recomputed = recomputation(measured, card, run, job, counts)
-    is_padded = False
+    is_padded = False  # asked only where counts are compared
     if counts is not None:
         needed = model_flops(card, run, default_convention(card, run))
         is_padded = needed.total("overcompute.padding") > 0
@@ -217,6 +218,7 @@ def described_fall(described: Utilisation, prepared: Prepared, job: JobSize) -> 
         return None
     ledger = described.work.ledger
     families = {name: Fraction(ledger.total(name)) / job.devices for name in FAMILIES}
+    # What a convention counts beyond the products of the model is model work by it, too.
     families["model"] += Fraction(ledger.total("convention")) / job.devices
     # FLOPs per device and window, and the peak, may be fractions, but waterfalls are of integers:
     # multiply all by their common denominator, so the unit is that part of a FLOP.

@@ -162,7 +162,7 @@ class MarkedTokens(Struct, frozen=True):
             squares = tokens["seqlens.sumsq"]
             squares += (squares - tokens["seqlens.sum"]) % 2
             words |= {"seq_sum": str(tokens["seqlens.sum"]), "seq_square_sum": str(squares)}
-            if "seqlens.count" in tokens and not fractional:
+            if "seqlens.count" in tokens and not fractional:  # rounded, it may not fit the sums
                 words["sequences"] = str(tokens["seqlens.count"])
         elif real is not None:
             words["real_tokens"] = str(real)
@@ -201,7 +201,7 @@ def marked_tokens(prepared: Prepared) -> MarkedTokens | None:
                     values[f"{kind}.{key}"] = Fraction(total, steps)
         if values:
             ranks.append(values)
-            if step_counts != {shown} and _PARTLY not in notes:
+            if step_counts != {shown} and _PARTLY not in notes:  # some steps have no mark
                 notes.append(_PARTLY)
     if not ranks:
         return MarkedTokens({}, tuple(notes)) if notes else None

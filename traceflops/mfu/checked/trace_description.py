@@ -66,6 +66,8 @@ _REPLACES: Final[Mapping[str, frozenset[str]]] = {
 _OF_DESCRIPTIONS: Final = frozenset(("description-left-out", "descriptions-differ"))
 _DESCRIBING: Final = frozenset(DESCRIPTION_WORDS) - {"gpus", "dtype"}
 """Words that say something of model, tokens or training."""
+_MOST_SHOWN: Final = 3
+"""So many problems of a description a note shows; it counts the others."""
 _MOST_COUNTED: Final = 2**53
 """More samples or tokens than JSON readers hold exactly are not told."""
 
@@ -82,13 +84,15 @@ class Description(Struct, frozen=True):
     def with_options(self, card: ModelCard | None, options: Words) -> Description:
         """Return the description overridden by options; `card` is the model that the options give.
 
-        An option replaces its own word and those that say the same in another way.
+        An option replaces its own word and those that say the same in another way. With options,
+        messages write all words as options (`dashed`).
         """
         of_card = _MODEL if card is not None else frozenset()  # the card has these options already
         replaced = of_card.union(*(_REPLACES.get(word, ()) for word in options.values))
         kept = {word: text for word, text in self.words.values.items() if word not in replaced}
         given = {word: text for word, text in options.values.items() if word not in of_card}
         dashed = bool(options.values or options.flags)
+        # Inference or training: the option replaces what the trace says.
         direction = _DIRECTIONS if _DIRECTIONS & options.flags else frozenset()
         words = Words({**kept, **given}, (self.words.flags - direction) | options.flags, dashed)
         return replace(self, card=card or self.card, words=words)
@@ -150,7 +154,8 @@ def description_of(trace: Trace) -> Description | None:
     empty = tuple(word for word in description if word not in given)
     notes: tuple[Note, ...] = ()
     if problems:
-        count, first, more = len(problems), tuple(problems[:3]), max(len(problems) - 3, 0) or None
+        shown = problems[:_MOST_SHOWN]
+        count, first, more = len(problems), tuple(shown), len(problems) - len(shown) or None
         code = "description-words-left-out"
         notes = (note_of("dropped", code, count=count, first=first, more=more),)
     return Description(card, Words(kept, frozenset(flags)), notes, empty)
@@ -190,7 +195,8 @@ def _part(word: str, part: object) -> str:
     if not is_number or word in _NO_NUMBERS:
         kind = str(part).lower() if isinstance(part, bool) else _KINDS.get(type(part))
         raise UsageError(f"{word} cannot be {kind or 'a number'}", "")
-    if isinstance(part, int) and abs(part) > LARGEST**2:  # str() may refuse to print it
+    # Far above any number that can be meant, and short enough for str() to print.
+    if isinstance(part, int) and abs(part) > LARGEST**2:
         raise UsageError(f"{word} is too large", "")
     return str(part)
 
@@ -221,6 +227,7 @@ def counts_of_step(prepared: Prepared) -> dict[str, int | None]:
         "token": slots or count.get("tokens", packed),
         "real_token": count.get("real_tokens", packed),
     }
+    # None for what is unknown (None or 0), or more than JSON readers hold exactly.
     return {unit: n if n and 0 < n <= _MOST_COUNTED else None for unit, n in counts.items()}
 
 

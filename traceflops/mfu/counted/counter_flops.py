@@ -109,6 +109,7 @@ def measured_work(
     device. Raises UsageError for a paired run that tells nothing.
     """
     trace, launches = prepared.trace, launches_of(prepared)
+    # A trace without devices cannot take the user's device as its own: counters may need it.
     given = find(device.strip().lower()) if device is not None and not devices else None
     recorded = [architecture_of(trace, peaks) for peaks in devices]
     architectures = tuple(dict.fromkeys(filter(None, [given.arch if given else None, *recorded])))
@@ -202,9 +203,10 @@ def _sources(
         counters.append(_counted(pair.trace, architectures, name))
         is_guess = FOUND_PAIR.code in {note.code for note in pair.trace.notes}
         if shapes is not None:
+            # If this trace replays graphs, the pair recorded their capture.
             captured = prepared.replays.captured if prepared.replays is not None else None
             yield Source(shapes, None, (), name, is_own=False, captured=captured)
-        elif counters[-1] is None and not is_guess:
+        elif counters[-1] is None and not is_guess:  # only a pair that the user gave is an error
             raise _useless_pair(pair.trace, first_few(files, "more file"))
     yield from filter(None, counters)
 
@@ -306,12 +308,15 @@ def _cross_checked(
 def _notes(
     trace: Trace, answers: Answers, joins: Sequence[Join], check: CrossCheck | None
 ) -> Iterator[Note]:
-    """Yield notes on serving kernels, on each join and its counters, and on bytes."""
+    """Yield notes on serving kernels, on each join and its counters, and on bytes.
+
+    `joins` has one join for each source but the trace's own shapes (origin "shapes").
+    """
     for source, matched in answers:
-        if source.work.origin != "counters":
+        if source.work.origin != "counters":  # counters tell no serving kernels
             own = source.work.origin == "shapes"
             yield from serving_notes(source.work, matched.kind if own else None)
-    is_noted = any(note.code == SAME_RUN for note in trace.notes)
+    is_noted = any(note.code == SAME_RUN for note in trace.notes)  # the reader said it already
     others = (source for source, _ in answers if source.work.origin != "shapes")
     tools, with_bytes = set(), False
     for source, join in zip(others, joins, strict=True):
@@ -324,6 +329,7 @@ def _notes(
                 with_bytes = True
                 tools |= {each.tool for each in source.counters.families if each is not None}
         yield from source.notes
+    # ncu counts bytes at the memory itself, AMD's profilers count them at the fabric before it.
     if with_bytes and tools != {"ncu"}:
         yield note_of("assumed", "fabric-bytes")
     if "ncu" in tools:
@@ -343,6 +349,7 @@ def _counted(trace: Trace, timed: tuple[str, ...], file: str | None) -> Source |
     own = trace.devices["architecture"].to_pylist()
     named = tuple(dict.fromkeys(arch for arch in own if arch)) or timed
     only = family_of(named[0]) if len(named) == 1 else None
+    # Else the family that alone has the counters' names.
     default = only or family_by_counters(names(trace.kernel_counters["counter"]))
     by_device = [family_of(arch) if arch else default for arch in own]
     families = tuple(dict.fromkeys((*by_device, default)))

@@ -37,7 +37,10 @@ _OF_TIMES: Final = frozenset(
 
 
 def counter_notes(work: CounterWork) -> Iterator[Note]:
-    """Yield notes on what is missing or assumed in the counters themselves."""
+    """Yield notes on what is missing or assumed in the counters themselves.
+
+    Only the text of passes-uneven names the uneven kernels.
+    """
     uneven = work.counted.uneven
     kernels = first_few([shown(name) for name in uneven], "more kernel")
     counts = {
@@ -64,7 +67,7 @@ def _join_notes(join: Join, launches: int) -> Iterator[Note]:
     is_of_several = bool(join.file and _SEVERAL.fullmatch(join.file))
     file = shown(join.file) if join.file else None
     which = fact(f"work-from.{join.origin}{'-of' * is_of_several}", file=file)
-    # Is it the same program at all?
+    # Is it the same program at all? That doubt concerns all of the time (share 1).
     if file and join.is_doubtful:
         yield note_of("assumed", "unlike", share=1.0, which=which, found=Fraction(join.found))
     if not join.launches:
@@ -140,6 +143,7 @@ def pair_notes(
         for trace, peaks_of in ((prepared.trace, devices), (pair.trace, others))
     )
     if ours and theirs and not ours.keys() & theirs.keys():
+        # A device that the table does not know is called by its architecture.
         own, other = (
             [arch if product == "unknown GPU" else product for arch, product in peaks_of.items()]
             for peaks_of in (ours, theirs)

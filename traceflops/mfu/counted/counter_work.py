@@ -69,7 +69,8 @@ class CounterWork(Struct, frozen=True):
         rows = np.flatnonzero(self.matrix_flops >= 0)
         kinds: tuple[Kind, ...] = ()
         if len(rows) and self.matrix:
-            # Launches with equal FLOPs of each data type are of one kind.
+            # Launches with equal FLOPs of each data type are of one kind; a type that was not
+            # counted (-1) has none.
             columns = [np.maximum(flops[rows], 0) for flops in self.matrix.values()]
             kind[rows], first = group_rows(columns)
             kinds = tuple(
@@ -97,7 +98,6 @@ def counter_work(
 ) -> CounterWork:
     """Return the work by counters; `family` is the place of each launch's in `families`."""
     nowhere = np.zeros(counted.launches.count, dtype=np.bool_)
-
     amount = partial(_quantity, counted, families, family)
 
     def by_type(prefix: str, units: str) -> tuple[dict[str, _Amount], IntArray]:
@@ -105,9 +105,9 @@ def counter_work(
 
         `prefix` begins the quantities, `units` is the field of Family with these types.
         """
-        quantities = dict.fromkeys(
-            name for each in families for name in formulas.quantities(prefix, each)
-        )
+        names = (name for each in families for name in formulas.quantities(prefix, each))
+        quantities = dict.fromkeys(names)
+        # FLOPs of one launch are equal in all passes (tolerance 0).
         amounts = {name.removeprefix(prefix): amount(name, 0.0) for name in quantities}
         is_complete = nowhere.copy()
         for number, hardware in enumerate(families):
@@ -120,8 +120,7 @@ def counter_work(
 
     matrix, total = by_type(formulas.MATRIX, "matrix")
     _, vector_flops = by_type(formulas.VECTOR, "vector")
-    # Totals are complete without the counter of XF32. But for kernels that compute in XF32, as
-    # their names tell, they lack it.
+    # Totals need the counter of XF32 only for kernels that compute in it, as their names tell.
     in_xf32 = [float_type(name) == XF32 for name in counted.launches.names]
     is_xf32 = np.array([*in_xf32, False], dtype=np.bool_)[counted.launches.name]
     xf32 = matrix[XF32].value if XF32 in matrix else np.full(1, UNKNOWN)
@@ -146,7 +145,7 @@ def counter_work(
         read=amount(formulas.READ, BYTES_AGREE).value,
         written=amount(formulas.WRITTEN, BYTES_AGREE).value,
         moved=amount(formulas.MOVED, BYTES_AGREE).value,
-        busy=amount(formulas.BUSY, 1.0).value,
+        busy=amount(formulas.BUSY, 1.0).value,  # cycles vary freely from pass to pass
         active=amount(formulas.ACTIVE, 1.0).value,
         uncounted=uncounted,
         partial=incomplete & ~no_family,
@@ -256,6 +255,7 @@ def counted_kernels(work: CounterWork, units: IntArray) -> tuple[CountedKernel, 
         name: _differs(group, len(first), column)
         for name, column in zip(_FIGURES, columns, strict=False)
     }
+    # Without any figure that is known here, show the counters themselves, if they are few.
     has_figures = any((column >= 0).any() for column in columns[:-1])
     own = work.counted.values if not has_figures and len(work.counted.values) <= FEW else {}
     counters = {name: np.bincount(group, v, len(first)).tolist() for name, v in own.items()}
@@ -272,7 +272,7 @@ def counted_kernels(work: CounterWork, units: IntArray) -> tuple[CountedKernel, 
         unequal = frozenset(figure for figure in differ if differ[figure][number])
         read_of = {each: sums[number] for each, sums in counters.items() if isfinite(sums[number])}
         rows.append(CountedKernel(name, *figures, by_type, unequal, read_of))
-    rows.sort(key=lambda row: row.name)
+    rows.sort(key=lambda row: row.name)  # stays the order of equal rows
     rows.sort(
         key=lambda row: (row.flops or 0, row.time_ns or 0, (row.read or 0) + (row.written or 0)),
         reverse=True,

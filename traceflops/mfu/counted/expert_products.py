@@ -136,7 +136,7 @@ class _Product(Struct, frozen=True):
         tiles = across * (down if self.rule.tall else 1)
         if tiles <= 0 or not row_tiles or tiles % row_tiles:
             return None
-        if self.rule.tall and down != row_tiles:
+        if self.rule.tall and down != row_tiles:  # that axis counts tiles of rows alone
             return None
         column_tiles, width = tiles // row_tiles, self.tile("columns")
         return (column_tiles - 1) * width + 1, column_tiles * width
@@ -167,7 +167,7 @@ class _Layer(Struct, frozen=True):
         """Return all possible pairs (experts on this device, experts per token); None: any."""
         if self.each is not None:
             return {(self.experts, self.each)}
-        if not self.up.rule.tall:
+        if not self.up.rule.tall:  # its grid does not tell the tiles of rows
             return None
         # The tiles of rows tell the least and the most rows, for each possible part of the experts.
         tiles, tile_rows = self.up.grid[1], self.up.tile("rows")
@@ -195,6 +195,7 @@ class _Layer(Struct, frozen=True):
             launch: ((), int(self.hidden * (rows * of_row + self.tokens * of_token)))
             for launch, (of_row, of_token) in self.moves.items()
         }
+        # The bytes are UNKNOWN: nothing tells how many experts' weights were read.
         return {
             self.up.at: ((self.up.part(rows, *sizes),), UNKNOWN),
             self.down.at: ((self.down.part(rows, *halves),), UNKNOWN),
@@ -205,15 +206,17 @@ class _Layer(Struct, frozen=True):
 def _layer(pair: Prepared, launches: Launches, op: int, launched: IntArray) -> _Layer | None:
     """Return the experts of an op, None unless it launched one gated product, then a plain one."""
     products: list[_Product] = []
+    # Bytes per value of an expert's row and of a token, by launch.
     moves: dict[int, tuple[int, Fraction]] = {}
     for launch in launched.tolist():
         name = launches.names[int(launches.name[launch])]
         across, down = launches.grid_axes[launch, :2].tolist()
         rules = ((rule, match) for rule in _PRODUCTS if (match := rule.name.fullmatch(name)))
-        products += [_Product(launch, *rule, (across, down)) for rule in [*rules][:1]]
-        for pattern, row, token in _MOVES:
+        fits = [*rules][:1]  # the first rule whose pattern fits
+        products += [_Product(launch, *rule_and_match, (across, down)) for rule_and_match in fits]
+        for pattern, of_row, of_token in _MOVES:
             if pattern.fullmatch(name):
-                moves[launch] = (row, Fraction(token))
+                moves[launch] = (of_row, Fraction(of_token))
     if [bool(product.name["gated"]) for product in products] != [True, False]:
         return None
     # The inputs of the op: tokens x hidden, tokens x experts (the logits of the routing).

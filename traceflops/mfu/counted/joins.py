@@ -92,7 +92,8 @@ def match(
     processes = same_launches.processes_of(target, source, is_own=is_own)
     row = np.full(target.count, -1, dtype=np.int64) if same is None else same
     how = np.full(target.count, HOW.index("dispatch" if is_own else "replay"), dtype=np.int64)
-    # Then the other ways, each for launches that no way before matched.
+    # Then the other ways, each for launches that no way before matched: the n-th of the kernel, the
+    # n-th of the kernel and size, the n-th of these in a step.
     for next_how, same_row in (
         ("order", same_launches.in_order(target, source, processes, kernels, keys)),
         ("order", same_launches.in_order(target, source, processes, keys, keys)),
@@ -159,7 +160,10 @@ def _alike(work: LaunchWork, target: Launches, keys: same_launches.Pair) -> Matc
 
 
 def _mean(key: IntArray, values: IntArray, count: int, agree: float) -> IntArray:
-    """Return the mean of each key; UNKNOWN if values differ by more than the share `agree`."""
+    """Return the mean of each key; UNKNOWN if values differ by more than the share `agree`.
+
+    So is that of a key without values (most -1), or with an UNKNOWN one (least -1).
+    """
     most, least = extremes(key, values, count)
     agrees = (least >= 0) & (most >= 0) & (most - np.maximum(least, 0) <= agree * most)
     times = np.maximum(np.bincount(key, minlength=count), 1)
@@ -318,9 +322,14 @@ def by_own_shapes(prepared: Prepared, attribution: Attribution, counted: IntArra
 
 
 def cross_check(prepared: Prepared, shapes: Shaped, counted: IntArray) -> CrossCheck | None:
-    """Return how FLOPs by counters (-1: unknown) and by shapes compare; None if none has both."""
+    """Return how FLOPs by counters (-1: unknown) and by shapes compare; None if none has both.
+
+    `shapes` are the most and the least FLOPs of each activity. The comparison names the kernel
+    whose two sums differ most.
+    """
     most, least = shapes
     rows = np.flatnonzero((most >= 0) & (counted >= 0) & on_chosen_device(prepared))
+    # Where both say 0 everywhere, agreement says nothing.
     if not len(rows) or not (most[rows].any() or counted[rows].any()):
         return None
     label, name = names(prepared.trace.activities["name"]), codes(prepared.trace.activities["name"])

@@ -50,6 +50,8 @@ _SHARES: Final = ("achieved_occupancy", "theoretical_occupancy", "active", *ROOF
 _OTHERS: Final = ("waves", "lanes", "excess", "shared_bytes", "spills")
 _PIPE: Final = "pipe."
 _LONGEST_NS: Final = 2.0**62
+_DIGITS: Final = 12
+"""So many digits hide rounding errors of floats: 2.0000000000000004 is 2."""
 
 
 class KernelRule(Struct, frozen=True):
@@ -124,7 +126,7 @@ class KernelSpeed(Struct, frozen=True):
         """Return the nearest roof and the share of it that was reached, None if not known."""
         shares = self.shares
         if self.active is None:
-            shares.pop(_ACTIVE_ONLY, None)  # of how much of the time is not known
+            shares.pop(_ACTIVE_ONLY, None)  # a share of active time, whose length is unknown
         # The nearest one is known if both kinds are, or if one is so near that no other matters.
         has_both = COMPUTING & shares.keys() and _MOVING & shares.keys()
         if not has_both and max(shares.values(), default=0.0) < _NEAREST:
@@ -165,6 +167,7 @@ def kernel_speeds(
             impossible += int(np.count_nonzero(is_wrong))
             values[name] = np.where(is_wrong, np.nan, values[name])
     groups = _Groups(counted, values, rules, units)
+    # Groups without any of these say nothing of speed: other counters were read.
     rows = [
         (row, cycles)
         for row, cycles in zip(groups.rows(), groups.active_cycles().tolist(), strict=True)
@@ -185,13 +188,15 @@ def _cycle_shares(
     units: IntArray,
 ) -> dict[str, FloatArray]:
     """Return the shares of active time in which parts of CUs were busy, of AMD's devices."""
-    active = counted.values.get(_ACTIVE_CYCLES)
+    if _ACTIVE_CYCLES not in counted.values:
+        return {}
     shares: dict[str, FloatArray] = {}
-    for part in counters.cycle_rows() if active is not None else ():
-        if active is not None and part.counter in counted.values:
+    for part in counters.cycle_rows():
+        if part.counter in counted.values:
             ids = [each.id if each is not None else "" for each in families]
             per_unit = np.array([part.families.get(family_id, 0) for family_id in ids])[family]
-            capacity = np.where(units > 0, active * units * per_unit, 0.0)
+            cycles = counted.values[_ACTIVE_CYCLES] * units * per_unit
+            capacity = np.where(units > 0, cycles, 0.0)
             shares[part.id] = _ratio(counted.values[part.counter] * part.factor, capacity)
     return {name: share for name, share in shares.items() if not np.isnan(share).all()}
 
@@ -210,6 +215,7 @@ class _Groups:
         rules: Sequence[tuple[KernelRule, ...]],
         units: IntArray,
     ) -> None:
+        """Group launches; `units` are the SMs or CUs of their devices (0: unknown), by launch."""
         launches = counted.launches
         sizes = (launches.threads, launches.block, *launches.grid_axes.T, *launches.block_axes.T)
         self.counted, self.values, self.units = counted, values, units
@@ -217,8 +223,10 @@ class _Groups:
         self.rules = rules_together(rules, self.group, len(self.first))
         self.sizes = np.bincount(self.group, minlength=len(self.first))
         duration = values.get("duration", np.full(launches.count, np.nan))
+        # Drop impossible durations, so that all sums fit an int64.
         duration = np.where(duration < _LONGEST_NS / max(launches.count, 1), duration, np.nan)
         self.duration_ns = self._sums(np.rint(duration))
+        # Means are weighted by duration; in groups without one, all launches count alike.
         is_timed = self.duration_ns[self.group] > 0
         self.weight = np.where(is_timed, duration, 1.0)
 
@@ -235,8 +243,7 @@ class _Groups:
             registers = np.where(differs > 0, np.nan, value[self.first])
         for number, row in enumerate(self.first.tolist()):
             own = {name: _known(means, name, number) for name in (*_SHARES, *_OTHERS)}
-            stall_shares = [(reason, float(share[number])) for reason, share in stalls.items()]
-            waiting = [(reason, share) for reason, share in stall_shares if 0 < share <= _MOST]
+            waiting = [(r, s) for r, v in stalls.items() if 0 < (s := float(v[number])) <= _MOST]
             yield KernelSpeed(
                 name=launches.names[int(launches.name[row])],
                 launches=int(self.sizes[number]),
@@ -272,7 +279,7 @@ class _Groups:
         threads, block, units = launches.threads[row], launches.block[row], self.units[row]
         room = min((fit for name in limits if (fit := _known(limits, name, number))), default=0.0)
         if threads > 0 and block > 0 and units * room > 0:
-            return round(float(threads / block / (units * room)), 12)
+            return round(float(threads / block / (units * room)), _DIGITS)
         matches = (counters.FULL_WAVES.search(rule.text) for rule in self.rules[number])
         return next((float(match[1]) for match in matches if match), None)
 
@@ -291,12 +298,9 @@ class _Groups:
 
         Profilers spell these counters in several ways: the first spelling with a counter is used.
         """
+        values = self.counted.values.items()
         for spelling in counters.stall_rows():
-            named = {
-                reason: value
-                for name, value in self.counted.values.items()
-                if (reason := spelling.reason(name)) is not None
-            }
+            named = {r: v for name, v in values if (r := spelling.reason(name)) is not None}
             if not named:
                 continue
             total = self.values.get(spelling.total) if spelling.total is not None else None
@@ -304,7 +308,7 @@ class _Groups:
                 total = np.sum(list(named.values()), axis=0)
             if total is None:
                 return {}
-            is_enough = self._sums(total) >= spelling.least
+            is_enough = self._sums(total) >= spelling.least  # shares of fewer would be noise
             cycles = np.where(is_enough, self._sums(total * self.weight), np.nan)
             shares = {r: _ratio(self._sums(v * self.weight), cycles) for r, v in named.items()}
             return {reason: share for reason, share in shares.items() if reason != _ISSUING}
@@ -340,7 +344,7 @@ def _pipe(means: Mapping[str, FloatArray], number: int) -> str | None:
 
 def _known(means: Mapping[str, FloatArray], name: str, number: int) -> float | None:
     value = float(means[name][number]) if name in means else np.nan
-    return None if np.isnan(value) else round(value, 12)
+    return None if np.isnan(value) else round(value, _DIGITS)
 
 
 def _whole(value: float | None) -> int | None:
@@ -351,16 +355,13 @@ def _axes(sides: IntArray) -> tuple[int, ...] | None:
     return None if (sides == UNKNOWN_SIZE).any() else tuple(sides.tolist())
 
 
-# What the rules of the profiler say of launches, in its words.
-
-
 def rules_by_launch(trace: Trace, counted: CountedLaunches) -> list[tuple[KernelRule, ...]]:
     """Return what the profiler's rules say of each counted launch."""
     if not trace.kernel_rules.num_rows:
         return [()] * counted.launches.count
     rules: dict[tuple[object, ...], list[KernelRule]] = defaultdict(list)
     for row in trace.kernel_rules.to_pylist():
-        share = row["speedup_share"]
+        share = row["speedup_share"]  # only a gain is an estimate that can be ranked
         rule = KernelRule(
             **{name: row[name] for name in ("rule", "section", "kind", "speedup_kind")},
             text=row["text"] or "",

@@ -210,7 +210,7 @@ def common(kinds: Sequence[Kind]) -> Kind | None:
     purpose is unknown.
     """
     if any(part.cached is not None for kind in kinds for part in kind):
-        return None
+        return None  # their FLOPs are per pair of query and key: equal ones may differ in total
     families = [_sums(kind, lambda part: part.line.split(".")[0]) for kind in kinds]
     if all(sums == families[0] for sums in families):
         parts = []
@@ -227,6 +227,7 @@ def common(kinds: Sequence[Kind]) -> Kind | None:
 
 
 def _sums(kind: Kind, name: Callable[[WorkPart], str]) -> dict[tuple[str, str], tuple[int, int]]:
+    """Return the most and the least FLOPs of a kind, by the `name` of parts and by data type."""
     sums: dict[tuple[str, str], tuple[int, int]] = {}
     for part in kind:
         most, least = sums.get((name(part), part.dtype), (0, 0))

@@ -82,7 +82,7 @@ def counted_launches(trace: Trace) -> CountedLaunches | None:
     sum_ns = np.bincount(slot[timed], weights=dur_ns[timed], minlength=count)
     block = numbers(table["block_threads"], UNKNOWN_SIZE)[rows]
     threads = numbers(table["threads"], UNKNOWN_SIZE)[rows]
-    blocks = -(-threads // np.maximum(block, 1))
+    blocks = -(-threads // np.maximum(block, 1))  # the last one may be partly filled
     launches = Launches(
         row=rows,
         process=process[rows],
@@ -182,7 +182,7 @@ def _values(
     labels = names(table["counter"])
     for code, label in enumerate(labels):
         is_used = (plain := plain_counter(label)) in counters_used() or tells_speed(plain)
-        if is_used or (len(labels) <= FEW and _PLAIN.fullmatch(plain)):
+        if is_used or (len(labels) <= FEW and _PLAIN.fullmatch(plain)):  # few are shown as read
             spellings_of.setdefault(plain, []).append(code)
     values, spread = {}, {}
     for name, spellings in spellings_of.items():
@@ -253,7 +253,7 @@ def keys_of(kernels: Pair, target: Launches, source: Launches) -> Pair:
     block = (our_block, their_block)
     keys = joined(name, (ours, theirs), block)
     all_sized = ours.min(initial=0) >= 0 and theirs.min(initial=0) >= 0
-    if all_sized and _shared(kernels, keys)[kernels.ours].all():
+    if all_sized and _shared(kernels, keys)[kernels.ours].all():  # all sizes fit as they are
         return keys
     as_blocks = (ours, theirs)
     for as_threads in ((ours_in_threads, theirs), (ours, theirs_in_threads)):
@@ -313,9 +313,9 @@ def processes_of(target: Launches, source: Launches, *, is_own: bool) -> IntArra
         by_rank.setdefault(source.ranks.get(process), []).append(process)
     all_ranks = (*map(target.ranks.get, here), *map(source.ranks.get, there))
     has_no_rank = all(rank is None for rank in all_ranks)
-    by_place = (
-        dict(zip(here, there, strict=True)) if has_no_rank and len(here) == len(there) else {}
-    )
+    has_places = has_no_rank and len(here) == len(there)
+    by_place = dict(zip(here, there, strict=True)) if has_places else {}
+    # A counted process with a rank stands for one process here, one without a rank for any.
     is_only = len(there) == 1 and (source.ranks.get(there[0]) is None or len(here) == 1)
     same = np.full(max(here, default=0) + 1, -1, dtype=np.int64)
     for process in here:
@@ -366,7 +366,6 @@ def in_steps(target: Launches, work: LaunchWork, keys: Pair) -> IntArray:
     many launches as each step here has are taken as steps.
     """
     source = work.launches
-    none = np.full(target.count, -1, dtype=np.int64)
     in_step = (target.window >= 0) & target.used
     rows = np.flatnonzero((source.window >= 0) & source.used)
     # `nth` is the place of a launch in its step, `size` how many launches of its key each step has,
@@ -382,9 +381,10 @@ def in_steps(target: Launches, work: LaunchWork, keys: Pair) -> IntArray:
         rows = np.arange(source.count)
         nth = rank_in_group(keys.theirs) % np.maximum(size, 1)[keys.theirs]
         launched = np.bincount(keys.theirs, minlength=keys.count)
+        # Any number of launches would be whole rounds of one: that tells nothing.
         size = np.where((size > 1) & (launched % np.maximum(size, 1) == 0), size, 0)
     if not len(rows) or not (target.window >= 0).any():
-        return none
+        return np.full(target.count, -1, dtype=np.int64)
     key, kind = keys.theirs[rows], work.kind[rows]
     our_per_step, our_nth = _in_window(target.window, keys.ours)
     position = joined((keys.ours, key), (our_nth, nth))
@@ -394,7 +394,7 @@ def in_steps(target: Launches, work: LaunchWork, keys: Pair) -> IntArray:
     row_at = np.full(position.count, -1, dtype=np.int64)
     row_at[position.theirs[::-1]] = rows[::-1]  # the first one is written last, and stays
     fits = is_steady[keys.ours] & (our_per_step == size[keys.ours]) & (target.window >= 0)
-    return np.where(fits, row_at[position.ours], none)
+    return np.where(fits, row_at[position.ours], -1)
 
 
 def _in_window(window: IntArray, key: IntArray) -> tuple[IntArray, IntArray]:

@@ -75,6 +75,7 @@ class _Cached(Struct, frozen=True):
             return []
         if self.heads is None:
             return tensors
+        # Caches in another layout: an argument tells the heads, the query their size.
         size = (args.integer(self.heads) or 0, tensors[0].shape[-1])
         return [tensors[0], *(tensor.like(size) for tensor in tensors[1:])]
 
@@ -96,8 +97,6 @@ _CACHED: Final = (
         no_window=True,
     ),
 )
-
-"""What to say of launches whose work is not from shapes alone."""
 
 
 def own_work(prepared: Prepared, attribution: Attribution) -> LaunchWork | None:
@@ -134,6 +133,7 @@ def with_serving_kinds(pair: Prepared, work: LaunchWork, is_open: BoolArray) -> 
         if outer < 0 or attentions_in[outer] == 1:
             kinds = _attention(pair, launches, row, kernels)
             done |= {launch: (kind, UNKNOWN) for launch, kind in kinds.items()}
+    # Counts beyond an int64 cannot be: a shape was misread.
     done = {launch: work_done for launch, work_done in done.items() if _fits(work_done[0])}
     kind, size, rows = work.kind.copy(), work.size.copy(), list(done)
     kind[rows] = len(work.kinds) + np.arange(len(done))
@@ -152,14 +152,16 @@ def _cached(name: str) -> _Cached | None:
 def _attention(pair: Prepared, launches: Launches, op: int, kernels: IntArray) -> dict[int, Kind]:
     """Return the kind of each kernel of an attention: the first computes, the others help it.
 
-    FLOPs are those of one pair of query and key.
+    FLOPs are those of one pair of query and key; between 0 and that where a window may hide the
+    pair, since nothing tells how many it hides. Bytes are then unknown, too.
     """
     rule, args = _cached(pair.trace.ops["name"][op].as_py()), arguments(pair, op)
     tensors = rule.tensors(args) if rule is not None else []
     if rule is None or not tensors:
         return {}
     q, k, v = tensors
-    seen_before = -1 if rule.causal is None else args.integer(rule.causal + 1)  # -1: all
+    # The argument after the flag `causal` is how many keys before it a query sees; -1: all.
+    seen_before = -1 if rule.causal is None else args.integer(rule.causal + 1)
     may_be_windowed = not rule.no_window and (rule.causal is None or seen_before != -1)
     per_pair = 2 * q.shape[-2] * (q.shape[-1] + v.shape[-1])  # heads x head sizes
     query_and_output = known_sum(q.bytes, q.like((*q.shape[:-1], v.shape[-1])).bytes)

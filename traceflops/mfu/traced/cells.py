@@ -109,6 +109,7 @@ def cells_of_kinds(prepared: Prepared, work: MeasuredWork, window: IntArray) -> 
     cells: list[Cell] = []
     for line, dtype, most, least in work.columns():
         done = rows[most[work.kind[rows]] > 0]
+        # The data type and the line are the only ones passed (0), and no rule was used (0).
         nothing = np.zeros(len(done), dtype=np.int64)
         keys = [*(column[done] for column in (device, window, category)), *(nothing,) * 3]
         flops = [most[work.kind[done]], least[work.kind[done]], nothing]
@@ -174,7 +175,8 @@ def part_table(
     """Return the parts of every executed op with their lines; `logits` says which ops are these."""
     work, tree = attribution.work, attribution.tree
     rows = attribution.executed
-    # The unfused attention around an op, or around the forward op of a gradient.
+    # The unfused attention (whose work has a part "mask") around an op, or around the forward op of
+    # a gradient.
     unfused = [
         isinstance(each, Work) and any(part.name == "mask" for part in each.parts)
         for each in work.works
@@ -203,6 +205,7 @@ def part_table(
         for name, rule, part in flat
     ]
     line, by_rule, flops, at_least = np.array(figures, dtype=np.int64).reshape(-1, 4).T
+    # The role of a product is open, but not if it is part of an unfused attention.
     return PartTable(
         op=rows[which],
         line=line[part_row],
@@ -227,12 +230,13 @@ def _parts(
     assert isinstance(work, Work)  # only ops of known work are executed
     if name == "none":
         return [(*_part_line(work.kind, PHASES[phase], part), part) for part in work.parts]
+    # R1 and R3 tell roles where autograd does not ("").
     rule = "R3" if by_shapes else "R1" if name == "recompute" else ""
     (product,) = work.parts
     attention = works.signature(core)
     if isinstance(attention, Core):
-        # A product on all pairs of query and key: split it into the pairs that the mask leaves, and
-        # those that it hides.
+        # A product on all pairs of query and key (its FLOPs are a multiple of them): split it into
+        # the pairs that the mask leaves, and those that it hides.
         pairs = attention.batch * attention.queries * attention.keys
         if pairs and not product.flops % pairs:
             per_pair = product.flops // pairs

@@ -182,6 +182,7 @@ def _logits(trace: Trace, attribution: Attribution, roles: ProductRoles) -> Bool
         if not isinstance(shape, Shapes) and len(shape) == 2:
             matrices.add(shape)
     fits = [isinstance(s, Product) and (s.m, s.n) in matrices for s in work.signatures]
+    # Not of wrappers, whose work counts inside them, nor of unknown work.
     forward = roles.is_a("forward") & ~attribution.has("wrapper", "none")
     logits: BoolArray = forward & np.array(fits, dtype=np.bool_)[work.place]
     # A gradient is one of the logits if its forward op computes them.

@@ -27,7 +27,11 @@ class TooFast(NamedTuple):
 
 
 def too_fast(trace: Trace, attribution: Attribution) -> TooFast | None:
-    """Return the operator whose times are surest no times of computing, None where all may be."""
+    """Return the operator whose times most clearly are not those of computing; None if all may be.
+
+    Of each operator, its call with the most FLOPs is compared with calls of far fewer: where a CPU
+    computes, these take less than half its time. Of those found, that of the highest rate counts.
+    """
     work, op = attribution.work, attribution.executed
     flops = work.of_ops(work.at_least)[op]
     name, dur_ns = codes(trace.ops["name"])[op], numbers(trace.ops["dur_ns"])[op]

@@ -86,7 +86,7 @@ def outside(
         counts = np.bincount(group, minlength=len(first)).tolist()
         kernels = [labels[label] for label in code[first].tolist()]
         not_counted += map(NotCounted, [why] * len(first), kernels, counts, flops)
-    vector_flops = None
+    vector_flops = None  # by shapes if they tell any, else by `work` if that tells all
     if (of_ops.of_ops(of_ops.vector_flops) != UNKNOWN).any():
         vector_flops = of_ops.total(of_ops.vector_flops, vector_ops(prepared, attribution))
     elif work is not None:

@@ -98,10 +98,11 @@ def _added(row: KernelRow, work: MeasuredWork, rows: IntArray, dur_ns: IntArray)
     """
     kind, size, vector = work.kind[rows], work.size[rows], work.vector[rows]
     kinds, times = (column.tolist() for column in np.unique(kind[kind >= 0], return_counts=True))
-    if row.counted and not kinds:
+    if row.counted and not kinds:  # bytes alone would not fit the FLOPs that the row has
         return row
     parts = [(part, n) for index, n in zip(kinds, times, strict=True) for part in work.kinds[index]]
     is_counted = kind >= 0 if kinds else size >= 0
+    # Without the bytes of one launch, those of all are unknown.
     has_bytes = (kinds or is_counted.any()) and (size[is_counted] >= 0).all()
     measured = Measured(
         sum(part.flops * n for part, n in parts) if kinds else None,
@@ -251,6 +252,7 @@ def _measured(
 def _types_seen(
     group: IntArray, dtype: IntArray, labels: list[str], count: int
 ) -> list[tuple[str, ...]]:
+    """Return the data types (of `labels`) that occur in each of `count` groups of rows."""
     types_of_group: list[list[str]] = [[] for _ in range(count)]
     _, first = group_rows([group, dtype])
     for number, code in zip(group[first].tolist(), dtype[first].tolist(), strict=True):
