@@ -26,6 +26,8 @@ _GENERATOR: Final = b'name="generator" content="traceflops '
 _IN_PAGE: Final = re.compile(rf'id="{packed.PAGE_PACK}">([^<]*)</script>'.encode())
 _MOST_BYTES: Final = 1 << 25
 """A page has a few million bytes at most; this is more."""
+_END_BYTES: Final = 100
+"""The end of a page, up to the spaces behind it, has fewer."""
 _STREAM: Final = b"\xff\xff\xff\xff"
 _UNFIT: Final = (*arrow_files.ARROW_UNREADABLE, msgspec.MsgspecError, RecursionError)
 _NOTES: Final = NoteTable(
@@ -76,7 +78,7 @@ def _pack_in(source: ByteSource) -> ByteSource:
     """Return the pack that an HTML report embeds as base64. Raises InputError if it has none."""
     page = source.head(_MOST_BYTES)
     pack = _IN_PAGE.search(page)
-    if pack is None and b"</html>" not in page[-100:]:
+    if pack is None and b"</html>" not in page[-_END_BYTES:]:
         raise InputError(f"the report is cut off: {source.label}", "copy it again")
     if pack is None:
         raise NotATrace(

@@ -310,6 +310,7 @@ def _read(format_: Format, sources: Sequence[ByteSource], reading: Reading) -> l
     """
     try:
         traces = list(format_.read(sources, reading))
+        # In reverse, since each note comes before those that are there.
         for source in (source for source in reversed(sources) if source.behind_bytes):
             size = several(source.behind_bytes, "byte")
             note = _NOTES.note("tail-unread", None, size=size)

@@ -54,7 +54,7 @@ def _any_begins(tables: Tables, *words: str) -> bool:
 
 
 _NSYS_WORK: Final = ("CUPTI_ACTIVITY_KIND_", "NVTX_EVENTS", "OSRT_API")
-_NSYS_ABOUT: Final = (
+_NSYS_ABOUT: Final = (  # an export without any work still has these, and texts
     *("TARGET_INFO_", "META_DATA_", "EXPORT_META_DATA", "ANALYSIS_", "PROFILER_OVERHEAD"),
 )
 

@@ -44,6 +44,7 @@ class ArrowTable(Struct, frozen=True):
         expanded_bytes = 0
         for batch in self.read([name for name in columns if name in self.columns]):
             values_bytes = batch.num_rows * max(batch.num_columns, 1) * _BYTES_A_VALUE
+            # Texts and lists take more: their bytes can be trusted only once the batch is checked.
             self.source.refuse_expansion(expanded_bytes + values_bytes)
             checked(batch)
             expanded_bytes += max(values_bytes, batch.nbytes)
@@ -94,6 +95,7 @@ def open_arrow(source: ByteSource, *, several: bool = False) -> ArrowTable:
         raise damaged_arrow(source, error, "Arrow") from None
 
     def read(columns: list[str]) -> Iterator[pa.RecordBatch]:
+        """Yield the batches with these columns; of a file by index, of streams one by one."""
         fields = [schema.names.index(name) for name in columns]
         options = pa.ipc.IpcReadOptions(included_fields=fields, use_threads=False)
         with _opened(source) as stream, _reader(stream, options) as reader:

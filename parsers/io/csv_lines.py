@@ -78,7 +78,7 @@ class LineBlocks:
             parts, size = [text[stop:]], size - stop
         text = b"".join(parts)
         stop = text.rfind(b"\n") + 1
-        has_tail = bool(text[stop:].strip(b"\0 \t\r"))
+        has_tail = bool(text[stop:].strip(b"\0 \t\r"))  # not only spaces or padding
         if has_tail and self._source.cut:
             self._damage.cut_bytes = len(text) - stop
         elif has_tail:
@@ -173,7 +173,7 @@ def lines_of(data: Bytes, separator: int) -> Lines:
     )
     sound = ~is_open
     sound[wrong] = False
-    if not sound.all():
+    if not sound.all():  # what is inside quotes is unknown there: count all separators
         all_separators = np.bincount(line[is_separator], minlength=len(ends))
         separators = np.where(sound, separators, all_separators)
     after = offsets[ends].astype(np.int64) + 1
@@ -285,7 +285,8 @@ class Mender(Struct):
         If a quote stays open, the row may go on up to another line with an odd number of quotes.
         """
         begin = int(lines.start[line])
-        if lines.separators[line] >= self.columns - 1 or lines.sound[line]:
+        # With fewer separators it can only be the beginning of a row.
+        if lines.separators[line] >= self.columns - 1:
             row = self.row(data[begin : lines.stop[line]].tobytes())
             if row is not None:
                 return row, line
@@ -294,7 +295,7 @@ class Mender(Struct):
         self.joins += 1
         for last in range(line + 1, min(line + _MOST_LINES_OF_A_ROW, len(lines.start))):
             if not wrong[last] and lines.start[last] < lines.stop[last]:
-                break
+                break  # a whole row: the open quote is damage
             row = self.row(data[begin : lines.stop[last]].tobytes()) if lines.open[last] else None
             if row is not None:
                 return row, last
@@ -304,6 +305,8 @@ class Mender(Struct):
         """Return a line as sound CSV, and whether it was repaired; None if that is impossible."""
         if len(line) > _LONGEST_MENDED:
             return None
+        # Only these can be sound although `lines_of` found their quotes or their number of fields
+        # wrong: doubled quotes, line ends inside quotes, a separator too many at the end.
         may_be_sound = b'""' in line or b"\n" in line or line.endswith(self.separator)
         fields = strict_fields(line, self.separator) if may_be_sound else None
         if fields is not None and len(fields) == self.columns + 1 and not fields[-1]:

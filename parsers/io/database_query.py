@@ -125,7 +125,7 @@ def quoted(identifier: str) -> str:
 
 
 def select(table: Table, wanted: Wanted, rest: str = "", *, quick: bool = False) -> str:
-    """Return the query for columns of a table; the first column is the number of the row.
+    """Return the query for columns of a table; the first column is the number of the row, or 0.
 
     In the result only texts can be null, and a column has the same type in all rows; but in a
     `quick` query integers may be reals. `rest` is appended.
@@ -139,7 +139,7 @@ def select(table: Table, wanted: Wanted, rest: str = "", *, quick: bool = False)
     ):
         for column in columns:
             declared = table.columns.get(column)
-            if declared is None:
+            if declared is None:  # the table lacks this column
                 expressions.append(missing)
                 continue
             is_declared = quick and template is _INTEGER and "INT" in declared.upper()
@@ -181,7 +181,7 @@ def batch_of_columns(wanted: Wanted, columns: Sequence[Any]) -> Batch:
         name: np.asarray(next(rest), dtype=np.int64) for name in wanted.integers
     }
     for name in wanted.reals:
-        reals = np.asarray(next(rest), dtype=np.float64)
+        reals = np.asarray(next(rest), dtype=np.float64)  # missing ones are infinite
         numbers[name] = np.where(np.isinf(reals), np.nan, reals)
     return Batch(len(columns[0]), numbers, {name: list(next(rest)) for name in wanted.as_texts})
 

@@ -69,6 +69,7 @@ class Document:
     def __init__(
         self, source: ByteSource, root: Shape, pool: WorkerPool, block_bytes: int = BLOCK_BYTES
     ) -> None:
+        """Prepare to read a document of the shape `root`, in blocks that the pool decodes."""
         self.source = source
         self.damage = Damage()
         self.cut_in: Path | None = None
@@ -132,7 +133,7 @@ class Document:
         pattern = _MEMBER if is_object else _ELEMENT
         while (token := pattern.match(window.text, window.at)) is None:
             if window.available <= _LONGEST_KEY and window.more():
-                continue
+                continue  # what is read so far may end within a key
             rest = (b"{" if is_object else b"[") + window.text[window.at :].strip(BETWEEN)
             # The text ends in the middle of a key; anything else is damage.
             if window.available <= _LONGEST_KEY and first_value(rest) == (False, len(rest)):
@@ -147,6 +148,7 @@ class Document:
         is_value = is_object or window.text.startswith(b"{", window.at)
         self.damage.repaired[_COMMAS] += extra > 0 or (extra < 0 and is_value)
         if token["close"] and isinstance(frame.shape, Records) and not self._has_ended():
+            # A stray bracket: more records follow. Drop it like damage.
             frame.needs_comma = False
             window.at -= 1
             self._lost(window.at)
@@ -272,6 +274,7 @@ class Document:
         offset, depth, passed = self._resumption(broken)
         is_mended = False
         is_object = window.text.startswith(b"{", window.at)
+        # Each stretch is mended only once: text up to `unmendable_until` was tried before.
         if is_object and not passed and window.position >= frame.unmendable_until:
             is_mended = self._mends(frame, window.text[window.at : offset].strip(BETWEEN))
             frame.unmendable_until = window.position + offset - window.at
@@ -368,6 +371,7 @@ class Document:
             self.cut_in = self._frames[-1].path
             self.damage.cut_events = self._frames[-1].begun(rest)
         self.damage.tail_cut = not is_broken
+        # Brackets that close the document lose nothing.
         self.damage.cut_bytes = len(rest.strip(BETWEEN + b"]}")) + more
         while self._frames:
             self._blocks.flush(self._frames.pop())

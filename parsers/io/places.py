@@ -84,6 +84,7 @@ def find_inputs(path: str) -> tuple[list[ByteSource], bool]:
             sources.append(ByteSource(Path(file).name, partial(_fail, error)))
     for source in sources:
         source.inside = PurePath(path).name
+    # Reports (web pages) are likely to lie beside their recording: read only those that are named.
     return [source for source in sources if not source.name.lower().endswith(_PAGES)], False
 
 
@@ -139,7 +140,7 @@ def _file(file: str) -> ByteSource:
     if not stat.S_ISREG(status.st_mode):
         stream = _open(path)
         return replace(_once(path.name, stream), release=stream.close)
-    _open(path).close()
+    _open(path).close()  # raises now, not when it is read
     return ByteSource(path.name, lambda: _open(path), status.st_size, path, str(path.parent))
 
 

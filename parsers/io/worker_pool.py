@@ -122,6 +122,7 @@ class WorkerPool:
             call = partial(work, item)
             if self._team is None:
                 waiting.append(call)
+            # All others have enough to do: do this one here and now.
             elif self._takes_part and min(w.load for w in self._team.workers) >= _AHEAD_EACH:
                 done: Future[B] = Future()
                 done.set_result(call())
@@ -146,7 +147,7 @@ class _Team:
     def __init__(self, count: int) -> None:
         """Start `count` processes. Raises OSError if there are no processes or memory available."""
         self.workers: list[_Worker] = []
-        slots = _AHEAD_EACH * count + 1
+        slots = _AHEAD_EACH * count + 1  # for all blocks ahead, and the one that is needed
         handle = _unnamed_file(slots * _SLOT_BYTES)
         try:
             self._memory = mmap.mmap(handle, slots * _SLOT_BYTES)

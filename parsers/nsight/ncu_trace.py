@@ -183,6 +183,7 @@ def _add(page: NcuPage, run: NcuRun) -> None:
         page.repetition = same[0].repetition
     elif page.table.count:
         page.processes = {pid: number for number, pid in enumerate(_pids(page))}
+        # The first page with values is pass 0, which `passes` counts from the beginning.
         page.repetition = run.passes if held else 0
         run.passes += bool(held)
     run.pages.append(page)

@@ -141,7 +141,7 @@ class _Rows(NamedTuple):
         column: Column | None = self.cells.columns.get(role)
         if column is None or isinstance(column, Texts):
             return np.full(self.cells.count, ABSENT, np.int64)
-        if column.dtype.kind == "i":
+        if column.dtype.kind == "i":  # only columns in ns or bytes are read as integers
             fits = (column > -LIMIT_NS) & (column < LIMIT_NS)
             self.part.odd["beyond"] += count_true(~fits & (column != ABSENT))
             return np.where(fits, column, ABSENT)
@@ -221,7 +221,7 @@ def _add_launches(rows: _Rows) -> None:
     activities = rows.part["activities"]
     key = [kernels.amount("call_start"), *map(kernels.cells.numbers, ("pid", "thread"))]
     call, first_row = group_rows(key)
-    launch = call + activities.count + 1
+    launch = call + activities.count + 1  # from 1, and other than those of earlier blocks
     kernels.add("activities", kind=activities.names["kind"]["kernel"], correlation=launch)
     if calls.cells.count == kernels.cells.count:  # all have both times: the rows correspond
         _add_calls_of(calls.only(first_row), "call", correlation=launch[first_row])
@@ -243,6 +243,7 @@ def _add_calls_of(rows: _Rows, role: str, **own: Array) -> None:
 
 
 def _add_marks(rows: _Rows) -> None:
+    """Add ranges, on the GPU if the report projects them there; keep the ranks of processes."""
     is_projected = rows.part.report.name == "nvtx_gpu_proj_trace"
     rows = rows.timed()
     if rows.cells.has("rank"):
@@ -276,6 +277,7 @@ def _add_totals(rows: _Rows) -> None:
         categories, category = texts_of(rows.cells, "category")
         kind_of_category = [_CATEGORIES.get(text.upper(), "") for text in categories]
         own_kinds = np.array(kind_of_category, object)[category]
+        # The category of memory operations is of copies and fills: the name tells which.
         kinds = np.where(own_kinds == "memcpy", kinds, own_kinds)
     is_other = kinds == ""
     if is_other.any():

@@ -77,7 +77,7 @@ def from_header(source: ByteSource, tables: Tables) -> Filtered:
 
     def blocks(inner: ByteSource) -> Iterator[bytes]:
         lines = whole_lines(inner)
-        first = next(lines, b"").removeprefix(b"\xef\xbb\xbf")
+        first = next(lines, b"").removeprefix(b"\xef\xbb\xbf")  # a byte order mark
         header = first_header(first, tables) or 0
         for block in chain([first[header:]], lines):
             yield _without_messages(block, *_MARKED)
@@ -116,7 +116,7 @@ def plain_tables(blocks: Iterator[bytes], console: Console, _source: ByteSource)
     first, blocks = _with_units(first), map(_with_units, blocks)
     header = first_header(first, console.tables)
     if header is not None:
-        console.title = ""
+        console.title = ""  # the table below the title is known: it is no unread one
     for block in chain([first[header:]], blocks):
         if header is None:
             yield from console.rows(block)

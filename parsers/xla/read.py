@@ -41,6 +41,7 @@ _MOST_REGISTERS: Final = 1024
 _MOST_SHARED: Final = 1 << 22
 """In bytes. No GPU has more registers per thread, or more shared memory per block."""
 _WITH_REGISTERS: Final = ("regs", "static_shared", "dynamic_shared")
+_LONGEST: Final = 1_000
 _DETAIL: Final = re.compile(r"(\w+):(\d{1,18}(?:,\d{1,18}){0,2})(?!\d)")
 _KERNEL, _MEMCPY, _MEMSET, _GRAPH, _NO_WORK = range(5)
 _DIRECTION_CODES: Final[Mapping[str | None, int]] = {None: -1} | dict(
@@ -256,7 +257,7 @@ class _XlaRecording(trace_builder.Gathered):
             thread=calls["thread"],
             name=plane.by_name(calls, lambda name: names[name or sinks.UNNAMED]),
             correlation=calls["correlation_id"],
-            api=apis.codes(api for _, api in _APIS)[kind[kind < _FRAMES]],
+            api=apis.codes(api for _, api in _APIS)[kind[kind < _FRAMES]],  # see `_HOST_KINDS`
         )
         if self._python_stacks:
             self._add_marks("python", plane, frames, thread=frames["thread"])
@@ -270,6 +271,7 @@ class _XlaRecording(trace_builder.Gathered):
         is_step = marks["step_num"] != ABSENT
         steps = marks.only(is_step)
         keyed = zip(steps["name"].tolist(), steps["step_num"].tolist(), strict=True)
+        # A name may be "train", "train_step" or "step 7": the number is that of `step_num`.
         words = (
             (re.sub("(?i)[^a-z]|step", "", plane.event_names.get(k, "")[:40]), n) for k, n in keyed
         )
@@ -309,6 +311,7 @@ def _facts(about: Stats) -> trace_builder.DeviceFacts:
 
     def number(name: str, factor: int = 1, least: int = 1) -> int | None:
         value = int(about.numbers(name)[0])
+        # Larger numbers, or 0 for unknown, are no facts.
         return value * factor if least <= value < 2**50 else None
 
     (code,), names = about.texts("gpu_device_name")
@@ -318,7 +321,7 @@ def _facts(about: Stats) -> trace_builder.DeviceFacts:
         compute_major=number("compute_cap_major"),
         compute_minor=number("compute_cap_minor", least=0),
         sm_count=number("core_count"),
-        clock_hz=number("clock_rate", 1000),
+        clock_hz=number("clock_rate", 1000),  # in kHz
     )
 
 
@@ -367,13 +370,13 @@ class _Details:
         for text in texts:
             numbers = {
                 key: [int(digits) for digits in value.split(",")]
-                for key, value in _DETAIL.findall(text[:1000])
+                for key, value in _DETAIL.findall(text[:_LONGEST])
             }
             # If AMD's recorder does not know these, it writes parts of an address.
             if numbers.get("regs", [0])[0] > _MOST_REGISTERS:
                 numbers = {k: v for k, v in numbers.items() if k not in _WITH_REGISTERS}
             self._numbers.append(numbers)
-        self._numbers.append({})
+        self._numbers.append({})  # for the code -1: no text
 
     def sum(self, *names: str) -> IntArray:
         """Return the sum of the named numbers per event, ABSENT if it has none of them."""

@@ -179,6 +179,7 @@ def _no_work(tables: Mapping[str, pa.Table], reading: ReportReading, traced: str
 def _ownerless(tables: Mapping[str, pa.Table]) -> Iterator[Note]:
     """Yield a note on work of an unknown process, which has no launch calls."""
     has_pid = validity(tables["processes"]["pid"])
+    # None: all pids are known. Without any calls there is a note on that.
     if has_pid is None or not tables["calls"].num_rows:
         return
     work, devices = (

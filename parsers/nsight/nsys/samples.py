@@ -51,7 +51,7 @@ def read_switches(reading: ReportReading) -> None:
         for rows in reading.batches(_SWITCHES, ("start", "isSchedIn", "globalTid"))
     ]
     count = sum(rows.count for rows in kept)
-    if not 0 < count <= _MOST:
+    if not 0 < count <= _MOST:  # with a part of them, threads would seem to be off the CPU
         return
     start, is_in, thread = (
         np.concatenate([rows[name] for rows in kept])

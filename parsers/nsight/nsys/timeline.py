@@ -125,7 +125,7 @@ def _copies(reading: ReportReading, table: TableBuilder, rows: Batch) -> Columns
     kind, source, target = (rows[name] for name in ("copyKind", "srcDeviceId", "dstDeviceId"))
     are_two = (source >= 0) & (target >= 0) & (source != target) & np.isin(kind, _BY_DEVICES)
     kind = np.where(are_two, enums.BETWEEN_DEVICES, kind) if are_two.any() else kind
-    # Migrations that a call or an eviction caused get kinds of their own.
+    # Migrations (the kinds above that one) by a call or an eviction get kinds of their own.
     for cause, more in enums.CAUSES.items():
         caused = (kind > enums.BETWEEN_DEVICES) & (rows["migrationCause"] == cause)
         kind = np.where(caused, kind + more, kind)
@@ -168,7 +168,7 @@ def _columns(kind: str, reading: ReportReading, table: TableBuilder, rows: Batch
         labels = {number: f"graph {number}" for number in distinct(graph).tolist()}
         return {"name": _coded(names["name"], graph, labels | {ABSENT: "graph"}, None)}
     if kind == "RUNTIME":
-        reading.callers.append(distinct(rows["globalTid"]))
+        reading.callers.append(distinct(rows["globalTid"]))  # threads that call CUDA
         api = _coded(names["api"], rows["eventClass"], {enums.DRIVER: "driver"}, "runtime")
         return {"name": rows["nameId"], "api": api}
     if kind == "SYNCHRONIZATION":
@@ -226,7 +226,7 @@ def read_records(reading: ReportReading) -> None:
             rows = reading.timed(batch)
             if kind.into == "activities":
                 reading.odd["device-unknown"] += count_true(rows["deviceId"] < 0)
-            if rows.count and kind.into != "marks":
+            if rows.count and kind.into != "marks":  # open ranges end with the last work or call
                 latest_ns = int((rows["start_ns"] + rows["dur_ns"]).max())
                 reading.latest_ns = max(reading.latest_ns, latest_ns)
             columns = _columns(kind.table, reading, table, rows)
