@@ -48,6 +48,7 @@ _COUNTERS: Final[Mapping[Sampled, tuple[str, ...]]] = {
 _MOST: Final = {"mhz": 2e4, "w": 1e4, "c": 200.0, "percent": 100.0, "bytes": 1e9}
 """The largest plausible cell for each unit of a counter ("bytes" are MiB in a cell)."""
 _NAMES: Final = (*_COUNTERS, Sampled.THROTTLE)
+_BLOCK_BYTES: Final = 1 << 20
 _IN_TURN: Final = 4
 """The mean gap between samples of one GPU is less than so many times the shortest."""
 _NVIDIA: Final = r"clocks_(throttle|event)_reasons\."
@@ -245,7 +246,7 @@ def _samples(source: ByteSource, damage: Damage) -> _Samples:
     repeats its header after each screenful. What damage the text has is counted in `damage`.
     """
     samples, header, header_line, tries = _Samples(), None, "", 0
-    blocks = LineBlocks(source, 1 << 20, damage)
+    blocks = LineBlocks(source, _BLOCK_BYTES, damage)
     for line in (line.strip() for block in blocks for line in block.decode().splitlines()):
         is_dmon_units = line.startswith("#") and "gpu" not in line  # the second header line
         if not line or line == header_line or is_dmon_units:

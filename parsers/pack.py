@@ -27,7 +27,7 @@ _IN_PAGE: Final = re.compile(rf'id="{packed.PAGE_PACK}">([^<]*)</script>'.encode
 _MOST_BYTES: Final = 1 << 25
 """A page has a few million bytes at most; this is more."""
 _END_BYTES: Final = 100
-"""The end of a page, up to the spaces behind it, has fewer."""
+"""The closing tag of a whole page is within so many bytes of its end."""
 _STREAM: Final = b"\xff\xff\xff\xff"
 _UNFIT: Final = (*arrow_files.ARROW_UNREADABLE, msgspec.MsgspecError, RecursionError)
 _NOTES: Final = NoteTable(
@@ -130,6 +130,7 @@ def or_exported(format_: Format, opened: Callable[[ByteSource], arrow_files.Arro
             if not traces:
                 raise
             return [_without(traces[0], others), *traces[1:]]
+        # Exported tables were checked when they were put together.
         return [*traces, *map(plausible, other_traces)]
 
     return replace(format_, read=read, is_checked=True)

@@ -149,8 +149,9 @@ def _claims(message: Any) -> Iterator[int]:
     batch = _table(metadata, _table(metadata, 0, None), _HEADER)
     if message.type == "dictionary":
         batch = _table(metadata, batch, _DATA)
-    if not _place(metadata, batch, _COMPRESSION):
+    if not _place(metadata, batch, _COMPRESSION):  # not compressed: nothing can expand
         return
+    # The list of buffers: their number (4 bytes), then offset and size of each (8 and 8 bytes).
     buffers = _table(metadata, batch, _BUFFERS)
     first, count = buffers + 4, _integer(metadata, buffers, 4)
     for offset in range(first, min(first + 16 * count, len(metadata)), 16):

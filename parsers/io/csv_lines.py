@@ -46,6 +46,7 @@ class LineBlocks:
     """
 
     def __init__(self, source: ByteSource, block_bytes: int, damage: Damage) -> None:
+        """Prepare to read `source`; what is wrong with its text is counted in `damage`."""
         self.ended_open = False
         self._source = source
         self._block_bytes = block_bytes
@@ -99,7 +100,7 @@ class LineBlocks:
             yield chunk.replace(b"\r", b"\n") if bare_returns else chunk
 
     def _valid(self, text: bytes) -> bytes:
-        """Return the text with plain line ends; invalid UTF-8 is replaced and counted."""
+        """Return the text with plain line ends; NUL and invalid UTF-8 are replaced and counted."""
         offset, self._offset = self._offset, self._offset + len(text)
         bad = text.find(b"\0")  # the offset of the first invalid byte, -1 for none
         if not text.isascii():

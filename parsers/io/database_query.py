@@ -35,7 +35,7 @@ _BLOB: Final = "CASE typeof({c}) WHEN 'blob' THEN hex(substr({c}, 1, 16)) END"
 
 _GAPS: Final = 4
 _FEW: Final = 1 << 16
-_OPEN: Final = -2
+_NOT_YET_CODED: Final = -2
 
 Coder = Callable[[IntArray], Array]
 """Returns the codes of the texts with these ids."""
@@ -243,12 +243,14 @@ class TextsById:
 
         An id without a text gets the code of `unknown` (None: -1). Only texts in use enter `names`.
         """
-        codes = np.full(len(self.texts) + 1, _OPEN, dtype=np.int32)  # the last: ids without text
+        codes = np.full(
+            len(self.texts) + 1, _NOT_YET_CODED, dtype=np.int32
+        )  # the last: ids without text
 
         def code(ids: IntArray) -> Array:
             row = self._row(ids)
             row = np.where(row == ABSENT, len(self.texts), row)
-            for new in np.unique(row[codes[row] == _OPEN]).tolist():
+            for new in np.unique(row[codes[row] == _NOT_YET_CODED]).tolist():
                 text = (self.texts[new] if new < len(self.texts) else None) or unknown
                 codes[new] = -1 if text is None else names[text]
             return codes[row]

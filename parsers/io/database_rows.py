@@ -166,6 +166,7 @@ class Database:
             return
         about = self._table(table)
         parts = [(database_scan.LOWEST, database_scan.HIGHEST)]
+        # The fast way reads numbers, of all rows; it needs row numbers to know how far it got.
         if about.row_number is not None and not wanted.as_texts and not conditions:
             parts = self._parts(about)
             # If the fast way fails, the careful one goes on behind the last rows of each part.

@@ -56,12 +56,13 @@ class EventStream(Document, Generic[B]):
         keys: Iterable[str],
         block_bytes: int = BLOCK_BYTES,
     ) -> None:
+        """Prepare to read `source`, whose events `reader` decodes in the processes of `pool`."""
         self._events = Records(reader, _EVENTS)
         root = Members({_KEY: self._events, **dict.fromkeys(keys, WHOLE)})
         super().__init__(source, root, pool, block_bytes)
         self.header: dict[str, msgspec.Raw] = {}
-        self._lists = 0
-        self._in_list = True
+        self._lists = 0  # of events, so far
+        self._in_list = True  # False if the beginning of the list is lost
 
     def __iter__(self) -> Iterator[B]:
         """Yield the results of blocks in the order of the text."""

@@ -89,6 +89,7 @@ class Document:
         self._begin_document()
         while self._frames:
             if not blocks.guess(self._frames[-1]):
+                # A guess may fail, which rewinds the text: wait for it before parsing on.
                 yield from blocks.ready(0 if blocks.may_rewind else self._pool.ahead)
                 self._step(self._frames[-1])
             yield from blocks.ready(self._pool.ahead)
@@ -193,6 +194,7 @@ class Document:
         if self._token(frame) is None:
             return
         if frame.boundaries is None and frame.count == 1:
+            # How the first object begins is how the others are expected to begin.
             window.ensure(_LOOK_BACK)
             frame.boundaries = boundaries_of(window.text, window.at)
         elif frame.boundaries is not None and window.sign() == b"[":

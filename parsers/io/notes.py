@@ -34,6 +34,7 @@ class NoteTable:
         assumed: Texts = _NONE,
         missing: Texts = _NONE,
     ) -> None:
+        """Take the texts by kind of note; a key has only one kind."""
         kinds: Mapping[NoteKind, Texts] = {
             "repaired": repaired,
             "dropped": dropped,

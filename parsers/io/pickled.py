@@ -63,6 +63,7 @@ class _Machine:
     """Runs the instructions of a pickle, which work on a stack, marks in it, and a memo."""
 
     def __init__(self, data: bytes, keys: Set[str]) -> None:
+        """Prepare to run the instructions in `data`; dicts keep only `keys`."""
         self.data = data
         self.keys = keys
         self.stack: list[Any] = []

@@ -67,6 +67,7 @@ class WorkerPool:
     def __init__(
         self, jobs: int = 1, worth_bytes: int = WORTH_BYTES, *, takes_part: bool = False
     ) -> None:
+        """Start nothing yet: children come with the text. Only POSIX can hand them memory."""
         self._jobs = jobs if os.name == "posix" else 1
         self._takes_part = takes_part
         self._worth_bytes = worth_bytes

@@ -36,6 +36,7 @@ def _is_ncu(head: bytes) -> bool:
 
 
 def _is_stats(head: bytes) -> bool:
+    """Return whether a file has a table of nsys stats, as CSV or as printed on a console."""
     if head.lstrip()[:1] in _NO_TABLE or _SIGN.search(head) is None:
         return False
     from traceflops.parsers.nsight.stats_layouts import STATS_TABLES

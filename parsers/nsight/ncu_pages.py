@@ -54,7 +54,7 @@ _LAYOUTS: Final = (
     ("kernel time", "details (2020)"),
 )
 """Layouts of pages with a row per metric, each by a column that only this layout has."""
-_TOO_MANY: Final = 2**62
+TOO_MANY: Final = 2**62
 """So many threads do not safely fit into 64 bits."""
 _MOST_SIZE: Final = 2**31
 """The product of two smaller sizes fits into 64 bits."""
@@ -291,11 +291,11 @@ def _launch(cells: Cells, page: NcuPage) -> dict[str, Array | int]:
         # Sizes such as (224, 1, 1), or fewer than three; the total is -1 without any.
         sizes = [sizes_in(text) for text in texts]
         totals = [math.prod(s) if 0 < len(s) <= 3 else -1 for s in sizes]
-        totals = [total if 0 < total < _TOO_MANY else -1 for total in totals]
-        products.append(np.array([*totals, 0], np.int64)[code])
+        totals = [total if 0 < total < TOO_MANY else -1 for total in totals]
+        products.append(np.array([*totals, 0], np.int64)[code])  # the last: for no text
         axes.append(np.array([*map(triple, texts)], np.int64).reshape(-1, 3)[code])
     blocks, threads = products
-    fits = (blocks > 0) & (threads > 0) & (blocks.astype(np.float64) * threads < _TOO_MANY)
+    fits = (blocks > 0) & (threads > 0) & (blocks.astype(np.float64) * threads < TOO_MANY)
     numbers, number = texts_of(cells, "device")
     capabilities, capability = texts_of(cells, "cc")
     pair, first = group_rows([number, capability])

@@ -57,6 +57,7 @@ _DEVICE: Final = "launch__device_id"
 _THREADS, _SIZE = "launch__thread_count", "launch__grid_size"
 _MOST: Final = 2**31
 _MOST_SECONDS: Final = 2**33
+"""A later time of creation is damage."""
 _TEXT: Final = 1
 _UNKNOWN: Final = (ABSENT, ABSENT, ABSENT)
 _LINK: Final = re.compile(r"@url:([^:@]*):([^@]*)@")
@@ -133,7 +134,7 @@ def _read_blocks(data: bytes, offset: int, report: _Report) -> None:
         while offset < len(data):
             message, offset = _counted(data, offset)
             head = dict(fields(message))
-            if not head:
+            if not head:  # nothing but padding: no block
                 raise EOFError
             table, _ = parts_of(_bytes(head.get(_TEXTS)), 1)
             texts = [
@@ -148,7 +149,7 @@ def _read_blocks(data: bytes, offset: int, report: _Report) -> None:
             begin = number = 0
             while begin < len(payload):
                 message, begin = _counted(payload, begin)
-                if not message:
+                if not message:  # each has content: the rest of the payload is damaged
                     raise EOFError
                 if sources <= number < sources + results:
                     report.results.append((process, texts, message))
@@ -320,8 +321,8 @@ def _sizes(
         grid = [g // b for g, b in pairs] if fits else [0, 0, 0]
     block_threads, all_threads = prod(block), prod(grid) * prod(block)
     return {
-        "threads": all_threads if 0 < all_threads < 2**62 else ABSENT,
-        "block_threads": block_threads if 0 < block_threads < 2**62 else ABSENT,
+        "threads": all_threads if 0 < all_threads < ncu_pages.TOO_MANY else ABSENT,
+        "block_threads": block_threads if 0 < block_threads < ncu_pages.TOO_MANY else ABSENT,
         "grid": np.tile(np.array(grid if prod(grid) else _UNKNOWN, np.int64), (rows, 1)),
         "block": np.tile(np.array(block if prod(block) else _UNKNOWN, np.int64), (rows, 1)),
     }

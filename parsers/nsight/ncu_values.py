@@ -157,6 +157,7 @@ def values_of(
     joined = pc.binary_join_element_wise(plain.take(pa.array(text)), exponents, "")
     values = decimals(pa.chunked_array([pc.cast(joined, pa.float64())]))
     is_number = what == _NUMBER
+    # Only a unit with a prefix leaves a few digits; a 0 is not counted.
     is_rounded = is_number & has_unit & (power != 0) & (values != 0)
     rows = {"unit-unknown": is_number & ~has_unit, "values-rounded": is_rounded}
     rows |= {code: what == kind for kind, code in enumerate(WHATS) if kind != _NUMBER}
@@ -172,7 +173,7 @@ def plain_numbers(texts: Sequence[str], *, comma: bool) -> tuple[pa.Array, IntAr
     cells = pa.array(texts, pa.string())
     thousands = "." if comma else ","
     plain = pc.replace_substring(pc.replace_substring(cells, thousands, ""), ",", ".")
-    easy = _is_easy(cells)
+    easy = _is_easy(cells)  # digits and marks: patterns decide all of them at once
     is_number = easy & _matches(plain, _PLAIN)
     is_text = easy & (np.asarray(pc.count_substring(plain, ".")) > 1)  # such as a version
     what = np.where(is_number, _NUMBER, _TEXT)

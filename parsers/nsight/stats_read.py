@@ -102,6 +102,7 @@ def _headed_pieces(source: ByteSource) -> Iterator[tuple[_Heading, bytes]]:
         begin = 0
         if any(start in block for start in _HEADING_STARTS):
             for match in _HEADING.finditer(block):
+                # A row may have a name that looks like a heading.
                 if heading.number >= _MOST_HEADINGS or stats_text.is_row(match[0]):
                     continue
                 if match.start() > begin:

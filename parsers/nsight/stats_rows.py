@@ -282,6 +282,7 @@ def _add_totals(rows: _Rows) -> None:
     is_other = kinds == ""
     if is_other.any():
         counts = at_least(1, rows.only(is_other).cells.numbers("count"))
+        # An unknown count is at least 1; a limit keeps damaged ones from overflowing the sum.
         counts = np.where(counts == ABSENT, 1, np.minimum(counts, _MOST_CALLS))
         part.odd["other-calls"] += int(counts.sum())
     rows, kinds = rows.only(~is_other), kinds[~is_other]

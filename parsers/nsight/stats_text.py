@@ -104,7 +104,8 @@ def whole_lines(source: ByteSource) -> Iterator[bytes]:
 def plain_tables(blocks: Iterator[bytes], console: Console, _source: ByteSource) -> Iterator[bytes]:
     """Yield blocks of whole lines as CSV that has nothing but tables.
 
-    The text is CSV if its beginning has a CSV header; else its tables are those of a console.
+    The text is CSV if its beginning has a CSV header; else its tables are those of a console. The
+    last parameter makes it a `Filter`: blocks are given instead of the source.
     """
     first = b""
     for block in blocks:
@@ -238,12 +239,12 @@ class Console(Struct):
             names = [cell.strip() for cell in self.line_before.strip().strip("|").split("|")]
         else:
             names = re.split(r"\s{2,}", self.line_before.strip())
-            if len(names) != len(columns):
+            if len(names) != len(columns):  # close together, or missing: cut at the dashes
                 names = [
                     self.line_before[begin : max(end, begin)].strip() for begin, end in columns
                 ]
         names = with_unit(names, self.unit)
-        self.unit = None
+        self.unit = None  # a title is for one table
         plan = self.tables.of_header(names)
         self.line_before = ""
         if plan is not None:
@@ -259,6 +260,7 @@ class Console(Struct):
             ends = [*(begin for begin, _ in self.columns[1:]), len(line)]
             starts = [0, *ends[:-1]]
             cells = [line[begin:end].strip() for begin, end in zip(starts, ends, strict=True)]
+        # Every row has a number; a title or a name that goes on does not begin with one.
         if len(cells) != plan.columns or not any(cell[:1].isdigit() for cell in cells):
             return
         for column in plan.fields.values():

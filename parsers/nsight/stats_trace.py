@@ -351,7 +351,7 @@ class Assembly:
             bad_cells = Counter({"bad-cells": file.damage.bad_cells.total()})
             odd = sum((part.odd for part in file.parts), bad_cells)
             notes = [*text_notes(file.damage, file.source.cut), *NOTES.counted(odd, *_OF_ROWS)]
-            if file.profile:
+            if file.profile:  # has a name only beside others
                 notes.append(NOTES.note("several-profiles"))
             if file.unread:
                 first = file.unread[:_MOST_NAMED]

@@ -257,7 +257,8 @@ class _XlaRecording(trace_builder.Gathered):
             thread=calls["thread"],
             name=plane.by_name(calls, lambda name: names[name or sinks.UNNAMED]),
             correlation=calls["correlation_id"],
-            api=apis.codes(api for _, api in _APIS)[kind[kind < _FRAMES]],  # see `_HOST_KINDS`
+            # The kind of a call is the index of its API; others are larger.
+            api=apis.codes(api for _, api in _APIS)[kind[kind < _FRAMES]],
         )
         if self._python_stacks:
             self._add_marks("python", plane, frames, thread=frames["thread"])
@@ -333,7 +334,7 @@ def _ops(stats: Stats, names: Names) -> IntArray:
     columns = [stats.texts(name) for name in ("hlo_module", "hlo_op", "name", "annotation")]
     rows = np.stack([codes for codes, _ in columns], axis=1)
     distinct, inverse = np.unique(rows, axis=0, return_inverse=True)
-    texts = [[*texts, ""] for _, texts in columns]
+    texts = [[*texts, ""] for _, texts in columns]  # the last: for the code -1
     labels = (
         ": ".join(filter(None, (module + "/" * bool(module and op) + op, path)))
         or annotation.partition("#")[0]

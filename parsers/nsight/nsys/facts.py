@@ -165,7 +165,7 @@ def warnings_of(tables: Tables, *, has_work: bool = True) -> Iterator[Note]:
     others: Counter[int] = Counter()
     for severity, text in zip(rows["severity"].tolist(), rows.texts["text"], strict=True):
         plain = " ".join((text or "")[:_LONGEST].split())
-        if _EMPTY_TABLE.fullmatch(plain):
+        if _EMPTY_TABLE.fullmatch(plain):  # the tables show that themselves
             continue
         if any(pattern.fullmatch(plain) for pattern in _QUOTED):
             quoted[plain] += 1
@@ -263,6 +263,7 @@ def devices_of(tables: Tables, host: str | None) -> Devices:
         devices.by_cuda = {row["cuDevice"]: row["id"] for row in rows if times[row["cuDevice"]] < 2}
     else:
         products = {row["deviceId"]: row["name"] for row in rows}
+    # If rows are lost, there may be others.
     if len(devices.by_gpu) == 1 and "TARGET_INFO_GPU" not in tables.lost:
         devices.only = next(iter(devices.by_gpu))
     # Exports of 2020 and 2021 list GPUs by pid and ordinal, or only names by ordinal.

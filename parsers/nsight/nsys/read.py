@@ -161,6 +161,7 @@ def read_tables(sources: Sequence[ByteSource], format_: str) -> list[Trace]:
     """
 
     def opened(source: ByteSource) -> ArrowTable:
+        """Return the table in a file. Raises NotATrace if it is not of a report or a recipe."""
         file = _OPENERS[format_](source)
         if not is_of_recipe(file) and table_of(source.name, file.columns) is None:
             names = ("".join(c if c.isprintable() else "?" for c in n[:30]) for n in file.columns)

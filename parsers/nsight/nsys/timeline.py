@@ -174,7 +174,7 @@ def _columns(kind: str, reading: ReportReading, table: TableBuilder, rows: Batch
     if kind == "SYNCHRONIZATION":
         kinds = rows["syncType"]
         return {n: _coded(names[n], kinds, enums.WAITS, enums.WAIT) for n in ("name", "sync_kind")}
-    return {"name": names["name"]["CUDA event"]}
+    return {"name": names["name"]["CUDA event"]}  # of the kind CUDA_EVENT
 
 
 class _RecordKind(NamedTuple):
