@@ -49,6 +49,8 @@ _MOST: Final = {"mhz": 2e4, "w": 1e4, "c": 200.0, "percent": 100.0, "bytes": 1e9
 """The largest plausible cell for each unit of a counter ("bytes" are MiB in a cell)."""
 _NAMES: Final = (*_COUNTERS, Sampled.THROTTLE)
 _BLOCK_BYTES: Final = 1 << 20
+_MOST_MASK: Final = 2.0**53
+"""A double holds smaller masks exactly."""
 _IN_TURN: Final = 4
 """The mean gap between samples of one GPU is less than so many times the shortest."""
 _NVIDIA: Final = r"clocks_(throttle|event)_reasons\."
@@ -180,7 +182,7 @@ class _Samples(Struct):
         """Return the bits of the throttle reasons of a row, NaN if no cell tells any."""
         mask: int | None = None
         for n, bit in header.reasons.items():
-            value = self._cell(cells[n], _flag if bit else _hexadecimal, 2.0**53)
+            value = self._cell(cells[n], _flag if bit else _hexadecimal, _MOST_MASK)
             if not np.isnan(value):
                 mask = (mask or 0) | (bit * (value > 0) if bit else int(value))
         return np.nan if mask is None else mask

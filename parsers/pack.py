@@ -129,6 +129,7 @@ def or_exported(format_: Format, opened: Callable[[ByteSource], arrow_files.Arro
         except InputError:
             if not traces:
                 raise
+            # The exported tables can be used without the others: only note these.
             return [_without(traces[0], others), *traces[1:]]
         # Exported tables were checked when they were put together.
         return [*traces, *map(plausible, other_traces)]
@@ -202,7 +203,7 @@ def _parts(source: ByteSource) -> Iterator[list[packed.Part] | None]:
                 source.refuse_expansion(head.bytes)
                 plain = pa.Codec("zstd").decompress(row["data"], head.bytes, asbytes=True)
                 stream = pa.BufferReader(plain)
-                for _ in head.tables:
+                for _ in head.tables:  # each is a stream of its own
                     arrow_files.refuse_packed(stream, source)
                 parts.append(packed.Part(head, plain))
                 if not head.more:

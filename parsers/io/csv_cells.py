@@ -195,7 +195,7 @@ def _table(
         pa.BufferReader(text),
         csv.ReadOptions(
             use_threads=False,
-            block_size=len(text) + 1,
+            block_size=len(text) + 1,  # all in one block
             column_names=[f"c{column}" for column in range(width)],
         ),
         csv.ParseOptions(
@@ -323,7 +323,7 @@ def step_of(column: npt.NDArray[np.float64], scale: int) -> int:
     It follows from the largest number of decimals that any of them has.
     """
     values = column[np.isfinite(column)]
-    for power in range(len(str(scale))):
+    for power in range(len(str(scale))):  # more decimals are smaller than a part
         parts = int(10**power)
         scaled = values * parts
         if (np.abs(scaled - np.rint(scaled)) <= np.abs(scaled) * _ROUNDING).all():

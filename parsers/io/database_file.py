@@ -201,7 +201,7 @@ def _with_log(database: Path, end: str, copy: Path) -> tuple[Path, list[Note]]:
             else:
                 row = connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
                 connection.execute("PRAGMA journal_mode=DELETE").fetchone()
-                changed = max(0, int(row[-1]))
+                changed = max(0, int(row[-1]))  # pages that were applied, -1 without a log
     except (OSError, *FAULTS):
         return database, [_NOTES.note(f"{code}-unread")]
     notes = [_NOTES.note(f"{code}-applied")] if changed else []

@@ -142,6 +142,7 @@ def select(table: Table, wanted: Wanted, rest: str = "", *, quick: bool = False)
             if declared is None:  # the table lacks this column
                 expressions.append(missing)
                 continue
+            # SQLite converts what is put into such a column: a simpler expression will do.
             is_declared = quick and template is _INTEGER and "INT" in declared.upper()
             terms = {"c": quoted(column), "absent": _ABSENT_SQL, "missing": _MISSING_REAL_SQL}
             expressions.append((_DECLARED_INTEGER if is_declared else template).format(**terms))
@@ -189,7 +190,7 @@ def batch_of_columns(wanted: Wanted, columns: Sequence[Any]) -> Batch:
 def one_batch(wanted: Wanted, batches: Iterable[Batch]) -> Batch:
     """Return the rows of several batches together."""
     width = 1 + len(wanted.integers) + len(wanted.reals) + len(wanted.as_texts)
-    parts = [batch_of_columns(wanted, [()] * width), *batches]
+    parts = [batch_of_columns(wanted, [()] * width), *batches]  # at least an empty one
     return Batch(
         sum(batch.count for batch in parts),
         {name: np.concatenate([b[name] for b in parts]) for name in parts[0].numbers},
@@ -243,9 +244,8 @@ class TextsById:
 
         An id without a text gets the code of `unknown` (None: -1). Only texts in use enter `names`.
         """
-        codes = np.full(
-            len(self.texts) + 1, _NOT_YET_CODED, dtype=np.int32
-        )  # the last: ids without text
+        # The last is for ids without text.
+        codes = np.full(len(self.texts) + 1, _NOT_YET_CODED, dtype=np.int32)
 
         def code(ids: IntArray) -> Array:
             row = self._row(ids)

@@ -266,6 +266,7 @@ class Database:
                 last[part] > database_scan.LOWEST and int(numbers[0]) <= last[part]
             ):
                 raise database_scan.NotFast
+            # One real makes a quick query return reals for all integers of the column.
             if any(values.dtype != np.int64 for values in columns[: 1 + len(wanted.integers)]):
                 raise database_scan.NotFast
             last[part] = int(numbers[-1])

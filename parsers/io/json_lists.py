@@ -307,6 +307,7 @@ class Document:
         while (match := window.search(start, begin)) is not None and match.start() < stop:
             begin = match.start()
             before = window.text[max(window.at, begin - _LOOK_BACK) : begin].rstrip(SPACE)
+            # What follows an inner object and a comma is in the same inner list.
             is_next = inner_end >= 0 and window.text[inner_end:begin].strip(SPACE) == b","
             if not is_next and not before.endswith((b":", b"[")):
                 return begin
@@ -331,7 +332,7 @@ class Document:
         ahead = broken - window.at
         while not (matches := self._resumptions(window.at + ahead)):
             if window.available > LONGEST_VALUE:
-                passed += window.available - _LOOK_BACK
+                passed += window.available - _LOOK_BACK  # a match may begin in what is kept
                 window.at = len(window.text) - _LOOK_BACK
                 ahead = 0
             if not window.more():

@@ -281,7 +281,7 @@ def split(
     Also return whether the message, data[offset:end], is whole. `others` is filled with the last
     value of each other field: a number, or the slice of its content.
     """
-    tag = number << 3 | LENGTH
+    tag = number << 3 | LENGTH  # one byte: the numbers asked for are below 16
     begins: list[int] = []
     ends: list[int] = []
     try:

@@ -71,7 +71,7 @@ def find_inputs(path: str) -> tuple[list[ByteSource], bool]:
     if is_remote(path):
         is_file = files == [path]
     elif not (is_file := not stat.S_ISDIR(_tried(Path(path), Path(path).stat).st_mode)):
-        _tried(Path(path), lambda: os.scandir(path).close())
+        _tried(Path(path), lambda: os.scandir(path).close())  # raises if it cannot be listed
     if is_file:
         return _members(_file(path)), True
     sources: list[ByteSource] = []
@@ -262,6 +262,7 @@ def _member(
     name = Path(info.filename).name
 
     def open_member() -> io.RawIOBase:
+        """Open the member. Raises InputError if it cannot be unpacked."""
         try:
             return _Member(archive.open(info), data)
         except (*UNREADABLE, RuntimeError, ValueError, struct.error) as error:

@@ -101,7 +101,7 @@ class WorkerPool:
         self._seen_bytes += len(text)
         if self._team is None and self._seen_bytes > self._worth_bytes:
             self._start()
-        if self._team is None or len(text) > _SLOT_BYTES - 2:
+        if self._team is None or len(text) > _SLOT_BYTES - 2:  # a slot also holds two brackets
             return partial(_read_list, reader, text)
         return self._team.submit(reader, text)
 
@@ -205,6 +205,7 @@ class _Worker:
 
     def __init__(self, memory: int, size: int) -> None:
         """Start the process; `memory` is the handle of the shared memory, of `size` bytes."""
+        # -P: import nothing from the current folder; one thread: each core has a process.
         words = [sys.executable, "-P", "-c", _START, str(memory), str(size), *sys.path]
         self._process = subprocess.Popen(
             words,

@@ -27,7 +27,7 @@ def _is_ncu(head: bytes) -> bool:
     """Return whether a file is a report of ncu, or CSV with the header of one of its pages."""
     if head.startswith(_NCU):
         return True
-    if b"Kernel Name" not in head or head.lstrip()[:1] in _NO_TABLE:
+    if b"Kernel Name" not in head or head.lstrip()[:1] in _NO_TABLE:  # JSON or HTML
         return False
     from traceflops.parsers.nsight.ncu_pages import NCU_TABLES
     from traceflops.parsers.nsight.stats_text import first_header

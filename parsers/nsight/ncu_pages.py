@@ -25,7 +25,7 @@ from traceflops.table.columns import ABSENT, Array, IntArray, Names, count_true,
 from traceflops.table.grouping import group_rows
 
 _LEAST_COLUMNS, _MOST_COLUMNS = 4, 20_000
-"""Pages have an id, a kernel name and at least one metric; a raw page has a column per metric."""
+"""Pages have columns of launches and of metrics; a raw page has a column per metric."""
 _ROLES: Final[Mapping[str, tuple[str, Kind]]] = {
     "id": ("id", "integer"),
     "pid": ("process id", "integer"),
@@ -87,6 +87,7 @@ def _page_of(names: Sequence[str]) -> Plan | None:
         page: tuple[str, Mapping[str, str]] = (layout, {})
     else:
         least = len(names)
+        # Names of metrics, and of nothing else, contain two underscores.
         places = {f"metric {n}": n for n, name in enumerate(names) if "__" in name}
         if not places:
             return None

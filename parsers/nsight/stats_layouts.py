@@ -163,7 +163,7 @@ def _report_of(names: Sequence[str]) -> Plan | None:
         if scale is None:  # an unknown unit, or none where one is needed
             continue
         without_unit |= kind == "time" and units[column] is None
-        numeric: Kind = "integer" if scale == 1 else "number"
+        numeric: Kind = "integer" if scale == 1 else "number"  # ns and bytes have no decimals
         fields[role] = Field(column, "text" if kind == "text" else numeric)
         scales[role] = scale
     if "name" not in fields:

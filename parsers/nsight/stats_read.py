@@ -125,7 +125,7 @@ def _takes(tables: dict[str, ReportPart], part: ReportPart) -> bool:
     held = tables.setdefault(part.report.name, part)
     if held is part:
         return True
-    if not any(table.count for table in part.tables.values()):
+    if not any(table.count for table in part.tables.values()):  # contradicts nothing
         held.odd.update(part.odd)
         return True
     # The figures, starts of records and labels of sums in the table that is there, and in the new.

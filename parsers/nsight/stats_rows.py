@@ -147,6 +147,7 @@ class _Rows(NamedTuple):
             return np.where(fits, column, ABSENT)
         scale = self.scales.get(role, 1)
         if role == "start":
+            # The starts tell to which step all times of the report are rounded.
             self.part.resolution_ns = finest(self.part.resolution_ns, step_of(column, scale))
         scaled = column * float(scale)
         fits = np.isfinite(scaled) & (np.abs(scaled) < LIMIT_NS)

@@ -129,6 +129,7 @@ def _with_units(text: bytes) -> bytes:
     """Return lines of CSV in which each header below a title gets the unit of that title."""
 
     def with_units_of(match: re.Match[bytes]) -> bytes:
+        """Return a title and its header with units; both unchanged if it is no such header."""
         title, header = (part.decode(errors="replace") for part in match.groups())
         unit = unit_in_title(title)
         mark = next((mark for mark in _SEPARATORS if mark.encode() in match[2]), None)
@@ -137,7 +138,7 @@ def _with_units(text: bytes) -> bytes:
         cells = [cell.strip('"') for cell in header.split(mark)]
         return match[1] + mark.join(with_unit(cells, unit)).encode()
 
-    return _TITLED.sub(with_units_of, text) if b" in " in text else text
+    return _TITLED.sub(with_units_of, text) if b" in " in text else text  # all such titles have it
 
 
 def first_header(text: bytes, tables: Tables) -> int | None:

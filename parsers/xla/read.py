@@ -41,7 +41,7 @@ _MOST_REGISTERS: Final = 1024
 _MOST_SHARED: Final = 1 << 22
 """In bytes. No GPU has more registers per thread, or more shared memory per block."""
 _WITH_REGISTERS: Final = ("regs", "static_shared", "dynamic_shared")
-_LONGEST: Final = 1_000
+_LONGEST, _LONGEST_NAME, _MOST_NAMED, _MOST_FACT = 1_000, 40, 4, 2**50
 _DETAIL: Final = re.compile(r"(\w+):(\d{1,18}(?:,\d{1,18}){0,2})(?!\d)")
 _KERNEL, _MEMCPY, _MEMSET, _GRAPH, _NO_WORK = range(5)
 _DIRECTION_CODES: Final[Mapping[str | None, int]] = {None: -1} | dict(
@@ -110,7 +110,9 @@ def _trace(source: ByteSource, python_stacks: bool) -> Trace:
     recording = _XlaRecording(source, planes, host, python_stacks)
     is_other = [p.name.startswith("/device:") and not _GPU.match(p.name) for p in planes]
     others = [p.name for p, other in zip(planes, is_other, strict=True) if other and p.lines]
-    listed = ", ".join(re.sub(r"[^\w:/# .-]", "?", name)[:40] for name in others[:4])
+    listed = ", ".join(
+        re.sub(r"[^\w:/# .-]", "?", name)[:_LONGEST_NAME] for name in others[:_MOST_NAMED]
+    )
     if not recording["activities"].count and (others or not recording.counts):
         path = source.path or source.label
         if is_cut:
@@ -274,7 +276,8 @@ class _XlaRecording(trace_builder.Gathered):
         keyed = zip(steps["name"].tolist(), steps["step_num"].tolist(), strict=True)
         # A name may be "train", "train_step" or "step 7": the number is that of `step_num`.
         words = (
-            (re.sub("(?i)[^a-z]|step", "", plane.event_names.get(k, "")[:40]), n) for k, n in keyed
+            (re.sub("(?i)[^a-z]|step", "", plane.event_names.get(k, "")[:_LONGEST_NAME]), n)
+            for k, n in keyed
         )
         name[is_step] = mark_names.codes(f"{word} step {n}".strip() for word, n in words)
         sinks.add_marks(self, marks, process=self._process, thread=marks["thread"], name=name)
@@ -313,7 +316,7 @@ def _facts(about: Stats) -> trace_builder.DeviceFacts:
     def number(name: str, factor: int = 1, least: int = 1) -> int | None:
         value = int(about.numbers(name)[0])
         # Larger numbers, or 0 for unknown, are no facts.
-        return value * factor if least <= value < 2**50 else None
+        return value * factor if least <= value < _MOST_FACT else None
 
     (code,), names = about.texts("gpu_device_name")
     return trace_builder.DeviceFacts(

@@ -110,7 +110,7 @@ def facts_of(tables: Tables) -> dict[str, str]:
     asked_for = [(table, _OF_EXPORT) for table in _EXPORTS] + [("META_DATA_CAPTURE", _OF_CAPTURE)]
     for table, wanted in asked_for:
         for name, value in _pairs_of(tables, table, wanted):
-            if value.isprintable():
+            if value.isprintable():  # others are damaged
                 facts.setdefault(wanted[name], value[:_LONGEST_FACT])
     traced = {value.lower() for _, value in _pairs_of(tables, "META_DATA_CAPTURE", _CUDA_TRACED)}
     if traced & {"true", "false"}:
@@ -121,7 +121,7 @@ def facts_of(tables: Tables) -> dict[str, str]:
         with suppress(ValueError, TypeError):
             utc, local = (datetime.fromisoformat(text or "").replace(tzinfo=None) for text in times)
             minutes = round((local - utc).total_seconds() / 60)
-            if abs(minutes) <= _FARTHEST_MINUTES:
+            if abs(minutes) <= _FARTHEST_MINUTES:  # no time zone is farther from UTC
                 hours, rest = divmod(abs(minutes), 60)
                 facts[UTC_OFFSET] = f"{'-' if minutes < 0 else '+'}{hours:02}:{rest:02}"
                 break

@@ -220,7 +220,7 @@ class ProcessRegistry(Struct):
         def number(process: int, ordinal: int) -> int:
             key = process, ordinal if 0 <= ordinal < _MOST else _UNKNOWN_DEVICE
             if key not in self._ordinals and len(self._ordinals) >= _MOST:
-                key = 0, _UNKNOWN_DEVICE
+                key = 0, _UNKNOWN_DEVICE  # one for all that are too many
             return self._ordinals.setdefault(key, len(self._ordinals))
 
         return _by_rows(number, processes, ordinals)

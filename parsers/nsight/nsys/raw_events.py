@@ -158,6 +158,7 @@ class Events(Struct):
         calls = payloads.columns(_keys(_OF_CALL))
         of_calls = _named(calls, _OF_CALL)
         classes = of_calls["eventClass"]
+        # The class of damaged ones is unknown: most calls are of this table.
         self._drop(count_true(~calls.sound), f"{_CUPTI}RUNTIME")
         for table in dict.fromkeys(_CLASSES.values()):
             rows = calls.sound & np.isin(classes, [c for c in _CLASSES if _CLASSES[c] == table])

@@ -137,13 +137,13 @@ def _copies(reading: ReportReading, table: TableBuilder, rows: Batch) -> Columns
     names = table.names["name"]
 
     def named(kinds: int, _: int) -> int:
+        """Return the code of the name of a copy, with the kinds of memory if both are known."""
         rest, target = divmod(kinds, _KIND_NUMBERS)
         kind, source = divmod(rest, _KIND_NUMBERS)
         name = enums.COPIES.get(kind, ("", "Memcpy"))[1]
-        has_ends = source in enums.MEMORY and target in enums.MEMORY
-        return names[
-            f"{name} ({enums.MEMORY[source]} -> {enums.MEMORY[target]})" if has_ends else name
-        ]
+        if source in enums.MEMORY and target in enums.MEMORY:
+            name = f"{name} ({enums.MEMORY[source]} -> {enums.MEMORY[target]})"
+        return names[name]
 
     return {
         "name": by_distinct(joined, named),
@@ -263,7 +263,7 @@ def read_page_faults(reading: ReportReading) -> None:
 
 
 def read_graph_nodes(reading: ReportReading) -> None:
-    """Add a mark for the creation of each graph node: when, and on which thread.
+    """Add a mark for the creation of each graph node of processes with rows: when, which thread.
 
     A node that is a copy (of a copy ...) of another has the time and thread of the original.
     """
@@ -329,7 +329,7 @@ def read_metrics(reading: ReportReading) -> None:
     """
     tables, registry, counters = reading.tables, reading.registry, reading.builder["counters"]
     metrics = tables.whole("TARGET_INFO_GPU_METRICS", _METRIC_NAME)
-    if not metrics.count or not registry.keys:
+    if not metrics.count or not registry.keys:  # without any process there is none to give
         return
     type_ids = metrics["typeId"].tolist()
     keys = zip(type_ids, metrics["metricId"].tolist(), strict=True)

@@ -143,7 +143,7 @@ class Nvprof(Folder, kw_only=True):
 
 
 def nvprof_tables(database: Database) -> Nvprof:
-    """Return the tables of an export, made from a database of nvprof."""
+    """Return the tables of an export, made from those that a database of nvprof has."""
     calls = [database.whole(CUPTI + api, Wanted(integers=("processId",))) for api in _APIS]
     pids = distinct(np.concatenate([rows["processId"] for rows in calls]))
     contexts = database.whole(f"{CUPTI}CONTEXT", Wanted(integers=("contextId", "deviceId")))
