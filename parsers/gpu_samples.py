@@ -48,6 +48,11 @@ _COUNTERS: Final[Mapping[Sampled, tuple[str, ...]]] = {
 _MOST: Final = {"mhz": 2e4, "w": 1e4, "c": 200.0, "percent": 100.0, "bytes": 1e9}
 """The largest plausible cell for each unit of a counter ("bytes" are MiB in a cell)."""
 _NAMES: Final = (*_COUNTERS, Sampled.THROTTLE)
+_BLOCK_BYTES: Final = 1 << 20
+_MOST_MASK: Final = 2.0**53
+"""A double holds smaller masks exactly."""
+_IN_TURN: Final = 4
+"""The mean gap between samples of one GPU is less than so many times the shortest."""
 _NVIDIA: Final = r"clocks_(throttle|event)_reasons\."
 _REASONS: Final[Mapping[str, int]] = {
     f"{_NVIDIA}active": 0,
@@ -123,6 +128,7 @@ class _Header(Struct, frozen=True):
             for counter, patterns in _COUNTERS.items()
         }
         reasons = {n: bit for pattern, bit in _REASONS.items() for n in columns(pattern)}
+        # Without a counter, a row has nothing to read; any line may have such words by chance.
         is_header = any(counters.values()) and keys.keys() & {"time", "date", "gpu", "bus"}
         return cls(len(cells), keys, counters, reasons) if is_header else None
 
@@ -150,6 +156,7 @@ class _Samples(Struct):
         gpu = keys.get("gpu", keys.get("bus", ""))
         self.named |= bool(gpu)
         is_whole = len(cells) == header.width and _GPU.fullmatch(gpu)
+        # All rows of a file have times of one kind: a day cannot be compared with a time of day.
         if time is None or not is_whole or self.times not in ("", time[0]):
             self.lost += 1
             return
@@ -175,7 +182,7 @@ class _Samples(Struct):
         """Return the bits of the throttle reasons of a row, NaN if no cell tells any."""
         mask: int | None = None
         for n, bit in header.reasons.items():
-            value = self._cell(cells[n], _flag if bit else _hexadecimal, 2.0**53)
+            value = self._cell(cells[n], _flag if bit else _hexadecimal, _MOST_MASK)
             if not np.isnan(value):
                 mask = (mask or 0) | (bit * (value > 0) if bit else int(value))
         return np.nan if mask is None else mask
@@ -241,7 +248,7 @@ def _samples(source: ByteSource, damage: Damage) -> _Samples:
     repeats its header after each screenful. What damage the text has is counted in `damage`.
     """
     samples, header, header_line, tries = _Samples(), None, "", 0
-    blocks = LineBlocks(source, 1 << 20, damage)
+    blocks = LineBlocks(source, _BLOCK_BYTES, damage)
     for line in (line.strip() for block in blocks for line in block.decode().splitlines()):
         is_dmon_units = line.startswith("#") and "gpu" not in line  # the second header line
         if not line or line == header_line or is_dmon_units:
@@ -309,7 +316,7 @@ def _trace(source: ByteSource) -> Trace:
         GPU_SAMPLES,
         (SourceFile(source.label, source.stored_bytes, source.text_bytes),),
         "amd-smi" if samples.times == _UNIX_TIME else "nvidia-smi",
-        0 if samples.times == _UNIX_TIME else None,
+        0 if samples.times == _UNIX_TIME else None,  # the origin; that of local times is unknown
         facts={"times": samples.times},
         event_counts={"samples": len(gpu)},
     )
@@ -329,6 +336,6 @@ def _problem(samples: _Samples, time_ns: IntArray, values: FloatArray) -> str | 
         return "no value"
     # Of several GPUs that are sampled in turn, the rows come in bunches: some gaps are short.
     gaps_ns = np.diff(np.sort(time_ns))
-    if not samples.named and len(gaps_ns) and 4 * gaps_ns.min() < gaps_ns.mean():
+    if not samples.named and len(gaps_ns) and _IN_TURN * gaps_ns.min() < gaps_ns.mean():
         return "several GPUs without their numbers"
     return None

@@ -26,6 +26,8 @@ _GENERATOR: Final = b'name="generator" content="traceflops '
 _IN_PAGE: Final = re.compile(rf'id="{packed.PAGE_PACK}">([^<]*)</script>'.encode())
 _MOST_BYTES: Final = 1 << 25
 """A page has a few million bytes at most; this is more."""
+_END_BYTES: Final = 100
+"""The closing tag of a whole page is within so many bytes of its end."""
 _STREAM: Final = b"\xff\xff\xff\xff"
 _UNFIT: Final = (*arrow_files.ARROW_UNREADABLE, msgspec.MsgspecError, RecursionError)
 _NOTES: Final = NoteTable(
@@ -76,7 +78,7 @@ def _pack_in(source: ByteSource) -> ByteSource:
     """Return the pack that an HTML report embeds as base64. Raises InputError if it has none."""
     page = source.head(_MOST_BYTES)
     pack = _IN_PAGE.search(page)
-    if pack is None and b"</html>" not in page[-100:]:
+    if pack is None and b"</html>" not in page[-_END_BYTES:]:
         raise InputError(f"the report is cut off: {source.label}", "copy it again")
     if pack is None:
         raise NotATrace(
@@ -127,7 +129,9 @@ def or_exported(format_: Format, opened: Callable[[ByteSource], arrow_files.Arro
         except InputError:
             if not traces:
                 raise
+            # The exported tables can be used without the others: only note these.
             return [_without(traces[0], others), *traces[1:]]
+        # Exported tables were checked when they were put together.
         return [*traces, *map(plausible, other_traces)]
 
     return replace(format_, read=read, is_checked=True)
@@ -199,7 +203,7 @@ def _parts(source: ByteSource) -> Iterator[list[packed.Part] | None]:
                 source.refuse_expansion(head.bytes)
                 plain = pa.Codec("zstd").decompress(row["data"], head.bytes, asbytes=True)
                 stream = pa.BufferReader(plain)
-                for _ in head.tables:
+                for _ in head.tables:  # each is a stream of its own
                     arrow_files.refuse_packed(stream, source)
                 parts.append(packed.Part(head, plain))
                 if not head.more:

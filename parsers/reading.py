@@ -36,6 +36,8 @@ LOSSES = frozenset(
 )
 """Codes of the notes that say that part of an input was lost; `strict` refuses such an input."""
 
+_LONGEST: Final = 200
+"""The most characters of paths in a message."""
 _NOTES: Final = NoteTable(
     dropped={
         "not-a-trace": "{count} [file|files] in the folder skipped (no readable trace): {listed}.",
@@ -83,8 +85,8 @@ def read(
     snapshot_paths, sample_paths = _as_list(memory), _as_list(gpu_samples)
     if trace.jobs and (snapshot_paths or sample_paths):
         raise InputError(
-            f"{', '.join(map(str, snapshot_paths + sample_paths))[:200]} must belong to one job: "
-            f"the traces are of {len(trace.jobs)} jobs",
+            f"{', '.join(map(str, snapshot_paths + sample_paths))[:_LONGEST]} must belong to one "
+            f"job: the traces are of {len(trace.jobs)} jobs",
             "give the traces of one job; traceflops info lists the jobs",
         )
 
@@ -223,7 +225,7 @@ class _Job(Struct):
 
     def _no_traces(self) -> InputError:
         """Return the error that there are no traces, with the reason for the first skipped file."""
-        folder = ", ".join(map(str, self.paths))[:200] or "no file was given"
+        folder = ", ".join(map(str, self.paths))[:_LONGEST] or "no file was given"
         message = f"no traces in folder: {folder}"
         if self.skipped:
             _, first = self.skipped[0]
@@ -310,6 +312,7 @@ def _read(format_: Format, sources: Sequence[ByteSource], reading: Reading) -> l
     """
     try:
         traces = list(format_.read(sources, reading))
+        # In reverse, since each note comes before those that are there.
         for source in (source for source in reversed(sources) if source.behind_bytes):
             size = several(source.behind_bytes, "byte")
             note = _NOTES.note("tail-unread", None, size=size)

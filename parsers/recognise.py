@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _SQLITE_MAGIC: Final = b"SQLite format 3\x00"
-_MOST_NAMED: Final = 5
+_MOST_NAMED, _LONGEST_NAME = 5, 24
 
 Tables = frozenset[str]
 
@@ -79,6 +79,7 @@ def _reader(tables: Tables) -> Callable[[Database], Sequence[Trace]] | None:
         from traceflops.parsers.rocprof.v1_tables import read_v1_database as read
     elif "StringTable" in tables and _any_begins(tables, "CUPTI_ACTIVITY_KIND_"):
         from traceflops.parsers.nsight.nvprof.tables import read_nvprof as read
+    # An export of nsys without any work still has texts and facts about the recording.
     elif _any_begins(tables, *_NSYS_WORK) or (
         "StringIds" in tables and _any_begins(tables, *_NSYS_ABOUT)
     ):
@@ -132,7 +133,9 @@ def _unknown_database(database: Database) -> NotATrace:
     """
     names = sorted(database.tables)
     if names:
-        printable = ["".join(c if c.isprintable() else "?" for c in name[:24]) for name in names]
+        printable = [
+            "".join(c if c.isprintable() else "?" for c in name[:_LONGEST_NAME]) for name in names
+        ]
         total = f" {len(names)} total" if len(names) > _MOST_NAMED else ""
         return NotATrace(
             f"{_path(database)} is an unknown SQLite database (tables: {listed(printable)}{total})",
@@ -256,6 +259,7 @@ def _unknown(head: bytes) -> tuple[str, str]:
 
     The description shows nothing of the content, which may be secret.
     """
+    # Fewer bytes may be the beginning of anything.
     if len(head) >= _TELLING_BYTES and _SQLITE_MAGIC.startswith(head):
         return (
             f"the first {len(head)} bytes of an SQLite database",

@@ -44,6 +44,7 @@ class ArrowTable(Struct, frozen=True):
         expanded_bytes = 0
         for batch in self.read([name for name in columns if name in self.columns]):
             values_bytes = batch.num_rows * max(batch.num_columns, 1) * _BYTES_A_VALUE
+            # Texts and lists take more: their bytes can be trusted only once the batch is checked.
             self.source.refuse_expansion(expanded_bytes + values_bytes)
             checked(batch)
             expanded_bytes += max(values_bytes, batch.nbytes)
@@ -94,6 +95,7 @@ def open_arrow(source: ByteSource, *, several: bool = False) -> ArrowTable:
         raise damaged_arrow(source, error, "Arrow") from None
 
     def read(columns: list[str]) -> Iterator[pa.RecordBatch]:
+        """Yield the batches with these columns; of a file by index, of streams one by one."""
         fields = [schema.names.index(name) for name in columns]
         options = pa.ipc.IpcReadOptions(included_fields=fields, use_threads=False)
         with _opened(source) as stream, _reader(stream, options) as reader:
@@ -147,8 +149,9 @@ def _claims(message: Any) -> Iterator[int]:
     batch = _table(metadata, _table(metadata, 0, None), _HEADER)
     if message.type == "dictionary":
         batch = _table(metadata, batch, _DATA)
-    if not _place(metadata, batch, _COMPRESSION):
+    if not _place(metadata, batch, _COMPRESSION):  # not compressed: nothing can expand
         return
+    # The list of buffers: their number (4 bytes), then offset and size of each (8 and 8 bytes).
     buffers = _table(metadata, batch, _BUFFERS)
     first, count = buffers + 4, _integer(metadata, buffers, 4)
     for offset in range(first, min(first + 16 * count, len(metadata)), 16):

@@ -45,6 +45,8 @@ _TYPES: Final[Mapping[Kind, pa.DataType]] = {
 _COLUMN: Final = re.compile(r"column #(\d+)")
 _MOST_RETRIES: Final = 3
 _LONGEST_NUMBER: Final = 40
+_LONGEST_DECIMAL: Final = 160
+"""No program writes a decimal number in more characters."""
 _LONGEST: Final = 60
 _TWO_63: Final = 2**63
 _ROUNDING: Final = 2.0**-50
@@ -98,7 +100,7 @@ class Cells(Struct, frozen=True):
             code = -1 if otherwise is None else names[otherwise]
             return np.full(self.count, code, np.int32)
         used = distinct(column.codes)
-        table = np.full(len(column.values) + 1, -1, np.int32)
+        table = np.full(len(column.values) + 1, -1, np.int32)  # the last: for the code -1, no text
         texts = (column.values[code] or otherwise for code in used.tolist())
         table[used] = [-1 if text is None else names[text] for text in texts]
         return table[column.codes]
@@ -193,7 +195,7 @@ def _table(
         pa.BufferReader(text),
         csv.ReadOptions(
             use_threads=False,
-            block_size=len(text) + 1,
+            block_size=len(text) + 1,  # all in one block
             column_names=[f"c{column}" for column in range(width)],
         ),
         csv.ParseOptions(
@@ -264,7 +266,7 @@ def whole_number(text: str) -> int | None:
 def decimal(text: str, comma: bool = False) -> float | None:
     """Return a finite decimal number, else None; with `comma`, a comma is its decimal mark."""
     text = text.strip()
-    if len(text) > 4 * _LONGEST_NUMBER or not text.isascii() or "_" in text:
+    if len(text) > _LONGEST_DECIMAL or not text.isascii() or "_" in text:
         return None
     try:
         value = float(text.replace(",", ".") if comma else text)
@@ -285,6 +287,7 @@ def clear_mark(cell: str) -> str | None:
     if marks.count(last) > 1:
         return ("," if last == "." else ".") if _THREES.fullmatch(cell) else None
     whole, _, rest = cell.rpartition(last)
+    # Certain: two different marks, or digits that cannot be groups of thousands (0,123 is none).
     if len(set(marks)) == 2 or len(rest) != 3 or len(whole.lstrip("-")) > 3 or whole == "0":
         return last
     return None
@@ -320,7 +323,7 @@ def step_of(column: npt.NDArray[np.float64], scale: int) -> int:
     It follows from the largest number of decimals that any of them has.
     """
     values = column[np.isfinite(column)]
-    for power in range(len(str(scale))):
+    for power in range(len(str(scale))):  # more decimals are smaller than a part
         parts = int(10**power)
         scaled = values * parts
         if (np.abs(scaled - np.rint(scaled)) <= np.abs(scaled) * _ROUNDING).all():

@@ -46,6 +46,7 @@ class LineBlocks:
     """
 
     def __init__(self, source: ByteSource, block_bytes: int, damage: Damage) -> None:
+        """Prepare to read `source`; what is wrong with its text is counted in `damage`."""
         self.ended_open = False
         self._source = source
         self._block_bytes = block_bytes
@@ -78,7 +79,7 @@ class LineBlocks:
             parts, size = [text[stop:]], size - stop
         text = b"".join(parts)
         stop = text.rfind(b"\n") + 1
-        has_tail = bool(text[stop:].strip(b"\0 \t\r"))
+        has_tail = bool(text[stop:].strip(b"\0 \t\r"))  # not only spaces or padding
         if has_tail and self._source.cut:
             self._damage.cut_bytes = len(text) - stop
         elif has_tail:
@@ -99,7 +100,7 @@ class LineBlocks:
             yield chunk.replace(b"\r", b"\n") if bare_returns else chunk
 
     def _valid(self, text: bytes) -> bytes:
-        """Return the text with plain line ends; invalid UTF-8 is replaced and counted."""
+        """Return the text with plain line ends; NUL and invalid UTF-8 are replaced and counted."""
         offset, self._offset = self._offset, self._offset + len(text)
         bad = text.find(b"\0")  # the offset of the first invalid byte, -1 for none
         if not text.isascii():
@@ -173,7 +174,7 @@ def lines_of(data: Bytes, separator: int) -> Lines:
     )
     sound = ~is_open
     sound[wrong] = False
-    if not sound.all():
+    if not sound.all():  # what is inside quotes is unknown there: count all separators
         all_separators = np.bincount(line[is_separator], minlength=len(ends))
         separators = np.where(sound, separators, all_separators)
     after = offsets[ends].astype(np.int64) + 1
@@ -285,7 +286,8 @@ class Mender(Struct):
         If a quote stays open, the row may go on up to another line with an odd number of quotes.
         """
         begin = int(lines.start[line])
-        if lines.separators[line] >= self.columns - 1 or lines.sound[line]:
+        # With fewer separators it can only be the beginning of a row.
+        if lines.separators[line] >= self.columns - 1:
             row = self.row(data[begin : lines.stop[line]].tobytes())
             if row is not None:
                 return row, line
@@ -294,7 +296,7 @@ class Mender(Struct):
         self.joins += 1
         for last in range(line + 1, min(line + _MOST_LINES_OF_A_ROW, len(lines.start))):
             if not wrong[last] and lines.start[last] < lines.stop[last]:
-                break
+                break  # a whole row: the open quote is damage
             row = self.row(data[begin : lines.stop[last]].tobytes()) if lines.open[last] else None
             if row is not None:
                 return row, last
@@ -304,6 +306,8 @@ class Mender(Struct):
         """Return a line as sound CSV, and whether it was repaired; None if that is impossible."""
         if len(line) > _LONGEST_MENDED:
             return None
+        # Only these can be sound although `lines_of` found their quotes or their number of fields
+        # wrong: doubled quotes, line ends inside quotes, a separator too many at the end.
         may_be_sound = b'""' in line or b"\n" in line or line.endswith(self.separator)
         fields = strict_fields(line, self.separator) if may_be_sound else None
         if fields is not None and len(fields) == self.columns + 1 and not fields[-1]:

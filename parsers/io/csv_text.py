@@ -139,14 +139,16 @@ class CsvText:
         block_bytes: int = TEXT_BLOCK_BYTES,
         damage: csv_lines.Damage | None = None,
     ) -> None:
+        """Prepare to read `source`, whose tables are among `tables`, in blocks of lines."""
         self.damage = csv_lines.Damage() if damage is None else damage
         self.plan: Plan | None = None
         self._text = csv_lines.LineBlocks(source, block_bytes, self.damage)
         self._tables = tables
         self._separator = ","
         self._header: Sequence[str] | None = None
-        self._headers = 0
-        self._joins = 0
+        self._headers = 0  # those behind the first
+        self._joins = 0  # of lines, in all blocks (see `csv_lines.Mender`)
+        # A quick search for lines that may be headers; the shortest beginnings have 4 characters.
         words = "|".join(sorted({re.escape(text[:4]) for text in tables.beginnings}))
         self._may_be_header = re.compile(rf'\n"?(?:{words})'.encode())
 
@@ -166,6 +168,8 @@ class CsvText:
     def _blocks(self, data: bytes, *, is_last: bool) -> Iterator[CsvBlock]:
         """Yield the rows of whole lines; a header between them begins another table."""
         first = 0
+        # Limits on lines that look like headers, per block, and on headers, per file: each costs a
+        # look at all known tables.
         # The prepended line end, which the pattern needs, keeps `match.start()` an offset in data.
         for match in islice(self._may_be_header.finditer(b"\n" + data), _MOST_HEADERS):
             if self._headers >= _MOST_HEADERS:
@@ -209,6 +213,7 @@ class CsvText:
             text, is_last_kept, ends_inside = mender.mend(data, lines, fits)
             self._joins = mender.joins
             if is_last and not is_last_kept and lines.start[-1] < lines.stop[-1]:
+                # The text ends within this line: count it as cut, not as dropped by the mender.
                 self.damage.dropped_rows -= 1
                 self.damage.cut_bytes = int(lines.stop[-1] - lines.start[-1])
             if not text or text.isspace():

@@ -99,6 +99,7 @@ def placed(source: ByteSource) -> Iterator[PlacedFile]:
         # Without this magic the transaction of a journal is finished: ignore it.
         elif _first_bytes(_beside(plain, "-journal")).startswith(_JOURNAL_MAGIC):
             log = "-journal"
+        # A log or a partial last page makes a copy necessary: the original is never changed.
         _, rest, missing = _extent(plain)
         if log is None and not rest:
             yield PlacedFile(plain, plain.stat().st_size, missing)
@@ -152,6 +153,7 @@ def _extent(path: Path) -> tuple[int, int, int]:
     """
     header = _first_bytes(path)
     size = path.stat().st_size
+    # A page has a power of two of bytes, from 512; the two bytes cannot hold 65,536, so 1 is that.
     page_bytes = int.from_bytes(header[16:18], "big")
     page_bytes = 65_536 if page_bytes == 1 else page_bytes
     if len(header) < _HEADER_BYTES or page_bytes < 512 or page_bytes & (page_bytes - 1):
@@ -159,9 +161,10 @@ def _extent(path: Path) -> tuple[int, int, int]:
     # The size in the header is valid only if the change counter beside it is that of the file.
     is_stated = header[24:28] == header[92:96]
     stated = int.from_bytes(header[28:32], "big") * page_bytes if is_stated else 0
-    rest = size % page_bytes if size > page_bytes else 0
+    rest = size % page_bytes if size > page_bytes else 0  # not of the first: nothing would be left
     if not stated:
         return (size - rest, rest, page_bytes - rest if rest else 0)
+    # What lies behind the stated size is not of the database: it may end within a page.
     return (size - rest, rest if size < stated else 0, max(0, stated - size))
 
 
@@ -193,16 +196,16 @@ def _with_log(database: Path, end: str, copy: Path) -> tuple[Path, list[Note]]:
         _copy(database, copy)
         _copy(log, _beside(copy, end))
         with closing(sqlite3.connect(copy, isolation_level=None)) as connection:
-            if end == "-journal":
+            if end == "-journal":  # any query rolls the transaction back
                 changed = len(connection.execute("SELECT 1 FROM sqlite_schema LIMIT 1").fetchall())
             else:
                 row = connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
                 connection.execute("PRAGMA journal_mode=DELETE").fetchone()
-                changed = max(0, int(row[-1]))
+                changed = max(0, int(row[-1]))  # pages that were applied, -1 without a log
     except (OSError, *FAULTS):
         return database, [_NOTES.note(f"{code}-unread")]
     notes = [_NOTES.note(f"{code}-applied")] if changed else []
-    lost = _pages(log) - changed
+    lost = _pages(log) - changed  # a journal has no such pages
     return copy, [*notes, *([_NOTES.note("log-cut", lost)] if lost > 0 else [])]
 
 

@@ -35,7 +35,7 @@ _BLOB: Final = "CASE typeof({c}) WHEN 'blob' THEN hex(substr({c}, 1, 16)) END"
 
 _GAPS: Final = 4
 _FEW: Final = 1 << 16
-_OPEN: Final = -2
+_NOT_YET_CODED: Final = -2
 
 Coder = Callable[[IntArray], Array]
 """Returns the codes of the texts with these ids."""
@@ -125,7 +125,7 @@ def quoted(identifier: str) -> str:
 
 
 def select(table: Table, wanted: Wanted, rest: str = "", *, quick: bool = False) -> str:
-    """Return the query for columns of a table; the first column is the number of the row.
+    """Return the query for columns of a table; the first column is the number of the row, or 0.
 
     In the result only texts can be null, and a column has the same type in all rows; but in a
     `quick` query integers may be reals. `rest` is appended.
@@ -139,9 +139,10 @@ def select(table: Table, wanted: Wanted, rest: str = "", *, quick: bool = False)
     ):
         for column in columns:
             declared = table.columns.get(column)
-            if declared is None:
+            if declared is None:  # the table lacks this column
                 expressions.append(missing)
                 continue
+            # SQLite converts what is put into such a column: a simpler expression will do.
             is_declared = quick and template is _INTEGER and "INT" in declared.upper()
             terms = {"c": quoted(column), "absent": _ABSENT_SQL, "missing": _MISSING_REAL_SQL}
             expressions.append((_DECLARED_INTEGER if is_declared else template).format(**terms))
@@ -181,7 +182,7 @@ def batch_of_columns(wanted: Wanted, columns: Sequence[Any]) -> Batch:
         name: np.asarray(next(rest), dtype=np.int64) for name in wanted.integers
     }
     for name in wanted.reals:
-        reals = np.asarray(next(rest), dtype=np.float64)
+        reals = np.asarray(next(rest), dtype=np.float64)  # missing ones are infinite
         numbers[name] = np.where(np.isinf(reals), np.nan, reals)
     return Batch(len(columns[0]), numbers, {name: list(next(rest)) for name in wanted.as_texts})
 
@@ -189,7 +190,7 @@ def batch_of_columns(wanted: Wanted, columns: Sequence[Any]) -> Batch:
 def one_batch(wanted: Wanted, batches: Iterable[Batch]) -> Batch:
     """Return the rows of several batches together."""
     width = 1 + len(wanted.integers) + len(wanted.reals) + len(wanted.as_texts)
-    parts = [batch_of_columns(wanted, [()] * width), *batches]
+    parts = [batch_of_columns(wanted, [()] * width), *batches]  # at least an empty one
     return Batch(
         sum(batch.count for batch in parts),
         {name: np.concatenate([b[name] for b in parts]) for name in parts[0].numbers},
@@ -243,12 +244,13 @@ class TextsById:
 
         An id without a text gets the code of `unknown` (None: -1). Only texts in use enter `names`.
         """
-        codes = np.full(len(self.texts) + 1, _OPEN, dtype=np.int32)  # the last: ids without text
+        # The last is for ids without text.
+        codes = np.full(len(self.texts) + 1, _NOT_YET_CODED, dtype=np.int32)
 
         def code(ids: IntArray) -> Array:
             row = self._row(ids)
             row = np.where(row == ABSENT, len(self.texts), row)
-            for new in np.unique(row[codes[row] == _OPEN]).tolist():
+            for new in np.unique(row[codes[row] == _NOT_YET_CODED]).tolist():
                 text = (self.texts[new] if new < len(self.texts) else None) or unknown
                 codes[new] = -1 if text is None else names[text]
             return codes[row]

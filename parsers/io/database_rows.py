@@ -71,10 +71,10 @@ class Database:
         self.tables: frozenset[str] = frozenset()
         self.asked: set[str] = set()
         self._tables: dict[str, Table] = {}
-        self._lost: dict[str, int | None] = {}
-        self._last: dict[str, int] = {}
-        self._rows = 0
-        self._mended = 0
+        self._lost: dict[str, int | None] = {}  # how many rows, by table; None: unknown
+        self._last: dict[str, int] = {}  # the highest row number ever, by table
+        self._rows = 0  # read so far
+        self._mended = 0  # texts with invalid UTF-8
         self._opened = ExitStack()
         try:
             # Never mapped to memory: another program may change the file while it is read.
@@ -89,6 +89,7 @@ class Database:
             # List the tables and their last row numbers, in a limited number of steps.
             calls = iter(range(_MOST_CALLS))
             connection.set_progress_handler(lambda: next(calls, None) is None, _STEPS_A_CALL)
+            # Virtual tables, whose content is computed, have no root page.
             names = connection.execute(
                 "SELECT name FROM sqlite_schema WHERE type = 'table' AND rootpage > 0 LIMIT ?",
                 (_MOST_TABLES,),
@@ -165,6 +166,7 @@ class Database:
             return
         about = self._table(table)
         parts = [(database_scan.LOWEST, database_scan.HIGHEST)]
+        # The fast way reads numbers, of all rows; it needs row numbers to know how far it got.
         if about.row_number is not None and not wanted.as_texts and not conditions:
             parts = self._parts(about)
             # If the fast way fails, the careful one goes on behind the last rows of each part.
@@ -188,13 +190,12 @@ class Database:
                 for table, count in lost.items()
             ]
             note = _NOTES.note("rows-lost", listed=listed(tables, most=_MOST_NAMED))
+            # The number of lost rows is unknown if that of one table is.
             counts = [count for count in lost.values() if count is not None]
             total = sum(counts) if len(counts) == len(lost) else None
             notes.append(replace(note, count=total))
         notes += _NOTES.counted({"invalid-utf8": self._mended}, "invalid-utf8")
-        return tuple(
-            replace(note, file=self.source.label, wording=None, values=()) for note in notes
-        )
+        return tuple(replace(note, file=self.source.label) for note in notes)
 
     def _text(self, raw: bytes) -> str:
         try:
@@ -236,6 +237,7 @@ class Database:
         for end in ("min", "max"):
             query = f"SELECT {end}({table.row_number}) FROM {quoted(table.name)} NOT INDEXED"
             with suppress(*database_scan.FAULTS):
+                # An empty table has None; an end at 0 only makes it one part.
                 ends += [number for (number,) in self._connection.execute(query) if number]
         if len(ends) < 2 or ends[1] - ends[0] < _LARGE:
             return [(database_scan.LOWEST, database_scan.HIGHEST)]
@@ -264,6 +266,7 @@ class Database:
                 last[part] > database_scan.LOWEST and int(numbers[0]) <= last[part]
             ):
                 raise database_scan.NotFast
+            # One real makes a quick query return reals for all integers of the column.
             if any(values.dtype != np.int64 for values in columns[: 1 + len(wanted.integers)]):
                 raise database_scan.NotFast
             last[part] = int(numbers[-1])
@@ -286,7 +289,7 @@ class Database:
             yield batch_of_columns(wanted, list(zip(*rows, strict=True)))
         if salvage.failures or salvage.lost is None:
             room = most_rows + self.file.missing_bytes // _BYTES_A_ROW - salvage.read
-            lost = salvage.lost or None
+            lost = salvage.lost or None  # 0 cannot be right after a failure
             # If more are missing than the file has room for, row numbers have gaps: unknown.
             self._lost[table.name] = None if lost is None or lost > room else lost
 

@@ -112,6 +112,7 @@ FAULTS: Final = (sqlite3.Error, MemoryError)
 LOWEST: Final = -(2**63)
 HIGHEST: Final = 2**63 - 1
 _MOST_FAILURES: Final = 4_000
+"""Each costs a query; after so many the rest counts as lost."""
 _FEW_ROWS: Final = 1 << 16
 
 
@@ -147,8 +148,9 @@ class Salvage(Struct):
             high = self.last
         elif high == HIGHEST:  # the number of rows is unknown: try some row numbers behind
             self.lost = None
+            # As many again as were read, and some more; none if not even one row was read.
             high = 0 if low == LOWEST else low + self.read + _FEW_ROWS
-        low = min(1, high) if low == LOWEST else low
+        low = min(1, high) if low == LOWEST else low  # SQLite numbers rows from 1
         if low < high and self.failures < _MOST_FAILURES:
             middle = (low + high) // 2
             yield from self.rows(low, middle)

@@ -136,7 +136,7 @@ def gathered(pieces: Iterator[bytes]) -> Iterator[bytes]:
 
 def _gunzip(stream: Unpacked) -> Iterator[bytes]:
     """Yield the content of gzip members; a cut or damaged stream ends early."""
-    member = zlib.decompressobj(wbits=31)
+    member = zlib.decompressobj(wbits=31)  # 31: with the header and checksum of gzip
     while data := stream.feed.take():
         try:
             yield from _inflated(member, data)
@@ -167,6 +167,7 @@ def _inflated(member: zlib._Decompress, data: bytes) -> Iterator[bytes]:
             raise
         yield plain
         data = member.unconsumed_tail
+        # Without input, a block that is not full shows that no output is waiting, either.
         if not data and len(plain) < BLOCK_BYTES:
             return
 
@@ -178,7 +179,7 @@ def _decompress(stream: Unpacked) -> Iterator[bytes]:
     _skip(stream)
     codec = _FRAMES.get(stream.feed.peek(_MAGIC_BYTES))
     if codec is None:
-        stream.goes_on(lambda _: False)
+        stream.goes_on(lambda _: False)  # count what is there as trailing bytes
         return
     file = pa.PythonFile(Feed(gathered(_frames(stream, codec))), "r")
     plain = pa.CompressedInputStream(file, codec)
@@ -230,16 +231,20 @@ def _zstd_frame(feed: Feed) -> Iterator[bytes]:
         yield from feed.exactly(3 + (1 if kind == _RLE else block >> 3))
         if block & 1:
             break
-    yield from feed.exactly(4 if descriptor >> 2 & 1 else 0)
+    yield from feed.exactly(4 if descriptor >> 2 & 1 else 0)  # the checksum, if there is one
 
 
 def _lz4_frame(feed: Feed) -> Iterator[bytes]:
-    """Yield the bytes of an LZ4 frame; if it is cut off, all that there are."""
+    """Yield the bytes of an LZ4 frame; if it is cut off, all that there are.
+
+    Bits of the descriptor say what it has: 0 a dictionary id, 2 a checksum of the content, 3 the
+    size of the content, 4 checksums of the blocks.
+    """
     descriptor = (feed.peek(5) + b"\0")[4]
     # The header: magic, descriptor and checksum, then maybe content size and dictionary id.
     yield from feed.exactly(7 + 8 * (descriptor >> 3 & 1) + 4 * (descriptor & 1))
     while len(head := feed.peek(4)) == 4:  # blocks; size 0 is the end
-        size = int.from_bytes(head, "little") & 0x7FFF_FFFF
+        size = int.from_bytes(head, "little") & 0x7FFF_FFFF  # the highest bit: not compressed
         yield from feed.exactly(4 + size + (4 * (descriptor >> 4 & 1) if size else 0))
         if not size:
             break

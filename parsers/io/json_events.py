@@ -56,12 +56,13 @@ class EventStream(Document, Generic[B]):
         keys: Iterable[str],
         block_bytes: int = BLOCK_BYTES,
     ) -> None:
+        """Prepare to read `source`, whose events `reader` decodes in the processes of `pool`."""
         self._events = Records(reader, _EVENTS)
         root = Members({_KEY: self._events, **dict.fromkeys(keys, WHOLE)})
         super().__init__(source, root, pool, block_bytes)
         self.header: dict[str, msgspec.Raw] = {}
-        self._lists = 0
-        self._in_list = True
+        self._lists = 0  # of events, so far
+        self._in_list = True  # False if the beginning of the list is lost
 
     def __iter__(self) -> Iterator[B]:
         """Yield the results of blocks in the order of the text."""
@@ -84,6 +85,7 @@ class EventStream(Document, Generic[B]):
             )
 
     def _begin_document(self) -> None:
+        """Enter a list of events, events that lost the list's beginning, or the whole trace."""
         if self._window.sign() == b"[":
             self._begin(self._events, ())
         elif self._begins_with_event():
@@ -131,11 +133,13 @@ class EventStream(Document, Generic[B]):
         self.damage.tail_events += len(PHASE.findall(text))
 
     def _cut(self, rest: bytes, more: int = 0, *, is_broken: bool = False) -> None:
+        """End the document here; what is cut is events, or else the tail behind the events."""
         in_events = bool(self._frames) and self._frames[-1].shape is self._events
         super()._cut(rest, more, is_broken=is_broken)
         damage = self.damage
         if in_events:
             damage.tail_cut = False
+            # Events outside a list have no end of their own: without a rest nothing is cut.
             damage.cut_bytes = damage.cut_bytes if damage.cut_bytes or self._in_list else None
         elif self._lists:  # what is cut is behind the events
             damage.tail_bytes, damage.cut_bytes = damage.cut_bytes or 0, None

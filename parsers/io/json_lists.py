@@ -69,6 +69,7 @@ class Document:
     def __init__(
         self, source: ByteSource, root: Shape, pool: WorkerPool, block_bytes: int = BLOCK_BYTES
     ) -> None:
+        """Prepare to read a document of the shape `root`, in blocks that the pool decodes."""
         self.source = source
         self.damage = Damage()
         self.cut_in: Path | None = None
@@ -88,6 +89,7 @@ class Document:
         self._begin_document()
         while self._frames:
             if not blocks.guess(self._frames[-1]):
+                # A guess may fail, which rewinds the text: wait for it before parsing on.
                 yield from blocks.ready(0 if blocks.may_rewind else self._pool.ahead)
                 self._step(self._frames[-1])
             yield from blocks.ready(self._pool.ahead)
@@ -132,7 +134,7 @@ class Document:
         pattern = _MEMBER if is_object else _ELEMENT
         while (token := pattern.match(window.text, window.at)) is None:
             if window.available <= _LONGEST_KEY and window.more():
-                continue
+                continue  # what is read so far may end within a key
             rest = (b"{" if is_object else b"[") + window.text[window.at :].strip(BETWEEN)
             # The text ends in the middle of a key; anything else is damage.
             if window.available <= _LONGEST_KEY and first_value(rest) == (False, len(rest)):
@@ -147,6 +149,7 @@ class Document:
         is_value = is_object or window.text.startswith(b"{", window.at)
         self.damage.repaired[_COMMAS] += extra > 0 or (extra < 0 and is_value)
         if token["close"] and isinstance(frame.shape, Records) and not self._has_ended():
+            # A stray bracket: more records follow. Drop it like damage.
             frame.needs_comma = False
             window.at -= 1
             self._lost(window.at)
@@ -191,6 +194,7 @@ class Document:
         if self._token(frame) is None:
             return
         if frame.boundaries is None and frame.count == 1:
+            # How the first object begins is how the others are expected to begin.
             window.ensure(_LOOK_BACK)
             frame.boundaries = boundaries_of(window.text, window.at)
         elif frame.boundaries is not None and window.sign() == b"[":
@@ -272,6 +276,7 @@ class Document:
         offset, depth, passed = self._resumption(broken)
         is_mended = False
         is_object = window.text.startswith(b"{", window.at)
+        # Each stretch is mended only once: text up to `unmendable_until` was tried before.
         if is_object and not passed and window.position >= frame.unmendable_until:
             is_mended = self._mends(frame, window.text[window.at : offset].strip(BETWEEN))
             frame.unmendable_until = window.position + offset - window.at
@@ -302,6 +307,7 @@ class Document:
         while (match := window.search(start, begin)) is not None and match.start() < stop:
             begin = match.start()
             before = window.text[max(window.at, begin - _LOOK_BACK) : begin].rstrip(SPACE)
+            # What follows an inner object and a comma is in the same inner list.
             is_next = inner_end >= 0 and window.text[inner_end:begin].strip(SPACE) == b","
             if not is_next and not before.endswith((b":", b"[")):
                 return begin
@@ -326,7 +332,7 @@ class Document:
         ahead = broken - window.at
         while not (matches := self._resumptions(window.at + ahead)):
             if window.available > LONGEST_VALUE:
-                passed += window.available - _LOOK_BACK
+                passed += window.available - _LOOK_BACK  # a match may begin in what is kept
                 window.at = len(window.text) - _LOOK_BACK
                 ahead = 0
             if not window.more():
@@ -368,6 +374,7 @@ class Document:
             self.cut_in = self._frames[-1].path
             self.damage.cut_events = self._frames[-1].begun(rest)
         self.damage.tail_cut = not is_broken
+        # Brackets that close the document lose nothing.
         self.damage.cut_bytes = len(rest.strip(BETWEEN + b"]}")) + more
         while self._frames:
             self._blocks.flush(self._frames.pop())

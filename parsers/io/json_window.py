@@ -68,10 +68,11 @@ class Window:
     """
 
     def __init__(self, blocks: Iterator[bytes], block_bytes: int) -> None:
+        """Begin before the first of the blocks; `block_bytes` is how much is read at a time."""
         self.text = b""
         self.at = 0
         self.ended = False
-        self._before = 0
+        self._before = 0  # bytes of the input before `text`
         self._blocks = blocks
         self._block_bytes = block_bytes
         # Per pattern: from where on this text was searched, and the first match from there.

@@ -242,7 +242,7 @@ class Block:
         after = np.where(is_number, behind, np.where(is_part, behind + value, fixed_end))
         fits = is_number | (is_part & (value >= 0) & (value <= end - behind))
         fits |= is_eight | (wire == FIXED32)
-        fits &= (tag > 7) & (after <= end)
+        fits &= (tag > 7) & (after <= end)  # below 8 the number of the field is 0: damage
         value = np.where(is_number, value, np.where(is_part, behind, begin))
         return tag >> 3, wire, value, np.where(fits, after, -1)
 
@@ -281,7 +281,7 @@ def split(
     Also return whether the message, data[offset:end], is whole. `others` is filled with the last
     value of each other field: a number, or the slice of its content.
     """
-    tag = number << 3 | LENGTH
+    tag = number << 3 | LENGTH  # one byte: the numbers asked for are below 16
     begins: list[int] = []
     ends: list[int] = []
     try:

@@ -34,6 +34,7 @@ class NoteTable:
         assumed: Texts = _NONE,
         missing: Texts = _NONE,
     ) -> None:
+        """Take the texts by kind of note; a key has only one kind."""
         kinds: Mapping[NoteKind, Texts] = {
             "repaired": repaired,
             "dropped": dropped,
@@ -48,7 +49,7 @@ class NoteTable:
         text, advice = (texts, "") if isinstance(texts, str) else texts
         if count is None:
             return Note(kind, code, text.format(**fields), advice=advice.format(**fields))
-        if _MERGED in text:
+        if _MERGED in text:  # keeps its wording, by which the notes of several files are merged
             return replace(counted_note(kind, code, text, count), advice=advice)
         text, advice = (
             worded(each, count).format(count=f"{count:,}", **fields) for each in (text, advice)

@@ -39,6 +39,7 @@ def unpickled(source: ByteSource, keys: Set[str]) -> object:
         data = source.head(most_bytes + 1)
         if len(data) > most_bytes:
             raise _TooLarge
+        # Every instruction takes a byte or more, so without limits these are enough.
         return _Machine(data, keys).run(_MOST_STEPS if source.limits else len(data))
     except _TooLarge:
         raise InputError(
@@ -46,7 +47,7 @@ def unpickled(source: ByteSource, keys: Set[str]) -> object:
             f"{_MOST_STEPS:,} values)",
             "record fewer events (max_entries), or read it with --no-limits if you trust it",
         ) from None
-    except KeyError as refused:
+    except KeyError as refused:  # an instruction that makes more than plain values
         raise NotATrace(
             f"{source.label} holds more than plain values, which is unsafe to open (pickle "
             f"instruction {refused.args[0]:#04x})",
@@ -62,6 +63,7 @@ class _Machine:
     """Runs the instructions of a pickle, which work on a stack, marks in it, and a memo."""
 
     def __init__(self, data: bytes, keys: Set[str]) -> None:
+        """Prepare to run the instructions in `data`; dicts keep only `keys`."""
         self.data = data
         self.keys = keys
         self.stack: list[Any] = []
@@ -87,7 +89,7 @@ class _Machine:
                 layout, do = _WITH_NUMBER[code]
                 offset += 1 + layout.size
                 offset += do(self, layout.unpack_from(data, offset - layout.size)[0], offset) or 0
-        if offset >= len(data):
+        if offset >= len(data):  # not too many instructions, but none to stop: cut off
             raise IndexError
         raise _TooLarge
 

@@ -71,7 +71,7 @@ def find_inputs(path: str) -> tuple[list[ByteSource], bool]:
     if is_remote(path):
         is_file = files == [path]
     elif not (is_file := not stat.S_ISDIR(_tried(Path(path), Path(path).stat).st_mode)):
-        _tried(Path(path), lambda: os.scandir(path).close())
+        _tried(Path(path), lambda: os.scandir(path).close())  # raises if it cannot be listed
     if is_file:
         return _members(_file(path)), True
     sources: list[ByteSource] = []
@@ -84,6 +84,7 @@ def find_inputs(path: str) -> tuple[list[ByteSource], bool]:
             sources.append(ByteSource(Path(file).name, partial(_fail, error)))
     for source in sources:
         source.inside = PurePath(path).name
+    # Reports (web pages) are likely to lie beside their recording: read only those that are named.
     return [source for source in sources if not source.name.lower().endswith(_PAGES)], False
 
 
@@ -139,7 +140,7 @@ def _file(file: str) -> ByteSource:
     if not stat.S_ISREG(status.st_mode):
         stream = _open(path)
         return replace(_once(path.name, stream), release=stream.close)
-    _open(path).close()
+    _open(path).close()  # raises now, not when it is read
     return ByteSource(path.name, lambda: _open(path), status.st_size, path, str(path.parent))
 
 
@@ -261,6 +262,7 @@ def _member(
     name = Path(info.filename).name
 
     def open_member() -> io.RawIOBase:
+        """Open the member. Raises InputError if it cannot be unpacked."""
         try:
             return _Member(archive.open(info), data)
         except (*UNREADABLE, RuntimeError, ValueError, struct.error) as error:

@@ -91,6 +91,7 @@ def _store(start: str) -> tuple[Any, str]:
     from pyarrow import fs
 
     if not start.startswith("s3://"):
+        # Of these clients only Google's (gs://) would try for long, and has an option for it.
         store, root = fs.FileSystem.from_uri(start + (_RETRIES if start[0] == "g" else ""))
         return store, root.rstrip("/")
     bucket = start[len("s3://") : -1]

@@ -67,6 +67,7 @@ class WorkerPool:
     def __init__(
         self, jobs: int = 1, worth_bytes: int = WORTH_BYTES, *, takes_part: bool = False
     ) -> None:
+        """Start nothing yet: children come with the text. Only POSIX can hand them memory."""
         self._jobs = jobs if os.name == "posix" else 1
         self._takes_part = takes_part
         self._worth_bytes = worth_bytes
@@ -100,7 +101,7 @@ class WorkerPool:
         self._seen_bytes += len(text)
         if self._team is None and self._seen_bytes > self._worth_bytes:
             self._start()
-        if self._team is None or len(text) > _SLOT_BYTES - 2:
+        if self._team is None or len(text) > _SLOT_BYTES - 2:  # a slot also holds two brackets
             return partial(_read_list, reader, text)
         return self._team.submit(reader, text)
 
@@ -122,6 +123,7 @@ class WorkerPool:
             call = partial(work, item)
             if self._team is None:
                 waiting.append(call)
+            # All others have enough to do: do this one here and now.
             elif self._takes_part and min(w.load for w in self._team.workers) >= _AHEAD_EACH:
                 done: Future[B] = Future()
                 done.set_result(call())
@@ -146,7 +148,7 @@ class _Team:
     def __init__(self, count: int) -> None:
         """Start `count` processes. Raises OSError if there are no processes or memory available."""
         self.workers: list[_Worker] = []
-        slots = _AHEAD_EACH * count + 1
+        slots = _AHEAD_EACH * count + 1  # for all blocks ahead, and the one that is needed
         handle = _unnamed_file(slots * _SLOT_BYTES)
         try:
             self._memory = mmap.mmap(handle, slots * _SLOT_BYTES)
@@ -203,6 +205,7 @@ class _Worker:
 
     def __init__(self, memory: int, size: int) -> None:
         """Start the process; `memory` is the handle of the shared memory, of `size` bytes."""
+        # -P: import nothing from the current folder; one thread: each core has a process.
         words = [sys.executable, "-P", "-c", _START, str(memory), str(size), *sys.path]
         self._process = subprocess.Popen(
             words,

@@ -24,9 +24,10 @@ _NCU: Final = b"NVR\x00"
 
 
 def _is_ncu(head: bytes) -> bool:
+    """Return whether a file is a report of ncu, or CSV with the header of one of its pages."""
     if head.startswith(_NCU):
         return True
-    if b"Kernel Name" not in head or head.lstrip()[:1] in _NO_TABLE:
+    if b"Kernel Name" not in head or head.lstrip()[:1] in _NO_TABLE:  # JSON or HTML
         return False
     from traceflops.parsers.nsight.ncu_pages import NCU_TABLES
     from traceflops.parsers.nsight.stats_text import first_header
@@ -35,6 +36,7 @@ def _is_ncu(head: bytes) -> bool:
 
 
 def _is_stats(head: bytes) -> bool:
+    """Return whether a file has a table of nsys stats, as CSV or as printed on a console."""
     if head.lstrip()[:1] in _NO_TABLE or _SIGN.search(head) is None:
         return False
     from traceflops.parsers.nsight.stats_layouts import STATS_TABLES

@@ -24,7 +24,8 @@ from traceflops.table.builder import TableBuilder, compact
 from traceflops.table.columns import ABSENT, Array, IntArray, Names, count_true, narrow
 from traceflops.table.grouping import group_rows
 
-_MOST_COLUMNS: Final = 20_000
+_LEAST_COLUMNS, _MOST_COLUMNS = 4, 20_000
+"""Pages have columns of launches and of metrics; a raw page has a column per metric."""
 _ROLES: Final[Mapping[str, tuple[str, Kind]]] = {
     "id": ("id", "integer"),
     "pid": ("process id", "integer"),
@@ -53,6 +54,10 @@ _LAYOUTS: Final = (
     ("kernel time", "details (2020)"),
 )
 """Layouts of pages with a row per metric, each by a column that only this layout has."""
+TOO_MANY: Final = 2**62
+"""So many threads do not safely fit into 64 bits."""
+_MOST_SIZE: Final = 2**31
+"""The product of two smaller sizes fits into 64 bits."""
 UNNAMED: Final = "(unnamed kernel)"
 FACTS: Final = ("device__attribute_display_name", "device__attribute_multiprocessor_count")
 RULE_KINDS: Final = ("INF", "WRN", "ERR", "OPT")
@@ -67,7 +72,7 @@ _BLOCKS: Final = ("Launch Statistics|Block Size|", "launch__block_size")
 
 def _page_of(names: Sequence[str]) -> Plan | None:
     """Return which columns to read of the page with this header; None if it is no page of ncu."""
-    if not 4 <= len(names) <= _MOST_COLUMNS:
+    if not _LEAST_COLUMNS <= len(names) <= _MOST_COLUMNS:
         return None
     words = [name.strip().lower() for name in names]
     if "id" not in words or "kernel name" not in words:
@@ -82,6 +87,7 @@ def _page_of(names: Sequence[str]) -> Plan | None:
         page: tuple[str, Mapping[str, str]] = (layout, {})
     else:
         least = len(names)
+        # Names of metrics, and of nothing else, contain two underscores.
         places = {f"metric {n}": n for n, name in enumerate(names) if "__" in name}
         if not places:
             return None
@@ -153,9 +159,9 @@ def read_ncu(source: ByteSource, block_bytes: int = TEXT_BLOCK_BYTES) -> NcuFile
             file.begin(*plan.what)
         hosts, host = texts_of(block.cells, "host")
         for code in np.unique(host).tolist()[:_MOST_HOSTS]:
-            file.hosts[hosts[code]]
+            file.hosts[hosts[code]]  # adds it
         (_add_raw_rows if file.pages[-1].metrics else _add_details)(block.cells, file)
-    if not file.pages and text.plan is not None:
+    if not file.pages and text.plan is not None:  # a header without rows is a page, too
         file.begin(*text.plan.what)
     file.damage.repeated_headers = 0  # each header begins a page of its own
     # Now that the decimal mark is known, convert what is printed.
@@ -286,11 +292,11 @@ def _launch(cells: Cells, page: NcuPage) -> dict[str, Array | int]:
         # Sizes such as (224, 1, 1), or fewer than three; the total is -1 without any.
         sizes = [sizes_in(text) for text in texts]
         totals = [math.prod(s) if 0 < len(s) <= 3 else -1 for s in sizes]
-        totals = [total if 0 < total < 2**62 else -1 for total in totals]
-        products.append(np.array([*totals, 0], np.int64)[code])
+        totals = [total if 0 < total < TOO_MANY else -1 for total in totals]
+        products.append(np.array([*totals, 0], np.int64)[code])  # the last: for no text
         axes.append(np.array([*map(triple, texts)], np.int64).reshape(-1, 3)[code])
     blocks, threads = products
-    fits = (blocks > 0) & (threads > 0) & (blocks.astype(np.float64) * threads < 2.0**62)
+    fits = (blocks > 0) & (threads > 0) & (blocks.astype(np.float64) * threads < TOO_MANY)
     numbers, number = texts_of(cells, "device")
     capabilities, capability = texts_of(cells, "cc")
     pair, first = group_rows([number, capability])
@@ -318,7 +324,7 @@ def fill_sizes(table: TableBuilder) -> None:
     sizes = []
     for counters in (_GRIDS, _BLOCKS):  # for each row the value of its launch; 0 without one
         codes = [code for name, code in names.items() if name.startswith(counters)]
-        usable = np.isin(table.column("counter"), codes) & (value > 0) & (value < 2**31)
+        usable = np.isin(table.column("counter"), codes) & (value > 0) & (value < _MOST_SIZE)
         by_launch = np.zeros(int(launch.max(initial=0)) + 1)
         by_launch[launch[usable]] = value[usable]
         sizes.append(by_launch[launch].astype(np.int64))

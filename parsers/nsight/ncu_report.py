@@ -25,12 +25,18 @@ from traceflops.parsers.nsight import ncu_pages
 from traceflops.table.columns import ABSENT, Array
 
 MAGIC: Final = b"NVR\x00"
+_FORMAT: Final = 1
+"""The field of the file's head with the version of its layout."""
 _VERSION: Final = 7
 _LENGTH_BYTES: Final = 4
 _SOURCES, _RESULTS, _SESSION, _TEXTS, _PAYLOAD, _PROCESS, _RANGES = range(1, 8)
 """Fields of the header of a block."""
 _CREATED, _GPU, _TOOL = 2, 6, 8
 """Fields of a session."""
+_TOOL_NAME, _TOOL_VERSION = 1, 2
+_GPU_NUMBER, _GPU_FACTS = 1, 3
+_FACT_NAME, _FACT = 1, 2
+"""Fields of a tool, of a GPU, and of a fact about it."""
 _WRITER: Final = "Nsight Compute Target"
 _NAMES: Final = (7, 6, 5)
 """Fields of a result that may have the kernel's name: demangled, short, mangled."""
@@ -40,6 +46,9 @@ _INDEX, _VALUE, _INSTANCE = 1, 2, 3
 _RULE_ID, _BODY, _SECTION = 1, 3, 4
 _MESSAGE, _SPEEDUP = 1, 10
 """Fields of an item of a rule's body."""
+_ADVICE, _ADVICE_KIND = 1, 2
+_SPEEDUP_KIND, _PERCENT = 1, 2
+"""Fields of an item's message, and of its speed-up."""
 _FLOATS: Final = {2: "<f", 3: "<d"}
 _WHOLE: Final = (4, 5)
 _OWN_GRID: Final = tuple(f"launch__grid_dim_{axis}" for axis in "xyz")
@@ -48,6 +57,7 @@ _DEVICE: Final = "launch__device_id"
 _THREADS, _SIZE = "launch__thread_count", "launch__grid_size"
 _MOST: Final = 2**31
 _MOST_SECONDS: Final = 2**33
+"""A later time of creation is damage."""
 _TEXT: Final = 1
 _UNKNOWN: Final = (ABSENT, ABSENT, ABSENT)
 _LINK: Final = re.compile(r"@url:([^:@]*):([^@]*)@")
@@ -77,7 +87,7 @@ def read_report(source: ByteSource) -> ncu_pages.NcuFile:
     version: object = None
     try:
         head, begin = _counted(data, len(MAGIC))
-        version = dict(fields(head)).get(1)
+        version = dict(fields(head)).get(_FORMAT)
     except (EOFError, ValueError):
         begin = len(data)
     if version != _VERSION:
@@ -124,7 +134,7 @@ def _read_blocks(data: bytes, offset: int, report: _Report) -> None:
         while offset < len(data):
             message, offset = _counted(data, offset)
             head = dict(fields(message))
-            if not head:
+            if not head:  # nothing but padding: no block
                 raise EOFError
             table, _ = parts_of(_bytes(head.get(_TEXTS)), 1)
             texts = [
@@ -139,7 +149,7 @@ def _read_blocks(data: bytes, offset: int, report: _Report) -> None:
             begin = number = 0
             while begin < len(payload):
                 message, begin = _counted(payload, begin)
-                if not message:
+                if not message:  # each has content: the rest of the payload is damaged
                     raise EOFError
                 if sources <= number < sources + results:
                     report.results.append((process, texts, message))
@@ -158,15 +168,15 @@ def _keep_facts(session: bytes, report: _Report) -> None:
     if isinstance(created, int) and 0 < created < _MOST_SECONDS:
         report.facts["created"] = f"{datetime.fromtimestamp(created, UTC):%Y-%m-%d %H:%M:%S} UTC"
     for tool in map(last_fields, parts_of(session, _TOOL)[0]):
-        version = message_text(tool.get(2)).split()
-        if message_text(tool.get(1)) == _WRITER and version:
+        version = message_text(tool.get(_TOOL_VERSION)).split()
+        if message_text(tool.get(_TOOL_NAME)) == _WRITER and version:
             report.facts["tool_version"] = version[0]
     for gpu in parts_of(session, _GPU)[0]:
-        facts = report.devices.setdefault(_small(last_fields(gpu).get(1, 0)), {})
-        for attribute in map(last_fields, parts_of(gpu, 3)[0]):
-            name = message_text(attribute.get(1))
+        facts = report.devices.setdefault(_small(last_fields(gpu).get(_GPU_NUMBER, 0)), {})
+        for attribute in map(last_fields, parts_of(gpu, _GPU_FACTS)[0]):
+            name = message_text(attribute.get(_FACT_NAME))
             if name in (*ncu_pages.FACTS, *_CAPABILITY):
-                facts[name] = _value(_bytes(attribute.get(2)))
+                facts[name] = _value(_bytes(attribute.get(_FACT)))
 
 
 def _add(
@@ -205,17 +215,17 @@ def _add(
     for rule in map(last_fields, rules):
         for item in map(last_fields, parts_of(_bytes(rule.get(_BODY)), 1)[0]):
             advice, speedup = (last_fields(_bytes(item.get(key))) for key in (_MESSAGE, _SPEEDUP))
-            if 1 not in advice:
+            if _ADVICE not in advice:
                 continue
-            percent = _decimal(speedup.get(2), "<d")
+            percent = _decimal(speedup.get(_PERCENT), "<d")
             columns = {
                 "name": name,
                 "section": message_text(rule.get(_SECTION)),
                 "rule": message_text(rule.get(_RULE_ID)),
-                "kind": _word(ncu_pages.RULE_KINDS, advice.get(2)),
+                "kind": _word(ncu_pages.RULE_KINDS, advice.get(_ADVICE_KIND)),
                 # Pages print addresses in brackets, and no references.
-                "text": _REFERENCE.sub(r"\1", _LINK.sub(r"\1 (\2)", message_text(advice[1]))),
-                "speedup_kind": _word(ncu_pages.SPEEDUP_KINDS, speedup.get(1)),
+                "text": _REFERENCE.sub(r"\1", _LINK.sub(r"\1 (\2)", message_text(advice[_ADVICE]))),
+                "speedup_kind": _word(ncu_pages.SPEEDUP_KINDS, speedup.get(_SPEEDUP_KIND)),
             }
             page.rows["rules"] += 1
             page.rules.add(
@@ -311,8 +321,8 @@ def _sizes(
         grid = [g // b for g, b in pairs] if fits else [0, 0, 0]
     block_threads, all_threads = prod(block), prod(grid) * prod(block)
     return {
-        "threads": all_threads if 0 < all_threads < 2**62 else ABSENT,
-        "block_threads": block_threads if 0 < block_threads < 2**62 else ABSENT,
+        "threads": all_threads if 0 < all_threads < ncu_pages.TOO_MANY else ABSENT,
+        "block_threads": block_threads if 0 < block_threads < ncu_pages.TOO_MANY else ABSENT,
         "grid": np.tile(np.array(grid if prod(grid) else _UNKNOWN, np.int64), (rows, 1)),
         "block": np.tile(np.array(block if prod(block) else _UNKNOWN, np.int64), (rows, 1)),
     }

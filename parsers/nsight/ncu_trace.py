@@ -183,6 +183,7 @@ def _add(page: NcuPage, run: NcuRun) -> None:
         page.repetition = same[0].repetition
     elif page.table.count:
         page.processes = {pid: number for number, pid in enumerate(_pids(page))}
+        # The first page with values is pass 0, which `passes` counts from the beginning.
         page.repetition = run.passes if held else 0
         run.passes += bool(held)
     run.pages.append(page)
@@ -205,7 +206,7 @@ def _repeats(page: NcuPage, other: NcuPage) -> bool:
 
     Pages of different layouts round values differently: then small differences do not count.
     """
-    if not set(_pids(page)) <= set(_pids(other)):
+    if not set(_pids(page)) <= set(_pids(other)):  # equal values of another process are no repeat
         return False
     own, others = _values(page), _values(other)
     shared = own.keys() & others.keys()
@@ -292,6 +293,7 @@ def _number(page: NcuPage, builder: trace_builder.Gathered) -> None:
             sm_count=small(units),
             architecture=None if major is None else f"sm{major}{minor}",
         )
+        # A device needs a process, and a page does not tell which ones use it: take the first.
         process = next(iter(processes.values()))
         devices.append(builder.device(text, process, small(gpu_number.strip()) or 0, device))
     for table in (page.table, page.rules):

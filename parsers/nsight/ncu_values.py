@@ -30,6 +30,8 @@ _PREFIXES: Final = {"": 0, "k": 3, "m": 6, "g": 9, "t": 12, "p": 15}
 _SCALED: Final = re.compile(r"([KMGTP]?)(byte|bit|hz|inst|cycle|sector|request|op|flop)s?", re.I)
 LONGEST: Final = 60
 """The most characters of a unit or a number."""
+_MOST_DIGITS: Final = 250
+"""A number with fewer digits is a double, also in the base unit, and short when written out."""
 _NUMBER_TEXT: Final = re.compile(r"[-+]?[\d.,]+(?:[eE][-+]?\d{1,3})?|[-+]?inf|nan", re.I)
 _LIST: Final = re.compile(r"^([^(]*)\(.*\)?$", re.S)
 _COUNTS: Final = re.compile(r"__\w*?(?:inst_|ops_)")
@@ -80,15 +82,17 @@ def fits(counter: str, unit: Unit) -> bool:
     Bytes and times are printed in different units: without a known unit their value is unknown.
     """
     name, _, rollup = counter.partition(".")
-    if "__" not in name or ".pct" in counter or rollup.endswith((".pct", ".ratio")):
+    # A label has its unit in it; percentages and ratios have none that is printed in several ways.
+    if "__" not in name or ".pct" in counter or rollup.endswith(".ratio"):
         return True
     top, _, bottom = unit.base.partition("/")
     if rollup.endswith("per_second"):
-        return unit.base == "Hz" or (bottom == "s" and top != "") or bottom in TIME_UNITS
+        return unit.base == "Hz" or bottom in TIME_UNITS
     if "__time_duration" in name:
         return unit.base == "ns"
     if "__bytes" in name or "_t_bytes" in name:
         return top == "byte"
+    # Instructions and operations have a unit that counts such things, or none; others have any.
     return _COUNTS.search(name) is None or top in _COUNTED
 
 
@@ -153,6 +157,7 @@ def values_of(
     joined = pc.binary_join_element_wise(plain.take(pa.array(text)), exponents, "")
     values = decimals(pa.chunked_array([pc.cast(joined, pa.float64())]))
     is_number = what == _NUMBER
+    # Only a unit with a prefix leaves a few digits; a 0 is not counted.
     is_rounded = is_number & has_unit & (power != 0) & (values != 0)
     rows = {"unit-unknown": is_number & ~has_unit, "values-rounded": is_rounded}
     rows |= {code: what == kind for kind, code in enumerate(WHATS) if kind != _NUMBER}
@@ -168,9 +173,9 @@ def plain_numbers(texts: Sequence[str], *, comma: bool) -> tuple[pa.Array, IntAr
     cells = pa.array(texts, pa.string())
     thousands = "." if comma else ","
     plain = pc.replace_substring(pc.replace_substring(cells, thousands, ""), ",", ".")
-    easy = _is_easy(cells)
+    easy = _is_easy(cells)  # digits and marks: patterns decide all of them at once
     is_number = easy & _matches(plain, _PLAIN)
-    is_text = easy & (np.asarray(pc.count_substring(plain, ".")) > 1)
+    is_text = easy & (np.asarray(pc.count_substring(plain, ".")) > 1)  # such as a version
     what = np.where(is_number, _NUMBER, _TEXT)
     values = pc.if_else(pa.array(is_number), plain, None)
     others = ~(is_number | is_text)  # n/a, lists, exponents: read one by one
@@ -187,7 +192,7 @@ def plain_numbers(texts: Sequence[str], *, comma: bool) -> tuple[pa.Array, IntAr
         elif len(number) <= LONGEST and _NUMBER_TEXT.fullmatch(number):
             with suppress(InvalidOperation):
                 decimal = Decimal(number.replace(thousands, "").replace(",", "."))
-                if decimal.is_finite() and abs(decimal.adjusted()) < 250:
+                if decimal.is_finite() and abs(decimal.adjusted()) < _MOST_DIGITS:
                     what[row], value = _NUMBER, f"{decimal:f}"
         read.append(value)
     read_values = pa.array(read, pa.string())

@@ -29,6 +29,9 @@ _USED: Final = ("Name", "Projected Start", "Projected Duration", "PID", "TID", "
 _TUPLE: Final = re.compile(r"^\('(\w{1,80})', '(\w{1,80})'\)$")
 _GPU: Final = "TARGET_INFO_GPU"
 _MOST_RANKS: Final = 2**31
+_MOST_OPERATIONS: Final = 2**40
+"""A range with more GPU operations is damaged; its number could overflow the sum."""
+_LONGEST_FACT: Final = 200
 _FACTS: Final = {
     "name": "gpu",
     "totalMemory": "gpu_memory_bytes",
@@ -135,7 +138,9 @@ def _add(batch: pa.RecordBatch, label: str, builder: Gathered, counts: Counter[s
         name = code_of[codes(coded)].astype(np.int32)
     counts["ranges"] += batch.num_rows
     counts["no-time"] += count_true(~has_time)
-    counts["operations"] += int(operations[(operations > 0) & (operations < 2**40)].sum())
+    counts["operations"] += int(
+        operations[(operations > 0) & (operations < _MOST_OPERATIONS)].sum()
+    )
     counts["nameless-ranges"] += count_true(name < 0)
     # A process per distinct pid and rank.
     pids, ranks = integers(batch, "PID"), integers(batch, "Rank")
@@ -174,6 +179,6 @@ def _device_facts(file: ArrowTable) -> Iterator[tuple[str, str]]:
     for column, value in row.items():
         if isinstance(value, str | int | float):
             text = str(int(value) if isinstance(value, float) else value)
-            yield _FACTS[pairs[column][1]], text[:200]
+            yield _FACTS[pairs[column][1]], text[:_LONGEST_FACT]
     if batch and batch.num_rows > 1:
         yield "gpus", str(batch.num_rows)

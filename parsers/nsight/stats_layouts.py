@@ -99,7 +99,8 @@ _TWINS: Final = {
     **dict.fromkeys(("osrt_sum", "osrtsum"), ("cuda_api_sum", "osrt_sum")),
 }
 """Reports with the columns of another one, by their name: that other one, and the right one."""
-_MOST_COLUMNS: Final = 200
+_LEAST_COLUMNS, _MOST_COLUMNS = 3, 200
+"""No report has fewer or more."""
 _UNIT: Final = re.compile(r"^(.*?)\(([^()]*)\)$")
 _IN_TITLE: Final = re.compile(r"\((?:by )?\w+ in (\w+)\)", re.I)
 """A unit in a title: `(by size in KiB)`."""
@@ -138,7 +139,7 @@ class StatsTable(NamedTuple):
 
 def _report_of(names: Sequence[str]) -> Plan | None:
     """Return which columns to read of the report with this header; None if it is no report."""
-    if not 3 <= len(names) <= _MOST_COLUMNS:
+    if not _LEAST_COLUMNS <= len(names) <= _MOST_COLUMNS:
         return None
     words: list[str] = []
     units: list[str | None] = []
@@ -154,6 +155,7 @@ def _report_of(names: Sequence[str]) -> Plan | None:
     without_unit = False
     for role, kind, spellings in _ROLES:
         columns = [words.index(word) for word in spellings.split("|") if word in words]
+        # In a report of sizes, min and max are sizes, too.
         if not columns or (kind == "time" and report.records == "sizes"):
             continue
         column = columns[0]
@@ -161,7 +163,7 @@ def _report_of(names: Sequence[str]) -> Plan | None:
         if scale is None:  # an unknown unit, or none where one is needed
             continue
         without_unit |= kind == "time" and units[column] is None
-        numeric: Kind = "integer" if scale == 1 else "number"
+        numeric: Kind = "integer" if scale == 1 else "number"  # ns and bytes have no decimals
         fields[role] = Field(column, "text" if kind == "text" else numeric)
         scales[role] = scale
     if "name" not in fields:

@@ -102,6 +102,7 @@ def _headed_pieces(source: ByteSource) -> Iterator[tuple[_Heading, bytes]]:
         begin = 0
         if any(start in block for start in _HEADING_STARTS):
             for match in _HEADING.finditer(block):
+                # A row may have a name that looks like a heading.
                 if heading.number >= _MOST_HEADINGS or stats_text.is_row(match[0]):
                     continue
                 if match.start() > begin:
@@ -124,7 +125,7 @@ def _takes(tables: dict[str, ReportPart], part: ReportPart) -> bool:
     held = tables.setdefault(part.report.name, part)
     if held is part:
         return True
-    if not any(table.count for table in part.tables.values()):
+    if not any(table.count for table in part.tables.values()):  # contradicts nothing
         held.odd.update(part.odd)
         return True
     # The figures, starts of records and labels of sums in the table that is there, and in the new.

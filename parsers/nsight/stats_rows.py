@@ -141,12 +141,13 @@ class _Rows(NamedTuple):
         column: Column | None = self.cells.columns.get(role)
         if column is None or isinstance(column, Texts):
             return np.full(self.cells.count, ABSENT, np.int64)
-        if column.dtype.kind == "i":
+        if column.dtype.kind == "i":  # only columns in ns or bytes are read as integers
             fits = (column > -LIMIT_NS) & (column < LIMIT_NS)
             self.part.odd["beyond"] += count_true(~fits & (column != ABSENT))
             return np.where(fits, column, ABSENT)
         scale = self.scales.get(role, 1)
         if role == "start":
+            # The starts tell to which step all times of the report are rounded.
             self.part.resolution_ns = finest(self.part.resolution_ns, step_of(column, scale))
         scaled = column * float(scale)
         fits = np.isfinite(scaled) & (np.abs(scaled) < LIMIT_NS)
@@ -221,7 +222,7 @@ def _add_launches(rows: _Rows) -> None:
     activities = rows.part["activities"]
     key = [kernels.amount("call_start"), *map(kernels.cells.numbers, ("pid", "thread"))]
     call, first_row = group_rows(key)
-    launch = call + activities.count + 1
+    launch = call + activities.count + 1  # from 1, and other than those of earlier blocks
     kernels.add("activities", kind=activities.names["kind"]["kernel"], correlation=launch)
     if calls.cells.count == kernels.cells.count:  # all have both times: the rows correspond
         _add_calls_of(calls.only(first_row), "call", correlation=launch[first_row])
@@ -243,6 +244,7 @@ def _add_calls_of(rows: _Rows, role: str, **own: Array) -> None:
 
 
 def _add_marks(rows: _Rows) -> None:
+    """Add ranges, on the GPU if the report projects them there; keep the ranks of processes."""
     is_projected = rows.part.report.name == "nvtx_gpu_proj_trace"
     rows = rows.timed()
     if rows.cells.has("rank"):
@@ -276,10 +278,12 @@ def _add_totals(rows: _Rows) -> None:
         categories, category = texts_of(rows.cells, "category")
         kind_of_category = [_CATEGORIES.get(text.upper(), "") for text in categories]
         own_kinds = np.array(kind_of_category, object)[category]
+        # The category of memory operations is of copies and fills: the name tells which.
         kinds = np.where(own_kinds == "memcpy", kinds, own_kinds)
     is_other = kinds == ""
     if is_other.any():
         counts = at_least(1, rows.only(is_other).cells.numbers("count"))
+        # An unknown count is at least 1; a limit keeps damaged ones from overflowing the sum.
         counts = np.where(counts == ABSENT, 1, np.minimum(counts, _MOST_CALLS))
         part.odd["other-calls"] += int(counts.sum())
     rows, kinds = rows.only(~is_other), kinds[~is_other]

@@ -77,7 +77,7 @@ def from_header(source: ByteSource, tables: Tables) -> Filtered:
 
     def blocks(inner: ByteSource) -> Iterator[bytes]:
         lines = whole_lines(inner)
-        first = next(lines, b"").removeprefix(b"\xef\xbb\xbf")
+        first = next(lines, b"").removeprefix(b"\xef\xbb\xbf")  # a byte order mark
         header = first_header(first, tables) or 0
         for block in chain([first[header:]], lines):
             yield _without_messages(block, *_MARKED)
@@ -104,7 +104,8 @@ def whole_lines(source: ByteSource) -> Iterator[bytes]:
 def plain_tables(blocks: Iterator[bytes], console: Console, _source: ByteSource) -> Iterator[bytes]:
     """Yield blocks of whole lines as CSV that has nothing but tables.
 
-    The text is CSV if its beginning has a CSV header; else its tables are those of a console.
+    The text is CSV if its beginning has a CSV header; else its tables are those of a console. The
+    last parameter makes it a `Filter`: blocks are given instead of the source.
     """
     first = b""
     for block in blocks:
@@ -116,7 +117,7 @@ def plain_tables(blocks: Iterator[bytes], console: Console, _source: ByteSource)
     first, blocks = _with_units(first), map(_with_units, blocks)
     header = first_header(first, console.tables)
     if header is not None:
-        console.title = ""
+        console.title = ""  # the table below the title is known: it is no unread one
     for block in chain([first[header:]], blocks):
         if header is None:
             yield from console.rows(block)
@@ -128,6 +129,7 @@ def _with_units(text: bytes) -> bytes:
     """Return lines of CSV in which each header below a title gets the unit of that title."""
 
     def with_units_of(match: re.Match[bytes]) -> bytes:
+        """Return a title and its header with units; both unchanged if it is no such header."""
         title, header = (part.decode(errors="replace") for part in match.groups())
         unit = unit_in_title(title)
         mark = next((mark for mark in _SEPARATORS if mark.encode() in match[2]), None)
@@ -136,7 +138,7 @@ def _with_units(text: bytes) -> bytes:
         cells = [cell.strip('"') for cell in header.split(mark)]
         return match[1] + mark.join(with_unit(cells, unit)).encode()
 
-    return _TITLED.sub(with_units_of, text) if b" in " in text else text
+    return _TITLED.sub(with_units_of, text) if b" in " in text else text  # all such titles have it
 
 
 def first_header(text: bytes, tables: Tables) -> int | None:
@@ -238,12 +240,12 @@ class Console(Struct):
             names = [cell.strip() for cell in self.line_before.strip().strip("|").split("|")]
         else:
             names = re.split(r"\s{2,}", self.line_before.strip())
-            if len(names) != len(columns):
+            if len(names) != len(columns):  # close together, or missing: cut at the dashes
                 names = [
                     self.line_before[begin : max(end, begin)].strip() for begin, end in columns
                 ]
         names = with_unit(names, self.unit)
-        self.unit = None
+        self.unit = None  # a title is for one table
         plan = self.tables.of_header(names)
         self.line_before = ""
         if plan is not None:
@@ -259,6 +261,7 @@ class Console(Struct):
             ends = [*(begin for begin, _ in self.columns[1:]), len(line)]
             starts = [0, *ends[:-1]]
             cells = [line[begin:end].strip() for begin, end in zip(starts, ends, strict=True)]
+        # Every row has a number; a title or a name that goes on does not begin with one.
         if len(cells) != plan.columns or not any(cell[:1].isdigit() for cell in cells):
             return
         for column in plan.fields.values():

@@ -62,6 +62,9 @@ _PRIORITY: Final = {name: priority for priority, name in enumerate(_ORDER)}
 _SIBLINGS: Final = frozenset({"nvtx_pushpop_sum", "nvtx_startend_sum"})
 """Reports of one kind of record, but of different records: both are used."""
 _MOST_RANKS: Final = 2**31
+_MOST_NAMED: Final = 3
+_MOST_DIGITS: Final = 9
+"""The digits of a device's number, which has 31 bits."""
 _OF_ROWS: Final = (
     *("bad-cells", "no-time", "no-duration", "negative-duration", "other-calls", "beyond"),
     "nested-sums",
@@ -149,7 +152,7 @@ def read_reports(sources: Sequence[ByteSource]) -> list[Trace]:
         report = _REPORT.search(stem)
         if report is not None:
             stem = stem[: report.start()]
-            if len(file.parts) == 1:
+            if len(file.parts) == 1:  # of several tables the name would be of one
                 file.parts[0].report = report_named(file.parts[0].report, report[1])
         profiles[file.source.folder, stem.strip("_.-"), file.profile].append(file)
     traces: list[Trace] = []
@@ -247,11 +250,13 @@ class Assembly:
 
         `taken` is the report that filled each table; it is updated.
         """
+        # If only calls of launches are needed, its kernels link them to those of a better report.
         if "activities" in taken and "calls" not in taken and part.report.records == "launches":
             kernels = part.tables.pop("activities", None)
             if kernels is not None and "calls" in part.tables:
                 self._link(part.tables["calls"], kernels)
         wanted = [name for name in _RECORDS if name in part.tables and part.tables[name].count]
+        # Each report of marks has other marks: all are used.
         fresh = [name for name in wanted if name == "marks" or name not in taken]
         if wanted and not fresh:
             self._repeated.append(part.report.name)
@@ -264,6 +269,7 @@ class Assembly:
                 self._number_devices(list(part.devices), table)
                 self._resolution_ns = part.resolution_ns or 1
             self.builder[name].absorb(table)
+        # Marks on the GPU replace only sums of such marks (see `_TIMELINES`).
         is_projected = part.report.name == "nvtx_gpu_proj_trace"
         taken |= {_PROJECTED if is_projected else name: part.report.name for name in fresh}
 
@@ -294,7 +300,7 @@ class Assembly:
         for text in texts:  # `NVIDIA H100 (0)`, or `0`
             match = _DEVICE.match(text)
             name, number = (match[1].strip(), match[2]) if match else (text.strip(), text)
-            is_number = number.isascii() and number.isdecimal() and len(number) < 10
+            is_number = number.isascii() and number.isdecimal() and len(number) <= _MOST_DIGITS
             product = name if name and not name.isdecimal() else None
             devices[text] = (
                 int(number) if is_number else 0,
@@ -302,6 +308,7 @@ class Assembly:
             )
         for text in sorted(texts, key=lambda text: (devices[text][0], text)):
             self.builder.device(text, process, *devices[text])
+        # Asked again, `device` returns the number that it gave above.
         codes = np.array([self.builder.device(text, process, 0) for text in texts], np.int64)
         for _, columns in table.pieces:
             columns["device"] = codes[columns["device"]]
@@ -326,7 +333,7 @@ class Assembly:
         wanted = []
         for kind in kinds:
             other = taken.get(kind)
-            is_first = other is None or {other, report} <= _SIBLINGS
+            is_first = other is None or {other, report} <= _SIBLINGS  # siblings complete each other
             wanted.append(is_first and _TIMELINES[kind] not in taken)
         used = np.unique(table.column("kind")).tolist()
         if used and not any(wanted[code] for code in used):
@@ -344,13 +351,12 @@ class Assembly:
             bad_cells = Counter({"bad-cells": file.damage.bad_cells.total()})
             odd = sum((part.odd for part in file.parts), bad_cells)
             notes = [*text_notes(file.damage, file.source.cut), *NOTES.counted(odd, *_OF_ROWS)]
-            if file.profile:
+            if file.profile:  # has a name only beside others
                 notes.append(NOTES.note("several-profiles"))
             if file.unread:
-                titles = (
-                    "".join(c if c.isprintable() else "?" for c in text) for text in file.unread[:3]
-                )
-                listed = "; ".join(titles) + (", ..." if len(file.unread) > 3 else "")
+                first = file.unread[:_MOST_NAMED]
+                titles = ("".join(c if c.isprintable() else "?" for c in text) for text in first)
+                listed = "; ".join(titles) + (", ..." if len(file.unread) > _MOST_NAMED else "")
                 notes.append(NOTES.note("tables-unread", len(file.unread), titles=listed))
             notes += NOTES.counted(odd, "table-repeated")
             notes += [NOTES.note("unit-assumed")] if odd["no-unit"] else []
@@ -366,9 +372,10 @@ class Assembly:
             notes.append(NOTES.note("report-repeated", len(self._repeated), reports=reports))
         has_calls = tables["calls"].num_rows > 0
         if not tables["activities"].num_rows:
+            # With calls there is a timeline, but not of the GPU.
             is_summed = tables["totals"].num_rows and not has_calls
             notes.append(NOTES.note("no-timeline" if is_summed else "no-device-work"))
-        elif self._is_of_nobody and len(self._pids) > 1:
+        elif self._is_of_nobody and len(self._pids) > 1:  # the GPU trace has no process ids
             notes.append(NOTES.note("process-unknown", len(self._pids)))
         elif not has_calls:
             notes.append(NOTES.note("no-calls"))

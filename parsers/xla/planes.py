@@ -34,6 +34,8 @@ _MOST_PLANES: Final = 1_024
 _CHUNK: Final = 1 << 18
 """How many events are decoded at once."""
 _MOST_PS: Final = 2**62
+"""So much time (also in ns) is damage; the sum of two such times fits into 64 bits."""
+_PS_A_NS: Final = 1_000
 _NO_TIME: Final = -1
 _NO_STAT: Final = -1
 _ROCM_LAUNCHES: Final = re.compile(r"Host Threads/")
@@ -111,7 +113,7 @@ class Plane(Struct, dict=True):
                 fits &= (ps >= 0) & (ps < _MOST_PS)
             # Round start and end, not the duration, so that adjacent events stay adjacent.
             start, end_ns = (
-                zero_ns + (np.where(fits, ps, 0) + 500) // 1000
+                zero_ns + (np.where(fits, ps, 0) + _PS_A_NS // 2) // _PS_A_NS
                 for ps in (offset_ps, offset_ps + dur_ps)
             )
             # An event with a number of occurrences is a sum of many: it has no time, either.
@@ -128,6 +130,7 @@ class Plane(Struct, dict=True):
         """
         thread = np.array([line.id for line in self.lines], np.int64)
         is_launch = np.array([bool(_ROCM_LAUNCHES.match(line.name)) for line in self.lines])
+        # Nothing to compare launches with, no launches, or too much to compare.
         if all(is_launch) or not any(is_launch) or len(thread) > MOST_THREADS:
             return thread
         lost = self.lost
@@ -149,7 +152,7 @@ class Plane(Struct, dict=True):
         for launches, rows in groups(line[calls]):
             votes = nearest[rows]
             count = np.bincount(votes[votes >= 0], minlength=1)
-            if 2 * count.max() > len(votes):
+            if 2 * count.max() > len(votes):  # most launches agree
                 thread[launches] = thread[count.argmax()]
         return thread
 
@@ -191,6 +194,7 @@ class Stats(Struct, frozen=True):
             lambda ref, _: names[plane.stat_names[ref]] if ref in plane.stat_names else -1,
         )
         codes = np.full(self.count, -1)
+        # A stat has a text or a reference: the other is -1.
         codes[self._owner[stats]] = np.maximum(np.array(of_text, np.int64), of_ref)
         return codes, list(names)
 
@@ -236,14 +240,14 @@ def _plane(data: bytes, block: Block, begin: int, end: int) -> Plane:
     for number in (_LINES, _EVENT_NAMES, _STAT_NAMES, _STATS):
         begins, ends, is_whole = split(data, begin, end, number, others)
         parts[number] = Messages(block, begins, ends)
-        lost = max(lost, int(not is_whole))
+        lost = max(lost, int(not is_whole))  # if the plane is damaged, each number says so: count 1
     lines = []
     spans = parts[_LINES].begin.tolist(), parts[_LINES].end.tolist()
     for first, last in zip(*spans, strict=True):
         own: dict[int, int | slice] = {}
         begins, ends, is_whole = split(data, first, last, _LINE_EVENTS, own)
         lost += int(not is_whole)
-        if len(begins):
+        if len(begins):  # lines without events say nothing
             key, start = own.get(_LINE_ID, 0), own.get(_LINE_START, 0)
             start_ns = start if isinstance(start, int) and start < _MOST_PS else _NO_TIME
             line_id = signed(key) if isinstance(key, int) else 0

@@ -41,6 +41,7 @@ _MOST_REGISTERS: Final = 1024
 _MOST_SHARED: Final = 1 << 22
 """In bytes. No GPU has more registers per thread, or more shared memory per block."""
 _WITH_REGISTERS: Final = ("regs", "static_shared", "dynamic_shared")
+_LONGEST, _LONGEST_NAME, _MOST_NAMED, _MOST_FACT = 1_000, 40, 4, 2**50
 _DETAIL: Final = re.compile(r"(\w+):(\d{1,18}(?:,\d{1,18}){0,2})(?!\d)")
 _KERNEL, _MEMCPY, _MEMSET, _GRAPH, _NO_WORK = range(5)
 _DIRECTION_CODES: Final[Mapping[str | None, int]] = {None: -1} | dict(
@@ -109,7 +110,9 @@ def _trace(source: ByteSource, python_stacks: bool) -> Trace:
     recording = _XlaRecording(source, planes, host, python_stacks)
     is_other = [p.name.startswith("/device:") and not _GPU.match(p.name) for p in planes]
     others = [p.name for p, other in zip(planes, is_other, strict=True) if other and p.lines]
-    listed = ", ".join(re.sub(r"[^\w:/# .-]", "?", name)[:40] for name in others[:4])
+    listed = ", ".join(
+        re.sub(r"[^\w:/# .-]", "?", name)[:_LONGEST_NAME] for name in others[:_MOST_NAMED]
+    )
     if not recording["activities"].count and (others or not recording.counts):
         path = source.path or source.label
         if is_cut:
@@ -256,6 +259,7 @@ class _XlaRecording(trace_builder.Gathered):
             thread=calls["thread"],
             name=plane.by_name(calls, lambda name: names[name or sinks.UNNAMED]),
             correlation=calls["correlation_id"],
+            # The kind of a call is the index of its API; others are larger.
             api=apis.codes(api for _, api in _APIS)[kind[kind < _FRAMES]],
         )
         if self._python_stacks:
@@ -270,8 +274,10 @@ class _XlaRecording(trace_builder.Gathered):
         is_step = marks["step_num"] != ABSENT
         steps = marks.only(is_step)
         keyed = zip(steps["name"].tolist(), steps["step_num"].tolist(), strict=True)
+        # A name may be "train", "train_step" or "step 7": the number is that of `step_num`.
         words = (
-            (re.sub("(?i)[^a-z]|step", "", plane.event_names.get(k, "")[:40]), n) for k, n in keyed
+            (re.sub("(?i)[^a-z]|step", "", plane.event_names.get(k, "")[:_LONGEST_NAME]), n)
+            for k, n in keyed
         )
         name[is_step] = mark_names.codes(f"{word} step {n}".strip() for word, n in words)
         sinks.add_marks(self, marks, process=self._process, thread=marks["thread"], name=name)
@@ -309,7 +315,8 @@ def _facts(about: Stats) -> trace_builder.DeviceFacts:
 
     def number(name: str, factor: int = 1, least: int = 1) -> int | None:
         value = int(about.numbers(name)[0])
-        return value * factor if least <= value < 2**50 else None
+        # Larger numbers, or 0 for unknown, are no facts.
+        return value * factor if least <= value < _MOST_FACT else None
 
     (code,), names = about.texts("gpu_device_name")
     return trace_builder.DeviceFacts(
@@ -318,7 +325,7 @@ def _facts(about: Stats) -> trace_builder.DeviceFacts:
         compute_major=number("compute_cap_major"),
         compute_minor=number("compute_cap_minor", least=0),
         sm_count=number("core_count"),
-        clock_hz=number("clock_rate", 1000),
+        clock_hz=number("clock_rate", 1000),  # in kHz
     )
 
 
@@ -330,7 +337,7 @@ def _ops(stats: Stats, names: Names) -> IntArray:
     columns = [stats.texts(name) for name in ("hlo_module", "hlo_op", "name", "annotation")]
     rows = np.stack([codes for codes, _ in columns], axis=1)
     distinct, inverse = np.unique(rows, axis=0, return_inverse=True)
-    texts = [[*texts, ""] for _, texts in columns]
+    texts = [[*texts, ""] for _, texts in columns]  # the last: for the code -1
     labels = (
         ": ".join(filter(None, (module + "/" * bool(module and op) + op, path)))
         or annotation.partition("#")[0]
@@ -367,13 +374,13 @@ class _Details:
         for text in texts:
             numbers = {
                 key: [int(digits) for digits in value.split(",")]
-                for key, value in _DETAIL.findall(text[:1000])
+                for key, value in _DETAIL.findall(text[:_LONGEST])
             }
             # If AMD's recorder does not know these, it writes parts of an address.
             if numbers.get("regs", [0])[0] > _MOST_REGISTERS:
                 numbers = {k: v for k, v in numbers.items() if k not in _WITH_REGISTERS}
             self._numbers.append(numbers)
-        self._numbers.append({})
+        self._numbers.append({})  # for the code -1: no text
 
     def sum(self, *names: str) -> IntArray:
         """Return the sum of the named numbers per event, ABSENT if it has none of them."""

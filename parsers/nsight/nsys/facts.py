@@ -110,7 +110,7 @@ def facts_of(tables: Tables) -> dict[str, str]:
     asked_for = [(table, _OF_EXPORT) for table in _EXPORTS] + [("META_DATA_CAPTURE", _OF_CAPTURE)]
     for table, wanted in asked_for:
         for name, value in _pairs_of(tables, table, wanted):
-            if value.isprintable():
+            if value.isprintable():  # others are damaged
                 facts.setdefault(wanted[name], value[:_LONGEST_FACT])
     traced = {value.lower() for _, value in _pairs_of(tables, "META_DATA_CAPTURE", _CUDA_TRACED)}
     if traced & {"true", "false"}:
@@ -121,7 +121,7 @@ def facts_of(tables: Tables) -> dict[str, str]:
         with suppress(ValueError, TypeError):
             utc, local = (datetime.fromisoformat(text or "").replace(tzinfo=None) for text in times)
             minutes = round((local - utc).total_seconds() / 60)
-            if abs(minutes) <= _FARTHEST_MINUTES:
+            if abs(minutes) <= _FARTHEST_MINUTES:  # no time zone is farther from UTC
                 hours, rest = divmod(abs(minutes), 60)
                 facts[UTC_OFFSET] = f"{'-' if minutes < 0 else '+'}{hours:02}:{rest:02}"
                 break
@@ -165,7 +165,7 @@ def warnings_of(tables: Tables, *, has_work: bool = True) -> Iterator[Note]:
     others: Counter[int] = Counter()
     for severity, text in zip(rows["severity"].tolist(), rows.texts["text"], strict=True):
         plain = " ".join((text or "")[:_LONGEST].split())
-        if _EMPTY_TABLE.fullmatch(plain):
+        if _EMPTY_TABLE.fullmatch(plain):  # the tables show that themselves
             continue
         if any(pattern.fullmatch(plain) for pattern in _QUOTED):
             quoted[plain] += 1
@@ -259,16 +259,18 @@ def devices_of(tables: Tables, host: str | None) -> Devices:
                 uuids.setdefault((row["uuid"] or "").lower(), row["id"])
         devices.places = _places(rows, host)
         times = Counter(row["cuDevice"] for row in rows)
+        # A number in CUDA that several GPUs have identifies none of them.
         devices.by_cuda = {row["cuDevice"]: row["id"] for row in rows if times[row["cuDevice"]] < 2}
     else:
         products = {row["deviceId"]: row["name"] for row in rows}
+    # If rows are lost, there may be others.
     if len(devices.by_gpu) == 1 and "TARGET_INFO_GPU" not in tables.lost:
         devices.only = next(iter(devices.by_gpu))
     # Exports of 2020 and 2021 list GPUs by pid and ordinal, or only names by ordinal.
     for row in _rows(tables, "TARGET_INFO_CUDA_GPU", _CUDA_GPU):
         ordinal = row["deviceId"]
         facts = _facts(row["name"] or products.get(ordinal), row, _OLD_FACTS)
-        for pid in (_positive(row["pid"]), None):
+        for pid in (_positive(row["pid"]), None):  # None: for processes without own facts
             _fill(devices.by_ordinal, (pid, ordinal), facts)
     for ordinal, product in products.items():
         _fill(devices.by_ordinal, (None, ordinal), DeviceFacts(product=product))
@@ -277,6 +279,7 @@ def devices_of(tables: Tables, host: str | None) -> Devices:
     for row in _rows(tables, "TARGET_INFO_CUDA_DEVICE", _CUDA_DEVICE):
         gpu = row["gpuId"]
         if gpu == ABSENT:
+            # "?", since a GPU without a UUID has the key "".
             gpu = uuids.get((row["uuid"] or "?").lower(), ABSENT)
         if ABSENT not in (gpu, row["cudaId"], row["pid"]):
             devices.gpus.setdefault((row["pid"], row["cudaId"]), gpu)
@@ -317,6 +320,7 @@ def _places(rows: Sequence[Mapping[str, Any]], host: str | None) -> dict[int, st
     names: dict[int, list[str]] = {}
     for row in rows:
         uuid, bus = row["uuid"] or "", row["busLocation"]
+        # A UUID of nothing but zeros is none.
         by_uuid = [f"{EVERYWHERE}{uuid.lower()}"] if uuid.strip("GPUgpu-0 ") else []
         by_slot = [f"{EVERYWHERE}{host} {bus}"] if host and bus else []
         names.setdefault(row["id"], by_uuid + by_slot)
@@ -335,6 +339,7 @@ def _facts(product: Any, row: Mapping[str, Any], columns: Sequence[str]) -> Devi
     first, second = (major, minor) if is_version else (None, None)
     units, warp = (value if 0 < value < _MOST_SMALL else None for value in others)
     memory_bytes, clock_hz = _positive(memory), _positive(clock)
+    # Implausibly small numbers are of MiB, or of kHz.
     if memory_bytes is not None and memory_bytes < _LEAST_BYTES:
         memory_bytes <<= 20
     if clock_hz is not None and clock_hz < _SLOWEST_HZ:

@@ -35,7 +35,8 @@ _WORDS: Final = (_COMMUNICATOR, _SIZE, _RANKS, _RANK)
 _PARTS: Final = (_COMMUNICATOR, _SIZE)
 """Words that may also be a part of a longer key."""
 _LONGEST: Final = 1 << 16
-_DEEPEST: Final = 4
+_DEEPEST, _MOST_MEMBERS, _LONGEST_WORD = 4, 64, 64
+"""Limits on payloads, which are made of a few short words."""
 
 Payload = Mapping[str, str]
 Key = tuple[int, int]
@@ -140,14 +141,14 @@ def _payloads(reading: ReportReading, of_nccl: Among) -> dict[Key, Payload]:
 def _collect(value: Any, words: dict[str, str], depth: int) -> None:
     """Collect the values of known words from JSON into `words`, `depth` levels deep; first wins."""
     if depth and isinstance(value, list):
-        for element in value[:64]:
+        for element in value[:_MOST_MEMBERS]:
             _collect(element, words, depth - 1)
     if not depth or not isinstance(value, dict):
         return
-    for key, member in list(value.items())[:64]:
+    for key, member in list(value.items())[:_MOST_MEMBERS]:
         name = str(key).lower()
         word = next((w for w in _WORDS if w == name or (w in name and w in _PARTS)), None)
         if word is not None and isinstance(member, int | str):
-            words.setdefault(word, str(member)[:64])
+            words.setdefault(word, str(member)[:_LONGEST_WORD])
         else:
             _collect(member, words, depth - 1)

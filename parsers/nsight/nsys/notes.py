@@ -171,6 +171,7 @@ def _no_work(tables: Mapping[str, pa.Table], reading: ReportReading, traced: str
     if launches_nothing(tables["calls"]) and not reading.tables.lost:
         return _NOTES.note("nothing-launched", calls=several(calls, "CUDA API call"))
     others = sum(reading.counts[table] for table in _OF_CUDA)
+    # If CUDA was recorded, its work must be lost; else the settings tell why.
     counts = ((calls, "CUDA API call"), (others, "other CUDA record" if calls else "CUDA record"))
     listed = " and ".join(several(count, noun) for count, noun in counts if count)
     return _NOTES.note(f"no-device-work {'lost' if listed else traced}", others=listed)
@@ -179,6 +180,7 @@ def _no_work(tables: Mapping[str, pa.Table], reading: ReportReading, traced: str
 def _ownerless(tables: Mapping[str, pa.Table]) -> Iterator[Note]:
     """Yield a note on work of an unknown process, which has no launch calls."""
     has_pid = validity(tables["processes"]["pid"])
+    # None: all pids are known. Without any calls there is a note on that.
     if has_pid is None or not tables["calls"].num_rows:
         return
     work, devices = (
@@ -204,7 +206,7 @@ def _launches_without_work(tables: Mapping[str, pa.Table]) -> int:
     """
     calls, activities = tables["calls"], tables["activities"]
     launching = [name for name in names(calls["name"]) if _LAUNCH in name]
-    if not launching or not activities.num_rows:
+    if not launching or not activities.num_rows:  # another note is on a report without any work
         return 0
     ids, done = (numbers(table["correlation"], ABSENT) for table in (calls, activities))
     launches = np.flatnonzero(_have(calls["name"], *launching) & (ids != ABSENT))

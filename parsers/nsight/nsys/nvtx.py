@@ -89,6 +89,7 @@ def op_texts(column: pa.Array) -> OpTexts:
         name = np.where(is_old, with_namespace[name], name)
     is_op = (sequence != ABSENT) | (sizes >= 0)
     if len(names):
+        # An id alone is no proof: ranges of the program (`record_function`) have one, too.
         like_op = np.array([bool(_OPERATOR.match(text)) for text in names], np.bool_)
         is_op |= (op_id != ABSENT) & like_op[name]
     all_sizes: list[str | None] = []

@@ -74,8 +74,6 @@ def settled(
 
     Ranks listed by the report come first, then the one in the file's name, then those in `places`.
     """
-    # ABSENT stands for work whose process is unknown.
-    workers = [key for key in workers if key != ABSENT] or list(workers)
     own_places = {key: places[key] for key in workers if key in places}
     # The world size: that of the communicator, if all workers can be in the same one.
     size = None
@@ -91,6 +89,7 @@ def settled(
         ranks = {workers[0]: in_name}
         notes = [rank_from_name([in_name])]
         place = own_places.get(workers[0])
+        # In a smaller communicator the rank is another one: that is no contradiction.
         if place is not None and place.rank != in_name < place.ranks:
             in_words = several(place.ranks, "rank")
             notes.append(_NOTES.note("rank-disputed", 1, ranks=in_words, rank=place.rank))
@@ -102,7 +101,7 @@ def settled(
     worlds = dict.fromkeys(own_places, size) if size is not None and agree else {}
     unknown = len(set(workers) - ranks.keys())
     if not notes and unknown and own_places and not worlds:
-        notes = [_unknown_note(unknown)]
+        notes = [_unknown_note(unknown)]  # the communicators are of parts of the job
     return Ranks(ranks, worlds, notes)
 
 
@@ -221,7 +220,7 @@ class ProcessRegistry(Struct):
         def number(process: int, ordinal: int) -> int:
             key = process, ordinal if 0 <= ordinal < _MOST else _UNKNOWN_DEVICE
             if key not in self._ordinals and len(self._ordinals) >= _MOST:
-                key = 0, _UNKNOWN_DEVICE
+                key = 0, _UNKNOWN_DEVICE  # one for all that are too many
             return self._ordinals.setdefault(key, len(self._ordinals))
 
         return _by_rows(number, processes, ordinals)
@@ -272,7 +271,7 @@ class ProcessRegistry(Struct):
         for _, piece in builder["activities"].pieces:
             working |= set(distinct(np.atleast_1d(piece["process"])).tolist())
         keys = {owners[local] for local in working or owners}
-        workers = sorted(keys - {ABSENT} or keys)
+        workers = sorted(keys - {ABSENT} or keys)  # ABSENT: work whose process is unknown
         self.ranks = settled(workers, self.listed_ranks, self.rank_in_name, self.places)
         processes = self._settled_processes(builder)
         users = {local: process for (process, _), local in self._ordinals.items()} | adopted

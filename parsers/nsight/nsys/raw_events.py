@@ -77,6 +77,8 @@ _TEXT: Final = 7
 _MAYBE: Final = frozenset({"textId", "end"})
 """Numbers of a range that are unknown, not 0, if a message lacks them."""
 _WARNING: Final = 49
+_SEVERITY, _MESSAGE = 3, 4
+"""Fields of a warning."""
 _FAULTS: Final = 120
 _OF_FAULT: Final = numbered("1 start 2 end 3 deviceId 4 globalPid")
 _SAMPLED: Final = 31
@@ -133,9 +135,9 @@ class Events(Struct):
             self._add_rows("NVTX_EVENTS", _named(ranges, _OF_RANGE, _MAYBE), ranges.sound, texts)
         if is_warning.any():
             payloads = columns.part(_DIAGNOSTIC, is_warning)
-            warnings = payloads.columns((3,), (4,))
-            texts = payloads.block.texts(warnings.begins[4], warnings.ends[4])
-            severity = _named(warnings, ((3, "severity"),))
+            warnings = payloads.columns((_SEVERITY,), (_MESSAGE,))
+            texts = payloads.block.texts(warnings.begins[_MESSAGE], warnings.ends[_MESSAGE])
+            severity = _named(warnings, ((_SEVERITY, "severity"),))
             self._add_rows("DIAGNOSTIC_EVENT", severity, warnings.sound, texts)
         is_fault = (kind == _FAULTS) & columns.has(_FAULT)
         if is_fault.any():
@@ -144,14 +146,19 @@ class Events(Struct):
         is_sample = (kind == _SAMPLED) & columns.has(_SAMPLE)
         if is_sample.any():
             self._add_samples(columns.part(_SAMPLE, is_sample))
+        # Not unread: types without use (samples of other kinds, too), faults, and damaged events.
         passed = np.isin(kind, [*_PASSED]) | is_fault | ~columns.sound
         self._count_unread(kind[~(is_work | is_call | is_range | is_warning | passed)])
 
     def _add_calls(self, payloads: Messages) -> None:
-        """Add calls to the tables of their classes; count those of unknown classes as unread."""
+        """Add calls to the tables of their classes; count those of unknown classes as unread.
+
+        Those of _CLASSES_PASSED have no use: they are neither added nor counted.
+        """
         calls = payloads.columns(_keys(_OF_CALL))
         of_calls = _named(calls, _OF_CALL)
         classes = of_calls["eventClass"]
+        # The class of damaged ones is unknown: most calls are of this table.
         self._drop(count_true(~calls.sound), f"{_CUPTI}RUNTIME")
         for table in dict.fromkeys(_CLASSES.values()):
             rows = calls.sound & np.isin(classes, [c for c in _CLASSES if _CLASSES[c] == table])
@@ -165,7 +172,7 @@ class Events(Struct):
         parts = sorted({work.part for works in _WORKS.values() for work in works})
         common = payloads.columns(_keys(_OF_WORK), parts)
         places = _named(common, _OF_WORK)
-        is_read = ~common.sound
+        is_read = ~common.sound  # damaged ones are counted as dropped, not as unread
         for number, work in ((number, work) for number, works in _WORKS.items() for work in works):
             self._drop(count_true((kind == number) & ~common.sound), work.table)
             rows = (kind == number) & common.sound & common.has(work.part)

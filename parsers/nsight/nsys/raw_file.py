@@ -29,6 +29,10 @@ CLOCKS: Final = "Time Conversion Data"
 """The section about clocks; only newer files have it."""
 _BEGIN: Final = b"QDTEXT00"
 _END: Final = b"U3w[END]"
+_PACKED_BY, _AT_TEXTS, _AT_SCHEMAS = 1, 2, 3
+"""Fields of the section of offsets."""
+_EVENT_COUNT, _TEXT_COUNT = 1, 3
+"""Fields of the message behind the head."""
 _CODEC: Final = "lz4"
 _TRAILER_BYTES: Final = 8 + len(_END)
 _MOST_BYTES: Final = 1 << 27
@@ -90,8 +94,9 @@ class RawFile(Struct):
             self._end = min(self._begin + size, self.size)
             self.is_cut = self._begin + size > self.size
             offsets = dict(messages.fields(self.section(_OFFSETS)))
-            texts, schemas = offsets.get(2), offsets.get(3)
-            if messages.message_text(offsets.get(1)) != _CODEC or not isinstance(texts, int):
+            texts, schemas = offsets.get(_AT_TEXTS), offsets.get(_AT_SCHEMAS)
+            codec = messages.message_text(offsets.get(_PACKED_BY))
+            if codec != _CODEC or not isinstance(texts, int):
                 raise ValueError("packed in an unknown way")
             first = self._begin + len(_BEGIN)
             self._texts_at = min(first + texts, self._end)
@@ -117,7 +122,8 @@ class RawFile(Struct):
         index = {
             key: value for key, value in messages.fields(self._counted()) if isinstance(value, int)
         }
-        self.expected_events, self.expected_texts = index.get(1, 0), index.get(3, 0)
+        self.expected_events = index.get(_EVENT_COUNT, 0)
+        self.expected_texts = index.get(_TEXT_COUNT, 0)
 
     def _contents(self) -> dict[str, tuple[int, int]]:
         """Return offset and size of the sections that are read; empty if the file is cut off."""
@@ -134,6 +140,7 @@ class RawFile(Struct):
         entries, is_whole = messages.parts_of(self.stream.read(behind - begin), _REPEATED)
         sections: dict[str, tuple[int, int]] = {}
         for entry in map(messages.last_fields, entries if is_whole else ()):
+            # Field 1 is the name, 2 the offset, 3 the size.
             name = messages.message_text(entry.get(1))
             offset, size = entry.get(2, 0), entry.get(3, 0)
             is_span = isinstance(offset, int) and isinstance(size, int)
@@ -156,10 +163,12 @@ class RawFile(Struct):
         texts, is_last = 0, False
         while not is_last:
             of_texts = self._is_of_texts()
+            # Only when all texts are read, what follows is the tail.
             if of_texts and texts >= self.expected_texts and self._read_tail():
                 break
             packed = self._packed()
             parts = self._parts(*packed) if packed is not None else None
+            # Behind a block without a readable size, only texts whose place is known can be read.
             is_last = packed is None and (of_texts or self._texts_at is None)
             if is_last:
                 self.damaged += not self.is_cut and self.stream.tell() < self._end
@@ -172,7 +181,7 @@ class RawFile(Struct):
             elif not of_texts:
                 self.events += len(parts.begin)
                 yield parts
-            elif not self.texts_lost:
+            elif not self.texts_lost:  # else the numbers of these texts are unknown
                 self.texts.append(parts)
                 texts += len(parts.begin)
         self.texts_lost = self.texts_lost or texts < self.expected_texts
@@ -193,6 +202,7 @@ class RawFile(Struct):
         except _UNREADABLE:
             return None
         begin, end, _ = messages.split(data, begin_of_parts, len(data), _REPEATED)
+        # In a whole file the block is damaged, and its parts may be wrong.
         return Parts(data, begin, end) if len(begin) and self.is_cut else None
 
     def _varint(self) -> int:
@@ -249,6 +259,7 @@ class RawFile(Struct):
             self.stream.seek(begin)
             return False
         is_end = self.is_cut or self.stream.tell() == self._end
+        # If more follows, both must be messages of parts; else this is a block of texts.
         if not is_end and not all(
             messages.parts_of(part, _REPEATED)[1] for part in (threads, tail)
         ):
@@ -260,7 +271,7 @@ class RawFile(Struct):
             offset = self.stream.tell()
             if offset >= self._end:
                 break
-            self.unknown_parts += offset != self._schemas_at
+            self.unknown_parts += offset != self._schemas_at  # schemas are known, but not needed
             packed = self._packed()
             if packed is None or _unpacked(*packed) is None:
                 self.stream.seek(offset)
@@ -288,7 +299,7 @@ def _unpacked(packed: bytes, plain: int) -> bytes | None:
         codec.decompress(packed, plain - 1) if plain > 1 else None
     except OSError:
         return data
-    return data if plain == 1 else None
+    return data if plain == 1 else None  # a block of one byte cannot be checked so
 
 
 def unpacked_before_cut(packed: bytes, most: int) -> bytes:

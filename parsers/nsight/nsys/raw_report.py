@@ -86,6 +86,7 @@ _OF_NUMBERS: Final = numbered("1 gpuId 2 cudaId 3 pid")
 _OFFSETS, _STARTED = 16, 17
 _SESSION, _UTC = 7, 9
 _PAIRS: Final = 2
+_MOST_DIGITS: Final = 20
 _LATEST: Final = 2**62
 _RECENT_NS: Final = 10**18
 """Today's times since 1970 are larger; times since the start of a machine are smaller."""
@@ -194,6 +195,7 @@ def _notes(file: RawFile, events: Events, counts: Mapping[str, int]) -> Iterator
     if file.is_cut:
         expected = several(file.expected_events, "event")
         yield _NOTES.note("input-cut", events=f"{file.events:,}", expected=expected)
+    # Of a cut file the note above tells how many events are missing.
     missing = 0 if file.is_cut else max(0, file.expected_events - file.events)
     losses = ((file.damaged, "block"), (missing + events.damaged, "event"))
     if lost := [several(count, noun) for count, noun in losses if count]:
@@ -203,6 +205,7 @@ def _notes(file: RawFile, events: Events, counts: Mapping[str, int]) -> Iterator
     if events.unread:
         kinds = []
         for key, count in events.unread.most_common(_MOST_NAMED):
+            # A key is the type of an event, or "class" and the class of a call.
             name, number = UNREAD.get(key), key if " " in key else f"type {key}"
             kinds.append(f"{count:,} {f'{name} ({number})' if name else f'of {number}'}")
         listed = ", ".join(kinds) + (", …" if len(events.unread) > _MOST_NAMED else "")
@@ -278,9 +281,10 @@ def _origin(head: bytes, clocks: bytes) -> int | None:
     # How far the first clock of each pair is ahead of the second, as (first, second, ns).
     edges: list[tuple[int, int, int]] = []
     for offset in map(last_fields, messages):
+        # Fields 1 and 2 are the clocks, 5 is the difference, in digits of at most 64 bits.
         digits = message_text(offset.get(5))
         number = digits.removeprefix("-")
-        if number.isascii() and number.isdecimal() and len(number) <= 20:
+        if number.isascii() and number.isdecimal() and len(number) <= _MOST_DIGITS:
             edges.append((offset.get(1, 0), offset.get(2, 0), int(digits)))
     # What each clock shows when the session's clock shows 0, from clock to clock.
     times = {_SESSION: 0}
@@ -291,7 +295,7 @@ def _origin(head: bytes, clocks: bytes) -> int | None:
             elif second in times:
                 times[first] = times[second] + ahead
     time = signed(times.get(_UTC, 0) % 2**64)
-    origin = time if 0 < time < _LATEST else None
+    origin = time if 0 < time < _LATEST else None  # else damaged, or of another clock
     return _by_pairs(clocks, started) if origin is None else origin
 
 
@@ -303,7 +307,7 @@ def _by_pairs(clocks: bytes, started: int) -> int | None:
     """
     edges: list[tuple[Any, Any, tuple[int, int]]] = []
     messages = (part for own in parts_of(clocks, _PAIRS)[0] for part in parts_of(own, 1)[0])
-    for edge in map(last_fields, messages):
+    for edge in map(last_fields, messages):  # fields 1 and 2 are the clocks
         times = edge.get(3)
         for pair in map(last_fields, parts_of(times, 1)[0] if isinstance(times, bytes) else ()):
             same_time = pair.get(1, 0), pair.get(2, 0)  # on the first and on the second clock
@@ -311,6 +315,7 @@ def _by_pairs(clocks: bytes, started: int) -> int | None:
                 edges.append((edge.get(1), edge.get(2), same_time))
     own = {first for first, _, pair in edges if pair == (started, 0)}
     own |= {first for first, second, pair in edges if second in own and pair == (0, 0)}
+    # The calendar's clock is the one with times that count from 1970.
     pairs = [pair for _, second, pair in edges if second in own and pair[0] > _RECENT_NS]
     if not pairs:
         return None

@@ -39,6 +39,7 @@ _FOLDER: Final = tuple(f"nsys-{kind}" for kind in ("parquet", "arrow"))
 _RECORDS: Final = ("activities", "calls", "ops", "marks", "counters")
 _PASCAL: Final = 6
 """The major compute capability from which Nsight Systems records GPUs."""
+_MOST_NAMED, _LONGEST_NAME = 5, 30
 _SEPARATORS: Final = re.compile(r"[/\\]")
 _NAMES: Final = re.compile(
     r"(?:CUPTI_ACTIVITY_KIND|TARGET_INFO|META_DATA|ENUM|NVTX|OSRT|CUDA|GPU|MPI|UCP|NET|CUBLAS|CUDNN"
@@ -161,12 +162,16 @@ def read_tables(sources: Sequence[ByteSource], format_: str) -> list[Trace]:
     """
 
     def opened(source: ByteSource) -> ArrowTable:
+        """Return the table in a file. Raises NotATrace if it is not of a report or a recipe."""
         file = _OPENERS[format_](source)
         if not is_of_recipe(file) and table_of(source.name, file.columns) is None:
-            names = ("".join(c if c.isprintable() else "?" for c in n[:30]) for n in file.columns)
+            names = (
+                "".join(c if c.isprintable() else "?" for c in n[:_LONGEST_NAME])
+                for n in file.columns
+            )
             raise NotATrace(
                 f"{source.path or source.label} is an unknown {format_} file (columns: "
-                f"{', '.join(islice(names, 5))})",
+                f"{', '.join(islice(names, _MOST_NAMED))})",
                 _INSTEAD[format_],
             )
         return file
@@ -184,6 +189,7 @@ def read_tables(sources: Sequence[ByteSource], format_: str) -> list[Trace]:
                 continue
             tables: dict[str, ArrowTable] = {}  # of one report
             for file in group:
+                # `opened` has let pass only known tables: "" never happens.
                 tables.setdefault(table_of(file.source.name, file.columns) or "", file)
             first = group[0].source
             if not any(table.startswith(_WORK) for table in tables):

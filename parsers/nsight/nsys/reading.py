@@ -96,7 +96,8 @@ class ReportReading(Struct):
         into = self.builder[table]
         into.add(rows.count, **common, **columns)
         if unnamed is not None and rows.count:
-            self._unresolved.append((into, into.pieces[-1][1], unnamed, shown))
+            columns_added = into.pieces[-1][1]
+            self._unresolved.append((into, columns_added, unnamed, shown))
 
     def resolve_names(self) -> None:
         """Replace, in place, ids of names by codes of their texts, once all rows are read."""

@@ -51,7 +51,7 @@ def read_switches(reading: ReportReading) -> None:
         for rows in reading.batches(_SWITCHES, ("start", "isSchedIn", "globalTid"))
     ]
     count = sum(rows.count for rows in kept)
-    if not 0 < count <= _MOST:
+    if not 0 < count <= _MOST:  # with a part of them, threads would seem to be off the CPU
         return
     start, is_in, thread = (
         np.concatenate([rows[name] for rows in kept])
@@ -63,7 +63,7 @@ def read_switches(reading: ReportReading) -> None:
     begin, end = begin[off], end[off]
     columns = {"start": start[begin], "end": start[end], "globalTid": thread[begin]}
     rows = reading.timed(Batch(len(begin), columns, {}))
-    called = reading.builder["calls"].column("start_ns")
+    called = reading.builder["calls"].column("start_ns")  # not empty: these threads have called
     rows = rows.only((rows["start"] >= called.min()) & (rows["end"] <= called.max()))
     reading.add("marks", rows, name=names["name"][_OFF], kind=names["kind"]["off_cpu"])
 

@@ -16,6 +16,7 @@ from traceflops.parsers.io.inputs import ByteSource
 from traceflops.table.columns import ABSENT, Array, numbers
 from traceflops.table.trace import Note
 
+_MOST_NAMED: Final = 4
 _EXACT: Final = 2.0**53
 
 Condition = Among | Present
@@ -93,7 +94,7 @@ class Folder(Struct):
         """Return the note on damaged files, if there are any so far."""
         if not self._lost:
             return ()
-        listed = ", ".join(list(self._lost)[:4])
+        listed = ", ".join(list(self._lost)[:_MOST_NAMED])
         text = "Some files of the folder are damaged."
         used = f"Every row before the damage is used; rows are missing from {listed}."
         return (Note("dropped", "rows-lost", text, None, self.source.label, advice=used),)

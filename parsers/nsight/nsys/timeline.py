@@ -125,7 +125,7 @@ def _copies(reading: ReportReading, table: TableBuilder, rows: Batch) -> Columns
     kind, source, target = (rows[name] for name in ("copyKind", "srcDeviceId", "dstDeviceId"))
     are_two = (source >= 0) & (target >= 0) & (source != target) & np.isin(kind, _BY_DEVICES)
     kind = np.where(are_two, enums.BETWEEN_DEVICES, kind) if are_two.any() else kind
-    # Migrations that a call or an eviction caused get kinds of their own.
+    # Migrations (the kinds above that one) by a call or an eviction get kinds of their own.
     for cause, more in enums.CAUSES.items():
         caused = (kind > enums.BETWEEN_DEVICES) & (rows["migrationCause"] == cause)
         kind = np.where(caused, kind + more, kind)
@@ -137,13 +137,13 @@ def _copies(reading: ReportReading, table: TableBuilder, rows: Batch) -> Columns
     names = table.names["name"]
 
     def named(kinds: int, _: int) -> int:
+        """Return the code of the name of a copy, with the kinds of memory if both are known."""
         rest, target = divmod(kinds, _KIND_NUMBERS)
         kind, source = divmod(rest, _KIND_NUMBERS)
         name = enums.COPIES.get(kind, ("", "Memcpy"))[1]
-        has_ends = source in enums.MEMORY and target in enums.MEMORY
-        return names[
-            f"{name} ({enums.MEMORY[source]} -> {enums.MEMORY[target]})" if has_ends else name
-        ]
+        if source in enums.MEMORY and target in enums.MEMORY:
+            name = f"{name} ({enums.MEMORY[source]} -> {enums.MEMORY[target]})"
+        return names[name]
 
     return {
         "name": by_distinct(joined, named),
@@ -168,13 +168,13 @@ def _columns(kind: str, reading: ReportReading, table: TableBuilder, rows: Batch
         labels = {number: f"graph {number}" for number in distinct(graph).tolist()}
         return {"name": _coded(names["name"], graph, labels | {ABSENT: "graph"}, None)}
     if kind == "RUNTIME":
-        reading.callers.append(distinct(rows["globalTid"]))
+        reading.callers.append(distinct(rows["globalTid"]))  # threads that call CUDA
         api = _coded(names["api"], rows["eventClass"], {enums.DRIVER: "driver"}, "runtime")
         return {"name": rows["nameId"], "api": api}
     if kind == "SYNCHRONIZATION":
         kinds = rows["syncType"]
         return {n: _coded(names[n], kinds, enums.WAITS, enums.WAIT) for n in ("name", "sync_kind")}
-    return {"name": names["name"]["CUDA event"]}
+    return {"name": names["name"]["CUDA event"]}  # of the kind CUDA_EVENT
 
 
 class _RecordKind(NamedTuple):
@@ -226,7 +226,7 @@ def read_records(reading: ReportReading) -> None:
             rows = reading.timed(batch)
             if kind.into == "activities":
                 reading.odd["device-unknown"] += count_true(rows["deviceId"] < 0)
-            if rows.count and kind.into != "marks":
+            if rows.count and kind.into != "marks":  # open ranges end with the last work or call
                 latest_ns = int((rows["start_ns"] + rows["dur_ns"]).max())
                 reading.latest_ns = max(reading.latest_ns, latest_ns)
             columns = _columns(kind.table, reading, table, rows)
@@ -263,7 +263,7 @@ def read_page_faults(reading: ReportReading) -> None:
 
 
 def read_graph_nodes(reading: ReportReading) -> None:
-    """Add a mark for the creation of each graph node: when, and on which thread.
+    """Add a mark for the creation of each graph node of processes with rows: when, which thread.
 
     A node that is a copy (of a copy ...) of another has the time and thread of the original.
     """
@@ -329,7 +329,7 @@ def read_metrics(reading: ReportReading) -> None:
     """
     tables, registry, counters = reading.tables, reading.registry, reading.builder["counters"]
     metrics = tables.whole("TARGET_INFO_GPU_METRICS", _METRIC_NAME)
-    if not metrics.count or not registry.keys:
+    if not metrics.count or not registry.keys:  # without any process there is none to give
         return
     type_ids = metrics["typeId"].tolist()
     keys = zip(type_ids, metrics["metricId"].tolist(), strict=True)

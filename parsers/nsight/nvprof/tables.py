@@ -143,7 +143,7 @@ class Nvprof(Folder, kw_only=True):
 
 
 def nvprof_tables(database: Database) -> Nvprof:
-    """Return the tables of an export, made from a database of nvprof."""
+    """Return the tables of an export, made from those that a database of nvprof has."""
     calls = [database.whole(CUPTI + api, Wanted(integers=("processId",))) for api in _APIS]
     pids = distinct(np.concatenate([rows["processId"] for rows in calls]))
     contexts = database.whole(f"{CUPTI}CONTEXT", Wanted(integers=("contextId", "deviceId")))
@@ -223,7 +223,7 @@ def _copies(tables: Nvprof, batch: Batch, named: Numbers) -> Numbers:
 
 
 def _migrations(tables: Nvprof, batch: Batch, named: Numbers) -> Numbers:
-    """Return the columns of counters of unified memory that are copies; count those left out."""
+    """Return the columns of those counters that are copies; count others, except GPU faults."""
     kind_of = Lookup(*map(np.array, (list(_MIGRATIONS), list(_MIGRATIONS.values()))))
     kind = kind_of(batch["counterKind"])
     copies = kind != ABSENT
@@ -378,11 +378,11 @@ def read_nvprof(database: Database) -> Sequence[Trace]:
     for name in _WITH_THREADS:
         table = trace.table(name)
         changed[name] = with_numbers(table, "thread", own_thread(numbers(table["thread"], ABSENT)))
-    # Times count from 1970, or are of an unknown clock.
+    # Times count from 1970, or are of an unknown clock (None).
     starts = [numbers(trace.table(name)["start_ns"]) for name in ("activities", "calls", "marks")]
     earliest = min((int(start.min()) for start in starts if len(start)), default=0)
     origin = 0 if earliest > _RECENT_NS else None
-    kept = [note for note in trace.notes if note.code != "nccl-sizes"]
+    kept = [note for note in trace.notes if note.code != "nccl-sizes"]  # its advice is for nsys
     counted = tables.left_out | Counter({"nccl-sizes": len(trace.notes) - len(kept)})
     notes = [*_NOTES.counted(counted, "unified-memory", "nccl-sizes")]
     metrics, counts = f"{CUPTI}{METRIC}", dict(trace.source.event_counts)
