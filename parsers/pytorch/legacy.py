@@ -21,9 +21,8 @@ from traceflops.parsers.pytorch.values import trailing_integer
 from traceflops.remedies import LEGACY
 from traceflops.table.builder import TableBuilder, with_numbers
 from traceflops.table.columns import ABSENT, Rows
-from traceflops.table.grouping import joint_codes
 from traceflops.table.links import first_of_same
-from traceflops.table.nesting import OpTree, innermost_pieces
+from traceflops.table.nesting import innermost_pieces
 from traceflops.table.trace import Note
 from traceflops.units import several
 
@@ -57,9 +56,6 @@ _NOTES: Final = NoteTable(
         ),
     },
 )
-_NAMESPACE: Final = "::"
-_BACKWARD: Final = re.compile(r"\w+Backwards?\d*")
-"""The name of a node of autograd, which has no namespace."""
 _OF_DEVICE: Final = re.compile(r"\w{1,20} functions")
 _ARROW: Final = re.compile(r"cpu_to_\w{1,20}")
 
@@ -143,39 +139,6 @@ def without_nested_work(table: TableBuilder) -> TableBuilder:
         dur_ns=ends - begins,
     )
     return flat
-
-
-def move_ranges(tables: dict[str, TableBuilder]) -> None:
-    """Move ranges from the operators to the marks, in place, as annotations.
-
-    Operators have a namespace (since PyTorch 1.6) or are nodes of autograd: a range is a name with
-    neither that has operators in it.
-    """
-    ops, marks = tables["ops"], tables["marks"]
-    labels = list(ops.names["name"])
-    is_operator = np.array(
-        [_NAMESPACE in name or _BACKWARD.fullmatch(name) is not None for name in labels], np.bool_
-    )
-    values = {name: ops.column(name) for name in ops.types}
-    name, start = values["name"], values["start_ns"]
-    if not is_operator.any():
-        return
-    thread = joint_codes(values["process"], values["thread"])
-    parent = OpTree.nested(thread, start, start + values["dur_ns"]).parent
-    around = parent[is_operator[name] & (parent >= 0)]
-    has_operators = np.bincount(name[around], minlength=len(labels)) > 0
-    is_range = (has_operators & ~is_operator)[name]
-    row = np.flatnonzero(is_range)
-    marks.add(
-        len(row),
-        kind=marks.names["kind"]["annotation"],
-        name=marks.names["name"].codes(labels)[name[row]],
-        **{one: values[one][row] for one in ("process", "thread", "start_ns", "dur_ns")},
-    )
-    tables["ops"] = TableBuilder("ops")
-    tables["ops"].names = ops.names
-    kept = {one: column[~is_range] for one, column in values.items()}
-    tables["ops"].add(len(kept["name"]), **kept)
 
 
 def linked_to_ops(tables: Mapping[str, pa.Table]) -> pa.Table:

@@ -8,7 +8,9 @@ cpu_op  aten::add, ...      |--|  |---|    |--|           # what it takes itself
 
 from __future__ import annotations
 
+import re
 from collections.abc import MutableMapping
+from typing import Final
 
 import numpy as np
 
@@ -17,13 +19,18 @@ from traceflops.table.columns import ABSENT, IntArray
 from traceflops.table.grouping import distinct, joint_codes
 from traceflops.table.nesting import OpTree
 
-_TIMES = ("thread", "start_ns", "dur_ns")
+_COPIED: Final = ("thread", "start_ns", "dur_ns")
+_NAMESPACE: Final = "::"
+_BACKWARD: Final = re.compile(r"\w+Backwards?\d*")
+"""The name of a node of autograd, which has no namespace."""
 
 
 def ranges_from_ops(tables: MutableMapping[str, TableBuilder]) -> None:
-    """Make annotations, in place, of operators that are ranges.
+    """Move ranges from the operators to the marks, in place, as annotations.
 
-    A range has no namespace (`aten::`), neither inputs nor a number of autograd, and others inside.
+    A range has a name without namespace (`aten::`) that is not one of autograd, neither inputs nor
+    a number of autograd, and one of its name has others inside. Before PyTorch 1.6 no operator has
+    a namespace, so none can be told.
     """
     ops, marks = tables["ops"], tables["marks"]
     rows = _ranges(ops)
@@ -34,7 +41,7 @@ def ranges_from_ops(tables: MutableMapping[str, TableBuilder]) -> None:
         labels = list(ops.names[name])
         texts = (labels[code] for code in ops.column(name)[rows].tolist())
         codes[name] = marks.names[name].codes(texts)
-    times = {name: ops.column(name)[rows] for name in _TIMES}
+    times = {name: ops.column(name)[rows] for name in _COPIED}
     marks.add(len(rows), **codes, **times, kind=marks.names["kind"]["annotation"])
     rest = np.delete(np.arange(ops.count), rows)
     used = dict.fromkeys(name for _, piece in ops.pieces for name in piece)
@@ -45,14 +52,16 @@ def ranges_from_ops(tables: MutableMapping[str, TableBuilder]) -> None:
 
 def _ranges(ops: TableBuilder) -> IntArray:
     """Return the rows of operators that are ranges: see `ranges_from_ops`."""
-    is_free = np.array(["::" not in name for name in ops.names["name"]], dtype=np.bool_)
-    if not is_free.any():
+    labels = list(ops.names["name"])
+    has_namespace = np.array([_NAMESPACE in label for label in labels], dtype=np.bool_)
+    if has_namespace.all() or not has_namespace.any():
         return np.empty(0, dtype=np.int64)
-    may_be = is_free[ops.column("name")] & (ops.column("input_dims") == -1)  # no inputs
+    of_autograd = np.array([_BACKWARD.fullmatch(label) is not None for label in labels], np.bool_)
+    name = ops.column("name")
+    may_be = ~(has_namespace | of_autograd)[name] & (ops.column("input_dims") == -1)  # no inputs
     may_be &= ops.column("sequence") == ABSENT  # no number of autograd
-    process, thread, start, dur = (ops.column(name) for name in ("process", *_TIMES))
-    tree = OpTree.nested(joint_codes(process, thread), start, start + dur)
-    around = distinct(tree.parent)
-    rows: IntArray = around[around >= 0]
-    ranges: IntArray = rows[may_be[rows]]
-    return ranges
+    process, thread, start, dur = (ops.column(column) for column in ("process", *_COPIED))
+    parent = OpTree.nested(joint_codes(process, thread), start, start + dur).parent
+    around = distinct(parent[parent >= 0])
+    is_around = np.bincount(name[around[may_be[around]]], minlength=len(labels)) > 0
+    return np.flatnonzero(may_be & is_around[name])

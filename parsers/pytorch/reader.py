@@ -267,9 +267,8 @@ def read_pytorch(
             "ts and dur must be in microseconds; convert other units",
         )
     _lend_correlations(collected)
-    # Operators are the work only without device work: then a range must not count as one. Old
-    # files, whose operators are in legacy.OPS, have another rule: see `legacy.move_ranges`.
-    if not collected.tables["activities"].count and legacy.OPS not in collected.counts:
+    # Operators are the work only without device work: then a range must not count as one.
+    if not collected.tables["activities"].count:
         ranges_from_ops(collected.tables)
     if legacy.WORK in collected.counts:
         work = collected.tables["activities"]
@@ -332,9 +331,6 @@ def _assemble(
     """Return the trace of one file, whose events are collected: one process per rank in it."""
     metadata = read_metadata(stream.header, source.name)
     processes = split_ranks(collected.tables, metadata.rank)
-    # Device work refers to operators, also to ranges among them: then these stay operators.
-    if legacy.OPS in collected.counts and legacy.WORK not in collected.counts:
-        legacy.move_ranges(collected.tables)
     if len(processes) == 1:  # the header has the groups of one rank only
         _complete_groups(collected, metadata)
     used = number_devices(collected.tables, len(processes) > 1)
