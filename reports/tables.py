@@ -159,6 +159,7 @@ def export_tables(
     rows: dict[Path, int] = {}
 
     def files() -> Iterator[tuple[Path, Iterable[bytes]]]:
+        """Yield each path with its bytes, made only when it is written; fill `rows` on the way."""
         for name in dict.fromkeys(tables or TABLES):
             table = shown.table(name)
             if name == "activities":

@@ -88,7 +88,7 @@ def bars(
     spread = None
     if ends:
         low, high = (max(_WHOLE * end / scale_ns, 0) for end in ends)
-        spread = (round(low, 2), round(max(high - low, 0.2), 2))
+        spread = (round(low, 2), round(max(high - low, 0.2), 2))  # wide enough to be seen
     return {
         "sides": shown,
         "changes": changes,
@@ -228,6 +228,7 @@ def waterfall(comparison: Comparison, names: Sequence[str]) -> dict[str, Any] | 
     scale = _WHOLE / max(max(ends) - low, 1)
 
     def row(change: _Change, left: int, right: int) -> dict[str, Any]:
+        """Return the box of a change that leads from `left` to `right`, both in ns."""
         return {
             "label": change.label,
             "detail": change.detail,

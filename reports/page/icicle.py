@@ -83,8 +83,8 @@ def icicles(analysis: Analysis) -> list[Icicle]:
     known = _Kernels(shares, kernel_places(analysis.kernels))
     drawn = []
     for lens, tree in time_trees(analysis.prepared).items():
-        title, least = _LENSES[lens]
-        if _depth(tree, least) < least:
+        title, least_depth = _LENSES[lens]
+        if _depth(tree, least_depth) < least_depth:
             continue
         boxes = list(_boxes(analysis, lens, tree, known))
         rows = max(box["row"] for box in boxes) + 1

@@ -147,6 +147,7 @@ def roofline_plot(measured: Measurement, width: int = WIDTH) -> RooflinePlot | N
     up = _axis(rates, HEIGHT - BOTTOM, TOP)
     total = sum(row.measured.time_ns for row in rows)
     # Data types with equal peaks share a roof; the highest comes first.
+    # `held` has per roof its types, how many dots are below it alone, and its balance.
     of_peak: dict[int, list[str]] = {}
     for dtype, peak in sorted(peaks.items(), key=lambda item: -item[1]):
         of_peak.setdefault(peak, []).append(dtype)
@@ -225,6 +226,7 @@ def reach_plot(analysis: Analysis, width: int = WIDTH, margin: int = NUMBERS) ->
         Reached(
             across.at(analysis.mean_ns(row.sum_ns)),
             _height(share),
+            # Half as large as in the roofline, as labels stand beside the dots.
             round(max(_LARGEST * math.sqrt(saves[row.name] / most) / 2, _SMALLEST), 1),
             row.category.top,
             row.name,

@@ -124,7 +124,11 @@ def small_bars(devices: Iterable[DeviceReport]) -> list[StepBar]:
 
 
 def _window_row(windows: Sequence[Window], label: str) -> StepRow:
-    """Return the row of one window: means and sums over those of its devices that count."""
+    """Return the row of one window: means and sums over those of its devices that count.
+
+    The reason to leave it out is that of the first device that has one; the sum of launches is
+    unknown if that of a device is.
+    """
     counted = counting(windows)
     accounts = [window.account for window in counted]
     launches = [account.launches for account in accounts]

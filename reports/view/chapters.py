@@ -104,6 +104,7 @@ def _unknown(analysis: Analysis) -> Iterator[str]:
     on_notes = _findings_on_notes(analysis)
     yield from (finding.sentence for finding in on_notes)
     yield from why_not(analysis.measured) if analysis.devices else ()
+    # The other notes are no limits of the whole recording.
     yield from (note.text for note in analysis.notes if note.code == _FROM_SUMMARIES)
     ranges = [
         cause.finding.title

@@ -119,7 +119,10 @@ def scaled(flops: Count | None, scale: int) -> str:
 
 
 def ledger_rows(ledger: Ledger) -> dict[str, LedgerRow]:
-    """Return the rows by part of the model, in the order of their lines; those of WHOLE last."""
+    """Return the rows by part of the model, in the order of their lines; those of WHOLE last.
+
+    A line that is of no pass counts in the total of its row alone.
+    """
     parts: dict[str, LedgerRow] = {}
     others: dict[str, LedgerRow] = {}
     for line in ledger.lines:

@@ -125,7 +125,11 @@ def _numbered(short: Mapping[str, str], names: Sequence[str], width: int) -> Ite
 
 
 def _pieces(text: str, start: int, end: int) -> Label:
-    """Return a text as a label whose second piece is `text[start:end]`; short texts are one."""
+    """Return a text as a label whose second piece is `text[start:end]`.
+
+    A short text, or one that differs from its beginning on, is a single piece. What follows the
+    second piece is the third one, unless it is short: then it stays with the second.
+    """
     if len(text) <= _SHORT or start <= 0:
         return Label(shortened(text, _HEAD))
     start += text[start:].startswith("…")  # the mark of a cut ends the first piece
@@ -142,6 +146,7 @@ def _told_apart(names: Sequence[str], texts: list[str], whole: Callable[[str], s
     for places in _groups(texts):
         wholes = _distinct_texts([names[place] for place in places], whole)
         for place, name, (start, end) in zip(places, wholes, _differences(wholes), strict=True):
+            # A last single character takes no more room than the mark of a cut.
             differs = name[start:] if len(name) <= end + 1 else f"{name[start:end]}…"
             more = f"…{differs}" if start < len(name) else ""
             apart[place] = f"{texts[place].rstrip('…>')}{more}"
