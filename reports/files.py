@@ -109,7 +109,7 @@ def is_ours(target: Path) -> bool:
     suffix, (begins, ends) = target.suffix.lower(), _both_ends(target)
     if suffix == ".gz":
         with suppress(zlib.error):
-            begins = zlib.decompressobj(wbits=31).decompress(begins, _LOOKED_AT)
+            begins = zlib.decompressobj(wbits=31).decompress(begins, _LOOKED_AT)  # 31: gzip
     marked = {".csv": _HEADER.match(begins) is not None}
     marked |= dict.fromkeys((".json", ".gz"), MARK in begins)
     marked |= dict.fromkeys((".parquet", ".arrow"), MARK in ends)

@@ -78,6 +78,7 @@ def _with_plain_lists(table: pa.Table) -> pa.Table:
 def _plain_lists(lists: pa.FixedSizeListArray) -> pa.ListArray:
     """Return the same lists, in which a null has no items."""
     valid = validity(lists)
+    # None: every list is valid.
     items = np.full(len(lists), lists.type.list_size) * (True if valid is None else valid)
     ends = np.concatenate(([0], np.cumsum(items)))
     bitmap, nulls = pack_validity(valid)
@@ -230,7 +231,10 @@ def _inert(text: str) -> str:
 
 
 def _csv_column(column: pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
-    """Return a column as CSV can hold it: triples as "x y z", text that a spreadsheet leaves be."""
+    """Return a column as CSV can hold it: triples as "x y z", text that a spreadsheet leaves be.
+
+    Numbers stay as they are; all else, times too, is written as text.
+    """
     if pa.types.is_fixed_size_list(column.type):
         triples = column.to_pylist()
         return pa.array([None if t is None else " ".join(map(str, t)) for t in triples])
@@ -256,6 +260,7 @@ def _report_rows(report: Mapping[str, Any]) -> dict[str, list[Row]]:
     """Return the rows of each of REPORT_TABLES, from a report as JSON."""
     utilisation, devices, kernels = report["utilisation"], report["devices"], report["kernels"]
     fall = utilisation["waterfall"] or {"lines": ()}
+    # Not cells of a device's row: the first two are tables of their own, `chosen` is spread out.
     inner = ("windows", "gaps", "whole", "chosen")
 
     def without(row: Row, *names: str) -> Row:

@@ -159,7 +159,7 @@ def _dots(side: Side, steps: Sequence[float], scale_ns: int) -> list[dict[str, A
     labelled with its number. `steps` are ns.
     """
     numbers = side.steps
-    if len(numbers) != len(steps):
+    if len(numbers) != len(steps):  # windows without numbers
         return []
     order = sorted(range(len(steps)), key=steps.__getitem__)
     if len(order) > _MOST_DOTS:
@@ -220,7 +220,8 @@ def waterfall(comparison: Comparison, names: Sequence[str]) -> dict[str, Any] | 
     if len(causes) > _MOST_ROWS:
         changes.append(_Change(several(len(causes) - _MOST_ROWS, "other"), "together", "", rest))
     ends = list(accumulate((change.ns for change in changes), initial=start))
-    # The axis begins at 0, or at a round time if most of it would be empty.
+    # The axis begins at 0, or at a round time if most of it would be empty: below the lowest end,
+    # with a quarter of the room that the changes take.
     room, low = max(ends) - min(ends), 0
     if min(ends) >= _EMPTY * max(ends):
         apart = round_above(max(room // 2, 1))

@@ -185,5 +185,6 @@ def _waits(one: _TimelineSide, device: int, length_ns: int) -> Iterator[StillLan
             look = CULPRIT if gap.culprits else "idle"
             rects.append(Rect(x, width, 100.0, look, True, text))
     if rects:
+        # A row of the GPU, but of no stream; `_busiest` does not see it.
         lane = Lane("stream", report.process, device, None, 0)
         yield StillLane(None, "idle", lane, rects, 1.0)

@@ -83,6 +83,7 @@ def render_html(
         "title": authored.title,
         "parts": parts,
         "groups": [
+            # Without a section of ranks, their group has only the steps.
             ("Steps" if group == RANKS and "ranks" not in names else group, names)
             for group, names in names_of.items()
             if names and group != METHOD

@@ -217,6 +217,7 @@ def _box(
     node, slow = one.node, known.above_ns(one.node)
     time, width = _time(analysis, node.total_ns), 100 * node.total_ns / total
     # White letters cannot be read on the grey of idle time: the label has the room of the work.
+    # A box of idle time alone has dark letters: `CULPRIT`, as it has no component.
     work = width - 100 * node.idle_ns / total if node.components.total() else width
     label, shows, value = _label(one.label, time, work)
     ((component, _),) = node.components.most_common(1) or [(CULPRIT, 0)]

@@ -147,7 +147,8 @@ def roofline_plot(measured: Measurement, width: int = WIDTH) -> RooflinePlot | N
     up = _axis(rates, HEIGHT - BOTTOM, TOP)
     total = sum(row.measured.time_ns for row in rows)
     # Data types with equal peaks share a roof; the highest comes first.
-    # `held` has per roof its types, how many dots are below it alone, and its balance.
+    # `held` has per roof its types, how many dots are below it, and its balance. The types of a
+    # kernel that is placed share a roof: its first one tells which.
     of_peak: dict[int, list[str]] = {}
     for dtype, peak in sorted(peaks.items(), key=lambda item: -item[1]):
         of_peak.setdefault(peak, []).append(dtype)
@@ -169,6 +170,7 @@ def roofline_plot(measured: Measurement, width: int = WIDTH) -> RooflinePlot | N
         ridges.append(Tick(across.at(balance), significant(balance, 3)))
         dots = sum(set(row.dtypes) <= set(dtypes) for row in rows)
         held.append((listed(dtypes), dots, significant(balance, 3)))
+    # Roofs are drawn only of devices with equal peaks, so the first one stands for all.
     device = measured.devices[0]
     spec = device.match.spec
     table = f"{spec.product}: {spec.source}" if spec is not None else device.product

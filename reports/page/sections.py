@@ -117,6 +117,7 @@ def _ranks(analysis: Analysis) -> Iterator[Section]:
         values = {
             "rows": rows,
             "bars": bars,
+            # Bars are drawn as shares of the longest, so it is never 0.
             "longest_ns": max((bar.components.window_ns for bar in bars), default=0) or 1,
             "pale": [bar.label for bar in bars if not bar.used],
             "steps": steps.steps_page(analysis, rows),

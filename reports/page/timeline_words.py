@@ -73,7 +73,7 @@ def sentences(analysis: Analysis, timeline: Timeline) -> Iterator[str]:
             f"These are the busiest ({busiest}), the median ({median}), the least busy, and those "
             "with the longest gaps."
         )
-    if timeline.steps and number > 1:
+    if timeline.steps and number > 1:  # a single GPU is the first to start
         yield "A step line marks the first GPU to start the step."
     if timeline.hosts:
         processes = len(timeline.hosts)

@@ -153,7 +153,7 @@ def _beside_the_bar(checked: Reconciliation, width: int) -> Iterator[Text]:
     """Yield what the description counts but the trace does not, which is outside the bar."""
     if checked.waterfall is not None:
         yield from paragraph(_FROM_DESCRIPTION, width)
-    if checked.gap is None or abs(checked.gap) < _TINY:
+    if checked.gap is None or abs(checked.gap) < _TINY:  # rounding is no difference
         return
     sign = "+" if checked.gap > 0 else "-"
     line = Text(f"  {'described less shown':<{_LABEL}}")

@@ -134,7 +134,7 @@ def size(number: int | None, *, binary: bool = False) -> str:
     while power < len(names) - 1 and abs(number) >= 999.5 * base**power:
         power += 1
     value = number / base**power
-    digits = max(0, 3 - units.whole_digits(value)) if power else 0  # bytes are whole
+    digits = max(0, 3 - units.whole_digits(value)) if power else 0  # 3 in all; bytes are whole
     return f"{value:,.{digits}f} {names[power]}"
 
 

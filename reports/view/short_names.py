@@ -149,6 +149,7 @@ def _told_apart(names: Sequence[str], texts: list[str], whole: Callable[[str], s
             # A last single character takes no more room than the mark of a cut.
             differs = name[start:] if len(name) <= end + 1 else f"{name[start:end]}…"
             more = f"…{differs}" if start < len(name) else ""
+            # The text may end in the mark of its own cut, and needs no closing bracket any more.
             apart[place] = f"{texts[place].rstrip('…>')}{more}"
     return apart
 
@@ -171,7 +172,7 @@ def _differences(texts: Sequence[str]) -> list[tuple[int, int]]:
         first = next((place for place, (a, b) in enumerate(pairs) if a != b), shortest)
         start = _word_start(alike[0], first)
         end = start + _TAIL
-        if before >= 0:
+        if before >= 0:  # a group that was split off; all texts together begin at `start`
             # Begin where the group was split off, or at the word before, if the former is far.
             near = before if start - before <= _TAIL else _word_start(alike[0], start - 1)
         by_text: defaultdict[str, list[int]] = defaultdict(list)

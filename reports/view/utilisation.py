@@ -172,7 +172,7 @@ def facts(analysis: Analysis) -> Iterator[Fact]:
 def _by_recordings(work: MeasuredWork) -> Iterator[Fact]:
     """Yield how many launches other recordings have FLOPs of, and whether two sources agree."""
     for join in work.joins:
-        if join.launches:
+        if join.launches:  # else the chosen windows have no compute kernel that could be known
             known = f"{count(join.known)} of {count(join.launches)}"
             file = f"; {join.file}" if join.file else ""
             share = percent(as_float(join.share))
