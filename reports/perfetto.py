@@ -167,7 +167,7 @@ def _found(prepared: Prepared, findings: Sequence[Finding], write: Write) -> Ite
         args: dict[str, object] = {"severity": one.severity, "share": one.share}
         args["mfu_without"] = one.mfu_without
         gain = gain_object(one.gain) if one.gain is not None else {}
-        args |= {"remedy": one.remedy, **gain} if one.remedy else {}
+        args |= {"remedy": one.remedy, **gain} if one.remedy else {}  # the gain is the remedy's
         sentence, length = _json(one.sentence), end_ns - start_ns
         yield _label("thread", _FINDINGS, place, one.rule, place).encode()
         yield write(_FINDINGS, place, sentence, start_ns, length, '"finding"', _json(args)).encode()

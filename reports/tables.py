@@ -270,6 +270,7 @@ def _report_rows(report: Mapping[str, Any]) -> dict[str, list[Row]]:
         return [{"device": device["label"], **row} for device in devices for row in device[name]]
 
     def series(row: Row) -> Row:
+        # Its values by step fit in no cell.
         kinds = {kind: without(row[kind] or {}, "steps") for kind in ("allocated", "reserved")}
         return {**row, **kinds}
 

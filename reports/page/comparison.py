@@ -323,5 +323,5 @@ def _part_rows(
             "ns": part.ns,
             "share": part.ns / abs(parts[0].ns),
             "last": matched_by,
-            "is_noise": False,
+            "is_noise": False,  # only causes have an interval to tell
         }

@@ -143,6 +143,7 @@ def _times(side: Side, keys: Sequence[Key]) -> list[int]:
         named[kind] if name == CULPRIT else rest if name == "idle" else components[name]
         for name, kind in keys
     ]
+    # Means that were rounded apart may leave a rest just below 0.
     return apportioned([max(amount, 0) for amount in amounts], rounded(side.mean_ns))
 
 

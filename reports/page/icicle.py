@@ -75,10 +75,11 @@ class _Kernels(Struct, frozen=True):
 
 
 def icicles(analysis: Analysis) -> list[Icicle]:
-    """Return an icicle per lens that tells anything; none if the analysis kept no events."""
+    """Return an icicle per lens that tells anything; none if no event was kept or has a time."""
     if analysis.prepared is None or not analysis.components.window_ns:
         return []
     saved = ((row, recoverable_ns(analysis.measured, row)) for row in analysis.measured.kernels)
+    # By kernel the share of its time that it would save at its roof.
     shares = {row.name: Fraction(ns, row.sum_ns) for row, ns in saved if ns and row.sum_ns}
     known = _Kernels(shares, kernel_places(analysis.kernels))
     drawn = []

@@ -216,6 +216,7 @@ class ReachPlot(Struct, frozen=True):
 def reach_plot(analysis: Analysis, width: int = WIDTH, margin: int = NUMBERS) -> ReachPlot | None:
     """Return the drawing of the kernels whose roof is known, or None if there is none."""
     measured = analysis.measured
+    # The axis is logarithmic: it has no place for a time of 0.
     known = ((row, share_of_roof(measured, row)) for row in measured.kernels if row.sum_ns)
     rows = [(row, share) for row, share in known if share is not None][:_MOST_DOTS]
     if not rows:

@@ -143,7 +143,7 @@ def _counters(level: Level, columns: bytearray) -> list[dict[str, Any]]:
             "count": len(counts.start_ns),
             "length": _add(columns, counts.end_ns - counts.start_ns),
             "most": _add(columns, counts.most),
-            "falls": _add(columns, counts.most - counts.least),
+            "falls": _add(columns, counts.most - counts.least),  # smaller numbers than `least`
         }
         for counts in level.counters.values()
     ]

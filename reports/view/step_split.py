@@ -169,7 +169,8 @@ def told_parts(analysis: Analysis, finding: Finding | None, component: str) -> t
     parts = step_parts(analysis)
     if finding is None:
         loss = analysis.verdict.loss
-        names = (loss, CULPRIT) if loss == "idle" else (loss,)  # idle time of any class
+        # Idle time of any class, but not what may be missing work: that is no loss.
+        names = (loss, CULPRIT) if loss == "idle" else (loss,)
         return tuple(
             replace(part, is_told=part.name in names and part.label != _MISSING) for part in parts
         )

@@ -203,8 +203,9 @@ def _executed(measured: Measurement, windows: int) -> Fact:
     if done.model_flops or not unsplit:  # if all are unsplit, none are known to be of the model
         remarks.append(f"model {mark}{model}")
     if unsplit:
-        these = f"of {_mean(unsplit, windows)} " if done.model_flops else ""
-        remarks.append(f"{these}including recomputation and padding, split unknown")
+        # If all are unsplit, their number is the total, which is said already.
+        amount = f"of {_mean(unsplit, windows)} " if done.model_flops else ""
+        remarks.append(f"{amount}including recomputation and padding, split unknown")
     return Fact("executed", f"{mark}{total}", "; ".join(remarks))
 
 
