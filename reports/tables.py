@@ -346,7 +346,7 @@ def _column(name: str, values: Sequence[Any]) -> pa.Array:
     kinds = {type(value) for value in values if value is not None}
     if not kinds:
         kinds = {int} if name.endswith(_WHOLE) else {float} if name.endswith(_REAL) else {str}
-    if kinds == {bool}:
+    if kinds == {bool}:  # beside numbers, truth is 0 or 1
         return text_column([None if value is None else _YES_NO[value] for value in values])
     if not kinds <= {bool, int, float}:
         return text_column([None if value is None else str(value) for value in values])

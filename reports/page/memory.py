@@ -267,7 +267,7 @@ def _step_marks(use: MemoryUse, x: _Scale) -> Iterator[Tick]:
         begin = x.at(step.start_ns)
         if _LEFT <= begin <= _WIDTH - _RIGHT:
             text = f"step {step.step}" if begin >= free else ""
-            free = begin + _LABEL_ROOM + 6 * len(text) if text else free
+            free = begin + _LABEL_ROOM + 6 * len(text) if text else free  # 6: about one letter
             yield Tick(begin, text)
 
 

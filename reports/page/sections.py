@@ -139,7 +139,10 @@ def _ranks(analysis: Analysis) -> Iterator[Section]:
 
 
 def _kernels(analysis: Analysis) -> Iterator[Section]:
-    """Yield kernels, operators, collectives, counted work, idle time and the critical path."""
+    """Yield kernels, operators, collectives, counted work, idle time and the critical path.
+
+    Each is left out without rows; those on time need devices with work.
+    """
     values: dict[str, Any]
     if analysis.devices:
         shown = kernels.kernels_page(analysis)

@@ -78,6 +78,7 @@ def _title_facts(
     best: findings.FindingWords, opened: findings.Opening, width: int
 ) -> Iterator[Text]:
     """Yield what the title does not say of its finding, `best`, and its remedy."""
+    # A title with neither of these is itself about what is saved.
     saves = best.saves if opened.tells or opened.rest else ""
     title, rows = opened.title, best.finding.rows[:1]
     is_named = any(_PARAMETERS.split(row.name)[0] in title for row in rows)

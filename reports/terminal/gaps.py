@@ -22,7 +22,7 @@ _LEAST_UNTIL: Final = 8
 _WORTH_SHOWING: Final = 0.02
 """Share of idle time from which a gap is worth two lines."""
 _FIRST_CELLS: Final = 13
-"""Width of the indent, the duration and the space after it, and a margin."""
+"""Width of the indent, the duration, and two spaces behind it."""
 
 
 def gap_lines(analysis: Analysis, style: Style) -> Iterator[Text]:

@@ -241,6 +241,7 @@ def _facts(figures: Utilisation) -> Iterator[Fact]:
 
 
 def _peak(figures: Utilisation) -> Iterator[Fact]:
+    """Yield the peak and where it is from; one that the user gave needs no source."""
     peak, spec = figures.choice.peak, figures.choice.spec
     if peak is None:
         return
@@ -251,6 +252,7 @@ def _peak(figures: Utilisation) -> Iterator[Fact]:
 
 
 def _weights(figures: Utilisation) -> str:
+    """Return how many weights a token uses; "" if the card lacks some, or there are no tokens."""
     card = figures.card
     if not card.complete or card.is_convolutional:
         return ""

@@ -113,7 +113,7 @@ def scaled(flops: Count | None, scale: int) -> str:
     if not flops:
         return UNKNOWN
     value = Fraction(flops) / scale
-    if abs(value) < Fraction(1, 10_000):
+    if abs(value) < Fraction(1, 10_000):  # a figure that is not zero is never printed as 0
         return "<0.0001"
     return significant(value, 4 if value >= 1 else 3, zeros=True)
 

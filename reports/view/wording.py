@@ -238,6 +238,7 @@ def time_shared(analysis: Analysis) -> str:
         return "time after start-up"
     if analysis.steps.used:
         return "step time"
+    # If most of the recording is outside the window, "total" would say too much.
     return "window" if analysis.outside is not None and analysis.outside.is_most else "total time"
 
 
