@@ -109,7 +109,7 @@ def is_ours(target: Path) -> bool:
     suffix, (begins, ends) = target.suffix.lower(), _both_ends(target)
     if suffix == ".gz":
         with suppress(zlib.error):
-            begins = zlib.decompressobj(wbits=31).decompress(begins, _LOOKED_AT)
+            begins = zlib.decompressobj(wbits=31).decompress(begins, _LOOKED_AT)  # 31: gzip
     marked = {".csv": _HEADER.match(begins) is not None}
     marked |= dict.fromkeys((".json", ".gz"), MARK in begins)
     marked |= dict.fromkeys((".parquet", ".arrow"), MARK in ends)
@@ -181,7 +181,10 @@ def _removed_unless_renamed() -> Iterator[dict[Path, Path]]:
 
 
 def _write_beside(target: Path, pieces: Iterable[bytes], unfinished: dict[Path, Path]) -> None:
-    """Write what is to become a file, with its rights if it is there."""
+    """Write what is to become a file, with the rights of the one it replaces or of any new file.
+
+    Until it is whole, only its owner may read it.
+    """
     stem = os.fsencode(target.name)[:_LONGEST_STEM].decode(sys.getfilesystemencoding(), "ignore")
     # What runs that were killed left of it goes; those of today may still be at work.
     with suppress(OSError):  # a folder may be writable and not be listed
@@ -196,7 +199,7 @@ def _write_beside(target: Path, pieces: Iterable[bytes], unfinished: dict[Path, 
     try:
         rights = stat.S_IMODE(target.stat().st_mode)
     except OSError:
-        umask = os.umask(0)
+        umask = os.umask(0)  # it can only be read by setting it
         os.umask(umask)
         rights = 0o666 & ~umask
     name.chmod(rights)

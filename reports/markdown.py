@@ -94,7 +94,11 @@ _HELD: Final = (
 def render_markdown(
     analysis: Analysis, command: str | None = None, authored: Authored = NOTHING
 ) -> str:
-    """Return the report; `command` is the command line that made it, paths as base names."""
+    """Return the report; `command` is the command line that made it, paths as base names.
+
+    Of a recording without a timeline the totals and counters are all there is, so they come first;
+    else counters come late, folded. If most is lost as idle time, the table of waits comes first.
+    """
     tables = (waits_table(analysis), components_table(analysis))
     measured, untimed = analysis.measured, analysis.untimed
     counted = (speeds_table(measured, _ROWS), counted_table(measured, _ROWS))
@@ -197,6 +201,7 @@ def _authored(blocks: Iterable[NoteBlock]) -> Iterator[str]:
         if number:
             yield ">"
         if block.kind == "code":
+            # Three open a block of code; more than any run inside it, so that none closes it.
             fence = "`" * (max(map(longest_run, block.lines), default=0) + 3)
             yield f"> {fence}text"
             yield from (f"> {visible(line)}" for line in block.lines)
@@ -244,6 +249,7 @@ def _attribution(analysis: Analysis) -> Iterator[str]:
 
 
 def _memory(analysis: Analysis) -> Iterator[str]:
+    """Yield the memory of each device and host, and what was held at the highest peak, if known."""
     page = memory_page(analysis)
     if page is not None:
         yield from _table(table_of(_MEMORY, page.rows, page.total))
@@ -268,6 +274,7 @@ def _details(title: str, lines: Iterable[str]) -> Iterator[str]:
 
 
 def _table(table: ReportTable) -> Iterator[str]:
+    """Yield a table with how many rows it leaves out and its remark; nothing without rows."""
     if not table.rows:
         return
     yield _row(column.head for column in table.columns)

@@ -48,6 +48,7 @@ def write_pack(traces: Iterable[Trace], target: Path, *, include_environment: bo
         """
         if not place.startswith(EVERYWHERE):
             return place
+        # A host and its slot have a blank between them, a GPU's own id has none.
         own = b"" if " " not in place.removeprefix(EVERYWHERE) else salt
         return EVERYWHERE + hashlib.sha256(own + place.encode()).hexdigest()[:16]
 
@@ -65,6 +66,7 @@ def write_pack(traces: Iterable[Trace], target: Path, *, include_environment: bo
 
 
 def _pieces(traces: Iterable[Trace]) -> Iterator[bytes]:
+    """Yield the bytes of a pack, one batch at a time, so that it is never in memory as a whole."""
     sink = io.BytesIO()
     with pa.ipc.new_stream(sink, PARTS) as writer:
         for trace in traces:
@@ -79,7 +81,8 @@ def _pieces(traces: Iterable[Trace]) -> Iterator[bytes]:
 def pack_of(analysis: Analysis, most_rows: int | None = None) -> bytes | None:
     """Return a pack of what an analysis is of: the chosen rows, names as they are shown.
 
-    None where it was not kept, has more rows, or its steps were chosen by a name that is hidden.
+    None where it was not kept, has more than `most_rows`, or its steps were chosen by a name that
+    is hidden: a pack could not find them again.
     """
     prepared = analysis.prepared
     if prepared is None or prepared.selection.step_mark == HIDDEN:
@@ -87,6 +90,7 @@ def pack_of(analysis: Analysis, most_rows: int | None = None) -> bytes | None:
     rows = sum(table.num_rows for table in prepared.trace.tables.values())
     if most_rows is not None and rows > most_rows:
         return None
+    # The tables are those of the chosen job already. Places of devices may name a host.
     shown = restrict(prepared.trace, replace(prepared.selection, job=None))
     return b"".join(_pieces([replace(redacted(shown), places=())]))
 
@@ -102,7 +106,7 @@ def with_hashes(trace: Trace, hashes: Mapping[str, str]) -> Trace:
 def left_out(trace: Trace, names: Iterable[str]) -> Trace:
     """Return a trace without Python stacks or the host's operators and calls, and a note on it.
 
-    Of a memory snapshot it is the stacks of who allocated.
+    Python stacks are marks of frames, and of a memory snapshot the stacks of who allocated.
     """
     tables, notes = dict(trace.tables), list(trace.notes)
     for name in dict.fromkeys(names):

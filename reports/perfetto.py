@@ -167,7 +167,7 @@ def _found(prepared: Prepared, findings: Sequence[Finding], write: Write) -> Ite
         args: dict[str, object] = {"severity": one.severity, "share": one.share}
         args["mfu_without"] = one.mfu_without
         gain = gain_object(one.gain) if one.gain is not None else {}
-        args |= {"remedy": one.remedy, **gain} if one.remedy else {}
+        args |= {"remedy": one.remedy, **gain} if one.remedy else {}  # the gain is the remedy's
         sentence, length = _json(one.sentence), end_ns - start_ns
         yield _label("thread", _FINDINGS, place, one.rule, place).encode()
         yield write(_FINDINGS, place, sentence, start_ns, length, '"finding"', _json(args)).encode()
@@ -194,6 +194,7 @@ def _devices(
 
 
 def _steps(prepared: Prepared, device: int, write: Write) -> Iterator[str]:
+    """Yield a range for each window of a device, with its time by component."""
     for window in prepared.windows[device]:
         if window.role == "range":
             continue  # it lies across the steps
@@ -205,6 +206,7 @@ def _steps(prepared: Prepared, device: int, write: Write) -> Iterator[str]:
 
 
 def _components(prepared: Prepared, device: int, write: Write) -> Iterator[str]:
+    """Yield a range for each stretch of each component; start-up is no idle time."""
     account = prepared.accounts[device]
     parts = {**account.timeline.parts, "start_up": account.start_up}
     rest = Intervals.one(*account.rows.span).subtract(account.timeline.busy)
@@ -262,7 +264,7 @@ def _streams(prepared: Prepared, device: int, write: Write, shown: _Threads) -> 
     labels = [_json(name) for name in names(activities["name"])]
     categorised = prepared.linked.categorised
     categories = [_json(f"{category.top}.{category.sub}") for category in categorised.categories]
-    yield _thread_labels(_DEVICE + device, shown.labels, 2)
+    yield _thread_labels(_DEVICE + device, shown.labels, 2)  # below steps and components
     columns = (
         shown.threads["activities"].tolist(),
         codes(activities["name"])[rows.row].tolist(),
@@ -280,7 +282,8 @@ def _streams(prepared: Prepared, device: int, write: Write, shown: _Threads) -> 
 def _threads(
     track: IntArray, start_ns: IntArray, end_ns: IntArray, *, nests: bool, word: str = "stream"
 ) -> tuple[IntArray, dict[int, str]]:
-    """Return a thread number per row, and what each is called."""
+    """Return a thread number per row, and what each is called: a stream, or another `word`."""
+    # Each track has MOST_LANES numbers: rows that overlap take further lanes, nested ones do not.
     tracks, place = np.unique(track, return_inverse=True)
     lane = lanes_of(place, start_ns, end_ns, nests=nests)
     thread = _STREAMS + place * MOST_LANES + lane
@@ -309,7 +312,7 @@ def _facts(prepared: Prepared, rows: IntArray) -> Iterator[str]:
 
 
 def _host_threads(trace: Trace) -> dict[int, _Threads]:
-    """Return the threads of each process that has marks, ops or calls to show."""
+    """Return the threads of each process with ops, calls or marks of host code of known length."""
     rows_of, processes = {}, {}
     for name in _HOST_TABLES:
         table = trace.table(name)
@@ -365,7 +368,7 @@ def _host(trace: Trace, shown: _Threads, pid: int, write: Write) -> Iterator[byt
 def _arrows(
     prepared: Prepared, origin_ns: int, of_calls: IntArray, of_activities: IntArray
 ) -> Iterator[bytes]:
-    """Yield an arrow from each call to each activity that it launched."""
+    """Yield an arrow from each call to each activity that it launched; a thread of -1 is none."""
     trace = prepared.trace
     call = prepared.linked.links.call_of_activity
     rows = np.flatnonzero((call >= 0) & (of_activities >= 0))

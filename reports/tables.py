@@ -78,6 +78,7 @@ def _with_plain_lists(table: pa.Table) -> pa.Table:
 def _plain_lists(lists: pa.FixedSizeListArray) -> pa.ListArray:
     """Return the same lists, in which a null has no items."""
     valid = validity(lists)
+    # None: every list is valid.
     items = np.full(len(lists), lists.type.list_size) * (True if valid is None else valid)
     ends = np.concatenate(([0], np.cumsum(items)))
     bitmap, nulls = pack_validity(valid)
@@ -159,6 +160,7 @@ def export_tables(
     rows: dict[Path, int] = {}
 
     def files() -> Iterator[tuple[Path, Iterable[bytes]]]:
+        """Yield each path with its bytes, made only when it is written; fill `rows` on the way."""
         for name in dict.fromkeys(tables or TABLES):
             table = shown.table(name)
             if name == "activities":
@@ -229,7 +231,10 @@ def _inert(text: str) -> str:
 
 
 def _csv_column(column: pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
-    """Return a column as CSV can hold it: triples as "x y z", text that a spreadsheet leaves be."""
+    """Return a column as CSV can hold it: triples as "x y z", text that a spreadsheet leaves be.
+
+    Numbers stay as they are; all else, times too, is written as text.
+    """
     if pa.types.is_fixed_size_list(column.type):
         triples = column.to_pylist()
         return pa.array([None if t is None else " ".join(map(str, t)) for t in triples])
@@ -255,6 +260,7 @@ def _report_rows(report: Mapping[str, Any]) -> dict[str, list[Row]]:
     """Return the rows of each of REPORT_TABLES, from a report as JSON."""
     utilisation, devices, kernels = report["utilisation"], report["devices"], report["kernels"]
     fall = utilisation["waterfall"] or {"lines": ()}
+    # Not cells of a device's row: the first two are tables of their own, `chosen` is spread out.
     inner = ("windows", "gaps", "whole", "chosen")
 
     def without(row: Row, *names: str) -> Row:
@@ -264,6 +270,7 @@ def _report_rows(report: Mapping[str, Any]) -> dict[str, list[Row]]:
         return [{"device": device["label"], **row} for device in devices for row in device[name]]
 
     def series(row: Row) -> Row:
+        # Its values by step fit in no cell.
         kinds = {kind: without(row[kind] or {}, "steps") for kind in ("allocated", "reserved")}
         return {**row, **kinds}
 
@@ -339,7 +346,7 @@ def _column(name: str, values: Sequence[Any]) -> pa.Array:
     kinds = {type(value) for value in values if value is not None}
     if not kinds:
         kinds = {int} if name.endswith(_WHOLE) else {float} if name.endswith(_REAL) else {str}
-    if kinds == {bool}:
+    if kinds == {bool}:  # beside numbers, truth is 0 or 1
         return text_column([None if value is None else _YES_NO[value] for value in values])
     if not kinds <= {bool, int, float}:
         return text_column([None if value is None else str(value) for value in values])

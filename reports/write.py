@@ -45,7 +45,7 @@ def _rendered(suffix: str, analysis: Analysis, command: str | None, authored: Au
     content = io.BytesIO()
     with zipfile.ZipFile(content, "w", zipfile.ZIP_DEFLATED) as archive:
         archive.comment = b"traceflops.report/1"
-        for form in RENDERED[:-1]:
+        for form in RENDERED[:-1]:  # all but .zip itself
             member = zipfile.ZipInfo(f"report{form}")  # of 1980, whenever it is made
             member.compress_type = zipfile.ZIP_DEFLATED
             member.external_attr = _READABLE_FILE
@@ -104,7 +104,7 @@ def save_comparison(
 def check_comparison_target(target: Path, *, several: bool = False, force: bool = False) -> None:
     """Refuse a target that has no renderer, no folder, or is a file that is not ours."""
     suffix = target.suffix.lower()
-    known = _COMPARED[:2] if several else _COMPARED
+    known = _COMPARED[:2] if several else _COMPARED  # Markdown is for a single one
     if suffix not in known:
         what = "several comparisons" if several else "a comparison"
         raise UsageError(

@@ -68,7 +68,10 @@ class Tile(Struct, frozen=True):
 
 
 def case_values(analysis: Analysis) -> dict[str, Any]:
-    """Return the values of the template of the first screen."""
+    """Return the values of the template of the first screen.
+
+    Where no findings were possible (`found` is None), none is shown and none is the title.
+    """
     found = evidence.findings_shown(analysis) if has_findings(analysis) else None
     opened = opening(analysis)
     causes = list(found.causes.rows) if found else []
@@ -155,8 +158,9 @@ def has_findings(analysis: Analysis) -> bool:
 def _component(analysis: Analysis, finding: Finding) -> str:
     """Return the component that a finding is about.
 
-    Its evidence may name it; else it is that of the finding's kernels with the most time. For
-    uneven steps it is the one that is most above its usual time in the longest step.
+    For uneven steps it is the one that is most above its usual time in the longest step. Else the
+    rule may name memory or copies, or the evidence a section on a component; if neither does, it is
+    that of the finding's kernels with the most time.
     """
     if finding.rule == UNEVEN_STEPS and analysis.spread is not None:
         return largest_part(analysis.spread)[0]
@@ -210,6 +214,7 @@ def _peak_memory(analysis: Analysis) -> Iterator[Tile]:
     most = max(on_devices, key=lambda use: use.allocated.peak)
     capacity = f"allocated, of {size(most.device_bytes, binary=True)}"
     known = capacity if most.device_bytes else "allocated"
+    # Without what was allocated before the recording, no total is known.
     text = known if most.is_total else "change since recording start"
     spark = _curve(most.allocated.curve, most.allocated.peak)
     yield Tile("Peak memory", size(most.allocated.peak, binary=True), text, "memory", spark)
@@ -238,26 +243,30 @@ def _step_spark(analysis: Analysis) -> Spark | None:
 def _largest_loss(analysis: Analysis, parts: Sequence[step_split.StepPart]) -> Iterator[Tile]:
     """Yield the largest loss of a step, if it is worth saying.
 
-    Memory work counts as a loss only where FLOPs have a peak; else it may be the GPU's purpose.
+    Nothing is said of a partial recording: its idle time may be work that was not recorded, or be
+    due to reading counters. Memory work counts as a loss only where FLOPs have a peak; else it may
+    be the GPU's purpose. If idle time of all classes together is the largest loss, it is named as
+    one; but a single class that is larger than any other loss is named alone.
     """
+    if analysis.recorded in PARTIAL:
+        return
     measured = analysis.measured
     has_peak = measured.mfu_range is not None or measured.hfu_range is not None
     losses = [
         part
         for part in parts
         if part.is_loss
-        and (part.name == "idle" or not analysis.on_host)  # a CPU is to run operators
+        # A CPU is to run operators, and the host code between them that culprits name.
+        and (part.name == "idle" or not analysis.on_host)
         and (part.name != "memory" or has_peak)
     ]
     largest = max(losses, key=lambda part: part.ns, default=None)
     idle = [loss for loss in losses if loss.name in ("idle", step_split.CULPRIT)]
     if largest is not None and largest not in idle and sum(one.ns for one in idle) > largest.ns:
-        # All idle time together is larger, so it is named as one, as in the verdict.
+        # As in the verdict.
         idle_ns, idle_share = sum(one.ns for one in idle), sum(one.share for one in idle)
         largest = step_split.StepPart("idle", PART_NAMES["idle"], idle_ns, idle_share)
-    if largest is None or largest.share < WORTH_SAYING:
-        return
-    if analysis.recorded not in PARTIAL:
+    if largest is not None and largest.share >= WORTH_SAYING:
         text = f"{percent(largest.share)} of the {wording.window(analysis)}"
         label = f"Largest loss: {largest.label}"
         yield Tile(label, duration(largest.ns), text, largest.sections[0])

@@ -71,6 +71,7 @@ def render_comparison_page(comparisons: Sequence[Comparison]) -> str:
     ]
     figure, overview = _figure(comparisons[0]), None
     title = f"{figure + ' · ' if figure else ''}{names[0]} → {names[1]}"
+    # A section without content has no entry; "case" is no value here, and is always there.
     groups = [(entry, [name]) for entry, name in _ENTRIES.items() if shown[0].get(name, True)]
     if len(comparisons) > 1:  # a common overview first, and the navigation lists the recordings
         title = f"{names[0]} and {several(len(comparisons), 'other recording')}"
@@ -107,7 +108,10 @@ def _overview(
 
 
 def _values(comparison: Comparison, names: tuple[str, str], id_: str, many: int) -> dict[str, Any]:
-    """Return what the template shows of one of `many` comparisons; `id_` ends its elements' ids."""
+    """Return what the template shows of one of `many` comparisons; `id_` ends its elements' ids.
+
+    The comparisons of a page share its room for rows; of many, none has a timeline.
+    """
     sides = (comparison.before, comparison.after)
     has_times = all(side.windows and side.components.window_ns for side in sides)
     drawn = has_times and not comparison.is_same
@@ -233,20 +237,23 @@ def _named(causes: Sequence[Cause]) -> Iterator[tuple[int, str]]:
 
 
 def _sure(comparison: Comparison, names: Sequence[str]) -> Iterator[str]:
-    """Yield how sure the difference is, and the steps that stand out on each side."""
+    """Yield how sure the difference is, and the steps that stand out on each side.
+
+    Nothing if the sides cannot be compared (`obstacle`) or are the same recording.
+    """
     if comparison.obstacle or comparison.is_same:
         return
     interval = comparison.interval
     if interval is None:
         yield "Unknown: the spread between steps needs two steps on each side."
         return
-    way = "Slower" if comparison.difference_ns > 0 else "Faster"
+    change = "Slower" if comparison.difference_ns > 0 else "Faster"
     if interval.low_ns == interval.high_ns:
         yield "All steps of a side take the same time."
     elif interval.holds_zero:
         yield "Not sure: the interval holds 0, so there may be no difference."
     else:
-        yield f"{way}: the interval excludes 0."
+        yield f"{change}: the interval excludes 0."
     for side, name in zip((comparison.before, comparison.after), names, strict=True):
         if far := outstanding(side):
             step, ns = far
@@ -304,7 +311,7 @@ def _part_rows(
 ) -> Iterator[dict[str, Any]]:
     """Yield the first `most` parts as rows, with the cells of `parts_table`."""
     for part, cells in zip(parts, parts_table(comparison, most).rows, strict=False):
-        name, *figures, _, way = cells  # the change is drawn, not printed
+        name, *figures, _, matched_by = cells  # the change is drawn, not printed
         more = f" and {len(part.scopes) - 1} more" if len(part.scopes) > 1 else ""
         scope = f"{part.scopes[0]}{more}" if part.scopes else ""
         idle = f"idle, {CLASSES.get(part.subject, part.subject)}"
@@ -315,6 +322,6 @@ def _part_rows(
             "cells": figures,
             "ns": part.ns,
             "share": part.ns / abs(parts[0].ns),
-            "last": way,
-            "is_noise": False,
+            "last": matched_by,
+            "is_noise": False,  # only causes have an interval to tell
         }

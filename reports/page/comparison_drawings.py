@@ -88,7 +88,7 @@ def bars(
     spread = None
     if ends:
         low, high = (max(_WHOLE * end / scale_ns, 0) for end in ends)
-        spread = (round(low, 2), round(max(high - low, 0.2), 2))
+        spread = (round(low, 2), round(max(high - low, 0.2), 2))  # wide enough to be seen
     return {
         "sides": shown,
         "changes": changes,
@@ -143,6 +143,7 @@ def _times(side: Side, keys: Sequence[Key]) -> list[int]:
         named[kind] if name == CULPRIT else rest if name == "idle" else components[name]
         for name, kind in keys
     ]
+    # Means that were rounded apart may leave a rest just below 0.
     return apportioned([max(amount, 0) for amount in amounts], rounded(side.mean_ns))
 
 
@@ -159,7 +160,7 @@ def _dots(side: Side, steps: Sequence[float], scale_ns: int) -> list[dict[str, A
     labelled with its number. `steps` are ns.
     """
     numbers = side.steps
-    if len(numbers) != len(steps):
+    if len(numbers) != len(steps):  # windows without numbers
         return []
     order = sorted(range(len(steps)), key=steps.__getitem__)
     if len(order) > _MOST_DOTS:
@@ -220,7 +221,8 @@ def waterfall(comparison: Comparison, names: Sequence[str]) -> dict[str, Any] | 
     if len(causes) > _MOST_ROWS:
         changes.append(_Change(several(len(causes) - _MOST_ROWS, "other"), "together", "", rest))
     ends = list(accumulate((change.ns for change in changes), initial=start))
-    # The axis begins at 0, or at a round time if most of it would be empty.
+    # The axis begins at 0, or at a round time if most of it would be empty: below the lowest end,
+    # with a quarter of the room that the changes take.
     room, low = max(ends) - min(ends), 0
     if min(ends) >= _EMPTY * max(ends):
         apart = round_above(max(room // 2, 1))
@@ -228,6 +230,7 @@ def waterfall(comparison: Comparison, names: Sequence[str]) -> dict[str, Any] | 
     scale = _WHOLE / max(max(ends) - low, 1)
 
     def row(change: _Change, left: int, right: int) -> dict[str, Any]:
+        """Return the box of a change that leads from `left` to `right`, both in ns."""
         return {
             "label": change.label,
             "detail": change.detail,

@@ -79,6 +79,7 @@ def _recording(side: Side) -> _TimelineSide | None:
     if drawn is None:
         return None
     outline, middle = drawn.outline, drawn.outline.representative
+    # The outline has only the steps of devices that are drawn.
     step = middle.median if middle is not None and middle.median in outline.steps else None
     span = outline.window if step is None else outline.steps[step]
     return _TimelineSide(side.analysis, drawn, step, span, outline.chosen.busiest)
@@ -106,6 +107,7 @@ def _side(one: _TimelineSide, name: str, length_ns: int, rank: int | None) -> di
         device.rank: device.device for device in one.analysis.devices if device.rank is not None
     }
     outline = one.drawn.outline
+    # The timeline draws only some devices of many.
     wanted = devices.get(rank, one.device) if rank is not None else one.device
     device = wanted if wanted in outline.chosen.devices else one.device
     labels = lane_labels(one.analysis, outline)
@@ -183,5 +185,6 @@ def _waits(one: _TimelineSide, device: int, length_ns: int) -> Iterator[StillLan
             look = CULPRIT if gap.culprits else "idle"
             rects.append(Rect(x, width, 100.0, look, True, text))
     if rects:
+        # A row of the GPU, but of no stream; `_busiest` does not see it.
         lane = Lane("stream", report.process, device, None, 0)
         yield StillLane(None, "idle", lane, rects, 1.0)

@@ -89,6 +89,7 @@ def _kernel_most_above_peak(analysis: Analysis) -> Iterator[Place]:
             beyond[row.name] = max(more, beyond.get(row.name, more))
     if beyond:
         worst = max(beyond, key=lambda name: beyond[name])
+        # Others have no row on the page to link to.
         if worst in analysis.kernels.slice(0, MOST_KERNELS)["name"].to_pylist():
             yield from _kernel(worst, f"{duration(float(beyond[worst]))} total beyond peak in")
 
@@ -115,7 +116,7 @@ def _longest_stretch(analysis: Analysis, component: str) -> Iterator[Place]:
 
 
 def _largest_kernel(analysis: Analysis, component: str) -> Iterator[Place]:
-    """Yield the kernel with the most exposed time of a component."""
+    """Yield the kernel with the most exposed time of a component, of those with a row to link."""
     if analysis.prepared is None:
         return
     rows = analysis.kernels.slice(0, MOST_KERNELS).to_pylist()

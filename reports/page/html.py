@@ -83,6 +83,7 @@ def render_html(
         "title": authored.title,
         "parts": parts,
         "groups": [
+            # Without a section of ranks, their group has only the steps.
             ("Steps" if group == RANKS and "ranks" not in names else group, names)
             for group, names in names_of.items()
             if names and group != METHOD
@@ -165,7 +166,10 @@ def closing(
 
 
 def _data(analysis: Analysis, room: int) -> tuple[bytes | None, str]:
-    """Return the report as JSON, or None and its size if it is too large for `room` bytes."""
+    """Return the report as JSON, or None and its size if it is too large for `room` bytes.
+
+    Its rows are counted first: a very large report is not even written out to see whether it fits.
+    """
     per_device = sum(len(device.windows) + len(device.gaps) for device in analysis.devices)
     measured = analysis.measured
     tables = int(analysis.kernels.num_rows) + len(measured.kernels) + len(measured.ops)

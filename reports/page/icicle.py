@@ -75,16 +75,17 @@ class _Kernels(Struct, frozen=True):
 
 
 def icicles(analysis: Analysis) -> list[Icicle]:
-    """Return an icicle per lens that tells anything; none if the analysis kept no events."""
+    """Return an icicle per lens that tells anything; none if no event was kept or has a time."""
     if analysis.prepared is None or not analysis.components.window_ns:
         return []
     saved = ((row, recoverable_ns(analysis.measured, row)) for row in analysis.measured.kernels)
+    # By kernel the share of its time that it would save at its roof.
     shares = {row.name: Fraction(ns, row.sum_ns) for row, ns in saved if ns and row.sum_ns}
     known = _Kernels(shares, kernel_places(analysis.kernels))
     drawn = []
     for lens, tree in time_trees(analysis.prepared).items():
-        title, least = _LENSES[lens]
-        if _depth(tree, least) < least:
+        title, least_depth = _LENSES[lens]
+        if _depth(tree, least_depth) < least_depth:
             continue
         boxes = list(_boxes(analysis, lens, tree, known))
         rows = max(box["row"] for box in boxes) + 1
@@ -217,6 +218,7 @@ def _box(
     node, slow = one.node, known.above_ns(one.node)
     time, width = _time(analysis, node.total_ns), 100 * node.total_ns / total
     # White letters cannot be read on the grey of idle time: the label has the room of the work.
+    # A box of idle time alone has dark letters: `CULPRIT`, as it has no component.
     work = width - 100 * node.idle_ns / total if node.components.total() else width
     label, shows, value = _label(one.label, time, work)
     ((component, _),) = node.components.most_common(1) or [(CULPRIT, 0)]

@@ -63,6 +63,7 @@ def kernels_page(analysis: Analysis) -> dict[str, Any]:
         "of_categories": sum(place >= MOST_KERNELS for place in places),
         "hidden": table.num_rows - len(rows),
         "hidden_ns": sum(table["sum_ns"].to_pylist()) - sum(row["sum_ns"] for row in rows),
+        # Rounding may make what is left a little less than 0.
         "hidden_share": None if None in shares else max(sum(shares) - shown_share, 0.0),
         "rates": rates_sentence(analysis.measured) if counted else "",
         "remark": columns_remark(counted, works),

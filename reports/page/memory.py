@@ -98,6 +98,7 @@ def memory_page(analysis: Analysis) -> MemoryPage | None:
     ordered: Sequence[MemoryUse] = used  # if some are left out, the highest peaks come first
     if len(used) > MOST_DRAWN:
         ordered = sorted(used, key=lambda item: (item.on_host, -item.allocated.peak))
+    # A single value is no curve, and a very low one tells nothing.
     drawn = [
         one
         for one in ordered
@@ -152,7 +153,8 @@ def use_label(use: MemoryUse, devices: Sequence[DeviceReport]) -> str:
     of_device = (
         device.label for device in devices if not use.on_host and device.device == use.device
     )
-    # Without a rank, the file tells processes apart.
+    # Without a rank, the file tells processes apart. A memory snapshot has no devices, so no other
+    # label names the file.
     rank = f"rank {use.rank}" if use.rank is not None else use.file * bool(devices)
     owner = process_label(devices, use.process, rank)
     without = "GPU without operations" if use.local_id is None else f"GPU {use.local_id}"
@@ -265,7 +267,7 @@ def _step_marks(use: MemoryUse, x: _Scale) -> Iterator[Tick]:
         begin = x.at(step.start_ns)
         if _LEFT <= begin <= _WIDTH - _RIGHT:
             text = f"step {step.step}" if begin >= free else ""
-            free = begin + _LABEL_ROOM + 6 * len(text) if text else free
+            free = begin + _LABEL_ROOM + 6 * len(text) if text else free  # 6: about one letter
             yield Tick(begin, text)
 
 

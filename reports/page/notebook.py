@@ -43,6 +43,7 @@ _BEYOND: Final = 4.0
 def card(analysis: Analysis) -> str:
     """Return a card of HTML: what is wrong, where the time of a step goes, what to do."""
     opened = opening(analysis)
+    # Without device work, or records of it, findings are no judgement of the program.
     found = causes(analysis) if has_findings(analysis) else []
     others = other_findings(analysis) if has_findings(analysis) else []
     values = {
@@ -124,6 +125,7 @@ class Plots(Struct, frozen=True):
         first = min(int(use.allocated.curve.time_ns[0]) for use in used)
 
         def curve(label: str, points: Curve) -> Any:
+            """Return a curve of GiB over ms; the exact ns and bytes are shown under the pointer."""
             columns = {
                 "ms": (points.time_ns - first) / TIME_UNITS["ms"],
                 "GiB": points.value / _GIB,
@@ -149,7 +151,7 @@ class Plots(Struct, frozen=True):
         off = times.relative() - 1
         if off.shape[0] < 2 or not off.size:
             raise _missing("fewer than two ranks, or no steps")
-        far = float(np.nanmax(np.abs(off))) or 1.0
+        far = float(np.nanmax(np.abs(off))) or 1.0  # a range of colours needs a length
         cells = [
             (str(step), visible(label), off[row, column], times.ns[row, column])
             for row, label in enumerate(labels)

@@ -187,7 +187,10 @@ class _Cells(Struct, frozen=True):
 
 
 def own_time_rows(analysis: Analysis) -> tuple[OwnTimes, list[str], bool]:
-    """Return own times with a label per row, and whether they are of cycles (else of devices)."""
+    """Return own times with a label per row, and whether they are of cycles (else of devices).
+
+    Cycles are used if they are steps and there are at least two to compare.
+    """
     ranks, devices = analysis.ranks, analysis.devices
     steps = [step for step in ranks.cycles.steps if step is not None] if ranks is not None else []
     if ranks is None or len(steps) < _LEAST_STEPS:

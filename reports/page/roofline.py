@@ -147,6 +147,8 @@ def roofline_plot(measured: Measurement, width: int = WIDTH) -> RooflinePlot | N
     up = _axis(rates, HEIGHT - BOTTOM, TOP)
     total = sum(row.measured.time_ns for row in rows)
     # Data types with equal peaks share a roof; the highest comes first.
+    # `held` has per roof its types, how many dots are below it, and its balance. The types of a
+    # kernel that is placed share a roof: its first one tells which.
     of_peak: dict[int, list[str]] = {}
     for dtype, peak in sorted(peaks.items(), key=lambda item: -item[1]):
         of_peak.setdefault(peak, []).append(dtype)
@@ -168,6 +170,7 @@ def roofline_plot(measured: Measurement, width: int = WIDTH) -> RooflinePlot | N
         ridges.append(Tick(across.at(balance), significant(balance, 3)))
         dots = sum(set(row.dtypes) <= set(dtypes) for row in rows)
         held.append((listed(dtypes), dots, significant(balance, 3)))
+    # Roofs are drawn only of devices with equal peaks, so the first one stands for all.
     device = measured.devices[0]
     spec = device.match.spec
     table = f"{spec.product}: {spec.source}" if spec is not None else device.product
@@ -213,6 +216,7 @@ class ReachPlot(Struct, frozen=True):
 def reach_plot(analysis: Analysis, width: int = WIDTH, margin: int = NUMBERS) -> ReachPlot | None:
     """Return the drawing of the kernels whose roof is known, or None if there is none."""
     measured = analysis.measured
+    # The axis is logarithmic: it has no place for a time of 0.
     known = ((row, share_of_roof(measured, row)) for row in measured.kernels if row.sum_ns)
     rows = [(row, share) for row, share in known if share is not None][:_MOST_DOTS]
     if not rows:
@@ -225,6 +229,7 @@ def reach_plot(analysis: Analysis, width: int = WIDTH, margin: int = NUMBERS) ->
         Reached(
             across.at(analysis.mean_ns(row.sum_ns)),
             _height(share),
+            # Half as large as in the roofline, as labels stand beside the dots.
             round(max(_LARGEST * math.sqrt(saves[row.name] / most) / 2, _SMALLEST), 1),
             row.category.top,
             row.name,

@@ -85,7 +85,7 @@ def _tree(analysis: Analysis) -> Iterator[Section]:
         yield Section("attribution", TREE, values, scripts=_TABLES)
     plot, reach = roofline_plot(analysis.measured), reach_plot(analysis, WIDTH + MARGIN, MARGIN)
     shown = kernels.kernel_places(analysis.kernels)
-    if shown and (plot is not None or reach is not None):
+    if shown and (plot is not None or reach is not None):  # every dot links to a kernel's row
         roofs = {
             "plot": plot,
             "narrow": roofline_plot(analysis.measured, NARROW),
@@ -98,7 +98,10 @@ def _tree(analysis: Analysis) -> Iterator[Section]:
 
 
 def _ranks(analysis: Analysis) -> Iterator[Section]:
-    """Yield ranks and steps, then passes of a server, memory and clocks, each if recorded."""
+    """Yield ranks and steps, then passes of a server, memory and clocks, each if recorded.
+
+    A single device has no section of ranks: there is nothing to compare it with.
+    """
     values: dict[str, Any]
     if len(analysis.devices) > 1:
         values = {
@@ -114,6 +117,7 @@ def _ranks(analysis: Analysis) -> Iterator[Section]:
         values = {
             "rows": rows,
             "bars": bars,
+            # Bars are drawn as shares of the longest, so it is never 0.
             "longest_ns": max((bar.components.window_ns for bar in bars), default=0) or 1,
             "pale": [bar.label for bar in bars if not bar.used],
             "steps": steps.steps_page(analysis, rows),
@@ -135,7 +139,10 @@ def _ranks(analysis: Analysis) -> Iterator[Section]:
 
 
 def _kernels(analysis: Analysis) -> Iterator[Section]:
-    """Yield kernels, operators, collectives, counted work, idle time and the critical path."""
+    """Yield kernels, operators, collectives, counted work, idle time and the critical path.
+
+    Each is left out without rows; those on time need devices with work.
+    """
     values: dict[str, Any]
     if analysis.devices:
         shown = kernels.kernels_page(analysis)
@@ -180,7 +187,7 @@ def _idle(analysis: Analysis) -> Section:
     values = {
         "gaps": list(zip(gaps, labels, starts, due, gap_links(analysis), strict=True)),
         "devices": labels,
-        "names": [
+        "names": [  # all that the table has, to be shortened together so that they stay different
             name
             for gap, (_, culprit) in zip(gaps, due, strict=True)
             for name in (gap.after, gap.before, gap.op or gap.call, gap.waited_for, culprit)
@@ -210,7 +217,7 @@ def _method(analysis: Analysis) -> Iterator[Section]:
         tables = [table for table in host_tables(analysis, _MOST_HOST) if table[1].rows]
         if tables:
             yield Section("host", METHOD, {"tables": tables})
-    if case.is_judged(analysis):
+    if case.is_judged(analysis):  # else there is no finding to tell of
         yield Section("post-mortem", METHOD, {"chapters": post_mortem(analysis)})
     devices = analysis.devices
     shown = [devices[row] for row in most_and_least(devices, overview.MOST_DEVICES)]

@@ -124,7 +124,11 @@ def small_bars(devices: Iterable[DeviceReport]) -> list[StepBar]:
 
 
 def _window_row(windows: Sequence[Window], label: str) -> StepRow:
-    """Return the row of one window: means and sums over those of its devices that count."""
+    """Return the row of one window: means and sums over those of its devices that count.
+
+    The reason to leave it out is that of the first device that has one; the sum of launches is
+    unknown if that of a device is.
+    """
     counted = counting(windows)
     accounts = [window.account for window in counted]
     launches = [account.launches for account in accounts]
@@ -248,7 +252,7 @@ def stacked_bars(bars: Sequence[StepBar], axis: str) -> Rectangles:
     top, total = parts.cumsum(axis=1)[place, component], np.maximum(parts.sum(axis=1)[place], 1)
     hatches = [_HATCH.get(look.pattern, "blank") for look in looks]
     columns = {
-        "left": place - 0.44,
+        "left": place - 0.44,  # bars are 1 apart, with a space between them
         "bottom": (top - value) / unit_ns,
         "right": place + 0.44,
         "top": top / unit_ns,
@@ -263,7 +267,7 @@ def stacked_bars(bars: Sequence[StepBar], axis: str) -> Rectangles:
         "edge": np.array([look.outline or look.colour for look in looks])[component],
         "hatch": np.array(hatches)[component],
     }
-    names = list(columns)
+    names = list(columns)  # the first four are the edges of the boxes
     tooltips = [
         (axis, "@label"),
         ("component", f"@component, @value{{0,0.00}} {unit} (@percent{{0.0}} %)"),

@@ -34,6 +34,8 @@ _AROUND: Final = 0.6
 _MOST_ROWS: Final = 4
 _MOST_DEVICES: Final = 64
 _GAP, _LABELS, _NAME = 1.2, 18.0, 30
+_DEVICE: Final = 10
+"""Characters of a device's label that fit in the room of _LABELS."""
 _WHOLE: Final = 100.0
 
 
@@ -93,7 +95,8 @@ def _ranks(analysis: Analysis, finding: Finding) -> Thumbnail | None:
             Shape(_LABELS, y, round(own, 2), height, look),
             Shape(round(_LABELS + own, 2), y, round(exposed, 2), height, "communication"),
         ]
-        labels.append((y + height / 2, shorten_middle(device.rank_text or device.label, 10)))
+        label = shorten_middle(device.rank_text or device.label, _DEVICE)
+        labels.append((y + height / 2, label))
     caption = "own time, then exposed communication"
     return Thumbnail(caption, "ranks", tuple(shapes), labels=tuple(labels))
 
@@ -198,7 +201,7 @@ def _kernels(analysis: Analysis, finding: Finding, look: str) -> Thumbnail | Non
 def _largest_rows(analysis: Analysis, finding: Finding, look: str) -> Thumbnail | None:
     """Return the rows of evidence as bars: mean time per window, the first in ink."""
     rows = finding.rows[:_MOST_ROWS]
-    if len(rows) < 2 or not rows[0].time_ns:
+    if len(rows) < 2 or not rows[0].time_ns:  # one bar compares nothing
         return None
     room = (_WHOLE - _LABELS) / max(row.time_ns for row in rows)
     places = _rows(len(rows))
@@ -222,7 +225,7 @@ def _steps(analysis: Analysis, part: str) -> Thumbnail | None:
         return None
     width = (_WHOLE + _GAP) / len(bars)
     shapes: list[Shape] = []
-    wide = round(max(width - _GAP, 0.2), 2)
+    wide = round(max(width - _GAP, 0.2), 2)  # of very many, each is still seen
     for number, bar in enumerate(bars):
         x, whole = round(number * width, 2), _WHOLE * bar.components.window_ns / longest
         top = _WHOLE * bar.components.parts()[part] / longest

@@ -75,7 +75,7 @@ def timeline_content(analysis: Analysis) -> tuple[dict[str, Any], bytes] | None:
     labels = lane_labels(analysis, drawn.outline)
     replay, _ = analysis.replay_or_reason
     path = replay.places if replay is not None else None
-    flops = np.maximum(activity_flops(analysis.measured.executed), 0)
+    flops = np.maximum(activity_flops(analysis.measured.executed), 0)  # unknown ones add nothing
     header = _header(analysis, prepared, drawn, groups, labels)
     timeline, content = packed(prepared, drawn, header, flops, path)
     kinds = {lane.kind for lane in timeline.lanes}
@@ -91,6 +91,7 @@ def timeline_content(analysis: Analysis) -> tuple[dict[str, Any], bytes] | None:
     values = {
         "hosts": list(hosts.items()),
         "places": list(timeline_words.places(analysis, timeline, gaps)),
+        # Few steps are listed to choose from (one is no choice); of many a number is asked for.
         "steps": numbers if 1 < len(numbers) <= _MOST_STEPS_LISTED else [],
         "asked": (numbers[0], numbers[-1]) if len(numbers) > _MOST_STEPS_LISTED else None,
         "sentences": list(timeline_words.sentences(analysis, timeline)),
@@ -132,6 +133,7 @@ def lane_groups(analysis: Analysis, timeline: Timeline) -> list[LaneGroup]:
             thread = ABSENT if lane.track is None else lane.track
             key = (True, timeline.hosts.index(lane.process), thread)
             owner = process_label(analysis.devices, lane.process, f"process {lane.process}")
+            # The owner of a single process is "".
             label = f"{owner} CPU · thread {_number(lane.track)}".lstrip()
         group = by_key.setdefault(key, LaneGroup(label, lane.process, lane.device is None, []))
         group.lanes.append(place)
@@ -174,6 +176,7 @@ def _header(
             [label, lane.kind == "stream"]
             for label, lane in zip(labels, outline.lanes, strict=True)
         ],
+        # Of devices the script needs no process: `process_of_device` has it.
         "groups": [[g.label, g.process if g.is_host else -1, g.lanes] for g in groups],
         "looks": [_look(name) for name in LOOK_NAMES],
         "overview": [

@@ -85,7 +85,8 @@ class Known:
     def of(self, level: Level, *, complete: bool) -> Figures:
         """Return the figures of a level; `complete`: its lanes show all work of the devices.
 
-        If also each box is one event, kernels and components are counted from the boxes instead.
+        If also each box is one event, kernels and components are counted from the boxes instead;
+        then idle time and FLOPs are given piece by piece, in bins of no length (0).
         """
         if complete and level.is_single:
             ends = (level.span.start_ns, level.span.end_ns)

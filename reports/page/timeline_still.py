@@ -170,10 +170,13 @@ def letters(width: float) -> int:
 
 
 def _rect(boxes: Boxes, box: int, span: Span, lane: Lane, length: int) -> Rect:
-    """Return a box clipped to the range, at least _LEAST_WIDTH wide; `length` is the axis in ns."""
+    """Return a box clipped to the range, at least _LEAST_WIDTH wide; `length` is the axis in ns.
+
+    The height is such that its area is the busy time of its events. Narrow boxes have no texture.
+    """
     low = max(int(boxes.start_ns[box]), span.start_ns) - span.start_ns
     high = min(int(boxes.end_ns[box]), span.end_ns) - span.start_ns
-    x = min(100 * low / length, 100 - _LEAST_WIDTH)
+    x = min(100 * low / length, 100 - _LEAST_WIDTH)  # one at the right end stays inside
     width = max(100 * (high - low) / length, _LEAST_WIDTH)
     height = max(100 * _clipped(boxes, box, span) / length / width * 100, _LEAST_HEIGHT)
     look = _HOST_LOOK.get(lane.kind, lane.kind)

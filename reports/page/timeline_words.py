@@ -73,7 +73,7 @@ def sentences(analysis: Analysis, timeline: Timeline) -> Iterator[str]:
             f"These are the busiest ({busiest}), the median ({median}), the least busy, and those "
             "with the longest gaps."
         )
-    if timeline.steps and number > 1:
+    if timeline.steps and number > 1:  # a single GPU is the first to start
         yield "A step line marks the first GPU to start the step."
     if timeline.hosts:
         processes = len(timeline.hosts)
@@ -112,7 +112,7 @@ def details(timeline: Timeline) -> str:
     typical = sorted({steps.median, steps.worst}) if steps is not None else []
     drawn = [n for n in typical if n in timeline.steps]
     where = [f"in step {n}" for n in drawn if with_room(timeline.steps[n]) in single]
-    if with_room(timeline.window) in single and not typical:
+    if with_room(timeline.window) in single and not typical:  # drawn in place of typical steps
         where.append("in the window")
     gaps = [around(gap) in single for gap in timeline.gaps if gap is not None]
     if any(gaps):

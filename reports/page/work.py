@@ -116,7 +116,10 @@ def rates_sentence(measured: Measurement) -> str:
 
 
 def _shown(measured: Measurement, row: KernelRow | OpRow) -> WorkShown:
-    """Return the counted work of a kernel or operator, each figure as a text and a number."""
+    """Return the counted work of a kernel or operator, each figure as a text and a number.
+
+    What bounds it has a source (`by`) only if a roof bounds it: what is slow is far below any.
+    """
     work, bound = row.measured, utilisation.bound_word(measured, row)
     nearer = utilisation.roofline(measured, row)
     peak, _ = utilisation.roof(measured, row.dtypes)
@@ -172,7 +175,8 @@ def operators_page(analysis: Analysis) -> dict[str, Any] | None:
         {"row": row, "label": label, "link": links.of(row["name"]), "work": work.get(row["name"])}
         for row, label in zip(rows, labels(names), strict=True)
     ]
-    # Rows are ordered by their own time, so those without any come last.
+    # Rows are ordered by their own time, so those without any come last. If none has any, all are
+    # in one table.
     own = [operator for operator in shown if operator["row"]["sum_ns"]] or shown
     rest = shown[len(own) :] if own[-1] is not shown[-1] else []
     counted = work_columns(operator["work"] for operator in own)

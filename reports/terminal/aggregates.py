@@ -53,6 +53,7 @@ def counted_lines(measured: Measurement, width: int) -> Iterator[Text]:
 
 def speeds_lines(measured: Measurement, most: int, width: int) -> Iterator[Text]:
     """Yield how near to their limits counted kernels came, and what rules say of the first one."""
+    # The column of the roof that is nearest to the first kernel is never left out.
     decisive = decisive_column(measured)
     less = [head for head in _LESS_OF_SPEEDS if head != decisive]
     yield from _counted(speeds_table(measured, most), less, width)
@@ -119,11 +120,15 @@ def snapshot_lines(prepared: Prepared, width: int) -> Iterator[Text]:
 
 
 def _sums(rows: Sequence[dict[str, Any]], most: int, style: lines.Style) -> Iterator[Text]:
-    """Yield rows with their sums, names of at most `most` cells, and columns that have room."""
+    """Yield rows with their sums, names of at most `most` cells, and columns that have room.
+
+    A column of sizes is only there if a row has one; without room it goes first, then the counts.
+    """
     has_sizes = any(row.get("bytes") is not None for row in rows)
     widths = _CELLS | ({"bytes": 10} if has_sizes else {})
-    widths = lines.columns(widths, style.width - 4 - lines.LEAST_NAME, ("bytes", "count"))
-    width = min(most, style.width - 4 - sum(widths.values()))
+    room = style.width - 4  # without the indent, the coloured mark, and the space after it
+    widths = lines.columns(widths, room - lines.LEAST_NAME, ("bytes", "count"))
+    width = min(most, room - sum(widths.values()))
     for row, name in zip(rows, lines.cut_to([row["name"] for row in rows], width), strict=True):
         line = Text("  ")
         line.append_text(style.drawn(look(row["top"])) if row["top"] else Text(" "))

@@ -53,6 +53,7 @@ def case_lines(analysis: Analysis, style: Style, most: int = 3) -> Iterator[Text
     is_counted = analysis.recorded == "serialized"
     for sentence in why_not(analysis.measured)[: 1 if analysis.devices and not is_counted else 0]:
         yield from paragraph(sentence, style.width)
+    # Nor where there is too little to split, or times are those of launches, not of the work.
     is_drawn = not (is_counted or findings.is_little(analysis) or analysis.only_launches)
     if analysis.total.components.window_ns and is_drawn:
         yield Text()
@@ -64,7 +65,7 @@ def case_lines(analysis: Analysis, style: Style, most: int = 3) -> Iterator[Text
     for number, one in enumerate(found[:most], 1):
         is_title = best is not None and one.finding is best.finding
         yield from _finding(number, one, style.width, opened if is_title else None)
-    if sum(one.finding.gain is not None for one in found[:most]) > 1:
+    if sum(one.finding.gain is not None for one in found[:most]) > 1:  # somebody may add them up
         yield from paragraph(ALONE, style.width, "dim", _INDENT)
     if len(found) > most:
         more = several(len(found) - most, "more finding")
@@ -77,6 +78,7 @@ def _title_facts(
     best: findings.FindingWords, opened: findings.Opening, width: int
 ) -> Iterator[Text]:
     """Yield what the title does not say of its finding, `best`, and its remedy."""
+    # A title with neither of these is itself about what is saved.
     saves = best.saves if opened.tells or opened.rest else ""
     title, rows = opened.title, best.finding.rows[:1]
     is_named = any(_PARAMETERS.split(row.name)[0] in title for row in rows)
@@ -92,7 +94,7 @@ def _step(analysis: Analysis, style: Style) -> Iterator[Text]:
     yield style.bar([(LINE_LOOKS[part.name], part.ns) for part in parts])
     yield from _key(parts, style)
     rest = outside(analysis)
-    is_said = rest in scope(analysis) or begins_late(analysis)
+    is_said = rest in scope(analysis) or begins_late(analysis)  # the latter in the title
     window = f"{wording.basis(analysis)}. {'' if is_said else rest}"
     for text in (window.rstrip(), critical_sentence(analysis), wording.uneven_steps(analysis)):
         yield from paragraph(text, style.width)
@@ -106,6 +108,11 @@ def provenance(analysis: Analysis, style: Style, first: str = "") -> Iterator[Te
 
 
 def _provenance(analysis: Analysis) -> Iterator[str]:
+    """Yield what was recorded: devices, median step, steps used, selection, file.
+
+    Of several jobs of which none is chosen there are no figures, so no devices of theirs. A chosen
+    time range replaces the steps.
+    """
     if not analysis.of_no_job:
         yield wording.products(analysis)
     typical = analysis.steps.typical_ns
@@ -131,6 +138,7 @@ def _title(title: str, figure: str, width: int) -> tuple[list[Text], str]:
 def _key(parts: Sequence[StepPart], style: Style) -> Iterator[Text]:
     """Yield the parts with times and shares, as many per line as fit; small ones as a sum."""
     small = [part for part in parts if part.share < _SMALL]
+    # A single small part takes no more room than a sum of one.
     shown = parts if len(small) == 1 else [part for part in parts if part.share >= _SMALL]
     marked = [
         (
@@ -181,6 +189,7 @@ def _finding(
         else:
             yield from hanging(f"{number}  ", title, width, "bold")
             yield from paragraph(saves, width, "", _INDENT)
+        # Where and who: not worth a line for what gains little, unless nothing gains more.
         if one.finding.priority != "low" or number == 1:
             for line in joined(
                 filter(None, (*_places(one, width), one.owner, one.mfu, f"sure: {one.level}")),

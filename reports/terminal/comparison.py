@@ -33,6 +33,7 @@ from traceflops.timeline.records import COMPONENTS
 
 _NAME: Final = 52
 _BAR: Final = 80
+_CELL: Final = 8
 _NOTES: Final = 2
 _WIDE: Final = 100
 _LESS: Final = (
@@ -89,6 +90,7 @@ def _unlike(comparison: Comparison, width: int) -> Iterator[Text]:
         yield Text("Not alike", "bold")
     only: dict[str, list[str]] = {comparison.before.name: [], comparison.after.name: []}
     of_before, of_after = only[comparison.before.name], only[comparison.after.name]
+    # What has no value but that it is there is "recorded" on a side.
     for one in comparison.unlike:
         if one.after == UNRECORDED:
             of_before.append(one.what if one.before == "recorded" else f"{one.what} {one.before}")
@@ -103,11 +105,11 @@ def _unlike(comparison: Comparison, width: int) -> Iterator[Text]:
 
 def _tables(tables: Sequence[ReportTable] | Iterator[ReportTable], width: int) -> Iterator[Text]:
     """Yield the tables that have rows, each with what it leaves out and its remark."""
-    most = _NAME + max(width - _WIDE, 0)
+    most = _NAME + max(width - _WIDE, 0)  # names get what a wide terminal has more
     for table in tables:
         if table.rows:
-            narrow = ("Component",) if width < _WIDE else ()
-            yield from view_table(table, 8, _LESS, most, width, *narrow)
+            left_out = ("Component",) if width < _WIDE else ()
+            yield from view_table(table, _CELL, _LESS, most, width, *left_out)
             if table.total > len(table.rows):
                 yield Text(f"  {table.total - len(table.rows):,} more", "dim")
             yield from paragraph(table.remark, width)
@@ -117,7 +119,7 @@ def _bars(sides: Sequence[Side], style: Style) -> Iterator[Text]:
     """Yield a bar per side, as long as its mean step, and the meaning of the colours."""
     longest = max(side.mean_ns for side in sides) or 1
     name = min(max(len(side.name) for side in sides), 24)
-    width = min(_BAR, style.width - name - 14)
+    width = min(_BAR, style.width - name - 14)  # 9 for the time, 3 spaces, a margin of 2
     names = cut_to([side.name for side in sides], name)
     for side, shown in zip(sides, names, strict=True):
         room = int(width * side.mean_ns / longest)

@@ -19,6 +19,10 @@ from traceflops.timeline.records import Gap
 _INDENT: Final = "  "
 _GAP: Final = {"where": 16, "cause": 21, "device": 19}
 _LEAST_UNTIL: Final = 8
+_WORTH_SHOWING: Final = 0.02
+"""Share of idle time from which a gap is worth two lines."""
+_FIRST_CELLS: Final = 13
+"""Width of the indent, the duration, and two spaces behind it."""
 
 
 def gap_lines(analysis: Analysis, style: Style) -> Iterator[Text]:
@@ -30,15 +34,15 @@ def gap_lines(analysis: Analysis, style: Style) -> Iterator[Text]:
     gaps = analysis.gaps(2)
     idle = analysis.components.share("idle")
     is_own = analysis.recorded != "serialized"  # not the profiler's
-    if not (gaps and is_own) or idle is None or idle < 0.02 or waited_for(analysis):
+    if not (gaps and is_own) or idle is None or idle < _WORTH_SHOWING or waited_for(analysis):
         return
     yield from headline("Longest gaps")
     known = {"where": analysis.steps.seen, "cause": not analysis.on_host}
     known["device"] = len(analysis.devices) > 1
     widths = {name: width for name, width in _GAP.items() if known[name]}
-    widths = columns(widths, style.width - 13, ("device", "where"))
+    widths = columns(widths, style.width - _FIRST_CELLS, ("device", "where"))
     texts_of = _gaps_of_cpu if analysis.on_host else _gap_texts
-    texts = texts_of(gaps, style.width - 13 - sum(widths.values()))
+    texts = texts_of(gaps, style.width - _FIRST_CELLS - sum(widths.values()))
     labels = cut_to([device.label for device in analysis.devices], _GAP["device"] - 1)
     of_device = {one.device: label for one, label in zip(analysis.devices, labels, strict=True)}
     for gap, text in zip(gaps, texts, strict=True):

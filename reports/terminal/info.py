@@ -20,6 +20,7 @@ SCHEMA: Final = "traceflops.info/1"
 _LABEL = 12
 _FILES_SHOWN = 8
 _DEVICES_SHOWN = 16
+_RANKS_SHOWN = 16
 _COUNTS_SHOWN = 14
 
 
@@ -95,8 +96,9 @@ def _inventory(inventory: Inventory | None) -> Iterator[str]:
         facts = ", ".join(f"{k} {visible(v)}" for k, v in sorted(source.facts.items()))
         yield _line("recorded", facts)
     if inventory.ranks:
-        ranks = ", ".join("unknown" if r is None else str(r) for r in inventory.ranks[:16])
-        more = f", … ({len(inventory.ranks)} total)" if len(inventory.ranks) > 16 else ""
+        shown_ranks = inventory.ranks[:_RANKS_SHOWN]
+        ranks = ", ".join("unknown" if r is None else str(r) for r in shown_ranks)
+        more = f", … ({len(inventory.ranks)} total)" if len(inventory.ranks) > _RANKS_SHOWN else ""
         yield _line("ranks", f"{ranks}{more} of {inventory.world_size or 'unknown'}")
     if not inventory.devices:
         yield _line("devices", "none with GPU operations")
@@ -131,6 +133,7 @@ def _device(device: DeviceEntry) -> str:
     if device.architecture is not None and device.architecture not in device.name:
         properties.append(visible(device.architecture))
     if device.sm_count is not None:
+        # Only of GPUs with CUs is the architecture recorded.
         properties.append(f"{device.sm_count} {'CUs' if device.architecture else 'SMs/CUs'}")
     if device.partition is not None:
         properties.append(f"partition {device.partition}")

@@ -296,6 +296,7 @@ def ledger_table(ledger: Ledger, unit: str, width: int = 80) -> Iterator[Text]:
     if not rows:
         return
     table = ledger_cells(rows)
+    # The longest head needs a cell more.
     widths = [_LEDGER_CELL + (head == "weight grad") for head in table.heads[:-2]]
     if width < _LEDGER_LABEL + sum(widths) + _LEDGER_SUM + _LEDGER_SHARE:
         table, widths = ledger_cells(rows, passes=False), []

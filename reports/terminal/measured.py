@@ -54,7 +54,11 @@ _FROM_DESCRIPTION: Final = (
 def render_measured(
     analysis: Analysis, style: Style | None = None, checked: Reconciliation | None = None
 ) -> list[Text]:
-    """Return the lines of `traceflops mfu TRACE`; `checked` compares it with a description."""
+    """Return the lines of `traceflops mfu TRACE`; `checked` compares it with a description.
+
+    A kernel has a row if its FLOPs are known, or if counters read at least its bytes; an operator
+    if either is known.
+    """
     style, measured = (style or Style()).wide_enough(), analysis.measured
     kernels = [
         row
@@ -98,6 +102,7 @@ def _head(analysis: Analysis, style: Style, checked: Reconciliation | None) -> I
     """Yield the figure, or why there is none, and the recording and the run that it is of."""
     measured = analysis.measured
     described = list(_described_sentences(measured, checked)) if checked is not None else []
+    # A description tells itself why it has no figure. If the trace's figure is no MFU, why is said.
     sentences = [] if described else utilisation.why_not(measured, is_asked=True)
     if measured.figure is not None:
         missing = sentences if measured.mfu is None and checked is None else []
@@ -148,7 +153,7 @@ def _beside_the_bar(checked: Reconciliation, width: int) -> Iterator[Text]:
     """Yield what the description counts but the trace does not, which is outside the bar."""
     if checked.waterfall is not None:
         yield from paragraph(_FROM_DESCRIPTION, width)
-    if checked.gap is None or abs(checked.gap) < _TINY:
+    if checked.gap is None or abs(checked.gap) < _TINY:  # rounding is no difference
         return
     sign = "+" if checked.gap > 0 else "-"
     line = Text(f"  {'described less shown':<{_LABEL}}")
@@ -159,7 +164,11 @@ def _beside_the_bar(checked: Reconciliation, width: int) -> Iterator[Text]:
 
 
 def described_facts(checked: Reconciliation) -> Iterator[utilisation.Fact]:
-    """Yield the figures from which the described one is made."""
+    """Yield the figures from which the described one is made.
+
+    HFU is one if it stands for more than MFU, or if the trace has no MFU to stand beside it; but
+    not if it is the figure itself.
+    """
     work, job = checked.described.work, checked.job
     rate, convention = checked.rate, work.ledger.convention
     is_more = rate is not None and (rate.hfu != rate.mfu or checked.measured.mfu is None)
@@ -191,7 +200,10 @@ def described_facts(checked: Reconciliation) -> Iterator[utilisation.Fact]:
 
 
 def _ledger(analysis: Analysis, width: int, checked: Reconciliation | None) -> Iterator[Text]:
-    """Yield the ledger as means per window; if the trace has none, that of the description."""
+    """Yield the ledger as means per window; if the trace has none, that of the description.
+
+    One that does not tell what its FLOPs were for counts as none: a sum alone is said elsewhere.
+    """
     ledger = analysis.measured.executed.ledger()
     if ledger.lines and not is_unsplit(ledger):
         per = window(analysis)
@@ -221,7 +233,7 @@ def _table(
         for row, peak in zip(rows, peaks, strict=True)
         if row.measured.flops_per_ns
     ]
-    if max(shares, default=0) > 1:
+    if max(shares, default=0) > 1:  # a share above 100 % asks for an explanation
         yield from paragraph(utilisation.ABOVE, width)
 
 

@@ -63,7 +63,10 @@ def render_conventions(figures: Utilisation, style: Style) -> list[Text]:
 
 
 def conventions_table(figures: Utilisation, width: int) -> Iterator[Text]:
-    """Yield a row per convention, and why some have none."""
+    """Yield a row per convention, and why some have none.
+
+    A convention that counts recomputation has no MFU, a published rate no HFU.
+    """
     widths = columns(_COLUMNS, width, ("TFLOP/s", "per token"))
     heads = {name: name for name in _COLUMNS}
     if figures.card.is_convolutional:
@@ -163,7 +166,7 @@ def _parts(figures: Utilisation) -> Iterator[str]:
         yield f"LoRA with {count(run.lora.parameters(figures.card))} weights"
     elif run.is_frozen:
         yield "base weights frozen"
-    if run.frozen - {"all"}:
+    if run.frozen - {"all"}:  # "all" is said above
         yield f"frozen: {', '.join(sorted(run.frozen - {'all'}))}"
     if run.frozen_layers:
         yield f"first {run.frozen_layers} layers frozen"
@@ -208,6 +211,7 @@ def _facts(figures: Utilisation) -> Iterator[Fact]:
     """Yield the figures from which the metric is made."""
     done, unit = figures.work, _unit(figures)
     item, rate = what_counts(figures), figures.rate
+    # If the metric is HFU, it stands above; a published rate tells nothing of executed FLOPs.
     if rate is not None and not rate.is_hfu and done.is_counted:
         # What HFU counts besides MFU, as shares of the peak.
         extras = {what: rate.ledger.total(first) for first, what in _EXTRAS.items()}
@@ -237,6 +241,7 @@ def _facts(figures: Utilisation) -> Iterator[Fact]:
 
 
 def _peak(figures: Utilisation) -> Iterator[Fact]:
+    """Yield the peak and where it is from; one that the user gave needs no source."""
     peak, spec = figures.choice.peak, figures.choice.spec
     if peak is None:
         return
@@ -247,6 +252,7 @@ def _peak(figures: Utilisation) -> Iterator[Fact]:
 
 
 def _weights(figures: Utilisation) -> str:
+    """Return how many weights a token uses; "" if the card lacks some, or there are no tokens."""
     card = figures.card
     if not card.complete or card.is_convolutional:
         return ""

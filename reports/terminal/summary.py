@@ -68,6 +68,7 @@ _SPEEDS_SHOWN: Final = 3
 _OWN: Final = "own per step"
 _DEVICES_SHOWN: Final = 4
 _SAMPLED_SHOWN: Final = 8
+_SAMPLED: Final = 9
 _SAMPLED_LESS: Final = ("Memory clock", "Samples", "Limit", "Memory", "Busy", "Temperature")
 _NAME_WIDTH: Final = 52
 _INDENT: Final = "  "
@@ -88,6 +89,10 @@ _KERNEL: Final = {"category": 13, **_FIGURES, "count": 8}
 _WAIT: Final = {"time": 9, "share": 9}
 _WAIT_NAME: Final = 27
 _LEAST_BAR: Final = 6
+_BESIDE_LABEL: Final = 70
+"""The room that long labels leave to the bar and the columns of the table of devices."""
+_SEVERAL_PER_LAUNCH: Final = 1.05
+"""GPU operations per launch call above which they are told: calls, as of graphs, launch several."""
 
 
 class Shown(NamedTuple):
@@ -126,7 +131,7 @@ def render_terminal(
         lambda waits: [] if is_little(analysis) else [*_devices_in_detail(analysis, style, waits)]
     )
     counted: list[Text] = []
-    if analysis.untimed is None:  # counters were read beside a timeline
+    if analysis.untimed is None:  # counters were read beside a timeline; else `first` has them
         counted = [*speeds_lines(analysis.measured, _SPEEDS_SHOWN, style.width)]
     is_first = analysis.recorded == "serialized"  # recorded for the counters
     case = cache(lambda findings: [*case_lines(analysis, style, findings)])
@@ -137,7 +142,7 @@ def render_terminal(
             *case(shown.findings),
             *first,
             *_waits(analysis, style, shown.waits),
-            *detail(shown.waits > 1),
+            *detail(shown.waits > 1),  # the waits of passes go with the waits of all
             *((*counted, *work) if is_first else (*work, *counted)),
             *_collectives(analysis, style.width, shown.collectives),
             *_notes(analysis, style.width, shown.notes),
@@ -148,7 +153,10 @@ def render_terminal(
 
 
 def _without_times(analysis: Analysis, style: Style) -> Iterator[Text]:
-    """Yield what a recording without a timeline contains, and a line per job if none is chosen."""
+    """Yield what a recording without a timeline contains, and a line per job if none is chosen.
+
+    It has totals and counters, or only memory events: then what was held at the peak is shown.
+    """
     if analysis.untimed is not None:
         yield from counted_lines(analysis.measured, style.width)
         yield from untimed_lines(analysis.untimed, style)
@@ -200,15 +208,15 @@ def _devices(analysis: Analysis, style: Style) -> Iterator[Text]:
     order = sorted(analysis.devices, key=lambda device: turn.get(device.device, len(turn)))
     shown = order[:_DEVICES_SHOWN]
     # The label, a bar, and the columns that have room.
-    label = min(max(len(device.label) for device in shown), max(18, style.width - 70))
+    label = min(max(len(device.label) for device in shown), max(18, style.width - _BESIDE_LABEL))
     parts = [device.chosen.components.parts() for device in analysis.devices]
     heads = {name: head for name, head in _SHARES.items() if any(part[name] for part in parts)}
-    if not wording.knows_exposure(analysis):
+    if not wording.knows_exposure(analysis):  # only communication was recorded
         heads = {"communication": "comm"}
     widths = {"window": 11, **({_OWN: 14} if own else {}), **dict.fromkeys(heads.values(), 9)}
     less = ("other", "graphs", "window", "memory", "exposed", "start-up", "idle", "compute")
-    widths = columns(widths, style.width - label - 3, less)
-    bar = min(20, style.width - label - 7 - sum(widths.values()))
+    widths = columns(widths, style.width - label - 3, less)  # 3: the indent, a space behind it
+    bar = min(20, style.width - label - 7 - sum(widths.values()))  # at most 20, and a margin of 4
     bar = bar if bar >= _LEAST_BAR else 0
     yield Text()
     yield from heading(f"{_INDENT}{wording.unit(analysis)}", label + 3 + bar, widths)
@@ -247,6 +255,7 @@ def _waits(analysis: Analysis, style: Style, most: int) -> Iterator[Text]:
         if not names:  # no room behind: a line of its own
             below = _wait_names(row, style.width - 2 * len(_INDENT))
             yield from paragraph(below, style.width, indent=2 * _INDENT)
+    # A finding with a cause has its own remedy; start-up happens once, so it needs none.
     is_start_up = analysis.verdict.headline == "start-up"
     if not causes(analysis) and rows[0].remedy and not is_start_up:
         yield from hanging(f"{_INDENT}help: ", f"{capitalized(rows[0].remedy)}.", style.width)
@@ -285,7 +294,7 @@ def _sampled(analysis: Analysis, width: int) -> Iterator[Text]:
     if not table.rows:
         return
     shown = replace(table, rows=table.rows[:_SAMPLED_SHOWN])
-    yield from view_table(shown, 9, _SAMPLED_LESS, _NAME_WIDTH, width, THROTTLED_BY)
+    yield from view_table(shown, _SAMPLED, _SAMPLED_LESS, _NAME_WIDTH, width, THROTTLED_BY)
     # The last column, if it is that of reasons, is too long for a table.
     for label, *_, reasons in shown.rows if table.columns[-1].head == THROTTLED_BY else ():
         words = f"{label}: {reasons}" if reasons != UNKNOWN else ""
@@ -308,6 +317,7 @@ def _kernels(analysis: Analysis, style: Style, most: int) -> Iterator[Text]:
     twice = f"; {wording.OVERLAPS}" * wording.overlap(analysis)
     title = f"{title} (share of the {wording.time_shared(analysis)}{twice})"
     yield from paragraph(title, style.width, "bold")
+    # The time of operators that only launch is not that of their FLOPs.
     known, mean = {} if analysis.only_launches else rates(analysis.measured), analysis.mean_ns
     figures = [
         (
@@ -323,8 +333,9 @@ def _kernels(analysis: Analysis, style: Style, most: int) -> Iterator[Text]:
     widths = widened(_KERNEL, figures)
     if not any(row["name"] in known for row in rows):
         del widths["rate"]
-    widths = columns(widths, style.width - 5 - LEAST_NAME, ("count", "category", "rate"))
-    width = min(_NAME_WIDTH, style.width - 5 - sum(widths.values()))
+    room = style.width - 5  # without the indent, two spaces, and the coloured mark
+    widths = columns(widths, room - LEAST_NAME, ("count", "category", "rate"))
+    width = min(_NAME_WIDTH, room - sum(widths.values()))
     names = cut_to([row["name"] or "unknown" for row in rows], width)
     for row, name, figures_of_row in zip(rows, names, figures, strict=True):
         texts = dict(zip(_KERNEL, figures_of_row, strict=True))
@@ -335,7 +346,7 @@ def _kernels(analysis: Analysis, style: Style, most: int) -> Iterator[Text]:
         rest = {head: width for head, width in widths.items() if head == "count"}
         yield line.append(cells(texts, rest), "dim")
     launched = analysis.total.activities_per_launch
-    if launched is not None and launched > 1.05:
+    if launched is not None and launched > _SEVERAL_PER_LAUNCH:
         yield Text(f"{_INDENT}{ratio(launched)} GPU operations per launch call", "dim")
 
 
@@ -367,12 +378,13 @@ def _collectives(analysis: Analysis, width: int, most: int) -> Iterator[Text]:
         parts = [
             f"{wording.collective_label(row)}: {times}{'' if message == UNKNOWN else f' {message}'}"
         ]
-        without = [f"{rate} with waiting"] if rate != UNKNOWN else []
-        parts += list(who_waits.busbw_words(analysis, row)) or without
+        # Without a bus bandwidth, the bytes by the whole time, which is partly waiting.
+        with_waiting = [f"{rate} with waiting"] if rate != UNKNOWN else []
+        parts += list(who_waits.busbw_words(analysis, row)) or with_waiting
         parts.append(duration(analysis.mean_ns(row.sum_ns)))
         if wording.knows_exposure(analysis):
             parts.append(f"{duration(analysis.mean_ns(row.exposed_ns))} exposed")
-        if place == most - 1 and more > 0:
+        if place == most - 1 and more > 0:  # on the last line, as it needs none of its own
             parts.append(f"{several(more, 'kind')} more")
         yield Text(_INDENT + listed(parts, width - len(_INDENT)), "dim")
     for sentence in pipeline_sentences(analysis):

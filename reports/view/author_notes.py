@@ -113,7 +113,8 @@ def _text(path: Path) -> str:
 def base_names(command: str, files: Iterable[SourceFile] = ()) -> str:
     """Return a command line in which every path is only its base name.
 
-    Of `files` that have their folder in their name, to tell them apart, that name is kept.
+    Of `files` that have their folder in their name, to tell them apart, that name is kept. The text
+    behind an option of _TAKE_TEXT is no path.
     """
     folders = [file.name for file in files if "/" in file.name]
     try:

@@ -50,7 +50,7 @@ def post_mortem(analysis: Analysis) -> tuple[Chapter, ...]:
         where = ", ".join(kernel_label(name, _NAME) for name in cause.where) or "no single place"
         places.append(f"{title}: {where} ({cause.owner}). Sure: {cause.sure}.")
         remedies.append(f"{title}: {cause.finding.remedy}")
-        # The first reason for the confidence also tells why a gain is unknown.
+        # The first reason for the confidence also tells why a gain is unknown ("Unknown: ...").
         reasons = map(words, sure.reasons[:1] if sure else ())
         saved = capitalized(cause.saves) or ": ".join(("Unknown", *filter(None, reasons)))
         gains.append(f"{title}: {saved}{f', {cause.mfu}' if cause.mfu else ''}.")
@@ -104,6 +104,7 @@ def _unknown(analysis: Analysis) -> Iterator[str]:
     on_notes = _findings_on_notes(analysis)
     yield from (finding.sentence for finding in on_notes)
     yield from why_not(analysis.measured) if analysis.devices else ()
+    # The other notes are no limits of the whole recording.
     yield from (note.text for note in analysis.notes if note.code == _FROM_SUMMARIES)
     ranges = [
         cause.finding.title

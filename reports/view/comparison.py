@@ -270,7 +270,10 @@ def unlike_table(comparison: Comparison) -> ReportTable:
 
 
 def mfu_sentence(comparison: Comparison) -> str:
-    """Return the MFU before and after, and what changed it; "" if that is unknown."""
+    """Return the MFU before and after, and what changed it.
+
+    "" if that is unknown, or both sides are the same recording.
+    """
     found = comparison.mfu
     if found is None or comparison.is_same:
         return ""
@@ -362,7 +365,10 @@ def comparison_tables(comparison: Comparison) -> Iterator[tuple[str, ReportTable
 
 
 def runs_table(comparisons: Sequence[Comparison]) -> ReportTable:
-    """Return a row per recording against the first side, which all have in common."""
+    """Return a row per recording against the first side, which all have in common.
+
+    A recording that cannot be compared (`obstacle`) has no row.
+    """
     columns = (
         Column("Recording", lambda one: Name(one.after.name)),
         Column.number("Step", lambda one: duration(float(one.after.mean_ns))),

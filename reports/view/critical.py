@@ -103,7 +103,7 @@ def critical_object(analysis: Analysis) -> dict[str, Any]:
     replay, reason = analysis.replay_or_reason
     if replay is None:
         return {"total_ns": None, **dict.fromkeys(_LISTS), "reason": words(reason)}
-    total_ns = replay.before_ns
+    total_ns = replay.before_ns  # the windows as recorded, before any edit of what-if
 
     def row(ns: int, **about: str | int | None) -> dict[str, Any]:
         return {**about, "ns": ns, "share": ns / total_ns if total_ns else None}

@@ -64,7 +64,11 @@ def waited_for(analysis: Analysis) -> list[WaitedFor]:
 
 
 def _row(one: IdleClass, analysis: Analysis) -> WaitedFor:
-    """Return the row of one class of idle time, with the names of its largest culprits."""
+    """Return the row of one class of idle time, with the names of its largest culprits.
+
+    One that has at least half of the time is named alone. For time without a name, how to record
+    names comes before the remedy of the class.
+    """
     culprits = one.culprits
     # Of host time without events or ranges, samples of the CPU may still tell what ran.
     sampled = _sampled(analysis) if one.is_nameless else ""

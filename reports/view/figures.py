@@ -134,7 +134,7 @@ def size(number: int | None, *, binary: bool = False) -> str:
     while power < len(names) - 1 and abs(number) >= 999.5 * base**power:
         power += 1
     value = number / base**power
-    digits = max(0, 3 - units.whole_digits(value)) if power else 0  # bytes are whole
+    digits = max(0, 3 - units.whole_digits(value)) if power else 0  # 3 in all; bytes are whole
     return f"{value:,.{digits}f} {names[power]}"
 
 
@@ -173,11 +173,12 @@ def kernel_label(name: str, width: int) -> str:
     """Return a kernel's name in at most `width` characters, keeping what tells kernels apart.
 
     The return type and the suffix of a kernel descriptor (.kd) always go. If the rest is too long,
-    these go until it fits: `(anonymous namespace)::`, the parameter list, other namespaces, the
-    middle. The middle begins behind the function's own name if there is room for that.
+    these go until it fits: `(anonymous namespace)::`, the parameter list, other namespaces (of an
+    element-wise kernel all but its functor), the middle. The middle begins behind the function's
+    own name if there is room for that. Of an extremely long name only the middle goes.
     """
     name = without_return_type(kernel_name(name))
-    if len(name) <= width or len(name) > _LONGEST_NAME:
+    if len(name) <= width or len(name) > _LONGEST_NAME:  # too long to search in it
         return shorten_middle(name, width)
     if at_line := _AT_LINE.search(name):  # a Python function: keep its file and line whole
         place = at_line[0] if width > len(at_line[0]) + len(_ELLIPSIS) else ""
@@ -187,7 +188,7 @@ def kernel_label(name: str, width: int) -> str:
         label = label[: _opening(label)] or label
     if len(label) > width:
         label = visible(_launched(label) or unqualified(label))
-    # `shortened` keeps 3/5 of the width at the front, which would cut a longer own name.
+    # `shorten_middle` keeps 3/5 of the width at the front, which would cut a longer own name.
     own = label.find("<") + 1
     tail = width - own - 1
     if len(label) > width and own > width - 1 - (width - 1) * 2 // 5 and tail > 0:

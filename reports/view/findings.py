@@ -208,6 +208,7 @@ def headline(analysis: Analysis) -> Headline:
     best, title = title_finding(analysis), opening(analysis).title
     if best is None:
         parts = analysis.verdict.parts
+        # The utilisation is no headline, unless there is nothing else.
         first = next((part for part in parts if part.code != _FIGURE), parts[0])
         return Headline(analysis.verdict.headline, first.code, title, None)
     row = all_rules().rules.get(best.finding.rule)  # none for a rule of the user
@@ -383,6 +384,7 @@ def _where(analysis: Analysis, finding: Finding) -> Iterator[str]:
         gain_ns = finding.gain.high_ns if finding.gain is not None else 0
         is_part = len(finding.rows) > 1 and analysis.mean_ns(first.time_ns) < gain_ns
         yield words(fact("finding.mostly", name=name)) if is_part else name
+    # The first row may be that rank.
     if at.rank is not None and f"rank {at.rank}" not in (row.name for row in finding.rows[:1]):
         yield f"rank {at.rank}"
     if not finding.rows and (step := _step_of(analysis, finding)):

@@ -113,13 +113,16 @@ def scaled(flops: Count | None, scale: int) -> str:
     if not flops:
         return UNKNOWN
     value = Fraction(flops) / scale
-    if abs(value) < Fraction(1, 10_000):
+    if abs(value) < Fraction(1, 10_000):  # a figure that is not zero is never printed as 0
         return "<0.0001"
     return significant(value, 4 if value >= 1 else 3, zeros=True)
 
 
 def ledger_rows(ledger: Ledger) -> dict[str, LedgerRow]:
-    """Return the rows by part of the model, in the order of their lines; those of WHOLE last."""
+    """Return the rows by part of the model, in the order of their lines; those of WHOLE last.
+
+    A line that is of no pass counts in the total of its row alone.
+    """
     parts: dict[str, LedgerRow] = {}
     others: dict[str, LedgerRow] = {}
     for line in ledger.lines:

@@ -46,6 +46,7 @@ def rules_said(measured: Measurement, most: int) -> list[RulesOfKernel]:
     labels = short_labels(from_own_word([row.name for row in rows]), _NAME)
     kernels = []
     for label, row in zip(labels, rows, strict=True):
+        # Without those that only inform, or whose speed-up this kernel cannot gain.
         advising = [
             rule
             for rule in row.rules

@@ -125,7 +125,11 @@ def _numbered(short: Mapping[str, str], names: Sequence[str], width: int) -> Ite
 
 
 def _pieces(text: str, start: int, end: int) -> Label:
-    """Return a text as a label whose second piece is `text[start:end]`; short texts are one."""
+    """Return a text as a label whose second piece is `text[start:end]`.
+
+    A short text, or one that differs from its beginning on, is a single piece. What follows the
+    second piece is the third one, unless it is short: then it stays with the second.
+    """
     if len(text) <= _SHORT or start <= 0:
         return Label(shortened(text, _HEAD))
     start += text[start:].startswith("…")  # the mark of a cut ends the first piece
@@ -142,8 +146,10 @@ def _told_apart(names: Sequence[str], texts: list[str], whole: Callable[[str], s
     for places in _groups(texts):
         wholes = _distinct_texts([names[place] for place in places], whole)
         for place, name, (start, end) in zip(places, wholes, _differences(wholes), strict=True):
+            # A last single character takes no more room than the mark of a cut.
             differs = name[start:] if len(name) <= end + 1 else f"{name[start:end]}…"
             more = f"…{differs}" if start < len(name) else ""
+            # The text may end in the mark of its own cut, and needs no closing bracket any more.
             apart[place] = f"{texts[place].rstrip('…>')}{more}"
     return apart
 
@@ -166,7 +172,7 @@ def _differences(texts: Sequence[str]) -> list[tuple[int, int]]:
         first = next((place for place, (a, b) in enumerate(pairs) if a != b), shortest)
         start = _word_start(alike[0], first)
         end = start + _TAIL
-        if before >= 0:
+        if before >= 0:  # a group that was split off; all texts together begin at `start`
             # Begin where the group was split off, or at the word before, if the former is far.
             near = before if start - before <= _TAIL else _word_start(alike[0], start - 1)
         by_text: defaultdict[str, list[int]] = defaultdict(list)

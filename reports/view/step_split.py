@@ -120,6 +120,7 @@ def step_parts(analysis: Analysis) -> tuple[StepPart, ...]:
 def _amounts(analysis: Analysis) -> dict[str, int]:
     """Return the lines of the waterfall if their shares are shares of time, else the components."""
     fall, components = analysis.measured.waterfall, analysis.components
+    # A line below 0 (`errors`) cannot be a share of time.
     if fall is None or fall.errors or not components.window_ns:
         return components.parts()
     # If devices have different peaks, the time of a faster one weighs more in the waterfall.
@@ -138,6 +139,7 @@ def _idle(analysis: Analysis, idle_ns: int) -> Iterator[tuple[str, str, int]]:
     missing_ns = min(times.get(_LATE, 0), analysis.total.idle_causes.unrecorded_ns)
     if missing_ns:
         times |= {_LATE: times[_LATE] - missing_ns, _MISSING: missing_ns}
+    # Without culprits "unexplained" would tell nothing; a CPU has another word, see `rest`.
     if times and analysis.total.knows_idle and not on_host:
         times[_UNEXPLAINED] = idle.unexplained_ns
     # The largest that matter; `others_ns` is all that is not shown.
@@ -145,6 +147,7 @@ def _idle(analysis: Analysis, idle_ns: int) -> Iterator[tuple[str, str, int]]:
     shown: list[str] = []
     others_ns = analysis.components.idle_ns
     for kind in sorted(times, key=lambda kind: -times[kind])[:_MOST_CULPRITS]:
+        # The rest may not be larger than a part that is shown, unless _MOST_CULPRITS are.
         is_enough = len(shown) >= _USUAL_CULPRITS and others_ns < times[shown[-1]]
         if times[kind] < least_ns or is_enough:
             break
@@ -166,7 +169,8 @@ def told_parts(analysis: Analysis, finding: Finding | None, component: str) -> t
     parts = step_parts(analysis)
     if finding is None:
         loss = analysis.verdict.loss
-        names = (loss, CULPRIT) if loss == "idle" else (loss,)  # idle time of any class
+        # Idle time of any class, but not what may be missing work: that is no loss.
+        names = (loss, CULPRIT) if loss == "idle" else (loss,)
         return tuple(
             replace(part, is_told=part.name in names and part.label != _MISSING) for part in parts
         )
@@ -180,6 +184,7 @@ def told_parts(analysis: Analysis, finding: Finding | None, component: str) -> t
 def _told(parts: Sequence[StepPart], finding: Finding, component: str) -> StepPart | None:
     """Return the first part of a component that can hold a finding, else its largest, or None."""
     if (kind := finding.rule.replace("-", "_")) in CLASSES:  # the rule of a class of idle time
+        # Work that started late may have waited for missing work: `_idle` makes that another part.
         labels = (CLASSES[kind], _MISSING) if kind == _LATE else (CLASSES[kind],)
         return next((part for part in parts if part.label in labels), None)
     if component == "idle":  # of which class is not known
@@ -193,7 +198,8 @@ def _told(parts: Sequence[StepPart], finding: Finding, component: str) -> StepPa
 def _split(analysis: Analysis, part: StepPart, finding: Finding) -> Iterator[StepPart]:
     """Yield what of a part a finding is about, and the rest; only one if that is all of it."""
     name = _kernel(analysis, finding)
-    # Uneven steps are about how much longer some are, which is no share of the mean step.
+    # Uneven steps are about how much longer some are, which is no share of the mean step. Shares
+    # that are printed alike are one: a rest would be printed as 0 %.
     is_all = finding.rule == UNEVEN_STEPS or percent(finding.share) == percent(part.share)
     own_ns = round(part.ns * finding.share / part.share)
     if is_all or own_ns >= part.ns:
@@ -234,7 +240,8 @@ def step_after(analysis: Analysis, finding: Finding) -> StepAfter | None:
 def outside(analysis: Analysis) -> str:
     """Return which recorded time is in no figure: before or after GPU work, and in unused steps.
 
-    It is "" if that is little.
+    It is "" if that is little. Start-up in unused steps, and a call before or after the work, are
+    named if they are at least half of it.
     """
     rest = analysis.outside
     if rest is None:
@@ -275,6 +282,7 @@ def scope(analysis: Analysis) -> list[str]:
     """Return sentences on what the figures leave out: kernels, start-up, most of a recording."""
     sentences = []
     kinds = {kind for device in analysis.devices for kind in device.whole.kinds}
+    # Nothing but copies and fills, although no record is missing: is there no kernel at all?
     if analysis.recorded == "complete" and kinds and kinds <= _MOVES:
         launches = launch_calls(analysis.prepared.trace) if analysis.prepared is not None else 0
         code = "scope.no-kernel-of-launches" if launches else "scope.no-kernel"
@@ -285,7 +293,8 @@ def scope(analysis: Analysis) -> list[str]:
         sentences += [words(finding.claim) for finding in starts]
     rest = analysis.outside
     if rest is not None and rest.is_most:
-        sentences += [] if begins_late(analysis) else [outside(analysis)]
+        sentences += [] if begins_late(analysis) else [outside(analysis)]  # else said first
         samples = outside_samples(analysis)
+        # Samples are of the time before and after the work, not of unused steps.
         sentences += [words(samples)] if samples is not None and not rest.unused_ns else []
     return sentences

@@ -172,7 +172,7 @@ def facts(analysis: Analysis) -> Iterator[Fact]:
 def _by_recordings(work: MeasuredWork) -> Iterator[Fact]:
     """Yield how many launches other recordings have FLOPs of, and whether two sources agree."""
     for join in work.joins:
-        if join.launches:
+        if join.launches:  # else the chosen windows have no compute kernel that could be known
             known = f"{count(join.known)} of {count(join.launches)}"
             file = f"; {join.file}" if join.file else ""
             share = percent(as_float(join.share))
@@ -200,18 +200,20 @@ def _executed(measured: Measurement, windows: int) -> Fact:
     unsplit = done.unsplit_flops
     mark = "" if measured.is_exact else AT_MOST
     remarks = [] if measured.is_exact else [f"at least {_mean(done.executed_at_least, windows)}"]
-    if done.model_flops or not unsplit:
+    if done.model_flops or not unsplit:  # if all are unsplit, none are known to be of the model
         remarks.append(f"model {mark}{model}")
     if unsplit:
-        these = f"of {_mean(unsplit, windows)} " if done.model_flops else ""
-        remarks.append(f"{these}including recomputation and padding, split unknown")
+        # If all are unsplit, their number is the total, which is said already.
+        amount = f"of {_mean(unsplit, windows)} " if done.model_flops else ""
+        remarks.append(f"{amount}including recomputation and padding, split unknown")
     return Fact("executed", f"{mark}{total}", "; ".join(remarks))
 
 
 def rate_words(work: Measured, peak: int | None) -> tuple[str, str, str]:
     """Return the rate in TFLOP/s, the share of the peak, and FLOP per byte, a dash if unknown.
 
-    If FLOPs are known as a range, they are of its upper end and marked with ≤.
+    If FLOPs are known as a range, they are of its upper end and marked with ≤. Work that was
+    counted and has no FLOPs has a dash, too.
     """
     rate, intensity = work.flops_per_ns, work.intensity
     share = work.share_of_peak(peak) if rate else None

@@ -131,7 +131,10 @@ def limits_sentence(ranks: RankReport) -> str:
 
 
 def waits_basis(ranks: RankReport) -> str:
-    """Return which time the figures are of; without steps, also how much waiting is outside it."""
+    """Return which time the figures are of; without steps, also how much waiting is outside it.
+
+    Without steps, the cycles are the parts between collectives; a recording may have neither.
+    """
     cycles, waits = ranks.cycles, ranks.waits
     if cycles.has_steps:
         return f"Means of {several(len(cycles.steps), 'step')}."

@@ -185,7 +185,10 @@ def selected(analysis: Analysis) -> str:
 
 
 def provenance(analysis: Analysis, most_files: int = _MOST_FILES) -> list[str]:
-    """Return where the figures come from: tool, files, devices, ranks, steps, selection."""
+    """Return where the figures come from: tool, files, devices, ranks, steps, selection.
+
+    Of several jobs of which none is chosen there are no figures, so no devices of theirs.
+    """
     source = analysis.source
     parts = [
         shorten_middle(source.tool or f"{source.format} trace", 60),
@@ -235,6 +238,7 @@ def time_shared(analysis: Analysis) -> str:
         return "time after start-up"
     if analysis.steps.used:
         return "step time"
+    # If most of the recording is outside the window, "total" would say too much.
     return "window" if analysis.outside is not None and analysis.outside.is_most else "total time"
 
 
