@@ -14,7 +14,7 @@ from traceflops.facts import Fact
 from traceflops.remedies import advice
 from traceflops.reports.view.figures import TIME_UNITS, duration, percent
 from traceflops.reports.view.texts import words
-from traceflops.units import capitalized, does, several, unit_for
+from traceflops.units import capitalized, several, unit_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -126,8 +126,8 @@ def pace_sentence(analysis: Analysis) -> str:
     where = f" ({', '.join(pace.bound_in)})" if pace.bound_in else ""
     return (
         f"{verdict}{where}: GPU idle at {percent(pace.starved_share)} of "
-        f"{several(pace.launches, 'call')} that {does(pace.launches, 'start')} work; "
-        f"median lead {duration(pace.lead_median_ns)}, floor {duration(pace.floor_ns)}"
+        f"{several(pace.launches, 'launch')}; median lead {duration(pace.lead_median_ns)}, "
+        f"floor {duration(pace.floor_ns)}"
         f"{_short_kernels(analysis)}."
     )
 

@@ -559,7 +559,7 @@ def test_default_target(given: str, expected: str) -> None:
 
 def test_a_width_of_zero_is_no_width() -> None:
     shown = shell("$TF summary $TINY", COLUMNS="0").stdout
-    assert "MFU" in shown
+    assert "GPU work" in shown
 
 
 def test_closed_standard_input_is_said() -> None:

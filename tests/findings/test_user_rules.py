@@ -211,7 +211,7 @@ def test_an_installed_rule_that_fails_is_an_error_with_its_name(
 PAGE = proofs.TABLE.sub("", proofs.PAGE.read_text(encoding="utf-8"))
 SHARED_LIMITS = {  # by section of rules.toml that is of several rules: where the page tells it
     "counted-kernel": r"(?m)^(\d\. |Condition: there are \[counters\]).*$",
-    "main-kernel": r"(?m)^(Condition: compute takes|Where all its launches are alike).*$",
+    "main-kernel": r"(?m)^(Condition: compute takes|Where (all its )?launches (are alike|take)).*$",
     "event-times": r"(?m)^Times of torch.autograd.profiler.*$",
     "priority": r"(?m)^\* (\*\*Priority|Nothing gains).*$",
     "idle-cause": r"(?m)^\| Rule \| Condition.*$",
@@ -236,7 +236,7 @@ def told(rule: str) -> str:
 def test_the_page_tells_every_threshold(rule: str, name: str) -> None:
     value = thresholds()[rule][name]
     times = f"{value / 1_000:g} µs", f"{value / 1_000_000_000:g} s"
-    said = (f"{100 * value:g} %", f"{value:g}", *times, WORDS.get(value, "?"))
+    said = (f"{100 * value:g} %", f"{value:g}", f"{value:,g}", *times, WORDS.get(value, "?"))
     numbers = "|".join(map(re.escape, said))
     is_told = re.search(rf"(?<![\d.])({numbers})(?![\d.])", told(rule)) is not None
     assert is_told or (rule, name) in NOT_TOLD, (said, told(rule))

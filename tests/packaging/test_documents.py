@@ -27,7 +27,10 @@ GROUP = typer.main.get_command(app)
 COMMANDS: dict[str, Any] = GROUP.commands  # type: ignore[attr-defined]
 
 TO_TYPE = ["README.md", "docs/index.md", *(name for name in NAMES if "/tutorials/" in name)]
-OF_TOOLS = {"--check", "--count", "--seed", "--enforce-eager", "--rccl-trace"}
+OF_TOOLS = {
+    *("--check", "--count", "--seed", "--enforce-eager"),
+    *("--rccl-trace", "--cuda-graph-trace", "--python-functions-trace"),
+}
 """Options of docs/refresh.py, of the scoreboards and of what records."""
 _FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.M | re.S)
 _LINK = re.compile(r"(?<!!)\[[^\]]*\]\(([^)\s]+)\)")
