@@ -164,7 +164,7 @@ def counters_used() -> frozenset[str]:
 
 @cache
 def _table(name: str) -> dict[str, Any]:
-    """Return a table of this folder, with tuples for its lists."""
+    """Return a table of this folder, with tuples for its lists: callers share it."""
 
     def frozen(value: Any) -> Any:
         if isinstance(value, dict):
@@ -220,7 +220,10 @@ class Quantity(Struct, frozen=True):
     labels: tuple[str, ...]
 
     def spelling(self, counter: str) -> int | None:
-        """Return the place of a counter's name among the spellings, None where it is none."""
+        """Return the place of a counter's name among the spellings, None where it is none.
+
+        A name is that of a counter or, of a figure on a page of a report, section|label|unit.
+        """
         if counter in self.counters:
             return self.counters.index(counter)
         section, _, rest = counter.partition("|")

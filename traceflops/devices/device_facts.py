@@ -149,6 +149,7 @@ def asked_row(text: str) -> peaks.DeviceSpec:
     name = text[:LONGEST_NAME]
     ids, wanted = [spec.id for spec in peaks.load_devices()], _spelled(name)
     row = by_name(name.upper())
+    # A single character is in nearly every id.
     inside = [row_id for row_id in ids if len(wanted) > 1 and wanted in _spelled(row_id)]
     close = get_close_matches(name.strip().lower(), ids, n=4)
     first = [row.id] if row is not None else []

@@ -145,6 +145,7 @@ def settle_shared(trace: Trace) -> Trace:
     if not users:
         return trace
     by_run = _with_runs_apart(trace, users)
+    # What is left was used by several processes at once.
     users = _shared(by_run) if by_run is not trace else users
     if not users:
         return by_run
@@ -215,8 +216,8 @@ def _with_runs_apart(trace: Trace, users: Users) -> Trace:
 def _runs_apart(users: Users, nameless: Collection[int], begin: IntArray, end: IntArray) -> Runs:
     """Return the runs of each device with more than one; `begin` and `end` are `lives`.
 
-    A new run begins with a process that began after all before it had ended. `nameless` processes
-    stand for rows of an unknown one, and are in no run.
+    A new run begins with a process that began after all before it had ended, by more than it takes
+    to start one. `nameless` processes stand for rows of an unknown one, and are in no run.
     """
     split: Runs = {}
     for device, processes in users.items():

@@ -111,7 +111,7 @@ def with_records(
     for name, time in _TIMES.items():
         added = records.table(name)
         if added.num_rows:
-            rows = device[np.maximum(numbers(added["device"], ABSENT), -1)]
+            rows = device[np.maximum(numbers(added["device"], ABSENT), -1)]  # ABSENT is below -1
             added = with_numbers(added, time, numbers(added[time]) + shift_ns)
             added = with_numbers(added, "device", rows)
             added = with_numbers(added, "process", owner[np.maximum(rows, -1)])
