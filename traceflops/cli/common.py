@@ -60,6 +60,7 @@ def spare_inputs(targets: Iterable[Path], inputs: Iterable[str | Path | None]) -
             status = path.stat()
         except (OSError, ValueError):
             return None
+        # Writing to a device or a pipe destroys no input.
         return (status.st_dev, status.st_ino) if stat.S_ISREG(status.st_mode) else None
 
     targets_by_identity = {same: path for path in targets if (same := identity(path)) is not None}

@@ -136,6 +136,7 @@ class Sectioned(TyperCommand):
             if _is_argument(parameter):
                 sections.setdefault("Arguments", []).append((parameter.metavar, parameter.help))
             elif row is not None:
+                # Options of a group have its heading; most others say what is printed or written.
                 default = "Options" if parameter.name == "help" else "Output"
                 heading = getattr(parameter, "rich_help_panel", None) or default
                 sections.setdefault(heading, []).append(row)
