@@ -144,6 +144,7 @@ def _peak(figures: Utilisation) -> dict[str, Any] | None:
     peak, spec = figures.choice.peak, figures.choice.spec
     if peak is None:
         return None
+    # The label of a peak by --peak is "given", after the data type if that is known.
     from_table = spec is not None and not peak.label.endswith("given")
     return {
         "tflops": float(peak.flops_per_ns / 1000),

@@ -164,6 +164,7 @@ def host_lanes(
         counts = Counts[int]()
         for by_thread in tracks:
             for thread, rows in by_thread.items():
+                # A thread that only waits has frames, too.
                 if rows.kind != "frame":
                     counts[thread] += len(rows.row)
         busiest = sorted(counts, key=lambda thread: (-counts[thread], thread))[:_MOST_THREADS]
@@ -193,7 +194,8 @@ def counters(
 def _sampled(trace: Trace, device: int) -> dict[str, tuple[IntArray, IntArray]]:
     """Return (times, values) of what a profiler sampled of a device, clocks first.
 
-    Values are rounded. Memory events, and what never changes, are left out.
+    Values are rounded. Left out are memory events (in bytes), which have a curve of their own, what
+    never changes, and what has values below 0 or too large for a script.
     """
     table = trace.counters
     own = np.flatnonzero(numbers(table["device"]) == device)
@@ -220,7 +222,7 @@ def marks_left_out(trace: Trace, drawn: Sequence[LaneGroup]) -> dict[str, int]:
     counts = np.bincount(kind[kind >= 0], minlength=len(kinds))
     for group in drawn:
         for lane, events in zip(group.lanes, group.events, strict=True):
-            if lane.kind == "frame":
+            if lane.kind == "frame":  # the only other marks that are drawn
                 counts -= np.bincount(kind[events.row], minlength=len(kinds))
     named = zip(kinds, counts.tolist(), strict=True)
     return {name: count for name, count in named if count and name != _RANGE}
@@ -248,7 +250,7 @@ def _host_rows(linked: LinkedTrace, kind: Kind, near: Intervals) -> tuple[WholeA
         if tree.in_order:
             return process, _LaneRows(kind, times, row, thread, depth)
         return process[row], _LaneRows(kind, times, row, thread[row], depth)
-    wanted = times.lasting_ns >= 0
+    wanted = times.lasting_ns >= 0  # of unknown length nothing can be drawn
     if kind == "range":
         wanted &= is_one_of(table["kind"], _RANGE)
     if kind == "frame":
@@ -268,7 +270,7 @@ def _frames(table: pa.Table, times: Times, rows: WholeArray, near: Intervals) ->
     out.
     """
     code, own = np.unique(codes(table["name"])[rows], return_inverse=True)
-    texts = [*names(table["name"]), ""]
+    texts = [*names(table["name"]), ""]  # the last one is for code -1, no name
     of_user = np.array([not is_of_library(texts[index]) for index in code.tolist()], dtype=np.bool_)
     is_module = is_one_of(table["kind"], "module")
     rows = rows[of_user[own] | is_module[rows]]
@@ -332,6 +334,7 @@ def _group(
                 lanes.append(Lane(kind, process, device, number, lane))
                 events.append(LaneEvents(of_lane, rows.times, origin_ns))
                 deeper -= len(of_lane)
+            # Frames nearly always nest deeper than they are drawn, so that is not reported.
             if deeper and kind != "frame":
                 too_deep[kind] = too_deep.get(kind, 0) + deeper
     left_out = [

@@ -284,6 +284,7 @@ def _step_spans(
         for window, span in zip(windows, spans, strict=True):
             if window.step is not None:
                 steps[window.step].append(span)
+        # If no window of a device is used, the range is that of all of them.
         used += [span for w, span in zip(windows, spans, strict=True) if w.used] or spans
     hulls = {number: _hull(spans) for number, spans in sorted(steps.items())}
     return hulls, _hull(used) if used else Span(0, 0)

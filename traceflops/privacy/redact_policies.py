@@ -194,6 +194,7 @@ def _mark(shown: Placeholders, step_mark: str | None, kind: str | None) -> Polic
     if kind in ("annotation", "gpu_annotation", "gpu_step"):
         return partial(_annotation, shown, step_mark)
     by_words = partial(shown.partly, "mark")
+    # Names of system calls are public.
     return _unless(SYSTEM_CALLS, by_words) if kind == "system" else by_words
 
 
@@ -243,9 +244,9 @@ def _annotation(shown: Placeholders, step_mark: str | None, text: str) -> str:
     if _BUILT_IN_MARK.fullmatch(text):  # it may contain a class of the author
         return shown.partly("annotation", text)
     number = step_number(text, step_mark)
-    if number is None:
+    if number is None:  # of no step
         return shown.whole("annotation", text)
-    made = f"step {number}" if number >= 0 else "step"
+    made = f"step {number}" if number >= 0 else "step"  # -1: a step without a number
     if made != text:
         shown.count("step mark", text)
     return made

@@ -108,7 +108,10 @@ def _config(module: Any) -> dict[str, object] | None:
 
 
 def _readable(config: Mapping[str, Any]) -> dict[str, object]:
-    """Return the numbers of a config and texts under known keys; paths and labels are dropped."""
+    """Return the numbers of a config and texts under known keys; paths and labels are dropped.
+
+    Of the labels their number stays, of the path of the model its last part: its name.
+    """
     kept: dict[str, object] = {}
     for key, value in config.items():
         items = value if isinstance(value, list | tuple) else [value]
