@@ -97,6 +97,7 @@ def _figures(work: DescribedWork | None, rate: Rate | None) -> dict[str, Any]:
 
 
 def _model(card: ModelCard) -> dict[str, Any]:
+    """Return the model; of an incomplete card only the number of all parameters is known."""
     return {
         **fields(card, "name", "source"),
         "parameters": card.total,

@@ -156,6 +156,7 @@ class Tools:
         asked = self._folders.path(path), given
         self._open(asked)
         digest = hashlib.sha256(repr(asked).encode()).hexdigest()
+        # Short enough for a model to repeat, and different for different words.
         stem = re.sub(r"[^A-Za-z0-9_]", "", Path(asked[0]).name.partition(".")[0])[:40]
         trace = f"{stem}-{digest[:8]}"
         self._asked[trace] = asked

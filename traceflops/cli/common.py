@@ -64,6 +64,7 @@ def spare_inputs(targets: Iterable[Path], inputs: Iterable[str | Path | None]) -
         return (status.st_dev, status.st_ino) if stat.S_ISREG(status.st_mode) else None
 
     targets_by_identity = {same: path for path in targets if (same := identity(path)) is not None}
+    # If no target exists, none is an input.
     names = [str(name) for name in inputs if name is not None] if targets_by_identity else []
     for file in (file for name in names if not is_remote(name) for file in files_behind(name)):
         same = identity(Path("/dev/stdin" if file == "-" else file))
@@ -152,7 +153,7 @@ def tidy_up_when_ended() -> None:
 
     def end(number: int, _: object) -> NoReturn:
         signal.signal(number, signal.SIG_DFL)  # for the second one
-        raise SystemExit(128 + number)
+        raise SystemExit(128 + number)  # as shells tell which signal it was
 
     for number in _ENDING:
         if signal.getsignal(number) is signal.SIG_DFL:
@@ -167,10 +168,10 @@ def _debug() -> None:
 
 
 def complain(message: str, hint: str) -> None:
-    """Print one error line and one hint line on stderr, printable and each at most 1,000 long."""
+    """Print one error line and one hint line on stderr, printable and cut in the middle if long."""
     for label, text in (("error", message), ("hint", hint)):
         line = " ".join("".join(char if char.isprintable() else " " for char in text).split())
-        if len(line) > 1000:
+        if len(line) > 1000:  # a name in it may be of any length
             line = f"{line[:500]} … {line[-500:]}"
         say(f"{label}: {line}", to_stderr=True)
 
@@ -184,7 +185,10 @@ def print_summary(analysis: Analysis, by: str | None = None) -> None:
 
 
 def terminal_style() -> Style:
-    """Return the width, characters and colours of standard output; without a terminal 100 wide."""
+    """Return the width, characters and colours of standard output.
+
+    Without a terminal it is 100 wide, unless the user sets COLUMNS.
+    """
     from rich.console import Console
 
     from traceflops.reports.terminal.lines import Style

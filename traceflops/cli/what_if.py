@@ -20,7 +20,9 @@ EXAMPLES = (
 )
 _MOST = 8
 _NAME = 60
+"""So many parts of the critical path are shown, and so many characters of their names."""
 _NEXT = 3
+"""So many components are told of the path after an edit."""
 _TOGETHER = "together"
 
 
@@ -75,7 +77,7 @@ def _lines(answer: WhatIf) -> Iterator[str]:
     # Two blanks before each of three columns of figures; the names get what is left, at least 10.
     widths[0] = max(min(widths[0], width - sum(widths[1:]) - 6), 10)
     for (name, *figures), outcome in zip(rows, [None, *outcomes], strict=True):
-        label = shorten_middle(name, max(widths[0], 20))
+        label = shorten_middle(name, max(widths[0], 20))  # readable, even if the line gets too long
         cells = (f"{text:>{wide}}" for text, wide in zip(figures, widths[1:], strict=True))
         yield "  ".join([f"{label:<{widths[0]}}", *cells]).rstrip()
         if outcome is not None:

@@ -164,6 +164,7 @@ class _Join:
         if len(fitting) == 1:
             self.say("assumed", "samples-zone", zone=_zone_text(fitting[0]))
             return fitting[0]
+        # Of zones that fit, a few say enough: the user must give one.
         few = tuple(map(_zone_text, fitting[:3])) + ("…",) * (len(fitting) > 3)
         why = "several" if fitting else "none"
         if not self.series:

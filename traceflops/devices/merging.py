@@ -275,16 +275,17 @@ def _rank_notes(traces: Sequence[Trace]) -> list[Note]:
     counts = Counter(rank for trace in traces for rank in trace.ranks if rank is not None)
     if counts.total() < 2:  # ranks are compared: a recording of one rank is complete in itself
         return []
+    most_named = 8  # ranks in a note
     repeated = sorted(rank for rank, n in counts.items() if n > 1)
     notes = []
     if repeated:
-        count, ranks, how = len(repeated), tuple(repeated[:8]), fact("advice.rank-clash")
+        count, ranks, how = len(repeated), tuple(repeated[:most_named]), fact("advice.rank-clash")
         notes.append(note_of("assumed", "rank-clash", count=count, ranks=ranks, advice=how))
     sizes = {s for trace in traces for s in trace.processes["world_size"].to_pylist() if s}
     world, present = max(sizes, default=0), len(counts)
     beyond = sorted(rank for rank in counts if rank >= world)
     if world and beyond:
-        count, ranks = len(beyond), tuple(beyond[:8])
+        count, ranks = len(beyond), tuple(beyond[:most_named])
         notes.append(note_of("assumed", "rank-beyond-world", count=count, world=world, ranks=ranks))
     # Without a world size there are at least as many as the highest rank says. World sizes that
     # differ tell no number (0): then none is said to be missing.

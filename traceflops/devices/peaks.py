@@ -280,6 +280,7 @@ def partition(
     rows = [spec] if spec is not None else [row for row in load_devices() if row.arch == name]
     totals = {total for row in rows if (total := whole_dies(row))}
     fitting = [total for total in totals if total % dies == 0]
+    # A single die of several is CPX; what is no named share of the dies is in no mode.
     modes = {"CPX" if dies == 1 < total else _MODES.get(total // dies, "") for total in fitting}
     modes -= {""}
     if len(modes) != 1:

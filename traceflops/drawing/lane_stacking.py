@@ -51,6 +51,7 @@ def _stacked(start_ns: IntArray, end_ns: IntArray) -> IntArray:
     sign = np.repeat([-1, 0, 1], [len(time) for time in times])
     sign[sign == 0] = np.tile([1, -1], len(instants))
     since = np.concatenate(times) - int(start_ns[0])
+    # At one time, ends (kind 0) come before instants (1), and these before starts (2).
     order = np.argsort(since * 3 + kind, kind="stable")
     interval, sign = interval[order], sign[order]
     # How many are open on the upper side of each edge: after a start, before an end.

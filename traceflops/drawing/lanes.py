@@ -177,7 +177,7 @@ def counters(
     prepared: Prepared, origins_ns: Mapping[int, int]
 ) -> Iterator[tuple[CounterKey, Counter]]:
     """Yield the counters of devices that ever change; times count from the devices' origins."""
-    used = [use for use in memory_use(prepared) if use.device is not None]
+    used = [use for use in memory_use(prepared) if use.device is not None]  # not the CPU's
     curves = {use.device: use.allocated.curve for use in used}
     # A curve below 0 has only changes: nothing tells where it began.
     memory = {device: curve for device, curve in curves.items() if curve.value.min() >= 0}
@@ -266,8 +266,8 @@ def _host_rows(linked: LinkedTrace, kind: Kind, near: Intervals) -> tuple[WholeA
 def _frames(table: pa.Table, times: Times, rows: WholeArray, near: Intervals) -> WholeArray:
     """Return those of some frames that are drawn: modules, and functions of users.
 
-    Functions that do little but call another one (more than nine tenths of their time) are left
-    out.
+    Of very many frames only modules and those in the time `near` are. Functions that do little but
+    call another one (more than nine tenths of their time) are left out.
     """
     code, own = np.unique(codes(table["name"])[rows], return_inverse=True)
     texts = [*names(table["name"]), ""]  # the last one is for code -1, no name
@@ -282,7 +282,7 @@ def _frames(table: pa.Table, times: Times, rows: WholeArray, near: Intervals) ->
     thread = joint_codes(numbers(table["process"])[rows], numbers(table["thread"], ABSENT)[rows])
     start, lasting = times.start_ns[rows], times.lasting_ns[rows]
     parent = OpTree.nested(thread, start, start + lasting).parent
-    longest = np.full(len(rows), -1, dtype=np.int64)
+    longest = np.full(len(rows), -1, dtype=np.int64)  # of the frames called, -1 for none
     np.maximum.at(longest, parent[parent >= 0], lasting[parent >= 0])
     is_wrapper = (longest >= 0) & (10 * longest > 9 * lasting)
     return rows[~is_wrapper | is_module[rows]]

@@ -204,6 +204,8 @@ def _frame(shown: Placeholders, text: str) -> str:
         return shown.partly("Python function", of_torch[1])
     if text.startswith(_MODULE):
         return _module(shown, text)
+    # What is known of the beginning stays: the file of generated code without its folder, or that
+    # of a function of Python's library. In the rest, and in frames of libraries, known words stay.
     generated = _GENERATED.match(text)
     begin = generated[1] if generated else standard_prefix(text)
     text = text[generated.start(1) :] if generated else text

@@ -136,7 +136,7 @@ def _offsets(records: CommRecords, matches: Matches, rows: IntArray) -> IntArray
     for _ in range(_ROUNDS):
         collective_end = _middles(of_row, end - offset[place])
         new_offset = _middles(place, end - collective_end[of_row])
-        new_offset -= new_offset.mean()
+        new_offset -= new_offset.mean()  # only differences between ranks mean something
         change = np.abs(new_offset - offset).max()
         offset = new_offset
         if change < 1:

@@ -120,6 +120,7 @@ def collective_work(
     ranks = numbers(activities["collective_group_size"], ABSENT)[row]
     exposed = _exposed_ns(linked, accounts, windows, row)
     message, whole_ns = message_bytes(linked, row), linked.split.whole_ns[row]
+    # Sizes are of whole kernels: they count for those that start in the windows.
     is_sized = (message != ABSENT) & (starts_inside == 1)
     collectives = []
     group, first = group_rows((kind, ranks))

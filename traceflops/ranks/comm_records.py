@@ -347,7 +347,8 @@ class _Facts:
         # The annotated input tells the message only of kinds whose message is the input.
         is_whole = np.array([*(name in _INPUT_IS_WHOLE for name in KINDS), False])[kind]
         uses_annotation = (elements == ABSENT) & is_whole & (counted >= 0) & (width > 0)
-        message = np.where(uses_annotation, counted * np.where(uses_annotation, width, 0), message)
+        known_width = np.where(uses_annotation, width, 0)  # a product with ABSENT would overflow
+        message = np.where(uses_annotation, counted * known_width, message)
         elements = np.where(elements == ABSENT, counted, elements)
         received = self.told.numbers("collective_out_elements")
         return np.where(kind == RECV, np.maximum(elements, received), elements), message

@@ -172,7 +172,7 @@ def most_alike(
         first = int((stop - np.arange(len(ordered))).argmax())
         return pairs, ordered[first : stop[first]]
 
-    # In a tie max() takes the first: the smallest shift.
+    # In a tie max() takes the first: the smallest shift, and of two opposite ones the positive.
     shifts = sorted(range(1 - far, far), key=lambda shift: (abs(shift), -shift))
     pairs, alike = alike_at(max(shifts, key=lambda shift: len(alike_at(shift, step)[1])), 1)
     return pairs, len(alike), int(np.median(alike)) if len(alike) else 0

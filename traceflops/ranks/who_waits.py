@@ -144,6 +144,7 @@ class RankReport(Struct, frozen=True, dict=True):
         """Return what each rank waited, in the order of the ranks."""
         waited, count = self.waits, len(self.records.ranks)
         place = self.records.place[waited.row]
+        # All others would wait less by the margin; in a tie nobody was surely the last one.
         marginal_ns = np.where(waited.tie, 0, waited.margin_ns * (waited.size - 1))
         by_record = (waited.wait_ns, waited.exposed_ns, waited.transfer_ns)
         by_last = (waited.caused_ns, marginal_ns)
