@@ -302,6 +302,6 @@ def words_of(*groups: DataclassInstance) -> Words:
     given = {field.name: getattr(group, field.name) for group in groups for field in fields(group)}
     texts = {name: value for name, value in given.items() if isinstance(value, str)}
     flags = {name for name, value in given.items() if value is True}
-    if given.get("forward_only") is False:
+    if given.get("forward_only") is False:  # --no-forward-only; None is no option at all
         flags.add(TRAINS)
     return Words(texts, frozenset(flags), dashed=True)

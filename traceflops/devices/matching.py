@@ -201,6 +201,7 @@ def _checks(spec: DeviceSpec, seen: SeenDevice) -> Iterator[_Check]:
     elif seen.compute is not None and spec.compute is not None:
         text = f"compute capability {dotted(seen.compute)}"
         yield text, dotted(spec.compute), seen.compute == spec.compute
+    # Recordings of other vendors' devices count other things than the units of the table.
     if seen.units is not None and seen.units > 0 and spec.units and spec.vendor in peaks.UNIT_NAMES:
         mode, units = _partition(spec, seen), spec.counted(seen.units)
         # Only in SPX are these the units of all dies.
@@ -218,8 +219,9 @@ def _checks(spec: DeviceSpec, seen: SeenDevice) -> Iterator[_Check]:
 def _named(spec: DeviceSpec, seen: SeenDevice) -> Match:
     """Return the match of a device whose name is that of a row.
 
-    It is confirmed unless the name is of a version with other rates, a property disagrees, or it is
-    a part of the device that no partition mode of AMD explains.
+    It is confirmed unless the name is of a version with other rates, a property disagrees, it is a
+    part of the device that no partition mode of AMD explains, or each core of the row's product may
+    be a device, so that the name does not tell whether this is one of them.
     """
     part, variant = _part(spec, seen), variant_of(seen, spec)
     checks, candidates = tuple(_checks(spec, seen)), by_fingerprint(seen)

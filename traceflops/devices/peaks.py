@@ -32,6 +32,7 @@ PER_TERA: Final = 1000
 """FLOP per nanosecond in one TFLOP/s."""
 WARP_SIZES: Final = {"nvidia": 32, "amd": 64}
 UNIT_NAMES: Final[dict[str | None, str]] = {"nvidia": "SMs", "amd": "CUs"}
+"""What recordings count of a device, by vendor; of other vendors they count other things."""
 _MODES: Final = {1: "SPX", 2: "DPX", 3: "TPX", 4: "QPX"}
 """AMD's names of the modes by the number of partitions; one die each is CPX, however many."""
 _GIB = 1 << 30

@@ -168,7 +168,8 @@ def _with_runs_apart(trace: Trace, users: Users) -> Trace:
     """Return the trace with a device for each run of those that ran one after the other on a GPU.
 
     Time between runs is then nobody's idle time. Runs are one after the other if nothing of the
-    processes of one was recorded during the other. A device is of the first process of its run.
+    processes of one was recorded during the other. A device stays with its process if that is of
+    its run, else it is of the first process of the run.
     """
     begin, end = lives(trace)
     split = _runs_apart(users, unnamed_processes(trace), begin, end)

@@ -247,7 +247,7 @@ def _host_rows(linked: LinkedTrace, kind: Kind, near: Intervals) -> tuple[WholeA
     if kind == "op" and _nests(linked, times):  # the tree of ops tells order and depth already
         tree = linked.op_tree
         row, depth = tree.order.astype(np.int32), tree.depth().astype(np.int32)
-        if tree.in_order:
+        if tree.in_order:  # it is the order of the rows, which then need no copy
             return process, _LaneRows(kind, times, row, thread, depth)
         return process[row], _LaneRows(kind, times, row, thread[row], depth)
     wanted = times.lasting_ns >= 0  # of unknown length nothing can be drawn

@@ -338,7 +338,7 @@ def drawn_devices(prepared: Prepared, gaps: Sequence[Gap]) -> ChosenDevices:
     If there are too many: the one with most work of its own, the median one, the one with least,
     and those of the longest gaps.
     """
-    # Own work: time of the chosen windows without waiting for others.
+    # Own work: time of the chosen windows but idle time and communication, in which it may wait.
     work = {}
     for device in prepared.accounts:
         used = [window.account.components for window in prepared.windows[device] if window.used]

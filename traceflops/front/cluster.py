@@ -77,6 +77,7 @@ def _local_cluster(jobs: int | None) -> Iterator[Any]:
     from distributed import LocalCluster
 
     settings: dict[str, Any] = {
+        # A file is given up when two workers died of it: a single one may have died by chance.
         "distributed.scheduler.allowed-failures": 1,
         # A worker gets one file at a time, so when one dies it is known by which file.
         "distributed.scheduler.worker-saturation": 1.0,

@@ -51,6 +51,7 @@ def analysis_of_many(paths: Sequence[str], request: Request, *, brief: bool) -> 
     `brief`, so that nearly all of it is in summaries. This depends on the files alone, not on the
     number of processes, so that a report is the same on each machine.
     """
+    # Summaries hold no events to select from, and no names to keep or replace.
     needs_events = request.selection != Selection() or request.include_environment or request.redact
     reading = request.reading
     if needs_events or request.pair or reading.get("strict") or request.side_option:

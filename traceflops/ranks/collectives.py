@@ -156,6 +156,7 @@ def _exposed_ns(
     exposed = np.zeros(len(row), dtype=np.int64)
     for number, account in accounts.items():
         own = device == number
+        # The part of communication is the time in which a device does nothing else.
         alone = account.timeline.parts["communication"].intersect(chosen_time(windows[number]))
         exposed[own] = alone.length_within(start[own], end[own])
     return exposed

@@ -139,6 +139,7 @@ def _with_teams(
     group, of_job = records.group.copy(), list(records.groups)
     for code, rows in groups(records.group):
         members = [rows[own] for _, own in groups(records.place[rows])]
+        # Two ranks are one team. Messages tell nothing: only the two ranks of one end together.
         is_splittable = 2 < len(members) <= _RANKS
         if _is_named(of_job[code]) or not is_splittable or records.is_pair[rows].any():
             continue

@@ -315,7 +315,7 @@ def projected_records(trace: Trace) -> CommRecords:
     end = start + numbers(marks["dur_ns"])[rows]
     processes = sorted(
         distinct(process).tolist(), key=lambda number: (trace.ranks[number] or 0, number)
-    )
+    )  # without known ranks in the order of the processes
     ranks = [trace.ranks[number] for number in processes]
     # One rank per process, in order. The empty first part keeps the shape without any process.
     parts, alone_of_rank = [np.empty((6, 0), np.int64)], []
