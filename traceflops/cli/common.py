@@ -31,6 +31,7 @@ def stem_of(traces: list[str]) -> str:
     """Return the name of the first input without suffixes; "trace" for standard input."""
     from traceflops.parsers.io.remote import is_remote
 
+    # Of a pattern in a store the folder gives the name; the shell has replaced those of files here.
     first = traces[0].partition("/*")[0] if is_remote(traces[0]) else traces[0]
     name = "trace" if first == "-" else Path(first).resolve().name or "trace"
     while (stem := Path(name)).suffix.lower() in _SUFFIXES:

@@ -35,7 +35,7 @@ _FROM_FILE: Final = ContextVar("from_file", default=frozenset[str]())
 
 def _use(context: typer.Context, given: Text) -> Text:
     """Set the defaults of the options that are parsed later; this one is eager, so comes first."""
-    if not context.resilient_parsing:
+    if not context.resilient_parsing:  # else the shell only completes a word
         path = Path(given) if given is not None else _in_this_folder()
         if path is not None:
             context.default_map = _defaults(context, path)

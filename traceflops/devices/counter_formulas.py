@@ -287,6 +287,7 @@ def is_quantity(counter: str) -> bool:
         return True
     if any(row.counter == counter for row in cycle_rows()):
         return True
+    # A reason as a page of a report prints it, section|label|unit, must also have a fitting unit.
     label, _, unit = counter.rpartition("|")
     reasons = {row.reason(counter) for row in stall_rows()} & set(_table(_SPEED)["reasons"])
     return bool(reasons) and (not label or unit in _UNITS["number"] | {"inst"})

@@ -110,7 +110,7 @@ class Match(Struct, frozen=True):
         """Return units x clock x FLOP per clock in FLOP per ns if known: a check of the rate."""
         spec, seen = self._row, self.seen
         if spec is None or not spec.flops_per_clock or not any(map(spec.peak, REFERENCE)):
-            return None
+            return None  # without a rate of REFERENCE there is none to check
         if not (is_known(seen.units) and is_known(seen.clock_hz)):
             return None
         units = spec.counted(seen.units or 0)

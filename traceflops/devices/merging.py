@@ -165,6 +165,7 @@ def _difference_notes(traces: Sequence[Trace]) -> Iterator[Note]:
     """Yield notes if clocks of traces cannot be compared, or their descriptions differ."""
     timed = [t for t in traces if any(t.table(name).num_rows for name in _TIMELINE)]
     clocks = {trace.source.clock for trace in timed}
+    # Times of different or unknown clocks meet only by the calendar, which all must have.
     differ = len(timed) > 1 and (len(clocks) > 1 or None in clocks)
     if differ and any(trace.source.origin_unix_ns is None for trace in timed):
         advice = fact("advice.clocks-not-aligned")

@@ -75,7 +75,10 @@ def ranks_text(ranks: Sequence[int]) -> str:
 
 
 def unnamed_processes(trace: Trace) -> frozenset[int]:
-    """Return the processes that stand for rows of an unknown one: without ID or rank."""
+    """Return the processes that stand for rows of an unknown one: without ID or rank.
+
+    In a file in which no process has an ID, such a process is a real one.
+    """
     rows = trace.processes.to_pylist()
     numbered = {row["file"] for row in rows if row["pid"] is not None}
     return frozenset(
@@ -294,6 +297,7 @@ def apart(holders: Mapping[int, Sequence[Sequence[_Key]]]) -> dict[_Key, int]:
     `holders` are, by number, the streams in order; those in one sequence are one stream.
     """
     highest = max(holders, default=-1)
+    # Numbers above all others, unless these are so large (handles) that more might not fit.
     free = filterfalse(holders.__contains__, count(highest + 1 if highest < _LARGE else 0))
     numbered: dict[_Key, int] = {}
     for number, streams in sorted(holders.items()):

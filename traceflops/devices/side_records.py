@@ -53,7 +53,7 @@ def same_devices(trace: Trace, records: Trace) -> dict[int, int]:
     It has the same number, and a process of the same rank. If one of both has no rank, it must be
     the only process with devices that may be meant. Raises InputError if none or several may be.
     """
-    rank, name = records.ranks[0], records.source.files[0].name
+    rank, name = records.ranks[0], records.source.files[0].name  # records are of one process
     own = [row for row in trace.devices.to_pylist() if row["type"] == "gpu"]
     owners = {row["process"] for row in own}
     of_rank = {p for p in owners if rank is not None and trace.ranks[p] == rank}

@@ -64,7 +64,7 @@ def analysis_of_many(paths: Sequence[str], request: Request, *, brief: bool) -> 
         with WorkerPool(
             reading.get("jobs") or usable_cores(), worth_bytes=0, takes_part=True
         ) as pool:
-            pool.expect(1)  # from `worth_bytes=0` on: starts the processes at once
+            pool.expect(1)  # enough with `worth_bytes=0`: the processes start at once
             for result in pool.each(partial(_summarised_together, request), _groups(sizes)):
                 # Imported here, while the workers read.
                 from traceflops.analysis.summary_files import unpacked

@@ -122,6 +122,7 @@ def _last_of_steps(
     records: CommRecords, waits: Waits, closes: IntArray
 ) -> tuple[IntArray, IntArray]:
     """Return the steps that all ranks close, and the last closing row by step and rank."""
+    # The step of a collective is that of the rank that started last: others may have come early.
     step = records.step[waits.row[waits.final]][waits.collective]
     in_step = closes[step[closes] != ABSENT]
     steps, which = ranked(step[in_step])
@@ -140,6 +141,7 @@ def _parts(rows: IntArray, place: IntArray, ranks: int) -> tuple[IntArray, IntAr
     count = min(map(len, rows_of_rank), default=0) if len(rows_of_rank) == ranks else 0
     cuts = np.linspace(0, count - 1, min(count, _PARTS + 1)).astype(np.int64)
     edges = np.array([own[cuts] for own in rows_of_rank] if count else [], dtype=np.int64)
+    # Without parts the table is empty, but still has a column per rank.
     edges = edges.reshape(-1 if count else ranks, len(cuts)).T
     return edges[:-1], edges[1:]
 

@@ -248,8 +248,9 @@ class _Run:
 
     @property
     def is_pipeline(self) -> bool:
-        """Return whether the second stage works less than half as much before its first message.
+        """Return whether the second stage waits for the first one as a step begins.
 
+        It then works less than half as much as the first stage before its first message.
         Ranks that exchange what all of them need, as in a ring, start together: they are no
         pipeline.
         """

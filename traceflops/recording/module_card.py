@@ -41,7 +41,7 @@ def words_of(model: Any, world: int, given: Mapping[str, object]) -> dict[str, o
     copied = len(getattr(model, "device_ids", None) or ()) > 1
     on_one = not copied and len({parameter.device for parameter in model.parameters()}) < 2
     words: dict[str, object] = {"gpus": world} if on_one else {}
-    if {"model", "params"} & given.keys():
+    if {"model", "params"} & given.keys():  # the user knows better
         return words
     # A config tells most; without one that fits, the number of parameters is what is certain.
     params, config = _count(model, model.parameters()), _config(model)
@@ -53,6 +53,7 @@ def words_of(model: Any, world: int, given: Mapping[str, object]) -> dict[str, o
         return words
     if not _TRAINING & given.keys():
         words |= _adapters(model)
+    # Without a backward pass nothing is recomputed, whatever the module is set to.
     recomputes = getattr(model, "is_gradient_checkpointing", False) is True
     if recomputes and not given.get("forward_only"):
         words["checkpointing"] = "full"
