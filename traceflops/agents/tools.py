@@ -205,6 +205,7 @@ class Tools:
         if id not in opened.findings:
             raise UsageError(f"no finding {id}", f"there are {', '.join(opened.findings)}")
         finding = {name: value for name, value in opened.findings[id].items() if name != "facts"}
+        # EVIDENCE has the parts that are called otherwise in the report.
         parts = dict.fromkeys(EVIDENCE.get(name, name) for name in finding["evidence"])
         evidence: Answer = {}
         for part in parts:

@@ -122,7 +122,7 @@ def failures(
         _debug()
         message, code = f"internal error: {type(error).__name__}: {error}", EXIT_INTERNAL
         hint = "run again with TRACEFLOPS_DEBUG=1 and report what it prints"
-        if is_out_of_memory(error):
+        if is_out_of_memory(error):  # no fault of traceflops; nor is a full disk, below
             message, hint, code = "out of memory", MORE_MEMORY, EXIT_USAGE
         elif isinstance(error, OSError):
             from traceflops.reports.files import remedy

@@ -198,6 +198,7 @@ def _answer_traced(
 
     def lines(style: Style) -> list[Text]:
         if checked is not None and explained is not None:
+            # As described, with the note that the trace disagrees, if it does.
             return render_explanation(checked.in_doubt, explained, style)
         if checked is not None and answer.all_conventions:
             return render_measured_conventions(analysis, style, checked)

@@ -142,7 +142,7 @@ def split(traces: Sequence[Trace]) -> tuple[list[list[Trace]], set[str]]:
             fitting = [_Members()]
             jobs += fitting
             reasons |= {why for why in misfits if why is not None}
-        if len(fitting) > 1:
+        if len(fitting) > 1:  # it joins the job with the file that has most in common with it
             fitting.sort(key=lambda job: max(map(member.closeness, job.all)), reverse=True)
         fitting[0].add(member)
     jobs.sort(key=lambda job: min(member.name for member in job.all))

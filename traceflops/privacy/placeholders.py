@@ -188,6 +188,7 @@ def replaced_addresses(text: str, replace: Callable[[str], str]) -> str:
     ):
         if any(sign in text for sign in signs):
             text = pattern.sub(replaced, text)
+    # Machines called by a number, node17, have no such sign.
     return _NUMBERED.sub(whole, text)
 
 

@@ -94,7 +94,7 @@ def _best_partners(records: CommRecords) -> Partners:
             partners = _with_peers(teams, of_teams[1], ahead)
         candidate = of_teams if partners is teams else _matched(partners)
         share = _share_together(candidate, unnamed)
-        if share >= most:
+        if share >= most:  # if as many fit, an inference says more than none
             best, most = candidate, share
     return best
 
