@@ -109,6 +109,7 @@ def comparisons_object(comparisons: Sequence[Comparison]) -> dict[str, Any]:
 def _side(side: Side) -> dict[str, Any]:
     """Return one side of a comparison."""
     flops = side.model_flops / len(side.windows) if side.model_flops and side.windows else None
+    # Windows that are no steps have no numbers: then there is a mean, but no step to list.
     times = zip(side.steps, side.series().tolist(), strict=False)
     return {
         "name": side.name,

@@ -268,6 +268,7 @@ def kernel_objects(analysis: Analysis) -> list[dict[str, Any]]:
 def sampled_objects(analysis: Analysis) -> Iterator[dict[str, Any]]:
     """Yield the samples of each GPU: clocks under load, reasons for low clocks, other values."""
     prepared = analysis.prepared
+    # Without a prepared trace (of summaries) there are no samples either.
     local_ids = prepared.trace.devices["local_id"].to_pylist() if prepared else []
     for gpu in analysis.gpu_samples:
         start_ns, end_ns = gpu.slow_ns or (None, None)

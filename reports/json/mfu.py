@@ -97,6 +97,7 @@ def _figures(work: DescribedWork | None, rate: Rate | None) -> dict[str, Any]:
 
 
 def _model(card: ModelCard) -> dict[str, Any]:
+    """Return the model; of an incomplete card only the number of all parameters is known."""
     return {
         **fields(card, "name", "source"),
         "parameters": card.total,
@@ -144,6 +145,7 @@ def _peak(figures: Utilisation) -> dict[str, Any] | None:
     peak, spec = figures.choice.peak, figures.choice.spec
     if peak is None:
         return None
+    # The label of a peak by --peak is "given", after the data type if that is known.
     from_table = spec is not None and not peak.label.endswith("given")
     return {
         "tflops": float(peak.flops_per_ns / 1000),

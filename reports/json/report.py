@@ -76,7 +76,7 @@ def findings_object(analysis: Analysis) -> dict[str, Any]:
     """
     findings = [finding_object(finding) for finding in analysis.findings]
     for finding in findings:
-        del finding["facts"]
+        del finding["facts"]  # the words say the same, and there is little room
     for kept in range(len(findings), -1, -1):  # as many as fit
         content = {
             "schema": FINDINGS_SCHEMA,

@@ -80,7 +80,7 @@ class Folders:
                 raise UsageError(f"no such folder: {folder}", "list_files() shows what there is")
             for name in sorted(entry for entry in os.listdir(root) if not entry.startswith(".")):
                 real = self._inside(os.path.join(root, name))
-                if real is None:
+                if real is None:  # a link that leads out of the folders
                     continue
                 path = os.path.join(folder, name)
                 # If another root has that name, too, `path` would find the other one.

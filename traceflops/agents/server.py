@@ -81,7 +81,7 @@ def _answering(
     def answer(*given: Any, **named: Any) -> str:
         """Return the answer of the tool. Raises ToolError, in words without folders."""
         try:
-            # TOOLS[0] is list_files.
+            # TOOLS[0] is list_files, which works on no trace.
             with _turn(lock) if tool.__name__ != TOOLS[0] else nullcontext():
                 return fitted(tool(*given, **named))
         except Exception as error:

@@ -156,6 +156,7 @@ class Tools:
         asked = self._folders.path(path), given
         self._open(asked)
         digest = hashlib.sha256(repr(asked).encode()).hexdigest()
+        # Short enough for a model to repeat, and different for different words.
         stem = re.sub(r"[^A-Za-z0-9_]", "", Path(asked[0]).name.partition(".")[0])[:40]
         trace = f"{stem}-{digest[:8]}"
         self._asked[trace] = asked
@@ -204,6 +205,7 @@ class Tools:
         if id not in opened.findings:
             raise UsageError(f"no finding {id}", f"there are {', '.join(opened.findings)}")
         finding = {name: value for name, value in opened.findings[id].items() if name != "facts"}
+        # EVIDENCE has the parts that are called otherwise in the report.
         parts = dict.fromkeys(EVIDENCE.get(name, name) for name in finding["evidence"])
         evidence: Answer = {}
         for part in parts:

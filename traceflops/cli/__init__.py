@@ -76,6 +76,7 @@ def _parameters(
     for name, default in defaults.items():
         hint = hints[name]
         if is_dataclass(hint):
+            # A field with metadata declares its option; others have theirs in the annotation.
             inner = {part.name: part if part.metadata else part.default for part in fields(hint)}
             of_group = get_type_hints(hint, include_extras=True)
             yield from _parameters(of_group, inner, getattr(hint, "HEADING", None))

@@ -31,6 +31,7 @@ def stem_of(traces: list[str]) -> str:
     """Return the name of the first input without suffixes; "trace" for standard input."""
     from traceflops.parsers.io.remote import is_remote
 
+    # Of a pattern in a store the folder gives the name; the shell has replaced those of files here.
     first = traces[0].partition("/*")[0] if is_remote(traces[0]) else traces[0]
     name = "trace" if first == "-" else Path(first).resolve().name or "trace"
     while (stem := Path(name)).suffix.lower() in _SUFFIXES:
@@ -60,9 +61,11 @@ def spare_inputs(targets: Iterable[Path], inputs: Iterable[str | Path | None]) -
             status = path.stat()
         except (OSError, ValueError):
             return None
+        # Writing to a device or a pipe destroys no input.
         return (status.st_dev, status.st_ino) if stat.S_ISREG(status.st_mode) else None
 
     targets_by_identity = {same: path for path in targets if (same := identity(path)) is not None}
+    # If no target exists, none is an input.
     names = [str(name) for name in inputs if name is not None] if targets_by_identity else []
     for file in (file for name in names if not is_remote(name) for file in files_behind(name)):
         same = identity(Path("/dev/stdin" if file == "-" else file))
@@ -119,7 +122,7 @@ def failures(
         _debug()
         message, code = f"internal error: {type(error).__name__}: {error}", EXIT_INTERNAL
         hint = "run again with TRACEFLOPS_DEBUG=1 and report what it prints"
-        if is_out_of_memory(error):
+        if is_out_of_memory(error):  # no fault of traceflops; nor is a full disk, below
             message, hint, code = "out of memory", MORE_MEMORY, EXIT_USAGE
         elif isinstance(error, OSError):
             from traceflops.reports.files import remedy
@@ -151,7 +154,7 @@ def tidy_up_when_ended() -> None:
 
     def end(number: int, _: object) -> NoReturn:
         signal.signal(number, signal.SIG_DFL)  # for the second one
-        raise SystemExit(128 + number)
+        raise SystemExit(128 + number)  # as shells tell which signal it was
 
     for number in _ENDING:
         if signal.getsignal(number) is signal.SIG_DFL:
@@ -166,10 +169,10 @@ def _debug() -> None:
 
 
 def complain(message: str, hint: str) -> None:
-    """Print one error line and one hint line on stderr, printable and each at most 1,000 long."""
+    """Print one error line and one hint line on stderr, printable and cut in the middle if long."""
     for label, text in (("error", message), ("hint", hint)):
         line = " ".join("".join(char if char.isprintable() else " " for char in text).split())
-        if len(line) > 1000:
+        if len(line) > 1000:  # a name in it may be of any length
             line = f"{line[:500]} … {line[-500:]}"
         say(f"{label}: {line}", to_stderr=True)
 
@@ -183,7 +186,10 @@ def print_summary(analysis: Analysis, by: str | None = None) -> None:
 
 
 def terminal_style() -> Style:
-    """Return the width, characters and colours of standard output; without a terminal 100 wide."""
+    """Return the width, characters and colours of standard output.
+
+    Without a terminal it is 100 wide, unless the user sets COLUMNS.
+    """
     from rich.console import Console
 
     from traceflops.reports.terminal.lines import Style

@@ -88,6 +88,7 @@ def read_side(run: str, asked: Asked) -> Analysis | Side:
 
     files = [run] if os.path.exists(run) else sorted(glob(run)) or [run]
     if len(files) > 1 or schema_in(files[0]) != REPORT:
+        # Side files were recorded with one of the sides; nothing says with which.
         asked.request().refuse_side_files("several recordings")
         return asked.analyze(files)
     try:
@@ -107,7 +108,7 @@ def _own_labels(
     from traceflops.comparison.side import name_of
 
     labels = [name_of(side) for side in sides]
-    if not redact:
+    if not redact:  # names of folders are not replaced, so they must not be shown then
         paths = [Path(run).resolve() for run in runs]
         pairs = zip(paths, labels, strict=True)
         short = [path.name if path.is_dir() else label for path, label in pairs]

@@ -21,7 +21,7 @@ def completed(values: Callable[[typer.Context], Iterable[str]]) -> dict[str, Any
     """Return the keyword of typer.Option with which the shell offers these values."""
 
     def offered(ctx: typer.Context, incomplete: str) -> list[str]:
-        with suppress(Exception):
+        with suppress(Exception):  # an error would be printed into the line that is being typed
             return [value for value in values(ctx) if value.startswith(incomplete)]
         return []
 

@@ -26,6 +26,7 @@ _SHARED: Final = "defaults"
 _OF_FILES: Final = ("rules", "finding-rules", "baseline")
 """The options for files that a file may set; the paths are relative to it."""
 _TYPED: Final = ("force", "open", "update-baseline", "include-environment", "no-limits", "config")
+"""Options whose harm nobody expects who has forgotten what stands in a file."""
 _PATHS: Final = ("FILE", "FOLDER", "ADDRESS")
 _HINT: Final = "see docs/config.md"
 Options = dict[str, Any]
@@ -34,7 +35,7 @@ _FROM_FILE: Final = ContextVar("from_file", default=frozenset[str]())
 
 def _use(context: typer.Context, given: Text) -> Text:
     """Set the defaults of the options that are parsed later; this one is eager, so comes first."""
-    if not context.resilient_parsing:
+    if not context.resilient_parsing:  # else the shell only completes a word
         path = Path(given) if given is not None else _in_this_folder()
         if path is not None:
             context.default_map = _defaults(context, path)
@@ -144,6 +145,7 @@ def _of_table(path: Path, table: Mapping[str, Any], options: Options) -> Iterato
             raise _refused(path, f"{key} is for the command line alone")
         value = _value(options[key], value)
         if value is None:
+            # 60 characters show which value is meant.
             raise _refused(path, f"{key} cannot be {str(table.get(key))[:60]!r}")
         yield key, str(path.parent / value) if is_path else value
 

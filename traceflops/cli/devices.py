@@ -175,7 +175,7 @@ def _rates_and_source(spec: DeviceSpec, matched: Match | None = None) -> Iterato
             f"{seen.units} {per_clock} {(seen.clock_hz or 0) / 1e6:g} MHz (from the trace) = "
             f"{rate:.1f} TFLOP/s ({dtype}); the table's {_rate(spec.peak(dtype))} is used",
         )
-    elif spec.formula is not None and spec.part == 1:
+    elif spec.formula is not None and spec.part == 1:  # a part's rate was made from its units
         rate = float(spec.formula) / 1000
         yield _line("check", f"{spec.units} {per_clock} {spec.clock_mhz} MHz = {rate:.1f} TFLOP/s")
     dated = f", taken over {spec.date}" if spec.date is not None else ""
@@ -217,7 +217,10 @@ def _print_matches(matches: list[tuple[Match, list[str]]], json: bool) -> None:
 
 
 def _explanation(matched: Match, labels: list[str]) -> Iterator[str]:
-    """Yield lines on which row a device is and why; up to four of its `labels` are named."""
+    """Yield lines on which row a device is and why; up to four of its `labels` are named.
+
+    A name typed by the user has no labels, and no properties.
+    """
     if labels:
         more = f" and {len(labels) - 4} more" if len(labels) > 4 else ""
         yield _line("devices", f"{', '.join(labels[:4])}{more}")

@@ -172,6 +172,7 @@ def _findings(level: str, analysis: Analysis) -> Answer:
     if analysis.on_host:
         return "unknown", "causes are not looked for on the CPU alone"
     bad = _LEVELS[: _LEVELS.index(level) + 1]
+    # Findings without a confidence only state something: they are no causes.
     causes = [finding for finding in analysis.findings if finding.confidence is not None]
     failed = [cause for cause in causes if cause.gain is not None and cause.priority in bad]
     doubtful = [cause for cause in causes if cause.gain is None and cause.severity in bad]
@@ -198,7 +199,7 @@ def against(comparison: Comparison, tolerance: Fraction, *, strict: bool) -> Ans
 
     if comparison.obstacle:
         return "unknown", words(comparison.obstacle)
-    if comparison.before.lacks_records:
+    if comparison.before.lacks_records:  # `unfit` looks at the recording's own
         return "unknown", "GPU records of the baseline are incomplete"
     other = [unlike for unlike in comparison.unlike if unlike.what in (*OF_WORK, "GPUs")]
     if other:
@@ -206,6 +207,7 @@ def against(comparison: Comparison, tolerance: Fraction, *, strict: bool) -> Ans
             other, lambda unlike: f"{unlike.what} {unlike.before} became {unlike.after}", "; "
         )
         return "unknown", f"the baseline is of other work, update it: {changes}"
+    # Without an interval and a difference, a recording is compared with itself: it passes.
     interval, difference_ns = comparison.interval, comparison.difference_ns
     if interval is None and difference_ns and not strict:
         return "unknown", "one step on a side: no interval (--strict-tolerance judges the point)"

@@ -121,6 +121,8 @@ def _answer_described(described: Description, json: bool) -> None:
     card, run = described.card_and_run()
     choice = choose_peak(devices.device, devices.tflops, devices.dtype)
     figures = utilisation(card, run, choice, answer.convention)
+    # A figure to be explained may be impossible: why it is belongs to the explanation. A list of
+    # all conventions shows which of them are possible, so the error comes after it.
     problem = None
     if not answer.explains:
         try:
@@ -196,6 +198,7 @@ def _answer_traced(
 
     def lines(style: Style) -> list[Text]:
         if checked is not None and explained is not None:
+            # As described, with the note that the trace disagrees, if it does.
             return render_explanation(checked.in_doubt, explained, style)
         if checked is not None and answer.all_conventions:
             return render_measured_conventions(analysis, style, checked)

@@ -124,6 +124,7 @@ class TimeOptions:
             raise UsageError("--achieved-convention needs --achieved", "add --achieved TFLOPS")
         read, basis = words_of(self).read, self.achieved_convention
         per_gpu = read("tokens_per_s_per_gpu", parse_rate)
+        # "430" is the example in an error: this rate is in TFLOP/s.
         achieved = read("achieved", lambda name, text: parse_rate(name, text, "430"))
         if achieved is not None:
             given_rate(float(achieved), "--achieved")  # raises if it cannot be in TFLOP/s
@@ -220,6 +221,7 @@ class AnswerOptions:
         option = "--reported" if metric == "mfu" else "--reported-hfu"
         reported = parse_reported(option, self.reported or self.reported_hfu or "")
         choice = figures.choice
+        # A rate above the peak is among what lacks, too, but just that may be explained.
         if lacks and (figures.rate is None or choice.peak is None):
             problem = f"a reported figure needs more to explain: {lacks[0].problem}"
             raise UsageError(problem, lacks[0].remedy)
@@ -276,6 +278,7 @@ class Description:
         """
         if problem is None:
             answer = replace(self.answer, ignore_description=False)
+            # The trace may need a device or a peak by hand: these options describe no run.
             options = typed(self.model, self.tokens, self.training, answer, self._without_peak())
             for name in (name for name, value in options.items() if value not in (None, False)):
                 raise UsageError(
@@ -283,6 +286,7 @@ class Description:
                     "add --model NAME, --model config.json or --params 8e9, or remove it",
                 )
         answer = self.answer
+        # A trace that describes itself badly is an error only if its description is needed.
         asks = answer.explains or answer.all_conventions or answer.convention is not None
         if problem is not None and (asks or not _OF_THE_RUN.isdisjoint(self.words().values)):
             raise problem
@@ -298,6 +302,6 @@ def words_of(*groups: DataclassInstance) -> Words:
     given = {field.name: getattr(group, field.name) for group in groups for field in fields(group)}
     texts = {name: value for name, value in given.items() if isinstance(value, str)}
     flags = {name for name, value in given.items() if value is True}
-    if given.get("forward_only") is False:
+    if given.get("forward_only") is False:  # --no-forward-only; None is no option at all
         flags.add(TRAINS)
     return Words(texts, frozenset(flags), dashed=True)

@@ -33,6 +33,7 @@ INPUT: Final[dict[str, Any]] = {"rich_help_panel": "Input"}
 OTHERS: Final[dict[str, Any]] = {"rich_help_panel": "Options"}
 """Headings of options outside the groups that have one."""
 _LEAST_LINK, _LARGEST_LINK = 0.01, 100_000.0
+"""GB/s; what lies beyond was meant in another unit."""
 
 
 def option(metavar: str, help_text: str, *names: str, default: Any = None, **more: Any) -> Any:

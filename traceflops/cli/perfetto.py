@@ -64,7 +64,7 @@ def perfetto(
             privacy.shown(trace, selection),
             Selection(step_mark=selection.step_mark),
             rules=rules,
-            include_environment=True,
+            include_environment=True,  # `privacy.shown` has removed it unless it is to stay
             placeholders=privacy.placeholders(),
         )
         packed = target.suffix.lower() != ".json"

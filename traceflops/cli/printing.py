@@ -134,6 +134,7 @@ def watching(clock: Callable[[], float] = time.monotonic) -> Iterator[Watcher | 
         label = "reading" if inputs == 1 else f"reading {index + 1} of {inputs}"
 
         def advance(done: int) -> None:
+            """Show how much is read, from the first second on in a bar of its own."""
             if not bars and clock() - began >= _BAR_AFTER_S:
                 bars.append(_bar())
                 bars[0].add_task(label)

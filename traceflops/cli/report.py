@@ -83,6 +83,7 @@ class Target:
 
         inputs = [*traces, *others]
         if self.format is None:
+            # A report is replaced at each run; as an input it is refused with a reason of its own.
             spare_inputs([] if is_report(self.path) else [self.path], inputs)
             check_target(self.path, force=force)
         else:
@@ -231,6 +232,7 @@ def _command(traces: list[str], analysis: Analysis, asked: Asked, added: Added) 
     if asked.pair:
         work = analysis.measured.executed.work
         paired = [join.file for join in work.joins if join.file] if work is not None else []
+        # A pair of several files is named by their number, "8 files".
         pair = paired[0] if paired and not paired[0].endswith(" files") else "FOLDER"
     options: list[tuple[str, object]] = [
         ("--steps", question.steps),

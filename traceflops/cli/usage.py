@@ -84,6 +84,7 @@ def _hint(error: Exception) -> str:
     wrong = str(getattr(error, "option_name", ""))
     near = get_close_matches(wrong, getattr(error, "possibilities", None) or (), 1)
     context: Any = getattr(error, "ctx", None)
+    # Without a parent the context is that of traceflops itself, whose --help has no command.
     command = f" {context.info_name}" if context is not None and context.parent is not None else ""
     meant = f"did you mean {near[0]}? " if near else ""
     # An option before the command belongs to a command; if to several, the summary is suggested.
@@ -136,6 +137,7 @@ class Sectioned(TyperCommand):
             if _is_argument(parameter):
                 sections.setdefault("Arguments", []).append((parameter.metavar, parameter.help))
             elif row is not None:
+                # Options of a group have its heading; most others say what is printed or written.
                 default = "Options" if parameter.name == "help" else "Output"
                 heading = getattr(parameter, "rich_help_panel", None) or default
                 sections.setdefault(heading, []).append(row)

@@ -20,7 +20,9 @@ EXAMPLES = (
 )
 _MOST = 8
 _NAME = 60
+"""So many parts of the critical path are shown, and so many characters of their names."""
 _NEXT = 3
+"""So many components are told of the path after an edit."""
 _TOGETHER = "together"
 
 
@@ -72,9 +74,10 @@ def _lines(answer: WhatIf) -> Iterator[str]:
     outcomes = [*answer.alone, *([together] if len(answer.alone) > 1 else [])]
     rows = [("", "step", "gain", "MFU" if mfu else ""), *map(_row, outcomes)]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    # Two blanks before each of three columns of figures; the names get what is left, at least 10.
     widths[0] = max(min(widths[0], width - sum(widths[1:]) - 6), 10)
     for (name, *figures), outcome in zip(rows, [None, *outcomes], strict=True):
-        label = shorten_middle(name, max(widths[0], 20))
+        label = shorten_middle(name, max(widths[0], 20))  # readable, even if the line gets too long
         cells = (f"{text:>{wide}}" for text, wide in zip(figures, widths[1:], strict=True))
         yield "  ".join([f"{label:<{widths[0]}}", *cells]).rstrip()
         if outcome is not None:
@@ -106,6 +109,7 @@ def _row(outcome: Outcome) -> tuple[str, str, str, str]:
     from traceflops.units import duration, percent
 
     def shown(*ends_ns: int) -> str:
+        """Return the ends of a range, or one text for equal ones; `duration` takes no sign."""
         texts = [
             f"{'-' * (ns < 0)}{duration(abs(round(outcome.step_ns(ns) or 0)))}" for ns in ends_ns
         ]

@@ -38,4 +38,5 @@ def why(
         from traceflops.reports.view.figures import shorten_middle, visible
 
         for label, value in facts.items():
+            # 400 characters: names of template kernels are long, yet their ends tell them apart.
             say(f"{label.replace('_', ' '):<10} {shorten_middle(visible(value), 400)}")

@@ -164,7 +164,7 @@ def counters_used() -> frozenset[str]:
 
 @cache
 def _table(name: str) -> dict[str, Any]:
-    """Return a table of this folder, with tuples for its lists."""
+    """Return a table of this folder, with tuples for its lists: callers share it."""
 
     def frozen(value: Any) -> Any:
         if isinstance(value, dict):
@@ -220,7 +220,10 @@ class Quantity(Struct, frozen=True):
     labels: tuple[str, ...]
 
     def spelling(self, counter: str) -> int | None:
-        """Return the place of a counter's name among the spellings, None where it is none."""
+        """Return the place of a counter's name among the spellings, None where it is none.
+
+        A name is that of a counter or, of a figure on a page of a report, section|label|unit.
+        """
         if counter in self.counters:
             return self.counters.index(counter)
         section, _, rest = counter.partition("|")
@@ -284,6 +287,7 @@ def is_quantity(counter: str) -> bool:
         return True
     if any(row.counter == counter for row in cycle_rows()):
         return True
+    # A reason as a page of a report prints it, section|label|unit, must also have a fitting unit.
     label, _, unit = counter.rpartition("|")
     reasons = {row.reason(counter) for row in stall_rows()} & set(_table(_SPEED)["reasons"])
     return bool(reasons) and (not label or unit in _UNITS["number"] | {"inst"})

@@ -149,7 +149,9 @@ def asked_row(text: str) -> peaks.DeviceSpec:
     name = text[:LONGEST_NAME]
     ids, wanted = [spec.id for spec in peaks.load_devices()], _spelled(name)
     row = by_name(name.upper())
+    # A single character is in nearly every id.
     inside = [row_id for row_id in ids if len(wanted) > 1 and wanted in _spelled(row_id)]
+    # At most six of all these are told, four of them only for their spelling.
     close = get_close_matches(name.strip().lower(), ids, n=4)
     first = [row.id] if row is not None else []
     near = list(dict.fromkeys([*first, *SeenDevice(name).sharing, *inside, *close]))[:6]

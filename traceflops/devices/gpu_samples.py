@@ -164,6 +164,7 @@ class _Join:
         if len(fitting) == 1:
             self.say("assumed", "samples-zone", zone=_zone_text(fitting[0]))
             return fitting[0]
+        # Of zones that fit, a few say enough: the user must give one.
         few = tuple(map(_zone_text, fitting[:3])) + ("…",) * (len(fitting) > 3)
         why = "several" if fitting else "none"
         if not self.series:
@@ -242,11 +243,12 @@ class _Join:
                 self.say("dropped", "samples-unknown")
             device_of = by_number
         time, (begin, end) = self.time_ns + shift_ns, self.span
+        # Samples just outside the recording tell of its first and last moments, too.
         inside = (time >= begin - _LONGEST_NS) & (time <= end + _LONGEST_NS)
         keep = inside & np.isin(self.sampled, list(device_of))
         within = self.within(shift_ns)
         counts = [len(np.unique(time[within & (self.sampled == gpu)])) for gpu in device_of]
-        count = max(counts, default=_LEAST)
+        count = max(counts, default=_LEAST)  # without a device another note says why
         if count < _LEAST:
             is_local = self.records.source.origin_unix_ns is None
             self.say("missing", f"samples-few{'.local' * is_local}", samples=count)

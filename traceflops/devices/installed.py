@@ -56,6 +56,7 @@ def installed_devices(make: Callable[[dict[str, Any]], T], taken: Collection[str
     ids = {*taken}
 
     def rows_of(given: Any, where: str, package: str) -> list[T]:
+        """Return what `make` makes of the rows of one package; `where` names it in errors."""
         document = toml_given(given, where)
         rows, made = document.get("device"), []
         if document.keys() != {"device"} or not isinstance(rows, list):

@@ -69,6 +69,7 @@ def merge_jobs(traces: Sequence[Trace]) -> Trace:
         return _of_one_job(traces)
     numbered = tuple(Job(number, tuple(members)) for number, members in enumerate(jobs, 1))
     trace = merging.merge(traces)
+    # Of several jobs it is no wonder that times, clocks and ranks do not fit together.
     notes = (note for note in trace.notes if note.code not in _OF_ONE_JOB)
     why = tuple(fact(f"jobs-apart.{reason}") for reason in _WHY if reason in reasons)
     several_jobs = note_of("assumed", "several-jobs", count=len(jobs), why=why)
@@ -76,7 +77,10 @@ def merge_jobs(traces: Sequence[Trace]) -> Trace:
 
 
 def _of_one_job(traces: Sequence[Trace]) -> Trace:
-    """Return the trace of the files of one job, with a note if nothing says that they are."""
+    """Return the trace of the files of one job, with a note if nothing says that they are.
+
+    Only timelines can be of other jobs unnoticed: sums and counters joined by what they share.
+    """
     trace = merging.merge(traces)
     timed = [member for member in starmap(_Member, enumerate(traces)) if member.is_timed]
     if len(timed) < 2 or any(a.is_seen_with(b) for a, b in combinations(timed, 2)):
@@ -138,7 +142,7 @@ def split(traces: Sequence[Trace]) -> tuple[list[list[Trace]], set[str]]:
             fitting = [_Members()]
             jobs += fitting
             reasons |= {why for why in misfits if why is not None}
-        if len(fitting) > 1:
+        if len(fitting) > 1:  # it joins the job with the file that has most in common with it
             fitting.sort(key=lambda job: max(map(member.closeness, job.all)), reverse=True)
         fitting[0].add(member)
     jobs.sort(key=lambda job: min(member.name for member in job.all))
@@ -173,6 +177,10 @@ class _Member:
     """What a trace has in common with others, and what speaks against one job with them."""
 
     def __init__(self, number: int, trace: Trace) -> None:
+        """Read what tells jobs apart; `number` is the place of the trace among those given.
+
+        `is_timed`: it has a timeline. `is_apart`: its file holds several runs.
+        """
         self.number, self.trace = number, trace
         self.name = min(file.name for file in trace.source.files)
         self.is_timed = bool(trace.activities.num_rows or trace.ops.num_rows)
@@ -192,7 +200,7 @@ class _Member:
         if origin is None or not tables:
             return None
         starts = [numbers(table["start_ns"]) for table in tables]
-        lengths = [np.maximum(numbers(table["dur_ns"]), 0) for table in tables]
+        lengths = [np.maximum(numbers(table["dur_ns"]), 0) for table in tables]  # < 0: unknown
         ends = [int((s + d).max()) for s, d in zip(starts, lengths, strict=True)]
         return origin + min(int(start.min()) for start in starts), origin + max(ends)
 
@@ -225,6 +233,7 @@ class _Member:
                 return why
         if all(map(self.is_before_or_after, job.all)):
             return "time"
+        # Without a timeline, nothing in common with any file of the job means another job.
         related = any(
             (self.is_timed and other.is_timed)
             or family(self.trace.source.format) == family(other.trace.source.format)
@@ -240,6 +249,7 @@ class _Member:
         # Runs on one GPU are of one job, and told apart by --run.
         if pause is None or self.devices & other.devices or not self.is_timed & other.is_timed:
             return False
+        # Different ranks of one world size.
         if max(self.world & other.world, default=1) > 1 and not self.ranks & other.ranks:
             return pause > _RANKS_DIFFER_NS
         # Ranks and machines may each have a clock of their own.
@@ -265,6 +275,7 @@ class _Member:
         only_one_ranked = not both_ranked and any(m.ranks and m.world for m in (self, other))
         # Machines that work at the same time may each number their ranks from 0.
         on_two_hosts = self.is_elsewhere(other) and self.pause_ns(other) == 0
+        # A file of several runs may be of one job with another only if ranks say so.
         reasons = {
             "run": (self.is_apart or other.is_apart) and not both_ranked,
             "tool": self.trace.source.format != other.trace.source.format,

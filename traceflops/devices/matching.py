@@ -110,7 +110,7 @@ class Match(Struct, frozen=True):
         """Return units x clock x FLOP per clock in FLOP per ns if known: a check of the rate."""
         spec, seen = self._row, self.seen
         if spec is None or not spec.flops_per_clock or not any(map(spec.peak, REFERENCE)):
-            return None
+            return None  # without a rate of REFERENCE there is none to check
         if not (is_known(seen.units) and is_known(seen.clock_hz)):
             return None
         units = spec.counted(seen.units or 0)
@@ -139,6 +139,7 @@ def by_fingerprint(seen: SeenDevice) -> tuple[DeviceSpec, ...]:
     return tuple(
         spec
         for spec in load_devices()
+        # A row that lacks these would agree with any device.
         if spec.compute is not None
         and spec.units is not None
         and (maker not in peaks.UNIT_NAMES or maker == spec.vendor)
@@ -150,7 +151,7 @@ def match(seen: SeenDevice) -> Match:
     """Return the row of the table that a device is, or why none is taken."""
     name = seen.name or ""
     is_generic = len(name) <= LONGEST_NAME and name.strip().lower() in peaks.generic_names()
-    if is_generic or seen.sharing:
+    if is_generic or seen.sharing:  # only properties can tell which product it is
         return _unnamed(seen)
     if (named := by_name(seen.name)) is not None:
         return _named(named, seen)
@@ -175,6 +176,7 @@ def chosen(device_id: str | None, peak_tflops: float | None, seen: SeenDevice) -
 def _as_given(spec: DeviceSpec, seen: SeenDevice) -> Match:
     """Return the match of a device with the row that the user chose, and what contradicts it."""
     part, row, found = _part(spec, seen), _titled(spec), match(seen)
+    # Units and memory of a part differ from the row's, which is no objection.
     wrong = _objections(_checks(spec, seen)) if part is None else ()
     # Another name, or other properties that fit one row, tell more than each property that differs.
     if found.how == "name" and found.spec is not None and found.spec.id != spec.id:
@@ -199,6 +201,7 @@ def _checks(spec: DeviceSpec, seen: SeenDevice) -> Iterator[_Check]:
     elif seen.compute is not None and spec.compute is not None:
         text = f"compute capability {dotted(seen.compute)}"
         yield text, dotted(spec.compute), seen.compute == spec.compute
+    # Recordings of other vendors' devices count other things than the units of the table.
     if seen.units is not None and seen.units > 0 and spec.units and spec.vendor in peaks.UNIT_NAMES:
         mode, units = _partition(spec, seen), spec.counted(seen.units)
         # Only in SPX are these the units of all dies.
@@ -216,8 +219,9 @@ def _checks(spec: DeviceSpec, seen: SeenDevice) -> Iterator[_Check]:
 def _named(spec: DeviceSpec, seen: SeenDevice) -> Match:
     """Return the match of a device whose name is that of a row.
 
-    It is confirmed unless the name is of a version with other rates, a property disagrees, or it is
-    a part of the device that no partition mode of AMD explains.
+    It is confirmed unless the name is of a version with other rates, a property disagrees, it is a
+    part of the device that no partition mode of AMD explains, or each core of the row's product may
+    be a device, so that the name does not tell whether this is one of them.
     """
     part, variant = _part(spec, seen), variant_of(seen, spec)
     checks, candidates = tuple(_checks(spec, seen)), by_fingerprint(seen)
@@ -290,7 +294,7 @@ def _unnamed(seen: SeenDevice) -> Match:
         link=links.pop() if len(links) == 1 else None,
         host_link=hosts.pop() if len(hosts) == 1 else None,
         one_device_is=" or ".join(dict.fromkeys(spec.one_device_is for spec in fitting)),
-        confidence=max(spec.confidence for spec in fitting),
+        confidence=max(spec.confidence for spec in fitting),  # the worst: A is the best letter
         source="; ".join(dict.fromkeys(spec.source for spec in fitting)),
     ).with_memory(seen.memory_bytes)
     return Match(seen, spec, "fingerprint", "medium", True, fitting, why)
@@ -348,7 +352,8 @@ def _part(spec: DeviceSpec, seen: SeenDevice) -> DeviceSpec | None:
     if units is None or spec.units is None or not 0 < units < spec.units:
         return None
     if seen.compute is not None and spec.compute not in (None, seen.compute):
-        return None
+        return None  # another device, no part of this one
+    # A MIG slice is told by its name; a partition, of AMD, has a multiple of the smallest one.
     variant = variant_of(seen, spec)
     by_units = variant is not None and variant.by_units
     by_partition = spec.partition_units is not None and units % spec.partition_units == 0

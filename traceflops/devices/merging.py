@@ -78,7 +78,7 @@ def models_of(trace: Trace) -> frozenset[Model]:
     """Return the models of the GPUs of a trace; without any, that of the GPUs its tool records."""
     models: set[Model] = set()
     for seen in [SeenDevice.of(row) for row in trace.devices.to_pylist()] or [SeenDevice()]:
-        spec = None if seen.sharing else by_name(seen.name)
+        spec = None if seen.sharing else by_name(seen.name)  # a shared name is of several products
         if spec is not None:
             models.add((spec.vendor, spec.arch, spec.id))
             continue
@@ -97,6 +97,7 @@ def merge(traces: Sequence[Trace]) -> Trace:
     see `identities`), and runs one after the other on a GPU (a device each, see `settle_shared`).
     """
     joined = join(traces)
+    # `join` returns a single trace as it is, without these notes.
     notes = [*joined.notes, *(_rank_notes(traces) if len(traces) == 1 else ())]
     # Some of several processes with device work (if none has any: of all) have no rank. A reader's
     # note, which says why, is enough.
@@ -105,7 +106,7 @@ def merge(traces: Sequence[Trace]) -> Trace:
         busy = distinct(numbers(joined.activities["process"])).tolist()
         workers = [n for n in busy or range(len(joined.ranks)) if n not in nameless]
         unknown = sum(joined.ranks[worker] is None for worker in workers)
-        if unknown and len(workers) != 1:
+        if unknown and len(workers) != 1:  # a single worker needs no rank
             notes.append(counted_note("missing", RANK_UNKNOWN, rank_unknown(), unknown))
     more = len(notes) > len(joined.notes)
     return settle_shared(replace(joined, notes=tuple(notes)) if more else joined)
@@ -164,6 +165,7 @@ def _difference_notes(traces: Sequence[Trace]) -> Iterator[Note]:
     """Yield notes if clocks of traces cannot be compared, or their descriptions differ."""
     timed = [t for t in traces if any(t.table(name).num_rows for name in _TIMELINE)]
     clocks = {trace.source.clock for trace in timed}
+    # Times of different or unknown clocks meet only by the calendar, which all must have.
     differ = len(timed) > 1 and (len(clocks) > 1 or None in clocks)
     if differ and any(trace.source.origin_unix_ns is None for trace in timed):
         advice = fact("advice.clocks-not-aligned")
@@ -256,6 +258,7 @@ def _file_notes(traces: Sequence[Trace], noun: str) -> list[Note]:
         for note in trace.notes:
             if is_beside_timeline and note.code == _NO_TIMELINE:
                 continue
+            # A note that names a file, or counts several owners, was made of files.
             is_of_files = is_single or note.file is not None or note.owners > 1
             notes = of_file if is_of_files else of_trace
             notes.append(((number, None if is_single else note.file), note))
@@ -271,20 +274,22 @@ OF_RANKS: Final = frozenset({"rank-clash", "rank-beyond-world", "ranks-missing"}
 def _rank_notes(traces: Sequence[Trace]) -> list[Note]:
     """Return notes on ranks that occur twice, exceed the world size, or are missing."""
     counts = Counter(rank for trace in traces for rank in trace.ranks if rank is not None)
-    if counts.total() < 2:
+    if counts.total() < 2:  # ranks are compared: a recording of one rank is complete in itself
         return []
+    most_named = 8  # ranks in a note
     repeated = sorted(rank for rank, n in counts.items() if n > 1)
     notes = []
     if repeated:
-        count, ranks, how = len(repeated), tuple(repeated[:8]), fact("advice.rank-clash")
+        count, ranks, how = len(repeated), tuple(repeated[:most_named]), fact("advice.rank-clash")
         notes.append(note_of("assumed", "rank-clash", count=count, ranks=ranks, advice=how))
     sizes = {s for trace in traces for s in trace.processes["world_size"].to_pylist() if s}
     world, present = max(sizes, default=0), len(counts)
     beyond = sorted(rank for rank in counts if rank >= world)
     if world and beyond:
-        count, ranks = len(beyond), tuple(beyond[:8])
+        count, ranks = len(beyond), tuple(beyond[:most_named])
         notes.append(note_of("assumed", "rank-beyond-world", count=count, world=world, ranks=ranks))
-    # Without a world size there are at least as many as the highest rank says.
+    # Without a world size there are at least as many as the highest rank says. World sizes that
+    # differ tell no number (0): then none is said to be missing.
     most = world if len(sizes) == 1 else 0 if sizes else max(counts) + 1
     if present < most:
         code = "ranks-missing" if sizes else "ranks-missing.at-least"
@@ -295,7 +300,7 @@ def _rank_notes(traces: Sequence[Trace]) -> list[Note]:
 def different_times(traces: Sequence[Trace]) -> Iterator[Note]:
     """Yield a note if work in some files ended long before that in others began."""
     if any(note.code == _RUNS_APART for trace in traces for note in trace.notes):
-        return
+        return  # that note says it already
     spans = []
     for trace in traces:
         origin, activities = trace.source.origin_unix_ns, trace.activities

@@ -124,7 +124,7 @@ def counters_incomplete(families: Sequence[Family | None], missing: Sequence[str
     counting = [each for each in families if each is not None and each.counts_matrix_work]
     if not any(families):
         return MissingInput(fact("missing.unknown-gpu"), fact("missing.name-device"))
-    if not counting:
+    if not counting:  # counters of these devices tell no work of matrix units at all
         return other_counters(families)
     what = fact("missing.counters", counters=tuple(missing) or (fact("missing.any-counter"),))
     return MissingInput(what, quoted(counting[0].recording))

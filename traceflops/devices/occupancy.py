@@ -43,6 +43,7 @@ def room(
 ) -> Room | None:
     """Return how many blocks of so many threads a multiprocessor has room for, None if unknown.
 
+    Also None if no block would fit: it ran, so what is known of it or of the device is wrong.
     `registers` are those of a thread, `shared_bytes` are of a block. If one is None it limits
     nothing, so there may be room for less. Shared memory is taken to have its largest share of L1.
     """

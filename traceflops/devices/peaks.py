@@ -32,6 +32,7 @@ PER_TERA: Final = 1000
 """FLOP per nanosecond in one TFLOP/s."""
 WARP_SIZES: Final = {"nvidia": 32, "amd": 64}
 UNIT_NAMES: Final[dict[str | None, str]] = {"nvidia": "SMs", "amd": "CUs"}
+"""What recordings count of a device, by vendor; of other vendors they count other things."""
 _MODES: Final = {1: "SPX", 2: "DPX", 3: "TPX", 4: "QPX"}
 """AMD's names of the modes by the number of partitions; one die each is CPX, however many."""
 _GIB = 1 << 30
@@ -280,6 +281,7 @@ def partition(
     rows = [spec] if spec is not None else [row for row in load_devices() if row.arch == name]
     totals = {total for row in rows if (total := whole_dies(row))}
     fitting = [total for total in totals if total % dies == 0]
+    # A single die of several is CPX; what is no named share of the dies is in no mode.
     modes = {"CPX" if dies == 1 < total else _MODES.get(total // dies, "") for total in fitting}
     modes -= {""}
     if len(modes) != 1:
@@ -327,6 +329,7 @@ def _rows_of_series(series: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
             "id": series["id"].replace("{}", "-".join(words)),
             "product": series["name"].replace("{}", name),
             "series": f"{series['arch']} {series['name']}",
+            # A word that each text has which the pattern fits: a quick test before it.
             "mark": next(word for word in words if word in called.lower()),
             "units": units,
             "clock_mhz": clock,

@@ -75,7 +75,10 @@ def ranks_text(ranks: Sequence[int]) -> str:
 
 
 def unnamed_processes(trace: Trace) -> frozenset[int]:
-    """Return the processes that stand for rows of an unknown one: without ID or rank."""
+    """Return the processes that stand for rows of an unknown one: without ID or rank.
+
+    In a file in which no process has an ID, such a process is a real one.
+    """
     rows = trace.processes.to_pylist()
     numbered = {row["file"] for row in rows if row["pid"] is not None}
     return frozenset(
@@ -145,6 +148,7 @@ def settle_shared(trace: Trace) -> Trace:
     if not users:
         return trace
     by_run = _with_runs_apart(trace, users)
+    # What is left was used by several processes at once.
     users = _shared(by_run) if by_run is not trace else users
     if not users:
         return by_run
@@ -167,7 +171,8 @@ def _with_runs_apart(trace: Trace, users: Users) -> Trace:
     """Return the trace with a device for each run of those that ran one after the other on a GPU.
 
     Time between runs is then nobody's idle time. Runs are one after the other if nothing of the
-    processes of one was recorded during the other. A device is of the first process of its run.
+    processes of one was recorded during the other. A device stays with its process if that is of
+    its run, else it is of the first process of the run.
     """
     begin, end = lives(trace)
     split = _runs_apart(users, unnamed_processes(trace), begin, end)
@@ -215,8 +220,8 @@ def _with_runs_apart(trace: Trace, users: Users) -> Trace:
 def _runs_apart(users: Users, nameless: Collection[int], begin: IntArray, end: IntArray) -> Runs:
     """Return the runs of each device with more than one; `begin` and `end` are `lives`.
 
-    A new run begins with a process that began after all before it had ended. `nameless` processes
-    stand for rows of an unknown one, and are in no run.
+    A new run begins with a process that began after all before it had ended, by more than it takes
+    to start one. `nameless` processes stand for rows of an unknown one, and are in no run.
     """
     split: Runs = {}
     for device, processes in users.items():
@@ -292,6 +297,7 @@ def apart(holders: Mapping[int, Sequence[Sequence[_Key]]]) -> dict[_Key, int]:
     `holders` are, by number, the streams in order; those in one sequence are one stream.
     """
     highest = max(holders, default=-1)
+    # Numbers above all others, unless these are so large (handles) that more might not fit.
     free = filterfalse(holders.__contains__, count(highest + 1 if highest < _LARGE else 0))
     numbered: dict[_Key, int] = {}
     for number, streams in sorted(holders.items()):

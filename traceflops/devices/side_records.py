@@ -53,7 +53,7 @@ def same_devices(trace: Trace, records: Trace) -> dict[int, int]:
     It has the same number, and a process of the same rank. If one of both has no rank, it must be
     the only process with devices that may be meant. Raises InputError if none or several may be.
     """
-    rank, name = records.ranks[0], records.source.files[0].name
+    rank, name = records.ranks[0], records.source.files[0].name  # records are of one process
     own = [row for row in trace.devices.to_pylist() if row["type"] == "gpu"]
     owners = {row["process"] for row in own}
     of_rank = {p for p in owners if rank is not None and trace.ranks[p] == rank}
@@ -111,7 +111,7 @@ def with_records(
     for name, time in _TIMES.items():
         added = records.table(name)
         if added.num_rows:
-            rows = device[np.maximum(numbers(added["device"], ABSENT), -1)]
+            rows = device[np.maximum(numbers(added["device"], ABSENT), -1)]  # ABSENT is below -1
             added = with_numbers(added, time, numbers(added[time]) + shift_ns)
             added = with_numbers(added, "device", rows)
             added = with_numbers(added, "process", owner[np.maximum(rows, -1)])

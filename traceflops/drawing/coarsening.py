@@ -204,7 +204,7 @@ def _boxes(events: LaneEvents, first: IntArray) -> Boxes:
     stop = np.append(first[1:], len(events)) if len(first) else first
     start, end = events.start_ns(first), events.start_ns(stop - 1) + events.lasting_ns(stop - 1)
     busy, longest = end - start, first
-    if len(first) < len(events):
+    if len(first) < len(events):  # else each box is one event
         busy, longest = np.empty_like(first), np.empty_like(first)
         # Work on parts of the boxes, of about _AT_ONCE events, to limit temporary memory.
         edges = np.searchsorted(first, np.arange(0, len(events), _AT_ONCE))

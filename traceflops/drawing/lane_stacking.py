@@ -51,6 +51,7 @@ def _stacked(start_ns: IntArray, end_ns: IntArray) -> IntArray:
     sign = np.repeat([-1, 0, 1], [len(time) for time in times])
     sign[sign == 0] = np.tile([1, -1], len(instants))
     since = np.concatenate(times) - int(start_ns[0])
+    # At one time, ends (kind 0) come before instants (1), and these before starts (2).
     order = np.argsort(since * 3 + kind, kind="stable")
     interval, sign = interval[order], sign[order]
     # How many are open on the upper side of each edge: after a start, before an end.
@@ -88,11 +89,12 @@ def lanes_of(track: IntArray, start_ns: IntArray, end_ns: IntArray, *, nests: bo
         order = rows[np.lexsort((-end_ns[rows], start_ns[rows]))]
         low, high = start_ns[order], end_ns[order]
         if not nests and (low[1:] >= np.maximum.accumulate(high)[:-1]).all():
-            continue
+            continue  # none overlap: all are on lane 0
         open_ends: list[list[int]] = []  # per lane, the ends of what is open there, the last first
         chosen = []
         for start, end in zip(low.tolist(), high.tolist(), strict=True):
-            lane = min(len(open_ends), MOST_LANES - 1)  # where no open one has room
+            # A new lane where no open one has room; of too many, the last one takes the rest.
+            lane = min(len(open_ends), MOST_LANES - 1)
             for number, stack in enumerate(open_ends):
                 while stack and stack[-1] <= start:
                     stack.pop()

@@ -164,6 +164,7 @@ def host_lanes(
         counts = Counts[int]()
         for by_thread in tracks:
             for thread, rows in by_thread.items():
+                # A thread that only waits has frames, too.
                 if rows.kind != "frame":
                     counts[thread] += len(rows.row)
         busiest = sorted(counts, key=lambda thread: (-counts[thread], thread))[:_MOST_THREADS]
@@ -176,7 +177,7 @@ def counters(
     prepared: Prepared, origins_ns: Mapping[int, int]
 ) -> Iterator[tuple[CounterKey, Counter]]:
     """Yield the counters of devices that ever change; times count from the devices' origins."""
-    used = [use for use in memory_use(prepared) if use.device is not None]
+    used = [use for use in memory_use(prepared) if use.device is not None]  # not the CPU's
     curves = {use.device: use.allocated.curve for use in used}
     # A curve below 0 has only changes: nothing tells where it began.
     memory = {device: curve for device, curve in curves.items() if curve.value.min() >= 0}
@@ -193,7 +194,8 @@ def counters(
 def _sampled(trace: Trace, device: int) -> dict[str, tuple[IntArray, IntArray]]:
     """Return (times, values) of what a profiler sampled of a device, clocks first.
 
-    Values are rounded. Memory events, and what never changes, are left out.
+    Values are rounded. Left out are memory events (in bytes), which have a curve of their own, what
+    never changes, and what has values below 0 or too large for a script.
     """
     table = trace.counters
     own = np.flatnonzero(numbers(table["device"]) == device)
@@ -220,7 +222,7 @@ def marks_left_out(trace: Trace, drawn: Sequence[LaneGroup]) -> dict[str, int]:
     counts = np.bincount(kind[kind >= 0], minlength=len(kinds))
     for group in drawn:
         for lane, events in zip(group.lanes, group.events, strict=True):
-            if lane.kind == "frame":
+            if lane.kind == "frame":  # the only other marks that are drawn
                 counts -= np.bincount(kind[events.row], minlength=len(kinds))
     named = zip(kinds, counts.tolist(), strict=True)
     return {name: count for name, count in named if count and name != _RANGE}
@@ -245,10 +247,10 @@ def _host_rows(linked: LinkedTrace, kind: Kind, near: Intervals) -> tuple[WholeA
     if kind == "op" and _nests(linked, times):  # the tree of ops tells order and depth already
         tree = linked.op_tree
         row, depth = tree.order.astype(np.int32), tree.depth().astype(np.int32)
-        if tree.in_order:
+        if tree.in_order:  # it is the order of the rows, which then need no copy
             return process, _LaneRows(kind, times, row, thread, depth)
         return process[row], _LaneRows(kind, times, row, thread[row], depth)
-    wanted = times.lasting_ns >= 0
+    wanted = times.lasting_ns >= 0  # of unknown length nothing can be drawn
     if kind == "range":
         wanted &= is_one_of(table["kind"], _RANGE)
     if kind == "frame":
@@ -264,11 +266,11 @@ def _host_rows(linked: LinkedTrace, kind: Kind, near: Intervals) -> tuple[WholeA
 def _frames(table: pa.Table, times: Times, rows: WholeArray, near: Intervals) -> WholeArray:
     """Return those of some frames that are drawn: modules, and functions of users.
 
-    Functions that do little but call another one (more than nine tenths of their time) are left
-    out.
+    Of very many frames only modules and those in the time `near` are. Functions that do little but
+    call another one (more than nine tenths of their time) are left out.
     """
     code, own = np.unique(codes(table["name"])[rows], return_inverse=True)
-    texts = [*names(table["name"]), ""]
+    texts = [*names(table["name"]), ""]  # the last one is for code -1, no name
     of_user = np.array([not is_of_library(texts[index]) for index in code.tolist()], dtype=np.bool_)
     is_module = is_one_of(table["kind"], "module")
     rows = rows[of_user[own] | is_module[rows]]
@@ -280,7 +282,7 @@ def _frames(table: pa.Table, times: Times, rows: WholeArray, near: Intervals) ->
     thread = joint_codes(numbers(table["process"])[rows], numbers(table["thread"], ABSENT)[rows])
     start, lasting = times.start_ns[rows], times.lasting_ns[rows]
     parent = OpTree.nested(thread, start, start + lasting).parent
-    longest = np.full(len(rows), -1, dtype=np.int64)
+    longest = np.full(len(rows), -1, dtype=np.int64)  # of the frames called, -1 for none
     np.maximum.at(longest, parent[parent >= 0], lasting[parent >= 0])
     is_wrapper = (longest >= 0) & (10 * longest > 9 * lasting)
     return rows[~is_wrapper | is_module[rows]]
@@ -332,6 +334,7 @@ def _group(
                 lanes.append(Lane(kind, process, device, number, lane))
                 events.append(LaneEvents(of_lane, rows.times, origin_ns))
                 deeper -= len(of_lane)
+            # Frames nearly always nest deeper than they are drawn, so that is not reported.
             if deeper and kind != "frame":
                 too_deep[kind] = too_deep.get(kind, 0) + deeper
     left_out = [

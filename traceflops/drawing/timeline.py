@@ -284,6 +284,7 @@ def _step_spans(
         for window, span in zip(windows, spans, strict=True):
             if window.step is not None:
                 steps[window.step].append(span)
+        # If no window of a device is used, the range is that of all of them.
         used += [span for w, span in zip(windows, spans, strict=True) if w.used] or spans
     hulls = {number: _hull(spans) for number, spans in sorted(steps.items())}
     return hulls, _hull(used) if used else Span(0, 0)
@@ -337,7 +338,7 @@ def drawn_devices(prepared: Prepared, gaps: Sequence[Gap]) -> ChosenDevices:
     If there are too many: the one with most work of its own, the median one, the one with least,
     and those of the longest gaps.
     """
-    # Own work: time of the chosen windows without waiting for others.
+    # Own work: time of the chosen windows but idle time and communication, in which it may wait.
     work = {}
     for device in prepared.accounts:
         used = [window.account.components for window in prepared.windows[device] if window.used]

@@ -41,13 +41,14 @@ def on_dask(
         try:
             client = stack.enter_context(Client(stack.enter_context(cluster), timeout=_TIMEOUT_S))
         except Exception as error:  # its type depends on the protocol and on who answers
-            if address == _LOCAL and is_out_of_memory(error):
+            if address == _LOCAL and is_out_of_memory(error):  # no fault of an address
                 raise
             # Free the client that never connected now: later it would block another one.
             clear_frames(error.__traceback__)
             gc.collect()
             hint = "give the address of a running scheduler, e.g. tcp://host:8786, or local"
             raise UsageError(f"no cluster at {address} ({error})", hint) from None
+        # pure=False: the files may have changed since the scheduler kept a result for these names.
         for files, future in zip(sets, client.map(work, sets, pure=False), strict=True):
             try:
                 yield future.result()
@@ -76,6 +77,7 @@ def _local_cluster(jobs: int | None) -> Iterator[Any]:
     from distributed import LocalCluster
 
     settings: dict[str, Any] = {
+        # A file is given up when two workers died of it: a single one may have died by chance.
         "distributed.scheduler.allowed-failures": 1,
         # A worker gets one file at a time, so when one dies it is known by which file.
         "distributed.scheduler.worker-saturation": 1.0,

@@ -131,6 +131,7 @@ def read_pair(
     if pair:
         return read_files(pair)
     captures = captures_beside(paths)
+    # Of several jobs, nothing says whose graphs were captured.
     if captures is None or trace.jobs or not graph_launches(trace).any():
         return None
     try:

@@ -51,6 +51,7 @@ def analysis_of_many(paths: Sequence[str], request: Request, *, brief: bool) -> 
     `brief`, so that nearly all of it is in summaries. This depends on the files alone, not on the
     number of processes, so that a report is the same on each machine.
     """
+    # Summaries hold no events to select from, and no names to keep or replace.
     needs_events = request.selection != Selection() or request.include_environment or request.redact
     reading = request.reading
     if needs_events or request.pair or reading.get("strict") or request.side_option:
@@ -63,7 +64,7 @@ def analysis_of_many(paths: Sequence[str], request: Request, *, brief: bool) -> 
         with WorkerPool(
             reading.get("jobs") or usable_cores(), worth_bytes=0, takes_part=True
         ) as pool:
-            pool.expect(1)
+            pool.expect(1)  # enough with `worth_bytes=0`: the processes start at once
             for result in pool.each(partial(_summarised_together, request), _groups(sizes)):
                 # Imported here, while the workers read.
                 from traceflops.analysis.summary_files import unpacked
@@ -188,7 +189,7 @@ def _summary(request: Request, files: Files) -> RankSummary:
     from traceflops.analysis.rank_summary import summarised
     from traceflops.devices.jobs import check_decided, of_job
 
-    trace = read(list(files), **{**request.reading, "jobs": 1})
+    trace = read(list(files), **{**request.reading, "jobs": 1})  # this is one of the processes
     check_decided(of_job(trace, request.selection.job), "a summary")
     return summarised(
         trace,
@@ -256,6 +257,7 @@ def _splitting_format(file: str) -> str | None:
             format_ = recognise(opened[0])
     except InputError:
         return None
+    # Several sources behind one file (an archive) are a whole run already.
     return format_.name if format_.gathers and len(opened) == 1 else ""
 
 

@@ -95,7 +95,7 @@ def redacted(trace: Trace, hosts: Names | None = None) -> Trace:
     def scrub(text: str) -> str:
         if "/" in text or "\\" in text:
             text = without_folders(_HOME.sub("~", without_frame_folders(text)))
-        if text.count(".") > 2:
+        if text.count(".") > 2:  # a quick test: an address has three dots
             text = _ADDRESS.sub("[address]", text)
         return identity.sub("[name]", text) if identity else text
 
@@ -211,4 +211,5 @@ def _last(path: str) -> str:
     if library is not None and library.end() < len(path):
         return path[library.end() :]
     parts = [part for part in _SEPARATOR.split(path) if part]
+    # The home directory itself stays: `~`.
     return parts[-1] if len(parts) > 1 or not path.startswith("~") else path

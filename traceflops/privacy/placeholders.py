@@ -24,6 +24,11 @@ class Placeholders:
     """
 
     def __init__(self) -> None:
+        """Start without names.
+
+        `_whole` numbers them by kind, `_words` unknown words. `_partly` has the text for each name,
+        `_taken` the name for each text, `_counted` what `changed` has counted: kind and name.
+        """
         self._whole: dict[str, Names] = {}
         self._words = Names()
         self._partly: dict[str, str] = {}
@@ -48,6 +53,7 @@ class Placeholders:
                 made = self._word(text)
             else:
                 made = replaced_addresses(text[:_LONGEST], self._word)
+                # Names that Tensile generates have codes of their own.
                 of_tensile = known_words.TENSILE_NAME.match(made) is not None
                 made = _TOKEN.sub(lambda token: self._token(of_tensile, token[0]), made)
             copy_number, shown = 1, made
@@ -182,6 +188,7 @@ def replaced_addresses(text: str, replace: Callable[[str], str]) -> str:
     ):
         if any(sign in text for sign in signs):
             text = pattern.sub(replaced, text)
+    # Machines called by a number, node17, have no such sign.
     return _NUMBERED.sub(whole, text)
 
 

@@ -93,10 +93,14 @@ class Redaction:
         source = replace(self._source(trace.source), rules=self._rules(trace))
         notes = [_note(note, shown) for note in trace.notes]
         notes.append(removed(shown))
+        # `places` tell machines apart by IDs of their devices.
         return replace(trace, tables=tables, source=source, notes=tuple(notes), places=())
 
     def _source(self, source: Source) -> Source:
-        """Return the description of a recording with placeholders, without clock and time zone."""
+        """Return the description of a recording with placeholders.
+
+        Clock, time zone, and the recorded names of host and user go: they tell where it was made.
+        """
         shown = self._shown
         return replace(
             source,
@@ -121,7 +125,11 @@ class Redaction:
         )
 
     def _rules(self, trace: Trace) -> dict[str, str]:
-        """Return the category rule of each kernel whose placeholder no longer leads to it."""
+        """Return the category rule of each kernel whose placeholder no longer leads to it.
+
+        Rules of BY_WORDS hold only for programs of some kinds, which placeholders may hide. The
+        user's rules are not asked: they may be others when the trace is read again.
+        """
         by_name = load(bare=True)
         classifier = by_name.knowing(trace.source.rules, by_words=names_kernels(trace))
         kernels = set[str]().union(*(used_names(trace.table(t)["name"]) for t in _OF_KERNELS))
@@ -223,6 +231,7 @@ def _note(note: Note, shown: Placeholders) -> Note:
             advice=_scrubbed(note.advice, shown),
             similar=_scrubbed(note.similar, shown),
         )
+    # Notes are merged by their wording, which makes the statement anew, with the names again.
     return replace(note, file=file, wording=None, values=())
 
 
@@ -244,6 +253,7 @@ def _scrubbed(text: str, shown: Placeholders) -> str:
         stays = is_ours or is_term_of_notes(match[0])
         return match[0] if stays else shown.partly("quote", match[0])
 
+    # Names of files first: they may have blanks and quotes, at which the patterns would cut them.
     for name in shown.names("file"):
         if name in text:
             text = text.replace(name, shown.whole("file", name))

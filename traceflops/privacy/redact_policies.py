@@ -194,6 +194,7 @@ def _mark(shown: Placeholders, step_mark: str | None, kind: str | None) -> Polic
     if kind in ("annotation", "gpu_annotation", "gpu_step"):
         return partial(_annotation, shown, step_mark)
     by_words = partial(shown.partly, "mark")
+    # Names of system calls are public.
     return _unless(SYSTEM_CALLS, by_words) if kind == "system" else by_words
 
 
@@ -203,6 +204,8 @@ def _frame(shown: Placeholders, text: str) -> str:
         return shown.partly("Python function", of_torch[1])
     if text.startswith(_MODULE):
         return _module(shown, text)
+    # What is known of the beginning stays: the file of generated code without its folder, or that
+    # of a function of Python's library. In the rest, and in frames of libraries, known words stay.
     generated = _GENERATED.match(text)
     begin = generated[1] if generated else standard_prefix(text)
     text = text[generated.start(1) :] if generated else text
@@ -243,9 +246,9 @@ def _annotation(shown: Placeholders, step_mark: str | None, text: str) -> str:
     if _BUILT_IN_MARK.fullmatch(text):  # it may contain a class of the author
         return shown.partly("annotation", text)
     number = step_number(text, step_mark)
-    if number is None:
+    if number is None:  # of no step
         return shown.whole("annotation", text)
-    made = f"step {number}" if number >= 0 else "step"
+    made = f"step {number}" if number >= 0 else "step"  # -1: a step without a number
     if made != text:
         shown.count("step mark", text)
     return made

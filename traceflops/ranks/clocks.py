@@ -136,7 +136,7 @@ def _offsets(records: CommRecords, matches: Matches, rows: IntArray) -> IntArray
     for _ in range(_ROUNDS):
         collective_end = _middles(of_row, end - offset[place])
         new_offset = _middles(place, end - collective_end[of_row])
-        new_offset -= new_offset.mean()
+        new_offset -= new_offset.mean()  # only differences between ranks mean something
         change = np.abs(new_offset - offset).max()
         offset = new_offset
         if change < 1:
@@ -161,7 +161,7 @@ def _least_squares(of_row: IntArray, place: IntArray, end: IntArray, ranks: int)
     residual = direction = gradient(end)
     squares = float(residual @ residual)
     for _ in range(_ROUNDS):
-        if squares < 1:
+        if squares < 1:  # exact to the nanosecond
             break
         image = gradient(direction[place])
         step = squares / float(direction @ image)
@@ -222,9 +222,11 @@ def _later_fits_better(
     fits_better = np.zeros(len(records), dtype=np.bool_)
     matched = np.flatnonzero(matches.collective >= 0)
     _, of_row = ranked(matches.collective[matched])
+    # Counted from the first end, times are small enough for the floats of bincount.
     base = records.end_ns[matched].min() if len(matched) else 0
     end = records.end_ns[matched] - earlier[matched] - base
     end_by_later = end + earlier[matched] - later[matched]
+    # A match has two ranks or more, so each has others.
     others = (np.bincount(of_row, end)[of_row] - end) / (np.bincount(of_row)[of_row] - 1)
     fits_better[matched] = np.abs(end_by_later - others) < np.abs(end - others)
     return fits_better

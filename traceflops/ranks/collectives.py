@@ -48,6 +48,7 @@ _SHAPE: Final = re.compile(r"\[[\d,\s]*\d[\d,\s]*\]")
 """The dimensions of one tensor; tensors may be in lists of lists."""
 _NUMBER: Final = re.compile(r"\d{1,18}")
 _MOST_ELEMENTS: Final = 2**58
+"""Of so many elements the bytes might not fit into 64 bits."""
 _ONE_SIDE_TELLS: Final = frozenset({"broadcast", "reduce", "send", "recv"})
 """Collectives that put in as much as they get out, on the ranks that do both."""
 
@@ -119,6 +120,7 @@ def collective_work(
     ranks = numbers(activities["collective_group_size"], ABSENT)[row]
     exposed = _exposed_ns(linked, accounts, windows, row)
     message, whole_ns = message_bytes(linked, row), linked.split.whole_ns[row]
+    # Sizes are of whole kernels: they count for those that start in the windows.
     is_sized = (message != ABSENT) & (starts_inside == 1)
     collectives = []
     group, first = group_rows((kind, ranks))
@@ -154,6 +156,7 @@ def _exposed_ns(
     exposed = np.zeros(len(row), dtype=np.int64)
     for number, account in accounts.items():
         own = device == number
+        # The part of communication is the time in which a device does nothing else.
         alone = account.timeline.parts["communication"].intersect(chosen_time(windows[number]))
         exposed[own] = alone.length_within(start[own], end[own])
     return exposed
@@ -189,15 +192,16 @@ class Recorded:
         That is the framework's, else the second input of the launching operator.
         """
         framework_numbers = self.numbers("collective_sequence")
-        ops, of_op = self._sides[1]
+        ops, of_op = self._sides[1]  # the operators, and the row of each activity's one
         inputs = ops["concrete_inputs"]
+        # Only inputs of operators of a collective: the second one of others means something else.
         is_comm = taken(codes(ops["collective"]), of_op) >= 0
         used, which = ranked(np.where(is_comm, taken(codes(inputs), of_op), -1))
         texts, second_inputs = names(inputs), []
         for code in used.tolist():
             values = read_values(texts[code]) if code >= 0 else ()
             second = values[1] if len(values) > 1 else None
-            is_number = type(second) is int and 0 <= second < 2**63
+            is_number = type(second) is int and 0 <= second < 2**63  # fits into int64
             second_inputs.append(second if is_number else ABSENT)
         of_operator = np.array([*second_inputs, ABSENT], dtype=np.int64)[which]
         return np.where(framework_numbers >= 0, framework_numbers, of_operator)
@@ -220,7 +224,8 @@ def message_bytes(linked: LinkedTrace, rows: IntArray) -> IntArray:
     sizes = (1 if t.startswith(_EIGHT_BITS) else _SIZES.get(t, 0) for t in map(str.lower, types))
     width = np.array([*sizes, 0], dtype=np.int64)[data_type]
     # Is a kernel the only one of its operator? An operator without a recorded number is named by
-    # its row as -1 - row, so that it is different from all numbers.
+    # its row as -1 - row, so that it is different from all numbers. Without any operator the sizes
+    # are the kernel's own.
     activities, op_row = linked.trace.activities, linked.links.op_of_activity[rows]
     op = numbers(activities["external_id"], ABSENT)[rows]
     op = np.where((op == ABSENT) & (op_row >= 0), -1 - op_row, op)

@@ -245,7 +245,7 @@ def peers(
         members = np.array([*(place_of_rank.get(rank, -1) for rank in listed), -1], dtype=np.int64)
         is_member = (number[rows] >= 0) & (number[rows] < len(members) - 1)
         peer = members[np.where(is_member, number[rows], -1)]  # the last member, -1, is nobody
-        peer[peer == place[rows]] = -1
+        peer[peer == place[rows]] = -1  # no rank sends to itself: the number means something else
         # In a group of two ranks, the peer is the other one.
         both = np.unique(place[rows])
         is_pair = len(both) == 2 and known[code].size in (None, 2)

@@ -117,6 +117,8 @@ class CommRecords(Struct, frozen=True, dict=True):
     def compact(self, *, keeps_work: bool = False) -> CommRecords:
         """Return smaller records: `alone` and `work` only during their kernels, no `row`.
 
+        Rows point into tables that a summary does not have.
+
         With `keeps_work`, records with sends or receives keep all `work`, which pipelines need;
         without it, they say that they lack it.
         """
@@ -158,7 +160,7 @@ def comm_records(
     for place, (device, rows) in enumerate(zip(devices, activities, strict=True)):
         is_comm = is_top(linked.categorised, "communication", rows.row)
         work.append(Intervals.of(rows.start_ns[~is_comm], rows.end_ns[~is_comm]))
-        is_collective = is_comm & is_kernel[rows.row]
+        is_collective = is_comm & is_kernel[rows.row]  # copies between GPUs match nothing
         row = rows.row[is_collective]
         start, end = rows.start_ns[is_collective], rows.end_ns[is_collective]
         busy = work[-1].covered_before(end)
@@ -210,6 +212,7 @@ def communication_kinds(linked: LinkedTrace) -> IntArray:
     comm_rows = rows[is_communication]
     device = numbers(activities["device"], ABSENT)[comm_rows]
     kind = np.full(len(rows), -1, dtype=np.int64)
+    # Only alike kernels of one place are compared, so the device stands for its rank.
     kind[comm_rows] = _Facts(linked, comm_rows).kind(device)
     return kind
 
@@ -218,6 +221,7 @@ def joined(parts: Sequence[CommRecords], trace: Trace) -> CommRecords:
     """Return the records of recordings that share a clock as one; `trace` holds all of them."""
     devices = [device for part in parts for device in part.devices]
     recorded_ranks = [rank for part in parts for rank in part.ranks]
+    # Records of ranges have no devices.
     rank = [_rank(trace, device) for device in devices] if devices else recorded_ranks
     # `order`: the old place (parts one after the other) at each new one; `new_place`: the inverse.
     order = np.argsort(np.array(rank, dtype=np.int64), kind="stable")
@@ -343,7 +347,8 @@ class _Facts:
         # The annotated input tells the message only of kinds whose message is the input.
         is_whole = np.array([*(name in _INPUT_IS_WHOLE for name in KINDS), False])[kind]
         uses_annotation = (elements == ABSENT) & is_whole & (counted >= 0) & (width > 0)
-        message = np.where(uses_annotation, counted * np.where(uses_annotation, width, 0), message)
+        known_width = np.where(uses_annotation, width, 0)  # a product with ABSENT would overflow
+        message = np.where(uses_annotation, counted * known_width, message)
         elements = np.where(elements == ABSENT, counted, elements)
         received = self.told.numbers("collective_out_elements")
         return np.where(kind == RECV, np.maximum(elements, received), elements), message

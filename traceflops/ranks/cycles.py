@@ -77,6 +77,7 @@ def cycles(records: CommRecords, waits: Waits, chosen: BoolArray | None = None) 
     wanted = wanted if chosen is None else chosen[waits.row]
     closes = _closing_rows(waits, place, ranks)
     steps, last = _last_of_steps(records, waits, closes)
+    # A cycle needs the end of the step just before it.
     pairs = np.flatnonzero((np.diff(steps) == 1) & wanted[last[1:]].any(axis=1))
     before, after = last[pairs], last[pairs + 1]
     if not len(pairs):
@@ -84,6 +85,7 @@ def cycles(records: CommRecords, waits: Waits, chosen: BoolArray | None = None) 
     ended = waits.ended_ns[waits.collective]
     begin, end = ended[before].max(axis=1), ended[after].max(axis=1)
     # The cycle in which each collective ends: the first one that ends at that time or later.
+    # Between cycles that are no neighbours, a collective is in none.
     cycle = np.full(len(waits.ended_ns), -1, dtype=np.int64)
     if len(end):
         following = np.searchsorted(end, waits.ended_ns)
@@ -92,6 +94,7 @@ def cycles(records: CommRecords, waits: Waits, chosen: BoolArray | None = None) 
         cycle = np.where(is_in, inside, -1)
     of_row = cycle[waits.collective]
     busy = records.busy_ns[waits.row]
+    # The collectives that begin and end cycles, by rank: if all are alike, each is of all ranks.
     edges = waits.collective[np.append(before, after, axis=0)]
     return Cycles(
         tuple(steps[pairs + 1].tolist() or [None] * len(before)),
@@ -119,6 +122,7 @@ def _last_of_steps(
     records: CommRecords, waits: Waits, closes: IntArray
 ) -> tuple[IntArray, IntArray]:
     """Return the steps that all ranks close, and the last closing row by step and rank."""
+    # The step of a collective is that of the rank that started last: others may have come early.
     step = records.step[waits.row[waits.final]][waits.collective]
     in_step = closes[step[closes] != ABSENT]
     steps, which = ranked(step[in_step])
@@ -137,6 +141,7 @@ def _parts(rows: IntArray, place: IntArray, ranks: int) -> tuple[IntArray, IntAr
     count = min(map(len, rows_of_rank), default=0) if len(rows_of_rank) == ranks else 0
     cuts = np.linspace(0, count - 1, min(count, _PARTS + 1)).astype(np.int64)
     edges = np.array([own[cuts] for own in rows_of_rank] if count else [], dtype=np.int64)
+    # Without parts the table is empty, but still has a column per rank.
     edges = edges.reshape(-1 if count else ranks, len(cuts)).T
     return edges[:-1], edges[1:]
 

@@ -256,8 +256,9 @@ def by_idle(own: Sequence[Culprit], usual: Sequence[Culprit], *, sporadic: bool)
 def takes_longer(trace: Trace, label: str, processes: Sequence[int]) -> bool:
     """Return whether a named event takes longer on average in the first process than in each other.
 
-    The event is an annotation, operator or call whose name is `label` up to " in ". True if the
-    first process has no record of it: then nothing can be judged.
+    The event is an annotation, operator or call whose name is `label` up to " in ", which the name
+    of its owner may follow. True if the first process has no record of it: then nothing can be
+    judged.
     """
     name, number = label.partition(" in ")[0], trace.processes.num_rows
     count, sums_ns = np.zeros(number, dtype=np.int64), np.zeros(number, dtype=np.int64)

@@ -33,6 +33,7 @@ _PAIRS: Final = "send_recv"
 _SLOW: Final = 0.75
 """Below so much of the median of its like a group is slow."""
 _CALLS: Final = 3
+"""Fewer calls are not compared."""
 _ERRORS: Final = 4
 """A transfer of fewer errors of the clocks tells nothing."""
 
@@ -100,6 +101,7 @@ def links_of(prepared: Prepared, peaks: Iterable[DevicePeaks], given: float | No
         if spec is not None and spec.link is not None:
             of_device[device.device] = float(spec.link) / 2  # the table has both directions
         elif spec is not None and spec.host_link is not None:
+            # Without links of their own GPUs meet over the host's, whose table has one direction.
             of_device[device.device] = float(spec.host_link.bandwidth)
     devices, processes = prepared.trace.devices, prepared.trace.processes
     hosts = processes["host"].to_pylist()
@@ -159,6 +161,7 @@ def _compared(rates: Sequence[LinkRate], error_ns: int) -> list[LinkRate]:
     keys = []
     for rate in rates:
         strides = tuple(np.diff(sorted(rate.members)).tolist())
+        # Sizes of all-to-alls vary, so those of one power of two are alike.
         is_uneven = rate.kind == KINDS[_UNEVEN]
         keys.append((rate.kind, strides, rate.bytes.bit_length() if is_uneven else rate.bytes))
         alike[keys[-1]].append(rate)
@@ -168,6 +171,7 @@ def _compared(rates: Sequence[LinkRate], error_ns: int) -> list[LinkRate]:
         usual = float(np.median(others)) if others else 0.0
         call_ns = rate.bytes / rate.algorithm
         is_judged = rate.count >= _CALLS and call_ns >= _ERRORS * error_ns
+        # If its fastest calls reach the usual rate, its links do: then some calls are disturbed.
         if is_judged and rate.bus < _SLOW * usual and rate.fastest < usual:
             # The time of all calls, and the share of it that they would save at the usual rate.
             lost = rate.count * rate.bytes / rate.algorithm * (1 - rate.bus / usual)
@@ -206,7 +210,11 @@ class Fastest(Struct, frozen=True):
 
     @classmethod
     def of(cls, records: CommRecords, row: IntArray) -> Fastest | None:
-        """Return the fastest of some kernels of one kind, None if most time is of rare sizes."""
+        """Return the gain for some kernels of one kind, None if most time is of rare sizes.
+
+        Only calls of one size compare. A size is rare with fewer than _CALLS calls, of which the
+        fastest may be slow as well.
+        """
         size, took_ns = records.bytes[row], records.dur_ns[row]
         group, first = group_rows((size,))
         count, sum_ns = np.bincount(group), np.bincount(group, took_ns)
@@ -245,11 +253,13 @@ def _rate(
     kind, many = kind_name(records, row), len(places)
     group = records.groups[int(records.group[row])]
     factor = _BUS[kind] * (many - 1) / many if kind in _BUS else 1.0
+    # Quantiles, so that a single odd call is neither the slowest nor the fastest.
     slowest, bus, fastest = (np.quantile(rate, [0.05, 0.5, 0.95]) * factor).tolist()
     peak = links.peak([records.devices[place] for place in places])
     return LinkRate(
         kind=kind,
         group=group.name,
+        # Sends are between two ranks of the group: what the group is for does not tell their links.
         role=None if kind == _PAIRS else group.role,
         ranks=many,
         members=tuple(records.ranks[place] for place in places),

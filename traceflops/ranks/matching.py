@@ -172,14 +172,18 @@ def most_alike(
         first = int((stop - np.arange(len(ordered))).argmax())
         return pairs, ordered[first : stop[first]]
 
-    # In a tie max() takes the first: the smallest shift.
+    # In a tie max() takes the first: the smallest shift, and of two opposite ones the positive.
     shifts = sorted(range(1 - far, far), key=lambda shift: (abs(shift), -shift))
     pairs, alike = alike_at(max(shifts, key=lambda shift: len(alike_at(shift, step)[1])), 1)
     return pairs, len(alike), int(np.median(alike)) if len(alike) else 0
 
 
 def _best(records: CommRecords, candidates: Iterable[Pairs]) -> Pairs:
-    """Return the candidate with most matches among those whose ends lie close together."""
+    """Return the candidate with most matches among those whose ends lie close together.
+
+    A wrong pairing may match nearly as many kernels of equal size, but its ends are spread wide.
+    Of equally many matches, those with the evenest differences of ends count.
+    """
     scored = []
     for pairs in candidates:
         offset, difference = _local_offsets(records, pairs), _end_difference(records, pairs)
@@ -190,6 +194,7 @@ def _best(records: CommRecords, candidates: Iterable[Pairs]) -> Pairs:
         score = matches, -float(np.abs(centred).mean())
         scored.append((score, _spread_ns(records, pairs), pairs))
     most = max(matches for (matches, _), *_ in scored)
+    # Few matches lie close together by chance, so only candidates with nearly the most compete.
     enough = [entry for entry in scored if entry[0][0] >= _NEARLY * most]
     closest = max(_CLOSE_NS, min(spread for _, spread, _ in enough))
     return max((entry for entry in enough if entry[1] <= closest), key=itemgetter(0))[-1]

@@ -94,7 +94,7 @@ def _best_partners(records: CommRecords) -> Partners:
             partners = _with_peers(teams, of_teams[1], ahead)
         candidate = of_teams if partners is teams else _matched(partners)
         share = _share_together(candidate, unnamed)
-        if share >= most:
+        if share >= most:  # if as many fit, an inference says more than none
             best, most = candidate, share
     return best
 
@@ -139,6 +139,7 @@ def _with_teams(
     group, of_job = records.group.copy(), list(records.groups)
     for code, rows in groups(records.group):
         members = [rows[own] for _, own in groups(records.place[rows])]
+        # Two ranks are one team. Messages tell nothing: only the two ranks of one end together.
         is_splittable = 2 < len(members) <= _RANKS
         if _is_named(of_job[code]) or not is_splittable or records.is_pair[rows].any():
             continue
@@ -162,6 +163,7 @@ def _with_teams(
 
 def _distance(ends_ns: IntArray, others_ns: IntArray) -> int:
     """Return the distance within which most common ends have a counterpart; _FAR for few."""
+    # Ends before the other rank's first one or after its last one can have no counterpart.
     low = max(ends_ns.min(), others_ns.min()) - _NEAR_NS
     high = min(ends_ns.max(), others_ns.max()) + _NEAR_NS
     first, second = (np.sort(ns[(ns >= low) & (ns <= high)]) for ns in (ends_ns, others_ns))
@@ -232,6 +234,7 @@ def _with_peers(records: CommRecords, matches: Matches, ahead: IntArray) -> Comm
         if len(places) == 2 and records.groups[code].size == 2:
             rows = rows[records.is_pair[rows]]
             peer[rows] = places.sum() - records.place[rows]  # the other of the two
+        # Messages that nearly all match need no inference.
         elif len(rows) and (matches.collective[rows] < 0).mean() > 1 - _NEARLY:
             peer[rows] = _peers(records, rows, records.end_ns - ahead)
     return records if (peer == records.peer).all() else replace(records, peer=peer)
@@ -280,6 +283,7 @@ def _nearest(records: CommRecords, rows: IntArray, end: IntArray, allowed: BoolA
         earlier, later = order[:-step], order[step:]
         apart = end[rows[later]] - end[rows[earlier]]
         fits = allowed[place[earlier], place[later]] & (direction[earlier] == -direction[later])
+        # Partners run at once: the later one has begun when the earlier one ends.
         fits &= (size[earlier] == size[later]) & (apart <= records.dur_ns[rows[later]])
         for message, partner in ((earlier, later), (later, earlier)):
             is_nearer = fits & (apart < gap[message])

@@ -221,6 +221,11 @@ class _Run:
     """
 
     def __init__(self, lanes: Sequence[_Lane], places: Sequence[int], messages: _Messages) -> None:
+        """Store what ranks did and sent, by stage, and find the steps to look at.
+
+        These are the steps that all ranks recorded, with messages and with work of each rank. Each
+        begins with the work of the first stage and stops with the last work of any stage.
+        """
         self._lanes, self._places, self._messages = lanes, places, messages
         common = set.intersection(*(set(lane.windows) for lane in lanes))
         steps = sorted(common & set(messages.step.tolist()))
@@ -243,8 +248,9 @@ class _Run:
 
     @property
     def is_pipeline(self) -> bool:
-        """Return whether the second stage works less than half as much before its first message.
+        """Return whether the second stage waits for the first one as a step begins.
 
+        It then works less than half as much as the first stage before its first message.
         Ranks that exchange what all of them need, as in a ring, start together: they are no
         pipeline.
         """
@@ -262,7 +268,7 @@ class _Run:
 
         Only messages of the largest size count, unless that is rare.
         """
-        if self.steps == [ABSENT]:
+        if self.steps == [ABSENT]:  # the whole recording as one step: it may hold several
             return None
         messages = self._messages
         forth = (messages.source == self._places[0]) & (messages.target == self._places[1])

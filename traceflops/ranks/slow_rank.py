@@ -250,7 +250,8 @@ def slow_rank(work: RankWork, cycles: Cycles, records: CommRecords) -> SlowRank 
     late = late_ranks(cycles)
     if late is None:
         return None
-    # How much more the worst has per step than the median of the ranks that are not late.
+    # How much more the worst has per step than the median of the ranks that are not late. Its own
+    # time is the cycle less `held_ns`: in a difference the cycle cancels out.
     worst = int(late.places[0])
     own, busy = (
         round(float((ns[:, worst] - np.median(ns[:, late.rest], axis=1)).sum()) / cycles.count)
@@ -261,6 +262,7 @@ def slow_rank(work: RankWork, cycles: Cycles, records: CommRecords) -> SlowRank 
     # The worst, then the ranks to compare it with, the longest own time first.
     usual = late.rest[np.argsort(-cycles.held_ns[:, late.rest].sum(axis=0), kind="stable")]
     ordered = [worst, *usual.tolist()]
+    # Own time is work or idle time: the larger excess of the two is to be explained.
     cause = _cause(work, records, ordered, steps, cycles.steps, busier=busy >= own - busy)
     position = _position(work.trace, records, late.places)
     # Several ranks are blamed for a single delay only if they have something in common. Parts of a
@@ -275,6 +277,7 @@ def slow_rank(work: RankWork, cycles: Cycles, records: CommRecords) -> SlowRank 
         ranks=tuple(sorted(records.ranks[place] for place in late.places.tolist())),
         position=position,
         lost_ns_per_step=round(float(lost.sum()) / cycles.count),
+        # In cycles of negative `lost_ns` the rest lost time, too; 1.0 avoids a division by 0.
         share=float(lost.sum() / max(1.0, np.abs(late.lost_ns).sum())),
         own_ns=own,
         busy_ns=busy,
@@ -313,7 +316,7 @@ def _cause(
         return by_kernels(work.kernels([worst, *others], few or steps))
     # What the host does before the first work of a step is in the window of the step before.
     with_previous = [number for step in few for number in (step - 1, step)]
-    middle = others[(len(others) - 1) // 2]
+    middle = others[(len(others) - 1) // 2]  # the usual one: `ordered` is by own time
     own, usual = work.idle((worst, middle), with_previous or steps)
     is_in_chain = bool(records.is_pair.any())
     cause = by_idle(own, usual, sporadic=len(few) > 0 and not is_in_chain)
@@ -343,7 +346,8 @@ def _position(trace: Trace, records: CommRecords, late: IntArray) -> str:
         stages = [f"pipeline stage {number}" for number in range(len(members))]
         stages[:1], stages[-1:] = ["first pipeline stage"], ["last pipeline stage"]
         stage_of_rank |= zip(members, stages, strict=False)
-    # How many late ranks a word needs, and the word of each rank, "" if it is not known.
+    # How many late ranks a word needs, and the word of each rank, "" if it is not known. A single
+    # rank may well be the only one of its host or local number: that says nothing.
     words: list[tuple[int, list[str]]] = [
         (2, [[*hosts, ""][code] for code in host.tolist()]),
         (1, [stage_of_rank.get(rank, "") for rank in records.ranks]),

@@ -169,6 +169,7 @@ def expert_groups(records: CommRecords, waits: Waits) -> list[ExpertGroup]:
     expert = []
     for group, own in groups(records.group[first_row[all_to_all]]):
         exchanges = all_to_all[own]
+        # Only those of most ranks, so that all fit into one table.
         exchanges = exchanges[size[exchanges] == size[exchanges].max()]
         # The records of these exchanges: a row for each and a column per rank.
         rows = waits.row[waits.first[exchanges][:, None] + np.arange(size[exchanges[0]])]
@@ -187,7 +188,8 @@ def _dispatches(received: IntArray, sent: IntArray) -> IntArray:
     receive in a combine may fit the next dispatch, too: in a run of exchanges that fit, dispatches
     and combines alternate. Of both ways to begin, that with more uneven dispatches counts.
     """
-    fits = (received[:-1] >= 0).all(axis=1) & (received[:-1] == sent[1:]).all(axis=1)
+    is_known = (received[:-1] >= 0).all(axis=1)
+    fits = is_known & (received[:-1] == sent[1:]).all(axis=1)
     turn = np.arange(len(fits))
     run_start = np.maximum.accumulate(np.where(fits, -1, turn)) + 1
     # A number for each of the two ways of each run; `^ 1` is the other way of the same run.
@@ -210,6 +212,8 @@ def _expert_group(
     busy = records.busy_ns[rows[dispatch + 1]] - records.busy_ns[rows[dispatch]]
     ranks = tuple(records.ranks[place] for place in records.place[rows[0]].tolist())
     elements, compute_ns = received.sum(axis=0), busy.sum(axis=0)
+    # All wait for the rank that works or receives most: lost is what even shares would save, of
+    # work its largest less its mean, of the transfer the same part as of the elements.
     mean_by_largest = received.mean(axis=1) / np.maximum(received.max(axis=1), 1)
     return ExpertGroup(
         group=records.groups[group].name,

@@ -144,6 +144,7 @@ class RankReport(Struct, frozen=True, dict=True):
         """Return what each rank waited, in the order of the ranks."""
         waited, count = self.waits, len(self.records.ranks)
         place = self.records.place[waited.row]
+        # All others would wait less by the margin; in a tie nobody was surely the last one.
         marginal_ns = np.where(waited.tie, 0, waited.margin_ns * (waited.size - 1))
         by_record = (waited.wait_ns, waited.exposed_ns, waited.transfer_ns)
         by_last = (waited.caused_ns, marginal_ns)
@@ -177,13 +178,17 @@ class RankReport(Struct, frozen=True, dict=True):
         return group_sums(key, self.waits.wait_ns, height * width).reshape(height, width)
 
     def most_awaited(self) -> IntArray:
-        """Return, by cycle and rank, the collective of the rank with most waiting, -1 for none."""
+        """Return, by cycle and rank, which of the rank's collectives cost most waiting, else -1.
+
+        That is the waiting of all its ranks for the last one, whichever of them the rank is.
+        """
         waited, cycle = self.waits, self.cycles.of_collective
         cycle = cycle if (cycle >= 0).any() else np.zeros_like(cycle)  # without cycles: one row
-        total = waited.caused_ns[waited.collective]
-        rows = np.flatnonzero((total > 0) & (cycle >= 0)[waited.collective])
+        # A row per collective and rank that takes part; each has the waiting of the collective.
+        cost_ns = waited.caused_ns[waited.collective]
+        rows = np.flatnonzero((cost_ns > 0) & (cycle >= 0)[waited.collective])
         # Least waiting first: of several values for one place, the last one written stays.
-        rows = rows[np.lexsort((-waited.collective[rows], total[rows]))]
+        rows = rows[np.lexsort((-waited.collective[rows], cost_ns[rows]))]
         worst = np.full((max(len(self.cycles.steps), 1), len(self.records.ranks)), -1)
         collective, place = waited.collective[rows], self.records.place[waited.row[rows]]
         worst[cycle[collective], place] = collective
@@ -246,8 +251,9 @@ def report_of(
         alignment = aligned(records, matches, is_common=False)
     comparable = bool(alignment.basis) or (is_aligned and alignment.is_possible)
     waited = waits(records, matches, alignment, comparable=comparable)
-    # Cycles are of records that start in the chosen windows; the last step counts. If times are
-    # not comparable there are none; without devices (a summary) all records count.
+    # Cycles are of records that start in the chosen windows. The last step counts, too: it is left
+    # out elsewhere as its window may be cut, but a cycle ends with its last collective. If times
+    # are not comparable there are no cycles; without devices (a summary) all records count.
     chosen = np.zeros(len(records), dtype=np.bool_)
     for place, rows in groups(records.place) if records.devices and comparable else ():
         windows = work.windows[records.devices[place]]
@@ -303,14 +309,15 @@ def projected_records(trace: Trace) -> CommRecords:
     rows = np.flatnonzero(is_one_of(marks["kind"], "gpu_annotation"))
     process = numbers(marks["process"])[rows]
     matches = [_COLLECTIVE.search(label) for label in names(marks["name"])]
+    # The last entry is for code -1, a range without a name.
     kinds = np.array([*(kind_of(match[1] or match[2]) if match else -1 for match in matches), -1])
     kind, start = kinds[codes(marks["name"])[rows]], numbers(marks["start_ns"])[rows]
     end = start + numbers(marks["dur_ns"])[rows]
     processes = sorted(
         distinct(process).tolist(), key=lambda number: (trace.ranks[number] or 0, number)
-    )
+    )  # without known ranks in the order of the processes
     ranks = [trace.ranks[number] for number in processes]
-    # One rank per process, in order.
+    # One rank per process, in order. The empty first part keeps the shape without any process.
     parts, alone_of_rank = [np.empty((6, 0), np.int64)], []
     for place, number in enumerate(processes):
         own = process == number

@@ -42,7 +42,7 @@ class Missing(Struct, frozen=True):
 
 def missing_from(trace: Trace) -> tuple[Missing, ...]:
     """Return what the trace lacks although its tool can record it."""
-    if trace.source.format in SIDE_FORMATS:
+    if trace.source.format in SIDE_FORMATS:  # made beside a trace, which has the rest
         return ()
     # CUDA was traced, but the process did no work: another command would not help.
     did_nothing = _no_work(trace) and trace.source.facts.get(CUDA_TRACE) == "true"
@@ -51,7 +51,7 @@ def missing_from(trace: Trace) -> tuple[Missing, ...]:
         how = way_to_record(trace, lack)
         if how is not None and lack == "kernel counters" and (options := _counting(trace)):
             how = How(options)
-        if lack in _OF_CUDA and did_nothing:
+        if lack in _OF_CUDA and did_nothing:  # told once: without work there are no calls
             how = _TRACED if lack == "device work" else None
         if how is not None:
             missing.append(Missing(code, how))

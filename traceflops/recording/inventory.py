@@ -104,6 +104,7 @@ def inventory_of(trace: Trace, selection: Selection, shown: Shown) -> Inventory:
     if not any(inventories):
         raise refused
     empty = take_inventory(*shown(of_no_job(trace), Selection()))
+    # What is missing is told of each job.
     return replace(empty, missing=(), record=None, of_jobs=tuple(inventories))
 
 

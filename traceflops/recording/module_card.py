@@ -41,7 +41,7 @@ def words_of(model: Any, world: int, given: Mapping[str, object]) -> dict[str, o
     copied = len(getattr(model, "device_ids", None) or ()) > 1
     on_one = not copied and len({parameter.device for parameter in model.parameters()}) < 2
     words: dict[str, object] = {"gpus": world} if on_one else {}
-    if {"model", "params"} & given.keys():
+    if {"model", "params"} & given.keys():  # the user knows better
         return words
     # A config tells most; without one that fits, the number of parameters is what is certain.
     params, config = _count(model, model.parameters()), _config(model)
@@ -53,6 +53,7 @@ def words_of(model: Any, world: int, given: Mapping[str, object]) -> dict[str, o
         return words
     if not _TRAINING & given.keys():
         words |= _adapters(model)
+    # Without a backward pass nothing is recomputed, whatever the module is set to.
     recomputes = getattr(model, "is_gradient_checkpointing", False) is True
     if recomputes and not given.get("forward_only"):
         words["checkpointing"] = "full"
@@ -108,7 +109,10 @@ def _config(module: Any) -> dict[str, object] | None:
 
 
 def _readable(config: Mapping[str, Any]) -> dict[str, object]:
-    """Return the numbers of a config and texts under known keys; paths and labels are dropped."""
+    """Return the numbers of a config and texts under known keys; paths and labels are dropped.
+
+    Of the labels their number stays, of the path of the model its last part: its name.
+    """
     kept: dict[str, object] = {}
     for key, value in config.items():
         items = value if isinstance(value, list | tuple) else [value]

@@ -187,10 +187,13 @@ class Recorder:
         return self
 
     def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
+        """Save what a loop that ended early has recorded; without any step, warn.
+
+        A step that an error broke off counts as one: it may show why.
+        """
         if self._stage == "ended":
             return
         with self._never_raising():
-            # The loop ended early: keep the steps that were recorded.
             if self._stage == "recording" and (error is not None or self._done > self._first):
                 self._save(unfinished=f"ProfilerStep#{self._done}")
                 return
@@ -252,7 +255,7 @@ class Recorder:
         """Wait until the device has done all that was launched, and return the time then in ns."""
         import torch
 
-        if hasattr(torch, "accelerator"):
+        if hasattr(torch, "accelerator"):  # new in PyTorch 2.6
             if torch.accelerator.is_available():
                 torch.accelerator.synchronize()
         elif torch.cuda.is_available():
@@ -294,7 +297,7 @@ class Recorder:
             "traceflops_recording": {"version": __version__, "python": platform.python_version()},
             "pytorch_version": str(torch.__version__),
         }
-        if not is_distributed():
+        if not is_distributed():  # else the profiler itself writes this
             metadata["distributedInfo"] = {"rank": rank, "world_size": world}
         self._metadata = metadata
 
@@ -314,7 +317,7 @@ class Recorder:
         self._mark.__exit__(None, None, None)
         steps = self._last - self._first
         recorded_ns = (self._idle_ns() - self._since_ns) // steps
-        own_ns = self._own_ns // (steps - 1) if steps > 1 else None
+        own_ns = self._own_ns // (steps - 1) if steps > 1 else None  # `step` sums between steps
         self.overhead = Overhead(self._unrecorded_ns, recorded_ns, own_ns)
         cost = self._metadata["traceflops_recording"] | asdict(self.overhead)  # type: ignore[operator]
         self._profiler.add_metadata_json("traceflops_recording", json.dumps(cost))
