@@ -14,7 +14,7 @@ from traceflops.drawing.timeline import Drawable, Span, drawable
 from traceflops.reports.page.axes import axis_ticks
 from traceflops.reports.page.overview import MOST_GAPS
 from traceflops.reports.page.timeline import lane_groups, lane_labels
-from traceflops.reports.page.timeline_still import NameOf, Rect, StillLane, letters, still
+from traceflops.reports.page.timeline_still import IDLE, NameOf, Rect, StillLane, letters, still
 from traceflops.reports.view.figures import duration
 from traceflops.reports.view.step_split import CULPRIT
 
@@ -122,9 +122,12 @@ def _side(one: _TimelineSide, name: str, length_ns: int, rank: int | None) -> di
         )
     ]
     drawing = still(one.drawn, one.span, headed, labels, length_ns, _names(one.analysis))
-    lanes = [*_waits(one, device, length_ns), *_busiest(drawing.lanes)]
-    if len(lanes) > 1:  # the row of waits comes first, so it takes the GPU's heading
-        lanes[:2] = replace(lanes[0], heading=headed[0][0]), replace(lanes[1], heading=None)
+    waits, busiest = [*_waits(one, device, length_ns)], [*_busiest(drawing.lanes)]
+    if waits and busiest:  # the row of waits comes first, so it takes the GPU's heading
+        waits[0] = replace(waits[0], heading=headed[0][0])
+        of_gpu = busiest[0].heading == headed[0][0]
+        busiest[0] = replace(busiest[0], heading=None) if of_gpu else busiest[0]
+    lanes = [*waits, *busiest]
     what = "the whole window" if one.step is None else f"step {one.step}"
     words = f"{what}, {duration(one.length_ns)}"
     return {
@@ -187,4 +190,4 @@ def _waits(one: _TimelineSide, device: int, length_ns: int) -> Iterator[StillLan
     if rects:
         # A row of the GPU, but of no stream; `_busiest` does not see it.
         lane = Lane("stream", report.process, device, None, 0)
-        yield StillLane(None, "idle", lane, rects, 1.0)
+        yield StillLane(None, IDLE, lane, rects, 1.0)

@@ -56,6 +56,10 @@ class Rect(Struct, frozen=True):
         return round(100 - self.height, 1)
 
 
+IDLE: Final = "idle"
+"""The label of the row of what a GPU waited for."""
+
+
 class StillLane(Struct, frozen=True):
     """One row of boxes; the first one of a group has a heading, the first of a track a label."""
 
@@ -89,12 +93,15 @@ class Still(Struct, frozen=True):
 
     @property
     def streams(self) -> str:
-        """Return how busy the first streams are, in words; those of several rows are left out."""
+        """Return how busy the first streams are, in words; those of several rows are left out.
+
+        So is the row of what the GPU waited for.
+        """
         depths = [*(lane.lane.depth for lane in self.lanes[1:]), 0]  # of the row below each
         streams = [
             f"{one.label} {percent(one.busy_share)}"
             for one, below in zip(self.lanes, depths, strict=True)
-            if one.lane.kind == "stream" and not one.lane.depth and not below
+            if one.lane.kind == "stream" and not one.lane.depth and not below and one.label != IDLE
         ]
         return ", ".join(streams[:_MOST_STREAMS])
 

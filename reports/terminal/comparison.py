@@ -88,8 +88,7 @@ def _unlike(comparison: Comparison, width: int) -> Iterator[Text]:
     if comparison.unlike:
         yield Text()
         yield Text("Not alike", "bold")
-    only: dict[str, list[str]] = {comparison.before.name: [], comparison.after.name: []}
-    of_before, of_after = only[comparison.before.name], only[comparison.after.name]
+    of_before, of_after = list[str](), list[str]()
     # What has no value but that it is there is "recorded" on a side.
     for one in comparison.unlike:
         if one.after == UNRECORDED:
@@ -98,9 +97,9 @@ def _unlike(comparison: Comparison, width: int) -> Iterator[Text]:
             of_after.append(one.what if one.after == "recorded" else f"{one.what} {one.after}")
         else:
             yield from hanging(f"  {one.what}: ", f"{one.before} → {one.after}", width)
-    for name, recorded in only.items():
+    for side, recorded in ((comparison.before, of_before), (comparison.after, of_after)):
         if recorded:
-            yield from hanging("  ", f"recorded of {name} only: {', '.join(recorded)}", width)
+            yield from hanging("  ", f"recorded of {side.name} only: {', '.join(recorded)}", width)
 
 
 def _tables(tables: Sequence[ReportTable] | Iterator[ReportTable], width: int) -> Iterator[Text]:

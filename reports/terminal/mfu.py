@@ -109,7 +109,7 @@ def render_explanation(figures: Utilisation, explained: Explanation, style: Styl
         Text(),
         Text(f"{'gives':>9}{'off':>9}  way to count", "bold"),
         *_candidates(explained, shown, style.width),
-        Text(f"{several(hidden, 'less likely way')} in --json", "dim"),
+        *([Text(f"{several(hidden, 'less likely way')} in --json", "dim")] if hidden else []),
         *_notes(figures, style.width),
     )
     return fitted(lines, style)

@@ -209,6 +209,13 @@ def test_both_steps_begin_at_0_of_one_axis_as_long_as_the_longer() -> None:
     )
 
 
+def test_the_row_of_waits_is_no_busy_stream() -> None:
+    page = render_comparison_page(
+        [tf.compare(sample("gpt_1rank.json.gz"), sample("gpt_ddp_4rank"))]
+    )
+    assert re.findall(r"Busy: (\w+)", page) == ["stream", "stream"]
+
+
 def test_of_ranks_one_that_both_sides_have_is_drawn() -> None:
     alone = tf.analyze(tf.read(SAMPLES / "gpt_ddp_4rank" / "rank1.json.gz"))
     page = render_comparison_page([tf.compare(sample("gpt_ddp_4rank"), alone, ("all", "one"))])
