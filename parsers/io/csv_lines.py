@@ -261,17 +261,21 @@ class Mender(Struct):
         # Insert the mended rows into the text of the lines that fit.
         length = lines.after - lines.start
         kept = data[lines.start[0] : lines.after[-1]][np.repeat(fits, length)].tobytes()
-        kept_before: IntArray = np.cumsum(np.where(fits, length, 0))  # bytes of `kept`, per line
+        # Bytes of `kept` up to the end of each line; a line that does not fit has none of them.
+        kept_up_to: IntArray = np.cumsum(np.where(fits, length, 0))
         pieces, offset, last_used, ends_inside = list[bytes](), 0, -1, False
+        # A line with too few fields can only begin a row, if a quote is left open at its end.
         for line in np.flatnonzero(wrong & (enough | lines.open)).tolist():
-            # Lines that the row before has joined are done.
+            # Lines that the row before has joined are done. Joining lines is slow, so it is tried
+            # only so often.
             if line <= last_used or (not enough[line] and self.joins >= _MOST_JOINS):
                 continue
-            row, last_used = self._row_from(data, lines, wrong, line)
-            if row is not None:
-                pieces += [kept[offset : kept_before[line]], row[0]]
-                offset = int(kept_before[line])
-                self.damage.repaired_rows += row[1]
+            mended, last_used = self._row_from(data, lines, wrong, line)
+            if mended is not None:
+                text, was_repaired = mended  # not repaired if it only looked wrong
+                pieces += [kept[offset : kept_up_to[line]], text]
+                offset = int(kept_up_to[line])
+                self.damage.repaired_rows += was_repaired
                 ends_inside |= last_used > line
                 wrong[line : last_used + 1] = False
         self.damage.dropped_rows += int(wrong.sum())
@@ -283,7 +287,8 @@ class Mender(Struct):
     ) -> tuple[tuple[bytes, bool] | None, int]:
         """Return the mended row that begins with a line (see `row`), and its last line.
 
-        If a quote stays open, the row may go on up to another line with an odd number of quotes.
+        Without a row these are None and the line itself. If a quote stays open, the row may go on
+        up to another line with an odd number of quotes.
         """
         begin = int(lines.start[line])
         # With fewer separators it can only be the beginning of a row.

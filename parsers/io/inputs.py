@@ -310,7 +310,11 @@ class ByteSource:
         return (self.stored_bytes or 0) * (_USUAL_EXPANSION if packed else 1)
 
     def blocks(self) -> Iterator[bytes]:
-        """Yield the decompressed content in blocks."""
+        """Yield the decompressed content in blocks.
+
+        `opener` unpacks a member of an archive; what is compressed in it, or in a file, is unpacked
+        here.
+        """
         self._close_stream()
         self.text_bytes, self.behind_bytes, self.cut = 0, 0, None
         self._stream = self.opener()
@@ -320,8 +324,10 @@ class ByteSource:
         packed = unpacked(begun[0], raw) if begun else None
         for block in raw if packed is None else packed:
             self.text_bytes += len(block)
-            packed_bytes = self._raw_bytes if self.packed_bytes is None else self.packed_bytes
-            self._refuse_bomb(self.text_bytes, packed_bytes)
+            # The packed size: of a file what was read so far; of a member of an archive, which is
+            # read unpacked, its size in there.
+            read_bytes, in_archive = self._raw_bytes, self.packed_bytes
+            self._refuse_bomb(self.text_bytes, read_bytes if in_archive is None else in_archive)
             yield block
         if packed is not None:
             self.cut, self.behind_bytes = self.cut or packed.cut, packed.behind_bytes

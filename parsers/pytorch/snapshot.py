@@ -154,8 +154,8 @@ class _Reader:
         self._frames: dict[int, tuple[str, int]] = {}
         self._devices: list[int] = []
         self._notes: list[Note] = []
-        self._counts: Counter[str] = Counter()
-        self._odd: Counter[str] = Counter()
+        self._counts: Counter[str] = Counter()  # events, by action
+        self._odd: Counter[str] = Counter()  # what is wrong, by the code of its note
         self._has_times = False
 
     def add(

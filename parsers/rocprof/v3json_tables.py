@@ -194,11 +194,11 @@ class ProcessTables:
             self._add_copies(block)
         for kind, api in APIS.items():
             for block in self._records.each(f"buffer_records.{kind}"):
-                self._add_calls(block, api)
+                self._add_calls(block, api)  # puts the sizes of copies into `_copy_sizes`
         calls, sizes = (np.concatenate(columns) for columns in zip(*self._copy_sizes, strict=True))
-        fill_sizes(activities, since, calls, sizes)
+        fill_sizes(activities, since, calls, sizes)  # `_copy_sizes` begins with an empty pair
         self._add_marks()
-        # A queue waits while its scratch memory is allocated: overhead of the device.
+        # A queue waits while its scratch memory is allocated: overhead, one of the kinds of marks.
         names = self._recorded["marks"].names["name"]
         for block in self._records.each("buffer_records.scratch_memory"):
             rows = self._timed(block)

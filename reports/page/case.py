@@ -256,7 +256,8 @@ def _largest_loss(analysis: Analysis, parts: Sequence[step_split.StepPart]) -> I
         part
         for part in parts
         if part.is_loss
-        # A CPU is to run operators, and the host code between them that culprits name.
+        # Running operators and the host code between them (culprits) is what a CPU is for: it only
+        # loses the idle time that has no known cause.
         and (part.name == "idle" or not analysis.on_host)
         and (part.name != "memory" or has_peak)
     ]

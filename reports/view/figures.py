@@ -201,7 +201,7 @@ def kernel_text(name: str) -> str:
 
     For a launcher of element-wise work it is the launcher and what that launches.
     """
-    if len(name) > _LONGEST_NAME:
+    if len(name) > _LONGEST_NAME:  # too long to search in it
         return name
     label = _unreturned(kernel_name(name))
     opening = _opening(label) if label.endswith(")") else 0

@@ -211,9 +211,9 @@ def _of_all_windows(rows: Iterable[T], *keys: str) -> tuple[T, ...]:
 
 
 def summed(rows: Iterable[T], *keys: str) -> tuple[T, ...]:
-    """Return rows with the same keys as one: numbers add up, all else is that of the first.
+    """Return rows with the same keys as one: integers and `Measured` add up.
 
-    A sum is None where one of its numbers is.
+    All else, flags too, is that of the first row; but a field that is None in one row is None.
     """
     key = attrgetter(*keys)
     groups: dict[Any, list[Any]] = {}

@@ -205,7 +205,11 @@ def _added(maps: Iterable[Mapping[str, int]]) -> dict[str, int]:
 
 
 def _measured(parts: Sequence[RankSummary], empty: Measurement) -> Measurement:
-    """Return what the summaries say of utilisation; nothing where one of them says why not."""
+    """Return what the summaries say of utilisation.
+
+    There is no waterfall if one of them says why it has no budget, or if their sum is impossible:
+    `lacks` then says why.
+    """
     outside = [part.outside for part in parts]
     vector = [each.vector_flops for each in outside if each.vector_flops is not None]
     unattributed = summed((row for each in outside for row in each.unattributed), "kernel", "why")
@@ -222,12 +226,13 @@ def _measured(parts: Sequence[RankSummary], empty: Measurement) -> Measurement:
     )
     devices = tuple(chain.from_iterable(part.peaks for part in parts))
     budgets = list(chain.from_iterable(part.budgets for part in parts))
-    # A total of MFU needs the budgets of all parts.
+    # A waterfall needs the budgets of all parts. A part with budgets may lack an MFU alone, which
+    # is decided again for the sum.
     lacks = next((part.lacks for part in parts if part.lacks and not part.budgets), ())
     fall = waterfall(budgets) if budgets and not lacks else None
     if fall is not None and fall.errors:
         lacks, fall = (impossible(fall, devices),), None
-    if fall is not None and executed.unsplit_flops:
+    if fall is not None and executed.unsplit_flops:  # the budget has a split, but MFU is unknown
         lacks = (NOT_SPLIT,)
     memory, compute = (
         reduce(add, (getattr(part.roofs, name) for part in parts)) for name in ("memory", "compute")

@@ -162,9 +162,9 @@ class _RoleFinder:
     def __init__(self, trace: Trace, attribution: Attribution, phases: Phases) -> None:
         """Find which ops run a matrix product, and of which sizes."""
         self._ops, count = trace.ops, trace.ops.num_rows
-        self._place = attribution.work.place
+        self._place = attribution.work.place  # per op, the index of its work, modelled or not
         self._phases = phases
-        self._executed = attribution.has("executed")
+        self._executed = attribution.has("executed")  # per op; only these products count
         self._process = numbers(trace.ops["process"])
         # Per distinct work: its sizes if it is a product, and the index of the first work with
         # these sizes (works may differ in a bias only). Products without FLOPs are empty.
@@ -182,7 +182,8 @@ class _RoleFinder:
         self._same_product = np.array(first_index, dtype=np.int64)
         is_product = np.array([product is not None for product in self._product], dtype=np.bool_)
         self._is_product = is_product[self._place]
-        # The result, per op.
+        # The result, per op, see ProductRoles: no forward op (-1), the role "none" (0), and by role
+        # whether the op may have this role or another one.
         self._forward = np.full(count, -1, dtype=np.int64)
         self._role = np.zeros(count, dtype=np.int8)
         self._open: dict[Role, BoolArray] = {r: np.zeros(count, dtype=np.bool_) for r in ROLES}

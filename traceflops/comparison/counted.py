@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from traceflops.comparison.side import Side
     from traceflops.mfu.counted.kernel_speeds import KernelSpeed
 
-_ARGUMENTS: Final = re.compile(r"^(\w+)\(.*", re.S)
+_WORD_BEFORE_ARGUMENTS: Final = re.compile(r"^(\w+)\(.*", re.S)
 _KEYS: Final[tuple[Callable[[KernelSpeed], Hashable], ...]] = (
     lambda speed: (speed.name, speed.grid, speed.block),
     lambda speed: speed.name,
@@ -103,18 +103,22 @@ def largest_change(changes: tuple[KernelChange, ...]) -> Fact | None:
     if change.before_ns == change.after_ns:
         return fact("counters-compared.same")
     sides = [speed.roof for speed in (change.before, change.after) if speed is not None]
+    # (name, share reached) of both sides; said once if they are equal.
     roofs = dict.fromkeys(roof for roof in sides if roof is not None)
-    names = from_own_word(change.names)
+    # `void ns::kernel(float*)` becomes `kernel`.
+    without_types = from_own_word(change.names)
+    names = (_WORD_BEFORE_ARGUMENTS.sub(r"\1", name) for name in without_types)
     return fact(
         "counters-compared.change",
-        names=tuple(short_name(_ARGUMENTS.sub(r"\1", name)) for name in names),
+        names=tuple(map(short_name, names)),
         before_ns=change.before_ns,
         after_ns=change.after_ns,
         share=change.share,
         roofs=tuple(
-            fact("counters-compared.roof", roof=ROOFS[roof], share=share) for roof, share in roofs
+            fact("counters-compared.roof", roof=ROOFS[name], share=reached)
+            for name, reached in roofs
         )
-        if None not in sides and len(sides) == 2
+        if None not in sides
         else (),
     )
 

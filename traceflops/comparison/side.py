@@ -141,20 +141,25 @@ def side_of(
     """Return an analysis as a side.
 
     Of some `ranks` only, if given: then without figures that are of all ranks (MFU, FLOPs, passes).
+    But an analysis of summaries (`prepared` is None) then loses only its passes.
     """
     prepared, devices, idle = analysis.prepared, analysis.devices, analysis.idle
     work, measured = analysis.charged, analysis.measured
-    mfu, flops = measured.mfu, measured.executed.model_flops if measured.mfu is not None else None
+    mfu = measured.mfu
+    # Without an MFU, FLOPs are not compared, either: they may cover only a part of the work.
+    flops = measured.executed.model_flops if mfu is not None else None
     if ranks is not None and prepared is not None:
         devices = tuple(device for device in devices if device.rank in ranks)
         accounts = {device.device: prepared.accounts[device.device] for device in devices}
         prepared = replace(prepared, accounts=accounts)
-        times = analysis.ranks and analysis.ranks.by_activity(prepared.trace.activities.num_rows)
-        work = charged_kernels(prepared, times or None)
+        count, report = prepared.trace.activities.num_rows, analysis.ranks
+        times = report.by_activity(count) if report is not None else None
+        work = charged_kernels(prepared, times)
         idle_ns = sum(device.chosen.components.idle_ns for device in devices)
         idle, mfu, flops = idle_culprits(prepared, idle_ns), None, None
     most = fullest_gpu(memory_use(prepared)) if prepared is not None else None
     passes = analysis.serving.kinds if ranks is None else ()
+    # Of all ranks: the chosen ones may have waited for one of the others.
     waits = analysis.ranks.by_rank() if analysis.ranks is not None else ()
     fall = measured.waterfall
     windows = tuple(

@@ -198,7 +198,7 @@ def bus_bytes(records: CommRecords, row: IntArray) -> FloatArray:
 
 
 class Fastest(Struct, frozen=True):
-    """What would be gained if all equal collectives were as fast as the fastest of them.
+    """What time would be left if all equal collectives were as fast as the fastest of them.
 
     `part` is the time they would then take, as a share of what they take. Of the size that takes
     most time, `bytes` is the size and `rate` what the links carry in its fastest call, GB/s.
@@ -210,10 +210,10 @@ class Fastest(Struct, frozen=True):
 
     @classmethod
     def of(cls, records: CommRecords, row: IntArray) -> Fastest | None:
-        """Return the gain for some kernels of one kind, None if most time is of rare sizes.
+        """Return what kernels of one kind would take if all were as fast as the fastest.
 
-        Only calls of one size compare. A size is rare with fewer than _CALLS calls, of which the
-        fastest may be slow as well.
+        None if most time is of rare sizes. Only calls of one size compare. A size is rare with
+        fewer than _CALLS calls, of which the fastest may be slow as well.
         """
         size, took_ns = records.bytes[row], records.dur_ns[row]
         group, first = group_rows((size,))

@@ -52,7 +52,7 @@ def words_of(model: Any, world: int, given: Mapping[str, object]) -> dict[str, o
     else:
         return words
     if not _TRAINING & given.keys():
-        words |= _adapters(model)
+        words |= _adapters(model)  # refuses frozen parameters without adapters
     # Without a backward pass nothing is recomputed, whatever the module is set to.
     recomputes = getattr(model, "is_gradient_checkpointing", False) is True
     if recomputes and not given.get("forward_only"):

@@ -231,8 +231,9 @@ class _RoundTest:
     def _repeat_inside(self, rounds: Rounds) -> bool:
         """Return whether some names come at least three times per round, at regular distances.
 
-        They must be more than a trifle of the activities. And for most of them the distance between
-        rounds must be larger than inside: if not, the rounds are just layers of alternating kinds.
+        Each must repeat over a quarter of the rounds: layers do, a small loop does not. All must be
+        more than a trifle of the activities. And for most of them the distance between rounds must
+        be larger than inside: if not, the rounds are just layers of alternating kinds.
         """
         first, last = rounds.begin[0], rounds.begin[-1]
         begins = np.zeros(len(self._name) + 1, dtype=np.int64)
@@ -246,10 +247,11 @@ class _RoundTest:
         is_across = has_previous & (round_of[activity] == round_of[previous] + 1)
         inner = _Regular.of(name[is_inner], gap[is_inner])
         across = _Regular.of(name[is_across], gap[is_across])
-        gap_across = np.zeros(int(name[-1]) + 1, dtype=np.int64)
+        gap_across = np.zeros(int(name[-1]) + 1, dtype=np.int64)  # names ascend
         gap_across[across.group] = across.usual
-        is_often = inner.count >= (FEWEST_ROUNDS - 1) * len(rounds)
+        is_often = inner.count >= (FEWEST_ROUNDS - 1) * len(rounds)  # three leave two gaps
         is_wide = inner.count * inner.usual >= _LEAST_INNER * (last - first)
+        # Inner rounds may be no shorter than others.
         is_regular = (inner.usual >= FEWEST_ACTIVITIES) & (inner.share >= REGULAR_SHARE)
         chosen = is_often & is_wide & is_regular
         is_farther = chosen & (gap_across[inner.group] >= inner.usual + FEWEST_ACTIVITIES)

@@ -222,9 +222,12 @@ def utilisation(
 
 
 def unit_of(card: ModelCard, run: Run) -> Unit:
-    """Return what FLOPs are counted for. Raises UsageError for a timed step of unknown size.
+    """Return what FLOPs are counted for: a step, else a sequence, else a token.
 
-    Without the size of a step it is a sequence, of one token where its length is unknown, too.
+    Without the size of a step it is a sequence; a token if the length of sequences is unknown, too.
+    Raises UsageError for the time of a step whose sequences have a known length, but no number. If
+    a time or rate needs a length that is unknown, it is "sequence": `Run.shape` refuses that later
+    and asks for both.
     """
     if run.batch or run.tokens or run.documents or run.seq_sum is not None:
         return "step"
@@ -234,8 +237,8 @@ def unit_of(card: ModelCard, run: Run) -> Unit:
             "the number of sequences per step is unknown",
             "set the batch of all GPUs together (--batch) or the tokens per step (--tokens)",
         )
-    needs_no_step = run.step_seconds is None and run.samples_per_s is None
-    return "token" if needs_no_step and not has_length else "sequence"
+    needs_no_length = run.step_seconds is None and run.samples_per_s is None
+    return "token" if needs_no_length and not has_length else "sequence"
 
 
 def _doubts(

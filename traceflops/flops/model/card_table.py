@@ -206,7 +206,7 @@ class _Builder(Struct, frozen=True):
     def _masks(self) -> tuple[Mask, ...]:
         """Return the mask of every layer: by a pattern, else narrow ones (window, chunk) first.
 
-        `window_layers` says how many layers are narrow: all by default.
+        `window_layers` says how many layers have the window: all by default. All have a chunk.
         """
         table = self.table
         default = Mask(cast("MaskKind", table.choice("mask", ("causal", "full"), "causal")))

@@ -37,10 +37,10 @@ _RANKS = {"mm": (2, 2), "bmm": (3, 3), "mv": (2, 1)}
 class MatrixProduct(Struct, frozen=True):
     """One product, by the positions of its operands in the schema.
 
-    `left` is A, `right` is B, `added` is C, which is not read if the value at `beta` is 0; `others`
-    are read, too (scales). The type of D is that named at `out_type`, else that of the tensor at
-    `out`, else `result`, else that of A. More than `most` arguments are refused: TorchScript
-    records some ops with its whole stack.
+    `left` is A, `right` is B, `added` is C, which does not count as read if the value at `beta` is
+    0 or not recorded; `others` are read, too (scales). The type of D is that named at `out_type`,
+    else that of the tensor at `out`, else `result`, else that of A. More than `most` arguments are
+    refused: TorchScript records some ops with its whole stack.
     """
 
     spelling: Spelling
@@ -61,6 +61,8 @@ class MatrixProduct(Struct, frozen=True):
         if len(args.shapes) > self.most:  # TorchScript recorded its whole stack
             raise CannotCount("odd-shapes")
         out, beta = args.tensor(self.out), args.value(self.beta)
+        # An op without a beta always reads C. A beta that is not recorded may be 0: then C is left
+        # out, as the bytes are the least that are moved.
         adds_c = self.beta is None or (isinstance(beta, int | float) and beta != 0)
         read = args.given(*self.others, self.added if adds_c else None)
         written = args.type_at(self.out_type) or (out.type if out else None) or self.result
