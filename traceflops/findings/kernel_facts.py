@@ -217,15 +217,13 @@ def kernel_cause(
     knows: frozenset[str] = frozenset(),
     values: Mapping[str, Value] | None = None,
     least: FloatArray | None = None,
-    sure_part: float | None = None,
 ) -> Iterator[Cause]:
     """Give a cause if kernels take enough time and the remedy saves enough of it.
 
     `rows` and `kept` are per kernel: whether the rule is about it, and the share of its time that
     the whole remedy leaves; `least` is the least share it may leave, if that is less. `host` are
-    edits for launching them. At least `sure_part` of what it saves is gained, by default that of
-    the house. `values` fill the claim: with a `name`, it names the largest kernel, else a detail
-    does. `knows` are further facts that choose the remedy.
+    edits for launching them. `values` fill the claim: with a `name`, it names the largest kernel,
+    else a detail does. `knows` are further facts that choose the remedy.
     """
     time = np.where(rows, facts.ns, 0)
     saved = time * (1 - np.clip(kept, 0, 1))
@@ -235,8 +233,7 @@ def kernel_cause(
     if not is_enough or saves < limit(facts.case, "priority", "low"):
         return
     largest, where = largest_of(facts, saved)
-    if sure_part is None:
-        sure_part = limit(facts.case, "kernel-faults", "least_part")
+    sure_part = limit(facts.case, "kernel-faults", "least_part")
     changes, row = _left_of_names(facts, saved), rule_of(rule)
     most = saved if least is None else time * (1 - np.clip(least, 0, 1))
     yield cause(

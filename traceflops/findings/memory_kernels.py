@@ -8,9 +8,10 @@ from typing import Final
 
 import numpy as np
 
-from traceflops.findings.case import limit
+from traceflops.facts import fact
+from traceflops.findings.case import cause, limit, share_of_window
 from traceflops.findings.finding import Cause
-from traceflops.findings.kernel_facts import KernelFacts, kernel_cause
+from traceflops.findings.kernel_facts import KernelFacts, kernel_cause, largest_of, rows_of
 from traceflops.flops.ops.arguments import Shapes, read_shapes, read_types
 from traceflops.flops.ops.work import Product, Result, Work
 from traceflops.table.columns import (
@@ -97,16 +98,30 @@ def memory_rules(facts: KernelFacts) -> Iterator[Cause]:
 def loss_softmax(facts: KernelFacts) -> Iterator[Cause]:
     """Yield a cause where the softmax of the loss, on logits in memory, leads all memory work.
 
-    Losses that are fused with the linear layer never write the logits. How much fusing saves is not
-    known: at least nothing, at most all.
+    Losses that are fused with the linear layer never write the logits. They save memory for sure,
+    but not always time: https://arxiv.org/abs/2411.09009, table 1. So no gain is told.
     """
-    if "trains" in facts.case.program:
-        rows = facts.is_sub("memory/softmax") & facts.named(_OF_LOSS.search)
-        rows &= ~facts.named(_LINEAR_LOSS.search)
-        memory = is_top(facts.prepared.linked.categorised, "memory", facts.row)
-        times = np.bincount(facts.name, np.where(memory, facts.ns, 0))
-        if rows.any() and times[facts.name[rows]].max() == times.max():
-            yield from kernel_cause(facts, "loss-softmax", rows, np.zeros(len(rows)), sure_part=0.0)
+    if "trains" not in facts.case.program:
+        return
+    rows = facts.is_sub("memory/softmax") & facts.named(_OF_LOSS.search)
+    rows &= ~facts.named(_LINEAR_LOSS.search)
+    time = np.where(rows, facts.ns, 0.0)
+    share = share_of_window(facts.case, int(time.sum()))
+    memory = is_top(facts.prepared.linked.categorised, "memory", facts.row)
+    times = np.bincount(facts.name, np.where(memory, facts.ns, 0))
+    is_little = share < limit(facts.case, "kernel-faults", "least_share")
+    if is_little or times[facts.name[rows]].max() < times.max():
+        return
+    largest, where = largest_of(facts, time)
+    yield cause(
+        facts.case,
+        "loss-softmax",
+        share,
+        details=(largest,),
+        rows=rows_of(facts, time),
+        where=where,
+        doubts=(fact("doubt.loss-fused"),),
+    )
 
 
 def _attention(facts: KernelFacts) -> tuple[BoolArray, FloatArray]:
