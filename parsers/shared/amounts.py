@@ -20,8 +20,8 @@ from traceflops.table.columns import (
     codes,
     floats,
     names,
-    number_column,
     numbers,
+    take_rows,
     with_column,
 )
 from traceflops.table.schema import TABLES
@@ -60,7 +60,7 @@ def only_rows(tables: Mapping[str, pa.Table], keep: Mapping[str, BoolArray]) -> 
     out = dict(tables)
     for name, rows in keep.items():
         if not rows.all():
-            out[name] = tables[name].take(number_column(np.flatnonzero(rows), pa.int64()))
+            out[name] = take_rows(tables[name], np.flatnonzero(rows))
     return out
 
 

@@ -30,8 +30,8 @@ from traceflops.table.columns import (
     is_one_of,
     matching,
     names,
-    number_column,
     numbers,
+    take_rows,
     with_column,
 )
 from traceflops.table.grouping import groups
@@ -94,7 +94,7 @@ def _same_as_before(table: pa.Table) -> BoolArray:
     before = np.flatnonzero(alike)
     if not len(before):
         return repeats
-    first, second = (table.take(number_column(rows, pa.int64())) for rows in (before, before + 1))
+    first, second = (take_rows(table, rows) for rows in (before, before + 1))
     same = np.ones(len(before), dtype=np.bool_)
     for column in table.schema.names:  # nulls are equal
         left, right = first[column], second[column]

@@ -20,7 +20,7 @@ from traceflops.reports.view.figures import duration
 from traceflops.reports.view.recorded_shapes import shape_words, type_words
 from traceflops.reports.view.short_names import kernel_labels
 from traceflops.reports.view.wording import listed, numbered
-from traceflops.table.columns import number_column
+from traceflops.table.columns import take_rows
 
 if TYPE_CHECKING:
     from traceflops.analysis.result import Analysis
@@ -47,7 +47,7 @@ def kernels_page(analysis: Analysis) -> dict[str, Any]:
     table = analysis.kernels
     places = _places(table)
     # A list of ints would make PyArrow import pandas, which takes long.
-    rows = table.take(number_column(np.array(places), pa.int64())).to_pylist()
+    rows = take_rows(table, np.array(places)).to_pylist()
     work = work_of(analysis.measured, analysis.measured.kernels, [row["name"] for row in rows])
     ways = launched(analysis.prepared)
     shown, left_out = _shown(rows, work, ways, analysis.categories.to_pylist())

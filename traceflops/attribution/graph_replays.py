@@ -23,7 +23,16 @@ from traceflops.categories.kernel_names import same_kernels
 from traceflops.devices.device_facts import shown
 from traceflops.facts import Fact, fact
 from traceflops.table.builder import TableBuilder, with_numbers
-from traceflops.table.columns import ABSENT, IntArray, codes, is_one_of, matching, names, numbers
+from traceflops.table.columns import (
+    ABSENT,
+    IntArray,
+    codes,
+    is_one_of,
+    matching,
+    names,
+    numbers,
+    take_rows,
+)
 from traceflops.table.grouping import distinct, groups
 from traceflops.table.links import Links, first_match, link
 from traceflops.table.nesting import taken
@@ -160,7 +169,7 @@ def _graphs(capture: LinkedTrace, name_of: IntArray) -> Iterator[_Kernels]:
 def _kernels(linked: LinkedTrace, rows: IntArray, name_of: IntArray) -> _Kernels:
     """Return the kernels in some rows of activities; `name_of` is as in `_graphs`."""
     activities = linked.trace.activities
-    sizes = activities.select(["grid", "block"]).take(rows)
+    sizes = take_rows(activities.select(["grid", "block"]), rows)
     ranks = {
         linked.trace.ranks[process] for process in distinct(numbers(activities["process"])[rows])
     }

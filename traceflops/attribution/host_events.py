@@ -30,6 +30,7 @@ from traceflops.table.columns import (
     codes,
     matching,
     names,
+    narrow,
     numbers,
 )
 from traceflops.table.grouping import distinct, groups, joint_codes, slices
@@ -209,7 +210,7 @@ class HostEvents(Struct, frozen=True, dict=True):
         return facts_of_names(self.labels)
 
     @cached_property
-    def _nearest_by_fact(self) -> dict[str, IntArray]:
+    def _nearest_by_fact(self) -> dict[str, WholeArray]:
         """By fact that was asked for, per event, the nearest one around it, or itself, or -1."""
         return {}
 
@@ -222,17 +223,17 @@ class HostEvents(Struct, frozen=True, dict=True):
         is_work = (self.kind != LABEL) | self._facts["is_work"][self.name]
         return np.asarray(is_work & ~is_inner)
 
-    @cached_property
+    @property
     def working(self) -> StackTops:
         """The innermost work of each thread at all times."""
         return self._tops(self.thread, self.is_work)
 
-    @cached_property
+    @property
     def labelled(self) -> StackTops:
         """The innermost label of each thread at all times."""
         return self._tops(self.thread, self.kind == LABEL)
 
-    @cached_property
+    @property
     def calling(self) -> StackTops:
         """The innermost call or operator of each process at all times."""
         return self._tops(self.process, ((self.kind == CALL) | (self.kind == OP)) & self.is_work)
@@ -272,8 +273,8 @@ class HostEvents(Struct, frozen=True, dict=True):
     def around(self, fact: str, event: IntArray) -> IntArray:
         """Return, per event (-1: none), the nearest one around it, or itself, that has a fact."""
         if fact not in self._nearest_by_fact:
-            self._nearest_by_fact[fact] = self.tree.nearest(self._facts[fact][self.name])
-        return taken(self._nearest_by_fact[fact], event)
+            self._nearest_by_fact[fact] = narrow(self.tree.nearest(self._facts[fact][self.name]))
+        return np.asarray(taken(self._nearest_by_fact[fact], event), dtype=np.int64)
 
     def nearest(self, fact: str, event: IntArray, other: IntArray) -> IntArray:
         """Return `around` each event, or if that is -1, around the `other` event of the row."""

@@ -12,13 +12,12 @@ from enum import StrEnum
 from typing import Final
 
 import numpy as np
-import pyarrow as pa
 from msgspec.structs import replace
 
 from traceflops.devices.side_records import calendar_shift, with_records
 from traceflops.errors import InputError, UsageError
 from traceflops.facts import Fact, Value, in_words
-from traceflops.table.columns import BoolArray, IntArray, floats, is_one_of, number_column, numbers
+from traceflops.table.columns import BoolArray, IntArray, floats, is_one_of, numbers, take_rows
 from traceflops.table.grouping import groups
 from traceflops.table.trace import UTC_OFFSET, Note, NoteKind, Trace
 from traceflops.timeline.intervals import Intervals
@@ -252,7 +251,7 @@ class _Join:
         if count < _LEAST:
             is_local = self.records.source.origin_unix_ns is None
             self.say("missing", f"samples-few{'.local' * is_local}", samples=count)
-        kept = self.records.counters.take(number_column(np.flatnonzero(keep), pa.int64()))
+        kept = take_rows(self.records.counters, np.flatnonzero(keep))
         records = replace(
             self.records,
             tables={**self.records.tables, "counters": kept},

@@ -18,7 +18,7 @@ from traceflops.devices.processes import settle_shared, unnamed_processes
 from traceflops.facts import fact
 from traceflops.remedies import NSIGHT, ROCPROF, family
 from traceflops.table.builder import with_numbers
-from traceflops.table.columns import ABSENT, IntArray, number_column, numbers
+from traceflops.table.columns import ABSENT, IntArray, numbers, take_rows
 from traceflops.table.grouping import distinct
 from traceflops.table.schema import TABLES
 from traceflops.table.trace import (
@@ -136,7 +136,7 @@ def join(traces: Sequence[Trace], noun: str = FILE) -> Trace:
         .combine_chunks()
         for name in TABLES
     }
-    tables["devices"] = tables["devices"].take(number_column(rows, pa.int64()))
+    tables["devices"] = take_rows(tables["devices"], rows)
     notes = [
         *_difference_notes(ordered),
         *different_times(ordered),

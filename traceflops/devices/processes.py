@@ -16,7 +16,7 @@ import pyarrow as pa
 from msgspec.structs import replace
 
 from traceflops.table.builder import with_numbers
-from traceflops.table.columns import ABSENT, IntArray, codes, number_column, numbers
+from traceflops.table.columns import ABSENT, IntArray, codes, numbers, take_rows
 from traceflops.table.grouping import distinct, group_rows
 from traceflops.table.trace import Note, Trace, counted_note, note_of, of_noun
 from traceflops.timeline.intervals import ENDLESS, NEVER
@@ -203,7 +203,7 @@ def _with_runs_apart(trace: Trace, users: Users) -> Trace:
     for device, runs in split.items():
         for row, members in enumerate(runs, int(first[device])):
             owner[row] = owner[row] if owner[row] in members else min(members)
-    devices = trace.devices.take(number_column(rows, pa.int64()))
+    devices = take_rows(trace.devices, rows)
     devices = with_numbers(devices, "device", np.arange(len(rows)))
     tables["devices"] = with_numbers(devices, "process", owner)
     places = tuple(trace.places[row] for row in rows.tolist()) if trace.places else ()

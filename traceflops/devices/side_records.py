@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from traceflops.errors import InputError
 from traceflops.table.builder import with_numbers
-from traceflops.table.columns import ABSENT, matching, numbers
+from traceflops.table.columns import ABSENT, matching, numbers, take_rows
 from traceflops.table.trace import Trace, named
 
 MEMORY_SNAPSHOT: Final = "PyTorch memory snapshot"
@@ -90,7 +90,7 @@ def without_counters(trace: Trace, prefix: str, devices: Collection[int]) -> Tra
     table = trace.counters
     named = matching(table["name"], lambda name: name.startswith(prefix))
     rows = named & np.isin(numbers(table["device"], ABSENT), list(devices))
-    kept = table.take(pa.array(np.flatnonzero(~rows))) if rows.any() else table
+    kept = take_rows(table, np.flatnonzero(~rows)) if rows.any() else table
     return replace(trace, tables={**trace.tables, "counters": kept})
 
 
@@ -117,7 +117,7 @@ def with_records(
             added = with_numbers(added, "process", owner[np.maximum(rows, -1)])
             both = pa.concat_tables([trace.table(name), added])
             both = both.unify_dictionaries().combine_chunks()
-            tables[name] = both.take(pa.array(np.argsort(numbers(both[time]), kind="stable")))
+            tables[name] = take_rows(both, np.argsort(numbers(both[time]), kind="stable"))
     files = (*trace.source.files, *records.source.files)
     notes = (*trace.notes, *map(named, records.notes))
     return replace(trace, source=replace(trace.source, files=files), tables=tables, notes=notes)

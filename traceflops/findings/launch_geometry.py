@@ -23,6 +23,7 @@ from traceflops.table.columns import (
     names,
     numbers,
     product_of,
+    take_rows,
 )
 from traceflops.timeline.device_span import is_top
 from traceflops.timeline.intervals import latest_end_before
@@ -158,13 +159,13 @@ class LaunchShape(NamedTuple):
 def launch_shape(trace: Trace, name: str) -> LaunchShape:
     """Return what all launches of kernels of one name have in common."""
     rows = np.flatnonzero(matching(trace.activities["name"], name.__eq__))
-    own = trace.activities.select(_SHAPE).take(rows)
+    own = take_rows(trace.activities.select(_SHAPE), rows)
     block = _only(axes(own["block"]))
     if block is None:
         return LaunchShape()
     threads, grid = prod(block), _only(axes(own["grid"]))
     used = np.intersect1d(numbers(own["device"]), np.arange(trace.devices.num_rows))
-    devices = {SeenDevice.of(row) for row in trace.devices.take(used).to_pylist()}
+    devices = {SeenDevice.of(row) for row in take_rows(trace.devices, used).to_pylist()}
     kinds = {(device.maker(), device.compute, device.units) for device in devices}
     maker, compute, units = kinds.pop() if len(kinds) == 1 else (None, None, None)
     blocks = prod(grid) if grid is not None else 0  # 0: unknown

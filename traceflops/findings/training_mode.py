@@ -14,7 +14,7 @@ from traceflops.findings.finding import Cause, Gain
 from traceflops.findings.kernel_facts import KernelFacts, largest_of, rows_of
 from traceflops.findings.on_cpu import of_gpu
 from traceflops.flops.ops.arguments import arguments_of
-from traceflops.table.columns import BoolArray, codes, is_one_of, matching
+from traceflops.table.columns import BoolArray, codes, is_one_of, matching, take_rows
 from traceflops.table.grouping import group_rows
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ def _with_statistics(prepared: Prepared) -> BoolArray:
     is_norm = matching(ops["name"], _NORM.match)
     rows = np.flatnonzero(is_norm)
     kind, first = group_rows([codes(ops[name])[rows] for name in ("input_dims", "concrete_inputs")])
-    calls = map(arguments_of, ops.take(rows[first]).to_pylist())
+    calls = map(arguments_of, take_rows(ops, rows[first]).to_pylist())
     trains = [
         call.boolean(_TRAINING) is True and any(mean.shape for mean in call.given(_RUNNING_MEAN))
         for call in calls

@@ -46,6 +46,11 @@ def number_column(
     return pa.Array.from_buffers(arrow_type, len(data), [bitmap, pa.py_buffer(data)], nulls)
 
 
+def take_rows(table: pa.Table, rows: IntArray) -> pa.Table:
+    """Return these rows of a table. Arrow would import pandas to look at an array of numpy."""
+    return table.take(number_column(rows, pa.int64()))
+
+
 def with_column(table: pa.Table, name: str, column: pa.Array) -> pa.Table:
     """Return a table with one column replaced."""
     index = table.schema.get_field_index(name)
@@ -61,16 +66,21 @@ def string_column(values: Sequence[str]) -> pa.Array:
         except UnicodeEncodeError:
             return text.encode(errors="replace")
 
-    encoded = [utf8(value) for value in values]
-    lengths = np.fromiter(map(len, encoded), dtype=np.int64, count=len(encoded))
-    offsets = np.zeros(len(encoded) + 1, dtype=np.int64)
-    np.cumsum(lengths, out=offsets[1:])
-    data = pa.py_buffer(b"".join(encoded))
-    if int(offsets[-1]) <= _INT32_MAX:
-        narrow = pa.py_buffer(offsets.astype(np.int32))
-        return pa.StringArray.from_buffers(len(encoded), narrow, data)
-    buffers = [None, pa.py_buffer(offsets), data]
-    return pa.Array.from_buffers(pa.large_string(), len(encoded), buffers).cast(pa.string())
+    return bytes_column([utf8(value) for value in values]).cast(pa.string())
+
+
+def bytes_column(values: Sequence[bytes | None]) -> pa.Array:
+    """Return `values` as an Arrow column of binary texts, large ones beyond 2 GiB in all."""
+    texts = [value or b"" for value in values]
+    offsets = np.zeros(len(texts) + 1, dtype=np.int64)
+    np.cumsum(np.fromiter(map(len, texts), dtype=np.int64, count=len(texts)), out=offsets[1:])
+    is_small = int(offsets[-1]) <= _INT32_MAX
+    places = pa.py_buffer(offsets.astype(np.int32) if is_small else offsets)
+    kind = pa.binary() if is_small else pa.large_binary()
+    valid = np.array([value is not None for value in values], dtype=np.bool_)
+    bitmap, nulls = pack_validity(None if valid.all() else valid)
+    data = pa.py_buffer(b"".join(texts))
+    return pa.Array.from_buffers(kind, len(texts), [bitmap, places, data], nulls)
 
 
 def dictionary_column(codes: npt.NDArray[Any], names: Sequence[str]) -> pa.DictionaryArray:

@@ -27,6 +27,7 @@ from traceflops.table.columns import (
     names,
     number_column,
     numbers,
+    take_rows,
     text_column,
 )
 from traceflops.table.grouping import group_rows, group_sums, groups, joint_codes, used_names
@@ -116,7 +117,7 @@ class Untimed(Struct, frozen=True):
     def of_kind(self, *kinds: str) -> pa.Table:
         """Return the rows of some kinds, most time first."""
         wanted = [kind in kinds for kind in self.rows["kind"].to_pylist()]
-        return self.rows.take(number_column(np.flatnonzero(wanted), pa.int64()))
+        return take_rows(self.rows, np.flatnonzero(wanted))
 
 
 def untimed(trace: Trace, classifier: Classifier) -> Untimed | None:
@@ -231,7 +232,7 @@ def _ranges(marks: pa.Table, kind: str) -> pa.Table:
     rows = np.flatnonzero(
         is_kind & ~is_one_of(marks["kind"], "event", "sample", "off_cpu", "instant", "overhead")
     )
-    return marks.take(number_column(rows, pa.int64()))
+    return take_rows(marks, rows)
 
 
 def _added_up(
@@ -315,7 +316,14 @@ def _table(
 ) -> pa.Table:
     """Return a table of columns by name, those of numbers with nulls for None."""
     columns = {name: text_column(values) for name, values in texts.items()}
-    columns |= {name: pa.array(values, pa.int64()) for name, values in figures.items()}
+    columns |= {name: _figures(values, pa.int64()) for name, values in figures.items()}
     if shares is not None:
-        columns["share"] = pa.array(shares, pa.float64())
+        columns["share"] = _figures(shares, pa.float64())
     return pa.table(columns)
+
+
+def _figures(values: Sequence[float | None], kind: pa.DataType) -> pa.Array:
+    """Return a column of numbers, null for None."""
+    valid = np.array([value is not None for value in values], dtype=np.bool_)
+    known = np.array([value or 0 for value in values], dtype=kind.to_pandas_dtype())
+    return number_column(known, kind, valid)

@@ -24,6 +24,7 @@ from traceflops.table.columns import (
     names,
     number_column,
     numbers,
+    take_rows,
     with_column,
 )
 from traceflops.table.grouping import (
@@ -236,7 +237,7 @@ def without_start_up(trace: Trace, start_up: Mapping[int, StartUp]) -> Trace:
     from_ns = np.concatenate([begins[is_whole], *start])
     to_ns = np.concatenate([ends[is_whole], *end])
     order = np.argsort(from_ns, kind="stable")
-    kept = activities.take(rows[order]).combine_chunks()
+    kept = take_rows(activities, rows[order]).combine_chunks()
     for column, values in (("start_ns", from_ns), ("dur_ns", to_ns - from_ns)):
         kept = with_column(kept, column, number_column(values[order], pa.int64()))
     return replace(trace, tables={**trace.tables, "activities": kept})

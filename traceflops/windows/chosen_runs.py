@@ -15,13 +15,12 @@ from itertools import pairwise
 from typing import TypeVar
 
 import numpy as np
-import pyarrow as pa
 from msgspec.structs import replace
 
 from traceflops.devices.jobs import of_job
 from traceflops.devices.processes import called, clocks_of, device_name, lives, whose
 from traceflops.errors import UsageError
-from traceflops.table.columns import BoolArray, IntArray, number_column, numbers
+from traceflops.table.columns import BoolArray, IntArray, numbers, take_rows
 from traceflops.table.grouping import distinct, group_sums, groups, without_unused
 from traceflops.table.links import link
 from traceflops.table.trace import Note, Trace, counted_note, note_of
@@ -246,7 +245,7 @@ def restrict(trace: Trace, selection: Selection) -> Trace:
     tables = {
         name: table
         if name in ("processes", "devices") or keep[name].all()
-        else without_unused(table.take(number_column(np.flatnonzero(keep[name]), pa.int64())))
+        else without_unused(take_rows(table, np.flatnonzero(keep[name])))
         for name, table in trace.to_arrow().items()
     }
     before = sum(table.num_rows for table in trace.tables.values())

@@ -15,7 +15,14 @@ from msgspec import Struct, field
 
 from traceflops.parsers.io.messages import Block, Columns, Messages
 from traceflops.parsers.nsight.nsys.raw_file import Parts
-from traceflops.table.columns import ABSENT, BoolArray, IntArray, count_true
+from traceflops.table.columns import (
+    ABSENT,
+    BoolArray,
+    IntArray,
+    bytes_column,
+    count_true,
+    number_column,
+)
 
 Numbers = tuple[tuple[int, str], ...]
 """Numbers of fields, each with a column of an export. A field that a message lacks is 0."""
@@ -226,10 +233,11 @@ class Events(Struct):
         for name, values in columns.items():
             narrow = values.astype(np.int32)
             fits = bool((narrow == values).all())  # 32 bits take half the memory
-            arrays[name] = pa.array(narrow if fits else values)
+            kind = pa.int32() if fits else pa.int64()
+            arrays[name] = number_column(narrow if fits else values, kind)
         if texts is not None:
-            arrays["text"] = pa.array(texts, pa.binary())
-        batch = pa.RecordBatch.from_pydict(arrays)
+            arrays["text"] = bytes_column(texts)
+        batch = pa.RecordBatch.from_arrays([*arrays.values()], names=[*arrays])
         if sound is not None and not sound.all():
             self._drop(count_true(~sound), table)
             batch = batch.filter(pa.array(sound))

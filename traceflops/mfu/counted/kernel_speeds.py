@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from traceflops.devices import counter_formulas as counters
 from traceflops.mfu.counted.same_launches import CountedLaunches
-from traceflops.table.columns import UNKNOWN_SIZE, FloatArray, IntArray
+from traceflops.table.columns import UNKNOWN_SIZE, FloatArray, IntArray, take_rows
 from traceflops.table.grouping import group_rows
 from traceflops.table.trace import Note, Trace, note_of
 
@@ -369,7 +369,7 @@ def rules_by_launch(trace: Trace, counted: CountedLaunches) -> list[tuple[Kernel
             speedup_share=share if share is not None and isfinite(share) and share > 0 else None,
         )
         rules[row["process"], row["dispatch"], row["name"]].append(rule)
-    rows = trace.kernel_counters.take(counted.launches.row)
+    rows = take_rows(trace.kernel_counters, counted.launches.row)
     keys = zip(*(rows[name].to_pylist() for name in ("process", "dispatch", "name")), strict=True)
     return [tuple(rules.get(key, ())) for key in keys]
 

@@ -25,6 +25,7 @@ from traceflops.table.columns import (
     names,
     numbers,
     product_of,
+    take_rows,
 )
 from traceflops.table.grouping import distinct
 from traceflops.table.links import recorded_calls
@@ -284,7 +285,7 @@ def with_captured_launches(trace: Trace) -> Trace:
     )
     both = [trace.activities, kernels.finish()]
     activities = pa.concat_tables(both).unify_dictionaries().combine_chunks()
-    activities = activities.take(np.argsort(numbers(activities["start_ns"]), kind="stable"))
+    activities = take_rows(activities, np.argsort(numbers(activities["start_ns"]), kind="stable"))
     note = note_of("assumed", "captured-launches", count=len(rows))
     tables = {**trace.tables, "devices": devices, "activities": activities}
     return replace(trace, tables=tables, notes=(*trace.notes, note))
