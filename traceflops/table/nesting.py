@@ -100,6 +100,21 @@ def innermost(
         return StackTops.of(group, start_ns, end_ns).at(at_group, at_ns)
     order = by_start(group, start_ns, end_ns)
     upto = _last_started(group, start_ns, order, at_group, at_ns)
+    return _innermost(group, order, end_ns, upto, at_group, at_ns)
+
+
+def _innermost(
+    group: IntArray,
+    order: IntArray,
+    end_ns: IntArray,
+    upto: IntArray,
+    at_group: IntArray,
+    at_ns: IntArray,
+) -> IntArray:
+    """Return `innermost` of intervals in an `order` by group and start, in slices to save memory.
+
+    `upto` is, per instant, the last position in the order that has started.
+    """
     enclosing = _Enclosing(order, group, end_ns)
     inner = np.empty(len(upto), dtype=np.int64)
     for part in slices(len(upto)):
@@ -129,10 +144,11 @@ class StackTops(Struct, frozen=True):
         """Return the stack tops of intervals [start, end), one per row."""
         groups, edges = np.tile(group, 2), np.append(start_ns, end_ns)
         order = in_order(groups, edges)
-        groups, edges, is_start = groups[order], edges[order], order < len(group)
+        groups, edges = groups[order], edges[order]
         # Up to an edge as many intervals of the order of starts have begun as there are starts.
-        enclosing = _Enclosing(by_start(group, start_ns, end_ns), group, end_ns)
-        return cls(groups, edges, enclosing.last(np.cumsum(is_start) - 1, groups, edges))
+        upto = np.cumsum(order < len(group)) - 1
+        starts = by_start(group, start_ns, end_ns)
+        return cls(groups, edges, _innermost(group, starts, end_ns, upto, groups, edges))
 
     def at(self, group: IntArray, at_ns: IntArray) -> IntArray:
         """Return the innermost interval of a group at each instant, or -1."""
