@@ -364,6 +364,20 @@ def test_a_range_that_a_profiler_puts_around_every_module_is_no_place() -> None:
     assert "nothing of the host" not in found.sentence
 
 
+@pytest.mark.parametrize(("begins_ns", "is_place"), [(-9 * MS, False), (0, True)])
+def test_a_range_around_the_whole_window_is_no_place(begins_ns: int, *, is_place: bool) -> None:
+    """The range ends with the last step; it begins before the first, or in the gap of 9 ms."""
+    label = {"name": "train", "start_ns": begins_ns, "dur_ns": 15 * MS - begins_ns}
+    analysis = run(0, 9_000_000, 0, 0, by="nsight", marks=[label])
+    (found,) = of_rule(analysis, "host-unrecorded")
+    assert found.owner == ("yours" if is_place else None)
+    assert bool(found.rows) == is_place
+    said = title_sentence(analysis) + found.sentence + found.remedy
+    assert ("train" in said) == is_place
+    assert found.gain is not None
+    assert is_place or found.remedy.startswith("Record with")
+
+
 @pytest.mark.parametrize(
     ("counts", "said"),
     [
