@@ -605,6 +605,19 @@ def test_what_the_host_needs_at_once_is_not_to_be_copied_asynchronously(
     assert ("does not need at once" in found.remedy) == is_needed
 
 
+@pytest.mark.parametrize(("memory", "is_pinned"), [("Pinned", True), ("Pageable", False)])
+def test_blocking_copies_of_pinned_memory_are_not_to_be_pinned(
+    memory: str, *, is_pinned: bool
+) -> None:
+    copy = {"kind": "memcpy", "name": f"Memcpy DtoH (Device -> {memory})", "direction": "DtoH"}
+    rows = launched((GEMM, STEP - 5_000, STEP, STEP), (GEMM, 9 * STEP, 9 * STEP + 5_000, STEP))
+    rows["activities"].append({**copy, "start_ns": 2 * STEP, "dur_ns": 100_000, "bytes": 1 << 24})
+    rows["calls"].append({"name": "cudaMemcpy", "start_ns": STEP, "dur_ns": 7 * STEP})
+    (found,) = of_rule(analyzed(rows, "nsight"), "blocking-copy")
+    assert ("pinned already" in found.remedy) == is_pinned
+    assert ("to pinned memory" in found.remedy) != is_pinned
+
+
 def waiting(steps: int, call: str, waits: int, way: str = "DtoH") -> tf.Analysis:
     """Return steps of 1 ms on the GPU, 90 us of host work between; the first few wait inside."""
     works, calls, ops, marks = [], [], [], []

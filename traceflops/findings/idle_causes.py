@@ -21,9 +21,9 @@ from traceflops.attribution.range_labels import numbered
 from traceflops.characters import function_name
 from traceflops.facts import Fact, Value, fact
 from traceflops.findings.case import cause, limit, share_of_window
-from traceflops.findings.copy_sizes import small_copies
+from traceflops.findings.copy_sizes import WAYS, small_copies
 from traceflops.findings.cpu_operators import CPU_OPERATORS, are_views, on_cpu
-from traceflops.findings.device_memory import allocator_state, reads_back, uploads_pinned
+from traceflops.findings.device_memory import allocator_state, are_pinned, reads_back
 from traceflops.findings.finding import Cause, Owner, Row, Where, row_name, short_name
 from traceflops.findings.host_samples import MPI, sampled, switched
 from traceflops.findings.host_waits import WAITING, after_waits, frame_of, host_waits
@@ -300,7 +300,7 @@ def _what_is_known(case: Case, rule: str, idle: IdleClass) -> tuple[set[str], di
     if rule == "data-input":
         knows |= {"workers"} if any(_WORKERS in one.label for one in idle.culprits) else set()
         knows |= {"dali"} if largest.label.startswith(_DALI) else set()
-        values["pin"] = None if uploads_pinned(case) else "pin_memory=True"
+        values["pin"] = None if are_pinned(case) else "pin_memory=True"
     if rule == "memory-alloc":
         pinning = (one.idle_ns for one in idle.culprits if _PINS.search(one.evidence[0]))
         knows |= {"pinned"} if 2 * sum(pinning) >= idle.idle_ns else allocator_state(case)
@@ -311,6 +311,7 @@ def _what_is_known(case: Case, rule: str, idle: IdleClass) -> tuple[set[str], di
     if rule == "blocking-copy":
         sizes, values = small_copies(case, by_calls=True)
         knows |= sizes
+        knows |= {"pinned"} if are_pinned(case, WAYS) else set()
     if rule in WAITING:
         knows |= {"reads"} if reads_back(case) else set()
         values["operator"] = _computing(largest)
