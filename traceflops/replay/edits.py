@@ -228,7 +228,10 @@ def _eager(edit: Edit, changed: Changed) -> Changed:
         }
 
     when = recorded.once(edit.target, of_operators)
-    _check(bool(when), edit, "no operator was recorded")
+    if not when:
+        in_ranges = recorded.named_on_host(partial(_has_fact, FACTS["is_function"], 0))
+        told = "operators were recorded only as ranges"
+        _check(False, edit, told if in_ranges else "no operator was recorded")
     return changed.with_host(when, edit.value)
 
 
