@@ -232,7 +232,7 @@ PART_NAMES: Final = {
     "compute": "compute",
     "memory": "memory work",
     "other": "uncategorized kernels",
-    "graph": "whole graphs",
+    "graph": "graph launches",
     "communication": "exposed communication",
     "start_up": "start-up",
     "idle": "idle time",

@@ -63,7 +63,7 @@ _TEXTS: Final = {
     "inefficiency": "time beyond their FLOPs at peak",
     "memory": "copies, elementwise, norm, softmax, optimizer kernels",
     "other": "kernels that match no rule",
-    "graph": "graphs without kernel records",
+    "graph": "graph launches without kernel records",
     "start_up": "first launches, loading code and the like",
     "communication": "communication while nothing else ran",
     "idle": "nothing ran",

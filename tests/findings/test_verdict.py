@@ -33,12 +33,12 @@ def test_a_window_that_is_less_than_half_of_the_recording_is_not_the_total_time(
         assert f"of {basis}." in tf.analyze(trace_of(**tables)).verdict.sentence
 
 
-def test_graphs_without_kernels_are_no_loss() -> None:
+def test_graph_launches_without_kernels_are_no_loss() -> None:
     tables = launched(("graph", 0, 100, 990), ("sm90_gemm_bf16", 1, 1_090, 10))
     tables["activities"][0]["kind"] = "graph"
     assert said(tf.analyze(trace_of(**tables))) == (
-        "The GPU is busy 100.0 % of the total time. Whole graphs (no kernel records) take "
-        "99.0 %; how much of that is useful is unknown.",
+        "The GPU is busy 100.0 % of the total time. Graph launches (GPU time of whole graphs, "
+        "no kernel records) take 99.0 %; how much of that is useful is unknown.",
         None,
         None,
     )

@@ -230,8 +230,8 @@ def _eager(edit: Edit, changed: Changed) -> Changed:
     when = recorded.once(edit.target, of_operators)
     if not when:
         in_ranges = recorded.named_on_host(partial(_has_fact, FACTS["is_function"], 0))
-        told = "operators were recorded only as ranges"
-        _check(False, edit, told if in_ranges else "no operator was recorded")
+        beside = " outside ranges" if in_ranges else ""
+        _check(False, edit, f"no operator was recorded{beside}")
     return changed.with_host(when, edit.value)
 
 
