@@ -24,6 +24,7 @@ def run(
     by: str = "pytorch",
     steps: int = STEPS,
     size: int = 5_000_000,
+    mark: str | None = None,
 ) -> tf.Analysis:
     """Return steps of a kernel of 1 ms and a copy, one after the other or on another stream."""
     works: list[tuple[str, int, int, int]] = []
@@ -39,7 +40,8 @@ def run(
     is_copy["stream"] = 9 if beside else 7
     for one in rows["activities"]:
         one.update(is_copy if one["name"] == copy else {})
-    trace = trace_of(**rows, marks=step_marks(*marks))
+    named = [{"name": mark, "start_ns": 1, "dur_ns": 1}] if mark else []
+    trace = trace_of(**rows, marks=[*step_marks(*marks), *named])
     return tf.analyze(replace(trace, source=replace(trace.source, format=by)))
 
 
@@ -50,7 +52,7 @@ def of_rule(analysis: tf.Analysis, *rules: str) -> list[Finding]:
 @pytest.mark.parametrize(
     ("copy", "by", "rule", "remedy"),
     [
-        ("Memcpy HtoD (Pageable -> Device)", "pytorch", "pageable-copies", "pin_memory=True"),
+        ("Memcpy HtoD (Pageable -> Device)", "pytorch", "pageable-copies", "pin_memory()"),
         ("Memcpy HtoD (Pageable -> Device)", "nsight", "pageable-copies", "cudaHostAlloc"),
         ("Memcpy HtoD (Pinned -> Device)", "pytorch", "host-copies", "prefetch more batches"),
         ("Memcpy HtoD (Pinned -> Device)", "nsight", "host-copies", "stream of its own"),
@@ -90,6 +92,19 @@ def test_pageable_copies_beside_little_work_are_pinned_first(by: str, remedy: st
     (found,) = of_rule(run(PAGEABLE, "HtoD", copy_ns=9 * MS, by=by), "pageable-copies")
     assert remedy in found.remedy
     assert "Keep the data" not in found.remedy
+
+
+@pytest.mark.parametrize("copy_ns", [MS // 2, 9 * MS])
+def test_only_recorded_loaders_and_copies_to_the_cpu_are_named(copy_ns: int) -> None:
+    (found,) = of_rule(run(PAGEABLE, "HtoD", copy_ns=copy_ns), "pageable-copies")
+    assert "DataLoader" not in found.remedy
+    assert "to the CPU" not in found.remedy
+    loaded = run(PAGEABLE, "HtoD", copy_ns=copy_ns, mark="enumerate(DataLoader)#_Iter.__next__")
+    (found,) = of_rule(loaded, "pageable-copies")
+    assert "pin_memory=True in the DataLoader" in found.remedy
+    copy = "Memcpy DtoH (Device -> Pageable)"
+    (found,) = of_rule(run(copy, "DtoH", copy_ns=copy_ns), "pageable-copies")
+    assert ("copy to the CPU into" in found.remedy) == (copy_ns > MS)
 
 
 def test_one_copy_each_way_cannot_be_hidden_and_is_pinned() -> None:
@@ -314,23 +329,27 @@ def test_copies_beside_kernels_are_no_part_of_memory_work() -> None:
 
 
 @pytest.mark.parametrize(
-    ("last", "by", "says"),
+    ("last", "by", "memory", "says"),
     [
-        (10, "nsight", "105 MB go to the GPU 10 times in copies of the same sizes"),
-        (10, "pytorch", "pin_memory"),
-        (7, "nsight", "Pin the host memory"),  # no pass repeats
+        (10, "nsight", "Pageable", "105 MB go to the GPU 10 times in copies of the same sizes"),
+        (10, "nsight", "Pinned", "105 MB go to the GPU 10 times in copies of the same sizes"),
+        (10, "pytorch", "Pageable", "pin_memory"),
+        (7, "nsight", "Pageable", "Pin the host memory"),  # no pass repeats
     ],
 )
-def test_the_same_sizes_again_and_again_may_be_the_same_data(last: int, by: str, says: str) -> None:
+def test_the_same_sizes_again_and_again_may_be_the_same_data(
+    last: int, by: str, memory: str, says: str
+) -> None:
     """Ten passes of four copies of 25 MB, and of a rest of 5 MB at the end of each, or of seven."""
     copies = [25_000_000] * 40 + [5_000_000] * last
     works = [("copy", MS + 5 * MS * n, 2 * MS + 5 * MS * n, 4 * MS) for n in range(len(copies))]
     rows = launched(*works, ("kernel", 400 * MS, 401 * MS, 9 * MS))
-    way = {"kind": "memcpy", "direction": "HtoD", "name": "Memcpy HtoD (Pageable -> Device)"}
+    way = {"kind": "memcpy", "direction": "HtoD", "name": f"Memcpy HtoD ({memory} -> Device)"}
     for one, size in zip(rows["activities"], copies, strict=False):
         one.update(way, bytes=size)
     trace = trace_of(**rows, devices=[{"memory_bytes": 8_000_000_000}])
     analysis = tf.analyze(replace(trace, source=replace(trace.source, format=by)))
-    (found,) = of_rule(analysis, "pageable-copies")
+    (found,) = of_rule(analysis, "pageable-copies", "host-copies")
     assert says in found.remedy
+    assert ("from pinned memory" in found.remedy) == (says[0] == "1" and memory == "Pageable")
     assert ("if they are the same data" in found.remedy) == (says[0] == "1")

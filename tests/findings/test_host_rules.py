@@ -364,6 +364,20 @@ def test_a_range_that_a_profiler_puts_around_every_module_is_no_place() -> None:
     assert "nothing of the host" not in found.sentence
 
 
+@pytest.mark.parametrize(("begins_ns", "is_place"), [(-9 * MS, False), (0, True)])
+def test_a_range_around_the_whole_window_is_no_place(begins_ns: int, *, is_place: bool) -> None:
+    """The range ends with the last step; it begins before the first, or in the gap of 9 ms."""
+    label = {"name": "train", "start_ns": begins_ns, "dur_ns": 15 * MS - begins_ns}
+    analysis = run(0, 9_000_000, 0, 0, by="nsight", marks=[label])
+    (found,) = of_rule(analysis, "host-unrecorded")
+    assert found.owner == ("yours" if is_place else None)
+    assert bool(found.rows) == is_place
+    said = title_sentence(analysis) + found.sentence + found.remedy
+    assert ("train" in said) == is_place
+    assert found.gain is not None
+    assert is_place or found.remedy.startswith("Record with")
+
+
 @pytest.mark.parametrize(
     ("counts", "said"),
     [
@@ -589,6 +603,19 @@ def test_what_the_host_needs_at_once_is_not_to_be_copied_asynchronously(
     rows["calls"].append({"name": "cudaMemcpy", "start_ns": STEP, "dur_ns": 7 * STEP})
     (found,) = of_rule(analyzed(rows, "nsight"), "blocking-copy")
     assert ("does not need at once" in found.remedy) == is_needed
+
+
+@pytest.mark.parametrize(("memory", "is_pinned"), [("Pinned", True), ("Pageable", False)])
+def test_blocking_copies_of_pinned_memory_are_not_to_be_pinned(
+    memory: str, *, is_pinned: bool
+) -> None:
+    copy = {"kind": "memcpy", "name": f"Memcpy DtoH (Device -> {memory})", "direction": "DtoH"}
+    rows = launched((GEMM, STEP - 5_000, STEP, STEP), (GEMM, 9 * STEP, 9 * STEP + 5_000, STEP))
+    rows["activities"].append({**copy, "start_ns": 2 * STEP, "dur_ns": 100_000, "bytes": 1 << 24})
+    rows["calls"].append({"name": "cudaMemcpy", "start_ns": STEP, "dur_ns": 7 * STEP})
+    (found,) = of_rule(analyzed(rows, "nsight"), "blocking-copy")
+    assert ("pinned already" in found.remedy) == is_pinned
+    assert ("to pinned memory" in found.remedy) != is_pinned
 
 
 def waiting(steps: int, call: str, waits: int, way: str = "DtoH") -> tf.Analysis:

@@ -28,6 +28,7 @@ def of(**works: int) -> tf.Analysis:
         "copy": "Memcpy HtoD (Pinned -> Device)",
         "fill": "Memset (Device)",
         "norm": "vectorized_layer_norm_kernel",
+        "conv": "implicit_convolve_sgemm",
         "odd": "my_kernel",
         "odd2": "my_other_kernel",
     }

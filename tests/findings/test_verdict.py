@@ -37,11 +37,18 @@ def test_graph_launches_without_kernels_are_no_loss() -> None:
     tables = launched(("graph", 0, 100, 990), ("sm90_gemm_bf16", 1, 1_090, 10))
     tables["activities"][0]["kind"] = "graph"
     assert said(tf.analyze(trace_of(**tables))) == (
-        "The GPU is busy 100.0 % of the total time. Graph launches (no kernel records) take "
-        "99.0 %; how much of that is useful is unknown.",
+        "The GPU is busy 100.0 % of the total time. Graph launches (GPU time of whole graphs, "
+        "no kernel records) take 99.0 %; how much of that is useful is unknown.",
         None,
         None,
     )
+
+
+@pytest.mark.parametrize(("gemm", "least"), [(1, "at least "), (0, "")])
+def test_gemms_may_be_of_the_convolutions_that_lead(gemm: int, least: str) -> None:
+    works = {"conv": 400 - gemm, "norm": 300, "fill": 300, **({"gemm": gemm} if gemm else {})}
+    led = f", {least}{40 - gemm / 10} % with convolutions."
+    assert said(of(**works))[0].startswith(f"The GPU is busy 100.0 % of the total time{led}")
 
 
 @pytest.mark.parametrize("idle", [1, 29])

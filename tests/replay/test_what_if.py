@@ -449,6 +449,17 @@ def test_what_cannot_be_asked_is_refused(edit: str, reason: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("name", "reason"),
+    [("torch.relu", "recorded outside ranges"), ("train", r"operator was recorded\n")],
+)
+def test_operators_in_ranges_are_not_said_to_be_missing(name: str, reason: str) -> None:
+    rows = launched(("add", 0, 100, 10), ("add", 200, 300, 10))
+    ranges = [{"name": name, "start_ns": 190, "dur_ns": 20}]
+    with pytest.raises(UsageError, match=reason):
+        what_if(analyze(trace_of(**rows, marks=ranges)), "eager_overhead=0")
+
+
+@pytest.mark.parametrize(
     ("text", "target"),
     [
         ("launching operators=0", "eager_overhead"),

@@ -54,6 +54,7 @@ _ALLOCATED: Final = re.compile(r"aten::empty(_strided)?$")
 """The operators that allocate: all others call one of these."""
 _ASKED: Final = re.compile(r"(cuda|hip)Malloc(Async)?(_v\d+)?$|(cu|hip)MemAlloc(Async)?(_v2)?$")
 _FREED: Final = re.compile(r"(cuda|hip|cuMem)Free(Async)?(_v\d+)?$")
+_LOADER: Final = "DataLoader"
 _BURST_NS, _MANY = 10**9, 10
 """Calls that take memory are told if there are many; those of one second are a burst."""
 LAUNCHING_CLASSES: Final = ("other_calls", "eager_overhead", "optimizer_loop", "launch_latency")
@@ -81,6 +82,7 @@ def host_copies(case: Case) -> Iterator[Cause]:
     hides_none = is_little or (not case.steps.used and sum(copy.count for copy in copies) < _FEW)
     knows, values = small_copies(case)
     again = {} if knows else same_uploads(case)
+    again |= {"memory": None if are_pinned(case) else fact("host-copies.pinned")} if again else {}
     knows |= {"again"} if again else set()
     # Small copies are to be joined: their speed says nothing of pinning.
     part, speeds = pinned_gain(case) if is_pageable and knows <= {"again"} else (None, {})
@@ -90,6 +92,10 @@ def host_copies(case: Case) -> Iterator[Cause]:
     knows |= {"little-work"} if is_little else set()
     knows |= {"beside-nothing"} if hides_none else set()
     knows |= {"fast"} if part is not None and not is_slow else set()
+    loads, pinned = _loads_data(case.prepared.trace), "pin_memory=True"
+    knows |= {"loader"} if loads else set()
+    back = any((copy.name, copy.memory) == ("DtoH", PAGEABLE) for copy in copies)
+    values |= {"loader": pinned if loads else None, "back": pinned if back else None}
     # Where nothing can hide copies, pinning makes them faster; else all of them may be hidden.
     gain_ns = alone_ns if part is None or not (is_slow and hides_none) else alone_ns * (1 - part)
     yield cause(
@@ -104,11 +110,18 @@ def host_copies(case: Case) -> Iterator[Cause]:
     )
 
 
-def uploads_pinned(case: Case) -> bool:
-    """Return whether copies to the GPU are mostly from pinned memory."""
+def _loads_data(trace: Trace) -> bool:
+    """Return whether an operator, range or function is that of a DataLoader."""
+    return any(
+        _LOADER in name for table in (trace.ops, trace.marks) for name in names(table["name"])
+    )
+
+
+def are_pinned(case: Case, ways: Sequence[str] = ("HtoD",)) -> bool:
+    """Return whether copies of these `ways` are mostly of pinned memory."""
     if case.prepared is None:
         return False
-    copies = [copy for copy in memory_operations(case.prepared) if copy.name == "HtoD"]
+    copies = [copy for copy in memory_operations(case.prepared) if copy.name in ways]
     pinned_ns = sum(copy.sum_ns for copy in copies if copy.memory == PINNED)
     return 2 * pinned_ns > sum(copy.sum_ns for copy in copies)
 

@@ -21,9 +21,9 @@ from traceflops.attribution.range_labels import numbered
 from traceflops.characters import function_name
 from traceflops.facts import Fact, Value, fact
 from traceflops.findings.case import cause, limit, share_of_window
-from traceflops.findings.copy_sizes import small_copies
+from traceflops.findings.copy_sizes import WAYS, small_copies
 from traceflops.findings.cpu_operators import CPU_OPERATORS, are_views, on_cpu
-from traceflops.findings.device_memory import allocator_state, reads_back, uploads_pinned
+from traceflops.findings.device_memory import allocator_state, are_pinned, reads_back
 from traceflops.findings.finding import Cause, Owner, Row, Where, row_name, short_name
 from traceflops.findings.host_samples import MPI, sampled, switched
 from traceflops.findings.host_waits import WAITING, after_waits, frame_of, host_waits
@@ -42,6 +42,7 @@ from traceflops.findings.launching_parts import LAUNCHING, claim_of_parts, joine
 from traceflops.findings.managed_memory import between_pages
 from traceflops.findings.owners import LIBRARY_RANGE, OPERATOR, is_wrapper, only_launches, owner_of
 from traceflops.findings.rules import all_rules, rule_of
+from traceflops.findings.whole_ranges import is_around_all
 from traceflops.remedies import PYTORCH, advice, family, in_words_of, remedy
 from traceflops.table.columns import is_one_of
 from traceflops.table.patterns import COMPILES, LOADS
@@ -88,6 +89,8 @@ _CLAIMS: Final = ("launching", "sampled", "off-cpu", "on-cpu", "one-gap", "range
 """What is known of untraced host time, with a title and a claim of its own."""
 _KNOWN_TO_WORK: Final = ("launching", "sampled", "on-cpu")
 """Those of them by which the host works, so that less work saves time."""
+_AROUND_ALL: Final = "around-all"
+"""The range with most untraced host time encloses nearly all: it is no place and nobody's."""
 _MOST_ROWS, _LONGEST_GAPS = 3, 100
 _NEARLY_ALL: Final = 0.9
 """Of the time of operators on the CPU: the one that takes it is the title."""
@@ -157,8 +160,8 @@ def _cause(case: Case, rule: str, idle: IdleClass, share: float) -> Cause:
     """Return the cause for one class of idle time; `share` is its part of the window."""
     largest = idle.culprits[0]
     label = short_name(largest.label)
-    details = [*_details(case, rule, largest)]
     knows, values = _what_is_known(case, rule, idle)
+    details = [*_details(case, rule, largest, is_place=_AROUND_ALL not in knows)]
     unrecorded_ns = case.total.idle_causes.unrecorded_ns if rule == "device-wait" else 0
     # Where most of a wait for the device has no record, nobody can be told to mend it.
     is_unexplained = rule == "device-wait" and 2 * unrecorded_ns >= idle.idle_ns
@@ -168,7 +171,7 @@ def _cause(case: Case, rule: str, idle: IdleClass, share: float) -> Cause:
         knows |= {"unexplained"}
     row, by_name = rule_of(rule), rule in _BY_NAME
     owner = owner_of(largest.label) if rule in ("host-code", "host-unrecorded") else row.owner
-    owner = "library" if "of-operator" in knows else owner
+    owner = "library" if "of-operator" in knows else None if _AROUND_ALL in knows else owner
     if (rule in LAUNCHING and not _ENGINES.keys().isdisjoint(_folders(largest))) or (
         rule == "memory-alloc" and knows & {"allocator-async", "allocator-uncached"}
     ):
@@ -192,6 +195,7 @@ def _cause(case: Case, rule: str, idle: IdleClass, share: float) -> Cause:
             Row(row_name(culprit.label), culprit.idle_ns, culprit.gaps)
             for culprit in idle.culprits[:_MOST_ROWS]
             if not is_wrapper(culprit.label)
+            and (culprit is not largest or _AROUND_ALL not in knows)
         ),
         where=_where(case, idle),
         edits=tuple(_filled(edit, idle) for edit in row.edits if label or "{name}" not in edit),
@@ -212,10 +216,10 @@ def _cause(case: Case, rule: str, idle: IdleClass, share: float) -> Cause:
     return idle_cause
 
 
-def _details(case: Case, rule: str, largest: Culprit) -> Iterator[Fact]:
+def _details(case: Case, rule: str, largest: Culprit, *, is_place: bool) -> Iterator[Fact]:
     """Yield the largest part of idle time of a rule, and what is special to launches and memory."""
     label = short_name(largest.label)
-    if label and not is_wrapper(largest.label):
+    if label and is_place and not is_wrapper(largest.label):
         part = share_of_window(case, largest.idle_ns)
         # The operator that the longest part of a function's time is in
         inside = [name for name in largest.evidence if OPERATOR.match(name)]
@@ -296,7 +300,7 @@ def _what_is_known(case: Case, rule: str, idle: IdleClass) -> tuple[set[str], di
     if rule == "data-input":
         knows |= {"workers"} if any(_WORKERS in one.label for one in idle.culprits) else set()
         knows |= {"dali"} if largest.label.startswith(_DALI) else set()
-        values["pin"] = None if uploads_pinned(case) else "pin_memory=True"
+        values["pin"] = None if are_pinned(case) else "pin_memory=True"
     if rule == "memory-alloc":
         pinning = (one.idle_ns for one in idle.culprits if _PINS.search(one.evidence[0]))
         knows |= {"pinned"} if 2 * sum(pinning) >= idle.idle_ns else allocator_state(case)
@@ -307,6 +311,7 @@ def _what_is_known(case: Case, rule: str, idle: IdleClass) -> tuple[set[str], di
     if rule == "blocking-copy":
         sizes, values = small_copies(case, by_calls=True)
         knows |= sizes
+        knows |= {"pinned"} if are_pinned(case, WAYS) else set()
     if rule in WAITING:
         knows |= {"reads"} if reads_back(case) else set()
         values["operator"] = _computing(largest)
@@ -339,14 +344,19 @@ def _of_unrecorded(case: Case, idle: IdleClass) -> tuple[set[str], dict[str, Val
     the CPU, one gap that is half of the window, ranges with most of the time.
     """
     largest, knows = idle.culprits[0], set[str]()
-    label = short_name(largest.label)
+    knows |= {_AROUND_ALL} if is_around_all(case, largest.label) else set()
+    label = "" if knows else short_name(largest.label)
     values: dict[str, Value] = {"label": label, "what": "it" if label else "the code"}
     switches, launches = switched(case, idle), is_launching(case, idle)
     samples = {} if launches else sampled(case)
     own = "off-cpu" if switches["off"] else "sampled" if samples else "launching"
     own = "on-cpu" if own == "launching" and not launches and switches["on"] else own
     window_ns = case.total.components.window_ns
-    if not (launches or label) and own == "launching" and 2 * largest.longest_ns >= window_ns:
+    if (
+        not (launches or largest.label)
+        and own == "launching"
+        and 2 * largest.longest_ns >= window_ns
+    ):
         own, values["gap_ns"] = "one-gap", largest.longest_ns
     is_told = own != "launching" or launches
     ranged_ns = sum(one.idle_ns for one in idle.culprits if one.label)

@@ -323,7 +323,8 @@ def _mostly_busy(
     """Return that GPUs are hardly ever idle, and the kind of kernels with most of the time.
 
     The kind is left out where kernels overlap, so that its time is no part of the busy time. Where
-    copies or fills lead, the loss says it all.
+    copies or fills lead, the loss says it all. Convolutions have at least the time of their kernels
+    where GEMMs run, too: convolution libraries call these.
     """
     components = total.components
     busy_ns = components.window_ns - components.start_up_ns - components.idle_ns
@@ -337,9 +338,11 @@ def _mostly_busy(
         return ()
     is_part = most_ns > 0 and times.total() <= _OVERLAP * busy_ns
     led = most_ns / components.window_ns if is_part else None
+    is_least = kind == "convolution" and times["gemm"] > 0
     code = f"verdict.mostly-busy-gpu{'s' if devices > 1 else ''}"
     share = busy_ns / components.window_ns
-    return (fact(code, share=share, of=of, led=led, kind=kind_of(kind) if led else None),)
+    known = {"least" if is_least else "led": led, "kind": kind_of(kind) if led else None}
+    return (Fact(code, {"share": share, "of": of, "led": None, "least": None, **known}),)
 
 
 def _busy(total: Account, of: Fact, devices: int, *, on_host: bool, is_all: bool) -> Fact:

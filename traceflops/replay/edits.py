@@ -228,7 +228,10 @@ def _eager(edit: Edit, changed: Changed) -> Changed:
         }
 
     when = recorded.once(edit.target, of_operators)
-    _check(bool(when), edit, "no operator was recorded")
+    if not when:
+        in_ranges = recorded.named_on_host(partial(_has_fact, FACTS["is_function"], 0))
+        beside = " outside ranges" if in_ranges else ""
+        _check(False, edit, f"no operator was recorded{beside}")
     return changed.with_host(when, edit.value)
 
 
