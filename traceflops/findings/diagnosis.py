@@ -16,6 +16,7 @@ from traceflops.findings.counted_kernels import counted_kernels, counted_main_ke
 from traceflops.findings.decode import decode
 from traceflops.findings.device_memory import host_copies, memory_headroom, unified_memory
 from traceflops.findings.device_work import kernel_rules, reached
+from traceflops.findings.fills import fills
 from traceflops.findings.finding import WORTH_SAYING, Candidate, Finding, Level
 from traceflops.findings.gains import scales_of, weighed
 from traceflops.findings.idle_causes import idle_causes
@@ -51,6 +52,7 @@ RULES: Final[tuple[Rule, ...]] = (
     slowed_kernels,
     low_clocks,
     host_copies,
+    fills,
     unified_memory,
     memory_headroom,
 )

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 START_UP: Final = "start-up"
 _HARDLY: Final = 0.01
 """A GPU that works for a smaller share of the time has hardly begun."""
-_UPLOAD: Final = "copies to the GPU that do not recur"
 
 
 def start_up(case: Case) -> Finding | None:
@@ -50,7 +49,9 @@ def start_up(case: Case) -> Finding | None:
         "rest_ns": round(chosen.window_ns / case.windows_used) if before.window_ns else None,
         "beside_ns": round(beside_ns / case.windows_used) if is_beside else None,
         "what": fact(f"{START_UP}.{basis}"),
-        "kind": _UPLOAD if 2 * uploads_ns > once_ns else main_kind(case.prepared),
+        "kind": fact(f"{START_UP}.upload")
+        if 2 * uploads_ns > once_ns
+        else main_kind(case.prepared),
     }
     repeats = "-only" if _repeats(case) else ""
     again = fact(f"{START_UP}.remedy.again{repeats}") if before.window_ns else None
