@@ -60,15 +60,15 @@ def start_up(case: Case) -> Finding | None:
 
 def _uploads_ns(prepared: Prepared | None) -> int:
     """Return the time left out in which devices get the data they keep, beside known start-up."""
-    return sum(
-        upload(prepared.trace, account)
-        .subtract(account.start_up)
-        .within(window.start_ns, window.end_ns)
-        .length_ns
-        for device, account in (prepared.accounts.items() if prepared is not None else ())
-        for window in prepared.windows[device]
-        if window.left_out == BEFORE_WORK
-    )
+    if prepared is None:
+        return 0
+    total_ns = 0
+    for device, account in prepared.accounts.items():
+        times = upload(prepared.trace, account).subtract(account.start_up)
+        for window in prepared.windows[device]:
+            if window.left_out == BEFORE_WORK:
+                total_ns += times.within(window.start_ns, window.end_ns).length_ns
+    return total_ns
 
 
 def _repeats(case: Case) -> bool:
