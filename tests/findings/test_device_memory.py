@@ -353,3 +353,31 @@ def test_the_same_sizes_again_and_again_may_be_the_same_data(
     assert says in found.remedy
     assert ("from pinned memory" in found.remedy) == (says[0] == "1" and memory == "Pageable")
     assert ("if they are the same data" in found.remedy) == (says[0] == "1")
+
+
+def fills(beside: int) -> list[Finding]:
+    """Return what is said of fills of 3 ms, 30 MB each, before a kernel of 1 ms; or `beside` it."""
+    begins = range(2 * MS, 42 * MS, 4 * MS)
+    fill, works = "Memset (Device)", list[tuple[str, int, int, int]]()
+    for begin in begins:
+        works.append((fill, begin - 2_000, begin, 3 * MS))
+        works.append(("k", begin - 1_000, begin + 3 * MS * (1 - beside), MS * (1 + 2 * beside)))
+    rows = launched(*works)
+    for one in rows["activities"]:
+        is_fill = one["name"] == fill
+        one |= {"kind": "memset", "bytes": 30_000_000, "stream": 9} if is_fill else {}
+    return of_rule(tf.analyze(trace_of(**rows)), "fills")
+
+
+def test_fills_that_take_much_of_the_time_gain_at_most_their_time() -> None:
+    (found,) = fills(beside=0)
+    assert found.share == pytest.approx(0.75, abs=0.01)
+    assert "fills of 300 MB in all at 10 GB/s" in found.sentence
+    assert "Clear only the part that is read" in found.remedy
+    assert found.gain is not None
+    assert found.gain.low_ns == 0
+    assert found.gain.high_ns * 4 == pytest.approx(3 * 40 * MS, abs=40 * MS)
+
+
+def test_fills_that_run_beside_kernels_are_no_finding() -> None:
+    assert fills(beside=1) == []

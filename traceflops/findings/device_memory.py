@@ -67,7 +67,9 @@ def host_copies(case: Case) -> Iterator[Cause]:
     """
     if case.prepared is None:
         return
-    alone_ns, others_ns = _times_ns(case.prepared, between_host_and_device(case.prepared.trace))
+    alone_ns, others_ns = times_alone_ns(
+        case.prepared, between_host_and_device(case.prepared.trace)
+    )
     share = share_of_window(case, alone_ns)
     if share < limit(case, "host-copies", "least_share"):
         return
@@ -133,7 +135,7 @@ def reads_back(case: Case) -> bool:
     return bool(is_one_of(case.prepared.trace.activities["direction"], "DtoH").any())
 
 
-def _times_ns(prepared: Prepared, copies: BoolArray) -> tuple[int, int]:
+def times_alone_ns(prepared: Prepared, copies: BoolArray) -> tuple[int, int]:
     """Return how long only `copies` (a mask) run in the chosen windows, and how long others run."""
     alone = busy = 0
     for device, account in prepared.accounts.items():

@@ -16,6 +16,7 @@ from traceflops.findings.counted_kernels import counted_kernels, counted_main_ke
 from traceflops.findings.decode import decode
 from traceflops.findings.device_memory import host_copies, memory_headroom, unified_memory
 from traceflops.findings.device_work import kernel_rules, reached
+from traceflops.findings.fills import fills
 from traceflops.findings.finding import WORTH_SAYING, Candidate, Finding, Level
 from traceflops.findings.gains import scales_of, weighed
 from traceflops.findings.idle_causes import idle_causes
@@ -51,6 +52,7 @@ RULES: Final[tuple[Rule, ...]] = (
     slowed_kernels,
     low_clocks,
     host_copies,
+    fills,
     unified_memory,
     memory_headroom,
 )
@@ -65,7 +67,7 @@ _SMALL_COPIES: Final = ("host-copies.remedy.tiny", "host-copies.remedy.join")
 """Remedies of these rules that do not pin memory."""
 _LAUNCHING: Final = ("other-calls", "eager-overhead", "launch-latency", "thread-handover")
 _TIMES: Final = 3
-"""The main kernel stands before causes that gain less than its time divided by this."""
+"""What holds so many times the time of causes with a gain stands before them."""
 _NEAR: Final = 0.5
 """Kernels that reach so much of their roof are near what the GPU can do."""
 _SURE: Final[Mapping[Level, float]] = {"high": 1.0, "medium": 0.9, "low": 0.8}
@@ -110,6 +112,7 @@ def _of_timeline(case: Case, *, is_judged: bool) -> Iterator[Finding]:
     found = sold_once([*_causes(case, asked)])
     due_ns = sum(wait.idle_after_ns for wait in case.synchronisations)
     findings = reasons_first(found, waits_cost_most=2 * due_ns > case.total.components.idle_ns)
+    findings = longest_first(findings)
     ordered = _with_main_kernel(case, _with_counters(case, findings), uneven)
     told = {finding.rule for finding in ordered}
     starts = start_up(case)
@@ -126,6 +129,21 @@ def _of_timeline(case: Case, *, is_judged: bool) -> Iterator[Finding]:
     elif is_judged and not any(map(_stands_out, (*ordered, *others))):
         yield from _nothing(case)
     yield from (*ordered, *others)
+
+
+def longest_first(findings: Sequence[Finding]) -> list[Finding]:
+    """Return findings with a grave one of unknown gain before those that hold a third of its time.
+
+    The first finding says what to do first: a gain that is known is not the larger one.
+    """
+    first = max(
+        (one for one in findings if one.gain is None and one.severity == "high"),
+        key=lambda one: one.share,
+        default=None,
+    )
+    if first is None or any(_TIMES * one.share > first.share for one in findings if one.gain):
+        return [*findings]
+    return [first, *(one for one in findings if one is not first)]
 
 
 def _with_counters(case: Case, findings: list[Finding]) -> list[Finding]:

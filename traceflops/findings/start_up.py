@@ -14,7 +14,7 @@ from traceflops.timeline.records import Components
 from traceflops.timeline.start_up import KINDS
 from traceflops.windows.records import chosen_time
 from traceflops.windows.repetition import FEWEST_ROUNDS
-from traceflops.windows.started_up import BEFORE_WORK
+from traceflops.windows.started_up import BEFORE_WORK, upload
 
 if TYPE_CHECKING:
     from traceflops.findings.case import Case
@@ -31,28 +31,44 @@ def start_up(case: Case) -> Finding | None:
     The time is that of the chosen windows, and of those that are left out as start-up.
     """
     chosen, before = case.total.components, _left_out(case)
-    whole = chosen + before
-    share = whole.share("start_up") or 0.0
+    whole, uploads_ns = chosen + before, _uploads_ns(case.prepared)
+    once_ns = whole.start_up_ns + uploads_ns
+    share = once_ns / max(whole.window_ns, 1)
     if share < WORTH_SAYING:
         return None
     busy_ns = whole.window_ns - whole.start_up_ns - whole.idle_ns
-    beside_ns = before.window_ns - before.start_up_ns
+    beside_ns = before.window_ns - before.start_up_ns - uploads_ns
     is_hardly = busy_ns < _HARDLY * whole.window_ns and not before.window_ns
     is_beside = beside_ns >= _HARDLY * whole.window_ns
     basis = "step" if case.steps.used else "span" if before.window_ns else "window"
     # Busy time is told if it is hardly any, other work only if windows are left out before it.
     values: dict[str, Value] = {
         "busy_ns": round(busy_ns / case.windows_used) if is_hardly else None,
-        "time_ns": round(whole.start_up_ns / case.windows_used),
+        "time_ns": round(once_ns / case.windows_used),
         "window_ns": round(whole.window_ns / case.windows_used),
         "rest_ns": round(chosen.window_ns / case.windows_used) if before.window_ns else None,
         "beside_ns": round(beside_ns / case.windows_used) if is_beside else None,
         "what": fact(f"{START_UP}.{basis}"),
-        "kind": main_kind(case.prepared),
+        "kind": fact(f"{START_UP}.upload")
+        if 2 * uploads_ns > once_ns
+        else main_kind(case.prepared),
     }
     repeats = "-only" if _repeats(case) else ""
     again = fact(f"{START_UP}.remedy.again{repeats}") if before.window_ns else None
     return statement(START_UP, share, values, advice=again or advice_of(START_UP, case.program))
+
+
+def _uploads_ns(prepared: Prepared | None) -> int:
+    """Return the time left out in which devices get the data they keep, beside known start-up."""
+    if prepared is None:
+        return 0
+    total_ns = 0
+    for device, account in prepared.accounts.items():
+        times = upload(prepared.trace, account).subtract(account.start_up)
+        for window in prepared.windows[device]:
+            if window.left_out == BEFORE_WORK:
+                total_ns += times.within(window.start_ns, window.end_ns).length_ns
+    return total_ns
 
 
 def _repeats(case: Case) -> bool:

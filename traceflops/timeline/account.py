@@ -191,13 +191,14 @@ class DeviceAccount:
             process[ends],
             self._linked.columns.name[ends],
             (idle.gap_start_ns, idle.gap_end_ns),
-            self._first_kernel_ns(),
+            self.first_kernel_ns,
         )
         """Time in which nothing ran while the program started up, by kind of start-up."""
         self.start_up = Intervals.empty().union(*self.start_up_by_kind.values())
         self.idle: IdleTime = idle.without(self.start_up)
 
-    def _first_kernel_ns(self) -> int:
+    @cached_property
+    def first_kernel_ns(self) -> int:
         """Return when the first work starts that neither copies nor fills, NEVER without any."""
         moves = [category.sub in _MOVES for category in self._linked.categorised.categories]
         is_move = np.array([*moves, False])[self._linked.categorised.category[self.rows.row]]
