@@ -112,7 +112,8 @@ def _of_timeline(case: Case, *, is_judged: bool) -> Iterator[Finding]:
     found = sold_once([*_causes(case, asked)])
     due_ns = sum(wait.idle_after_ns for wait in case.synchronisations)
     findings = reasons_first(found, waits_cost_most=2 * due_ns > case.total.components.idle_ns)
-    findings = longest_first(findings)
+    if case.prepared is not None:  # of summaries nothing is replayed: no gain is known of most
+        findings = longest_first(findings)
     ordered = _with_main_kernel(case, _with_counters(case, findings), uneven)
     told = {finding.rule for finding in ordered}
     starts = start_up(case)
