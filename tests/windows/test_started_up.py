@@ -50,7 +50,7 @@ def test_the_window_begins_where_start_up_is_over() -> None:
     [
         {"kernels": 7},  # too few to tell
         {"kernels": 160, "kinds": 160},  # nothing repeats
-        {"kernels": 120},  # less than 5 % of the time is left
+        {"kernels": 70},  # less than 3 % of the time is left
         {"kernels": 12, "every_ns": 25 * MS},  # start-up is a small part
         {"kernels": 8, "every_ns": 1 * US, "first_ns": 9 * US},  # little work follows
     ],

@@ -27,8 +27,8 @@ BEFORE_WORK: Final = fact("left-out.start-up")
 """Why figures exclude the time in which a program starts up."""
 _MUCH, _HARDLY = 0.2, 0.1
 """Start-up is excluded from 20 % of the time on; what follows has at most 10 % of it."""
-_LEAST_WORK, _LEAST_TIME = 1 / 3, 0.05
-"""The least shares of device work and of the time that must follow start-up."""
+_LEAST_WORK, _LEAST_TIME = 1 / 3, 0.03
+"""The least shares of device work and of the time that must follow start-up: no finding is less."""
 _REPEATS: Final = 3
 """Kernels that run three times repeat; half of the work that follows must repeat."""
 _FEW: Final = 8
