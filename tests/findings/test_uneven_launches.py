@@ -11,7 +11,11 @@ US = 1_000
 
 
 def said(
-    slow_us: int = 2_100, kernels: int = 5, blocks: int = 1_000, name: str = "gemm"
+    slow_us: int = 2_100,
+    kernels: int = 5,
+    blocks: int = 1_000,
+    name: str = "gemm",
+    units: int | None = 108,
 ) -> Finding | None:
     """Return the first finding of so many kernels that run 10 times each: 4 times for 100 us."""
     works: list[tuple[str, int, int, int]] = []
@@ -24,7 +28,7 @@ def said(
     rows = launched(*works)
     for row in rows["activities"]:
         row |= {"grid": [blocks, 1, 1], "block": [256, 1, 1]}
-    trace = trace_of(**rows, devices=[{"sm_count": 108}])
+    trace = trace_of(**rows, devices=[{"sm_count": units}])
     found = [one for one in analyze(trace).findings if one.rule == MAIN_KERNEL]
     return next((one for one in found if "uneven" in one.name.code), None)
 
@@ -45,4 +49,5 @@ def test_others_are_not_told() -> None:
     assert said(slow_us=1_000) is None  # ten times, not more
     assert said(kernels=4) is None
     assert said(blocks=108) is None  # persistent kernels have that grid for all sizes
+    assert said(units=None) is None  # nor is any larger than a GPU of unknown size
     assert said(name="ncclDevKernel_AllReduce") is None  # they wait for one another

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
@@ -24,7 +24,7 @@ def sampled_in(prepared: Prepared, kind: str) -> Counter[str]:
     counts = np.zeros(len(labels), dtype=np.int64)
     for idle, samples in _in_idle_time(prepared, kind, "sample"):
         counts += np.bincount(name[samples[idle.contains(at_ns[samples])]], minlength=len(counts))
-    return Counter({labels[code]: int(counts[code]) for code in np.flatnonzero(counts).tolist()})
+    return _by_function(labels, counts)
 
 
 def sample_spacing_ns(trace: Trace) -> int:
@@ -50,6 +50,11 @@ def sampled_outside(prepared: Prepared) -> Counter[str]:
     at_ns = numbers(marks["start_ns"])
     outside = is_one_of(marks["kind"], "sample") & ((at_ns < first_ns) | (at_ns >= last_ns))
     counts = np.bincount(codes(marks["name"])[outside], minlength=len(labels))
+    return _by_function(labels, counts)
+
+
+def _by_function(labels: Sequence[str], counts: IntArray) -> Counter[str]:
+    """Return counts by name, without those that are 0."""
     return Counter({labels[code]: int(counts[code]) for code in np.flatnonzero(counts).tolist()})
 
 

@@ -15,7 +15,16 @@ from traceflops.facts import Fact, fact
 from traceflops.findings.finding import Finding, Row, short_name
 from traceflops.findings.main_kernel import MAIN_KERNEL
 from traceflops.findings.rules import statement, thresholds
-from traceflops.table.columns import Columns, IntArray, axes, codes, is_one_of, names, numbers
+from traceflops.table.columns import (
+    Columns,
+    IntArray,
+    axes,
+    codes,
+    is_one_of,
+    names,
+    numbers,
+    product_of,
+)
 from traceflops.table.grouping import group_rows, group_sums
 from traceflops.table.nesting import taken
 from traceflops.timeline.device_span import is_top
@@ -106,6 +115,7 @@ def _launches(prepared: Prepared) -> _Launches:
     device = numbers(table["device"])[row]
     units = numbers(prepared.trace.devices["sm_count"])[device]
     # Without shapes only a grid larger than the GPU tells that: persistent kernels just fill it.
-    is_known = (grid > 0).all(axis=1) & ((shape >= 0) | (grid.prod(axis=1) > units))
+    is_larger = (units > 0) & (product_of(grid) > units)
+    is_known = (grid > 0).all(axis=1) & ((shape >= 0) | is_larger)
     group, _ = group_rows((codes(table["name"])[row], *grid.T, *block.T, shape, device))
     return _Launches(row, numbers(table["dur_ns"])[row], np.where(is_known, group, -1))

@@ -9,7 +9,7 @@ import numpy as np
 from traceflops.attribution.host_events import host_span, host_windows
 from traceflops.attribution.range_labels import names_by_process
 from traceflops.table.columns import codes, is_one_of, names, numbers
-from traceflops.table.grouping import group_rows
+from traceflops.table.grouping import group_rows, groups
 from traceflops.timeline.intervals import Intervals
 
 if TYPE_CHECKING:
@@ -31,18 +31,18 @@ def is_around_all(case: Case, label: str) -> bool:
     prepared = case.prepared
     called, row = _called(prepared, label), prepared.chosen.row
     process, start, end = (column[called] for column in host_span(prepared.trace.marks))
+    ranges = {number: Intervals.of(start[own], end[own]) for number, own in groups(process)}
+    chosen_ns = enclosed_ns = launched_ns = 0
+    for number, chosen in host_windows(prepared).items():
+        chosen_ns += chosen.length_ns
+        enclosed_ns += ranges.get(number, Intervals.empty()).intersect(chosen).length_ns
     call = prepared.linked.links.call_of_activity[row]
     row, call = row[call >= 0], call[call >= 0]
     work_ns = numbers(prepared.trace.activities["dur_ns"])[row]
     callers, called_ns, _ = (column[call] for column in host_span(prepared.trace.calls))
-    chosen_ns = enclosed_ns = launched_ns = 0
-    for number, chosen in host_windows(prepared).items():
-        own = process == number
-        ranges = Intervals.of(start[own], end[own])
-        is_inside = (callers == number) & ranges.contains(called_ns)
-        chosen_ns += chosen.length_ns
-        enclosed_ns += ranges.intersect(chosen).length_ns
-        launched_ns += int(work_ns[is_inside].sum())
+    for number, own in groups(callers):
+        is_inside = ranges.get(number, Intervals.empty()).contains(called_ns[own])
+        launched_ns += int(work_ns[own[is_inside]].sum())
     return enclosed_ns >= _NEARLY_ALL * chosen_ns > 0 and 2 * launched_ns > int(work_ns.sum())
 
 
