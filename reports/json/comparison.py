@@ -110,7 +110,8 @@ def _side(side: Side) -> dict[str, Any]:
     """Return one side of a comparison."""
     flops = side.model_flops / len(side.windows) if side.model_flops and side.windows else None
     # Windows that are no steps have no numbers: then there is a mean, but no step to list.
-    times = zip(side.steps, side.series().tolist(), strict=False)
+    are_steps = all(window.step is not None for window in side.windows)
+    times = zip(side.steps, side.series().tolist(), strict=True) if are_steps else ()
     return {
         "name": side.name,
         "windows": len(side.windows),

@@ -19,12 +19,15 @@ from tests.cli.test_commands import SAMPLE, assert_refused, run
 from tests.comparison import test_difference as made
 from tests.conftest import SAMPLES, analysis_of_sample, shared_file
 from tests.parsers.nsight.test_stats import SUMS
+from tests.ranks.test_summaries import RANKS, sent
 from tests.schemas import first_violation
+from traceflops.analysis.summaries import analysis_of_summaries
 from traceflops.comparison.report_side import side_of_report
 from traceflops.comparison.result import Comparison, compare
 from traceflops.comparison.side import Side, side_of
 from traceflops.errors import InputError
 from traceflops.facts import fact
+from traceflops.reports.json.comparison import comparison_object
 from traceflops.reports.terminal.comparison import render_comparison, render_runs
 from traceflops.reports.terminal.lines import Style
 from traceflops.reports.view.texts import words
@@ -128,6 +131,23 @@ def test_only_the_ranks_that_both_have_are_compared() -> None:
     assert [one.what for one in other.unlike] == ["ranks", "GPUs"]
     assert other.unlike[0].before == "4 (numbers 0, 1, 2, 3)"
     assert_exact(other)
+    # Nor of an analysis that was added up from summaries.
+    summed = analysis_of_summaries([sent(file) for file in sorted(RANKS.iterdir())])
+    added = compare(summed, few)
+    assert added.before.ranks == {0, 1, 2, 3}
+    assert "ranks" in [one.what for one in added.unlike]
+    assert not [note for note in added.notes if "left out, as the other" in note]
+
+
+def test_steps_are_listed_only_where_all_windows_are_steps() -> None:
+    side = side_of(analysis_of("gpt_1rank.json.gz"))
+    of_none = replace(side.windows[0], rank=1, step=None)
+    for windows, count in (
+        (side.windows, len(side.windows)),
+        ((*side.windows, of_none), 0),  # of another rank, in which no steps were found
+    ):
+        one = replace(side, windows=windows)
+        assert len(comparison_object(compare(one, one))["before"]["steps"]) == count
 
 
 def of_kernels(*names: str, first: int = 0, marked: bool = True) -> tf.Analysis:

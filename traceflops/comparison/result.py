@@ -261,7 +261,8 @@ def compare(
     Each is a trace, an analysis (for other steps or ranks), or a baseline:
     `traceflops.comparison.side_of_report(Path("base.json").read_bytes())`. Times are in ns per
     window: a step, as a rule. Of jobs with different ranks only the common ones are compared; of a
-    report all are. Raises UsageError where `names` are not two, or what is given is none of these.
+    report, or of summaries, all are. Raises UsageError where `names` are not two, or what is given
+    is none of these.
     """
     asked: tuple[object, ...] = (before, after)
     for side in asked:
@@ -291,12 +292,15 @@ def compare(
 
 
 def _side(given: Analysis | Side, name: str | None, common: frozenset[int] = frozenset()) -> Side:
-    """Return a side; of an analysis, only the `common` ranks, if any, with a note on the rest."""
+    """Return a side; of an analysis, only the `common` ranks, if any, with a note on the rest.
+
+    An analysis of summaries stays whole: its sums are of all ranks.
+    """
     if isinstance(given, Side):
         return given if name is None else replace(given, name=name)
     side = side_of(given, name)
     left = side.ranks - common
-    if not common or not left:
+    if not common or not left or given.prepared is None:
         return side
     side = side_of(given, name, common)
     ranks = f"rank{'s' * (len(left) > 1)} {listed(sorted(left))}"

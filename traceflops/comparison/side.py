@@ -141,7 +141,7 @@ def side_of(
     """Return an analysis as a side.
 
     Of some `ranks` only, if given: then without figures that are of all ranks (MFU, FLOPs, passes).
-    But an analysis of summaries (`prepared` is None) then loses only its passes.
+    Not of an analysis of summaries (`prepared` is None): its sums are of all ranks.
     """
     prepared, devices, idle = analysis.prepared, analysis.devices, analysis.idle
     work, measured = analysis.charged, analysis.measured
