@@ -14,37 +14,34 @@ from typing import TYPE_CHECKING, Final
 from msgspec.structs import replace
 
 from traceflops.attribution.culprits import IdleClass
-from traceflops.attribution.host_calls import memory_operations
 from traceflops.attribution.host_events import facts_of_name
-from traceflops.attribution.launch_lead import LaunchSums
 from traceflops.attribution.range_labels import numbered
 from traceflops.characters import function_name
 from traceflops.facts import Fact, Value, fact
 from traceflops.findings.case import cause, limit, share_of_window
-from traceflops.findings.copy_sizes import WAYS, small_copies
-from traceflops.findings.cpu_operators import CPU_OPERATORS, are_views, on_cpu
-from traceflops.findings.device_memory import allocator_state, are_pinned, reads_back
+from traceflops.findings.cpu_operators import CPU_OPERATORS, on_cpu
 from traceflops.findings.finding import Cause, Owner, Row, Where, row_name, short_name
-from traceflops.findings.host_samples import MPI, sampled, switched
 from traceflops.findings.host_waits import WAITING, after_waits, frame_of, host_waits
 from traceflops.findings.idle_ends import ended_by
+from traceflops.findings.idle_facts import (
+    AROUND_ALL,
+    CLAIMS,
+    TORCH_OPTIMIZER,
+    engines_of,
+    memory_calls,
+    what_is_known,
+)
 from traceflops.findings.launching import (
     LATENCY,
     are_short,
     at_floor,
-    fits_graphs,
-    is_launching,
     of_short_kernels,
     pace_facts,
     slowed_by_stacks,
 )
 from traceflops.findings.launching_parts import LAUNCHING, claim_of_parts, joined, parts_of
-from traceflops.findings.managed_memory import between_pages
-from traceflops.findings.owners import LIBRARY_RANGE, OPERATOR, is_wrapper, only_launches, owner_of
+from traceflops.findings.owners import OPERATOR, is_wrapper, owner_of
 from traceflops.findings.rules import all_rules, rule_of
-from traceflops.findings.whole_ranges import is_around_all
-from traceflops.remedies import PYTORCH, advice, family, in_words_of, remedy
-from traceflops.table.columns import is_one_of
 from traceflops.table.patterns import COMPILES, LOADS
 from traceflops.timeline.host_work import draws, lacks_copies
 
@@ -66,34 +63,19 @@ _BY_FACT: Final = {
     ("other_calls", "queries"): "device-queries",
 }
 """Rules by class and by what the innermost name of idle time reveals."""
-_ENGINES: Final = {"vllm/": "vllm", "vllm::": "vllm", "sglang/": "sglang"}
-"""Serving engines by the folder or namespace of what launches."""
 _HARDLY: Final = 4
 """A function that launches for so many times as long hardly does anything else."""
-_DALI: Final = "[DALI]"
-_IN_THREAD, _WORKERS = "_SingleProcessDataLoaderIter", "_MultiProcessingDataLoaderIter"
+_IN_THREAD: Final = "_SingleProcessDataLoaderIter"
 _BESIDE_WORKERS: Final = ("eager_overhead*1.5", "data_input=0")
 """A loader without workers. These will share the CPU with the thread that launches: what it does
 may take up to half as long again."""
-_TORCH_OPTIMIZER: Final = re.compile(r"^$|zero_grad|torch/optim/|\b(Adagrad|Adam|AdamW|SGD)\b")
-"""Optimizers with an option `fused`, and what is the same for all."""
-_COMPUTES: Final = re.compile(r"aten::(\w*conv\w*|\w*mm|\w*matmul|linear|\w*_norm|\w*attention\w*)")
-"""Operators that need no value on the CPU: where they wait, their library does."""
-_OF_MPI: Final = re.compile(r"P?MPI_")
-_PINS: Final = re.compile(r"HostAlloc|MallocHost|HostRegister|HostMalloc")
 _BESIDE_STACKS: Final = (*LAUNCHING, "compiled-runtime", "optimizer-loop", "host-code")
 """Rules of time in which Python runs, or waits to run."""
 _OF_HOST: Final = ("compiled-runtime", "host-code", "host-unrecorded")
 """Rules of what the host does before it launches."""
-_CLAIMS: Final = ("launching", "sampled", "off-cpu", "on-cpu", "one-gap", "ranged")
-"""What is known of untraced host time, with a title and a claim of its own."""
 _KNOWN_TO_WORK: Final = ("launching", "sampled", "on-cpu")
 """Those of them by which the host works, so that less work saves time."""
-_AROUND_ALL: Final = "around-all"
-"""The range with most untraced host time encloses nearly all: it is no place and nobody's."""
 _MOST_ROWS, _LONGEST_GAPS = 3, 100
-_NEARLY_ALL: Final = 0.9
-"""Of the time of operators on the CPU: the one that takes it is the title."""
 
 
 def idle_causes(case: Case) -> Iterator[Cause]:
@@ -160,8 +142,8 @@ def _cause(case: Case, rule: str, idle: IdleClass, share: float) -> Cause:
     """Return the cause for one class of idle time; `share` is its part of the window."""
     largest = idle.culprits[0]
     label = short_name(largest.label)
-    knows, values = _what_is_known(case, rule, idle)
-    details = [*_details(case, rule, largest, is_place=_AROUND_ALL not in knows)]
+    knows, values = what_is_known(case, rule, idle)
+    details = [*_details(case, rule, largest, is_place=AROUND_ALL not in knows)]
     unrecorded_ns = case.total.idle_causes.unrecorded_ns if rule == "device-wait" else 0
     # Where most of a wait for the device has no record, nobody can be told to mend it.
     is_unexplained = rule == "device-wait" and 2 * unrecorded_ns >= idle.idle_ns
@@ -171,8 +153,8 @@ def _cause(case: Case, rule: str, idle: IdleClass, share: float) -> Cause:
         knows |= {"unexplained"}
     row, by_name = rule_of(rule), rule in _BY_NAME
     owner = owner_of(largest.label) if rule in ("host-code", "host-unrecorded") else row.owner
-    owner = "library" if "of-operator" in knows else None if _AROUND_ALL in knows else owner
-    if (rule in LAUNCHING and not _ENGINES.keys().isdisjoint(_folders(largest))) or (
+    owner = "library" if "of-operator" in knows else None if AROUND_ALL in knows else owner
+    if (rule in LAUNCHING and engines_of(largest)) or (
         rule == "memory-alloc" and knows & {"allocator-async", "allocator-uncached"}
     ):
         owner = "configuration"
@@ -194,8 +176,7 @@ def _cause(case: Case, rule: str, idle: IdleClass, share: float) -> Cause:
         rows=tuple(
             Row(row_name(culprit.label), culprit.idle_ns, culprit.gaps)
             for culprit in idle.culprits[:_MOST_ROWS]
-            if not is_wrapper(culprit.label)
-            and (culprit is not largest or _AROUND_ALL not in knows)
+            if not is_wrapper(culprit.label) and (culprit is not largest or AROUND_ALL not in knows)
         ),
         where=_where(case, idle),
         edits=tuple(_filled(edit, idle) for edit in row.edits if label or "{name}" not in edit),
@@ -203,7 +184,7 @@ def _cause(case: Case, rule: str, idle: IdleClass, share: float) -> Cause:
         doubts=(*([slowed] if slowed else []), *(fact(f"doubt.{doubt}") for doubt in doubts)),
         direct_ns=after_waits(case, idle) if rule in WAITING else None,
     )
-    for own in knows.intersection(_CLAIMS):
+    for own in knows.intersection(CLAIMS):
         claim = Fact(f"{rule}.claim-{own}", {**values, "share": share})
         idle_cause = replace(idle_cause, claim=claim)
     if rule == "host-unrecorded" and not label and knows.isdisjoint(_KNOWN_TO_WORK):
@@ -231,16 +212,10 @@ def _details(case: Case, rule: str, largest: Culprit, *, is_place: bool) -> Iter
     if rule in LAUNCHING:
         yield from pace_facts(case)
     if rule == "memory-alloc" and case.prepared is not None:
-        counts, steps = _memory_calls(case), len(case.steps.used)
+        counts, steps = memory_calls(case), len(case.steps.used)
         window = fact("idle.window.steps", count=steps) if steps else fact("idle.window.all")
         calls = tuple(fact("idle.calls", name=name, count=count) for name, count in counts.items())
         yield from [fact("idle.allocated", window=window, calls=calls)] if calls else []
-
-
-def _memory_calls(case: Case) -> dict[str, int]:
-    """Return how often each call that allocates or frees memory is made in the chosen windows."""
-    operations = memory_operations(case.prepared) if case.prepared is not None else ()
-    return {one.name: one.count for one in operations if one.kind == "call"}
 
 
 def _of_parts(case: Case, lead: Cause, parts: Mapping[str, IdleClass]) -> Cause:
@@ -250,7 +225,7 @@ def _of_parts(case: Case, lead: Cause, parts: Mapping[str, IdleClass]) -> Cause:
     """
     rows = {rule: rule_of(rule) for rule in parts}
     optimizer = parts.get("optimizer-loop")
-    is_fusable = optimizer is not None and _TORCH_OPTIMIZER.search(optimizer.culprits[0].label)
+    is_fusable = optimizer is not None and TORCH_OPTIMIZER.search(optimizer.culprits[0].label)
     advice = fact("launching.with-optimizer", advice=lead.advice) if is_fusable else lead.advice
     return replace(
         lead,
@@ -271,7 +246,7 @@ def _title(
     """Return the title of a cause: that of what is known of it, else of its owner, else its own."""
     if "one-operator" in knows:
         return Fact(f"{rule}.title-one", {"operator": values["operator"]})
-    own = next((own for own in ("mpi", *_CLAIMS) if own in knows), None)
+    own = next((own for own in ("mpi", *CLAIMS) if own in knows), None)
     if own is not None and (own, owner) != ("ranged", "library"):
         return fact("external-wait.title-mpi" if own == "mpi" else f"{rule}.title-{own}")
     if (rule, owner) == ("host-unrecorded", "library"):
@@ -280,111 +255,6 @@ def _title(
         return fact(f"{rule}.title-floor")
     is_of_step = case.steps.used or rule not in _UNTITLED_WITHOUT_STEPS
     return fact(f"{rule}.title" if is_of_step else f"{rule}.title-no-steps")
-
-
-def _what_is_known(case: Case, rule: str, idle: IdleClass) -> tuple[set[str], dict[str, Value]]:
-    """Return facts that choose the remedy of a class of idle time, and values of its text."""
-    largest, knows = idle.culprits[0], set[str]()
-    values: dict[str, Value] = {}
-    if rule in (*LAUNCHING, "host-code"):
-        sums = case.launches.total if case.launches else LaunchSums()
-        # Only a graph starts several operations with one launch.
-        knows |= {"replays-graphs"} if sums.operations > 2 * sums.launches else set()
-        knows |= {_ENGINES[folder] for folder in _folders(largest)}
-    if rule in (*LAUNCHING, "host-code", "host-unrecorded"):
-        knows |= {"graphs-fit"} if fits_graphs(case) else set()
-        knows |= {"waits"} if case.synchronisations else set()
-    ended = ended_by(case) if rule == "compiled-runtime" else None
-    knows |= {"one-kernel"} if ended else set()
-    values["kernel"] = short_name(ended[0]) if ended else None
-    if rule == "data-input":
-        knows |= {"workers"} if any(_WORKERS in one.label for one in idle.culprits) else set()
-        knows |= {"dali"} if largest.label.startswith(_DALI) else set()
-        values["pin"] = None if are_pinned(case) else "pin_memory=True"
-    if rule == "memory-alloc":
-        pinning = (one.idle_ns for one in idle.culprits if _PINS.search(one.evidence[0]))
-        knows |= {"pinned"} if 2 * sum(pinning) >= idle.idle_ns else allocator_state(case)
-        # One call, made once, has most of the time.
-        is_once = 2 * largest.idle_ns >= idle.idle_ns
-        is_once = is_once and _memory_calls(case).get(largest.evidence[0]) == 1
-        knows |= {"steps"} if case.steps.used else {"one-call"} if is_once else set()
-    if rule == "blocking-copy":
-        sizes, values = small_copies(case, by_calls=True)
-        knows |= sizes
-        knows |= {"pinned"} if are_pinned(case, WAYS) else set()
-    if rule in WAITING:
-        knows |= {"reads"} if reads_back(case) else set()
-        values["operator"] = _computing(largest)
-        knows |= {"of-operator"} if values["operator"] else set()
-    if rule == "optimizer-loop" and not _TORCH_OPTIMIZER.search(largest.label):
-        knows.add("other-optimizer")
-    if rule == "host-code" and owner_of(largest.label) != "yours":
-        knows.add("of-operators" if only_launches(largest.label) else "of-others")
-    if rule == CPU_OPERATORS:
-        knows |= {"views"} if are_views(idle.culprits) else set()
-        is_one = largest.idle_ns >= _NEARLY_ALL * idle.idle_ns
-        knows |= {"one-operator"} if is_one and largest.label else set()
-        values["operator"] = short_name(largest.label)
-    if rule == "device-wait":
-        communicates = case.total.components.communication_ns or case.total.hidden_communication_ns
-        knows |= {"ranks"} if case.ranks is not None or communicates else set()
-    if rule == "external-wait":
-        knows |= {"mpi"} if _OF_MPI.match(largest.label) else set()
-    if rule in ("host-unrecorded", "host-page-faults"):
-        tell = _of_unrecorded if rule == "host-unrecorded" else between_pages
-        more, values = tell(case, idle)
-        knows |= more
-    return knows, values
-
-
-def _of_unrecorded(case: Case, idle: IdleClass) -> tuple[set[str], dict[str, Value]]:
-    """Return what samples, ranges and the program say of untraced host time.
-
-    Of `_CLAIMS` at most one is returned, the first that holds: off the CPU, sampled, launching, on
-    the CPU, one gap that is half of the window, ranges with most of the time.
-    """
-    largest, knows = idle.culprits[0], set[str]()
-    knows |= {_AROUND_ALL} if is_around_all(case, largest.label) else set()
-    label = "" if knows else short_name(largest.label)
-    values: dict[str, Value] = {"label": label, "what": "it" if label else "the code"}
-    switches, launches = switched(case, idle), is_launching(case, idle)
-    samples = {} if launches else sampled(case)
-    own = "off-cpu" if switches["off"] else "sampled" if samples else "launching"
-    own = "on-cpu" if own == "launching" and not launches and switches["on"] else own
-    window_ns = case.total.components.window_ns
-    if (
-        not (launches or largest.label)
-        and own == "launching"
-        and 2 * largest.longest_ns >= window_ns
-    ):
-        own, values["gap_ns"] = "one-gap", largest.longest_ns
-    is_told = own != "launching" or launches
-    ranged_ns = sum(one.idle_ns for one in idle.culprits if one.label)
-    knows |= {own} if is_told else {"ranged"} if 2 * ranged_ns > idle.idle_ns else set()
-    values |= {**samples, **switches}
-    values["ranges"] = remedy(case, in_words_of(case.program, case, "ranges"))
-    knows |= {"mpi"} if samples.get("library") == MPI else set()
-    knows |= {"of-library"} if LIBRARY_RANGE.match(largest.label) else set()
-    marks = case.prepared.trace.marks if case.prepared is not None else None
-    if marks is not None and is_one_of(marks["kind"], "python", "system").any():
-        # Functions or calls of the operating system are recorded already.
-        knows.add("detailed")
-    else:
-        is_bare = case.prepared is None or not case.prepared.trace.ops.num_rows
-        is_kineto = family(case.source.format) == PYTORCH
-        values["how"] = advice(case, "operators" if is_bare and is_kineto else "host work")
-        knows |= {"recordable"} if values["how"] else set()
-    return knows, values
-
-
-def _computing(culprit: Culprit) -> str | None:
-    """Return the operator that waits though it reads no value back, None for other waits."""
-    return next(filter(_COMPUTES.fullmatch, culprit.evidence), None)
-
-
-def _folders(culprit: Culprit) -> set[str]:
-    """Return the folders and namespaces of serving engines in the name of a culprit."""
-    return {folder for folder in _ENGINES if folder in culprit.label}
 
 
 def _filled(edit: str, idle: IdleClass) -> str:
