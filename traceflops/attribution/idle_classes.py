@@ -109,9 +109,7 @@ def class_of(slices: Slices, parts: GapParts, events: HostEvents, trace: Trace) 
     awaits_device &= events.is_inside("awaits_device", event, label)
     reads_scalar = events.around("reads_scalar", event) >= 0
     # Slices before the launch in which a thread worked: whose code that was.
-    built_in = np.array([name.startswith(_BUILT_IN) for name in events.labels], dtype=np.bool_)
-    names_code = (events.kind != CALL) & (events.kind != LABEL) & ~built_in[events.name]
-    code = np.where(event < 0, label, taken(events.tree.nearest(names_code), event))
+    code = np.where(event < 0, label, taken(_code_around(events), event))
     gap_ns = (parts.gap_end_ns - parts.gap_start_ns)[part]
     is_host_code = events.is_kind(FRAME, event) & (of_cpu | (gap_ns >= _LONG_GAP_NS))
     is_host_code |= events.is_kind(OP, event) & (slices.dur_ns >= _LONG_OP_NS)
@@ -147,6 +145,13 @@ def class_of(slices: Slices, parts: GapParts, events: HostEvents, trace: Trace) 
     }
     # Classes without a rule, `unexplained` among them, come last in CLASSES.
     return _first_fit([rules[name] for name in CLASSES if name in rules], len(rules))
+
+
+def _code_around(events: HostEvents) -> IntArray:
+    """Return, per event, the nearest one around it, or itself, whose name tells code, or -1."""
+    built_in = np.array([name.startswith(_BUILT_IN) for name in events.labels], dtype=np.bool_)
+    names_code = (events.kind != CALL) & (events.kind != LABEL) & ~built_in[events.name]
+    return events.tree.nearest(names_code)
 
 
 def _other_thread_was_last(slices: Slices, parts: GapParts, trace: Trace) -> BoolArray:

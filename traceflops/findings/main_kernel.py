@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from traceflops.categories.classify import clean
@@ -77,14 +77,11 @@ def main_kernel_findings(
     limits, idle = thresholds()[MAIN_KERNEL], total.components.share("idle") or 0.0
     if time_ns < limits["least_ns"] * count and idle > limits["most_idle"]:
         return  # launching limits it
-    tokens = _decoded(serving)
-    knows = {*program}
+    tokens, knows = _decoded(serving), {*program}
     if top == "compute":
         knows |= {top, sub, *_known_by_name(largest["name"], sub)}
         knows |= {"few-tokens"} if 0 < tokens <= _FEW_TOKENS else set()
-    shape = launch_shape(trace, largest["name"]) if len(variants) == 1 else LaunchShape()
-    if f"{top}/{sub}" in PRODUCTS:
-        shape = LaunchShape(shape.blocks) if shape.is_few else LaunchShape()
+    shape = LaunchShape() if len(variants) > 1 else _shape_of(trace, largest)
     knows |= {*_known_of_shape(shape, time_ns // max(count, 1))}
     values: dict[str, Value] = {
         "name": name,
@@ -110,6 +107,15 @@ def main_kernel_findings(
         advice=advice_of(MAIN_KERNEL, frozenset(knows), values),
         rows=(Row(name, time_ns),),
     )
+
+
+def _shape_of(trace: Trace, kernel: Mapping[str, Any]) -> LaunchShape:
+    """Return what launches of a kernel, a row of the table, have in common."""
+    shape = launch_shape(trace, kernel["name"])
+    if f"{kernel['top']}/{kernel['sub']}" not in PRODUCTS:
+        return shape
+    # Products leave room on purpose.
+    return LaunchShape(shape.blocks) if shape.is_few else LaunchShape()
 
 
 def _whole_graphs(
