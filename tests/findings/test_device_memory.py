@@ -8,6 +8,7 @@ from msgspec.structs import replace
 import traceflops as tf
 from tests.build import launched, step_marks, trace_of
 from traceflops.attribution.kernels import memory_times
+from traceflops.findings.copy_sizes import same_uploads
 from traceflops.findings.finding import Finding
 from traceflops.windows.prepared import Prepared
 
@@ -353,6 +354,25 @@ def test_the_same_sizes_again_and_again_may_be_the_same_data(
     assert says in found.remedy
     assert ("from pinned memory" in found.remedy) == (says[0] == "1" and memory == "Pageable")
     assert ("if they are the same data" in found.remedy) == (says[0] == "1")
+
+
+@pytest.mark.parametrize("gpus", [1, 10])
+def test_the_same_data_on_several_gpus_are_no_repeats(gpus: int) -> None:
+    """Forty pieces of 25 MB go to one GPU, or four to each of ten, between kernels there."""
+    works = [("k", MS * n + 10, MS * (n + 1), MS // 2) for n in range(10)]
+    works += [("copy", 20 * MS + 5 * MS * n, 21 * MS + 5 * MS * n, 4 * MS) for n in range(40)]
+    works += [("k", MS * n + 10, MS * (n + 1), MS // 2) for n in range(230, 240)]
+    rows = launched(*works)
+    way = {"kind": "memcpy", "direction": "HtoD", "name": "Memcpy HtoD (Pageable -> Device)"}
+    for name, each in (("copy", 4), ("k", 1)):
+        own = [one for one in rows["activities"] if one["name"] == name]
+        for number, one in enumerate(own):
+            one["device"] = number // each % gpus
+            one.update({**way, "bytes": 25_000_000} if name == "copy" else {})
+    devices = [{"device": n, "local_id": n, "memory_bytes": 8_000_000_000} for n in range(gpus)]
+    trace = trace_of(**rows, devices=devices)
+    found = same_uploads(tf.analyze(replace(trace, source=replace(trace.source, format="nsight"))))
+    assert found == ({"often": 40, "each": 25_000_000} if gpus == 1 else {})
 
 
 def fills(beside: int) -> list[Finding]:

@@ -42,4 +42,4 @@ def test_functions_are_told_by_their_own_time_and_waiting_comes_first(handler: s
         "This trace has no GPU operations, only Python functions. They spend 82.5 % of their time "
         "waiting"
     )
-    assert ("this is the front end of vLLM" in said) == ("vllm" in handler)
+    assert ("This is the front end of vLLM" in said) == ("vllm" in handler)

@@ -79,6 +79,14 @@ def test_kernels_that_run_once_each_behind_slow_launches_are_one_cold_call(
         assert [one for one in analysis.findings if one.gain is not None] == []
 
 
+def test_a_graph_is_one_launch_of_many_kernels() -> None:
+    works = launched(*((f"k{at}", 0, 500 * US + at * MS, 10 * US) for at in range(20)))
+    works["calls"] = [{**works["calls"][0], "name": "cudaGraphLaunch", "dur_ns": 200 * US}]
+    for one in works["activities"]:
+        one["correlation"] = works["calls"][0]["correlation"]
+    assert "cold call" not in headline(tf.analyze(trace_of(**works))).sentence
+
+
 def test_a_fill_before_the_first_kernel_is_start_up_not_work() -> None:
     """A pool of memory is filled in 25 ms; 20 kernels of 10 us follow, after it and before it."""
     for fill_at, is_little in ((BEFORE - 30 * MS, True), (BEFORE + 10 * MS, False)):

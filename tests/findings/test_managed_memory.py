@@ -14,16 +14,31 @@ MS, US = 1_000_000, 1_000
 PAGE = 1 << 20
 
 
-def found(*, asked: int = 0, again: int = 0, samples_us: Sequence[int] = ()) -> Finding:
+def found(
+    *,
+    asked: int = 0,
+    again: int = 0,
+    samples_us: Sequence[int] = (),
+    thread: int | None = None,
+    gpus: int = 1,
+) -> Finding:
     """Return the finding on ten pages that come back, 1 ms apart, before a kernel of 2 ms.
 
     Before that, `asked` pages are prefetched; `again` pages move back while the kernel runs. The
-    CPU is sampled at `samples_us` after the first page.
+    CPU is sampled at `samples_us` after the first page, on the thread that launches if no other is
+    given. All is on the last one of so many GPUs; the others run a kernel before and after it.
     """
     pages = [("prefetch HtoD", MS + number, 1) for number in range(asked)]
     pages += [("DtoH", 2 * MS + number * MS, 10 * US) for number in range(10)]
     pages += [("HtoD", 13 * MS + number * 20 * US, 10 * US) for number in range(again)]
-    run = launched(("first", 0, 10 * US, 10 * US), ("own_kernel", 12 * MS, 13 * MS, 2 * MS))
+    begins = (20 * US, 15 * MS - US)
+    others = [(f"k{gpu}", at - 5 * US, at, US) for at in begins for gpu in range(gpus - 1)]
+    run = launched(
+        ("first", 0, 10 * US, 10 * US), ("own_kernel", 12 * MS, 13 * MS, 2 * MS), *others
+    )
+    for one in run["activities"]:
+        name = one["name"]
+        one["device"] = int(name[1:]) if name[1:].isdigit() else gpus - 1
     moved: list[dict[str, Any]] = [
         {
             "kind": "memcpy",
@@ -33,15 +48,15 @@ def found(*, asked: int = 0, again: int = 0, samples_us: Sequence[int] = ()) -> 
             "start_ns": start,
             "dur_ns": length,
             "stream": 9,
+            "device": gpus - 1,
         }
         for name, start, length in pages
     ]
     run["activities"] += moved
-    run["marks"] = [
-        {"kind": "sample", "name": "app!fill(int)", "start_ns": 2 * MS + at * US, "dur_ns": 0}
-        for at in samples_us
-    ]
-    trace = trace_of(**run)
+    own = {"thread": thread} if thread is not None else {}
+    sample = {"kind": "sample", "name": "app!fill(int)", "dur_ns": 0, **own}
+    run["marks"] = [{**sample, "start_ns": 2 * MS + at * US} for at in samples_us]
+    trace = trace_of(**run, devices=[{"device": n, "local_id": n} for n in range(gpus)])
     trace = replace(trace, source=replace(trace.source, format="nsys-sqlite"))
     (one,) = (one for one in tf.analyze(trace).findings if one.rule == "host-page-faults")
     return one
@@ -71,4 +86,11 @@ def test_samples_as_dense_as_elsewhere_tell_of_code_between_pages() -> None:
 def test_a_prefetch_before_the_host_is_done_moves_pages_three_times(
     asked: int, again: int, *, is_told: bool
 ) -> None:
-    assert ("10.5 MB are prefetched" in found(asked=asked, again=again).remedy) == is_told
+    for gpus in (1, 2, 3):
+        one = found(asked=asked, again=again, gpus=gpus)
+        assert ("10.5 MB are prefetched" in one.remedy) == is_told
+
+
+def test_samples_of_threads_that_call_no_gpu_tell_nothing() -> None:
+    one = found(samples_us=range(100, 9_000, 300), thread=99)
+    assert one.title == "The host reads managed memory page by page"

@@ -32,6 +32,12 @@ def test_most_launches_as_short_as_launching_are_told_by_what_they_do() -> None:
     assert products.remedy.startswith("Batch them")
 
 
+def test_what_is_less_than_half_is_not_what_they_mostly_do() -> None:
+    [told] = found(("odd_kernel", 8_500, 4_000), (GEMM, 1_500, 4_000))
+    assert "mostly" not in told.sentence
+    assert "one call for many small products" not in told.remedy
+
+
 @pytest.mark.parametrize(
     ("launches", "mean_ns", "rules"),
     [

@@ -220,6 +220,11 @@ def test_a_fast_product_alone_may_be_one_of_a_cpu() -> None:
     assert not analysis(ops=[product(0, 5120), product(30_000, 2560)]).only_launches
 
 
+def test_calls_whose_length_is_lost_are_not_fast() -> None:
+    lost = [product(0, 512, 0), product(30_000, 5120, 0), product(60_000, 512)]
+    assert not analysis(ops=lost).only_launches
+
+
 def test_a_figure_of_a_kind_does_not_go_by_the_name_of_a_part() -> None:
     work = ops(("aten::add", 0, 30), ("aten::mul", 30, 25), ("aten::div", 55, 20))
     marks = [label("solve", 75, 20), label("predict", 100, 10)]
@@ -248,6 +253,19 @@ def test_many_turns_of_a_loop_are_one_statement(turns: int) -> None:
         "for the GPU in each turn."
     )
     assert ((told in said), "A loop" in said) == (turns == 120, turns == 120)
+
+
+def test_loops_are_told_of_one_process_and_wait_in_their_own_thread() -> None:
+    starts = range(100_000, 460_000, 3_000)
+    work = [("aten::cudnn_batch_norm", 0, 100_000)]
+    work += [("aten::ge", start, 1_000) for start in starts]
+    alone = ops(*work)
+    other = [{**one, "thread": 9} for one in ops(*(("aten::nonzero", at, 900) for at in starts))]
+    said = analysis(ops=sorted([*alone, *other], key=lambda row: row["start_ns"])).verdict.sentence
+    assert "A loop of 120 turns" in said and "waits for the GPU in each turn" not in said
+    two = [*alone, *({**one, "process": 1} for one in alone)]
+    both = analysis(ops=sorted(two, key=lambda row: row["start_ns"]), processes=[{}, {}])
+    assert "A loop" not in both.verdict.sentence
 
 
 def test_many_small_launches_are_counted() -> None:

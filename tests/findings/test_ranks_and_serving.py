@@ -299,6 +299,10 @@ def test_few_tokens_of_experts_and_of_one_request_are_told_so() -> None:
         "also read the weights of more experts."
     )
     assert in_words(told.advice).startswith("Send more requests at once")
+    # Without passes nobody knows how many requests there were.
+    unknown = replace(case, serving=replace(analysis.serving, passes=()))
+    for one in decode(unknown):
+        assert "single request" not in in_words(one.advice)
 
 
 def test_prefill_is_no_decode() -> None:

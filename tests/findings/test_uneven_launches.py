@@ -39,7 +39,8 @@ def test_it_is_told_with_its_part_of_the_time() -> None:
     assert found is not None
     assert found.sentence == (
         "Launches of 5 kernels take over 10 times as long as the fastest tenth of those with the "
-        "same grid and block: 96.9 % of the time (gemm_0 up to 21 times)."
+        "same grid and block: 96.9 % of the time. The largest part is in gemm_0, up to 21 times as "
+        "long."
     )
     assert found.share == pytest.approx(63 / 65)
     assert "memory of the host" in found.remedy

@@ -104,6 +104,23 @@ def test_thresholds_are_those_of_the_user(tmp_path: Path) -> None:
     assert analysis.notes[-1].text == "Findings by rules of a file: 1 threshold changed."
 
 
+def test_without_a_least_share_nothing_is_found_where_nothing_is(tmp_path: Path) -> None:
+    rules = tmp_path / "none.toml"
+    rules.write_text("[kernel-faults]\nleast_share = 0\n[main-kernel]\nleast_kernels = 0\n")
+    for trace in (recorded(), trace_of(devices=[], ops=[{"name": "aten::relu", "dur_ns": 10}])):
+        found = rules_of(tf.analyze(trace, finding_rules=rules))
+        assert not {"loss-softmax", "training-mode"} & {*found}
+
+
+def test_thresholds_of_totals_are_those_of_the_user(tmp_path: Path) -> None:
+    rules = tmp_path / "tiny.toml"
+    rules.write_text("[tiny-kernels]\nleast_count = 10\n")
+    totals = [{"name": "k", "count": 900, "total_ns": 900 * 4_000}]
+    trace = trace_of(devices=[], totals=totals)
+    assert "tiny-kernels" not in rules_of(tf.analyze(trace))
+    assert "tiny-kernels" in rules_of(tf.analyze(trace, finding_rules=rules))
+
+
 def test_how_sure_the_first_sentence_is_can_be_changed(tmp_path: Path) -> None:
     rules = tmp_path / "sure.toml"
     rules.write_text("[priority]\nleast_sure = 0.9\n")

@@ -212,7 +212,8 @@ def _on_cpu(
     of_time = fact("basis.step" if facts.choice.used else "basis.time")
     leads = leading(kernels, total, idle, measured, of_time, facts.once) if devices else ()
     leads = reading(kernels, total, of_time) if devices and facts.gpu.is_queue else leads
-    if devices and not facts.choice.used and not facts.gpu.is_queue:
+    # Of several processes, the time of all is no measure of what one does.
+    if len(devices) == 1 and not facts.choice.used and not facts.gpu.is_queue:
         window_ns, is_gpu = total.components.window_ns, facts.gpu.lacks is not None
         little = () if is_gpu else little_on_cpu(facts.trace, window_ns)
         many = many_operators(facts.trace, kernels, window_ns, of_time, is_gpu=is_gpu)

@@ -72,7 +72,7 @@ def _in_idle_time(
 ) -> Iterator[tuple[Intervals, IntArray]]:
     """Yield, per launching thread, its idle time of one class, and its marks of a kind.
 
-    Where no launch ends idle time, all threads of the process count as one.
+    Where no launch ends idle time, all threads of the process that call the GPU count as one.
     """
     trace = prepared.trace
     row = np.flatnonzero(is_one_of(trace.marks["kind"], of_marks))
@@ -90,6 +90,8 @@ def _in_idle_time(
         thread_of_slice, thread_of_mark = shared_codes(callers, thread_columns(trace.marks, row))
     else:
         thread_of_slice = numbers(trace.activities["process"])[naming.parts.activity[slices.part]]
+        calling, own = shared_codes(thread_columns(trace.calls), thread_columns(trace.marks, row))
+        row = row[np.isin(own, calling)]
         thread_of_mark = numbers(trace.marks["process"])[row]
     slices_of = dict(groups(thread_of_slice))
     for thread, same in groups(thread_of_mark):

@@ -16,10 +16,10 @@ from traceflops.characters import kernel_name
 from traceflops.facts import Fact, Value, fact
 from traceflops.findings.case import cause, limit, share_of_window
 from traceflops.findings.finding import Cause, Gain, Row, Verdict, Where, short_name
+from traceflops.findings.launch_geometry import identical_launches
 from traceflops.findings.rules import advice_of
-from traceflops.table.columns import UNKNOWN_SIZE, axes, codes, names, numbers
+from traceflops.table.columns import UNKNOWN_SIZE, axes, codes, names
 from traceflops.table.grouping import group_rows
-from traceflops.table.nesting import taken
 from traceflops.timeline.device_span import is_top
 from traceflops.timeline.intervals import Intervals
 from traceflops.windows.records import chosen_time
@@ -213,20 +213,13 @@ def _beside(case: Case, prepared: Prepared, device: int) -> tuple[float, int, in
     inside = chosen_time(prepared.windows[device]).contains(rows.start_ns) & ~talking
     start, end, row = rows.start_ns[inside], rows.end_ns[inside], rows.row[inside]
     spans = Intervals.of(rows.start_ns[talking], rows.end_ns[talking])
-    covered, table = spans.length_within(start, end), prepared.trace.activities
-    shape = taken(
-        codes(prepared.trace.ops["input_dims"]), prepared.linked.links.op_of_activity[row]
-    )
-    grid, block = (axes(table[name])[row] for name in ("grid", "block"))
-    units = numbers(prepared.trace.devices["sm_count"])[device]
-    # Without shapes only a grid larger than the GPU tells the size of the work: persistent kernels
-    # have a grid that just fills it, for any size.
-    is_sized = (shape >= 0) | (grid.prod(axis=1) > units)
-    group, first = group_rows((codes(table["name"])[row], *grid.T, *block.T, shape))
+    covered = spans.length_within(start, end)
+    group, is_sized = identical_launches(prepared, row)
     whole = is_sized & ((covered == 0) | (covered == end - start))
     is_beside, least = np.sign(covered[whole]), limit(case, _BESIDE, "least_runs")
+    count = int(group.max(initial=-1)) + 1
     # Of the four columns, 0 is of launches that ran alone, 1 of those beside communication.
-    medians, _ = _medians(group[whole], is_beside, (end - start)[whole], len(first), least)
+    medians, _ = _medians(group[whole], is_beside, (end - start)[whole], count, least)
     lost = 1 - medians[:, 0] / np.maximum(medians[:, 1], 1)  # NaN: cannot be compared
     known_ns = np.where(np.isnan(lost[group]), 0, covered)
     if not known_ns.any():

@@ -15,6 +15,7 @@ from traceflops.facts import Value, fact
 from traceflops.findings.case import limit
 from traceflops.findings.rules import thresholds
 from traceflops.table.columns import ABSENT, is_one_of, matching, numbers
+from traceflops.table.grouping import group_sums, ranked
 from traceflops.table.nesting import taken
 
 if TYPE_CHECKING:
@@ -72,7 +73,7 @@ def small_copies(case: Case, *, by_calls: bool = False) -> tuple[set[str], dict[
 
 
 def same_uploads(case: Case) -> dict[str, Value]:
-    """Return how `often` copies of the same sizes go to the GPU, and the bytes of `each` time.
+    """Return how `often` copies of the same sizes go to a GPU, and the bytes of `each` time.
 
     What is left of the data at the end is a copy of less than the usual size. Empty where that is
     not most of what is copied, not often, small, or more than the memory of the GPU.
@@ -81,11 +82,16 @@ def same_uploads(case: Case) -> dict[str, Value]:
         return {}
     trace, row = case.prepared.trace, case.prepared.chosen.row
     own = between_host_and_device(trace) & is_one_of(trace.activities["direction"], "HtoD")
-    size = numbers(trace.activities["bytes"], ABSENT)[row[own[row]]]
-    room = min(numbers(trace.devices["memory_bytes"], ABSENT).tolist(), default=ABSENT)
-    sizes, counts = np.unique(size[size > 0], return_counts=True)
-    if not len(sizes):
+    row = row[own[row]]
+    size, device = (numbers(trace.activities[name], ABSENT)[row] for name in ("bytes", "device"))
+    if not (size > 0).any():
         return {}
+    # Several GPUs may get the same data once each: look at the one that gets most.
+    number, of_device = ranked(device)
+    gets_most = int(group_sums(of_device, np.maximum(size, 0), len(number)).argmax())
+    size = size[of_device == gets_most]
+    room = int(numbers(trace.devices["memory_bytes"], ABSENT)[number[gets_most]])
+    sizes, counts = np.unique(size[size > 0], return_counts=True)
     moved = sizes * counts
     # The same data are copied as often as the counts of all its pieces allow.
     pieces = _PIECE * sizes >= sizes[moved.argmax()]

@@ -89,7 +89,8 @@ def _few_tokens(case: Case) -> Iterator[Cause]:
         "many": several(round(ridge), "token") if are_told else "many tokens",
         "effect": fact(f"decode-batch.{'experts' if are_experts else 'cheap'}"),
     }
-    is_one = all(one.batch == 1 for one in case.serving.passes)
+    passes = case.serving.passes  # none without annotations of an engine
+    is_one = bool(passes) and all(one.batch == 1 for one in passes)
     knows = frozenset({"one-request"} if is_one else ())
     yield cause(case, "decode-batch", share, values, knows=knows, rows=_rows(products))
 

@@ -20,6 +20,7 @@ from traceflops.findings.kernel_facts import (
     kernel_cause,
     largest_of,
     rows_of,
+    takes_enough,
 )
 from traceflops.findings.launch_geometry import small_grids
 from traceflops.findings.memory_kernels import loss_softmax, memory_rules
@@ -222,7 +223,7 @@ def _recompute(facts: KernelFacts) -> Iterator[Cause]:
     communicates = is_top(facts.prepared.linked.categorised, "communication", facts.row)
     time = np.where(facts.in_phase("recompute") & ~communicates, facts.ns, 0.0)
     share = share_of_window(facts.case, int(time.sum()))
-    if share < limit(facts.case, "kernel-faults", "least_share"):
+    if not takes_enough(facts.case, share):
         return
     used = [use.share_of_device for use in memory_use(facts.prepared)]
     most = max((share for share in used if share is not None), default=None)

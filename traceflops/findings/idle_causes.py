@@ -187,7 +187,8 @@ def _cause(case: Case, rule: str, idle: IdleClass, share: float) -> Cause:
     for own in knows.intersection(CLAIMS):
         claim = Fact(f"{rule}.claim-{own}", {**values, "share": share})
         idle_cause = replace(idle_cause, claim=claim)
-    if rule == "host-unrecorded" and not label and knows.isdisjoint(_KNOWN_TO_WORK):
+    is_unnamed = not label or AROUND_ALL in knows  # a range around everything tells nothing
+    if rule == "host-unrecorded" and is_unnamed and knows.isdisjoint(_KNOWN_TO_WORK):
         # Nobody knows what can be saved: the host may wait for what sets the pace
         doubt = "off-cpu" if "off-cpu" in knows else "nothing-recorded"
         reasons = (fact(f"doubt.{doubt}"),)

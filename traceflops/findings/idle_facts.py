@@ -123,7 +123,9 @@ def _of_unrecorded(case: Case, idle: IdleClass) -> tuple[set[str], dict[str, Val
     ):
         own, values["gap_ns"] = "one-gap", largest.longest_ns
     is_told = own != "launching" or launches
-    ranged_ns = sum(one.idle_ns for one in idle.culprits if one.label)
+    # A range around everything tells nothing of the time.
+    tells = [one for one in idle.culprits if one.label and (label or one is not largest)]
+    ranged_ns = sum(one.idle_ns for one in tells)
     knows |= {own} if is_told else {"ranged"} if 2 * ranged_ns > idle.idle_ns else set()
     values |= {**samples, **switches}
     values["ranges"] = remedy(case, in_words_of(case.program, case, "ranges"))

@@ -229,8 +229,9 @@ def kernel_cause(
     saved = time * (1 - np.clip(kept, 0, 1))
     share = share_of_window(facts.case, int(time.sum()))
     saves = share_of_window(facts.case, int(saved.sum()))
-    is_enough = share >= limit(facts.case, "kernel-faults", "least_share")
-    if not is_enough or saves < limit(facts.case, "priority", "low"):
+    if not (saves > 0 and saves >= limit(facts.case, "priority", "low")):
+        return
+    if not takes_enough(facts.case, share):
         return
     largest, where = largest_of(facts, saved)
     sure_part = limit(facts.case, "kernel-faults", "least_part")
@@ -282,8 +283,13 @@ def rows_of(facts: KernelFacts, time: FloatArray) -> tuple[Row, ...]:
     )
 
 
+def takes_enough(case: Case, share: float) -> bool:
+    """Return whether kernels take enough time to be told of; none never do, whatever the limit."""
+    return share > 0 and share >= limit(case, "kernel-faults", "least_share")
+
+
 def largest_of(facts: KernelFacts, time: FloatArray) -> tuple[Fact, Where]:
-    """Return which kernel or op takes most time, and where; `time` is per kernel, in ns.
+    """Return which kernel or op takes most time, and where; `time` is per kernel, in ns, not all 0.
 
     Kernels are added up by op and shapes, or else by name, and by scope. The place is a module, if
     that has half of the time.

@@ -19,12 +19,15 @@ from traceflops.table.columns import (
     FloatArray,
     IntArray,
     axes,
+    codes,
     matching,
     names,
     numbers,
     product_of,
     take_rows,
 )
+from traceflops.table.grouping import group_rows
+from traceflops.table.nesting import taken
 from traceflops.timeline.device_span import is_top
 from traceflops.timeline.intervals import latest_end_before
 
@@ -33,6 +36,7 @@ if TYPE_CHECKING:
     from traceflops.facts import Value
     from traceflops.findings.finding import Cause
     from traceflops.table.trace import Trace
+    from traceflops.windows.prepared import Prepared
 
 _WARP: Final = 32
 """Lanes of a warp if the device does not tell."""
@@ -240,3 +244,20 @@ def _last_wave(fits: Room, blocks: int, units: int) -> Fact | None:
     if not 0 < waves <= _FEW_WAVES or not 0 < last <= _FEW * at_once:
         return None
     return fact("launch.last-wave", at_once=at_once, last=last)
+
+
+def identical_launches(prepared: Prepared, row: IntArray) -> tuple[IntArray, BoolArray]:
+    """Return, per activity of `row`, a number that identical launches share, and whether they are.
+
+    They have the same kernel, device, grid, block and shapes of inputs. Without shapes only a grid
+    larger than the GPU tells the size of the work: persistent kernels have a grid that just fills
+    it, for any size.
+    """
+    table, op = prepared.trace.activities, prepared.linked.links.op_of_activity[row]
+    shape = taken(codes(prepared.trace.ops["input_dims"]), op)
+    grid, block = (axes(table[name])[row] for name in ("grid", "block"))
+    device = numbers(table["device"])[row]
+    units = numbers(prepared.trace.devices["sm_count"])[device]
+    is_larger = (units > 0) & (product_of(grid) > units)
+    group, _ = group_rows((codes(table["name"])[row], *grid.T, *block.T, shape, device))
+    return group, (shape >= 0) | is_larger

@@ -17,7 +17,7 @@ from traceflops.attribution.host_calls import outside_gpu_work
 from traceflops.facts import Fact, Value, fact
 from traceflops.findings.rules import thresholds
 from traceflops.table.columns import codes, is_one_of, numbers
-from traceflops.table.grouping import group_rows
+from traceflops.table.grouping import distinct, group_rows
 from traceflops.timeline.intervals import Intervals
 from traceflops.windows.selection import Selection
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 LITTLE_WORK: Final = "little-work"
 _FEWEST: Final = 2
-"""Of a single kernel nothing can repeat."""
+"""Of a single kernel, or launch, nothing can repeat."""
 
 
 def _cold_call(prepared: Prepared) -> Fact | None:
@@ -48,12 +48,12 @@ def _cold_call(prepared: Prepared) -> Fact | None:
     # Of several GPUs, one may be idle because others work.
     if not is_new or len(prepared.accounts) != 1 or (call < 0).any():
         return None
-    took_ns = numbers(trace.calls["dur_ns"])[call]
+    took_ns = numbers(trace.calls["dur_ns"])[distinct(call)]  # a graph is one launch of many
     [account] = prepared.accounts.values()
     first_ns, end_ns = account.rows.span
     busy_ns = Intervals.of(account.rows.start_ns, account.rows.end_ns).length_ns
     is_idle = busy_ns <= limits["cold_share"] * (end_ns - first_ns)
-    if not is_idle or np.median(took_ns) < limits["cold_launch_ns"]:
+    if not is_idle or len(took_ns) < _FEWEST or np.median(took_ns) < limits["cold_launch_ns"]:
         return None
     values = {"busy_ns": busy_ns, "window_ns": end_ns - first_ns, "launch_ns": int(took_ns.sum())}
     return fact(f"{LITTLE_WORK}.cold", kernels=len(rows), **values)

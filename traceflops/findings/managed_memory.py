@@ -11,7 +11,7 @@ from traceflops.attribution.idle_classes import is_prefetch, on_demand
 from traceflops.facts import Value
 from traceflops.findings.host_samples import sampled
 from traceflops.table.columns import is_one_of, numbers
-from traceflops.table.grouping import group_sums, joint_codes
+from traceflops.table.grouping import group_sums, joint_codes, ranked
 
 if TYPE_CHECKING:
     from traceflops.attribution.culprits import IdleClass
@@ -48,8 +48,8 @@ def _fetched_twice(trace: Trace) -> int:
     order = np.lexsort((numbers(work["start_ns"]), device))
     # A stretch begins with each kernel of a device.
     stretch = np.cumsum(is_kernel[order].astype(np.int64))
-    number = joint_codes(device[order], stretch)
-    count, size = int(number.max(initial=-1)) + 1, numbers(work["bytes"], 0)[order]
+    stretches, number = ranked(joint_codes(device[order], stretch))
+    count, size = len(stretches), numbers(work["bytes"], 0)[order]
     asked = is_prefetch(work, "migration HtoD")[order]
     place, last = np.arange(len(order)), np.full(count, len(order))
     last[number[asked]] = place[asked]

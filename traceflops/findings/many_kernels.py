@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from traceflops.attribution.kernels import kind_of
 from traceflops.facts import Value, fact
+from traceflops.findings.case import limit
 from traceflops.findings.finding import Row, row_name
-from traceflops.findings.rules import advice_of, statement, thresholds
+from traceflops.findings.rules import advice_of, statement
 
 if TYPE_CHECKING:
     from traceflops.findings.case import Case
@@ -28,19 +29,17 @@ def many_kernels(case: Case) -> Iterator[Finding]:
     rows = case.untimed.rows.to_pylist() if case.untimed is not None else []
     # Totals of some tools lack shares or counts.
     rows = [row for row in rows if row["kind"] == _KERNEL and row["share"] and row["count"]]
-    limits, count = thresholds()[_TINY], sum(row["count"] for row in rows)
-    tiny = [row for row in rows if row["mean_ns"] < limits["most_ns"]]
+    count = sum(row["count"] for row in rows)
+    tiny = [row for row in rows if row["mean_ns"] < limit(case, _TINY, "most_ns")]
     tiny_count, share = sum(row["count"] for row in tiny), sum(row["share"] for row in tiny)
-    if (
-        tiny_count >= max(limits["least_count"], limits["least_of_all"] * count)
-        and share >= limits["least_share"]
-    ):
+    least = max(limit(case, _TINY, "least_count"), limit(case, _TINY, "least_of_all") * count)
+    if tiny and tiny_count >= least and share >= limit(case, _TINY, "least_share"):
         yield _found(case, _TINY, tiny, tiny_count / count)
         return
-    limits = thresholds()[_ELEMENTWISE]
     alike = [row for row in rows if row["sub"] == "elementwise"]
-    many = sum(row["count"] for row in alike) >= limits["least_count"]
-    if many and sum(row["share"] for row in alike) >= limits["least_share"]:
+    many = sum(row["count"] for row in alike) >= limit(case, _ELEMENTWISE, "least_count")
+    share = sum(row["share"] for row in alike)
+    if alike and many and share >= limit(case, _ELEMENTWISE, "least_share"):
         yield _found(case, _ELEMENTWISE, alike, None)
 
 
@@ -52,6 +51,7 @@ def _found(case: Case, rule: str, rows: list[dict[str, Any]], of_count: float | 
         kinds[row["sub"]] += row["share"]
     main = kinds.most_common(_MOST_KINDS)
     large = [kind for kind, part in main if part >= _PART * share and kind != _UNKNOWN]
+    large = large if 2 * sum(kinds[kind] for kind in large) >= share else []  # else not mostly
     values: dict[str, Value] = {
         "count": count,
         "of_count": of_count,
@@ -61,7 +61,7 @@ def _found(case: Case, rule: str, rows: list[dict[str, Any]], of_count: float | 
         )
         or None,
     }
-    knows = {"products"} if large[:1] == ["gemm"] else set()
+    knows = {"products"} if 2 * kinds["gemm"] >= share else set()
     first = sorted(rows, key=lambda row: -row["sum_ns"])[:_MOST_ROWS]
     return statement(
         rule,

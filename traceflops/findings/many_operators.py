@@ -64,6 +64,7 @@ def many_operators(
         share = (last_ns - first_ns) / window_ns
         if _MUCH <= share <= 1:  # a loop that reaches beyond the window has no share
             inside = (start >= first_ns) & (end <= last_ns)
+            inside &= _threads(ops) == _threads(ops)[loop.rows[0]]
             waits = _waits(ops, inside, loop.turns) if is_gpu else None
             label, name = names(ops["name"]), codes(ops["name"])[loop.rows[: loop.period]]
             parts = tuple(dict.fromkeys(short_name(label[code]) for code in name.tolist()))
@@ -92,6 +93,11 @@ def little_on_cpu(trace: Trace, window_ns: int) -> tuple[Fact, ...]:
     return (fact("verdict.cpu-little", window_ns=window_ns, count=count, each_ns=each_ns),)
 
 
+def _threads(ops: pa.Table) -> IntArray:
+    """Return, per operator, a number of its process and thread."""
+    return joint_codes(numbers(ops["process"]), numbers(ops["thread"], ABSENT))
+
+
 def _waits(ops: pa.Table, inside: BoolArray, turns: int) -> str | None:
     """Return the operator that waits for the GPU in each turn, None without any."""
     counts = {name: int((is_one_of(ops["name"], name) & inside).sum()) for name in _WAITS}
@@ -102,7 +108,7 @@ def _longest_loop(ops: pa.Table) -> _Loop | None:
     """Return the longest stretch of outermost operators of a thread that repeat in turn."""
     tree = OpTree.of(ops)
     rows = tree.order[tree.parent[tree.order] < 0]
-    thread = joint_codes(numbers(ops["process"]), numbers(ops["thread"], ABSENT))[rows]
+    thread = _threads(ops)[rows]
     name = codes(ops["name"])[rows]
     best: _Loop | None = None
     for period in range(1, min(_LONGEST, len(rows) // _TURNS) + 1):

@@ -11,7 +11,13 @@ import numpy as np
 from traceflops.facts import fact
 from traceflops.findings.case import cause, limit, share_of_window
 from traceflops.findings.finding import Cause
-from traceflops.findings.kernel_facts import KernelFacts, kernel_cause, largest_of, rows_of
+from traceflops.findings.kernel_facts import (
+    KernelFacts,
+    kernel_cause,
+    largest_of,
+    rows_of,
+    takes_enough,
+)
 from traceflops.flops.ops.arguments import Shapes, read_shapes, read_types
 from traceflops.flops.ops.work import Product, Result, Work
 from traceflops.table.columns import (
@@ -109,8 +115,7 @@ def loss_softmax(facts: KernelFacts) -> Iterator[Cause]:
     share = share_of_window(facts.case, int(time.sum()))
     memory = is_top(facts.prepared.linked.categorised, "memory", facts.row)
     times = np.bincount(facts.name, np.where(memory, facts.ns, 0))
-    is_little = share < limit(facts.case, "kernel-faults", "least_share")
-    if is_little or times[facts.name[rows]].max() < times.max():
+    if not takes_enough(facts.case, share) or times[facts.name[rows]].max() < times.max():
         return
     largest, where = largest_of(facts, time)
     yield cause(

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from traceflops.facts import fact
-from traceflops.findings.case import cause, limit, share_of_window
+from traceflops.findings.case import cause, share_of_window
 from traceflops.findings.finding import Cause, Gain
-from traceflops.findings.kernel_facts import KernelFacts, largest_of, rows_of
+from traceflops.findings.kernel_facts import KernelFacts, largest_of, rows_of, takes_enough
 from traceflops.findings.on_cpu import of_gpu
 from traceflops.flops.ops.arguments import arguments_of
 from traceflops.table.columns import BoolArray, codes, is_one_of, matching, take_rows
@@ -46,7 +46,7 @@ def training_mode(facts: KernelFacts) -> Iterator[Cause]:
     }
     time = np.where(np.logical_or.reduce([*is_kind.values()]), facts.ns, 0.0)
     share = share_of_window(case, int(time.sum()))
-    if share < limit(case, "kernel-faults", "least_share"):
+    if not takes_enough(case, share):
         return
     kinds = [kind for kind, rows in is_kind.items() if time[rows].any()]
     largest, where = largest_of(facts, time)

@@ -12,7 +12,9 @@ import numpy as np
 
 from traceflops.characters import kernel_name
 from traceflops.facts import Fact, fact
+from traceflops.findings.case import limit
 from traceflops.findings.finding import Finding, Row, short_name
+from traceflops.findings.launch_geometry import identical_launches
 from traceflops.findings.main_kernel import MAIN_KERNEL
 from traceflops.findings.rules import statement, thresholds
 from traceflops.table.columns import (
@@ -23,10 +25,8 @@ from traceflops.table.columns import (
     is_one_of,
     names,
     numbers,
-    product_of,
 )
-from traceflops.table.grouping import group_rows, group_sums
-from traceflops.table.nesting import taken
+from traceflops.table.grouping import group_sums
 from traceflops.timeline.device_span import is_top
 from traceflops.windows.records import chosen_time
 
@@ -57,7 +57,7 @@ def uneven_launches(case: Case) -> Finding | None:
     """
     if case.prepared is None:
         return None
-    limits = thresholds()[MAIN_KERNEL]
+    limits = {name: limit(case, MAIN_KERNEL, name) for name in thresholds()[MAIN_KERNEL]}
     launches = _launches(case.prepared)
     known = launches.only(launches.group >= 0)  # of others nothing tells which are identical
     order = np.lexsort((known.ns, known.group))
@@ -70,7 +70,7 @@ def uneven_launches(case: Case) -> Finding | None:
     name = codes(case.prepared.trace.activities["name"])[slow.row]
     kernels, index = np.unique(name, return_inverse=True)
     slow_ns, all_ns = int(slow.ns.sum()), int(launches.ns.sum())
-    if slow_ns < limits["least_slow"] * all_ns or len(kernels) < limits["least_kernels"]:
+    if slow_ns < limits["least_slow"] * all_ns or len(kernels) < max(limits["least_kernels"], 1):
         return None
     by_kernel = group_sums(index, slow.ns, len(kernels))
     largest = int(by_kernel.argmax())
@@ -91,6 +91,7 @@ def uneven_launches(case: Case) -> Finding | None:
         values,
         name=Fact(f"{MAIN_KERNEL}.title-uneven", values),
         claim=Fact(f"{MAIN_KERNEL}.claim-uneven", values),
+        details=(Fact(f"{MAIN_KERNEL}.uneven-most", values),),
         advice=fact(f"{MAIN_KERNEL}.remedy.uneven"),
         rows=(Row(largest_name, int(by_kernel[largest])),),
     )
@@ -109,13 +110,6 @@ def _launches(prepared: Prepared) -> _Launches:
         rows.append(account.rows.row[inside])
     row = np.concatenate(rows)
     row = row[is_kernel[row] & ~is_top(categorised, "communication", row)]
-    op = prepared.linked.links.op_of_activity[row]
-    shape = taken(codes(prepared.trace.ops["input_dims"]), op)
-    grid, block = (axes(table[name])[row] for name in ("grid", "block"))
-    device = numbers(table["device"])[row]
-    units = numbers(prepared.trace.devices["sm_count"])[device]
-    # Without shapes only a grid larger than the GPU tells that: persistent kernels just fill it.
-    is_larger = (units > 0) & (product_of(grid) > units)
-    is_known = (grid > 0).all(axis=1) & ((shape >= 0) | is_larger)
-    group, _ = group_rows((codes(table["name"])[row], *grid.T, *block.T, shape, device))
+    group, is_sized = identical_launches(prepared, row)
+    is_known = is_sized & (axes(table["grid"])[row] > 0).all(axis=1)
     return _Launches(row, numbers(table["dur_ns"])[row], np.where(is_known, group, -1))

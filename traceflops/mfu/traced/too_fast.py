@@ -29,16 +29,18 @@ class TooFast(NamedTuple):
 def too_fast(trace: Trace, attribution: Attribution) -> TooFast | None:
     """Return the operator whose times most clearly are not those of computing; None if all may be.
 
-    Of each operator, its call with the most FLOPs is compared with calls of far fewer: where a CPU
-    computes, these take less than half its time. Of those found, that of the highest rate counts.
+    Calls of no length have lost it. Of each operator, the call with the most FLOPs is compared with
+    calls of far fewer: where a CPU computes, these take less than half its time. Of the operators
+    found, that of the highest rate counts.
     """
     work, op = attribution.work, attribution.executed
     flops = work.of_ops(work.at_least)[op]
     name, dur_ns = codes(trace.ops["name"])[op], numbers(trace.ops["dur_ns"])[op]
-    found = []
-    for code, rows in groups(name):
+    found, timed = [], np.flatnonzero(dur_ns > 0)
+    for code, places in groups(name[timed]):
+        rows = timed[places]
         most = rows[np.argmax(flops[rows])]
-        rate = float(flops[most]) / max(int(dur_ns[most]), 1)
+        rate = float(flops[most]) / int(dur_ns[most])
         less = rows[flops[rows] <= flops[most] // _LESS]
         if rate >= _NO_CPU and len(less) and 2 * np.median(dur_ns[less]) >= dur_ns[most]:
             times = int(flops[most] // flops[less].max())
