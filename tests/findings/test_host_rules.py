@@ -378,6 +378,18 @@ def test_a_range_around_the_whole_window_is_no_place(begins_ns: int, *, is_place
     assert is_place or found.remedy.startswith("Record with")
 
 
+def test_ranges_around_all_steps_show_that_the_host_works() -> None:
+    """The range of two steps each has the gap of 9 ms in the second one: no place, but a gain."""
+    begins = (-9 * MS, 1_500_000)
+    labels = [
+        {"name": "train", "start_ns": begin, "dur_ns": end - begin}
+        for begin, end in zip(begins, (begins[1], 15 * MS), strict=True)
+    ]
+    (found,) = of_rule(run(0, 9_000_000, 0, 0, by="nsight", marks=labels), "host-unrecorded")
+    assert (found.owner, found.rows) == (None, ())
+    assert found.gain is not None
+
+
 @pytest.mark.parametrize(
     ("counts", "said"),
     [

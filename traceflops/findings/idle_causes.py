@@ -25,6 +25,7 @@ from traceflops.findings.host_waits import WAITING, after_waits, frame_of, host_
 from traceflops.findings.idle_ends import ended_by
 from traceflops.findings.idle_facts import (
     AROUND_ALL,
+    AROUND_ONCE,
     CLAIMS,
     TORCH_OPTIMIZER,
     engines_of,
@@ -187,7 +188,7 @@ def _cause(case: Case, rule: str, idle: IdleClass, share: float) -> Cause:
     for own in knows.intersection(CLAIMS):
         claim = Fact(f"{rule}.claim-{own}", {**values, "share": share})
         idle_cause = replace(idle_cause, claim=claim)
-    is_unnamed = not label or AROUND_ALL in knows  # a range around everything tells nothing
+    is_unnamed = not label or AROUND_ONCE in knows
     if rule == "host-unrecorded" and is_unnamed and knows.isdisjoint(_KNOWN_TO_WORK):
         # Nobody knows what can be saved: the host may wait for what sets the pace
         doubt = "off-cpu" if "off-cpu" in knows else "nothing-recorded"

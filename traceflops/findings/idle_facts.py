@@ -20,7 +20,7 @@ from traceflops.findings.launching import fits_graphs, is_launching
 from traceflops.findings.launching_parts import LAUNCHING
 from traceflops.findings.managed_memory import between_pages
 from traceflops.findings.owners import LIBRARY_RANGE, only_launches, owner_of
-from traceflops.findings.whole_ranges import is_around_all
+from traceflops.findings.whole_ranges import ranges_around_all
 from traceflops.remedies import PYTORCH, advice, family, in_words_of, remedy
 from traceflops.table.columns import is_one_of
 
@@ -42,6 +42,8 @@ CLAIMS: Final = ("launching", "sampled", "off-cpu", "on-cpu", "one-gap", "ranged
 """What is known of untraced host time, with a title and a claim of its own."""
 AROUND_ALL: Final = "around-all"
 """The range with most untraced host time encloses nearly all: it is no place and nobody's."""
+AROUND_ONCE: Final = "around-once"
+"""That is one range: it does not even tell that the host works."""
 _NEARLY_ALL: Final = 0.9
 """Of the time of operators on the CPU: the one that takes it is the title."""
 
@@ -108,7 +110,9 @@ def _of_unrecorded(case: Case, idle: IdleClass) -> tuple[set[str], dict[str, Val
     the CPU, one gap that is half of the window, ranges with most of the time.
     """
     largest, knows = idle.culprits[0], set[str]()
-    knows |= {AROUND_ALL} if is_around_all(case, largest.label) else set()
+    around = ranges_around_all(case, largest.label)
+    knows |= {AROUND_ALL} if around else set()
+    knows |= {AROUND_ONCE} if around == 1 else set()
     label = "" if knows else short_name(largest.label)
     values: dict[str, Value] = {"label": label, "what": "it" if label else "the code"}
     switches, launches = switched(case, idle), is_launching(case, idle)
@@ -123,8 +127,7 @@ def _of_unrecorded(case: Case, idle: IdleClass) -> tuple[set[str], dict[str, Val
     ):
         own, values["gap_ns"] = "one-gap", largest.longest_ns
     is_told = own != "launching" or launches
-    # A range around everything tells nothing of the time.
-    tells = [one for one in idle.culprits if one.label and (label or one is not largest)]
+    tells = [one for one in idle.culprits if one.label and (around != 1 or one is not largest)]
     ranged_ns = sum(one.idle_ns for one in tells)
     knows |= {own} if is_told else {"ranged"} if 2 * ranged_ns > idle.idle_ns else set()
     values |= {**samples, **switches}

@@ -21,13 +21,14 @@ _NEARLY_ALL: Final = 0.9
 """Of the chosen time."""
 
 
-def is_around_all(case: Case, label: str) -> bool:
-    """Return whether ranges called `label` enclose nearly all chosen time and launch most GPU time.
+def ranges_around_all(case: Case, label: str) -> int:
+    """Return how many ranges called `label` enclose nearly all chosen time and launch most work.
 
-    A range beside most launches is a place, however long it is: it is what they wait for.
+    0 where they do not: a range beside most launches is a place, however long it is, since it is
+    what they wait for.
     """
     if case.prepared is None or not label:
-        return False
+        return 0
     prepared = case.prepared
     called, row = _called(prepared, label), prepared.chosen.row
     process, start, end = (column[called] for column in host_span(prepared.trace.marks))
@@ -43,7 +44,8 @@ def is_around_all(case: Case, label: str) -> bool:
     for number, own in groups(callers):
         is_inside = ranges.get(number, Intervals.empty()).contains(called_ns[own])
         launched_ns += int(work_ns[own[is_inside]].sum())
-    return enclosed_ns >= _NEARLY_ALL * chosen_ns > 0 and 2 * launched_ns > int(work_ns.sum())
+    is_all = enclosed_ns >= _NEARLY_ALL * chosen_ns > 0 and 2 * launched_ns > int(work_ns.sum())
+    return len(process) if is_all else 0
 
 
 def _called(prepared: Prepared, label: str) -> BoolArray:
