@@ -36,9 +36,9 @@ def found(
     run = launched(
         ("first", 0, 10 * US, 10 * US), ("own_kernel", 12 * MS, 13 * MS, 2 * MS), *others
     )
-    for one in run["activities"]:
-        name = one["name"]
-        one["device"] = int(name[1:]) if name[1:].isdigit() else gpus - 1
+    for activity in run["activities"]:
+        name = activity["name"]
+        activity["device"] = int(name[1:]) if name[1:].isdigit() else gpus - 1
     moved: list[dict[str, Any]] = [
         {
             "kind": "memcpy",
