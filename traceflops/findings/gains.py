@@ -14,7 +14,16 @@ from traceflops.errors import UsageError
 from traceflops.facts import Fact, fact
 from traceflops.findings.case import limit, without_work_ns
 from traceflops.findings.device_work import KERNELS
-from traceflops.findings.finding import Cause, Confidence, Finding, Gain, Level, MfuRange, Severity
+from traceflops.findings.finding import (
+    Cause,
+    Confidence,
+    Finding,
+    Gain,
+    Level,
+    MfuRange,
+    Severity,
+    severity_of,
+)
 from traceflops.findings.idle_causes import rule_of_idle
 from traceflops.remedies import remedy
 from traceflops.replay.edits import parse_edit
@@ -315,8 +324,13 @@ def _finding(cause: Cause, scales: Scales, worth: Worth) -> Finding:
     is_wide = gain is None or 2 * (gain.high_ns - gain.low_ns) > gain.high_ns
     # A wide range counts as a doubt unless own doubts already tell why it is wide.
     unsure = len(general) + max(len(own), is_wide)
+    found = cause.as_finding()
+    if cause.direct_ns is not None and not cause.kernels:
+        # Of a wait beside work on the GPU only the idle time after it weighs.
+        share = cause.direct_ns / (scales.step_ns * scales.windows)
+        found = replace(found, severity=severity_of(min(share, cause.share)) or "low")
     return replace(
-        cause.as_finding(),
+        found,
         details=(*cause.details, *worth.details),
         priority=_priority(gain, scales),
         owner=cause.owner,
