@@ -12,6 +12,7 @@ from tests.benchmarks.growth import print_growth
 from tests.benchmarks.pages import PAGES, print_pages
 from tests.benchmarks.programs import cores
 from tests.benchmarks.ranks import JOBS, print_ranks
+from tests.benchmarks.ratios import print_ratios
 from tests.benchmarks.usual import Setting, print_usual
 from tests.benchmarks.worst import CASES, Case
 from tests.benchmarks.worstcost import print_worst
@@ -42,6 +43,11 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--pages", action="store_true", help="instead: what writing pages costs")
     parser.add_argument("--ranks", action="store_true", help="instead: what many ranks cost")
     parser.add_argument("--worst", action="store_true", help="instead: the worst cases")
+    parser.add_argument(
+        "--ratios",
+        action="store_true",
+        help="instead: costs as multiples of a floor; exit code 1 if any has grown by 15 %%",
+    )
     parser.add_argument("--scale", type=float, default=1, help="size of these cases")
     parser.add_argument("--case", action="append", help="a worst case by name; repeatable")
     return parser
@@ -64,6 +70,9 @@ def main() -> None:
         try:
             if given.worst:
                 print_worst(folder, cases, given.scale, given.runs, given.jobs)
+            elif given.ratios:
+                if grown := print_ratios(folder, given.mb, given.runs):
+                    sys.exit(f"grown: {', '.join(grown)}")
             elif given.pages:
                 print_pages(PAGES, given.scale, given.runs)
             elif given.ranks:

@@ -57,6 +57,16 @@ def start() -> list[str]:
     return [sys.executable, "-c", "import traceflops.parsers"]
 
 
+def libraries() -> list[str]:
+    """Start Python and import the libraries that every command on a trace needs."""
+    return [sys.executable, "-c", "import numpy, pyarrow"]
+
+
+def show_help() -> list[str]:
+    """Run `traceflops --help`."""
+    return [sys.executable, "-m", "traceflops", "--help"]
+
+
 def read(trace: Path, jobs: int) -> list[str]:
     """Read into Arrow tables."""
     return [sys.executable, "-c", _READ, str(trace), str(jobs)]
@@ -77,6 +87,17 @@ def report(trace: Path, jobs: int) -> list[str]:
     page = trace.parent / "benchmark.report.html"
     options = ["-q", "-f", "--jobs", str(jobs), "-o", str(page)]
     return [sys.executable, "-m", "traceflops", "report", *options, str(trace)]
+
+
+def packed(trace: Path) -> Path:
+    """Return where the pack of a trace lies."""
+    return trace.with_suffix(".tfpack")
+
+
+def pack(trace: Path) -> list[str]:
+    """Run `traceflops pack`; the pack lies beside the trace."""
+    options = ["-f", "-o", str(packed(trace))]
+    return [sys.executable, "-m", "traceflops", "pack", *options, str(trace)]
 
 
 CASES: Final[dict[str, Callable[[Path, int], list[str]]]] = {

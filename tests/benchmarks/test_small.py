@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import traceflops as tf
-from tests.benchmarks import programs
+from tests.benchmarks import programs, ratios
 from tests.benchmarks.cost import run
 from tests.benchmarks.growth import print_growth
 from tests.benchmarks.pages import print_pages
@@ -152,3 +152,22 @@ def test_the_table_of_pages(capsys: pytest.CaptureFixture[str]) -> None:
     # A call and a kernel in three ops, 20 to each of the 512, a marker and one module.
     assert row[:2] == ["512 ranks of 100 steps", f"{512 * (5 * 20 + 2):,}"]
     assert 0.3 < float(row[4]) < 3
+
+
+def test_a_ratio_that_grew_by_15_percent_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ratios, "kept_ratios", lambda: {"read": 4.0, "summary": 10.0})
+    now = [("read", 4.5), ("summary", 11.5), ("report", 30.0)]
+    monkeypatch.setattr(ratios, "measured", lambda *_: iter(now))
+    assert ratios.print_ratios(tmp_path, 1, 1) == ["summary"]
+    rows = capsys.readouterr().out.splitlines()[2:5]
+    assert rows == [
+        "| read | 4.50 | 4.00 | +12% |",
+        "| summary | 11.50 | 10.00 | +15% |",
+        "| report | 30.00 |  |  |",
+    ]
+
+
+def test_every_kept_ratio_is_measured() -> None:
+    assert [*ratios.kept_ratios()] == [*ratios.LARGE, *ratios.SMALL]
