@@ -141,12 +141,12 @@ def render_markdown(
 
 
 def render_comparison(comparison: Comparison) -> str:
-    """Return a comparison for a pull request: the sentence, and what adds up to the change."""
-    first, *tables = comparison_tables(comparison)
+    """Return a comparison for a pull request: sentences and the two sides; the rest is folded."""
+    (_, sides), *tables = comparison_tables(comparison)
     sections = (
         ["<!-- traceflops.comparison/1 -->", f"## {plain(comparison.sentence)}"],
-        *([plain(words)] for words in more_sentences(comparison)),
-        _table(first[1]),
+        *([plain(sentence)] for sentence in more_sentences(comparison)),
+        _table(sides),
         *(_details(title, _table(table)) for title, table in tables),
         _details("Notes", [f"- {plain(note)}" for note in comparison.notes]),
         [_FOOT],

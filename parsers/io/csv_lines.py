@@ -288,7 +288,8 @@ class Mender(Struct):
         """Return the mended row that begins with a line (see `row`), and its last line.
 
         Without a row these are None and the line itself. If a quote stays open, the row may go on
-        up to another line with an odd number of quotes.
+        up to another line with an odd number of quotes. `wrong` are the lines that do not fit;
+        empty ones are not among them.
         """
         begin = int(lines.start[line])
         # With fewer separators it can only be the beginning of a row.
@@ -300,7 +301,8 @@ class Mender(Struct):
             return None, line
         self.joins += 1
         for last in range(line + 1, min(line + _MOST_LINES_OF_A_ROW, len(lines.start))):
-            if not wrong[last] and lines.start[last] < lines.stop[last]:
+            is_empty = lines.start[last] == lines.stop[last]
+            if not (wrong[last] or is_empty):
                 break  # a whole row: the open quote is damage
             row = self.row(data[begin : lines.stop[last]].tobytes()) if lines.open[last] else None
             if row is not None:

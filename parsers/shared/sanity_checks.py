@@ -172,6 +172,7 @@ _NOTES: Final = NoteTable(
 def plausible(trace: Trace) -> Trace:
     """Return the trace without impossible and repeated records, with notes that say how many.
 
+    Copies between two devices get their direction.
     Raises InputError if the times add up to more than _LONGEST_NS: they are in another unit.
     """
     trace = amounts.without_impossible_amounts(_without_impossible_times(trace))

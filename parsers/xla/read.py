@@ -187,15 +187,16 @@ class _XlaRecording(trace_builder.Gathered):
         streams = [_STREAM.match(line.name) for line in plane.lines]
         stream_of = np.array([int(match[1]) if match else ABSENT for match in streams], np.int64)
         line_names = np.array([line.name for line in plane.lines], np.str_)
-        names = self["activities"].names
+        labels, annotations = (self["activities"].names[name] for name in ("name", "annotation"))
         for events, stats in plane.events():
-            # The kind of each event: by the details that it has, else by its name.
-            kind = plane.by_name(events, partial(_kind_of, _BY_NAME, _KERNEL))
+            # By the details that an event has, else by its name.
+            kind_of_event = plane.by_name(events, partial(_kind_of, _BY_NAME, _KERNEL))
             for detail, kind_with_detail in _BY_DETAILS:
-                kind = np.where(stats.has(detail), kind_with_detail, kind)
-            rows = timed(events, self.odd)
+                kind_of_event = np.where(stats.has(detail), kind_with_detail, kind_of_event)
+            rows = timed(events, self.odd)  # those with a valid time; "row" counts all events
             # Work is what lies on a line of a stream; all other lines are derived from these.
-            kind = np.where(stream_of[rows["line"]] == ABSENT, _NO_WORK, kind[rows["row"]])
+            is_work = stream_of[rows["line"]] != ABSENT
+            kind = np.where(is_work, kind_of_event[rows["row"]], _NO_WORK)
             self.counts["no work"] += int(np.count_nonzero(kind == _NO_WORK))
             for work_kind, word in enumerate(_WORK):
                 work = rows.only(kind == work_kind)
@@ -208,10 +209,10 @@ class _XlaRecording(trace_builder.Gathered):
                     "process": self._process,
                     "device": device,
                     "stream": stream_of[work["line"]],
-                    "name": plane.by_name(work, lambda name: names["name"][name or sinks.UNNAMED]),
+                    "name": plane.by_name(work, lambda name: labels[name or sinks.UNNAMED]),
                     "correlation": stats.numbers("correlation_id")[row],
                     "graph": stats.numbers("cuda_graph_id")[row],
-                    "annotation": _ops(stats, names["annotation"])[row],
+                    "annotation": _ops(stats, annotations)[row],
                 }
                 if work_kind == _GRAPH:
                     sinks.add_work(self, kind="graph", **common)

@@ -140,7 +140,7 @@ def test_outstanding_launches_are_counted_in_each_level() -> None:
     assert exact.start_ns.tolist() == at
     assert exact.end_ns.tolist() == [*at[1:], 490]
     assert exact.most.tolist() == exact.least.tolist() == [*range(1, 51), *range(49, 0, -1)]
-    few = found.within(Budget(all=90, whole=90, step=90, gap=9, counts=9))
+    few = found.within(Budget(all=90, overview=90, step=90, gap=9, counts=9))
     coarse = few.levels[0].counters[0, "outstanding"]
     assert 1 < len(coarse.most) <= 9
     assert (coarse.most.max(), coarse.least.min()) == (50, 1)
@@ -181,7 +181,7 @@ def test_the_median_and_the_longest_step_used_are_there_in_detail() -> None:
     assert steps_found is not None
     # By length and number 0, 1, 2, 3, 5, 6, 4 are used; the last one is not.
     assert (steps_found.median, steps_found.worst) == (3, 4)
-    timeline = found.within(Budget(all=20, whole=10, step=60, gap=5))
+    timeline = found.within(Budget(all=20, overview=10, step=60, gap=5))
     assert [level.is_single for level in timeline.levels] == [False, True, True]
     assert timeline.levels[0].boxes.events == found.events
     assert timeline.steps[4] == Span(400, 600)
@@ -196,7 +196,7 @@ def test_the_surroundings_of_a_gap_are_there_in_detail() -> None:
     rows = kernels(*((10 * i, 5) for i in range(50)), *((1000 + 10 * i, 5) for i in range(50)))
     _, found = drawn(trace_of(activities=rows), (gap(0, 495, 505), gap(7, 0, 5)))
     assert found.outline.gaps == (Span(495, 1000), None)
-    timeline = found.within(Budget(all=10, whole=10, step=5, gap=1000))
+    timeline = found.within(Budget(all=10, overview=10, step=5, gap=1000))
     last = timeline.levels[-1]
     assert last.span == Span(-10, 1505)
     assert last.is_single

@@ -136,7 +136,7 @@ def figures_text(found: Opened) -> str:
 def test_figures_of_merged_events_are_those_of_whole_bins(
     browser: "Browser", tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(timeline_data, "Budget", lambda: Budget(all=300, whole=300, step=40))
+    monkeypatch.setattr(timeline_data, "Budget", lambda: Budget(all=300, overview=300, step=40))
     analysis = tf.analyze(tf.read(SAMPLES / "gpt_1rank.json.gz"))
     found = opened(browser, tmp_path / "merged.html", render_html(analysis))
     settle(found)

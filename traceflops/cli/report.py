@@ -220,20 +220,25 @@ def _case_of(added: Added, target: Target) -> Target | None:
 def _command(traces: list[str], analysis: Analysis, asked: Asked, added: Added) -> str:
     """Return the command that makes this report, to print in it.
 
-    Files have the names that the report shows, never paths; names are left out if redacted.
+    Traces have the names that the report shows, never paths. If redacted, other names and texts
+    that the user gave are "…".
     """
     names = [file.name for file in analysis.source.files]
     question, reading = asked.question, asked.reading
     is_each_shown = len(names) == len(traces) + len(reading.side_files)  # no folder among them
     shown = names[: len(traces)] if is_each_shown else ["FOLDER"] * len(traces)
     inputs = ["-" if trace == "-" else name for trace, name in zip(traces, shown, strict=True)]
-    hidden = "…" if asked.privacy.redact else None
     pair = None
     if asked.pair:
         work = analysis.measured.executed.work
         paired = [join.file for join in work.joins if join.file] if work is not None else []
-        # A pair of several files is named by their number, "8 files".
+        # A join of several files has no name, only their number: "8 files".
         pair = paired[0] if paired and not paired[0].endswith(" files") else "FOLDER"
+
+    def own(text: str | None) -> str | None:
+        """Return a text of the user as the report may show it; None if there is none."""
+        return "…" if text and asked.privacy.redact else text
+
     options: list[tuple[str, object]] = [
         ("--steps", question.steps),
         ("--ranks", question.ranks),
@@ -242,13 +247,13 @@ def _command(traces: list[str], analysis: Analysis, asked: Asked, added: Added) 
         ("--job", question.job),
         ("--from", question.start),
         ("--to", question.end),
-        ("--step-mark", question.step_mark and (hidden or question.step_mark)),
+        ("--step-mark", own(question.step_mark)),
         ("--pair", pair),
-        ("--rules", asked.rules and (hidden or asked.rules.name)),
-        ("--finding-rules", asked.finding_rules and (hidden or asked.finding_rules.name)),
-        ("--title", added.title and (hidden or added.title)),
-        ("--notes", added.notes and (hidden or added.notes.name)),
-        *((name, hidden or Path(file).name) for name, file in reading.side_files),
+        ("--rules", own(asked.rules and asked.rules.name)),
+        ("--finding-rules", own(asked.finding_rules and asked.finding_rules.name)),
+        ("--title", own(added.title)),
+        ("--notes", own(added.notes and added.notes.name)),
+        *((name, own(Path(file).name)) for name, file in reading.side_files),
         ("--zone", reading.zone),
     ]
     given = ((name, str(value)) for name, value in options if value is not None)

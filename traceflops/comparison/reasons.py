@@ -147,10 +147,10 @@ def share_of(difference_ns: int, before: Side) -> float:
 
 
 def sureness(spread: Interval | None, before: Side, after: Side) -> Fact:
-    """Return how sure a difference is whose interval is above or below 0: the interval."""
-    if spread is None:
-        is_each = len(before.steps) == len(after.steps)
-        return _fact("one-step-each" if is_each else "one-step-on-one-side")
+    """Return how sure a difference is: its interval, which does not hold 0, or why it has none."""
+    if spread is None:  # at least one side has a single step
+        is_one_each = len(before.steps) == len(after.steps)
+        return _fact("one-step-each" if is_one_each else "one-step-on-one-side")
     low, high = sorted(abs(end) for end in spread)
     if low == high:
         return _fact("same-in-all-steps")

@@ -44,12 +44,12 @@ _ROOM: Final = 50
 class Budget(Struct, frozen=True):
     """The most boxes of a recording drawn whole (`all`), or of its overview and its details.
 
-    The overview has at most `whole`, the detail of each step or gap at most `step` or `gap`.
+    The overview has at most `overview`, the detail of each step or gap at most `step` or `gap`.
     `counts` are the stretches of time in which launches are counted, of all devices together.
     """
 
     all: int = 600_000
-    whole: int = 120_000
+    overview: int = 120_000
     step: int = 60_000
     gap: int = 1_600
     counts: int = 20_000
@@ -171,11 +171,11 @@ class Drawable(Struct, frozen=True):
         if self.events <= budget.all:
             return replace(self.outline, levels=(self._level(whole, budget.all, budget),))
         # An overview, and details: representative steps (else the chosen window), and gaps.
-        steps, of_step = self.outline.representative, self.outline.steps
-        chosen = dict.fromkeys([steps.median, steps.worst]) if steps is not None else {}
-        details = [of_step[number] for number in chosen if number in of_step]
-        details += [self.outline.window] if not chosen else []
-        levels = [(whole, budget.whole)]
+        typical, span_of_step = self.outline.representative, self.outline.steps
+        numbers = dict.fromkeys([typical.median, typical.worst]) if typical is not None else {}
+        details = [span_of_step[number] for number in numbers if number in span_of_step]
+        details += [self.outline.window] if not numbers else []
+        levels = [(whole, budget.overview)]
         levels += [(with_room(span), budget.step) for span in details]
         levels += [(around(gap), budget.gap) for gap in self.outline.gaps if gap is not None]
         return replace(self.outline, levels=tuple(self._level(*level, budget) for level in levels))

@@ -283,14 +283,18 @@ def samples_verdict(sampled: Sequence[GpuSamples], trace: Trace) -> Verdict | No
 def clocks_of_late(case: Case, slow: SlowRank) -> tuple[Fact | None, Fact | None]:
     """Return how the clock of a late rank compares with others, and the remedy.
 
-    Both are None if it was not sampled. The clock may be as high as the others: then there is no
-    remedy, for its kernels are slow for another reason.
+    Both are None unless its clock and that of a rank that is not late were sampled. Without a lower
+    clock there is no remedy: its kernels are slow for another reason.
     """
     rank_of = {device.device: device.rank for device in case.devices}
     sampled = [gpu for gpu in case.gpu_samples if _is_known(case, gpu)]
     own = next((gpu for gpu in sampled if rank_of.get(gpu.device) == slow.rank), None)
     late = {None, *slow.ranks}  # None: of an unknown rank
-    others = [gpu.clock_mhz or 0.0 for gpu in sampled if rank_of.get(gpu.device) not in late]
+    others = [
+        gpu.clock_mhz
+        for gpu in sampled
+        if gpu.clock_mhz is not None and rank_of.get(gpu.device) not in late
+    ]
     if own is None or not others or own.clock_mhz is None:
         return None, None
     usual = float(np.median(others))

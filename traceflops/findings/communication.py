@@ -84,7 +84,7 @@ class _Exposed(Struct, frozen=True):
 
 
 def _exposed(case: Case) -> _Exposed | None:
-    """Return the communication of the chosen windows, None if no single kernels are known.
+    """Return the communication of the chosen windows, None if kernels are not known one by one.
 
     A row is chosen by its start. Waiting counts only as far as it is exposed.
     """
@@ -96,19 +96,19 @@ def _exposed(case: Case) -> _Exposed | None:
         return None
     windows = {device.device: device.windows for device in case.devices}
     is_chosen, alone_ns = np.zeros(len(records), dtype=np.bool_), np.zeros_like(records.start_ns)
-    for by_place, rows in groups(records.place):
+    for place, rows in groups(records.place):
         start, end = records.start_ns[rows], records.end_ns[rows]
-        chosen = chosen_time(windows[records.devices[by_place]])
+        chosen = chosen_time(windows[records.devices[place]])
         is_chosen[rows] = chosen.contains(start)
-        alone_ns[rows] = records.alone[by_place].length_within(start, end)
+        alone_ns[rows] = records.alone[place].length_within(start, end)
     wait_ns = np.zeros_like(alone_ns)
     if case.ranks is not None:
         wait_ns[case.ranks.waits.row] = case.ranks.waits.exposed_ns
     row = np.flatnonzero(is_chosen)
     name = np.full(len(row), -1, dtype=np.int64)
     if case.prepared is not None:
-        unknown = records.kind[row] < 0
-        name[unknown] = codes(case.prepared.trace.activities["name"])[records.row[row[unknown]]]
+        name_of_activity = codes(case.prepared.trace.activities["name"])
+        name = np.where(records.kind[row] < 0, name_of_activity[records.row[row]], -1)
     return _Exposed(records, row, name, alone_ns[row], np.minimum(wait_ns, alone_ns)[row])
 
 

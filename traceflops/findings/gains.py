@@ -94,7 +94,7 @@ def scales_of(case: Case) -> Scales:
         marks = case.prepared.trace.marks
         if is_one_of(marks["kind"], "python").any():
             strong.append(fact("strength.stacks"))
-        elif remedy(case, "stacks") is not None:
+        elif remedy(case, "stacks") is not None:  # only of a format that can record them
             weak.append(fact("doubt.no-stacks"))
     if len(case.steps.used) < 2:
         weak.append(fact("doubt.one-step" if case.steps.used else "doubt.no-steps"))
@@ -102,8 +102,9 @@ def scales_of(case: Case) -> Scales:
         strong.append(fact("strength.steps", count=len(case.steps.used)))
     levels: dict[Severity, float] = {name: limit(case, "priority", name) for name in _LEVELS}
     step_ns = case.total.components.window_ns / case.windows_used
-    # Per window, on the device with least of it: no other device can end before that one
-    least_exposed_ns = min(
+    # Hiding communication shortens a device by its own exposed time alone, so a window gets shorter
+    # by no more than that of the device with least of it.
+    alone_ns = min(
         device.chosen.components.communication_ns // used
         for device in case.devices
         if (used := sum(window.used for window in device.windows))
@@ -115,7 +116,7 @@ def scales_of(case: Case) -> Scales:
         case.windows_used,
         limit(case, "priority", "least_sure"),
         without_work_ns(case) // case.windows_used,
-        least_exposed_ns,
+        alone_ns,
         case.measured.mfu_range,
         tuple(weak),
         tuple(strong),

@@ -108,6 +108,7 @@ def cause_of(
     """Return a cause by the row of its rule; the facts of `program` choose its remedy.
 
     `values` and `share` fill its texts; `changes` are fields of the Cause that differ from the row.
+    The owner is never the framework unless the program uses PyTorch.
     """
     row, filled = rule_of(rule), {"share": share, **(values or {})}
     made = Cause(
@@ -126,8 +127,9 @@ def cause_of(
         doubts=tuple(fact(f"doubt.{name}") for name in row.doubts),
     )
     made = replace(made, **changes)
-    is_known = made.owner != "framework" or "torch" in program  # others have no known framework
-    return made if is_known else replace(made, owner="yours")
+    if made.owner == "framework" and "torch" not in program:
+        return replace(made, owner="yours")
+    return made
 
 
 def statement(

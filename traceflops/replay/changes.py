@@ -104,13 +104,13 @@ class Recorded(Struct, frozen=True, dict=True):
 
     @cached_property
     def rank_of_device(self) -> IntArray:
-        """Return the rank of each device, or ABSENT."""
-        trace, records = self.prepared.trace, self.ranks.records if self.ranks else None
-        ranks = (trace.ranks[process] for process in numbers(trace.devices["process"]).tolist())
-        rank_of = np.array([ABSENT if rank is None else rank for rank in ranks], dtype=np.int64)
-        if records is not None:
-            rank_of[list(records.devices)] = records.ranks
-        return rank_of
+        """Return the rank of each device as reports number it, or ABSENT."""
+        trace = self.prepared.trace
+        of_process = [ABSENT if rank is None else rank for rank in trace.ranks]
+        rank = np.array(of_process, dtype=np.int64)[numbers(trace.devices["process"])]
+        if self.ranks is not None:  # where files state no ranks, their comparison numbers them
+            rank[list(self.ranks.records.devices)] = self.ranks.records.ranks
+        return rank
 
     @cached_property
     def rank_of_process(self) -> IntArray:
@@ -268,9 +268,10 @@ class Changed(Struct, frozen=True):
 
 
 def _cut(spans: Intervals, value: Value, time_ns: IntArray) -> IntArray:
-    """Return how many ns a new value of all `spans` cuts out of them up to each time.
+    """Return how many ns are cut out before each time where each of `spans` gets its new length.
 
-    Inside a span the cut grows evenly.
+    `value` tells the new length from the old one. Inside a span the cut grows evenly. Spans are in
+    order and do not overlap.
     """
     if not len(spans.start_ns):
         return np.zeros_like(time_ns)

@@ -339,7 +339,10 @@ def _size(packed: bytes, offset: int, size: int) -> tuple[int, int]:
 
 
 def opened(source: ByteSource) -> RawFile:
-    """Return an open report with its first line read. Raises InputError if it cannot be read."""
+    """Return an open report with its first line read. Raises InputError if it cannot be read.
+
+    The source is told how many bytes it has.
+    """
     stream: IO[bytes] | None = None
     if source.path is not None:
         try:
@@ -353,9 +356,10 @@ def opened(source: ByteSource) -> RawFile:
     stream = stream or io.BytesIO(b"".join(source.blocks()))
     source.text_bytes = size = stream.seek(0, io.SEEK_END)
     stream.seek(max(size - _READ_BYTES, 0))
-    padded = stream.read()
-    filled = padded.rstrip(b"\0")  # a copy may be padded with zeros to whole blocks
-    size -= len(padded) - len(filled) if filled.endswith(_END) else 0
+    last = stream.read()
+    unpadded = last.rstrip(b"\0")  # a copy may be padded with zeros to whole blocks
+    if unpadded.endswith(_END):  # else the zeros may belong to a file that is cut off
+        size -= len(last) - len(unpadded)
     stream.seek(len(MAGIC))
     version = _VERSION.match(stream.read(_LONGEST_VERSION))
     return RawFile(source, stream, size, version[1].decode() if version else "")

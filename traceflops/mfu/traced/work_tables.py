@@ -174,7 +174,10 @@ def activity_flops(executed: Executed) -> IntArray:
 
 
 def _by_shapes(prepared: Prepared, moved: MovedBytes, rows: IntArray) -> Iterator[KernelRow]:
-    """Yield a row per name of the kernels in `rows`, by shapes and the records of copies alone."""
+    """Yield a row per name of the kernels in `rows`, without counters of the hardware.
+
+    Work is that of the ops by their shapes; of kernels without FLOPs it is the bytes they moved.
+    """
     activities, categorised = prepared.trace.activities, prepared.linked.categorised
     name, labels = codes(activities["name"]), names(activities["name"])
     group, first = group_rows([name[rows]])
@@ -194,28 +197,28 @@ def _by_shapes(prepared: Prepared, moved: MovedBytes, rows: IntArray) -> Iterato
         exact_sums(group, np.where(moving, each, 0), count) for each in (bytes_alone, dur)
     )
     by_bytes = [
-        (launches, Measured(0, bytes_, time_ns) if launches else Measured(None, None, 0))
-        for launches, bytes_, time_ns in zip(moving_count, *moving_sums, strict=True)
+        (known, Measured(0, bytes_, time_ns) if known else Measured(None, None, 0))
+        for known, bytes_, time_ns in zip(moving_count, *moving_sums, strict=True)
     ]
     copies = np.bincount(group[is_copy], minlength=count).tolist()
     paths = common_paths(group, moved.path[rows], count)
     dtype, types = types_of_ops(prepared, attribution)
     dtypes = _types_seen(group[op >= 0], dtype[op[op >= 0]], types, count)
-    all_ns = exact_sums(group, dur, count)
-    times = np.bincount(group, minlength=count).tolist()
+    sum_ns = exact_sums(group, dur, count)
+    launches = np.bincount(group, minlength=count).tolist()
     with_flops = np.bincount(group[has_flops], minlength=count).tolist()
     for number, row in enumerate(rows[first].tolist()):
         by_flops = (with_flops[number], measured[number])
-        launches, done = by_flops if with_flops[number] else by_bytes[number]
+        known, figures = by_flops if with_flops[number] else by_bytes[number]
         yield KernelRow(
             labels[int(name[row])],
             categorised.categories[int(categorised.category[row])],
-            times[number],
-            all_ns[number],
-            launches,
-            done,
+            launches[number],
+            sum_ns[number],
+            known,
+            figures,
             dtypes[number],
-            _BASES[copies[number] > 0] if launches else None,
+            _BASES[copies[number] > 0] if known else None,
             path=paths[number],
             is_kernel=not copies[number],
         )
