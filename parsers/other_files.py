@@ -163,6 +163,7 @@ OTHER_FILES: Final = (
     ),
     OtherFile("a recording of Linux perf, without GPU work", _TRACE, begins=rb"PERFILE2|PERFFILE"),
     OtherFile("a memray recording, without GPU work", _TRACE, begins=rb"memray\0"),
+    OtherFile("a pprof profile, without GPU work", _TRACE, begins=rb"\n\x04\x08[\0-\x7f]\x10"),
     OtherFile(
         "PyTorch's memory timeline as a page, without GPU times",
         f"{_SAME_RUN}, or a memory snapshot (torch.cuda.memory._dump_snapshot)",
@@ -240,8 +241,8 @@ OTHER_FILES: Final = (
     ),
     OtherFile("a 7z or rar archive, which is not read", _UNPACK, begins=rb"7z\xbc\xaf|Rar!"),
     OtherFile(
-        "a session of the Visual Profiler, which names recordings and has none",
-        "give a recording that it names (nvprof --export-profile FILE)",
+        "a session of the Visual Profiler (XML), which is not read",
+        "give a recording that it names, or record again: nvprof --export-profile run.nvvp",
         begins=rb"\s*<\?xml[^>]*>\s*<session\b",
     ),
     OtherFile(

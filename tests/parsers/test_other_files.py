@@ -73,6 +73,7 @@ FILES: dict[str, tuple[object, str]] = {
     "py-spy dump": ("Process 1234: python train.py\nPython v3.11\n", "the stacks"),
     "perf": (b"PERFILE2" + bytes(96), "Linux perf"),
     "memray": (b"memray\0\x0c", "memray"),
+    "pprof": (b"\n\x04\x08\x01\x10\x02\n\x04\x08\x03\x10\x04\x12", "a pprof profile"),
     "memory timeline page": (
         "<html>\n<head></head><body>\n<img src='data:image/png;base64,iVBOR'>",
         "memory timeline as a page",
