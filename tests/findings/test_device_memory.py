@@ -7,6 +7,7 @@ from msgspec.structs import replace
 
 import traceflops as tf
 from tests.build import launched, step_marks, trace_of
+from tests.findings.test_kernel_rules import T4
 from traceflops.attribution.kernels import memory_times
 from traceflops.findings.copy_sizes import same_uploads
 from traceflops.findings.finding import Finding
@@ -106,6 +107,19 @@ def test_only_recorded_loaders_and_copies_to_the_cpu_are_named(copy_ns: int) -> 
     copy = "Memcpy DtoH (Device -> Pageable)"
     (found,) = of_rule(run(copy, "DtoH", copy_ns=copy_ns), "pageable-copies")
     assert ("copy to the CPU into" in found.remedy) == (copy_ns > MS)
+
+
+@pytest.mark.parametrize(("back_ns", "is_slow"), [(80 * MS, True), (20 * MS, False)])
+def test_a_way_that_is_far_slower_than_the_other_is_pinned(back_ns: int, is_slow: bool) -> None:
+    """100 MB go to the GPU in 10 ms, and back in 80 or 20; the memory of the host is unknown."""
+    works = [("to", 0, 1_000, 10 * MS), ("k", 11 * MS, 12 * MS, MS)]
+    rows = launched(*works, ("from", 13 * MS, 14 * MS, back_ns))
+    for activity, direction in zip(rows["activities"][::2], ("HtoD", "DtoH"), strict=True):
+        activity.update(kind="memcpy", direction=direction, bytes=100_000_000)
+    (found,) = of_rule(tf.analyze(trace_of(**rows)), "host-copies")
+    assert ("copies DtoH reach 1.25 GB/s, those HtoD 10 GB/s" in found.remedy) == is_slow
+    assert found.gain is not None
+    assert found.gain.high_ns == (70 * MS if is_slow else 30 * MS)
 
 
 def test_one_copy_each_way_cannot_be_hidden_and_is_pinned() -> None:
@@ -348,9 +362,13 @@ def test_the_same_sizes_again_and_again_may_be_the_same_data(
     way = {"kind": "memcpy", "direction": "HtoD", "name": f"Memcpy HtoD ({memory} -> Device)"}
     for one, size in zip(rows["activities"], copies, strict=False):
         one.update(way, bytes=size)
-    trace = trace_of(**rows, devices=[{"memory_bytes": 8_000_000_000}])
+    trace = trace_of(**rows, devices=[T4])
     analysis = tf.analyze(replace(trace, source=replace(trace.source, format=by)))
     (found,) = of_rule(analysis, "pageable-copies", "host-copies")
+    assert found.gain is not None
+    # Pinned copies would take less than half as long; copies that are left out take no time.
+    is_all = says[0] == "1" or memory == "Pinned"
+    assert (found.gain.high_ns == 4 * MS * len(copies)) == is_all
     assert says in found.remedy
     assert ("from pinned memory" in found.remedy) == (says[0] == "1" and memory == "Pageable")
     assert ("if they are the same data" in found.remedy) == (says[0] == "1")

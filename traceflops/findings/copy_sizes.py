@@ -6,7 +6,8 @@ memory that fits into the driver's own buffer. Larger ones reach the speed of th
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
@@ -19,6 +20,7 @@ from traceflops.table.grouping import group_sums, ranked
 from traceflops.table.nesting import taken
 
 if TYPE_CHECKING:
+    from traceflops.attribution.host_calls import MemoryOperation
     from traceflops.devices.peaks import HostLink
     from traceflops.findings.case import Case
     from traceflops.mfu.measurement import Measurement
@@ -30,6 +32,8 @@ PAGEABLE, PINNED = "pageable", "pinned"
 _RULE: Final = "host-copies"
 _PIECE: Final = 10
 """The last copy of some data may be so many times smaller than the others."""
+_ALIKE: Final = 3
+"""One way is slow if the other one is more than so many times as fast."""
 _MANY: Final = 10
 """Fewer copies may be made once, and need no mending."""
 
@@ -101,6 +105,23 @@ def same_uploads(case: Case) -> dict[str, Value]:
     if often < _MANY or not is_most or not limit(case, _RULE, "small_bytes") < each <= room:
         return {}
     return {"often": often, "each": each}
+
+
+def slower_way(copies: Sequence[MemoryOperation]) -> dict[str, Any]:
+    """Return directions and rates (GB/s) of a `slow` way and a `fast` one, {} if none is slow.
+
+    `copies` are those of large size by direction and memory, most time first. The way with most of
+    the time is slow if it reaches less than a third of the other one, although a link is as fast
+    both ways, and the kind of its host memory is not recorded.
+    """
+    slow, fast = copies[0], max(copies, key=lambda copy: copy.bytes_per_ns or 0.0)
+    is_most = 2 * slow.sum_ns > sum(copy.sum_ns for copy in copies)
+    if not is_most or slow.memory or not slow.bytes_per_ns or slow.name == fast.name:
+        return {}
+    if _ALIKE * slow.bytes_per_ns >= (fast.bytes_per_ns or 0.0):
+        return {}
+    ways = {"way": slow.name, "other": fast.name}
+    return {**ways, "slow": slow.bytes_per_ns, "fast": fast.bytes_per_ns}
 
 
 def host_link(measured: Measurement) -> HostLink | None:

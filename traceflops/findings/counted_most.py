@@ -55,6 +55,9 @@ def counted_with_most(measured: Measurement) -> Fact | None:
         return None
     most, total_ns = max(rows, key=lambda row: row.time_ns or 0), sum(times)
     limits = [counted_fact("bytes", gigabytes=most.bytes_per_ns)] if most.bytes_per_ns else []
+    for way, moved in () if limits else (("read", most.read), ("written", most.written)):
+        if moved and most.time_ns:  # the other way was not counted
+            limits.append(counted_fact(way, gigabytes=moved / most.time_ns))
     if limits and (most.flops, most.vector) == (0, 0):  # counted, and none: it only moves bytes
         limits.append(counted_fact("no-flops"))
     limits += [

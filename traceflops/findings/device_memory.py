@@ -26,6 +26,7 @@ from traceflops.findings.copy_sizes import (
     between_host_and_device,
     pinned_gain,
     same_uploads,
+    slower_way,
     small_copies,
 )
 from traceflops.findings.finding import Cause, Gain, Row, Verdict, row_name, short_name
@@ -83,10 +84,10 @@ def host_copies(case: Case) -> Iterator[Cause]:
     # Copies are not hidden without other work, or if they are made once: then pinning must help.
     hides_none = is_little or (not case.steps.used and sum(copy.count for copy in copies) < _FEW)
     knows, values = small_copies(case)
-    again = {} if knows else same_uploads(case)
+    again = {} if knows or "torch" in case.program else same_uploads(case)
     again |= {"memory": None if are_pinned(case) else fact("host-copies.pinned")} if again else {}
     knows |= {"again"} if again else set()
-    # Small copies are to be joined: their speed says nothing of pinning.
+    # The speed of small copies says nothing of pinning.
     part, speeds = pinned_gain(case) if is_pageable and knows <= {"again"} else (None, {})
     is_slow = part is not None and part < limit(case, "pageable-copies", "poor")
     uploaded_ns = sum(copy.sum_ns for copy in copies if copy.name == "HtoD")
@@ -98,8 +99,12 @@ def host_copies(case: Case) -> Iterator[Cause]:
     knows |= {"loader"} if loads else set()
     back = any((copy.name, copy.memory) == ("DtoH", PAGEABLE) for copy in copies)
     values |= {"loader": pinned if loads else None, "back": pinned if back else None}
-    # Where nothing can hide copies, pinning makes them faster; else all of them may be hidden.
-    gain_ns = alone_ns if part is None or not (is_slow and hides_none) else alone_ns * (1 - part)
+    # Copies that nothing hides get faster if pinned; others may be hidden, or left out.
+    is_faster = is_slow and hides_none and not again
+    gain_ns = alone_ns * (1 - part) if part is not None and is_faster else alone_ns
+    if knows == {"little-work", "beside-nothing"} and (ways := slower_way(copies)):
+        knows, values = knows | {"one-way"}, values | ways
+        gain_ns = min(alone_ns, copies[0].sum_ns * (1 - ways["slow"] / ways["fast"]))
     yield cause(
         case,
         "pageable-copies" if is_pageable else "host-copies",
