@@ -19,8 +19,8 @@ from traceflops.reports.page.jinja import environment
 from traceflops.reports.page.memory import use_label
 from traceflops.reports.page.rank_map import own_time_rows
 from traceflops.reports.page.roofline import placed_kernels
-from traceflops.reports.page.scripts import holoviews
-from traceflops.reports.page.steps import StepBar, drawn_bars, stacked_bars, window_rows
+from traceflops.reports.page.scripts import without_settings
+from traceflops.reports.page.steps import EDGES, StepBar, boxes_of, drawn_bars, window_rows
 from traceflops.reports.view.figures import TIME_UNITS, visible
 from traceflops.reports.view.findings import causes, opening, other_findings, title_finding
 from traceflops.reports.view.palette import LOOKS
@@ -67,7 +67,7 @@ class Plots(Struct, frozen=True):
     def steps(self) -> Any:
         """Return a stacked bar per step, or per window if there are no steps."""
         bars = drawn_bars(window_rows(self.analysis.devices))
-        return stacked_bars(_known(bars), "step" if self.analysis.steps.seen else "window")
+        return _stacked(bars, "step" if self.analysis.steps.seen else "window")
 
     def components(self) -> Any:
         """Return a stacked bar per device: its chosen windows by component."""
@@ -75,11 +75,11 @@ class Plots(Struct, frozen=True):
         bars = [
             StepBar(visible(device.label), 1, True, device.chosen.components) for device in devices
         ]
-        return stacked_bars(_known(bars), "GPU")
+        return _stacked(bars, "GPU")
 
     def roofline(self) -> Any:
         """Return kernels as points, FLOP per byte and TFLOP/s, below the roofs of their types."""
-        hv = holoviews()
+        hv = _holoviews()
         measured = self.analysis.measured
         rows, peaks = placed_kernels(measured)
         _, bandwidth = roof(measured)
@@ -117,7 +117,7 @@ class Plots(Struct, frozen=True):
 
     def memory(self) -> Any:
         """Return the allocated and the reserved memory of each device and host over time."""
-        hv = holoviews()
+        hv = _holoviews()
         prepared = self.analysis.prepared
         used = memory_use(prepared) if prepared is not None else ()
         if not used:
@@ -146,7 +146,7 @@ class Plots(Struct, frozen=True):
 
     def ranks(self) -> Any:
         """Return a heat map of ranks and steps: own time relative to the median of the step."""
-        hv = holoviews()
+        hv = _holoviews()
         times, labels, _ = own_time_rows(self.analysis)
         off = times.relative() - 1
         if off.shape[0] < 2 or not off.size:
@@ -169,7 +169,7 @@ class Plots(Struct, frozen=True):
 
     def gaps(self) -> Any:
         """Return a histogram of gaps: the idle time in gaps of each length."""
-        hv = holoviews()
+        hv = _holoviews()
         lengths = sorted(self.analysis.idle.histogram, key=lambda one: one.from_ns)
         if not lengths:
             raise _missing("no idle time between work")
@@ -194,6 +194,41 @@ class Plots(Struct, frozen=True):
 
 
 _SIZE: Final = {"width": _WIDTH, "height": _HEIGHT}
+
+
+def _holoviews() -> Any:
+    """Return HoloViews with its Bokeh backend, loaded without the user's settings."""
+    with without_settings():
+        import holoviews as hv
+        import holoviews.plotting.bokeh
+    return hv
+
+
+def _stacked(bars: list[StepBar], axis: str) -> Any:
+    """Return bars stacked by component; `axis` says what a bar is."""
+    hv, boxes = _holoviews(), boxes_of(_known(bars))
+    from bokeh.models import HoverTool
+
+    more = [name for name in boxes.columns if name not in EDGES]
+    # Without `datatype` HoloViews would try pandas, whose import takes long.
+    rectangles = hv.Rectangles(boxes.columns, list(EDGES), more, datatype=["dictionary"])
+    return rectangles.opts(
+        backend="bokeh",
+        color=hv.dim("colour"),
+        alpha="opacity",
+        line_width=0,
+        default_tools=[],
+        tools=[HoverTool(tooltips=boxes.tooltips(axis), visible=False)],
+        responsive=True,
+        height=300,
+        toolbar="above",
+        show_legend=False,
+        xlabel=axis,
+        ylabel=f"time ({boxes.unit})",
+        xlim=boxes.across,
+        ylim=(0, boxes.highest),
+        xticks=boxes.ticks,
+    )
 
 
 def _known(bars: list[StepBar]) -> list[StepBar]:

@@ -11,11 +11,10 @@ import hashlib
 import logging
 import os
 import re
-import sys
 import warnings
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from functools import lru_cache
 from typing import Any, Final
 
@@ -31,7 +30,7 @@ _AROUND: Final = 32
 """Bytes of the frame of what is compressed, and some to spare."""
 _SETTINGS: Final = {"HOME": os.devnull, "USERPROFILE": os.devnull, "HOLOVIEWSRC": ""}
 _LOG: Final = logging.getLogger(__name__)
-_TALKATIVE: Final = ("bokeh", "holoviews", "panel", "param")
+_TALKATIVE: Final = ("bokeh",)
 
 
 class Scripts(Struct, frozen=True):
@@ -118,8 +117,7 @@ def _policy(scripts: Iterable[str]) -> str:
 
 def embed(figures: Mapping[str, Callable[[], Any]]) -> Embedded:
     """Return the figures that these functions make, embedded together to share one document."""
-    with _complaints_to_log():
-        holoviews()
+    with _complaints_to_log(), without_settings():
         from bokeh.embed import components
 
         with _loggers_to_log():
@@ -128,20 +126,12 @@ def embed(figures: Mapping[str, Callable[[], Any]]) -> Embedded:
     return Embedded(script, divs)
 
 
-def holoviews() -> Any:
-    """Return HoloViews with its Bokeh backend, loaded without the user's settings.
+@contextmanager
+def without_settings() -> Iterator[None]:
+    """Let plotting libraries be loaded without the user's settings.
 
     These are files in the home folder, and a file of code that HOLOVIEWSRC names.
     """
-    with nullcontext() if "holoviews.plotting.bokeh" in sys.modules else _without_settings():
-        import holoviews as hv
-        import holoviews.plotting.bokeh
-    return hv
-
-
-@contextmanager
-def _without_settings() -> Iterator[None]:
-    """Set the environment variables of _SETTINGS, and restore them afterwards."""
     before = {name: os.environ.get(name) for name in _SETTINGS}
     os.environ.update(_SETTINGS)
     try:
@@ -151,14 +141,6 @@ def _without_settings() -> Iterator[None]:
             del os.environ[name]
             if value is not None:
                 os.environ[name] = value
-
-
-def bokeh_figure(element: Any) -> Any:
-    """Return the Bokeh figure of a HoloViews element.
-
-    Drawn on a canvas: WebGL needs another 194 kB of script and is slow where there is no GPU.
-    """
-    return holoviews().renderer("bokeh").instance(webgl=False).get_plot(element).state
 
 
 @contextmanager

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 from msgspec import Struct
 
-from traceflops.reports.page.scripts import bokeh_figure, holoviews
 from traceflops.reports.view.figures import TIME_UNITS, UNKNOWN, signed_duration
 from traceflops.reports.view.palette import LOOKS
 from traceflops.reports.view.texts import words
@@ -22,8 +21,6 @@ from traceflops.windows.records import DeviceReport
 from traceflops.windows.step_times import counting, mean_components, median_of
 
 if TYPE_CHECKING:
-    from holoviews.element import Rectangles
-
     from traceflops.analysis.result import Analysis
 
 MOST_BARS = 200
@@ -49,6 +46,8 @@ _HATCH: Final = {
 }
 _PALE: Final = 0.4
 _MOST_TICKS: Final = 24
+EDGES: Final = ("left", "bottom", "right", "top")
+"""Columns of Boxes."""
 _MOST_OUTLINED: Final = 60
 _LEAST_PLACES: Final = 5
 
@@ -233,20 +232,91 @@ def _part(ns: int, median_ns: int | None, median_step_ns: int) -> StepTimeShown:
 
 
 def step_bars(bars: Sequence[StepBar], axis: str) -> Any:
-    """Return the Bokeh figure with a bar per step, or per window if `axis` says so."""
-    figure = bokeh_figure(stacked_bars(bars, axis))
-    _dress(figure, outlined=len(bars) <= _MOST_OUTLINED)
-    return figure
+    """Return the Bokeh figure with a bar per step, or per window if `axis` says so.
+
+    Drawn on a canvas: WebGL needs another 194 kB of script and is slow where there is no GPU.
+    """
+    import bokeh.models as bk
+    from bokeh.plotting import figure
+
+    boxes = boxes_of(bars)
+    # A range of steps that is chosen here is also chosen in the timeline: see draw.js.
+    select = bk.BoxSelectTool(dimensions="width", mode="replace")
+    hover = bk.HoverTool(tooltips=boxes.tooltips(axis), visible=False)
+    zooms = [bk.BoxZoomTool(dimensions="width"), bk.PanTool(dimensions="width")]
+    drawn = figure(
+        name=STEPS,
+        height=300,
+        sizing_mode="stretch_width",
+        x_range=bk.Range1d(start=boxes.across[0], end=boxes.across[1]),
+        y_range=bk.Range1d(start=0, end=boxes.highest),
+        x_axis_label=axis,
+        y_axis_label=f"time ({boxes.unit})",
+        tools=[hover, select, *zooms, bk.ResetTool(), bk.SaveTool()],
+        active_drag=select,
+        toolbar_location="above",
+    )
+    is_outlined = len(bars) <= _MOST_OUTLINED
+    quads = drawn.quad(
+        left="left",
+        right="right",
+        top="top",
+        bottom="bottom",
+        source=bk.ColumnDataSource(boxes.columns),
+        fill_color="colour",
+        fill_alpha="opacity",
+        hatch_pattern="hatch",
+        hatch_color="ink",
+        hatch_alpha=0.22,
+        hatch_scale=9,
+        line_color="edge" if is_outlined else None,
+        line_alpha="opacity",
+        nonselection_fill_alpha=0.25,
+        nonselection_hatch_alpha=0.06,
+        nonselection_line_alpha=0.25,
+    )
+    # A copy without the texture would be painted over the box under the pointer.
+    quads.hover_glyph = quads.selection_glyph = None
+    drawn.subscribed_events.add("selectiongeometry")
+    drawn.toolbar.logo = None
+    drawn.toolbar.autohide = True
+    drawn.background_fill_alpha = drawn.border_fill_alpha = 0
+    drawn.xaxis.ticker = [place for place, _ in boxes.ticks]
+    drawn.xaxis.major_label_overrides = dict(boxes.ticks)
+    drawn.xaxis.major_label_policy = bk.NoOverlap(min_distance=6)
+    drawn.outline_line_color = None
+    # Lines that shall not show must be invisible: the style sheet overrules their colours.
+    drawn.xgrid.visible = False
+    drawn.axis.minor_tick_out = drawn.axis.major_tick_in = 0
+    return drawn
 
 
-def stacked_bars(bars: Sequence[StepBar], axis: str) -> Rectangles:
-    """Return bars stacked by component as a HoloViews element; `axis` says what a bar is."""
-    hv = holoviews()
-    from bokeh.models import HoverTool
+class Boxes(Struct, frozen=True):
+    """Bars stacked by component: a box per component with a time, a row of `columns` each.
 
+    `across` are the ends of the axis of bars, whose places are 0, 1, ...; `highest` is that of the
+    axis of time. `ticks` are the places that are labelled.
+    """
+
+    columns: dict[str, Any]
+    unit: str
+    across: tuple[float, float]
+    highest: float
+    ticks: list[tuple[int, str]]
+
+    def tooltips(self, axis: str) -> list[tuple[str, str]]:
+        """Return what is shown of a box under the pointer; `axis` says what a bar is."""
+        return [
+            (axis, "@label"),
+            ("component", f"@component, @value{{0,0.00}} {self.unit} (@percent{{0.0}} %)"),
+            ("total", f"@whole{{0,0.00}} {self.unit}"),
+        ]
+
+
+def boxes_of(bars: Sequence[StepBar]) -> Boxes:
+    """Return the boxes of bars, of which one at least has a time."""
     unit = unit_for(max(bar.components.window_ns for bar in bars))
     parts = np.array([list(bar.components.parts().values()) for bar in bars], dtype=np.float64)
-    # One box per component with a time: its bar (0, 1, ...) and its component.
     place, component = np.nonzero(parts)
     looks, value, unit_ns = list(LOOKS.values()), parts[place, component], TIME_UNITS[unit]
     top, total = parts.cumsum(axis=1)[place, component], np.maximum(parts.sum(axis=1)[place], 1)
@@ -267,61 +337,12 @@ def stacked_bars(bars: Sequence[StepBar], axis: str) -> Rectangles:
         "edge": np.array([look.outline or look.colour for look in looks])[component],
         "hatch": np.array(hatches)[component],
     }
-    names = list(columns)  # the first four are the edges of the boxes
-    tooltips = [
-        (axis, "@label"),
-        ("component", f"@component, @value{{0,0.00}} {unit} (@percent{{0.0}} %)"),
-        ("total", f"@whole{{0,0.00}} {unit}"),
-    ]
+    middle = (len(bars) - 1) / 2
     half = max(len(bars), _LEAST_PLACES) / 2 + 0.2  # few bars stand in the middle and stay slim
-    # Without `datatype` HoloViews would try pandas, whose import takes long.
-    boxes = hv.Rectangles(columns, names[:4], names[4:], datatype=["dictionary"])
-    return boxes.opts(
-        backend="bokeh",
-        color=hv.dim("colour"),
-        alpha="opacity",
-        line_width=0,
-        default_tools=[],
-        tools=[HoverTool(tooltips=tooltips, visible=False)],
-        responsive=True,
-        height=300,
-        toolbar="above",
-        show_legend=False,
-        xlabel=axis,
-        ylabel=f"time ({unit})",
-        xlim=((len(bars) - 1) / 2 - half, (len(bars) - 1) / 2 + half),
-        ylim=(0, columns["top"].max() * 1.04),
-        xticks=list(enumerate(bar.label for bar in bars))[:: -(-len(bars) // _MOST_TICKS)],
+    return Boxes(
+        columns,
+        unit,
+        across=(middle - half, middle + half),
+        highest=columns["top"].max() * 1.04,
+        ticks=list(enumerate(bar.label for bar in bars))[:: -(-len(bars) // _MOST_TICKS)],
     )
-
-
-def _dress(figure: Any, *, outlined: bool) -> None:
-    """Set, in place, what HoloViews has no option for: textures, tools, transparency."""
-    import bokeh.models as bk
-
-    (boxes,) = figure.renderers
-    # A copy without the texture would be painted over the box under the pointer.
-    boxes.hover_glyph = boxes.selection_glyph = None
-    glyph = boxes.glyph
-    glyph.update(hatch_pattern="hatch", hatch_color="ink", hatch_alpha=0.22, hatch_scale=9)
-    if outlined:
-        glyph.update(line_color="edge", line_width=1)
-    boxes.nonselection_glyph = glyph.clone(fill_alpha=0.25, hatch_alpha=0.06, line_alpha=0.25)
-    # A range of steps that is chosen here is also chosen in the timeline: see draw.js.
-    select = bk.BoxSelectTool(dimensions="width", mode="replace")
-    hovers = [tool for tool in figure.toolbar.tools if isinstance(tool, bk.HoverTool)]
-    zooms = [bk.BoxZoomTool(dimensions="width"), bk.PanTool(dimensions="width")]
-    figure.toolbar.tools = [*hovers, select, *zooms, bk.ResetTool(), bk.SaveTool()]
-    figure.toolbar.active_drag = select
-    figure.name = STEPS
-    figure.subscribed_events.add("selectiongeometry")
-    figure.toolbar.logo = None
-    figure.toolbar.autohide = True
-    figure.background_fill_alpha = 0
-    figure.border_fill_alpha = 0
-    figure.xaxis.major_label_policy = bk.NoOverlap(min_distance=6)
-    figure.outline_line_color = None
-    # Lines that shall not show must be invisible: the style sheet overrules their colours.
-    figure.xgrid.visible = False
-    figure.axis.minor_tick_out = 0
-    figure.axis.major_tick_in = 0

@@ -63,11 +63,11 @@ def test_info_and_export_load_no_plots_and_no_pandas(tmp_path: Path) -> None:
     assert not loaded_by(["export", ONE_RANK, "-o", str(tmp_path / "tables")], tmp_path) & HEAVY
 
 
-def test_the_page_never_loads_torch(tmp_path: Path) -> None:
+def test_the_page_loads_no_plots_and_no_pandas(tmp_path: Path) -> None:
     loaded = loaded_by(["report", ONE_RANK, "-o", str(tmp_path / "out.html")], tmp_path)
     assert (tmp_path / "out.html").stat().st_size > 10_000
     assert "jinja2" in loaded
-    assert "torch" not in loaded
+    assert not loaded & HEAVY  # a few steps are rows, no chart
 
 
 def test_importing_the_package_loads_nothing_slow(tmp_path: Path) -> None:

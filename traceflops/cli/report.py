@@ -249,10 +249,10 @@ def _command(traces: list[str], analysis: Analysis, asked: Asked, added: Added) 
         ("--to", question.end),
         ("--step-mark", own(question.step_mark)),
         ("--pair", pair),
-        ("--rules", own(asked.rules and asked.rules.name)),
-        ("--finding-rules", own(asked.finding_rules and asked.finding_rules.name)),
+        ("--rules", own(asked.rules.name if asked.rules else None)),
+        ("--finding-rules", own(asked.finding_rules.name if asked.finding_rules else None)),
         ("--title", own(added.title)),
-        ("--notes", own(added.notes and added.notes.name)),
+        ("--notes", own(added.notes.name if added.notes else None)),
         *((name, own(Path(file).name)) for name, file in reading.side_files),
         ("--zone", reading.zone),
     ]

@@ -22,12 +22,22 @@ from typing import Any, Final
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 from msgspec import Struct
 from msgspec.structs import fields, replace
 
-from traceflops.table.columns import LIMIT_NS, IntArray, numbers, one_array
+from traceflops.table.columns import (
+    LIMIT_NS,
+    IntArray,
+    bytes_column,
+    number_column,
+    numbers,
+    one_array,
+    string_column,
+    validity,
+)
 from traceflops.table.schema import TABLES, arrow_schema
 from traceflops.table.trace import Note, Source, Trace
 
@@ -155,7 +165,8 @@ class Part(Struct, frozen=True):
         """Return the compressed part as a row of a pack."""
         head = _encoded_head(self.head)
         data = pa.Codec("zstd", compression_level=_LEVEL).compress(self.plain, asbytes=True)
-        return pa.record_batch([[head], [data], [checksum(head, data)]], schema=PARTS)
+        number = number_column(np.array([checksum(head, data)]), pa.int64())
+        return pa.record_batch([string_column([head]), bytes_column([data]), number], schema=PARTS)
 
 
 def _encoded_head(head: Head) -> str:
@@ -251,14 +262,14 @@ def _encoded(table: pa.Table) -> pa.Table:
         use_differences = False
         if pa.types.is_integer(field.type):
             # A null repeats the number before it: then its difference is 0, what nulls are read as.
-            values = _filled(pc.fill_null_forward(column))
+            values = numbers(pc.fill_null_forward(column), 0)
             differences = _narrow(np.diff(values, prepend=np.int64(0)))
             plain = _narrow(values)
             sizes = [len(codec.compress(v.tobytes(), asbytes=True)) for v in (plain, differences)]
             use_differences = sizes[1] < sizes[0]
-            column = pa.array(differences if use_differences else plain, mask=_mask(column))
+            column = _integers(differences if use_differences else plain, column)
         elif pa.types.is_dictionary(field.type):
-            indices = pa.array(_narrow(_filled(column.indices)), mask=_mask(column))
+            indices = _integers(_narrow(numbers(column.indices, 0)), column.indices)
             column = pa.DictionaryArray.from_arrays(indices, column.dictionary)
         columns.append(column)
         metadata = _DIFFERENCES if use_differences else None
@@ -278,19 +289,14 @@ def _decoded(table: pa.Table, name: str) -> pa.Table:
             continue
         column = one_array(table.column(index))
         if table.schema.field(index).metadata == _DIFFERENCES:
-            values = np.cumsum(_filled(column), dtype=np.int64)
-            column = pa.array(values, mask=_mask(column))
+            column = _integers(np.cumsum(numbers(column, 0), dtype=np.int64), column)
         columns.append(column.cast(field.type))
     return checked(pa.Table.from_arrays(columns, schema=arrow_schema(name)), arrow_schema(name))
 
 
-def _filled(column: pa.Array) -> IntArray:
-    numbers: IntArray = column.cast(pa.int64()).fill_null(0).to_numpy(zero_copy_only=False)
-    return numbers
-
-
-def _mask(column: pa.Array) -> Any:
-    return np.asarray(column.is_null()) if column.null_count else None
+def _integers(values: npt.NDArray[Any], like: pa.Array) -> pa.Array:
+    """Return integers as a column that is null where another one is."""
+    return number_column(values, pa.from_numpy_dtype(values.dtype), validity(like))
 
 
 def _narrow(numbers: IntArray) -> Any:
