@@ -27,7 +27,7 @@ from traceflops.findings.little_work import little_work
 from traceflops.findings.losses import Loss, all_losses, loss_findings
 from traceflops.findings.main_kernel import main_kernel_findings
 from traceflops.findings.many_operators import little_on_cpu, many_operators
-from traceflops.findings.nothing_recorded import nothing_recorded
+from traceflops.findings.nothing_recorded import nothing_recorded, of_what_was_read
 from traceflops.findings.on_cpu import OfGpu, OnCpu, leading, of_gpu, reading
 from traceflops.findings.start_up import main_kind
 from traceflops.findings.unevenness import uneven_findings
@@ -247,4 +247,5 @@ def _said_first(
             total, basis, len(devices), measured, losses=losses, on_cpu=on_cpu, late_rank=late_rank
         )
     )
+    first = of_what_was_read(first, facts.trace, facts.records.lost)
     return of_events(first, facts.trace, total.components) if on_cpu is None else first

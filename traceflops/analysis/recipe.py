@@ -14,7 +14,7 @@ from traceflops.analysis.preparation import prepare, prepare_pair, with_replays
 from traceflops.analysis.result import Analysis, with_finding_rules
 from traceflops.attribution.culprits import NO_CULPRITS, idle_culprits, with_culprits
 from traceflops.attribution.kernels import kernel_totals, memory_times
-from traceflops.attribution.launch_lead import launching
+from traceflops.attribution.launch_lead import Launches, launching
 from traceflops.devices.jobs import check_decided, is_undecided, of_job
 from traceflops.errors import UsageError
 from traceflops.findings.user_rules import read_finding_rules
@@ -154,11 +154,18 @@ def analysis_of(
             kernels=[totals],
             moved=moved,
             idle=idle,
-            launches=launching(prepared, measured.executed.phases),
+            launches=_launches(prepared, measured),
             ranks=ranks,
             passes=serving(prepared, measured.executed.attribution),
         ),
     )
+
+
+def _launches(prepared: Prepared, measured: Measurement) -> Launches | None:
+    """Return how far the host is ahead; None where no duration of kernels tells it."""
+    if prepared.launch_records.timed.lack():
+        return None
+    return launching(prepared, measured.executed.phases)
 
 
 def _ranks(prepared: Prepared, measured: Measurement, peaks: PeakOptions) -> RankReport | None:

@@ -284,6 +284,9 @@ def why_no_figure(
             yield _without_device_work(trace, done.attribution)
     elif records.state == "capture":
         yield _CAPTURE
+    elif (timed := records.timed).lack():
+        untold = fact("missing.no-durations", unknown=timed.lost, operations=timed.calls)
+        yield MissingInput(untold)
     elif records.state == "missing" or records.kernel.lack() or not prepared.knows_replays:
         # If no other kernel was lost, those of graphs are: they are recorded on request. Else
         # buffers were full; or, if the few launched all lack, the recording ended before them.
