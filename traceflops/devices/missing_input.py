@@ -62,7 +62,8 @@ NOT_SPLIT: Final = MissingInput(fact("missing.not-split"), PAIR)
 NO_MATRIX_WORK: Final = MissingInput(fact("missing.no-matrix-work"), fact("missing.vector-units"))
 NOT_ML: Final = MissingInput(fact("missing.not-ml"))
 NO_MODEL: Final = MissingInput(fact("missing.no-model"))
-UNLESS_ASKED: Final = (NOT_ML, NO_MODEL)
+NONE_KNOWN: Final = MissingInput(fact("missing.no-known-model"))
+UNLESS_ASKED: Final = (NOT_ML, NO_MODEL, NONE_KNOWN)
 """Reports do not say these unless they are asked for an MFU."""
 NOTHING_LAUNCHED: Final = MissingInput(
     fact("missing.nothing-launched"), fact("missing.move-to-gpu")
