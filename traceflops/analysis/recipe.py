@@ -17,6 +17,7 @@ from traceflops.attribution.kernels import kernel_totals, memory_times
 from traceflops.attribution.launch_lead import Launches, launching
 from traceflops.devices.jobs import check_decided, is_undecided, of_job
 from traceflops.errors import UsageError
+from traceflops.findings.case import NO_RULES, FindingRules
 from traceflops.findings.user_rules import read_finding_rules
 from traceflops.mfu.budget import FROM_THE_TRACE, PeakOptions
 from traceflops.mfu.measurement import Measurement, measure
@@ -79,7 +80,8 @@ def analyze(
     shown: Any = {"include_environment": include_environment, "placeholders": names}
 
     def analysis_of_job(trace: Trace, selection: Selection) -> Analysis:
-        return analysis_of(prepare(trace, selection, rules=rules, **shown), peaks)
+        prepared = prepare(trace, selection, rules=rules, **shown)
+        return analysis_of(prepared, peaks, rules=user_rules)
 
     if is_undecided(of_job(trace, selection.job)):
         if pair is not None:
@@ -89,7 +91,8 @@ def analyze(
     else:
         prepared = prepare(trace, selection, rules=rules, **shown)
         paired = prepare_pair(pair, rules=rules, **shown) if pair is not None else None
-        analysis = analysis_of(with_replays(prepared, paired), peaks, pair=paired)
+        replayed = with_replays(prepared, paired)
+        analysis = analysis_of(replayed, peaks, pair=paired, rules=user_rules)
         analysis = replace(analysis, jobs=listed_jobs(trace, selection.job, **shown))
     analysis = with_removed(analysis, names) if names is not None else analysis
     return with_finding_rules(analysis, user_rules)
@@ -109,11 +112,12 @@ def analysis_of(
     pair: Prepared | None = None,
     *,
     is_summarised: bool = False,
+    rules: FindingRules = NO_RULES,
 ) -> Analysis:
     """Return where the time of a prepared trace went and how much of its devices was used.
 
     `measured` replaces what the trace and its `pair` say of FLOPs. Culprits of idle time and ranks
-    are left out if `is_summarised`: a summary has them by step.
+    are left out if `is_summarised`: a summary has them by step. `rules` has a user's thresholds.
     """
     whole, linked = prepared, prepared.linked
     if prepared.launch_records.state == "capture":
@@ -148,7 +152,7 @@ def analysis_of(
         collectives=collective_work(linked, prepared.accounts, prepared.windows),
         recording=prepared,
         **judged(
-            VerdictFacts.of(prepared, measured.executed.attribution),
+            VerdictFacts.of(prepared, measured.executed.attribution, rules),
             devices,
             measured,
             kernels=[totals],
