@@ -506,7 +506,7 @@ def test_kernels_without_a_duration_say_nothing_of_time(
     unknown: int, notes: Sequence[str], *, is_told: bool
 ) -> None:
     analysis = of_lengths(*[0] * unknown, *[500] * (20 - unknown), notes=notes)
-    told = f"GPU records are incomplete: the durations of {unknown} of 20 GPU operations are"
+    told = f"GPU records are incomplete: {unknown} of 20 GPU operations ha"
     assert analysis.verdict.sentence.startswith(told) == is_told
     assert (analysis.recorded == "incomplete") == is_told
     assert (analysis.launches is None) == is_told
