@@ -92,6 +92,8 @@ _COUNTED: Final = "cuda_profiler_range"
 """The category of Kineto's events where it reads counters."""
 METRIC: Final = "METRIC"
 """The category of values of metrics that nvprof writes."""
+CPU_SAMPLES: Final = "COMPOSITE_EVENTS"
+"""The category of samples of the CPU that Nsight Systems writes."""
 _OF_CALLS: Final = ("_runtime", "_driver")
 """How Kineto's categories of API calls end: they are recorded only where the GPU is traced."""
 _OPERATOR: Final = "cpu_op"

@@ -27,6 +27,7 @@ from traceflops.table.builder import TableBuilder, compact
 from traceflops.table.columns import ABSENT
 from traceflops.table.grouping import distinct, group_rows
 from traceflops.table.trace import Note, Source, SourceFile, Trace, rank_from_name
+from traceflops.units import several
 
 FORMAT: Final = "nsys stats"
 _OLD_NAMES: Final = (
@@ -180,6 +181,11 @@ def _no_rows(empty: Sequence[StatsFile]) -> InputError:
     if any(file.damage.dropped_rows or file.damage.cut_bytes for file in empty):
         hint = "copy the file again or rerun nsys stats"
         return InputError(f"no readable row: {name}", hint)
+    if rows := sum(part.rows for file in empty for part in file.parts):
+        return InputError(
+            f"no row can be used: {name} ({several(rows, 'row')})",
+            "give the file exactly as nsys stats wrote it",
+        )
     return InputError(
         f"no rows: {name} (header only)",
         f"nothing was launched while recording; record again with {NSYS}",

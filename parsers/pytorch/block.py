@@ -41,6 +41,9 @@ from traceflops.table.columns import IntArray
 A = TypeVar("A", bound=Args)
 
 _STEP_NAME = "ProfilerStep#"
+_OF_EVENTS: Final = ("X", "i")
+"""The phases of events that tables need."""
+_OF_ARROWS: Final = ("s", "t", "f")
 _MEMORY_NAME = "[memory]"
 _PATIENCE = 4
 _METADATA_BYTES: Final = 1 << 16
@@ -66,6 +69,8 @@ class KinetoBlock:
             self.counts[category or f"phase {phase}"] += len(group)
             if category in self._unwanted:
                 continue
+            if lost := _lost_as(category, phase):
+                self.rows.odd[lost] += len(group)
             if phase == "X":
                 adder = _ADDERS.get(category)
                 if adder is not None:
@@ -122,7 +127,7 @@ class KinetoReader:
     that cannot, all are decoded as LooseEvent; after DigitsLost, as ExactEvent.
     """
 
-    element = LooseEvent
+    element = ExactEvent
 
     def __init__(self, python_stacks: bool = True) -> None:
         self._python_stacks = python_stacks
@@ -143,14 +148,14 @@ class KinetoReader:
                 self._odd_blocks += 1
             except DigitsLost:
                 self._exact = True
-        try:
-            element = ExactEvent if self._exact else LooseEvent
-            return KinetoBlock(list_decoder(element).decode(text), self._python_stacks)
-        except DigitsLost:
-            self._exact = True
-            return KinetoBlock(list_decoder(ExactEvent).decode(text), self._python_stacks)
-        except UNDECODABLE:
-            return None
+        for element in (ExactEvent,) if self._exact else (LooseEvent, ExactEvent):
+            try:
+                return KinetoBlock(list_decoder(element).decode(text), self._python_stacks)
+            except DigitsLost:
+                self._exact = True
+            except UNDECODABLE:  # as an ExactEvent, times too large for a double can be decoded
+                continue
+        return None
 
     def _usual(self, text: bytes | memoryview) -> list[Any]:
         """Return the events of a list, by the types of their categories.
@@ -167,6 +172,14 @@ class KinetoReader:
         events: list[Any] = usual.decode(b"".join((text[:before], b"]")))
         events += list_decoder(LooseEvent).decode(b"[" + last[begin:])
         return events
+
+
+def _lost_as(category: str, phase: str) -> str:
+    """Return the code of the note on events that are skipped for category or phase, else ""."""
+    if category not in KNOWN_CATEGORIES | legacy.CATEGORIES:
+        return "no-category" if not category and phase == "X" else ""
+    is_arrow = category in FLOW_CATEGORIES or category == legacy.ARROWS
+    return "" if phase in (_OF_ARROWS if is_arrow else _OF_EVENTS) else "odd-phase"
 
 
 def _by_phase(events: list[Any]) -> Iterator[tuple[str, list[Any]]]:

@@ -81,6 +81,8 @@ def split_ranks(
         owners[text] = Owner(int(own_rank) if own_rank else None, numbers_of_label, int(process_id))
     shift = _shift([owners[text].pid for text in tables["activities"].names["process"]])
     keys = _rank_keys(tables, owners, shift)
+    if by_pid := not any(keys.values()) and not tables["activities"].count:
+        keys = _process_keys(tables, owners)
     ranks = sorted(set(keys.values()))
     several = 1 < len(ranks) <= _MOST_PROCESSES  # more ranks are not real: one process
     # Each owner's process: the index of its rank, or 0 if the file is of one process.
@@ -107,6 +109,8 @@ def split_ranks(
         tables["activities"].replace("device", np.where(device < 0, device, device % shift))
     # The key () is that of a file in which no owner tells a rank.
     rank_numbers = _rank_numbers(ranks) if several or ranks[:1] > [()] else [rank]
+    if by_pid:
+        rank_numbers = [None] * len(ranks) if several else [rank]
     return [(rank, pids.get(number)) for number, rank in enumerate(rank_numbers)]
 
 
@@ -134,6 +138,24 @@ def _rank_keys(
             keys[text] = (owner.pid // shift,) if shift and owner.pid >= 0 else None
     first_key = min((key for key in keys.values() if key is not None), default=())
     return {text: first_key if key is None else key for text, key in keys.items()}
+
+
+def _process_keys(
+    tables: Mapping[str, TableBuilder], owners: Mapping[str, Owner]
+) -> dict[str, tuple[int, ...]]:
+    """Return, for each owner, its pid if operators have it, else that of most operators.
+
+    Without work of GPUs, each process has a device of its own: its CPU.
+    """
+    operators, counts = tables["ops"], Counter[int]()
+    texts = [*operators.names["process"]]
+    rows = np.bincount(operators.column("process"), minlength=len(texts)).tolist()
+    for text, count in zip(texts, rows, strict=True):
+        counts[owners[text].pid] += count
+    del counts[ABSENT]
+    key_of = {pid: (pid,) for pid, count in counts.most_common() if count}
+    most = next(iter(key_of.values()), ())
+    return {text: key_of.get(own.pid, most) for text, own in owners.items()}
 
 
 def _shift(devices: Sequence[int]) -> int:

@@ -58,6 +58,8 @@ _NOTES: Final = NoteTable(
         "--python-stacks keeps them.",
         "no-phase": "{count} [object|objects] without a phase skipped: not events.",
         "no-time": of_noun("event", "skipped: no valid time."),
+        "no-category": of_noun("event", "skipped: no valid category (cat)."),
+        "odd-phase": of_noun("event", "skipped: no valid phase (ph)."),
         "bad-arguments": of_noun("event", "with unreadable arguments."),
         "negative-size": of_noun("negative number", "of bytes ignored."),
         "description-left-out": "Run description in the trace: {problem}.",
@@ -82,6 +84,8 @@ _NOTES: Final = NoteTable(
             "was lost{shown}.",
             "Copy the file again, or let the program end before it is copied.",
         ),
+        "no-device-work skipped": "The file has no readable GPU operations; they may be among the "
+        "skipped events{shown}.",
         "no-device-work calls": "The file has {calls} and no GPU operations: the profiler lost the "
         "GPU records or could not make them.",
         "nothing-launched": "The file has {calls}, none of which starts GPU work{shown}.",
@@ -106,9 +110,12 @@ _NOTES: Final = NoteTable(
     },
 )
 _ODD: Final = (
-    *("no-time", "bad-arguments", "no-duration", "negative-duration"),
-    *("negative-size", "arguments-repaired"),
+    *("no-time", "no-category", "odd-phase", "bad-arguments", "no-duration"),
+    *("negative-duration", "negative-size", "arguments-repaired"),
 )
+_SKIPPED: Final = ("no-time", "no-category", "odd-phase")
+"""Codes of the notes on events that may have been work of a GPU."""
+
 _SEVERAL: Final = 0.1
 """If fewer than this share of calls repeat a correlation, that may be chance."""
 _NO_WORK: Final = "no-device-work"
@@ -157,25 +164,26 @@ def _reading_notes(
         yield from legacy.content_notes(tables, counts.get(legacy.ARROWS, 0), _SHOWN_INSTEAD)
     else:
         cut = source.cut is not None or damage.cut_bytes is not None
-        is_lossy = cut or damage.dropped_places > 0 or odd["no-time"] > 0
-        yield from _content_notes(tables, is_lossy, metadata.facts, with_activities(counts))
-    yield from _metadata_notes(metadata, devices, tables["processes"].num_rows)
+        lost = "lost" * (cut or damage.dropped_places > 0)
+        lost = lost or "skipped" * any(odd[code] for code in _SKIPPED)
+        yield from _content_notes(tables, lost, metadata.facts, with_activities(counts))
+    yield from _metadata_notes(metadata, devices, tables["processes"])
 
 
 def _content_notes(
-    tables: Mapping[str, pa.Table], is_lossy: bool, facts: Mapping[str, str], activities: str
+    tables: Mapping[str, pa.Table], lost: str, facts: Mapping[str, str], activities: str
 ) -> Iterator[Note]:
     """Yield the notes on what a file lacks: device work, calls, shapes.
 
-    `is_lossy`: part of the file was lost. `facts` are those of its header. `activities` is the
-    argument with which the profiler records GPU operations.
+    `lost` says how records may be missing, "" if none are. `facts` are those of its header.
+    `activities` is the argument with which the profiler records GPU operations.
     """
     calls, ops = tables["calls"].num_rows, tables["ops"]
     if not tables["activities"].num_rows:
         # The first reason that holds chooses the text; a text times False is empty.
-        why = " lost" * is_lossy or " calls" * (calls > 0) or " recorder" * (RECORDER in facts)
-        key, shown = f"{_NO_WORK}{why}", _SHOWN_INSTEAD if ops.num_rows else ""
-        if launches_nothing(tables["calls"]) and not is_lossy:
+        why = lost or "calls" * (calls > 0) or "recorder" * (RECORDER in facts)
+        key, shown = f"{_NO_WORK} {why}".rstrip(), _SHOWN_INSTEAD if ops.num_rows else ""
+        if launches_nothing(tables["calls"]) and not lost:
             key, shown = "nothing-launched", _ON_CPU if ops.num_rows else ""
         why, operator = _by_operators(names(ops["name"]))
         if key == _NO_WORK:
@@ -199,7 +207,9 @@ def _content_notes(
         yield _NOTES.note("no-shapes")
 
 
-def _metadata_notes(metadata: Metadata, devices: Sequence[int], processes: int) -> Iterator[Note]:
+def _metadata_notes(
+    metadata: Metadata, devices: Sequence[int], processes: pa.Table
+) -> Iterator[Note]:
     """Yield the notes on description, recording cost, ranks and models of devices."""
     if metadata.description_problem:
         yield _NOTES.note("description-left-out", problem=metadata.description_problem)
@@ -208,8 +218,9 @@ def _metadata_notes(metadata: Metadata, devices: Sequence[int], processes: int) 
         change = f"{100 * (recorded - before) / before:+.1f}"
         was, now = duration(before), duration(recorded)
         yield _NOTES.note("recording-cost", before=was, recorded=now, change=change)
-    if processes > 1:
-        yield _NOTES.note("merged-ranks", processes)
+    if processes.num_rows > 1:
+        if processes["rank"].null_count < processes.num_rows:
+            yield _NOTES.note("merged-ranks", processes.num_rows)
     elif metadata.rank_from_name and metadata.rank is not None:
         yield rank_from_name([metadata.rank])
     unknown = [d for d in dict.fromkeys(devices) if metadata.by_id and metadata.facts_of(d) is None]

@@ -24,6 +24,7 @@ from traceflops.reports.view.comparison import (
     cause_label,
     changed_causes,
     changed_parts,
+    compared,
     interval_ends,
     memory_table,
     mfu_sentence,
@@ -98,12 +99,14 @@ def _overview(
     comparisons: Sequence[Comparison], sides: Sequence[Side], names: Sequence[str]
 ) -> dict[str, Any]:
     """Return what the template shows of several comparisons together."""
-    drawn = [at for at, side in enumerate(sides) if side.windows]
+    shown = compared(comparisons)
+    is_shown = [side.windows and any(side is one for one in shown) for side in sides]
+    drawn = [at for at, is_drawn in enumerate(is_shown) if is_drawn]
     return {
         "title": f"{several(len(comparisons), 'recording')} against {names[0]}.",
         "bars": bars([sides[at] for at in drawn], [names[at] for at in drawn]) if drawn else None,
         "runs": runs_table(comparisons),
-        "sides": sides_table(sides),
+        "sides": sides_table(shown),
     }
 
 
@@ -113,10 +116,11 @@ def _values(comparison: Comparison, names: tuple[str, str], id_: str, many: int)
     The comparisons of a page share its room for rows; of many, none has a timeline.
     """
     sides = (comparison.before, comparison.after)
-    has_times = all(side.windows and side.components.window_ns for side in sides)
+    shown = compared([comparison])
+    has_times = bool(shown) and all(side.windows and side.components.window_ns for side in sides)
     drawn = has_times and not comparison.is_same
     lead, title = _clauses(comparison)
-    interval, compares = comparison.interval, not comparison.obstacle
+    interval = comparison.interval
     beside_title, memory = mfu_sentence(comparison), memory_table(comparison)
     timelines: dict[str, Any] | None = None
     if drawn and many <= _MOST_PAIRS:
@@ -128,7 +132,7 @@ def _values(comparison: Comparison, names: tuple[str, str], id_: str, many: int)
         "id": id_,
         "names": names,
         "about": list(_about(sides)),
-        "is_comparable": drawn and compares,
+        "is_comparable": drawn,
         "is_unsure": interval is not None and interval.holds_zero,
         "lead": lead,
         "title": title,
@@ -136,14 +140,14 @@ def _values(comparison: Comparison, names: tuple[str, str], id_: str, many: int)
         "beside": list(_beside(comparison)),
         "sums": list(_sums(comparison)),
         "sure": list(_sure(comparison, names)),
-        "bars": bars(sides, names, interval, is_joined=compares) if has_times else None,
+        "bars": bars(sides, names, interval, is_joined=True) if has_times else None,
         "waterfall": waterfall(comparison, names),
         "timelines": timelines,
         "changes": _tables(comparison, id_, _MOST_ROWS // many),
         "more": [one for one in more_sentences(comparison) if one != beside_title],
         "memory": memory if memory.rows else None,
         "counted": counted_change(comparison),
-        "sides": sides_table(sides),
+        "sides": sides_table(shown),
         "alike": unlike_table(comparison) if comparison.unlike else None,
         "notes": comparison.notes,
         "difference_ns": comparison.difference_ns,

@@ -21,6 +21,7 @@ from traceflops.reports.terminal.lines import (
 )
 from traceflops.reports.view.compared_kernels import counted_change
 from traceflops.reports.view.comparison import (
+    compared,
     comparison_tables,
     more_sentences,
     runs_table,
@@ -54,12 +55,8 @@ def render_comparison(comparison: Comparison, style: Style) -> list[Text]:
 def render_runs(comparisons: Sequence[Comparison], style: Style) -> list[Text]:
     """Return the comparison of several recordings with one baseline as lines."""
     style = style.wide_enough()
-    reference = comparisons[0].before
-    tables = (
-        sides_table([reference, *(comparison.after for comparison in comparisons)]),
-        runs_table(comparisons),
-    )
-    lines = [Text(f"Against {reference.name}", "bold"), *_tables(tables, style.width)]
+    tables = (sides_table(compared(comparisons)), runs_table(comparisons))
+    lines = [Text(f"Against {comparisons[0].before.name}", "bold"), *_tables(tables, style.width)]
     for one in comparisons:
         lines += [Text(), Text(one.after.name, "bold"), *paragraph(one.sentence, style.width, "")]
         lines += _tables([counted_change(one)], style.width)
@@ -72,8 +69,8 @@ def _lines(comparison: Comparison, style: Style) -> Iterator[Text]:
     for words in more_sentences(comparison):
         yield from paragraph(words, style.width, "")
     yield from note_lines(comparison.notes, _NOTES, "in --json", style.width)
-    sides = (comparison.before, comparison.after)
-    if all(side.windows for side in sides):
+    sides = compared([comparison])
+    if sides and all(side.windows for side in sides):
         yield Text()
         yield from _bars(sides, style)
     # What is not alike and the peak of memory are no tables here, but sentences.

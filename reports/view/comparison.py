@@ -213,6 +213,15 @@ _PART: Final = (
 )
 
 
+def compared(comparisons: Sequence[Comparison]) -> list[Side]:
+    """Return the baseline and the sides that are compared with it; none if no side can be.
+
+    Figures of recordings that cannot be compared do not stand beside each other.
+    """
+    sides = [one.after for one in comparisons if not one.obstacle]
+    return [comparisons[0].before, *sides] if sides else []
+
+
 def sides_table(sides: Iterable[Side]) -> ReportTable:
     """Return a row per recording: its step time and where that goes.
 
@@ -356,7 +365,7 @@ def memory_table(comparison: Comparison) -> ReportTable:
 
 def comparison_tables(comparison: Comparison) -> Iterator[tuple[str, ReportTable]]:
     """Yield the tables of a comparison, each after its title."""
-    yield "Recordings", sides_table((comparison.before, comparison.after))
+    yield "Recordings", sides_table(compared([comparison]))
     yield "Not alike", unlike_table(comparison)
     yield "From the old step time to the new one", causes_table(comparison)
     yield "What changed most", parts_table(comparison)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 from traceflops.attribution.idle_classes import CLASSES
 from traceflops.attribution.slow_steps import slow_steps
 from traceflops.devices.jobs import JobReport
+from traceflops.devices.missing_input import skipped
 from traceflops.devices.side_records import MEMORY_SNAPSHOT
 from traceflops.facts import Fact, Value, fact
 from traceflops.ranks.collectives import KINDS, Collective
@@ -61,7 +62,9 @@ def products(analysis: Analysis) -> str:
     if not devices:
         if analysis.source.format == MEMORY_SNAPSHOT:
             return "memory snapshot"
-        return "samples" if analysis.gpu_samples else "no GPU operations"
+        if analysis.gpu_samples:
+            return "samples"
+        return f"no {'readable ' if skipped(analysis.notes) else ''}GPU operations"
     if all(device.type == "cpu" for device in devices):
         return f"CPU operators of {numbered(len(devices), 'process')}"
     matches = {peaks.device: peaks.match for peaks in analysis.measured.devices}

@@ -101,6 +101,16 @@ def test_without_any_kernel_of_a_model_only_who_asks_hears_of_mfu() -> None:
     assert why_not(measured, is_asked=True) == [told]
 
 
+def test_where_kernels_are_uncategorized_none_is_known_to_be_of_a_model() -> None:
+    measured = analyze(nsys(ML[0], "settle(float*)")).measured
+    assert why_not(measured) == []
+    (told,) = why_not(measured, is_asked=True)
+    assert told == (
+        "No MFU: no kernel is known as a GEMM, convolution or attention, and what uncategorized "
+        "kernels compute is unknown."
+    )
+
+
 @pytest.mark.parametrize(
     ("beside", "top"),
     [

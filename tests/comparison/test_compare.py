@@ -28,6 +28,7 @@ from traceflops.comparison.side import Side, side_of
 from traceflops.errors import InputError
 from traceflops.facts import fact
 from traceflops.reports.json.comparison import comparison_object
+from traceflops.reports.markdown import render_comparison as markdown_of
 from traceflops.reports.terminal.comparison import render_comparison, render_runs
 from traceflops.reports.terminal.lines import Style
 from traceflops.reports.view.texts import words
@@ -248,6 +249,20 @@ def test_a_step_is_not_compared_with_a_recording() -> None:
     assert found.obstacle == fact("comparison.steps-on-one-side", side="b")
     both = compare(of_kernels("k", marked=False), of_kernels("k", "k", marked=False), ("a", "b"))
     assert both.sentence.startswith("The recording takes 100 ns more (+200.0 %, one step each: ")
+
+
+def test_what_is_not_compared_stands_not_beside_each_other() -> None:
+    """Of three recordings one has no steps: its figures are not shown."""
+    marked, more, bare = of_kernels(*"kkkk"), of_kernels(*"kkkkk"), of_kernels("k", marked=False)
+    alone = compare(marked, bare, ("a", "b"))
+    shown = "\n".join(line.plain for line in render_comparison(alone, Style()))
+    assert shown.startswith("Not compared: no steps were found in b,")
+    assert "█" not in shown and "Mean" not in shown and "Not alike" in shown
+    assert "Mean" not in markdown_of(alone)
+    both = [alone, compare(marked, more, ("a", "c"))]
+    table = "\n".join(line.plain for line in render_runs(both, Style()))
+    means = table.split("Share")[0].splitlines()
+    assert [line.split()[0] for line in means if " ns " in line] == ["a", "c"]
 
 
 def test_operators_on_the_cpu_are_not_compared_with_work_of_a_gpu(one_rank: tf.Analysis) -> None:

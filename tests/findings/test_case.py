@@ -7,7 +7,7 @@ import pytest
 
 from tests.build import launched, trace_of
 from traceflops import analyze
-from traceflops.findings.case import program_of, without_work_ns
+from traceflops.findings.case import NO_RULES, program_of, without_work_ns
 from traceflops.findings.communication import slow_link_findings
 from traceflops.findings.late_rank import rank_balance
 from traceflops.ranks.link_rates import LinkRate
@@ -46,7 +46,7 @@ def test_of_a_pipeline_no_more_is_gained_than_its_bubble(
         windows_used=2,
         program=frozenset(),
         total=SimpleNamespace(components=SimpleNamespace(window_ns=2 * (1_000 + bubble_ns))),
-        finding_rules=SimpleNamespace(thresholds={}),
+        finding_rules=NO_RULES,
     )
     (found,) = rank_balance(case)
     assert found.gain is not None

@@ -1,9 +1,15 @@
 """Traces of a profiler that recorded nothing but itself."""
 
+from pathlib import Path
+from typing import Any
+
 import pytest
+from msgspec.structs import replace
 
 import traceflops as tf
 from tests.build import trace_of
+from tests.parsers.nsight.nsysfile import nsys, thread
+from traceflops.table.trace import Note
 
 
 @pytest.mark.parametrize(("own_ns", "is_alone"), [(950, True), (500, False)])
@@ -33,3 +39,66 @@ def test_what_the_profiler_does_at_its_start_is_nothing_of_the_program(
     told = "No GPU operation, GPU call or named range of the program is recorded"
     assert said.startswith(f"{told}; the profiler's own ranges lie within 50.0 µs") == is_alone
     assert ("annotations" in said) != is_alone
+
+
+OP = {"name": "aten::mm", "start_ns": 0, "dur_ns": 100}
+
+
+@pytest.mark.parametrize(
+    ("tables", "what", "only"),
+    [
+        ({}, "No GPU operation could be read ({})", "This trace has no GPU operations"),
+        (
+            {"ops": [OP]},
+            "No GPU operation could be read ({}), only CPU operators",
+            "This trace has no GPU operations, only CPU operators",
+        ),
+        (
+            {"marks": [OP]},
+            "No GPU operation could be read ({}), only annotations",
+            "This trace has no GPU operations, only annotations",
+        ),
+    ],
+)
+@pytest.mark.parametrize(
+    ("codes", "why"),
+    [
+        (("no-time",), "7 records were skipped"),
+        (("no-time", "odd-phase"), "14 records were skipped"),
+        (("rows-lost",), "records were skipped"),
+        (("python-stacks-left-out",), ""),
+    ],
+)
+def test_skipped_records_may_have_been_the_work_of_the_gpu(
+    tables: Any, what: str, only: str, codes: tuple[str, ...], why: str
+) -> None:
+    made = trace_of(devices=[], **tables)
+    notes = tuple(Note("dropped", code, "", 7) for code in codes)
+    said = tf.analyze(replace(made, notes=notes)).verdict.sentence
+    assert (f"{what.format(why)}." if why else f"{only}.") in said
+    assert ("no GPU operations" in said) != bool(why)
+
+
+@pytest.mark.parametrize(("skipped", "is_told"), [(2, True), (1, False)])
+def test_launches_whose_records_were_skipped_did_not_lose_them(
+    skipped: int, *, is_told: bool
+) -> None:
+    """Only as many skipped records as there are launches can be all of theirs."""
+    calls = [{"name": "cudaLaunchKernel", "start_ns": at} for at in (0, 10)]
+    made = replace(
+        trace_of(devices=[], calls=calls), notes=(Note("dropped", "no-time", "", skipped),)
+    )
+    said = tf.analyze(made).verdict.sentence
+    assert said.startswith("GPU records are missing: the trace has 2 launch calls")
+    assert ("(2 records were skipped)" in said) == is_told
+
+
+def test_samples_of_the_cpu_alone_are_told(tmp_path: Path) -> None:
+    with nsys(tmp_path / "samples.sqlite") as file:
+        file.gpu()
+        for number in range(3):
+            file.row("COMPOSITE_EVENTS", id=number, start=1_000 * number, globalTid=thread())
+            name = {"symbol": file.string("main"), "module": file.string("a.out")}
+            file.row("SAMPLING_CALLCHAINS", id=number, stackDepth=0, **name)
+    said = tf.analyze(tf.read(tmp_path / "samples.sqlite")).verdict.sentence
+    assert said == "This trace has no GPU operations, only 3 CPU samples."

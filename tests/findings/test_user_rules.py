@@ -77,6 +77,30 @@ def test_a_rule_of_a_file_has_its_words_its_rows_and_a_gain(tmp_path: Path) -> N
     assert analysis.notes[-1].text == "Findings by rules of a file: 1 rule added."
 
 
+@pytest.mark.parametrize(("least", "is_found"), [(0.60, True), (0.61, False)])
+def test_thresholds_hold_where_the_time_is_judged(
+    least: float, is_found: bool, tmp_path: Path
+) -> None:
+    """Of 1,000 ns the GEMM takes 600."""
+    analysis = found(tmp_path, f"[main-kernel]\nleast_share = {least}")
+    assert ("main-kernel" in {one.rule for one in analysis.losses}) == is_found
+    assert ("main-kernel" in rules_of(analysis)) == is_found
+
+
+@pytest.mark.parametrize(("most_ns", "is_little"), [(20_000, True), (9_999, False)])
+def test_how_much_work_is_little_is_the_users(
+    most_ns: int, is_little: bool, tmp_path: Path
+) -> None:
+    """The GPU is busy for 10,000 ns behind an allocation of 300 ms."""
+    works = launched(("saxpy", 299_990_000, 300_000_000, 10_000))
+    works["calls"].append({"name": "cudaMalloc", "start_ns": 0, "dur_ns": 299_000_000})
+    rules = tmp_path / "mine.toml"
+    rules.write_text(f"[little-work]\nmost_busy_ns = {most_ns}")
+    analysis = tf.analyze(trace_of(**works), finding_rules=rules)
+    assert ("The recording holds 10.0 µs of GPU work" in analysis.verdict.sentence) == is_little
+    assert not (is_little and analysis.losses)
+
+
 def test_redaction_leaves_out_the_words_of_a_file(tmp_path: Path) -> None:
     rules = tmp_path / "mine.toml"
     rules.write_text(OWN.replace("SOFT.*max", "."))

@@ -77,7 +77,9 @@ def test_steps_and_gaps_are_the_time_of_the_report(ranks: list[Any]) -> None:
         sums.update({name: step[name] for name in COMPONENTS if step["used"]})
     report = analysis.components.parts()
     assert sums == {f"{name}_ns": ns for name, ns in report.items()}
-    assert sum(gap["dur_ns"] for gap in gaps) == report["idle"] - analysis.idle.unexplained_ns
+    # Where most kernels have no duration, gaps are listed and none is explained.
+    told_ns = report["idle"] - analysis.idle.unexplained_ns * (analysis.recorded == "complete")
+    assert sum(gap["dur_ns"] for gap in gaps) == told_ns
     windows = {(w["device"], w["step"]): w for w in steps}
     for gap in gaps:
         step = windows[gap["device"], gap["step"]]

@@ -12,6 +12,7 @@ from sample_traces.kineto_text import render
 from sample_traces.simulate import simulate
 from tests.parsers.documents import read_bytes
 from traceflops import analyze
+from traceflops.reports.view.wording import products
 from traceflops.table.links import link
 from traceflops.table.trace import Trace
 
@@ -185,3 +186,14 @@ def test_a_merged_job_is_as_its_files() -> None:
         assert alone["name"].to_pylist() == file.activities["name"].to_pylist()
         linked = (links.op_of_activity >= 0)[mine].sum()
         assert linked == (link(file).op_of_activity >= 0).sum() > 0
+
+
+def test_operators_of_several_processes_have_a_cpu_each_without_work_of_gpus() -> None:
+    """No rank is known: nothing but the process ids tells the processes apart."""
+    ops = [event("cpu_op", f"op {at}", at, pid) for at in (10, 20) for pid in (40, 50, 60)]
+    trace = read_bytes(json.dumps({"schemaVersion": 1, "traceEvents": ops}).encode())
+    assert trace.processes["pid"].to_pylist() == [40, 50, 60]
+    assert trace.processes["rank"].to_pylist() == [None] * 3
+    analysis = analyze(trace)
+    assert [device.chosen.components.idle_ns for device in analysis.devices] == [5_000] * 3
+    assert products(analysis) == "CPU operators of 3 processes"

@@ -578,3 +578,16 @@ def test_a_page_without_culprits_has_no_table_of_them() -> None:
     found = render_html(tf.analyze(trace_of(activities=rows)))
     assert "GPU waits on</th>" not in found
     assert "Gaps by length" in found
+
+
+def test_a_line_of_items_can_break_between_all_of_them() -> None:
+    """The last item tells of time that is left out: 200 of 1,100 us after the GPU's work."""
+    traced = trace_of(
+        activities=[
+            {"name": "k", "start_ns": at, "dur_ns": 90_000} for at in (0, 200_000, 800_000)
+        ],
+        calls=[{"name": "cudaFree", "start_ns": 890_000, "dur_ns": 210_000}],
+    )
+    items = render_html(tf.analyze(traced)).split('<ul class="provenance">')[1].split("</ul>")[0]
+    assert "are left out" in items
+    assert items.count("<li>") == len(re.findall(r"\s<li>", items)) >= 4

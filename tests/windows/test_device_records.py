@@ -19,8 +19,8 @@ from traceflops.reports.page.html import render_html
 from traceflops.reports.page.overview import document_title
 from traceflops.reports.terminal.summary import render_terminal
 from traceflops.reports.view.culprits import pace_sentence
-from traceflops.table.trace import Trace
-from traceflops.windows.device_records import LaunchRecords, launch_calls
+from traceflops.table.trace import Note, Trace
+from traceflops.windows.device_records import CallRecords, LaunchRecords, launch_calls, timed_work
 
 OPS = [{"name": "aten::mm", "start_ns": 0, "dur_ns": 100}]
 
@@ -481,3 +481,47 @@ def test_a_rank_that_is_cut_off_says_nothing_of_the_others(tmp_path: Path, size:
     assert analysis.measured.mfu == others.measured.mfu is not None
     (note,) = (one for one in analysis.notes if one.code == "processes-left-out")
     assert note.text.startswith("GPU records of 1 process (rank 2) are incomplete")
+
+
+def of_lengths(*lengths: int, notes: Sequence[str] = ()) -> Analysis:
+    """Return the analysis of launched kernels of these durations; the reader gave these notes."""
+    works = [("k", 1_000 * at, 1_000 * at + 10, dur) for at, dur in enumerate(lengths)]
+    made = trace_of(**launched(*works))
+    told = tuple(Note("repaired", code, "") for code in notes)
+    return analyze(replace(made, notes=(*made.notes, *told)))
+
+
+@pytest.mark.parametrize(
+    ("unknown", "notes", "is_told"),
+    [
+        (20, (), True),
+        (10, (), True),
+        (9, (), False),  # very short ones
+        (1, ("no-duration",), True),
+        (1, ("negative-duration",), True),
+        (0, ("no-duration",), False),  # of other records
+    ],
+)
+def test_kernels_without_a_duration_say_nothing_of_time(
+    unknown: int, notes: Sequence[str], *, is_told: bool
+) -> None:
+    analysis = of_lengths(*[0] * unknown, *[500] * (20 - unknown), notes=notes)
+    told = f"GPU records are incomplete: {unknown} of 20 GPU operations ha"
+    assert analysis.verdict.sentence.startswith(told) == is_told
+    assert (analysis.recorded == "incomplete") == is_told
+    assert (analysis.launches is None) == is_told
+    causes = [one for one in analysis.findings if one.confidence is not None]
+    assert not (is_told and causes)
+
+
+def test_fills_and_copies_of_a_mixed_trace_count_as_their_kind() -> None:
+    """A fill of 0 ns is no reason to doubt kernels; a copy takes time."""
+    made = trace_of(
+        activities=[
+            {"name": "k", "start_ns": 0, "dur_ns": 10},
+            {"name": "fill", "kind": "memset", "start_ns": 20, "dur_ns": 0},
+            {"name": "fill", "kind": "memset", "start_ns": 30, "dur_ns": 0},
+            {"name": "copy", "kind": "memcpy", "start_ns": 40, "dur_ns": 0},
+        ]
+    )
+    assert timed_work(made) == CallRecords(2, 1)

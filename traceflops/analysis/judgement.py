@@ -16,18 +16,18 @@ from traceflops.attribution.launch_lead import Launches, host_bound
 from traceflops.devices.side_records import GPU_SAMPLES
 from traceflops.facts import Fact, fact
 from traceflops.findings.calls_alone import calls_alone
-from traceflops.findings.case import program_of_trace
+from traceflops.findings.case import NO_RULES, FindingRules, program_of_trace
 from traceflops.findings.clocks import samples_verdict
 from traceflops.findings.communication import slow_link_fact, slow_link_findings
 from traceflops.findings.device_memory import memory_verdict
 from traceflops.findings.event_times import of_events, waits_for_host
 from traceflops.findings.finding import Finding, Verdict
 from traceflops.findings.late_rank import late_rank_fact, late_rank_findings, waiting_for
-from traceflops.findings.little_work import little_work
+from traceflops.findings.little_work import LITTLE_WORK, little_work
 from traceflops.findings.losses import Loss, all_losses, loss_findings
-from traceflops.findings.main_kernel import main_kernel_findings
+from traceflops.findings.main_kernel import MAIN_KERNEL, main_kernel_findings
 from traceflops.findings.many_operators import little_on_cpu, many_operators
-from traceflops.findings.nothing_recorded import nothing_recorded
+from traceflops.findings.nothing_recorded import nothing_recorded, of_what_was_read
 from traceflops.findings.on_cpu import OfGpu, OnCpu, leading, of_gpu, reading
 from traceflops.findings.start_up import main_kind
 from traceflops.findings.unevenness import uneven_findings
@@ -68,6 +68,7 @@ class VerdictFacts(NamedTuple):
     verdicts for files of these alone. `gpu` is what CPUs tell of a GPU whose work is not recorded,
     `once` what most of the CPU's start-up is, `little` that hardly any work is recorded, `calls`
     what takes the host's time if no work is, `is_part` that most time is outside of the GPU's work.
+    `rules` are the user's.
     """
 
     trace: Trace
@@ -84,9 +85,10 @@ class VerdictFacts(NamedTuple):
     little: tuple[Fact, ...] = ()
     calls: tuple[Fact, ...] = ()
     is_part: bool = False
+    rules: FindingRules = NO_RULES
 
     @classmethod
-    def of(cls, prepared: Prepared, attribution: Attribution) -> VerdictFacts:
+    def of(cls, prepared: Prepared, attribution: Attribution, rules: FindingRules) -> VerdictFacts:
         """Return the facts of a prepared trace; `attribution` is that of its ops."""
         trace, rest = prepared.trace, outside_gpu_work(prepared)
         is_of_samples = trace.source.format == GPU_SAMPLES
@@ -102,10 +104,11 @@ class VerdictFacts(NamedTuple):
             memory_verdict(prepared),
             of_gpu(trace, attribution) if prepared.on_host else OfGpu(),
             main_kind(prepared) if prepared.on_host else None,
-            little_work(prepared),
+            little_work(prepared, rules.limits(LITTLE_WORK)),
             calls_alone(trace) if prepared.launch_records.state == "missing" else (),
             # Of several GPUs, time outside the work of one may be time of another.
             rest is not None and rest.is_most and len(prepared.accounts) == 1,
+            rules,
         )
 
 
@@ -191,7 +194,9 @@ def _findings(
         *loss_findings(losses, measured, basis),
         *of_ranks,
         *uneven_findings(spread_of(devices), devices, passes),
-        *main_kernel_findings(kernels, total, losses, passes, basis, program, trace),
+        *main_kernel_findings(
+            kernels, total, losses, passes, basis, program, trace, facts.rules.limits(MAIN_KERNEL)
+        ),
     )
     return tuple(sorted(findings, key=attrgetter("share"), reverse=True))
 
@@ -247,4 +252,5 @@ def _said_first(
             total, basis, len(devices), measured, losses=losses, on_cpu=on_cpu, late_rank=late_rank
         )
     )
+    first = of_what_was_read(first, facts.trace, facts.records.lost)
     return of_events(first, facts.trace, total.components) if on_cpu is None else first

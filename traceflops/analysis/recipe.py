@@ -14,9 +14,10 @@ from traceflops.analysis.preparation import prepare, prepare_pair, with_replays
 from traceflops.analysis.result import Analysis, with_finding_rules
 from traceflops.attribution.culprits import NO_CULPRITS, idle_culprits, with_culprits
 from traceflops.attribution.kernels import kernel_totals, memory_times
-from traceflops.attribution.launch_lead import launching
+from traceflops.attribution.launch_lead import Launches, launching
 from traceflops.devices.jobs import check_decided, is_undecided, of_job
 from traceflops.errors import UsageError
+from traceflops.findings.case import NO_RULES, FindingRules
 from traceflops.findings.user_rules import read_finding_rules
 from traceflops.mfu.budget import FROM_THE_TRACE, PeakOptions
 from traceflops.mfu.measurement import Measurement, measure
@@ -79,7 +80,8 @@ def analyze(
     shown: Any = {"include_environment": include_environment, "placeholders": names}
 
     def analysis_of_job(trace: Trace, selection: Selection) -> Analysis:
-        return analysis_of(prepare(trace, selection, rules=rules, **shown), peaks)
+        prepared = prepare(trace, selection, rules=rules, **shown)
+        return analysis_of(prepared, peaks, rules=user_rules)
 
     if is_undecided(of_job(trace, selection.job)):
         if pair is not None:
@@ -89,7 +91,8 @@ def analyze(
     else:
         prepared = prepare(trace, selection, rules=rules, **shown)
         paired = prepare_pair(pair, rules=rules, **shown) if pair is not None else None
-        analysis = analysis_of(with_replays(prepared, paired), peaks, pair=paired)
+        replayed = with_replays(prepared, paired)
+        analysis = analysis_of(replayed, peaks, pair=paired, rules=user_rules)
         analysis = replace(analysis, jobs=listed_jobs(trace, selection.job, **shown))
     analysis = with_removed(analysis, names) if names is not None else analysis
     return with_finding_rules(analysis, user_rules)
@@ -109,11 +112,12 @@ def analysis_of(
     pair: Prepared | None = None,
     *,
     is_summarised: bool = False,
+    rules: FindingRules = NO_RULES,
 ) -> Analysis:
     """Return where the time of a prepared trace went and how much of its devices was used.
 
     `measured` replaces what the trace and its `pair` say of FLOPs. Culprits of idle time and ranks
-    are left out if `is_summarised`: a summary has them by step.
+    are left out if `is_summarised`: a summary has them by step. `rules` has a user's thresholds.
     """
     whole, linked = prepared, prepared.linked
     if prepared.launch_records.state == "capture":
@@ -148,17 +152,24 @@ def analysis_of(
         collectives=collective_work(linked, prepared.accounts, prepared.windows),
         recording=prepared,
         **judged(
-            VerdictFacts.of(prepared, measured.executed.attribution),
+            VerdictFacts.of(prepared, measured.executed.attribution, rules),
             devices,
             measured,
             kernels=[totals],
             moved=moved,
             idle=idle,
-            launches=launching(prepared, measured.executed.phases),
+            launches=_launches(prepared, measured),
             ranks=ranks,
             passes=serving(prepared, measured.executed.attribution),
         ),
     )
+
+
+def _launches(prepared: Prepared, measured: Measurement) -> Launches | None:
+    """Return how far the host is ahead; None where no duration of kernels tells it."""
+    if prepared.launch_records.timed.lack():
+        return None
+    return launching(prepared, measured.executed.phases)
 
 
 def _ranks(prepared: Prepared, measured: Measurement, peaks: PeakOptions) -> RankReport | None:

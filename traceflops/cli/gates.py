@@ -160,7 +160,7 @@ def unfit(analysis: Analysis) -> str:
     if analysis.recorded == "serialized":
         return "kernels ran one by one, since counters were read"
     if analysis.recorded not in ENOUGH:
-        return "launch calls have no record of what the GPU ran"
+        return "GPU records are incomplete or missing"
     return ""
 
 

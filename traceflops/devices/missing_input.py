@@ -7,7 +7,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Final
 
 from msgspec import Struct
@@ -15,7 +15,7 @@ from msgspec import Struct
 from traceflops.facts import Fact, fact, in_words, quoted
 from traceflops.table.columns import names
 from traceflops.table.schema import DEVICE_KINDS
-from traceflops.table.trace import Trace
+from traceflops.table.trace import Note, Trace
 
 if TYPE_CHECKING:
     from traceflops.devices.counter_formulas import Family
@@ -23,6 +23,12 @@ if TYPE_CHECKING:
 NEXT_TIME: Final = "missing.next-time"
 """The code of advice on a later recording."""
 _NO_WORK, _IF_GPU = "missing.no-gpu-operations", "missing.if-gpu"
+_RECORDS: Final = ("no-time", "no-category", "odd-phase", "unknown-category")
+"""Codes of notes on skipped records, with their number."""
+_LOST: Final = (
+    *(*_RECORDS, "rows-lost", "json-dropped", "set-aside", "file-not-read", "tables-unread"),
+    *("tables-damaged", "packets-packed"),
+)
 GIVE_PEAK: Final = fact("missing.give-peak")
 PAIR: Final = fact("missing.pair")
 """Describe the run, or pair its trace with one that has shapes."""
@@ -56,7 +62,8 @@ NOT_SPLIT: Final = MissingInput(fact("missing.not-split"), PAIR)
 NO_MATRIX_WORK: Final = MissingInput(fact("missing.no-matrix-work"), fact("missing.vector-units"))
 NOT_ML: Final = MissingInput(fact("missing.not-ml"))
 NO_MODEL: Final = MissingInput(fact("missing.no-model"))
-UNLESS_ASKED: Final = (NOT_ML, NO_MODEL)
+NONE_KNOWN: Final = MissingInput(fact("missing.no-known-model"))
+UNLESS_ASKED: Final = (NOT_ML, NO_MODEL, NONE_KNOWN)
 """Reports do not say these unless they are asked for an MFU."""
 NOTHING_LAUNCHED: Final = MissingInput(
     fact("missing.nothing-launched"), fact("missing.move-to-gpu")
@@ -92,6 +99,16 @@ def other_counters(families: Sequence[Family | None]) -> MissingInput:
     return MissingInput(fact("missing.other-counters"), _PAIR_OR_COUNT)
 
 
+def skipped(notes: Iterable[Note]) -> Fact | None:
+    """Return that records were skipped which may have been work of a GPU, None if none were."""
+    counts = [note.count if note.code in _RECORDS else None for note in notes if note.code in _LOST]
+    if not counts:
+        return None
+    known = [count for count in counts if count is not None]
+    is_known = len(known) == len(counts)
+    return fact("missing.skipped", count=sum(known)) if is_known else fact("missing.skipped-some")
+
+
 def without_records(how: str) -> MissingInput:
     """Return that work of a GPU ran without records, and `how` these are made."""
     return MissingInput(fact(_NO_WORK), advised(how))
@@ -101,6 +118,8 @@ def without_times(trace: Trace, how: str) -> MissingInput:
     """Return why a trace without records of device work has no utilisation, and `how` to get it."""
     kinds = set(names(trace.totals["kind"])) if trace.totals.num_rows else set()
     if not kinds & set(DEVICE_KINDS):
+        if (why := skipped(trace.notes)) is not None:
+            return MissingInput(fact("missing.none-read", why=why))
         record = fact(_IF_GPU, how=how) if how else None
         return MissingInput(fact(_NO_WORK), record)
     is_nsys = trace.source.format == "nsys stats"

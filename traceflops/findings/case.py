@@ -54,6 +54,10 @@ class FindingRules(Struct, frozen=True):
     silent: frozenset[str] = frozenset()
     own: tuple[Rule, ...] = ()
 
+    def limits(self, rule: str) -> Mapping[str, float]:
+        """Return all thresholds of a rule: the user's, and those of the house for the rest."""
+        return {**thresholds()[rule], **self.thresholds.get(rule, {})}
+
     @property
     def changes(self) -> str:
         """Return what is changed in words, "" if nothing is."""
@@ -174,7 +178,7 @@ class Case(Protocol):
 
 def limit(case: Case, rule: str, name: str) -> float:
     """Return one threshold of a rule: the user's, else that of the house."""
-    return case.finding_rules.thresholds.get(rule, {}).get(name, thresholds()[rule][name])
+    return case.finding_rules.limits(rule)[name]
 
 
 def cause(

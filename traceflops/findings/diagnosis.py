@@ -22,7 +22,7 @@ from traceflops.findings.gains import scales_of, weighed
 from traceflops.findings.idle_causes import idle_causes
 from traceflops.findings.kernel_facts import KernelFacts
 from traceflops.findings.late_rank import late_rank, rank_balance
-from traceflops.findings.little_work import little_work
+from traceflops.findings.little_work import LITTLE_WORK, little_work
 from traceflops.findings.main_kernel import MAIN_KERNEL
 from traceflops.findings.many_kernels import many_kernels
 from traceflops.findings.precision import totals_in_fp32
@@ -38,6 +38,7 @@ from traceflops.windows.device_records import ENOUGH, PARTIAL
 
 if TYPE_CHECKING:
     from traceflops.findings.case import Case
+    from traceflops.windows.prepared import Prepared
 
 RULES: Final[tuple[Rule, ...]] = (
     idle_causes,
@@ -93,11 +94,16 @@ def _diagnosed(case: Case) -> Iterator[Finding]:
         alone = counted_kernels(case) if not case.devices else ()
         alone = _of_operators(case) if case.on_host and case.windows_used else alone
         yield from (*alone, *totals_in_fp32(case), *many_kernels(case), *case.losses)
-    elif case.prepared is not None and is_judged and little_work(case.prepared):
+    elif case.prepared is not None and is_judged and _has_little(case, case.prepared):
         yield from _causes(case, ())  # users hear of their own rules anyway
     else:
         yield from _of_timeline(case, is_judged=is_judged)
     yield from trace_health(case)
+
+
+def _has_little(case: Case, prepared: Prepared) -> bool:
+    """Return whether a recording holds too little GPU work to judge."""
+    return bool(little_work(prepared, case.finding_rules.limits(LITTLE_WORK)))
 
 
 def _of_timeline(case: Case, *, is_judged: bool) -> Iterator[Finding]:

@@ -15,13 +15,14 @@ import numpy as np
 
 from traceflops.attribution.host_calls import outside_gpu_work
 from traceflops.facts import Fact, Value, fact
-from traceflops.findings.rules import thresholds
 from traceflops.table.columns import codes, is_one_of, numbers
 from traceflops.table.grouping import distinct, group_rows
 from traceflops.timeline.intervals import Intervals
 from traceflops.windows.selection import Selection
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from traceflops.table.columns import IntArray
     from traceflops.timeline.account import DeviceAccount
     from traceflops.windows.prepared import Prepared
@@ -31,13 +32,13 @@ _FEWEST: Final = 2
 """Of a single kernel, or launch, nothing can repeat."""
 
 
-def _cold_call(prepared: Prepared) -> Fact | None:
+def _cold_call(prepared: Prepared, limits: Mapping[str, float]) -> Fact | None:
     """Return that each kernel runs once, as at first: its launch loads it, and the GPU waits.
 
     None where a kernel runs again, where most launches are not that slow, or where the GPU works
     for much of the time.
     """
-    trace, limits = prepared.trace, thresholds()[LITTLE_WORK]
+    trace = prepared.trace
     rows = np.flatnonzero(is_one_of(trace.activities["kind"], "kernel"))
     process, name = (
         numbers(trace.activities["process"])[rows],
@@ -59,16 +60,17 @@ def _cold_call(prepared: Prepared) -> Fact | None:
     return fact(f"{LITTLE_WORK}.cold", kernels=len(rows), **values)
 
 
-def little_work(prepared: Prepared) -> tuple[Fact, ...]:
+def little_work(prepared: Prepared, limits: Mapping[str, float]) -> tuple[Fact, ...]:
     """Return that a recording holds too little GPU work to judge, and what to record instead.
 
-    Nothing where it has steps, where a part of it is chosen, or where there is more.
+    Nothing where it has steps, where a part of it is chosen, or where there is more than `limits`,
+    the thresholds of LITTLE_WORK.
     """
     if prepared.selection != Selection() or prepared.plan.choice.used or prepared.on_host:
         return ()
-    if (cold := _cold_call(prepared)) is not None:
+    if (cold := _cold_call(prepared, limits)) is not None:
         return cold, fact(f"{LITTLE_WORK}.record")
-    limits, spans_ns, busy_ns, fills_ns = thresholds()[LITTLE_WORK], [0], [0], 0
+    spans_ns, busy_ns, fills_ns = [0], [0], 0
     for account in prepared.accounts.values():
         start_ns, end_ns = _work(prepared, account)
         fills_ns += int((account.rows.end_ns - account.rows.start_ns).sum())

@@ -14,7 +14,7 @@ from traceflops.findings.decode import weight_bits
 from traceflops.findings.finding import Finding, Row, short_name
 from traceflops.findings.kernel_facts import PRODUCTS
 from traceflops.findings.launch_geometry import LaunchShape, launch_shape
-from traceflops.findings.rules import advice_of, statement, thresholds
+from traceflops.findings.rules import advice_of, statement
 from traceflops.remedies import advice
 
 if TYPE_CHECKING:
@@ -53,18 +53,19 @@ def main_kernel_findings(
     of: Fact,
     program: frozenset[str],
     trace: Trace,
+    limits: Mapping[str, float],
 ) -> Iterator[Finding]:
     """Give a finding where one kernel has much of the time, and most of the largest kind of work.
 
-    `of` is what shares are of. Of launches of `trace` it tells how they are alike, of products only
-    few blocks: room they leave on purpose.
+    `of` is what shares are of, `limits` are the thresholds of MAIN_KERNEL. Of launches of `trace`
+    it tells how they are alike, of products only few blocks: room they leave on purpose.
     """
-    yield from _whole_graphs(kernels, total, losses, program, trace)
+    yield from _whole_graphs(kernels, total, losses, program, trace, limits["least_share"])
     shares = {kind: total.components.share(kind) or 0.0 for kind in (*_KINDS, _MEMORY)}
     top = max(shares, key=lambda kind: shares[kind])
     rows = [row for row in kernels.to_pylist() if row["top"] == top]
-    least = thresholds()[MAIN_KERNEL]["least_share"]
-    if shares[top] < least or kernels.num_rows < 2 or not _may_gain(top, rows, total, losses):
+    least, may_gain = limits["least_share"], _may_gain(top, rows, total, losses, limits)
+    if shares[top] < least or kernels.num_rows < 2 or not may_gain:
         return  # too little to tell, or a single kernel, which is all of it anyway
     family, variants = _largest_family(rows, by_whole_name=top == _MEMORY)
     name, sub, time_ns = short_name(family), variants[0]["sub"], _sum_ns(variants)
@@ -74,7 +75,7 @@ def main_kernel_findings(
     if share < least or 2 * time_ns < _sum_ns(rows) or name.endswith(_CUT_OFF):
         return  # too little, or a name cut short, which may stand for many kernels
     count = sum(row["count"] for row in variants)
-    limits, idle = thresholds()[MAIN_KERNEL], total.components.share("idle") or 0.0
+    idle = total.components.share("idle") or 0.0
     if time_ns < limits["least_ns"] * count and idle > limits["most_idle"]:
         return  # launching limits it
     tokens, knows = _decoded(serving), {*program}
@@ -82,7 +83,7 @@ def main_kernel_findings(
         knows |= {top, sub, *_known_by_name(largest["name"], sub)}
         knows |= {"few-tokens"} if 0 < tokens <= _FEW_TOKENS else set()
     shape = LaunchShape() if len(variants) > 1 else _shape_of(trace, largest)
-    knows |= {*_known_of_shape(shape, time_ns // max(count, 1))}
+    knows |= {*_known_of_shape(shape, time_ns // max(count, 1), limits)}
     values: dict[str, Value] = {
         "name": name,
         "blocks": shape.blocks,
@@ -124,6 +125,7 @@ def _whole_graphs(
     losses: Sequence[Loss],
     program: frozenset[str],
     trace: Trace,
+    least: float,
 ) -> Iterator[Finding]:
     """Give a finding where graphs recorded as a whole are most of the GPU work.
 
@@ -134,7 +136,7 @@ def _whole_graphs(
     busy_ns = components.window_ns - components.idle_ns - components.start_up_ns
     rows = [row for row in kernels.to_pylist() if row["top"] == _GRAPH]
     is_most = 2 * components.graph_ns > busy_ns and rows
-    if loss is None or not is_most or loss.share < thresholds()[MAIN_KERNEL]["least_share"]:
+    if loss is None or not is_most or loss.share < least:
         return
     if how := advice(trace, "kernels of graphs"):
         largest, values = max(rows, key=lambda row: row["sum_ns"]), dict[str, Value](how=how)
@@ -170,9 +172,8 @@ def _sum_ns(rows: Sequence[dict[str, Any]]) -> int:
     return sum(row["sum_ns"] for row in rows)
 
 
-def _known_of_shape(shape: LaunchShape, mean_ns: int) -> Iterator[str]:
+def _known_of_shape(shape: LaunchShape, mean_ns: int, limits: Mapping[str, float]) -> Iterator[str]:
     """Give what the launches of a kernel say that chooses a remedy."""
-    limits = thresholds()[MAIN_KERNEL]
     if mean_ns >= limits["long_ns"]:
         yield "long"
     if shape.warps_share < limits["few_warps"]:
@@ -182,7 +183,11 @@ def _known_of_shape(shape: LaunchShape, mean_ns: int) -> Iterator[str]:
 
 
 def _may_gain(
-    top: str, rows: Sequence[dict[str, Any]], total: Account, losses: Sequence[Loss]
+    top: str,
+    rows: Sequence[dict[str, Any]],
+    total: Account,
+    losses: Sequence[Loss],
+    limits: Mapping[str, float],
 ) -> bool:
     """Return whether kernels of a kind may be what to make faster.
 
@@ -192,7 +197,7 @@ def _may_gain(
     """
     known = {loss.name: loss for loss in losses}
     if top == _MEMORY:
-        least_ns = thresholds()[MAIN_KERNEL]["nearly_all"] * total.components.window_ns
+        least_ns = limits["nearly_all"] * total.components.window_ns
         longest_ns = max((row["sum_ns"] for row in rows if row["kind"] == "kernel"), default=0)
         return longest_ns >= least_ns and known[_MEMORY].needed is None
     compute = total.components.share("compute") or 0.0

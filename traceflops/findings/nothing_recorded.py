@@ -5,18 +5,25 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final
 
+from msgspec.structs import replace
+
+from traceflops.devices.missing_input import skipped
 from traceflops.facts import Fact, fact
+from traceflops.remedies import CPU_SAMPLES
 from traceflops.table.columns import is_one_of, matching, numbers
 from traceflops.table.trace import NO_CUPTI
 from traceflops.timeline.intervals import Intervals
 
 if TYPE_CHECKING:
+    from traceflops.findings.finding import Verdict
     from traceflops.table.trace import Trace
 
 _OF_PROFILER: Final = re.compile(r"(^|/)torch/profiler/")
 _UNNAMED: Final = "(unnamed range)"
 NO_PROGRAM: Final = "verdict.no-program"
 """The code of what is said where nothing is of the program."""
+_NO_WORK, _ON_CPU = "verdict.no-gpu-operations", "verdict.on-cpu"
+_ONLY, _MISSING = "verdict.only-cpu-records", "verdict.records-missing"
 _NEARLY_ALL: Final = 0.9
 """Of the time of Python functions: the others call the profiler."""
 
@@ -27,6 +34,8 @@ def nothing_recorded(trace: Trace) -> Fact | None:
         return None
     if any(note.code == NO_CUPTI for note in trace.notes):
         return fact("verdict.no-cupti")
+    if skipped(trace.notes) is not None:
+        return None
     if (own := _only_starts(trace)) is not None:
         return own
     marks = trace.marks
@@ -39,6 +48,29 @@ def nothing_recorded(trace: Trace) -> Fact | None:
         Intervals.of(start[some], (start + dur)[some]).length_ns for some in (python, of_profiler)
     )
     return fact("verdict.only-profiler") if own_ns >= _NEARLY_ALL * all_ns else None
+
+
+def of_what_was_read(verdict: Verdict, trace: Trace, lost: int) -> Verdict:
+    """Return a verdict that denies no work of a GPU that may have been skipped.
+
+    `lost` is the number of calls without a record. CPU samples are told where nothing else is.
+    """
+    why, samples = skipped(trace.notes), trace.source.event_counts.get(CPU_SAMPLES, 0)
+    parts, headline = list[Fact](), verdict.headline
+    for part in verdict.parts:
+        kinds = part.values.get("kinds") or ()
+        if part.code == _ON_CPU:
+            kinds = (fact("verdict.cpu-operators"),)
+        elif part.code == _NO_WORK and samples:
+            kinds = (fact("verdict.cpu-samples", count=samples),)
+        if part.code in (_NO_WORK, _ON_CPU, _ONLY) and why is not None:
+            part, headline = fact("verdict.none-read", why=why, kinds=kinds), "records-missing"
+        elif part.code == _NO_WORK and kinds:
+            part = fact(_ONLY, kinds=kinds)
+        elif part.code == _MISSING and why is not None and why.values.get("count", lost) >= lost:
+            part = fact(_MISSING, calls=part.values["calls"], how=None, why=why)
+        parts.append(part)
+    return replace(verdict, parts=tuple(parts), headline=headline)
 
 
 def _only_starts(trace: Trace) -> Fact | None:

@@ -12,11 +12,10 @@ import numpy as np
 
 from traceflops.characters import kernel_name
 from traceflops.facts import Fact, fact
-from traceflops.findings.case import limit
 from traceflops.findings.finding import Finding, Row, short_name
 from traceflops.findings.launch_geometry import identical_launches
 from traceflops.findings.main_kernel import MAIN_KERNEL
-from traceflops.findings.rules import statement, thresholds
+from traceflops.findings.rules import statement
 from traceflops.table.columns import (
     Columns,
     IntArray,
@@ -57,7 +56,7 @@ def uneven_launches(case: Case) -> Finding | None:
     """
     if case.prepared is None:
         return None
-    limits = {name: limit(case, MAIN_KERNEL, name) for name in thresholds()[MAIN_KERNEL]}
+    limits = case.finding_rules.limits(MAIN_KERNEL)
     launches = _launches(case.prepared)
     known = launches.only(launches.group >= 0)  # of others nothing tells which are identical
     order = np.lexsort((known.ns, known.group))

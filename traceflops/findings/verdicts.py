@@ -18,6 +18,7 @@ from traceflops.findings.losses import Loss
 from traceflops.findings.nothing_recorded import NO_PROGRAM
 from traceflops.mfu.traced.coverage import TOO_LITTLE
 from traceflops.remedies import METRIC, Recording, is_cut_off
+from traceflops.table.schema import DEVICE_KINDS
 from traceflops.timeline.records import Account
 from traceflops.units import PART_NAMES
 from traceflops.windows.device_records import MATERIAL
@@ -183,6 +184,10 @@ def records_verdict(
             missing = fact("verdict.records-missing", calls=records.words, how=how)
             host = (*on_cpu.leads, *on_cpu.gpu.waits) if on_cpu is not None else ()
             return Verdict((missing, *called, *host), "records-missing")
+        case "incomplete" if records.timed.lack():
+            timed = records.timed
+            untold = fact("verdict.no-durations", unknown=timed.lost, operations=timed.calls)
+            return Verdict((untold, *late), "records-missing")
         case "incomplete":
             incomplete = fact("verdict.records-incomplete", lost=records.lost, calls=records.words)
             launches = (records.kernel + records.graph).calls
@@ -252,6 +257,7 @@ def untimed_verdict(
         time_ns = untimed.device_ns if is_known else None
         counts = untimed.categories["count"].to_pylist()
         count = None if None in counts else sum(counts)
+        times = untimed.of_kind(*DEVICE_KINDS)["sum_ns"].to_pylist()
         totals = fact(
             "verdict.untimed-totals",
             time_ns=time_ns,
@@ -259,6 +265,8 @@ def untimed_verdict(
             mean_ns=round(time_ns / count) if time_ns is not None and count and count > 1 else None,
             share=largest["share"] if is_known else None,
             kind=largest["sub"].replace("_", " "),
+            unknown=sum(not sum_ns for sum_ns in times) or None,
+            names=len(times),
         )
         return Verdict((totals,), "no-timeline")
     if untimed.launches:

@@ -58,13 +58,11 @@ def analyze_files(
     check_pair(request.pair, paths)
     summaries = [file for path in paths for file in files_behind(path) if _is_summary_file(file)]
     if request.dask is not None or summaries:
-        analysis = analysis_of_parts(paths, summaries, request)
-    elif (reduced := analysis_of_many(paths, request, brief=brief)) is not None:
-        analysis = reduced
-    else:
-        trace = read_files(paths)
-        analysis = analyze_trace(trace, request, read_pair(request.pair, paths, trace, read_files))
-    return with_finding_rules(analysis, rules)
+        return with_finding_rules(analysis_of_parts(paths, summaries, request), rules)
+    if (reduced := analysis_of_many(paths, request, brief=brief)) is not None:
+        return with_finding_rules(reduced, rules)
+    trace = read_files(paths)
+    return analyze_trace(trace, request, read_pair(request.pair, paths, trace, read_files))
 
 
 def _read(request: Request, paths: Sequence[str]) -> Trace:
@@ -72,7 +70,7 @@ def _read(request: Request, paths: Sequence[str]) -> Trace:
 
 
 def analyze_trace(trace: Trace, request: Request, pair: Trace | None) -> Analysis:
-    """Return the analysis of a trace that has been read; finding rules are not applied yet."""
+    """Return the analysis of a trace that has been read."""
     return analyze(
         trace,
         request.selection,
@@ -81,6 +79,7 @@ def analyze_trace(trace: Trace, request: Request, pair: Trace | None) -> Analysi
         redact=request.redact,
         peaks=request.peaks,
         pair=pair,
+        finding_rules=request.finding_rules,
     )
 
 

@@ -13,11 +13,10 @@ from typing import TypeVar
 
 import pyarrow as pa
 
-from traceflops.analysis.result import Analysis, with_finding_rules
+from traceflops.analysis.result import Analysis
 from traceflops.devices.device_facts import SeenDevice
 from traceflops.devices.matching import chosen
 from traceflops.errors import UsageError
-from traceflops.findings.user_rules import read_finding_rules
 from traceflops.front.files import analyze_files, analyze_trace
 from traceflops.front.request import Request
 from traceflops.mfu.budget import FROM_THE_TRACE, PeakOptions
@@ -87,9 +86,8 @@ def analyze(
     )
     if not isinstance(recording, Trace):
         return analyze_files(_as_strings(recording), request)
-    finding_rule_list = read_finding_rules(request.finding_rules, redact=redact)
     paired = pair if isinstance(pair, Trace) else read(pair) if pair else None
-    return with_finding_rules(analyze_trace(recording, request, paired), finding_rule_list)
+    return analyze_trace(recording, request, paired)
 
 
 def schema(analysis: Analysis | None = None) -> pa.Table:

@@ -13,7 +13,6 @@ from fractions import Fraction
 from functools import cached_property
 from typing import TYPE_CHECKING, Final, Literal
 
-import numpy as np
 from msgspec import Struct
 
 from traceflops.attribution.datatypes import UNKNOWN_TYPE
@@ -44,7 +43,7 @@ from traceflops.mfu.traced.too_fast import too_fast
 from traceflops.mfu.traced.uncounted import REPLAYED
 from traceflops.mfu.traced.work_tables import KernelRow, OpRow, kernel_rows, op_rows
 from traceflops.remedies import GPUS_LISTED, NSIGHT, ROCPROF, XLA, advice, family, remedy
-from traceflops.table.columns import names
+from traceflops.table.columns import names, numbers
 from traceflops.table.grouping import used_names
 from traceflops.table.patterns import (
     launches_nothing,
@@ -53,6 +52,7 @@ from traceflops.table.patterns import (
     operator_of_mps,
 )
 from traceflops.table.trace import Note, Trace, note_of
+from traceflops.timeline.device_span import is_top
 from traceflops.units import decimal
 from traceflops.windows.prepared import Prepared
 
@@ -284,6 +284,9 @@ def why_no_figure(
             yield _without_device_work(trace, done.attribution)
     elif records.state == "capture":
         yield _CAPTURE
+    elif (timed := records.timed).lack():
+        untold = fact("missing.no-durations", unknown=timed.lost, operations=timed.calls)
+        yield MissingInput(untold)
     elif records.state == "missing" or records.kernel.lack() or not prepared.knows_replays:
         # If no other kernel was lost, those of graphs are: they are recorded on request. Else
         # buffers were full; or, if the few launched all lack, the recording ended before them.
@@ -332,8 +335,9 @@ def _nothing_counted(prepared: Prepared, done: Executed, *, is_ml: bool) -> Miss
     ops, work = prepared.trace.ops, done.work
     if work is not None and work.joins:
         return _nothing_joined(done, work, is_ml=is_ml)
-    if not ops.num_rows and not (is_ml and _computes(prepared)):  # nothing would have a model
-        return missing_input.NO_MODEL if is_ml else missing_input.NOT_ML
+    if not ops.num_rows and not (is_ml and _took_time(prepared, "compute")):  # nothing has a model
+        none = missing_input.NONE_KNOWN if _took_time(prepared, "other") else missing_input.NO_MODEL
+        return none if is_ml else missing_input.NOT_ML
     source = prepared.trace.source
     tool = source.tool if source.format == "rpd" else _TOOLS.get(source.format)  # many write rpd
     tool = tool or _TOOLS.get(family(source.format))
@@ -355,11 +359,13 @@ def _nothing_counted(prepared: Prepared, done: Executed, *, is_ml: bool) -> Miss
     )
 
 
-def _computes(prepared: Prepared) -> bool:
-    """Return whether any kernel is a GEMM, a convolution or attention: a model has such."""
-    categorised = prepared.linked.categorised
-    is_model = np.array([top == "compute" for top in categorised.top()], dtype=np.bool_)
-    return bool(is_model[categorised.category].any())
+def _took_time(prepared: Prepared, top: str) -> bool:
+    """Return whether any activity of a top category took time.
+
+    Of compute are GEMMs, convolutions and attention, which a model has; of other, what is unknown.
+    """
+    length = numbers(prepared.trace.activities["dur_ns"])
+    return bool(length[is_top(prepared.linked.categorised, top)].any())
 
 
 def _nothing_joined(done: Executed, work: MeasuredWork, *, is_ml: bool) -> MissingInput:

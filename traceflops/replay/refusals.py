@@ -41,6 +41,8 @@ def refusals(prepared: Prepared) -> Iterator[UsageError]:
         yield refused("only collectives are recorded", "record all work of the GPU")
     elif prepared.launch_records.state == "serialized":
         yield refused("kernels ran one by one for counters", "record a run without counters")
+    elif prepared.launch_records.timed.lack():
+        yield refused("durations of GPU work are missing", "record them")
     # Not judged: many launches have no record of their work. Replays of graphs without a record are
     # counted apart, by the time in which they may have run.
     elif not (prepared.launch_records.is_judged and prepared.knows_replays):

@@ -63,7 +63,7 @@ class LaunchRecords(Struct, frozen=True):
     Calls that start nothing, such as queries, are not counted. `captured` calls became part of a
     graph and ran nothing; they are in no kind. `has_devices`: there are device records.
     `only_collectives`: all recorded kernels are collectives. `serialized`: the profiler ran kernels
-    one by one.
+    one by one. `timed` are recorded operations of the GPU; those `lost` have no known duration.
     """
 
     kernel: CallRecords
@@ -74,6 +74,7 @@ class LaunchRecords(Struct, frozen=True):
     has_devices: bool = True
     only_collectives: bool = False
     serialized: bool = False
+    timed: CallRecords = CallRecords()
 
     def __add__(self, other: LaunchRecords) -> LaunchRecords:
         """Return the records of two recordings; one with other kernels has not only collectives."""
@@ -86,6 +87,7 @@ class LaunchRecords(Struct, frozen=True):
             self.has_devices or other.has_devices,
             self.only_collectives and other.only_collectives,
             self.serialized or other.serialized,
+            self.timed + other.timed,
         )
 
     @property
@@ -106,12 +108,14 @@ class LaunchRecords(Struct, frozen=True):
 
     @property
     def state(self) -> State:
-        """How complete the device records are: incomplete if many kernels or copies are lost.
+        """How complete the device records are: incomplete if many are lost or have no duration.
 
         Lost graphs do not count: they only make idle time after them unknown (`replay_time`).
         """
         if self.captured > self.calls and not self.graph.calls:
             return "capture"  # graphs were made, and their replays are not in the trace
+        if self.timed.lack():
+            return "incomplete"
         if self.only_collectives and not self.kernel.calls + self.graph.calls:
             return "collectives"  # no call for kernels either: only a library was recorded
         if self.serialized and self.has_devices:
@@ -151,6 +155,10 @@ class LaunchRecords(Struct, frozen=True):
 KINDS: Final[tuple[CallKind, ...]] = ("kernel", "graph", "copy", "fill")
 _STARTS: Final[Mapping[str, CallKind]] = {"kernel": "kernel", "memcpy": "copy", "memset": "fill"}
 """The kind of call that starts each kind of work."""
+_NO_DURATION: Final = ("no-duration", "negative-duration")
+"""Codes of notes of readers on durations that they count as 0."""
+_TIMED: Final = ("kernel", "memcpy", "graph")
+"""Kinds of work that cannot take no time at all."""
 NO_LAUNCHES: Final = LaunchRecords(CallRecords(), CallRecords(), CallRecords(), CallRecords())
 ENOUGH: Final[tuple[State, ...]] = ("complete", "few missing")
 """States in which idle time and its causes are known."""
@@ -260,6 +268,20 @@ def lost_replays(trace: Trace) -> dict[int, IntArray]:
     lost = replays & ~recorded & _linkable(trace) & ~_capturing(trace)
     row = np.flatnonzero(lost & ~_still_queued(trace, recorded))
     return {process: row[rows] for process, rows in groups(numbers(trace.calls["process"])[row])}
+
+
+def timed_work(trace: Trace) -> CallRecords:
+    """Return the number of kernels, copies and graphs, and of those that last 0 ns: none does.
+
+    A 0 stands for a missing duration if the reader's notes say that some are missing, or if half of
+    all are 0. Else it is that of a very short one.
+    """
+    kind, length = trace.activities["kind"], numbers(trace.activities["dur_ns"])
+    length = length[np.logical_or.reduce([is_one_of(kind, name) for name in _TIMED])]
+    unknown = int(np.count_nonzero(length == 0))
+    are_missing = any(note.code in _NO_DURATION for note in trace.notes)
+    is_known = 2 * unknown < len(length) and not are_missing
+    return CallRecords(len(length), 0 if is_known else unknown)
 
 
 def cut_processes(trace: Trace) -> IntArray:

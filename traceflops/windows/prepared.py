@@ -24,7 +24,7 @@ from traceflops.timeline.device_span import is_top
 from traceflops.timeline.intervals import NEVER, Intervals
 from traceflops.timeline.records import Window
 from traceflops.windows.choice import StepPlan
-from traceflops.windows.device_records import MATERIAL, LaunchRecords, launch_records
+from traceflops.windows.device_records import MATERIAL, LaunchRecords, launch_records, timed_work
 from traceflops.windows.records import InWindows, chosen_activities, chosen_time
 from traceflops.windows.selection import Selection
 
@@ -95,6 +95,7 @@ class Prepared(Struct, frozen=True, dict=True):
             records,
             only_collectives=len(kernels) > 0 and bool(is_collective.all()),
             serialized=any(note.code in SERIALIZED for note in self.trace.notes),
+            timed=timed_work(self.trace),
         )
 
     def _chosen_calls(self) -> BoolArray:

@@ -50,6 +50,8 @@ _NOTES: Final = NoteTable(
             "It has {others}, so the driver lost the GPU records, could not make them, or the GPU "
             "had nothing to do.",
         ),
+        "no-device-work skipped": "The recording has no readable GPU operations; they may be among "
+        "the skipped records.",
         "nothing-launched": "The recording has no GPU operations: none of its {calls} starts work "
         "on a GPU.",
         "no-device-work true": (
@@ -168,6 +170,8 @@ def content_notes(
 def _no_work(tables: Mapping[str, pa.Table], reading: ReportReading, traced: str | None) -> Note:
     """Return the note why there are no GPU operations; `traced` says whether CUDA was traced."""
     calls = tables["calls"].num_rows
+    if reading.odd["no-time"]:
+        return _NOTES.note("no-device-work skipped")
     if launches_nothing(tables["calls"]) and not reading.tables.lost:
         return _NOTES.note("nothing-launched", calls=several(calls, "CUDA API call"))
     others = sum(reading.counts[table] for table in _OF_CUDA)

@@ -35,6 +35,7 @@ from traceflops.parsers.shared.trace_builder import Gathered, ProcessFacts, chos
 from traceflops.table.builder import TableBuilder
 from traceflops.table.columns import ABSENT, IntArray
 from traceflops.table.trace import Note, Source, SourceFile, Trace
+from traceflops.units import several
 
 _MOST_AGENTS: Final = 4_096
 _MOST_NEIGHBOURS: Final = 10_000
@@ -90,13 +91,18 @@ def _no_rows(files: Sequence[TableFile]) -> InputError:
             f"rocprof table without times or counters: {name}",
             "record with rocprofv3 --kernel-trace, or with --timestamp on or counters",
         )
-    if any(file.damage.bad_cells for file in files):
+    if any(file.damage.bad_cells or file.odd["no-time"] for file in files):
         return InputError(
             f"no row has a valid time: {name}",
             "a spreadsheet may have rounded the times; give the file as rocprof wrote it",
         )
     if any(file.damage.dropped_rows or file.damage.cut_bytes for file in files):
         return InputError(f"no readable row: {name}", "copy the file again or record again")
+    if rows := sum(sum((file.events + file.domains).values()) for file in files):
+        return InputError(
+            f"no row can be used: {name} ({several(rows, 'row')})",
+            "give the file as rocprof wrote it, or record again",
+        )
     return InputError(
         f"no rows: {name} (header only)", "nothing was launched while recording; record again"
     )

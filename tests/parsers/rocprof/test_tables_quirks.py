@@ -738,6 +738,8 @@ def test_v1_has_the_moment_at_which_a_kernel_was_queued(tmp_path: Path) -> None:
         (table(V1, [v1_row(0, 1, 2)]), "without times or counters"),
         (kernels(), "no rows"),
         (kernels() + "a,b\n", "no readable row"),
+        (kernels(kernel(-5, -3)), "no row has a valid time"),
+        (kernels(kernel("None", "None")).replace("None", ""), "no row has a valid time"),
         (agents(agent(0)), "only a list of the machine's GPUs"),
     ],
 )
