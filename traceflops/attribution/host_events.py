@@ -33,13 +33,11 @@ from traceflops.table.columns import (
     narrow,
     numbers,
 )
-from traceflops.table.grouping import distinct, groups, joint_codes, slices
+from traceflops.table.grouping import groups, joint_codes, slices
 from traceflops.table.nesting import OpTree, StackTops, taken
 from traceflops.table.trace import Trace
 from traceflops.timeline.host_work import ran_on_cpu
 from traceflops.timeline.intervals import NEVER, Intervals
-from traceflops.windows.prepared import Prepared
-from traceflops.windows.records import chosen_time
 from traceflops.windows.steps import is_step_label
 
 _SLEEPS: Final = r"(__)?(clock_)?nanosleep|u?sleep|Sleep(Ex)?|NtDelayExecution"
@@ -164,17 +162,6 @@ def host_span(table: pa.Table) -> tuple[IntArray, IntArray, IntArray]:
     """Return process, start and end of each row of a table of the host, in ns."""
     start = numbers(table["start_ns"])
     return numbers(table["process"]), start, start + numbers(table["dur_ns"])
-
-
-def host_windows(prepared: Prepared) -> Mapping[int, Intervals]:
-    """Return, by process, the chosen windows of all devices on which it launched work."""
-    by_process: dict[int, Intervals] = {}
-    for device, account in prepared.accounts.items():
-        windows = chosen_time(prepared.windows[device])
-        users = numbers(prepared.trace.activities["process"])[account.rows.row]
-        for process in distinct(users).tolist():
-            by_process[process] = windows.union(by_process.get(process, Intervals.empty()))
-    return by_process
 
 
 class HostEvents(Struct, frozen=True, dict=True):

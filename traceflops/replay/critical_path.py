@@ -5,7 +5,7 @@ The pieces of the path (GPU work, time of a thread, lags) add up exactly to the 
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
@@ -344,11 +344,13 @@ def _of_host(
 
 def _busy(prepared: Prepared) -> dict[int, Intervals]:
     """Return when any GPU of a process works, by process."""
-    owner, busy = numbers(prepared.trace.devices["process"]), dict[int, Intervals]()
+    owner, busy = (
+        numbers(prepared.trace.devices["process"]),
+        defaultdict[int, list[Intervals]](list),
+    )
     for device, account in prepared.accounts.items():
-        process = int(owner[device])
-        busy[process] = busy.get(process, Intervals.empty()).union(account.timeline.busy)
-    return busy
+        busy[int(owner[device])].append(account.timeline.busy)
+    return {process: one.union(*more) for process, (one, *more) in busy.items()}
 
 
 def _of_threads(graph: RecordedGraph, pieces: Pieces) -> Iterator[tuple[int, int, Intervals]]:
