@@ -121,10 +121,11 @@ come; `is_function` those that a profiler sets around calls of Python's function
 that Python calls, and functions of libraries for arrays and images: their callers tell more.
 """
 
+_MOST_NAMES: Final = 1 << 17
 _ANY: Final = re.compile("|".join(f"(?:{pattern})" for pattern in FACTS.values()))
 
 
-@lru_cache(maxsize=10_000)
+@lru_cache(maxsize=_MOST_NAMES)
 def facts_of_name(label: str) -> frozenset[str]:
     """Return the facts that a name reveals."""
     if _ANY.search(label) is None:
