@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from fractions import Fraction
 from functools import cached_property
 from typing import Any, Final, TypeVar
@@ -15,9 +15,9 @@ from msgspec.structs import replace
 from traceflops.attribution.scopes import Phases
 from traceflops.errors import UsageError
 from traceflops.ranks.who_waits import RankReport
-from traceflops.replay.critical_path import Span
 from traceflops.replay.host_waits import threads_of
 from traceflops.replay.recorded_graph import HOST, STREAM, RecordedGraph, World
+from traceflops.replay.spans import Spans
 from traceflops.table.columns import ABSENT, BoolArray, IntArray, codes, is_one_of, names, numbers
 from traceflops.table.grouping import groups
 from traceflops.table.nesting import taken
@@ -208,7 +208,7 @@ class Changed(Struct, frozen=True):
         lag = np.where(into_gone, np.minimum(world.lag_ns, 0), world.lag_ns)
         return replace(self, world=replace(world, dur_ns=dur, delay_ns=delay, lag_ns=lag))
 
-    def communication_ns(self, windows: Iterable[Span]) -> Iterator[int]:
+    def communication_ns(self, windows: Spans) -> Iterator[int]:
         """Yield the least time of each window in ns: its communication cannot be hidden below that.
 
         It is the communication of the queue with the most of it, of work that begins in the window.
@@ -222,9 +222,8 @@ class Changed(Struct, frozen=True):
         activities = self.recorded.prepared.trace.activities
         stream = numbers(activities["stream"], ABSENT)[nodes.row[communication]]
         rows_of_device = dict(groups(nodes.device[communication]))
-        for window in windows:
-            (begin, end), _ = window.at(graph, base, nodes.time_ns)
-            rows = rows_of_device.get(window.device, communication[:0])
+        for device, begin, end, _ in windows.rows(graph, base, nodes.time_ns):
+            rows = rows_of_device.get(device, communication[:0])
             rows = rows[slice(*np.searchsorted(start[rows], (begin, end)))]
             queues = (int(dur_ns[rows[own]].sum()) for _, own in groups(stream[rows]))
             yield max(queues, default=0)

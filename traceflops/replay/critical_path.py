@@ -6,12 +6,11 @@ The pieces of the path (GPU work, time of a thread, lags) add up exactly to the 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Final
 
 import numpy as np
 from msgspec import Struct
-from msgspec.structs import replace
 
 from traceflops.attribution.culprits import UNRECORDED, named_times
 from traceflops.attribution.idle_classes import LONGEST_HANDOVER_NS, on_demand
@@ -26,12 +25,12 @@ from traceflops.replay.recorded_graph import (
     RecordedGraph,
     World,
 )
-from traceflops.table.columns import ABSENT, Columns, IntArray, codes, is_one_of, names, numbers
-from traceflops.table.grouping import groups, joint_codes
+from traceflops.replay.spans import Spans
+from traceflops.table.columns import ABSENT, Columns, IntArray, codes, names, numbers
+from traceflops.table.grouping import groups
 from traceflops.timeline.intervals import Intervals
 from traceflops.timeline.start_up import GAPS
 from traceflops.windows.prepared import Prepared
-from traceflops.windows.tiling import paced
 
 WORK: Final = len(EDGE_NAMES)
 DELAY: Final = WORK + 1
@@ -57,148 +56,14 @@ class Pieces(Columns, frozen=True):
     ns: IntArray
 
 
-class Edge(Struct, frozen=True):
-    """The begin or end of a window, in a form that replays can move.
-
-    It is the begin of the first of `nodes`, less `ahead_ns`; without nodes, the end of the device's
-    last work. If the step begins at a moment of the host (node `mark`, else -1), and that comes
-    earlier, the edge is that moment, but not before the step before has ended. `role` and
-    `ahead_ns` are per node: _LAST nodes end the step before; a _COPY counts only if it begins after
-    them.
-    """
-
-    device: int
-    nodes: IntArray
-    role: IntArray
-    ahead_ns: IntArray
-    mark: int = -1
-
-    def earlier(self, by_node: IntArray) -> Edge:
-        """Return the edge for a world in which nodes begin later by some ns per node."""
-        return replace(self, ahead_ns=self.ahead_ns + by_node[self.nodes])
-
-    def at(self, graph: RecordedGraph, world: World, time_ns: IntArray) -> tuple[int, int]:
-        """Return the time of the edge in a replay in which nodes end at `time_ns`, and its node."""
-        if not len(self.nodes):  # the end of the device's last work
-            rows = np.flatnonzero(graph.nodes.device == self.device)
-            last = int(rows[np.argmax(time_ns[rows])])
-            return int(time_ns[last]), last
-        begin = time_ns[self.nodes] - world.dur_ns[self.nodes] - self.ahead_ns
-        ends_before = time_ns[self.nodes[self.role == _LAST]]
-        before = ends_before.max(initial=begin.min())
-        # Queues of copies alone may run ahead: they count only after the end of the step before.
-        counts = (self.role == PACED) | (self.role == _COPY) & (begin >= before)
-        first = np.flatnonzero(counts)[np.argmin(begin[counts])]
-        if self.mark >= 0:  # the moment of the host at which the step begins
-            marked = int(ends_before.max(initial=time_ns[self.mark]))
-            if marked < begin[first]:
-                return marked, self.mark
-        return int(begin[first]), int(self.nodes[first])
-
-
-_LAST, _COPY, PACED = range(3)
-"""Roles of nodes: the last of a queue in the step before; the first of a queue of copies alone; the
-first of a queue with kernels."""
-
-
-class Span(Struct, frozen=True):
-    """A window of a device, or windows that follow each other: where it begins and ends."""
-
-    device: int
-    first: Edge
-    last: Edge
-
-    def earlier(self, by_node: IntArray) -> Span:
-        """Return the span for a world in which nodes begin later by some ns per node."""
-        return Span(self.device, self.first.earlier(by_node), self.last.earlier(by_node))
-
-    def at(
-        self, graph: RecordedGraph, world: World, time_ns: IntArray
-    ) -> tuple[tuple[int, int], int]:
-        """Return (its begin and end in a replay), and the node that ends it."""
-        end, node = self.last.at(graph, world, time_ns)
-        return (self.first.at(graph, world, time_ns)[0], end), node
-
-
-def spans_of(prepared: Prepared, graph: RecordedGraph, *, joined: bool = True) -> tuple[Span, ...]:
-    """Return the chosen windows of all devices; with `joined`, adjacent ones as one span."""
-    spans: list[Span] = []
-    recorded = graph.as_recorded()
-    process = numbers(prepared.trace.activities["process"], ABSENT)
-    for device, windows in prepared.windows.items():
-        rows, heads = prepared.accounts[device].rows, _heads(prepared, device)
-        used = [(window.start_ns, window.end_ns) for window in windows if window.used]
-        if joined:
-            union = Intervals.of(*np.array(used, dtype=np.int64).reshape(-1, 2).T)
-            used = [*zip(union.start_ns.tolist(), union.end_ns.tolist(), strict=True)]
-        for begin_and_end in used:
-            edges = []
-            for time in begin_and_end:
-                index = int(np.searchsorted(rows.start_ns, time))
-                next_work = np.arange(index, min(index + 1, len(rows.row)))  # none at the end
-                owner = process[rows.row[min(index, len(rows.row) - 1)]]
-                mark = -1 if time in heads else graph.moments.get((int(owner), time), -1)
-                # A step that begins at a moment of the host begins here with its next work.
-                work_ns = int(rows.start_ns[index]) if mark >= 0 and len(next_work) else time
-                by_default = next_work, np.full_like(next_work, PACED)
-                indices, role = heads.get(work_ns, by_default)
-                nodes = graph.first_of_row[rows.row[indices]]
-                nodes, role = nodes[nodes >= 0], role[nodes >= 0]
-                # With this `ahead_ns` the edge is at its recorded time in the recorded world.
-                edge = Edge(device, nodes, role, 0 * nodes, mark)
-                ahead_ns = edge.at(graph, recorded, graph.nodes.time_ns)[0] - time
-                edges.append(replace(edge, ahead_ns=edge.ahead_ns + ahead_ns))
-            spans.append(Span(device, *edges))
-    return tuple(spans)
-
-
-def _heads(prepared: Prepared, device: int) -> dict[int, tuple[IntArray, IntArray]]:
-    """Return the work that decides when a step begins on a device, by each queue's begin in it.
-
-    The work is given as indices into the rows of the device's account, and their roles. A step
-    begins with the first work that was launched in it. Empty if steps are not told by launches.
-    """
-    launched_in, activities = prepared.plan.layout.launched_in, prepared.trace.activities
-    if launched_in is None:
-        return {}
-    rows = prepared.accounts[device].rows
-    step, stream = launched_in[rows.row], numbers(activities["stream"], ABSENT)[rows.row]
-    is_paced = paced(step, stream, is_one_of(activities["kind"], "kernel")[rows.row])
-    # The first and the last work of each queue in each step; rows are in the order of start.
-    queue = joint_codes(step, stream)
-    first = np.unique(queue, return_index=True)[1]
-    latest_first = np.argsort(-rows.end_ns)
-    last = latest_first[np.unique(queue[latest_first], return_index=True)[1]]
-    heads: dict[int, tuple[IntArray, IntArray]] = {}
-    last_before = first[:0]  # in the step before
-    for number, queues in groups(step[first]):
-        begins = np.sort(first[queues])
-        role = np.where(is_paced[begins], PACED, _COPY)
-        indices = np.append(begins, last_before)
-        roles = np.append(role, np.full_like(last_before, _LAST))
-        if number >= 0:  # work launched in no step (-1) begins none; queues with kernels end steps
-            heads |= dict.fromkeys(rows.start_ns[begins].tolist(), (indices, roles))
-            last_before = last[queues[is_paced[first[queues]]]]
-    return heads
-
-
-def lengths(
-    graph: RecordedGraph, spans: Sequence[Span], world: World, time_ns: IntArray
-) -> list[int]:
-    """Return the length of each span in a replay, in ns."""
-    ends = (span.at(graph, world, time_ns)[0] for span in spans)
-    return [end - begin for begin, end in ends]
-
-
-def path(graph: RecordedGraph, spans: Sequence[Span], world: World, time_ns: IntArray) -> Pieces:
+def path(graph: RecordedGraph, spans: Spans, world: World, time_ns: IntArray) -> Pieces:
     """Return the pieces of the critical paths of all spans; nodes end at `time_ns` in `world`."""
     edge = graph.decisive(world, time_ns)
     source = np.append(graph.edges.source, -1)[edge]  # -1, no edge, takes the last entry
     kind = np.append(graph.edges.kind, DELAY)[edge]
     source_of, times = source.tolist(), time_ns.tolist()
     pieces = [Pieces(*np.empty((4, 0), dtype=np.int64))]
-    for span in spans:
-        (begin, end), node = span.at(graph, world, time_ns)
+    for _, begin, end, node in spans.rows(graph, world, time_ns):
         nodes = [node]
         while (node := source_of[node]) >= 0 and times[node] > begin:
             nodes.append(node)
