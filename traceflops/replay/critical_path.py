@@ -6,7 +6,7 @@ The pieces of the path (GPU work, time of a thread, lags) add up exactly to the 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Final
 
 import numpy as np
@@ -26,6 +26,7 @@ from traceflops.replay.recorded_graph import (
     World,
 )
 from traceflops.replay.spans import Spans
+from traceflops.replay.stretches import NOWHERE, Stretches, same_of_all
 from traceflops.table.columns import ABSENT, Columns, IntArray, codes, names, numbers
 from traceflops.table.grouping import groups
 from traceflops.timeline.intervals import Intervals
@@ -85,7 +86,7 @@ def parts_of(
     prepared: Prepared,
     graph: RecordedGraph,
     pieces: Pieces,
-    without: Mapping[int, Intervals] | None = None,
+    without: Stretches = NOWHERE,
 ) -> tuple[PathPart, ...]:
     """Return a path by component and name, the largest part first.
 
@@ -103,7 +104,7 @@ def parts_of(
             label = kernel_name(labels[code]) if code >= 0 else ""
             component = top[number] if number >= 0 else "other"
             sums[component, label] += int(work.ns[rows[same]].sum())
-    for key, ns in _of_host(prepared, graph, pieces.only(is_host), without or {}):
+    for key, ns in _of_host(prepared, graph, pieces.only(is_host), without):
         sums[key] += ns
     # The rest are lags and delays. First, pages that the host brings back by touching them: no call
     # starts these.
@@ -129,21 +130,30 @@ def parts_of(
     return tuple(PathPart(*key, ns) for key, ns in ordered if ns)
 
 
-def _starts_up(prepared: Prepared, call: int) -> Intervals:
-    """Return when the thread of a call starts up, or its devices sit idle for that."""
-    calls, devices = prepared.trace.calls, prepared.trace.devices
-    process, thread = (int(numbers(calls[name], ABSENT)[call]) for name in ("process", "thread"))
-    own = prepared.linked.comparable_start_up.get(process)
-    if own is None:  # it has no start-up, or its clock is not that of its devices
-        return Intervals.empty()
-    owner = numbers(devices["process"])
-    idle = (
-        account.start_up_by_kind.get(kind, Intervals.empty())
-        for device, account in prepared.accounts.items()
-        for kind in GAPS
-        if owner[device] == process
-    )
-    return own.by_thread.get(thread, Intervals.empty()).union(*idle)
+def _starts_up(prepared: Prepared, thread: IntArray, call: IntArray) -> Stretches:
+    """Return when threads start up, or devices of their process sit idle for that.
+
+    Threads are distinct, in ascending order; `call` is a call of each.
+    """
+    calls, owner = prepared.trace.calls, numbers(prepared.trace.devices["process"])
+    process, tid = (numbers(calls[name], ABSENT)[call] for name in ("process", "thread"))
+    found = NOWHERE
+    # Processes without are left out, or with a clock that is not that of their devices.
+    for number, own in prepared.linked.comparable_start_up.items():
+        of_process = np.flatnonzero(process == number)
+        idle = Intervals.empty().union(
+            *(
+                account.start_up_by_kind.get(kind, Intervals.empty())
+                for device, account in prepared.accounts.items()
+                for kind in GAPS
+                if owner[device] == number
+            )
+        )
+        found = found.union(same_of_all(thread[of_process], idle))
+        own_of = dict(zip(tid[of_process].tolist(), thread[of_process].tolist(), strict=True))
+        for name in own.by_thread.keys() & own_of.keys():
+            found = found.union(same_of_all(np.array([own_of[name]]), own.by_thread[name]))
+    return found
 
 
 def _start_up_in_launches(prepared: Prepared, graph: RecordedGraph, pieces: Pieces) -> IntArray:
@@ -152,15 +162,17 @@ def _start_up_in_launches(prepared: Prepared, graph: RecordedGraph, pieces: Piec
     launches = np.flatnonzero(pieces.kind == LAUNCH)
     launches = launches[nodes.call[pieces.source[launches]] >= 0]
     source = pieces.source[launches]
-    for _, rows in groups(nodes.thread[source]):  # any call of a thread tells its start-up
-        start_up = _starts_up(prepared, int(nodes.call[source[rows[0]]]))
-        begin, of_thread = nodes.at_ns[source[rows]], launches[rows]
-        start_up_ns[of_thread] = start_up.length_within(begin, begin + pieces.ns[of_thread])
+    threads, first = np.unique(nodes.thread[source], return_index=True)
+    start_up = _starts_up(prepared, threads, nodes.call[source[first]])
+    begin = nodes.at_ns[source]
+    start_up_ns[launches] = start_up.length_within(
+        nodes.thread[source], begin, begin + pieces.ns[launches]
+    )
     return start_up_ns
 
 
 def _of_host(
-    prepared: Prepared, graph: RecordedGraph, pieces: Pieces, without: Mapping[int, Intervals]
+    prepared: Prepared, graph: RecordedGraph, pieces: Pieces, without: Stretches
 ) -> Iterator[tuple[tuple[str, str], int]]:
     """Yield ((class, name), ns) of host time on a path, with the classes of idle time.
 
@@ -170,18 +182,12 @@ def _of_host(
     # Cut the recorded time of each thread at its points (launches and waits), like idle time: a
     # long piece is then one without any of these.
     at_ns = np.unique(graph.nodes.at_ns[pieces.node])
-    empty = np.empty(0, dtype=np.int64)
-    starts, ends, calls, start_up_ns = [empty], [empty], [empty], 0
-    for thread, last_call, spans in _of_threads(graph, pieces):
-        left = spans.subtract(without.get(thread, Intervals.empty()))
-        start_up = left.intersect(_starts_up(prepared, last_call))
-        start_up_ns += start_up.length_ns
-        left = left.subtract(start_up)
-        inside = np.setdiff1d(at_ns[left.contains(at_ns)], left.start_ns)
-        starts.append(np.union1d(left.start_ns, inside))
-        ends.append(np.union1d(left.end_ns, inside))
-        calls.append(np.full_like(starts[-1], last_call))
-    start, end, call = (np.concatenate(columns) for columns in (starts, ends, calls))
+    thread, last_call, spans = _of_threads(graph, pieces)
+    left = spans.subtract(without)
+    start_up = left.intersect(_starts_up(prepared, thread, last_call))
+    left = left.subtract(start_up).cut(at_ns)
+    start, end = left.start_ns, left.end_ns
+    call = last_call[np.searchsorted(thread, left.thread)]
     # Name the pieces as if they were gaps of a device, each due to its thread's last call.
     none = np.full(len(start), -1, dtype=np.int64)
     parts = GapParts(
@@ -196,10 +202,10 @@ def _of_host(
         cap_ns=np.zeros_like(end),
         op=none,
     )
-    times = Counter({(_START_UP, ""): start_up_ns})
+    times = Counter({(_START_UP, ""): start_up.length_ns})
     times += named_times(parts, prepared.trace, _busy(prepared))
     total_ns, named_ns = int(pieces.ns.sum()), 0
-    recorded_ns = int((end - start).sum()) + start_up_ns
+    recorded_ns = left.length_ns + start_up.length_ns
     for key, part_ns in times.items() if recorded_ns else ():
         ns = part_ns * total_ns // recorded_ns
         named_ns += ns
@@ -218,16 +224,18 @@ def _busy(prepared: Prepared) -> dict[int, Intervals]:
     return {process: one.union(*more) for process, (one, *more) in busy.items()}
 
 
-def _of_threads(graph: RecordedGraph, pieces: Pieces) -> Iterator[tuple[int, int, Intervals]]:
-    """Yield each thread that calls the GPU, its last call, and its recorded time on the path."""
+def _of_threads(graph: RecordedGraph, pieces: Pieces) -> tuple[IntArray, IntArray, Stretches]:
+    """Return the threads on a path that call the GPU, the last call of each, and their time on it.
+
+    That time is the recorded one.
+    """
     nodes = graph.nodes
-    points = np.flatnonzero(nodes.call >= 0)
-    call_of = dict(zip(nodes.thread[points].tolist(), nodes.call[points].tolist(), strict=True))
-    for thread, rows in groups(nodes.thread[pieces.node]):
-        end = nodes.at_ns[pieces.node[rows]]
-        start = np.maximum(nodes.at_ns[pieces.source[rows]], end - pieces.ns[rows])
-        if thread in call_of:
-            yield thread, call_of[thread], Intervals.of(start, end)
+    points = np.flatnonzero(nodes.call >= 0)[::-1]
+    threads, last = np.unique(nodes.thread[points], return_index=True)
+    thread, end = nodes.thread[pieces.node], nodes.at_ns[pieces.node]
+    start = np.maximum(nodes.at_ns[pieces.source], end - pieces.ns)
+    rows = np.flatnonzero(np.isin(thread, threads))
+    return threads, nodes.call[points[last]], Stretches.of(thread[rows], start[rows], end[rows])
 
 
 def places_of(
@@ -236,8 +244,10 @@ def places_of(
     """Return the rows of activities on a path, and when each (process, thread) is on it."""
     calls, host = prepared.trace.calls, pieces.only(pieces.kind == HOST)
     process, thread = (numbers(calls[name], ABSENT) for name in ("process", "thread"))
-    threads = {
-        (int(process[call]), int(thread[call])): spans
-        for _, call, spans in _of_threads(graph, host)
+    threads, last_call, spans = _of_threads(graph, host)
+    call_of = dict(zip(threads.tolist(), last_call.tolist(), strict=True))
+    times = {
+        (int(process[call_of[number]]), int(thread[call_of[number]])): own
+        for number, own in spans.by_thread()
     }
-    return np.unique(graph.nodes.row[pieces.only(pieces.kind == WORK).node]), threads
+    return np.unique(graph.nodes.row[pieces.only(pieces.kind == WORK).node]), times
