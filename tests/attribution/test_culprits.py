@@ -675,3 +675,27 @@ def test_who_waits_for_a_copy_of_the_input_pipeline_waits_for_that(
     idle = by_class(analyze(made(marks=marks)).idle)
     assert idle[kind] >= 800
     assert ("data_input" in idle) == (kind == "data_input")
+
+
+def test_of_many_devices_of_one_process_the_idlest_are_explained() -> None:
+    """Each of 66 GPUs is idle for longer than the one before, between two kernels."""
+    count, activities, calls = 66, [], []
+    for number in range(2 * count):
+        device, is_second = number % count, number >= count
+        at = (10 * US if is_second else 0) + device * (2 if is_second else 1) * US
+        calls.append({"start_ns": at, "correlation": number})
+        activities.append(
+            {"name": "k", "device": device, "start_ns": at + 5, "dur_ns": 5, "correlation": number}
+        )
+    devices = [{"device": number, "local_id": number} for number in range(count)]
+    analysis = analyze(trace_of(activities=activities, calls=calls, devices=devices))
+    idle_ns = [10 * US + device * US - 5 for device in range(count)]
+    assert analysis.total.components.idle_ns == sum(idle_ns)
+    # Without the two least idle ones, but for their launches: these are known of all.
+    explained_ns = sum(culprit.idle_ns for culprit in analysis.idle.culprits)
+    assert explained_ns == sum(idle_ns) - sum(ns - 5 for ns in idle_ns[:2])
+    (note,) = (note for note in analysis.notes if note.code == "too-many-devices")
+    assert note.count == 2
+    replay, reason = analysis.replay_or_reason
+    assert replay is None
+    assert "too many GPUs" in str(reason)

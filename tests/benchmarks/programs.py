@@ -28,11 +28,11 @@ _READ = "import sys, traceflops; print(traceflops.read(sys.argv[1], jobs=int(sys
 _ANALYZE = """
 import json, sys, time
 import traceflops, traceflops.parsers, traceflops.analysis.recipe
-began = time.perf_counter()
-trace = traceflops.read(sys.argv[1])
-read = time.perf_counter()
-analysis = traceflops.analyze(trace)
-print(json.dumps({"read_s": read - began, "analyze_s": time.perf_counter() - read}))
+began = time.process_time()
+trace = traceflops.read(sys.argv[1], jobs=1)
+read = time.process_time()
+traceflops.analyze(trace).findings
+print(json.dumps({"read_s": read - began, "analyze_s": time.process_time() - read}))
 """
 
 
@@ -73,7 +73,7 @@ def read(trace: Path, jobs: int) -> list[str]:
 
 
 def analyze(trace: Path) -> list[str]:
-    """Read and analyse; print the seconds of each as JSON."""
+    """Read and analyse, with findings; print the CPU seconds of each as JSON."""
     return [sys.executable, "-c", _ANALYZE, str(trace)]
 
 

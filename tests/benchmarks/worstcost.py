@@ -63,7 +63,8 @@ def print_worst(folder: Path, cases: Iterable[Case], scale: float, runs: int, jo
             table.print(case.name, f"failed: {why}", *[""] * (len(_HEADS) - 2))
     legend(
         [
-            "us per event: reading and analysing. summary and report: the whole command.",
+            "Seconds are of CPU time. analyze: with findings. us per event: reading and analysing. "
+            "summary and report: the whole command, its start included.",
             "growth: the time per event, in analysing or in the report, over that at a tenth of "
             "the size. 1 or less is linear, 10 is quadratic.",
             f"peak MB: of reading and analysing; {MEMORY}.",
@@ -82,8 +83,8 @@ def _measure(folder: Path, case: Case, size: int, runs: int, jobs: int) -> _Cost
         told["read_s"],
         told["analyze_s"],
         both.peak_mb,
-        best(programs.summary(trace, jobs), runs).wall_s,
-        best(programs.report(trace, jobs), runs).wall_s,
+        best(programs.summary(trace, jobs), runs).cpu_s,
+        best(programs.report(trace, jobs), runs).cpu_s,
     )
     shutil.rmtree(trace) if case.ranks else trace.unlink()
     return costs

@@ -21,7 +21,7 @@ from sample_traces.config import RunConfig
 from tests.conftest import ROOT
 from tests.replay.test_what_if import analysis_of, halved, used_ns
 from traceflops import Analysis, TraceflopsError, analyze, read, what_if
-from traceflops.replay.critical_path import UNEXPLAINED, lengths
+from traceflops.replay.critical_path import UNEXPLAINED
 from traceflops.replay.edits import parse_edit
 from traceflops.replay.recorded_graph import (
     HANDOVER,
@@ -154,10 +154,9 @@ def _next_steps(replays: Mapping[str, Replay]) -> Iterator[Row]:
 def _of_next(replay: Replay) -> Iterator[tuple[float, float, int]]:
     """Yield the mean error of predicted steps, of equal steps, and their number."""
     graph, spans, world = replay.graph, replay.window_spans, with_medians(replay)
-    measured = np.array(lengths(graph, spans, graph.as_recorded(), graph.nodes.time_ns))
-    predicted = np.array(lengths(graph, spans, world, graph.times(world)))
-    device = np.array([span.device for span in spans])
-    pair = np.flatnonzero(device[1:] == device[:-1])
+    measured = np.array(spans.lengths(graph, graph.as_recorded(), graph.nodes.time_ns))
+    predicted = np.array(spans.lengths(graph, world, graph.times(world)))
+    pair = np.flatnonzero(spans.device[1:] == spans.device[:-1])
     if len(pair) > 1:
         ours, same = (np.abs(one[pair] / measured[pair + 1] - 1) for one in (predicted, measured))
         yield float(ours.mean()), float(same.mean()), len(pair)
@@ -168,13 +167,11 @@ def _error(name: str, replay: Replay) -> _Error:
     graph, nodes = replay.graph, replay.graph.nodes
     world = with_medians(replay)
     times, off = graph.times(world), []
-    for span in replay.spans:
-        (low, high), (new, end) = (
-            span.at(graph, some, ends)[0]
-            for some, ends in ((graph.as_recorded(), nodes.time_ns), (world, times))
-        )
+    measured = replay.spans.rows(graph, graph.as_recorded(), nodes.time_ns)
+    replayed = replay.spans.rows(graph, world, times)
+    for (device, low, high, _), (_, new, end, _) in zip(measured, replayed, strict=True):
         begun = nodes.time_ns - nodes.dur_ns
-        mine = (nodes.device == span.device) & (begun >= low) & (begun < high)
+        mine = (nodes.device == device) & (begun >= low) & (begun < high)
         late = (times - world.dur_ns - new)[mine] - (begun - low)[mine]
         off.append((end - new, high - low, np.abs(late)))
     took, recorded = (sum(one[at] for one in off) for at in (0, 1))

@@ -29,10 +29,11 @@ from tests.samples.strategies import run_configs
 from traceflops import Analysis, UsageError, analyze, read, what_if
 from traceflops.analysis.preparation import prepare
 from traceflops.ranks.who_waits import rank_report
-from traceflops.replay.critical_path import PACED, WORK, Edge, Span, lengths, path
+from traceflops.replay.critical_path import WORK, path
 from traceflops.replay.edits import parse_edit
 from traceflops.replay.recorded_edges import recorded_graph
 from traceflops.replay.recorded_graph import RecordedGraph, World
+from traceflops.replay.spans import PACED, Candidates, Instants, Spans
 from traceflops.replay.what_if import Replay
 from traceflops.reports.view.critical import sums_by_component
 from traceflops.table.columns import numbers
@@ -158,15 +159,16 @@ def halved(replay: Replay, edit: str) -> tuple[int, int, float, int]:
     mine, times = base.dur_ns != world.dur_ns, graph.nodes.time_ns
     device = int(graph.nodes.device[np.argmax(np.where(graph.nodes.row >= 0, times, 0))])
     none, zero = np.empty(0, np.int64), np.array([0])
-    begin = Edge(device, zero, zero + PACED, zero + 10**15)
-    whole = (Span(device, begin, Edge(device, none, none, none)),)
+    begin = Candidates(zero, zero, zero + PACED, zero + 10**15)
+    end = Candidates(none, none, none, none)
+    whole = Spans(*(Instants(zero + device, zero - 1, edge) for edge in (begin, end)))
 
     def on_path(some: World, ends: Any) -> int:
         pieces = path(graph, whole, some, ends)
         return int(pieces.ns[(pieces.kind == WORK) & mine[pieces.node]].sum())
 
     (before,), (after,) = (
-        lengths(graph, whole, some, ends) for some, ends in ((base, times), (world, one.time_ns))
+        whole.lengths(graph, some, ends) for some, ends in ((base, times), (world, one.time_ns))
     )
     gain = before - after
     return on_path(world, one.time_ns), gain, on_path(base, times) / 2, int(mine.sum())

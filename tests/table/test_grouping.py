@@ -13,6 +13,7 @@ from traceflops.table.grouping import (
     groups,
     in_order,
     joint_codes,
+    places_in_groups,
     ranked,
     runs,
     slices,
@@ -164,3 +165,16 @@ def test_launches_are_the_distinct_calls_of_each_run(
     known = [[call for call in calls[a:b] if call >= 0] for a, b in zip(first, stop, strict=True)]
     assert linked.tolist() == list(map(len, known))
     assert launches.tolist() == [len(set(some)) for some in known]
+
+
+PAIRS = st.lists(st.tuples(st.integers(-2, 4), st.integers(-9, 9)), max_size=12)
+
+
+@given(PAIRS, PAIRS, st.integers(1, 100))
+def test_places_in_groups_count_the_pairs_of_all_groups_up_to_one(
+    pairs: list[tuple[int, int]], wanted: list[tuple[int, int]], copies: int
+) -> None:
+    asked = wanted * copies  # many of a group are searched otherwise than few
+    sides = (np.array(each, dtype=np.int64).reshape(-1, 2).T for each in (sorted(pairs), asked))
+    found = places_in_groups(*(column for side in sides for column in side))
+    assert found.tolist() == [sum(pair <= one for pair in pairs) for one in asked]

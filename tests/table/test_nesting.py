@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from traceflops.table.nesting import LastAbove, innermost, parents
+from traceflops.table.nesting import LastAbove, OpTree, innermost, parents
 
 rows_strategy = st.lists(
     st.tuples(st.integers(0, 2), st.integers(0, 30), st.integers(0, 25)), max_size=14
@@ -76,3 +76,16 @@ def test_deep_nesting_and_many_questions_after_it() -> None:
     zeros = np.zeros(depth, dtype=np.int64)
     found = innermost(zeros, start, end, zeros[:1000], at)
     assert set(found.tolist()) == {depth - 6}
+
+
+def test_operators_around_others_of_their_group() -> None:
+    # 0 holds 1 and 2, and 2 holds 3; 4 is alone.
+    start, end = np.array([0, 1, 4, 5, 20]), np.array([10, 3, 8, 6, 30])
+    tree = OpTree.nested(np.zeros(5, dtype=np.int64), start, end)
+    repeated = {
+        (1, 2, 3, 1, 1): [True, False, False, False, False],
+        (1, 2, 2, 2, 1): [False, False, True, False, False],
+        (-1, -1, -1, -1, -1): [False] * 5,
+    }
+    for group, expected in repeated.items():
+        assert tree.repeated_below(np.array(group)).tolist() == expected

@@ -20,7 +20,7 @@ from traceflops.table.trace import Note, Trace, note_of
 from traceflops.timeline.account import LinkedTrace
 from traceflops.units import listed, time_amount
 from traceflops.windows.device_records import LaunchRecords, records_notes
-from traceflops.windows.prepared import Prepared
+from traceflops.windows.prepared import MOST_DEVICES, Prepared
 from traceflops.windows.records import DeviceReport
 
 OF_DEVICES = ("unlinked", "overlap-on-stream", "earlier-work-missing", "no-calls")
@@ -48,8 +48,6 @@ def notes_of(
         outdated.add("graph-launches-lost")
     if any(lack.wants_gpu_records for lack in measured.lacks):  # the verdict knows that one worked
         outdated.add(_WITHOUT_WORK)
-    left, ns = linked.categorised.names_left, linked.categorised.time_left_ns
-    too_many = note_of("assumed", "too-many-names", count=left, ns=ns)
     # The time in which the profiler held up the program.
     profiler = profiler_time(trace, prepared.accounts)
     code = "profiler-overhead" if len(prepared.accounts) == 1 else "profiler-overhead.of-several"
@@ -62,7 +60,7 @@ def notes_of(
         *(note for note in trace.notes if note.code not in outdated),
         *prepared.plan.notes,
         *_device_notes(prepared, devices),
-        *([too_many] if linked.categorised.names_left else ()),
+        *_left_notes(prepared),
         *_clock_notes(linked),
         # Where no GPU is recorded, all devices are CPUs.
         *records_notes(records, on_host=bool(devices), share=_lost_share(records, devices)),
@@ -70,6 +68,15 @@ def notes_of(
         *(prepared.replays.notes if prepared.replays is not None else ()),
         *measured.notes,
     )
+
+
+def _left_notes(prepared: Prepared) -> Iterator[Note]:
+    """Say what is so much that not all of it is looked at."""
+    categorised = prepared.linked.categorised
+    if left := categorised.names_left:
+        yield note_of("assumed", "too-many-names", count=left, ns=categorised.time_left_ns)
+    if left := prepared.devices_left:
+        yield note_of("missing", "too-many-devices", count=left, most=MOST_DEVICES)
 
 
 def _lost_share(records: LaunchRecords, devices: Sequence[DeviceReport]) -> float | None:

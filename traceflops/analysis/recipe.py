@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -30,7 +31,6 @@ from traceflops.ranks.collectives import collective_work
 from traceflops.table.columns import numbers
 from traceflops.table.grouping import distinct
 from traceflops.table.trace import Trace
-from traceflops.timeline.account import DeviceAccount
 from traceflops.timeline.device_span import whole_span
 from traceflops.timeline.records import EMPTY_ACCOUNT
 from traceflops.windows.device_records import UNRECORDED
@@ -126,9 +126,10 @@ def analysis_of(
         prepared = replace(whole, accounts={}, windows={}, plan=plan, with_work=whole)
     with phase("accounts"):
         most_gaps = GAPS_OF_SUMMARY if is_summarised else None
+        rows, processes = linked.trace.devices.to_pylist(), linked.trace.processes.to_pylist()
         reports = [
-            _device_report(prepared, device, account, most_gaps)
-            for device, account in prepared.accounts.items()
+            _device_report(prepared, rows[device], processes, most_gaps)
+            for device in prepared.accounts
         ]
         named = devices = told_apart(linked.trace, reports)
         if prepared.launch_records.state in UNRECORDED:  # lost work may have run in idle time
@@ -183,12 +184,18 @@ def _ranks(prepared: Prepared, measured: Measurement, peaks: PeakOptions) -> Ran
 
 
 def _device_report(
-    prepared: Prepared, device: int, account: DeviceAccount, most_gaps: int | None
+    prepared: Prepared,
+    row: Mapping[str, Any],
+    processes: Sequence[Mapping[str, Any]],
+    most_gaps: int | None,
 ) -> DeviceReport:
-    """Return the figures of a device, without what its idle time is due to."""
-    linked, trace, windows = prepared.linked, prepared.trace, prepared.windows[device]
-    row = trace.devices.slice(device, 1).to_pylist()[0]
-    process = trace.processes.slice(row["process"], 1).to_pylist()[0]
+    """Return the figures of a device, without what its idle time is due to.
+
+    `row` is its row of the devices table, `processes` are all rows of that of processes.
+    """
+    linked, trace, device = prepared.linked, prepared.trace, row["device"]
+    account, windows = prepared.accounts[device], prepared.windows[device]
+    process = processes[row["process"]]
     users = distinct(numbers(trace.activities["process"])[account.rows.row]).tolist()
     whole = whole_span(
         trace,

@@ -12,6 +12,7 @@ from traceflops.attribution.op_kernels import Attribution
 from traceflops.flops.ops.arguments import TF32_OR_FP32
 from traceflops.flops.ops.work import Work
 from traceflops.table.columns import IntArray, codes, names, numbers
+from traceflops.table.grouping import ranked
 from traceflops.windows.prepared import Prepared
 
 UNKNOWN_TYPE: Final = "unknown"
@@ -94,11 +95,14 @@ def types_of_ops(prepared: Prepared, attribution: Attribution) -> tuple[IntArray
     The name of the main kernel also decides if no types were recorded, as in ranges of emit_nvtx.
     """
     trace, work, main = prepared.trace, attribution.work, attribution.main
-    kernels = names(trace.activities["name"])
     recorded = [
         (op_work.dtype if isinstance(op_work, Work) else None) or UNKNOWN_TYPE
         for op_work in work.works
     ]
+    # Only names of kernels that ops launched are looked at.
+    labels, owned = names(trace.activities["name"]), np.flatnonzero(attribution.owner >= 0)
+    used, kernel = ranked(codes(trace.activities["name"])[owned])
+    kernels = [labels[code] for code in used.tolist()]
     as_float, by_name = [*map(float_type, kernels)], [*map(operand_type, kernels)]
     types = list(dict.fromkeys([*recorded, *as_float, *by_name, *_ALWAYS]))
     code_of = {name: code for code, name in enumerate(types)}
@@ -107,15 +111,15 @@ def types_of_ops(prepared: Prepared, attribution: Attribution) -> tuple[IntArray
         np.array([code_of[name] for name in column], dtype=np.int64)
         for column in (recorded, as_float, by_name)
     )
-    dtype, kernel = dtype[work.place], codes(trace.activities["name"])
+    dtype = dtype[work.place]
     untyped = codes(trace.ops["input_types"]) < 0
     rows = np.flatnonzero(untyped & (dtype == code_of[UNKNOWN_TYPE]) & (main >= 0))
-    dtype[rows] = name_code[kernel[main[rows]]]
+    dtype[rows] = name_code[kernel[np.searchsorted(owned, main[rows])]]
     # Any kernel of an op may name the type of float operands; the last one that does decides.
     float_type_of_op = np.full(len(dtype), code_of[TF32_OR_FP32])
     of_kernel = float_code[kernel]
-    rows = np.flatnonzero((attribution.owner >= 0) & (of_kernel != code_of[TF32_OR_FP32]))
-    float_type_of_op[attribution.owner[rows]] = of_kernel[rows]
+    tells = of_kernel != code_of[TF32_OR_FP32]
+    float_type_of_op[attribution.owner[owned[tells]]] = of_kernel[tells]
     lacks_tf32 = np.array([without_tf32(row) for row in trace.devices.to_pylist()], dtype=np.bool_)
     rows = np.flatnonzero((dtype == code_of[TF32_OR_FP32]) & (main >= 0))
     device = numbers(trace.activities["device"])[main[rows]]

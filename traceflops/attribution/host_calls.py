@@ -18,7 +18,6 @@ from traceflops.attribution.host_events import (
     host_events,
     host_span,
     host_time,
-    host_windows,
     owners,
 )
 from traceflops.attribution.idle_classes import waiting_calls
@@ -123,7 +122,7 @@ def calls_inside(prepared: Prepared, wanted: BoolArray) -> tuple[HostEvents, Int
     another call makes.
     """
     process, start, end = host_span(prepared.trace.calls)
-    inside_ns = host_time(host_windows(prepared), process, start, end)
+    inside_ns = host_time(prepared.windows_of_process, process, start, end)
     row = np.flatnonzero(wanted & (inside_ns > 0))
     # The events at the starts of the calls contain all that is around these.
     events = host_events(prepared.trace, Intervals.of(start[row], start[row] + 1))
@@ -231,7 +230,7 @@ def host_operators(prepared: Prepared) -> tuple[HostOperator, ...]:
 
     Step markers, which old profilers wrote as operators, are left out.
     """
-    ops, calls, windows = prepared.trace.ops, prepared.trace.calls, host_windows(prepared)
+    ops, calls, windows = prepared.trace.ops, prepared.trace.calls, prepared.windows_of_process
     thread, calling = shared_codes(thread_columns(ops), thread_columns(calls))
     call = prepared.linked.links.call_of_activity[prepared.chosen.row]
     launches = np.isin(thread, calling[call[call >= 0]])

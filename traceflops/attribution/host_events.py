@@ -33,13 +33,11 @@ from traceflops.table.columns import (
     narrow,
     numbers,
 )
-from traceflops.table.grouping import distinct, groups, joint_codes, slices
+from traceflops.table.grouping import groups, joint_codes, slices
 from traceflops.table.nesting import OpTree, StackTops, taken
 from traceflops.table.trace import Trace
 from traceflops.timeline.host_work import ran_on_cpu
 from traceflops.timeline.intervals import NEVER, Intervals
-from traceflops.windows.prepared import Prepared
-from traceflops.windows.records import chosen_time
 from traceflops.windows.steps import is_step_label
 
 _SLEEPS: Final = r"(__)?(clock_)?nanosleep|u?sleep|Sleep(Ex)?|NtDelayExecution"
@@ -123,10 +121,11 @@ come; `is_function` those that a profiler sets around calls of Python's function
 that Python calls, and functions of libraries for arrays and images: their callers tell more.
 """
 
+_MOST_NAMES: Final = 1 << 17
 _ANY: Final = re.compile("|".join(f"(?:{pattern})" for pattern in FACTS.values()))
 
 
-@lru_cache(maxsize=10_000)
+@lru_cache(maxsize=_MOST_NAMES)
 def facts_of_name(label: str) -> frozenset[str]:
     """Return the facts that a name reveals."""
     if _ANY.search(label) is None:
@@ -164,17 +163,6 @@ def host_span(table: pa.Table) -> tuple[IntArray, IntArray, IntArray]:
     """Return process, start and end of each row of a table of the host, in ns."""
     start = numbers(table["start_ns"])
     return numbers(table["process"]), start, start + numbers(table["dur_ns"])
-
-
-def host_windows(prepared: Prepared) -> Mapping[int, Intervals]:
-    """Return, by process, the chosen windows of all devices on which it launched work."""
-    by_process: dict[int, Intervals] = {}
-    for device, account in prepared.accounts.items():
-        windows = chosen_time(prepared.windows[device])
-        users = numbers(prepared.trace.activities["process"])[account.rows.row]
-        for process in distinct(users).tolist():
-            by_process[process] = windows.union(by_process.get(process, Intervals.empty()))
-    return by_process
 
 
 class HostEvents(Struct, frozen=True, dict=True):

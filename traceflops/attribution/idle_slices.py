@@ -19,12 +19,13 @@ from msgspec.structs import replace
 
 from traceflops.attribution.host_events import HostEvents
 from traceflops.attribution.launch_lead import leads
-from traceflops.table.columns import ABSENT, Columns, IntArray
-from traceflops.table.grouping import runs
+from traceflops.table.columns import ABSENT, BoolArray, Columns, IntArray, numbers
+from traceflops.table.grouping import group_rows, group_sums, places_in_runs, runs
 from traceflops.table.nesting import taken
+from traceflops.table.trace import Trace
 from traceflops.timeline.account import DeviceAccount
 from traceflops.timeline.intervals import Intervals
-from traceflops.windows.prepared import Prepared
+from traceflops.windows.prepared import MOST_DEVICES, Prepared
 from traceflops.windows.records import chosen_time
 
 HOST, IN_CALL, AFTER_CALL, NO_LAUNCH = range(4)
@@ -119,7 +120,10 @@ def gap_lengths(length_ns: IntArray) -> tuple[GapLengths, ...]:
 
 
 class Slices(Columns, frozen=True, dict=True):
-    """Disjoint slices that fill gap parts exactly, a row per slice; times in ns.
+    """Disjoint slices of gap parts, a row per slice; times in ns.
+
+    They fill a part exactly, but for the host's time in parts of too many devices: see
+    `of_few_devices`.
 
     `part` is a row of GapParts, `role` HOST to NO_LAUNCH. `event` is the host event that explains
     the slice, `own` the event of the launching thread then, `label` the label around that: rows of
@@ -140,14 +144,35 @@ class Slices(Columns, frozen=True, dict=True):
         return self.end_ns - self.start_ns
 
 
-def idle_slices(parts: GapParts, events: HostEvents) -> Slices:
-    """Cut gap parts into slices by what the host did, and by the launch call. See Slices."""
+def of_few_devices(parts: GapParts, trace: Trace) -> BoolArray:
+    """Return, per gap part, whether its device is one of the MOST_DEVICES of its process.
+
+    These are the ones with the most time in the parts. The host's time is cut anew for each device
+    that waits for it, so without a bound devices that all wait would cost their number squared.
+    """
+    device = taken(numbers(trace.activities["device"]), parts.activity)
+    process = taken(numbers(trace.devices["process"]), device)
+    number, first = group_rows((process, device))
+    if len(first) <= MOST_DEVICES:
+        return np.ones(len(device), dtype=np.bool_)
+    time_ns = group_sums(number, parts.end_ns - parts.start_ns, len(first))
+    order = np.lexsort((-time_ns, process[first]))
+    is_of_few = np.empty(len(first), dtype=np.bool_)
+    is_of_few[order] = places_in_runs(process[first][order]) < MOST_DEVICES
+    return is_of_few[number]
+
+
+def idle_slices(parts: GapParts, events: HostEvents, is_cut: BoolArray) -> Slices:
+    """Cut gap parts into slices by what the host did, and by the launch call. See Slices.
+
+    The host's time is cut only in parts that `is_cut`.
+    """
     has_call, is_op = parts.call >= 0, parts.op >= 0
     # The launch and the return of its call, inside the part; on a CPU all time is the host's.
     launched = np.where(is_op, parts.end_ns, parts.launched_ns)
     launched = np.clip(launched, parts.start_ns, parts.end_ns)
     returned = np.clip(parts.call_end_ns, launched, parts.end_ns)
-    waits = np.flatnonzero((has_call | is_op) & (launched > parts.start_ns))
+    waits = np.flatnonzero(is_cut & (has_call | is_op) & (launched > parts.start_ns))
     pieces = list(_host_slices(parts, waits, launched, events))
     call, no_event = events.of_call(parts.call), np.full_like(parts.call, -1)
     for role, is_of_role, start, end, event in (

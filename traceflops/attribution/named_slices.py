@@ -18,6 +18,7 @@ from traceflops.attribution.idle_slices import (
     GapParts,
     Slices,
     idle_slices,
+    of_few_devices,
     starters,
 )
 from traceflops.characters import kernel_name
@@ -48,7 +49,7 @@ class NamedSlices(Struct, frozen=True, dict=True):
     def of(cls, parts: GapParts, trace: Trace) -> NamedSlices:
         """Cut gap parts into slices, and find the class and the owner of each."""
         events = host_events(trace, Intervals.of(parts.start_ns, parts.end_ns))
-        slices = idle_slices(parts, events)
+        slices = idle_slices(parts, events, of_few_devices(parts, trace))
         kind = class_of(slices, parts, events, trace)
         return cls(slices, kind, parts, events, trace, owner_of(slices, kind, events))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
+from functools import cache
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -24,12 +25,19 @@ _PAIRS: Final = ("()", "[]", "{}", '""', "''")
 
 def names_by_process(trace: Trace) -> Callable[[str, int], str]:
     """Return a function of label and process: `range_names` for the labels of that process only."""
-    rows = np.flatnonzero(is_one_of(trace.marks["kind"], "annotation"))
-    by_process = groups(numbers(trace.marks["process"])[rows])
-    names_of = {
-        process: _names_of(trace, rows[rows_of_process]) for process, rows_of_process in by_process
-    }
-    return lambda label, process: names_of.get(process, {}).get(label) or numberless(label)
+
+    @cache
+    def rows_of() -> dict[int, IntArray]:
+        rows = np.flatnonzero(is_one_of(trace.marks["kind"], "annotation"))
+        by_process = groups(numbers(trace.marks["process"])[rows])
+        return {process: rows[of_process] for process, of_process in by_process}
+
+    @cache
+    def name_of(process: int) -> Callable[[str], str]:
+        rows = rows_of().get(process)
+        return numberless if rows is None else _names_of(trace, rows)
+
+    return lambda label, process: name_of(process)(label)
 
 
 def range_names(trace: Trace) -> Callable[[str], str]:
@@ -38,25 +46,35 @@ def range_names(trace: Trace) -> Callable[[str], str]:
     "IO 12" and "IO 13" become "IO"; in "moe[tokens=16]" the size stays if it is the same in all. A
     label without similar ones, seen once, loses only a number at its end, which is often a step's.
     """
-    name_of = _names_of(trace, np.flatnonzero(is_one_of(trace.marks["kind"], "annotation")))
-    return lambda label: name_of.get(label) or numberless(label)
+    return _names_of(trace, np.flatnonzero(is_one_of(trace.marks["kind"], "annotation")))
 
 
-def _names_of(trace: Trace, rows: IntArray) -> dict[str, str]:
-    """Return the name of each label of these marks; similar labels differ only in numbers."""
+def _names_of(trace: Trace, rows: IntArray) -> Callable[[str], str]:
+    """Return a function of a label of these marks; similar labels differ only in numbers.
+
+    Names are made when they are asked for: there may be as many labels as marks.
+    """
     texts, count_of = names(trace.marks["name"]), Counter(codes(trace.marks["name"])[rows].tolist())
-    by_texts_between: defaultdict[tuple[str, ...], list[str]] = defaultdict(list)
+    similar: defaultdict[tuple[str, ...], list[str]] = defaultdict(list)
     for code in count_of:
-        by_texts_between[tuple(_NUMBER.split(texts[code]))].append(texts[code])
-    seen_once = {texts[code] for code, count in count_of.items() if count == 1}
-    name_of: dict[str, str] = {}
-    for labels in by_texts_between.values():
-        # Per number of these labels, whether it differs between them.
-        values = zip(*map(_NUMBER.findall, labels), strict=True)
-        differs = [len({*column}) > 1 for column in values]
-        is_alone = len(labels) == 1 and labels[0] in seen_once
-        for label in labels:
-            name_of[label] = _begun(label) or label if is_alone else _without(label, differs)
+        similar[tuple(_NUMBER.split(texts[code]))].append(texts[code])
+    times_seen = {texts[code]: count for code, count in count_of.items()}
+
+    @cache
+    def differs(between: tuple[str, ...]) -> list[bool]:
+        """Return, per number between some texts, whether it differs in the labels with these."""
+        values = zip(*map(_NUMBER.findall, similar[between]), strict=True)
+        return [len({*column}) > 1 for column in values]
+
+    @cache
+    def name_of(label: str) -> str:
+        if label not in times_seen:
+            return numberless(label)
+        between = tuple(_NUMBER.split(label))
+        is_alone = len(similar[between]) == 1 and times_seen[label] == 1
+        name = _begun(label) or label if is_alone else _without(label, differs(between))
+        return name or numberless(label)
+
     return name_of
 
 

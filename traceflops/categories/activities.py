@@ -153,12 +153,10 @@ def _decide_wrappers(trace: Trace, decisions: _Decisions) -> None:
     if not len(parts):
         return
     op = -1 - numbers(trace.activities["correlation"])[parts]  # parts of ops have -1 - row of op
+    is_work = np.array([kind.top in _WORKS for kind in decisions.categories], dtype=np.bool_)
     category = np.full(trace.ops.num_rows, -1, dtype=np.int64)
-    category[op] = decisions.category[parts]
-    tree, wraps = OpTree.of(trace.ops), np.zeros(trace.ops.num_rows, dtype=np.bool_)
-    for kind, code in decisions.categories.items():
-        if kind.top in _WORKS:
-            wraps |= (category == code) & (tree.below(category == code) > 0)
+    category[op] = np.where(is_work, np.arange(len(is_work)), -1)[decisions.category[parts]]
+    wraps = OpTree.of(trace.ops).repeated_below(category)
     decisions.decide(parts[wraps[op]], _DISPATCH, "wrapper")
 
 

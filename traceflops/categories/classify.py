@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from functools import cache, lru_cache
+from functools import cache, cached_property, lru_cache
 from itertools import chain
 from pathlib import Path
 from types import MappingProxyType
@@ -17,7 +17,7 @@ from msgspec import Struct
 
 from traceflops.categories import rules as rule_files
 from traceflops.categories.mangled import mangled_parts
-from traceflops.categories.rules import Category, Decision, Rule, search
+from traceflops.categories.rules import Category, Decision, Rule, compiled
 from traceflops.characters import kernel_name
 
 LONGEST = 4096
@@ -189,7 +189,7 @@ class Classifier:
         lower = text.lower()
         for block in self._blocks:
             # One search for a whole block: mostly none of its rules matches the head.
-            if block.head_patterns and search(block.head_patterns, lower) is None:
+            if block.head_patterns and block.expression.search("\n" + lower) is None:
                 yield from block.headless
                 continue
             for rule in block.rules:
@@ -223,13 +223,18 @@ def load(user_rules: Path | None = None, *, bare: bool = False) -> Classifier:
     return Classifier(rule_files.built_in(), own if bare else (*own, *rule_files.installed()))
 
 
-class _RuleBlock(Struct, frozen=True):
+class _RuleBlock(Struct, frozen=True, dict=True):
     """Neighbouring rules; one search tells whether a head matches none of them."""
 
     rules: tuple[Rule, ...]
     headless: tuple[Rule, ...]
     """the rules of the block that do not look at the head"""
     head_patterns: tuple[str, ...]
+
+    @cached_property
+    def expression(self) -> re.Pattern[str]:
+        """Finds what any of its rules looks for in a head."""
+        return compiled(self.head_patterns)
 
 
 def _blocks(rules: tuple[Rule, ...], size: int) -> Iterator[_RuleBlock]:
@@ -248,11 +253,11 @@ def _looked_at(rule: Rule, parts: Parts) -> str | None:
     Of several it is the last; a namespace is shown only for a rule without a pattern of heads.
     """
     shown = ""
-    for field, patterns in rule.conditions:
+    for field, _ in rule.conditions:
         if field == "head":
             continue
         text = parts.name[:_LONGEST_NAME] if field == "name" else getattr(parts, field)
-        match = search(patterns, text, rule.case)
+        match = rule.search(field, text)
         if match is None:
             return None
         if field != "namespace":

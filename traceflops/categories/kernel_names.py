@@ -61,6 +61,7 @@ _Test = Callable[..., bool]
 
 _BRACKET: Final = re.compile(r"[<(]")
 _LENGTH: Final = re.compile(r"[1-9]\d{0,3}")
+_SIGN: Final = re.compile(r"[][<>(){} ]")
 _OPENING: Final = {"<": ">", "(": ")", "[": "]", "{": "}"}
 _NAMELESS: Final = "(anonymous namespace)"
 _CALLED: Final = frozenset({"decltype", "__launch_bounds__", "__attribute__", ""})
@@ -99,7 +100,8 @@ def _top_blanks(name: str) -> list[int]:
     """Return the places of blanks before a function's own name, outside all brackets."""
     opened: list[str] = []
     blanks: list[int] = []
-    for index, char in enumerate(name):
+    for sign in _SIGN.finditer(name):
+        index, char = sign.start(), sign[0]
         if char in _OPENING and not (char == "<" and "(" in opened[-1:]):  # in (), < is "less"
             # A parenthesis begins the function's arguments, unless it follows e.g. decltype.
             is_first = char == "(" and not opened

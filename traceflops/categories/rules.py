@@ -7,7 +7,7 @@ import tomllib
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from decimal import Decimal
-from functools import cache
+from functools import cache, cached_property
 from itertools import chain
 from pathlib import Path
 from types import MappingProxyType
@@ -80,7 +80,7 @@ _NAMED = re.compile(r"\(\?(?:P|\()")
 _REPEAT = re.compile(r"[*+]|\{\d*(?:,\d*)?\}")
 
 
-class Rule(Struct, frozen=True):
+class Rule(Struct, frozen=True, dict=True):
     """One entry of a rule file: where to look, what for, and what it means."""
 
     id: str
@@ -93,16 +93,23 @@ class Rule(Struct, frozen=True):
 
     def search(self, place: str, text: str) -> re.Match[str] | None:
         """Return the match of this rule's condition on `place`, which it must have."""
-        return search(self.patterns(place), text, self.case)
+        expression = self._compiled.get(place)
+        if expression is None:
+            expression = self._compiled[place] = compiled(self.patterns(place), self.case)
+        return expression.search("\n" + text)
 
     def patterns(self, place: str) -> tuple[str, ...]:
         """Return the alternatives that the rule looks for in a place; none if it does not look."""
-        return dict(self.conditions).get(place, ())
+        return self._by_place.get(place, ())
 
+    @cached_property
+    def _by_place(self) -> dict[str, tuple[str, ...]]:
+        return dict(self.conditions)
 
-def search(alternatives: tuple[str, ...], text: str, case: bool = False) -> re.Match[str] | None:
-    """Return the first match of any of the alternatives as whole words of the text."""
-    return compiled(alternatives, case).search("\n" + text)
+    @cached_property
+    def _compiled(self) -> dict[str, re.Pattern[str]]:
+        """The expressions of places that were searched: most rules are never asked for others."""
+        return {}
 
 
 @cache

@@ -77,7 +77,7 @@ def are_of_other_models(first: frozenset[Model], second: frozenset[Model]) -> bo
 def models_of(trace: Trace) -> frozenset[Model]:
     """Return the models of the GPUs of a trace; without any, that of the GPUs its tool records."""
     models: set[Model] = set()
-    for seen in [SeenDevice.of(row) for row in trace.devices.to_pylist()] or [SeenDevice()]:
+    for seen in {*map(SeenDevice.of, trace.devices.to_pylist())} or {SeenDevice()}:
         spec = None if seen.sharing else by_name(seen.name)  # a shared name is of several products
         if spec is not None:
             models.add((spec.vendor, spec.arch, spec.id))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
+import numpy as np
 from msgspec import Struct, field
 
 from traceflops.categories.programs import (
@@ -17,10 +18,10 @@ from traceflops.categories.programs import (
 )
 from traceflops.findings.rules import cause_of, thresholds
 from traceflops.remedies import CUDA, NSIGHT, PYTORCH, ROCPROF, accelerator, family
-from traceflops.table.columns import ABSENT, names, numbers
-from traceflops.table.grouping import groups
+from traceflops.table.columns import names
+from traceflops.table.grouping import group_sums, ranked
 from traceflops.timeline.device_span import is_top
-from traceflops.timeline.intervals import Intervals
+from traceflops.timeline.intervals import latest_end_before
 from traceflops.units import several
 from traceflops.windows.records import chosen_time
 
@@ -213,14 +214,16 @@ def without_work_ns(case: Case) -> int:
         return 0  # without events nothing is replayed, and only replays need this time
     busy_ns = 0
     for device, account in prepared.accounts.items():
-        categorised, activities = prepared.linked.categorised, prepared.trace.activities
-        row = account.rows.row
-        row = row[~is_top(categorised, "communication", row)]
-        start, dur = (numbers(activities[name])[row] for name in ("start_ns", "dur_ns"))
-        streams = groups(numbers(activities["stream"], ABSENT)[row])
-        works = (Intervals.of(start[stream], (start + dur)[stream]) for _, stream in streams)
+        row, stream = account.rows.row, prepared.linked.columns.stream
+        works = np.flatnonzero(~is_top(prepared.linked.categorised, "communication", row))
+        start, end = account.rows.start_ns[works], account.rows.end_ns[works]
+        # Time in which work of its stream that began before still runs counts once.
+        number = ranked(stream[row[works]])[1]
+        start = np.maximum(start, latest_end_before(number, start, end))
         chosen = chosen_time(prepared.windows[device])
-        busy_ns += max((work.intersect(chosen).length_ns for work in works), default=0)
+        inside_ns = chosen.length_within(start, np.maximum(start, end))
+        of_stream = group_sums(number, inside_ns, int(number.max(initial=-1)) + 1)
+        busy_ns += int(of_stream.max(initial=0))
     components = case.total.components
     return components.window_ns - components.start_up_ns - busy_ns
 

@@ -134,9 +134,11 @@ def _whole_graphs(
     loss = next((loss for loss in losses if loss.name == _GRAPH), None)
     components = total.components
     busy_ns = components.window_ns - components.idle_ns - components.start_up_ns
-    rows = [row for row in kernels.to_pylist() if row["top"] == _GRAPH]
-    is_most = 2 * components.graph_ns > busy_ns and rows
+    is_most = 2 * components.graph_ns > busy_ns
     if loss is None or not is_most or loss.share < least:
+        return
+    rows = [row for row in kernels.to_pylist() if row["top"] == _GRAPH]
+    if not rows:
         return
     if how := advice(trace, "kernels of graphs"):
         largest, values = max(rows, key=lambda row: row["sum_ns"]), dict[str, Value](how=how)

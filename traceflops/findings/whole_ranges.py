@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from traceflops.attribution.host_events import host_span, host_windows
+from traceflops.attribution.host_events import host_span
 from traceflops.attribution.range_labels import names_by_process
 from traceflops.table.columns import codes, is_one_of, names, numbers
 from traceflops.table.grouping import group_rows, groups
@@ -34,7 +34,7 @@ def ranges_around_all(case: Case, label: str) -> int:
     process, start, end = (column[called] for column in host_span(prepared.trace.marks))
     ranges = {number: Intervals.of(start[own], end[own]) for number, own in groups(process)}
     chosen_ns = enclosed_ns = launched_ns = 0
-    for number, chosen in host_windows(prepared).items():
+    for number, chosen in prepared.windows_of_process.items():
         chosen_ns += chosen.length_ns
         enclosed_ns += ranges.get(number, Intervals.empty()).intersect(chosen).length_ns
     call = prepared.linked.links.call_of_activity[row]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from fractions import Fraction
 from functools import cached_property
 from typing import Any, Final, TypeVar
@@ -15,11 +15,12 @@ from msgspec.structs import replace
 from traceflops.attribution.scopes import Phases
 from traceflops.errors import UsageError
 from traceflops.ranks.who_waits import RankReport
-from traceflops.replay.critical_path import Span
 from traceflops.replay.host_waits import threads_of
 from traceflops.replay.recorded_graph import HOST, STREAM, RecordedGraph, World
+from traceflops.replay.spans import Spans
+from traceflops.replay.stretches import NOWHERE, Stretches, same_of_all
 from traceflops.table.columns import ABSENT, BoolArray, IntArray, codes, is_one_of, names, numbers
-from traceflops.table.grouping import groups
+from traceflops.table.grouping import distinct, groups
 from traceflops.table.nesting import taken
 from traceflops.table.patterns import matches
 from traceflops.timeline.device_span import is_top
@@ -28,8 +29,6 @@ from traceflops.windows.prepared import Prepared
 
 _RANGES: Final = ("annotation", "python", "module", "system")
 _RE2: Final = "expressions are those of RE2, without look-around and back-references"
-Stretches = Mapping[int, Intervals]
-"""Time by number of the thread."""
 T = TypeVar("T", Stretches, IntArray)
 
 
@@ -142,11 +141,8 @@ class Recorded(Struct, frozen=True, dict=True):
             for column in ("start_ns", "dur_ns")
         )
         number = np.concatenate([self._threads[name][rows[name]] for name in rows])
-        return {
-            thread: Intervals.of(start[rows], (start + dur)[rows])
-            for thread, rows in groups(number)
-            if thread >= 0
-        }
+        called = number >= 0
+        return Stretches.of(number[called], start[called], (start + dur)[called])
 
     @cached_property
     def starts_up(self) -> Stretches:
@@ -159,11 +155,11 @@ class Recorded(Struct, frozen=True, dict=True):
             if process in of_process:
                 of_process[process] = of_process[process].union(account.start_up)
         process_of_call = numbers(self.prepared.trace.calls["process"])
-        return {
-            thread: of_process[process]
-            for thread, rows in groups(threads)
-            if thread >= 0 and (process := int(process_of_call[rows[0]])) in of_process
-        }
+        found = NOWHERE
+        for process, times in of_process.items():
+            own = distinct(threads[process_of_call == process])
+            found = found.union(same_of_all(own, times))
+        return found
 
     @cached_property
     def _threads(self) -> Mapping[str, IntArray]:
@@ -192,7 +188,7 @@ class Changed(Struct, frozen=True):
     recorded: Recorded
     world: World
     is_hidden: bool = False
-    without: Mapping[int, Intervals] = field(default_factory=dict)
+    without: Stretches = NOWHERE
 
     def with_work(self, nodes: IntArray, dur_ns: IntArray | int) -> Changed:
         """Return the world with other durations of nodes; work of 0 ns leaves its queue."""
@@ -208,7 +204,7 @@ class Changed(Struct, frozen=True):
         lag = np.where(into_gone, np.minimum(world.lag_ns, 0), world.lag_ns)
         return replace(self, world=replace(world, dur_ns=dur, delay_ns=delay, lag_ns=lag))
 
-    def communication_ns(self, windows: Iterable[Span]) -> Iterator[int]:
+    def communication_ns(self, windows: Spans) -> Iterator[int]:
         """Yield the least time of each window in ns: its communication cannot be hidden below that.
 
         It is the communication of the queue with the most of it, of work that begins in the window.
@@ -222,9 +218,8 @@ class Changed(Struct, frozen=True):
         activities = self.recorded.prepared.trace.activities
         stream = numbers(activities["stream"], ABSENT)[nodes.row[communication]]
         rows_of_device = dict(groups(nodes.device[communication]))
-        for window in windows:
-            (begin, end), _ = window.at(graph, base, nodes.time_ns)
-            rows = rows_of_device.get(window.device, communication[:0])
+        for device, begin, end, _ in windows.rows(graph, base, nodes.time_ns):
+            rows = rows_of_device.get(device, communication[:0])
             rows = rows[slice(*np.searchsorted(start[rows], (begin, end)))]
             queues = (int(dur_ns[rows[own]].sum()) for _, own in groups(stream[rows]))
             yield max(queues, default=0)
@@ -234,52 +229,29 @@ class Changed(Struct, frozen=True):
         lag = np.where(edges, lag_ns, self.world.lag_ns)
         return replace(self, world=replace(self.world, lag_ns=lag))
 
-    def with_host(self, when: Mapping[int, Intervals], value: Value) -> Changed:
+    def with_host(self, when: Stretches, value: Value) -> Changed:
         """Return the world with new times for some time of each thread, except what was removed."""
-        nodes, edges, of_threads = self.graph.nodes, self.graph.edges, self.graph.of_threads
+        nodes, edges, lag = self.graph.nodes, self.graph.edges, self.world.lag_ns.copy()
         call_ns = numbers(self.recorded.prepared.trace.calls["dur_ns"])
-        lag, none = self.world.lag_ns.copy(), Intervals.empty()
-        for thread in when.keys() & of_threads.keys():
-            # The recorded time that each edge stands for: up to the thread's next point, or for a
-            # launch, the part of its lag inside the call.
-            rows = of_threads[thread]
-            source, target = edges.source[rows], edges.target[rows]
-            start = nodes.at_ns[source]
-            launched = start + np.minimum(taken(call_ns, nodes.call[source], 0), lag[rows])
-            end = np.where(edges.kind[rows] == HOST, nodes.at_ns[target], launched)
-            # Shorten the lag by the share of that time (without what is removed already) that is
-            # cut.
-            removed = self.without.get(thread, none)
-            left = when[thread].subtract(removed)
-            cut_ns = _cut(left, value, end) - _cut(left, value, start)
-            removed_ns = _cut(removed, Value(0), end) - _cut(removed, Value(0), start)
-            left_ns = np.maximum(end - start - removed_ns, 1)
-            less = cut_ns.astype(np.float64) * np.minimum(lag[rows], left_ns) / left_ns
-            lag[rows] = np.maximum(lag[rows] - less.astype(np.int64), 0)
-        without = dict(self.without)
-        if value == Value(0):
-            for thread, spans in when.items():
-                without[thread] = spans.union(without.get(thread, none))
+        # The recorded time that each edge stands for: up to the thread's next point, or for a
+        # launch, the part of its lag inside the call.
+        rows = self.graph.of_threads
+        rows = rows[when.means(nodes.thread[edges.source[rows]])]
+        source, target = edges.source[rows], edges.target[rows]
+        thread, start = nodes.thread[source], nodes.at_ns[source]
+        launched = start + np.minimum(taken(call_ns, nodes.call[source], 0), lag[rows])
+        end = np.where(edges.kind[rows] == HOST, nodes.at_ns[target], launched)
+        # Shorten the lag by the share of that time (without what is removed already) that is cut.
+        left = when.subtract(self.without)
+        length_ns = left.end_ns - left.start_ns
+        cut, span = length_ns - value.of(length_ns), (thread, start, end)
+        cut_ns = left.up_to(cut, thread, end) - left.up_to(cut, thread, start)
+        left_ns = np.maximum(end - start - self.without.length_within(*span), 1)
+        less = cut_ns.astype(np.float64) * np.minimum(lag[rows], left_ns) / left_ns
+        lag[rows] = np.maximum(lag[rows] - less.astype(np.int64), 0)
+        without = self.without.union(when) if value == Value(0) else self.without
         return replace(self, world=replace(self.world, lag_ns=lag), without=without)
 
     def work_of(self, rows: BoolArray) -> IntArray:
         """Return the nodes of some activities."""
         return np.flatnonzero(taken(rows.astype(np.int8), self.graph.nodes.row, 0))
-
-
-def _cut(spans: Intervals, value: Value, time_ns: IntArray) -> IntArray:
-    """Return how many ns are cut out before each time where each of `spans` gets its new length.
-
-    `value` tells the new length from the old one. Inside a span the cut grows evenly. Spans are in
-    order and do not overlap.
-    """
-    if not len(spans.start_ns):
-        return np.zeros_like(time_ns)
-    length = spans.end_ns - spans.start_ns
-    cut = length - value.of(length)
-    cut_before = np.cumsum(cut) - cut
-    last = np.searchsorted(spans.start_ns, time_ns, side="right") - 1
-    index = np.maximum(last, 0)
-    inside = np.clip(time_ns - spans.start_ns[index], 0, length[index])
-    part = (inside.astype(np.float64) * cut[index] / np.maximum(length[index], 1)).astype(np.int64)
-    return np.where(last < 0, 0, cut_before[index] + part)

@@ -5,13 +5,12 @@ The pieces of the path (GPU work, time of a thread, lags) add up exactly to the 
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterator
 from typing import Final
 
 import numpy as np
 from msgspec import Struct
-from msgspec.structs import replace
 
 from traceflops.attribution.culprits import UNRECORDED, named_times
 from traceflops.attribution.idle_classes import LONGEST_HANDOVER_NS, on_demand
@@ -26,12 +25,13 @@ from traceflops.replay.recorded_graph import (
     RecordedGraph,
     World,
 )
-from traceflops.table.columns import ABSENT, Columns, IntArray, codes, is_one_of, names, numbers
-from traceflops.table.grouping import groups, joint_codes
+from traceflops.replay.spans import Spans
+from traceflops.replay.stretches import NOWHERE, Stretches, same_of_all
+from traceflops.table.columns import ABSENT, Columns, IntArray, codes, names, numbers
+from traceflops.table.grouping import groups
 from traceflops.timeline.intervals import Intervals
 from traceflops.timeline.start_up import GAPS
 from traceflops.windows.prepared import Prepared
-from traceflops.windows.tiling import paced
 
 WORK: Final = len(EDGE_NAMES)
 DELAY: Final = WORK + 1
@@ -57,148 +57,14 @@ class Pieces(Columns, frozen=True):
     ns: IntArray
 
 
-class Edge(Struct, frozen=True):
-    """The begin or end of a window, in a form that replays can move.
-
-    It is the begin of the first of `nodes`, less `ahead_ns`; without nodes, the end of the device's
-    last work. If the step begins at a moment of the host (node `mark`, else -1), and that comes
-    earlier, the edge is that moment, but not before the step before has ended. `role` and
-    `ahead_ns` are per node: _LAST nodes end the step before; a _COPY counts only if it begins after
-    them.
-    """
-
-    device: int
-    nodes: IntArray
-    role: IntArray
-    ahead_ns: IntArray
-    mark: int = -1
-
-    def earlier(self, by_node: IntArray) -> Edge:
-        """Return the edge for a world in which nodes begin later by some ns per node."""
-        return replace(self, ahead_ns=self.ahead_ns + by_node[self.nodes])
-
-    def at(self, graph: RecordedGraph, world: World, time_ns: IntArray) -> tuple[int, int]:
-        """Return the time of the edge in a replay in which nodes end at `time_ns`, and its node."""
-        if not len(self.nodes):  # the end of the device's last work
-            rows = np.flatnonzero(graph.nodes.device == self.device)
-            last = int(rows[np.argmax(time_ns[rows])])
-            return int(time_ns[last]), last
-        begin = time_ns[self.nodes] - world.dur_ns[self.nodes] - self.ahead_ns
-        ends_before = time_ns[self.nodes[self.role == _LAST]]
-        before = ends_before.max(initial=begin.min())
-        # Queues of copies alone may run ahead: they count only after the end of the step before.
-        counts = (self.role == PACED) | (self.role == _COPY) & (begin >= before)
-        first = np.flatnonzero(counts)[np.argmin(begin[counts])]
-        if self.mark >= 0:  # the moment of the host at which the step begins
-            marked = int(ends_before.max(initial=time_ns[self.mark]))
-            if marked < begin[first]:
-                return marked, self.mark
-        return int(begin[first]), int(self.nodes[first])
-
-
-_LAST, _COPY, PACED = range(3)
-"""Roles of nodes: the last of a queue in the step before; the first of a queue of copies alone; the
-first of a queue with kernels."""
-
-
-class Span(Struct, frozen=True):
-    """A window of a device, or windows that follow each other: where it begins and ends."""
-
-    device: int
-    first: Edge
-    last: Edge
-
-    def earlier(self, by_node: IntArray) -> Span:
-        """Return the span for a world in which nodes begin later by some ns per node."""
-        return Span(self.device, self.first.earlier(by_node), self.last.earlier(by_node))
-
-    def at(
-        self, graph: RecordedGraph, world: World, time_ns: IntArray
-    ) -> tuple[tuple[int, int], int]:
-        """Return (its begin and end in a replay), and the node that ends it."""
-        end, node = self.last.at(graph, world, time_ns)
-        return (self.first.at(graph, world, time_ns)[0], end), node
-
-
-def spans_of(prepared: Prepared, graph: RecordedGraph, *, joined: bool = True) -> tuple[Span, ...]:
-    """Return the chosen windows of all devices; with `joined`, adjacent ones as one span."""
-    spans: list[Span] = []
-    recorded = graph.as_recorded()
-    process = numbers(prepared.trace.activities["process"], ABSENT)
-    for device, windows in prepared.windows.items():
-        rows, heads = prepared.accounts[device].rows, _heads(prepared, device)
-        used = [(window.start_ns, window.end_ns) for window in windows if window.used]
-        if joined:
-            union = Intervals.of(*np.array(used, dtype=np.int64).reshape(-1, 2).T)
-            used = [*zip(union.start_ns.tolist(), union.end_ns.tolist(), strict=True)]
-        for begin_and_end in used:
-            edges = []
-            for time in begin_and_end:
-                index = int(np.searchsorted(rows.start_ns, time))
-                next_work = np.arange(index, min(index + 1, len(rows.row)))  # none at the end
-                owner = process[rows.row[min(index, len(rows.row) - 1)]]
-                mark = -1 if time in heads else graph.moments.get((int(owner), time), -1)
-                # A step that begins at a moment of the host begins here with its next work.
-                work_ns = int(rows.start_ns[index]) if mark >= 0 and len(next_work) else time
-                by_default = next_work, np.full_like(next_work, PACED)
-                indices, role = heads.get(work_ns, by_default)
-                nodes = graph.first_of_row[rows.row[indices]]
-                nodes, role = nodes[nodes >= 0], role[nodes >= 0]
-                # With this `ahead_ns` the edge is at its recorded time in the recorded world.
-                edge = Edge(device, nodes, role, 0 * nodes, mark)
-                ahead_ns = edge.at(graph, recorded, graph.nodes.time_ns)[0] - time
-                edges.append(replace(edge, ahead_ns=edge.ahead_ns + ahead_ns))
-            spans.append(Span(device, *edges))
-    return tuple(spans)
-
-
-def _heads(prepared: Prepared, device: int) -> dict[int, tuple[IntArray, IntArray]]:
-    """Return the work that decides when a step begins on a device, by each queue's begin in it.
-
-    The work is given as indices into the rows of the device's account, and their roles. A step
-    begins with the first work that was launched in it. Empty if steps are not told by launches.
-    """
-    launched_in, activities = prepared.plan.layout.launched_in, prepared.trace.activities
-    if launched_in is None:
-        return {}
-    rows = prepared.accounts[device].rows
-    step, stream = launched_in[rows.row], numbers(activities["stream"], ABSENT)[rows.row]
-    is_paced = paced(step, stream, is_one_of(activities["kind"], "kernel")[rows.row])
-    # The first and the last work of each queue in each step; rows are in the order of start.
-    queue = joint_codes(step, stream)
-    first = np.unique(queue, return_index=True)[1]
-    latest_first = np.argsort(-rows.end_ns)
-    last = latest_first[np.unique(queue[latest_first], return_index=True)[1]]
-    heads: dict[int, tuple[IntArray, IntArray]] = {}
-    last_before = first[:0]  # in the step before
-    for number, queues in groups(step[first]):
-        begins = np.sort(first[queues])
-        role = np.where(is_paced[begins], PACED, _COPY)
-        indices = np.append(begins, last_before)
-        roles = np.append(role, np.full_like(last_before, _LAST))
-        if number >= 0:  # work launched in no step (-1) begins none; queues with kernels end steps
-            heads |= dict.fromkeys(rows.start_ns[begins].tolist(), (indices, roles))
-            last_before = last[queues[is_paced[first[queues]]]]
-    return heads
-
-
-def lengths(
-    graph: RecordedGraph, spans: Sequence[Span], world: World, time_ns: IntArray
-) -> list[int]:
-    """Return the length of each span in a replay, in ns."""
-    ends = (span.at(graph, world, time_ns)[0] for span in spans)
-    return [end - begin for begin, end in ends]
-
-
-def path(graph: RecordedGraph, spans: Sequence[Span], world: World, time_ns: IntArray) -> Pieces:
+def path(graph: RecordedGraph, spans: Spans, world: World, time_ns: IntArray) -> Pieces:
     """Return the pieces of the critical paths of all spans; nodes end at `time_ns` in `world`."""
     edge = graph.decisive(world, time_ns)
     source = np.append(graph.edges.source, -1)[edge]  # -1, no edge, takes the last entry
     kind = np.append(graph.edges.kind, DELAY)[edge]
     source_of, times = source.tolist(), time_ns.tolist()
     pieces = [Pieces(*np.empty((4, 0), dtype=np.int64))]
-    for span in spans:
-        (begin, end), node = span.at(graph, world, time_ns)
+    for _, begin, end, node in spans.rows(graph, world, time_ns):
         nodes = [node]
         while (node := source_of[node]) >= 0 and times[node] > begin:
             nodes.append(node)
@@ -220,7 +86,7 @@ def parts_of(
     prepared: Prepared,
     graph: RecordedGraph,
     pieces: Pieces,
-    without: Mapping[int, Intervals] | None = None,
+    without: Stretches = NOWHERE,
 ) -> tuple[PathPart, ...]:
     """Return a path by component and name, the largest part first.
 
@@ -238,7 +104,7 @@ def parts_of(
             label = kernel_name(labels[code]) if code >= 0 else ""
             component = top[number] if number >= 0 else "other"
             sums[component, label] += int(work.ns[rows[same]].sum())
-    for key, ns in _of_host(prepared, graph, pieces.only(is_host), without or {}):
+    for key, ns in _of_host(prepared, graph, pieces.only(is_host), without):
         sums[key] += ns
     # The rest are lags and delays. First, pages that the host brings back by touching them: no call
     # starts these.
@@ -264,21 +130,30 @@ def parts_of(
     return tuple(PathPart(*key, ns) for key, ns in ordered if ns)
 
 
-def _starts_up(prepared: Prepared, call: int) -> Intervals:
-    """Return when the thread of a call starts up, or its devices sit idle for that."""
-    calls, devices = prepared.trace.calls, prepared.trace.devices
-    process, thread = (int(numbers(calls[name], ABSENT)[call]) for name in ("process", "thread"))
-    own = prepared.linked.comparable_start_up.get(process)
-    if own is None:  # it has no start-up, or its clock is not that of its devices
-        return Intervals.empty()
-    owner = numbers(devices["process"])
-    idle = (
-        account.start_up_by_kind.get(kind, Intervals.empty())
-        for device, account in prepared.accounts.items()
-        for kind in GAPS
-        if owner[device] == process
-    )
-    return own.by_thread.get(thread, Intervals.empty()).union(*idle)
+def _starts_up(prepared: Prepared, thread: IntArray, call: IntArray) -> Stretches:
+    """Return when threads start up, or devices of their process sit idle for that.
+
+    Threads are distinct, in ascending order; `call` is a call of each.
+    """
+    calls, owner = prepared.trace.calls, numbers(prepared.trace.devices["process"])
+    process, tid = (numbers(calls[name], ABSENT)[call] for name in ("process", "thread"))
+    found = NOWHERE
+    # Processes without are left out, or with a clock that is not that of their devices.
+    for number, own in prepared.linked.comparable_start_up.items():
+        of_process = np.flatnonzero(process == number)
+        idle = Intervals.empty().union(
+            *(
+                account.start_up_by_kind.get(kind, Intervals.empty())
+                for device, account in prepared.accounts.items()
+                for kind in GAPS
+                if owner[device] == number
+            )
+        )
+        found = found.union(same_of_all(thread[of_process], idle))
+        own_of = dict(zip(tid[of_process].tolist(), thread[of_process].tolist(), strict=True))
+        for name in own.by_thread.keys() & own_of.keys():
+            found = found.union(same_of_all(np.array([own_of[name]]), own.by_thread[name]))
+    return found
 
 
 def _start_up_in_launches(prepared: Prepared, graph: RecordedGraph, pieces: Pieces) -> IntArray:
@@ -287,15 +162,17 @@ def _start_up_in_launches(prepared: Prepared, graph: RecordedGraph, pieces: Piec
     launches = np.flatnonzero(pieces.kind == LAUNCH)
     launches = launches[nodes.call[pieces.source[launches]] >= 0]
     source = pieces.source[launches]
-    for _, rows in groups(nodes.thread[source]):  # any call of a thread tells its start-up
-        start_up = _starts_up(prepared, int(nodes.call[source[rows[0]]]))
-        begin, of_thread = nodes.at_ns[source[rows]], launches[rows]
-        start_up_ns[of_thread] = start_up.length_within(begin, begin + pieces.ns[of_thread])
+    threads, first = np.unique(nodes.thread[source], return_index=True)
+    start_up = _starts_up(prepared, threads, nodes.call[source[first]])
+    begin = nodes.at_ns[source]
+    start_up_ns[launches] = start_up.length_within(
+        nodes.thread[source], begin, begin + pieces.ns[launches]
+    )
     return start_up_ns
 
 
 def _of_host(
-    prepared: Prepared, graph: RecordedGraph, pieces: Pieces, without: Mapping[int, Intervals]
+    prepared: Prepared, graph: RecordedGraph, pieces: Pieces, without: Stretches
 ) -> Iterator[tuple[tuple[str, str], int]]:
     """Yield ((class, name), ns) of host time on a path, with the classes of idle time.
 
@@ -305,18 +182,12 @@ def _of_host(
     # Cut the recorded time of each thread at its points (launches and waits), like idle time: a
     # long piece is then one without any of these.
     at_ns = np.unique(graph.nodes.at_ns[pieces.node])
-    empty = np.empty(0, dtype=np.int64)
-    starts, ends, calls, start_up_ns = [empty], [empty], [empty], 0
-    for thread, last_call, spans in _of_threads(graph, pieces):
-        left = spans.subtract(without.get(thread, Intervals.empty()))
-        start_up = left.intersect(_starts_up(prepared, last_call))
-        start_up_ns += start_up.length_ns
-        left = left.subtract(start_up)
-        inside = np.setdiff1d(at_ns[left.contains(at_ns)], left.start_ns)
-        starts.append(np.union1d(left.start_ns, inside))
-        ends.append(np.union1d(left.end_ns, inside))
-        calls.append(np.full_like(starts[-1], last_call))
-    start, end, call = (np.concatenate(columns) for columns in (starts, ends, calls))
+    thread, last_call, spans = _of_threads(graph, pieces)
+    left = spans.subtract(without)
+    start_up = left.intersect(_starts_up(prepared, thread, last_call))
+    left = left.subtract(start_up).cut(at_ns)
+    start, end = left.start_ns, left.end_ns
+    call = last_call[np.searchsorted(thread, left.thread)]
     # Name the pieces as if they were gaps of a device, each due to its thread's last call.
     none = np.full(len(start), -1, dtype=np.int64)
     parts = GapParts(
@@ -331,10 +202,10 @@ def _of_host(
         cap_ns=np.zeros_like(end),
         op=none,
     )
-    times = Counter({(_START_UP, ""): start_up_ns})
+    times = Counter({(_START_UP, ""): start_up.length_ns})
     times += named_times(parts, prepared.trace, _busy(prepared))
     total_ns, named_ns = int(pieces.ns.sum()), 0
-    recorded_ns = int((end - start).sum()) + start_up_ns
+    recorded_ns = left.length_ns + start_up.length_ns
     for key, part_ns in times.items() if recorded_ns else ():
         ns = part_ns * total_ns // recorded_ns
         named_ns += ns
@@ -344,23 +215,27 @@ def _of_host(
 
 def _busy(prepared: Prepared) -> dict[int, Intervals]:
     """Return when any GPU of a process works, by process."""
-    owner, busy = numbers(prepared.trace.devices["process"]), dict[int, Intervals]()
+    owner, busy = (
+        numbers(prepared.trace.devices["process"]),
+        defaultdict[int, list[Intervals]](list),
+    )
     for device, account in prepared.accounts.items():
-        process = int(owner[device])
-        busy[process] = busy.get(process, Intervals.empty()).union(account.timeline.busy)
-    return busy
+        busy[int(owner[device])].append(account.timeline.busy)
+    return {process: one.union(*more) for process, (one, *more) in busy.items()}
 
 
-def _of_threads(graph: RecordedGraph, pieces: Pieces) -> Iterator[tuple[int, int, Intervals]]:
-    """Yield each thread that calls the GPU, its last call, and its recorded time on the path."""
+def _of_threads(graph: RecordedGraph, pieces: Pieces) -> tuple[IntArray, IntArray, Stretches]:
+    """Return the threads on a path that call the GPU, the last call of each, and their time on it.
+
+    That time is the recorded one.
+    """
     nodes = graph.nodes
-    points = np.flatnonzero(nodes.call >= 0)
-    call_of = dict(zip(nodes.thread[points].tolist(), nodes.call[points].tolist(), strict=True))
-    for thread, rows in groups(nodes.thread[pieces.node]):
-        end = nodes.at_ns[pieces.node[rows]]
-        start = np.maximum(nodes.at_ns[pieces.source[rows]], end - pieces.ns[rows])
-        if thread in call_of:
-            yield thread, call_of[thread], Intervals.of(start, end)
+    points = np.flatnonzero(nodes.call >= 0)[::-1]
+    threads, last = np.unique(nodes.thread[points], return_index=True)
+    thread, end = nodes.thread[pieces.node], nodes.at_ns[pieces.node]
+    start = np.maximum(nodes.at_ns[pieces.source], end - pieces.ns)
+    rows = np.flatnonzero(np.isin(thread, threads))
+    return threads, nodes.call[points[last]], Stretches.of(thread[rows], start[rows], end[rows])
 
 
 def places_of(
@@ -369,8 +244,10 @@ def places_of(
     """Return the rows of activities on a path, and when each (process, thread) is on it."""
     calls, host = prepared.trace.calls, pieces.only(pieces.kind == HOST)
     process, thread = (numbers(calls[name], ABSENT) for name in ("process", "thread"))
-    threads = {
-        (int(process[call]), int(thread[call])): spans
-        for _, call, spans in _of_threads(graph, host)
+    threads, last_call, spans = _of_threads(graph, host)
+    call_of = dict(zip(threads.tolist(), last_call.tolist(), strict=True))
+    times = {
+        (int(process[call_of[number]]), int(thread[call_of[number]])): own
+        for number, own in spans.by_thread()
     }
-    return np.unique(graph.nodes.row[pieces.only(pieces.kind == WORK).node]), threads
+    return np.unique(graph.nodes.row[pieces.only(pieces.kind == WORK).node]), times

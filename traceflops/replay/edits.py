@@ -25,8 +25,9 @@ from msgspec.structs import replace
 from traceflops.attribution.host_events import FACTS
 from traceflops.attribution.idle_classes import CLASSES
 from traceflops.errors import UsageError
-from traceflops.replay.changes import Changed, Recorded, Stretches, Value, matches_of, named
+from traceflops.replay.changes import Changed, Recorded, Value, matches_of, named
 from traceflops.replay.recorded_graph import HOST, LAUNCH, LONG_AGO, SYNC
+from traceflops.replay.stretches import Stretches
 from traceflops.table.columns import (
     ABSENT,
     BoolArray,
@@ -40,7 +41,6 @@ from traceflops.table.columns import (
 )
 from traceflops.table.grouping import groups
 from traceflops.table.nesting import taken
-from traceflops.timeline.intervals import Intervals
 from traceflops.windows.selection import parse_duration
 
 _EDIT: Final = re.compile(r"(?s)(.+)([=/*])([^=/*]+)")
@@ -206,7 +206,8 @@ def _on_host(edit: Edit, changed: Changed) -> Changed:
     fact, recorded = _HOST.get(edit.target), changed.recorded
     rows = partial(_has_fact, FACTS[fact], re.IGNORECASE) if fact else partial(named, edit.target)
     when = recorded.once(edit.target, lambda: recorded.named_on_host(rows))
-    _check(bool(when), edit, "no call, operator, range or function of the host is called so")
+    nothing = "no call, operator, range or function of the host is called so"
+    _check(len(when.known) > 0, edit, nothing)
     return changed.with_host(when, edit.value)
 
 
@@ -222,15 +223,12 @@ def _eager(edit: Edit, changed: Changed) -> Changed:
     def of_operators() -> Stretches:
         not_eager = recorded.named_on_host(partial(_has_fact, _NOT_EAGER, 0))
         ops = recorded.on_host({"ops": np.arange(recorded.prepared.trace.ops.num_rows)})
-        none = Intervals.empty()
-        return {
-            thread: spans.subtract(not_eager.get(thread, none)) for thread, spans in ops.items()
-        }
+        return ops.subtract(not_eager)
 
     when = recorded.once(edit.target, of_operators)
-    if not when:
+    if not len(when.known):
         in_ranges = recorded.named_on_host(partial(_has_fact, FACTS["is_function"], 0))
-        beside = " outside ranges" if in_ranges else ""
+        beside = " outside ranges" if len(in_ranges.known) else ""
         _check(False, edit, f"no operator was recorded{beside}")
     return changed.with_host(when, edit.value)
 
@@ -238,7 +236,7 @@ def _eager(edit: Edit, changed: Changed) -> Changed:
 def _start_up(edit: Edit, changed: Changed) -> Changed:
     """Return the world with another time of start-up."""
     when = changed.recorded.starts_up
-    _check(bool(when), edit, "no start-up was recorded")
+    _check(len(when.known) > 0, edit, "no start-up was recorded")
     assert edit.value is not None
     return changed.with_host(when, edit.value)
 

@@ -15,7 +15,6 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from traceflops.table.columns import BoolArray, Columns, IntArray, SmallArray
-from traceflops.table.grouping import groups
 from traceflops.table.nesting import taken
 
 HOST, LAUNCH, STREAM, EVENT, SYNC, HANDOVER, MEETING, VIRTUAL = range(8)
@@ -135,11 +134,9 @@ class RecordedGraph(Struct, frozen=True, dict=True):
         return replace(self, edges=self.edges.only(~self.edges.inferred))
 
     @cached_property
-    def of_threads(self) -> dict[int, IntArray]:
-        """Return, by thread, its edges to its next moments and to the work that it launches."""
-        edges = np.flatnonzero(np.isin(self.edges.kind, (HOST, LAUNCH)))
-        thread = self.nodes.thread[self.edges.source[edges]]
-        return {number: edges[rows] for number, rows in groups(thread)}
+    def of_threads(self) -> IntArray:
+        """Return the edges of threads to their next moments and to the work that they launch."""
+        return np.flatnonzero(np.isin(self.edges.kind, (HOST, LAUNCH)))
 
     @cached_property
     def _edges_of(self) -> tuple[IntArray, IntArray]:

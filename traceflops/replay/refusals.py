@@ -47,6 +47,8 @@ def refusals(prepared: Prepared) -> Iterator[UsageError]:
     # counted apart, by the time in which they may have run.
     elif not (prepared.launch_records.is_judged and prepared.knows_replays):
         yield refused("GPU work of many launches is missing", "record all of it")
+    if prepared.devices_left:
+        yield refused("one process has too many GPUs to follow them all", "select some with --gpu")
     rows = np.concatenate([account.rows.row for account in prepared.accounts.values()])
     if prepared.linked.clock_offsets[numbers(trace.activities["process"])[rows]].any():
         yield refused("CPU and GPU clocks disagree", "record with the current driver and profiler")

@@ -25,17 +25,15 @@ from traceflops.replay.critical_path import (
     UNEXPLAINED,
     PathPart,
     Pieces,
-    Span,
-    lengths,
     parts_of,
     path,
     places_of,
-    spans_of,
 )
 from traceflops.replay.edits import Edit, apply, parse_edits
 from traceflops.replay.recorded_edges import recorded_graph
 from traceflops.replay.recorded_graph import MEETING, RecordedGraph, World
 from traceflops.replay.refusals import refusals, refused
+from traceflops.replay.spans import Spans, spans_of
 from traceflops.table.columns import BoolArray, IntArray, numbers
 from traceflops.table.grouping import groups
 from traceflops.table.nesting import taken
@@ -99,16 +97,14 @@ class Reading(Struct, frozen=True):
 
     graph: RecordedGraph
     base: World
-    windows: Sequence[Span]
+    windows: Spans
     unlike: frozenset[str]
 
     @classmethod
-    def of(
-        cls, graph: RecordedGraph, base: World, windows: Sequence[Span], *unlike: str
-    ) -> Reading:
+    def of(cls, graph: RecordedGraph, base: World, windows: Spans, *unlike: str) -> Reading:
         """Return a reading whose windows begin as recorded although `base` shortens work."""
         shortened_ns = graph.nodes.dur_ns - base.dur_ns
-        spans = tuple(span.earlier(shortened_ns) for span in windows)
+        spans = windows.earlier(shortened_ns)
         return cls(graph, base, spans, frozenset(filter(None, unlike)))
 
 
@@ -224,12 +220,12 @@ class Replay(Struct, frozen=True, dict=True):
         return path(self.graph, self.spans, self.readings[0].base, self.graph.nodes.time_ns)
 
     @cached_property
-    def spans(self) -> tuple[Span, ...]:
+    def spans(self) -> Spans:
         """Return the chosen windows, adjacent ones joined."""
         return spans_of(self.prepared, self.graph)
 
     @cached_property
-    def window_spans(self) -> tuple[Span, ...]:
+    def window_spans(self) -> Spans:
         """Return the chosen windows, each by itself."""
         return spans_of(self.prepared, self.graph, joined=False)
 
@@ -283,7 +279,7 @@ class Replay(Struct, frozen=True, dict=True):
         """Return the recorded time of the chosen windows."""
         likely = self.readings[0]
         times = likely.graph.nodes.time_ns
-        return sum(lengths(likely.graph, self.spans, likely.base, times))
+        return sum(self.spans.lengths(likely.graph, likely.base, times))
 
     def replayed(self, reading: Reading, edits: Sequence[Edit]) -> Replayed:
         """Return a replay of one reading with edits."""
@@ -298,7 +294,7 @@ class Replay(Struct, frozen=True, dict=True):
         world, base = changed.world, reading.base
         is_same = world.is_within(base) and base.is_within(world)
         time = graph.nodes.time_ns if is_same else graph.times(changed.world)
-        length = lengths(graph, reading.windows, changed.world, time)
+        length = reading.windows.lengths(graph, changed.world, time)
         length = [*map(max, length, least_ns)] if least_ns is not None else length
         return Replayed(reading, changed, time, tuple(length))
 
@@ -329,10 +325,10 @@ class Replay(Struct, frozen=True, dict=True):
         graph, base = self.graph, self.readings[0].base
         nodes, late = graph.nodes, np.flatnonzero(graph.is_unexplained)
         begin, late_ns = (nodes.time_ns - nodes.dur_ns)[late], 0
-        for span in self.spans:
+        late_of = dict(groups(nodes.device[late]))
+        for device, low, high, _ in self.spans.rows(graph, base, nodes.time_ns):
             # How long work of the device had not yet begun, although nothing explains why.
-            (low, high), _ = span.at(graph, base, nodes.time_ns)
-            own = nodes.device[late] == span.device
+            own = late_of.get(device, late[:0])
             delays = Intervals.of((begin - graph.delay_ns[late])[own], begin[own])
             late_ns += delays.within(low, high).length_ns
         unexplained_ns = sum(part.ns for part in self.critical if part.component == UNEXPLAINED)

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 from msgspec import Struct
-from msgspec.structs import fields
+from msgspec.structs import astuple
 
 IntArray = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
@@ -272,15 +272,15 @@ class Columns(Struct, frozen=True):
     def only(self, rows: IntArray | BoolArray) -> Self:
         """Return the selected rows, by indices or a mask."""
         made: Callable[..., Self] = type(self)
-        return made(*(getattr(self, column.name)[rows] for column in fields(self)))
+        return made(*(getattr(self, name)[rows] for name in self.__struct_fields__))
 
     @classmethod
     def joined(cls, parts: Iterable[Self]) -> Self:
         """Return the rows of all parts, concatenated; there must be at least one part."""
         made: Callable[..., Self] = cls
         pieces = list(parts)
-        names = [column.name for column in fields(cls)]
-        return made(*(np.concatenate([getattr(piece, name) for piece in pieces]) for name in names))
+        columns = zip(*map(astuple, pieces), strict=True)
+        return made(*map(np.concatenate, columns))
 
 
 def narrow(values: Array) -> Array:

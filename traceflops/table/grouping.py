@@ -24,6 +24,8 @@ from traceflops.table.columns import (
 _GAPS, _FEW = 4, 1 << 10
 """Numbers are counted in a table of up to _GAPS cells per row and _FEW more; else sorted."""
 _AT_ONCE: Final = 1 << 15
+_MANY_PER_GROUP: Final = 64
+"""With more wanted instants per group each group is searched by itself."""
 
 
 def in_order(*keys: IntArray) -> IntArray:
@@ -213,6 +215,12 @@ def runs(first: IntArray, stop: IntArray) -> tuple[IntArray, IntArray]:
     return first[run] + offsets, run
 
 
+def places_in_runs(values: IntArray) -> IntArray:
+    """Return, per value, its place in the run of equal neighbours that it is in, from 0."""
+    index = np.arange(len(values))
+    return index - np.maximum.accumulate(np.where(differ_from_before(values), index, 0))
+
+
 def differ_from_before(values: IntArray) -> BoolArray:
     """Return, per value, whether it differs from the one before; True for the first."""
     differ = np.ones(len(values), dtype=np.bool_)
@@ -242,9 +250,29 @@ def places_in_groups(
 
     The pairs are sorted.
     """
+    wanted_groups = [*groups(wanted_group)]
+    if len(wanted_groups) * _MANY_PER_GROUP > len(wanted_ns):
+        return _places_in_all(group, at_ns, wanted_group, wanted_ns)
     count_before = np.empty(len(wanted_ns), dtype=np.int64)
-    for number, rows in groups(wanted_group):
+    for number, rows in wanted_groups:
         first, stop = np.searchsorted(group, [number, number + 1])
         inside = np.searchsorted(at_ns[first:stop], wanted_ns[rows], side="right")
         count_before[rows] = first + inside
     return count_before
+
+
+def _places_in_all(
+    group: IntArray, at_ns: IntArray, wanted_group: IntArray, wanted_ns: IntArray
+) -> IntArray:
+    """Return `places_in_groups` with one search in all groups, quicker with few instants in each.
+
+    A group is replaced by its rank and a time by how many instants are before or equal to it, so
+    that one number holds both.
+    """
+    opens, instants = differ_from_before(group), np.sort(at_ns)
+    known, shift = group[opens], len(instants) + 1
+    rank = np.searchsorted(known, wanted_group)
+    is_known = np.append(known, ABSENT)[rank] == wanted_group  # of another group: none yet
+    until = np.where(is_known, np.searchsorted(instants, wanted_ns, side="right"), 0)
+    keys = (np.cumsum(opens) - 1) * shift + np.searchsorted(instants, at_ns, side="right")
+    return np.searchsorted(keys, rank * shift + until, side="right")

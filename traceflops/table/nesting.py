@@ -321,6 +321,17 @@ class OpTree(Struct, frozen=True):
             count[self.order[part]] = sums[self.stop[part]] - sums[1:][part]
         return count
 
+    def repeated_below(self, group: IntArray) -> BoolArray:
+        """Return, per row, whether an op of its own group is below it; not for groups below 0."""
+        repeated, rows = np.zeros(len(group), dtype=np.bool_), np.flatnonzero(group >= 0)
+        place, shift = self.place[rows], len(group) + 1
+        # Ordered by group and place, those of its group below an op are one run behind it.
+        key = group[rows] * shift + place
+        ordered, stop = np.sort(key), group[rows] * shift + self.stop[place]
+        behind = np.searchsorted(ordered, key, side="right")
+        repeated[rows] = np.searchsorted(ordered, stop, side="left") > behind
+        return repeated
+
     def nearest(self, marked: BoolArray) -> IntArray:
         """Return, per row, the row of the nearest marked op around it, itself included, or -1."""
         is_marked = marked[self.order]

@@ -24,7 +24,7 @@ from traceflops.table.columns import (
     numbers,
     texts_at,
 )
-from traceflops.table.grouping import distinct, groups, runs
+from traceflops.table.grouping import groups, runs
 from traceflops.table.links import Links
 from traceflops.table.nesting import OpTree, taken
 from traceflops.table.patterns import WAITS_FOR_DEVICE
@@ -85,6 +85,14 @@ class LinkedTrace(Struct, frozen=True, dict=True):
         return {
             number: start_up for number, start_up in self.start_up.items() if not offset[number]
         }
+
+    @cached_property
+    def is_calling(self) -> BoolArray:
+        """Per process, whether calls are recorded; not those of RCCL, which tools always record."""
+        calls = self.trace.calls
+        is_calling = np.zeros(self.trace.processes.num_rows, dtype=np.bool_)
+        is_calling[numbers(calls["process"])[~is_one_of(calls["api"], "rccl")]] = True
+        return is_calling
 
     @cached_property
     def is_unseen(self) -> BoolArray:
@@ -155,10 +163,8 @@ class DeviceAccount:
         self._begun_before = np.append(0, np.cumsum(linked.split.first[row]))
         device = trace.activities["device"][int(row[0])].as_py()
         self.is_cpu = str(trace.devices["type"][device].as_py()) == "cpu"
-        # The number of launches is known if calls of its processes are recorded. Those of RCCL do
-        # not count: tools record them even if they record no others.
-        calling = numbers(calls["process"])[~is_one_of(calls["api"], "rccl")]
-        is_recorded = (self.call >= 0).any() or np.isin(distinct(process), calling).any()
+        # The number of launches is known if calls of its processes are recorded.
+        is_recorded = (self.call >= 0).any() or linked.is_calling[process].any()
         self.has_calls = not self.is_cpu and bool(is_recorded)
         # Operators of CPUs have -1 - op as their correlation: see `with_host_activities`.
         correlation = numbers(trace.activities["correlation"], ABSENT)[row]

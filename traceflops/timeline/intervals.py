@@ -33,8 +33,8 @@ class Intervals(Struct, frozen=True, eq=False):
         holds = end > start
         if not holds.all():
             start, end = start[holds], end[holds]
-        if len(start) == 0:
-            return cls.empty()
+        if len(start) < 2:  # as often where there are many devices
+            return cls(start, end)
         if (start[1:] < start[:-1]).any():
             order = np.argsort(start, kind="stable")
             start, end = start[order], end[order]
@@ -134,6 +134,8 @@ class Intervals(Struct, frozen=True, eq=False):
 
     def length_within(self, start_ns: IntArray, end_ns: IntArray) -> IntArray:
         """Return, per window [start, end), how many nanoseconds of the set lie in it."""
+        if len(self) == 0:
+            return np.zeros(len(start_ns), dtype=np.int64)
         before = self.covered_before(np.concatenate([start_ns, end_ns]))
         return before[len(start_ns) :] - before[: len(start_ns)]
 

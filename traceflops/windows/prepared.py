@@ -21,13 +21,15 @@ from traceflops.table.trace import Note, Trace
 from traceflops.timeline.account import DeviceAccount, LinkedTrace
 from traceflops.timeline.aggregates import Untimed
 from traceflops.timeline.device_span import is_top
-from traceflops.timeline.intervals import NEVER, Intervals
+from traceflops.timeline.intervals import Intervals
 from traceflops.timeline.records import Window
 from traceflops.windows.choice import StepPlan
 from traceflops.windows.device_records import MATERIAL, LaunchRecords, launch_records, timed_work
 from traceflops.windows.records import InWindows, chosen_activities, chosen_time
 from traceflops.windows.selection import Selection
 
+MOST_DEVICES: Final = 64
+"""What holds up a device is told of at most so many of one process: those with most idle time."""
 SERIALIZED: Final = ("counted-while-timed", "timed-one-by-one")
 """Codes of readers' notes on runs whose kernels the profiler ran one by one."""
 _UNALIGNED: Final = "clocks-not-aligned"
@@ -110,15 +112,23 @@ class Prepared(Struct, frozen=True, dict=True):
         has_all_devices = selection.ranks is None and selection.gpus is None
         is_chosen = np.full(len(process), has_all_devices)
         is_chosen[np.isin(process, np.union1d(owner, self.cut))] = False
-        for device, account in whole.accounts.items():
-            of_device = np.isin(process, distinct(owner[account.rows.row]))
-            if selection.steps is not None or selection.is_time_range:
-                chosen = chosen_time(whole.windows[device])
-                # 0 before the first chosen stretch, whose end then is NEVER.
-                window = np.searchsorted(chosen.start_ns, start, side="right")
-                of_device &= start < np.append(NEVER, chosen.end_ns)[window]
-            is_chosen |= of_device
+        is_timed = selection.steps is not None or selection.is_time_range
+        windows = whole.windows_of_process
+        for number, calls in groups(process):
+            if number in windows:
+                is_chosen[calls] = not is_timed or windows[number].contains(start[calls])
         return is_chosen
+
+    @cached_property
+    def windows_of_process(self) -> dict[int, Intervals]:
+        """By process, the chosen windows of all devices on which it launched work."""
+        owner = numbers(self.trace.activities["process"])
+        of_process: defaultdict[int, list[Intervals]] = defaultdict(list)
+        for device, account in self.accounts.items():
+            chosen = chosen_time(self.windows[device])
+            for process in distinct(owner[account.rows.row]).tolist():
+                of_process[process].append(chosen)
+        return {process: one.union(*more) for process, (one, *more) in of_process.items()}
 
     @cached_property
     def unseen_ns(self) -> dict[int, int]:
@@ -127,6 +137,12 @@ class Prepared(Struct, frozen=True, dict=True):
             device: account.idle.unseen.intersect(chosen_time(self.windows[device])).length_ns
             for device, account in self.accounts.items()
         }
+
+    @cached_property
+    def devices_left(self) -> int:
+        """How many devices are more than MOST_DEVICES of their process."""
+        owner = numbers(self.trace.devices["process"])[[*self.accounts]]
+        return int(np.maximum(np.unique(owner, return_counts=True)[1] - MOST_DEVICES, 0).sum())
 
     @property
     def on_host(self) -> bool:

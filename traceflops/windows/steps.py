@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from itertools import chain, zip_longest
 
 import numpy as np
@@ -87,6 +88,7 @@ class FoundSteps(Struct, frozen=True):
     are_passes: bool = False
 
 
+@lru_cache(maxsize=1 << 17)
 def is_step_label(label: str, step_mark: str | None) -> bool:
     """Return whether a mark with this name would begin a step."""
     return step_number(label, step_mark) is not None

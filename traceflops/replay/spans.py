@@ -1,0 +1,253 @@
+"""The chosen windows in a form that replays can move: where each begins and ends."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
+
+from traceflops.replay.recorded_graph import RecordedGraph, World
+from traceflops.table.columns import ABSENT, BoolArray, Columns, IntArray, is_one_of, numbers
+from traceflops.table.grouping import differ_from_before, joint_codes, ranked, runs
+from traceflops.timeline.intervals import ENDLESS, NEVER, Intervals
+from traceflops.windows.prepared import Prepared
+from traceflops.windows.tiling import paced
+
+_LAST, _COPY, PACED = range(3)
+"""Roles of nodes: the last of a queue in the step before; the first of a queue of copies alone; the
+first of a queue with kernels."""
+
+
+class Candidates(Columns, frozen=True):
+    """The work of which one decides when an instant is, several rows per instant.
+
+    `instant` is its number, in ascending order. _LAST nodes end the step before; a _COPY counts
+    only if it begins after them. With `ahead_ns` the instant is that long before the node begins.
+    """
+
+    instant: IntArray
+    node: IntArray
+    role: IntArray
+    ahead_ns: IntArray
+
+
+class Instants(Struct, frozen=True):
+    """Begins or ends of windows, one per row of `device` and `mark`.
+
+    Each is the begin of the first of its candidates; without any, the end of the device's last
+    work. If the step begins at a moment of the host (node `mark`, else -1), and that comes earlier,
+    it is that moment, but not before the step before has ended.
+    """
+
+    device: IntArray
+    mark: IntArray
+    candidates: Candidates
+
+    def earlier(self, by_node: IntArray) -> Instants:
+        """Return the instants for a world in which nodes begin later by some ns per node."""
+        one = self.candidates
+        ahead_ns = one.ahead_ns + by_node[one.node]
+        return replace(self, candidates=replace(one, ahead_ns=ahead_ns))
+
+    def earlier_by(self, ns: IntArray) -> Instants:
+        """Return each instant earlier by its own ns, as far as work decides it."""
+        one = self.candidates
+        return replace(self, candidates=replace(one, ahead_ns=one.ahead_ns + ns[one.instant]))
+
+    def at(
+        self, graph: RecordedGraph, world: World, time_ns: IntArray
+    ) -> tuple[IntArray, IntArray]:
+        """Return the times of the instants where nodes end at `time_ns`, and their nodes."""
+        one = self.candidates
+        begin = time_ns[one.node] - world.dur_ns[one.node] - one.ahead_ns
+        opens = np.flatnonzero(differ_from_before(one.instant))
+        with_work = one.instant[opens]
+
+        def extreme(best: np.ufunc, values: IntArray, none: int) -> IntArray:
+            found = np.full(len(self.device), none, dtype=np.int64)
+            if len(opens):
+                found[with_work] = best.reduceat(values, opens)
+            return found
+
+        ended = extreme(np.maximum, np.where(one.role == _LAST, time_ns[one.node], NEVER), NEVER)
+        before = np.maximum(ended, extreme(np.minimum, begin, NEVER))
+        # Queues of copies alone may run ahead: they count only after the end of the step before.
+        counts = (one.role == PACED) | (one.role == _COPY) & (begin >= before[one.instant])
+        begin = np.where(counts, begin, ENDLESS)
+        time, node = extreme(np.minimum, begin, ENDLESS), np.full_like(self.device, -1)
+        first = np.flatnonzero(counts & (begin == time[one.instant]))[::-1]
+        node[one.instant[first]] = one.node[first]  # the first of several is written last
+        # The moment of the host at which the step begins.
+        marked = np.maximum(ended, time_ns[self.mark])
+        is_marked = (self.mark >= 0) & (marked < time)
+        time, node = np.where(is_marked, marked, time), np.where(is_marked, self.mark, node)
+        bare = np.setdiff1d(np.arange(len(self.device)), with_work)
+        if len(bare):
+            last = _last_work(graph, time_ns)[self.device[bare]]
+            time[bare], node[bare] = time_ns[last], last
+        return time, node
+
+
+def _last_work(graph: RecordedGraph, time_ns: IntArray) -> IntArray:
+    """Return, by device, the node of its work that ends last."""
+    rows = np.flatnonzero(graph.nodes.device >= 0)
+    device = graph.nodes.device[rows]
+    latest = np.full(int(device.max(initial=-1)) + 1, NEVER, dtype=np.int64)
+    np.maximum.at(latest, device, time_ns[rows])
+    is_last = np.flatnonzero(time_ns[rows] == latest[device])[::-1]
+    last = np.full(len(latest), -1, dtype=np.int64)
+    last[device[is_last]] = rows[is_last]  # the first of several is written last
+    return last
+
+
+class Spans(Struct, frozen=True):
+    """Windows of devices, or windows that follow each other: where each begins and ends."""
+
+    first: Instants
+    last: Instants
+
+    def __len__(self) -> int:
+        return len(self.device)
+
+    @property
+    def device(self) -> IntArray:
+        """The device of each."""
+        return self.first.device
+
+    def earlier(self, by_node: IntArray) -> Spans:
+        """Return the spans for a world in which nodes begin later by some ns per node."""
+        return Spans(self.first.earlier(by_node), self.last.earlier(by_node))
+
+    def at(
+        self, graph: RecordedGraph, world: World, time_ns: IntArray
+    ) -> tuple[IntArray, IntArray, IntArray]:
+        """Return begins and ends in a replay, and the nodes that end them."""
+        end, node = self.last.at(graph, world, time_ns)
+        return self.first.at(graph, world, time_ns)[0], end, node
+
+    def rows(
+        self, graph: RecordedGraph, world: World, time_ns: IntArray
+    ) -> Iterator[tuple[int, int, int, int]]:
+        """Yield device, begin and end in a replay, and the node that ends it, of each."""
+        columns = (self.device, *self.at(graph, world, time_ns))
+        yield from zip(*(column.tolist() for column in columns), strict=True)
+
+    def lengths(self, graph: RecordedGraph, world: World, time_ns: IntArray) -> list[int]:
+        """Return the length of each in a replay, in ns."""
+        begin, end, _ = self.at(graph, world, time_ns)
+        return [*map(int, end - begin)]
+
+
+class _Heads(Struct, frozen=True):
+    """The work that decides when a step begins on a device, by each queue's begin in it.
+
+    Of the times in `at_ns`, which are sorted, each is a begin in step `step`, whose work stands
+    from `first[step]` on: as indices into the rows of the device's account, and their roles. A step
+    begins with the first work that was launched in it. Empty if steps are not told by launches.
+    """
+
+    at_ns: IntArray
+    step: IntArray
+    first: IntArray
+    index: IntArray
+    role: IntArray
+
+    @classmethod
+    def of(cls, prepared: Prepared, device: int, is_kernel: BoolArray) -> _Heads:
+        """Return those of a device; `is_kernel` is per activity."""
+        launched_in, activities = prepared.plan.layout.launched_in, prepared.trace.activities
+        if launched_in is None:
+            return cls(*np.empty((2, 0), dtype=np.int64), *np.zeros((3, 1), dtype=np.int64))
+        rows = prepared.accounts[device].rows
+        step, stream = launched_in[rows.row], numbers(activities["stream"], ABSENT)[rows.row]
+        is_paced = paced(step, stream, is_kernel[rows.row])
+        # The first and the last work of each queue in each step; rows are in the order of start.
+        queue = joint_codes(step, stream)
+        first = np.unique(queue, return_index=True)[1]
+        latest_first = np.argsort(-rows.end_ns)
+        last = latest_first[np.unique(queue[latest_first], return_index=True)[1]]
+        # Work launched in no step (-1) begins none; queues with kernels end steps.
+        first, last = first[step[first] >= 0], last[step[first] >= 0]
+        steps, number = ranked(step[first])
+        ends = is_paced[first] & (number < len(steps) - 1)
+        owner = np.append(number, number[ends] + 1)
+        index = np.append(first, last[ends])
+        role = np.append(np.where(is_paced[first], PACED, _COPY), np.full(ends.sum(), _LAST))
+        order = np.lexsort((index, role == _LAST, owner))
+        # Of steps that begin at one time, the last one counts.
+        by_time = np.lexsort((number, rows.start_ns[first]))
+        at_ns = rows.start_ns[first][by_time]
+        is_last = np.append(differ_from_before(at_ns)[1:], True)[: len(at_ns)]
+        bounds = np.searchsorted(owner[order], np.arange(len(steps) + 1))
+        return cls(at_ns[is_last], number[by_time][is_last], bounds, index[order], role[order])
+
+    def find(self, time_ns: IntArray) -> IntArray:
+        """Return the step that begins at each time, -1 for none."""
+        place = np.minimum(np.searchsorted(self.at_ns, time_ns), len(self.at_ns) - 1)
+        if not len(self.at_ns):
+            return np.full_like(time_ns, -1)
+        return np.where(self.at_ns[place] == time_ns, self.step[place], -1)
+
+
+def spans_of(prepared: Prepared, graph: RecordedGraph, *, joined: bool = True) -> Spans:
+    """Return the chosen windows of all devices; with `joined`, adjacent ones as one span."""
+    times: tuple[list[IntArray], list[IntArray]] = ([], [])
+    found: tuple[list[Instants], list[Instants]] = ([], [])
+    is_kernel = is_one_of(prepared.trace.activities["kind"], "kernel")
+    for device, windows in prepared.windows.items():
+        used = [(window.start_ns, window.end_ns) for window in windows if window.used]
+        start, end = np.array(used, dtype=np.int64).reshape(-1, 2).T
+        if joined:
+            union = Intervals.of(start, end)
+            start, end = union.start_ns, union.end_ns
+        heads = _Heads.of(prepared, device, is_kernel)
+        for side, time_ns in enumerate((start, end)):
+            times[side].append(time_ns)
+            found[side].append(_instants(prepared, graph, device, heads, time_ns))
+    first, last = map(_joined, (graph, graph), found, times)
+    return Spans(first, last)
+
+
+def _instants(
+    prepared: Prepared, graph: RecordedGraph, device: int, heads: _Heads, time_ns: IntArray
+) -> Instants:
+    """Return begins or ends of windows of one device, which were at these times."""
+    rows, process = prepared.accounts[device].rows, numbers(prepared.trace.activities["process"])
+    index = np.searchsorted(rows.start_ns, time_ns)
+    has_next, following = index < len(rows.row), np.minimum(index, len(rows.row) - 1)
+    mark = np.full_like(time_ns, -1)
+    for number in np.flatnonzero(heads.find(time_ns) < 0).tolist():
+        moment = int(process[rows.row[following[number]]]), int(time_ns[number])
+        mark[number] = graph.moments.get(moment, -1)
+    # A step that begins at a moment of the host begins here with its next work.
+    work_ns = np.where((mark >= 0) & has_next, rows.start_ns[following], time_ns)
+    step = heads.find(work_ns)
+    with_step, alone = np.flatnonzero(step >= 0), np.flatnonzero((step < 0) & has_next)
+    head, number = runs(heads.first[step[with_step]], heads.first[step[with_step] + 1])
+    instant = np.append(with_step[number], alone)
+    node = graph.first_of_row[rows.row[np.append(heads.index[head], index[alone])]]
+    role = np.append(heads.role[head], np.full_like(alone, PACED))
+    order = np.argsort(instant, kind="stable")
+    order = order[node[order] >= 0]
+    candidates = Candidates(instant[order], node[order], role[order], np.zeros_like(order))
+    return Instants(np.full_like(time_ns, device), mark, candidates)
+
+
+def _joined(graph: RecordedGraph, parts: Sequence[Instants], times: Sequence[IntArray]) -> Instants:
+    """Return the instants of all devices, which were at some `times`, one after the other."""
+    counts = np.array([len(part.device) for part in parts], dtype=np.int64)
+    before = np.cumsum(counts) - counts
+    moved = [
+        replace(part.candidates, instant=part.candidates.instant + offset)
+        for part, offset in zip(parts, before.tolist(), strict=True)
+    ]
+    instants = Instants(
+        np.concatenate([part.device for part in parts]),
+        np.concatenate([part.mark for part in parts]),
+        Candidates.joined(moved),
+    )
+    # With this `ahead_ns` they are at their recorded times in the recorded world.
+    time_ns, _ = instants.at(graph, graph.as_recorded(), graph.nodes.time_ns)
+    return instants.earlier_by(time_ns - np.concatenate(times))

@@ -1,0 +1,144 @@
+"""Sets of instants of many threads at once: every operation is one pass over all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+import numpy as np
+from msgspec import Struct
+
+from traceflops.table.columns import BoolArray, IntArray
+from traceflops.table.grouping import (
+    differ_from_before,
+    distinct,
+    groups,
+    in_order,
+    places_in_groups,
+    runs,
+)
+from traceflops.table.nesting import taken
+from traceflops.timeline.intervals import Intervals, latest_end_before
+
+
+class Stretches(Struct, frozen=True):
+    """When each of some threads does something: [start_ns, end_ns), sorted by thread and start.
+
+    Those of one thread are disjoint and do not touch. `known` are all threads that are meant, also
+    those without any, in ascending order.
+    """
+
+    known: IntArray
+    thread: IntArray
+    start_ns: IntArray
+    end_ns: IntArray
+
+    @classmethod
+    def of(cls, thread: IntArray, start_ns: IntArray, end_ns: IntArray) -> Stretches:
+        """Return the union of arbitrary ranges of threads; those with end <= start are empty."""
+        known, rows = distinct(thread), np.flatnonzero(end_ns > start_ns)
+        rows = rows[in_order(thread[rows], start_ns[rows])]
+        thread, start_ns, end_ns = thread[rows], start_ns[rows], end_ns[rows]
+        # A range of the union begins where a start lies beyond all ends before it.
+        first = np.flatnonzero(start_ns > latest_end_before(thread, start_ns, end_ns))
+        end_ns = np.maximum.reduceat(end_ns, first) if len(first) else end_ns
+        return cls(known, thread[first], start_ns[first], end_ns)
+
+    @property
+    def length_ns(self) -> int:
+        """How many nanoseconds the sets hold together."""
+        return int((self.end_ns - self.start_ns).sum())
+
+    def by_thread(self) -> Iterator[tuple[int, Intervals]]:
+        """Yield each thread that has some, and its set."""
+        for thread, rows in groups(self.thread):
+            yield thread, Intervals(self.start_ns[rows], self.end_ns[rows])
+
+    def union(self, other: Stretches) -> Stretches:
+        """Return the instants that are in either."""
+        union = Stretches.of(
+            np.append(self.thread, other.thread),
+            np.append(self.start_ns, other.start_ns),
+            np.append(self.end_ns, other.end_ns),
+        )
+        return Stretches(
+            np.union1d(self.known, other.known), union.thread, union.start_ns, union.end_ns
+        )
+
+    def intersect(self, other: Stretches) -> Stretches:
+        """Return the instants that are in both."""
+        others, own = runs(*self._met(other))
+        return Stretches(
+            self.known,
+            self.thread[own],
+            np.maximum(self.start_ns[own], other.start_ns[others]),
+            np.minimum(self.end_ns[own], other.end_ns[others]),
+        )
+
+    def subtract(self, other: Stretches) -> Stretches:
+        """Return the instants that are not in the other."""
+        if not len(other.thread):
+            return self
+        # What remains begins with a stretch and behind each one met, and ends before the next.
+        first, stop = self._met(other)
+        behind, own = runs(first - 1, stop)
+        next_ns = np.append(other.start_ns, 0)[behind + 1]
+        return self._pieces(own, taken(other.end_ns, behind), next_ns)
+
+    def cut(self, at_ns: IntArray) -> Stretches:
+        """Return the same in pieces that end at each of some instants, which are sorted."""
+        first = np.searchsorted(at_ns, self.start_ns, side="right")
+        stop = np.searchsorted(at_ns, self.end_ns, side="left")
+        behind, own = runs(first - 1, stop)
+        return self._pieces(own, taken(at_ns, behind), np.append(at_ns, 0)[behind + 1])
+
+    def up_to(self, ns: IntArray, thread: IntArray, time_ns: IntArray) -> IntArray:
+        """Return the sum of a number per stretch, up to times of threads; see the differences only.
+
+        Inside a stretch it grows evenly. The sums of other threads are included, so only those of
+        one thread can be compared.
+        """
+        if not len(self.thread):
+            return np.zeros_like(time_ns)
+        last = places_in_groups(self.thread, self.start_ns, thread, time_ns) - 1
+        index, length = np.maximum(last, 0), self.end_ns - self.start_ns
+        inside = np.clip(time_ns - self.start_ns[index], 0, length[index])
+        share = (inside.astype(np.float64) * ns[index] / length[index]).astype(np.int64)
+        part = np.where(ns[index] == length[index], inside, share)  # floats are not exact
+        part = np.where(self.thread[index] == thread, part, ns[index])
+        return np.where(last < 0, 0, (np.cumsum(ns) - ns)[index] + part)
+
+    def length_within(self, thread: IntArray, start_ns: IntArray, end_ns: IntArray) -> IntArray:
+        """Return, per [start, end) of a thread, how many nanoseconds of its set lie in it."""
+        ns = self.end_ns - self.start_ns
+        return self.up_to(ns, thread, end_ns) - self.up_to(ns, thread, start_ns)
+
+    def means(self, thread: IntArray) -> BoolArray:
+        """Return which threads are among the known ones."""
+        return np.isin(thread, self.known)
+
+    def _met(self, other: Stretches) -> tuple[IntArray, IntArray]:
+        """Return, per stretch, the first one of the other that it meets, and the end of these."""
+        first = places_in_groups(other.thread, other.end_ns, self.thread, self.start_ns)
+        stop = places_in_groups(other.thread, other.start_ns, self.thread, self.end_ns - 1)
+        return first, np.maximum(first, stop)
+
+    def _pieces(self, own: IntArray, start_ns: IntArray, end_ns: IntArray) -> Stretches:
+        """Return pieces of stretches (`own`), of which the first and the last keep their edges."""
+        opens = differ_from_before(own)
+        closes = np.append(opens[1:], True)[: len(own)]
+        start = np.where(opens, self.start_ns[own], start_ns)
+        end = np.where(closes, self.end_ns[own], end_ns)
+        rows = np.flatnonzero(end > start)
+        return Stretches(self.known, self.thread[own[rows]], start[rows], end[rows])
+
+
+_NONE: Final = np.empty(0, dtype=np.int64)
+NOWHERE: Final = Stretches(_NONE, _NONE, _NONE, _NONE)
+
+
+def same_of_all(threads: IntArray, times: Intervals) -> Stretches:
+    """Return the same set for each of some distinct threads, in ascending order."""
+    count = len(threads)
+    start, end = np.tile(times.start_ns, count), np.tile(times.end_ns, count)
+    return Stretches(threads, np.repeat(threads, len(times)), start, end)
