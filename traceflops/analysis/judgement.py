@@ -10,9 +10,9 @@ from msgspec.structs import replace
 
 from traceflops.analysis.notes import is_said
 from traceflops.attribution.culprits import IdleCulprits
-from traceflops.attribution.host_calls import outside_gpu_work
 from traceflops.attribution.kernels import category_table, kernel_table
 from traceflops.attribution.launch_lead import Launches, host_bound
+from traceflops.attribution.outside_work import outside_gpu_work
 from traceflops.devices.side_records import GPU_SAMPLES
 from traceflops.facts import Fact, fact
 from traceflops.findings.calls_alone import calls_alone
