@@ -13,11 +13,12 @@ from traceflops.findings.case import cause, share_of_window
 from traceflops.findings.finding import Cause, Gain
 from traceflops.findings.kernel_facts import KernelFacts, largest_of, rows_of, takes_enough
 from traceflops.findings.on_cpu import of_gpu
-from traceflops.flops.ops.arguments import arguments_of
+from traceflops.flops.ops.arguments import Arguments, arguments_of
 from traceflops.table.columns import BoolArray, codes, is_one_of, matching, take_rows
 from traceflops.table.grouping import group_rows
 
 if TYPE_CHECKING:
+    from traceflops.table.trace import Trace
     from traceflops.windows.prepared import Prepared
 
 _NORM_KERNEL: Final = re.compile(
@@ -26,6 +27,9 @@ _NORM_KERNEL: Final = re.compile(
 _NORM: Final = re.compile(r"aten::(native_|cudnn_|miopen_)?batch_norm$")
 _RUNNING_MEAN, _TRAINING = 3, 5
 """Places of arguments of batch norm."""
+_OF_SCALARS: Final = re.compile(r"\[\[\], ?\[\]")
+_OF_INTEGERS: Final = re.compile(r"\[\"(__int64|long( int)?)\"")
+"""Arguments of the addition by which a module counts its batches."""
 _DROPOUT: Final = re.compile(r"aten::(feature_)?(alpha_)?dropout_?$")
 _DRAWS: Final = ("aten::bernoulli_", "aten::bernoulli")
 _DRAWS_ITSELF: Final = ("aten::native_dropout", "aten::_fused_dropout")
@@ -80,16 +84,33 @@ def _drawing(prepared: Prepared) -> BoolArray:
 def _with_statistics(prepared: Prepared) -> BoolArray:
     """Return, per op, whether it is batch norm in training that also keeps running statistics.
 
-    Without these a norm computes its statistics in every mode.
+    Without these a norm computes its statistics in every mode. Where the mode is not recorded, the
+    count of batches tells it, which a module raises by one before each norm in training.
     """
-    ops = prepared.trace.ops
+    ops, counts = prepared.trace.ops, _counts_batches(prepared.trace)
     is_norm = matching(ops["name"], _NORM.match)
     rows = np.flatnonzero(is_norm)
     kind, first = group_rows([codes(ops[name])[rows] for name in ("input_dims", "concrete_inputs")])
     calls = map(arguments_of, take_rows(ops, rows[first]).to_pylist())
     trains = [
-        call.boolean(_TRAINING) is True and any(mean.shape for mean in call.given(_RUNNING_MEAN))
+        _trains(call, counts=counts) and any(mean.shape for mean in call.given(_RUNNING_MEAN))
         for call in calls
     ]
     is_norm[rows] = np.array(trains, dtype=np.bool_)[kind]
     return is_norm
+
+
+def _trains(call: Arguments, *, counts: bool) -> bool:
+    """Return whether a norm is in training mode; if that is not recorded, whether `counts`."""
+    mode = call.boolean(_TRAINING)
+    return counts if mode is None else mode
+
+
+def _counts_batches(trace: Trace) -> bool:
+    """Return whether each batch norm comes with an addition to an integer without dimensions."""
+    ops = trace.ops
+    adds = is_one_of(ops["name"], "aten::add_")
+    adds &= matching(ops["input_dims"], _OF_SCALARS.match)
+    adds &= matching(ops["input_types"], _OF_INTEGERS.match)
+    norms = int(is_one_of(ops["name"], "aten::batch_norm").sum())
+    return 0 < norms <= int(adds.sum())
