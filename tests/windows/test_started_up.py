@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final
 
 import pytest
 from hypothesis import given
@@ -89,12 +89,12 @@ def test_start_up_and_the_rest_are_the_whole(
     [device] = analysis.devices
     parts = [window.account.components for window in device.windows]
     assert sum(part.window_ns for part in parts) == begin - 5 * US
-    said = [one.claim.values for one in analysis.findings if one.rule == "start-up"]
+    said: list[Any] = [one.claim.values for one in analysis.findings if one.rule == "start-up"]
     if analysis.steps.after_start_up:
         assert analysis.components.start_up_ns == 0
         for values in said:
-            told = sum(int(values[name] or 0) for name in ("time_ns", "rest_ns", "beside_ns"))
-            untold_ns = int(values["window_ns"]) - told
+            told_ns = sum(values[name] or 0 for name in ("time_ns", "rest_ns", "beside_ns"))
+            untold_ns = values["window_ns"] - told_ns
             assert values["window_ns"] == begin - 5 * US
             assert untold_ns == 0 if values["beside_ns"] else 0 <= untold_ns < begin / 100
     else:

@@ -13,7 +13,7 @@ from traceflops.findings.case import cause, share_of_window
 from traceflops.findings.finding import Cause, Gain
 from traceflops.findings.kernel_facts import KernelFacts, largest_of, rows_of, takes_enough
 from traceflops.findings.on_cpu import of_gpu
-from traceflops.flops.ops.arguments import Arguments, arguments_of
+from traceflops.flops.ops.arguments import arguments_of
 from traceflops.table.columns import BoolArray, codes, is_one_of, matching, take_rows
 from traceflops.table.grouping import group_rows
 
@@ -39,14 +39,16 @@ _DRAWS_ITSELF: Final = ("aten::native_dropout", "aten::_fused_dropout")
 def training_mode(facts: KernelFacts) -> Iterator[Cause]:
     """Yield a cause where dropout draws or batch norm computes statistics, and nothing trains.
 
-    On a CPU it gains at most all of their time; what it leaves of kernels is unknown.
+    On a CPU it gains at most all of their time; what it leaves of kernels is unknown. No gain is
+    told either where counted batches alone show the mode of a norm.
     """
     case = facts.case
     if "trains" in case.program:
         return
+    recorded, counted = map(facts.within, _with_statistics(facts.prepared))
     is_kind = {
         "dropout": facts.within(_drawing(facts.prepared)),
-        "norm": facts.within(_with_statistics(facts.prepared)) | facts.named(_NORM_KERNEL.search),
+        "norm": recorded | counted | facts.named(_NORM_KERNEL.search),
     }
     time = np.where(np.logical_or.reduce([*is_kind.values()]), facts.ns, 0.0)
     share = share_of_window(case, int(time.sum()))
@@ -56,7 +58,11 @@ def training_mode(facts: KernelFacts) -> Iterator[Cause]:
     largest, where = largest_of(facts, time)
     # Operators whose GPU work is not recorded only launch it: their time is not what goes.
     done = case.measured.executed
-    gains = case.on_host and of_gpu(facts.prepared.trace, done.attribution).lacks is None
+    gains = (
+        not time[counted].any()
+        and case.on_host
+        and of_gpu(facts.prepared.trace, done.attribution).lacks is None
+    )
     details = () if case.on_host else (largest,)
     yield cause(
         case,
@@ -81,29 +87,27 @@ def _drawing(prepared: Prepared) -> BoolArray:
     return matching(name, _DROPOUT.match) & draws | is_one_of(name, *_DRAWS_ITSELF)
 
 
-def _with_statistics(prepared: Prepared) -> BoolArray:
+def _with_statistics(prepared: Prepared) -> tuple[BoolArray, BoolArray]:
     """Return, per op, whether it is batch norm in training that also keeps running statistics.
 
-    Without these a norm computes its statistics in every mode. Where the mode is not recorded, the
-    count of batches tells it, which a module raises by one before each norm in training.
+    Without these a norm computes its statistics in every mode. In the first array are norms whose
+    mode is recorded. That of others is in the second: a module in training counts its batches.
     """
     ops, counts = prepared.trace.ops, _counts_batches(prepared.trace)
     is_norm = matching(ops["name"], _NORM.match)
     rows = np.flatnonzero(is_norm)
     kind, first = group_rows([codes(ops[name])[rows] for name in ("input_dims", "concrete_inputs")])
     calls = map(arguments_of, take_rows(ops, rows[first]).to_pylist())
-    trains = [
-        _trains(call, counts=counts) and any(mean.shape for mean in call.given(_RUNNING_MEAN))
+    modes = [
+        call.boolean(_TRAINING) if any(mean.shape for mean in call.given(_RUNNING_MEAN)) else False
         for call in calls
     ]
-    is_norm[rows] = np.array(trains, dtype=np.bool_)[kind]
-    return is_norm
-
-
-def _trains(call: Arguments, *, counts: bool) -> bool:
-    """Return whether a norm is in training mode; if that is not recorded, whether `counts`."""
-    mode = call.boolean(_TRAINING)
-    return counts if mode is None else mode
+    by_mode = []
+    for trains in (True, None):
+        is_so = is_norm.copy()
+        is_so[rows] = np.array([mode is trains for mode in modes], dtype=np.bool_)[kind]
+        by_mode.append(is_so)
+    return by_mode[0], by_mode[1] & counts
 
 
 def _counts_batches(trace: Trace) -> bool:
