@@ -24,6 +24,7 @@ from traceflops.reports.view.figures import apportioned, kernel_label, percent
 from traceflops.reports.view.palette import LINE_LOOKS
 from traceflops.reports.view.texts import words
 from traceflops.reports.view.wording import component_label
+from traceflops.table.patterns import LOADS_DATA
 from traceflops.units import capitalized
 from traceflops.windows.device_records import launch_calls
 
@@ -240,8 +241,8 @@ def step_after(analysis: Analysis, finding: Finding) -> StepAfter | None:
 def outside(analysis: Analysis) -> str:
     """Return which recorded time is in no figure: before or after GPU work, and in unused steps.
 
-    It is "" if that is little. Start-up in unused steps, and a call before or after the work, are
-    named if they are at least half of it.
+    It is "" if that is little. Start-up in unused steps is named if it is at least half of it. A
+    call or annotation before or after the work is, too; with its time if it is a large part.
     """
     rest = analysis.outside
     if rest is None:
@@ -257,13 +258,18 @@ def outside(analysis: Analysis) -> str:
     if _PARTLY * rest.unused_ns >= rest.ns:
         once_ns = rest.once_ns if 2 * rest.once_ns >= rest.unused_ns else None
         facts.append(fact("outside.unused", unused_ns=rest.unused_ns, once_ns=once_ns))
+    call = shortened(rest.call, _NAME)
+    is_loading = _PARTLY * rest.call_ns >= rest.ns and LOADS_DATA.search(rest.call)
     return words(
         fact(
             "outside.claim",
             recorded_ns=rest.recorded_ns,
             first=tuple(facts[:-1]) or None,
             last=facts[-1],  # one of three has at least a third
-            call=shortened(rest.call, _NAME) if 2 * rest.call_ns >= rest.ns else None,
+            call=call if 2 * rest.call_ns >= rest.ns else None,
+            some=call if _PARTLY * rest.call_ns >= rest.ns > 2 * rest.call_ns else None,
+            some_ns=rest.call_ns,
+            loads=fact("outside.loads") if is_loading and not analysis.steps.used else None,
         )
     )
 

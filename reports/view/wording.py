@@ -289,11 +289,17 @@ def step_times(analysis: Analysis) -> list[str]:
 
 
 def uneven_steps(analysis: Analysis) -> str:
-    """Return a sentence on median, mean and longest of the steps used, "" if none stands out."""
+    """Return sentences on steps that stand out or grow steadily, "" if none does."""
     spread = analysis.spread
-    if spread is None or not spread.outstanding:
+    if spread is None:
         return ""
-    return f"Used steps: median {duration(spread.median_ns)}, {', '.join(step_times(analysis))}."
+    said = []
+    if spread.outstanding:
+        times = ", ".join((f"median {duration(spread.median_ns)}", *step_times(analysis)))
+        said.append(f"Used steps: {times}.")
+    if spread.growth is not None:
+        said.append(words(fact("steps.grow", **spread.growth._asdict())))
+    return " ".join(said)
 
 
 def longest_step(analysis: Analysis) -> str:

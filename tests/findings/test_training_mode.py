@@ -53,6 +53,21 @@ def test_what_is_of_inference_or_trains_is_not_told(others: list[dict[str, Any]]
     assert not found(*others)
 
 
+@pytest.mark.parametrize(
+    ("counted", "is_told"),
+    [('["__int64","__int64","Scalar"]', True), ('["float","float","Scalar"]', False)],
+)
+def test_a_count_of_batches_before_each_norm_tells_training_mode(
+    counted: str, *, is_told: bool
+) -> None:
+    """The arguments of the norm are not recorded, only their shapes."""
+    add = op("aten::add_", 590, 5, input_dims="[[],[],[]]", input_types=counted)
+    outer = op("aten::batch_norm", 600, 100, input_dims=DIMS, input_types=TYPES)
+    inner = op("aten::native_batch_norm", 610, 80, input_dims=DIMS, input_types=TYPES)
+    told = found(add, outer, inner)
+    assert [(one.rule, one.gain) for one in told] == [("training-mode", None)] * is_told
+
+
 def test_operators_that_launch_work_of_a_gpu_tell_no_gain() -> None:
     [told] = found(norm("True", name="aten::cudnn_batch_norm"))
     assert (told.gain, told.severity) == (None, "low")

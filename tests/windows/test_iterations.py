@@ -6,7 +6,7 @@ import pytest
 
 from tests.build import launched, step_marks, trace_of
 from traceflops import Analysis, Selection, analyze
-from traceflops.attribution.host_calls import OutsideGpuWork
+from traceflops.attribution.outside_work import OutsideGpuWork
 from traceflops.reports.view.findings import opening
 from traceflops.reports.view.step_split import outside, scope
 from traceflops.reports.view.wording import steps_used
@@ -101,6 +101,16 @@ def test_what_is_recorded_outside_the_work_is_told_with_the_call_that_takes_it()
     )
     chosen = analyze(analysis.recording.trace, Selection(from_ns=0, to_ns=100 * US))
     assert chosen.outside is None
+
+
+def test_a_large_part_of_what_is_left_out_is_told_with_its_time() -> None:
+    """3 of 8 ms before the only kernel are the first batch; the range around all tells nothing."""
+    work = {"name": "k", "start_ns": 8_000 * US, "dur_ns": 1_000 * US}
+    loader = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
+    marks = step_marks(("main", 0, 9_000 * US), (loader, 1_000 * US, 3_000 * US))
+    title = opening(analyze(trace_of(activities=[work], marks=marks))).title
+    assert "left out, 3.00 ms of it in enumerate(DataLoader)" in title
+    assert "Record several batches: whether loading keeps up is not recorded." in title
 
 
 @pytest.mark.parametrize(("init_us", "unused_us"), [(300, 345), (0, 0)])

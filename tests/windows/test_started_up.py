@@ -1,11 +1,14 @@
 """The window of a program without steps: what follows start-up, where that is steady work."""
 
 import re
-from typing import Final
+from collections.abc import Sequence
+from typing import Any, Final
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from tests.build import launched, trace_of
+from tests.build import launched, step_marks, trace_of
 from traceflops import Analysis, Selection, analyze
 from traceflops.reports.view.findings import headline
 
@@ -61,6 +64,65 @@ def test_else_the_window_is_the_whole_span(changes: dict[str, int]) -> None:
     assert not analysis.steps.after_start_up
 
 
+@given(
+    pauses=st.lists(st.integers(0, 40), min_size=12, max_size=24),
+    allocating=st.sets(st.integers(0, 11), max_size=4),
+    first_ms=st.integers(5, 60),
+)
+def test_start_up_and_the_rest_are_the_whole(
+    pauses: list[int], allocating: set[int], first_ms: int
+) -> None:
+    """Kernels after pauses, some filled by one long call that is the first of its name."""
+    begin, works, calls = first_ms * MS + 20 * US, [("fill", 0, 5 * US, US)], []
+    calls.append({"name": "cudaMalloc", "start_ns": 10 * US, "dur_ns": first_ms * MS})
+    for number, pause in enumerate(pauses):
+        begin += pause * 100 * US
+        works.append((f"k{number % 2}", begin - 5 * US, begin, MS))
+        if number in allocating and pause:
+            start = begin - pause * 100 * US + 10 * US
+            calls.append(
+                {"name": f"cudaFirst{number}", "start_ns": start, "dur_ns": pause * 95_000}
+            )
+        begin += MS
+    made = launched(*works)
+    analysis = analyze(trace_of(activities=made["activities"], calls=[*made["calls"], *calls]))
+    [device] = analysis.devices
+    parts = [window.account.components for window in device.windows]
+    assert sum(part.window_ns for part in parts) == begin - 5 * US
+    said: list[Any] = [one.claim.values for one in analysis.findings if one.rule == "start-up"]
+    if analysis.steps.after_start_up:
+        assert analysis.components.start_up_ns == 0
+        for values in said:
+            told_ns = sum(values[name] or 0 for name in ("time_ns", "rest_ns", "beside_ns"))
+            untold_ns = values["window_ns"] - told_ns
+            assert values["window_ns"] == begin - 5 * US
+            assert untold_ns == 0 if values["beside_ns"] else 0 <= untold_ns < begin / 100
+    else:
+        assert len(parts) == 1
+
+
+def collectives(*first_ms: int) -> Analysis:
+    """Return a first launch of 40 ms, then collectives that take turns with GEMMs of 1 ms."""
+    works, at = [("fill", 0, 5 * US, US)], 40 * MS
+    for took in (*first_ms, *(10,) * 6):
+        works.append(("ncclDevKernel_AllReduce_Sum_f32_RING_LL", at - 5 * US, at, took * MS))
+        works.append(("sgemm", at, at + took * MS, MS))
+        at += (took + 1) * MS
+    made = launched(*works)
+    made["calls"].append({"name": "cudaMalloc", "start_ns": 10 * US, "dur_ns": 39 * MS})
+    return analyze(trace_of(**made))
+
+
+@pytest.mark.parametrize(("first_ms", "begins_us"), [(30, 60_000), (19, 39_995)])
+def test_a_first_collective_sets_up(first_ms: int, begins_us: int) -> None:
+    """One that takes over twice as long as all others: what it takes beyond the usual 10 ms."""
+    analysis = collectives(first_ms)
+    assert analysis.devices[0].windows[-1].start_ns == begins_us * US
+    [start_up] = [one for one in analysis.findings if one.rule == "start-up"]
+    in_calls_us, set_up_us = 39_985, 20_000 * (first_ms == 30)
+    assert start_up.claim.values["time_ns"] == (in_calls_us + set_up_us) * US
+
+
 def test_a_chosen_time_is_what_was_chosen() -> None:
     made = launched(
         *(("k", t - 5 * US, t, 10 * US) for t in (6 * US, *range(50 * MS, 53 * MS, 20 * US)))
@@ -73,20 +135,24 @@ def test_a_chosen_time_is_what_was_chosen() -> None:
     assert chosen.components.start_up_ns >= 40 * MS
 
 
-def uploaded(*, back: int = 0) -> Analysis:
+def uploaded(*, back: int = 0, kinds: int = 3, marks: Sequence[str] = ()) -> Analysis:
     """Return 40 ms of copies HtoD of 4 ms each, 1 ms apart; then 10 ms of kernels, half the time.
 
-    `back` of the last kernels are copies DtoH of 4 ms instead.
+    `back` of the last kernels are copies DtoH of 4 ms instead; `marks` are around the first launch.
     """
     works = [("copy", t, t + US, 4 * MS) for t in range(0, 50 * MS, 5 * MS)]
-    works += [(f"k{t % 3}", t, t + 5 * US, 10 * US) for t in range(50 * MS, 60 * MS, 20 * US)]
+    works += [
+        (f"k{t // (20 * US) % kinds}", t, t + 5 * US, 10 * US)
+        for t in range(50 * MS, 60 * MS, 20 * US)
+    ]
     works += [("copy", t * MS, t * MS + US, 4 * MS) for t in range(70, 70 + 5 * back, 5)]
     made = launched(*works)
     for number, row in enumerate(made["activities"]):
         if row["name"] == "copy":
             way = "HtoD" if number < 10 else "DtoH"
             row |= {"kind": "memcpy", "name": f"Memcpy {way}", "direction": way, "bytes": 40 * MS}
-    return analyze(trace_of(**made))
+    ranges = step_marks(*((name, 0, US) for name in marks))
+    return analyze(trace_of(**made, marks=ranges))
 
 
 def test_data_that_are_uploaded_once_are_start_up() -> None:
@@ -96,6 +162,14 @@ def test_data_that_are_uploaded_once_are_start_up() -> None:
     assert span.start_ns == 50 * MS + 5 * US
     assert headline(analysis).cls == "start-up"
     assert "mostly copies to the GPU that do not recur" in headline(analysis).sentence
+
+
+def test_the_input_of_a_single_pass_is_no_start_up() -> None:
+    """The same copies, but each layer has kernels of its own; or a data loader gave the batch."""
+    one_pass = uploaded(kinds=200)
+    loaded = uploaded(marks=["enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"])
+    for analysis in (one_pass, loaded):
+        assert [window.role for window in analysis.devices[0].windows] == ["span"]
 
 
 def test_data_that_come_back_are_work() -> None:

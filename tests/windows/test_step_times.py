@@ -7,7 +7,8 @@ from tests.build import launched, step_marks, trace_of
 from traceflops.analysis.preparation import prepare
 from traceflops.drawing.timeline import representative_steps
 from traceflops.table.trace import Trace
-from traceflops.windows.step_times import spread_of
+from traceflops.timeline.records import Components
+from traceflops.windows.step_times import StepSpread, StepTime, spread_of
 
 GEMM = "sm90_gemm_bf16"
 TWO_RANKS = ((10_000, 10_000), (12_000, 16_000), (11_000, 11_000), (9_000, 11_000), (5, 5))
@@ -119,6 +120,23 @@ def test_a_step_stands_out_beyond_a_quarter_more_than_the_median(
     spread = spread_of(alone(*lengths).devices)
     assert spread is not None
     assert spread.outstanding == outstanding
+
+
+@pytest.mark.parametrize(
+    ("lengths", "growth"),
+    [
+        ((190, 218, 288, 277, 316, 331), (0, 5, 204, 323)),  # a correlation of 0.94
+        ((190, 218, 288, 277, 316, 331, 274, 260), (0, 5, 204, 323)),  # all but a quarter
+        ((300, 190, 331, 218, 277, 316, 288), None),  # not steady
+        ((300, 301, 302, 303, 304, 305), None),  # not much
+        ((100, 200, 300, 400), None),  # too few
+    ],
+)
+def test_steps_that_grow_steadily_are_told(
+    lengths: tuple[int, ...], growth: tuple[int, ...] | None
+) -> None:
+    used = tuple(StepTime(at, Components(compute_ns=ns)) for at, ns in enumerate(lengths))
+    assert StepSpread(used, 0).growth == growth
 
 
 def test_what_is_beyond_the_median_is_of_the_longer_steps_alone() -> None:

@@ -10,15 +10,16 @@ from msgspec.structs import replace
 
 from traceflops.analysis.notes import is_said
 from traceflops.attribution.culprits import IdleCulprits
-from traceflops.attribution.host_calls import outside_gpu_work
 from traceflops.attribution.kernels import category_table, kernel_table
 from traceflops.attribution.launch_lead import Launches, host_bound
+from traceflops.attribution.outside_work import outside_gpu_work
 from traceflops.devices.side_records import GPU_SAMPLES
 from traceflops.facts import Fact, fact
 from traceflops.findings.calls_alone import calls_alone
 from traceflops.findings.case import NO_RULES, FindingRules, program_of_trace
 from traceflops.findings.clocks import samples_verdict
 from traceflops.findings.communication import slow_link_fact, slow_link_findings
+from traceflops.findings.cpu_remedies import cpu_facts
 from traceflops.findings.device_memory import memory_verdict
 from traceflops.findings.event_times import of_events, waits_for_host
 from traceflops.findings.finding import Finding, Verdict
@@ -28,7 +29,7 @@ from traceflops.findings.losses import Loss, all_losses, loss_findings
 from traceflops.findings.main_kernel import MAIN_KERNEL, main_kernel_findings
 from traceflops.findings.many_operators import little_on_cpu, many_operators
 from traceflops.findings.nothing_recorded import nothing_recorded, of_what_was_read
-from traceflops.findings.on_cpu import OfGpu, OnCpu, leading, of_gpu, reading
+from traceflops.findings.on_cpu import OfGpu, OnCpu, leading, loading_ns, of_gpu, reading
 from traceflops.findings.start_up import main_kind
 from traceflops.findings.unevenness import uneven_findings
 from traceflops.findings.verdicts import (
@@ -47,10 +48,11 @@ from traceflops.mfu.serving_passes import Serving
 from traceflops.remedies import advice
 from traceflops.table.trace import Trace
 from traceflops.timeline.host_work import COPIES_MISSING, draws
+from traceflops.timeline.intervals import Intervals
 from traceflops.timeline.records import EMPTY_ACCOUNT
 from traceflops.windows.device_records import LaunchRecords
 from traceflops.windows.prepared import Prepared
-from traceflops.windows.records import DeviceReport, StepChoice
+from traceflops.windows.records import DeviceReport, StepChoice, chosen_time
 from traceflops.windows.step_times import spread_of
 
 if TYPE_CHECKING:
@@ -66,9 +68,9 @@ class VerdictFacts(NamedTuple):
 
     `how` says how to record device work, `cut` that a file is cut off. `samples` and `memory` are
     verdicts for files of these alone. `gpu` is what CPUs tell of a GPU whose work is not recorded,
-    `once` what most of the CPU's start-up is, `little` that hardly any work is recorded, `calls`
-    what takes the host's time if no work is, `is_part` that most time is outside of the GPU's work.
-    `rules` are the user's.
+    `cpu` chooses what would help on CPUs, `loading_ns` is how long these load data, `once` what
+    most of their start-up is. `little`: hardly any work is recorded; `calls`: what takes the host's
+    time if no work is; `is_part`: most time is outside of the GPU's work. `rules` are the user's.
     """
 
     trace: Trace
@@ -81,6 +83,8 @@ class VerdictFacts(NamedTuple):
     samples: Verdict | None = None
     memory: Verdict | None = None
     gpu: OfGpu = OfGpu()
+    cpu: frozenset[str] = frozenset()
+    loading_ns: int = 0
     once: str | None = None
     little: tuple[Fact, ...] = ()
     calls: tuple[Fact, ...] = ()
@@ -91,6 +95,7 @@ class VerdictFacts(NamedTuple):
     def of(cls, prepared: Prepared, attribution: Attribution, rules: FindingRules) -> VerdictFacts:
         """Return the facts of a prepared trace; `attribution` is that of its ops."""
         trace, rest = prepared.trace, outside_gpu_work(prepared)
+        steps = _steps_of_cpu(prepared)
         is_of_samples = trace.source.format == GPU_SAMPLES
         return cls(
             trace,
@@ -102,7 +107,9 @@ class VerdictFacts(NamedTuple):
             is_said(trace, COPIES_MISSING),
             samples_verdict(gpu_samples(prepared) if is_of_samples else (), trace),
             memory_verdict(prepared),
-            of_gpu(trace, attribution) if prepared.on_host else OfGpu(),
+            of_gpu(trace, attribution, steps) if prepared.on_host else OfGpu(),
+            cpu_facts(prepared) | program_of_trace(trace) if prepared.on_host else frozenset(),
+            _loading_ns(prepared) if prepared.on_host else 0,
             main_kind(prepared) if prepared.on_host else None,
             little_work(prepared, rules.limits(LITTLE_WORK)),
             calls_alone(trace) if prepared.launch_records.state == "missing" else (),
@@ -110,6 +117,22 @@ class VerdictFacts(NamedTuple):
             rest is not None and rest.is_most and len(prepared.accounts) == 1,
             rules,
         )
+
+
+def _steps_of_cpu(prepared: Prepared) -> Intervals | None:
+    """Return the time of the steps used if all work is of one CPU process, else None."""
+    if not prepared.plan.choice.used or len(prepared.windows) != 1:
+        return None
+    [windows] = prepared.windows.values()
+    return chosen_time(windows)
+
+
+def _loading_ns(prepared: Prepared) -> int:
+    """Return how long data loaders take in the chosen time of a process; 0 for several."""
+    if len(prepared.windows) != 1:
+        return 0
+    [windows] = prepared.windows.values()
+    return loading_ns(prepared.trace, chosen_time(windows))
 
 
 def judged(
@@ -214,8 +237,11 @@ def _on_cpu(
     of work on the CPU: then only how long they read values of the GPU is said.
     """
     total = sum((device.chosen for device in devices), EMPTY_ACCOUNT)
-    of_time = fact("basis.step" if facts.choice.used else "basis.time")
-    leads = leading(kernels, total, idle, measured, of_time, facts.once) if devices else ()
+    gpu, is_stepped = facts.gpu, bool(facts.choice.used)
+    of_time = fact("basis.step" if is_stepped else "basis.time")
+    of = of_time if gpu.recorded_ns is None else fact("basis.recording")
+    more = gpu.recorded_ns, facts.cpu, facts.loading_ns
+    leads = leading(kernels, total, idle, measured, of, facts.once, *more) if devices else ()
     leads = reading(kernels, total, of_time) if devices and facts.gpu.is_queue else leads
     # Of several processes, the time of all is no measure of what one does.
     if len(devices) == 1 and not facts.choice.used and not facts.gpu.is_queue:

@@ -32,14 +32,13 @@ from traceflops.attribution.device_work import DeviceWork, attributed_work
 from traceflops.attribution.host_calls import (
     HostOperator,
     MemoryOperation,
-    OutsideGpuWork,
     Synchronisation,
     host_operators,
     memory_operations,
-    outside_gpu_work,
     synchronisations,
 )
 from traceflops.attribution.launch_lead import HostBound, Launches
+from traceflops.attribution.outside_work import OutsideGpuWork, outside_gpu_work
 from traceflops.attribution.slow_steps import longer_by
 from traceflops.devices.jobs import JobReport
 from traceflops.errors import UsageError

@@ -34,18 +34,15 @@ from traceflops.table.columns import (
     thread_columns,
 )
 from traceflops.table.grouping import (
-    distinct,
     exact_sums,
     group_rows,
     group_sums,
     groups,
-    joint_codes,
     shared_codes,
 )
 from traceflops.table.nesting import innermost, innermost_pieces, taken
 from traceflops.timeline.intervals import Intervals, latest_end_before
 from traceflops.windows.prepared import Prepared
-from traceflops.windows.records import chosen_time
 from traceflops.windows.steps import is_step_label
 
 _MOST_CALLS: Final = 50
@@ -278,123 +275,3 @@ def most_important(operators: Sequence[HostOperator]) -> tuple[HostOperator, ...
     count, self_ns = sum(op.count for op in rest), sum(op.self_ns for op in rest)
     others = (HostOperator(REST, count, self_ns, None),) if rest else ()
     return (*ordered[:_MOST_OPERATORS], *others)
-
-
-_FEW: Final = 10
-"""Time outside the GPU's work is reported if it is at least a tenth of the time of that work."""
-
-
-class OutsideGpuWork(Struct, frozen=True):
-    """Recorded time of a process before its first GPU operation and after its last; times in ns.
-
-    `recorded_ns` is the whole recording. `call` is the call in which the launching threads spent
-    most of the time before and after, `call_ns` that time. `unused_ns` is the time of one GPU in no
-    used step, `once_ns` the part of it in which the program starts up.
-    """
-
-    before_ns: int
-    after_ns: int
-    recorded_ns: int
-    call: str
-    call_ns: int
-    unused_ns: int = 0
-    once_ns: int = 0
-
-    @property
-    def ns(self) -> int:
-        """All of it, in ns."""
-        return self.before_ns + self.after_ns + self.unused_ns
-
-    @property
-    def is_most(self) -> bool:
-        """Whether that is more than half of what is recorded."""
-        return 2 * self.ns > self.recorded_ns
-
-
-def outside_gpu_work(prepared: Prepared) -> OutsideGpuWork | None:
-    """Return the time that a process records outside its GPU work and outside used steps.
-
-    It is the process with the most such time: clocks of processes may differ. None if that time is
-    a small part of the recording, or if the clock of a GPU is not that of its process.
-    """
-    if not prepared.accounts or prepared.linked.clock_offsets.any():
-        return None
-    (begins, ends), (firsts, lasts), with_work = _recorded_and_working(prepared)
-    unused = _in_no_step(prepared)
-    outside_ns = firsts[with_work] - begins[with_work] + ends[with_work] - lasts[with_work]
-    outside_ns += np.array([unused.get(number, (0, 0))[0] for number in with_work.tolist()])
-    process = int(with_work[outside_ns.argmax()])
-    first, last = int(firsts[process]), int(lasts[process])
-    begin, end = int(begins[process]), int(ends[process])
-    if int(outside_ns.max()) * _FEW < last - first:
-        return None
-    edges = Intervals.of(np.array([begin, last]), np.array([first, end]))
-    name_and_ns = _longest_call(prepared, process, edges)
-    of_gpu_ns = unused.get(process, (0, 0))  # in no used step, and how much of that is start-up
-    return OutsideGpuWork(first - begin, end - last, end - begin, *name_and_ns, *of_gpu_ns)
-
-
-Range = tuple[IntArray, IntArray]
-"""First and last instant in ns, per process."""
-
-
-def _recorded_and_working(prepared: Prepared) -> tuple[Range, Range, IntArray]:
-    """Return when each process records anything, when its GPUs work, and the processes with work.
-
-    The work of GPUs is taken to begin with the first window, which may begin at a mark of the host.
-    """
-    trace, work = prepared.trace, prepared.trace.activities
-    rows = np.concatenate([account.rows.row for account in prepared.accounts.values()])
-    owner, start_ns, dur_ns = (
-        numbers(work[name], ABSENT)[rows] for name in ("process", "start_ns", "dur_ns")
-    )
-    count = trace.processes.num_rows
-    firsts, lasts = np.full(count, np.iinfo(np.int64).max), np.full(count, np.iinfo(np.int64).min)
-    np.minimum.at(firsts, owner, start_ns)
-    np.maximum.at(lasts, owner, start_ns + dur_ns)
-    begins, ends = firsts.copy(), lasts.copy()
-    of_device = numbers(trace.devices["process"])
-    for device, account in prepared.accounts.items():
-        windows = prepared.windows[device]
-        begun = min((window.start_ns for window in windows), default=account.rows.span[0])
-        firsts[of_device[device]] = min(firsts[of_device[device]], begun)
-    for table in (trace.calls, trace.ops, trace.marks):
-        processes, start = numbers(table["process"]), numbers(table["start_ns"])
-        np.minimum.at(begins, processes, start)
-        np.maximum.at(ends, processes, start + numbers(table["dur_ns"], 0))
-    return (begins, ends), (firsts, lasts), distinct(owner)
-
-
-def _longest_call(prepared: Prepared, process: int, within: Intervals) -> tuple[str, int]:
-    """Return the name of the call in which launching threads spend most of a time, and its ns."""
-    calls = prepared.trace.calls
-    owner, start, stop = host_span(calls)
-    thread = joint_codes(owner, numbers(calls["thread"], ABSENT))
-    call = prepared.linked.links.call_of_activity
-    row = np.flatnonzero((owner == process) & np.isin(thread, thread[call[call >= 0]]))
-    labels = names(calls["name"])
-    inside_ns = within.length_within(start[row], stop[row])
-    sums = group_sums(codes(calls["name"])[row], inside_ns, len(labels))
-    if not len(sums):
-        return "", 0
-    longest = int(sums.argmax())
-    return labels[longest], int(sums[longest])
-
-
-def _in_no_step(prepared: Prepared) -> dict[int, tuple[int, int]]:
-    """Return, by process, the ns of its GPU in no used step, and how much of that is start-up.
-
-    Of several GPUs the one with the most such time counts. There is none without steps, nor if the
-    time is mostly that of steps left out: the report gives the number of these anyway.
-    """
-    process = numbers(prepared.trace.devices["process"]).tolist()
-    by_process: dict[int, tuple[int, int]] = {}
-    for device, account in prepared.accounts.items() if prepared.plan.choice.used else ():
-        windows = prepared.windows[device]
-        outside = Intervals.one(*account.rows.span).subtract(chosen_time(windows))
-        used = [window.dur_ns for window in windows if window.used]
-        others = sum(window.role == "step" and not window.used for window in windows)
-        if used and 2 * others * np.median(used) < outside.length_ns:
-            times = outside.length_ns, outside.intersect(account.start_up).length_ns
-            by_process[process[device]] = max(times, by_process.get(process[device], times))
-    return by_process

@@ -35,6 +35,7 @@ from traceflops.table.columns import (
 )
 from traceflops.table.grouping import groups, joint_codes, slices
 from traceflops.table.nesting import OpTree, StackTops, taken
+from traceflops.table.patterns import LOADS_DATA
 from traceflops.table.trace import Trace
 from traceflops.timeline.host_work import ran_on_cpu
 from traceflops.timeline.intervals import NEVER, Intervals
@@ -60,10 +61,7 @@ SYSTEM_CALLS: Final = re.compile(
 """Names of calls of the operating system that wait or use files."""
 
 FACTS: Final[dict[str, str]] = {
-    "data_input": (
-        r"^enumerate\(DataLoader\)#|DataLoader\S*__next__|/dataloader\.py\(\d+\): __next__$"
-        r"|^\[DALI\]\["
-    ),
+    "data_input": LOADS_DATA.pattern,
     "optimizer": r"^Optimizer\.(step|zero_grad)#|\bzero_grad\b|\btorch/optim/.*: (step|zero_grad)$",
     "compiled": (
         r"^TorchDynamo Cache Lookup|\(dynamo_timed\)$|^Torch-Compiled Region|CompiledFunction"

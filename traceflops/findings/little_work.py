@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from traceflops.attribution.host_calls import outside_gpu_work
+from traceflops.attribution.outside_work import outside_gpu_work
 from traceflops.facts import Fact, Value, fact
 from traceflops.table.columns import codes, is_one_of, numbers
 from traceflops.table.grouping import distinct, group_rows

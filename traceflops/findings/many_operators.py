@@ -14,7 +14,7 @@ import numpy as np
 from traceflops.facts import Fact, fact
 from traceflops.findings.finding import short_name
 from traceflops.table.columns import ABSENT, BoolArray, IntArray, codes, is_one_of, names, numbers
-from traceflops.table.grouping import joint_codes
+from traceflops.table.grouping import group_sums, joint_codes
 from traceflops.table.nesting import OpTree
 
 if TYPE_CHECKING:
@@ -87,9 +87,15 @@ def many_operators(
 def little_on_cpu(trace: Trace, window_ns: int) -> tuple[Fact, ...]:
     """Return that so little work of a CPU is recorded that it is all overhead, or nothing."""
     count = trace.ops.num_rows
-    each_ns = window_ns // max(count, 1)
-    if count < _SEVERAL or window_ns >= _SHORT_NS or each_ns > _BRIEF_NS:
+    if count < _SEVERAL or window_ns >= _SHORT_NS:
         return ()
+    # Without what it calls, the usual operator does next to nothing; time between does not count.
+    parent, dur_ns = OpTree.of(trace.ops).parent, numbers(trace.ops["dur_ns"])
+    is_called = parent >= 0
+    own_ns = dur_ns - group_sums(parent[is_called], dur_ns[is_called], count)
+    if np.median(own_ns) > _BRIEF_NS:
+        return ()
+    each_ns = window_ns // count
     return (fact("verdict.cpu-little", window_ns=window_ns, count=count, each_ns=each_ns),)
 
 

@@ -12,11 +12,19 @@ import numpy as np
 from traceflops.attribution.host_events import host_span
 from traceflops.attribution.idle_classes import CLASSES, waiting_calls
 from traceflops.facts import Fact, fact
+from traceflops.findings.cpu_remedies import GPU_FREES, RULE
 from traceflops.findings.finding import WORTH_SAYING, short_name
+from traceflops.findings.rules import advice_of
 from traceflops.mfu.traced.too_fast import too_fast
 from traceflops.table.columns import ABSENT, codes, matching, names, numbers
 from traceflops.table.grouping import differ_from_before, in_order, joint_codes, used_names
-from traceflops.table.patterns import LAUNCH, WAITS_FOR_DEVICE, operator_of_gpus, operator_of_mps
+from traceflops.table.patterns import (
+    LAUNCH,
+    LOADS_DATA,
+    WAITS_FOR_DEVICE,
+    operator_of_gpus,
+    operator_of_mps,
+)
 from traceflops.timeline.intervals import Intervals
 
 if TYPE_CHECKING:
@@ -49,19 +57,28 @@ _TERA: Final = 1000
 _READS: Final = "aten::_local_scalar_dense"
 _BACKWARD: Final = re.compile(r"autograd::engine::evaluate_function: ")
 _OF_LISTS: Final = re.compile(r"aten::_foreach_")
-_FREES: Final = re.compile(r"(cuda|hip)Free$|cuMemFree(_v2)?$")
-"""Calls that give memory back once the GPU has done all its work."""
+_PRODUCTS, _MAIN, _LARGE_NS = "products", 0.5, 1_000_000
+"""From such a share and mean time of GEMMs and convolutions on, a faster device is a remedy."""
+_KNOWS: Final = {
+    **dict.fromkeys(("gemm", "convolution", "attention"), _PRODUCTS),
+    "rng_dropout": "random",
+}
+"""What kinds of operators tell a remedy."""
+_IN_THREAD: Final = "_SingleProcessDataLoaderIter"
+_LOADING: Final = "data_input"
 
 
 class OfGpu(NamedTuple):
     """What the CPU tells of a GPU without records: what shows that there is one, and its waits.
 
-    `is_queue` says that operators wait in the same calls in which they launch.
+    `is_queue` says that operators wait in the same calls in which they launch. `recorded_ns` is the
+    time of which `waits` tell shares; None where they tell shares of steps, or nothing.
     """
 
     lacks: Fact | None = None
     waits: tuple[Fact, ...] = ()
     is_queue: bool = False
+    recorded_ns: int | None = None
 
 
 class OnCpu(NamedTuple):
@@ -71,8 +88,11 @@ class OnCpu(NamedTuple):
     gpu: OfGpu
 
 
-def of_gpu(trace: Trace, attribution: Attribution) -> OfGpu:
-    """Return what a trace without work of GPUs still tells of one, with what its ops did."""
+def of_gpu(trace: Trace, attribution: Attribution, steps: Intervals | None = None) -> OfGpu:
+    """Return what a trace without work of GPUs still tells of one, with what its ops did.
+
+    `steps` is the time of the steps that shares are of; None without steps.
+    """
     operators = used_names(trace.ops["name"])
     if (operator := operator_of_mps(operators)) is not None:
         return OfGpu(fact("verdict.on-cpu-of-mps", operator=operator), is_queue=True)
@@ -87,7 +107,8 @@ def of_gpu(trace: Trace, attribution: Attribution) -> OfGpu:
             tera=found.flops_per_ns / _TERA,
             times=found.times,
         )
-    return OfGpu(lacks, _waits(trace))
+    waits, recorded_ns = _waits(trace, steps)
+    return OfGpu(lacks, waits, recorded_ns=recorded_ns)
 
 
 def _has_device_thread(trace: Trace) -> bool:
@@ -112,10 +133,12 @@ def _has_device_thread(trace: Trace) -> bool:
 
 
 class _Part(NamedTuple):
-    """A part of the time of CPUs: its share, and the fact that names it."""
+    """A part of the time of CPUs: its share, the fact that names it, and facts of a remedy."""
 
     share: float
     said: Fact
+    knows: frozenset[str] = frozenset()
+    details: tuple[Fact, ...] = ()
 
 
 def leading(
@@ -125,31 +148,39 @@ def leading(
     measured: Measurement,
     of: Fact,
     kind: str | None = None,
+    recorded_ns: int | None = None,
+    knows: frozenset[str] = frozenset(),
+    loading_ns: int = 0,
 ) -> tuple[Fact, ...]:
     """Return facts that name the one or two largest parts of the time of CPUs, or nothing.
 
     `kernels` are the operators by name, `idle` is what ran between them, `of` says what shares are
-    of, and `kind` is what most of the start-up is. If operators ran at the same time, they are left
-    out: their times are no shares of the window.
+    of (`recorded_ns`, else the chosen windows), and `kind` is what most of the start-up is. `knows`
+    are facts of the program, for a remedy; `loading_ns` is how long it loads data, operators
+    included. If operators ran at the same time, they are left out: their times are no shares.
     """
-    window_ns = total.components.window_ns
+    window_ns = recorded_ns or total.components.window_ns
     rows = kernels.to_pylist()
-    busy_ns = window_ns - total.components.idle_ns - total.components.start_up_ns
+    busy_ns = total.components.window_ns - total.components.idle_ns - total.components.start_up_ns
     is_apart = sum(row["sum_ns"] for row in rows) <= _OVERLAP * busy_ns
     parts = [*_of_operators(rows if is_apart else [], measured.kernels, window_ns)]
-    parts += _between_operators(idle, window_ns)
-    once = total.components.share("start_up") or 0.0
+    parts += _between_operators(idle, window_ns, loading_ns)
+    once = total.components.start_up_ns / window_ns
     parts.append(_Part(once, fact("verdict.cpu-once", kind=kind, share=once)))
     if share := idle.unexplained_ns / window_ns:
         parts.append(_Part(share, fact("verdict.cpu-unrecorded", share=share)))
     parts.sort(key=lambda part: -part.share)
-    said = [
-        part.said
+    told = [
+        part
         for number, part in enumerate(parts[:_MOST])
         if part.share >= (_LARGE if number else WORTH_SAYING)
     ]
-    leads = (fact("verdict.cpu-leads", parts=tuple(said), of=of),) if said else ()
-    return (*leads, *_computed(rows))
+    said, computed = tuple(part.said for part in told), tuple(_computed(rows))
+    leads = (fact("verdict.cpu-leads", parts=said, of=of),) if said else ()
+    details = tuple(detail for part in told for detail in part.details)
+    knows |= {"computes"} if computed else set()
+    helps = (advice_of(RULE, knows | part.knows) for part in told if part.knows)
+    return (*leads, *details, *computed, *filter(None, helps))
 
 
 def reading(kernels: pa.Table, total: Account, of: Fact) -> tuple[Fact, ...]:
@@ -177,16 +208,18 @@ def _of_operators(
 
     Operators of no known kind are each a kind of their own. Up to `_MOST` operators of a kind are
     named; of more, the two with most time if they have half of it, else only the number is told.
-    `once_ns` is told if a single call of many is most of its time. `known` has its FLOPs.
+    Details tell a single call of many that is most of its time, and the rate; `known` has FLOPs.
     """
     kinds: defaultdict[str, Counter[str]] = defaultdict(Counter)
     calls: dict[tuple[str, str], tuple[int, int]] = {}
+    facts_of: dict[str, str] = {}
     for row in rows:
         name, kind = str(row["name"]), str(row["sub"]).replace("_", " ")
         kind = _COMMUNICATION if row["top"] == _COMMUNICATION else f"{kind} operators"
         kind = _DISPATCH if row["sub"] == "dispatch" else name if row["sub"] == "other" else kind
         kinds[kind][name] += int(row["sum_ns"])
         calls[kind, name] = int(row["count"]), int(row["max_ns"])
+        facts_of[kind] = _KNOWS.get(str(row["sub"]), "")
     for kind, times in kinds.items():
         [(name, most_ns)], all_ns = times.most_common(1), times.total()
         # Operators that only dispatch others are told together: none of them does the work.
@@ -201,12 +234,18 @@ def _of_operators(
             what=two if len(times) <= _MOST else None,
             most=two if len(times) > _MOST and 2 * two_ns >= all_ns else None,
             kinds=len(times) if two and 2 * two_ns < all_ns else None,
-            once_ns=max_ns if is_one and count >= _MANY and 2 * max_ns > most_ns else None,
             many=1 if is_one or kind in (_COMMUNICATION, _DISPATCH) else 2,  # of the verb
             share=share,
-            rate=_rate(known, name) if is_one else None,
         )
-        yield _Part(share, said)
+        is_once = is_one and count >= _MANY and 2 * max_ns > most_ns
+        once = fact("verdict.cpu-one-call", name=short_name(name), once_ns=max_ns)
+        rate = _rate(known, name) if is_one else None
+        speed = fact("verdict.cpu-rate", name=short_name(name), rate=rate)
+        details = (once,) * is_once + (speed,) * (rate is not None)
+        runs = sum(calls[kind, each][0] for each in times)
+        is_large = share >= _MAIN and all_ns >= _LARGE_NS * runs
+        knows = {facts_of[kind]} - {"", "" if is_large else _PRODUCTS}
+        yield _Part(share, said, frozenset(knows), details)
 
 
 def _named_first(times: Counter[str]) -> tuple[tuple[str, ...], int]:
@@ -223,21 +262,43 @@ def _rate(known: Sequence[KernelRow], name: str) -> float | None:
     return float(row.measured.flops_per_ns or 0) or None
 
 
-def _between_operators(idle: IdleCulprits, window_ns: int) -> Iterator[_Part]:
-    """Yield what the host did while no operator ran, by class; named if one has half of it."""
+def _between_operators(idle: IdleCulprits, window_ns: int, loading_ns: int) -> Iterator[_Part]:
+    """Yield what the host did while no operator ran, by class; named if one has half of it.
+
+    A loader that one range names has the time of the range, with the operators in it.
+    """
     for each in idle.by_class():
         largest, share = each.culprits[0], each.idle_ns / window_ns
+        knows = _knows_between(each.kind, largest.label)
         name = short_name(largest.label) if 2 * largest.idle_ns >= each.idle_ns else None
         where, most = (name, None) if largest.idle_ns == each.idle_ns else (None, name)
         values = {"kind": CLASSES[each.kind], "where": where, "most": most}
+        if each.kind == _LOADING and where is not None and loading_ns >= each.idle_ns:
+            share = loading_ns / window_ns
         said = fact("verdict.cpu-between", **values, share=share)
-        yield _Part(share, said)
+        yield _Part(share, said, knows)
 
 
-def _waits(trace: Trace) -> tuple[Fact, ...]:
-    """Return the share of recorded time in calls that may wait for a GPU, and their largest name.
+def _knows_between(kind: str, label: str) -> frozenset[str]:
+    """Return what a class of time between operators, and its largest name, tell of a remedy."""
+    call = label.partition(" in ")[0]
+    if kind == "memory_alloc" and GPU_FREES.match(call):
+        return frozenset({"frees"})
+    return frozenset({"loads-alone"} if kind == _LOADING and _IN_THREAD in label else ())
 
-    Nothing if no call after the last launch waits for the GPU: it may have worked on. Nor for
+
+def loading_ns(trace: Trace, chosen: Intervals) -> int:
+    """Return how much of a time data loaders take by their ranges."""
+    start, dur_ns = (numbers(trace.marks[name]) for name in ("start_ns", "dur_ns"))
+    row = np.flatnonzero(matching(trace.marks["name"], LOADS_DATA.search) & (dur_ns > 0))
+    return Intervals.of(start[row], start[row] + dur_ns[row]).intersect(chosen).length_ns
+
+
+def _waits(trace: Trace, steps: Intervals | None) -> tuple[tuple[Fact, ...], int | None]:
+    """Return the share of time in calls that may wait for a GPU, and their largest name.
+
+    The share is of the steps; without steps of all that is recorded, whose time is returned as
+    well. Nothing if no call after the last launch waits for the GPU: it may have worked on. Nor for
     several processes, whose times overlap.
     """
     calls, ops = trace.calls, trace.ops
@@ -246,12 +307,17 @@ def _waits(trace: Trace) -> tuple[Fact, ...]:
     finishes = np.flatnonzero(matching(calls["name"], WAITS_FOR_DEVICE.match))
     is_told = len(launches) > 0 and len(finishes) > 0 and len(np.unique(process)) == 1
     if not is_told or start[finishes].max() < start[launches].max():
-        return ()
-    rows = np.flatnonzero(waiting_calls(calls) | matching(calls["name"], _FREES.match))
+        return (), None
+    rows = np.flatnonzero(waiting_calls(calls) | matching(calls["name"], GPU_FREES.match))
     span = Intervals.of(np.append(start, op_start), np.append(end, op_end))
     low, high = int(span.start_ns[0]), int(span.end_ns[-1])
-    share = Intervals.of(start[rows], end[rows]).length_ns / (high - low)
+    waits = Intervals.of(start[rows], end[rows])
+    share = waits.length_ns / (high - low)
     name = codes(calls["name"])[rows]
     most = np.argmax(np.bincount(name, end[rows] - start[rows]))
+    # What waits after the last step tells of it, too: who leads is told by all that is recorded.
     code = "cpu-leads-gpu" if share < _LITTLE else "cpu-waits"
-    return (fact(f"verdict.{code}", share=share, name=names(calls["name"])[most]),)
+    of = fact("basis.recording" if steps is None else "basis.step")
+    share = share if steps is None else waits.intersect(steps).length_ns / steps.length_ns
+    said = fact(f"verdict.{code}", share=share, of=of, name=names(calls["name"])[most])
+    return (said,), high - low if steps is None else None

@@ -34,12 +34,21 @@ ON_HOST: Final = frozenset({*CLASSES, BESIDE, CALLS_BESIDE}) - {
 class Remedy(Struct, frozen=True):
     """What may help a program for which all facts of `fits` and none of `not_if` hold.
 
-    `name` is that of its text; with a dot, of a text that several rules share.
+    `name` is that of its text; with a dot, of a text that several rules share. `edits`, `partly`
+    and `doubts` stand for those of the rule where it does something else than they do.
     """
 
     name: str
     fits: frozenset[str] = frozenset()
     not_if: frozenset[str] = frozenset()
+    edits: tuple[str, ...] | None = None
+    partly: tuple[str, ...] | None = None
+    doubts: tuple[str, ...] | None = None
+
+    def instead_of(self, row: RuleRow) -> dict[str, tuple[str, ...]]:
+        """Return edits, partly and doubts: its own, else those of its rule."""
+        own = {name: getattr(self, name) for name in ("edits", "partly", "doubts")}
+        return {name: getattr(row, name) if of is None else of for name, of in own.items()}
 
 
 class RuleRow(Struct, frozen=True):
@@ -111,6 +120,8 @@ def cause_of(
     The owner is never the framework unless the program uses PyTorch.
     """
     row, filled = rule_of(rule), {"share": share, **(values or {})}
+    told = _first_that_fits(rule, program) or Remedy("")
+    acts = told.instead_of(row)
     made = Cause(
         rule,
         share,
@@ -120,11 +131,11 @@ def cause_of(
         advice_of(rule, program, filled),
         row.owner,
         row.evidence,
-        edits=row.edits,
+        edits=acts["edits"],
         on_path=row.on_path,
         frees=row.frees,
-        partly=row.partly,
-        doubts=tuple(fact(f"doubt.{name}") for name in row.doubts),
+        partly=acts["partly"],
+        doubts=tuple(fact(f"doubt.{name}") for name in acts["doubts"]),
     )
     made = replace(made, **changes)
     if made.owner == "framework" and "torch" not in program:
@@ -161,10 +172,15 @@ def advice_of(
     rule: str, program: frozenset[str], values: Mapping[str, Value] | None = None
 ) -> Fact | None:
     """Return the first remedy of a rule that fits a program, None if none does."""
-    platform = "HIP" if "amd" in program else "CUDA"
-    for remedy in rule_of(rule).remedies:
-        if remedy.fits <= program and not remedy.not_if & program:
-            filled = {"platform": platform, **(values or {})}
-            is_shared = "." in remedy.name
-            return Fact(remedy.name if is_shared else f"{rule}.remedy.{remedy.name}", filled)
-    return None
+    remedy = _first_that_fits(rule, program)
+    if remedy is None:
+        return None
+    filled = {"platform": "HIP" if "amd" in program else "CUDA", **(values or {})}
+    is_shared = "." in remedy.name
+    return Fact(remedy.name if is_shared else f"{rule}.remedy.{remedy.name}", filled)
+
+
+def _first_that_fits(rule: str, program: frozenset[str]) -> Remedy | None:
+    """Return the first remedy of a rule for which the facts of a program are right."""
+    fitting = (one for one in rule_of(rule).remedies if one.fits <= program)
+    return next((one for one in fitting if not one.not_if & program), None)

@@ -10,11 +10,12 @@ from msgspec.structs import replace
 from traceflops.facts import Value, fact
 from traceflops.findings.finding import WORTH_SAYING, Finding
 from traceflops.findings.rules import advice_of, statement
+from traceflops.timeline.intervals import Intervals
 from traceflops.timeline.records import Components
 from traceflops.timeline.start_up import KINDS
 from traceflops.windows.records import chosen_time
 from traceflops.windows.repetition import FEWEST_ROUNDS
-from traceflops.windows.started_up import BEFORE_WORK, upload
+from traceflops.windows.started_up import BEFORE_WORK, set_up, upload
 
 if TYPE_CHECKING:
     from traceflops.findings.case import Case
@@ -31,13 +32,13 @@ def start_up(case: Case) -> Finding | None:
     The time is that of the chosen windows, and of those that are left out as start-up.
     """
     chosen, before = case.total.components, _left_out(case)
-    whole, uploads_ns = chosen + before, _uploads_ns(case.prepared)
-    once_ns = whole.start_up_ns + uploads_ns
+    whole, (set_up_ns, uploads_ns) = chosen + before, _set_up_ns(case.prepared)
+    once_ns = whole.start_up_ns + set_up_ns
     share = once_ns / max(whole.window_ns, 1)
     if share < WORTH_SAYING:
         return None
     busy_ns = whole.window_ns - whole.start_up_ns - whole.idle_ns
-    beside_ns = before.window_ns - before.start_up_ns - uploads_ns
+    beside_ns = before.window_ns - before.start_up_ns - set_up_ns
     is_hardly = busy_ns < _HARDLY * whole.window_ns and not before.window_ns
     is_beside = beside_ns >= _HARDLY * whole.window_ns
     basis = "step" if case.steps.used else "span" if before.window_ns else "window"
@@ -58,17 +59,20 @@ def start_up(case: Case) -> Finding | None:
     return statement(START_UP, share, values, advice=again or advice_of(START_UP, case.program))
 
 
-def _uploads_ns(prepared: Prepared | None) -> int:
-    """Return the time left out in which devices get the data they keep, beside known start-up."""
-    if prepared is None:
-        return 0
-    total_ns = 0
-    for device, account in prepared.accounts.items():
-        times = upload(prepared.trace, account).subtract(account.start_up)
+def _set_up_ns(prepared: Prepared | None) -> tuple[int, int]:
+    """Return the time left out of work done once, and of that what uploads data, in ns.
+
+    Both are beside known start-up.
+    """
+    total_ns = uploads_ns = 0
+    for device, account in prepared.accounts.items() if prepared is not None else ():
+        assert prepared is not None
         for window in prepared.windows[device]:
             if window.left_out == BEFORE_WORK:
-                total_ns += times.within(window.start_ns, window.end_ns).length_ns
-    return total_ns
+                left_out = Intervals.one(window.start_ns, window.end_ns).subtract(account.start_up)
+                total_ns += set_up(prepared.linked, account).intersect(left_out).length_ns
+                uploads_ns += upload(prepared.trace, account).intersect(left_out).length_ns
+    return total_ns, uploads_ns
 
 
 def _repeats(case: Case) -> bool:

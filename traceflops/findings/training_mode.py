@@ -18,6 +18,7 @@ from traceflops.table.columns import BoolArray, codes, is_one_of, matching, take
 from traceflops.table.grouping import group_rows
 
 if TYPE_CHECKING:
+    from traceflops.table.trace import Trace
     from traceflops.windows.prepared import Prepared
 
 _NORM_KERNEL: Final = re.compile(
@@ -26,6 +27,9 @@ _NORM_KERNEL: Final = re.compile(
 _NORM: Final = re.compile(r"aten::(native_|cudnn_|miopen_)?batch_norm$")
 _RUNNING_MEAN, _TRAINING = 3, 5
 """Places of arguments of batch norm."""
+_OF_SCALARS: Final = re.compile(r"\[\[\], ?\[\]")
+_OF_INTEGERS: Final = re.compile(r"\[\"(__int64|long( int)?)\"")
+"""Arguments of the addition by which a module counts its batches."""
 _DROPOUT: Final = re.compile(r"aten::(feature_)?(alpha_)?dropout_?$")
 _DRAWS: Final = ("aten::bernoulli_", "aten::bernoulli")
 _DRAWS_ITSELF: Final = ("aten::native_dropout", "aten::_fused_dropout")
@@ -35,14 +39,16 @@ _DRAWS_ITSELF: Final = ("aten::native_dropout", "aten::_fused_dropout")
 def training_mode(facts: KernelFacts) -> Iterator[Cause]:
     """Yield a cause where dropout draws or batch norm computes statistics, and nothing trains.
 
-    On a CPU it gains at most all of their time; what it leaves of kernels is unknown.
+    On a CPU it gains at most all of their time; what it leaves of kernels is unknown. No gain is
+    told either where counted batches alone show the mode of a norm.
     """
     case = facts.case
     if "trains" in case.program:
         return
+    recorded, counted = map(facts.within, _with_statistics(facts.prepared))
     is_kind = {
         "dropout": facts.within(_drawing(facts.prepared)),
-        "norm": facts.within(_with_statistics(facts.prepared)) | facts.named(_NORM_KERNEL.search),
+        "norm": recorded | counted | facts.named(_NORM_KERNEL.search),
     }
     time = np.where(np.logical_or.reduce([*is_kind.values()]), facts.ns, 0.0)
     share = share_of_window(case, int(time.sum()))
@@ -52,7 +58,11 @@ def training_mode(facts: KernelFacts) -> Iterator[Cause]:
     largest, where = largest_of(facts, time)
     # Operators whose GPU work is not recorded only launch it: their time is not what goes.
     done = case.measured.executed
-    gains = case.on_host and of_gpu(facts.prepared.trace, done.attribution).lacks is None
+    gains = (
+        not time[counted].any()
+        and case.on_host
+        and of_gpu(facts.prepared.trace, done.attribution).lacks is None
+    )
     details = () if case.on_host else (largest,)
     yield cause(
         case,
@@ -77,19 +87,34 @@ def _drawing(prepared: Prepared) -> BoolArray:
     return matching(name, _DROPOUT.match) & draws | is_one_of(name, *_DRAWS_ITSELF)
 
 
-def _with_statistics(prepared: Prepared) -> BoolArray:
+def _with_statistics(prepared: Prepared) -> tuple[BoolArray, BoolArray]:
     """Return, per op, whether it is batch norm in training that also keeps running statistics.
 
-    Without these a norm computes its statistics in every mode.
+    Without these a norm computes its statistics in every mode. In the first array are norms whose
+    mode is recorded. That of others is in the second: a module in training counts its batches.
     """
-    ops = prepared.trace.ops
+    ops, counts = prepared.trace.ops, _counts_batches(prepared.trace)
     is_norm = matching(ops["name"], _NORM.match)
     rows = np.flatnonzero(is_norm)
     kind, first = group_rows([codes(ops[name])[rows] for name in ("input_dims", "concrete_inputs")])
     calls = map(arguments_of, take_rows(ops, rows[first]).to_pylist())
-    trains = [
-        call.boolean(_TRAINING) is True and any(mean.shape for mean in call.given(_RUNNING_MEAN))
+    modes = [
+        call.boolean(_TRAINING) if any(mean.shape for mean in call.given(_RUNNING_MEAN)) else False
         for call in calls
     ]
-    is_norm[rows] = np.array(trains, dtype=np.bool_)[kind]
-    return is_norm
+    by_mode = []
+    for trains in (True, None):
+        is_so = is_norm.copy()
+        is_so[rows] = np.array([mode is trains for mode in modes], dtype=np.bool_)[kind]
+        by_mode.append(is_so)
+    return by_mode[0], by_mode[1] & counts
+
+
+def _counts_batches(trace: Trace) -> bool:
+    """Return whether each batch norm comes with an addition to an integer without dimensions."""
+    ops = trace.ops
+    adds = is_one_of(ops["name"], "aten::add_")
+    adds &= matching(ops["input_dims"], _OF_SCALARS.match)
+    adds &= matching(ops["input_types"], _OF_INTEGERS.match)
+    norms = int(is_one_of(ops["name"], "aten::batch_norm").sum())
+    return 0 < norms <= int(adds.sum())

@@ -48,6 +48,11 @@ LAUNCH: Final = re.compile(
 GRAPH_LAUNCH: Final = re.compile(r"\w*GraphLaunch")
 ASYNC_COPY: Final = re.compile(r"(cuda|cu|hip)Memcpy\w*Async")
 ASYNC_FILL: Final = re.compile(r"(cuda|cu|hip)Memset\w*Async")
+LOADS_DATA: Final = re.compile(
+    r"^enumerate\(DataLoader\)#|DataLoader\S*__next__|/dataloader\.py\(\d+\): __next__$"
+    r"|^\[DALI\]\["
+)
+"""Annotations and functions in which a data loader gets the next batch."""
 WAITS_FOR_DEVICE: Final = re.compile(r"(cuda|cu|hip)(DeviceSynchronize|CtxSynchronize)")
 """Calls that return when all work of the GPU launched before has ended."""
 FREES: Final = re.compile(r"(cuda|hip)Free(Host)?|(cuda|hip)HostUnregister|cuMemFree(Host)?(_v2)?")

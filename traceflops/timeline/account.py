@@ -204,11 +204,17 @@ class DeviceAccount:
         self.idle: IdleTime = idle.without(self.start_up)
 
     @cached_property
-    def first_kernel_ns(self) -> int:
-        """Return when the first work starts that neither copies nor fills, NEVER without any."""
+    def is_kernel(self) -> BoolArray:
+        """Per activity, whether it neither copies nor fills."""
         moves = [category.sub in _MOVES for category in self._linked.categorised.categories]
         is_move = np.array([*moves, False])[self._linked.categorised.category[self.rows.row]]
-        return NEVER if is_move.all() else int(self.rows.start_ns[np.argmin(is_move)])
+        return np.asarray(~is_move, dtype=np.bool_)
+
+    @property
+    def first_kernel_ns(self) -> int:
+        """Return when the first work starts that neither copies nor fills, NEVER without any."""
+        first = np.argmax(self.is_kernel)
+        return int(self.rows.start_ns[first]) if self.is_kernel.any() else NEVER
 
     def account(self, start_ns: int, end_ns: int) -> Account:
         """Return the account of the window [start_ns, end_ns)."""

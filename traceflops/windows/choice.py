@@ -352,7 +352,7 @@ def _unmarked_layout(
     mark = likely_step_mark(linked.trace) if accounts else None
     # `share`, the part of the time that the note concerns, is all if the advice can name a mark.
     advice, share = how_to_mark(linked.trace, mark), float(mark is not None)
-    windows, extent = spans(linked.trace, accounts, selection)
+    windows, extent = spans(linked, accounts, selection)
     note = note_of("assumed", f"no-steps.{extent}", share=share, advice=advice)
     no_numbers = dict.fromkeys(windows, np.empty(0, dtype=np.int64))
     notes = (note,) if accounts else ()

@@ -1,7 +1,9 @@
 """The end of start-up in a program without steps: its figures are of the work that follows.
 
-span of a device   |start-up .... start-up ...|work work work . work work|
-                   |before                    |span                      |
+span of a device   |start-up .... start-up|work work work . work work|
+                   |before                |span                      |
+
+No start-up is in what follows: what is left out, start-up or beside it, and what follows are all.
 """
 
 from __future__ import annotations
@@ -13,10 +15,12 @@ import numpy as np
 
 from traceflops.devices.processes import clocks_of
 from traceflops.facts import fact
-from traceflops.table.columns import codes, names, numbers
-from traceflops.table.grouping import distinct
+from traceflops.table.columns import ABSENT, codes, matching, names, numbers
+from traceflops.table.grouping import distinct, group_rows, groups
+from traceflops.table.patterns import LOADS_DATA
 from traceflops.table.trace import Trace
-from traceflops.timeline.account import DeviceAccount
+from traceflops.timeline.account import DeviceAccount, LinkedTrace
+from traceflops.timeline.device_span import is_top
 from traceflops.timeline.intervals import ENDLESS, NEVER, Intervals
 from traceflops.windows.selection import Selection
 from traceflops.windows.tiling import Stretch
@@ -26,21 +30,23 @@ AFTER_START_UP: Final = fact("steps-by.after")
 BEFORE_WORK: Final = fact("left-out.start-up")
 """Why figures exclude the time in which a program starts up."""
 _MUCH, _HARDLY = 0.2, 0.1
-"""Start-up is excluded from 20 % of the time on; what follows has at most 10 % of it."""
+"""Start-up is excluded from 20 % of the time on; later copies take at most 10 % as long."""
 _LEAST_WORK, _LEAST_TIME = 1 / 3, 0.03
 """The least shares of device work and of the time that must follow start-up: no finding is less."""
-_REPEATS: Final = 3
+_REPEATS, _NEARLY_ALL = 3, 0.9
 """Kernels that run three times repeat; half of the work that follows must repeat."""
+_SET_UP: Final = 2
+"""A first collective that takes so many times as long as any later one like it sets up."""
 _FEW: Final = 8
 """Fewer activities do not count as repeating."""
 
 
 def spans(
-    trace: Trace, accounts: Mapping[int, DeviceAccount], selection: Selection
+    linked: LinkedTrace, accounts: Mapping[int, DeviceAccount], selection: Selection
 ) -> tuple[dict[int, list[Stretch]], str]:
     """Return the windows of each device, and "after" if start-up is one of them, else "whole"."""
     # A chosen time range is taken as it is, with start-up.
-    since_ns = None if selection.is_time_range else started_up_ns(trace, accounts)
+    since_ns = None if selection.is_time_range else started_up_ns(linked, accounts)
     windows = {}
     for device, account in accounts.items():
         low, high = account.rows.span
@@ -50,21 +56,21 @@ def spans(
     return windows, "whole" if since_ns is None else "after"
 
 
-def started_up_ns(trace: Trace, accounts: Mapping[int, DeviceAccount]) -> int | None:
+def started_up_ns(linked: LinkedTrace, accounts: Mapping[int, DeviceAccount]) -> int | None:
     """Return the time in ns at which start-up is over on all devices, None if that is unclear.
 
     It is unclear if devices have several clocks, or some are CPUs; if start-up is a small part of
     the time; if little time or work follows it, or work that does not repeat.
     """
-    devices = [*accounts.values()]
+    trace, devices = linked.trace, [*accounts.values()]
     clocks = clocks_of(trace)[numbers(trace.devices["process"])[list(accounts)]]
     if not devices or len(distinct(clocks)) > 1 or any(device.is_cpu for device in devices):
         return None
     whole_ns = sum(device.rows.span[1] - device.rows.span[0] for device in devices)
-    once = [device.start_up.union(upload(trace, device)) for device in devices]
+    once = [device.start_up.union(set_up(linked, device)) for device in devices]
     if sum(times.length_ns for times in once) < max(_MUCH * whole_ns, 1):
         return None
-    since_ns = max(map(_hardly_starts_up, devices, once))
+    since_ns = max(int(times.end_ns[-1]) for times in once if len(times))
     rest_ns = sum(max(device.rows.span[1] - since_ns, 0) for device in devices)
     busy = [own.timeline.busy.subtract(times) for own, times in zip(devices, once, strict=True)]
     left_ns = sum(work.within(since_ns, ENDLESS).length_ns for work in busy)
@@ -74,11 +80,37 @@ def started_up_ns(trace: Trace, accounts: Mapping[int, DeviceAccount]) -> int | 
     return since_ns if goes_on and is_enough and _repeats(trace, devices, since_ns) else None
 
 
+def set_up(linked: LinkedTrace, account: DeviceAccount) -> Intervals:
+    """Return the time of work that a device does once, before what it does again and again."""
+    return upload(linked.trace, account).union(_first_collectives(linked, account))
+
+
+def _first_collectives(linked: LinkedTrace, account: DeviceAccount) -> Intervals:
+    """Return what first collectives take beyond usual ones of their name and size.
+
+    They set up their group, or wait for ranks that are not started up.
+    """
+    rows, activities = account.rows, linked.trace.activities
+    place = np.flatnonzero(is_top(linked.categorised, "communication", rows.row))
+    row, start_ns = rows.row[place], rows.start_ns[place]
+    took_ns = rows.end_ns[place] - start_ns
+    size = numbers(activities["collective_in_elements"], ABSENT)[row]
+    alike, _ = group_rows((codes(activities["name"])[row], size))
+    starts, ends = [], []
+    for _, one in groups(alike):  # in order of their starts
+        later_ns = np.sort(took_ns[one[1:]])
+        if len(later_ns) >= _REPEATS and took_ns[one[0]] > _SET_UP * later_ns[-1]:
+            starts.append(start_ns[one[0]])
+            ends.append(start_ns[one[0]] + took_ns[one[0]] - later_ns[(len(later_ns) - 1) // 2])
+    return Intervals.of(np.array(starts, dtype=np.int64), np.array(ends, dtype=np.int64))
+
+
 def upload(trace: Trace, account: DeviceAccount) -> Intervals:
     """Return the time until the first kernel in which a device gets the data that it keeps.
 
     None if copies between host and device go on: later ones take more than 10 % as long. None
-    either if neither copies from the host nor start-up fill half of that time.
+    either if neither copies from the host nor start-up fill half of that time, or if the copies may
+    be the input of a single pass: kernels do not recur, or a data loader ran before.
     """
     begin_ns, first_ns, rows = account.rows.span[0], account.first_kernel_ns, account.rows
     labels = names(trace.activities["direction"])
@@ -96,16 +128,22 @@ def upload(trace: Trace, account: DeviceAccount) -> Intervals:
     is_once = len(before) > 0 and later_ns <= _HARDLY * before.length_ns
     if first_ns == NEVER or not is_once or 2 * known_ns < first_ns - begin_ns:
         return none
+    if _loads_before(trace, first_ns) or not _recurs(trace, account):
+        return none
     return Intervals.of(np.array([begin_ns]), np.array([first_ns]))
 
 
-def _hardly_starts_up(account: DeviceAccount, once: Intervals) -> int:
-    """Return the first time in ns after which start-up is at most 10 % of the rest of a device."""
-    low, high = account.rows.span
-    ends = np.append(low, once.end_ns)
-    spent = np.append(0, np.cumsum(once.end_ns - once.start_ns))
-    is_over = spent[-1] - spent <= _HARDLY * (high - ends)  # True at the last end: none is left
-    return int(ends[np.argmax(is_over)])
+def _loads_before(trace: Trace, before_ns: int) -> bool:
+    """Return whether a data loader has given a batch before a time."""
+    is_loader = matching(trace.marks["name"], LOADS_DATA.search)
+    return bool((numbers(trace.marks["start_ns"])[is_loader] < before_ns).any())
+
+
+def _recurs(trace: Trace, account: DeviceAccount) -> bool:
+    """Return whether nearly all kernels of a device run several times: one pass has single ones."""
+    name = codes(trace.activities["name"])[account.rows.row[account.is_kernel]] + 1
+    times = np.bincount(name)
+    return bool((times >= _REPEATS).sum() >= _NEARLY_ALL * (times > 0).sum())
 
 
 def _repeats(trace: Trace, accounts: list[DeviceAccount], since_ns: int) -> bool:

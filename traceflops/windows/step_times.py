@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from fractions import Fraction
 from functools import cached_property
 from math import ceil
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 from msgspec import Struct
@@ -173,6 +173,34 @@ class StepTime(Struct, frozen=True):
         return self.components.window_ns
 
 
+_LEAST_GROWING, _STEADILY, _LARGELY = 5, 0.9, 1.25
+"""Steps grow from so many on, with such a correlation, and by such a factor."""
+
+
+class Growth(NamedTuple):
+    """The first and the last of steps that grow, and median ns of their first and last third."""
+
+    first: int
+    last: int
+    first_ns: int
+    last_ns: int
+
+
+def _growth(steps: Sequence[StepTime]) -> Growth | None:
+    """Return how steps grow, None unless Spearman's correlation of time and order is high."""
+    count, times = len(steps), np.array([step.ns for step in steps])
+    if count < _LEAST_GROWING:
+        return None
+    rank = np.argsort(np.argsort(times, kind="stable"))
+    apart = float(np.square(rank - np.arange(count), dtype=np.float64).sum())
+    third = count // 3
+    first_ns, last_ns = (median_of(part.tolist()) for part in (times[:third], times[-third:]))
+    is_steady = 1 - 6 * apart / (count * (count**2 - 1)) >= _STEADILY
+    if not is_steady or last_ns < _LARGELY * first_ns:
+        return None
+    return Growth(steps[0].step, steps[-1].step, first_ns, last_ns)
+
+
 class StepSpread(Struct, frozen=True):
     """The times of the steps used, by number; `mean_ns` is the mean over their windows."""
 
@@ -210,6 +238,13 @@ class StepSpread(Struct, frozen=True):
         if len(self.used) < 3 or not usual:
             return 0
         return sum(step.ns > STANDS_OUT * usual for step in self.used)
+
+    @property
+    def growth(self) -> Growth | None:
+        """Return the steps that grow steadily and much: all of them, or all but a quarter."""
+        rest = len(self.used) // 4
+        stretches = (self.used, self.used[: len(self.used) - rest], self.used[rest:])
+        return next(filter(None, map(_growth, stretches)), None)
 
     @property
     def beyond_median_ns(self) -> int:
