@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from traceflops.windows.prepared import Prepared
 
 LITTLE_WORK: Final = "little-work"
+RECORD: Final = "little-work.record"
+"""The code of what to record instead."""
 _FEWEST: Final = 2
 """Of a single kernel, or launch, nothing can repeat."""
 
@@ -67,7 +69,7 @@ def little_work(prepared: Prepared) -> tuple[Fact, ...]:
     if prepared.selection != Selection() or prepared.plan.choice.used or prepared.on_host:
         return ()
     if (cold := _cold_call(prepared)) is not None:
-        return cold, fact(f"{LITTLE_WORK}.record")
+        return cold, fact(RECORD)
     limits, spans_ns, busy_ns, fills_ns = thresholds()[LITTLE_WORK], [0], [0], 0
     for account in prepared.accounts.values():
         start_ns, end_ns = _work(prepared, account)
@@ -88,7 +90,7 @@ def little_work(prepared: Prepared) -> tuple[Fact, ...]:
     values: dict[str, Value] = {"busy_ns": max(busy_ns), "window_ns": max(spans_ns)}
     values["fills_ns"] = fills_ns or None
     times = {"before_ns": rest.before_ns, "recorded_ns": rest.recorded_ns}
-    return fact(f"{LITTLE_WORK}.{code}", **values, **times), fact(f"{LITTLE_WORK}.record")
+    return fact(f"{LITTLE_WORK}.{code}", **values, **times), fact(RECORD)
 
 
 def _work(prepared: Prepared, account: DeviceAccount) -> tuple[IntArray, IntArray]:
