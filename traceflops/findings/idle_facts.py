@@ -38,8 +38,8 @@ _COMPUTES: Final = re.compile(r"aten::(\w*conv\w*|\w*mm|\w*matmul|linear|\w*_nor
 """Operators that need no value on the CPU: where they wait, their library does."""
 _OF_MPI: Final = re.compile(r"P?MPI_")
 _PINS: Final = re.compile(r"HostAlloc|MallocHost|HostRegister|HostMalloc")
-CLAIMS: Final = ("launching", "sampled", "off-cpu", "on-cpu", "one-gap", "ranged")
-"""What is known of untraced host time, with a title and a claim of its own."""
+CLAIMS: Final = ("launching", "per-byte", "sampled", "off-cpu", "on-cpu", "one-gap", "ranged")
+"""What is known of host time, with a title and a claim of its own."""
 AROUND_ALL: Final = "around-all"
 """The range with most untraced host time encloses nearly all: it is no place and nobody's."""
 AROUND_ONCE: Final = "around-once"
