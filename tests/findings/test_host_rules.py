@@ -186,6 +186,19 @@ def test_slow_launches_matter_where_each_is_waited_for(latency_ns: int, *, is_to
     assert bool(of_rule(analysis, "launch-latency")) == is_told
 
 
+def test_launches_after_a_wait_are_told_to_be_queued_before_it() -> None:
+    """Kernels of 0.2 ms begin 20 us after their launches, with a wait for each."""
+    begins = range(MS, 20 * MS, 230_000)
+    rows = launched(*(("k", at - 20_000, at, 200_000) for at in begins))
+    calls = [{**one, "name": "cudaLaunchKernel", "dur_ns": 5_000} for one in rows["calls"]]
+    wait = {"name": "cudaThreadSynchronize", "dur_ns": 205_000}
+    waits = [{**wait, "start_ns": at - 4_000} for at in begins]
+    (found,) = of_rule(analyzed({**rows, "calls": [*calls, *waits]}, "nsys"), "launch-latency")
+    assert found.remedy == (
+        "Nothing is queued after cudaThreadSynchronize: wait only where the CPU needs a result."
+    )
+
+
 @pytest.mark.parametrize(("alloc_ns", "is_told"), [(20_000, False), (2_000, True)])
 def test_fast_launches_are_not_blamed_for_what_the_host_does_between(
     alloc_ns: int, *, is_told: bool
