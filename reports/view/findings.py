@@ -15,6 +15,7 @@ from traceflops.findings.finding import row_name, short_name
 from traceflops.findings.little_work import LITTLE_WORK
 from traceflops.findings.losses import LOSS
 from traceflops.findings.main_kernel import MAIN_KERNEL
+from traceflops.findings.program_error import STOPPED
 from traceflops.findings.rules import all_rules
 from traceflops.findings.start_up import START_UP
 from traceflops.findings.unevenness import UNEVEN_STEPS
@@ -145,7 +146,8 @@ def _saving_sentence(analysis: Analysis) -> str:
 
 def background(analysis: Analysis) -> tuple[Fact, ...]:
     """Return what takes the time, without the late rank if the title's finding already has it."""
-    parts, late = analysis.verdict.parts, late_rank_statement(analysis)
+    late = late_rank_statement(analysis)
+    parts = tuple(part for part in analysis.verdict.parts if part.code != STOPPED)
     if late is None or not _saving_sentence(analysis):
         return parts
     best = analysis.findings[0]
@@ -155,15 +157,19 @@ def background(analysis: Analysis) -> tuple[Fact, ...]:
 
 def is_little(analysis: Analysis) -> bool:
     """Return whether a recording holds too little GPU work to be drawn or split."""
-    return analysis.verdict.parts[0].code.startswith(f"{LITTLE_WORK}.")
+    return any(part.code.startswith(f"{LITTLE_WORK}.") for part in analysis.verdict.parts)
 
 
 def opening(analysis: Analysis) -> Opening:
-    """Return the title of a report and what follows it; first what most of the recording is."""
+    """Return the title of a report and what follows it.
+
+    First that the program stopped with an error, then what most of the recording is.
+    """
     opened = _opening(analysis)
-    if not begins_late(analysis) or is_little(analysis):
-        return opened
-    return opened._replace(title=f"{outside(analysis)} {opened.title}")
+    first = [words(part) for part in analysis.verdict.parts if part.code == STOPPED]
+    if begins_late(analysis) and not is_little(analysis):
+        first.append(outside(analysis))
+    return opened._replace(title=" ".join((*first, opened.title)).rstrip())
 
 
 def _opening(analysis: Analysis) -> Opening:
@@ -259,9 +265,9 @@ def left_to_say(best: Finding, opened: Opening) -> str:
 
 def title_sentence(analysis: Analysis) -> str:
     """Return the verdict: the title if it is a finding, then what takes the time."""
-    opened = opening(analysis)
-    title = opened.title if title_finding(analysis) is not None else ""
-    return f"{title} {_joined(background(analysis))}".lstrip()
+    if title_finding(analysis) is None:
+        return _joined(analysis.verdict.parts)
+    return f"{opening(analysis).title} {_joined(background(analysis))}"
 
 
 def _joined(facts: tuple[Fact, ...]) -> str:

@@ -20,6 +20,7 @@ def said(
     units: int | None = 100,
     threads: int = 256,
     last_blocks: int | None = None,
+    first_blocks: int | None = None,
     count: int = 10,
 ) -> Any:
     """Return the finding on the grid of so many kernels, None where there is none."""
@@ -28,6 +29,7 @@ def said(
     )
     for row in works["activities"]:
         row |= {"grid": [blocks, 1, 1], "block": [threads, 1, 1]}
+    works["activities"][0]["grid"] = [first_blocks or blocks, 1, 1]
     works["activities"][-1]["grid"] = [last_blocks or blocks, 1, 1]
     trace = trace_of(**works, devices=[{"sm_count": units}])
     return next((one for one in analyze(trace).findings if one.rule == "small-grid"), None)
@@ -85,6 +87,15 @@ def test_a_kernel_that_takes_as_long_for_more_blocks_is_to_run_beside_others(
 ) -> None:
     found = said(10, last_blocks=last)
     assert found.remedy.startswith("It takes as long for many blocks") == is_latency
+
+
+def test_blocks_that_differ_are_told_as_a_range() -> None:
+    """Nine launches in ten have 10 blocks, then eight in ten: with 12 and 40 the median is 10."""
+    assert "saxpy launches 10 blocks of 256" in said(10, last_blocks=40).sentence
+    assert (
+        "saxpy launches 10 to 40 blocks (median 10) of 256"
+        in said(10, 1_000, first_blocks=12, last_blocks=40).sentence
+    )
 
 
 def test_host_code_without_records_may_wait_for_the_kernels() -> None:

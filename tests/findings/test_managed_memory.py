@@ -70,6 +70,24 @@ def test_time_between_pages_is_not_sold_as_page_faults() -> None:
     assert "prefetched" not in one.remedy
 
 
+def test_time_that_grows_with_the_bytes_is_work_on_them_and_no_page_fault() -> None:
+    """After a page of n KiB the host works for n us and 40 us more, between 24 pages 23 times."""
+    sizes = [64, 32, 128, 64, 16, 128] * 4
+    run = launched(("first", 0, 10 * US, 5 * MS), ("last", 9 * MS, 9 * MS + 10 * US, 2 * MS))
+    at = 5_100 * US
+    for kib in sizes:
+        page = {"kind": "memcpy", "direction": "migration DtoH", "name": "Unified memory DtoH"}
+        more: dict[str, Any] = {"bytes": kib << 10, "start_ns": at, "dur_ns": US, "stream": 9}
+        run["activities"].append(page | more)
+        at += US + (kib + 40) * US
+    trace = trace_of(**run, devices=[{"device": 0, "local_id": 0}])
+    trace = replace(trace, source=replace(trace.source, format="nsys-sqlite"))
+    (one,) = (one for one in tf.analyze(trace).findings if one.rule == "host-page-faults")
+    assert "mostly on its data: 1.00 µs per KiB" in one.sentence
+    assert one.gain is not None and one.gain.low_ns == 0
+    assert one.gain.high_ns == pytest.approx(23 * 40 * US, rel=0.01)
+
+
 def test_samples_as_dense_as_elsewhere_tell_of_code_between_pages() -> None:
     every = range(100, 9_000, 300)  # of these thirty three fall into pages
     one = found(samples_us=every)

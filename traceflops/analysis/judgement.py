@@ -30,6 +30,7 @@ from traceflops.findings.main_kernel import MAIN_KERNEL, main_kernel_findings
 from traceflops.findings.many_operators import little_on_cpu, many_operators
 from traceflops.findings.nothing_recorded import nothing_recorded, of_what_was_read
 from traceflops.findings.on_cpu import OfGpu, OnCpu, leading, loading_ns, of_gpu, reading
+from traceflops.findings.program_error import led_by_error
 from traceflops.findings.start_up import main_kind
 from traceflops.findings.unevenness import uneven_findings
 from traceflops.findings.verdicts import (
@@ -177,7 +178,9 @@ def judged(
     is_idle_known = records.is_judged and not (facts.lacks_copies or lost or facts.little)
     idle_share = total.components.share("idle") if is_idle_known else None
     return {
-        "verdict": led_by(first, facts.cut or lost),
+        "verdict": led_by_error(
+            led_by(first, facts.cut or lost), trace, is_little=bool(facts.little)
+        ),
         "steps": replace(choice, typical_ns=spread.median_ns) if spread is not None else choice,
         "devices": tuple(devices),
         "total": total,

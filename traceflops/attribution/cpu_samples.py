@@ -10,7 +10,15 @@ import numpy as np
 from traceflops.attribution.idle_classes import PLACES
 from traceflops.attribution.idle_slices import chosen_gaps
 from traceflops.attribution.named_slices import NamedSlices
-from traceflops.table.columns import IntArray, codes, is_one_of, names, numbers, thread_columns
+from traceflops.table.columns import (
+    BoolArray,
+    IntArray,
+    codes,
+    is_one_of,
+    names,
+    numbers,
+    thread_columns,
+)
 from traceflops.table.grouping import groups, shared_codes
 from traceflops.table.trace import Trace
 from traceflops.timeline.intervals import Intervals
@@ -38,19 +46,22 @@ def sample_spacing_ns(trace: Trace) -> int:
     return int(np.median(spacing[same])) if same.any() else 0
 
 
-def sampled_outside(prepared: Prepared) -> Counter[str]:
-    """Count CPU samples per function before the first work of the only GPU and after the last.
+def sampled_outside(prepared: Prepared) -> tuple[Counter[str], Counter[str]]:
+    """Count CPU samples per function before the first work of the only GPU, and after the last.
 
     Nothing where there are several GPUs: they work at different times.
     """
     if len(prepared.accounts) != 1:
-        return Counter()
+        return Counter(), Counter()
     [(first_ns, last_ns)] = (account.rows.span for account in prepared.accounts.values())
     marks, labels = prepared.trace.marks, names(prepared.trace.marks["name"])
-    at_ns = numbers(marks["start_ns"])
-    outside = is_one_of(marks["kind"], "sample") & ((at_ns < first_ns) | (at_ns >= last_ns))
-    counts = np.bincount(codes(marks["name"])[outside], minlength=len(labels))
-    return _by_function(labels, counts)
+    at_ns, is_sample = numbers(marks["start_ns"]), is_one_of(marks["kind"], "sample")
+
+    def counted(chosen: BoolArray) -> Counter[str]:
+        name = codes(marks["name"])[is_sample & chosen]
+        return _by_function(labels, np.bincount(name, minlength=len(labels)))
+
+    return counted(at_ns < first_ns), counted(at_ns >= last_ns)
 
 
 def _by_function(labels: Sequence[str], counts: IntArray) -> Counter[str]:

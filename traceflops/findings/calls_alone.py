@@ -59,7 +59,7 @@ def calls_alone(trace: Trace) -> tuple[Fact, ...]:
     thread, thread_of_mark = shared_codes(thread_columns(calls), thread_columns(trace.marks))
     threads, count = np.unique(thread[launches], return_counts=True)
     busiest = threads[count.argmax()]
-    row = _outermost(calls, np.flatnonzero(thread == busiest))
+    row = outermost(calls, np.flatnonzero(thread == busiest))
     is_system = is_one_of(trace.marks["kind"], "system")
     marks = np.flatnonzero(is_system & (thread_of_mark == busiest))
     # Time in calls, and the rest of the thread from its first call to its last
@@ -109,7 +109,7 @@ def _largest(labels: list[str], name: IntArray, spent_ns: IntArray) -> tuple[str
     return tuple(labels[code] for code in first if 10 * sums[code] >= sums.sum())
 
 
-def _outermost(calls: pa.Table, row: IntArray) -> IntArray:
+def outermost(calls: pa.Table, row: IntArray) -> IntArray:
     """Return the calls of one thread (rows) that lie in no other call, by start."""
     _, start, end = host_span(calls)
     row = row[np.lexsort((-end[row], start[row]))]  # an outer call before those that begin with it

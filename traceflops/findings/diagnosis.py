@@ -27,6 +27,7 @@ from traceflops.findings.main_kernel import MAIN_KERNEL
 from traceflops.findings.many_kernels import many_kernels
 from traceflops.findings.precision import totals_in_fp32
 from traceflops.findings.rules import advice_of, all_rules, rule_of, statement
+from traceflops.findings.small_pieces import small_pieces
 from traceflops.findings.start_up import kept, start_up
 from traceflops.findings.trace_health import trace_health
 from traceflops.findings.training_mode import training_mode
@@ -53,6 +54,7 @@ RULES: Final[tuple[Rule, ...]] = (
     slowed_kernels,
     low_clocks,
     host_copies,
+    small_pieces,
     fills,
     unified_memory,
     memory_headroom,

@@ -61,10 +61,14 @@ def sampled(case: Case, kind: str = UNRECORDED) -> dict[str, Value]:
 
 
 def outside_samples(case: Case) -> Fact | None:
-    """Return where the host was sampled before the first GPU work and after the last."""
-    counts = sampled_outside(case.prepared) if case.prepared is not None else Counter()
-    values = _told(case, counts)
-    return Fact("outside.sampled", values) if values else None
+    """Return where the host was sampled before the first GPU work, or after the last if more."""
+    if case.prepared is None:
+        return None
+    before, after = sampled_outside(case.prepared)
+    is_before = before.total() >= after.total()
+    values = _told(case, before if is_before else after)
+    when = fact("outside.sampled-before" if is_before else "outside.sampled-after")
+    return Fact("outside.sampled", {**values, "when": when}) if values else None
 
 
 def _told(case: Case, counts: Counter[str]) -> dict[str, Value]:

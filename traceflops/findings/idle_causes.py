@@ -20,7 +20,7 @@ from traceflops.characters import function_name
 from traceflops.facts import Fact, Value, fact
 from traceflops.findings.case import cause, limit, share_of_window
 from traceflops.findings.cpu_operators import CPU_OPERATORS, on_cpu
-from traceflops.findings.finding import Cause, Owner, Row, Where, row_name, short_name
+from traceflops.findings.finding import Cause, Gain, Owner, Row, Where, row_name, short_name
 from traceflops.findings.host_waits import WAITING, after_waits, frame_of, host_waits
 from traceflops.findings.idle_ends import ended_by
 from traceflops.findings.idle_facts import (
@@ -163,7 +163,7 @@ def _cause(case: Case, rule: str, idle: IdleClass, share: float) -> Cause:
     is_once = by_name and len(case.steps.used) < 2  # compiling and loading need not recur
     doubts = ["workers"] * is_in_thread + ["once"] * is_once + ["half"] * bool(row.partly)
     doubts += ["not-of-program"] * (rule == "input-wait")
-    doubts += ["page-faults"] * (rule == "host-page-faults")
+    doubts += ["page-faults"] * (rule == "host-page-faults" and "per-byte" not in knows)
     slowed = slowed_by_stacks(case) if rule in _BESIDE_STACKS else None
     idle_cause = cause(
         case,
@@ -194,6 +194,8 @@ def _cause(case: Case, rule: str, idle: IdleClass, share: float) -> Cause:
         doubt = "off-cpu" if "off-cpu" in knows else "nothing-recorded"
         reasons = (fact(f"doubt.{doubt}"),)
         idle_cause = replace(idle_cause, edits=(), on_path=frozenset(), doubts=reasons)
+    if isinstance(most_ns := values.get("fixed_ns"), int):
+        idle_cause = replace(idle_cause, gain=Gain(0, most_ns // case.windows_used, None))
     if idle_cause.advice is None and not by_name and idle.remedy:
         return replace(idle_cause, advice=fact("sentence", text=Fact(idle.remedy)))
     return idle_cause

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from operator import attrgetter
 from typing import TYPE_CHECKING, Final
 
 from traceflops.attribution.culprits import IdleClass
@@ -16,7 +17,7 @@ from traceflops.findings.finding import short_name
 from traceflops.findings.host_samples import MPI, sampled, switched
 from traceflops.findings.host_waits import WAITING
 from traceflops.findings.idle_ends import ended_by
-from traceflops.findings.launching import fits_graphs, is_launching
+from traceflops.findings.launching import LATENCY, fits_graphs, is_launching
 from traceflops.findings.launching_parts import LAUNCHING
 from traceflops.findings.managed_memory import between_pages
 from traceflops.findings.owners import LIBRARY_RANGE, only_launches, owner_of
@@ -38,8 +39,8 @@ _COMPUTES: Final = re.compile(r"aten::(\w*conv\w*|\w*mm|\w*matmul|linear|\w*_nor
 """Operators that need no value on the CPU: where they wait, their library does."""
 _OF_MPI: Final = re.compile(r"P?MPI_")
 _PINS: Final = re.compile(r"HostAlloc|MallocHost|HostRegister|HostMalloc")
-CLAIMS: Final = ("launching", "sampled", "off-cpu", "on-cpu", "one-gap", "ranged")
-"""What is known of untraced host time, with a title and a claim of its own."""
+CLAIMS: Final = ("launching", "per-byte", "sampled", "off-cpu", "on-cpu", "one-gap", "ranged")
+"""What is known of host time, with a title and a claim of its own."""
 AROUND_ALL: Final = "around-all"
 """The range with most untraced host time encloses nearly all: it is no place and nobody's."""
 AROUND_ONCE: Final = "around-once"
@@ -52,14 +53,9 @@ def what_is_known(case: Case, rule: str, idle: IdleClass) -> tuple[set[str], dic
     """Return facts that choose the remedy of a class of idle time, and values of its text."""
     largest, knows = idle.culprits[0], set[str]()
     values: dict[str, Value] = {}
-    if rule in (*LAUNCHING, "host-code"):
-        sums = case.launches.total if case.launches else LaunchSums()
-        # Only a graph starts several operations with one launch.
-        knows |= {"replays-graphs"} if sums.operations > 2 * sums.launches else set()
-        knows |= engines_of(largest)
     if rule in (*LAUNCHING, "host-code", "host-unrecorded"):
-        knows |= {"graphs-fit"} if fits_graphs(case) else set()
-        knows |= {"waits"} if case.synchronisations else set()
+        more, values = _of_launches(case, rule, idle)
+        knows |= more
     ended = ended_by(case) if rule == "compiled-runtime" else None
     knows |= {"one-kernel"} if ended else set()
     values["kernel"] = short_name(ended[0]) if ended else None
@@ -101,6 +97,22 @@ def what_is_known(case: Case, rule: str, idle: IdleClass) -> tuple[set[str], dic
         more, values = tell(case, idle)
         knows |= more
     return knows, values
+
+
+def _of_launches(case: Case, rule: str, idle: IdleClass) -> tuple[set[str], dict[str, Value]]:
+    """Return what launches work, whether graphs fit, and what drains the queue before launches."""
+    knows = engines_of(idle.culprits[0]) if rule != "host-unrecorded" else set[str]()
+    sums = case.launches.total if case.launches else LaunchSums()
+    # Only a graph starts several operations with one launch.
+    replays = sums.operations > 2 * sums.launches and rule != "host-unrecorded"
+    knows |= {"replays-graphs"} if replays else set()
+    knows |= {"graphs-fit"} if fits_graphs(case) else set()
+    knows |= {"waits"} if case.synchronisations else set()
+    if rule != LATENCY or not case.synchronisations:
+        return knows, {}
+    drained_ns = sum(one.blocked_before_ns for one in idle.culprits)
+    knows |= {"drained"} if 2 * drained_ns > idle.idle_ns else set()
+    return knows, {"call": max(case.synchronisations, key=attrgetter("idle_after_ns")).call}
 
 
 def _of_unrecorded(case: Case, idle: IdleClass) -> tuple[set[str], dict[str, Value]]:

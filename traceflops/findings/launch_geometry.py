@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from traceflops.table.trace import Trace
     from traceflops.windows.prepared import Prepared
 
+_NEARLY_ALL: Final = 0.9
 _WARP: Final = 32
 """Lanes of a warp if the device does not tell."""
 _SCHEDULERS: Final = 4
@@ -64,7 +65,7 @@ def small_grids(facts: KernelFacts) -> Iterator[Cause]:
     is_narrow = grids.lanes[largest] <= most
     values: dict[str, Value] = {
         "name": short_name(name),
-        "blocks": int(grids.blocks[largest]),
+        **_usual_blocks(grids.blocks[small & (facts.name == facts.name[largest])]),
         "threads": threads if threads > 0 else None,
         "units": units if units > 0 else None,
         "lanes": float(grids.lanes[largest]) if is_narrow else None,
@@ -76,6 +77,15 @@ def small_grids(facts: KernelFacts) -> Iterator[Cause]:
     yield from kernel_cause(
         facts, "small-grid", small, filled, knows=frozenset(knows), values=values
     )
+
+
+def _usual_blocks(blocks: IntArray) -> dict[str, Value]:
+    """Return the blocks that nearly all launches have, else the least, the most and the median."""
+    sizes, launches = np.unique(blocks, return_counts=True)
+    if launches.max() >= _NEARLY_ALL * len(blocks):
+        return {"blocks": int(sizes[launches.argmax()])}
+    median = int(np.median(blocks))
+    return {"blocks": None, "least": int(sizes[0]), "most": int(sizes[-1]), "median": median}
 
 
 class _Grids(NamedTuple):

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from traceflops.windows.prepared import Prepared
 
 LITTLE_WORK: Final = "little-work"
+RECORD: Final = "little-work.record"
+"""The code of what to record instead."""
 _FEWEST: Final = 2
 """Of a single kernel, or launch, nothing can repeat."""
 
@@ -69,7 +71,7 @@ def little_work(prepared: Prepared, limits: Mapping[str, float]) -> tuple[Fact, 
     if prepared.selection != Selection() or prepared.plan.choice.used or prepared.on_host:
         return ()
     if (cold := _cold_call(prepared, limits)) is not None:
-        return cold, fact(f"{LITTLE_WORK}.record")
+        return cold, fact(RECORD)
     spans_ns, busy_ns, fills_ns = [0], [0], 0
     for account in prepared.accounts.values():
         start_ns, end_ns = _work(prepared, account)
@@ -90,7 +92,7 @@ def little_work(prepared: Prepared, limits: Mapping[str, float]) -> tuple[Fact, 
     values: dict[str, Value] = {"busy_ns": max(busy_ns), "window_ns": max(spans_ns)}
     values["fills_ns"] = fills_ns or None
     times = {"before_ns": rest.before_ns, "recorded_ns": rest.recorded_ns}
-    return fact(f"{LITTLE_WORK}.{code}", **values, **times), fact(f"{LITTLE_WORK}.record")
+    return fact(f"{LITTLE_WORK}.{code}", **values, **times), fact(RECORD)
 
 
 def _work(prepared: Prepared, account: DeviceAccount) -> tuple[IntArray, IntArray]:

@@ -27,7 +27,15 @@ from traceflops.privacy.redact_policies import Policies, policies
 from traceflops.table.columns import codes, names, with_column
 from traceflops.table.grouping import used_names
 from traceflops.table.schema import TABLES
-from traceflops.table.trace import UTC_OFFSET, Note, Source, SourceFile, Trace, note_of
+from traceflops.table.trace import (
+    PROGRAM_ERROR,
+    UTC_OFFSET,
+    Note,
+    Source,
+    SourceFile,
+    Trace,
+    note_of,
+)
 
 if TYPE_CHECKING:
     from traceflops.timeline.aggregates import Untimed
@@ -112,8 +120,10 @@ class Redaction:
             facts={
                 shown.partly("fact", key): shown.partly("fact", value)
                 for key, value in source.facts.items()
-                if key != UTC_OFFSET  # where on earth it was recorded
-            },
+                # Not where on earth it was recorded
+                if key not in (UTC_OFFSET, PROGRAM_ERROR)
+            }
+            | {key: value for key, value in source.facts.items() if key == PROGRAM_ERROR},
             event_counts={
                 shown.partly("category of record", name): count
                 for name, count in source.event_counts.items()

@@ -15,7 +15,7 @@ from traceflops.devices.side_records import SIDE_FORMATS
 from traceflops.remedies import How, command, way_to_record
 from traceflops.table.columns import ABSENT, is_one_of, matching, numbers
 from traceflops.table.patterns import launches_nothing
-from traceflops.table.trace import CUDA_TRACE, Trace
+from traceflops.table.trace import CUDA_TRACE, PROGRAM_ERROR, Trace
 from traceflops.timeline.host_work import lacks_copies
 from traceflops.windows.device_records import launch_calls
 from traceflops.windows.steps import find_marked_steps
@@ -44,15 +44,15 @@ def missing_from(trace: Trace) -> tuple[Missing, ...]:
     """Return what the trace lacks although its tool can record it."""
     if trace.source.format in SIDE_FORMATS:  # made beside a trace, which has the rest
         return ()
-    # CUDA was traced, but the process did no work: another command would not help.
-    did_nothing = _no_work(trace) and trace.source.facts.get(CUDA_TRACE) == "true"
+    did_nothing = _did_nothing(trace)
     missing = []
     for code, lack in _lacks(trace).items():
         how = way_to_record(trace, lack)
         if how is not None and lack == "kernel counters" and (options := _counting(trace)):
             how = How(options)
         if lack in _OF_CUDA and did_nothing:  # told once: without work there are no calls
-            how = _TRACED if lack == "device work" else None
+            is_told = lack != "device work" or PROGRAM_ERROR in trace.source.facts
+            how = None if is_told else _TRACED
         if how is not None:
             missing.append(Missing(code, how))
     return tuple(missing)
@@ -66,9 +66,15 @@ def _lacks(trace: Trace) -> dict[str, str]:
 
 def how_to_record(trace: Trace) -> str | None:
     """Return the command line that records what the trace has and lacks, None if none helps."""
-    if _no_work(trace) and trace.source.facts.get(CUDA_TRACE) == "true":
+    if _did_nothing(trace):
         return None  # the same command would record as little again
     return command(trace) if _RECORDED.intersection(_lacks(trace).values()) else None
+
+
+def _did_nothing(trace: Trace) -> bool:
+    """Return whether the process did no work, which another command would not change."""
+    facts = trace.source.facts
+    return _no_work(trace) and (facts.get(CUDA_TRACE) == "true" or PROGRAM_ERROR in facts)
 
 
 def _counting(trace: Trace) -> str | None:

@@ -30,7 +30,12 @@ NoteKind = Literal["repaired", "dropped", "assumed", "missing"]
 EVERYWHERE: Final = "everywhere "
 """Prefix of a device's place that is unique on all machines."""
 CUDA_TRACE: Final = "cuda_trace"
-"""The fact whether CUDA was to be traced: "true" or "false", absent if unknown."""
+"""The fact that CUDA was traced: "true", absent if unknown."""
+PROGRAM_ERROR: Final = "program_error"
+"""The fact that what the program wrote ends with an error.
+
+Its value is a class of errors (`program-error.CLASS` of the texts), or an exception of Python.
+"""
 UTC_OFFSET: Final = "utc_offset"
 """The fact that is the time zone of a recording: "+02:00"."""
 

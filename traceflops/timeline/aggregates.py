@@ -34,7 +34,7 @@ from traceflops.table.grouping import group_rows, group_sums, groups, joint_code
 from traceflops.table.nesting import innermost_pieces
 from traceflops.table.patterns import FUNCTION_WAITS
 from traceflops.table.schema import DEVICE_KINDS
-from traceflops.table.trace import Trace
+from traceflops.table.trace import PROGRAM_ERROR, Trace
 from traceflops.timeline.intervals import Intervals
 
 _MOST_NAMES: Final = 100_000
@@ -158,7 +158,8 @@ def untimed(trace: Trace, classifier: Classifier) -> Untimed | None:
         [_share(sums[c], side_ns.get("device")) for c in longest],
     )
     counters = tuple(sorted(used_names(trace.kernel_counters["counter"])))
-    return Untimed(rows, categories, counted, counters, command(trace))
+    stopped = PROGRAM_ERROR in trace.source.facts  # then no command records more
+    return Untimed(rows, categories, counted, counters, None if stopped else command(trace))
 
 
 def _plus(sum_so_far: int | None, more: int | None) -> int | None:

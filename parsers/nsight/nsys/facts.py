@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
 from itertools import islice
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeAlias, TypeVar
 
 import msgspec
 from msgspec import Struct, field
@@ -36,6 +36,8 @@ _OF_CAPTURE: Final = {
     **{f"{of}COLLECT_GPU_MEMORY_USAGE": "gpu_memory_usage" for of in _OF_ALL},
 }
 _CUDA_TRACED: Final = tuple(f"{of}COLLECT_CUDA_TRACE" for of in _OF_ALL)
+_CUDA_BEGAN: Final = "CUDA injection initialized successfully"
+_CONTEXTS: Final = "TARGET_INFO_CUDA_CONTEXT_INFO"
 _SESSION: Final = "TARGET_INFO_SESSION_START_TIME"
 _FARTHEST_MINUTES: Final = 14 * 60
 """No time zone is farther from UTC."""
@@ -93,6 +95,7 @@ _MOST: Final = 4_096
 _MOST_SMALL: Final = 2**31
 _FIELDS: Final = tuple(DeviceFacts.__struct_fields__)
 _Key = TypeVar("_Key")
+Diagnostics: TypeAlias = Sequence[tuple[int, str]]
 _CUDA: Final = "CUDA"
 
 
@@ -104,7 +107,7 @@ def _pairs_of(tables: Tables, table: str, names: Iterable[str]) -> list[tuple[st
     return [(name, value) for name, value in pairs if name and value]
 
 
-def facts_of(tables: Tables) -> dict[str, str]:
+def facts_of(tables: Tables, diagnostics: Diagnostics) -> dict[str, str]:
     """Return the versions, settings and UTC offset of the recording, as far as they are known."""
     facts: dict[str, str] = {}
     asked_for = [(table, _OF_EXPORT) for table in _EXPORTS] + [("META_DATA_CAPTURE", _OF_CAPTURE)]
@@ -112,9 +115,8 @@ def facts_of(tables: Tables) -> dict[str, str]:
         for name, value in _pairs_of(tables, table, wanted):
             if value.isprintable():  # others are damaged
                 facts.setdefault(wanted[name], value[:_LONGEST_FACT])
-    traced = {value.lower() for _, value in _pairs_of(tables, "META_DATA_CAPTURE", _CUDA_TRACED)}
-    if traced & {"true", "false"}:
-        facts[CUDA_TRACE] = "true" if "true" in traced else "false"
+    if _is_cuda_traced(tables, diagnostics):
+        facts[CUDA_TRACE] = "true"
     # The UTC offset: from the beginning of the recording in UTC and in local time.
     rows = tables.whole(_SESSION, Wanted(texts=("utcTime", "localTime")))
     for times in zip(rows.texts["utcTime"], rows.texts["localTime"], strict=True):
@@ -126,6 +128,17 @@ def facts_of(tables: Tables) -> dict[str, str]:
                 facts[UTC_OFFSET] = f"{'-' if minutes < 0 else '+'}{hours:02}:{rest:02}"
                 break
     return facts
+
+
+def _is_cuda_traced(tables: Tables, diagnostics: Diagnostics) -> bool:
+    """Return whether CUDA is known to have been traced.
+
+    The setting proves it only where it is true: since 2025 it may be false although CUDA was.
+    """
+    asked = (value.lower() for _, value in _pairs_of(tables, "META_DATA_CAPTURE", _CUDA_TRACED))
+    began = any(text.startswith(_CUDA_BEGAN) for _, text in diagnostics)
+    contexts = Wanted(integers=("contextId",))
+    return "true" in asked or began or tables.whole(_CONTEXTS, contexts).count > 0
 
 
 def origin_of(tables: Tables) -> int | None:
@@ -153,19 +166,23 @@ def ranks_of(tables: Tables) -> dict[int, int]:
     return {pid >> THREAD_BITS: rank for pid, rank in pairs if pid != ABSENT and 0 <= rank < 2**31}
 
 
-def warnings_of(tables: Tables, *, has_work: bool = True) -> Iterator[Note]:
+def diagnostics_of(tables: Tables) -> Diagnostics:
+    """Return the messages of the profiler, each with its severity."""
+    rows = tables.whole("DIAGNOSTIC_EVENT", Wanted(integers=("severity",), texts=("text",)))
+    plain = (" ".join((text or "")[:_LONGEST].split()) for text in rows.texts["text"])
+    return list(zip(rows["severity"].tolist(), plain, strict=True))
+
+
+def warnings_of(diagnostics: Diagnostics, *, has_work: bool = True) -> Iterator[Note]:
     """Yield notes on the profiler's warnings and errors. Messages of a known form are quoted.
 
     Others may contain command lines, paths and variables of the environment: they are only counted.
     Where no GPU work is recorded, those on CUDA, which may say why, come first.
     """
-    wanted = Wanted(integers=("severity",), texts=("text",))
-    rows = tables.whole("DIAGNOSTIC_EVENT", wanted, (Among("severity", tuple(_SEVERITIES)),))
     quoted: Counter[str] = Counter()
     others: Counter[int] = Counter()
-    for severity, text in zip(rows["severity"].tolist(), rows.texts["text"], strict=True):
-        plain = " ".join((text or "")[:_LONGEST].split())
-        if _EMPTY_TABLE.fullmatch(plain):  # the tables show that themselves
+    for severity, plain in diagnostics:
+        if severity not in _SEVERITIES or _EMPTY_TABLE.fullmatch(plain):  # the tables show that
             continue
         if any(pattern.fullmatch(plain) for pattern in _QUOTED):
             quoted[plain] += 1

@@ -17,7 +17,7 @@ from traceflops.remedies import GENERATION, NSYS, NVPROF
 from traceflops.table.columns import ABSENT, BoolArray, codes, count_true, names, numbers, validity
 from traceflops.table.grouping import distinct, joint_codes
 from traceflops.table.patterns import launches_nothing
-from traceflops.table.trace import CUDA_TRACE, Note
+from traceflops.table.trace import CUDA_TRACE, PROGRAM_ERROR, Note
 from traceflops.units import several, time_amount
 
 _NOT_READ: Final = "{count} [row|rows] of tables that are not read: {names}."
@@ -60,10 +60,8 @@ _NOTES: Final = NoteTable(
             "its process was not traced, or the records were lost. Run it alone, see that it ends "
             "without an error, and record it from its start to its end.",
         ),
-        "no-device-work false": (
-            "The recording has no GPU operations.",
-            f"CUDA was not traced: {NSYS} records it.",
-        ),
+        "no-device-work error": "The recording has no GPU operations: the program stopped with an "
+        "error.",
         "no-device-work None": (
             "The recording has no GPU operations.",
             f"Whether CUDA was traced is unknown; {NSYS} records it.",
@@ -130,7 +128,7 @@ def content_notes(
         yield _NOTES.note("work-lost")
     activities = tables["activities"]
     if not activities.num_rows:
-        yield _no_work(tables, reading, facts.get(CUDA_TRACE))
+        yield _no_work(tables, reading, facts)
     elif not tables["calls"].num_rows:
         why = "lost" if f"{CUPTI}RUNTIME" in lost else facts.get(GENERATION, "")
         yield _NOTES.note(f"no-calls {why}".rstrip())
@@ -167,18 +165,21 @@ def content_notes(
         yield _NOTES.note(key, sum(unused.values()), names=names)
 
 
-def _no_work(tables: Mapping[str, pa.Table], reading: ReportReading, traced: str | None) -> Note:
-    """Return the note why there are no GPU operations; `traced` says whether CUDA was traced."""
+def _no_work(
+    tables: Mapping[str, pa.Table], reading: ReportReading, facts: Mapping[str, str]
+) -> Note:
+    """Return the note why there are no GPU operations; `facts` say whether CUDA was traced."""
     calls = tables["calls"].num_rows
     if reading.odd["no-time"]:
         return _NOTES.note("no-device-work skipped")
     if launches_nothing(tables["calls"]) and not reading.tables.lost:
         return _NOTES.note("nothing-launched", calls=several(calls, "CUDA API call"))
     others = sum(reading.counts[table] for table in _OF_CUDA)
-    # If CUDA was recorded, its work must be lost; else the settings tell why.
+    # If CUDA was recorded, its work must be lost; else its end or the settings tell why.
     counts = ((calls, "CUDA API call"), (others, "other CUDA record" if calls else "CUDA record"))
     listed = " and ".join(several(count, noun) for count, noun in counts if count)
-    return _NOTES.note(f"no-device-work {'lost' if listed else traced}", others=listed)
+    why = "error" if PROGRAM_ERROR in facts else facts.get(CUDA_TRACE)
+    return _NOTES.note(f"no-device-work {'lost' if listed else why}", others=listed)
 
 
 def _ownerless(tables: Mapping[str, pa.Table]) -> Iterator[Note]:

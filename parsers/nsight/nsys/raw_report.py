@@ -19,6 +19,7 @@ from traceflops.parsers.io.messages import fields, last_fields, message_text, pa
 from traceflops.parsers.io.notes import NoteTable
 from traceflops.parsers.nsight.nsys.raw_events import UNREAD, Events, Numbers, numbered
 from traceflops.parsers.nsight.nsys.raw_file import CLOCKS, Parts, RawFile, joined, opened
+from traceflops.parsers.nsight.nsys.streams import ERRORS, OUTPUT, STREAMS
 from traceflops.parsers.nsight.nsys.tables import Folder
 from traceflops.table.trace import Note
 from traceflops.units import several
@@ -143,6 +144,9 @@ def report_of(source: ByteSource) -> Report:
     for name, batches in others.items():
         tables[name] = ArrowTable(source, batches[0].schema, partial(_rows, batches))
     tables[_STRINGS] = ArrowTable(source, _OF_STRINGS, partial(_texts, file))
+    if streams := list(_streams(file)):
+        batch = pa.RecordBatch.from_pylist(streams)
+        tables[STREAMS] = ArrowTable(source, batch.schema, partial(_rows, [batch]))
     by = _writer(file.version)
     origin = replace(_NOTES.note("raw-report", by=by and f", {by}"), file=source.label)
     own_notes = tuple(replace(n, file=source.label) for n in _notes(file, events, counts))
@@ -188,6 +192,19 @@ def _texts(file: RawFile, columns: list[str]) -> Iterator[pa.RecordBatch]:
         first += len(values)
         batch = pa.RecordBatch.from_pydict({"id": ids, "value": pa.array(values, pa.binary())})
         yield batch.select(columns)
+
+
+def _streams(file: RawFile) -> Iterator[dict[str, int]]:
+    """Yield the numbers of two texts: the name of a file to which the program wrote, and of what.
+
+    What it wrote is the next text.
+    """
+    first = 0
+    for parts in file.texts:
+        for place, end in enumerate(parts.end.tolist()):
+            if parts.data[end - len(ERRORS) : end].endswith((OUTPUT.encode(), ERRORS.encode())):
+                yield {"filenameId": first + place, "contentId": first + place + 1}
+        first += len(parts.begin)
 
 
 def _notes(file: RawFile, events: Events, counts: Mapping[str, int]) -> Iterator[Note]:

@@ -27,6 +27,7 @@ from traceflops.parsers.nsight.nsys.process_registry import ProcessRegistry, wit
 from traceflops.parsers.nsight.nsys.raw_report import report_of
 from traceflops.parsers.nsight.nsys.reading import ReportReading
 from traceflops.parsers.nsight.nsys.samples import read_samples, read_switches
+from traceflops.parsers.nsight.nsys.streams import streams_of
 from traceflops.parsers.nsight.nsys.tables import Folder, Tables
 from traceflops.parsers.nsight.recipe import is_of_recipe, read_recipes
 from traceflops.parsers.shared.trace_builder import overflow_notes
@@ -111,18 +112,25 @@ def trace_of(
     read_switches(reading)
     timeline.read_memory(reading)
     timeline.read_metrics(reading)
-    reading.resolve_names()  # only now it is known which texts are needed
+    streams = streams_of(tables)
+    # Only now it is known which texts are needed.
+    texts = reading.resolve_names(streams.ids)
     fill_nccl(reading, nccl)
     registry.settle(reading.builder)
     finished = timeline.with_kinds_of_calls(reading.builder.finish())
-    facts = report_facts.facts_of(tables) | _generation(finished["devices"])
+    diagnostics = report_facts.diagnostics_of(tables)
+    facts = {
+        **report_facts.facts_of(tables, diagnostics),
+        **_generation(finished["devices"]),
+        **streams.facts(texts),
+    }
     if tables.damaged and not any(finished[name].num_rows for name in _RECORDS):
         raise nothing_left(tables.source.label, tables.notes(), "export or copy the report again")
     notes = (
         *content_notes(finished, reading, facts),
         *registry.ranks.notes,
         *overflow_notes(reading.builder.tables.values(), name),
-        *report_facts.warnings_of(tables, has_work=finished["activities"].num_rows > 0),
+        *report_facts.warnings_of(diagnostics, has_work=finished["activities"].num_rows > 0),
     )
     return Trace(
         Source(

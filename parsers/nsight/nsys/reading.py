@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final, TypeAlias
 
 import numpy as np
@@ -99,10 +99,13 @@ class ReportReading(Struct):
             columns_added = into.pieces[-1][1]
             self._unresolved.append((into, columns_added, unnamed, shown))
 
-    def resolve_names(self) -> None:
-        """Replace, in place, ids of names by codes of their texts, once all rows are read."""
+    def resolve_names(self, others: IntArray) -> Mapping[int, str | None]:
+        """Replace, in place, ids of names by codes of their texts, once all rows are read.
+
+        Returns the texts of `others`, which are ids of texts that are no names.
+        """
         ids = [np.atleast_1d(columns["name"]) for _, columns, _, _ in self._unresolved]
-        text_ids, texts = texts_of(self.tables, ids)
+        text_ids, texts = texts_of(self.tables, [*ids, others])
         coders: dict[tuple[str, str, Shown | None], Coder] = {}
         for (table, columns, unnamed, shown), own in zip(self._unresolved, ids, strict=True):
             key = table.table, unnamed, shown
@@ -111,6 +114,8 @@ class ReportReading(Struct):
                 coders[key] = TextsById(text_ids, shown_texts).coder(table.names["name"], unnamed)
             columns["name"] = compact(coders[key](own))
         self._unresolved.clear()
+        places = np.flatnonzero(np.isin(text_ids, others)).tolist()
+        return {int(text_ids[place]): texts[place] for place in places}
 
 
 def texts_of(tables: Tables, ids: Sequence[IntArray]) -> tuple[IntArray, list[str | None]]:

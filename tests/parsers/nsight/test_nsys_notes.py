@@ -299,7 +299,7 @@ def test_calls_that_were_cut_off_were_recorded(tmp_path: Path) -> None:
     ("asked", "words", "advised"),
     [
         (("true", "false"), "CUDA was traced but left no records", False),
-        (("false",), "CUDA was not traced", True),
+        (("false",), "Whether CUDA was traced is unknown", True),  # newer versions write it anyway
         ((), "Whether CUDA was traced is unknown", True),
     ],
 )
@@ -317,6 +317,23 @@ def test_a_report_without_any_cuda_says_whether_it_was_asked_for(
     assert ("--trace=cuda" in lacking["device-work"]) == advised
     assert ("calls" in lacking) == advised
     assert (how_to_record(trace) is not None) == advised
+
+
+@pytest.mark.parametrize(
+    ("table", "row"),
+    [
+        ("DIAGNOSTIC_EVENT", {"severity": 1, "text": "CUDA injection initialized successfully."}),
+        ("TARGET_INFO_CUDA_CONTEXT_INFO", {"contextId": 1, "processId": 7}),
+    ],
+)
+def test_what_tracing_of_cuda_leaves_tells_that_it_was_traced(
+    tmp_path: Path, table: str, row: dict[str, Any]
+) -> None:
+    export = NsysFile()
+    export.range(1, 2, "a")
+    export.row("META_DATA_CAPTURE", name="PROCESS_0:COLLECT_CUDA_TRACE", value="false")
+    export.row(table, **row)
+    assert "CUDA was traced" in note(made(tmp_path, export), "no-device-work").text
 
 
 def test_copies_that_were_not_made_are_not_missing(tmp_path: Path) -> None:

@@ -1,0 +1,128 @@
+"""What a program wrote, which Nsight Systems stores: only the class of an error at its end is read.
+
+    StringIds                     ProcessStreams
+    310 .../pid_7_stderr.log  <-  filenameId  310
+    311 ...ERROR: no input    <-  contentId   311  ->  program_error: file
+
+The text itself, which may hold names and paths, is not kept.
+"""
+
+from __future__ import annotations
+
+import builtins
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from traceflops.parsers.io.database_query import Wanted
+from traceflops.parsers.nsight.nsys.tables import Tables
+from traceflops.table.columns import IntArray
+from traceflops.table.trace import PROGRAM_ERROR
+
+STREAMS: Final = "ProcessStreams"
+OUTPUT, ERRORS = "_stdout.log", "_stderr.log"
+"""How the names of the files end to which a program writes."""
+_MOST_READ: Final = 1 << 16
+_LAST_LINES, _LONGEST_LINE = 6, 200
+_TRACEBACK: Final = "Traceback (most recent call last)"
+_IGNORED: Final = "Exception ignored in"
+_EXCEPTION: Final = re.compile(r"(?:\w+\.)*(\w+Error|\w*Exception|KeyboardInterrupt)(?::|$)")
+_WHO: Final = "accelerator|cuda|hip|gpu|runtime|fatal|internal|libomptarget|nccl|cublas|cudnn|mpi"
+_ERROR: Final = re.compile(
+    rf"^\W*(?:(?:{_WHO})\W+)*(?:error|fatal)\b(?: \d+)?\s*[:!\]]"
+    r"(?!\s*(?:[-+]?[\d.]|nan|inf|none|no errors?\b|success))"
+    r"|\bcuda error at\b|\[Errno \d+\]|GPUassert:|terminate called|^\W*what\(\):|assertion .*fail"
+    r"|error while loading shared libraries|segmentation fault",
+    re.IGNORECASE,
+)
+"""A line that tells of an error; an `error: 0.1` is a result."""
+_WARNING: Final = re.compile(r"\bwarn", re.IGNORECASE)
+_PYTHON, _UNKNOWN = "python", "unknown"
+_CLASSES: Final = tuple(
+    (name, re.compile(pattern, re.IGNORECASE))
+    for name, pattern in (
+        ("interrupted", r"\bKeyboardInterrupt\b"),
+        ("memory", r"out of memory|OutOfMemory|MemoryAllocation|bad_alloc|cannot allocate memory"),
+        (
+            "other-gpu",
+            r"no kernel image is available|NoKernelImage|failed to find device function"
+            r"|rebuild this file with -gpu=|unsupported (toolchain|gpu architecture)",
+        ),
+        ("driver", r"driver version is insufficient|driver .*too old|libcuda\.so\S*: cannot open"),
+        ("no-gpu", r"no cuda-capable device|no cuda gpus are available|found no nvidia driver"),
+        ("library", r"error while loading shared libraries|cannot open shared object file"),
+        ("module", r"ModuleNotFoundError|no module named"),
+        ("data-clause", r"partially present on the device|present clause was not found"),
+        (
+            "file",
+            r"FileNotFoundError|no such file or directory|file\b.{0,40}\bnot found"
+            r"|(can't|cannot|can not|could not|unable to|failed to) open\b.{0,40}\bfile",
+        ),
+        ("access", r"illegal memory access|misaligned address|segmentation fault|SIGSEGV"),
+    )
+)
+"""Classes of errors; the first that matches what follows the error counts."""
+
+
+class Streams(NamedTuple):
+    """The ids of texts: names of files, and what the program wrote to each."""
+
+    files: Sequence[int]
+    contents: Sequence[int]
+
+    @property
+    def ids(self) -> IntArray:
+        """Return the ids of all these texts."""
+        return np.array([*self.files, *self.contents], np.int64)
+
+    def facts(self, texts: Mapping[int, str | None]) -> dict[str, str]:
+        """Return the class of the error with which the program's output ends, if it does."""
+        written = {
+            ending: texts.get(content) or ""
+            for file, content in zip(self.files, self.contents, strict=True)
+            for ending in (ERRORS, OUTPUT)
+            if (texts.get(file) or "").endswith(ending)
+        }
+        ends = (error_of(written.get(ending, "")) for ending in (ERRORS, OUTPUT))
+        found = next(filter(None, ends), None)
+        return {PROGRAM_ERROR: found} if found else {}
+
+
+def streams_of(tables: Tables) -> Streams:
+    """Return which texts of a report are what its program wrote."""
+    rows = tables.whole(STREAMS, Wanted(integers=("filenameId", "contentId")))
+    return Streams(rows["filenameId"].tolist(), rows["contentId"].tolist())
+
+
+def error_of(written: str) -> str | None:
+    """Return the class of the error with which a text ends, None if it ends with none."""
+    written = written[-_MOST_READ:]
+    lines = [line for line in written.splitlines() if line.strip()][-_LAST_LINES:]
+    before, traceback, _ = written.rpartition(_TRACEBACK)
+    is_raised = bool(traceback) and _IGNORED not in before[-_LONGEST_LINE:]
+    begin = next(_errors(lines, is_raised=is_raised), None)
+    if begin is None:
+        return None
+    told = "\n".join(lines[begin:])
+    own = next((name for name, pattern in _CLASSES if pattern.search(told)), None)
+    return own or _exception(lines[begin]) or _UNKNOWN
+
+
+def _errors(lines: Sequence[str], *, is_raised: bool) -> Iterator[int]:
+    """Yield which lines tell of an error; `is_raised`: exceptions of Python do."""
+    for place, line in enumerate(lines):
+        is_exception = is_raised and _EXCEPTION.match(line)
+        if is_exception or (_ERROR.search(line) and not _WARNING.search(line)):
+            yield place
+
+
+def _exception(line: str) -> str | None:
+    """Return the name of Python's exception in a line, "python" for one of a program, or None."""
+    raised = _EXCEPTION.match(line)
+    if raised is None:
+        return None
+    own = getattr(builtins, raised[1], None)
+    is_own = isinstance(own, type) and issubclass(own, BaseException)
+    return raised[1] if is_own else _PYTHON

@@ -1,0 +1,53 @@
+"""A program that stopped with an error: that is said first."""
+
+import pytest
+from msgspec.structs import replace
+
+import traceflops as tf
+from tests.build import launched, trace_of
+from traceflops.recording.capture_gaps import how_to_record
+from traceflops.reports.view.findings import headline
+from traceflops.table.trace import PROGRAM_ERROR, Trace
+
+MS = 1_000_000
+
+
+def stopped(kernels: int, error: str) -> Trace:
+    """Return a trace of so many kernels of 5 ms, 1 s after its first call."""
+    starts = [1_000 * MS + 6 * MS * number for number in range(kernels)]
+    rows = launched(*(("saxpy", at - MS, at, 5 * MS if kernels > 1 else 100) for at in starts))
+    rows["calls"].append({"name": "cudaMalloc", "start_ns": 0, "dur_ns": 900 * MS})
+    trace = trace_of(**rows)
+    return replace(
+        trace, source=replace(trace.source, format="nsys-sqlite", facts={PROGRAM_ERROR: error})
+    )
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        ("file", "The program stopped with an error: a file was not found."),
+        ("ImportError", "The program stopped with an error: ImportError in Python."),
+        ("of another version", "The program stopped with an error."),
+    ],
+)
+@pytest.mark.parametrize("kernels", [0, 1, 100])
+def test_an_error_is_said_first_and_mended_where_little_is_recorded(
+    kernels: int, error: str, said: str
+) -> None:
+    trace = stopped(kernels, error)
+    analysis = tf.analyze(trace)
+    assert headline(analysis).sentence.startswith(said)
+    sentence = analysis.verdict.sentence
+    assert sentence.startswith(said)
+    assert ("Read its output, correct the error" in sentence) == (kernels < 2)
+    assert "Record longer" not in sentence
+    assert how_to_record(trace) is None
+
+
+@pytest.mark.parametrize(("kernels", "is_said"), [(0, True), (100, False)])
+def test_a_program_that_worked_until_it_was_interrupted_has_no_error(
+    kernels: int, *, is_said: bool
+) -> None:
+    said = headline(tf.analyze(stopped(kernels, "interrupted"))).sentence
+    assert ("it was interrupted" in said) == is_said

@@ -1,0 +1,58 @@
+"""What a program wrote before it ended: of it only the class of an error is read."""
+
+from pathlib import Path
+
+import pytest
+
+from sample_traces.nsight.report import file_of
+from tests.parsers.nsight.nsysfile import NsysFile, process
+from traceflops import read
+from traceflops.parsers.nsight.nsys.streams import error_of
+
+_RAISED = 'Traceback (most recent call last):\n  File "/home/ada/run.py", line 3, in <module>\n'
+_NAMES = ("/tmp/nsys/pid_7_stderr.log", "/tmp/nsys/pid_7_stdout.log")
+
+
+@pytest.mark.parametrize(
+    ("written", "found"),
+    [
+        ("", None),
+        ("Max error: 1\n", None),
+        ("Error: 4.2e-11\nCUDA error: no error\n", None),
+        ("Warning: error: deprecated\n", None),
+        ("ERROR: cannot open file\n" + "step\n" * 6, None),  # it went on
+        (f"Exception ignored in: <function f>\n{_RAISED}TypeError: 'NoneType'\n", None),
+        ("ERROR: input file not found!\n  Missing: secret.bin\n", "file"),
+        ("python: can't open file 'x.py': [Errno 2] No such file or directory\n", "file"),
+        (f"{_RAISED}ImportError: no init\n", "ImportError"),
+        (f"{_RAISED}acme.SecretError: no\n", "python"),
+        (f"{_RAISED}acme.E2Error: no:\nlibx.so: cannot open shared object file\n", "library"),
+        (f"{_RAISED}RuntimeError: CUDA error: out of memory\nsee here\n", "memory"),
+        (f"{_RAISED}KeyboardInterrupt\n", "interrupted"),
+        ("Accelerator Fatal Error: Failed to find device function 'k'!\n Line: 1", "other-gpu"),
+        ("Libomptarget fatal error 1: failure of target construct\n", "unknown"),
+    ],
+)
+def test_the_last_lines_tell_of_an_error(written: str, found: str | None) -> None:
+    assert error_of(written) == found
+
+
+def test_an_export_tells_how_the_program_ended(tmp_path: Path) -> None:
+    export = NsysFile()
+    export.range(1, 2, "a")
+    for name, written in zip(
+        _NAMES, ("Error: /home/ada/in.bin: file not found\n", ""), strict=True
+    ):
+        ids = {"filenameId": export.string(name), "contentId": export.string(written)}
+        export.row("ProcessStreams", globalPid=process(), **ids)
+    for made in (export.save(tmp_path / "r.sqlite"), export.save_parquet(tmp_path / "parquet")):
+        trace = read(made)
+        assert trace.source.facts["program_error"] == "file"
+        assert "in.bin" not in repr((trace.source, trace.notes, trace.to_arrow()))
+
+
+def test_a_report_of_the_profiler_has_what_was_written_behind_its_name(tmp_path: Path) -> None:
+    texts = [_NAMES[1], "", _NAMES[0], "ERROR: no CUDA-capable device is detected\n", "k"]
+    path = tmp_path / "r.nsys-rep"
+    path.write_bytes(file_of([], texts, b"", b""))
+    assert read(path).source.facts["program_error"] == "no-gpu"
