@@ -411,7 +411,7 @@ def test_where_no_path_is_known_its_reason_is() -> None:
 def test_the_path_is_a_line_in_the_terminal_and_tables_on_the_page() -> None:
     parts = report_object(sample())["critical_path"]["components"]
     shares = [f"{100 * one['share']:.1f} %" for one in parts[:3]]
-    assert shares == ["49.9 %", "26.6 %", "14.9 %"]  # as in docs/replay.md by component
+    assert shares == ["49.9 %", "26.6 %", "14.9 %"]  # as in docs/terminal.md
     line = f"Critical path: compute {shares[0]}, memory {shares[1]}, loading data {shares[2]}."
     assert line in lines_of(sample())
     page = text_of(render_html(sample()), "critical")
