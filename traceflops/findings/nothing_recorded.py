@@ -56,6 +56,8 @@ def of_what_was_read(verdict: Verdict, trace: Trace, lost: int) -> Verdict:
     `lost` is the number of calls without a record. CPU samples are told where nothing else is.
     """
     why, samples = skipped(trace.notes), trace.source.event_counts.get(CPU_SAMPLES, 0)
+    count = why.values.get("count") if why is not None else None
+    may_be_lost = why is not None and not (isinstance(count, int) and count < lost)
     parts, headline = list[Fact](), verdict.headline
     for part in verdict.parts:
         kinds = part.values.get("kinds") or ()
@@ -67,7 +69,7 @@ def of_what_was_read(verdict: Verdict, trace: Trace, lost: int) -> Verdict:
             part, headline = fact("verdict.none-read", why=why, kinds=kinds), "records-missing"
         elif part.code == _NO_WORK and kinds:
             part = fact(_ONLY, kinds=kinds)
-        elif part.code == _MISSING and why is not None and why.values.get("count", lost) >= lost:
+        elif part.code == _MISSING and may_be_lost:
             part = fact(_MISSING, calls=part.values["calls"], how=None, why=why)
         parts.append(part)
     return replace(verdict, parts=tuple(parts), headline=headline)
