@@ -218,9 +218,9 @@ def _instants(
     index = np.searchsorted(rows.start_ns, time_ns)
     has_next, following = index < len(rows.row), np.minimum(index, len(rows.row) - 1)
     mark = np.full_like(time_ns, -1)
-    for number in np.flatnonzero(heads.find(time_ns) < 0).tolist():
-        moment = int(process[rows.row[following[number]]]), int(time_ns[number])
-        mark[number] = graph.moments.get(moment, -1)
+    for place in np.flatnonzero(heads.find(time_ns) < 0).tolist():
+        moment = int(process[rows.row[following[place]]]), int(time_ns[place])
+        mark[place] = graph.moments.get(moment, -1)
     # A step that begins at a moment of the host begins here with its next work.
     work_ns = np.where((mark >= 0) & has_next, rows.start_ns[following], time_ns)
     step = heads.find(work_ns)
