@@ -32,6 +32,7 @@ SIMULATED: Final[Mapping[str, str]] = {
     "loss-softmax": "test_kernel_rules.py",
     "training-mode": "test_training_mode.py",
     "fills": "test_device_memory.py",
+    "small-pieces": "test_small_pieces.py",
     **dict.fromkeys(("tiny-kernels", "elementwise-kernels"), "test_many_kernels.py"),
     **dict.fromkeys(("loss-recompute", "loss-overcompute"), "../mfu/test_reconciliation.py"),
 }
