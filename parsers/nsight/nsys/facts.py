@@ -36,7 +36,7 @@ _OF_CAPTURE: Final = {
     **{f"{of}COLLECT_GPU_MEMORY_USAGE": "gpu_memory_usage" for of in _OF_ALL},
 }
 _CUDA_TRACED: Final = tuple(f"{of}COLLECT_CUDA_TRACE" for of in _OF_ALL)
-_CUDA_BEGAN: Final = "CUDA injection initialized successfully"
+_CUDA_BEGAN: Final = "CUDA injection initialized"
 _CONTEXTS: Final = "TARGET_INFO_CUDA_CONTEXT_INFO"
 _SESSION: Final = "TARGET_INFO_SESSION_START_TIME"
 _FARTHEST_MINUTES: Final = 14 * 60
