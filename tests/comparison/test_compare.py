@@ -19,9 +19,8 @@ from tests.cli.test_commands import SAMPLE, assert_refused, run
 from tests.comparison import test_difference as made
 from tests.conftest import SAMPLES, analysis_of_sample, shared_file
 from tests.parsers.nsight.test_stats import SUMS
-from tests.ranks.test_summaries import RANKS, sent
+from tests.ranks.test_summaries import RANKS, added_up, sent
 from tests.schemas import first_violation
-from traceflops.analysis.summaries import analysis_of_summaries
 from traceflops.comparison.report_side import side_of_report
 from traceflops.comparison.result import Comparison, compare
 from traceflops.comparison.side import Side, side_of
@@ -133,7 +132,7 @@ def test_only_the_ranks_that_both_have_are_compared() -> None:
     assert other.unlike[0].before == "4 (numbers 0, 1, 2, 3)"
     assert_exact(other)
     # Nor of an analysis that was added up from summaries.
-    summed = analysis_of_summaries([sent(file) for file in sorted(RANKS.iterdir())])
+    summed = added_up([sent(file) for file in sorted(RANKS.iterdir())])
     added = compare(summed, few)
     assert added.before.ranks == {0, 1, 2, 3}
     assert "ranks" in [one.what for one in added.unlike]

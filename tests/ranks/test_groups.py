@@ -1,5 +1,6 @@
 """Who communicates: groups by name, ranks and calls in common, what they are for, sequence."""
 
+import json
 from collections.abc import Mapping, Sequence
 from random import Random
 from typing import Any
@@ -13,7 +14,7 @@ from traceflops import read
 from traceflops.analysis.preparation import prepare
 from traceflops.privacy.placeholders import Placeholders
 from traceflops.privacy.redact import Redaction
-from traceflops.ranks.comm_groups import role_in
+from traceflops.ranks.comm_groups import Runs, in_runs, role_in, runs_in
 from traceflops.ranks.matching import matched as matches_of
 from traceflops.ranks.who_waits import RankReport, rank_report
 from traceflops.table.columns import ABSENT
@@ -54,6 +55,27 @@ def job(ranks: Sequence[Sequence[Facts]], **tables: Any) -> Trace:
         activities=rows,
         **tables,
     )
+
+
+@pytest.mark.parametrize(
+    ("listed", "runs"),
+    [
+        ("[0, 1, 2, 3]", ((0, 4, 1),)),
+        ("[1, 9, 17]", ((1, 25, 8),)),
+        ("[3, 2, 1, 0]", ((3, -1, -1),)),
+        ("[5]", ((5, 6, 1),)),
+        ("[7, 7, 2]", ((7, 8, 1), (7, -3, -5))),
+        ("[]", ()),
+    ],
+)
+def test_listed_ranks_are_runs_of_numbers(listed: str, runs: Runs) -> None:
+    assert runs_in(listed) == runs
+    assert [*in_runs(runs)] == json.loads(listed)
+
+
+@pytest.mark.parametrize("text", ["[0, 1, ...", "[0, -1]", "0-7", '["0"]', f"[{2**31}]"])
+def test_what_is_no_list_of_ranks_stays_as_it_is(text: str) -> None:
+    assert runs_in(text) == text
 
 
 def report(trace: Trace) -> RankReport:

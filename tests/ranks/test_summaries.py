@@ -6,6 +6,8 @@ import os
 import shutil
 import signal
 import zipfile
+from collections.abc import Iterable, Sequence
+from itertools import chain
 from pathlib import Path
 from threading import Event
 from typing import Any
@@ -28,6 +30,7 @@ from traceflops.analysis.recipe import analyze
 from traceflops.analysis.result import Analysis
 from traceflops.analysis.summaries import analysis_of_summaries
 from traceflops.analysis.summary_files import decoded, encoded
+from traceflops.analysis.summary_sums import HeldSummary, RunningSum, Shared
 from traceflops.attribution.launch_lead import Launches, LeadCounts, host_bound
 from traceflops.cli import app
 from traceflops.cli.reduce import targets_of
@@ -61,6 +64,12 @@ def sent(file: Path) -> RankSummary:
     return found
 
 
+def added_up(summaries: Iterable[RankSummary], failed: Sequence[str] = ()) -> Analysis:
+    """Return the analysis of summaries."""
+    shared: Shared = {}
+    return analysis_of_summaries([HeldSummary.of(one, shared) for one in summaries], failed)
+
+
 def of_summaries(files: list[str], folder: Path) -> dict[str, Any]:
     """Return the report of the summaries that `traceflops reduce` makes of files."""
     made = CLI.invoke(app, ["reduce", *files, "-o", str(folder)])
@@ -90,7 +99,7 @@ def figures(analysis: Analysis) -> dict[str, Any]:
 
 
 def same_as_files(files: list[Path]) -> Analysis:
-    found = analysis_of_summaries([sent(file) for file in files])
+    found = added_up([sent(file) for file in files])
     assert figures(found) == figures(analyze(read(files)))
     return found
 
@@ -160,6 +169,40 @@ def test_why_a_rank_is_late_in_few_steps_is_told(tmp_path: Path) -> None:
     )
 
 
+def test_the_summary_of_a_rank_is_as_small_in_a_large_group(tmp_path: Path) -> None:
+    text = gzip.decompress((RANKS / "rank0.json.gz").read_bytes()).decode()
+    found = []
+    for ranks in (4, 4_000):
+        file = tmp_path / "rank0.json"
+        file.write_text(text.replace("[0, 1, 2, 3]", str([*range(ranks)])), encoding="utf-8")
+        found.append(summary_of(analyze(read(file))))
+    listed = [{words[1] for words in one.records.told.known} - {None} for one in found]
+    assert listed == [{((0, 4, 1),)}, {((0, 4_000, 1),)}]
+    few, many = (len(encoded(one)) for one in found)
+    assert abs(many - few) < 100
+
+
+def test_of_very_many_values_few_are_held() -> None:
+    held = []
+
+    def in_order(values: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
+        held.append(len(values))
+        return tuple(chain.from_iterable(values))
+
+    numbers: RunningSum[tuple[int, ...]] = RunningSum(in_order)
+    for number in range(10_000):
+        numbers.add((number,))
+    assert numbers.total() == tuple(range(10_000))
+    assert max(held) < 200
+
+
+def test_summaries_are_added_up_few_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    summaries = [sent(file) for file in sorted(RANKS.iterdir())]
+    at_once = figures(added_up(summaries))
+    monkeypatch.setattr("traceflops.analysis.summary_sums._AT_ONCE", 2)
+    assert figures(added_up(summaries)) == at_once
+
+
 def test_very_many_launches_take_little_room() -> None:
     """The leads of the first 70,001 even numbers: half of them are below 70,000 ns."""
     lead_ns = np.arange(0, 140_002, 2)
@@ -204,7 +247,7 @@ def test_where_all_work_of_stages_has_no_room_pipelines_are_left_out_and_said(
 
     def found() -> tuple[bool, bool]:
         parts = [decoded(encoded(whole), "") for whole in wholes]
-        made = analysis_of_summaries([one for one in parts if isinstance(one, RankSummary)])
+        made = added_up([one for one in parts if isinstance(one, RankSummary)])
         assert made.ranks is not None
         (said,) = (note.text for note in made.notes if note.code == "from-summaries")
         return made.ranks.pipeline is not None, "modules, pipelines, serving" in said
@@ -251,7 +294,7 @@ def test_operators_of_a_rank_without_gpu_records_are_no_gpu_work(tmp_path: Path)
     cut.write_bytes(gzip.compress(json.dumps(trace).encode()[:-2_000]))
     alone = json.loads(analyze(read(cut)).to_json())
     assert [device["type"] for device in alone["devices"]] == ["cpu"]
-    found = analysis_of_summaries([sent(file) for file in sorted(job.iterdir())])
+    found = added_up([sent(file) for file in sorted(job.iterdir())])
     whole = analyze(read(job))
     assert [device.rank for device in found.devices] == [0, 2, 3]
     assert found.total.components == whole.total.components
@@ -303,7 +346,7 @@ def test_files_of_one_run_are_one_summary(tmp_path: Path) -> None:
     (file,) = folder.iterdir()
     found = decoded(file.read_bytes(), file.name)
     assert isinstance(found, RankSummary)
-    assert figures(analysis_of_summaries([found])) == figures(analyze(read(run)))
+    assert figures(added_up([found])) == figures(analyze(read(run)))
 
 
 def test_sets_of_files_are_reduced_rank_by_rank(tmp_path: Path) -> None:
@@ -366,7 +409,7 @@ def test_a_cluster_reports_all_but_what_cannot_be_read(tmp_path: Path) -> None:
     found = [decoded(part, "") for part in parts]
     failed = [one for one in found if isinstance(one, str)]
     assert failed == [simulated[1].name, simulated[2].name]
-    analysis = analysis_of_summaries([one for one in found if not isinstance(one, str)], failed)
+    analysis = added_up([one for one in found if not isinstance(one, str)], failed)
     notes = {note.code: note.text for note in analysis.notes}
     assert [device.rank for device in analysis.devices] == [0, 3, 4]
     assert f"{failed[0]}, {failed[1]}" in notes["file-not-read"]

@@ -13,6 +13,8 @@ Analysis --- .findings, .replay, .tables, .sql()      asked of .recording when f
   v  summary_of()         figures without events, a few hundred kB: RankSummary
 bytes in files            encoded(), decoded()
   |
+  v  HeldSummary          packed, and what must be known of each before all are added up
+  |  sum_of()             few at a time: RankSummary of all
   v  analysis_of_summaries()   of all ranks of a job
 Analysis                  has_events is False
 """

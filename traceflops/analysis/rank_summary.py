@@ -9,7 +9,7 @@ from typing import Any, Final, TypeVar
 import numpy as np
 import pyarrow as pa
 from msgspec import Struct
-from msgspec.structs import fields, replace
+from msgspec.structs import replace
 
 from traceflops.analysis.notes import OF_DEVICES
 from traceflops.analysis.preparation import prepare
@@ -222,13 +222,13 @@ def summed(rows: Iterable[T], *keys: str) -> tuple[T, ...]:
     total_rows: list[T] = []
     for same in groups.values():
         sums: dict[str, Any] = {}
-        for field in fields(same[0]) if len(same) > 1 else ():
-            first, *others = (getattr(row, field.name) for row in same)
-            if field.name in keys or isinstance(first, bool):
+        for name in same[0].__struct_fields__ if len(same) > 1 else ():
+            first, *others = map(attrgetter(name), same)
+            if name in keys or isinstance(first, bool):
                 continue
             if first is None or None in others:
-                sums[field.name] = None
+                sums[name] = None
             elif isinstance(first, int | Measured):
-                sums[field.name] = sum(others, first)
+                sums[name] = sum(others, first)
         total_rows.append(replace(same[0], **sums) if sums else same[0])
     return tuple(total_rows)

@@ -6,14 +6,16 @@ step is checked against those in the summary.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from functools import reduce
 from operator import add
+from types import NoneType
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
+import pyarrow as pa
 from msgspec import Struct
-from msgspec.structs import fields
 
 from traceflops.attribution.kernels import KERNEL_TOTALS
 from traceflops.flops.mfu_waterfall import FAMILIES, UNSPLIT
@@ -34,6 +36,7 @@ _SIGNED: Final = frozenset(
     {"start_ns", "end_ns", "origin_unix_ns", "step", "before_step", "seen", "used", "long_steps"}
 )
 _FAMILIES: Final = (*FAMILIES, UNSPLIT)
+_WITHOUT_NUMBERS: Final = frozenset({NoneType, str, bool, float, pa.Table})
 _ELSEWHERE: Final = (Trace, CommRecords, KernelSums)
 _OF_GROUPS: Final = ("which", "call", "stream", "other_side")
 _OF_RECORDS: Final = (
@@ -41,6 +44,8 @@ _OF_RECORDS: Final = (
     *("step", "start_ns", "end_ns", "busy_ns"),
 )
 _OF_LEADS: Final = ("lead_ns", "is_starved", "phase", "count")
+_MOST_MEMBERS: Final = 1 << 22
+"""So many ranks the groups of one rank list, at most, all together."""
 _BY_NAME: Final = ("count", "time_ns", "threads", "given")
 
 
@@ -52,7 +57,7 @@ def check_summary(summary: RankSummary) -> None:
     require(not summary.trace.jobs)
     checked(summary.kernels, KERNEL_TOTALS)
     devices = summary.trace.devices.num_rows
-    _check_values(summary, "", summary.trace.processes.num_rows, devices)
+    _check_numbers(summary)
     for device in summary.reports:
         _check_report(device)
     reported = [device.device for device in summary.reports]
@@ -88,25 +93,38 @@ def _check_utilisation(summary: RankSummary, reported: set[int]) -> None:
         require(min(roof.excess_ns, roof.bytes_ns) >= 0)
 
 
-def _check_values(value: Any, name: str, processes: int, devices: int) -> None:
-    """Check each number by its name, whatever it is in.
-
-    `processes` and `devices` are how many there are. Other checks look into `_ELSEWHERE`.
-    """
-    if isinstance(value, Struct) and not isinstance(value, _ELSEWHERE):
-        for field in fields(value):
-            _check_values(getattr(value, field.name), field.name, processes, devices)
-    elif isinstance(value, Mapping):
-        for item in value.values():
-            _check_values(item, name, processes, devices)
-    elif isinstance(value, tuple):
-        for item in value:
-            _check_values(item, name, processes, devices)
-    elif isinstance(value, int):
-        counts = {"device": devices, "process": processes}
+def _check_numbers(summary: RankSummary) -> None:
+    """Check each number by its name, whatever it is in; other checks look into `_ELSEWHERE`."""
+    found: defaultdict[str, list[int]] = defaultdict(list)
+    _find_numbers(summary, "", found)
+    trace = summary.trace
+    counts = {"device": trace.devices.num_rows, "process": trace.processes.num_rows}
+    for name, values in found.items():
         # Any other number must fit in 64 bits, with its sign.
-        require((-LIMIT_NS if name in _SIGNED else 0) <= value < counts.get(name, 2 * LARGEST))
-        require(value < LIMIT_NS or not name.endswith("_ns"))
+        stop = counts.get(name, LIMIT_NS if name.endswith("_ns") else 2 * LARGEST)
+        require((-LIMIT_NS if name in _SIGNED else 0) <= min(values) and max(values) < stop)
+
+
+def _find_numbers(value: Any, name: str, found: Mapping[str, list[int]]) -> None:
+    """Add each number in a value that has a name to the numbers found by name."""
+    kind = type(value)
+    if kind is int:
+        found[name].append(value)
+    elif kind in _WITHOUT_NUMBERS:
+        pass
+    elif kind is tuple:
+        for item in value:
+            _find_numbers(item, name, found)
+    elif issubclass(kind, Struct):
+        for field in kind.__struct_fields__ if kind not in _ELSEWHERE else ():
+            item = getattr(value, field)
+            if type(item) is int:  # most are
+                found[field].append(item)
+            else:
+                _find_numbers(item, field, found)
+    elif issubclass(kind, Mapping):
+        for item in value.values():
+            _find_numbers(item, name, found)
 
 
 def _check_report(device: DeviceReport) -> None:
@@ -151,6 +169,11 @@ def _check_records(records: CommRecords) -> None:
     )
     require(_within(records.place, 0, ranks) and _within(records.kind, -1, len(KINDS)))
     require(_within(records.told.which, 0, len(records.told.known)))
+    runs = [
+        run for _, listed, *_ in records.told.known if isinstance(listed, tuple) for run in listed
+    ]
+    require(all(step and max(map(abs, run)) < LARGEST for *run, step in runs))
+    require(sum(len(range(*run)) for run in runs) < _MOST_MEMBERS)
     times = (records.start_ns, records.end_ns, records.busy_ns)
     require(all(_within(time, -LIMIT_NS, LIMIT_NS) for time in times))
     require((records.end_ns >= records.start_ns).all() and (records.busy_ns >= 0).all())

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from fractions import Fraction
+from functools import partial
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -16,18 +17,21 @@ import pyarrow as pa
 
 from traceflops.analysis.rank_summary import RankSummary
 from traceflops.analysis.summary_checks import check_summary
+from traceflops.analysis.summary_sums import HeldSummary, Shared
 from traceflops.errors import InputError
 from traceflops.facts import Fact, in_words
 from traceflops.table.packed import ARROW_UNREADABLE, checked, require
 
 _KEY: Final = b"traceflops"
-_SCHEMA: Final = {_KEY: b"summary/4"}
+_SCHEMA: Final = {_KEY: b"summary/5"}
 """The number goes up with each change of what a summary holds."""
 _ANY_VERSION: Final = re.compile(rb"summary/\d{1,9}\0")
 _FILE: Final = {"summary": pa.large_binary(), "failed": pa.string()}
 _ARROW: Final = b"ARROW1"
 _MOST_BYTES: Final = 2_000_000
 _MOST_RECORDS: Final = 1 << 20
+_ALONE: Final = pa.ipc.IpcReadOptions(use_threads=False)
+"""Threads cost more than they gain on little data."""
 _DTYPES: Final = {"<i8", "|b1"}
 
 
@@ -80,10 +84,7 @@ def decoded(content: bytes, name: str) -> RankSummary | str:
     Raises InputError where it is none, damaged, or written by another version.
     """
     try:
-        reader = pa.ipc.open_file(pa.py_buffer(content))
-        if (reader.schema.metadata or {})[_KEY] != _SCHEMA[_KEY]:
-            raise _unreadable("summary written by another version of traceflops", name)
-        table = checked(reader.read_all())
+        table = checked(_table(content, name))
         data = table["summary"][0].as_buffer()
         if data is None:
             return str(table["failed"][0])
@@ -92,6 +93,32 @@ def decoded(content: bytes, name: str) -> RankSummary | str:
     except (*ARROW_UNREADABLE, IndexError, msgspec.MsgspecError, ArithmeticError, RecursionError):
         raise _unreadable("damaged summary", name) from None
     return summary
+
+
+def held(data: bytes, shared: Shared) -> HeldSummary:
+    """Return what to hold of the summary in bytes, which stay as they are."""
+    return HeldSummary.of(unpacked(data), shared, partial(unpacked, data))
+
+
+def held_file(content: bytes, name: str, shared: Shared) -> HeldSummary | str:
+    """Return what to hold of the summary in a file; for all else see `decoded`."""
+    part = decoded(content, name)
+    if isinstance(part, str):
+        return part
+    return HeldSummary.of(part, shared, partial(_again, content, name))
+
+
+def _again(content: bytes, name: str) -> RankSummary:
+    """Return the summary in a file that was checked before."""
+    return unpacked(_table(content, name)["summary"][0].as_buffer())
+
+
+def _table(content: bytes, name: str) -> pa.Table:
+    """Return the table of a file. Raises InputError for another version's."""
+    reader = pa.ipc.open_file(pa.py_buffer(content), options=_ALONE)
+    if (reader.schema.metadata or {})[_KEY] != _SCHEMA[_KEY]:
+        raise _unreadable("summary written by another version of traceflops", name)
+    return reader.read_all()
 
 
 def _unreadable(what: str, name: str) -> InputError:
@@ -114,8 +141,9 @@ def _plain(value: Any) -> object:
         return value.dtype.str, value.shape, value.tobytes()
     assert isinstance(value, pa.Table), type(value)
     sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, value.schema) as writer:
-        writer.write_table(value)
+    bare = pa.schema([field.remove_metadata() for field in value.schema])
+    with pa.ipc.new_stream(sink, bare) as writer:
+        writer.write_table(pa.Table.from_arrays(value.columns, schema=bare))
     return bytes(sink.getvalue())
 
 

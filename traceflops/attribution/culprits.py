@@ -325,8 +325,11 @@ def main_culprits(
     return main, names
 
 
-def joined_culprits(parts: Sequence[IdleCulprits]) -> IdleCulprits:
-    """Add up idle culprits of several recordings; evidence is that of the longest slice."""
+def joined_culprits(parts: Sequence[IdleCulprits], most: int | None = _MOST) -> IdleCulprits:
+    """Add up idle culprits of several recordings; evidence is that of the longest slice.
+
+    The `most` largest are named, all without it.
+    """
     culprits = (culprit for part in parts for culprit in part.culprits)
     by_name: defaultdict[tuple[str, str], list[Culprit]] = defaultdict(list)
     for culprit in sorted(culprits, key=attrgetter("idle_ns"), reverse=True):
@@ -345,7 +348,8 @@ def joined_culprits(parts: Sequence[IdleCulprits]) -> IdleCulprits:
         decades[decade.from_ns, decade.to_ns][1] += decade.idle_ns
     histogram = tuple(GapLengths(*edges, *sums) for edges, sums in sorted(decades.items()))
     unexplained_ns = sum(part.unexplained_ns for part in parts)
-    shown = (*named[:_MOST], *_rest([*named[_MOST:], *rest]))
+    others = [] if most is None else named[most:]
+    shown = (*named[:most], *_rest([*others, *rest]))
     return IdleCulprits(shown, unexplained_ns, histogram)
 
 

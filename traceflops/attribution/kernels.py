@@ -87,25 +87,38 @@ def kernel_table(totals: Sequence[pa.Table], device_time_ns: int | None) -> pa.T
     counted twice); mean_ns, min_ns and max_ns (of whole activities that touch the windows); share
     (of sum_ns in all device time of the windows, null without any).
     """
+    keys, figures = _joined(totals)
+    whole, whole_ns = figures["whole"], figures["whole_ns"]
+    figures["mean_ns"] = (whole_ns + whole // 2) // np.maximum(whole, 1)  # rounded
+    # Equal times are ordered by name, not by the order of names in the file.
+    sum_ns = figures["sum_ns"].tolist()
+    order = sorted(range(len(keys)), key=lambda row: (-sum_ns[row], keys[row][0]))
+    texts = {name: [keys[row][column] for row in order] for column, name in enumerate(_TEXTS)}
+    shown = ("count", "sum_ns", "mean_ns", "min_ns", "max_ns")
+    return _table(texts, {name: figures[name][order] for name in shown}, device_time_ns)
+
+
+def joined_totals(totals: Sequence[pa.Table]) -> pa.Table:
+    """Return the `kernel_totals` of several recordings as those of one."""
+    keys, figures = _joined(totals)
+    arrays = [string_column(values) for values in zip(*keys, strict=True)] if keys else []
+    arrays += [number_column(figures[name], pa.int64()) for name in _FIGURES] if keys else []
+    return pa.Table.from_arrays(arrays, schema=KERNEL_TOTALS) if keys else totals[0]
+
+
+def _joined(totals: Sequence[pa.Table]) -> tuple[list[tuple[str, ...]], dict[str, IntArray]]:
+    """Return the texts of each kernel of several recordings, and its figures by their names."""
     joined = pa.concat_tables(totals)
     group_of: dict[tuple[str, ...], int] = {}
     rows = zip(*(joined[name].to_pylist() for name in _TEXTS), strict=True)
     group = np.array([group_of.setdefault(row, len(group_of)) for row in rows], dtype=np.int64)
     figures = {name: numbers(joined[name]) for name in _FIGURES}
-    figures = {
+    return list(group_of), {
         name: _extreme(_EXTREMES[name], group, values, len(group_of))
         if name in _EXTREMES
         else group_sums(group, values, len(group_of))
         for name, values in figures.items()
     }
-    whole, whole_ns = figures["whole"], figures["whole_ns"]
-    figures["mean_ns"] = (whole_ns + whole // 2) // np.maximum(whole, 1)  # rounded
-    # Equal times are ordered by name, not by the order of names in the file.
-    keys, sum_ns = list(group_of), figures["sum_ns"].tolist()
-    order = sorted(range(len(keys)), key=lambda row: (-sum_ns[row], keys[row][0]))
-    texts = {name: [keys[row][column] for row in order] for column, name in enumerate(_TEXTS)}
-    shown = ("count", "sum_ns", "mean_ns", "min_ns", "max_ns")
-    return _table(texts, {name: figures[name][order] for name in shown}, device_time_ns)
 
 
 _FIGURES: Final = ("count", "sum_ns", "whole", "whole_ns", "min_ns", "max_ns")

@@ -160,12 +160,12 @@ class LeadCounts(Struct, frozen=True):
 
     @classmethod
     def joined(cls, parts: Sequence[LeadCounts]) -> LeadCounts:
-        """Add up the counts of several recordings."""
+        """Add up the counts of several recordings: one row for equal launches."""
         columns: dict[str, Any] = {
             name: np.concatenate([getattr(part, name) for part in parts]) for name in _COUNTED
         }
         sums = {name: sum(getattr(part, name) for part in parts) for name in ("steps", "falling")}
-        return cls(**columns, **sums, floor_ns=min(part.floor_ns for part in parts))
+        return cls(**columns, **sums, floor_ns=min(part.floor_ns for part in parts)).grouped
 
     @property
     def compact(self) -> LeadCounts:
@@ -174,6 +174,12 @@ class LeadCounts(Struct, frozen=True):
         if len(lead_ns) > _EXACT:
             lower_bits = np.frexp(lead_ns.astype(np.float64))[1].clip(_LEAD_BITS) - _LEAD_BITS
             lead_ns = lead_ns >> lower_bits << lower_bits
+        return replace(self, lead_ns=lead_ns).grouped
+
+    @property
+    def grouped(self) -> LeadCounts:
+        """The same with one row for equal launches."""
+        lead_ns = self.lead_ns
         group, first = group_rows((self.phase, self.is_starved.astype(np.int64), lead_ns))
         count = group_sums(group, self.count, len(first))
         starved, phase = self.is_starved[first], self.phase[first]

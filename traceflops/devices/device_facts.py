@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from difflib import get_close_matches
+from functools import lru_cache
 from typing import Any, Final
 
 from msgspec import Struct
@@ -116,6 +117,7 @@ def is_known(number: int | None) -> bool:
     return number is not None and number > 0
 
 
+@lru_cache(maxsize=1_000)  # most devices of a job are alike
 def by_name(name: str | None) -> peaks.DeviceSpec | None:
     """Return the first row whose pattern is found in a device's name."""
     if not name or len(name) > LONGEST_NAME:

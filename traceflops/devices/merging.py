@@ -20,7 +20,7 @@ from traceflops.remedies import NSIGHT, ROCPROF, family
 from traceflops.table.builder import with_numbers
 from traceflops.table.columns import ABSENT, IntArray, numbers, take_rows
 from traceflops.table.grouping import distinct
-from traceflops.table.schema import TABLES
+from traceflops.table.schema import TABLES, empty_table
 from traceflops.table.trace import (
     EVERYWHERE,
     RANK_UNKNOWN,
@@ -123,19 +123,14 @@ def join(traces: Sequence[Trace], noun: str = FILE) -> Trace:
     origins = [trace.source.origin_unix_ns for trace in ordered]
     common = next((origin for origin in origins if origin is not None), None)
     rows, numbers_of = _merged_devices(ordered)
-    shifted, processes = [], 0
+    moves, processes = [], 0
     clocks: list[str] = []
     for index, (trace, devices) in enumerate(zip(ordered, numbers_of, strict=True)):
-        shifted.append(_renumbered(trace, common, processes, devices))
+        moves.append(_moves(trace, common, processes, devices))
         processes += trace.processes.num_rows
         own_clock = _clock(trace.source) or f"file {index}"
         clocks += trace.clocks or (own_clock,) * trace.processes.num_rows
-    tables = {
-        name: pa.concat_tables([tables[name] for tables in shifted])
-        .unify_dictionaries()
-        .combine_chunks()
-        for name in TABLES
-    }
+    tables = {name: _in_one(name, ordered, moves) for name in TABLES}
     tables["devices"] = take_rows(tables["devices"], rows)
     notes = [
         *_difference_notes(ordered),
@@ -176,10 +171,20 @@ def _difference_notes(traces: Sequence[Trace]) -> Iterator[Note]:
         yield note_of("dropped", "descriptions-differ", count=len(words), words=words)
 
 
-def _renumbered(
-    trace: Trace, common: int | None, processes: int, devices: IntArray
-) -> dict[str, pa.Table]:
-    """Return the tables on the clock from `common` on, `processes` added, `devices` renumbered."""
+def _in_one(name: str, traces: Sequence[Trace], moves: Sequence[Mapping[str, _Move]]) -> pa.Table:
+    """Return one table of several traces, the columns of each moved."""
+    tables = [
+        _moved(trace.tables[name], moved)
+        for trace, moved in zip(traces, moves, strict=True)
+        if name in trace.tables
+    ]
+    if not tables:
+        return empty_table(name)
+    return pa.concat_tables(tables).unify_dictionaries().combine_chunks()
+
+
+def _moves(trace: Trace, common: int | None, processes: int, devices: IntArray) -> dict[str, _Move]:
+    """Return what moves columns to the clock from `common` on, `processes` and `devices` later."""
     origin = trace.source.origin_unix_ns
     shift = origin - common if origin is not None and common is not None else 0
     moves: dict[str, _Move] = {"process": lambda values: values + processes} if processes else {}
@@ -187,17 +192,18 @@ def _renumbered(
         moves["device"] = lambda values: devices[values]
     if shift:
         moves |= dict.fromkeys(_TIMES, lambda values: values + shift)
-    tables = {}
-    for name in TABLES:
-        table = trace.table(name)
-        for column in moves.keys() & set(table.column_names):
-            values = numbers(table[column], ABSENT)
-            is_set = values != ABSENT  # a missing time or device stays missing
-            moved = np.full_like(values, ABSENT)
-            moved[is_set] = moves[column](values[is_set])
-            table = with_numbers(table, column, moved)
-        tables[name] = table
-    return tables
+    return moves
+
+
+def _moved(table: pa.Table, moves: Mapping[str, _Move]) -> pa.Table:
+    """Return a table with some of its columns moved."""
+    for column in moves.keys() & set(table.column_names):
+        values = numbers(table[column], ABSENT)
+        is_set = values != ABSENT  # a missing time or device stays missing
+        moved = np.full_like(values, ABSENT)
+        moved[is_set] = moves[column](values[is_set])
+        table = with_numbers(table, column, moved)
+    return table
 
 
 def by_rank(trace: Trace) -> tuple[int, str]:

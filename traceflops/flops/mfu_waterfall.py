@@ -14,6 +14,7 @@ takes 1/P_d ns, and the budget is the window. All are integers: FLOP, or fractio
 
 from __future__ import annotations
 
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from fractions import Fraction
 from math import lcm
@@ -131,6 +132,25 @@ class DeviceBudget(Struct, frozen=True):
     def window_ns(self) -> int:
         """Return the length of the window."""
         return sum(self.components.values())
+
+
+def added_budgets(budgets: Iterable[DeviceBudget]) -> tuple[DeviceBudget, ...]:
+    """Return one budget for all devices with equal peaks: they make the same waterfall."""
+    of_peaks: defaultdict[object, list[DeviceBudget]] = defaultdict(list)
+    for budget in budgets:
+        of_peaks[frozenset(budget.peaks.items())].append(budget)
+    added = []
+    for same in of_peaks.values():
+        components: Counter[str] = Counter()
+        flops: Counter[tuple[str, str, str]] = Counter()
+        for budget in same:
+            components.update(budget.components)
+            for part in budget.work:
+                flops[part.family, part.component, part.dtype] += part.flops
+        work = tuple(Portion(*key, count) for key, count in flops.items())
+        uncounted_ns = sum(budget.uncounted_ns for budget in same)
+        added.append(DeviceBudget(dict(components), uncounted_ns, work, same[0].peaks))
+    return tuple(added)
 
 
 class WaterfallLine(Struct, frozen=True):

@@ -28,6 +28,7 @@ from traceflops.windows.selection import Selection
 if TYPE_CHECKING:
     from traceflops.analysis.rank_summary import RankSummary
     from traceflops.analysis.result import Analysis
+    from traceflops.analysis.summary_sums import HeldSummary, Shared
 
 _USUAL_EXPANSION: Final = 10
 _PACKED: Final = (".gz", ".zst", ".lz4", ".zip")
@@ -59,7 +60,8 @@ def analysis_of_many(paths: Sequence[str], request: Request, *, brief: bool) -> 
     sizes = {file: _text_bytes(file) for file in _files_of(paths) if os.path.isfile(file)}
     if len(sizes) < _MANY or sum(sizes.values()) < (_WORTH_BYTES if brief else _LARGE_BYTES):
         return None
-    parts: list[RankSummary | str] = []
+    parts: list[HeldSummary | str] = []
+    shared: Shared = {}
     try:
         with WorkerPool(
             reading.get("jobs") or usable_cores(), worth_bytes=0, takes_part=True
@@ -67,9 +69,11 @@ def analysis_of_many(paths: Sequence[str], request: Request, *, brief: bool) -> 
             pool.expect(1)  # enough with `worth_bytes=0`: the processes start at once
             for result in pool.each(partial(_summarised_together, request), _groups(sizes)):
                 # Imported here, while the workers read.
-                from traceflops.analysis.summary_files import unpacked
+                from traceflops.analysis.summary_files import held
 
-                parts += [part if isinstance(part, str) else unpacked(part) for part in result()]
+                parts += [
+                    part if isinstance(part, str) else held(part, shared) for part in result()
+                ]
         analysis = _added_up(parts, request)
     except UsageError:  # e.g. several jobs: `read` tells what to do
         return None
@@ -114,7 +118,7 @@ def analysis_of_parts(paths: Sequence[str], summaries: Sequence[str], request: R
 
     Raises InputError if no file has a summary, UsageError for options that do not fit.
     """
-    from traceflops.analysis.summary_files import decoded
+    from traceflops.analysis.summary_files import held_file
 
     request.check_reducible()
     if summaries and request.selection != Selection():
@@ -124,20 +128,23 @@ def analysis_of_parts(paths: Sequence[str], summaries: Sequence[str], request: R
         )
     sets = file_sets([file for file in _files_of(paths) if file not in set(summaries)])
     contents = chain(map(_content, summaries), summary_contents(sets, request) if sets else ())
-    parts: list[RankSummary | str] = []
+    parts: list[HeldSummary | str] = []
+    shared: Shared = {}
     for files, content in zip([*((file,) for file in summaries), *sets], contents, strict=True):
         try:
-            parts.append(decoded(content, Path(files[0]).name))
+            parts.append(held_file(content, Path(files[0]).name, shared))
         except InputError:
             parts.append(_names(files))
     if (analysis := _added_up(parts, request)) is not None:
         return analysis
     for file in summaries[:1]:
-        decoded(_content(file), Path(file).name)  # raises the error that says what is wrong
+        held_file(
+            _content(file), Path(file).name, shared
+        )  # raises the error that says what is wrong
     raise none_reduced(paths)
 
 
-def _added_up(parts: Sequence[RankSummary | str], request: Request) -> Analysis | None:
+def _added_up(parts: Sequence[HeldSummary | str], request: Request) -> Analysis | None:
     """Return the analysis of summaries, None without any; parts that are texts name other files."""
     from traceflops.analysis.summaries import analysis_of_summaries
 

@@ -7,12 +7,13 @@ Groups that are called alike, and streams, are told apart by all ranks together.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Iterator, Sequence
+from itertools import chain
+from typing import Annotated, Final
 
 import msgspec
 import numpy as np
-from msgspec import Struct
+from msgspec import Meta, Struct
 from msgspec.structs import replace
 
 from traceflops.table.columns import ABSENT, IntArray
@@ -38,6 +39,9 @@ _OTHER: Final = "mesh dim default pg undefined group parallel model with global 
 GROUP_WORDS: Final = frozenset(re.findall(r"[a-z]+", " ".join([_OTHER, *(w for _, w in _ROLES)])))
 
 
+_Rank = Annotated[int, Meta(ge=0, lt=1 << 31)]
+
+
 class CommGroup(Struct, frozen=True):
     """A group of ranks that communicate.
 
@@ -58,8 +62,13 @@ def role_in(text: str) -> str | None:
     return next((role for role, told in _ROLES if re.search(rf"\b(?:{told})\b", words)), None)
 
 
-Words = tuple[str | None, str | None, str | None, int]
-"""The name of a group, the ranks it lists, its description, and its size or ABSENT."""
+Runs = tuple[tuple[int, int, int], ...]
+"""Numbers in their order, as arguments of `range`: 10,000 ranks in a row take as much room as 2."""
+Words = tuple[str | None, Runs | str | None, str | None, int]
+"""The name of a group, the ranks it lists, its description, and its size or ABSENT.
+
+A list that is cut off is the text that is left of it.
+"""
 _NONE: Final = np.empty(0, dtype=np.int64)
 
 
@@ -146,11 +155,32 @@ def _named_group(words: Words, seen: Sequence[int]) -> CommGroup:
     name, listed, description, size = words
     complete = tuple(seen) if len(seen) == size else None
     role = role_in(description or "") or role_in(name or "")
+    members = tuple(in_runs(listed)) if isinstance(listed, tuple) else ()
+    return CommGroup(name or "", members or complete, size if size > 0 else None, role)
+
+
+def in_runs(runs: Runs) -> Iterator[int]:
+    """Yield the numbers of runs."""
+    return chain.from_iterable(range(*run) for run in runs)
+
+
+def runs_in(text: str) -> Runs | str:
+    """Return the ranks that a JSON list has as runs; a text that is no such list as it is."""
     try:
-        members = msgspec.json.decode(listed or "", type=tuple[int, ...]) or complete
-    except msgspec.DecodeError:  # none are listed, or the list is cut off
-        members = complete
-    return CommGroup(name or "", members, size if size > 0 else None, role)
+        ranks = msgspec.json.decode(text, type=list[_Rank])
+    except msgspec.DecodeError:
+        return text
+    runs = []
+    begin = 0
+    while begin < len(ranks):
+        step = ranks[begin + 1] - ranks[begin] if begin + 1 < len(ranks) else 1
+        end = begin + 1
+        while step and end < len(ranks) and ranks[end] - ranks[end - 1] == step:
+            end += 1
+        step = step if end > begin + 1 else 1
+        runs.append((ranks[begin], ranks[end - 1] + step, step))
+        begin = end
+    return tuple(runs)
 
 
 def joined_facts(parts: Sequence[GroupFacts]) -> GroupFacts:

@@ -28,6 +28,7 @@ from traceflops.ranks.comm_groups import (
     of_streams,
     peers,
     rank_labels,
+    runs_in,
 )
 from traceflops.table.columns import ABSENT, BoolArray, IntArray, codes, is_one_of, names, numbers
 from traceflops.table.grouping import group_rows
@@ -68,8 +69,9 @@ class CommRecords(Struct, frozen=True, dict=True):
     starts. `busy_ns` is how long the device worked, communication apart, from its first activity to
     the end of the kernel.
 
-    In compact records, `alone` and `work` are known during the own kernels only, and `row` is not
-    known. `lacks_work` says that work beside sends and receives is missing for that reason.
+    In compact records, `alone` and `work` are known during the own kernels only; `row` is not
+    known, nor are groups and peers, which `joined` finds again. `lacks_work` says that work beside
+    sends and receives is missing for that reason.
     """
 
     ranks: tuple[int, ...]
@@ -115,9 +117,9 @@ class CommRecords(Struct, frozen=True, dict=True):
         return replace(self, **columns, told=self.told.taken(rows))
 
     def compact(self, *, keeps_work: bool = False) -> CommRecords:
-        """Return smaller records: `alone` and `work` only during their kernels, no `row`.
+        """Return smaller records: `alone` and `work` only during their kernels, no rows or groups.
 
-        Rows point into tables that a summary does not have.
+        Rows point into tables that a summary does not have; groups are of all ranks together.
 
         With `keeps_work`, records with sends or receives keep all `work`, which pipelines need;
         without it, they say that they lack it.
@@ -128,11 +130,12 @@ class CommRecords(Struct, frozen=True, dict=True):
             tuple(spans.intersect(own) for spans, own in zip(by_rank, running, strict=False))
             for by_rank in (self.alone, self.work)
         )
-        row = np.full_like(self.row, ABSENT)
+        none = np.full_like(self.row, ABSENT)
         has_pairs = bool(self.is_pair.any())
+        smaller = replace(self, alone=alone, row=none, groups=(), group=none, peer=none)
         if has_pairs and keeps_work:
-            return replace(self, alone=alone, row=row)
-        return replace(self, alone=alone, work=work, row=row, lacks_work=has_pairs)
+            return smaller
+        return replace(smaller, work=work, lacks_work=has_pairs)
 
     def moved(self, by_ns: int, devices: int) -> CommRecords:
         """Return the records `by_ns` later, with `devices` added to their device numbers."""
@@ -153,7 +156,7 @@ def comm_records(
 ) -> CommRecords:
     """Return the kernels of communication on all devices (by rank), over the whole recording."""
     trace = linked.trace
-    devices = sorted(accounts, key=lambda device: (_rank(trace, device), device))
+    devices = [device for _, device in sorted(zip(_ranks(trace, accounts), accounts, strict=True))]
     is_kernel = is_one_of(trace.activities["kind"], "kernel")
     work, activities = [], [accounts[device].rows for device in devices]
     parts = [np.empty((6, 0), np.int64)]
@@ -168,7 +171,7 @@ def comm_records(
         parts.append(np.stack((row, np.full_like(start, place), start, end, busy, step)))
     row, place, start, end, busy, step = np.concatenate(parts, axis=1)
     facts = _Facts(linked, row)
-    ranks = rank_labels([_rank(trace, device) for device in devices])
+    ranks = rank_labels(_ranks(trace, devices))
     kind = facts.kind(place)
     elements, size = facts.sizes(kind)
     group_facts = facts.groups(kind)
@@ -217,40 +220,53 @@ def communication_kinds(linked: LinkedTrace) -> IntArray:
     return kind
 
 
-def joined(parts: Sequence[CommRecords], trace: Trace) -> CommRecords:
-    """Return the records of recordings that share a clock as one; `trace` holds all of them."""
-    devices = [device for part in parts for device in part.devices]
-    recorded_ranks = [rank for part in parts for rank in part.ranks]
-    # Records of ranges have no devices.
-    rank = [_rank(trace, device) for device in devices] if devices else recorded_ranks
-    # `order`: the old place (parts one after the other) at each new one; `new_place`: the inverse.
-    order = np.argsort(np.array(rank, dtype=np.int64), kind="stable")
-    new_place = np.argsort(order)
+def chained(parts: Sequence[CommRecords]) -> CommRecords:
+    """Return the records of recordings that share a clock, one after the other, without groups."""
     first_places = np.cumsum([0, *(len(part.ranks) for part in parts)]).tolist()
-    place = np.concatenate(
-        [new_place[n + part.place] for part, n in zip(parts, first_places, strict=False)]
-    )
-    sort = np.argsort(place, kind="stable")
     columns: dict[str, Any] = {
-        name: np.concatenate([getattr(part, name) for part in parts])[sort] for name in _COLUMNS
+        name: np.concatenate([getattr(part, name) for part in parts]) for name in _COLUMNS
     }
-    facts = joined_facts([part.told for part in parts]).taken(sort)
+    none = np.full_like(columns["row"], ABSENT)
+    return CommRecords(
+        ranks=tuple(rank for part in parts for rank in part.ranks),
+        devices=tuple(device for part in parts for device in part.devices),
+        groups=(),
+        alone=tuple(spans for part in parts for spans in part.alone),
+        place=np.concatenate([n + p.place for p, n in zip(parts, first_places, strict=False)]),
+        group=none,
+        peer=none,
+        **columns,
+        work=tuple(spans for part in parts for spans in part.work),
+        told=joined_facts([part.told for part in parts]),
+        lacks_work=any(part.lacks_work for part in parts),
+    )
 
-    def by_rank(values: Iterable[T]) -> tuple[T, ...]:
+
+def grouped(records: CommRecords, trace: Trace) -> CommRecords:
+    """Return records of several recordings by rank and with their groups; `trace` holds all."""
+    # Records of ranges have no devices.
+    rank = _ranks(trace, records.devices) or records.ranks
+    # `order`: the old place at each new one; `new_place`: the inverse.
+    order = np.argsort(np.array(rank, dtype=np.int64), kind="stable")
+    place = np.argsort(order)[records.place]
+    sort = np.argsort(place, kind="stable")
+    columns: dict[str, Any] = {name: getattr(records, name)[sort] for name in _COLUMNS}
+    facts = records.told.taken(sort)
+
+    def by_rank(values: Sequence[T]) -> tuple[T, ...]:
         """Return values by old place in the order of the ranks; no values stay none."""
-        of_parts = list(values)
-        return tuple(of_parts[number] for number in order.tolist()) if of_parts else ()
+        return tuple(values[number] for number in order.tolist()) if values else ()
 
     ranks = rank_labels(by_rank(rank))
-    return CommRecords(
+    return replace(
+        records,
         ranks=ranks,
-        devices=by_rank(devices),
-        alone=by_rank(spans for part in parts for spans in part.alone),
+        devices=by_rank(records.devices),
+        alone=by_rank(records.alone),
         place=place[sort],
         **columns,
-        work=by_rank(spans for part in parts for spans in part.work),
+        work=by_rank(records.work),
         told=facts,
-        lacks_work=any(part.lacks_work for part in parts),
         **_grouped(facts, columns["kind"], place[sort], ranks),
     )
 
@@ -266,9 +282,11 @@ def _grouped(
     return {"group": group, "groups": groups_of_job, "peer": peer}
 
 
-def _rank(trace: Trace, device: int) -> int:
-    rank = trace.ranks[int(numbers(trace.devices["process"])[device])]
-    return device if rank is None else rank
+def _ranks(trace: Trace, devices: Iterable[int]) -> list[int]:
+    """Return the rank of the process of each device, else the number of the device."""
+    process, ranks = numbers(trace.devices["process"]).tolist(), trace.ranks
+    known = ((device, ranks[process[device]]) for device in devices)
+    return [device if rank is None else rank for device, rank in known]
 
 
 def alone(start_ns: IntArray, end_ns: IntArray) -> Intervals:
@@ -361,15 +379,17 @@ class _Facts:
         texts = [self.told.texts(f"collective_{what}") for what in _GROUP_TEXTS]
         size = self.told.numbers("collective_group_size")
         which, first = group_rows((*(code for code, _ in texts), size))
-        words = [
+        name, listed, description = (
             [labels[group] if group >= 0 else None for group in code[first].tolist()]
             for code, labels in texts
-        ]
+        )
+        runs = {text: runs_in(text) for text in dict.fromkeys(listed) if text is not None}
+        ranks = [runs.get(text) for text in listed]
         source, destination = (
             self.told.numbers(f"collective_{side}") for side in ("source", "destination")
         )
         return GroupFacts(
-            known=tuple(zip(*words, size[first].tolist(), strict=True)),
+            known=tuple(zip(name, ranks, description, size[first].tolist(), strict=True)),
             which=which,
             call=self.told.numbers("collective_call"),
             stream=self.stream,

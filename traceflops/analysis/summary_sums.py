@@ -1,0 +1,248 @@
+"""The sum of many summaries of ranks, of which few are held at a time: it is a summary, too.
+
+load ─► moved ─► RunningSum ─► RankSummary of all devices, without what each step went to
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import reduce
+from itertools import chain
+from operator import add
+from typing import Any, Final, Generic, TypeVar
+
+import pyarrow as pa
+from msgspec import Struct
+from msgspec.structs import replace
+
+from traceflops.analysis.rank_summary import RankSummary, summed
+from traceflops.attribution.culprits import joined_culprits
+from traceflops.attribution.kernels import joined_totals
+from traceflops.attribution.launch_lead import Launches
+from traceflops.flops.mfu_waterfall import added_budgets
+from traceflops.mfu.budget import DevicePeaks
+from traceflops.mfu.roof_times import RoofTimes
+from traceflops.mfu.traced.uncounted import Outside
+from traceflops.ranks.collectives import Collective
+from traceflops.ranks.comm_records import chained
+from traceflops.table.schema import arrow_schema
+from traceflops.table.trace import Note, Trace
+from traceflops.windows.records import DeviceReport, StepChoice
+
+_AT_ONCE: Final = 64
+"""So many values are held before they become one."""
+NOTHING, CPUS, GPUS = range(3)
+Shared = dict[tuple[object, ...], pa.ChunkedArray]
+"""Columns by what is in them."""
+T = TypeVar("T")
+
+
+class HeldSummary(Struct, frozen=True):
+    """What must be known of each summary before all are added up; `load` returns all of it.
+
+    `kind` is what it has reports of, the most important: NOTHING, CPUS or GPUS. When it is added
+    its times are raised by `later_ns`, numbers by those of the `devices` and `processes` before it.
+    """
+
+    trace: Trace
+    notes: tuple[Note, ...]
+    codes: tuple[str, ...]
+    kind: int
+    load: Callable[[], RankSummary]
+    later_ns: int = 0
+    devices: int = 0
+    processes: int = 0
+
+    @classmethod
+    def of(
+        cls, summary: RankSummary, shared: Shared, load: Callable[[], RankSummary] | None = None
+    ) -> HeldSummary:
+        """Return what to hold of a summary; without `load` that is all of it.
+
+        What it has in common with others is there once, in `shared`.
+        """
+        types = {device.type for device in summary.reports}
+        kind = GPUS if types - {"cpu"} else CPUS if types else NOTHING
+        tables = {name: _once(table, name, shared) for name, table in summary.trace.tables.items()}
+        trace = replace(summary.trace, tables=tables)
+        return cls(trace, summary.notes, summary.codes, kind, load or (lambda: summary))
+
+
+def _once(table: pa.Table, name: str, shared: Shared) -> pa.Table:
+    """Return a table of few rows with columns that equal tables share: each takes 1 kB or more."""
+    schema = arrow_schema(name)
+    keys = [(name, field.name, *table[field.name].to_pylist()) for field in schema]
+    columns = [shared.setdefault(k, one) for k, one in zip(keys, table.columns, strict=True)]
+    return pa.Table.from_arrays(columns, schema=schema)
+
+
+class RunningSum(Generic[T]):
+    """The sum of values that come one by one; `add_up` makes one value of several, in order."""
+
+    def __init__(self, add_up: Callable[[Sequence[T]], T]) -> None:
+        """Begin with no value."""
+        self._add_up = add_up
+        self._levels: list[
+            list[T]
+        ] = []  # a value of a level is the sum of _AT_ONCE of the one below
+
+    def add(self, value: T) -> None:
+        """Add a value."""
+        for held in self._levels:
+            held.append(value)
+            if len(held) < _AT_ONCE:
+                return
+            value = self._add_up(held)
+            held.clear()
+        self._levels.append([value])
+
+    def total(self) -> T:
+        """Return the sum of all values."""
+        return self._add_up([value for held in reversed(self._levels) for value in held])
+
+
+def placed(ordered: Sequence[HeldSummary]) -> list[HeldSummary]:
+    """Return summaries on the clock of the first that has one, with numbers that do not clash."""
+    origins = [part.trace.source.origin_unix_ns for part in ordered]
+    common = next((origin for origin in origins if origin is not None), None)
+    parts, devices, processes = [], 0, 0
+    for part, origin in zip(ordered, origins, strict=True):
+        later_ns = origin - common if origin is not None and common is not None else 0
+        parts.append(replace(part, later_ns=later_ns, devices=devices, processes=processes))
+        devices += part.trace.devices.num_rows
+        processes += part.trace.processes.num_rows
+    return parts
+
+
+def sum_of(parts: Iterable[HeldSummary]) -> RankSummary:
+    """Return the sum of placed summaries; it has no work and no idle time by step."""
+    whole: RunningSum[RankSummary] = RunningSum(_added)
+    for part in parts:
+        whole.add(_moved(part))
+    return whole.total()
+
+
+def _moved(part: HeldSummary) -> RankSummary:
+    """Return a summary in its place, without what its steps went to."""
+    summary = part.load()
+
+    def renumbered(rows: tuple[T, ...]) -> tuple[T, ...]:
+        return tuple(replace(row, device=row.device + part.devices) for row in rows)  # type: ignore
+
+    launches = summary.launches
+    if launches is not None:
+        sums = {device + part.devices: each for device, each in launches.devices.items()}
+        launches = replace(launches, devices=sums)
+    return replace(
+        summary,
+        reports=tuple(_shifted(each, part) for each in summary.reports),
+        records=summary.records.moved(part.later_ns, part.devices),
+        peaks=renumbered(summary.peaks),
+        cells=renumbered(summary.cells),
+        times=renumbered(summary.times),
+        launches=launches,
+        idle_of=(),
+        work=(),
+    )
+
+
+def _shifted(device: DeviceReport, part: HeldSummary) -> DeviceReport:
+    """Return a device of a summary in its place."""
+    by_ns = part.later_ns
+
+    def moved(row: Any) -> Any:
+        return replace(row, start_ns=row.start_ns + by_ns, end_ns=row.end_ns + by_ns)
+
+    gaps = (
+        replace(gap, start_ns=gap.start_ns + by_ns, device=gap.device + part.devices)
+        for gap in device.gaps
+    )
+    return replace(
+        device,
+        device=device.device + part.devices,
+        process=device.process + part.processes,
+        whole=moved(device.whole),
+        windows=tuple(map(moved, device.windows)),
+        gaps=tuple(gaps),
+    )
+
+
+def _added(parts: Sequence[RankSummary]) -> RankSummary:
+    """Return one summary of all devices of several, in their order."""
+
+    def all_of(name: str) -> Iterator[Any]:
+        return chain.from_iterable(getattr(part, name) for part in parts)
+
+    # A waterfall needs the budgets of all; a part with budgets may lack an MFU alone.
+    lacks = next((part.lacks for part in parts if part.lacks and not part.budgets), ())
+    launches = [part.launches for part in parts if part.launches is not None]
+    steps = [set(part.long_steps) for part in parts]
+    return replace(
+        parts[0],
+        choice=_all_steps([part.choice for part in parts]),
+        launch_records=reduce(add, (part.launch_records for part in parts)),
+        reports=tuple(all_of("reports")),
+        kernels=joined_totals([part.kernels for part in parts]),
+        moved=_sums(part.moved for part in parts),
+        idle=joined_culprits([part.idle for part in parts], most=None),
+        long_steps=tuple(sorted(set.intersection(*steps))),
+        records=chained([part.records for part in parts]),
+        peaks=_shared(all_of("peaks")),
+        budgets=() if lacks else added_budgets(all_of("budgets")),
+        lacks=lacks,
+        cells=tuple(all_of("cells")),
+        times=tuple(all_of("times")),
+        outside=_outside([part.outside for part in parts]),
+        kernel_rows=summed(all_of("kernel_rows"), "name", "category", "path"),
+        op_rows=summed(all_of("op_rows"), "name", "path"),
+        roofs=RoofTimes(
+            reduce(add, (part.roofs.memory for part in parts)),
+            reduce(add, (part.roofs.compute for part in parts)),
+        ),
+        collectives=_collectives(all_of("collectives")),
+        launches=Launches.joined(launches) if launches else None,
+        host_operators=summed(all_of("host_operators"), "name"),
+        synchronisations=summed(all_of("synchronisations"), "call", "site"),
+    )
+
+
+def _all_steps(choices: Sequence[StepChoice]) -> StepChoice:
+    seen, used = (
+        tuple(sorted({step for choice in choices for step in getattr(choice, name)}))
+        for name in ("seen", "used")
+    )
+    return replace(choices[0], seen=seen, used=used)
+
+
+def _sums(maps: Iterable[Mapping[str, int]]) -> dict[str, int]:
+    total: Counter[str] = Counter()
+    for sums in maps:
+        total.update(sums)
+    return dict(total)
+
+
+def _shared(peaks: Iterable[DevicePeaks]) -> tuple[DevicePeaks, ...]:
+    """Return the peaks of devices; what equal devices have in common is there once."""
+    shared: list[DevicePeaks] = []
+    for one in peaks:
+        as_last = replace(shared[-1], device=one.device) if shared else one
+        shared.append(as_last if as_last == one else one)
+    return tuple(shared)
+
+
+def _outside(parts: Sequence[Outside]) -> Outside:
+    vector = [part.vector_flops for part in parts if part.vector_flops is not None]
+    unattributed = summed((row for part in parts for row in part.unattributed), "kernel", "why")
+    return Outside(
+        summed((row for part in parts for row in part.not_counted), "why", "op"),
+        unattributed,
+        sum(vector) if len(vector) == len(parts) else None,  # unknown if one part is
+    )
+
+
+def _collectives(rows: Iterable[Collective]) -> tuple[Collective, ...]:
+    """Return the collectives of all: bytes are of those whose size is known, on any rank."""
+    sums = summed((replace(row, bytes=row.bytes or 0) for row in rows), "collective", "ranks")
+    sized = (replace(row, bytes=row.bytes if row.sized else None) for row in sums)
+    return tuple(sorted(sized, key=lambda row: (-row.sum_ns, row.collective or "", row.ranks or 0)))
