@@ -90,8 +90,9 @@ def groups(values: IntArray) -> Iterator[tuple[int, IntArray]]:
     order = np.argsort(values, kind="stable")
     ordered = values[order]
     first = np.flatnonzero(differ_from_before(ordered))
-    if len(first):
-        yield from zip(ordered[first].tolist(), np.split(order, first[1:]), strict=True)
+    edges = [*first.tolist(), len(order)]
+    for number, begin, end in zip(ordered[first].tolist(), edges[:-1], edges[1:], strict=True):
+        yield number, order[begin:end]  # np.split does the same in ten times the time
 
 
 def joint_codes(first: WholeArray, second: WholeArray) -> IntArray:
@@ -250,11 +251,10 @@ def places_in_groups(
 
     The pairs are sorted.
     """
-    wanted_groups = [*groups(wanted_group)]
-    if len(wanted_groups) * _MANY_PER_GROUP > len(wanted_ns):
+    if len(distinct(wanted_group)) * _MANY_PER_GROUP > len(wanted_ns):
         return _places_in_all(group, at_ns, wanted_group, wanted_ns)
     count_before = np.empty(len(wanted_ns), dtype=np.int64)
-    for number, rows in wanted_groups:
+    for number, rows in groups(wanted_group):
         first, stop = np.searchsorted(group, [number, number + 1])
         inside = np.searchsorted(at_ns[first:stop], wanted_ns[rows], side="right")
         count_before[rows] = first + inside
