@@ -517,7 +517,7 @@ def test_a_library_label_is_work_and_one_of_a_user_is_not() -> None:
 
 NAMES = (LOADER, "cudaMalloc", "cudaMemcpy", "aten::add", "f.py(1): f", "x")
 WORK = st.lists(
-    st.tuples(st.just("k"), st.integers(0, 300), st.integers(0, 100), st.integers(0, 60)),
+    st.tuples(st.just("k"), st.integers(0, 300), st.integers(0, 100), st.integers(1, 60)),
     min_size=1,
     max_size=8,
 ).map(lambda work: launched(*((name, at, at + wait, dur) for name, at, wait, dur in work)))
@@ -542,7 +542,7 @@ def host_rows(
 @given(host_rows(("calls", "ops", "marks"), NAMES), WORK)
 @example(
     [("calls", {"name": "cudaMemcpy", "start_ns": 0, "dur_ns": 2, "thread": 1})],
-    launched(("k", 0, 1, 0), ("k", 0, 3, 0)),
+    launched(("k", 0, 1, 1), ("k", 0, 3, 1)),
 )
 def test_culprits_and_what_is_unexplained_sum_to_the_idle_time(
     host: list[tuple[str, dict[str, Any]]], work: dict[str, list[dict[str, Any]]]

@@ -187,7 +187,7 @@ def test_a_missing_time_is_counted_too() -> None:
 def test_a_number_beyond_doubles_costs_only_its_event() -> None:
     trace = trace_of(7, Token("1e999"), 8)
     assert trace.activities["start_ns"].to_pylist() == [7_000, 8_000]
-    assert [note.count for note in trace.notes if note.code == "json-dropped"] == [1]
+    assert [note.count for note in trace.notes if note.code == "no-time"] == [1]
 
 
 @pytest.mark.parametrize("value", ["NaN", "Infinity", "-Infinity", "nan", "N/A"])
