@@ -81,7 +81,7 @@ _STOPPED_SHARE: Final = 0.1
 _STOPPED_NS: Final = 10**7
 _FULLER: Final = "The SQLite (rocpd) or JSON output of the same run"
 _FOREIGN: Final = (
-    "a Perfetto trace without GPU work of rocprof",
+    "a Perfetto trace or another protobuf file, without GPU work of rocprof",
     "give one of rocprofv3 --output-format pftrace or of rocprof-sys; of another profiler its own "
     "file: prof.export_chrome_trace, .nsys-rep, HOST.xplane.pb",
 )

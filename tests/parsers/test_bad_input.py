@@ -67,7 +67,7 @@ FOREIGN: dict[str, tuple[bytes, str]] = {
     "memory timeline of rows": (b'[\n [-1, "create", 512, "PARAMETER"]]', "a memory timeline"),
     "SQLite": (b"SQLite format 3\x00" + bytes(84), "SQLite database"),
     "Parquet": (b"PAR1\x15\x04", "damaged or cut Parquet file"),
-    "Perfetto": (b"\n\x08\x40\x80\x80\x80\x80\x01\x50\x02", "a Perfetto trace without GPU work"),
+    "Perfetto": (b"\n\x08\x40\x80\x80\x80\x80\x01\x50\x02", "a Perfetto trace or another"),
     "Perfetto of Kineto": (
         b"\n\x17\xe2\x03\x14\x08\x01\x1a\x102\x0eKineto events",
         "a Perfetto trace that PyTorch's profiler wrote",
