@@ -105,11 +105,9 @@ _OF_HOST: Final = {
 """What a trace of the GPU alone lacks first, by what it is asked for."""
 _WITHOUT_COUNTERS: Final = _do("record without profiler_metrics")
 _WHY_NONE: Final = _do(
-    "GPU tracing was on: look for errors of {tracer} in the output of the run ({reasons})"
+    "GPU tracing was on: look for errors of {tracer} in the output of the run ({older} may be too "
+    "old, or permission missing)"
 )
-_REASONS: Final = "the driver may be too old, or permission missing"
-_DRIVER_FITS: Final = "permission may be missing, or {tracer} be too old for the GPU or its driver"
-"""What else it may be where the driver is as new as the runtime."""
 _VERSIONS: Final = ("cuda_runtime_version", "cuda_driver_version")
 """Facts of Kineto's files: the runtime, and the latest one that the driver supports."""
 _ACCELERATORS: Final = {
@@ -329,8 +327,8 @@ def way_to_record(of: Recording, lack: str) -> How | None:
         name = accelerator(counts)
         module = "cuda" if name == CUDA else "accelerator"
         tracer = "CUPTI or roctracer" if name == CUDA else "the profiler"
-        reasons = (_DRIVER_FITS if _driver_fits(of) else _REASONS).format(tracer=tracer)
-        text = how.text.format(accelerator=name, module=module, tracer=tracer, reasons=reasons)
+        older = tracer if _driver_fits(of) else "the driver"
+        text = how.text.format(accelerator=name, module=module, tracer=tracer, older=older)
         how = How(text, how.is_clause)
     if tool == XLA:
         how = How(how.text.format(**_names(of.source.facts.get(FRAMEWORK))), how.is_clause)
