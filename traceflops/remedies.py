@@ -105,9 +105,11 @@ _OF_HOST: Final = {
 """What a trace of the GPU alone lacks first, by what it is asked for."""
 _WITHOUT_COUNTERS: Final = _do("record without profiler_metrics")
 _WHY_NONE: Final = _do(
-    "GPU tracing was on: look for errors of {tracer} in the output of the run (the driver may be "
-    "too old, or permission missing)"
+    "GPU tracing was on: look for errors of {tracer} in the output of the run ({older} may be too "
+    "old, or permission missing)"
 )
+_VERSIONS: Final = ("cuda_runtime_version", "cuda_driver_version")
+"""Facts of Kineto's files: the runtime, and the latest one that the driver supports."""
 _ACCELERATORS: Final = {
     "xpu_": "XPU",
     "mtia_": "MTIA",
@@ -325,7 +327,8 @@ def way_to_record(of: Recording, lack: str) -> How | None:
         name = accelerator(counts)
         module = "cuda" if name == CUDA else "accelerator"
         tracer = "CUPTI or roctracer" if name == CUDA else "the profiler"
-        text = how.text.format(accelerator=name, module=module, tracer=tracer)
+        older = tracer if _driver_fits(of) else "the driver"
+        text = how.text.format(accelerator=name, module=module, tracer=tracer, older=older)
         how = How(text, how.is_clause)
     if tool == XLA:
         how = How(how.text.format(**_names(of.source.facts.get(FRAMEWORK))), how.is_clause)
@@ -355,6 +358,12 @@ def _names(framework: str | None) -> dict[str, str]:
 
 def _is_old(of: Recording) -> bool:
     return of.source.facts.get(GENERATION) == BEFORE_PASCAL
+
+
+def _driver_fits(of: Recording) -> bool:
+    """Return whether the file tells that the driver supports the runtime."""
+    runtime, driver = (of.source.facts.get(key, "") for key in _VERSIONS)
+    return runtime.isdecimal() and driver.isdecimal() and int(runtime) <= int(driver)
 
 
 def with_activities(counts: Mapping[str, int]) -> str:

@@ -6,7 +6,7 @@ time is split by what the GPUs wait on.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from fractions import Fraction
 from typing import TYPE_CHECKING, Final
 
@@ -17,6 +17,7 @@ from traceflops.attribution.idle_classes import CLASSES
 from traceflops.characters import shortened
 from traceflops.facts import fact
 from traceflops.findings.host_samples import outside_samples
+from traceflops.findings.standstill import STANDSTILL
 from traceflops.findings.start_up import START_UP
 from traceflops.findings.unevenness import UNEVEN_STEPS
 from traceflops.flops.mfu_waterfall import UNSPLIT
@@ -113,9 +114,22 @@ def step_parts(analysis: Analysis) -> tuple[StepPart, ...]:
         *_idle(analysis, times.get("idle", 0)),
     ]
     own = {"other": _OTHER_OPERATORS} if analysis.on_host else {}
-    return tuple(
-        StepPart(*part, part[2] / step_ns, own.get(part[0], "")) for part in named if part[2]
-    )
+    parts = (StepPart(*part, part[2] / step_ns, own.get(part[0], "")) for part in named if part[2])
+    return tuple(_stalls_apart(analysis, parts))
+
+
+def _stalls_apart(analysis: Analysis, parts: Iterable[StepPart]) -> Iterator[StepPart]:
+    """Yield parts with launches in which the GPU stood still apart from slow kernels."""
+    still = next((one for one in analysis.findings if one.rule == STANDSTILL), None)
+    stalled_ns = 0 if still is None else round(analysis.mean_ns(still.rows[0].time_ns))
+    for part in parts:
+        if part.name == "inefficiency" and 0 < stalled_ns < part.ns:
+            stalled = part.share * stalled_ns / part.ns
+            own = words(fact("standstill.part"))
+            yield replace(part, ns=stalled_ns, share=stalled, own=own)
+            yield replace(part, ns=part.ns - stalled_ns, share=part.share - stalled)
+        else:
+            yield part
 
 
 def _amounts(analysis: Analysis) -> dict[str, int]:

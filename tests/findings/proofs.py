@@ -34,6 +34,7 @@ SIMULATED: Final[Mapping[str, str]] = {
     "fills": "test_device_memory.py",
     "on-cpu": "test_on_cpu.py",
     "small-pieces": "test_small_pieces.py",
+    "standstill": "test_standstill.py",
     **dict.fromkeys(("tiny-kernels", "elementwise-kernels"), "test_many_kernels.py"),
     **dict.fromkeys(("loss-recompute", "loss-overcompute"), "../mfu/test_reconciliation.py"),
 }

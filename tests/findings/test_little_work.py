@@ -22,6 +22,14 @@ def run(
     return tf.analyze(trace_of(**rows, marks=step_marks(*marks)))
 
 
+def test_time_of_which_nothing_is_recorded_is_not_called_start_up() -> None:
+    rows = launched(("saxpy", BEFORE - 5 * US, BEFORE, 60 * US))
+    marks = step_marks(("profiler", 0, BEFORE + MS), ("set up", 0, MS))
+    said = headline(tf.analyze(trace_of(**rows, marks=marks))).sentence
+    assert "after 300 ms of which little or nothing is recorded: too little" in said
+    assert "start-up" not in said
+
+
 def test_start_up_with_hardly_any_work_behind_it_is_all_that_is_said() -> None:
     analysis = run(20)
     said = headline(analysis)

@@ -255,6 +255,17 @@ def test_products_that_take_as_long_for_less_work_only_launch_it(
     assert ("if the program uses a GPU" in found.measured.lacks[0].remedy) != is_told
 
 
+@pytest.mark.parametrize("call", ["cudaLaunchKernel", "cudaMalloc"])
+def test_an_operator_that_launches_has_no_rate(call: str) -> None:
+    # 2 x 1024 x 512 x 512 = 537 MFLOP in 1 ms.
+    made = calls((call, 10, 10), ("cudaLaunchKernel", 2_000_000, 10))
+    made += calls(("cudaDeviceSynchronize", 2_000_020, 10))
+    found = analysis(ops=[product(0, 512, 1_000_000)], calls=made)
+    assert "aten::mm takes" in found.verdict.sentence
+    rate = "aten::mm computes at 537 GFLOP/s."
+    assert (rate in found.verdict.sentence) == (call == "cudaMalloc")
+
+
 def test_a_fast_product_alone_may_be_one_of_a_cpu() -> None:
     assert not analysis(ops=[product(0, 5120), product(30_000, 2560)]).only_launches
 

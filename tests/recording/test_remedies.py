@@ -133,6 +133,18 @@ def test_where_calls_are_recorded_the_gpu_was_traced(
     assert advice(trace, "device work") == ""
 
 
+@pytest.mark.parametrize(("driver", "may_be_old"), [("13000", False), ("11080", True), ("", True)])
+def test_a_driver_that_is_as_new_as_the_runtime_is_not_too_old(
+    driver: str, *, may_be_old: bool
+) -> None:
+    facts = {"cuda_runtime_version": "12010", "cuda_driver_version": driver}
+    trace = made("pytorch", ops=[OP])
+    source = replace(trace.source, event_counts={"cuda_runtime": 3}, facts=facts)
+    told = advice(replace(trace, source=source), "device records")
+    assert ("driver may be too old" in told) == may_be_old
+    assert "permission" in told
+
+
 FACTS = {
     "torch",
     "ml",

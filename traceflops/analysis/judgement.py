@@ -31,6 +31,13 @@ from traceflops.findings.many_operators import little_on_cpu, many_operators
 from traceflops.findings.nothing_recorded import nothing_recorded, of_what_was_read
 from traceflops.findings.on_cpu import OfGpu, OnCpu, leading, loading_ns, of_gpu, reading
 from traceflops.findings.program_error import led_by_error
+from traceflops.findings.standstill import (
+    STANDSTILL,
+    Standstill,
+    standstill,
+    standstill_findings,
+    with_standstill,
+)
 from traceflops.findings.start_up import main_kind
 from traceflops.findings.unevenness import uneven_findings
 from traceflops.findings.verdicts import (
@@ -71,7 +78,8 @@ class VerdictFacts(NamedTuple):
     verdicts for files of these alone. `gpu` is what CPUs tell of a GPU whose work is not recorded,
     `cpu` chooses what would help on CPUs, `loading_ns` is how long these load data, `once` what
     most of their start-up is. `little`: hardly any work is recorded; `calls`: what takes the host's
-    time if no work is; `is_part`: most time is outside of the GPU's work. `rules` are the user's.
+    time if no work is; `is_part`: most time is outside of the GPU's work. `rules` are the user's;
+    `still` is how long GPUs stood still.
     """
 
     trace: Trace
@@ -91,6 +99,7 @@ class VerdictFacts(NamedTuple):
     calls: tuple[Fact, ...] = ()
     is_part: bool = False
     rules: FindingRules = NO_RULES
+    still: Standstill | None = None
 
     @classmethod
     def of(cls, prepared: Prepared, attribution: Attribution, rules: FindingRules) -> VerdictFacts:
@@ -117,6 +126,7 @@ class VerdictFacts(NamedTuple):
             # Of several GPUs, time outside the work of one may be time of another.
             rest is not None and rest.is_most and len(prepared.accounts) == 1,
             rules,
+            None if prepared.on_host else standstill(prepared, rules.limits(STANDSTILL)),
         )
 
 
@@ -165,6 +175,7 @@ def judged(
         may_draw=draws(trace),
         waiting=waiting_for(ranks),
     )
+    losses = with_standstill(losses, facts.still, window_ns)
     on_host = all(device.type == "cpu" for device in devices)
     basis = basis_of(choice, window_ns if facts.is_part else 0)
     # Kernels that ran one by one have no share of the window.
@@ -217,7 +228,8 @@ def _findings(
         return of_ranks
     total = sum((device.chosen for device in devices), EMPTY_ACCOUNT)
     findings = (
-        *loss_findings(losses, measured, basis),
+        *loss_findings([one for one in losses if one.rule != STANDSTILL], measured, basis),
+        *standstill_findings(facts.still, total.components.window_ns),
         *of_ranks,
         *uneven_findings(spread_of(devices), devices, passes),
         *main_kernel_findings(

@@ -3,7 +3,7 @@
 An op counts if it is the innermost op with known matrix work that owns a compute kernel. Ops around
 it are wrappers, or duplicates if a dispatch mode recorded the op twice. An op without any kernel is
 a ghost: its result came from a cache, or a recomputation stopped before it. On the CPU there are no
-kernels: there an executed product has an `aten::resolve_conj` inside it.
+kernels: there an executed product has an `aten::resolve_conj` inside it, and launches nothing.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from traceflops.table.columns import (
 )
 from traceflops.table.grouping import distinct
 from traceflops.table.nesting import OpTree, taken
+from traceflops.table.patterns import LAUNCH
 from traceflops.timeline.account import LinkedTrace
 from traceflops.timeline.device_span import is_top
 from traceflops.timeline.host_work import ran_on_cpu
@@ -125,6 +126,14 @@ class _Input(Struct, frozen=True):
         """Return, per op, whether it is the innermost known op of one of the marked activities."""
         return self.marked(taken(self.nearest, self.op[activities]))
 
+    def launching(self) -> BoolArray:
+        """Return, per op, whether it launches work though its process has none on a device."""
+        if not self.on_host.any():
+            return self.on_host
+        launches = matching(self.linked.trace.calls["name"], LAUNCH.match)
+        own = self.marked(self.linked.links.op_of_call[launches])
+        return self.on_host & (own | (self.tree.below(own) > 0))
+
 
 def attribute(linked: LinkedTrace) -> Attribution:
     """Return the fate of each op of a trace, and the executed op for which each activity worked."""
@@ -149,7 +158,7 @@ def attribute(linked: LinkedTrace) -> Attribution:
     is_alone = (tree.below(has_work) == 0) & ~work.wrapper
     with_kernels = facts.owning(compute) | (is_alone & facts.owning(unnamed))
     proven, untold = _proven(facts)
-    owning = np.where(on_host, proven, with_kernels) & has_work
+    owning = np.where(on_host, proven & ~facts.launching(), with_kernels) & has_work
     executed = owning & (tree.below(owning) == 0)
     owner = taken(tree.nearest(executed), op)
 
@@ -223,7 +232,7 @@ def _fates(facts: _Input, executed: BoolArray) -> SmallArray:
     fate[has_work] = FATES.index("wrapper")
     fate[has_work & is_around_executed & around_itself] = FATES.index("duplicate")
     fate[bare] = FATES.index("ghost")
-    fate[bare & launched] = FATES.index("lost")
+    fate[bare & (launched | facts.launching())] = FATES.index("lost")
     fate[bare & facts.in_mode] = FATES.index("cached")  # the mode had its result, and ran nothing
     fate[executed] = FATES.index("executed")
     return fate

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Final
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 from msgspec import Struct
@@ -20,6 +20,7 @@ from traceflops.findings.case import cause, limit, share_of_window
 from traceflops.findings.collective_latency import latency_of
 from traceflops.findings.finding import Cause, Finding, Gain, Row, as_loss, severity_of, short_name
 from traceflops.findings.late_rank import clocks_apart_ns
+from traceflops.findings.rank_waits import waiting_told
 from traceflops.findings.rules import cause_of
 from traceflops.ranks.collectives import KINDS
 from traceflops.ranks.link_rates import Fastest, links_of, needed_ns
@@ -146,12 +147,13 @@ def _not_hidden(case: Case, share: float, exposed: _Exposed | None) -> Cause:
     details: tuple[Fact, ...] = ()
     first: Fact | None = None
     knows = set[str]()
+    waits: dict[str, Any] = {}
     if exposed is not None:
         parts = tuple(_parts(case, exposed, knows_waits=knows_waits))
         mostly = limit(case, "exposed-communication", "mostly_waiting")
         exposed_ns = int(exposed.exposed_ns.sum())
         if not knows_waits:  # one rank may tell by its fastest collectives what limits it
-            reason, details = _limited(case, exposed, groups_[0] if groups_ else None, mostly)
+            reason, details, waits = _limited(case, exposed, groups_, mostly)
             knows.add(reason)
             if reason != "link-limited":
                 first = fact("exposed-communication.record-first")
@@ -177,10 +179,10 @@ def _not_hidden(case: Case, share: float, exposed: _Exposed | None) -> Cause:
             _row(case, exposed, *entry) for entry in groups_[:_MOST_ROWS] if exposed is not None
         ),
     )
-    # A rank that waits for others has nothing to hide: only recording those helps.
-    then = None if "waits" in knows else made.advice
+    then = made.advice
     advice = fact("exposed-communication.advice", first=first, then=then) if then else first
-    return replace(made, advice=advice)
+    # A rank that waits for others has nothing to hide.
+    return replace(made, **({"advice": advice} | waits))
 
 
 def _parts(case: Case, exposed: _Exposed, *, knows_waits: bool) -> Iterator[Fact]:
@@ -195,35 +197,38 @@ def _parts(case: Case, exposed: _Exposed, *, knows_waits: bool) -> Iterator[Fact
 
 
 def _limited(
-    case: Case, exposed: _Exposed, group: _Group | None, mostly: float
-) -> tuple[str, tuple[Fact, ...]]:
-    """Return what limits the largest group of one rank, and how that is known.
+    case: Case, exposed: _Exposed, by_group: Sequence[_Group], mostly: float
+) -> tuple[str, tuple[Fact, ...], dict[str, Any]]:
+    """Return what limits the largest group of one rank, how that is known, and what is told of it.
 
     "link-limited": its links; "waits": other ranks, for which it waits; or "unknown". `mostly` is
     the share from which waiting is most of the time.
     """
-    if group is None:
-        return "unknown", ()
-    kind, role, places = group
+    if not by_group:
+        return "unknown", (), {}
+    kind, role, places = by_group[0]
     share = share_of_window(case, int(exposed.exposed_ns[places].sum()))
     took_ns = exposed.records.dur_ns[exposed.row[places]]
     # Other work beside a collective may slow it down.
     is_alone = exposed.exposed_ns[places] >= _ALONE * took_ns
     fastest = Fastest.of(exposed.records, exposed.row[places[is_alone]])
     if fastest is not None:
-        values: dict[str, Value] = {"kind": _called(kind, role), "share": fastest.part * share}
         # `part` of the time is left if all calls were as fast as the fastest: the rest is waiting.
         if fastest.part < 1 - mostly:
-            return "waits", (Fact("exposed-communication.fastest", values),)
+            like = exposed.row[places[is_alone]]
+            named = _called(kind, role)
+            told = waiting_told(case, exposed.records, exposed.row, like, fastest, named)
+            return "waits", (), told
+        values: dict[str, Value] = {"kind": _called(kind, role), "share": fastest.part * share}
         if fastest.bytes >= limit(case, "small-collectives", "most_mib") * _MIB:
             values |= {"mib": fastest.bytes / _MIB, "rate": fastest.rate}
-            return "link-limited", (Fact("exposed-communication.link", values),)
+            return "link-limited", (Fact("exposed-communication.link", values),), {}
     # Else by how long the bytes need on the links: if that is much of the time, these limit it.
     need = _need(case, exposed, places)
     all_share = share_of_window(case, int(exposed.exposed_ns.sum()))
     if need is None or need >= (1 - mostly) * all_share:
-        return "unknown" if need is None else "link-limited", ()
-    return "unknown", (fact("exposed-communication.need", share=need),)
+        return "unknown" if need is None else "link-limited", (), {}
+    return "unknown", (fact("exposed-communication.need", share=need),), {}
 
 
 def _has_fsdp(trace: Trace) -> bool:

@@ -28,6 +28,7 @@ from traceflops.findings.many_kernels import many_kernels
 from traceflops.findings.precision import totals_in_fp32
 from traceflops.findings.rules import advice_of, all_rules, rule_of, statement
 from traceflops.findings.small_pieces import small_pieces
+from traceflops.findings.standstill import STANDSTILL, without_stalled
 from traceflops.findings.start_up import kept, start_up
 from traceflops.findings.trace_health import trace_health
 from traceflops.findings.training_mode import training_mode
@@ -120,6 +121,8 @@ def _of_timeline(case: Case, *, is_judged: bool) -> Iterator[Finding]:
     found = sold_once([*_causes(case, asked)])
     due_ns = sum(wait.idle_after_ns for wait in case.synchronisations)
     findings = reasons_first(found, waits_cost_most=2 * due_ns > case.total.components.idle_ns)
+    still = next((loss for loss in case.losses if loss.rule == STANDSTILL), None)
+    findings = without_stalled(findings, still)
     if case.prepared is not None:  # of summaries nothing is replayed: no gain is known of most
         findings = longest_first(findings)
     ordered = _with_main_kernel(case, _with_counters(case, findings), uneven)

@@ -13,17 +13,19 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from traceflops.attribution.host_events import host_span
 from traceflops.attribution.outside_work import outside_gpu_work
 from traceflops.facts import Fact, Value, fact
 from traceflops.table.columns import codes, is_one_of, numbers
 from traceflops.table.grouping import distinct, group_rows
-from traceflops.timeline.intervals import Intervals
+from traceflops.timeline.intervals import NEVER, Intervals
 from traceflops.windows.selection import Selection
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from traceflops.table.columns import IntArray
+    from traceflops.table.trace import Trace
     from traceflops.timeline.account import DeviceAccount
     from traceflops.windows.prepared import Prepared
 
@@ -72,9 +74,10 @@ def little_work(prepared: Prepared, limits: Mapping[str, float]) -> tuple[Fact, 
         return ()
     if (cold := _cold_call(prepared, limits)) is not None:
         return cold, fact(RECORD)
-    spans_ns, busy_ns, fills_ns = [0], [0], 0
+    spans_ns, busy_ns, fills_ns, begun = [0], [0], 0, []
     for account in prepared.accounts.values():
         start_ns, end_ns = _work(prepared, account)
+        begun.append(account.rows.span[0])
         fills_ns += int((account.rows.end_ns - account.rows.start_ns).sum())
         fills_ns -= int((end_ns - start_ns).sum())
         spans_ns.append(int(end_ns.max() - start_ns.min()) if len(start_ns) else 0)
@@ -89,10 +92,25 @@ def little_work(prepared: Prepared, limits: Mapping[str, float]) -> tuple[Fact, 
         return ()
     is_before = 2 * rest.before_ns >= rest.recorded_ns
     code = "after-start-up" if is_before else "of-recording"
+    if is_before and 2 * _recorded_before(prepared.trace, int(min(begun))) < rest.before_ns:
+        code = "after-nothing"
     values: dict[str, Value] = {"busy_ns": max(busy_ns), "window_ns": max(spans_ns)}
     values["fills_ns"] = fills_ns or None
     times = {"before_ns": rest.before_ns, "recorded_ns": rest.recorded_ns}
     return fact(f"{LITTLE_WORK}.{code}", **values, **times), fact(RECORD)
+
+
+def _recorded_before(trace: Trace, time_ns: int) -> int:
+    """Return how many ns before a time something of the host is recorded.
+
+    Ranges that go on after it are left out: they are about more than that time.
+    """
+    spans = [host_span(table)[1:] for table in (trace.calls, trace.ops)]
+    _, start_ns, end_ns = host_span(trace.marks)
+    is_before = end_ns <= time_ns
+    spans.append((start_ns[is_before], end_ns[is_before]))
+    starts, ends = (np.concatenate(column) for column in zip(*spans, strict=True))
+    return Intervals.of(starts, ends).within(NEVER, time_ns).length_ns
 
 
 def _work(prepared: Prepared, account: DeviceAccount) -> tuple[IntArray, IntArray]:

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 _TENTH: Final = 10
 
 
-class _Launches(Columns, frozen=True):
+class Launches(Columns, frozen=True):
     """Launches of kernels: row of activities, time in ns, and a number that identical ones share.
 
     Of a grid that fits the GPU at once and has no shapes that number is -1: persistent kernels have
@@ -57,7 +57,7 @@ def uneven_launches(case: Case) -> Finding | None:
     if case.prepared is None:
         return None
     limits = case.finding_rules.limits(MAIN_KERNEL)
-    launches = _launches(case.prepared)
+    launches = launches_of(case.prepared)
     known = launches.only(launches.group >= 0)  # of others nothing tells which are identical
     order = np.lexsort((known.ns, known.group))
     group, first, count = np.unique(known.group[order], return_index=True, return_counts=True)
@@ -96,7 +96,7 @@ def uneven_launches(case: Case) -> Finding | None:
     )
 
 
-def _launches(prepared: Prepared) -> _Launches:
+def launches_of(prepared: Prepared) -> Launches:
     """Return the launches of kernels in the chosen windows, without those that communicate.
 
     Identical launches have the same `group`; it is -1 where the size of the work is unknown.
@@ -111,4 +111,4 @@ def _launches(prepared: Prepared) -> _Launches:
     row = row[is_kernel[row] & ~is_top(categorised, "communication", row)]
     group, is_sized = identical_launches(prepared, row)
     is_known = is_sized & (axes(table["grid"])[row] > 0).all(axis=1)
-    return _Launches(row, numbers(table["dur_ns"])[row], np.where(is_known, group, -1))
+    return Launches(row, numbers(table["dur_ns"])[row], np.where(is_known, group, -1))

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from traceflops.timeline.aggregates import Untimed
     from traceflops.windows.device_records import LaunchRecords
 
-_NOT_WORKING: Final = frozenset({"idle", "communication"})
+_NOT_WORKING: Final = frozenset({"idle", "communication", "standstill"})
 """Surely lost, whatever the other work is: if large, they stand before what cannot be judged."""
 
 _MOSTLY_BUSY, _OVERLAP = 0.95, 1.01

@@ -201,11 +201,13 @@ class Fastest(Struct, frozen=True):
     """What time would be left if all equal collectives were as fast as the fastest of them.
 
     `part` is the time they would then take, as a share of what they take. Of the size that takes
-    most time, `bytes` is the size and `rate` what the links carry in its fastest call, GB/s.
+    most time, `bytes` is the size, `least_ns` the time of its fastest call, and `rate` what the
+    links carry in that, GB/s.
     """
 
     part: float
     bytes: int
+    least_ns: int
     rate: float
 
     @classmethod
@@ -226,7 +228,8 @@ class Fastest(Struct, frozen=True):
         part = (count * least_ns)[is_repeated].sum() / sum_ns[is_repeated].sum()
         most = int(np.argmax(np.where(is_repeated, sum_ns, 0)))
         carried = bus_bytes(records, row[first[most : most + 1]])[0]
-        return cls(float(part), int(size[first][most]), float(carried / least_ns[most]))
+        fastest_ns = int(least_ns[most])
+        return cls(float(part), int(size[first][most]), fastest_ns, float(carried / fastest_ns))
 
 
 def kind_name(records: CommRecords, row: int) -> str:
