@@ -46,10 +46,12 @@ from traceflops.windows.steps import (
 _SPECIAL: Final = re.compile(r"[\\^$.|?*+(){}\[\]]")
 _KINDS_TRIED: Final = 16
 _NO_STEP: Final = re.compile(
-    r"layer|block|expert|head|stage|chunk|bucket|shard|rank|worker|epoch|run|trial|fold",
+    r"layer|block|expert|head|stage|chunk|bucket|shard|rank|worker|epoch|run|trial|fold"
+    r"|^annotation \d",
     re.IGNORECASE,
 )
-"""What names of parts of a step, of threads and of many steps have."""
+"""What names of parts of a step, of threads and of many steps have; and placeholders of names."""
+_NUMBERED: Final = fact("steps-by.numbered")
 
 
 def likely_step_mark(trace: Trace) -> str | None:
@@ -77,9 +79,7 @@ def numbered_steps(
         number = _consecutive([labels[own] for own in code[rows].tolist()])
         if number is None:
             continue
-        mark = repr(_pattern_of([labels[own] for own in code[rows].tolist()]))
-        how = fact("steps-by.numbered", mark=mark)
-        found = steps_by_process(trace, rows, number, "annotation", how)
+        found = steps_by_process(trace, rows, number, "annotation", _NUMBERED)
         if _are_rounds_inside(linked, accounts, found):
             return None if inferred and _have_layers(linked, accounts) else found
     return None
@@ -118,7 +118,7 @@ def _are_rounds_inside(
         begin = np.append(first, inside[-1] + 1)
         if len(first) < FEWEST_ROUNDS or not hold_rounds(order_of(linked, account.rows), begin):
             return False
-    return bool(accounts)
+    return True
 
 
 def _loops(trace: Trace) -> Iterator[IntArray]:
