@@ -232,8 +232,9 @@ def _fix_first(analysis: Analysis, *, surely: bool = False) -> Iterator[Fact]:
         return
     if best.finding.priority in _WORTH_A_TITLE and best.saving is not None:
         saving = best.saving
-        code = "finding.known" if surely else "finding.first"
-        yield fact(code, name=best.finding.name, time=saving.time, per=saving.per)
+        code, name = "finding.known" if surely else "finding.first", best.finding.name
+        whole_ns = None if saving.per else analysis.mean_ns(analysis.components.window_ns)
+        yield fact(code, name=name, time=saving.time, per=saving.per, whole_ns=whole_ns)
 
 
 def title_finding(analysis: Analysis) -> FindingWords | None:

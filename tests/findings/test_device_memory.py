@@ -222,6 +222,28 @@ def test_page_faults_tell_how_long_kernels_wait_for_pages(
     assert (found.gain.most_ns or found.gain.high_ns) == most_ns
 
 
+@pytest.mark.parametrize("size", [250_000, 1_000_000, 1_600_000])
+def test_pages_that_must_still_cross_the_link_bound_the_gain(size: int) -> None:
+    """In a kernel of 2 ms 40 pages come to an A100-SXM4-40GB, from first to last 1.96 ms.
+
+    PCIe 4.0 x16 has 31.5 GB/s, the memory 1,555 GB/s: pages of 1.6 MB need more than the kernel.
+    """
+    works = [("add(float *)", 1_000, MS, 2 * MS)]
+    begins = [MS + 50_000 * at for at in range(40)]
+    works += [("Unified memory HtoD", 0, begin, 10_000) for begin in begins]
+    rows = launched(*works)
+    for one in rows["activities"][1:]:
+        one |= {"kind": "memcpy", "direction": "migration HtoD", "stream": None}
+        one |= {"correlation": None, "bytes": size}
+    rows["calls"] = rows["calls"][:1]
+    device = {"product": "NVIDIA A100-SXM4-40GB", "compute_major": 8, "compute_minor": 0}
+    found = of_rule(tf.analyze(trace_of(**rows, devices=[device])), "unified-memory")
+    least_ns = 40 * size * (1 / 31.5 + 1 / 1_555)
+    most_ns = [one.gain.most_ns or one.gain.high_ns for one in found if one.gain is not None]
+    left_ns = 1_960_000 - least_ns
+    assert most_ns == ([pytest.approx(left_ns, rel=0.01)] if left_ns > 0 else [])
+
+
 @pytest.mark.parametrize(("evicted", "says"), [(6, "Prefetch"), (7, "Work on less data")])
 def test_where_pages_make_room_the_data_does_not_fit(evicted: int, says: str) -> None:
     """In a kernel of 2 ms 20 pages come in; then four move out, of so many bytes."""

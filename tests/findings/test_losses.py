@@ -331,14 +331,51 @@ def test_kernels_whose_long_names_are_cut_alike_are_no_family() -> None:
     ]
 
 
-def test_kernels_of_tensorrt_are_to_be_built_anew() -> None:
-    first, second = (f"trt_turing_h1688cudnn_{size}_convolution" for size in ("64x64", "128x64"))
-    works = ((first, 0, 100, 50_000), (second, 50, 50_100, 30_000))
+@pytest.mark.parametrize(
+    ("compute", "blocks", "told_of_build"),
+    [
+        (
+            (7, 5),
+            1_000,
+            "(INT8). Larger batches would hardly help: nearly all time is in launches of",
+        ),
+        ((7, 5), 999, "level, for lower precision (INT8) or for larger batches."),
+        ((8, 9), 999, "level, for lower precision (INT8, FP8) or for larger batches."),
+        ((5, 2), 0, "build with a higher builder optimization level or for larger batches."),
+    ],
+)
+def test_kernels_of_tensorrt_are_one_kind_and_to_be_built_anew(
+    compute: tuple[int, int], blocks: int, told_of_build: str
+) -> None:
+    """On 100 multiprocessors; the types that a compute capability has are those of NVIDIA."""
+    names_ = ("sm75_xmma_fprop_implicit_gemm_t1r3s3_execute_kernel_trt", "trt_turing_convolution")
+    works = launched((names_[0], 0, 100, 50_000), (names_[1], 50, 50_100, 30_000))
+    for row in works["activities"]:
+        row |= {"grid": [blocks, 1, 1]} if blocks else {}
+    major, minor = compute
+    device = {"sm_count": 100, "compute_major": major, "compute_minor": minor}
     (one,) = (
-        one for one in tf.analyze(trace_of(**launched(*works))).losses if one.rule == "main-kernel"
+        one
+        for one in tf.analyze(trace_of(**works, devices=[device])).losses
+        if one.rule == "main-kernel"
     )
-    assert told(one).startswith("2 kernels named trt_turing… take ")
-    assert "TensorRT chose these kernels" in told(one)
+    assert told(one).startswith("TensorRT's 2 kernels of category convolution take ")
+    assert told_of_build in told(one)
+
+
+def test_the_ranges_of_tensorrt_tell_who_chose_kernels() -> None:
+    names_ = ("sm80_xmma_fprop_implicit_gemm_a", "cudnn_fprop_b")
+    works = launched((names_[0], 0, 100, 50_000), (names_[1], 50, 50_100, 30_000))
+    execute = {
+        "name": "ExecutionContext::execute",
+        "kind": "annotation",
+        "start_ns": 0,
+        "dur_ns": 9,
+    }
+    for marks, is_told in (([], False), ([execute], True)):
+        trace = trace_of(**works, marks=marks)
+        losses = tf.analyze(replace(trace, source=replace(trace.source, format="nsys"))).losses
+        assert any("TensorRT chose them" in told(one) for one in losses) == is_told
 
 
 def test_a_decode_pass_of_few_tokens_waits_for_weights() -> None:

@@ -46,8 +46,17 @@ def test_an_error_is_said_first_and_mended_where_little_is_recorded(
 
 
 @pytest.mark.parametrize(("kernels", "is_said"), [(0, True), (100, False)])
-def test_a_program_that_worked_until_it_was_interrupted_has_no_error(
-    kernels: int, *, is_said: bool
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [("interrupted", "it was interrupted"), ("not-found", "a command or file was not found")],
+)
+def test_a_program_that_worked_may_have_ended_on_purpose(
+    error: str, told: str, kernels: int, *, is_said: bool
 ) -> None:
-    said = headline(tf.analyze(stopped(kernels, "interrupted"))).sentence
-    assert ("it was interrupted" in said) == is_said
+    assert (told in headline(tf.analyze(stopped(kernels, error))).sentence) == is_said
+
+
+def test_a_profiler_that_does_not_fit_is_to_be_replaced() -> None:
+    sentence = tf.analyze(stopped(0, "profiler")).verdict.sentence
+    assert "Record with a newer version of the profiler" in sentence
+    assert "correct the error" not in sentence

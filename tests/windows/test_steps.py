@@ -329,6 +329,37 @@ def test_ranges_that_look_like_steps_are_named_as_the_option(name: str, option: 
     assert len(found.steps.seen) == 5
 
 
+def tokens(name: str, numbers: list[int], layers: int) -> Any:
+    """Return a run of ranges, each of layers of five kernels, which differ."""
+    works, marks, now = [], [], 1000
+    for number in numbers:
+        marks.append((name.format(number), now, layers * 500))
+        begins = range(now, now + layers * 500, 100)
+        works += [(f"{GEMM}{at // 100 % 5}", at, at + 5, 90) for at in begins]
+        now = begins.stop
+    return {**launched(*works), "marks": step_marks(*marks)}
+
+
+@pytest.mark.parametrize(
+    ("name", "numbers", "layers", "steps"),
+    [
+        ("token_{}_processing", [7, 8, 9, 10], 4, [7, 8, 9, 10]),
+        ("token_{}_of_4", [0, 1, 2, 3], 4, [0, 1, 2, 3]),
+        ("token_{}_processing", [7, 8, 10, 11], 4, []),
+        ("token_{}_processing", [7, 8], 4, []),
+        ("token_{}_processing", [7, 8, 9, 10], 1, []),
+        ("decoder_layer_{}_forward", [7, 8, 9, 10], 4, []),
+        ("epoch {} of 9", [7, 8, 9, 10], 4, []),
+    ],
+    ids=["numbered", "another number", "not consecutive", "few", "no layers", "layers", "epochs"],
+)
+def test_numbered_ranges_that_hold_layers_are_steps(
+    name: str, numbers: list[int], layers: int, steps: list[int]
+) -> None:
+    analysis = analyze(trace_of(**tokens(name, numbers, layers)))
+    assert list(analysis.steps.seen) == steps
+
+
 def test_callbacks_of_another_thread_do_not_look_like_steps() -> None:
     run = unmarked("Event::Execute", [100] * 5)
     run["marks"] = [{**mark, "thread": 2} for mark in run["marks"]]

@@ -44,6 +44,9 @@ _ML_RANGE: Final = re.compile(
     r"|prefill|transformer|attention)\b|\.py\(\d+\): ",
     re.IGNORECASE,
 )
+_TENSORRT: Final = re.compile(r"(?:^|_)trt(?:_|::|$)|\bnvinfer1::|^__myl_|\bgenericReformat::")
+_TENSORRT_RANGE: Final = re.compile(r"^(\w+::)*ExecutionContext::(execute|enqueue)")
+"""What TensorRT and its compiler Myelin call kernels, and the range of each inference."""
 _GGML: Final = re.compile(r"\bggml_|\(ggml_type\)|\bmul_mat_(vec_)?q\b|quantize_(mmq_)?q8_1")
 
 
@@ -57,6 +60,18 @@ def of_compiled(trace: Trace) -> bool:
     """Return whether code made by torch.compile ran."""
     tables = (trace.ops, trace.marks, trace.activities)
     return any(_OF_COMPILED.search(name) for table in tables for name in names(table["name"]))
+
+
+def is_of_tensorrt(kernel: str) -> bool:
+    """Return whether a kernel is one of TensorRT, by its name."""
+    return _TENSORRT.search(kernel) is not None
+
+
+def of_tensorrt(trace: Trace) -> bool:
+    """Return whether TensorRT ran, by kernels or ranges."""
+    if any(map(is_of_tensorrt, names(trace.activities["name"]))):
+        return True
+    return any(map(_TENSORRT_RANGE.match, names(trace.marks["name"])))
 
 
 def of_training(trace: Trace) -> bool:

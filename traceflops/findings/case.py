@@ -14,6 +14,7 @@ from traceflops.categories.programs import (
     of_ml,
     of_openacc,
     of_pytorch,
+    of_tensorrt,
     of_training,
 )
 from traceflops.findings.rules import cause_of, thresholds
@@ -239,6 +240,7 @@ def program_of(case: Case) -> frozenset[str]:
 
     torch      it runs PyTorch: by the profiler, else by its kernels
     ml         a framework, engine or library of machine learning runs
+    tensorrt   TensorRT runs
     openacc    its kernels are loops of OpenACC, by their names
     compiled   torch.compile has made some of its code
     graphs     it launches graphs
@@ -262,6 +264,7 @@ def program_of_trace(trace: Trace) -> frozenset[str]:
     of_program = {
         "torch": of_pytorch(trace),
         "ml": of_ml(trace),
+        "tensorrt": of_tensorrt(trace),
         "openacc": of_openacc(trace),
         "compiled": of_compiled(trace),
         "graphs": of_graphs(trace),

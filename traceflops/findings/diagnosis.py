@@ -14,7 +14,7 @@ from traceflops.findings.communication import communication, slow_link
 from traceflops.findings.counted_estimates import COUNTED_KERNEL
 from traceflops.findings.counted_kernels import counted_kernels, counted_main_kernel
 from traceflops.findings.decode import decode
-from traceflops.findings.device_memory import host_copies, memory_headroom, unified_memory
+from traceflops.findings.device_memory import host_copies, memory_headroom
 from traceflops.findings.device_work import kernel_rules, reached
 from traceflops.findings.fills import fills
 from traceflops.findings.finding import WORTH_SAYING, Candidate, Finding, Level
@@ -25,6 +25,7 @@ from traceflops.findings.late_rank import late_rank, rank_balance
 from traceflops.findings.little_work import LITTLE_WORK, little_work
 from traceflops.findings.main_kernel import MAIN_KERNEL
 from traceflops.findings.many_kernels import many_kernels
+from traceflops.findings.migrating_pages import unified_memory
 from traceflops.findings.precision import totals_in_fp32
 from traceflops.findings.rules import advice_of, all_rules, rule_of, statement
 from traceflops.findings.small_pieces import small_pieces

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from math import prod
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -162,6 +162,10 @@ class LaunchShape(NamedTuple):
     limiters: tuple[str, ...] = ()
     warps_share: float = 1.0
 
+    def told(self) -> dict[str, Value]:
+        """Return what texts say of it."""
+        return {"blocks": self.blocks, "room": self.room, "last_wave": self.last_wave}
+
     @property
     def is_few(self) -> bool:
         """Return whether there are known to be blocks for at most half of the multiprocessors."""
@@ -231,6 +235,25 @@ def few_blocks(trace: Trace, name: str) -> Fact | None:
     if most > _FEW * units[0]:
         return None
     return fact("launch.few-blocks", blocks=int(most), units=units[0])
+
+
+def full_grids(trace: Trace, kernels: Collection[str], many: float) -> Fact | None:
+    """Return the fewest blocks of launches of these kernels, all but those of a tenth of the time.
+
+    None if that is less than `many` times the multiprocessors, or unknown: a larger grid saves at
+    most the part of a last wave.
+    """
+    activities = trace.activities
+    rows = np.flatnonzero(matching(activities["name"], kernels.__contains__))
+    blocks, ns = product_of(axes(activities["grid"]))[rows], numbers(activities["dur_ns"])[rows]
+    units = _only(numbers(trace.devices["sm_count"], -1)[:, np.newaxis])
+    if not units or not ns.sum() or (blocks < 1).any():
+        return None
+    order = np.argsort(-blocks, kind="stable")
+    fewest = blocks[order][np.searchsorted(np.cumsum(ns[order]), _NEARLY_ALL * ns.sum())]
+    if fewest < many * units[0]:
+        return None
+    return fact("launch.full", blocks=int(fewest), units=units[0])
 
 
 def _only(rows: IntArray) -> tuple[int, ...] | None:

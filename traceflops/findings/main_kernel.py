@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 from traceflops.categories.classify import clean
 from traceflops.categories.kernel_names import without_return_type
+from traceflops.categories.programs import is_of_tensorrt
+from traceflops.devices.device_facts import SeenDevice
 from traceflops.facts import Fact, Value
 from traceflops.findings.decode import weight_bits
 from traceflops.findings.finding import Finding, Row, short_name
 from traceflops.findings.kernel_facts import PRODUCTS
-from traceflops.findings.launch_geometry import LaunchShape, launch_shape
+from traceflops.findings.launch_geometry import LaunchShape, full_grids, launch_shape
 from traceflops.findings.rules import advice_of, statement
 from traceflops.remedies import advice
 
@@ -40,7 +42,9 @@ _FAMILY: Final = re.compile(r"_*[a-z]+(?:_[a-z]+)+(?![a-z0-9])")
 _OF_VECTORS: Final = re.compile(r"gemv|mat_?vec|mul_?vec|^triton_(?:red|per)_fused", re.IGNORECASE)
 _CUT_OFF: Final = "_"
 """What a name of many kernels ends with that was cut short when it was recorded."""
-_OF_TENSORRT: Final = re.compile(r"(?:^|_)trt(?:_|$)")
+_TENSORRT, _TORCH = "tensorrt", "torch"
+_LOWER: Final = {"INT8": (6, 1), "FP8": (8, 9)}
+"""Types of lower precision, and from which compute capability on TensorRT uses them."""
 _OPERATOR: Final = re.compile(r"aten::")
 _FUNCTION: Final = re.compile(r"(?:void )?([^<(\[]+)")
 
@@ -67,28 +71,26 @@ def main_kernel_findings(
     least, may_gain = limits["least_share"], _may_gain(top, rows, total, losses, limits)
     if shares[top] < least or kernels.num_rows < 2 or not may_gain:
         return  # too little to tell, or a single kernel, which is all of it anyway
-    family, variants = _largest_family(rows, by_whole_name=top == _MEMORY)
+    of_engine = _of_engine(rows, program)
+    family, variants = _largest_family(rows, of_engine, by_whole_name=top == _MEMORY)
     name, sub, time_ns = short_name(family), variants[0]["sub"], _sum_ns(variants)
     largest = max(variants, key=lambda row: row["sum_ns"])
-    whole = time_ns / total.components.window_ns
-    share = min(whole, shares[top])
+    is_engine = largest["name"] in of_engine
+    share = min(whole := time_ns / total.components.window_ns, shares[top])
     if share < least or 2 * time_ns < _sum_ns(rows) or name.endswith(_CUT_OFF):
         return  # too little, or a name cut short, which may stand for many kernels
     count = sum(row["count"] for row in variants)
     idle = total.components.share("idle") or 0.0
     if time_ns < limits["least_ns"] * count and idle > limits["most_idle"]:
         return  # launching limits it
-    tokens, knows = _decoded(serving), {*program}
+    tokens, knows = _decoded(serving), {*program} - {"" if is_engine else _TENSORRT}
     if top == "compute":
-        knows |= {top, sub, *_known_by_name(largest["name"], sub)}
-        knows |= {"few-tokens"} if 0 < tokens <= _FEW_TOKENS else set()
+        knows |= {top, sub, *_known_by_name(largest["name"], sub, tokens)}
     shape = LaunchShape() if len(variants) > 1 else _shape_of(trace, largest)
     knows |= {*_known_of_shape(shape, time_ns // max(count, 1), limits)}
     values: dict[str, Value] = {
         "name": name,
-        "blocks": shape.blocks,
-        "room": shape.room,
-        "last_wave": shape.last_wave,
+        **shape.told(),
         "of": of,
         "tokens": tokens,
         "share": share,
@@ -96,8 +98,9 @@ def main_kernel_findings(
         "launches": count,
         "mean_ns": time_ns // max(count, 1),
         "largest": min(largest["sum_ns"] / total.components.window_ns, share),
+        **(_of_build(trace, variants, limits["many_blocks"]) if is_engine else {}),
     }
-    of_family = "-family" if len(variants) > 1 else ""
+    of_family = "" if len(variants) == 1 else "-tensorrt" if is_engine else "-family"
     claim = f"claim{of_family}{'-overlapping' if whole > share else ''}"
     yield statement(
         MAIN_KERNEL,
@@ -152,17 +155,37 @@ def _whole_graphs(
         )
 
 
+def _of_engine(rows: Sequence[dict[str, Any]], program: frozenset[str]) -> frozenset[str]:
+    """Return the names of kernels that TensorRT chose: all, but beside PyTorch those it names."""
+    if _TENSORRT not in program:
+        return frozenset()
+    kernels = (row["name"] for row in rows if row["top"] == "compute")
+    return frozenset(name for name in kernels if _TORCH not in program or is_of_tensorrt(name))
+
+
+def _of_build(
+    trace: Trace, variants: Sequence[dict[str, Any]], many_blocks: float
+) -> dict[str, Value]:
+    """Return what another build of an engine may use: types the GPUs have, room in their grids."""
+    devices = [SeenDevice.of(row).compute for row in trace.devices.to_pylist()]
+    lower = [name for name, least in _LOWER.items() if all(has and has >= least for has in devices)]
+    full = full_grids(trace, {row["name"] for row in variants}, many_blocks)
+    batches = None if full is not None else Fact(f"{MAIN_KERNEL}.batches")
+    return {"types": tuple(lower) or None, "batches": batches, "full": full}
+
+
 def _largest_family(
-    rows: Sequence[dict[str, Any]], *, by_whole_name: bool
+    rows: Sequence[dict[str, Any]], of_engine: frozenset[str], *, by_whole_name: bool
 ) -> tuple[str, list[dict[str, Any]]]:
     """Return the name and the rows of the kernels of one name and category with the most time.
 
-    Names of one family begin with the same words, unless they are taken `by_whole_name`. A kernel
-    that is alone has its own name.
+    Names of one family begin with the same words, unless they are taken `by_whole_name`; kernels
+    that TensorRT chose (`of_engine`) are one. A kernel that is alone has its own name.
     """
     families: defaultdict[tuple[str, str], list[dict[str, Any]]] = defaultdict(list)
     for row in rows:
         name = row["name"] if by_whole_name else _family(row["name"])
+        name = row["sub"] if row["name"] in of_engine else name
         families[name, row["sub"]].append(row)
     (family, _), variants = max(families.items(), key=lambda item: _sum_ns(item[1]))
     if len(variants) == 1 and not by_whole_name:
@@ -207,16 +230,16 @@ def _may_gain(
     return top != "compute" or 2 * lost >= compute
 
 
-def _known_by_name(name: str, sub: str) -> Iterator[str]:
-    """Give what the name of a compute kernel says that chooses a remedy."""
+def _known_by_name(name: str, sub: str, tokens: int) -> Iterator[str]:
+    """Give what name and `tokens` of a pass of a compute kernel say that chooses a remedy."""
+    if 0 < tokens <= _FEW_TOKENS:
+        yield "few-tokens"
     if sub == "gemm" and _OF_VECTORS.search(name):
         yield "vector"
     if sub == "attention" and _FIRST_FLASH.search(name):
         yield "first-flash"
     if weight_bits(name) <= _NARROW_BITS:
         yield "narrow"
-    if _OF_TENSORRT.search(name):
-        yield "tensorrt"
     if _OPERATOR.match(name):
         yield "operator"
 

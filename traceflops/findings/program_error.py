@@ -16,30 +16,33 @@ if TYPE_CHECKING:
     from traceflops.table.trace import Trace
 
 STOPPED: Final = "program-error.stopped"
-_INTERRUPTED: Final = "interrupted"
+_MAY_WORK: Final = ("interrupted", "not-found")
+"""Classes that a program which did its work may end with."""
 _CLASSES: Final = frozenset(
     {
         *("python", "interrupted", "memory", "other-gpu", "driver", "no-gpu", "library", "module"),
-        *("data-clause", "file", "access"),
+        *("data-clause", "file", "access", "not-found", "profiler", "symbol"),
     }
 )
 _EXCEPTION: Final = re.compile(r"[A-Z]\w{0,40}")
 _HELP: Final = fact("program-error.help")
+_PROFILER, _NEWER = "profiler", fact("program-error.newer")
 
 
 def led_by_error(verdict: Verdict, trace: Trace, *, is_little: bool) -> Verdict:
     """Return a verdict that first says that the program stopped with an error, if it did.
 
     Where hardly any work is recorded, that is why: the remedy is to correct the error. A program
-    that worked until it was interrupted may have been stopped on purpose.
+    that worked until it was interrupted may have been stopped on purpose, and one that did not find
+    a file may have done without.
     """
     is_little = is_little or not trace.activities.num_rows
     error = trace.source.facts.get(PROGRAM_ERROR)
-    if error is None or (error == _INTERRUPTED and not is_little):
+    if error is None or (error in _MAY_WORK and not is_little):
         return verdict
     rest = tuple(part for part in verdict.parts if part.code != RECORD)
     stopped = fact(STOPPED, error=_in_words(error))
-    help_ = (_HELP,) if is_little else ()
+    help_ = (_NEWER if error == _PROFILER else _HELP,) if is_little else ()
     return replace(verdict, parts=(stopped, *help_, *rest))
 
 

@@ -22,6 +22,7 @@ from traceflops.timeline.account import DeviceAccount, LinkedTrace
 from traceflops.timeline.records import Window
 from traceflops.units import listed
 from traceflops.windows.chosen_runs import chosen_range, gpu_notes, one_step_note
+from traceflops.windows.numbered_ranges import likely_step_mark, numbered_steps
 from traceflops.windows.periodicity import (
     KEEP_LAST_UP_TO,
     LAST_STEP,
@@ -36,7 +37,6 @@ from traceflops.windows.step_times import Owners, owners_of, shared_steps_note
 from traceflops.windows.steps import (
     FoundSteps,
     how_to_mark,
-    likely_step_mark,
     some_marks,
     step_of_activity,
     until_next,
@@ -338,11 +338,17 @@ def _unmarked_layout(
     selection: Selection,
     marked: FoundSteps | None,
 ) -> StepLayout:
-    """Return the steps that the tool marks on devices, else those that repeat, else one span."""
+    """Return the steps that the tool marks on devices, else those that repeat, else one span.
+
+    Where what repeats may be layers, numbered ranges that hold them are the steps.
+    """
     marked_by_tool = device_steps(linked.trace, accounts)
     if marked_by_tool is not None:
         return StepLayout(*marked_by_tool, "markers", fact("steps-by.tool"))
     inferred = inferred_steps(linked, accounts)
+    ranges = numbered_steps(linked, accounts, inferred[1] if inferred is not None else None)
+    if ranges is not None:
+        return _marked_layout(linked, accounts, ranges)
     if inferred is not None:
         stretches, source, how = inferred
         variant = ".unmarked" if marked is None else ""

@@ -115,20 +115,26 @@ def _by_copies(linked: LinkedTrace, rows: DeviceRows) -> _Periods | None:
     return (boundary, fact("steps-by.copies")) if alike.mean() >= REGULAR_SHARE else None
 
 
+def order_of(linked: LinkedTrace, rows: DeviceRows) -> Order:
+    """Return the activities of a device in order."""
+    name, call = linked.columns.name[rows.row], linked.links.call_of_activity[rows.row]
+    return Order(name, rows.start_ns, rows.end_ns, call)
+
+
 def _by_signature(linked: LinkedTrace, rows: DeviceRows) -> _Periods | None:
     """Return the longest rounds of activities that repeat, None without any."""
-    name, call = linked.columns.name[rows.row], linked.links.call_of_activity[rows.row]
-    rounds = repeated_signature(Order(name, rows.start_ns, rows.end_ns, call))
+    rounds = repeated_signature(order_of(linked, rows))
     if rounds is None:
         return None
     what = device_words(linked.trace).operation
     return rounds.begin, fact("steps-by.rounds", count=rounds.length, what=what)
 
 
+SIGNATURE: Final = "signature"
 SOURCES: Final[Mapping[str, Callable[[LinkedTrace, DeviceRows], _Periods | None]]] = {
     "optimizer": _by_optimizer,
     "copies": _by_copies,
-    "signature": _by_signature,
+    SIGNATURE: _by_signature,
 }
 """Functions that find the periods of a device, the most reliable first, by `StepChoice.source`."""
 

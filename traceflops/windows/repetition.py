@@ -80,6 +80,24 @@ def repeated_signature(order: Order) -> Rounds | None:
     return None if steps is None else _from_the_longest_wait(order, steps)
 
 
+def hold_rounds(order: Order, begin: IntArray) -> bool:
+    """Return whether marked rounds are steps: most of the work, alike, with rounds inside.
+
+    They begin at the activities `begin`; the last entry is the end.
+    """
+    rounds = Rounds(begin, int(np.median(np.diff(begin))), 0.0)
+    test = _RoundTest(order, _Occurrences(order.name))
+    return test.are_alike(rounds) and test.repeat_inside(rounds, are_marked=True)
+
+
+def has_layers(order: Order) -> bool:
+    """Return whether the repeated signature has rounds inside, so surely its rounds are steps."""
+    rounds = repeated_signature(order)
+    if rounds is None:
+        return False
+    return _RoundTest(order, _Occurrences(order.name)).repeat_inside(rounds)
+
+
 class _Occurrences:
     """The occurrences of each name in order, and where a run of occurrences begins.
 
@@ -183,6 +201,12 @@ class _RoundTest:
 
     def are_steps(self, rounds: Rounds) -> bool:
         """Return whether the rounds are most of the work, alike in content, and not just layers."""
+        if not self.are_alike(rounds):
+            return False
+        return self.repeat_inside(rounds) or self._are_more_than_layers(rounds)
+
+    def are_alike(self, rounds: Rounds) -> bool:
+        """Return whether the rounds are most of the work, and alike in content."""
         # Half of the activities is enough, too: the first step may take more time than all others,
         # for example if ranks wait for one another.
         first, last = int(rounds.begin[0]), int(rounds.begin[-1])
@@ -198,9 +222,7 @@ class _RoundTest:
                 return False
         counts, usual = self._content(rounds)
         alike = np.abs(counts - usual).sum(axis=1) <= TOLERANCE * usual.sum()
-        if alike.mean() < REGULAR_SHARE:
-            return False
-        return self._repeat_inside(rounds) or self._are_more_than_layers(rounds)
+        return bool(alike.mean() >= REGULAR_SHARE)
 
     def are_better(self, rounds: Rounds, longer: Rounds | None) -> bool:
         """Return whether rounds should replace `longer` ones as the steps; always if it is None."""
@@ -228,12 +250,13 @@ class _RoundTest:
         counts = counts.reshape(-1, _NAMES_COMPARED)
         return counts, np.median(counts, axis=0).astype(np.int64)
 
-    def _repeat_inside(self, rounds: Rounds) -> bool:
+    def repeat_inside(self, rounds: Rounds, *, are_marked: bool = False) -> bool:
         """Return whether some names come at least three times per round, at regular distances.
 
         Each must repeat over a quarter of the rounds: layers do, a small loop does not. All must be
         more than a trifle of the activities. And for most of them the distance between rounds must
-        be larger than inside: if not, the rounds are just layers of alternating kinds.
+        be larger than inside: if not, the rounds are just layers of alternating kinds. Rounds that
+        `are_marked` may have nothing but layers, but no more than any model.
         """
         first, last = rounds.begin[0], rounds.begin[-1]
         begins = np.zeros(len(self._name) + 1, dtype=np.int64)
@@ -254,8 +277,10 @@ class _RoundTest:
         # Inner rounds may be no shorter than others.
         is_regular = (inner.usual >= FEWEST_ACTIVITIES) & (inner.share >= REGULAR_SHARE)
         chosen = is_often & is_wide & is_regular
+        if are_marked:
+            chosen &= inner.count <= MOST_LAYERS * len(rounds)
         is_farther = chosen & (gap_across[inner.group] >= inner.usual + FEWEST_ACTIVITIES)
-        if 2 * inner.count[is_farther].sum() < inner.count[chosen].sum():
+        if not are_marked and 2 * inner.count[is_farther].sum() < inner.count[chosen].sum():
             return False
         return bool(inner.count[chosen].sum() >= _NO_TRIFLE * (last - first))
 

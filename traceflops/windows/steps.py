@@ -12,7 +12,6 @@ import re
 import shlex
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
-from itertools import chain, zip_longest
 
 import numpy as np
 from msgspec import Struct
@@ -30,16 +29,14 @@ from traceflops.table.columns import (
     is_one_of,
     names,
     numbers,
-    thread_columns,
 )
-from traceflops.table.grouping import distinct, group_rows, groups, shared_codes
-from traceflops.table.links import Links, recorded_calls
+from traceflops.table.grouping import distinct, groups
+from traceflops.table.links import Links
 from traceflops.table.nesting import taken
 from traceflops.table.trace import Note, Trace, counted_note
 from traceflops.timeline.intervals import ENDLESS
 from traceflops.units import capitalized
 from traceflops.windows.engine_passes import serving_marks
-from traceflops.windows.repetition import FEWEST_ROUNDS, REGULAR_SHARE, TOLERANCE
 from traceflops.windows.selection import marked_groups
 from traceflops.windows.step_times import Launched, Steps, thread_of_steps
 
@@ -55,9 +52,8 @@ _PATTERNS = (
     (_ANNOTATED_STEP, "annotation", fact("steps-by.annotations")),
 )
 _PASSES = fact("steps-by.passes")
-_DIGITS = re.compile(r"\d+")
-_SPECIAL = re.compile(r"[\\^$.|?*+(){}\[\]]")
-_KINDS_TRIED, _LONGEST_MARK = 16, 60
+DIGITS = re.compile(r"\d+")
+LONGEST_MARK = 60
 _MOST_NAMED = 5
 """Annotations that a hint names as examples."""
 _NO_MATCH, _NO_NUMBER = -2, -1
@@ -121,7 +117,7 @@ def find_marked_steps(trace: Trace, step_mark: str | None) -> FoundSteps | None:
         number = np.array(number_of_name, dtype=np.int64)[code]
         rows = np.flatnonzero(is_range & (number != _NO_MATCH))
         if len(rows):
-            return _by_process(trace, rows, number[rows], source, how)
+            return steps_by_process(trace, rows, number[rows], source, how)
     return None
 
 
@@ -159,11 +155,11 @@ def _numbered(label: str, group: str | None) -> int:
     """
     if group is None:
         return _NO_MATCH
-    digits = group if group.isdecimal() else next(reversed(_DIGITS.findall(label)), "")
+    digits = group if group.isdecimal() else next(reversed(DIGITS.findall(label)), "")
     return int(digits) if 0 < len(digits) < 19 else _NO_NUMBER  # 19 digits may exceed an int64
 
 
-def _by_process(
+def steps_by_process(
     trace: Trace, rows: IntArray, number: IntArray, source: str, how: Fact
 ) -> FoundSteps:
     """Return the steps of each process from `rows` of the marks and the step `number` of each."""
@@ -228,7 +224,7 @@ def some_marks(trace: Trace) -> str:
     labels, code = names(marks["name"]), codes(marks["name"])
     annotations = distinct(code[is_one_of(marks["kind"], "annotation")])[:_MOST_NAMED].tolist()
     if annotations:
-        shown = ", ".join(shortened(labels[label], _LONGEST_MARK) for label in annotations)
+        shown = ", ".join(shortened(labels[label], LONGEST_MARK) for label in annotations)
         return f"the trace has annotations such as {shown}"
     if "gpu_annotation" in names(marks["kind"]):
         return (
@@ -248,63 +244,6 @@ def how_to_mark(trace: Trace, mark: str | None) -> str:
     how, named = sentence(trace, lack), is_one_of(trace.marks["kind"], "annotation").any()
     ways = [f"{how} when recording"] * bool(how) + [_NAME_THEM] * bool(named)
     return f"{capitalized(', or '.join(ways))}." if ways else ""
-
-
-def likely_step_mark(trace: Trace) -> str | None:
-    """Return a pattern of the ranges that look like steps, None without any.
-
-    Such ranges have the same name apart from numbers, follow each other on a thread, mostly have
-    the same length, and take more than half of the time from the first GPU work to the last. Work
-    is launched in most of them, where launches are recorded: callbacks of a runtime launch nothing.
-    Of several such names the one with most time is used; long and unprintable names are not.
-    """
-    marks, work, labels = trace.marks, trace.activities, names(trace.marks["name"])
-    without_numbers = [_DIGITS.sub("0", label) for label in labels]
-    code_of = {label: code for code, label in enumerate(without_numbers)}
-    code = codes(marks["name"])
-    kind = np.array([code_of[label] for label in without_numbers], dtype=np.int64)[code]
-    start, dur = numbers(marks["start_ns"]), numbers(marks["dur_ns"], ABSENT)
-    rows = np.flatnonzero(is_one_of(marks["kind"], "annotation") & (dur > 0))
-    rows = rows[np.argsort(start[rows], kind="stable")]
-    columns = (kind, numbers(marks["process"]), numbers(marks["thread"], ABSENT))
-    group, _ = group_rows(tuple(column[rows] for column in columns))
-    sums_ns = np.bincount(group, weights=dur[rows])
-    begun = numbers(work["start_ns"])
-    span_ns = (begun + numbers(work["dur_ns"])).max() - begun.min()
-    for number in np.argsort(-sums_ns)[:_KINDS_TRIED]:
-        of_name = rows[group == number]
-        name, length = without_numbers[kind[of_name[0]]], dur[of_name]
-        if not name.isprintable() or not 0 < len(name) <= _LONGEST_MARK:
-            continue
-        usual = float(np.median(length))
-        regular = np.abs(length - usual) <= TOLERANCE * usual
-        is_disjoint = ((start[of_name] + length)[:-1] <= start[of_name][1:]).all()
-        is_loop = len(of_name) >= FEWEST_ROUNDS and is_disjoint and regular.mean() >= REGULAR_SHARE
-        if 2 * sums_ns[number] > span_ns and is_loop and _launch(trace, of_name):
-            return _pattern_of([labels[label_code] for label_code in distinct(code[of_name])])
-    return None
-
-
-def _pattern_of(labels: Sequence[str]) -> str:
-    """Return an expression that matches labels which differ only in some of their numbers."""
-    numbers_by_place = [{*texts} for texts in zip(*map(_DIGITS.findall, labels), strict=True)]
-    patterns = (next(iter(texts)) if len(texts) == 1 else r"\d+" for texts in numbers_by_place)
-    between = (_SPECIAL.sub(r"\\\g<0>", piece) for piece in _DIGITS.split(labels[0]))
-    return "".join(chain.from_iterable(zip_longest(between, patterns, fillvalue="")))
-
-
-def _launch(trace: Trace, ranges: IntArray) -> bool:
-    """Return whether work is launched in most ranges of one thread, or no launch is recorded."""
-    launches = np.flatnonzero(recorded_calls(trace))
-    if not len(launches):
-        return True
-    thread_of_range, thread = shared_codes(
-        thread_columns(trace.marks, ranges), thread_columns(trace.calls, launches)
-    )
-    at = np.sort(numbers(trace.calls["start_ns"])[launches[thread == thread_of_range[0]]])
-    start, dur = (numbers(trace.marks[name])[ranges] for name in ("start_ns", "dur_ns"))
-    has_one = np.searchsorted(at, start) < np.searchsorted(at, start + dur)
-    return 2 * int(has_one.sum()) > len(ranges)
 
 
 def until_next(marked: FoundSteps) -> FoundSteps:

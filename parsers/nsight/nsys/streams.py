@@ -34,12 +34,16 @@ _ERROR: Final = re.compile(
     rf"^\W*(?:(?:{_WHO})\W+)*(?:error|fatal)\b(?: \d+)?\s*[:!\]]"
     r"(?!\s*(?:[-+]?[\d.]|nan|inf|none|no errors?\b|success))"
     r"|\bcuda error at\b|\[Errno \d+\]|GPUassert:|terminate called|^\W*what\(\):|assertion .*fail"
-    r"|error while loading shared libraries|segmentation fault",
+    r"|error while loading shared libraries|symbol lookup error|segmentation fault",
     re.IGNORECASE,
 )
 """A line that tells of an error; an `error: 0.1` is a result."""
+_NOT_FOUND: Final = re.compile(
+    r":\s*(?:(?:command )?not found|no such file or directory)\s*$", re.I
+)
+"""A last line of a shell or the system: whether the program ended with it is not said."""
 _WARNING: Final = re.compile(r"\bwarn", re.IGNORECASE)
-_PYTHON, _UNKNOWN = "python", "unknown"
+_PYTHON, _UNKNOWN, _MISSING = "python", "unknown", "not-found"
 _CLASSES: Final = tuple(
     (name, re.compile(pattern, re.IGNORECASE))
     for name, pattern in (
@@ -52,6 +56,8 @@ _CLASSES: Final = tuple(
         ),
         ("driver", r"driver version is insufficient|driver .*too old|libcuda\.so\S*: cannot open"),
         ("no-gpu", r"no cuda-capable device|no cuda gpus are available|found no nvidia driver"),
+        ("profiler", r"symbol lookup error: \S*libToolsInjection"),
+        ("symbol", r"symbol lookup error|undefined symbol|version [`']\S+' not found"),
         ("library", r"error while loading shared libraries|cannot open shared object file"),
         ("module", r"ModuleNotFoundError|no module named"),
         ("data-clause", r"partially present on the device|present clause was not found"),
@@ -104,7 +110,7 @@ def error_of(written: str) -> str | None:
     is_raised = bool(traceback) and _IGNORED not in before[-_LONGEST_LINE:]
     begin = next(_errors(lines, is_raised=is_raised), None)
     if begin is None:
-        return None
+        return _MISSING if lines and _NOT_FOUND.search(lines[-1]) else None
     told = "\n".join(lines[begin:])
     own = next((name for name, pattern in _CLASSES if pattern.search(told)), None)
     return own or _exception(lines[begin]) or _UNKNOWN

@@ -30,6 +30,12 @@ _NAMES = ("/tmp/nsys/pid_7_stderr.log", "/tmp/nsys/pid_7_stdout.log")
         (f"{_RAISED}RuntimeError: CUDA error: out of memory\nsee here\n", "memory"),
         (f"{_RAISED}KeyboardInterrupt\n", "interrupted"),
         ("Accelerator Fatal Error: Failed to find device function 'k'!\n Line: 1", "other-gpu"),
+        ("bash: nvcc: command not found\n", "not-found"),
+        ("./run.sh: line 2: ./a.out: No such file or directory\n", "not-found"),
+        ("cat: x: No such file or directory\nstep 1\n", None),  # it went on
+        ("./a: error while loading shared libraries: libx.so: cannot open\n", "library"),
+        ("./a: symbol lookup error: ./a: undefined symbol: f\n", "symbol"),
+        ("python: symbol lookup error: /n/libToolsInjection64.so: undefined symbol: f", "profiler"),
         ("Libomptarget fatal error 1: failure of target construct\n", "unknown"),
     ],
 )
