@@ -458,6 +458,18 @@ def test_a_function_gains_no_time_of_the_calls_it_holds() -> None:
         assert found.gain.high_ns <= 1_010_000 // 4  # 5 us may be the launch
 
 
+@pytest.mark.parametrize("runs", [4, 3])
+def test_one_long_call_of_an_operator_of_each_step_has_no_steady_remedy(runs: int) -> None:
+    """Of four steps one idles 2 ms, in an operator that holds up the GPU in no other."""
+    ops = [{"name": "aten::init", "start_ns": 50_000, "dur_ns": 1_900_000}]
+    ops += [{"name": "aten::init", "start_ns": -200_000 - 9_000 * n, "dur_ns": 900} for n in (1, 2)]
+    ops += [{"name": "aten::init", "start_ns": -900_000, "dur_ns": 900}] * (runs - 3)
+    asks = [{"name": "cudaGetDevice", "start_ns": 60_000, "dur_ns": 1_000}]
+    (found,) = of_rule(run(0, 2_000_000, 0, 0, ops=ops, calls=asks), "host-code")
+    assert (found.gain is None) == found.remedy.startswith("Each of these ran in one gap only")
+    assert (found.gain is None) == (runs == 4)
+
+
 def test_a_slow_driver_call_gains_at_most_its_time() -> None:
     """Beside 1 ms of a call that should take none, 2 ms of an operator."""
     call = {"name": "cudaStreamCreate", "start_ns": 50_000, "dur_ns": 1_000_000}

@@ -43,6 +43,7 @@ from traceflops.findings.launching import (
 from traceflops.findings.launching_parts import LAUNCHING, claim_of_parts, joined, parts_of
 from traceflops.findings.owners import OPERATOR, is_wrapper, owner_of
 from traceflops.findings.rules import all_rules, rule_of
+from traceflops.table.columns import is_one_of
 from traceflops.table.patterns import COMPILES, LOADS
 from traceflops.timeline.host_work import draws, lacks_copies
 
@@ -77,6 +78,8 @@ _OF_HOST: Final = ("compiled-runtime", "host-code", "host-unrecorded")
 _KNOWN_TO_WORK: Final = ("launching", "sampled", "on-cpu")
 """Those of them by which the host works, so that less work saves time."""
 _MOST_ROWS, _LONGEST_GAPS = 3, 100
+_SEVERAL: Final = 3
+"""In so many steps, what is steady happens again."""
 
 
 def idle_causes(case: Case) -> Iterator[Cause]:
@@ -122,6 +125,7 @@ def idle_causes(case: Case) -> Iterator[Cause]:
         # While it waits for the device, the host does nothing that keeps it from launching.
         held_ns += idle.idle_ns if rule != "device-wait" else 0
         one = _cause(case, rule, parts.get(rule, idle), share)
+        one = _steady(case, one, idle) if rule == "host-code" else one
         yield one if len(parts) == 1 else _of_parts(case, one, parts)
     for idle_ns, late in latency:
         if 2 * held_ns < idle_ns or not at_floor(case):
@@ -199,6 +203,21 @@ def _cause(case: Case, rule: str, idle: IdleClass, share: float) -> Cause:
     if idle_cause.advice is None and not by_name and idle.remedy:
         return replace(idle_cause, advice=fact("sentence", text=Fact(idle.remedy)))
     return idle_cause
+
+
+def _steady(case: Case, found: Cause, idle: IdleClass) -> Cause:
+    """Return a cause; without gain and steady remedy if single calls of usual operators were long.
+
+    All culprits are operators then that run as often as steps, and held up the GPU once.
+    """
+    steps, labels = len(case.steps.used), {culprit.label for culprit in idle.culprits}
+    if steps < _SEVERAL or case.prepared is None or any(one.gaps > 1 for one in idle.culprits):
+        return found
+    ops = case.prepared.trace.ops["name"]
+    if any(is_one_of(ops, label).sum() < steps for label in labels):
+        return found
+    doubts, advice = (fact("doubt.once"),), fact("idle.once")
+    return replace(found, advice=advice, edits=(), partly=(), on_path=frozenset(), doubts=doubts)
 
 
 def _details(case: Case, rule: str, largest: Culprit, *, is_place: bool) -> Iterator[Fact]:
