@@ -90,8 +90,8 @@ class StepPart(Struct, frozen=True):
 
     @property
     def title(self) -> str:
-        """Return its short label at the beginning of a line; `own` may be a name of the trace."""
-        return self.own or capitalized(self.short)
+        """Return its short label at the beginning of a line; one that is told may be a name."""
+        return self.own if self.own and self.is_told else capitalized(self.short)
 
     @property
     def sections(self) -> tuple[str, ...]:
