@@ -23,8 +23,8 @@ PHASE: Final = re.compile(rb'"ph"\s*:')
 LONGEST_MENDED: Final = 1 << 20
 INVALID_UTF8: Final = "invalid UTF-8 read as U+FFFD"
 
-# What follows the run always matches, so it never goes back; a possessive run (*+) would say so, but
-# Python 3.11.2 matches such a group wrongly.
+# What follows the run always matches, so it never goes back. A possessive run (*+) would say so,
+# but Python 3.11.2 matches such a group wrongly.
 _TO_STRAY_QUOTE = re.compile(
     rb'((?:\A\s*+"|[^"\\{\[,:]++|\\.|[{\[,:]\s*+"|[{\[,:]|"(?=\s*(?:[,:}\]]|\Z)))*)'
     rb'("|\\?\Z)',
