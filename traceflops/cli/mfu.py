@@ -156,7 +156,7 @@ def _answer_traced(
     """Print the utilisation of traces, with the peaks and the description that the options give."""
     from msgspec.structs import replace
 
-    from traceflops.analysis.preparation import prepare_pair, with_replays
+    from traceflops.analysis.preparation import with_replays
     from traceflops.analysis.recipe import analysis_of, with_removed
     from traceflops.devices.jobs import check_decided
     from traceflops.front.files import check_pair, read_pair
@@ -183,9 +183,8 @@ def _answer_traced(
         trace = without_description(trace)
     names = privacy.placeholders()
     prepared, card_and_run, notes = _prepared(trace, selection, described, given, privacy, names)
-    other, kept = read_pair(pair, traces, trace, reading.read), privacy.include_environment
-    asked: Any = {"include_environment": kept, "placeholders": names}
-    paired = prepare_pair(other, **asked) if other is not None else None
+    other = read_pair(pair, traces, trace, reading.read)
+    paired = None if other is None else _prepared_pair(other, privacy, names)
     prepared = with_replays(prepared, paired)
     measured = measure(prepared, peaks, paired)
     checked = _checked(measured, prepared, card_and_run, described)
@@ -219,6 +218,14 @@ def _checked(
     # Without the option, the trace's own description may say how many devices there are.
     count = run.devices if described.devices.gpus is not None or run.devices > 1 else None
     return reconcile(measured, prepared, card, run, described.answer.convention, count)
+
+
+def _prepared_pair(other: Trace, privacy: Privacy, names: Placeholders | None) -> Prepared:
+    """Return a paired trace prepared as the trace beside it."""
+    from traceflops.analysis.preparation import prepare_pair
+
+    kept = privacy.include_environment
+    return prepare_pair(other, include_environment=kept, placeholders=names)
 
 
 def _prepared(
