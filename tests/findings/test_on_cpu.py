@@ -345,7 +345,7 @@ def test_a_few_milliseconds_of_overhead_are_too_little_to_judge(
 
 
 def test_calls_that_wait_in_steps_go_by_the_largest_name_there() -> None:
-    """The longest wait is after the last step; in steps of 100 ns each 40 ns are of another call."""
+    """The longest wait follows the last step; of each, 40 of 100 ns are in another call."""
     work = ops(*(("aten::relu", 100 * at, 50) for at in range(4)))
     made = calls(*(("cudaStreamSynchronize", 100 * at + 55, 40) for at in range(4)))
     made += calls(("cudaLaunchKernel", 10, 5), ("cudaDeviceSynchronize", 500, 900))
