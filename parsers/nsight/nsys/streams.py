@@ -34,7 +34,8 @@ _ERROR: Final = re.compile(
     rf"^\W*(?:(?:{_WHO})\W+)*(?:error|fatal)\b(?: \d+)?\s*[:!\]]"
     r"(?!\s*(?:[-+~<>=]*\s*[\d.]|nan|inf|none|no errors?\b|success))"
     r"|\bcuda error at\b|\[Errno \d+\]|GPUassert:|terminate called|^\W*what\(\):"
-    r"|assertion .{0,200}fail|error while loading shared libraries|symbol lookup error|segmentation fault",
+    r"|assertion .{0,200}fail|error while loading shared libraries|symbol lookup error"
+    r"|segmentation fault",
     re.IGNORECASE,
 )
 """A line that tells of an error; an `error: 0.1` is a result."""
