@@ -1074,3 +1074,18 @@ def test_one_call_that_allocates_is_not_to_be_reused(calls: int) -> None:
     (found,) = of_rule(analyzed(rows, "nsight"), "memory-alloc")
     assert ("One call" in found.remedy) == (calls == 1)
     assert f"Called in the window: cudaHostAlloc {calls} time" in found.sentence
+
+
+def test_memory_that_many_ranges_allocate_is_one_cause() -> None:
+    """Of 60 ranges with 80 us of cudaMalloc each more than are named become one: "(others)"."""
+    us = 1_000
+    works, calls, marks = [], [], []
+    for number in range(61):
+        at, name = 100 * us * number, chr(97 + number % 26) * (1 + number // 26)
+        works.append(("gemm", at + 94 * us, at + 96 * us, 9 * us))
+        calls.append({"name": "cudaMalloc", "start_ns": at + 10 * us, "dur_ns": 80 * us})
+        marks.append({"name": f"make {name}", "start_ns": at + 5 * us, "dur_ns": 88 * us})
+    rows = launched(*works)
+    rows["calls"] += calls
+    (found,) = of_rule(tf.analyze(trace_of(**rows, marks=marks)), "memory-alloc")
+    assert found.share == pytest.approx(60 * 80 / (60 * 100 + 9))

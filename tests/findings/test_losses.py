@@ -332,28 +332,30 @@ def test_kernels_whose_long_names_are_cut_alike_are_no_family() -> None:
 
 
 @pytest.mark.parametrize(
-    ("compute", "blocks", "told_of_build"),
+    ("compute", "blocks", "units", "told_of_build"),
     [
         (
             (7, 5),
             1_000,
+            100,
             "(INT8). Larger batches would hardly help: nearly all time is in launches of",
         ),
-        ((7, 5), 999, "level, for lower precision (INT8) or for larger batches."),
-        ((8, 9), 999, "level, for lower precision (INT8, FP8) or for larger batches."),
-        ((5, 2), 0, "build with a higher builder optimization level or for larger batches."),
+        ((7, 5), 999, 100, "level, for lower precision (INT8) or for larger batches."),
+        ((8, 9), 999, 100, "level, for lower precision (INT8, FP8) or for larger batches."),
+        ((7, 5), 1_000, 0, "level, for lower precision (INT8) or for larger batches."),
+        ((5, 2), 0, 100, "build with a higher builder optimization level or for larger batches."),
     ],
 )
 def test_kernels_of_tensorrt_are_one_kind_and_to_be_built_anew(
-    compute: tuple[int, int], blocks: int, told_of_build: str
+    compute: tuple[int, int], blocks: int, units: int, told_of_build: str
 ) -> None:
-    """On 100 multiprocessors; the types that a compute capability has are those of NVIDIA."""
+    """On `units` multiprocessors; the types that a compute capability has are those of NVIDIA."""
     names_ = ("sm75_xmma_fprop_implicit_gemm_t1r3s3_execute_kernel_trt", "trt_turing_convolution")
     works = launched((names_[0], 0, 100, 50_000), (names_[1], 50, 50_100, 30_000))
     for row in works["activities"]:
         row |= {"grid": [blocks, 1, 1]} if blocks else {}
     major, minor = compute
-    device = {"sm_count": 100, "compute_major": major, "compute_minor": minor}
+    device = {"sm_count": units, "compute_major": major, "compute_minor": minor}
     (one,) = (
         one
         for one in tf.analyze(trace_of(**works, devices=[device])).losses

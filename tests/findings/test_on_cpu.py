@@ -342,3 +342,23 @@ def test_a_few_milliseconds_of_overhead_are_too_little_to_judge(
     whole = {1_500: "302 µs", 20_000: "4.00 ms"}[every_ns]
     little = f"Only {whole} of CPU work is recorded, in 201 operators, one in "
     assert found.verdict.sentence.startswith(little) == is_said
+
+
+def test_calls_that_wait_in_steps_go_by_the_largest_name_there() -> None:
+    """The longest wait follows the last step; of each, 40 of 100 ns are in another call."""
+    work = ops(*(("aten::relu", 100 * at, 50) for at in range(4)))
+    made = calls(*(("cudaStreamSynchronize", 100 * at + 55, 40) for at in range(4)))
+    made += calls(("cudaLaunchKernel", 10, 5), ("cudaDeviceSynchronize", 500, 900))
+    marks = [label(f"ProfilerStep#{at}", 100 * at, 100) for at in range(4)]
+    waits = "take 40.0 % of the step time, mostly cudaStreamSynchronize."
+    assert waits in analysis(ops=work, calls=made, marks=marks).verdict.sentence
+    made = calls(("cudaLaunchKernel", 10, 5), ("cudaDeviceSynchronize", 500, 900))
+    alone = "Calls that may wait for the GPU take 0.0 % of the step time."
+    assert alone in analysis(ops=work, calls=made, marks=marks).verdict.sentence
+
+
+@pytest.mark.parametrize(
+    "made", [[], calls(("cudaLaunchKernel", 5, 0), ("cudaDeviceSynchronize", 5, 0))]
+)
+def test_a_recording_of_no_length_has_no_shares(made: list[dict[str, Any]]) -> None:
+    assert "%" not in analysis(ops=ops(("aten::mm", 5, 0)), calls=made).verdict.sentence

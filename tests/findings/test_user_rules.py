@@ -128,12 +128,24 @@ def test_thresholds_are_those_of_the_user(tmp_path: Path) -> None:
     assert analysis.notes[-1].text == "Findings by rules of a file: 1 threshold changed."
 
 
-def test_without_a_least_share_nothing_is_found_where_nothing_is(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "trace",
+    [
+        recorded(),
+        trace_of(devices=[], ops=[{"name": "aten::relu", "dur_ns": 10}]),
+        trace_of(devices=[], totals=[{"name": "k", "count": 9, "total_ns": 9 * 40_000}]),
+        tf.read(SAMPLE),
+    ],
+)
+def test_without_thresholds_nothing_is_found_where_nothing_is(trace: Trace, tmp_path: Path) -> None:
     rules = tmp_path / "none.toml"
-    rules.write_text("[kernel-faults]\nleast_share = 0\n[main-kernel]\nleast_kernels = 0\n")
-    for trace in (recorded(), trace_of(devices=[], ops=[{"name": "aten::relu", "dur_ns": 10}])):
-        found = rules_of(tf.analyze(trace, finding_rules=rules))
-        assert not {"loss-softmax", "training-mode"} & {*found}
+    zeros = (
+        [f"[{rule}]", *(f"{name} = 0" for name in some)] for rule, some in thresholds().items()
+    )
+    rules.write_text("\n".join(line for lines in zeros for line in lines))
+    found = tf.analyze(trace, finding_rules=rules).findings
+    assert all(one.share > 0 or one.rule == "trace-health" for one in found)
+    assert not {"loss-softmax", "training-mode"} & {one.rule for one in found}
 
 
 def test_thresholds_of_totals_are_those_of_the_user(tmp_path: Path) -> None:

@@ -47,6 +47,8 @@ if TYPE_CHECKING:
 
 Rule = Callable[["Case"], Iterator["Cause | Candidate"]]
 """What gives the causes that it finds; a Candidate is a cause in the words of a user's rule."""
+_ABOVE_0: Final = 1e-18
+"""Less than the share of any time in a recording."""
 
 
 class FindingRules(Struct, frozen=True):
@@ -57,8 +59,12 @@ class FindingRules(Struct, frozen=True):
     own: tuple[Rule, ...] = ()
 
     def limits(self, rule: str) -> Mapping[str, float]:
-        """Return all thresholds of a rule: the user's, and those of the house for the rest."""
-        return {**thresholds()[rule], **self.thresholds.get(rule, {})}
+        """Return all thresholds of a rule: the user's, and those of the house for the rest.
+
+        A user's 0 counts as hardly more: nothing at all is never enough for a finding.
+        """
+        own = self.thresholds.get(rule, {}).items()
+        return {**thresholds()[rule], **{name: max(value, _ABOVE_0) for name, value in own}}
 
     @property
     def changes(self) -> str:

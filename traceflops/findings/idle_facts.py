@@ -64,11 +64,11 @@ def what_is_known(case: Case, rule: str, idle: IdleClass) -> tuple[set[str], dic
         knows |= {"dali"} if largest.label.startswith(_DALI) else set()
         values["pin"] = None if are_pinned(case) else "pin_memory=True"
     if rule == "memory-alloc":
-        pinning = (one.idle_ns for one in idle.culprits if _PINS.search(one.evidence[0]))
+        pinning = (one.idle_ns for one in idle.culprits if _PINS.search(_call_of(one)))
         knows |= {"pinned"} if 2 * sum(pinning) >= idle.idle_ns else allocator_state(case)
         # One call, made once, has most of the time.
         is_once = 2 * largest.idle_ns >= idle.idle_ns
-        is_once = is_once and memory_calls(case).get(largest.evidence[0]) == 1
+        is_once = is_once and memory_calls(case).get(_call_of(largest)) == 1
         knows |= {"steps"} if case.steps.used else {"one-call"} if is_once else set()
     if rule == "blocking-copy":
         sizes, values = small_copies(case, by_calls=True)
@@ -162,6 +162,11 @@ def memory_calls(case: Case) -> dict[str, int]:
     """Return how often each call that allocates or frees memory is made in the chosen windows."""
     operations = memory_operations(case.prepared) if case.prepared is not None else ()
     return {one.name: one.count for one in operations if one.kind == "call"}
+
+
+def _call_of(culprit: Culprit) -> str:
+    """Return the innermost name of a culprit, "" for all further ones of a class together."""
+    return next(iter(culprit.evidence), "")
 
 
 def _computing(culprit: Culprit) -> str | None:

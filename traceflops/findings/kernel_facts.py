@@ -229,9 +229,7 @@ def kernel_cause(
     saved = time * (1 - np.clip(kept, 0, 1))
     share = share_of_window(facts.case, int(time.sum()))
     saves = share_of_window(facts.case, int(saved.sum()))
-    if not (saves > 0 and saves >= limit(facts.case, "priority", "low")):
-        return
-    if not takes_enough(facts.case, share):
+    if saves < limit(facts.case, "priority", "low") or not takes_enough(facts.case, share):
         return
     largest, where = largest_of(facts, saved)
     sure_part = limit(facts.case, "kernel-faults", "least_part")
@@ -284,8 +282,8 @@ def rows_of(facts: KernelFacts, time: FloatArray) -> tuple[Row, ...]:
 
 
 def takes_enough(case: Case, share: float) -> bool:
-    """Return whether kernels take enough time to be told of; none never do, whatever the limit."""
-    return share > 0 and share >= limit(case, "kernel-faults", "least_share")
+    """Return whether kernels take enough time to be told of."""
+    return share >= limit(case, "kernel-faults", "least_share")
 
 
 def largest_of(facts: KernelFacts, time: FloatArray) -> tuple[Fact, Where]:

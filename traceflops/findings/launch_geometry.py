@@ -247,7 +247,7 @@ def full_grids(trace: Trace, kernels: Collection[str], many: float) -> Fact | No
     rows = np.flatnonzero(matching(activities["name"], kernels.__contains__))
     blocks, ns = product_of(axes(activities["grid"]))[rows], numbers(activities["dur_ns"])[rows]
     units = _only(numbers(trace.devices["sm_count"], -1)[:, np.newaxis])
-    if not units or not ns.sum() or (blocks < 1).any():
+    if not (units and units[0] and ns.any()) or (blocks < 1).any():
         return None
     order = np.argsort(-blocks, kind="stable")
     fewest = blocks[order][np.searchsorted(np.cumsum(ns[order]), _NEARLY_ALL * ns.sum())]

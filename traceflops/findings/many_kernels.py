@@ -33,13 +33,13 @@ def many_kernels(case: Case) -> Iterator[Finding]:
     tiny = [row for row in rows if row["mean_ns"] < limit(case, _TINY, "most_ns")]
     tiny_count, share = sum(row["count"] for row in tiny), sum(row["share"] for row in tiny)
     least = max(limit(case, _TINY, "least_count"), limit(case, _TINY, "least_of_all") * count)
-    if tiny and tiny_count >= least and share >= limit(case, _TINY, "least_share"):
+    if tiny_count >= least and share >= limit(case, _TINY, "least_share"):
         yield _found(case, _TINY, tiny, tiny_count / count)
         return
     alike = [row for row in rows if row["sub"] == "elementwise"]
     many = sum(row["count"] for row in alike) >= limit(case, _ELEMENTWISE, "least_count")
     share = sum(row["share"] for row in alike)
-    if alike and many and share >= limit(case, _ELEMENTWISE, "least_share"):
+    if many and share >= limit(case, _ELEMENTWISE, "least_share"):
         yield _found(case, _ELEMENTWISE, alike, None)
 
 

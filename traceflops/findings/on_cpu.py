@@ -160,6 +160,8 @@ def leading(
     included. If operators ran at the same time, they are left out: their times are no shares.
     """
     window_ns = recorded_ns or total.components.window_ns
+    if not window_ns:
+        return ()
     rows = kernels.to_pylist()
     busy_ns = total.components.window_ns - total.components.idle_ns - total.components.start_up_ns
     is_apart = sum(row["sum_ns"] for row in rows) <= _OVERLAP * busy_ns
@@ -309,15 +311,16 @@ def _waits(trace: Trace, steps: Intervals | None) -> tuple[tuple[Fact, ...], int
     if not is_told or start[finishes].max() < start[launches].max():
         return (), None
     rows = np.flatnonzero(waiting_calls(calls) | matching(calls["name"], GPU_FREES.match))
-    span = Intervals.of(np.append(start, op_start), np.append(end, op_end))
-    low, high = int(span.start_ns[0]), int(span.end_ns[-1])
-    waits = Intervals.of(start[rows], end[rows])
-    share = waits.length_ns / (high - low)
-    name = codes(calls["name"])[rows]
-    most = np.argmax(np.bincount(name, end[rows] - start[rows]))
+    low, high = np.append(start, op_start).min(), np.append(end, op_end).max()
+    recorded, waits = Intervals.one(low, high), Intervals.of(start[rows], end[rows])
+    told = recorded if steps is None else steps
+    if not (recorded.length_ns and told.length_ns):
+        return (), None
     # What waits after the last step tells of it, too: who leads is told by all that is recorded.
-    code = "cpu-leads-gpu" if share < _LITTLE else "cpu-waits"
+    code = "cpu-leads-gpu" if waits.length_ns < _LITTLE * recorded.length_ns else "cpu-waits"
     of = fact("basis.recording" if steps is None else "basis.step")
-    share = share if steps is None else waits.intersect(steps).length_ns / steps.length_ns
-    said = fact(f"verdict.{code}", share=share, of=of, name=names(calls["name"])[most])
-    return (said,), high - low if steps is None else None
+    name, waits_ns = codes(calls["name"])[rows], told.length_within(start[rows], end[rows])
+    most = names(calls["name"])[np.bincount(name, waits_ns).argmax()] if waits_ns.any() else None
+    share = waits.intersect(told).length_ns / told.length_ns
+    said = fact(f"verdict.{code}", share=share, of=of, name=most)
+    return (said,), told.length_ns if steps is None else None

@@ -52,15 +52,18 @@ def small_pieces(case: Case) -> Iterator[Cause]:
     places = begin[:, np.newaxis] + np.arange(size)
     pieces, each, counts = np.unique(name[places], axis=0, return_inverse=True, return_counts=True)
     alike = each.reshape(-1) == counts.argmax()
-    whole_ns = int((start_ns[begin + size] - start_ns[begin])[alike].sum())
+    piece_ns = (start_ns[begin + size] - start_ns[begin])[alike]
     called_ns, count = int(dur_ns[places[alike]].sum()), int(counts.max())
+    # A pause after some pieces is none of their time.
+    each_ns = min(int(np.median(piece_ns)), int(piece_ns.sum()) // count)
+    whole_ns = each_ns * count
     sizes, values = small_copies(case)
     share, least = share_of_window(case, whole_ns), limit(case, _RULE, "least_share")
     if count < limit(case, _RULE, "least_pieces") or share < least or not sizes:
         return
     labels = names(calls["name"])
     told = tuple(labels[code] for code in pieces[counts.argmax()].tolist())
-    values = {**values, "count": count, "each_ns": whole_ns // count, "calls": told}
+    values = {**values, "count": count, "each_ns": each_ns, "calls": told}
     windows = case.windows_used
     called_ns -= called_ns // count  # one of them stays
     gain = Gain(called_ns // windows, whole_ns // windows, None)

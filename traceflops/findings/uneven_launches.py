@@ -69,7 +69,7 @@ def uneven_launches(case: Case) -> Finding | None:
     name = codes(case.prepared.trace.activities["name"])[slow.row]
     kernels, index = np.unique(name, return_inverse=True)
     slow_ns, all_ns = int(slow.ns.sum()), int(launches.ns.sum())
-    if slow_ns < limits["least_slow"] * all_ns or len(kernels) < max(limits["least_kernels"], 1):
+    if slow_ns < limits["least_slow"] * all_ns or len(kernels) < limits["least_kernels"]:
         return None
     by_kernel = group_sums(index, slow.ns, len(kernels))
     largest = int(by_kernel.argmax())

@@ -32,9 +32,10 @@ _EXCEPTION: Final = re.compile(r"(?:\w+\.)*(\w+Error|\w*Exception|KeyboardInterr
 _WHO: Final = "accelerator|cuda|hip|gpu|runtime|fatal|internal|libomptarget|nccl|cublas|cudnn|mpi"
 _ERROR: Final = re.compile(
     rf"^\W*(?:(?:{_WHO})\W+)*(?:error|fatal)\b(?: \d+)?\s*[:!\]]"
-    r"(?!\s*(?:[-+]?[\d.]|nan|inf|none|no errors?\b|success))"
-    r"|\bcuda error at\b|\[Errno \d+\]|GPUassert:|terminate called|^\W*what\(\):|assertion .*fail"
-    r"|error while loading shared libraries|symbol lookup error|segmentation fault",
+    r"(?!\s*(?:[-+~<>=]*\s*[\d.]|nan|inf|none|no errors?\b|success))"
+    r"|\bcuda error at\b|\[Errno \d+\]|GPUassert:|terminate called|^\W*what\(\):"
+    r"|assertion .{0,200}fail|error while loading shared libraries|symbol lookup error"
+    r"|segmentation fault",
     re.IGNORECASE,
 )
 """A line that tells of an error; an `error: 0.1` is a result."""
@@ -54,7 +55,11 @@ _CLASSES: Final = tuple(
             r"no kernel image is available|NoKernelImage|failed to find device function"
             r"|rebuild this file with -gpu=|unsupported (toolchain|gpu architecture)",
         ),
-        ("driver", r"driver version is insufficient|driver .*too old|libcuda\.so\S*: cannot open"),
+        (
+            "driver",
+            r"driver version is insufficient|driver .{0,200}too old"
+            r"|libcuda\.so\S{0,40}: cannot open",
+        ),
         ("no-gpu", r"no cuda-capable device|no cuda gpus are available|found no nvidia driver"),
         ("profiler", r"symbol lookup error: \S*libToolsInjection"),
         ("symbol", r"symbol lookup error|undefined symbol|version [`']\S+' not found"),
@@ -84,14 +89,20 @@ class Streams(NamedTuple):
         return np.array([*self.files, *self.contents], np.int64)
 
     def facts(self, texts: Mapping[int, str | None]) -> dict[str, str]:
-        """Return the class of the error with which the program's output ends, if it does."""
-        written = {
-            ending: texts.get(content) or ""
+        """Return the class of the error with which the program's output ends, if it does.
+
+        Of several processes, one that stopped with an error is enough.
+        """
+        written = [
+            (texts.get(file) or "", texts.get(content) or "")
             for file, content in zip(self.files, self.contents, strict=True)
+        ]
+        ends = (
+            error_of(text)
             for ending in (ERRORS, OUTPUT)
-            if (texts.get(file) or "").endswith(ending)
-        }
-        ends = (error_of(written.get(ending, "")) for ending in (ERRORS, OUTPUT))
+            for name, text in written
+            if name.endswith(ending)
+        )
         found = next(filter(None, ends), None)
         return {PROGRAM_ERROR: found} if found else {}
 

@@ -19,6 +19,7 @@ _NAMES = ("/tmp/nsys/pid_7_stderr.log", "/tmp/nsys/pid_7_stdout.log")
         ("", None),
         ("Max error: 1\n", None),
         ("Error: 4.2e-11\nCUDA error: no error\n", None),
+        ("GPU error: < 1e-6\nError: ~0.3\n", None),
         ("Warning: error: deprecated\n", None),
         ("ERROR: cannot open file\n" + "step\n" * 6, None),  # it went on
         (f"Exception ignored in: <function f>\n{_RAISED}TypeError: 'NoneType'\n", None),
@@ -55,6 +56,20 @@ def test_an_export_tells_how_the_program_ended(tmp_path: Path) -> None:
         trace = read(made)
         assert trace.source.facts["program_error"] == "file"
         assert "in.bin" not in repr((trace.source, trace.notes, trace.to_arrow()))
+
+
+@pytest.mark.parametrize("order", [(7, 8), (8, 7)])
+def test_one_process_of_several_that_ends_with_an_error_is_enough(
+    order: tuple[int, int], tmp_path: Path
+) -> None:
+    export = NsysFile()
+    export.range(1, 2, "a")
+    written = {7: "ERROR: input file not found!\n", 8: "done\n"}
+    for pid in order:
+        name = export.string(f"/tmp/nsys/pid_{pid}_stderr.log")
+        ids = {"filenameId": name, "contentId": export.string(written[pid])}
+        export.row("ProcessStreams", globalPid=process(pid), **ids)
+    assert read(export.save(tmp_path / "r.sqlite")).source.facts["program_error"] == "file"
 
 
 def test_a_report_of_the_profiler_has_what_was_written_behind_its_name(tmp_path: Path) -> None:
