@@ -1,4 +1,4 @@
-"""A program that stopped with an error: that is said first."""
+"""A program whose output ends with an error: that is said first."""
 
 import pytest
 from msgspec.structs import replace
@@ -26,9 +26,9 @@ def stopped(kernels: int, error: str) -> Trace:
 @pytest.mark.parametrize(
     ("error", "said"),
     [
-        ("file", "The program stopped with an error: a file was not found."),
-        ("ImportError", "The program stopped with an error: ImportError in Python."),
-        ("of another version", "The program stopped with an error."),
+        ("file", "The program's output ends with an error: a file was not found."),
+        ("ImportError", "The program's output ends with an error: ImportError in Python."),
+        ("of another version", "The program's output ends with an error."),
     ],
 )
 @pytest.mark.parametrize("kernels", [0, 1, 100])
@@ -40,7 +40,7 @@ def test_an_error_is_said_first_and_mended_where_little_is_recorded(
     assert headline(analysis).sentence.startswith(said)
     sentence = analysis.verdict.sentence
     assert sentence.startswith(said)
-    assert ("Read its output, correct the error" in sentence) == (kernels < 2)
+    assert ("Read it, correct the error" in sentence) == (kernels < 2)
     assert "Record longer" not in sentence
     assert how_to_record(trace) is None
 

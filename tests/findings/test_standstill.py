@@ -52,3 +52,12 @@ def test_equal_gaps_and_a_launch_as_long_are_one_cause() -> None:
 )
 def test_others_are_not_told(found: Analysis) -> None:
     assert "standstill" not in {one.rule for one in found.findings}
+
+
+def test_a_stalled_launch_is_no_compute_as_well() -> None:
+    """Of 6.2 ms the GPU computes for 0.2: the rest of the last but one launch is a stall."""
+    parts = stopped(2_000, 2_010).verdict.parts
+    shares = [part.values["share"] for part in parts if "share" in part.values]
+    (compute,) = [part.values["share"] for part in parts if part.code.startswith("verdict.compute")]
+    assert compute == pytest.approx(200 / 6_210)
+    assert sum(share for share in shares if isinstance(share, float)) <= 1

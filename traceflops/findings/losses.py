@@ -80,7 +80,8 @@ class Loss(Struct, frozen=True):
     `gloss` says what it is made of, `needed` what its bytes need (None if too few are known),
     `rate` how fast its copies are if it is mostly copies, `details` what most of it is, `advice`
     what to do; `rule` is that of what most of it is, "" for none. `unknown` says why it is not
-    judged: then it is neither ranked, nor first in a verdict.
+    judged: then it is neither ranked, nor first in a verdict. `of_compute` is the share of it that
+    is time of compute, too.
     """
 
     name: str
@@ -94,6 +95,7 @@ class Loss(Struct, frozen=True):
     details: tuple[Fact, ...] = ()
     advice: Fact | None = None
     rule: str = ""
+    of_compute: float = 0.0
 
     @property
     def headline(self) -> str:
@@ -119,7 +121,8 @@ class Loss(Struct, frozen=True):
         if needed is not None:
             known = None if needed.known is None else needed.known / rest
             needed = Needed(needed.share / rest, known)
-        return replace(self, share=self.share / rest, needed=needed)
+        of_compute = self.of_compute / rest
+        return replace(self, share=self.share / rest, needed=needed, of_compute=of_compute)
 
     def claim(self, of: Fact | None = None) -> Fact:
         """Return that it takes its share; `of` says of what."""

@@ -32,14 +32,14 @@ if TYPE_CHECKING:
     from traceflops.windows.prepared import Prepared
 
 STANDSTILL: Final = "standstill"
-_IDLE: Final = "idle"
+_IDLE, _COMPUTE = "idle", "compute"
 
 
 class Standstill(NamedTuple):
     """How often and how long a GPU stood still, with one kernel that was running meanwhile.
 
     `gaps` and `launches` are numbers of times, `gaps_ns` and `launches_ns` their time; `usual_ns`
-    is what identical launches of the kernel `name` take.
+    is what identical launches of the kernel `name` take, and `top` its kind of work.
     """
 
     gaps: int
@@ -48,6 +48,7 @@ class Standstill(NamedTuple):
     launches_ns: int
     name: str
     usual_ns: int
+    top: str
 
     @property
     def all_ns(self) -> int:
@@ -85,10 +86,11 @@ def standstill(prepared: Prepared, limits: Mapping[str, float]) -> Standstill | 
     as_long = int((2 * gaps_ns >= over_ns[best]).sum())
     if not len(in_gaps) or alike[best] < limits["least_times"] or 2 * len(in_gaps) < as_long:
         return None
-    name = prepared.trace.activities["name"]
+    name, categorised = prepared.trace.activities["name"], prepared.linked.categorised
     label = kernel_name(names(name)[codes(name)[row[best]]])
+    top = categorised.categories[int(categorised.category[row[best]])].top
     sums = int(in_gaps.sum()), int(in_launches.sum())
-    return Standstill(len(in_gaps), len(in_launches), *sums, label, int(usual_ns[best]))
+    return Standstill(len(in_gaps), len(in_launches), *sums, label, int(usual_ns[best]), top)
 
 
 def _gaps_before_queued_work(prepared: Prepared) -> IntArray:
@@ -110,14 +112,15 @@ def _gaps_before_queued_work(prepared: Prepared) -> IntArray:
 def with_standstill(
     losses: Sequence[Loss], still: Standstill | None, window_ns: int
 ) -> tuple[Loss, ...]:
-    """Return losses with a standstill as one of its own: it is neither idle nor slow compute."""
+    """Return losses with a standstill as one of its own: it is neither idle nor slow work."""
     if still is None or severity_of(still.all_ns / window_ns) is None:
         return tuple(losses)
-    left = {_IDLE: still.gaps_ns / window_ns, "inefficiency": still.launches_ns / window_ns}
+    work = "inefficiency" if still.top == _COMPUTE else still.top
+    left = {_IDLE: still.gaps_ns / window_ns, work: still.launches_ns / window_ns}
     gloss = Fact("loss.stalls", _values(still))
     share = still.all_ns / window_ns
     part = fact("loss.standstill")
-    found = [Loss(STANDSTILL, part, True, share, gloss=gloss, rule=STANDSTILL)]
+    found = list[Loss]()
     # Of idle time, what nothing recorded explains comes first.
     for loss in sorted(losses, key=lambda loss: loss.unknown is None):
         taken = min(left.get(loss.name, 0.0), loss.share)
@@ -127,6 +130,10 @@ def with_standstill(
             loss = replace(loss, **plain) if loss.name == _IDLE else loss
         if loss.share > taken:
             found.append(replace(loss, share=loss.share - taken))
+    # Compute of unknown efficiency is no loss that it could be taken from.
+    compute = left[work] if still.top == _COMPUTE else 0.0
+    stalls = Loss(STANDSTILL, part, True, share, gloss=gloss, rule=STANDSTILL, of_compute=compute)
+    found.append(stalls)
     return tuple(sorted(found, key=lambda loss: -loss.share))
 
 

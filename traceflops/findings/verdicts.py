@@ -315,7 +315,7 @@ def _unknown(
         for loss in losses
         if loss.unknown is not None
     ]
-    share = total.components.share("compute") or 0.0
+    share = (total.components.share("compute") or 0.0) - sum(loss.of_compute for loss in losses)
     if share >= WORTH_SAYING and (measured is None or measured.waterfall is None):
         coverage = measured.executed.coverage if measured is not None else None
         code = "compute-no-mfu" if coverage else "compute"

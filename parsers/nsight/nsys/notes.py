@@ -60,8 +60,8 @@ _NOTES: Final = NoteTable(
             "its process was not traced, or the records were lost. Run it alone, see that it ends "
             "without an error, and record it from its start to its end.",
         ),
-        "no-device-work error": "The recording has no GPU operations: the program stopped with an "
-        "error.",
+        "no-device-work error": "The recording has no GPU operations, and the program's output "
+        "ends with an error.",
         "no-device-work None": (
             "The recording has no GPU operations.",
             f"Whether CUDA was traced is unknown; {NSYS} records it.",

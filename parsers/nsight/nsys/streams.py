@@ -91,7 +91,7 @@ class Streams(NamedTuple):
     def facts(self, texts: Mapping[int, str | None]) -> dict[str, str]:
         """Return the class of the error with which the program's output ends, if it does.
 
-        Of several processes, one that stopped with an error is enough.
+        Of several processes, one whose output ends with an error is enough.
         """
         written = [
             (texts.get(file) or "", texts.get(content) or "")
