@@ -342,3 +342,10 @@ def test_a_few_milliseconds_of_overhead_are_too_little_to_judge(
     whole = {1_500: "302 µs", 20_000: "4.00 ms"}[every_ns]
     little = f"Only {whole} of CPU work is recorded, in 201 operators, one in "
     assert found.verdict.sentence.startswith(little) == is_said
+
+
+def test_operators_that_take_no_time_are_no_shares_of_it() -> None:
+    """The window has no length either."""
+    found = analysis(ops=ops(("aten::mm", 5, 0), ("aten::item", 5, 0)))
+    assert found.components.window_ns == 0
+    assert found.verdict.sentence.startswith("The selected window has zero length.")
