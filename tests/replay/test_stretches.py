@@ -36,6 +36,7 @@ def test_sets_of_several_threads_are_combined_like_sets(
     first, second = stretches(one), stretches(other)
     assert held(first) == written(one)
     assert held(first.union(second)) == written(one) | written(other)
+    assert held(first.union(second, first)) == held(second.union(first))
     assert held(first.intersect(second)) == written(one) & written(other)
     assert held(first.subtract(second)) == written(one) - written(other)
     assert first.subtract(second).known.tolist() == sorted({thread for thread, *_ in one})

@@ -483,11 +483,14 @@ def test_a_rank_that_is_cut_off_says_nothing_of_the_others(tmp_path: Path, size:
     assert note.text.startswith("GPU records of 1 process (rank 2) are incomplete")
 
 
-def of_lengths(*lengths: int, notes: Sequence[str] = ()) -> Analysis:
-    """Return the analysis of launched kernels of these durations; the reader gave these notes."""
+def of_lengths(*lengths: int, notes: Sequence[str] = (), count: int | None = None) -> Analysis:
+    """Return the analysis of launched kernels of these durations.
+
+    The reader gave these notes, each on so many records.
+    """
     works = [("k", 1_000 * at, 1_000 * at + 10, dur) for at, dur in enumerate(lengths)]
     made = trace_of(**launched(*works))
-    told = tuple(Note("repaired", code, "") for code in notes)
+    told = tuple(Note("repaired", code, "", count) for code in notes)
     return analyze(replace(made, notes=(*made.notes, *told)))
 
 
@@ -510,6 +513,14 @@ def test_kernels_without_a_duration_say_nothing_of_time(
     assert analysis.verdict.sentence.startswith(told) == is_told
     assert (analysis.recorded == "incomplete") == is_told
     assert (analysis.launches is None) == is_told
+
+
+@pytest.mark.parametrize(("missing", "is_told"), [(1, False), (3, True)])
+def test_fewer_missing_durations_than_zeros_are_of_other_records(
+    missing: int, *, is_told: bool
+) -> None:
+    analysis = of_lengths(0, 0, 0, *[500] * 17, notes=("no-duration",), count=missing)
+    assert (analysis.recorded == "incomplete") == is_told
     causes = [one for one in analysis.findings if one.confidence is not None]
     assert not (is_told and causes)
 

@@ -113,6 +113,15 @@ def test_a_large_part_of_what_is_left_out_is_told_with_its_time() -> None:
     assert "Record several batches: whether loading keeps up is not recorded." in title
 
 
+def test_time_of_nested_ranges_and_of_several_threads_counts_once() -> None:
+    """Of 8 ms before the only kernel 2 are of a range: nested in itself, and on two threads."""
+    work = {"name": "k", "start_ns": 8_000 * US, "dur_ns": 1_000 * US}
+    marks = step_marks(("main", 0, 9_000 * US), *[("load", 1_000 * US, 2_000 * US)] * 3)
+    marks[-1]["thread"] = 2
+    analysis = analyze(trace_of(activities=[work], marks=marks))
+    assert analysis.outside == OutsideGpuWork(8_000 * US, 0, 9_000 * US, "load", 2_000 * US)
+
+
 @pytest.mark.parametrize(("init_us", "unused_us"), [(300, 345), (0, 0)])
 def test_time_in_no_used_step_is_told_unless_it_is_as_many_usual_steps(
     init_us: int, unused_us: int

@@ -129,6 +129,9 @@ def test_a_step_stands_out_beyond_a_quarter_more_than_the_median(
         ((190, 218, 288, 277, 316, 331, 274, 260), (0, 5, 204, 323)),  # all but a quarter
         ((300, 190, 331, 218, 277, 316, 288), None),  # not steady
         ((300, 301, 302, 303, 304, 305), None),  # not much
+        ((10, 10, 10, 20, 20, 20, 30, 30, 30), (0, 8, 10, 30)),  # a correlation of 0.95
+        ((100, 100, 100, 100, 100, 100, 200, 200, 200), None),  # one jump: a correlation of 0.87
+        ((0, 0, 0, 0, 0, 0), None),
         ((100, 200, 300, 400), None),  # too few
     ],
 )

@@ -9,12 +9,13 @@ from __future__ import annotations
 from typing import Final
 
 import numpy as np
+import pyarrow as pa
 from msgspec import Struct
 
 from traceflops.attribution.host_events import host_span
 from traceflops.table.columns import ABSENT, IntArray, codes, is_one_of, names, numbers
 from traceflops.table.grouping import distinct, group_sums, joint_codes
-from traceflops.timeline.intervals import Intervals
+from traceflops.timeline.intervals import Intervals, latest_end_before
 from traceflops.windows.prepared import Prepared
 from traceflops.windows.records import chosen_time
 
@@ -107,17 +108,11 @@ def _recorded_and_working(prepared: Prepared) -> tuple[Range, Range, IntArray]:
 def _longest_call(prepared: Prepared, process: int, within: Intervals) -> tuple[str, int]:
     """Return the name of the call in which launching threads spend most of a time, and its ns."""
     calls = prepared.trace.calls
-    owner, start, stop = host_span(calls)
+    owner = numbers(calls["process"])
     thread = joint_codes(owner, numbers(calls["thread"], ABSENT))
     call = prepared.linked.links.call_of_activity
     row = np.flatnonzero((owner == process) & np.isin(thread, thread[call[call >= 0]]))
-    labels = names(calls["name"])
-    inside_ns = within.length_within(start[row], stop[row])
-    sums = group_sums(codes(calls["name"])[row], inside_ns, len(labels))
-    if not len(sums):
-        return "", 0
-    longest = int(sums.argmax())
-    return labels[longest], int(sums[longest])
+    return _longest(calls, row, within)
 
 
 def _longest_range(prepared: Prepared, process: int, within: Intervals) -> tuple[str, int]:
@@ -127,10 +122,20 @@ def _longest_range(prepared: Prepared, process: int, within: Intervals) -> tuple
     """
     marks = prepared.trace.marks
     owner, start, stop = host_span(marks)
-    inside_ns, labels = within.length_within(start, stop), names(marks["name"])
-    is_inside = (owner == process) & is_one_of(marks["kind"], "annotation")
-    row = np.flatnonzero(is_inside & (inside_ns == stop - start))
-    sums = group_sums(codes(marks["name"])[row], inside_ns[row], len(labels))
+    is_inside = within.length_within(start, stop) == stop - start
+    is_own = (owner == process) & is_one_of(marks["kind"], "annotation")
+    return _longest(marks, np.flatnonzero(is_own & is_inside), within)
+
+
+def _longest(table: pa.Table, row: IntArray, within: Intervals) -> tuple[str, int]:
+    """Return the name of the rows of a table that takes most of a time, and its ns.
+
+    Nested rows and those of several threads at once count once.
+    """
+    name, labels = codes(table["name"])[row], names(table["name"])
+    _, start, stop = (column[row] for column in host_span(table))
+    start = np.minimum(np.maximum(start, latest_end_before(name, start, stop)), stop)
+    sums = group_sums(name, within.length_within(start, stop), len(labels))
     if not len(sums):
         return "", 0
     longest = int(sums.argmax())

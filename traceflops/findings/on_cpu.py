@@ -160,7 +160,7 @@ def leading(
     included. If operators ran at the same time, they are left out: their times are no shares.
     """
     window_ns = recorded_ns or total.components.window_ns
-    if not window_ns:
+    if not window_ns:  # operators of 0 ns
         return ()
     rows = kernels.to_pylist()
     busy_ns = total.components.window_ns - total.components.idle_ns - total.components.start_up_ns
@@ -188,7 +188,7 @@ def leading(
 def reading(kernels: pa.Table, total: Account, of: Fact) -> tuple[Fact, ...]:
     """Return how long operators read values of a GPU, of which nothing else is known."""
     for row in kernels.to_pylist():
-        share = row["sum_ns"] / total.components.window_ns
+        share = row["sum_ns"] / max(total.components.window_ns, 1)
         if row["name"] == _READS and share >= WORTH_SAYING:
             return (fact("verdict.cpu-reads", name=row["name"], share=share, of=of),)
     return ()

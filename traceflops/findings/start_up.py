@@ -71,7 +71,7 @@ def _set_up_ns(prepared: Prepared | None) -> tuple[int, int]:
             if window.left_out == BEFORE_WORK:
                 left_out = Intervals.one(window.start_ns, window.end_ns).subtract(account.start_up)
                 total_ns += set_up(prepared.linked, account).intersect(left_out).length_ns
-                uploads_ns += upload(prepared.trace, account).intersect(left_out).length_ns
+                uploads_ns += upload(prepared.linked, account).intersect(left_out).length_ns
     return total_ns, uploads_ns
 
 

@@ -20,7 +20,7 @@ from traceflops.replay.recorded_graph import HOST, STREAM, RecordedGraph, World
 from traceflops.replay.spans import Spans
 from traceflops.replay.stretches import NOWHERE, Stretches, same_of_all
 from traceflops.table.columns import ABSENT, BoolArray, IntArray, codes, is_one_of, names, numbers
-from traceflops.table.grouping import distinct, groups
+from traceflops.table.grouping import groups
 from traceflops.table.nesting import taken
 from traceflops.table.patterns import matches
 from traceflops.timeline.device_span import is_top
@@ -154,12 +154,14 @@ class Recorded(Struct, frozen=True, dict=True):
             process = int(owner[device])
             if process in of_process:
                 of_process[process] = of_process[process].union(account.start_up)
-        process_of_call = numbers(self.prepared.trace.calls["process"])
-        found = NOWHERE
-        for process, times in of_process.items():
-            own = distinct(threads[process_of_call == process])
-            found = found.union(same_of_all(own, times))
-        return found
+        known, first = np.unique(threads, return_index=True)
+        owners = groups(numbers(self.prepared.trace.calls["process"])[first])
+        found = (
+            same_of_all(known[own], of_process[process])
+            for process, own in owners
+            if process in of_process
+        )
+        return NOWHERE.union(*found)
 
     @cached_property
     def _threads(self) -> Mapping[str, IntArray]:

@@ -137,23 +137,23 @@ def _starts_up(prepared: Prepared, thread: IntArray, call: IntArray) -> Stretche
     """
     calls, owner = prepared.trace.calls, numbers(prepared.trace.devices["process"])
     process, tid = (numbers(calls[name], ABSENT)[call] for name in ("process", "thread"))
-    found = NOWHERE
+    gaps = defaultdict[int, list[Intervals]](list)
+    for device, account in prepared.accounts.items():
+        by_kind = account.start_up_by_kind
+        gaps[int(owner[device])] += [by_kind[kind] for kind in GAPS if kind in by_kind]
     # Processes without are left out, or with a clock that is not that of their devices.
-    for number, own in prepared.linked.comparable_start_up.items():
-        of_process = np.flatnonzero(process == number)
-        idle = Intervals.empty().union(
-            *(
-                account.start_up_by_kind.get(kind, Intervals.empty())
-                for device, account in prepared.accounts.items()
-                for kind in GAPS
-                if owner[device] == number
-            )
-        )
-        found = found.union(same_of_all(thread[of_process], idle))
-        own_of = dict(zip(tid[of_process].tolist(), thread[of_process].tolist(), strict=True))
-        for name in own.by_thread.keys() & own_of.keys():
-            found = found.union(same_of_all(np.array([own_of[name]]), own.by_thread[name]))
-    return found
+    start_up, found = prepared.linked.comparable_start_up, []
+    for number, rows in groups(process):
+        if number not in start_up:
+            continue
+        idle, by_thread = Intervals.empty().union(*gaps[number]), start_up[number].by_thread
+        found.append(same_of_all(thread[rows], idle))
+        found += [
+            same_of_all(thread[row : row + 1], by_thread[name])
+            for row, name in zip(rows.tolist(), tid[rows].tolist(), strict=True)
+            if name in by_thread
+        ]
+    return NOWHERE.union(*found)
 
 
 def _start_up_in_launches(prepared: Prepared, graph: RecordedGraph, pieces: Pieces) -> IntArray:

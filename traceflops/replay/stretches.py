@@ -7,6 +7,7 @@ from typing import Final
 
 import numpy as np
 from msgspec import Struct
+from msgspec.structs import astuple, replace
 
 from traceflops.table.columns import BoolArray, IntArray
 from traceflops.table.grouping import (
@@ -54,16 +55,10 @@ class Stretches(Struct, frozen=True):
         for thread, rows in groups(self.thread):
             yield thread, Intervals(self.start_ns[rows], self.end_ns[rows])
 
-    def union(self, other: Stretches) -> Stretches:
-        """Return the instants that are in either."""
-        union = Stretches.of(
-            np.append(self.thread, other.thread),
-            np.append(self.start_ns, other.start_ns),
-            np.append(self.end_ns, other.end_ns),
-        )
-        return Stretches(
-            np.union1d(self.known, other.known), union.thread, union.start_ns, union.end_ns
-        )
+    def union(self, *others: Stretches) -> Stretches:
+        """Return the instants that are in any of the sets."""
+        known, *columns = map(np.concatenate, zip(*map(astuple, (self, *others)), strict=True))
+        return replace(Stretches.of(*columns), known=distinct(known))
 
     def intersect(self, other: Stretches) -> Stretches:
         """Return the instants that are in both."""

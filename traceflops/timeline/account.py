@@ -27,7 +27,7 @@ from traceflops.table.columns import (
 from traceflops.table.grouping import groups, runs
 from traceflops.table.links import Links
 from traceflops.table.nesting import OpTree, taken
-from traceflops.table.patterns import WAITS_FOR_DEVICE
+from traceflops.table.patterns import LOADS_DATA, WAITS_FOR_DEVICE
 from traceflops.table.trace import Trace
 from traceflops.timeline.clock_offsets import clock_offsets
 from traceflops.timeline.device_span import ActivityColumns, DeviceRows, Timeline, timeline
@@ -98,6 +98,13 @@ class LinkedTrace(Struct, frozen=True, dict=True):
     def is_unseen(self) -> BoolArray:
         """Per process, whether nothing of its host is recorded."""
         return unseen_processes(self.trace)
+
+    @cached_property
+    def first_batch_ns(self) -> int:
+        """When a data loader first begins to give a batch; ENDLESS without any."""
+        marks = self.trace.marks
+        is_loader = matching(marks["name"], LOADS_DATA.search)
+        return int(numbers(marks["start_ns"])[is_loader].min(initial=ENDLESS))
 
     @cached_property
     def op_tree(self) -> OpTree:

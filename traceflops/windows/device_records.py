@@ -273,14 +273,15 @@ def lost_replays(trace: Trace) -> dict[int, IntArray]:
 def timed_work(trace: Trace) -> CallRecords:
     """Return the number of kernels, copies and graphs, and of those that last 0 ns: none does.
 
-    A 0 stands for a missing duration if the reader's notes say that some are missing, or if half of
-    all are 0. Else it is that of a very short one.
+    A 0 stands for a missing duration if half of all are 0, or if the reader's notes tell of as many
+    missing durations. Else it is that of a very short one.
     """
     kind, length = trace.activities["kind"], numbers(trace.activities["dur_ns"])
     length = length[np.logical_or.reduce([is_one_of(kind, name) for name in _TIMED])]
     unknown = int(np.count_nonzero(length == 0))
-    are_missing = any(note.code in _NO_DURATION for note in trace.notes)
-    is_known = 2 * unknown < len(length) and not are_missing
+    counts = [note.count for note in trace.notes if note.code in _NO_DURATION]
+    missing = sum(unknown if count is None else count for count in counts)
+    is_known = 2 * unknown < len(length) and missing < unknown
     return CallRecords(len(length), 0 if is_known else unknown)
 
 

@@ -15,9 +15,8 @@ import numpy as np
 
 from traceflops.devices.processes import clocks_of
 from traceflops.facts import fact
-from traceflops.table.columns import ABSENT, codes, matching, names, numbers
+from traceflops.table.columns import ABSENT, codes, names, numbers, take_rows
 from traceflops.table.grouping import distinct, group_rows, groups
-from traceflops.table.patterns import LOADS_DATA
 from traceflops.table.trace import Trace
 from traceflops.timeline.account import DeviceAccount, LinkedTrace
 from traceflops.timeline.device_span import is_top
@@ -82,7 +81,7 @@ def started_up_ns(linked: LinkedTrace, accounts: Mapping[int, DeviceAccount]) ->
 
 def set_up(linked: LinkedTrace, account: DeviceAccount) -> Intervals:
     """Return the time of work that a device does once, before what it does again and again."""
-    return upload(linked.trace, account).union(_first_collectives(linked, account))
+    return upload(linked, account).union(_first_collectives(linked, account))
 
 
 def _first_collectives(linked: LinkedTrace, account: DeviceAccount) -> Intervals:
@@ -90,12 +89,12 @@ def _first_collectives(linked: LinkedTrace, account: DeviceAccount) -> Intervals
 
     They set up their group, or wait for ranks that are not started up.
     """
-    rows, activities = account.rows, linked.trace.activities
+    rows = account.rows
     place = np.flatnonzero(is_top(linked.categorised, "communication", rows.row))
     row, start_ns = rows.row[place], rows.start_ns[place]
     took_ns = rows.end_ns[place] - start_ns
-    size = numbers(activities["collective_in_elements"], ABSENT)[row]
-    alike, _ = group_rows((codes(activities["name"])[row], size))
+    sizes = take_rows(linked.trace.activities.select(["collective_in_elements"]), row)
+    alike, _ = group_rows((rows.columns.name[row], numbers(sizes[0], ABSENT)))
     starts, ends = [], []
     for _, one in groups(alike):  # in order of their starts
         later_ns = np.sort(took_ns[one[1:]])
@@ -105,7 +104,7 @@ def _first_collectives(linked: LinkedTrace, account: DeviceAccount) -> Intervals
     return Intervals.of(np.array(starts, dtype=np.int64), np.array(ends, dtype=np.int64))
 
 
-def upload(trace: Trace, account: DeviceAccount) -> Intervals:
+def upload(linked: LinkedTrace, account: DeviceAccount) -> Intervals:
     """Return the time until the first kernel in which a device gets the data that it keeps.
 
     None if copies between host and device go on: later ones take more than 10 % as long. None
@@ -113,7 +112,7 @@ def upload(trace: Trace, account: DeviceAccount) -> Intervals:
     be the input of a single pass: kernels do not recur, or a data loader ran before.
     """
     begin_ns, first_ns, rows = account.rows.span[0], account.first_kernel_ns, account.rows
-    labels = names(trace.activities["direction"])
+    labels = names(linked.trace.activities["direction"])
     direction = rows.columns.direction[rows.row]
     copies = {
         label: Intervals.of(rows.start_ns[which], rows.end_ns[which])
@@ -128,20 +127,14 @@ def upload(trace: Trace, account: DeviceAccount) -> Intervals:
     is_once = len(before) > 0 and later_ns <= _HARDLY * before.length_ns
     if first_ns == NEVER or not is_once or 2 * known_ns < first_ns - begin_ns:
         return none
-    if _loads_before(trace, first_ns) or not _recurs(trace, account):
+    if linked.first_batch_ns < first_ns or not _recurs(account):
         return none
     return Intervals.of(np.array([begin_ns]), np.array([first_ns]))
 
 
-def _loads_before(trace: Trace, before_ns: int) -> bool:
-    """Return whether a data loader has given a batch before a time."""
-    is_loader = matching(trace.marks["name"], LOADS_DATA.search)
-    return bool((numbers(trace.marks["start_ns"])[is_loader] < before_ns).any())
-
-
-def _recurs(trace: Trace, account: DeviceAccount) -> bool:
+def _recurs(account: DeviceAccount) -> bool:
     """Return whether nearly all kernels of a device run several times: one pass has single ones."""
-    name = codes(trace.activities["name"])[account.rows.row[account.is_kernel]] + 1
+    name = account.rows.columns.name[account.rows.row[account.is_kernel]] + 1
     times = np.bincount(name)
     return bool((times >= _REPEATS).sum() >= _NEARLY_ALL * (times > 0).sum())
 

@@ -191,12 +191,14 @@ def _growth(steps: Sequence[StepTime]) -> Growth | None:
     count, times = len(steps), np.array([step.ns for step in steps])
     if count < _LEAST_GROWING:
         return None
-    rank = np.argsort(np.argsort(times, kind="stable"))
-    apart = float(np.square(rank - np.arange(count), dtype=np.float64).sum())
     third = count // 3
     first_ns, last_ns = (median_of(part.tolist()) for part in (times[:third], times[-third:]))
-    is_steady = 1 - 6 * apart / (count * (count**2 - 1)) >= _STEADILY
-    if not is_steady or last_ns < _LARGELY * first_ns:
+    if last_ns <= first_ns or last_ns < _LARGELY * first_ns:
+        return None
+    # Equal times share the mean of their ranks: the order of the steps must not rank them.
+    _, place, alike = np.unique(times, return_inverse=True, return_counts=True)
+    rank = (np.cumsum(alike) - (alike - 1) / 2)[place]
+    if np.corrcoef(rank, np.arange(count))[0, 1] < _STEADILY:
         return None
     return Growth(steps[0].step, steps[-1].step, first_ns, last_ns)
 
