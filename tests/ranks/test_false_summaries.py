@@ -68,8 +68,10 @@ def of_records(**columns: Any) -> Change:
 
 
 def of_groups(*runs: tuple[int, int, int]) -> Change:
-    known = ((*sound().records.told.known[0][:1], runs, None, 4),)
-    return of_records(told=replace(sound().records.told, known=known))
+    told = sound().records.told
+    first, *others = told.known
+    known = ((first[0], runs, *first[2:]), *others)
+    return of_records(told=replace(told, known=known))
 
 
 def of_work(**columns: Any) -> Change:
@@ -161,6 +163,11 @@ def test_the_summary_of_a_graph_capture_is_sound() -> None:
     summary = summary_of(analyze(captured(("a", "b"))))
     assert not summary.reports
     assert isinstance(decoded(encoded(summary), "a.summary"), RankSummary)
+
+
+def test_a_summary_with_other_runs_of_ranks_is_sound() -> None:
+    summary = of_groups((0, 4, 1), (9, 3, -2))(sound())
+    assert isinstance(decoded(_file(summary), "a.summary"), RankSummary)
 
 
 @pytest.mark.parametrize("kind", FALSE)
