@@ -57,7 +57,7 @@ _NOTES: Final = NoteTable(
     },
 )
 
-_OTHER_FORM: Final = " in another form (pack, page or export)"
+_OTHER_FILE: Final = " in another file (pack, page, export or summary)"
 
 
 def without_repeats(trace: Trace) -> Trace:
@@ -204,12 +204,12 @@ def _kept(traces: Sequence[Trace], notes: Mapping[int, Sequence[Note]]) -> list[
 def _note(what: str, kept: Trace, ignored: Sequence[Trace]) -> Note:
     """Return the note that the traces `ignored` repeat the one that is kept.
 
-    `what` ends the note's code. An ignored file with the name of a kept one is the same recording
-    in another form (a pack keeps the names of the files in it), and is marked as such.
+    `what` ends the note's code. Packs, pages, exports and summaries keep the names of the
+    files that they are made of: an ignored file with the name of a kept one is marked as such.
     """
     names_kept = [file.name for file in kept.source.files]
     files = [
-        f"{file.name}{_OTHER_FORM if file.name in names_kept else ''}"
+        f"{file.name}{_OTHER_FILE if file.name in names_kept else ''}"
         for trace in ignored
         for file in trace.source.files
     ]

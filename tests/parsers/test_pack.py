@@ -196,7 +196,7 @@ def test_a_pack_beside_its_original_is_told_apart(tmp_path: Path) -> None:
     file = Path(shutil.copy(SAMPLES / "gpt_1rank.json.gz", tmp_path))
     write_pack(read_apart(file), tmp_path / "a.tfpack")
     (note,) = [note for note in tf.read(tmp_path).notes if note.code == "same-run"]
-    form = "in another form (pack, page or export)"
+    form = "in another file (pack, page, export or summary)"
     assert note.text.endswith(f"from {file.name}; ignored: {file.name} {form}.")
 
 

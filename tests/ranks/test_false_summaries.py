@@ -24,7 +24,7 @@ from traceflops.analysis.summary_files import _file, decoded, encoded, packed, u
 from traceflops.cli import app
 from traceflops.devices.missing_input import MissingInput
 from traceflops.errors import InputError
-from traceflops.facts import Fact, fact
+from traceflops.facts import fact
 from traceflops.table.trace import Trace
 from traceflops.windows.device_records import CallRecords
 
@@ -68,15 +68,17 @@ def of_records(**columns: Any) -> Change:
 
 
 def of_groups(*runs: tuple[int, int, int]) -> Change:
-    known = ((*sound().records.told.known[0][:1], runs, None, 4),)
-    return of_records(told=replace(sound().records.told, known=known))
+    told = sound().records.told
+    first, *others = told.known
+    known = ((first[0], runs, *first[2:]), *others)
+    return of_records(told=replace(told, known=known))
 
 
 def of_work(**columns: Any) -> Change:
     return lambda one: replace(one, work=(replace(one.work[0], **columns), *one.work[1:]))
 
 
-def lacking(what: Fact) -> Change:
+def lacking(what: Any) -> Change:
     return lambda one: replace(one, lacks=(MissingInput(what),))
 
 
@@ -119,6 +121,11 @@ FALSE: dict[str, Change] = {
     "a kind that is none": of_records(kind=sound().records.kind + 99),
     "more ranks in a group than there can be": of_groups((0, 2**61, 1)),
     "a run of ranks without a step": of_groups((0, 4, 0)),
+    "a run of ranks below 0": of_groups((-5, 3, 1)),
+    "a run of no ranks": of_groups((5, 5, 1)),
+    "work of no rank": of_records(work=()),
+    "a number for a fact": lacking(5),
+    "no table": lambda one: replace(one, kernels=None),
     "an end before its start": of_records(end_ns=sound().records.start_ns - 1),
     "sums of other kernels": of_work(count=np.zeros((1, 1), np.int64)),
     "sums of other shape": of_work(count=sound().work[0].count.reshape(-1)),
@@ -156,6 +163,11 @@ def test_the_summary_of_a_graph_capture_is_sound() -> None:
     summary = summary_of(analyze(captured(("a", "b"))))
     assert not summary.reports
     assert isinstance(decoded(encoded(summary), "a.summary"), RankSummary)
+
+
+def test_a_summary_with_other_runs_of_ranks_is_sound() -> None:
+    summary = of_groups((0, 4, 1), (9, 3, -2))(sound())
+    assert isinstance(decoded(_file(summary), "a.summary"), RankSummary)
 
 
 @pytest.mark.parametrize("kind", FALSE)

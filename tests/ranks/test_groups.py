@@ -6,6 +6,7 @@ from random import Random
 from typing import Any
 from unittest.mock import Mock
 
+import numpy as np
 import pytest
 
 from tests.build import trace_of
@@ -14,7 +15,7 @@ from traceflops import read
 from traceflops.analysis.preparation import prepare
 from traceflops.privacy.placeholders import Placeholders
 from traceflops.privacy.redact import Redaction
-from traceflops.ranks.comm_groups import Runs, in_runs, role_in, runs_in
+from traceflops.ranks.comm_groups import CommGroup, Runs, in_runs, peers, role_in, runs_in
 from traceflops.ranks.matching import matched as matches_of
 from traceflops.ranks.who_waits import RankReport, rank_report
 from traceflops.table.columns import ABSENT
@@ -76,6 +77,13 @@ def test_listed_ranks_are_runs_of_numbers(listed: str, runs: Runs) -> None:
 @pytest.mark.parametrize("text", ["[0, 1, ...", "[0, -1]", "0-7", '["0"]', f"[{2**31}]"])
 def test_what_is_no_list_of_ranks_stays_as_it_is(text: str) -> None:
     assert runs_in(text) == text
+
+
+def test_numbers_of_ranks_may_be_far_apart() -> None:
+    ranks, place = (0, 5, 2**31 - 1), np.arange(3)
+    number = np.array([5, 2**31 - 1, 4])  # there is no rank 4
+    found = peers(number, np.zeros_like(place), [CommGroup("all", None, None)], place, ranks)
+    assert found.tolist() == [1, 2, -1]
 
 
 def report(trace: Trace) -> RankReport:

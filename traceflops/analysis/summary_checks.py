@@ -20,6 +20,7 @@ from msgspec import Struct
 from traceflops.attribution.kernels import KERNEL_TOTALS
 from traceflops.flops.mfu_waterfall import FAMILIES, UNSPLIT
 from traceflops.ranks.collectives import KINDS
+from traceflops.ranks.comm_groups import MOST_RANKS
 from traceflops.ranks.comm_records import CommRecords
 from traceflops.ranks.late_causes import KernelSums
 from traceflops.table.columns import ABSENT, LIMIT_NS, IntArray
@@ -159,8 +160,8 @@ def _check_account(account: Account, window_ns: int) -> None:
 def _check_records(records: CommRecords) -> None:
     """Check the collectives: one row of each column per record, within what sums can hold."""
     ranks = len(records.ranks)
-    require(len(records.alone) == ranks and len(records.work) in (0, ranks))
-    require(len(records.devices) in (0, ranks))  # a projection has none
+    require(len(records.alone) == ranks)
+    require(len(records.work) == len(records.devices) in (0, ranks))  # a projection has none
     _check_columns(
         [
             *(getattr(records, name) for name in _OF_RECORDS),
@@ -169,11 +170,10 @@ def _check_records(records: CommRecords) -> None:
     )
     require(_within(records.place, 0, ranks) and _within(records.kind, -1, len(KINDS)))
     require(_within(records.told.which, 0, len(records.told.known)))
-    runs = [
-        run for _, listed, *_ in records.told.known if isinstance(listed, tuple) for run in listed
-    ]
-    require(all(step and max(map(abs, run)) < LARGEST for *run, step in runs))
-    require(sum(len(range(*run)) for run in runs) < _MOST_MEMBERS)
+    lists = (listed for _, listed, *_ in records.told.known if isinstance(listed, tuple))
+    runs = [range(*run) for listed in lists for run in listed]
+    require(all(run and 0 <= end < MOST_RANKS for run in runs for end in (run[0], run[-1])))
+    require(sum(map(len, runs)) < _MOST_MEMBERS)
     times = (records.start_ns, records.end_ns, records.busy_ns)
     require(all(_within(time, -LIMIT_NS, LIMIT_NS) for time in times))
     require((records.end_ns >= records.start_ns).all() and (records.busy_ns >= 0).all())

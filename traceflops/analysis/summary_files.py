@@ -178,9 +178,11 @@ def _restored(kind: Any, data: Any) -> Any:
         return Fraction(*data)
     if kind is Fact:
         fact = _value(data)
+        require(isinstance(fact, Fact))
         in_words(fact)  # what has no words is damaged
         return fact
     if kind is pa.Table:
+        require(isinstance(data, bytes))
         return checked(pa.ipc.open_stream(data).read_all())
     dtype, shape, content = data
     require(dtype in _DTYPES and all(side >= 0 for side in shape))

@@ -83,9 +83,8 @@ class RunningSum(Generic[T]):
     def __init__(self, add_up: Callable[[Sequence[T]], T]) -> None:
         """Begin with no value."""
         self._add_up = add_up
-        self._levels: list[
-            list[T]
-        ] = []  # a value of a level is the sum of _AT_ONCE of the one below
+        # A value of a level is the sum of _AT_ONCE values of the level before.
+        self._levels: list[list[T]] = []
 
     def add(self, value: T) -> None:
         """Add a value."""

@@ -137,10 +137,8 @@ def analysis_of_parts(paths: Sequence[str], summaries: Sequence[str], request: R
             parts.append(_names(files))
     if (analysis := _added_up(parts, request)) is not None:
         return analysis
-    for file in summaries[:1]:
-        held_file(
-            _content(file), Path(file).name, shared
-        )  # raises the error that says what is wrong
+    for file in summaries[:1]:  # raises the error that says what is wrong
+        held_file(_content(file), Path(file).name, shared)
     raise none_reduced(paths)
 
 

@@ -39,7 +39,9 @@ _OTHER: Final = "mesh dim default pg undefined group parallel model with global 
 GROUP_WORDS: Final = frozenset(re.findall(r"[a-z]+", " ".join([_OTHER, *(w for _, w in _ROLES)])))
 
 
-_Rank = Annotated[int, Meta(ge=0, lt=1 << 31)]
+MOST_RANKS: Final = 1 << 31
+"""Ranks that a group lists are numbers below this."""
+_Rank = Annotated[int, Meta(ge=0, lt=MOST_RANKS)]
 
 
 class CommGroup(Struct, frozen=True):
@@ -272,9 +274,12 @@ def peers(
         # A group without a list of ranks is taken for all ranks if its size allows that.
         may_be_all = known[code].size in (None, len(ranks))
         listed = known[code].ranks or (range(max(ranks) + 1) if may_be_all else ())
-        members = np.array([*(place_of_rank.get(rank, -1) for rank in listed), -1], dtype=np.int64)
-        is_member = (number[rows] >= 0) & (number[rows] < len(members) - 1)
-        peer = members[np.where(is_member, number[rows], -1)]  # the last member, -1, is nobody
+        used, which = ranked(number[rows])
+        found = [
+            place_of_rank.get(listed[one], -1) if 0 <= one < len(listed) else -1
+            for one in used.tolist()
+        ]
+        peer = np.array(found, dtype=np.int64)[which]
         peer[peer == place[rows]] = -1  # no rank sends to itself: the number means something else
         # In a group of two ranks, the peer is the other one.
         both = np.unique(place[rows])

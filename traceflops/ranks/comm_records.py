@@ -70,7 +70,7 @@ class CommRecords(Struct, frozen=True, dict=True):
     the end of the kernel.
 
     In compact records, `alone` and `work` are known during the own kernels only; `row` is not
-    known, nor are groups and peers, which `joined` finds again. `lacks_work` says that work beside
+    known, nor are groups and peers, which `grouped` finds again. `lacks_work` says that work beside
     sends and receives is missing for that reason.
     """
 
