@@ -198,7 +198,7 @@ _SIZE: Final = {"width": _WIDTH, "height": _HEIGHT}
 
 def _holoviews() -> Any:
     """Return HoloViews with its Bokeh backend, loaded without the user's settings."""
-    with without_settings():
+    with without_settings("holoviews.plotting.bokeh"):
         import holoviews as hv
         import holoviews.plotting.bokeh
     return hv

@@ -11,6 +11,7 @@ import hashlib
 import logging
 import os
 import re
+import sys
 import warnings
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -117,9 +118,9 @@ def _policy(scripts: Iterable[str]) -> str:
 
 def embed(figures: Mapping[str, Callable[[], Any]]) -> Embedded:
     """Return the figures that these functions make, embedded together to share one document."""
-    with _complaints_to_log(), without_settings():
-        from bokeh.embed import components
-
+    with _complaints_to_log():
+        with without_settings("bokeh.embed"):
+            from bokeh.embed import components
         with _loggers_to_log():
             models = {name: made() for name, made in figures.items()}
             script, divs = components(models, wrap_script=False)
@@ -127,11 +128,14 @@ def embed(figures: Mapping[str, Callable[[], Any]]) -> Embedded:
 
 
 @contextmanager
-def without_settings() -> Iterator[None]:
-    """Let plotting libraries be loaded without the user's settings.
+def without_settings(module: str) -> Iterator[None]:
+    """Let a module be loaded without the user's settings; nothing is changed once it is loaded.
 
     These are files in the home folder, and a file of code that HOLOVIEWSRC names.
     """
+    if module in sys.modules:
+        yield
+        return
     before = {name: os.environ.get(name) for name in _SETTINGS}
     os.environ.update(_SETTINGS)
     try:
