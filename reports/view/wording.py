@@ -64,7 +64,10 @@ def products(analysis: Analysis) -> str:
             return "memory snapshot"
         if analysis.gpu_samples:
             return "samples"
-        return f"no {'readable ' if skipped(analysis.notes) else ''}GPU operations"
+        prepared = analysis.prepared
+        operators = prepared.trace.ops.num_rows if prepared is not None else 0
+        readable = "readable " if skipped(analysis.notes, operators) else ""
+        return f"no {readable}GPU operations"
     if all(device.type == "cpu" for device in devices):
         return f"CPU operators of {numbered(len(devices), 'process')}"
     matches = {peaks.device: peaks.match for peaks in analysis.measured.devices}

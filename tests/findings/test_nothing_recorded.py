@@ -102,3 +102,12 @@ def test_samples_of_the_cpu_alone_are_told(tmp_path: Path) -> None:
             file.row("SAMPLING_CALLCHAINS", id=number, stackDepth=0, **name)
     said = tf.analyze(tf.read(tmp_path / "samples.sqlite")).verdict.sentence
     assert said == "This trace has no GPU operations, only 3 CPU samples."
+
+
+@pytest.mark.parametrize(("operators", "is_told"), [(100, True), (101, False)])
+def test_one_skipped_event_is_not_the_gpu_work_of_many_operators(
+    operators: int, *, is_told: bool
+) -> None:
+    ops = [{"name": "aten::mm", "start_ns": 10 * at, "dur_ns": 5} for at in range(operators)]
+    made = replace(trace_of(devices=[], ops=ops), notes=(Note("dropped", "no-time", "", 1),))
+    assert ("could be read" in analyze(made).verdict.sentence) == is_told

@@ -7,7 +7,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Final
 
 from msgspec import Struct
@@ -15,7 +15,7 @@ from msgspec import Struct
 from traceflops.facts import Fact, fact, in_words, quoted
 from traceflops.table.columns import names
 from traceflops.table.schema import DEVICE_KINDS
-from traceflops.table.trace import Trace
+from traceflops.table.trace import Note, Trace
 
 if TYPE_CHECKING:
     from traceflops.devices.counter_formulas import Family
@@ -100,17 +100,17 @@ def other_counters(families: Sequence[Family | None]) -> MissingInput:
     return MissingInput(fact("missing.other-counters"), _PAIR_OR_COUNT)
 
 
-def skipped(trace: Trace) -> Fact | None:
+def skipped(notes: Iterable[Note], operators: int) -> Fact | None:
     """Return that records were skipped which may have been the work of a GPU, None if none were.
 
-    Fewer than one per _FEW operators are none of it: a program on a GPU launches more.
+    Fewer than one per _FEW `operators` are none of it: a program on a GPU launches more.
     """
-    lost = [note for note in trace.notes if note.code in _LOST]
+    lost = [note for note in notes if note.code in _LOST]
     counts = [note.count if note.code in _RECORDS else None for note in lost]
     if None in counts:
         return fact("missing.skipped-some")
     count = sum(filter(None, counts))
-    is_some = count and _FEW * count >= trace.ops.num_rows
+    is_some = count and _FEW * count >= operators
     return fact("missing.skipped", count=count) if is_some else None
 
 
@@ -123,7 +123,7 @@ def without_times(trace: Trace, how: str) -> MissingInput:
     """Return why a trace without records of device work has no utilisation, and `how` to get it."""
     kinds = set(names(trace.totals["kind"])) if trace.totals.num_rows else set()
     if not kinds & set(DEVICE_KINDS):
-        if (why := skipped(trace)) is not None:
+        if (why := skipped(trace.notes, trace.ops.num_rows)) is not None:
             return MissingInput(fact("missing.none-read", why=why))
         record = fact(_IF_GPU, how=how) if how else None
         return MissingInput(fact(_NO_WORK), record)

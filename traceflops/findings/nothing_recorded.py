@@ -34,7 +34,7 @@ def nothing_recorded(trace: Trace) -> Fact | None:
         return None
     if any(note.code == NO_CUPTI for note in trace.notes):
         return fact("verdict.no-cupti")
-    if skipped(trace) is not None:
+    if skipped(trace.notes, trace.ops.num_rows) is not None:
         return None
     if (own := _only_starts(trace)) is not None:
         return own
@@ -55,7 +55,10 @@ def of_what_was_read(verdict: Verdict, trace: Trace, lost: int) -> Verdict:
 
     `lost` is the number of calls without a record. CPU samples are told where nothing else is.
     """
-    why, samples = skipped(trace), trace.source.event_counts.get(CPU_SAMPLES, 0)
+    why, samples = (
+        skipped(trace.notes, trace.ops.num_rows),
+        trace.source.event_counts.get(CPU_SAMPLES, 0),
+    )
     count = why.values.get("count") if why is not None else None
     may_be_lost = why is not None and not (isinstance(count, int) and count < lost)
     parts, headline = list[Fact](), verdict.headline
