@@ -110,4 +110,4 @@ def test_one_skipped_event_is_not_the_gpu_work_of_many_operators(
 ) -> None:
     ops = [{"name": "aten::mm", "start_ns": 10 * at, "dur_ns": 5} for at in range(operators)]
     made = replace(trace_of(devices=[], ops=ops), notes=(Note("dropped", "no-time", "", 1),))
-    assert ("could be read" in analyze(made).verdict.sentence) == is_told
+    assert ("could be read" in tf.analyze(made).verdict.sentence) == is_told

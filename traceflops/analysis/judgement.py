@@ -186,12 +186,11 @@ def judged(
     findings: tuple[Finding, ...] = ()
     if not on_host:
         findings = _findings(facts, devices, measured, losses, table, ranks, passes, basis)
+    first = led_by(first, facts.cut or lost)
     is_idle_known = records.is_judged and not (facts.lacks_copies or lost or facts.little)
     idle_share = total.components.share("idle") if is_idle_known else None
     return {
-        "verdict": led_by_error(
-            led_by(first, facts.cut or lost), trace, is_little=bool(facts.little)
-        ),
+        "verdict": led_by_error(first, trace, is_little=bool(facts.little)),
         "steps": replace(choice, typical_ns=spread.median_ns) if spread is not None else choice,
         "devices": tuple(devices),
         "total": total,

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 _TENTH: Final = 10
 
 
-class Launches(Columns, frozen=True):
+class KernelLaunches(Columns, frozen=True):
     """Launches of kernels: row of activities, time in ns, and a number that identical ones share.
 
     Of a grid that fits the GPU at once and has no shapes that number is -1: persistent kernels have
@@ -96,7 +96,7 @@ def uneven_launches(case: Case) -> Finding | None:
     )
 
 
-def launches_of(prepared: Prepared) -> Launches:
+def launches_of(prepared: Prepared) -> KernelLaunches:
     """Return the launches of kernels in the chosen windows, without those that communicate.
 
     Identical launches have the same `group`; it is -1 where the size of the work is unknown.
@@ -111,4 +111,4 @@ def launches_of(prepared: Prepared) -> Launches:
     row = row[is_kernel[row] & ~is_top(categorised, "communication", row)]
     group, is_sized = identical_launches(prepared, row)
     is_known = is_sized & (axes(table["grid"])[row] > 0).all(axis=1)
-    return Launches(row, numbers(table["dur_ns"])[row], np.where(is_known, group, -1))
+    return KernelLaunches(row, numbers(table["dur_ns"])[row], np.where(is_known, group, -1))

@@ -32,7 +32,7 @@ _EXCEPTION: Final = re.compile(r"(?:\w+\.)*(\w+Error|\w*Exception|KeyboardInterr
 _WHO: Final = "accelerator|cuda|hip|gpu|runtime|fatal|internal|libomptarget|nccl|cublas|cudnn|mpi"
 _ERROR: Final = re.compile(
     rf"^\W*(?:(?:{_WHO})\W+)*(?:error|fatal)\b(?: \d+)?\s*[:!\]]"
-    r"(?!\s*(?:[-+~<>=]*\s*[\d.]|nan|inf|none|no errors?\b|success))"
+    r"(?!\s*(?:(?:[-+~<>=]+\s*)?[\d.]|nan|inf|none|no errors?\b|success))"
     r"|\bcuda error at\b|\[Errno \d+\]|GPUassert:|terminate called|^\W*what\(\):"
     r"|assertion .{0,200}fail|error while loading shared libraries|symbol lookup error"
     r"|segmentation fault",
