@@ -163,7 +163,7 @@ def is_little(analysis: Analysis) -> bool:
 def opening(analysis: Analysis) -> Opening:
     """Return the title of a report and what follows it.
 
-    First that the program stopped with an error, then what most of the recording is.
+    First that the program's output ends with an error, then what most of the recording is.
     """
     opened = _opening(analysis)
     first = [words(part) for part in analysis.verdict.parts if part.code == STOPPED]

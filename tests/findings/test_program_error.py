@@ -1,4 +1,4 @@
-"""A program that stopped with an error: that is said first."""
+"""A program whose output ends with an error: that is said first."""
 
 import pytest
 from msgspec.structs import replace
@@ -26,9 +26,9 @@ def stopped(kernels: int, error: str) -> Trace:
 @pytest.mark.parametrize(
     ("error", "said"),
     [
-        ("file", "The program stopped with an error: a file was not found."),
-        ("ImportError", "The program stopped with an error: ImportError in Python."),
-        ("of another version", "The program stopped with an error."),
+        ("file", "The program's output ends with an error: a file was not found."),
+        ("ImportError", "The program's output ends with an error: ImportError in Python."),
+        ("of another version", "The program's output ends with an error."),
     ],
 )
 @pytest.mark.parametrize("kernels", [0, 1, 100])
