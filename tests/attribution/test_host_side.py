@@ -13,10 +13,12 @@ from tests.conftest import examples
 from traceflops import analyze
 from traceflops.attribution import host_calls as operators_on_host
 from traceflops.attribution.host_calls import HostOperator, MemoryOperation
+from traceflops.attribution.range_labels import numbered
 from traceflops.cli.common import print_summary
 from traceflops.reports.markdown import render_markdown
 from traceflops.reports.terminal.lines import Style
 from traceflops.reports.terminal.summary import render_terminal
+from traceflops.table.patterns import matches
 
 MIB = 1 << 20
 
@@ -185,3 +187,10 @@ def test_what_only_long_reports_show_is_not_computed_for_a_summary() -> None:
     assert not later & vars(analysis).keys()
     analysis.to_json()
     assert later <= vars(analysis).keys()
+
+
+def test_the_labels_that_get_a_name_are_told_in_the_language_of_edits() -> None:
+    """RE2 has no look-ahead; "fc10" is another name than "fc1"."""
+    labels = ("fc1", "fc1.25", "fc1 (3)", "fc10", "fc2")
+    found = matches(f"^{numbered('fc1')}$", labels)
+    assert found.tolist() == [True, True, True, False, False]

@@ -150,8 +150,8 @@ def test_steps_are_listed_only_where_all_windows_are_steps() -> None:
         assert len(comparison_object(compare(one, one))["before"]["steps"]) == count
 
 
-def of_kernels(*names: str, first: int = 0, marked: bool = True) -> tf.Analysis:
-    works = [(name, 100 * at + 10, 100 * at + 20, 50) for at, name in enumerate(names, first)]
+def of_kernels(*names: str, first: int = 0, marked: bool = True, dur_ns: int = 50) -> tf.Analysis:
+    works = [(name, 100 * at + 10, 100 * at + 20, dur_ns) for at, name in enumerate(names, first)]
     marks = [(f"ProfilerStep#{at}", 100 * at, 100) for at in range(first, first + len(names))]
     return tf.analyze(trace_of(**launched(*works), marks=step_marks(*marks) if marked else []))
 
@@ -275,6 +275,14 @@ def test_operators_on_the_cpu_are_not_compared_with_work_of_a_gpu(one_rank: tf.A
 def test_a_side_without_gpu_time_is_named() -> None:
     found = compare(of_kernels(*"kkk"), tf.analyze(trace_of()), ("a", "b"))
     assert found.obstacle == fact("comparison.no-gpu-time", side="b")
+
+
+def test_operations_without_duration_are_not_compared() -> None:
+    """A kernel of unknown length was no faster than one of 50 ns."""
+    unknown = of_kernels(*"kkk", dur_ns=0)
+    for side in (unknown, side_of_report(unknown.to_json().encode())):
+        found = compare(side, of_kernels(*"kkk"), ("a", "b"))
+        assert found.obstacle == fact("comparison.no-durations", side="a")
 
 
 def test_one_step_has_no_interval(one_rank: tf.Analysis) -> None:

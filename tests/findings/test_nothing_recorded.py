@@ -41,6 +41,13 @@ def test_what_the_profiler_does_at_its_start_is_nothing_of_the_program(
     assert ("annotations" in said) != is_alone
 
 
+def test_what_a_queue_waits_for_is_nothing_of_the_profiler() -> None:
+    """Scratch memory is allocated for a kernel: the program used the GPU."""
+    mark = {"name": "SCRATCH_MEMORY_ALLOC", "kind": "overhead", "start_ns": 10, "dur_ns": 20}
+    said = tf.analyze(trace_of(marks=[{**mark, "stream": 1}])).verdict.sentence
+    assert said.startswith("This trace has no GPU operations")
+
+
 OP = {"name": "aten::mm", "start_ns": 0, "dur_ns": 100}
 
 

@@ -350,8 +350,18 @@ def tokens(name: str, numbers: list[int], layers: int) -> Any:
         ("token_{}_processing", [7, 8, 9, 10], 1, []),
         ("decoder_layer_{}_forward", [7, 8, 9, 10], 4, []),
         ("epoch {} of 9", [7, 8, 9, 10], 4, []),
+        ("{}th token", [2**63 + n for n in range(4)], 4, [0, 1, 2, 3]),
     ],
-    ids=["numbered", "another number", "not consecutive", "few", "no layers", "layers", "epochs"],
+    ids=[
+        "numbered",
+        "another number",
+        "not consecutive",
+        "few",
+        "no layers",
+        "layers",
+        "epochs",
+        "long",
+    ],
 )
 def test_numbered_ranges_that_hold_layers_are_steps(
     name: str, numbers: list[int], layers: int, steps: list[int]

@@ -84,10 +84,11 @@ def numberless(label: str) -> str:
 
 
 def numbered(label: str) -> str:
-    """Return a regular expression of the labels that get this name; N stands for a number."""
+    """Return an expression (RE2) of the labels that get this name; N stands for a number."""
     inner = re.escape(label).replace("N", rf"(?:N|{_NUMBER.pattern})")
-    end = "(?![0-9])" if label[-1:].isdigit() else ""
-    return f"{inner}{end}[{re.escape(_ENDING)}]*"
+    end = f"[{re.escape(_ENDING)}]*"
+    # A digit after the last one would make another number of it.
+    return f"{inner}(?:[{re.escape(_SEPARATORS)}]{end})?" if label[-1:].isdigit() else inner + end
 
 
 def _begun(label: str, differs: Sequence[bool] | None = None) -> str:

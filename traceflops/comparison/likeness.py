@@ -59,6 +59,8 @@ def obstacle(before: Side, after: Side, matched: Sequence[Match]) -> Fact | None
             return fact("comparison.only-totals", side=side.name)
         if not side.windows or not side.components.window_ns:
             return fact("comparison.no-gpu-time", side=side.name)
+        if side.lacks_durations:
+            return fact("comparison.no-durations", side=side.name)
     if before.on_host != after.on_host:
         name = before.name if before.on_host else after.name
         return fact("comparison.only-on-cpu", side=name)

@@ -27,6 +27,7 @@ from traceflops.comparison.side import (
 )
 from traceflops.devices.peaks import find
 from traceflops.errors import InputError
+from traceflops.findings.verdicts import NO_DURATIONS
 from traceflops.memory.usage import Holder
 from traceflops.timeline.records import COMPONENTS, Components
 
@@ -168,6 +169,10 @@ class _Note(Struct):
     text: str
 
 
+class _Headline(Struct):
+    code: str | None = None
+
+
 class _Report(Struct):
     schema: str
     source: _Source
@@ -180,6 +185,7 @@ class _Report(Struct):
     pass_kinds: list[_PassKind] = []
     ranks: _Ranks | None = None
     notes: list[_Note] = []
+    headline: _Headline | None = None
 
 
 def side_of_report(content: bytes, name: str | None = None) -> Side:
@@ -234,6 +240,7 @@ def _side(report: _Report, name: str | None) -> Side:
         facts=facts_of(source.format, source.tool, gpus, dtypes, source.facts),
         notes=tuple((note.kind, note.code, note.text) for note in report.notes),
         on_host=bool(report.devices) and all(gpu.type == "cpu" for gpu in report.devices),
+        lacks_durations=report.headline is not None and report.headline.code == NO_DURATIONS,
     )
 
 

@@ -19,6 +19,7 @@ from traceflops.analysis.result import Analysis
 from traceflops.attribution.charged import ChargedKernel, charged_kernels
 from traceflops.attribution.culprits import idle_culprits
 from traceflops.devices.peaks import DeviceSpec
+from traceflops.findings.verdicts import NO_DURATIONS
 from traceflops.memory.usage import Holder, fullest_gpu, holders, memory_use
 from traceflops.mfu.checked.trace_description import counts_of_step
 from traceflops.mfu.counted.kernel_speeds import KernelSpeed
@@ -61,7 +62,8 @@ class Side(Struct, frozen=True):
     what it holds then (empty if unknown). `counts` are the units of work by name. `late` is, by
     rank, how long others waited for it. `facts` say what was recorded and how; `notes` (kind, code,
     text) what was repaired, dropped, assumed or is missing. With `on_host`, all work is operators
-    on the CPU. `analysis` is None for a report.
+    on the CPU. With `lacks_durations`, how long the GPU works is unknown. `analysis` is None for a
+    report.
     """
 
     name: str
@@ -77,6 +79,7 @@ class Side(Struct, frozen=True):
     facts: Mapping[str, str] = field(default_factory=dict)
     notes: tuple[tuple[str, str, str], ...] = ()
     on_host: bool = False
+    lacks_durations: bool = False
     analysis: Analysis | None = None
 
     @property
@@ -186,6 +189,7 @@ def side_of(
         facts=facts_of(source.format, source.tool, gpu_names(devices, rows), dtypes, source.facts),
         notes=tuple((note.kind, note.code, note.text) for note in analysis.notes),
         on_host=analysis.on_host,
+        lacks_durations=any(part.code == NO_DURATIONS for part in analysis.verdict.parts),
         analysis=analysis,
     )
 

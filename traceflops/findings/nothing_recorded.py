@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from traceflops.devices.missing_input import skipped
 from traceflops.facts import Fact, fact
 from traceflops.remedies import CPU_SAMPLES
-from traceflops.table.columns import is_one_of, matching, numbers
+from traceflops.table.columns import ABSENT, is_one_of, matching, numbers
 from traceflops.table.trace import NO_CUPTI
 from traceflops.timeline.intervals import Intervals
 
@@ -79,10 +79,14 @@ def of_what_was_read(verdict: Verdict, trace: Trace, lost: int) -> Verdict:
 
 
 def _only_starts(trace: Trace) -> Fact | None:
-    """Return that all records are of the profiler at its start, None where some are not."""
+    """Return that all records are of the profiler at its start, None where some are not.
+
+    Overhead in a queue, such as an allocation for which it waits, is due to the program.
+    """
     marks = trace.marks
     # Ranges without a name tell nothing of a program either.
     is_own = is_one_of(marks["kind"], "overhead") | is_one_of(marks["name"], _UNNAMED)
+    is_own &= numbers(marks["stream"], ABSENT) == ABSENT
     if trace.ops.num_rows or trace.calls.num_rows or trace.totals.num_rows:
         return None
     if not is_one_of(marks["kind"], "overhead").any() or not is_own.all():

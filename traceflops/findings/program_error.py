@@ -32,9 +32,10 @@ _PROFILER, _NEWER = "profiler", fact("program-error.newer")
 def led_by_error(verdict: Verdict, trace: Trace, *, is_little: bool) -> Verdict:
     """Return a verdict that first says that the program's output ends with an error, if it does.
 
-    Where hardly any work is recorded, that is why: the remedy is to correct the error. A program
-    that worked until it was interrupted may have been stopped on purpose, and one that did not find
-    a file may have done without.
+    Whether the program stopped there is not recorded: it may have gone on in silence. Where hardly
+    any work is recorded, that is why: the remedy is to correct the error. A program that worked
+    until it was interrupted may have been stopped on purpose, and one that did not find a file may
+    have done without.
     """
     is_little = is_little or not trace.activities.num_rows
     error = trace.source.facts.get(PROGRAM_ERROR)

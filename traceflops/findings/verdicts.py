@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 _NOT_WORKING: Final = frozenset({"idle", "communication", "standstill"})
 """Surely lost, whatever the other work is: if large, they stand before what cannot be judged."""
 
+NO_DURATIONS: Final = "verdict.no-durations"
+"""The code of what is said where how long the GPU works is unknown."""
 _MOSTLY_BUSY, _OVERLAP = 0.95, 1.01
 _NEXT_TO_NOTHING: Final = 1_000
 """A busy time of less than one in so many parts is told without "at least": as "<0.1 %"."""
@@ -186,7 +188,7 @@ def records_verdict(
             return Verdict((missing, *called, *host), "records-missing")
         case "incomplete" if records.timed.lack():
             timed = records.timed
-            untold = fact("verdict.no-durations", unknown=timed.lost, operations=timed.calls)
+            untold = fact(NO_DURATIONS, unknown=timed.lost, operations=timed.calls)
             return Verdict((untold, *late), "records-missing")
         case "incomplete":
             incomplete = fact("verdict.records-incomplete", lost=records.lost, calls=records.words)

@@ -45,6 +45,7 @@ from traceflops.windows.steps import (
 
 _SPECIAL: Final = re.compile(r"[\\^$.|?*+(){}\[\]]")
 _KINDS_TRIED: Final = 16
+_MOST_DIGITS: Final = 18
 _NO_STEP: Final = re.compile(
     r"layer|block|expert|head|stage|chunk|bucket|shard|rank|worker|epoch|run|trial|fold"
     r"|^annotation \d",
@@ -91,16 +92,21 @@ def _have_layers(linked: LinkedTrace, accounts: Mapping[int, DeviceAccount]) -> 
 
 
 def _consecutive(labels: Sequence[str]) -> IntArray | None:
-    """Return the number of each label, None unless it grows by one and nothing else differs."""
+    """Return the number of each label, None unless it grows by one and nothing else differs.
+
+    Numbers that do not fit into 18 digits are counted from 0.
+    """
     if _NO_STEP.search(labels[0]):
         return None
-    places = np.array([[int(digits[-18:]) for digits in DIGITS.findall(name)] for name in labels])
+    digits = [DIGITS.findall(name) for name in labels]
+    places = np.array([[int(number[-_MOST_DIGITS:]) for number in row] for row in digits])
     grows = (np.diff(places, axis=0) == 1).all(axis=0)
     stays = (places == places[0]).all(axis=0)
     if grows.sum() != 1 or not (grows | stays).all():
         return None
-    number: IntArray = places[:, int(np.argmax(grows))].astype(np.int64)
-    return number
+    place = int(np.argmax(grows))
+    number: IntArray = places[:, place].astype(np.int64)
+    return number - number[0] if len(digits[0][place]) > _MOST_DIGITS else number
 
 
 def _are_rounds_inside(

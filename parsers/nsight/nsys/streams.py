@@ -25,7 +25,7 @@ STREAMS: Final = "ProcessStreams"
 OUTPUT, ERRORS = "_stdout.log", "_stderr.log"
 """How the names of the files end to which a program writes."""
 _MOST_READ: Final = 1 << 16
-_LAST_LINES, _LONGEST_LINE = 6, 200
+_LAST_LINES: Final = 6
 _TRACEBACK: Final = "Traceback (most recent call last)"
 _IGNORED: Final = "Exception ignored in"
 _EXCEPTION: Final = re.compile(r"(?:\w+\.)*(\w+Error|\w*Exception|KeyboardInterrupt)(?::|$)")
@@ -43,6 +43,12 @@ _NOT_FOUND: Final = re.compile(
     r":\s*(?:(?:command )?not found|no such file or directory)\s*$", re.I
 )
 """A last line of a shell or the system: whether the program ended with it is not said."""
+_FINISHED: Final = re.compile(
+    r"^\W*(?:all )?(?:done|finished|completed?|passed|saved)\b(?!.*\b(?:with|error|fail))"
+    r"|(?<!not )\b(?:done|finished|completed?|passed|saved|successfully)\W*$",
+    re.IGNORECASE,
+)
+"""A last line of a program that did its work: an error before it did not stop it."""
 _WARNING: Final = re.compile(r"\bwarn", re.IGNORECASE)
 _PYTHON, _UNKNOWN, _MISSING = "python", "unknown", "not-found"
 _CLASSES: Final = tuple(
@@ -115,24 +121,37 @@ def streams_of(tables: Tables) -> Streams:
 
 def error_of(written: str) -> str | None:
     """Return the class of the error with which a text ends, None if it ends with none."""
-    written = written[-_MOST_READ:]
-    lines = [line for line in written.splitlines() if line.strip()][-_LAST_LINES:]
-    before, traceback, _ = written.rpartition(_TRACEBACK)
-    is_raised = bool(traceback) and _IGNORED not in before[-_LONGEST_LINE:]
-    begin = next(_errors(lines, is_raised=is_raised), None)
+    lines = [line for line in written[-_MOST_READ:].splitlines() if line.strip()]
+    begin = next(_errors(lines), None)
     if begin is None:
         return _MISSING if lines and _NOT_FOUND.search(lines[-1]) else None
+    if begin < len(lines) - 1 and _FINISHED.search(lines[-1]):
+        return None  # it went on
     told = "\n".join(lines[begin:])
     own = next((name for name, pattern in _CLASSES if pattern.search(told)), None)
     return own or _exception(lines[begin]) or _UNKNOWN
 
 
-def _errors(lines: Sequence[str], *, is_raised: bool) -> Iterator[int]:
-    """Yield which lines tell of an error; `is_raised`: exceptions of Python do."""
-    for place, line in enumerate(lines):
-        is_exception = is_raised and _EXCEPTION.match(line)
-        if is_exception or (_ERROR.search(line) and not _WARNING.search(line)):
+def _errors(lines: Sequence[str]) -> Iterator[int]:
+    """Yield which of the last lines tell of an error."""
+    raised = _raised(lines)
+    for place in range(max(len(lines) - _LAST_LINES, 0), len(lines)):
+        line = lines[place]
+        if place == raised or (_ERROR.search(line) and not _WARNING.search(line)):
             yield place
+
+
+def _raised(lines: Sequence[str]) -> int | None:
+    """Return which line has the exception of Python's last traceback, None without any.
+
+    It is the first line that is not indented; exceptions in later lines are only text.
+    """
+    begin = next((n for n in reversed(range(len(lines))) if _TRACEBACK in lines[n]), None)
+    if begin is None or _IGNORED in lines[max(begin - 1, 0)]:
+        return None
+    after = range(begin + 1, len(lines))
+    place = next((n for n in after if not lines[n][0].isspace()), None)
+    return place if place is not None and _EXCEPTION.match(lines[place]) else None
 
 
 def _exception(line: str) -> str | None:

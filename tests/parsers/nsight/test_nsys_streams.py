@@ -37,6 +37,11 @@ _NAMES = ("/tmp/nsys/pid_7_stderr.log", "/tmp/nsys/pid_7_stdout.log")
         ("./a: error while loading shared libraries: libx.so: cannot open\n", "library"),
         ("./a: symbol lookup error: ./a: undefined symbol: f\n", "symbol"),
         ("python: symbol lookup error: /n/libToolsInjection64.so: undefined symbol: f", "profiler"),
+        (f"{_RAISED}ValueError: no\nDone, results saved.\n", None),  # it was caught
+        ("ERROR: no cache\nstep 1\nAll tests passed\n", None),
+        (f"{_RAISED}KeyError: 1\n" + "step\n" * 6 + "ValueError: was seen\n", None),
+        (f"{_RAISED}RuntimeError: no\nfinished with an error\n", "RuntimeError"),
+        (f"{_RAISED}RuntimeError: reduction was not completed\n", "RuntimeError"),
         ("Libomptarget fatal error 1: failure of target construct\n", "unknown"),
     ],
 )
