@@ -1,4 +1,4 @@
-"""How often what a report says first is right, by its confidence: the table of docs/findings.md.
+"""How often what a report says first is right, by its confidence: the table of docs/trust.md.
 
     python -m tests.findings.calibration FOLDER...
 
@@ -19,7 +19,7 @@ from tests.conftest import ROOT, shared_file
 from traceflops.errors import TraceflopsError
 from traceflops.reports.view.findings import headline
 
-PAGE: Final = ROOT / "docs" / "findings.md"
+PAGE: Final = ROOT / "docs" / "trust.md"
 _TABLE: Final = re.compile(r"(<!-- calibration -->)\n.*?\n(<!-- end of calibration -->)", re.S)
 _LEVELS: Final = ("high", "medium", "low")
 

@@ -1,4 +1,4 @@
-"""Where each rule is proven: the table of docs/findings.md.
+"""Where each rule is proven: the table of docs/trust.md.
 
     python -m tests.findings.proofs FOLDER...
 
@@ -21,7 +21,7 @@ from tests.findings.test_ranks_and_serving import CASES
 from traceflops.errors import TraceflopsError
 from traceflops.findings.rules import all_rules
 
-PAGE: Final = ROOT / "docs" / "findings.md"
+PAGE: Final = ROOT / "docs" / "trust.md"
 TABLE: Final = re.compile(r"(<!-- proofs -->)\n(.*?)\n(<!-- end of proofs -->)", re.S)
 SIMULATED: Final[Mapping[str, str]] = {
     **{rule: "test_ranks_and_serving.py" for _, _, rule, _ in CASES.values()},

@@ -125,7 +125,7 @@ def reach_ns(gain: Gain) -> int:
 @cache
 def known_rules() -> frozenset[str]:
     """Return the rules of the product: those with a row of their own on their page."""
-    text = _PAGE.read_text(encoding="utf-8").split("<!-- scoreboard -->")[0]
+    text = _PAGE.read_text(encoding="utf-8")
     return frozenset(re.findall(r"`([a-z0-9]+(?:-[a-z0-9]+)*)`", "".join(_ROWS.findall(text))))
 
 

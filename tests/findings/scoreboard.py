@@ -1,4 +1,4 @@
-"""`python -m tests.findings.scoreboard`: writes the scoreboard of docs/findings.md.
+"""`python -m tests.findings.scoreboard`: writes the scoreboard of docs/trust.md.
 
 With `--seed N` it tries runs that nobody has seen instead, `--count` of them, and prints the score.
 """
@@ -25,7 +25,7 @@ from tests.findings.scenarios import (
     unfit,
 )
 
-PAGE: Final = ROOT / "docs" / "findings.md"
+PAGE: Final = ROOT / "docs" / "trust.md"
 _TABLE: Final = re.compile(r"(?s)(<!-- scoreboard -->\n).*?(<!-- end of scoreboard -->)")
 _HEAD: Final = (
     "| planted | runs | first finding | interval holds the gain | median width | gain, of a step |",

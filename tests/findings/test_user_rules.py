@@ -11,7 +11,7 @@ import pytest
 import traceflops as tf
 from tests.build import launched, step_marks, trace_of
 from tests.cli.test_commands import SAMPLE, assert_refused, run
-from tests.findings import proofs
+from tests.conftest import ROOT
 from traceflops.errors import UsageError
 from traceflops.facts import fact
 from traceflops.findings import user_rules
@@ -233,7 +233,8 @@ def install(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
 
 
 def test_every_rule_of_the_docs_can_be_silenced() -> None:
-    table = [row.split("|")[1] for row in PAGE.splitlines() if row.startswith("| `")]
+    rules = PAGE.partition("## Rules")[2].partition("## Your own")[0]
+    table = [row.split("|")[1] for row in rules.splitlines() if row.startswith("| `")]
     told = {one for row in table for one in re.findall(r"`([a-z][a-z0-9-]+)`", row)}
     known = {*all_rules().rules}
     assert told <= known
@@ -261,38 +262,7 @@ def test_an_installed_rule_that_fails_is_an_error_with_its_name(
     assert "uninstall" in caught.value.hint
 
 
-PAGE = proofs.TABLE.sub("", proofs.PAGE.read_text(encoding="utf-8"))
-SHARED_LIMITS = {  # by section of rules.toml that is of several rules: where the page tells it
-    "counted-kernel": r"(?m)^(\d\. |Condition: there are \[counters\]).*$",
-    "main-kernel": r"(?m)^(Condition: compute takes|Where (all its )?launches (are alike|take)).*$",
-    "event-times": r"(?m)^Times of torch.autograd.profiler.*$",
-    "priority": r"(?m)^\* (\*\*Priority|Nothing gains).*$",
-    "idle-cause": r"(?m)^\| Rule \| Condition.*$",
-    "launch-bound": r"(?m)^`eager-overhead` .*$",
-    "decode-passes": r"(?m)^\| `decode-.*$",
-    "kernel-faults": r"(?m)^(\| `misaligned-product`|\| Rule \| Condition|From `misaligned).*$",
-}
-NOT_TOLD = {("clocks", "least_runs")}
-WORDS = {0.0: "none", 0.25: "quarter", 0.5: "half", 1.0: "at the peak"}
-
-
-def told(rule: str) -> str:
-    """Return what the page says of a rule: its row, its paragraph, the head of the table."""
-    its = rf"(?m)^(\| [^|]*`{rule}`|`{rule}` |\| Rule \| Condition).*$"
-    lines = re.finditer(SHARED_LIMITS.get(rule, its), PAGE)
-    return re.sub(r"(\d+) to (\d+) %", r"\1 % to \2 %", "\n".join(one[0] for one in lines))
-
-
-@pytest.mark.parametrize(
-    ("rule", "name"), [(rule, name) for rule, some in thresholds().items() for name in some]
-)
-def test_the_page_tells_every_threshold(rule: str, name: str) -> None:
-    value = thresholds()[rule][name]
-    times = f"{value / 1_000:g} µs", f"{value / 1_000_000_000:g} s"
-    said = (f"{100 * value:g} %", f"{value:g}", f"{value:,g}", *times, WORDS.get(value, "?"))
-    numbers = "|".join(map(re.escape, said))
-    is_told = re.search(rf"(?<![\d.])({numbers})(?![\d.])", told(rule)) is not None
-    assert is_told or (rule, name) in NOT_TOLD, (said, told(rule))
+PAGE = (ROOT / "docs" / "findings.md").read_text(encoding="utf-8")
 
 
 def test_the_page_has_a_row_for_every_rule() -> None:
