@@ -1,4 +1,4 @@
-"""Where each rule is proven: the table of docs/trust.md.
+"""Where each rule is proven: the lists of docs/trust.md.
 
     python -m tests.findings.proofs FOLDER...
 
@@ -42,7 +42,7 @@ SIMULATED: Final[Mapping[str, str]] = {
 
 
 def main() -> None:
-    """Write the table."""
+    """Write the lists."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path, nargs="+")
     read, found = 0, Counter[str]()
@@ -53,14 +53,10 @@ def main() -> None:
             continue
         read += 1
         found.update(rules)
-    lines = [
-        f"| rule | public recordings, of {read} | simulated |",
-        "|---|---|---|",
-        *(
-            f"| `{rule}` | {found[rule]} | {SIMULATED.get(rule, '')} |"
-            for rule in all_rules().rules
-        ),
-    ]
+    rules = all_rules().rules
+    recorded = ", ".join(f"`{rule}` {found[rule]}" for rule in rules if found[rule])
+    simulated = ", ".join(f"`{rule}`" for rule in rules if rule in SIMULATED)
+    lines = [f"Public recordings, of {read}: {recorded}.", "", f"Simulated: {simulated}."]
     table = "\n".join(("", *lines, ""))
     text = PAGE.read_text(encoding="utf-8")
     PAGE.write_text(TABLE.sub(rf"\g<1>\n{table}\n\g<3>", text), encoding="utf-8")
