@@ -10,9 +10,10 @@ move or await.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
+import pyarrow as pa
 
 from traceflops.attribution.host_events import has_fact, host_span
 from traceflops.facts import Fact, fact
@@ -28,13 +29,9 @@ from traceflops.table.columns import (
 )
 from traceflops.table.grouping import shared_codes
 from traceflops.table.patterns import LAUNCH
+from traceflops.table.trace import Trace
 from traceflops.timeline.first_calls import FEW
 from traceflops.timeline.intervals import Intervals
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-
-    from traceflops.table.trace import Trace
 
 _CALLS: Final = {"allocates": "allocate", "copies": "copy", "waits_for_device": "wait"}
 _SYSTEM: Final = {

@@ -6,7 +6,7 @@ Clocks that were sampled beside a recording also say why a rank is late (`clocks
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
 from msgspec import Struct
@@ -14,23 +14,27 @@ from msgspec.structs import replace
 
 from traceflops.characters import kernel_name
 from traceflops.facts import Fact, Value, fact
-from traceflops.findings.case import cause, limit, share_of_window
+from traceflops.findings.case import Case, cause, limit, share_of_window
 from traceflops.findings.finding import Cause, Gain, Row, Verdict, Where, short_name
 from traceflops.findings.launch_geometry import identical_launches
 from traceflops.findings.rules import advice_of
-from traceflops.table.columns import UNKNOWN_SIZE, axes, codes, names
+from traceflops.gpu_samples import GpuSamples
+from traceflops.ranks.slow_rank import SlowRank
+from traceflops.table.columns import (
+    UNKNOWN_SIZE,
+    BoolArray,
+    FloatArray,
+    IntArray,
+    axes,
+    codes,
+    names,
+)
 from traceflops.table.grouping import group_rows
+from traceflops.table.trace import Trace
 from traceflops.timeline.device_span import is_top
 from traceflops.timeline.intervals import Intervals
+from traceflops.windows.prepared import Prepared
 from traceflops.windows.records import chosen_time
-
-if TYPE_CHECKING:
-    from traceflops.findings.case import Case
-    from traceflops.gpu_samples import GpuSamples
-    from traceflops.ranks.slow_rank import SlowRank
-    from traceflops.table.columns import BoolArray, FloatArray, IntArray
-    from traceflops.table.trace import Trace
-    from traceflops.windows.prepared import Prepared
 
 _CLOCKS: Final = "clocks"
 _BESIDE: Final = "beside-communication"

@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
 from traceflops.facts import Fact, fact
-from traceflops.findings.case import limit
-
-if TYPE_CHECKING:
-    from traceflops.findings.case import Case
-    from traceflops.table.columns import IntArray
+from traceflops.findings.case import Case, limit
+from traceflops.table.columns import IntArray
 
 
 def latency_of(case: Case, dur_ns: IntArray) -> Fact | None:

@@ -9,33 +9,28 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
 from traceflops.facts import Fact, Value, fact
-from traceflops.findings.case import cause, limit, share_of_window
+from traceflops.findings.case import Case, cause, limit, share_of_window
 from traceflops.findings.collective_latency import latency_of
 from traceflops.findings.finding import Cause, Finding, Gain, Row, as_loss, severity_of, short_name
 from traceflops.findings.late_rank import clocks_apart_ns
 from traceflops.findings.rank_waits import waiting_told
 from traceflops.findings.rules import cause_of
 from traceflops.ranks.collectives import KINDS
-from traceflops.ranks.link_rates import Fastest, links_of, needed_ns
-from traceflops.ranks.who_waits import records_of
+from traceflops.ranks.comm_records import CommRecords
+from traceflops.ranks.link_rates import Fastest, LinkRate, links_of, needed_ns
+from traceflops.ranks.who_waits import RankReport, records_of
 from traceflops.table.columns import IntArray, codes, names
 from traceflops.table.grouping import group_rows, groups
+from traceflops.table.trace import Trace
 from traceflops.units import listed
 from traceflops.windows.records import chosen_time
-
-if TYPE_CHECKING:
-    from traceflops.findings.case import Case
-    from traceflops.ranks.comm_records import CommRecords
-    from traceflops.ranks.link_rates import LinkRate
-    from traceflops.ranks.who_waits import RankReport
-    from traceflops.table.trace import Trace
 
 _WORK: Final = ("compute", "memory", "other", "graph")
 _MOST_ROWS, _MIB = 3, 2**20

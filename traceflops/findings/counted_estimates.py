@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import Final, TypeAlias
 
 from traceflops.characters import shortened
 from traceflops.facts import Fact, Value
 from traceflops.findings.finding import WORTH_SAYING
 from traceflops.findings.rules import thresholds
-from traceflops.mfu.counted.kernel_speeds import COMPUTING, ROOFS
-
-if TYPE_CHECKING:
-    from traceflops.mfu.counted.kernel_speeds import KernelRule, KernelSpeed
+from traceflops.mfu.counted.kernel_speeds import COMPUTING, ROOFS, KernelRule, KernelSpeed
 
 COUNTED_KERNEL: Final = "counted-kernel"
 _Least: TypeAlias = Callable[[str], float]

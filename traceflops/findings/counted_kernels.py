@@ -7,14 +7,14 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from functools import partial
 from math import prod
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from msgspec.structs import replace
 
 from traceflops.categories.kernel_names import from_own_word, same_kernels
 from traceflops.categories.mangled import readable
 from traceflops.facts import Fact, Value, fact
-from traceflops.findings.case import limit, share_of_window
+from traceflops.findings.case import Case, limit, share_of_window
 from traceflops.findings.counted_estimates import (
     COUNTED_KERNEL,
     counted_fact,
@@ -25,13 +25,9 @@ from traceflops.findings.counted_estimates import (
 from traceflops.findings.finding import Finding, Row, row_name, severity_of
 from traceflops.findings.finding import short_name as without_signature
 from traceflops.findings.rules import statement
-from traceflops.mfu.counted.kernel_speeds import COMPUTING, ROOFS
-
-if TYPE_CHECKING:
-    from traceflops.findings.case import Case
-    from traceflops.mfu.counted.kernel_speeds import KernelSpeed
-    from traceflops.mfu.measurement import Measurement
-    from traceflops.mfu.traced.work_tables import KernelRow
+from traceflops.mfu.counted.kernel_speeds import COMPUTING, ROOFS, KernelSpeed
+from traceflops.mfu.measurement import Measurement
+from traceflops.mfu.traced.work_tables import KernelRow
 
 _MOST: Final = 3
 _LEAST_WAVES: Final = 0.1

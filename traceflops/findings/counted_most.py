@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from traceflops.facts import Fact
 from traceflops.findings.counted_estimates import COUNTED_KERNEL, counted_fact
 from traceflops.findings.counted_kernels import called, longest_first, roofs, speed_of
 from traceflops.findings.launch_geometry import few_blocks
 from traceflops.findings.rules import thresholds
-
-if TYPE_CHECKING:
-    from traceflops.mfu.measurement import Measurement
-    from traceflops.table.trace import Trace
+from traceflops.mfu.measurement import Measurement
+from traceflops.table.trace import Trace
 
 _TERA: Final = 1000
 """In FLOP per ns."""

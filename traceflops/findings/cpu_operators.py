@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
 
+from traceflops.attribution.culprits import Culprit
+from traceflops.findings.case import Case
 from traceflops.flops.ops.table import RULES
 from traceflops.table.columns import codes, names, numbers, thread_columns
 from traceflops.table.grouping import group_sums, shared_codes
-
-if TYPE_CHECKING:
-    from traceflops.attribution.culprits import Culprit
-    from traceflops.findings.case import Case
-    from traceflops.table.trace import Trace
+from traceflops.table.trace import Trace
 
 CPU_OPERATORS: Final = "cpu-operators"
 _OF_TENSORS: Final = re.compile(r"(?!(autograd|c10d?|gloo|nccl|prims?|profiler)::)\w+::\w+")

@@ -10,7 +10,7 @@ The remedies are those of the rule `on-cpu`.
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
 
@@ -18,9 +18,7 @@ from traceflops.table.columns import ABSENT, matching, numbers
 from traceflops.table.grouping import joint_codes
 from traceflops.table.patterns import LAUNCH
 from traceflops.timeline.first_calls import COPIES
-
-if TYPE_CHECKING:
-    from traceflops.windows.prepared import Prepared
+from traceflops.windows.prepared import Prepared
 
 RULE: Final = "on-cpu"
 GPU_FREES: Final = re.compile(r"(cuda|hip)Free$|cuMemFree(_v2)?$")

@@ -7,18 +7,15 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import groupby, pairwise
 from statistics import median_low
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from traceflops.facts import fact
-from traceflops.findings.case import cause, limit, share_of_window
+from traceflops.findings.case import Case, cause, limit, share_of_window
 from traceflops.findings.finding import MOST_ROWS, Cause, Gain, Row, short_name
+from traceflops.mfu.inference import PhaseUse
+from traceflops.mfu.serving_passes import ServingPass
+from traceflops.mfu.traced.work_tables import KernelRow
 from traceflops.units import several
-
-if TYPE_CHECKING:
-    from traceflops.findings.case import Case
-    from traceflops.mfu.inference import PhaseUse
-    from traceflops.mfu.serving_passes import ServingPass
-    from traceflops.mfu.traced.work_tables import KernelRow
 
 _WIDE: Final = frozenset({"bf16", "fp16"})
 """Data types of products whose weights 8 bits would halve."""

@@ -7,15 +7,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
 
-from traceflops.attribution.host_calls import memory_operations
+from traceflops.attribution.host_calls import MemoryOperation, memory_operations
 from traceflops.categories.programs import of_ml
 from traceflops.characters import function_name
 from traceflops.facts import Fact, fact
-from traceflops.findings.case import cause, limit, share_of_window
+from traceflops.findings.case import Case, cause, limit, share_of_window
 from traceflops.findings.copy_sizes import (
     PAGEABLE,
     PINNED,
@@ -28,19 +28,13 @@ from traceflops.findings.copy_sizes import (
     small_copies,
 )
 from traceflops.findings.finding import Cause, Gain, Row, Verdict
-from traceflops.memory.usage import BETWEEN, fullest_gpu, holders, memory_use
-from traceflops.table.columns import codes, floats, is_one_of, matching, names, numbers
+from traceflops.memory.usage import BETWEEN, MemoryUse, fullest_gpu, holders, memory_use
+from traceflops.table.columns import BoolArray, codes, floats, is_one_of, matching, names, numbers
+from traceflops.table.trace import Trace
 from traceflops.timeline.host_work import lacks_copies
 from traceflops.timeline.intervals import Intervals
+from traceflops.windows.prepared import Prepared
 from traceflops.windows.records import chosen_time
-
-if TYPE_CHECKING:
-    from traceflops.attribution.host_calls import MemoryOperation
-    from traceflops.findings.case import Case
-    from traceflops.memory.usage import MemoryUse
-    from traceflops.table.columns import BoolArray
-    from traceflops.table.trace import Trace
-    from traceflops.windows.prepared import Prepared
 
 _MOSTLY: Final = 0.9
 """What is offloaded is copied both ways: copies of input are nearly all to the GPU."""

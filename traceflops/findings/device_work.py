@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
 from msgspec import Struct
@@ -12,7 +12,7 @@ from msgspec import Struct
 from traceflops.attribution.datatypes import operand_type
 from traceflops.characters import kernel_name
 from traceflops.facts import Fact, fact
-from traceflops.findings.case import cause, limit, share_of_window
+from traceflops.findings.case import Case, cause, limit, share_of_window
 from traceflops.findings.finding import Cause, Row, Where, row_name
 from traceflops.findings.kernel_facts import (
     PRODUCTS,
@@ -28,11 +28,8 @@ from traceflops.findings.precision import HALF, SINGLE, precision_rules
 from traceflops.findings.training_mode import training_mode
 from traceflops.flops.ops.work import Product, Work
 from traceflops.memory.usage import memory_use
+from traceflops.mfu.traced.work_tables import KernelRow
 from traceflops.timeline.device_span import is_top
-
-if TYPE_CHECKING:
-    from traceflops.findings.case import Case
-    from traceflops.mfu.traced.work_tables import KernelRow
 
 KERNELS: Final = frozenset({"compute", "memory"})
 """Components of the critical path whose parts are named after kernels."""

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from msgspec.structs import replace
 
 from traceflops.facts import fact
-from traceflops.findings.case import Rule, limit, share_of_window
+from traceflops.findings.case import Case, Rule, limit, share_of_window
 from traceflops.findings.clocks import low_clocks, slowed_kernels, slower_kernels
 from traceflops.findings.communication import communication, slow_link
 from traceflops.findings.counted_estimates import COUNTED_KERNEL
@@ -38,10 +38,7 @@ from traceflops.findings.unevenness import UNEVEN_STEPS, is_sweep, uneven_steps
 from traceflops.findings.user_rules import more_rules
 from traceflops.remedies import remedy
 from traceflops.windows.device_records import ENOUGH, PARTIAL
-
-if TYPE_CHECKING:
-    from traceflops.findings.case import Case
-    from traceflops.windows.prepared import Prepared
+from traceflops.windows.prepared import Prepared
 
 RULES: Final[tuple[Rule, ...]] = (
     idle_causes,

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from traceflops.attribution.host_calls import memory_operations
-from traceflops.findings.case import cause, limit, share_of_window
+from traceflops.findings.case import Case, cause, limit, share_of_window
 from traceflops.findings.device_memory import times_alone_ns
 from traceflops.findings.finding import Cause, Gain, Row, row_name
 from traceflops.table.columns import is_one_of
-
-if TYPE_CHECKING:
-    from traceflops.findings.case import Case
 
 _RULE: Final = "fills"
 _FILL: Final = "memset"

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Final
+from typing import Final
+
+import pyarrow as pa
 
 from traceflops.facts import Fact, fact
 from traceflops.table.patterns import FUNCTION_WAITS
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 _FRONT_ENDS: Final = {
     "vLLM": re.compile(r"(^|/)vllm/(v1/engine/(async_llm|core_client)|entrypoints/)"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from traceflops.attribution.culprits import BESIDE, CALLS_BESIDE
 from traceflops.errors import UsageError
 from traceflops.facts import Fact, fact
-from traceflops.findings.case import limit, without_work_ns
+from traceflops.findings.case import Case, limit, without_work_ns
 from traceflops.findings.device_work import KERNELS
 from traceflops.findings.finding import (
     Cause,
@@ -25,15 +25,12 @@ from traceflops.findings.finding import (
     severity_of,
 )
 from traceflops.findings.idle_causes import rule_of_idle
+from traceflops.mfu.budget import ShareRange
 from traceflops.remedies import remedy
+from traceflops.replay.critical_path import PathPart
 from traceflops.replay.edits import parse_edit
+from traceflops.replay.what_if import Outcome, Replay
 from traceflops.table.columns import is_one_of
-
-if TYPE_CHECKING:
-    from traceflops.findings.case import Case
-    from traceflops.mfu.budget import ShareRange
-    from traceflops.replay.critical_path import PathPart
-    from traceflops.replay.what_if import Outcome, Replay
 
 _LEVELS: Final[tuple[Level, ...]] = ("high", "medium", "low")
 _MOST_ASKED: Final = 120

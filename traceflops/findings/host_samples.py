@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from traceflops.attribution.cpu_samples import off_cpu_in, sampled_in, sampled_outside
-from traceflops.attribution.culprits import UNRECORDED
+from traceflops.attribution.culprits import UNRECORDED, IdleClass
 from traceflops.facts import Fact, Value, fact
-from traceflops.findings.case import limit
+from traceflops.findings.case import Case, limit
 from traceflops.findings.finding import short_name
-
-if TYPE_CHECKING:
-    from traceflops.attribution.culprits import IdleClass
-    from traceflops.findings.case import Case
 
 MPI: Final = "MPI"
 _MPI_LIBRARY: Final = re.compile(

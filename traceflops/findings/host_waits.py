@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from traceflops.attribution.culprits import IdleClass
 from traceflops.attribution.host_calls import memory_operations
 from traceflops.characters import function_name
 from traceflops.facts import fact
-from traceflops.findings.case import cause, limit, share_of_window
+from traceflops.findings.case import Case, cause, limit, share_of_window
 from traceflops.findings.copy_sizes import small_copies
 from traceflops.findings.device_memory import LAUNCHING_CLASSES, reads_back
 from traceflops.findings.finding import Cause, Row, Where, row_name
 from traceflops.findings.rules import advice_of, rule_of
 from traceflops.table.patterns import FREES
-
-if TYPE_CHECKING:
-    from traceflops.attribution.culprits import IdleClass
-    from traceflops.findings.case import Case
 
 WAITING: Final = ("sync-call", "blocking-copy")
 """Rules of classes of idle time in which the host waits."""

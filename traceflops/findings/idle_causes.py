@@ -9,16 +9,16 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from msgspec.structs import replace
 
-from traceflops.attribution.culprits import IdleClass
+from traceflops.attribution.culprits import Culprit, IdleClass
 from traceflops.attribution.host_events import facts_of_name
 from traceflops.attribution.range_labels import numbered
 from traceflops.characters import function_name
 from traceflops.facts import Fact, Value, fact
-from traceflops.findings.case import cause, limit, share_of_window
+from traceflops.findings.case import Case, cause, limit, share_of_window
 from traceflops.findings.cpu_operators import CPU_OPERATORS, on_cpu
 from traceflops.findings.finding import Cause, Gain, Owner, Row, Where, row_name, short_name
 from traceflops.findings.host_waits import WAITING, after_waits, frame_of, host_waits
@@ -46,11 +46,7 @@ from traceflops.findings.rules import all_rules, rule_of
 from traceflops.table.columns import is_one_of
 from traceflops.table.patterns import COMPILES, LOADS
 from traceflops.timeline.host_work import draws, lacks_copies
-
-if TYPE_CHECKING:
-    from traceflops.attribution.culprits import Culprit
-    from traceflops.findings.case import Case
-    from traceflops.timeline.records import Gap
+from traceflops.timeline.records import Gap
 
 _UNTITLED_WITHOUT_STEPS: Final = ("memory-alloc", "recompilation", "code-loading")
 """Rules whose titles speak of the step."""

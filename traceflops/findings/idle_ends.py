@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
 
 from traceflops.attribution.idle_slices import chosen_gaps
 from traceflops.characters import kernel_name
+from traceflops.findings.case import Case
 from traceflops.table.columns import codes, is_one_of, names
 from traceflops.table.grouping import exact_sums
-
-if TYPE_CHECKING:
-    from traceflops.findings.case import Case
 
 _MOST: Final = 0.8
 _FEW: Final = 0.2

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 from operator import attrgetter
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from traceflops.attribution.culprits import IdleClass
+from traceflops.attribution.culprits import Culprit, IdleClass
 from traceflops.attribution.host_calls import memory_operations
 from traceflops.attribution.launch_lead import LaunchSums
 from traceflops.facts import Value
+from traceflops.findings.case import Case
 from traceflops.findings.copy_sizes import WAYS, small_copies
 from traceflops.findings.cpu_operators import CPU_OPERATORS, are_views
 from traceflops.findings.device_memory import allocator_state, are_pinned, reads_back
@@ -24,10 +25,6 @@ from traceflops.findings.owners import LIBRARY_RANGE, only_launches, owner_of
 from traceflops.findings.whole_ranges import ranges_around_all
 from traceflops.remedies import PYTORCH, advice, family, in_words_of, remedy
 from traceflops.table.columns import is_one_of
-
-if TYPE_CHECKING:
-    from traceflops.attribution.culprits import Culprit
-    from traceflops.findings.case import Case
 
 _ENGINES: Final = {"vllm/": "vllm", "vllm::": "vllm", "sglang/": "sglang"}
 """Serving engines by the folder or namespace of what launches."""

@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
 from itertools import islice
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
 from msgspec import Struct
@@ -15,14 +15,15 @@ from msgspec import Struct
 from traceflops.attribution.datatypes import types_of_ops
 from traceflops.attribution.launching_ops import ops_that_launched
 from traceflops.attribution.range_labels import range_names
-from traceflops.attribution.scopes import launch_scopes
+from traceflops.attribution.scopes import Scopes, launch_scopes
 from traceflops.characters import kernel_name
 from traceflops.facts import Fact, Value, fact
-from traceflops.findings.case import cause, limit, share_of_window
+from traceflops.findings.case import Case, cause, limit, share_of_window
 from traceflops.findings.finding import Cause, Row, Where, row_name, short_name
 from traceflops.findings.rules import rule_of
 from traceflops.flops.ops.arguments import Shapes, read_shapes
 from traceflops.flops.ops.work import Work
+from traceflops.mfu.budget import DevicePeaks
 from traceflops.table.columns import (
     ABSENT,
     BoolArray,
@@ -36,12 +37,7 @@ from traceflops.table.columns import (
 )
 from traceflops.table.grouping import group_rows, in_order, joint_codes
 from traceflops.table.nesting import taken
-
-if TYPE_CHECKING:
-    from traceflops.attribution.scopes import Scopes
-    from traceflops.findings.case import Case
-    from traceflops.mfu.budget import DevicePeaks
-    from traceflops.windows.prepared import Prepared
+from traceflops.windows.prepared import Prepared
 
 PRODUCTS = ("compute/gemm", "compute/convolution", "compute/attention")
 _MOST_ROWS, _MOST_NAMES, _MOST_SHAPES = 3, 50, 3

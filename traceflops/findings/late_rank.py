@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
 from msgspec.structs import replace
@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from traceflops.attribution.idle_classes import CLASSES
 from traceflops.characters import function_name
 from traceflops.facts import Fact, fact
-from traceflops.findings.case import cause, limit
+from traceflops.findings.case import Case, cause, limit
 from traceflops.findings.clocks import clocks_of_late
 from traceflops.findings.finding import (
     MOST_ROWS,
@@ -29,13 +29,10 @@ from traceflops.findings.finding import (
 from traceflops.findings.owners import owner_of
 from traceflops.findings.rules import advice_of, cause_of
 from traceflops.ranks.late_causes import STALLS
+from traceflops.ranks.slow_rank import SlowRank
+from traceflops.ranks.who_waits import RankReport
 from traceflops.table.grouping import exact_sums
 from traceflops.units import listed
-
-if TYPE_CHECKING:
-    from traceflops.findings.case import Case
-    from traceflops.ranks.slow_rank import SlowRank
-    from traceflops.ranks.who_waits import RankReport
 
 RULE: Final = "late-rank"
 _BY_REASON: Final = frozenset(

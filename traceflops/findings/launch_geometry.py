@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 from math import prod
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 
 from traceflops.devices.device_facts import SeenDevice
-from traceflops.devices.occupancy import room
-from traceflops.facts import Fact, fact
+from traceflops.devices.occupancy import Room, room
+from traceflops.facts import Fact, Value, fact
 from traceflops.findings.case import limit
-from traceflops.findings.finding import short_name
+from traceflops.findings.finding import Cause, short_name
 from traceflops.findings.kernel_facts import PRODUCTS, KernelFacts, kernel_cause
 from traceflops.table.columns import (
     BoolArray,
@@ -28,15 +28,10 @@ from traceflops.table.columns import (
 )
 from traceflops.table.grouping import group_rows
 from traceflops.table.nesting import taken
+from traceflops.table.trace import Trace
 from traceflops.timeline.device_span import is_top
 from traceflops.timeline.intervals import latest_end_before
-
-if TYPE_CHECKING:
-    from traceflops.devices.occupancy import Room
-    from traceflops.facts import Value
-    from traceflops.findings.finding import Cause
-    from traceflops.table.trace import Trace
-    from traceflops.windows.prepared import Prepared
+from traceflops.windows.prepared import Prepared
 
 _NEARLY_ALL: Final = 0.9
 _WARP: Final = 32

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from msgspec.structs import replace
 
+from traceflops.attribution.culprits import IdleClass
 from traceflops.facts import Fact, fact
-from traceflops.findings.case import cause, limit
+from traceflops.findings.case import Case, cause, limit
 from traceflops.findings.finding import Cause, Gain
 from traceflops.findings.rules import ON_HOST
 from traceflops.table.columns import is_one_of, numbers
 from traceflops.windows.records import chosen_time
-
-if TYPE_CHECKING:
-    from traceflops.attribution.culprits import IdleClass
-    from traceflops.findings.case import Case
 
 LATENCY: Final = "launch-latency"
 _LAUNCH_BOUND: Final = "launch-bound"

@@ -8,18 +8,14 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from traceflops.attribution.culprits import IdleClass
+from traceflops.attribution.culprits import Culprit, IdleClass
 from traceflops.attribution.idle_classes import CLASSES
 from traceflops.facts import Fact, fact
-from traceflops.findings.case import share_of_window
+from traceflops.findings.case import Case, share_of_window
 from traceflops.findings.launching import LATENCY
 from traceflops.findings.owners import only_launches
-
-if TYPE_CHECKING:
-    from traceflops.attribution.culprits import Culprit
-    from traceflops.findings.case import Case
 
 LAUNCHING: Final = ("eager-overhead", "other-calls", LATENCY)
 """Rules whose remedy is to launch less often; others are joined to them."""

@@ -9,25 +9,21 @@ kernel are of memory that was just allocated: they are start-up.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from collections.abc import Mapping
+from typing import Final
 
 import numpy as np
 
 from traceflops.attribution.host_events import host_span
 from traceflops.attribution.outside_work import outside_gpu_work
 from traceflops.facts import Fact, Value, fact
-from traceflops.table.columns import codes, is_one_of, numbers
+from traceflops.table.columns import IntArray, codes, is_one_of, numbers
 from traceflops.table.grouping import distinct, group_rows
+from traceflops.table.trace import Trace
+from traceflops.timeline.account import DeviceAccount
 from traceflops.timeline.intervals import NEVER, Intervals
+from traceflops.windows.prepared import Prepared
 from traceflops.windows.selection import Selection
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from traceflops.table.columns import IntArray
-    from traceflops.table.trace import Trace
-    from traceflops.timeline.account import DeviceAccount
-    from traceflops.windows.prepared import Prepared
 
 LITTLE_WORK: Final = "little-work"
 RECORD: Final = "little-work.record"

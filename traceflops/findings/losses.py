@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -15,14 +15,11 @@ from traceflops.facts import Fact, Value, fact, quoted
 from traceflops.findings.copy_sizes import host_link
 from traceflops.findings.finding import WORTH_SAYING, Finding, severity_of, short_name
 from traceflops.findings.rules import all_rules, rule_of, statement, thresholds
+from traceflops.mfu.measurement import Measurement
 from traceflops.mfu.roof_times import NO_ROOFS, RoofTime
 from traceflops.mfu.traced.coverage import ENOUGH, TOO_LITTLE
+from traceflops.timeline.records import Account
 from traceflops.units import PART_NAMES
-
-if TYPE_CHECKING:
-    from traceflops.mfu.measurement import Measurement
-    from traceflops.timeline.records import Account
-
 
 LOSS: Final = "loss-"
 """What the rules of losses begin with."""

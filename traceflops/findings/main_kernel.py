@@ -5,7 +5,9 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
+
+import pyarrow as pa
 
 from traceflops.categories.classify import clean
 from traceflops.categories.kernel_names import without_return_type
@@ -16,16 +18,12 @@ from traceflops.findings.decode import weight_bits
 from traceflops.findings.finding import Finding, Row, short_name
 from traceflops.findings.kernel_facts import PRODUCTS
 from traceflops.findings.launch_geometry import LaunchShape, full_grids, launch_shape
+from traceflops.findings.losses import Loss
 from traceflops.findings.rules import advice_of, statement
+from traceflops.mfu.serving_passes import Serving
 from traceflops.remedies import advice
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-
-    from traceflops.findings.losses import Loss
-    from traceflops.mfu.serving_passes import Serving
-    from traceflops.table.trace import Trace
-    from traceflops.timeline.records import Account
+from traceflops.table.trace import Trace
+from traceflops.timeline.records import Account
 
 MAIN_KERNEL: Final = "main-kernel"
 _FIRST_FLASH: Final = re.compile(r"fmha_\w*(fwd|bwd|fprop|dgrad)\w*_loop")

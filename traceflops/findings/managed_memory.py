@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
 
 from traceflops.attribution.cpu_samples import sample_spacing_ns
+from traceflops.attribution.culprits import IdleClass
 from traceflops.attribution.idle_classes import is_prefetch, on_demand
 from traceflops.facts import Value
+from traceflops.findings.case import Case
 from traceflops.findings.host_samples import sampled
 from traceflops.table.columns import is_one_of, numbers
 from traceflops.table.grouping import group_sums, joint_codes, ranked
-
-if TYPE_CHECKING:
-    from traceflops.attribution.culprits import IdleClass
-    from traceflops.findings.case import Case
-    from traceflops.table.trace import Trace
+from traceflops.table.trace import Trace
 
 _NEARLY_ALL: Final = 0.9
 _LEAST_CORRELATION: Final = 0.9

@@ -4,17 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from traceflops.attribution.kernels import kind_of
 from traceflops.facts import Value, fact
-from traceflops.findings.case import limit
-from traceflops.findings.finding import Row, row_name
+from traceflops.findings.case import Case, limit
+from traceflops.findings.finding import Finding, Row, row_name
 from traceflops.findings.rules import advice_of, statement
-
-if TYPE_CHECKING:
-    from traceflops.findings.case import Case
-    from traceflops.findings.finding import Finding
 
 _TINY, _ELEMENTWISE = "tiny-kernels", "elementwise-kernels"
 _MOST_ROWS, _MOST_KINDS, _PART = 3, 2, 0.1

@@ -7,20 +7,17 @@ ge lt and where | ge lt and where | ...      # 4 names in turn: a loop, `turns` 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
+import pyarrow as pa
 
 from traceflops.facts import Fact, fact
 from traceflops.findings.finding import short_name
 from traceflops.table.columns import ABSENT, BoolArray, IntArray, codes, is_one_of, names, numbers
 from traceflops.table.grouping import group_sums, joint_codes
 from traceflops.table.nesting import OpTree
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-
-    from traceflops.table.trace import Trace
+from traceflops.table.trace import Trace
 
 _TURNS, _LONGEST = 100, 16
 """A loop has so many turns at least, of so many operators at most."""

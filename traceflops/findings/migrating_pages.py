@@ -4,25 +4,21 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
 from msgspec import Struct
 
+from traceflops.devices.peaks import HostLink
 from traceflops.facts import Fact, Value, fact
-from traceflops.findings.case import cause, limit, share_of_window
+from traceflops.findings.case import Case, cause, limit, share_of_window
 from traceflops.findings.copy_sizes import host_link
 from traceflops.findings.finding import Cause, Gain, Row, row_name, short_name
-from traceflops.table.columns import ABSENT, codes, is_one_of, matching, names, numbers
+from traceflops.table.columns import ABSENT, IntArray, codes, is_one_of, matching, names, numbers
 from traceflops.table.grouping import group_sums
 from traceflops.timeline.intervals import Intervals
+from traceflops.windows.prepared import Prepared
 from traceflops.windows.records import chosen_time
-
-if TYPE_CHECKING:
-    from traceflops.devices.peaks import HostLink
-    from traceflops.findings.case import Case
-    from traceflops.table.columns import IntArray
-    from traceflops.windows.prepared import Prepared
 
 _UNIFIED: Final = "unified-memory"
 _MIGRATION: Final = "migration"

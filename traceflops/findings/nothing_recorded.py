@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from msgspec.structs import replace
 
 from traceflops.devices.missing_input import skipped
 from traceflops.facts import Fact, fact
+from traceflops.findings.finding import Verdict
 from traceflops.remedies import CPU_SAMPLES
 from traceflops.table.columns import ABSENT, is_one_of, matching, numbers
-from traceflops.table.trace import NO_CUPTI
+from traceflops.table.trace import NO_CUPTI, Trace
 from traceflops.timeline.intervals import Intervals
-
-if TYPE_CHECKING:
-    from traceflops.findings.finding import Verdict
-    from traceflops.table.trace import Trace
 
 _OF_PROFILER: Final = re.compile(r"(^|/)torch/profiler/")
 _UNNAMED: Final = "(unnamed range)"

@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from collections.abc import Iterator, Sequence
+from typing import Any, Final, NamedTuple
 
 import numpy as np
+import pyarrow as pa
 
+from traceflops.attribution.culprits import IdleCulprits
 from traceflops.attribution.host_events import host_span
 from traceflops.attribution.idle_classes import CLASSES, waiting_calls
+from traceflops.attribution.op_kernels import Attribution
 from traceflops.facts import Fact, fact
 from traceflops.findings.cpu_remedies import GPU_FREES, RULE
 from traceflops.findings.finding import WORTH_SAYING, short_name
 from traceflops.findings.rules import advice_of
+from traceflops.mfu.measurement import Measurement
 from traceflops.mfu.traced.too_fast import too_fast
+from traceflops.mfu.traced.work_tables import KernelRow
 from traceflops.table.columns import ABSENT, codes, matching, names, numbers
 from traceflops.table.grouping import differ_from_before, in_order, joint_codes, used_names
 from traceflops.table.patterns import (
@@ -25,19 +30,9 @@ from traceflops.table.patterns import (
     operator_of_gpus,
     operator_of_mps,
 )
+from traceflops.table.trace import Trace
 from traceflops.timeline.intervals import Intervals
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    import pyarrow as pa
-
-    from traceflops.attribution.culprits import IdleCulprits
-    from traceflops.attribution.op_kernels import Attribution
-    from traceflops.mfu.measurement import Measurement
-    from traceflops.mfu.traced.work_tables import KernelRow
-    from traceflops.table.trace import Trace
-    from traceflops.timeline.records import Account
+from traceflops.timeline.records import Account
 
 _MOST: Final = 2
 _LARGE: Final = 0.2

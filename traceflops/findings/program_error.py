@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from msgspec.structs import replace
 
 from traceflops.facts import Fact, fact
+from traceflops.findings.finding import Verdict
 from traceflops.findings.little_work import RECORD
-from traceflops.table.trace import PROGRAM_ERROR
-
-if TYPE_CHECKING:
-    from traceflops.findings.finding import Verdict
-    from traceflops.table.trace import Trace
+from traceflops.table.trace import PROGRAM_ERROR, Trace
 
 STOPPED: Final = "program-error.stopped"
 _MAY_WORK: Final = ("interrupted", "not-found")

@@ -10,19 +10,16 @@ of one step does not tell whether ranks began apart, or are uneven in each step.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 
 from traceflops.facts import Value, fact
-from traceflops.findings.case import share_of_window
+from traceflops.findings.case import Case, share_of_window
 from traceflops.findings.finding import Gain
-
-if TYPE_CHECKING:
-    from traceflops.findings.case import Case
-    from traceflops.ranks.comm_records import CommRecords
-    from traceflops.ranks.link_rates import Fastest
-    from traceflops.table.columns import IntArray
+from traceflops.ranks.comm_records import CommRecords
+from traceflops.ranks.link_rates import Fastest
+from traceflops.table.columns import IntArray
 
 RULE: Final = "exposed-communication"
 

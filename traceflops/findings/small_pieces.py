@@ -9,23 +9,19 @@ The calls are of one thread.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
 
 from traceflops.attribution.host_events import has_fact
 from traceflops.findings.calls_alone import outermost
-from traceflops.findings.case import cause, limit, share_of_window
+from traceflops.findings.case import Case, cause, limit, share_of_window
 from traceflops.findings.copy_sizes import small_copies
 from traceflops.findings.finding import Cause, Gain
-from traceflops.table.columns import codes, names, numbers, thread_columns
+from traceflops.table.columns import IntArray, codes, names, numbers, thread_columns
 from traceflops.table.grouping import joint_codes, ranked
+from traceflops.windows.prepared import Prepared
 from traceflops.windows.records import chosen_time
-
-if TYPE_CHECKING:
-    from traceflops.findings.case import Case
-    from traceflops.table.columns import IntArray
-    from traceflops.windows.prepared import Prepared
 
 _RULE: Final = "small-pieces"
 _MOVES: Final = frozenset({"copy", "memset"})

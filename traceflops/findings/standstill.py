@@ -10,26 +10,22 @@ One thing stopped the GPU each time: neither that kernel is slow, nor what came 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Final, NamedTuple
 
 import numpy as np
 from msgspec.structs import replace
 
 from traceflops.characters import kernel_name
-from traceflops.facts import Fact, fact
+from traceflops.facts import Fact, Value, fact
 from traceflops.findings.finding import Finding, Row, severity_of, short_name
 from traceflops.findings.losses import Loss
 from traceflops.findings.rules import statement
 from traceflops.findings.uneven_launches import launches_of
 from traceflops.table.columns import IntArray, codes, names
 from traceflops.timeline.intervals import ENDLESS, NEVER
+from traceflops.windows.prepared import Prepared
 from traceflops.windows.records import chosen_time
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from traceflops.facts import Value
-    from traceflops.windows.prepared import Prepared
 
 STANDSTILL: Final = "standstill"
 _IDLE, _COMPUTE = "idle", "compute"

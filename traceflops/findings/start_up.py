@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from msgspec.structs import replace
 
 from traceflops.facts import Value, fact
+from traceflops.findings.case import Case
 from traceflops.findings.finding import WORTH_SAYING, Finding
 from traceflops.findings.rules import advice_of, statement
 from traceflops.timeline.intervals import Intervals
 from traceflops.timeline.records import Components
 from traceflops.timeline.start_up import KINDS
+from traceflops.windows.prepared import Prepared
 from traceflops.windows.records import chosen_time
 from traceflops.windows.repetition import FEWEST_ROUNDS
 from traceflops.windows.started_up import BEFORE_WORK, set_up, upload
-
-if TYPE_CHECKING:
-    from traceflops.findings.case import Case
-    from traceflops.windows.prepared import Prepared
 
 START_UP: Final = "start-up"
 _HARDLY: Final = 0.01

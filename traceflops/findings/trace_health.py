@@ -7,27 +7,23 @@ What matters to no figure is not said.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
 from msgspec import Struct
 
 from traceflops.attribution.launch_lead import leads
 from traceflops.facts import Fact, fact
-from traceflops.findings.case import limit, share_of_window
+from traceflops.findings.case import Case, limit, share_of_window
 from traceflops.findings.finding import Finding
 from traceflops.findings.rules import statement
 from traceflops.recording.capture_gaps import missing_from
 from traceflops.recording.inventory import profiler_time
 from traceflops.remedies import PYTORCH, How, family, way_to_record
 from traceflops.table.columns import matching, numbers
-from traceflops.windows.prepared import SERIALIZED
+from traceflops.table.trace import Note
+from traceflops.windows.prepared import SERIALIZED, Prepared
 from traceflops.windows.records import chosen_time
-
-if TYPE_CHECKING:
-    from traceflops.findings.case import Case
-    from traceflops.table.trace import Note
-    from traceflops.windows.prepared import Prepared
 
 RULE: Final = "trace-health"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
 
@@ -16,10 +16,8 @@ from traceflops.findings.on_cpu import of_gpu
 from traceflops.flops.ops.arguments import arguments_of
 from traceflops.table.columns import BoolArray, codes, is_one_of, matching, take_rows
 from traceflops.table.grouping import group_rows
-
-if TYPE_CHECKING:
-    from traceflops.table.trace import Trace
-    from traceflops.windows.prepared import Prepared
+from traceflops.table.trace import Trace
+from traceflops.windows.prepared import Prepared
 
 _NORM_KERNEL: Final = re.compile(
     r"bn_fw_tr|batch_norm_collect_statistics|BatchNormFwdTrain", re.IGNORECASE

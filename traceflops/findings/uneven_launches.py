@@ -6,12 +6,13 @@ Where that holds of much of the time and of many kernels, faster kernels are no 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
 
 from traceflops.characters import kernel_name
-from traceflops.facts import Fact, fact
+from traceflops.facts import Fact, Value, fact
+from traceflops.findings.case import Case
 from traceflops.findings.finding import Finding, Row, short_name
 from traceflops.findings.launch_geometry import identical_launches
 from traceflops.findings.main_kernel import MAIN_KERNEL
@@ -27,12 +28,8 @@ from traceflops.table.columns import (
 )
 from traceflops.table.grouping import group_sums
 from traceflops.timeline.device_span import is_top
+from traceflops.windows.prepared import Prepared
 from traceflops.windows.records import chosen_time
-
-if TYPE_CHECKING:
-    from traceflops.facts import Value
-    from traceflops.findings.case import Case
-    from traceflops.windows.prepared import Prepared
 
 _TENTH: Final = 10
 

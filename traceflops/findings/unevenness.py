@@ -10,36 +10,30 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from statistics import median
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
 from msgspec import Struct
 
-from traceflops.attribution.culprits import REST, UNRECORDED, culprits_of
+from traceflops.attribution.culprits import REST, UNRECORDED, Culprit, culprits_of
 from traceflops.attribution.host_events import has_fact
 from traceflops.attribution.idle_classes import CLASSES
 from traceflops.attribution.idle_slices import GapParts, gap_parts
 from traceflops.attribution.range_labels import range_names
 from traceflops.characters import function_name, kernel_name
 from traceflops.facts import Fact, fact
-from traceflops.findings.case import cause
+from traceflops.findings.case import Case, cause
 from traceflops.findings.finding import Cause, Finding, Gain, Row, Where, severity_of, short_name
 from traceflops.findings.host_samples import only_waits
 from traceflops.findings.rules import rule_of, statement
+from traceflops.mfu.serving_passes import Serving
 from traceflops.table.columns import axes, codes, is_one_of, names, numbers, product_of
 from traceflops.table.grouping import groups
 from traceflops.timeline.intervals import Intervals
 from traceflops.units import PART_NAMES, listed
-from traceflops.windows.records import chosen_time
-from traceflops.windows.step_times import STANDS_OUT, late_after, median_of
-
-if TYPE_CHECKING:
-    from traceflops.attribution.culprits import Culprit
-    from traceflops.findings.case import Case
-    from traceflops.mfu.serving_passes import Serving
-    from traceflops.windows.prepared import Prepared
-    from traceflops.windows.records import DeviceReport
-    from traceflops.windows.step_times import StepSpread, StepTime
+from traceflops.windows.prepared import Prepared
+from traceflops.windows.records import DeviceReport, chosen_time
+from traceflops.windows.step_times import STANDS_OUT, StepSpread, StepTime, late_after, median_of
 
 UNEVEN_STEPS: Final = "uneven-steps"
 _LEAST_STEPS: Final = 3

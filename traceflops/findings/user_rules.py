@@ -12,23 +12,20 @@ from difflib import get_close_matches
 from importlib.metadata import EntryPoint
 from itertools import compress, count
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, get_args
+from typing import Any, Final, get_args
 
 from msgspec import Struct
 from msgspec.structs import asdict, fields, replace
 
 from traceflops.categories.rules import toml_of
 from traceflops.errors import UsageError
-from traceflops.findings.case import NO_RULES, FindingRules, Rule, share_of_window
+from traceflops.findings.case import NO_RULES, Case, FindingRules, Rule, share_of_window
 from traceflops.findings.finding import MOST_ROWS, Candidate, Owner, Row
 from traceflops.findings.rules import all_rules, thresholds
 from traceflops.plugins import blamed, package_of, plugins
 from traceflops.replay.edits import parse_edit
 from traceflops.table.patterns import matches
 from traceflops.units import percent
-
-if TYPE_CHECKING:
-    from traceflops.findings.case import Case
 
 GROUP: Final = "findings"
 _HINT: Final = "see docs/findings.md for the format of a file of finding rules"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from msgspec.structs import replace
 
@@ -16,20 +16,17 @@ from traceflops.findings.finding import WORTH_SAYING, Verdict, severity_of
 from traceflops.findings.functions_alone import functions_alone
 from traceflops.findings.losses import Loss
 from traceflops.findings.nothing_recorded import NO_PROGRAM
+from traceflops.findings.on_cpu import OnCpu
+from traceflops.mfu.measurement import Measurement
 from traceflops.mfu.traced.coverage import TOO_LITTLE
 from traceflops.remedies import METRIC, Recording, is_cut_off
 from traceflops.table.schema import DEVICE_KINDS
+from traceflops.table.trace import Trace
+from traceflops.timeline.aggregates import Untimed
 from traceflops.timeline.records import Account
 from traceflops.units import PART_NAMES
-from traceflops.windows.device_records import MATERIAL
+from traceflops.windows.device_records import MATERIAL, LaunchRecords
 from traceflops.windows.records import StepChoice
-
-if TYPE_CHECKING:
-    from traceflops.findings.on_cpu import OnCpu
-    from traceflops.mfu.measurement import Measurement
-    from traceflops.table.trace import Trace
-    from traceflops.timeline.aggregates import Untimed
-    from traceflops.windows.device_records import LaunchRecords
 
 _NOT_WORKING: Final = frozenset({"idle", "communication", "standstill"})
 """Surely lost, whatever the other work is: if large, they stand before what cannot be judged."""

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
 
 from traceflops.attribution.host_events import host_span
 from traceflops.attribution.range_labels import names_by_process
-from traceflops.table.columns import codes, is_one_of, names, numbers
+from traceflops.findings.case import Case
+from traceflops.table.columns import BoolArray, codes, is_one_of, names, numbers
 from traceflops.table.grouping import group_rows, groups
 from traceflops.timeline.intervals import Intervals
-
-if TYPE_CHECKING:
-    from traceflops.findings.case import Case
-    from traceflops.table.columns import BoolArray
-    from traceflops.windows.prepared import Prepared
+from traceflops.windows.prepared import Prepared
 
 _NEARLY_ALL: Final = 0.9
 """Of the chosen time."""
