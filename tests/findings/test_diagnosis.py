@@ -272,13 +272,14 @@ def test_no_remedy_makes_a_step_longer() -> None:
 
     class Told:
         windows = 2
+        critical = ()
 
         def outcome(self, edits: object) -> Outcome:
             assert edits
             return Outcome((), 1_000, 900, 880, 1_020, 2, None, (), (fact("x"),))
 
     one = Cause("x", 0.1, fact("x"), fact("x"), edits=("sync=0",))
-    found = gains._worth(one, Told())  # type: ignore[arg-type]
+    found = gains._edited(one, Told(), 0)  # type: ignore[arg-type]
     assert found.gain == Gain(0, 60, 50)
 
 

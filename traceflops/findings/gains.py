@@ -27,7 +27,6 @@ from traceflops.findings.finding import (
 from traceflops.findings.idle_causes import rule_of_idle
 from traceflops.mfu.budget import ShareRange
 from traceflops.remedies import remedy
-from traceflops.replay.critical_path import PathPart
 from traceflops.replay.edits import parse_edit
 from traceflops.replay.what_if import Outcome, Replay
 from traceflops.table.columns import is_one_of
@@ -122,20 +121,31 @@ def scales_of(case: Case) -> Scales:
 
 
 def weighed(cause: Cause, scales: Scales) -> Finding | None:
-    """Return a cause as a finding with its gain, None if that is too little to be told."""
+    """Return a cause as a finding with its gain, None if that is too little to be told.
+
+    Where nothing is replayed, kernels gain at most what the remedy takes off them, and hidden
+    communication what the device with least of it has exposed. Of all else nothing is known.
+    """
     least_ns = scales.levels["low"] * scales.step_ns
+    most_ns: int | None = None
+    worth: Worth | None
     if cause.gain is not None:
-        told = cause.gain.narrowed(scales.least_sure * scales.step_ns)
-        worth = Worth(told, ()) if cause.gain.high_ns >= least_ns else None
+        worth = Worth(cause.gain.narrowed(scales.least_sure * scales.step_ns), ())
+        most_ns = cause.gain.high_ns
     elif not (cause.edits or cause.on_path) and cause.doubts:
         worth = Worth(None, ())  # the doubts of the cause say why no gain is told
-    elif scales.replay is None:
-        bounded = _unreplayed(cause, scales)
-        is_little = bounded.gain is not None and bounded.gain.high_ns < least_ns
-        worth = None if is_little else bounded
-    else:
+    elif scales.replay is not None:
         worth = _replayed(cause, scales.replay, scales)
-    return None if worth is None else _finding(cause, scales, worth)
+    elif cause.kernels and cause.direct_ns is not None:
+        most_ns = cause.direct_ns // scales.windows
+        worth = Worth(Gain(0, most_ns, None), (scales.refusal,))
+    elif cause.on_path == {"communication"}:
+        most_ns = scales.alone_ns
+        worth = Worth(Gain(0, most_ns, None), (scales.refusal, fact("doubt.least-exposed")))
+    else:
+        worth = Worth(None, (scales.refusal,))
+    is_little = most_ns is not None and most_ns < least_ns
+    return None if worth is None or is_little else _finding(cause, scales, worth)
 
 
 def _replayed(cause: Cause, replay: Replay, scales: Scales) -> Worth | None:
@@ -144,11 +154,20 @@ def _replayed(cause: Cause, replay: Replay, scales: Scales) -> Worth | None:
     A remedy that `frees` work from waiting is not bounded by the time of its cause on the path:
     whatever waited moves, too.
     """
-    bound_ns = sum(part.ns for part in replay.critical if _is_of(cause, part))
+    # The cause's part of the critical path; of named kernels only these
+    bound_ns = sum(
+        part.ns
+        for part in replay.critical
+        if part.component in cause.on_path
+        and not (cause.kernels and part.component in KERNELS and part.name not in cause.kernels)
+    )
     least_ns = scales.levels["low"] * replay.before_ns
     if not cause.frees and cause.on_path and bound_ns < least_ns:
         return _beside_host(cause, replay, scales)
-    is_of_host = _is_of_host(cause)
+    # Is the remedy known to leave the work of the GPU as it is?
+    changes_gpu = any(text.startswith(_ON_GPU) for text in cause.edits)
+    is_of_host = bool(cause.edits or cause.on_path) and not changes_gpu
+    is_of_host = is_of_host and cause.on_path.isdisjoint(_OF_GPU)
     # Faster host code gains nothing where the GPU hardly ever waits for it.
     if is_of_host and not cause.frees and scales.idle_ns < scales.levels["low"] * scales.step_ns:
         return None
@@ -162,9 +181,9 @@ def _replayed(cause: Cause, replay: Replay, scales: Scales) -> Worth | None:
 
 
 def _edited(cause: Cause, replay: Replay, bound_ns: int) -> Worth:
-    """Return what the edits of a cause gain; without an answer, at most its time on the path.
+    """Return what the edits of a cause gain, from the lesser remedy to the whole.
 
-    `bound_ns` is that time, for all windows.
+    Without an answer that is at most its time on the path; `bound_ns` is that, for all windows.
     """
     # Of idle time the path tells which rule it belongs to, of anything else only the component.
     rules = {cause.rule, *cause.joins}
@@ -173,18 +192,29 @@ def _edited(cause: Cause, replay: Replay, bound_ns: int) -> Worth:
     if not cause.edits:
         return _bounded(path_ns, replay, fact("doubt.no-edit"))
     try:
-        worth = _worth(cause, replay)
+        whole = part = _outcome(cause.edits, replay)
+        # If even the whole may gain nothing, the range begins at 0: the lesser form is not needed.
+        if cause.partly and whole.most_ns < whole.before_ns:
+            part = _outcome(cause.partly, replay)
     except UsageError as error:
         return _bounded(path_ns, replay, fact("doubt.refused", why=error.reason))
+    now_ns, windows = whole.before_ns, max(whole.windows, 1)
+    after_ns = None if cause.partly else whole.after_ns  # between two forms no one figure is sure
+    gain = Gain(
+        max(0, (now_ns - max(whole.most_ns, part.most_ns)) // windows),
+        max(0, -((min(whole.least_ns, part.least_ns) - now_ns) // windows)),  # rounded up
+        None if after_ns is None else round((now_ns - after_ns) / windows),
+    )
     # Edits of kernels by name change nothing else; other edits may change more than the cause.
-    if worth.gain is None or not cause.on_path or cause.frees or cause.kernels:
-        return worth
-    most_ns = _per_window(bound_ns, replay)
-    gain = worth.gain.capped(most_ns)
-    if any(doubt.code == _UNEXPLAINED for doubt in worth.doubts):
-        # Replay leaves unexplained time as recorded, but it may depend on the cause.
-        gain = replace(gain, high_ns=most_ns, point_ns=None)
-    return replace(worth, gain=gain)
+    if cause.on_path and not cause.frees and not cause.kernels:
+        most_ns = _per_window(bound_ns, replay)
+        gain = gain.capped(most_ns)
+        if any(doubt.code == _UNEXPLAINED for doubt in whole.doubts):
+            # Replay leaves unexplained time as recorded, but it may depend on the cause.
+            gain = replace(gain, high_ns=most_ns, point_ns=None)
+    left_ns = max(part.least_ns - whole.least_ns, part.most_ns - whole.most_ns)
+    shown = whole.edits if sum(map(len, whole.edits)) <= _MOST_ASKED else ()
+    return Worth(gain, whole.doubts, whole.most_ns - whole.least_ns >= left_ns, shown)
 
 
 def _direct(cause: Cause, worth: Worth, scales: Scales) -> Worth:
@@ -210,19 +240,6 @@ def _direct(cause: Cause, worth: Worth, scales: Scales) -> Worth:
     )
 
 
-def _unreplayed(cause: Cause, scales: Scales) -> Worth:
-    """Return what a remedy gains at most where nothing is replayed.
-
-    Kernels gain at most what the remedy takes off them. Hidden communication gains at most what
-    the device with least of it has exposed. Of all else nothing is known.
-    """
-    if cause.kernels and cause.direct_ns is not None:
-        return Worth(Gain(0, cause.direct_ns // scales.windows, None), (scales.refusal,))
-    if cause.on_path != {"communication"}:
-        return Worth(None, (scales.refusal,))
-    return Worth(Gain(0, scales.alone_ns, None), (scales.refusal, fact("doubt.least-exposed")))
-
-
 def _beside_host(cause: Cause, replay: Replay, scales: Scales) -> Worth | None:
     """Return what kernels off the critical path gain at most, None if that is too little.
 
@@ -237,20 +254,6 @@ def _beside_host(cause: Cause, replay: Replay, scales: Scales) -> Worth | None:
     if most_ns < scales.levels["low"] * scales.step_ns:
         return None
     return Worth(Gain(0, most_ns, None), (fact("doubt.beside-host"),))
-
-
-def _is_of_host(cause: Cause) -> bool:
-    """Return whether the remedy is known to leave the work of the GPU as it is."""
-    is_known = bool(cause.edits or cause.on_path)
-    changed = any(text.startswith(_ON_GPU) for text in cause.edits)
-    return is_known and not changed and cause.on_path.isdisjoint(_OF_GPU)
-
-
-def _is_of(cause: Cause, part: PathPart) -> bool:
-    """Return whether a part of the critical path is of a cause: for named kernels, by name too."""
-    if cause.kernels and part.component in KERNELS and part.name not in cause.kernels:
-        return False
-    return part.component in cause.on_path
 
 
 def _bounded(bound_ns: int, replay: Replay, why: Fact) -> Worth:
@@ -268,25 +271,6 @@ def _per_window(time_ns: int, replay: Replay) -> int:
     return -(-time_ns // max(replay.windows, 1))
 
 
-def _worth(cause: Cause, replay: Replay) -> Worth:
-    """Return the gain, from the lesser remedy to the whole. May raise UsageError."""
-    whole = _outcome(cause.edits, replay)
-    part, now_ns = whole, whole.before_ns
-    after_ns = None if cause.partly else whole.after_ns  # between two forms no one figure is sure
-    # If even the whole may gain nothing, the range begins at 0 without a replay of the lesser form.
-    if cause.partly and whole.most_ns < now_ns:
-        part = _outcome(cause.partly, replay)
-    windows = max(whole.windows, 1)
-    gain = Gain(
-        max(0, (now_ns - max(whole.most_ns, part.most_ns)) // windows),
-        max(0, -((min(whole.least_ns, part.least_ns) - now_ns) // windows)),  # rounded up
-        None if after_ns is None else round((now_ns - after_ns) / windows),
-    )
-    left_ns = max(part.least_ns - whole.least_ns, part.most_ns - whole.most_ns)
-    shown = whole.edits if sum(map(len, whole.edits)) <= _MOST_ASKED else ()
-    return Worth(gain, whole.doubts, whole.most_ns - whole.least_ns >= left_ns, shown)
-
-
 def _outcome(edits: Sequence[str], replay: Replay) -> Outcome:
     """Return what edits do together; without the first if the recording cannot answer all.
 
@@ -298,15 +282,6 @@ def _outcome(edits: Sequence[str], replay: Replay) -> Outcome:
         if len(edits) < 2:
             raise
         return replay.outcome([parse_edit(text) for text in edits[1:]])
-
-
-def _mfu_after(gain: Gain | None, scales: Scales) -> MfuRange | None:
-    """Return the MFU of steps shorter by the gain, None if that is unknown."""
-    if gain is None or scales.mfu is None:
-        return None
-    shortest_ns, longest_ns = scales.step_ns - gain.high_ns, scales.step_ns - gain.low_ns
-    after = scales.mfu.after(scales.step_ns, shortest_ns, longest_ns)
-    return MfuRange(float(after.least), float(after.most)) if after is not None else None
 
 
 def _finding(cause: Cause, scales: Scales, worth: Worth) -> Finding:
@@ -322,26 +297,27 @@ def _finding(cause: Cause, scales: Scales, worth: Worth) -> Finding:
     is_wide = gain is None or 2 * (gain.high_ns - gain.low_ns) > gain.high_ns
     # A wide range counts as a doubt unless own doubts already tell why it is wide.
     unsure = len(general) + max(len(own), is_wide)
-    found = cause.as_finding()
+    severity = severity_of(cause.share)
     if cause.direct_ns is not None and not cause.kernels:
         # Of a wait beside work on the GPU only the idle time after it weighs.
-        share = cause.direct_ns / (scales.step_ns * scales.windows)
-        found = replace(found, severity=severity_of(min(share, cause.share)) or "low")
+        direct = cause.direct_ns / (scales.step_ns * scales.windows)
+        severity = severity_of(min(direct, cause.share))
+    # The part of a step that is expected to be gained
+    gained = gain.expected_ns / scales.step_ns if gain is not None and scales.step_ns else 0.0
+    after: ShareRange | None = None
+    if gain is not None and scales.mfu is not None:
+        shortest_ns, longest_ns = scales.step_ns - gain.high_ns, scales.step_ns - gain.low_ns
+        after = scales.mfu.after(scales.step_ns, shortest_ns, longest_ns)
     return replace(
-        found,
+        cause.as_finding(),
+        severity=severity or "low",
         details=(*cause.details, *worth.details),
-        priority=_priority(gain, scales),
+        priority=next((name for name in _LEVELS if gained >= scales.levels[name]), "low"),
         owner=cause.owner,
         gain=gain,
-        mfu_after=_mfu_after(gain, scales),
+        mfu_after=MfuRange(float(after.least), float(after.most)) if after is not None else None,
         confidence=Confidence(_LEVELS[min(unsure, 2)], doubts or scales.strengths),
         rows=cause.rows,
         where=cause.where,
         edits=worth.edits,
     )
-
-
-def _priority(gain: Gain | None, scales: Scales) -> Severity:
-    """Return the priority by the share of a step that is expected to be gained."""
-    share = gain.expected_ns / scales.step_ns if gain is not None and scales.step_ns else 0.0
-    return next((name for name in _LEVELS if share >= scales.levels[name]), "low")

@@ -10,7 +10,7 @@ from traceflops.attribution.cpu_samples import off_cpu_in, sampled_in, sampled_o
 from traceflops.attribution.culprits import UNRECORDED, IdleClass
 from traceflops.facts import Fact, Value, fact
 from traceflops.findings.case import Case, limit
-from traceflops.findings.finding import short_name
+from traceflops.findings.finding import MOST_ROWS, short_name
 
 MPI: Final = "MPI"
 _MPI_LIBRARY: Final = re.compile(
@@ -20,7 +20,6 @@ _ARGUMENTS: Final = re.compile(r"(?<=\w)\(.*|::h[0-9a-f]{16}$")
 """What follows the name of a function in a symbol: its parameters, or a hash of Rust."""
 _TEMPLATE: Final = re.compile(r"(?<=\w)<[^<>]*>")
 _RETURNED: Final = re.compile(r"^.*(?<!operator)\s(?=[\w:~]+$)")
-_MOST_ROWS: Final = 3
 _MOSTLY, _NEARLY_ALL = 0.5, 0.9
 
 
@@ -83,24 +82,20 @@ def _told(case: Case, counts: Counter[str]) -> dict[str, Value]:
     for name, count in counts.items():
         file, _, function = name.partition("!")  # library!function
         if _library(name) == library or not is_most:
-            functions[short_name(_plain(function) or file)] += count
+            changes = 1
+            while changes:  # templates stand in each other
+                function, changes = _TEMPLATE.subn("", function)
+            plain = _RETURNED.sub("", _ARGUMENTS.sub("", function))
+            functions[short_name(plain or file)] += count
     return {
         "library": library if is_most else None,
         "part": most / total if is_most else None,
         "samples": total,
         "functions": tuple(
             fact("idle.sampled", name=name, part=count / total)
-            for name, count in functions.most_common(_MOST_ROWS)
+            for name, count in functions.most_common(MOST_ROWS)
         ),
     }
-
-
-def _plain(function: str) -> str:
-    """Return the name of a function without arguments, and without what it returns."""
-    changes = 1
-    while changes:
-        function, changes = _TEMPLATE.subn("", function)
-    return _RETURNED.sub("", _ARGUMENTS.sub("", function))
 
 
 def _library(name: str) -> str:

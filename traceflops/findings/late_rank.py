@@ -63,27 +63,24 @@ def late_rank_fact(ranks: RankReport | None, *, lasting: bool = False) -> Fact |
         return None
     if lasting and slow.sporadic and len(slow.steps) < 2:
         return None
-    several = "" if len(slow.ranks) == 1 else "-several"
-    window = "each-step" if ranks.cycles.has_steps else "recording"
+    several, cycles = "" if len(slow.ranks) == 1 else "-several", ranks.cycles
+    window = "each-step" if cycles.has_steps else "recording"
+    if not cycles.has_steps:
+        when = fact(f"{RULE}.part-of-recording")
+    elif cycles.count == 1:
+        when = fact(f"{RULE}.step", number=cycles.steps[0])
+    else:
+        numbers = listed(slow.steps)
+        when = fact(f"{RULE}.steps", count=len(slow.steps), all=cycles.count, numbers=numbers)
     return fact(
         f"{RULE}.{'claim-sporadic' if slow.sporadic else 'claim'}",
         who=fact(f"{RULE}.who{several}", ranks=listed(slow.ranks), position=slow.position),
-        when=_when(ranks, slow),
+        when=when,
         window=fact(f"{RULE}.{window}"),
         lost_ns=slow.lost_ns_per_step,
         share=_share(ranks, slow),
         clocks_ns=clocks_apart_ns(ranks),
     )
-
-
-def _when(ranks: RankReport, slow: SlowRank) -> Fact:
-    """Return in which steps ranks are late, or that the recording has no steps."""
-    if not ranks.cycles.has_steps:
-        return fact(f"{RULE}.part-of-recording")
-    if ranks.cycles.count == 1:
-        return fact(f"{RULE}.step", number=ranks.cycles.steps[0])
-    steps = len(slow.steps)
-    return fact(f"{RULE}.steps", count=steps, all=ranks.cycles.count, numbers=listed(slow.steps))
 
 
 def clocks_apart_ns(ranks: RankReport | None) -> int | None:
@@ -136,9 +133,8 @@ def late_rank(case: Case) -> Iterator[Cause]:
             doubts = (fact("doubt.refused", why=why), fact("doubt.as-late"))
             gain = Gain(0, slow.lost_ns_per_step, None)
             late = replace(late, gain=gain, doubts=doubts)
-        clocks, advice = (None, None)
-        if slow.cause == "slow_clock":
-            clocks, advice = clocks_of_late(case, slow)
+        is_clock = slow.cause == "slow_clock"
+        clocks, advice = clocks_of_late(case, slow) if is_clock else (None, None)
         if advice is None and not (slow.cause in _BY_REASON or _is_of_hosts(slow)):
             advice = advice_of(slow.cause.replace("_", "-"), case.program)
         details = (*late.details, *filter(None, [clocks]))
@@ -152,12 +148,20 @@ def _causes(ranks: RankReport | None, program: frozenset[str]) -> Iterator[Cause
         return
     slow, is_of_hosts = ranks.slow, _is_of_hosts(ranks.slow)
     why, advice = late_rank_reason(slow)
+    lost_ns = slow.lost_ns_per_step * ranks.cycles.count
     # Edits: what holds up the hosts goes, if it has one name; late ranks are as fast as the others.
     # Of a label "call in function" an edit takes the call.
     name = re.escape(_label(slow).partition(" in ")[0])
     stall = (f"host:^{name}$=0",) if name and slow.cause in STALLS else ()
     as_others = tuple(f"rank {rank}=median" for rank in slow.ranks)
     title = "title" if len(slow.ranks) == 1 else "title-several"
+    owner = "cluster" if is_of_hosts else _OWNERS.get(slow.cause)
+    if owner is None and (slow.cause in _BY_REASON or not slow.label):
+        owner = "yours"
+    elif owner is None:
+        owner = owner_of(slow.label)  # without a file, it may be a name of anybody's
+        is_bare = function_name(slow.label) == slow.label
+        owner = None if owner == "yours" and is_bare else owner
     yield cause_of(
         program,
         RULE,
@@ -166,10 +170,8 @@ def _causes(ranks: RankReport | None, program: frozenset[str]) -> Iterator[Cause
         name=fact(f"{RULE}.{title}", ranks=listed(slow.ranks)),
         claim=claim,
         advice=advice,
-        owner="cluster" if is_of_hosts else _owner(slow),
-        rows=(
-            Row(_label(slow) or f"rank {slow.rank}", slow.lost_ns_per_step * ranks.cycles.count),
-        ),
+        owner=owner,
+        rows=(Row(_label(slow) or f"rank {slow.rank}", lost_ns),),
         where=Where(rank=slow.rank),
         edits=() if is_of_hosts else (*stall, *as_others),
         partly=as_others if stall else (),
@@ -177,15 +179,6 @@ def _causes(ranks: RankReport | None, program: frozenset[str]) -> Iterator[Cause
         gain=Gain(0, slow.lost_ns_per_step, None) if is_of_hosts else None,
         doubts=(fact("doubt.hosts"),) if is_of_hosts else (),
     )
-
-
-def _owner(slow: SlowRank) -> Owner | None:
-    """Return who mends why a rank is late, None if nothing tells."""
-    known = _OWNERS.get(slow.cause)
-    if known is not None or slow.cause in _BY_REASON or not slow.label:
-        return known or "yours"
-    owner = owner_of(slow.label)  # without a file, it may be a name of anybody's
-    return None if owner == "yours" and function_name(slow.label) == slow.label else owner
 
 
 def late_rank_reason(slow: SlowRank) -> tuple[Fact, Fact]:

@@ -171,24 +171,29 @@ def all_losses(
     """
     roofs, moved = measured.roofs if measured is not None else NO_ROOFS, moved or {}
     times = {"memory": roofs.memory, "inefficiency": roofs.compute}
+    fall = measured.waterfall if measured is not None else None
+    window_ns = total.components.window_ns
     losses: list[Loss] = []
     for name, kind in _KINDS.items():
-        loss = Loss(
-            name,
-            PART_NAMES[name],
-            kind.many,
-            _share(name, kind, total, measured),
-            kind.gloss,
-            kind.unknown,
-            _needed(times.get(name, _NO_TIME), total.components.window_ns),
-        )
+        if kind.in_compute:
+            share = float(fall.share(name) or 0) if fall is not None else 0.0
+        else:
+            share = total.components.share(name) or 0.0
+        time, needed = times.get(name, _NO_TIME), None
+        if window_ns and time.known_ns and time.known_ns >= TOO_LITTLE * time.time_ns:
+            known = None if time.known_ns >= ENOUGH * time.time_ns else time.known_ns / window_ns
+            needed = Needed(time.bytes_ns / window_ns, known)
+        part = PART_NAMES[name]
+        loss = Loss(name, part, kind.many, share, kind.gloss, kind.unknown, needed)
         if name == "idle":
             losses.extend(
                 _by_cause(loss, total, waits, lacks_copies=lacks_copies, may_draw=may_draw)
             )
             continue
         if name == "memory":
-            loss = _of_memory(loss, measured, moved)
+            loss = replace(loss, gloss=_made_of(moved))
+            if 2 * _copies_ns(moved) > sum(moved.values()):
+                loss = replace(loss, rate=_copy_rate(measured), rule="host-copies")
         if name == "communication" and waiting is not None:
             whom, details = waiting
             loss = replace(loss, gloss=fact("loss.mostly-waiting", whom=whom), details=details)
@@ -196,14 +201,6 @@ def all_losses(
             loss = replace(loss, needed=None)  # bytes are not why compute is below its peak
         losses.append(loss)
     return tuple(sorted((loss for loss in losses if loss.share > 0), key=lambda loss: -loss.share))
-
-
-def _of_memory(loss: Loss, measured: Measurement | None, moved: Mapping[str, int]) -> Loss:
-    """Return the loss to memory work with what it is; if mostly copies, with rule and rate."""
-    loss = replace(loss, gloss=_made_of(moved))
-    if 2 * _copies_ns(moved) <= sum(moved.values()):
-        return loss
-    return replace(loss, rate=_copy_rate(measured), rule="host-copies")
 
 
 def _by_cause(
@@ -278,22 +275,6 @@ def _due(idle: Loss, waits: IdleCulprits, idle_ns: int) -> Loss:
     )
 
 
-def _share(name: str, kind: _LossKind, total: Account, measured: Measurement | None) -> float:
-    """Return the share of a loss in the device time, 0 if unknown."""
-    if not kind.in_compute:
-        return total.components.share(name) or 0.0
-    fall = measured.waterfall if measured is not None else None
-    return float(fall.share(name) or 0) if fall is not None else 0.0
-
-
-def _needed(time: RoofTime, window_ns: int) -> Needed | None:
-    """Return what bytes need beyond FLOPs, None if the bytes of most of the time are unknown."""
-    if not window_ns or not time.known_ns or time.known_ns < TOO_LITTLE * time.time_ns:
-        return None
-    known = None if time.known_ns >= ENOUGH * time.time_ns else time.known_ns / window_ns
-    return Needed(time.bytes_ns / window_ns, known)
-
-
 def _copy_rate(measured: Measurement | None) -> Fact | None:
     """Return how fast copies between CPU and GPU are, None if unknown or limited by launching."""
     copies = [
@@ -345,7 +326,9 @@ def _made_of(moved: Mapping[str, int]) -> Fact | None:
 
 def loss_findings(losses: Iterable[Loss], measured: Measurement, of: Fact) -> Iterator[Finding]:
     """Give a finding per loss that matters and can be judged; `of` says what shares are of."""
-    mfu = _exact_mfu(measured)
+    mfus = measured.mfu_range
+    is_exact = measured.is_exact and mfus is not None and mfus.least == mfus.most
+    mfu = float(mfus.most) if mfus is not None and is_exact else None
     for loss in losses:
         if severity_of(loss.share) is None or loss.unknown:
             continue
@@ -358,11 +341,3 @@ def loss_findings(losses: Iterable[Loss], measured: Measurement, of: Fact) -> It
             advice=loss.advice,
             mfu_without=mfu / (1 - loss.share) if mfu is not None and loss.share < 1 else None,
         )
-
-
-def _exact_mfu(measured: Measurement) -> float | None:
-    """Return the MFU if it is one exact figure, else None."""
-    mfu = measured.mfu_range
-    if mfu is None or not measured.is_exact or mfu.least != mfu.most:
-        return None
-    return float(mfu.most)
