@@ -159,9 +159,10 @@ def slowed_kernels(case: Case) -> Iterator[Cause]:
     block and shapes) ran alone.
     """
     prepared = case.prepared
+    if prepared is None:
+        return
     excess_ns, known_ns, beside_ns = 0.0, 0, 0
-    for device, account in prepared.accounts.items() if prepared is not None else ():
-        assert prepared is not None
+    for device, account in prepared.accounts.items():
         rows = account.rows
         talking = is_top(prepared.linked.categorised, "communication", rows.row)
         inside = chosen_time(prepared.windows[device]).contains(rows.start_ns) & ~talking

@@ -134,7 +134,7 @@ def communication(case: Case) -> Iterator[Cause]:
     if exposed is not None:
         for kind, role, places in exposed.by_group()[:MOST_ROWS]:
             if kind not in _PAIRS:  # sends are of one micro-batch each, and cannot be joined
-                yield from _small(case, exposed, _called(kind, role), places)
+                yield from _small(case, exposed, _collective_name(kind, role), places)
     yield from _slow(case, share)
 
 
@@ -147,23 +147,23 @@ def _not_hidden(case: Case, share: float, exposed: _Exposed | None) -> Cause:
     knows = set[str]()
     waits: dict[str, Any] = {}
     parts, rows = list[Fact](), list[Row]()
-    for kind, role, places in by_group[:MOST_ROWS] if exposed is not None else ():
-        assert exposed is not None
-        name, exposed_ns = _called(kind, role), int(exposed.exposed_ns[places].sum())
-        part = share_of_window(case, exposed_ns)
-        waiting = share_of_window(case, int(exposed.wait_ns[places].sum())) if knows_waits else 0.0
-        if kind and part >= _WORTH_NAMING:
-            code = "part-waiting" if waiting >= _WORTH_NAMING else "part"
-            parts.append(fact(f"{EXPOSED}.{code}", kind=name, share=part, waiting=waiting))
-        if not name and case.prepared is not None:  # a kernel of unknown kind
-            column = case.prepared.trace.activities["name"]
-            kernel = exposed.records.row[exposed.row[places[0]]]
-            name = short_name(names(column)[codes(column)[kernel]])
-        rows.append(Row(name, exposed_ns, len(places)))
     if exposed is not None:
+        for kind, role, places in by_group[:MOST_ROWS]:
+            name, exposed_ns = _collective_name(kind, role), int(exposed.exposed_ns[places].sum())
+            part = share_of_window(case, exposed_ns)
+            wait_ns = int(exposed.wait_ns[places].sum()) if knows_waits else 0
+            waiting = share_of_window(case, wait_ns)
+            if kind and part >= _WORTH_NAMING:
+                code = "part-waiting" if waiting >= _WORTH_NAMING else "part"
+                parts.append(fact(f"{EXPOSED}.{code}", kind=name, share=part, waiting=waiting))
+            if not name and case.prepared is not None:  # a kernel of unknown kind
+                column = case.prepared.trace.activities["name"]
+                kernel = exposed.records.row[exposed.row[places[0]]]
+                name = short_name(names(column)[codes(column)[kernel]])
+            rows.append(Row(name, exposed_ns, len(places)))
         mostly = limit(case, EXPOSED, "mostly_waiting")
         if not knows_waits:  # one rank may tell by its fastest collectives what limits it
-            reason, details, waits = _limited(case, exposed, by_group, mostly)
+            reason, details, waits = _what_limits(case, exposed, by_group, mostly)
             knows.add(reason)
             first = fact(f"{EXPOSED}.record-first") if reason != "link-limited" else None
         elif exposed.wait_ns.sum() >= mostly * max(int(exposed.exposed_ns.sum()), 1):
@@ -172,9 +172,8 @@ def _not_hidden(case: Case, share: float, exposed: _Exposed | None) -> Cause:
         took_ns = exposed.records.dur_ns[exposed.row]
         count = len(took_ns) // max(case.windows_used, 1)
         median_ns = int(np.median(took_ns)) if count else 0
-        if count >= limit(case, EXPOSED, "many") and median_ns <= limit(
-            case, EXPOSED, "latency_ns"
-        ):
+        is_short = median_ns <= limit(case, EXPOSED, "latency_ns")
+        if is_short and count >= limit(case, EXPOSED, "many"):
             per = "step" if case.steps.used else "window"
             latency = fact(f"{EXPOSED}.latency", count=count, median_ns=median_ns, per=per)
             details = (*details, latency)
@@ -196,7 +195,7 @@ def _not_hidden(case: Case, share: float, exposed: _Exposed | None) -> Cause:
     return replace(made, **({"advice": advice} | waits))
 
 
-def _limited(
+def _what_limits(
     case: Case, exposed: _Exposed, by_group: Sequence[_Group], mostly: float
 ) -> tuple[str, tuple[Fact, ...], dict[str, Any]]:
     """Return what limits the largest group of one rank, how that is known, and what is told of it.
@@ -216,10 +215,13 @@ def _limited(
         # `part` of the time is left if all calls were as fast as the fastest: the rest is waiting.
         if fastest.part < 1 - mostly:
             like = exposed.row[places[is_alone]]
-            named = _called(kind, role)
-            told = waiting_told(case, exposed.records, exposed.row, like, fastest, named)
+            named = _collective_name(kind, role)
+            told = waiting_texts(case, exposed.records, exposed.row, like, fastest, named)
             return "waits", (), told
-        values: dict[str, Value] = {"kind": _called(kind, role), "share": fastest.part * share}
+        values: dict[str, Value] = {
+            "kind": _collective_name(kind, role),
+            "share": fastest.part * share,
+        }
         if fastest.bytes >= limit(case, "small-collectives", "most_mib") * _MIB:
             values |= {"mib": fastest.bytes / _MIB, "rate": fastest.rate}
             return "link-limited", (Fact(f"{EXPOSED}.link", values),), {}
@@ -246,7 +248,7 @@ def _purpose(case: Case, kind: str, role: str | None) -> str:
     return role or _USUAL.get(kind, "any")
 
 
-def _called(kind: str, role: str | None) -> str:
+def _collective_name(kind: str, role: str | None) -> str:
     """Return words for a kind and role of collectives, such as "all-gather of dp"."""
     return " of ".join(filter(None, (kind.replace("_", "-"), role)))
 
@@ -302,14 +304,14 @@ def _slow(case: Case, share: float) -> Iterator[Cause]:
         rule,
         part * share,
         {
-            "name": _called(worst.kind, worst.role),
+            "name": _collective_name(worst.kind, worst.role),
             "mib": worst.bytes / _MIB,
             "rate": worst.bus,
             "reached": worst.of_peak or 0,
             "good": good,
         },
         rows=tuple(
-            Row(_called(entry.kind, entry.role), round(ns), entry.count)
+            Row(_collective_name(entry.kind, entry.role), round(ns), entry.count)
             for ns, entry in slow[:MOST_ROWS]
         ),
         edits=(f"communication*{1 - part:.4f}",),
@@ -365,7 +367,7 @@ def _slow_links(ranks: RankReport | None, program: frozenset[str]) -> Iterator[C
     yield cause_of(program, SLOW_LINK, share, values, (cost,), rows=rows)
 
 
-def waiting_told(
+def waiting_texts(
     case: Case, records: CommRecords, chosen: IntArray, like: IntArray, fastest: Fastest, named: str
 ) -> dict[str, Any]:
     """Return what differs in the cause of a rank that waits: its texts, gain and remedy.

@@ -39,7 +39,7 @@ _QUEUES: Final = frozenset({"mio_throttle", "lg_throttle", "tex_throttle"})
 """Waits for queues of L1: what shortens these waits takes work from L1."""
 
 
-def told_estimate(speed: KernelSpeed, held: Fact | None, least: _Least) -> Fact | None:
+def largest_estimate(speed: KernelSpeed, held: Fact | None, least: _Least) -> Fact | None:
     """Return the largest of NVIDIA's estimates that can be gained, None if none is worth telling.
 
     `held` is what holds the kernel back; the rule is named if it is about something else. `least`

@@ -20,7 +20,7 @@ from traceflops.findings.counted_estimates import (
     UNCOALESCED,
     counted_fact,
     cut,
-    told_estimate,
+    largest_estimate,
 )
 from traceflops.findings.finding import Finding, Row, row_name, severity_of
 from traceflops.findings.finding import short_name as without_signature
@@ -75,7 +75,7 @@ def counted_kernels(case: Case) -> Iterator[Finding]:
     work = case.measured.executed.work
     speeds = work.speeds if work is not None else ()
     total_ns = sum(speed.duration_ns or 0 for speed in speeds)
-    names = called([speed.name for speed in speeds])
+    names = short_names([speed.name for speed in speeds])
     rows = case.untimed.counted.to_pylist() if case.untimed is not None else ()
     kinds = {row["name"]: _kind(row["top"], row["sub"]) for row in rows}
     uncounted = [*_uncounted(case, speeds)] if total_ns else []
@@ -118,7 +118,7 @@ def _uncounted(case: Case, speeds: Sequence[KernelSpeed]) -> Iterator[Finding]:
     lost = [row for row in rows if row["name"] not in may_be_counted][:_MOST]
     if lost:
         values: dict[str, Value] = {
-            "names": tuple(called([row["name"] for row in lost]).values()),
+            "names": tuple(short_names([row["name"] for row in lost]).values()),
             "launches": sum(row["launches"] for row in lost),
             "kernels": len(lost),
         }
@@ -136,7 +136,7 @@ def counted_main_kernel(case: Case) -> Iterator[Finding]:
     most = kernels[0]
     share = min(share_of_window(case, most.sum_ns), 1.0)  # launches may overlap
     if severity_of(share) is not None:
-        name = called([speed.name])[speed.name]
+        name = short_names([speed.name])[speed.name]
         row = Row(row_name(most.name), most.sum_ns, most.count)
         kind = _kind(most.category.top, most.category.sub)
         for finding in _finding(case, speed, name, kind, share):
@@ -169,7 +169,7 @@ def _finding(
 ) -> Iterator[Finding]:
     """Give what holds a kernel back, nothing if counters do not tell it.
 
-    `name` and `kind` are those of `called` and `_kind`; `others` have too small a grid, too.
+    `name` and `kind` are those of `short_names` and `_kind`; `others` have too small a grid, too.
     """
     wasted = tuple(_wasted(case, speed))
     held, advice = _held_back(case, speed, kind, _relief(speed, kind, wasted))
@@ -178,7 +178,7 @@ def _finding(
     if held is not None and held.code in _GRIDS:  # with too few blocks nothing else matters
         wasted, limits = (), (Fact(held.code, {**held.values, "others": others}),)
     if limits:
-        estimate = told_estimate(speed, held, least)
+        estimate = largest_estimate(speed, held, least)
         estimated = estimate.values if estimate is not None else {}
         gained = estimated.get("share")
         # The remedies below are more specific than that of what holds the kernel back.
@@ -326,7 +326,7 @@ def _limiter(limiter: str, kind: str) -> Fact:
     return counted_fact(f"remedy.{'product' if is_tiled else 'limiter'}.{limiter}")
 
 
-def called(names: Sequence[str]) -> dict[str, str]:
+def short_names(names: Sequence[str]) -> dict[str, str]:
     """Return by full name a short one that no other kernel has, and that can end a sentence.
 
     That is the function's own word; if it says too little, the name without its parameters.
@@ -366,7 +366,7 @@ def kernel_with_most(measured: Measurement, trace: Trace) -> Fact | None:
         near = thresholds()[COUNTED_KERNEL]["near"]
         # Shares of 0 tell of units that the kernel does not use.
         limits += [roof for roof in roofs(speed, near) if roof.values["share"]]
-    name, share = called([row.name for row in kernels])[most.name], most.sum_ns / total_ns
+    name, share = short_names([row.name for row in kernels])[most.name], most.sum_ns / total_ns
     return counted_fact("most", name=name, share=share, time_ns=total_ns, limits=tuple(limits))
 
 
@@ -391,5 +391,5 @@ def counted_with_most(measured: Measurement) -> Fact | None:
         counted_fact("counter", name=name, mean=total / most.launches)
         for name, total in most.counters.items()
     ]
-    name, share = called([row.name for row in rows])[most.name], max(times) / total_ns
+    name, share = short_names([row.name for row in rows])[most.name], max(times) / total_ns
     return counted_fact("most", name=name, share=share, time_ns=total_ns, limits=tuple(limits))

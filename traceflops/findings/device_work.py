@@ -68,7 +68,7 @@ _FUSED_NORM: Final = re.compile(r"layer_?norm|rms_?norm|GammaBeta|RowwiseMoments
 _IN_ORDER: Final = re.compile(r"(?<!un)vectorized_elementwise_kernel")
 
 
-def _far(
+def _far_below_roof(
     case: Case, facts: KernelFacts | None, roof: _Roof, left: Mapping[str, float]
 ) -> Iterator[Cause]:
     """Yield at most one cause: kernels far below their `roof`, if they take enough of the time.
@@ -192,7 +192,7 @@ def kernel_rules(case: Case) -> Iterator[Cause]:
                 }
                 yield rule_cause
     for roof in _ROOFS:
-        yield from _far(case, facts, roof, left)
+        yield from _far_below_roof(case, facts, roof, left)
 
 
 def _recompute(facts: KernelFacts) -> Iterator[Cause]:
@@ -247,7 +247,8 @@ def product_rules(facts: KernelFacts) -> Iterator[Cause]:
         told_by_name, limit(facts.case, "misaligned-product", "kept"), least / facts.product_ns
     )
     # FP32 without tensor cores needs no alignment.
-    padded = (padding > 1) & facts.is_slow & ~facts.is_type("fp32")
+    is_slow = facts.roof_ns < limit(facts.case, "matrix-rate", "good") * facts.product_ns
+    padded = (padding > 1) & (facts.roof_ns > 0) & is_slow & ~facts.is_type("fp32")
     yield from kernel_cause(facts, "misaligned-product", product & (padded | told_by_name), kept)
     yield from precision_rules(facts, product & ~facts.in_phase("optimizer"))
 

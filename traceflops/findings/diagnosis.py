@@ -17,7 +17,7 @@ from traceflops.findings.decode import decode
 from traceflops.findings.device_memory import fills, host_copies, memory_headroom, small_pieces
 from traceflops.findings.device_work import kernel_rules, reached
 from traceflops.findings.finding import WORTH_SAYING, Candidate, Finding, Level
-from traceflops.findings.gains import scales_of, weighed
+from traceflops.findings.gains import gain_basis, weighed
 from traceflops.findings.idle_causes import idle_causes
 from traceflops.findings.kernel_facts import KernelFacts
 from traceflops.findings.late_rank import late_rank, rank_balance
@@ -213,21 +213,21 @@ def _of_operators(case: Case) -> Iterator[Finding]:
     The recording itself shows it: how many steps or stacks there are does not matter. Without a
     gain the operators only launch, and their time says little.
     """
-    scales = replace(scales_of(case), doubts=())
+    basis = replace(gain_basis(case), doubts=())
     for cause in training_mode(KernelFacts(case, case.prepared)) if case.prepared else ():
-        finding = weighed(cause, scales)
+        finding = weighed(cause, basis)
         if finding is not None:
             yield finding if finding.gain is not None else replace(finding, severity="low")
 
 
 def _causes(case: Case, asked: Sequence[Rule]) -> Iterator[Finding]:
     """Yield what these rules and those of the user find; ours not if they gain next to nothing."""
-    scales, rules = scales_of(case), case.finding_rules
-    least_ns = limit(case, "priority", "nothing") * scales.step_ns
+    basis, rules = gain_basis(case), case.finding_rules
+    least_ns = limit(case, "priority", "nothing") * basis.step_ns
     for rule in (*asked, *more_rules(rules)):
         for rule_cause in rule(case):
             cause = rule_cause.as_cause() if isinstance(rule_cause, Candidate) else rule_cause
-            finding = weighed(cause, scales) if cause.rule not in rules.silent else None
+            finding = weighed(cause, basis) if cause.rule not in rules.silent else None
             # Users hear of their own rules anyway.
             if finding is not None and (
                 rule not in RULES or finding.gain is None or finding.gain.high_ns > least_ns

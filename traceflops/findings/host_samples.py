@@ -52,7 +52,7 @@ def only_waits(case: Case) -> bool:
 def sampled(case: Case, kind: str = UNRECORDED) -> dict[str, Value]:
     """Return values for texts on where the host was sampled in idle time of a class."""
     counts = sampled_in(case.prepared, kind) if case.prepared is not None else Counter()
-    return _told(case, counts)
+    return _values_of_samples(case, counts)
 
 
 def outside_samples(case: Case) -> Fact | None:
@@ -61,12 +61,12 @@ def outside_samples(case: Case) -> Fact | None:
         return None
     before, after = sampled_outside(case.prepared)
     is_before = before.total() >= after.total()
-    values = _told(case, before if is_before else after)
+    values = _values_of_samples(case, before if is_before else after)
     when = fact("outside.sampled-before" if is_before else "outside.sampled-after")
     return Fact("outside.sampled", {**values, "when": when}) if values else None
 
 
-def _told(case: Case, counts: Counter[str]) -> dict[str, Value]:
+def _values_of_samples(case: Case, counts: Counter[str]) -> dict[str, Value]:
     """Return what samples per function say, as values of a text.
 
     That is the library with most samples, and its functions; if it has less than half, the

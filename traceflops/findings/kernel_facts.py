@@ -176,12 +176,6 @@ class KernelFacts(Struct, frozen=True, dict=True):
         return np.where(bounded, np.maximum(of_flops, self.bytes_ns), 0.0)
 
     @cached_property
-    def is_slow(self) -> BoolArray:
-        """Return which have a product that is known to be far below what the peaks allow."""
-        good = limit(self.case, "matrix-rate", "good") * self.product_ns
-        return (self.roof_ns > 0) & (self.roof_ns < good)
-
-    @cached_property
     def product_ns(self) -> FloatArray:
         """Return the time of all kernels of its product, or its own without one; at least 1."""
         products = np.maximum(self.product, 0)

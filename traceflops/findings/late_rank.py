@@ -45,10 +45,8 @@ _BY_REASON: Final = frozenset(
 _OF_HOST: Final = frozenset({"host_code", "eager_overhead"})
 """Classes of idle time in code that all ranks run: if several are late, their hosts are slow."""
 _OWNERS: Final[Mapping[str, Owner]] = {
-    "slow_clock": "cluster",
-    "device_wait": "cluster",
+    **dict.fromkeys(("slow_clock", "device_wait", "slow_host"), "cluster"),
     "slow_kernel": "library",
-    "slow_host": "cluster",
     "data_input": "input pipeline",
 }
 

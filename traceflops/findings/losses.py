@@ -61,24 +61,15 @@ _HARDLY_ANY: Final = 1e-9
 """Prints as "less than" the least share, for known bytes that need less than a nanosecond."""
 
 
-class Needed(Struct, frozen=True):
-    """What bytes need at the peak bandwidth, as a share of the device time.
-
-    `known` is the share of work whose bytes are known, None if that is enough to stand for all.
-    """
-
-    share: float
-    known: float | None
-
-
 class Loss(Struct, frozen=True):
     """A part of the device time that is lost: its name, what texts call it, and its share.
 
-    `gloss` says what it is made of, `needed` what its bytes need (None if too few are known),
-    `rate` how fast its copies are if it is mostly copies, `details` what most of it is, `advice`
-    what to do; `rule` is that of what most of it is, "" for none. `unknown` says why it is not
-    judged: then it is neither ranked, nor first in a verdict. `of_compute` is the share of it that
-    is time of compute, too.
+    `gloss` says what it is made of, `needed` the share that its bytes need at the peak bandwidth
+    (None if too few are known), `known` the share of work whose bytes are known (None if that is
+    enough to stand for all), `rate` how fast its copies are if it is mostly copies, `details` what
+    most of it is, `advice` what to do; `rule` is that of what most of it is, "" for none. `unknown`
+    says why it is not judged: then it is neither ranked, nor first in a verdict. `of_compute` is
+    the share of it that is time of compute, too.
     """
 
     name: str
@@ -87,7 +78,8 @@ class Loss(Struct, frozen=True):
     share: float
     gloss: Fact | None = None
     unknown: Fact | None = None
-    needed: Needed | None = None
+    needed: float | None = None
+    known: float | None = None
     rate: Fact | None = None
     details: tuple[Fact, ...] = ()
     advice: Fact | None = None
@@ -114,12 +106,9 @@ class Loss(Struct, frozen=True):
 
     def of_rest(self, rest: float) -> Loss:
         """Return the same with shares of a part of the time; `rest` is its share of all."""
-        needed = self.needed
-        if needed is not None:
-            known = None if needed.known is None else needed.known / rest
-            needed = Needed(needed.share / rest, known)
-        of_compute = self.of_compute / rest
-        return replace(self, share=self.share / rest, needed=needed, of_compute=of_compute)
+        shares = {name: getattr(self, name) for name in ("share", "needed", "known", "of_compute")}
+        of_part = {name: share / rest for name, share in shares.items() if share is not None}
+        return replace(self, **of_part)
 
     def claim(self, of: Fact | None = None) -> Fact:
         """Return that it takes its share; `of` says of what."""
@@ -139,13 +128,12 @@ class Loss(Struct, frozen=True):
             return (self.rate,)
         if self.needed is None:
             return ()
-        known = self.needed.known
         if self.name == "inefficiency":
-            code = "compute-bytes" if known is None else "compute-bytes-at-least"
+            code = "compute-bytes" if self.known is None else "compute-bytes-at-least"
         else:
-            code = "at-peak" if known is None else "at-peak-of-known"
-        share = self.needed.share or _HARDLY_ANY  # known bytes need some time
-        return (fact(f"loss.{code}", part=self.part, share=share, known=known, of=of),)
+            code = "at-peak" if self.known is None else "at-peak-of-known"
+        share = self.needed or _HARDLY_ANY  # known bytes need some time
+        return (fact(f"loss.{code}", part=self.part, share=share, known=self.known, of=of),)
 
     def _fact(self, code: str, **values: Value) -> Fact:
         own = {"part": self.part, "many": 2 if self.many else 1, "share": self.share}
@@ -179,12 +167,12 @@ def all_losses(
             share = float(fall.share(name) or 0) if fall is not None else 0.0
         else:
             share = total.components.share(name) or 0.0
-        time, needed = times.get(name, _NO_TIME), None
+        time, needed, known = times.get(name, _NO_TIME), None, None
         if window_ns and time.known_ns and time.known_ns >= TOO_LITTLE * time.time_ns:
             known = None if time.known_ns >= ENOUGH * time.time_ns else time.known_ns / window_ns
-            needed = Needed(time.bytes_ns / window_ns, known)
+            needed = time.bytes_ns / window_ns
         part = PART_NAMES[name]
-        loss = Loss(name, part, kind.many, share, kind.gloss, kind.unknown, needed)
+        loss = Loss(name, part, kind.many, share, kind.gloss, kind.unknown, needed, known)
         if name == "idle":
             losses.extend(
                 _by_cause(loss, total, waits, lacks_copies=lacks_copies, may_draw=may_draw)
@@ -197,7 +185,7 @@ def all_losses(
         if name == "communication" and waiting is not None:
             whom, details = waiting
             loss = replace(loss, gloss=fact("loss.mostly-waiting", whom=whom), details=details)
-        if name == "inefficiency" and loss.needed and 2 * loss.needed.share < loss.share:
+        if name == "inefficiency" and needed is not None and 2 * needed < loss.share:
             loss = replace(loss, needed=None)  # bytes are not why compute is below its peak
         losses.append(loss)
     return tuple(sorted((loss for loss in losses if loss.share > 0), key=lambda loss: -loss.share))
@@ -219,7 +207,7 @@ def _by_cause(
         return (replace(idle, unknown=fact("loss.no-copies"), details=gaps),)
     missing_ns, window_ns = total.idle_causes.unrecorded_ns, total.components.window_ns
     if missing_ns < WORTH_SAYING * window_ns or not window_ns:
-        return (_due(idle, waits, total.components.idle_ns),)
+        return (_with_largest_cause(idle, waits, total.components.idle_ns),)
     rest = (total.components.idle_ns - missing_ns) / window_ns
     missing = replace(
         idle,
@@ -248,7 +236,7 @@ def _gaps(waits: IdleCulprits, idle_ns: int) -> tuple[Fact, ...]:
     return (fact("loss.short-gaps", count=gaps, mean_ns=gaps_ns // gaps),)
 
 
-def _due(idle: Loss, waits: IdleCulprits, idle_ns: int) -> Loss:
+def _with_largest_cause(idle: Loss, waits: IdleCulprits, idle_ns: int) -> Loss:
     """Return idle time with its largest cause, and with what to do about that."""
     if not waits.culprits:
         return replace(idle, details=_gaps(waits, idle_ns))

@@ -142,16 +142,18 @@ def many_kernels(case: Case) -> Iterator[Finding]:
     tiny_count, share = sum(row["count"] for row in tiny), sum(row["share"] for row in tiny)
     least = max(limit(case, _TINY, "least_count"), limit(case, _TINY, "least_of_all") * count)
     if tiny_count >= least and share >= limit(case, _TINY, "least_share"):
-        yield _found(case, _TINY, tiny, tiny_count / count)
+        yield _of_kernels(case, _TINY, tiny, tiny_count / count)
         return
     alike = [row for row in rows if row["sub"] == "elementwise"]
     many = sum(row["count"] for row in alike) >= limit(case, _ELEMENTWISE, "least_count")
     share = sum(row["share"] for row in alike)
     if many and share >= limit(case, _ELEMENTWISE, "least_share"):
-        yield _found(case, _ELEMENTWISE, alike, None)
+        yield _of_kernels(case, _ELEMENTWISE, alike, None)
 
 
-def _found(case: Case, rule: str, rows: list[dict[str, Any]], of_count: float | None) -> Finding:
+def _of_kernels(
+    case: Case, rule: str, rows: list[dict[str, Any]], of_count: float | None
+) -> Finding:
     """Return a finding on some kernels; `of_count` is their share of all launches."""
     share, count = (sum(row[name] for row in rows) for name in ("share", "count"))
     kinds = Counter[str]()

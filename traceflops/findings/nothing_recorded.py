@@ -69,10 +69,8 @@ def of_what_was_read(verdict: Verdict, trace: Trace, lost: int) -> Verdict:
 
     `lost` is the number of calls without a record. CPU samples are told where nothing else is.
     """
-    why, samples = (
-        skipped(trace.notes, trace.ops.num_rows),
-        trace.source.event_counts.get(CPU_SAMPLES, 0),
-    )
+    why = skipped(trace.notes, trace.ops.num_rows)
+    samples = trace.source.event_counts.get(CPU_SAMPLES, 0)
     count = why.values.get("count") if why is not None else None
     may_be_lost = why is not None and not (isinstance(count, int) and count < lost)
     parts, headline = list[Fact](), verdict.headline
