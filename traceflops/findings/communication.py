@@ -275,9 +275,15 @@ def _small(case: Case, exposed: _Exposed, name: str, places: IntArray) -> Iterat
         return
     rate = (size / np.maximum(took_ns, 1)).max()
     as_one_ns = float(joined_bytes.sum()) / rate  # at the rate of the fastest of the group
-    values = {"count": len(joined), "name": name, "kib": float(np.median(joined_bytes) / 1024)}
-    gain = Gain(max(0, round((time_ns - as_one_ns) / windows)), time_ns // windows, None)
-    yield cause(case, rule, share, values, rows=(Row(name, time_ns, len(joined)),), gain=gain)
+    kib = float(np.median(joined_bytes) / 1024)
+    yield cause(
+        case,
+        rule,
+        share,
+        {"count": len(joined), "name": name, "kib": kib},
+        rows=(Row(name, time_ns, len(joined)),),
+        gain=Gain(max(0, round((time_ns - as_one_ns) / windows)), time_ns // windows, None),
+    )
 
 
 def _slow(case: Case, share: float) -> Iterator[Cause]:

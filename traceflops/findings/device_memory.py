@@ -353,7 +353,6 @@ def small_pieces(case: Case) -> Iterator[Cause]:
     labels = names(calls["name"])
     told = tuple(labels[code] for code in pieces[counts.argmax()].tolist())
     values = {**values, "count": count, "each_ns": each_ns, "calls": told}
-    windows = case.windows_used
     called_ns -= called_ns // count  # one of them stays
-    gain = Gain(called_ns // windows, whole_ns // windows, None)
+    gain = Gain(called_ns // case.windows_used, whole_ns // case.windows_used, None)
     yield cause(case, _PIECES, share, values, gain=gain)

@@ -155,8 +155,7 @@ def launch_shape(trace: Trace, name: str) -> LaunchShape:
     if grid is not None:
         blocks, sizes = prod(grid), tuple(size for size in grid if size > 1) or (1,)
         fewer = units if units and blocks < units else None
-        values = {"sizes": sizes, "blocks": blocks, "threads": threads, "units": fewer}
-        of_blocks = Fact("launch.blocks", values)
+        of_blocks = fact("launch.blocks", sizes=sizes, blocks=blocks, threads=threads, units=fewer)
     registers, shared = (_only(numbers(own[column], -1)[:, np.newaxis]) for column in _SHAPE[-2:])
     fits = None
     if maker == "nvidia" and compute is not None:  # `room` knows NVIDIA's multiprocessors
