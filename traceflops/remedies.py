@@ -37,13 +37,8 @@ TF_RECORD, OTHER = "tf.record", "other"
 
 _FAMILIES: Final = {
     "pytorch": PYTORCH,
-    "rocprof": ROCPROF,
-    "rocpd": ROCPROF,
-    "rpd": ROCPROF,
-    "nsight": NSIGHT,
-    "nsys": NSIGHT,
-    "ncu": NSIGHT,
-    "nvprof": NSIGHT,
+    **dict.fromkeys(("rocprof", "rocpd", "rpd"), ROCPROF),
+    **dict.fromkeys(("nsight", "nsys", "ncu", "nvprof"), NSIGHT),
     "xplane": XLA,
 }
 """The tools whose formats are named so; of the formats of plug-ins nothing is known."""
@@ -327,7 +322,10 @@ def way_to_record(of: Recording, lack: str) -> How | None:
         name = accelerator(counts)
         module = "cuda" if name == CUDA else "accelerator"
         tracer = "CUPTI or roctracer" if name == CUDA else "the profiler"
-        older = tracer if _driver_fits(of) else "the driver"
+        # The file may tell that the driver supports the runtime.
+        runtime, driver = (of.source.facts.get(key, "") for key in _VERSIONS)
+        are_known = runtime.isdecimal() and driver.isdecimal()
+        older = tracer if are_known and int(runtime) <= int(driver) else "the driver"
         text = how.text.format(accelerator=name, module=module, tracer=tracer, older=older)
         how = How(text, how.is_clause)
     if tool == XLA:
@@ -358,12 +356,6 @@ def _names(framework: str | None) -> dict[str, str]:
 
 def _is_old(of: Recording) -> bool:
     return of.source.facts.get(GENERATION) == BEFORE_PASCAL
-
-
-def _driver_fits(of: Recording) -> bool:
-    """Return whether the file tells that the driver supports the runtime."""
-    runtime, driver = (of.source.facts.get(key, "") for key in _VERSIONS)
-    return runtime.isdecimal() and driver.isdecimal() and int(runtime) <= int(driver)
 
 
 def with_activities(counts: Mapping[str, int]) -> str:

@@ -12,12 +12,11 @@ from traceflops.facts import Fact, fact
 from traceflops.findings.case import limit
 from traceflops.findings.counted_kernels import COUNTED_KERNEL
 from traceflops.findings.finding import row_name, short_name
-from traceflops.findings.little_work import LITTLE_WORK
 from traceflops.findings.losses import LOSS
 from traceflops.findings.main_kernel import MAIN_KERNEL
-from traceflops.findings.program_error import STOPPED
+from traceflops.findings.nothing_recorded import STOPPED
 from traceflops.findings.rules import all_rules
-from traceflops.findings.start_up import START_UP
+from traceflops.findings.start_up import LITTLE_WORK, START_UP
 from traceflops.findings.unevenness import UNEVEN_STEPS
 from traceflops.remedies import is_cut_off
 from traceflops.reports.view.figures import duration, percent

@@ -122,14 +122,14 @@ def test_a_wide_range_and_the_reason_for_it_are_one_doubt() -> None:
     assert first.confidence == Confidence("medium", (fact("doubt.half"),))
     levels = dict.fromkeys(LEVELS, 0.1)
     stacks = (fact("strength.stacks"),)
-    scales = gains.Scales(None, fact("x"), 100.0, 1, 0.02, 0, 0, None, (), stacks, levels)
+    scales = gains.GainBasis(None, fact("x"), 100.0, 1, 0.02, 0, 0, None, (), stacks, levels)
     one = Cause("x", 0.1, fact("x"), fact("x"))
     expected: tuple[tuple[Gain, Level], ...] = (
         (Gain(20, 22, None), "high"),
         (Gain(10, 22, None), "medium"),
     )
     for gain, level in expected:
-        found = gains._finding(one, scales, gains.Worth(gain, ()))
+        found = gains._finding(one, scales, gains.GainEstimate(gain, ()))
         assert found.confidence == Confidence(level, stacks)
 
 
@@ -272,20 +272,21 @@ def test_no_remedy_makes_a_step_longer() -> None:
 
     class Told:
         windows = 2
+        critical = ()
 
         def outcome(self, edits: object) -> Outcome:
             assert edits
             return Outcome((), 1_000, 900, 880, 1_020, 2, None, (), (fact("x"),))
 
     one = Cause("x", 0.1, fact("x"), fact("x"), edits=("sync=0",))
-    found = gains._worth(one, Told())  # type: ignore[arg-type]
+    found = gains._edited(one, Told(), 0)  # type: ignore[arg-type]
     assert found.gain == Gain(0, 60, 50)
 
 
-def scales_with(replay: object, idle_ns: int) -> gains.Scales:
+def scales_with(replay: object, idle_ns: int) -> gains.GainBasis:
     """Return scales of one window of 1,000 ns, of which the busiest stream idles for `idle_ns`."""
     levels: dict[Severity, float] = {"high": 0.1, "medium": 0.05, "low": 0.01}
-    return gains.Scales(
+    return gains.GainBasis(
         replay,  # type: ignore[arg-type]
         fact("x"),
         step_ns=1_000,
@@ -511,7 +512,7 @@ def test_no_range_is_wider_than_four_times(
 def test_no_cause_has_a_wide_range_wherever_it_is_shown(section: str) -> None:
     scales = SimpleNamespace(step_ns=1_000, least_sure=0.02, windows=1)
     one = Cause("late-rank", 0.9, fact("a"), fact("b"), evidence=(section,))
-    worth = gains.Worth(Gain(1, 900, None), ())
+    worth = gains.GainEstimate(Gain(1, 900, None), ())
     told = gains._direct(one, worth, scales)  # type: ignore[arg-type]
     assert told.gain is not None
     assert (told.gain.low_ns, told.gain.high_ns) == (0, 900)

@@ -19,18 +19,20 @@ from traceflops.findings.calls_alone import calls_alone
 from traceflops.findings.case import NO_RULES, FindingRules, program_of_trace
 from traceflops.findings.clocks import samples_verdict
 from traceflops.findings.communication import slow_link_fact, slow_link_findings
-from traceflops.findings.cpu_remedies import cpu_facts
 from traceflops.findings.device_memory import memory_verdict
-from traceflops.findings.event_times import of_events, waits_for_host
 from traceflops.findings.finding import Finding, Verdict
 from traceflops.findings.late_rank import late_rank_fact, late_rank_findings, waiting_for
-from traceflops.findings.little_work import LITTLE_WORK, little_work
 from traceflops.findings.losses import Loss, all_losses, loss_findings
 from traceflops.findings.main_kernel import MAIN_KERNEL, main_kernel_findings
 from traceflops.findings.many_operators import little_on_cpu, many_operators
-from traceflops.findings.nothing_recorded import nothing_recorded, of_what_was_read
-from traceflops.findings.on_cpu import OfGpu, OnCpu, leading, loading_ns, of_gpu, reading
-from traceflops.findings.program_error import led_by_error
+from traceflops.findings.nothing_recorded import (
+    led_by_error,
+    nothing_recorded,
+    of_events,
+    of_what_was_read,
+    waits_for_host,
+)
+from traceflops.findings.on_cpu import OfGpu, OnCpu, cpu_facts, leading, loading_ns, of_gpu, reading
 from traceflops.findings.standstill import (
     STANDSTILL,
     Standstill,
@@ -38,7 +40,7 @@ from traceflops.findings.standstill import (
     standstill_findings,
     with_standstill,
 )
-from traceflops.findings.start_up import main_kind
+from traceflops.findings.start_up import LITTLE_WORK, little_work, main_kind
 from traceflops.findings.unevenness import uneven_findings
 from traceflops.findings.verdicts import (
     basis_of,

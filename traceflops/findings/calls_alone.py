@@ -10,9 +10,10 @@ move or await.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
+import pyarrow as pa
 
 from traceflops.attribution.host_events import has_fact, host_span
 from traceflops.facts import Fact, fact
@@ -28,13 +29,9 @@ from traceflops.table.columns import (
 )
 from traceflops.table.grouping import shared_codes
 from traceflops.table.patterns import LAUNCH
+from traceflops.table.trace import Trace
 from traceflops.timeline.first_calls import FEW
 from traceflops.timeline.intervals import Intervals
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-
-    from traceflops.table.trace import Trace
 
 _CALLS: Final = {"allocates": "allocate", "copies": "copy", "waits_for_device": "wait"}
 _SYSTEM: Final = {
@@ -88,7 +85,11 @@ def calls_alone(trace: Trace) -> tuple[Fact, ...]:
     outside = rest.subtract(Intervals.of(begin[marks], stop[marks])).length_ns / whole_ns
     reveals = next((reveals for reveals, of in _CALLS.items() if of == kind), "")
     of_kind = has_fact(calls["name"], reveals)[row] if reveals else np.zeros(len(row), np.bool_)
-    largest = _largest(names(calls["name"]), name[of_kind], spent_ns[of_kind])
+    # The names with most of that time, those with a tenth of it or more
+    labels = names(calls["name"])
+    sums = np.bincount(name[of_kind], spent_ns[of_kind], minlength=len(labels))
+    first = np.argsort(-sums)[:_MOST_NAMES]
+    largest = tuple(labels[code] for code in first if 10 * sums[code] >= sums.sum())
     return (
         fact(
             "calls-alone.lead",
@@ -100,13 +101,6 @@ def calls_alone(trace: Trace) -> tuple[Fact, ...]:
             outside=outside if severity_of(outside) in ("high", "medium") else None,
         ),
     )
-
-
-def _largest(labels: list[str], name: IntArray, spent_ns: IntArray) -> tuple[str, ...]:
-    """Return the names with most time, those with a tenth of it or more; `name` is per call."""
-    sums = np.bincount(name, spent_ns, minlength=len(labels))
-    first = np.argsort(-sums)[:_MOST_NAMES]
-    return tuple(labels[code] for code in first if 10 * sums[code] >= sums.sum())
 
 
 def outermost(calls: pa.Table, row: IntArray) -> IntArray:

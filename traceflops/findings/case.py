@@ -1,4 +1,5 @@
 """What rules read: the fields of an analysis, with thresholds that a user may change."""
+# ruff: noqa: D102 (the docstring of Case says what its properties are)
 
 from __future__ import annotations
 
@@ -8,15 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 import numpy as np
 from msgspec import Struct, field
 
-from traceflops.categories.programs import (
-    of_compiled,
-    of_graphs,
-    of_ml,
-    of_openacc,
-    of_pytorch,
-    of_tensorrt,
-    of_training,
-)
+from traceflops.categories import programs
 from traceflops.findings.rules import cause_of, thresholds
 from traceflops.remedies import CUDA, NSIGHT, PYTORCH, ROCPROF, accelerator, family
 from traceflops.table.columns import names
@@ -82,103 +75,82 @@ NO_RULES: Final[FindingRules] = FindingRules()
 
 
 class Case(Protocol):
-    """The analysis that findings are about."""
+    """The analysis that findings are about.
+
+    source            where the trace came from
+    steps             how steps were chosen
+    total             the time of the chosen windows of all devices
+    measured          FLOPs, bytes and MFU
+    idle              what the host did in idle time
+    host_bound        whether the host is fast enough
+    synchronisations  the calls in which the host waits for a GPU
+    launches          what launching took
+    devices           the devices with their windows
+    spread            how the steps used differ, None where none is used
+    serving           the passes that a serving engine annotates
+    ranks             who waits for whom
+    notes             what was repaired, dropped or assumed
+    gpu_samples       what was sampled of clocks and power
+    recorded          whether launches have device records
+    untimed           what a recording without a timeline says
+    prepared          the recording itself
+    losses            what takes the time
+    finding_rules     what the user changes of the rules
+    windows_used      how many windows are chosen
+    of_no_job         whether the files are of several jobs and none of them is chosen
+    on_host           whether all work is on the CPU
+    program           the facts of the program that choose a remedy; see `program`
+    replay_or_reason  the recording ready for what-if, or None and why it is not
+    """
 
     @property
-    def source(self) -> Source:
-        """Return where the trace came from."""
-
+    def source(self) -> Source: ...
     @property
-    def steps(self) -> StepChoice:
-        """Return how steps were chosen."""
-
+    def steps(self) -> StepChoice: ...
     @property
-    def total(self) -> Account:
-        """Return the time of the chosen windows of all devices."""
-
+    def total(self) -> Account: ...
     @property
-    def measured(self) -> Measurement:
-        """Return FLOPs, bytes and MFU."""
-
+    def measured(self) -> Measurement: ...
     @property
-    def idle(self) -> IdleCulprits:
-        """Return what the host did in idle time."""
-
+    def idle(self) -> IdleCulprits: ...
     @property
-    def host_bound(self) -> HostBound | None:
-        """Return whether the host is fast enough."""
-
+    def host_bound(self) -> HostBound | None: ...
     @property
-    def synchronisations(self) -> tuple[Synchronisation, ...]:
-        """Return the calls in which the host waits for a GPU."""
-
+    def synchronisations(self) -> tuple[Synchronisation, ...]: ...
     @property
-    def launches(self) -> Launches | None:
-        """Return what launching took."""
-
+    def launches(self) -> Launches | None: ...
     @property
-    def devices(self) -> tuple[DeviceReport, ...]:
-        """Return the devices with their windows."""
-
+    def devices(self) -> tuple[DeviceReport, ...]: ...
     @property
-    def spread(self) -> StepSpread | None:
-        """Return how the steps used differ, None where none is used."""
-
+    def spread(self) -> StepSpread | None: ...
     @property
-    def serving(self) -> Serving:
-        """Return the passes that a serving engine annotates."""
-
+    def serving(self) -> Serving: ...
     @property
-    def ranks(self) -> RankReport | None:
-        """Return who waits for whom."""
-
+    def ranks(self) -> RankReport | None: ...
     @property
-    def notes(self) -> tuple[Note, ...]:
-        """Return what was repaired, dropped or assumed."""
-
+    def notes(self) -> tuple[Note, ...]: ...
     @property
-    def gpu_samples(self) -> tuple[GpuSamples, ...]:
-        """Return what was sampled of clocks and power."""
-
+    def gpu_samples(self) -> tuple[GpuSamples, ...]: ...
     @property
-    def recorded(self) -> State:
-        """Return whether launches have device records."""
-
+    def recorded(self) -> State: ...
     @property
-    def untimed(self) -> Untimed | None:
-        """Return what a recording without a timeline says."""
-
+    def untimed(self) -> Untimed | None: ...
     @property
-    def prepared(self) -> Prepared | None:
-        """Return the recording itself."""
-
+    def prepared(self) -> Prepared | None: ...
     @property
-    def losses(self) -> tuple[Finding, ...]:
-        """Return what takes the time."""
-
+    def losses(self) -> tuple[Finding, ...]: ...
     @property
-    def finding_rules(self) -> FindingRules:
-        """Return what the user changes of the rules."""
-
+    def finding_rules(self) -> FindingRules: ...
     @property
-    def windows_used(self) -> int:
-        """Return how many windows are chosen."""
-
+    def windows_used(self) -> int: ...
     @property
-    def of_no_job(self) -> bool:
-        """Return whether the files are of several jobs and none of them is chosen."""
-
+    def of_no_job(self) -> bool: ...
     @property
-    def on_host(self) -> bool:
-        """Return whether all work is on the CPU."""
-
+    def on_host(self) -> bool: ...
     @property
-    def program(self) -> frozenset[str]:
-        """Return the facts of the program that choose a remedy; see `program`."""
-
+    def program(self) -> frozenset[str]: ...
     @property
-    def replay_or_reason(self) -> tuple[Replay | None, Fact | None]:
-        """Return the recording ready for what-if, or None and why it is not."""
+    def replay_or_reason(self) -> tuple[Replay | None, Fact | None]: ...
 
     def gaps(self, most: int = 10) -> tuple[Gap, ...]:
         """Return the longest gaps of all devices."""
@@ -268,13 +240,13 @@ def program_of(case: Case) -> frozenset[str]:
 def program_of_trace(trace: Trace) -> frozenset[str]:
     """Return the facts of the program of a trace; see `program_of`."""
     of_program = {
-        "torch": of_pytorch(trace),
-        "ml": of_ml(trace),
-        "tensorrt": of_tensorrt(trace),
-        "openacc": of_openacc(trace),
-        "compiled": of_compiled(trace),
-        "graphs": of_graphs(trace),
-        "trains": of_training(trace),
+        "torch": programs.of_pytorch(trace),
+        "ml": programs.of_ml(trace),
+        "tensorrt": programs.of_tensorrt(trace),
+        "openacc": programs.of_openacc(trace),
+        "compiled": programs.of_compiled(trace),
+        "graphs": programs.of_graphs(trace),
+        "trains": programs.of_training(trace),
         "old-nvidia": max(filter(None, trace.devices["compute_major"].to_pylist()), default=_VOLTA)
         < _VOLTA,
     }

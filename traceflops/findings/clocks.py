@@ -6,31 +6,26 @@ Clocks that were sampled beside a recording also say why a rank is late (`clocks
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
 from msgspec import Struct
-from msgspec.structs import replace
 
 from traceflops.characters import kernel_name
 from traceflops.facts import Fact, Value, fact
-from traceflops.findings.case import cause, limit, share_of_window
+from traceflops.findings.case import Case, cause, limit, share_of_window
 from traceflops.findings.finding import Cause, Gain, Row, Verdict, Where, short_name
 from traceflops.findings.launch_geometry import identical_launches
 from traceflops.findings.rules import advice_of
-from traceflops.table.columns import UNKNOWN_SIZE, axes, codes, names
+from traceflops.gpu_samples import GpuSamples
+from traceflops.ranks.slow_rank import SlowRank
+from traceflops.table.columns import UNKNOWN_SIZE, FloatArray, IntArray, axes, codes, names
 from traceflops.table.grouping import group_rows
+from traceflops.table.trace import Trace
 from traceflops.timeline.device_span import is_top
 from traceflops.timeline.intervals import Intervals
+from traceflops.windows.prepared import Prepared
 from traceflops.windows.records import chosen_time
-
-if TYPE_CHECKING:
-    from traceflops.findings.case import Case
-    from traceflops.gpu_samples import GpuSamples
-    from traceflops.ranks.slow_rank import SlowRank
-    from traceflops.table.columns import BoolArray, FloatArray, IntArray
-    from traceflops.table.trace import Trace
-    from traceflops.windows.prepared import Prepared
 
 _CLOCKS: Final = "clocks"
 _BESIDE: Final = "beside-communication"
@@ -43,22 +38,17 @@ _SUBS: Final = ("gemm", "convolution")
 class _Slower(Struct, frozen=True):
     """How many times as long products take in a later quarter of the steps as in an earlier one.
 
-    `kernel_ns` is the time of all products, `excess_ns` what they take beyond their time at the
-    speed of the earlier quarter. `row` is the kernel with most time.
+    `excess_ns` is what all products take beyond their time at the speed of the earlier quarter,
+    `as_before` the part of their time that is left at that speed. `row` is the largest kernel.
     """
 
     device: int
     earlier: int
     later: int
     times: float
-    kernel_ns: int
     excess_ns: int
-    row: Row | None = None
-
-    @property
-    def as_before(self) -> float:
-        """Return the time of the products at the speed of the earlier quarter, as a part of now."""
-        return 1 - self.excess_ns / self.kernel_ns
+    as_before: float
+    row: Row
 
 
 def slower_kernels(case: Case) -> Iterator[Cause]:
@@ -86,7 +76,7 @@ def slower_kernels(case: Case) -> Iterator[Cause]:
             "earlier": fact(f"{_CLOCKS}.{_ORDINALS[worst.earlier]}"),
             "rank": rank if len(case.devices) > 1 else None,
         },
-        rows=(worst.row,) if worst.row else (),
+        rows=(worst.row,),
         where=Where(rank=rank),
         edits=(f"kernel:^(compute|memory)/*{worst.as_before:.4f}",),
         partly=(f"kernel:^compute/({'|'.join(_SUBS)})$*{worst.as_before:.4f}",),
@@ -94,7 +84,11 @@ def slower_kernels(case: Case) -> Iterator[Cause]:
 
 
 def _slower(case: Case, prepared: Prepared, device: int) -> _Slower | None:
-    """Return how products of the same name and grid slow down, None if they do not agree on it."""
+    """Return the largest slow-down on which most products of a device agree, None without one.
+
+    Products of the same name and grid are compared between quarters of the steps if they run in all
+    quarters, and if these have half of the time. Agreement is weighted by time.
+    """
     windows = [
         window for window in prepared.windows[device] if window.used and window.step is not None
     ]
@@ -104,32 +98,41 @@ def _slower(case: Case, prepared: Prepared, device: int) -> _Slower | None:
     begins = [window.start_ns for window in windows]
     window_of_row = np.searchsorted(begins, rows.start_ns, side="right") - 1
     ends = np.array([window.end_ns for window in windows])
-    sides = axes(table["grid"])[rows.row]
+    sides, categorised = axes(table["grid"])[rows.row], prepared.linked.categorised
+    is_product = [kind.top == "compute" and kind.sub in _SUBS for kind in categorised.categories]
     chosen = (window_of_row >= 0) & (rows.start_ns < ends[window_of_row])
-    chosen &= _is_product(prepared, rows.row) & (sides[:, 0] != UNKNOWN_SIZE)
+    chosen &= np.array([*is_product, False])[categorised.category[rows.row]]  # -1: no category
+    chosen &= sides[:, 0] != UNKNOWN_SIZE
     if not chosen.any():
         return None
     row, quarter = rows.row[chosen], window_of_row[chosen] * _QUARTERS // len(windows)
     dur = (rows.end_ns - rows.start_ns)[chosen]
     group, first = group_rows((codes(table["name"])[row], *sides[chosen].T))
+    # A row per kernel and a column per quarter
     medians, count = _medians(group, quarter, dur, len(first), limit(case, _CLOCKS, "least_runs"))
     sums = np.bincount(group * _QUARTERS + quarter, dur, medians.size)
     time_ns = sums.reshape(-1, _QUARTERS).astype(np.float64)
-    slowdown = _agreed(case, device, medians, time_ns)
-    own_ns = time_ns.sum(axis=1)
+    measured = ~np.isnan(medians).any(axis=1)
+    few = measured.sum() < limit(case, _CLOCKS, "least_kernels")
+    if few or 2 * time_ns[measured].sum() < time_ns.sum():
+        return None
+    weight = time_ns[measured].sum(axis=1) / time_ns[measured].sum()
+    speed = medians[measured] / medians[measured].min(axis=1, keepdims=True)
+    mean = weight @ speed
+    later = int(mean.argmax())
+    earlier = int(mean[: later + 1].argmin())  # kernels that speed up are no slow-down
+    ratio = speed[:, later] / speed[:, earlier]
+    times = float(weight @ ratio)
+    agrees = float(weight[ratio > (1 + times) / 2].sum())  # at least half as much slower
+    are_unsure = agrees < limit(case, _CLOCKS, "least_agree")
+    if are_unsure or times < 1 + limit(case, _CLOCKS, "least_slower"):
+        return None
+    excess = (time_ns[measured] * (1 - medians[measured][:, [earlier]] / medians[measured])).sum()
+    own_ns, kernel_ns, excess_ns = time_ns.sum(axis=1), int(time_ns.sum()), round(excess)
     largest = int(own_ns.argmax())
     name = names(table["name"])[codes(table["name"])[row[first[largest]]]]
     longest = Row(short_name(kernel_name(name)), int(own_ns[largest]), int(count[largest].sum()))
-    return slowdown and replace(slowdown, row=longest)
-
-
-def _is_product(prepared: Prepared, row: IntArray) -> BoolArray:
-    """Return which rows of activities are matrix products or convolutions."""
-    categorised = prepared.linked.categorised
-    wanted = [
-        category.top == "compute" and category.sub in _SUBS for category in categorised.categories
-    ]
-    return np.array([*wanted, False], dtype=np.bool_)[categorised.category[row]]  # -1: no category
+    return _Slower(device, earlier, later, times, excess_ns, 1 - excess_ns / kernel_ns, longest)
 
 
 def _medians(
@@ -149,83 +152,45 @@ def _medians(
     return medians.reshape(groups, _QUARTERS), count.reshape(groups, _QUARTERS)
 
 
-def _agreed(case: Case, device: int, medians: FloatArray, time_ns: FloatArray) -> _Slower | None:
-    """Return the largest slow-down on which most kernels agree, weighted by time; None without.
-
-    `medians` and `time_ns` have a row per kernel and a column per quarter. Only kernels that are
-    known in all quarters are compared, if these have half of the time.
-    """
-    measured = ~np.isnan(medians).any(axis=1)
-    if (
-        measured.sum() < limit(case, _CLOCKS, "least_kernels")
-        or 2 * time_ns[measured].sum() < time_ns.sum()
-    ):
-        return None
-    weight = time_ns[measured].sum(axis=1) / time_ns[measured].sum()
-    speed = medians[measured] / medians[measured].min(axis=1, keepdims=True)
-    mean = weight @ speed
-    later = int(mean.argmax())
-    earlier = int(mean[: later + 1].argmin())  # kernels that speed up are no slow-down
-    ratio = speed[:, later] / speed[:, earlier]
-    times = float(weight @ ratio)
-    agrees = float(weight[ratio > (1 + times) / 2].sum())  # at least half as much slower
-    if times < 1 + limit(case, _CLOCKS, "least_slower") or agrees < limit(
-        case, _CLOCKS, "least_agree"
-    ):
-        return None
-    excess = (time_ns[measured] * (1 - medians[measured][:, [earlier]] / medians[measured])).sum()
-    return _Slower(device, earlier, later, times, int(time_ns.sum()), round(excess))
-
-
 def slowed_kernels(case: Case) -> Iterator[Cause]:
-    """Give a cause if kernels take longer while their device communicates than alone."""
+    """Give a cause if kernels take longer while their device communicates than alone.
+
+    Known are launches that ran beside communication as a whole, if launches alike (by name, grid,
+    block and shapes) ran alone.
+    """
     prepared = case.prepared
     if prepared is None:
         return
-    slowdowns = [_beside(case, prepared, device) for device in prepared.accounts]
-    excess_ns, known_ns, beside_ns = (sum(column) for column in zip(*slowdowns, strict=True))
-    if not known_ns:
-        return
+    excess_ns, known_ns, beside_ns = 0.0, 0, 0
+    for device, account in prepared.accounts.items():
+        rows = account.rows
+        talking = is_top(prepared.linked.categorised, "communication", rows.row)
+        inside = chosen_time(prepared.windows[device]).contains(rows.start_ns) & ~talking
+        start, end, row = rows.start_ns[inside], rows.end_ns[inside], rows.row[inside]
+        spans = Intervals.of(rows.start_ns[talking], rows.end_ns[talking])
+        covered = spans.length_within(start, end)
+        group, is_sized = identical_launches(prepared, row)
+        whole = is_sized & ((covered == 0) | (covered == end - start))
+        is_beside, least = np.sign(covered[whole]), limit(case, _BESIDE, "least_runs")
+        count = int(group.max(initial=-1)) + 1
+        # Of the four columns, 0 is of launches that ran alone, 1 of those beside communication.
+        medians, _ = _medians(group[whole], is_beside, (end - start)[whole], count, least)
+        lost = 1 - medians[:, 0] / np.maximum(medians[:, 1], 1)  # NaN: cannot be compared
+        of_device_ns = np.where(np.isnan(lost[group]), 0, covered)
+        if of_device_ns.any():
+            excess_ns += float((np.nan_to_num(lost)[group] * of_device_ns).sum())
+            known_ns += int(of_device_ns.sum())
+            beside = Intervals.of(start[covered > 0], end[covered > 0])
+            beside_ns += beside.intersect(spans).length_ns
     # At most, all kernels beside communication lose as much as those that can be compared.
-    most_ns = round(excess_ns * beside_ns / known_ns)
+    most_ns = round(excess_ns * beside_ns / max(known_ns, 1))
     share = share_of_window(case, most_ns)
-    if share < limit(case, _BESIDE, "least_share"):
+    if not known_ns or share < limit(case, _BESIDE, "least_share"):
         return
     longer = excess_ns / (known_ns - excess_ns)
     few = known_ns / beside_ns if 2 * known_ns < beside_ns else None  # told if little is known
-    yield cause(
-        case,
-        _BESIDE,
-        share,
-        {"longer": longer, "few": few},
-        gain=Gain(0, most_ns // case.windows_used, None),
-    )
-
-
-def _beside(case: Case, prepared: Prepared, device: int) -> tuple[float, int, int]:
-    """Return how much kernels lose to communication, in how much known time, and of how much.
-
-    In ns. Known are launches that ran beside communication as a whole, if launches alike (by name,
-    grid, block and shapes) ran alone; the last is the time in which any kernel runs beside it.
-    """
-    rows, categorised = prepared.accounts[device].rows, prepared.linked.categorised
-    talking = is_top(categorised, "communication", rows.row)
-    inside = chosen_time(prepared.windows[device]).contains(rows.start_ns) & ~talking
-    start, end, row = rows.start_ns[inside], rows.end_ns[inside], rows.row[inside]
-    spans = Intervals.of(rows.start_ns[talking], rows.end_ns[talking])
-    covered = spans.length_within(start, end)
-    group, is_sized = identical_launches(prepared, row)
-    whole = is_sized & ((covered == 0) | (covered == end - start))
-    is_beside, least = np.sign(covered[whole]), limit(case, _BESIDE, "least_runs")
-    count = int(group.max(initial=-1)) + 1
-    # Of the four columns, 0 is of launches that ran alone, 1 of those beside communication.
-    medians, _ = _medians(group[whole], is_beside, (end - start)[whole], count, least)
-    lost = 1 - medians[:, 0] / np.maximum(medians[:, 1], 1)  # NaN: cannot be compared
-    known_ns = np.where(np.isnan(lost[group]), 0, covered)
-    if not known_ns.any():
-        return 0.0, 0, 0
-    beside = Intervals.of(start[covered > 0], end[covered > 0]).intersect(spans).length_ns
-    return float((np.nan_to_num(lost)[group] * known_ns).sum()), int(known_ns.sum()), beside
+    gain = Gain(0, most_ns // case.windows_used, None)
+    yield cause(case, _BESIDE, share, {"longer": longer, "few": few}, gain=gain)
 
 
 _LOW_CLOCK: Final = "low-clock"
@@ -238,7 +203,12 @@ def low_clocks(case: Case) -> Iterator[Cause]:
     slow = case.ranks.slow if case.ranks is not None else None
     late = slow.ranks if slow is not None and slow.cause == "slow_clock" else ()
     reports = {device.device: device for device in case.devices if device.rank not in late}
-    low = [gpu for gpu in case.gpu_samples if gpu.device in reports and _is_low(case, gpu)]
+    low = [
+        gpu
+        for gpu in case.gpu_samples
+        if gpu.device in reports and _is_known(case, gpu)
+        if gpu.below is not None and gpu.below >= limit(case, _LOW_CLOCK, "least_below")
+    ]
     if not low:
         return
     worst = max(low, key=lambda gpu: gpu.below or 0.0)
@@ -309,12 +279,6 @@ def clocks_of_late(case: Case, slow: SlowRank) -> tuple[Fact | None, Fact | None
 def _is_known(case: Case, gpu: GpuSamples) -> bool:
     """Return whether enough samples fall into busy time."""
     return gpu.busy >= limit(case, _LOW_CLOCK, "least_samples")
-
-
-def _is_low(case: Case, gpu: GpuSamples) -> bool:
-    """Return whether a GPU is known to run far below its highest clock."""
-    is_below = gpu.below is not None and gpu.below >= limit(case, _LOW_CLOCK, "least_below")
-    return is_below and _is_known(case, gpu)
 
 
 def _values(gpu: GpuSamples) -> dict[str, Value]:

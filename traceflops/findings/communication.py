@@ -9,36 +9,38 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
 from traceflops.facts import Fact, Value, fact
-from traceflops.findings.case import cause, limit, share_of_window
-from traceflops.findings.collective_latency import latency_of
-from traceflops.findings.finding import Cause, Finding, Gain, Row, as_loss, severity_of, short_name
+from traceflops.findings.case import Case, cause, limit, share_of_window
+from traceflops.findings.finding import (
+    MOST_ROWS,
+    Cause,
+    Finding,
+    Gain,
+    Row,
+    as_loss,
+    severity_of,
+    short_name,
+)
 from traceflops.findings.late_rank import clocks_apart_ns
-from traceflops.findings.rank_waits import waiting_told
 from traceflops.findings.rules import cause_of
 from traceflops.ranks.collectives import KINDS
+from traceflops.ranks.comm_records import CommRecords
 from traceflops.ranks.link_rates import Fastest, links_of, needed_ns
-from traceflops.ranks.who_waits import records_of
+from traceflops.ranks.who_waits import RankReport, records_of
 from traceflops.table.columns import IntArray, codes, names
 from traceflops.table.grouping import group_rows, groups
 from traceflops.units import listed
 from traceflops.windows.records import chosen_time
 
-if TYPE_CHECKING:
-    from traceflops.findings.case import Case
-    from traceflops.ranks.comm_records import CommRecords
-    from traceflops.ranks.link_rates import LinkRate
-    from traceflops.ranks.who_waits import RankReport
-    from traceflops.table.trace import Trace
-
+EXPOSED, SLOW_LINK = "exposed-communication", "slow-link"
 _WORK: Final = ("compute", "memory", "other", "graph")
-_MOST_ROWS, _MIB = 3, 2**20
+_MIB: Final = 2**20
 _ALONE: Final = 0.9
 """A collective whose exposed time is a larger share of its time ran beside no other work."""
 _FSDP: Final = re.compile(r"FSDP|FullySharded|fully_shard|/_?fsdp/")
@@ -116,87 +118,84 @@ def _exposed(case: Case) -> _Exposed | None:
 def communication(case: Case) -> Iterator[Cause]:
     """Give causes if much communication is exposed."""
     share = case.total.components.share("communication") or 0.0
-    if share < limit(case, "exposed-communication", "least_share"):
+    if share < limit(case, EXPOSED, "least_share"):
         return
     exposed = _exposed(case)
     parts = case.total.components.parts()
     is_beside_work = any(ns for name, ns in parts.items() if name not in ("idle", "communication"))
+    # Most of it may be stages of a pipeline that wait for each other.
+    is_bubble = False
+    if exposed is not None and case.ranks is not None and case.ranks.pipeline is not None:
+        waits_ns = exposed.wait_ns[exposed.records.is_pair[exposed.row]].sum()
+        is_bubble = 2 * waits_ns > exposed.exposed_ns.sum()
     # Without other work there is nothing to hide it under.
-    if is_beside_work and not _is_bubble(case, exposed):
+    if is_beside_work and not is_bubble:
         yield _not_hidden(case, share, exposed)
     if exposed is not None:
-        for kind, role, places in exposed.by_group()[:_MOST_ROWS]:
+        for kind, role, places in exposed.by_group()[:MOST_ROWS]:
             if kind not in _PAIRS:  # sends are of one micro-batch each, and cannot be joined
-                yield from _small(case, exposed, _called(kind, role), places)
+                yield from _small(case, exposed, _collective_name(kind, role), places)
     yield from _slow(case, share)
-
-
-def _is_bubble(case: Case, exposed: _Exposed | None) -> bool:
-    """Return whether most of it is stages of a pipeline that wait for each other."""
-    if case.ranks is None or case.ranks.pipeline is None or exposed is None:
-        return False
-    waits_ns = exposed.wait_ns[exposed.records.is_pair[exposed.row]].sum()
-    return bool(2 * waits_ns > exposed.exposed_ns.sum())
 
 
 def _not_hidden(case: Case, share: float, exposed: _Exposed | None) -> Cause:
     """Return that collectives run while nothing else does, by kind and role of the group."""
-    groups_ = exposed.by_group() if exposed is not None else []
+    by_group = exposed.by_group() if exposed is not None else []
     knows_waits = case.ranks is not None and not case.ranks.partial
-    parts: tuple[Fact, ...] = ()
     details: tuple[Fact, ...] = ()
     first: Fact | None = None
     knows = set[str]()
     waits: dict[str, Any] = {}
+    parts, rows = list[Fact](), list[Row]()
     if exposed is not None:
-        parts = tuple(_parts(case, exposed, knows_waits=knows_waits))
-        mostly = limit(case, "exposed-communication", "mostly_waiting")
-        exposed_ns = int(exposed.exposed_ns.sum())
+        for kind, role, places in by_group[:MOST_ROWS]:
+            name, exposed_ns = _collective_name(kind, role), int(exposed.exposed_ns[places].sum())
+            part = share_of_window(case, exposed_ns)
+            wait_ns = int(exposed.wait_ns[places].sum()) if knows_waits else 0
+            waiting = share_of_window(case, wait_ns)
+            if kind and part >= _WORTH_NAMING:
+                code = "part-waiting" if waiting >= _WORTH_NAMING else "part"
+                parts.append(fact(f"{EXPOSED}.{code}", kind=name, share=part, waiting=waiting))
+            if not name and case.prepared is not None:  # a kernel of unknown kind
+                column = case.prepared.trace.activities["name"]
+                kernel = exposed.records.row[exposed.row[places[0]]]
+                name = short_name(names(column)[codes(column)[kernel]])
+            rows.append(Row(name, exposed_ns, len(places)))
+        mostly = limit(case, EXPOSED, "mostly_waiting")
         if not knows_waits:  # one rank may tell by its fastest collectives what limits it
-            reason, details, waits = _limited(case, exposed, groups_, mostly)
+            reason, details, waits = _what_limits(case, exposed, by_group, mostly)
             knows.add(reason)
-            if reason != "link-limited":
-                first = fact("exposed-communication.record-first")
-        elif exposed.wait_ns.sum() >= mostly * max(exposed_ns, 1):
-            first = fact("exposed-communication.balance-first")
-        if (latency := latency_of(case, exposed.records.dur_ns[exposed.row])) is not None:
+            first = fact(f"{EXPOSED}.record-first") if reason != "link-limited" else None
+        elif exposed.wait_ns.sum() >= mostly * max(int(exposed.exposed_ns.sum()), 1):
+            first = fact(f"{EXPOSED}.balance-first")
+        # Of many short collectives the time is latency, not bytes.
+        took_ns = exposed.records.dur_ns[exposed.row]
+        count = len(took_ns) // max(case.windows_used, 1)
+        median_ns = int(np.median(took_ns)) if count else 0
+        is_short = median_ns <= limit(case, EXPOSED, "latency_ns")
+        if is_short and count >= limit(case, EXPOSED, "many"):
+            per = "step" if case.steps.used else "window"
+            latency = fact(f"{EXPOSED}.latency", count=count, median_ns=median_ns, per=per)
             details = (*details, latency)
             knows.add("latency")
-    kind, role = groups_[0][:2] if groups_ else ("", None)
+    kind, role = by_group[0][:2] if by_group else ("", None)
     knows |= {_purpose(case, kind, role), kind} if kind else set()
-    knows |= {"fsdp"} if case.prepared is not None and _has_fsdp(case.prepared.trace) else set()
+    trace = case.prepared.trace if case.prepared is not None else None
+    columns = (trace.marks["name"], trace.ops["name"]) if trace is not None else ()
+    has_fsdp = any(_FSDP.search(name) for column in columns for name in names(column))
+    knows |= {"fsdp"} if has_fsdp else set()
     # No more can be hidden than there is other work to hide it under.
     beside = sum(case.total.components.share(part) or 0.0 for part in _WORK)
-    knows |= {"alone"} if beside < limit(case, "exposed-communication", "least_share") else set()
-    made = cause(
-        case,
-        "exposed-communication",
-        share,
-        {"parts": parts},
-        details,
-        frozenset(knows),
-        rows=tuple(
-            _row(case, exposed, *entry) for entry in groups_[:_MOST_ROWS] if exposed is not None
-        ),
-    )
+    knows |= {"alone"} if beside < limit(case, EXPOSED, "least_share") else set()
+    values = {"parts": tuple(parts)}
+    made = cause(case, EXPOSED, share, values, details, frozenset(knows), rows=tuple(rows))
     then = made.advice
-    advice = fact("exposed-communication.advice", first=first, then=then) if then else first
+    advice = fact(f"{EXPOSED}.advice", first=first, then=then) if then else first
     # A rank that waits for others has nothing to hide.
     return replace(made, **({"advice": advice} | waits))
 
 
-def _parts(case: Case, exposed: _Exposed, *, knows_waits: bool) -> Iterator[Fact]:
-    """Yield the largest groups of known kind, and how much of each is waiting if that is known."""
-    for kind, role, places in exposed.by_group()[:_MOST_ROWS]:
-        part = share_of_window(case, int(exposed.exposed_ns[places].sum()))
-        waiting = share_of_window(case, int(exposed.wait_ns[places].sum())) if knows_waits else 0.0
-        if kind and part >= _WORTH_NAMING:
-            code = "part-waiting" if waiting >= _WORTH_NAMING else "part"
-            named = _called(kind, role)
-            yield fact(f"exposed-communication.{code}", kind=named, share=part, waiting=waiting)
-
-
-def _limited(
+def _what_limits(
     case: Case, exposed: _Exposed, by_group: Sequence[_Group], mostly: float
 ) -> tuple[str, tuple[Fact, ...], dict[str, Any]]:
     """Return what limits the largest group of one rank, how that is known, and what is told of it.
@@ -216,45 +215,26 @@ def _limited(
         # `part` of the time is left if all calls were as fast as the fastest: the rest is waiting.
         if fastest.part < 1 - mostly:
             like = exposed.row[places[is_alone]]
-            named = _called(kind, role)
-            told = waiting_told(case, exposed.records, exposed.row, like, fastest, named)
+            named = _collective_name(kind, role)
+            told = waiting_texts(case, exposed.records, exposed.row, like, fastest, named)
             return "waits", (), told
-        values: dict[str, Value] = {"kind": _called(kind, role), "share": fastest.part * share}
+        values: dict[str, Value] = {
+            "kind": _collective_name(kind, role),
+            "share": fastest.part * share,
+        }
         if fastest.bytes >= limit(case, "small-collectives", "most_mib") * _MIB:
             values |= {"mib": fastest.bytes / _MIB, "rate": fastest.rate}
-            return "link-limited", (Fact("exposed-communication.link", values),), {}
+            return "link-limited", (Fact(f"{EXPOSED}.link", values),), {}
     # Else by how long the bytes need on the links: if that is much of the time, these limit it.
-    need = _need(case, exposed, places)
+    need: float | None = None
+    if case.prepared is not None:
+        links = links_of(case.prepared, case.measured.devices, None)
+        need_ns = needed_ns(exposed.records, exposed.row[places], links)
+        need = None if need_ns is None else share_of_window(case, int(need_ns.sum()))
     all_share = share_of_window(case, int(exposed.exposed_ns.sum()))
     if need is None or need >= (1 - mostly) * all_share:
         return "unknown" if need is None else "link-limited", (), {}
-    return "unknown", (fact("exposed-communication.need", share=need),), {}
-
-
-def _has_fsdp(trace: Trace) -> bool:
-    """Return whether PyTorch shards parameters, by the names of its ranges and functions."""
-    columns = (trace.marks["name"], trace.ops["name"])
-    return any(_FSDP.search(name) for column in columns for name in names(column))
-
-
-def _row(case: Case, exposed: _Exposed, kind: str, role: str | None, records: IntArray) -> Row:
-    """Return a row for a group, by its kind and role; if both are unknown, by its kernel."""
-    name = _called(kind, role)
-    if not name and case.prepared is not None:
-        column = case.prepared.trace.activities["name"]
-        name = short_name(
-            names(column)[codes(column)[exposed.records.row[exposed.row[records[0]]]]]
-        )
-    return Row(name, int(exposed.exposed_ns[records].sum()), len(records))
-
-
-def _need(case: Case, exposed: _Exposed, records: IntArray) -> float | None:
-    """Return the share of the window that transfers need at the peak of the links, if known."""
-    if case.prepared is None:
-        return None
-    links = links_of(case.prepared, case.measured.devices, None)
-    need_ns = needed_ns(exposed.records, exposed.row[records], links)
-    return None if need_ns is None else share_of_window(case, int(need_ns.sum()))
+    return "unknown", (fact(f"{EXPOSED}.need", share=need),), {}
 
 
 def _purpose(case: Case, kind: str, role: str | None) -> str:
@@ -268,46 +248,42 @@ def _purpose(case: Case, kind: str, role: str | None) -> str:
     return role or _USUAL.get(kind, "any")
 
 
-def _called(kind: str, role: str | None) -> str:
+def _collective_name(kind: str, role: str | None) -> str:
     """Return words for a kind and role of collectives, such as "all-gather of dp"."""
     return " of ".join(filter(None, (kind.replace("_", "-"), role)))
 
 
-def _small(case: Case, exposed: _Exposed, name: str, records: IntArray) -> Iterator[Cause]:
+def _small(case: Case, exposed: _Exposed, name: str, places: IntArray) -> Iterator[Cause]:
     """Give a cause if many small collectives of a group follow each other with no work between."""
-    joined, size = _to_be_joined(case, exposed, records), exposed.records.bytes[exposed.row]
+    records, rule = exposed.records, "small-collectives"
+    order = places[
+        np.lexsort((records.start_ns[exposed.row[places]], records.place[exposed.row[places]]))
+    ]
+    row = exposed.row[order]
+    size, busy_ns, took_ns = records.bytes[row], records.busy_ns[row], records.dur_ns[row]
+    is_small = (size > 0) & (size <= limit(case, rule, "most_mib") * _MIB)
+    follows = (records.place[row[1:]] == records.place[row[:-1]]) & is_small[:-1] & is_small[1:]
+    follows &= records.group[row[1:]] == records.group[row[:-1]]
+    # Other work between two collectives: over half as long as the second one takes
+    worked = np.diff(busy_ns) * 2 > took_ns[1:]
+    joined = order[1:][follows & ~worked]
+    joined_bytes = size[1:][follows & ~worked]
     time_ns = int((exposed.exposed_ns - exposed.wait_ns)[joined].sum())
     share, windows = share_of_window(case, time_ns), max(case.windows_used, 1)
-    few = len(joined) < limit(case, "small-collectives", "least_per_step") * windows
-    if few or share < limit(case, "small-collectives", "least_share"):
+    few = len(joined) < limit(case, rule, "least_per_step") * windows
+    if few or share < limit(case, rule, "least_share"):
         return
-    rate = (size[records] / np.maximum(exposed.records.dur_ns[exposed.row[records]], 1)).max()
-    as_one_ns = float(size[joined].sum()) / rate  # at the rate of the fastest of the group
-    kib = float(np.median(size[joined]) / 1024)
+    rate = (size / np.maximum(took_ns, 1)).max()
+    as_one_ns = float(joined_bytes.sum()) / rate  # at the rate of the fastest of the group
+    kib = float(np.median(joined_bytes) / 1024)
     yield cause(
         case,
-        "small-collectives",
+        rule,
         share,
         {"count": len(joined), "name": name, "kib": kib},
         rows=(Row(name, time_ns, len(joined)),),
         gain=Gain(max(0, round((time_ns - as_one_ns) / windows)), time_ns // windows, None),
     )
-
-
-def _to_be_joined(case: Case, exposed: _Exposed, group_records: IntArray) -> IntArray:
-    """Return the small collectives that follow another of their group without work between."""
-    records, rows = exposed.records, exposed.row
-    order = group_records[
-        np.lexsort((records.start_ns[rows[group_records]], records.place[rows[group_records]]))
-    ]
-    row = rows[order]
-    size, busy = records.bytes[row], records.busy_ns[row]
-    small = (size > 0) & (size <= limit(case, "small-collectives", "most_mib") * _MIB)
-    same = (records.place[row[1:]] == records.place[row[:-1]]) & small[:-1] & small[1:]
-    same &= records.group[row[1:]] == records.group[row[:-1]]
-    # Other work between two collectives: over half as long as the second one takes.
-    worked = np.diff(busy) * 2 > records.dur_ns[row[1:]]
-    return np.asarray(order[1:][same & ~worked])
 
 
 def _slow(case: Case, share: float) -> Iterator[Cause]:
@@ -334,78 +310,108 @@ def _slow(case: Case, share: float) -> Iterator[Cause]:
         rule,
         part * share,
         {
-            "name": _called(worst.kind, worst.role),
+            "name": _collective_name(worst.kind, worst.role),
             "mib": worst.bytes / _MIB,
             "rate": worst.bus,
             "reached": worst.of_peak or 0,
             "good": good,
         },
         rows=tuple(
-            Row(_called(entry.kind, entry.role), round(ns), entry.count)
-            for ns, entry in slow[:_MOST_ROWS]
+            Row(_collective_name(entry.kind, entry.role), round(ns), entry.count)
+            for ns, entry in slow[:MOST_ROWS]
         ),
         edits=(f"communication*{1 - part:.4f}",),
     )
 
 
-RULE: Final = "slow-link"
-
-
 def slow_link_fact(ranks: RankReport | None) -> Fact | None:
     """Return which group transfers far slower than groups alike, None if that costs little."""
-    worst = _worst(ranks)
-    return Fact(f"{RULE}.claim", _values(worst[0], ranks)) if worst is not None else None
+    claim = next((found.claim for found in _slow_links(ranks, frozenset())), None)
+    if claim is None:
+        return None
+    values = {name: value for name, value in claim.values.items() if name != "share"}
+    return Fact(claim.code, values)  # verdicts tell no share of it
 
 
 def slow_link_findings(ranks: RankReport | None, program: frozenset[str]) -> Iterator[Finding]:
     """Give a finding if one group transfers far slower than groups alike."""
-    yield from filter(None, map(as_loss, _causes(ranks, program)))
+    yield from filter(None, map(as_loss, _slow_links(ranks, program)))
 
 
 def slow_link(case: Case) -> Iterator[Cause]:
     """Give a cause if one group transfers far slower than groups alike."""
-    yield from _causes(case.ranks, case.program)
+    yield from _slow_links(case.ranks, case.program)
 
 
-def _causes(ranks: RankReport | None, program: frozenset[str]) -> Iterator[Cause]:
+def _slow_links(ranks: RankReport | None, program: frozenset[str]) -> Iterator[Cause]:
     """Yield at most one cause: the slow link by which ranks lose most."""
-    worst = _worst(ranks)
-    if worst is not None:
-        rate, lost_ns, share = worst
-        yield cause_of(
-            program,
-            RULE,
-            share,
-            _values(rate, ranks),
-            (fact(f"{RULE}.cost", lost_ns=lost_ns),),
-            rows=(Row(f"{rate.kind} of ranks {listed(sorted(rate.members))}", lost_ns),),
-        )
-
-
-def _worst(ranks: RankReport | None) -> tuple[LinkRate, int, float] | None:
-    """Return worst rate, lost time and share of the ranks that lose most by a slow link."""
     slow = [rate for rate in ranks.rates() if rate.slow] if ranks is not None else []
     if ranks is None or not slow:
-        return None
+        return
     lost: defaultdict[tuple[int, ...], int] = defaultdict(int)
     for rate in slow:
         lost[tuple(sorted(rate.members))] += rate.lost_ns
     worst = max(lost, key=lambda members: (lost[members], members))
     share = lost[worst] / ranks.span_ns
+    if severity_of(share) is None:
+        return
     worst_rates = [rate for rate in slow if tuple(sorted(rate.members)) == worst]
     rate = max(worst_rates, key=lambda rate: rate.lost_ns)
-    return (rate, lost[worst], share) if severity_of(share) is not None else None
-
-
-def _values(rate: LinkRate, ranks: RankReport | None) -> dict[str, Value]:
-    """Return the values for the texts about a slow link."""
     usual = rate.usual or rate.bus
-    return {
-        "group": fact(f"{RULE}.group", role=rate.role) if rate.role else fact(f"{RULE}.link"),
-        "ranks": listed(sorted(rate.members)),
+    link = fact(f"{SLOW_LINK}.link")
+    values: dict[str, Value] = {
+        "group": fact(f"{SLOW_LINK}.group", role=rate.role) if rate.role else link,
+        "ranks": listed(worst),
         "kind": rate.kind.replace("_", "-"),
         "rate": rate.bus,
         "usual": usual,
         "times": usual / rate.bus,
         "clocks_ns": clocks_apart_ns(ranks),
+    }
+    cost = fact(f"{SLOW_LINK}.cost", lost_ns=lost[worst])
+    rows = (Row(f"{rate.kind} of ranks {listed(worst)}", lost[worst]),)
+    yield cause_of(program, SLOW_LINK, share, values, (cost,), rows=rows)
+
+
+def waiting_texts(
+    case: Case, records: CommRecords, chosen: IntArray, like: IntArray, fastest: Fastest, named: str
+) -> dict[str, Any]:
+    """Return what differs in the cause of a rank that waits: its texts, gain and remedy.
+
+        first of the recording |##########|    others of its size |#|  |#|  |#|
+
+    Where collectives of equal size take very different times, hiding or faster links gain little.
+    Of a first collective that is most of the time, a recording of one step does not tell whether
+    ranks began apart, or are uneven in each step.
+
+    `chosen` are its collectives as rows of `records`, `like` those that are `named`, which take
+    most time; of them only the `fastest` may be all transfer.
+    """
+    took_ns = records.dur_ns[like]
+    waited_ns = round((1 - fastest.part) * int(took_ns.sum()))
+    windows = max(case.windows_used, 1)
+    rank = records.ranks[0] if len(records.ranks) == 1 else None
+    values: dict[str, Value] = {
+        "share": case.total.components.share("communication") or 0.0,
+        "rank": rank,
+        "kind": named,
+        "waiting": share_of_window(case, waited_ns),
+        "least_ns": fastest.least_ns,
+    }
+    first = like[int(np.argmin(records.start_ns[like]))]
+    is_first = windows == 1 and records.start_ns[first] == records.start_ns[chosen].min()
+    # More than half of the time in one call, the first of all.
+    is_skew = bool(is_first and 2 * records.dur_ns[first] > took_ns.sum())
+    first_ns = int(records.dur_ns[first])
+    return {
+        "name": fact(f"{EXPOSED}.title-waits", **values),
+        "claim": fact(f"{EXPOSED}.claim-waits", **values),
+        "details": (fact(f"{EXPOSED}.first-waits", kind=named, first_ns=first_ns),) * is_skew,
+        "advice": fact(f"{EXPOSED}.{'several-steps' if is_skew else 'balance-ranks'}"),
+        "owner": None,  # other ranks are not recorded
+        "edits": (),
+        "partly": (),
+        "on_path": frozenset(),
+        "doubts": (fact("doubt.ranks-missing"),),
+        "gain": None if is_skew else Gain(0, waited_ns // windows, None),
     }

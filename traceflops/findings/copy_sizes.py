@@ -7,25 +7,20 @@ memory that fits into the driver's own buffer. Larger ones reach the speed of th
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 
-from traceflops.attribution.host_calls import memory_operations
+from traceflops.attribution.host_calls import MemoryOperation, memory_operations
+from traceflops.devices.peaks import HostLink
 from traceflops.facts import Value, fact
-from traceflops.findings.case import limit
+from traceflops.findings.case import Case, limit
 from traceflops.findings.rules import thresholds
-from traceflops.table.columns import ABSENT, is_one_of, matching, numbers
+from traceflops.mfu.measurement import Measurement
+from traceflops.table.columns import ABSENT, BoolArray, is_one_of, matching, numbers
 from traceflops.table.grouping import group_sums, ranked
 from traceflops.table.nesting import taken
-
-if TYPE_CHECKING:
-    from traceflops.attribution.host_calls import MemoryOperation
-    from traceflops.devices.peaks import HostLink
-    from traceflops.findings.case import Case
-    from traceflops.mfu.measurement import Measurement
-    from traceflops.table.columns import BoolArray
-    from traceflops.table.trace import Trace
+from traceflops.table.trace import Trace
 
 WAYS: Final = ("HtoD", "DtoH")
 PAGEABLE, PINNED = "pageable", "pinned"

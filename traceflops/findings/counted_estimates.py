@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import Final, TypeAlias
 
 from traceflops.characters import shortened
 from traceflops.facts import Fact, Value
 from traceflops.findings.finding import WORTH_SAYING
 from traceflops.findings.rules import thresholds
-from traceflops.mfu.counted.kernel_speeds import COMPUTING, ROOFS
-
-if TYPE_CHECKING:
-    from traceflops.mfu.counted.kernel_speeds import KernelRule, KernelSpeed
+from traceflops.mfu.counted.kernel_speeds import COMPUTING, ROOFS, KernelRule, KernelSpeed
 
 COUNTED_KERNEL: Final = "counted-kernel"
 _Least: TypeAlias = Callable[[str], float]
@@ -27,7 +24,7 @@ _ESTIMATED: Final = {
 """A word in the names of NVIDIA's rules that estimate what mending a cause gains, by cause."""
 _NEVER: Final = frozenset({"waves", "waves-few", "spills"})
 """Causes that must be mended first: no rule estimates what mending them gains."""
-_UNCOALESCED: Final = "uncoalesced global access"
+UNCOALESCED: Final = "uncoalesced global access"
 _HUMP: Final = re.compile(r"(?<=[a-z])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 """Where a word begins in CamelCase."""
 _PART: Final = re.compile("L1|L2|DRAM", re.I)
@@ -42,7 +39,7 @@ _QUEUES: Final = frozenset({"mio_throttle", "lg_throttle", "tex_throttle"})
 """Waits for queues of L1: what shortens these waits takes work from L1."""
 
 
-def told_estimate(speed: KernelSpeed, held: Fact | None, least: _Least) -> Fact | None:
+def largest_estimate(speed: KernelSpeed, held: Fact | None, least: _Least) -> Fact | None:
     """Return the largest of NVIDIA's estimates that can be gained, None if none is worth telling.
 
     `held` is what holds the kernel back; the rule is named if it is about something else. `least`
@@ -69,14 +66,6 @@ def estimated(rule: KernelRule, by: str | None = None) -> Fact | None:
     # A local estimate is of a part of the kernel's time.
     code = "estimate-local" if rule.speedup_kind == "local" else "estimate"
     return counted_fact(code, share=rule.speedup_share, rule=by) if rule.speedup_share else None
-
-
-def is_of_access(estimate: Fact | None, least: float) -> bool:
-    """Return whether an estimate says that coalescing accesses gains at least so much."""
-    values = estimate.values if estimate is not None else {}
-    share = values.get("share")
-    is_much = isinstance(share, float) and share >= least
-    return is_much and values.get("rule") == _UNCOALESCED
 
 
 def gains_nothing(speed: KernelSpeed, rule: KernelRule, least: _Least | None = None) -> bool:

@@ -7,31 +7,29 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from functools import partial
 from math import prod
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from msgspec.structs import replace
 
 from traceflops.categories.kernel_names import from_own_word, same_kernels
 from traceflops.categories.mangled import readable
 from traceflops.facts import Fact, Value, fact
-from traceflops.findings.case import limit, share_of_window
+from traceflops.findings.case import Case, limit, share_of_window
 from traceflops.findings.counted_estimates import (
     COUNTED_KERNEL,
+    UNCOALESCED,
     counted_fact,
     cut,
-    is_of_access,
-    told_estimate,
+    largest_estimate,
 )
 from traceflops.findings.finding import Finding, Row, row_name, severity_of
 from traceflops.findings.finding import short_name as without_signature
-from traceflops.findings.rules import statement
-from traceflops.mfu.counted.kernel_speeds import COMPUTING, ROOFS
-
-if TYPE_CHECKING:
-    from traceflops.findings.case import Case
-    from traceflops.mfu.counted.kernel_speeds import KernelSpeed
-    from traceflops.mfu.measurement import Measurement
-    from traceflops.mfu.traced.work_tables import KernelRow
+from traceflops.findings.launch_geometry import few_blocks
+from traceflops.findings.rules import statement, thresholds
+from traceflops.mfu.counted.kernel_speeds import COMPUTING, ROOFS, KernelSpeed
+from traceflops.mfu.measurement import Measurement
+from traceflops.mfu.traced.work_tables import KernelRow
+from traceflops.table.trace import Trace
 
 _MOST: Final = 3
 _LEAST_WAVES: Final = 0.1
@@ -77,7 +75,7 @@ def counted_kernels(case: Case) -> Iterator[Finding]:
     work = case.measured.executed.work
     speeds = work.speeds if work is not None else ()
     total_ns = sum(speed.duration_ns or 0 for speed in speeds)
-    names = called([speed.name for speed in speeds])
+    names = short_names([speed.name for speed in speeds])
     rows = case.untimed.counted.to_pylist() if case.untimed is not None else ()
     kinds = {row["name"]: _kind(row["top"], row["sub"]) for row in rows}
     uncounted = [*_uncounted(case, speeds)] if total_ns else []
@@ -93,7 +91,8 @@ def counted_kernels(case: Case) -> Iterator[Finding]:
     ]
     # Without roofs, only the first is told, and that only if no uncounted ones are.
     judged = with_roof[:_MOST] or speeds[: 0 if uncounted else 1]
-    small = [speed for speed in judged if _is_small(case, speed)]
+    held_by = ((speed, _held_back(case, speed, "", None)[0]) for speed in judged)
+    small = [speed for speed, held in held_by if held is not None and held.code in _GRIDS]
     for speed in judged:
         others: tuple[str, ...] = ()
         if speed in small:
@@ -111,23 +110,20 @@ def _uncounted(case: Case, speeds: Sequence[KernelSpeed]) -> Iterator[Finding]:
     Rows with a grid or of several launches are not judged: some of these may have been counted.
     """
     may_be_counted = {
-        one.name
-        for one in speeds
-        if one.duration_ns is not None or one.throughputs or one.grid or one.launches > 1
+        speed.name
+        for speed in speeds
+        if speed.duration_ns is not None or speed.throughputs or speed.grid or speed.launches > 1
     }
     rows = case.untimed.counted.to_pylist() if case.untimed is not None else ()
     lost = [row for row in rows if row["name"] not in may_be_counted][:_MOST]
     if lost:
-        shown = called([row["name"] for row in lost])
         values: dict[str, Value] = {
-            "names": tuple(shown.values()),
+            "names": tuple(short_names([row["name"] for row in lost]).values()),
             "launches": sum(row["launches"] for row in lost),
             "kernels": len(lost),
         }
-        claim, advice = (
-            counted_fact("uncounted", **values),
-            counted_fact("remedy.uncounted", **values),
-        )
+        claim = counted_fact("uncounted", **values)
+        advice = counted_fact("remedy.uncounted", **values)
         yield statement(COUNTED_KERNEL, 0.0, claim=claim, advice=advice, severity="high")
 
 
@@ -140,7 +136,7 @@ def counted_main_kernel(case: Case) -> Iterator[Finding]:
     most = kernels[0]
     share = min(share_of_window(case, most.sum_ns), 1.0)  # launches may overlap
     if severity_of(share) is not None:
-        name = called([speed.name])[speed.name]
+        name = short_names([speed.name])[speed.name]
         row = Row(row_name(most.name), most.sum_ns, most.count)
         kind = _kind(most.category.top, most.category.sub)
         for finding in _finding(case, speed, name, kind, share):
@@ -169,16 +165,11 @@ def _kind(top: str, sub: str) -> str:
 
 
 def _finding(
-    case: Case,
-    speed: KernelSpeed,
-    name: str,
-    kind: str,
-    share: float,
-    others: tuple[str, ...] = (),
+    case: Case, speed: KernelSpeed, name: str, kind: str, share: float, others: tuple[str, ...] = ()
 ) -> Iterator[Finding]:
     """Give what holds a kernel back, nothing if counters do not tell it.
 
-    `name` and `kind` are those of `called` and `_kind`; `others` have too small a grid, too.
+    `name` and `kind` are those of `short_names` and `_kind`; `others` have too small a grid, too.
     """
     wasted = tuple(_wasted(case, speed))
     held, advice = _held_back(case, speed, kind, _relief(speed, kind, wasted))
@@ -187,14 +178,16 @@ def _finding(
     if held is not None and held.code in _GRIDS:  # with too few blocks nothing else matters
         wasted, limits = (), (Fact(held.code, {**held.values, "others": others}),)
     if limits:
-        estimate = told_estimate(speed, held, least)
+        estimate = largest_estimate(speed, held, least)
+        estimated = estimate.values if estimate is not None else {}
+        gained = estimated.get("share")
         # The remedies below are more specific than that of what holds the kernel back.
-        if is_of_access(estimate, least("excess")):
+        is_much = isinstance(gained, float) and gained >= least("excess")
+        if is_much and estimated.get("rule") == UNCOALESCED:
             advice = counted_fact("remedy.coalesce")
-        if any(one.code.endswith(".conflicts") for one in wasted):
-            advice = fact(
-                "joined", parts=(*filter(None, [advice]), counted_fact("remedy.conflicts"))
-            )
+        if any(waste.code.endswith(".conflicts") for waste in wasted):
+            parts = (*filter(None, [advice]), counted_fact("remedy.conflicts"))
+            advice = fact("joined", parts=parts)
         if _SEEDS.search(speed.name):
             advice = counted_fact("remedy.seeds")
         # With a timeline the share is of the window, not of the kernels that were counted.
@@ -268,7 +261,7 @@ def _held_back(
     if share >= least("near"):
         return None, relief
     if speed.is_small:
-        return _small_grid(speed), _more_work(case, speed, kind)
+        return _small_grid(case, speed, kind)
     if speed.active is not None and speed.active < least("active"):
         units = "cu" if "vector" in speed.throughputs else "sm"
         return counted_fact(f"active-{units}", share=speed.active), counted_fact("remedy.active")
@@ -292,6 +285,21 @@ def _held_back(
     )
 
 
+def _small_grid(case: Case, speed: KernelSpeed, kind: str) -> tuple[Fact, Fact]:
+    """Return how small the grid of a kernel is, in waves of blocks, and what to do about that."""
+    waves = speed.waves or 0.0
+    grid = counted_fact(
+        "waves" if waves >= _LEAST_WAVES else "waves-few",
+        waves=waves,
+        blocks=prod(speed.grid) if speed.grid and speed.block else None,
+        threads=prod(speed.block) if speed.block else None,
+    )
+    mean_ns = (speed.duration_ns or 0) // speed.launches
+    if 0 < mean_ns < limit(case, "memory-bandwidth", "least_ns"):  # too short for more blocks
+        return grid, counted_fact("remedy.short", mean_ns=mean_ns)
+    return grid, _limiter("grid", kind)
+
+
 def _few_warps(
     case: Case, speed: KernelSpeed, kind: str, relief: Fact | None
 ) -> tuple[Fact, Fact | None] | None:
@@ -312,38 +320,13 @@ def _few_warps(
     return None
 
 
-def _is_small(case: Case, speed: KernelSpeed) -> bool:
-    """Return whether what holds a kernel back is that it has too few blocks."""
-    held, _ = _held_back(case, speed, "", None)
-    return held is not None and held.code in _GRIDS
-
-
-def _small_grid(speed: KernelSpeed) -> Fact:
-    """Return how small the grid of a kernel is, in waves of blocks."""
-    waves = speed.waves or 0.0
-    return counted_fact(
-        "waves" if waves >= _LEAST_WAVES else "waves-few",
-        waves=waves,
-        blocks=prod(speed.grid) if speed.grid and speed.block else None,
-        threads=prod(speed.block) if speed.block else None,
-    )
-
-
-def _more_work(case: Case, speed: KernelSpeed, kind: str) -> Fact:
-    """Return what to do about too few blocks; launches may be too short for more of them."""
-    mean_ns = (speed.duration_ns or 0) // speed.launches
-    if 0 < mean_ns < limit(case, "memory-bandwidth", "least_ns"):
-        return counted_fact("remedy.short", mean_ns=mean_ns)
-    return _limiter("grid", kind)
-
-
 def _limiter(limiter: str, kind: str) -> Fact:
     """Return what to do about a limiter of what runs at once; products are limited by tiles."""
     is_tiled = kind == "product" and limiter in _TILED
     return counted_fact(f"remedy.{'product' if is_tiled else 'limiter'}.{limiter}")
 
 
-def called(names: Sequence[str]) -> dict[str, str]:
+def short_names(names: Sequence[str]) -> dict[str, str]:
     """Return by full name a short one that no other kernel has, and that can end a sentence.
 
     That is the function's own word; if it says too little, the name without its parameters.
@@ -361,3 +344,52 @@ def called(names: Sequence[str]) -> dict[str, str]:
             is_enough = times[word[0]] == 1 and (is_long or not has_templates)
         shown[name] = cut(word[0] if word and is_enough else without_signature(text))
     return shown
+
+
+_TERA: Final = 1000
+"""In FLOP per ns."""
+
+
+def kernel_with_most(measured: Measurement, trace: Trace) -> Fact | None:
+    """Return which kernel has most of the time, its speed, and whether its grids are small."""
+    kernels = longest_first(measured)
+    if not kernels:
+        return None
+    most, total_ns = kernels[0], sum(row.sum_ns for row in kernels)
+    speed, work = speed_of(measured, most), most.measured
+    limits = [*filter(None, [few_blocks(trace, most.name)])]
+    if work.flops_per_ns:
+        limits.append(counted_fact("flops", tflops=work.flops_per_ns / _TERA))
+    if work.bytes_per_ns:
+        limits.append(counted_fact("bytes", gigabytes=work.bytes_per_ns))
+    if speed is not None:
+        near = thresholds()[COUNTED_KERNEL]["near"]
+        # Shares of 0 tell of units that the kernel does not use.
+        limits += [roof for roof in roofs(speed, near) if roof.values["share"]]
+    name, share = short_names([row.name for row in kernels])[most.name], most.sum_ns / total_ns
+    return counted_fact("most", name=name, share=share, time_ns=total_ns, limits=tuple(limits))
+
+
+def counted_with_most(measured: Measurement) -> Fact | None:
+    """Return which kernel has most of the time of counted launches, if only these are known.
+
+    None if a time is missing, or if speeds are known: findings tell more of them.
+    """
+    work = measured.executed.work
+    rows = work.counted if work is not None and not work.speeds else ()
+    times = [row.time_ns for row in rows if row.time_ns]
+    if not times or len(times) < len(rows):
+        return None
+    most, total_ns = max(rows, key=lambda row: row.time_ns or 0), sum(times)
+    limits = [counted_fact("bytes", gigabytes=most.bytes_per_ns)] if most.bytes_per_ns else []
+    for way, moved in () if limits else (("read", most.read), ("written", most.written)):
+        if moved and most.time_ns:  # the other way was not counted
+            limits.append(counted_fact(way, gigabytes=moved / most.time_ns))
+    if limits and (most.flops, most.vector) == (0, 0):  # counted, and none: it only moves bytes
+        limits.append(counted_fact("no-flops"))
+    limits += [
+        counted_fact("counter", name=name, mean=total / most.launches)
+        for name, total in most.counters.items()
+    ]
+    name, share = short_names([row.name for row in rows])[most.name], max(times) / total_ns
+    return counted_fact("most", name=name, share=share, time_ns=total_ns, limits=tuple(limits))

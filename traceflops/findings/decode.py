@@ -7,18 +7,14 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import groupby, pairwise
 from statistics import median_low
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from traceflops.facts import fact
-from traceflops.findings.case import cause, limit, share_of_window
+from traceflops.findings.case import Case, cause, limit, share_of_window
 from traceflops.findings.finding import MOST_ROWS, Cause, Gain, Row, short_name
+from traceflops.mfu.inference import PhaseUse
+from traceflops.mfu.traced.work_tables import KernelRow
 from traceflops.units import several
-
-if TYPE_CHECKING:
-    from traceflops.findings.case import Case
-    from traceflops.mfu.inference import PhaseUse
-    from traceflops.mfu.serving_passes import ServingPass
-    from traceflops.mfu.traced.work_tables import KernelRow
 
 _WIDE: Final = frozenset({"bf16", "fp16"})
 """Data types of products whose weights 8 bits would halve."""
@@ -70,56 +66,50 @@ def _rows(kernels: Sequence[KernelRow]) -> tuple[Row, ...]:
 
 
 def _few_tokens(case: Case) -> Iterator[Cause]:
-    """Give a cause if decode passes compute too few tokens for the weights they read."""
-    phase, products = _decode(case), _products(case)
-    bits, ridge = _ridge(case, products)
-    if phase is None or ridge is None or not phase.queries:
-        return
-    tokens = phase.queries / phase.passes
-    share = share_of_window(case, sum(row.sum_ns for row in products))
-    few = tokens < ridge * limit(case, "decode-batch", "most_of_ridge")
-    if not few or share < limit(case, "decode-batch", "least_share"):
-        return
-    # Weights look 16 bits wide if no name tells else: with 8-bit kernels about, that is no fact.
-    are_told = bits < _UNTOLD_BITS or not any(map(_is_narrow, case.measured.kernels))
-    are_experts = any(_OF_EXPERTS.search(row.name) for row in products)
-    values = {
-        "tokens": float(tokens),
-        "bits": bits if are_told else None,
-        "many": several(round(ridge), "token") if are_told else "many tokens",
-        "effect": fact(f"decode-batch.{'experts' if are_experts else 'cheap'}"),
-    }
-    passes = case.serving.passes  # none without annotations of an engine
-    is_one = bool(passes) and all(one.batch == 1 for one in passes)
-    knows = frozenset({"one-request"} if is_one else ())
-    yield cause(case, "decode-batch", share, values, knows=knows, rows=_rows(products))
+    """Give a cause if decode passes compute too few tokens for the weights they read.
 
-
-def _is_narrow(row: KernelRow) -> bool:
-    """Return whether numbers of 8 bits or less are there; of which products is another question."""
-    return row.category.sub == "quantize" or weight_bits(row.name) < _UNTOLD_BITS
-
-
-def _products(case: Case) -> list[KernelRow]:
-    return [row for row in case.measured.kernels if row.category.sub == "gemm"]
-
-
-def _ridge(case: Case, products: Sequence[KernelRow]) -> tuple[int, float | None]:
-    """Return the bits of most weights, and how many tokens take as long to compute as to read them.
-
-    Computing is in bfloat16: per token and weight 2 FLOPs, per weight bits / 8 bytes to read. Of
-    several kinds of GPUs, the fewest tokens; None if unknown.
+    Enough are as many as take as long to compute as the weights to read. Computing is in bfloat16:
+    per token and weight 2 FLOPs, per weight bits / 8 bytes to read. Of several kinds of GPUs, that
+    with the fewest tokens counts.
     """
+    phase, products = _decode(case), _products(case)
     times: Counter[int] = Counter()
     for row in products:
         times[weight_bits(row.name)] += row.sum_ns
     bits = times.most_common(1)[0][0] if times else _UNTOLD_BITS
-    ridges = [
+    enough = [
         device.rates["bf16"] / device.bandwidth * bits / 16
         for device in case.measured.devices
         if device.bandwidth and "bf16" in device.rates
     ]
-    return bits, min(ridges, default=None)
+    if phase is None or not enough or not phase.queries:
+        return
+    tokens = phase.queries / phase.passes
+    share = share_of_window(case, sum(row.sum_ns for row in products))
+    few = tokens < min(enough) * limit(case, "decode-batch", "most_of_ridge")
+    if not few or share < limit(case, "decode-batch", "least_share"):
+        return
+    # Weights look 16 bits wide if no name tells else: with 8-bit kernels about, that is no fact.
+    has_narrow = any(
+        row.category.sub == "quantize" or weight_bits(row.name) < _UNTOLD_BITS
+        for row in case.measured.kernels
+    )
+    are_told = bits < _UNTOLD_BITS or not has_narrow
+    are_experts = any(_OF_EXPERTS.search(row.name) for row in products)
+    values = {
+        "tokens": float(tokens),
+        "bits": bits if are_told else None,
+        "many": several(round(min(enough)), "token") if are_told else "many tokens",
+        "effect": fact(f"decode-batch.{'experts' if are_experts else 'cheap'}"),
+    }
+    passes = case.serving.passes  # none without annotations of an engine
+    is_one = bool(passes) and all(each.batch == 1 for each in passes)
+    knows = frozenset({"one-request"} if is_one else ())
+    yield cause(case, "decode-batch", share, values, knows=knows, rows=_rows(products))
+
+
+def _products(case: Case) -> list[KernelRow]:
+    return [row for row in case.measured.kernels if row.category.sub == "gemm"]
 
 
 def weight_bits(kernel: str) -> int:
@@ -159,19 +149,28 @@ def _between(case: Case) -> Iterator[Cause]:
 def _mixed(case: Case) -> Iterator[Cause]:
     """Give a cause if passes that read prompts delay the tokens of requests that generate.
 
-    These are mixed passes or, without any, prefill passes between two decode passes.
+    These are mixed passes or, without any, prefill passes before a decode pass that has more
+    sequences than they read: the others waited.
     """
+    rule, passes = "mixed-passes", case.serving.passes
     kinds = {kind.kind: kind for kind in case.serving.kinds}
     decode, is_mixed = kinds.get("decode"), "mixed" in kinds
-    slow = [each for each in case.serving.passes if each.kind == "mixed"]
-    if not is_mixed:
-        slow = [*_interrupting(case.serving.passes)]
-    if decode is None or not slow or decode.passes < limit(case, "mixed-passes", "least_passes"):
+    slow = [each for each in passes if each.kind == "mixed"]
+    runs = [
+        (key, [*run]) for key, run in groupby(passes, key=lambda each: (each.device, each.kind))
+    ]
+    for ((device, kind), prefills), (following, decodes) in pairwise(runs if not is_mixed else []):
+        read = [each.batch for each in prefills if each.batch is not None]
+        others = (decodes[0].batch or 0) - sum(read)
+        are_known = len(read) == len(prefills)
+        if kind == "prefill" and following == (device, "decode") and others > 0 and are_known:
+            slow += prefills
+    if decode is None or not slow or decode.passes < limit(case, rule, "least_passes"):
         return
     slow_ns = [each.duration_ns for each in slow]
     share, usual_ns = share_of_window(case, sum(slow_ns)), median_low(slow_ns)
-    is_slow = usual_ns >= limit(case, "mixed-passes", "times") * decode.p50_ns
-    if not is_slow or share < limit(case, "mixed-passes", "least_share"):
+    is_slow = usual_ns >= limit(case, rule, "times") * decode.p50_ns
+    if not is_slow or share < limit(case, rule, "least_share"):
         return
     # A mixed pass also generates, which a decode pass would do instead; a prefill pass does not.
     plain_ns = decode.p50_ns * len(slow) if is_mixed else 0
@@ -179,23 +178,9 @@ def _mixed(case: Case) -> Iterator[Cause]:
     kind = "mixed" if is_mixed else "prefill"
     yield cause(
         case,
-        "mixed-passes",
+        rule,
         share,
         {"kind": kind, "slow_ns": usual_ns, "decode_ns": decode.p50_ns, "passes": len(slow)},
         rows=(Row(several(len(slow), f"{kind} pass"), sum(slow_ns), len(slow)),),
         gain=Gain(0, more_ns // case.windows_used, None),
     )
-
-
-def _interrupting(passes: Sequence[ServingPass]) -> Iterator[ServingPass]:
-    """Yield prefill passes that delay other requests.
-
-    Others generate if the next decode pass has more sequences than were read just before it.
-    """
-    runs = [(key, [*run]) for key, run in groupby(passes, key=lambda one: (one.device, one.kind))]
-    for ((device, kind), reading), (following, decoding) in pairwise(runs):
-        read = [each.batch for each in reading if each.batch is not None]
-        others = (decoding[0].batch or 0) - sum(read)
-        are_known = len(read) == len(reading)
-        if kind == "prefill" and following == (device, "decode") and others > 0 and are_known:
-            yield from reading

@@ -1,4 +1,4 @@
-"""Rules of memory: copies that nothing hides, room for a larger batch.
+"""Rules of memory: copies that nothing hides, fills, small pieces, room for a larger batch.
 
 And the verdict on a memory snapshot, which has nothing but memory.
 """
@@ -7,40 +7,36 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
 
-from traceflops.attribution.host_calls import memory_operations
+from traceflops.attribution.host_calls import MemoryOperation, memory_operations
+from traceflops.attribution.host_events import has_fact
 from traceflops.categories.programs import of_ml
 from traceflops.characters import function_name
 from traceflops.facts import Fact, fact
-from traceflops.findings.case import cause, limit, share_of_window
-from traceflops.findings.copy_sizes import (
-    PAGEABLE,
-    PINNED,
-    WAYS,
-    are_small,
-    between_host_and_device,
-    pinned_gain,
-    same_uploads,
-    slower_way,
-    small_copies,
-)
-from traceflops.findings.finding import Cause, Gain, Row, Verdict
+from traceflops.findings import copy_sizes
+from traceflops.findings.calls_alone import outermost
+from traceflops.findings.case import Case, cause, limit, share_of_window
+from traceflops.findings.finding import Cause, Gain, Row, Verdict, row_name
 from traceflops.memory.usage import BETWEEN, fullest_gpu, holders, memory_use
-from traceflops.table.columns import codes, floats, is_one_of, matching, names, numbers
+from traceflops.table.columns import (
+    BoolArray,
+    codes,
+    floats,
+    is_one_of,
+    matching,
+    names,
+    numbers,
+    thread_columns,
+)
+from traceflops.table.grouping import joint_codes, ranked
+from traceflops.table.trace import Trace
 from traceflops.timeline.host_work import lacks_copies
 from traceflops.timeline.intervals import Intervals
+from traceflops.windows.prepared import Prepared
 from traceflops.windows.records import chosen_time
-
-if TYPE_CHECKING:
-    from traceflops.attribution.host_calls import MemoryOperation
-    from traceflops.findings.case import Case
-    from traceflops.memory.usage import MemoryUse
-    from traceflops.table.columns import BoolArray
-    from traceflops.table.trace import Trace
-    from traceflops.windows.prepared import Prepared
 
 _MOSTLY: Final = 0.9
 """What is offloaded is copied both ways: copies of input are nearly all to the GPU."""
@@ -65,41 +61,43 @@ def host_copies(case: Case) -> Iterator[Cause]:
     """
     if case.prepared is None:
         return
-    alone_ns, others_ns = times_alone_ns(
-        case.prepared, between_host_and_device(case.prepared.trace)
-    )
+    trace = case.prepared.trace
+    alone_ns, others_ns = times_alone_ns(case.prepared, copy_sizes.between_host_and_device(trace))
     share = share_of_window(case, alone_ns)
     if share < limit(case, "host-copies", "least_share"):
         return
-    copies = [copy for copy in memory_operations(case.prepared) if copy.name in WAYS]
+    copies = [copy for copy in memory_operations(case.prepared) if copy.name in copy_sizes.WAYS]
     copies.sort(key=lambda copy: -copy.sum_ns)
     total_ns = sum(copy.sum_ns for copy in copies)
     copies = [copy for copy in copies if _FEW * copy.sum_ns >= total_ns]  # kinds worth telling
-    is_pageable = 2 * sum(copy.sum_ns for copy in copies if copy.memory == PAGEABLE) > total_ns
+    pageable_ns = sum(copy.sum_ns for copy in copies if copy.memory == copy_sizes.PAGEABLE)
+    is_pageable = 2 * pageable_ns > total_ns
     room = share_of_window(case, others_ns)
     is_little = room < share
     # Copies are not hidden without other work, or if they are made once: then pinning must help.
     hides_none = is_little or (not case.steps.used and sum(copy.count for copy in copies) < _FEW)
-    knows, values = small_copies(case)
-    again = {} if knows or "torch" in case.program else same_uploads(case)
+    knows, values = copy_sizes.small_copies(case)
+    again = {} if knows or "torch" in case.program else copy_sizes.same_uploads(case)
     again |= {"memory": None if are_pinned(case) else fact("host-copies.pinned")} if again else {}
     knows |= {"again"} if again else set()
     # The speed of small copies says nothing of pinning.
-    part, speeds = pinned_gain(case) if is_pageable and knows <= {"again"} else (None, {})
+    is_large = is_pageable and knows <= {"again"}
+    part, speeds = copy_sizes.pinned_gain(case) if is_large else (None, {})
     is_slow = part is not None and part < limit(case, "pageable-copies", "poor")
     uploaded_ns = sum(copy.sum_ns for copy in copies if copy.name == "HtoD")
     knows |= {"uploads"} if uploaded_ns >= _MOSTLY * total_ns else set()
     knows |= {"little-work"} if is_little else set()
     knows |= {"beside-nothing"} if hides_none else set()
     knows |= {"fast"} if part is not None and not is_slow else set()
-    loads, pinned = _loads_data(case.prepared.trace), "pin_memory=True"
+    tables, pinned = (trace.ops, trace.marks), "pin_memory=True"
+    loads = any(_LOADER in name for table in tables for name in names(table["name"]))
     knows |= {"loader"} if loads else set()
-    back = any((copy.name, copy.memory) == ("DtoH", PAGEABLE) for copy in copies)
+    back = any((copy.name, copy.memory) == ("DtoH", copy_sizes.PAGEABLE) for copy in copies)
     values |= {"loader": pinned if loads else None, "back": pinned if back else None}
     # Copies that nothing hides get faster if pinned; others may be hidden, or left out.
     is_faster = is_slow and hides_none and not again
     gain_ns = alone_ns * (1 - part) if part is not None and is_faster else alone_ns
-    if knows == {"little-work", "beside-nothing"} and (ways := slower_way(copies)):
+    if knows == {"little-work", "beside-nothing"} and (ways := copy_sizes.slower_way(copies)):
         knows, values = knows | {"one-way"}, values | ways
         gain_ns = min(alone_ns, copies[0].sum_ns * (1 - ways["slow"] / ways["fast"]))
     yield cause(
@@ -114,19 +112,12 @@ def host_copies(case: Case) -> Iterator[Cause]:
     )
 
 
-def _loads_data(trace: Trace) -> bool:
-    """Return whether an operator, range or function is that of a DataLoader."""
-    return any(
-        _LOADER in name for table in (trace.ops, trace.marks) for name in names(table["name"])
-    )
-
-
 def are_pinned(case: Case, ways: Sequence[str] = ("HtoD",)) -> bool:
     """Return whether copies of these `ways` are mostly of pinned memory."""
     if case.prepared is None:
         return False
     copies = [copy for copy in memory_operations(case.prepared) if copy.name in ways]
-    pinned_ns = sum(copy.sum_ns for copy in copies if copy.memory == PINNED)
+    pinned_ns = sum(copy.sum_ns for copy in copies if copy.memory == copy_sizes.PINNED)
     return 2 * pinned_ns > sum(copy.sum_ns for copy in copies)
 
 
@@ -159,7 +150,7 @@ def _named(copies: MemoryOperation) -> str:
 
 def _copied(copies: MemoryOperation) -> Fact:
     """Return how many copies of a kind there are, and how fast; launches limit small ones."""
-    rate = None if are_small(copies.bytes, copies.count) else copies.bytes_per_ns
+    rate = None if copy_sizes.are_small(copies.bytes, copies.count) else copies.bytes_per_ns
     return fact("host-copies.copies", count=copies.count, direction=_named(copies), rate=rate)
 
 
@@ -223,34 +214,29 @@ def memory_verdict(prepared: Prepared) -> Verdict | None:
 
 
 def memory_facts(prepared: Prepared) -> tuple[Fact, ...]:
-    """Return what to say of the memory of the fullest GPU, nothing if that is unknown."""
-    used = memory_use(prepared)
-    use = fullest_gpu(used)
-    return tuple(_of_memory(prepared, use, used)) if use is not None else ()
+    """Return what to say of the memory of the fullest GPU, nothing if that is unknown.
 
-
-def _of_memory(prepared: Prepared, use: MemoryUse, used: Sequence[MemoryUse]) -> Iterator[Fact]:
-    """Yield the facts on the memory of one GPU: failures, peak, unused bytes, calls for more.
-
-    `use` is of that GPU; `used` are all devices, of which those of its process share the calls.
+    That is failures, the peak, unused bytes, and calls for more, which all devices of its process
+    share.
     """
-    trace = prepared.trace
-    yield from _failed(trace, use.process)
-    rank = use.rank if len(trace.ranks) > 1 else None
+    used, trace = memory_use(prepared), prepared.trace
+    use = fullest_gpu(used)
+    if use is None:
+        return ()
+    most = next((asks for asks in holders(prepared, use) if asks.recorded and asks.op), None)
     named = "snapshot.gpu" if use.local_id is not None else "snapshot.gpu-of-unknown-number"
-    most = next(
-        (holder for holder in holders(prepared, use) if holder.recorded and holder.op), None
-    )
-    yield fact(
+    rank = use.rank if len(trace.ranks) > 1 else None
+    peak = fact(
         "snapshot.peak",
         gpu=fact(named, number=use.local_id, rank=rank),
         bytes=use.allocated.peak,
         part=most.bytes if most else None,
         asker=_asker(most.op, most.scope) if most else None,
     )
+    facts = [*_failed(trace, use.process), peak]
     if use.unused_at_peak:
         largest = use.largest_free or None
-        yield fact("snapshot.unused", bytes=use.unused_at_peak, largest=largest)
+        facts.append(fact("snapshot.unused", bytes=use.unused_at_peak, largest=largest))
     takes = is_one_of(trace.marks["kind"], "event") & is_one_of(trace.marks["name"], *_TAKES)
     takes &= numbers(trace.marks["process"]) == use.process
     times = numbers(trace.marks["start_ns"])[takes]
@@ -258,16 +244,16 @@ def _of_memory(prepared: Prepared, use: MemoryUse, used: Sequence[MemoryUse]) ->
         at_once = int((np.searchsorted(times, times + _BURST_NS) - np.arange(len(times))).max())
         is_all = at_once == len(times)
         burst = fact("snapshot.all") if is_all else fact("snapshot.of-them", count=at_once)
-        gpus = {
-            holder.device for holder in used if holder.process == use.process and not holder.on_host
-        }
-        yield fact(
+        gpus = {gpu.device for gpu in used if gpu.process == use.process and not gpu.on_host}
+        taken = fact(
             "snapshot.taken",
             whose=fact("snapshot.the-gpu" if len(gpus) < 2 else "snapshot.its-gpus"),
             count=len(times),
             # Without an origin the file has no real times, only an order.
             burst=burst if trace.source.origin_unix_ns is not None else None,
         )
+        facts.append(taken)
+    return tuple(facts)
 
 
 def _failed(trace: Trace, process: int) -> Iterator[Fact]:
@@ -286,3 +272,87 @@ def _failed(trace: Trace, process: int) -> Iterator[Fact]:
         bytes=int(size),
         asker=_asker(op, callers) if op else None,
     )
+
+
+_FILLS: Final = "fills"
+_FILL: Final = "memset"
+
+
+def fills(case: Case) -> Iterator[Cause]:
+    """Give a cause if the GPU does nothing but fill memory for too long, beside other work."""
+    if case.prepared is None:
+        return
+    is_fill = is_one_of(case.prepared.trace.activities["kind"], _FILL)
+    alone_ns, others_ns = times_alone_ns(case.prepared, is_fill)
+    share = share_of_window(case, alone_ns)
+    if share < limit(case, _FILLS, "least_share") or not others_ns:
+        return
+    own = [one for one in memory_operations(case.prepared) if one.kind == _FILL]
+    count = sum(one.count for one in own)
+    # Rate and size are told of one kind of fills only.
+    size, rate = (own[0].bytes, own[0].bytes_per_ns) if len(own) == 1 else (None, None)
+    yield cause(
+        case,
+        _FILLS,
+        share,
+        {"count": count, "bytes": size, "rate": rate if size is not None else None},
+        rows=tuple(
+            Row(row_name(row.name), row.sum_ns, row.count)
+            for row in case.measured.kernels
+            if row.category.sub == _FILL
+        ),
+        gain=Gain(0, alone_ns // case.windows_used, None),
+    )
+
+
+_PIECES: Final = "small-pieces"
+_MOVES: Final = frozenset({"copy", "memset"})
+
+
+def small_pieces(case: Case) -> Iterator[Cause]:
+    """Give a cause if most of the time the same calls allocate and copy small pieces, in turn.
+
+        |alloc|  |fill| |copy| |wait|    |alloc|  |fill| |copy| |wait|    ...    # of one thread
+        |<--------- a piece --------->|
+
+    Nothing where kernels do more than fill memory: they may need each piece before the next.
+    """
+    subs = {row.category.sub for row in case.measured.kernels}
+    if case.prepared is None or len(case.devices) != 1 or not subs or not subs <= _MOVES:
+        return
+    calls = case.prepared.trace.calls
+    (windows,) = case.prepared.windows.values()
+    inside = chosen_time(windows).contains(numbers(calls["start_ns"]))
+    allocates = has_fact(calls["name"], "allocates")
+    if not (allocates & inside).any():
+        return
+    # The calls of the thread that allocates most, in order, none nested
+    _, thread = ranked(joint_codes(*thread_columns(calls)))
+    busiest = np.bincount(thread[allocates & inside]).argmax()
+    row = outermost(calls, np.flatnonzero(inside & (thread == busiest)))
+    name = codes(calls["name"])[row]
+    start_ns, dur_ns = (numbers(calls[column])[row] for column in ("start_ns", "dur_ns"))
+    begin = np.flatnonzero(allocates[row])
+    distances, counts = np.unique(np.diff(begin), return_counts=True)
+    if not len(counts):
+        return
+    size = int(distances[counts.argmax()])
+    begin = begin[:-1][np.diff(begin) == size]
+    places = begin[:, np.newaxis] + np.arange(size)
+    pieces, each, counts = np.unique(name[places], axis=0, return_inverse=True, return_counts=True)
+    alike = each.reshape(-1) == counts.argmax()
+    piece_ns = (start_ns[begin + size] - start_ns[begin])[alike]
+    called_ns, count = int(dur_ns[places[alike]].sum()), int(counts.max())
+    # A pause after some pieces is none of their time.
+    each_ns = min(int(np.median(piece_ns)), int(piece_ns.sum()) // count)
+    whole_ns = each_ns * count
+    sizes, values = copy_sizes.small_copies(case)
+    share, least = share_of_window(case, whole_ns), limit(case, _PIECES, "least_share")
+    if count < limit(case, _PIECES, "least_pieces") or share < least or not sizes:
+        return
+    labels = names(calls["name"])
+    told = tuple(labels[code] for code in pieces[counts.argmax()].tolist())
+    values = {**values, "count": count, "each_ns": each_ns, "calls": told}
+    called_ns -= called_ns // count  # one of them stays
+    gain = Gain(called_ns // case.windows_used, whole_ns // case.windows_used, None)
+    yield cause(case, _PIECES, share, values, gain=gain)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Final
+from functools import partial
+from typing import Final
 
 import numpy as np
 from msgspec import Struct
@@ -12,8 +13,8 @@ from msgspec import Struct
 from traceflops.attribution.datatypes import operand_type
 from traceflops.characters import kernel_name
 from traceflops.facts import Fact, fact
-from traceflops.findings.case import cause, limit, share_of_window
-from traceflops.findings.finding import Cause, Row, Where, row_name
+from traceflops.findings.case import Case, cause, limit, share_of_window
+from traceflops.findings.finding import MOST_ROWS, Cause, Row, Where, row_name
 from traceflops.findings.kernel_facts import (
     PRODUCTS,
     KernelFacts,
@@ -28,15 +29,12 @@ from traceflops.findings.precision import HALF, SINGLE, precision_rules
 from traceflops.findings.training_mode import training_mode
 from traceflops.flops.ops.work import Product, Work
 from traceflops.memory.usage import memory_use
+from traceflops.mfu.traced.work_tables import KernelRow
 from traceflops.timeline.device_span import is_top
-
-if TYPE_CHECKING:
-    from traceflops.findings.case import Case
-    from traceflops.mfu.traced.work_tables import KernelRow
 
 KERNELS: Final = frozenset({"compute", "memory"})
 """Components of the critical path whose parts are named after kernels."""
-_MOST_ROWS, _MOST_EDITS = 3, 20
+_MOST_EDITS: Final = 20
 
 
 _Reached = tuple["KernelRow", float]
@@ -70,7 +68,7 @@ _FUSED_NORM: Final = re.compile(r"layer_?norm|rms_?norm|GammaBeta|RowwiseMoments
 _IN_ORDER: Final = re.compile(r"(?<!un)vectorized_elementwise_kernel")
 
 
-def _far(
+def _far_below_roof(
     case: Case, facts: KernelFacts | None, roof: _Roof, left: Mapping[str, float]
 ) -> Iterator[Cause]:
     """Yield at most one cause: kernels far below their `roof`, if they take enough of the time.
@@ -80,13 +78,13 @@ def _far(
     """
     poor, good = (limit(case, roof.limits, name) for name in ("poor", "good"))
     least_ns = limit(case, _BANDWIDTH, "least_ns")  # what takes less is limited by its launch
-    below: list[_Reached] = [
-        (row, part)
-        for row in case.measured.kernels
-        if _is_of(row, roof)
-        and row.sum_ns >= least_ns * row.count
-        and 0 < (part := reached(case, row)) < poor  # 0: unknown
-    ]
+    below: list[_Reached] = []
+    for row in case.measured.kernels:
+        top, sub = row.category.top, row.category.sub
+        is_of_roof = sub in roof.subs if roof.subs else sub not in _NAMED_SUBS
+        if is_of_roof and top == roof.component and row.sum_ns >= least_ns * row.count:
+            part = reached(case, row)
+            below += [(row, part)] if 0 < part < poor else []  # 0: unknown
     below.sort(key=lambda pair: -pair[0].sum_ns * (1 - pair[1] / good))
     # Other causes explain a kernel whose edits gain at least half of its distance to good.
     explained = [
@@ -107,7 +105,15 @@ def _far(
         if time.any():
             largest, where = largest_of(facts, time)
             details = (largest,)
-    alike = tuple(_alike(case, chosen))
+    # Kernels with unknown needs may be as poor as those of their category.
+    poor_of = {row.category: part for row, part in reversed(chosen)}
+    alike = [
+        (row, poor_of[row.category])
+        for row in case.measured.kernels
+        if row.category in poor_of and row.counted < row.count
+    ]
+    doubts = [fact("doubt.unknown-needs")] * bool(alike)
+    doubts += [fact("doubt.explained")] * bool(explained)
     yield cause(
         case,
         roof.rule,
@@ -115,14 +121,11 @@ def _far(
         {"reached": sum(part * row.sum_ns for row, part in chosen) / time_ns, "good": good},
         details,
         _why_slow(case, chosen, time_ns),
-        rows=tuple(_row(row) for row, _ in chosen[:_MOST_ROWS]),
+        rows=tuple(Row(row_name(row.name), row.sum_ns, row.count) for row, _ in chosen[:MOST_ROWS]),
         where=where,
         edits=_as_if((*chosen, *alike, *explained), limit(case, roof.limits, "best")),
         partly=_as_if(chosen, good),
-        doubts=(
-            *(fact("doubt.unknown-needs"),) * bool(alike),
-            *(fact("doubt.explained"),) * bool(explained),
-        ),
+        doubts=tuple(doubts),
         kernels={kernel_name(row.name): part / good for row, part in chosen},
     )
 
@@ -133,31 +136,13 @@ def _why_slow(case: Case, chosen: Sequence[_Reached], time_ns: int) -> frozenset
     Large tensors that are read and written in order need no better kernel.
     """
     slow, large = (limit(case, _BANDWIDTH, name) for name in ("slow_gpu", "large_mb"))
-    sums = {
-        "fused-norm": sum(row.sum_ns for row, _ in chosen if _FUSED_NORM.search(row.name)),
-        "slow-gpu": sum(
-            row.sum_ns
-            for row, part in chosen
-            if part < slow
-            and _IN_ORDER.search(row.name)
-            and (row.measured.min_bytes or 0) >= large * 1_000_000 * row.count
-        ),
-    }
+    fused_norm_ns = in_order_ns = 0
+    for row, part in chosen:
+        fused_norm_ns += row.sum_ns if _FUSED_NORM.search(row.name) else 0
+        is_large = (row.measured.min_bytes or 0) >= large * 1_000_000 * row.count
+        in_order_ns += row.sum_ns if part < slow and is_large and _IN_ORDER.search(row.name) else 0
+    sums = {"fused-norm": fused_norm_ns, "slow-gpu": in_order_ns}
     return frozenset(name for name, ns in sums.items() if 2 * ns > time_ns)
-
-
-def _is_of(row: KernelRow, roof: _Roof) -> bool:
-    top, sub = row.category.top, row.category.sub
-    is_rest = not roof.subs and sub not in _NAMED_SUBS
-    return top == roof.component and (sub in roof.subs or is_rest)
-
-
-def _alike(case: Case, chosen: Sequence[_Reached]) -> Iterator[_Reached]:
-    """Yield kernels with unknown needs, as poor as those of their category may be."""
-    parts = {row.category: part for row, part in reversed(chosen)}
-    for row in case.measured.kernels:
-        if row.category in parts and row.counted < row.count:
-            yield row, parts[row.category]
 
 
 def _as_if(chosen: Sequence[_Reached], reached: float) -> tuple[str, ...]:
@@ -168,29 +153,24 @@ def _as_if(chosen: Sequence[_Reached], reached: float) -> tuple[str, ...]:
 
 
 def reached(case: Case, row: KernelRow) -> float:
-    """Return how much of the roof kernels reach, 0 where that is not known of all of them."""
-    devices = case.measured.devices
-    needs = [
-        time for device in devices if (time := _needed_ns(row, device.rates, device.bandwidth))
-    ]
-    if len(needs) < len(devices) or not needs or row.counted < row.count or not row.sum_ns:
-        return 0.0
-    return max(needs) / row.sum_ns
+    """Return how much of the roof kernels reach, 0 where that is not known of all of them.
 
-
-def _needed_ns(row: KernelRow, rates: Mapping[str, int], bandwidth: int | None) -> float:
-    """Return how long kernels need at the peaks of FLOPs and of memory, 0 if that is unknown."""
-    rate = rates.get(row.dtypes[0]) if len(row.dtypes) == 1 else None
+    The roof of a device is the longer of the times that FLOPs and bytes need at its peaks.
+    """
+    most_ns = 0.0
     flops, size = row.measured.flops, row.measured.min_bytes
-    of_flops = flops / rate if flops and rate else 0.0
-    if row.category.top == "compute" and not (of_flops and size):  # it may wait for its bytes
-        return 0.0
-    of_bytes = size / bandwidth if size and bandwidth and row.path == "memory" else 0.0
-    return max(of_flops, of_bytes)
-
-
-def _row(row: KernelRow) -> Row:
-    return Row(row_name(row.name), row.sum_ns, row.count)
+    for device in case.measured.devices:
+        rate = device.rates.get(row.dtypes[0]) if len(row.dtypes) == 1 else None
+        of_flops = flops / rate if flops and rate else 0.0
+        bandwidth = device.bandwidth if row.path == "memory" else None
+        of_bytes = size / bandwidth if size and bandwidth else 0.0
+        # What computes may wait for its bytes: both must be known.
+        is_known = row.category.top != "compute" or (of_flops and size)
+        need_ns = max(of_flops, of_bytes) if is_known else 0.0
+        if not need_ns:
+            return 0.0
+        most_ns = max(most_ns, need_ns)
+    return most_ns / row.sum_ns if row.counted >= row.count and row.sum_ns else 0.0
 
 
 def kernel_rules(case: Case) -> Iterator[Cause]:
@@ -212,7 +192,7 @@ def kernel_rules(case: Case) -> Iterator[Cause]:
                 }
                 yield rule_cause
     for roof in _ROOFS:
-        yield from _far(case, facts, roof, left)
+        yield from _far_below_roof(case, facts, roof, left)
 
 
 def _recompute(facts: KernelFacts) -> Iterator[Cause]:
@@ -229,9 +209,8 @@ def _recompute(facts: KernelFacts) -> Iterator[Cause]:
     most = max((share for share in used if share is not None), default=None)
     # Without recomputing, activations are kept: they need memory that may be used already.
     is_full = most is None or most > limit(facts.case, "recompute", "most_memory")
-    room = fact("recompute.room-unknown")
-    if most is not None:
-        room = fact("recompute.room", free=1 - most)
+    free = fact("recompute.room", free=1 - most) if most is not None else None
+    room = free or fact("recompute.room-unknown")
     largest, where = largest_of(facts, time)
     yield cause(
         facts.case,
@@ -258,50 +237,38 @@ def product_rules(facts: KernelFacts) -> Iterator[Cause]:
     padding = facts.of_works(_padding, 1.0)
     # In the gradient of a weight K counts tokens: it is no sign unless the name is one.
     weight_gradient = facts.in_phase("backward") & ~facts.named(_UNALIGNED_KERNEL.search)
-    padding = np.where(weight_gradient, facts.of_works(_sure_padding, 1.0), padding)
-    told_by_name = facts.named(_is_unaligned_16) & (facts.product < 0)
+    sure_padding = facts.of_works(partial(_padding, only_sure=True), 1.0)
+    padding = np.where(weight_gradient, sure_padding, padding)
+    # Without an op the name tells that 16-bit numbers are loaded less than 16 bytes at a time.
+    told_by_name = facts.named(_UNALIGNED_KERNEL.search) & (facts.product < 0)
+    told_by_name &= facts.named(lambda name: operand_type(name) in HALF)
     least = padding * facts.roof_ns / limit(facts.case, "kernel-faults", "most_reached")
     kept = np.where(
         told_by_name, limit(facts.case, "misaligned-product", "kept"), least / facts.product_ns
     )
     # FP32 without tensor cores needs no alignment.
-    padded = (padding > 1) & facts.is_slow & ~facts.is_type("fp32")
+    is_slow = facts.roof_ns < limit(facts.case, "matrix-rate", "good") * facts.product_ns
+    padded = (padding > 1) & (facts.roof_ns > 0) & is_slow & ~facts.is_type("fp32")
     yield from kernel_cause(facts, "misaligned-product", product & (padded | told_by_name), kept)
     yield from precision_rules(facts, product & ~facts.in_phase("optimizer"))
 
 
-def _is_unaligned_16(name: str) -> bool:
-    """Return whether a kernel of 16-bit numbers loads less than 16 bytes at a time."""
-    return _UNALIGNED_KERNEL.search(name) is not None and operand_type(name) in HALF
-
-
-def _padding(work: Work) -> float:
+def _padding(work: Work, *, only_sure: bool = False) -> float:
     """Return how many times the FLOPs of a product are if misaligned dimensions are padded.
 
     Those are N and the lengths of the rows in memory of both operands, by their strides if known.
+    `only_sure`: where strides do not tell, N alone. In the gradient of a weight K counts tokens,
+    which are no length of a row.
     """
     signature = work.signature
     if not isinstance(signature, Product) or not signature.flops:
         return 1.0
-    rows = {signature.k} if signature.left == "row" or signature.left is None else {signature.m}
-    rows |= {signature.n} if signature.right == "row" or signature.right is None else {signature.k}
-    return _padded(work, rows | {signature.n})
-
-
-def _sure_padding(work: Work) -> float:
-    """Return the same without K where strides do not tell that its rows are along it.
-
-    In the gradient of a weight K counts tokens, which are no length of a row.
-    """
-    signature = work.signature
-    if not isinstance(signature, Product) or not signature.flops or signature.left is not None:
-        return _padding(work)
-    return _padded(work, {signature.n})
-
-
-def _padded(work: Work, rows: set[int]) -> float:
+    lengths = {signature.n}
+    if signature.left is not None or not only_sure:
+        lengths.add(signature.m if signature.left not in ("row", None) else signature.k)
+        lengths.add(signature.k if signature.right not in ("row", None) else signature.n)
     align = _ALIGN.get(work.dtype or "", _ALIGN["tf32"] if work.dtype in SINGLE else 1)
-    wrong = [size for size in rows if size % align and size > 1]
+    wrong = [size for size in lengths if size % align and size > 1]
     return float(np.prod([-(-size // _PADDED) * _PADDED / size for size in wrong] or [1.0]))
 
 

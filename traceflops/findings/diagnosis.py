@@ -3,45 +3,37 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from msgspec.structs import replace
 
 from traceflops.facts import fact
-from traceflops.findings.case import Rule, limit, share_of_window
+from traceflops.findings.case import Case, Rule, limit, share_of_window
 from traceflops.findings.clocks import low_clocks, slowed_kernels, slower_kernels
 from traceflops.findings.communication import communication, slow_link
 from traceflops.findings.counted_estimates import COUNTED_KERNEL
 from traceflops.findings.counted_kernels import counted_kernels, counted_main_kernel
 from traceflops.findings.decode import decode
-from traceflops.findings.device_memory import host_copies, memory_headroom
+from traceflops.findings.device_memory import fills, host_copies, memory_headroom, small_pieces
 from traceflops.findings.device_work import kernel_rules, reached
-from traceflops.findings.fills import fills
 from traceflops.findings.finding import WORTH_SAYING, Candidate, Finding, Level
-from traceflops.findings.gains import scales_of, weighed
+from traceflops.findings.gains import gain_basis, weighed
 from traceflops.findings.idle_causes import idle_causes
 from traceflops.findings.kernel_facts import KernelFacts
 from traceflops.findings.late_rank import late_rank, rank_balance
-from traceflops.findings.little_work import LITTLE_WORK, little_work
 from traceflops.findings.main_kernel import MAIN_KERNEL
-from traceflops.findings.many_kernels import many_kernels
-from traceflops.findings.migrating_pages import unified_memory
+from traceflops.findings.managed_memory import unified_memory
+from traceflops.findings.many_operators import many_kernels
 from traceflops.findings.precision import totals_in_fp32
 from traceflops.findings.rules import advice_of, all_rules, rule_of, statement
-from traceflops.findings.small_pieces import small_pieces
-from traceflops.findings.standstill import STANDSTILL, without_stalled
-from traceflops.findings.start_up import kept, start_up
+from traceflops.findings.standstill import STANDSTILL, uneven_launches, without_stalled
+from traceflops.findings.start_up import LITTLE_WORK, kept, little_work, start_up
 from traceflops.findings.trace_health import trace_health
 from traceflops.findings.training_mode import training_mode
-from traceflops.findings.uneven_launches import uneven_launches
 from traceflops.findings.unevenness import UNEVEN_STEPS, is_sweep, uneven_steps
 from traceflops.findings.user_rules import more_rules
 from traceflops.remedies import remedy
 from traceflops.windows.device_records import ENOUGH, PARTIAL
-
-if TYPE_CHECKING:
-    from traceflops.findings.case import Case
-    from traceflops.windows.prepared import Prepared
 
 RULES: Final[tuple[Rule, ...]] = (
     idle_causes,
@@ -71,6 +63,7 @@ _AS_GRAPHS: Final = "launching.graph"
 _SMALL_COPIES: Final = ("host-copies.remedy.tiny", "host-copies.remedy.join")
 """Remedies of these rules that do not pin memory."""
 _LAUNCHING: Final = ("other-calls", "eager-overhead", "launch-latency", "thread-handover")
+_WITH_CAUSES: Final = ("loss-idle", "loss-communication")
 _TIMES: Final = 3
 """What holds so many times the time of causes with a gain stands before them."""
 _NEAR: Final = 0.5
@@ -93,21 +86,17 @@ def _diagnosed(case: Case) -> Iterator[Finding]:
     """
     if case.of_no_job:
         return
-    is_judged = case.recorded in ENOUGH and (not case.prepared or case.prepared.knows_replays)
+    prepared, limits = case.prepared, case.finding_rules.limits(LITTLE_WORK)
+    is_judged = case.recorded in ENOUGH and (not prepared or prepared.knows_replays)
     if not case.windows_used or case.on_host or case.recorded not in (*ENOUGH, *PARTIAL):
         alone = counted_kernels(case) if not case.devices else ()
         alone = _of_operators(case) if case.on_host and case.windows_used else alone
         yield from (*alone, *totals_in_fp32(case), *many_kernels(case), *case.losses)
-    elif case.prepared is not None and is_judged and _has_little(case, case.prepared):
+    elif prepared is not None and is_judged and little_work(prepared, limits):
         yield from _causes(case, ())  # users hear of their own rules anyway
     else:
         yield from _of_timeline(case, is_judged=is_judged)
     yield from trace_health(case)
-
-
-def _has_little(case: Case, prepared: Prepared) -> bool:
-    """Return whether a recording holds too little GPU work to judge."""
-    return bool(little_work(prepared, case.finding_rules.limits(LITTLE_WORK)))
 
 
 def _of_timeline(case: Case, *, is_judged: bool) -> Iterator[Finding]:
@@ -119,24 +108,35 @@ def _of_timeline(case: Case, *, is_judged: bool) -> Iterator[Finding]:
     uneven, asked = uneven_launches(case), RULES if is_judged else _OF_RECORDED
     if uneven is not None:
         asked = tuple(rule for rule in asked if rule is not kernel_rules)
-    found = sold_once([*_causes(case, asked)])
+    causes = sold_once([*_causes(case, asked)])
     due_ns = sum(wait.idle_after_ns for wait in case.synchronisations)
-    findings = reasons_first(found, waits_cost_most=2 * due_ns > case.total.components.idle_ns)
+    findings = reasons_first(causes, waits_cost_most=2 * due_ns > case.total.components.idle_ns)
     still = next((loss for loss in case.losses if loss.rule == STANDSTILL), None)
     findings = without_stalled(findings, still)
     if case.prepared is not None:  # of summaries nothing is replayed: no gain is known of most
         findings = longest_first(findings)
-    ordered = _with_main_kernel(case, _with_counters(case, findings), uneven)
-    told = {finding.rule for finding in ordered}
-    starts = start_up(case)
-    leads = starts is not None and _leads(case, starts, findings)
+    # What counters say of the main kernel stands before all that gain little; first of all if
+    # kernels ran one by one: such a run is made for the sake of its counters.
+    if counted := [*counted_main_kernel(case)]:
+        goes_first = case.recorded == "serialized"
+        large = [each for each in findings if each.priority != "low" and not goes_first]
+        findings = [*large, *counted, *(each for each in findings if each not in large)]
+    ordered = _with_main_kernel(case, findings, uneven)
+    starts, leads = start_up(case), False
+    if starts is not None:
+        # Shares of findings are of the chosen time only: as parts of all of it they are smaller.
+        largest = max((finding.share for finding in (*findings, *case.losses)), default=0.0)
+        leads = starts.severity == "high" and starts.share > kept(case) * largest
+        leads = leads or starts.share >= limit(case, starts.rule, "most_share")
     others = [starts] if starts is not None and not leads else []
-    others += [
-        _without_cause(loss, ordered)
-        for loss in case.losses
-        if loss.rule not in told and not _is_told(loss, ordered)
-        if loss.rule != UNEVEN_STEPS or not is_sweep(case)  # steps of a sweep differ on purpose
-    ]
+    rules = {finding.rule for finding in ordered}
+    sections = {name for finding in ordered for name in finding.evidence[:1]}
+    for loss in case.losses:
+        is_of_sweep = loss.rule == UNEVEN_STEPS and is_sweep(case)  # steps differ on purpose
+        if loss.rule not in rules and not _is_told(loss, ordered) and not is_of_sweep:
+            # A cause that is shown in the same section has the remedy.
+            has_cause = loss.rule in _WITH_CAUSES and loss.evidence[0] in sections
+            others.append(replace(loss, details=(), advice=None) if has_cause else loss)
     if starts is not None and leads:
         yield starts
     elif is_judged and not any(map(_stands_out, (*ordered, *others))):
@@ -157,17 +157,6 @@ def longest_first(findings: Sequence[Finding]) -> list[Finding]:
     if first is None or any(_TIMES * one.share > first.share for one in findings if one.gain):
         return [*findings]
     return [first, *(one for one in findings if one is not first)]
-
-
-def _with_counters(case: Case, findings: list[Finding]) -> list[Finding]:
-    """Return findings with what counters say of the main kernel, before all that gain little.
-
-    It is first of all if kernels ran one by one: such a run is made for the sake of its counters.
-    """
-    main = [*counted_main_kernel(case)]
-    is_for_counters = case.recorded == "serialized"
-    large = [one for one in findings if one.priority != "low" and not is_for_counters]
-    return [*large, *main, *(one for one in findings if one not in large)] if main else findings
 
 
 def sold_once(findings: Sequence[Finding]) -> list[Finding]:
@@ -212,14 +201,6 @@ def _with_main_kernel(case: Case, findings: list[Finding], uneven: Finding | Non
     return [*gains, main, *(finding for finding in findings if finding not in gains)]
 
 
-def _leads(case: Case, starts: Finding, findings: Sequence[Finding]) -> bool:
-    """Return whether start-up comes first: it is most of the time, or more than each finding."""
-    is_most = starts.share >= limit(case, starts.rule, "most_share")
-    # Shares of findings are of the chosen time only: as parts of all of it they are smaller.
-    others = kept(case) * max((one.share for one in (*findings, *case.losses)), default=0.0)
-    return is_most or (starts.severity == "high" and starts.share > others)
-
-
 def _is_told(loss: Finding, causes: Sequence[Finding]) -> bool:
     """Return whether a loss is the main kernel, and a cause is mostly about the same kernel."""
     kernels = [cause.rows[0].name for cause in causes if cause.rows]
@@ -232,21 +213,21 @@ def _of_operators(case: Case) -> Iterator[Finding]:
     The recording itself shows it: how many steps or stacks there are does not matter. Without a
     gain the operators only launch, and their time says little.
     """
-    scales = replace(scales_of(case), doubts=())
+    basis = replace(gain_basis(case), doubts=())
     for cause in training_mode(KernelFacts(case, case.prepared)) if case.prepared else ():
-        finding = weighed(cause, scales)
+        finding = weighed(cause, basis)
         if finding is not None:
             yield finding if finding.gain is not None else replace(finding, severity="low")
 
 
 def _causes(case: Case, asked: Sequence[Rule]) -> Iterator[Finding]:
     """Yield what these rules and those of the user find; ours not if they gain next to nothing."""
-    scales, rules = scales_of(case), case.finding_rules
-    least_ns = limit(case, "priority", "nothing") * scales.step_ns
+    basis, rules = gain_basis(case), case.finding_rules
+    least_ns = limit(case, "priority", "nothing") * basis.step_ns
     for rule in (*asked, *more_rules(rules)):
         for rule_cause in rule(case):
             cause = rule_cause.as_cause() if isinstance(rule_cause, Candidate) else rule_cause
-            finding = weighed(cause, scales) if cause.rule not in rules.silent else None
+            finding = weighed(cause, basis) if cause.rule not in rules.silent else None
             # Users hear of their own rules anyway.
             if finding is not None and (
                 rule not in RULES or finding.gain is None or finding.gain.high_ns > least_ns
@@ -299,13 +280,9 @@ def _tells_why(why: Finding, finding: Finding) -> bool:
     is_of_rank = finding.where.rank is None and why.where.rank is not None
     is_of_rank &= 2 * why.share >= finding.share
     is_same = [row.name for row in why.rows[:1]] == [row.name for row in finding.rows[:1]]
-    return is_large and (_explains(why.rule, finding.rule) or (is_of_rank and is_same))
-
-
-def _explains(rule: str, other: str) -> bool:
-    """Return whether one rule says why work is slow, and the other only that it is."""
-    rows = all_rules().rules
-    return other in rows and rule in rows[other].explained_by
+    row = all_rules().rules.get(finding.rule)
+    is_explained = row is not None and why.rule in row.explained_by
+    return is_large and (is_explained or (is_of_rank and is_same))
 
 
 def _order(finding: Finding) -> float:
@@ -315,13 +292,6 @@ def _order(finding: Finding) -> float:
 
 def _sureness(finding: Finding) -> float:
     return _SURE[finding.confidence.level if finding.confidence else "high"]
-
-
-def _without_cause(finding: Finding, causes: Sequence[Finding]) -> Finding:
-    """Return a loss without its remedy if a cause shown in the same section has one."""
-    shown = {name for cause in causes for name in cause.evidence[:1]}
-    has_cause = finding.rule in ("loss-idle", "loss-communication") and finding.evidence[0] in shown
-    return replace(finding, details=(), advice=None) if has_cause else finding
 
 
 def _stands_out(finding: Finding) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from traceflops.attribution.culprits import BESIDE, CALLS_BESIDE
 from traceflops.errors import UsageError
 from traceflops.facts import Fact, fact
-from traceflops.findings.case import limit, without_work_ns
+from traceflops.findings.case import Case, limit, without_work_ns
 from traceflops.findings.device_work import KERNELS
 from traceflops.findings.finding import (
     Cause,
@@ -25,15 +25,11 @@ from traceflops.findings.finding import (
     severity_of,
 )
 from traceflops.findings.idle_causes import rule_of_idle
+from traceflops.mfu.budget import ShareRange
 from traceflops.remedies import remedy
 from traceflops.replay.edits import parse_edit
+from traceflops.replay.what_if import Outcome, Replay
 from traceflops.table.columns import is_one_of
-
-if TYPE_CHECKING:
-    from traceflops.findings.case import Case
-    from traceflops.mfu.budget import ShareRange
-    from traceflops.replay.critical_path import PathPart
-    from traceflops.replay.what_if import Outcome, Replay
 
 _LEVELS: Final[tuple[Level, ...]] = ("high", "medium", "low")
 _MOST_ASKED: Final = 120
@@ -49,7 +45,7 @@ _ON_GPU: Final = ("kernel:", "communication", "rank ", "recompute")
 """Components of the critical path that are work of the GPU, and edits that change it."""
 
 
-class Scales(Struct, frozen=True):
+class GainBasis(Struct, frozen=True):
     """What the gains of one recording are measured with.
 
     `refusal` says why there is no replay. `step_ns` is the mean of the chosen windows, `idle_ns`
@@ -72,7 +68,7 @@ class Scales(Struct, frozen=True):
     levels: Mapping[Severity, float]
 
 
-class Worth(Struct, frozen=True):
+class GainEstimate(Struct, frozen=True):
     """What a remedy gains, the doubts about that, further details, and the edits to show.
 
     `is_widest`: the doubts widen the range more than what a lesser remedy leaves.
@@ -85,7 +81,7 @@ class Worth(Struct, frozen=True):
     details: tuple[Fact, ...] = ()
 
 
-def scales_of(case: Case) -> Scales:
+def gain_basis(case: Case) -> GainBasis:
     """Return what the gains of a recording are measured with."""
     replay, refusal = case.replay_or_reason
     weak: list[Fact] = []
@@ -109,7 +105,7 @@ def scales_of(case: Case) -> Scales:
         for device in case.devices
         if (used := sum(window.used for window in device.windows))
     )
-    return Scales(
+    return GainBasis(
         replay,
         fact("doubt.refused", why=refusal),
         step_ns,
@@ -124,50 +120,71 @@ def scales_of(case: Case) -> Scales:
     )
 
 
-def weighed(cause: Cause, scales: Scales) -> Finding | None:
-    """Return a cause as a finding with its gain, None if that is too little to be told."""
-    least_ns = scales.levels["low"] * scales.step_ns
+def weighed(cause: Cause, basis: GainBasis) -> Finding | None:
+    """Return a cause as a finding with its gain, None if that is too little to be told.
+
+    Where nothing is replayed, kernels gain at most what the remedy takes off them, and hidden
+    communication what the device with least of it has exposed. Of all else nothing is known.
+    """
+    least_ns = basis.levels["low"] * basis.step_ns
+    most_ns: int | None = None
+    estimate: GainEstimate | None
     if cause.gain is not None:
-        told = cause.gain.narrowed(scales.least_sure * scales.step_ns)
-        worth = Worth(told, ()) if cause.gain.high_ns >= least_ns else None
+        estimate = GainEstimate(cause.gain.narrowed(basis.least_sure * basis.step_ns), ())
+        most_ns = cause.gain.high_ns
     elif not (cause.edits or cause.on_path) and cause.doubts:
-        worth = Worth(None, ())  # the doubts of the cause say why no gain is told
-    elif scales.replay is None:
-        bounded = _unreplayed(cause, scales)
-        is_little = bounded.gain is not None and bounded.gain.high_ns < least_ns
-        worth = None if is_little else bounded
+        estimate = GainEstimate(None, ())  # the doubts of the cause say why no gain is told
+    elif basis.replay is not None:
+        estimate = _replayed(cause, basis.replay, basis)
+    elif cause.kernels and cause.direct_ns is not None:
+        most_ns = cause.direct_ns // basis.windows
+        estimate = GainEstimate(Gain(0, most_ns, None), (basis.refusal,))
+    elif cause.on_path == {"communication"}:
+        most_ns = basis.alone_ns
+        doubts = (basis.refusal, fact("doubt.least-exposed"))
+        estimate = GainEstimate(Gain(0, most_ns, None), doubts)
     else:
-        worth = _replayed(cause, scales.replay, scales)
-    return None if worth is None else _finding(cause, scales, worth)
+        estimate = GainEstimate(None, (basis.refusal,))
+    is_little = most_ns is not None and most_ns < least_ns
+    return None if estimate is None or is_little else _finding(cause, basis, estimate)
 
 
-def _replayed(cause: Cause, replay: Replay, scales: Scales) -> Worth | None:
+def _replayed(cause: Cause, replay: Replay, basis: GainBasis) -> GainEstimate | None:
     """Return what a remedy gains by replay, None if that is too little to be told.
 
     A remedy that `frees` work from waiting is not bounded by the time of its cause on the path:
     whatever waited moves, too.
     """
-    bound_ns = sum(part.ns for part in replay.critical if _is_of(cause, part))
-    least_ns = scales.levels["low"] * replay.before_ns
+    # The cause's part of the critical path; of named kernels only these
+    bound_ns = sum(
+        part.ns
+        for part in replay.critical
+        if part.component in cause.on_path
+        and not (cause.kernels and part.component in KERNELS and part.name not in cause.kernels)
+    )
+    least_ns = basis.levels["low"] * replay.before_ns
     if not cause.frees and cause.on_path and bound_ns < least_ns:
-        return _beside_host(cause, replay, scales)
-    is_of_host = _is_of_host(cause)
+        return _beside_host(cause, replay, basis)
+    # Is the remedy known to leave the work of the GPU as it is?
+    changes_gpu = any(text.startswith(_ON_GPU) for text in cause.edits)
+    is_of_host = bool(cause.edits or cause.on_path) and not changes_gpu
+    is_of_host = is_of_host and cause.on_path.isdisjoint(_OF_GPU)
     # Faster host code gains nothing where the GPU hardly ever waits for it.
-    if is_of_host and not cause.frees and scales.idle_ns < scales.levels["low"] * scales.step_ns:
+    if is_of_host and not cause.frees and basis.idle_ns < basis.levels["low"] * basis.step_ns:
         return None
-    worth = _edited(cause, replay, bound_ns)
-    if worth.gain and is_of_host:
-        worth = replace(worth, gain=worth.gain.capped(scales.idle_ns))
-    worth = _direct(cause, worth, scales)
-    if not cause.frees and worth.gain and worth.gain.high_ns * replay.windows < least_ns:
-        return _beside_host(cause, replay, scales)
-    return worth
+    estimate = _edited(cause, replay, bound_ns)
+    if estimate.gain and is_of_host:
+        estimate = replace(estimate, gain=estimate.gain.capped(basis.idle_ns))
+    estimate = _direct(cause, estimate, basis)
+    if not cause.frees and estimate.gain and estimate.gain.high_ns * replay.windows < least_ns:
+        return _beside_host(cause, replay, basis)
+    return estimate
 
 
-def _edited(cause: Cause, replay: Replay, bound_ns: int) -> Worth:
-    """Return what the edits of a cause gain; without an answer, at most its time on the path.
+def _edited(cause: Cause, replay: Replay, bound_ns: int) -> GainEstimate:
+    """Return what the edits of a cause gain, from the lesser remedy to the whole.
 
-    `bound_ns` is that time, for all windows.
+    Without an answer that is at most its time on the path; `bound_ns` is that, for all windows.
     """
     # Of idle time the path tells which rule it belongs to, of anything else only the component.
     rules = {cause.rule, *cause.joins}
@@ -176,57 +193,55 @@ def _edited(cause: Cause, replay: Replay, bound_ns: int) -> Worth:
     if not cause.edits:
         return _bounded(path_ns, replay, fact("doubt.no-edit"))
     try:
-        worth = _worth(cause, replay)
+        whole = part = _outcome(cause.edits, replay)
+        # If even the whole may gain nothing, the range begins at 0: the lesser form is not needed.
+        if cause.partly and whole.most_ns < whole.before_ns:
+            part = _outcome(cause.partly, replay)
     except UsageError as error:
         return _bounded(path_ns, replay, fact("doubt.refused", why=error.reason))
+    now_ns, windows = whole.before_ns, max(whole.windows, 1)
+    after_ns = None if cause.partly else whole.after_ns  # between two forms no one figure is sure
+    gain = Gain(
+        max(0, (now_ns - max(whole.most_ns, part.most_ns)) // windows),
+        max(0, -((min(whole.least_ns, part.least_ns) - now_ns) // windows)),  # rounded up
+        None if after_ns is None else round((now_ns - after_ns) / windows),
+    )
     # Edits of kernels by name change nothing else; other edits may change more than the cause.
-    if worth.gain is None or not cause.on_path or cause.frees or cause.kernels:
-        return worth
-    most_ns = _per_window(bound_ns, replay)
-    gain = worth.gain.capped(most_ns)
-    if any(doubt.code == _UNEXPLAINED for doubt in worth.doubts):
-        # Replay leaves unexplained time as recorded, but it may depend on the cause.
-        gain = replace(gain, high_ns=most_ns, point_ns=None)
-    return replace(worth, gain=gain)
+    if cause.on_path and not cause.frees and not cause.kernels:
+        most_ns = _per_window(bound_ns, replay)
+        gain = gain.capped(most_ns)
+        if any(doubt.code == _UNEXPLAINED for doubt in whole.doubts):
+            # Replay leaves unexplained time as recorded, but it may depend on the cause.
+            gain = replace(gain, high_ns=most_ns, point_ns=None)
+    left_ns = max(part.least_ns - whole.least_ns, part.most_ns - whole.most_ns)
+    shown = whole.edits if sum(map(len, whole.edits)) <= _MOST_ASKED else ()
+    return GainEstimate(gain, whole.doubts, whole.most_ns - whole.least_ns >= left_ns, shown)
 
 
-def _direct(cause: Cause, worth: Worth, scales: Scales) -> Worth:
-    """Return a worth with no wide range, and a gain of at most the time of the cause itself.
+def _direct(cause: Cause, estimate: GainEstimate, basis: GainBasis) -> GainEstimate:
+    """Return an estimate with no wide range, and a gain of at most the time of the cause itself.
 
     What replay gains beyond that time is told apart, as a detail if it is sure and large.
     """
-    gain, least_ns = worth.gain, scales.least_sure * scales.step_ns
+    gain, least_ns = estimate.gain, basis.least_sure * basis.step_ns
     if gain is None:
-        return worth
+        return estimate
     # Only a time that the report shows bounds the gain: readers would compare the two.
     if not _SHOWS_TIME.intersection(cause.evidence[:1]):
-        return replace(worth, gain=gain.narrowed(least_ns))
-    share_ns = cause.share * scales.step_ns
-    direct_ns = share_ns if cause.direct_ns is None else cause.direct_ns / scales.windows
+        return replace(estimate, gain=gain.narrowed(least_ns))
+    share_ns = cause.share * basis.step_ns
+    direct_ns = share_ns if cause.direct_ns is None else cause.direct_ns / basis.windows
     most_ns = math.ceil(direct_ns)
     further_ns = gain.high_ns - most_ns
     is_told = gain.low_ns > 0 and further_ns >= least_ns
     return replace(
-        worth,
+        estimate,
         gain=replace(gain.capped(most_ns).narrowed(least_ns), further_ns=max(further_ns, 0)),
         details=(fact("finding.further", further_ns=further_ns),) if is_told else (),
     )
 
 
-def _unreplayed(cause: Cause, scales: Scales) -> Worth:
-    """Return what a remedy gains at most where nothing is replayed.
-
-    Kernels gain at most what the remedy takes off them. Hidden communication gains at most what
-    the device with least of it has exposed. Of all else nothing is known.
-    """
-    if cause.kernels and cause.direct_ns is not None:
-        return Worth(Gain(0, cause.direct_ns // scales.windows, None), (scales.refusal,))
-    if cause.on_path != {"communication"}:
-        return Worth(None, (scales.refusal,))
-    return Worth(Gain(0, scales.alone_ns, None), (scales.refusal, fact("doubt.least-exposed")))
-
-
-def _beside_host(cause: Cause, replay: Replay, scales: Scales) -> Worth | None:
+def _beside_host(cause: Cause, replay: Replay, basis: GainBasis) -> GainEstimate | None:
     """Return what kernels off the critical path gain at most, None if that is too little.
 
     Unrecorded host code and calls on the path may really wait for kernels that run beside them. So
@@ -234,60 +249,27 @@ def _beside_host(cause: Cause, replay: Replay, scales: Scales) -> Worth | None:
     """
     if not cause.kernels or cause.direct_ns is None:
         return None
-    is_busy = scales.idle_ns < _HARDLY * scales.step_ns
+    is_busy = basis.idle_ns < _HARDLY * basis.step_ns
     beside = (p.ns for p in replay.critical if is_busy or p.component in (BESIDE, CALLS_BESIDE))
-    most_ns = min(sum(beside) // max(replay.windows, 1), cause.direct_ns // scales.windows)
-    if most_ns < scales.levels["low"] * scales.step_ns:
+    most_ns = min(sum(beside) // max(replay.windows, 1), cause.direct_ns // basis.windows)
+    if most_ns < basis.levels["low"] * basis.step_ns:
         return None
-    return Worth(Gain(0, most_ns, None), (fact("doubt.beside-host"),))
+    return GainEstimate(Gain(0, most_ns, None), (fact("doubt.beside-host"),))
 
 
-def _is_of_host(cause: Cause) -> bool:
-    """Return whether the remedy is known to leave the work of the GPU as it is."""
-    is_known = bool(cause.edits or cause.on_path)
-    changed = any(text.startswith(_ON_GPU) for text in cause.edits)
-    return is_known and not changed and cause.on_path.isdisjoint(_OF_GPU)
-
-
-def _is_of(cause: Cause, part: PathPart) -> bool:
-    """Return whether a part of the critical path is of a cause: for named kernels, by name too."""
-    if cause.kernels and part.component in KERNELS and part.name not in cause.kernels:
-        return False
-    return part.component in cause.on_path
-
-
-def _bounded(bound_ns: int, replay: Replay, why: Fact) -> Worth:
+def _bounded(bound_ns: int, replay: Replay, why: Fact) -> GainEstimate:
     """Return that a remedy gains at most its time on the path, no gain if it has none there.
 
     `bound_ns` is that time, for all windows; `why` is the doubt that replay does not tell more.
     """
     if not bound_ns:
-        return Worth(None, (why,))
-    return Worth(Gain(0, _per_window(bound_ns, replay), None), (why, fact("doubt.on-path")))
+        return GainEstimate(None, (why,))
+    return GainEstimate(Gain(0, _per_window(bound_ns, replay), None), (why, fact("doubt.on-path")))
 
 
 def _per_window(time_ns: int, replay: Replay) -> int:
     """Return a time of all windows as the mean of one, rounded up."""
     return -(-time_ns // max(replay.windows, 1))
-
-
-def _worth(cause: Cause, replay: Replay) -> Worth:
-    """Return the gain, from the lesser remedy to the whole. May raise UsageError."""
-    whole = _outcome(cause.edits, replay)
-    part, now_ns = whole, whole.before_ns
-    after_ns = None if cause.partly else whole.after_ns  # between two forms no one figure is sure
-    # If even the whole may gain nothing, the range begins at 0 without a replay of the lesser form.
-    if cause.partly and whole.most_ns < now_ns:
-        part = _outcome(cause.partly, replay)
-    windows = max(whole.windows, 1)
-    gain = Gain(
-        max(0, (now_ns - max(whole.most_ns, part.most_ns)) // windows),
-        max(0, -((min(whole.least_ns, part.least_ns) - now_ns) // windows)),  # rounded up
-        None if after_ns is None else round((now_ns - after_ns) / windows),
-    )
-    left_ns = max(part.least_ns - whole.least_ns, part.most_ns - whole.most_ns)
-    shown = whole.edits if sum(map(len, whole.edits)) <= _MOST_ASKED else ()
-    return Worth(gain, whole.doubts, whole.most_ns - whole.least_ns >= left_ns, shown)
 
 
 def _outcome(edits: Sequence[str], replay: Replay) -> Outcome:
@@ -303,48 +285,41 @@ def _outcome(edits: Sequence[str], replay: Replay) -> Outcome:
         return replay.outcome([parse_edit(text) for text in edits[1:]])
 
 
-def _mfu_after(gain: Gain | None, scales: Scales) -> MfuRange | None:
-    """Return the MFU of steps shorter by the gain, None if that is unknown."""
-    if gain is None or scales.mfu is None:
-        return None
-    shortest_ns, longest_ns = scales.step_ns - gain.high_ns, scales.step_ns - gain.low_ns
-    after = scales.mfu.after(scales.step_ns, shortest_ns, longest_ns)
-    return MfuRange(float(after.least), float(after.most)) if after is not None else None
-
-
-def _finding(cause: Cause, scales: Scales, worth: Worth) -> Finding:
+def _finding(cause: Cause, basis: GainBasis, estimate: GainEstimate) -> Finding:
     """Return a cause as a finding with its gain, priority, MFU afterwards and confidence."""
-    gain = worth.gain
+    gain = estimate.gain
     # The doubts that explain most of the range come first.
-    own = (*worth.doubts, *cause.doubts) if worth.is_widest else (*cause.doubts, *worth.doubts)
-    general = scales.doubts
-    if cause.kernels and 2 * (cause.direct_ns or 0) > scales.step_ns * scales.windows:
+    first, second = estimate.doubts, cause.doubts
+    own = (*first, *second) if estimate.is_widest else (*second, *first)
+    general = basis.doubts
+    if cause.kernels and 2 * (cause.direct_ns or 0) > basis.step_ns * basis.windows:
         # Recorded kernels have most of the time: doubts about steps, stacks and host hardly matter.
         own, general = tuple(doubt for doubt in own if doubt.code != _INFERRED), ()
     doubts = (*own, *general)
     is_wide = gain is None or 2 * (gain.high_ns - gain.low_ns) > gain.high_ns
     # A wide range counts as a doubt unless own doubts already tell why it is wide.
     unsure = len(general) + max(len(own), is_wide)
-    found = cause.as_finding()
+    severity = severity_of(cause.share)
     if cause.direct_ns is not None and not cause.kernels:
         # Of a wait beside work on the GPU only the idle time after it weighs.
-        share = cause.direct_ns / (scales.step_ns * scales.windows)
-        found = replace(found, severity=severity_of(min(share, cause.share)) or "low")
+        direct = cause.direct_ns / (basis.step_ns * basis.windows)
+        severity = severity_of(min(direct, cause.share))
+    # The part of a step that is expected to be gained
+    gained = gain.expected_ns / basis.step_ns if gain is not None and basis.step_ns else 0.0
+    after: ShareRange | None = None
+    if gain is not None and basis.mfu is not None:
+        shortest_ns, longest_ns = basis.step_ns - gain.high_ns, basis.step_ns - gain.low_ns
+        after = basis.mfu.after(basis.step_ns, shortest_ns, longest_ns)
     return replace(
-        found,
-        details=(*cause.details, *worth.details),
-        priority=_priority(gain, scales),
+        cause.as_finding(),
+        severity=severity or "low",
+        details=(*cause.details, *estimate.details),
+        priority=next((name for name in _LEVELS if gained >= basis.levels[name]), "low"),
         owner=cause.owner,
         gain=gain,
-        mfu_after=_mfu_after(gain, scales),
-        confidence=Confidence(_LEVELS[min(unsure, 2)], doubts or scales.strengths),
+        mfu_after=MfuRange(float(after.least), float(after.most)) if after is not None else None,
+        confidence=Confidence(_LEVELS[min(unsure, 2)], doubts or basis.strengths),
         rows=cause.rows,
         where=cause.where,
-        edits=worth.edits,
+        edits=estimate.edits,
     )
-
-
-def _priority(gain: Gain | None, scales: Scales) -> Severity:
-    """Return the priority by the share of a step that is expected to be gained."""
-    share = gain.expected_ns / scales.step_ns if gain is not None and scales.step_ns else 0.0
-    return next((name for name in _LEVELS if share >= scales.levels[name]), "low")

@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from traceflops.attribution.cpu_samples import off_cpu_in, sampled_in, sampled_outside
-from traceflops.attribution.culprits import UNRECORDED
+from traceflops.attribution.culprits import UNRECORDED, IdleClass
 from traceflops.facts import Fact, Value, fact
-from traceflops.findings.case import limit
-from traceflops.findings.finding import short_name
-
-if TYPE_CHECKING:
-    from traceflops.attribution.culprits import IdleClass
-    from traceflops.findings.case import Case
+from traceflops.findings.case import Case, limit
+from traceflops.findings.finding import MOST_ROWS, short_name
 
 MPI: Final = "MPI"
 _MPI_LIBRARY: Final = re.compile(
@@ -24,7 +20,6 @@ _ARGUMENTS: Final = re.compile(r"(?<=\w)\(.*|::h[0-9a-f]{16}$")
 """What follows the name of a function in a symbol: its parameters, or a hash of Rust."""
 _TEMPLATE: Final = re.compile(r"(?<=\w)<[^<>]*>")
 _RETURNED: Final = re.compile(r"^.*(?<!operator)\s(?=[\w:~]+$)")
-_MOST_ROWS: Final = 3
 _MOSTLY, _NEARLY_ALL = 0.5, 0.9
 
 
@@ -57,7 +52,7 @@ def only_waits(case: Case) -> bool:
 def sampled(case: Case, kind: str = UNRECORDED) -> dict[str, Value]:
     """Return values for texts on where the host was sampled in idle time of a class."""
     counts = sampled_in(case.prepared, kind) if case.prepared is not None else Counter()
-    return _told(case, counts)
+    return _values_of_samples(case, counts)
 
 
 def outside_samples(case: Case) -> Fact | None:
@@ -66,12 +61,12 @@ def outside_samples(case: Case) -> Fact | None:
         return None
     before, after = sampled_outside(case.prepared)
     is_before = before.total() >= after.total()
-    values = _told(case, before if is_before else after)
+    values = _values_of_samples(case, before if is_before else after)
     when = fact("outside.sampled-before" if is_before else "outside.sampled-after")
     return Fact("outside.sampled", {**values, "when": when}) if values else None
 
 
-def _told(case: Case, counts: Counter[str]) -> dict[str, Value]:
+def _values_of_samples(case: Case, counts: Counter[str]) -> dict[str, Value]:
     """Return what samples per function say, as values of a text.
 
     That is the library with most samples, and its functions; if it has less than half, the
@@ -87,24 +82,20 @@ def _told(case: Case, counts: Counter[str]) -> dict[str, Value]:
     for name, count in counts.items():
         file, _, function = name.partition("!")  # library!function
         if _library(name) == library or not is_most:
-            functions[short_name(_plain(function) or file)] += count
+            changes = 1
+            while changes:  # templates stand in each other
+                function, changes = _TEMPLATE.subn("", function)
+            plain = _RETURNED.sub("", _ARGUMENTS.sub("", function))
+            functions[short_name(plain or file)] += count
     return {
         "library": library if is_most else None,
         "part": most / total if is_most else None,
         "samples": total,
         "functions": tuple(
             fact("idle.sampled", name=name, part=count / total)
-            for name, count in functions.most_common(_MOST_ROWS)
+            for name, count in functions.most_common(MOST_ROWS)
         ),
     }
-
-
-def _plain(function: str) -> str:
-    """Return the name of a function without arguments, and without what it returns."""
-    changes = 1
-    while changes:
-        function, changes = _TEMPLATE.subn("", function)
-    return _RETURNED.sub("", _ARGUMENTS.sub("", function))
 
 
 def _library(name: str) -> str:

@@ -4,26 +4,22 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from traceflops.attribution.culprits import IdleClass
 from traceflops.attribution.host_calls import memory_operations
 from traceflops.characters import function_name
 from traceflops.facts import fact
-from traceflops.findings.case import cause, limit, share_of_window
+from traceflops.findings.case import Case, cause, limit, share_of_window
 from traceflops.findings.copy_sizes import small_copies
 from traceflops.findings.device_memory import LAUNCHING_CLASSES, reads_back
-from traceflops.findings.finding import Cause, Row, Where, row_name
+from traceflops.findings.finding import MOST_ROWS, Cause, Row, Where, row_name
 from traceflops.findings.rules import advice_of, rule_of
 from traceflops.table.patterns import FREES
-
-if TYPE_CHECKING:
-    from traceflops.attribution.culprits import IdleClass
-    from traceflops.findings.case import Case
 
 WAITING: Final = ("sync-call", "blocking-copy")
 """Rules of classes of idle time in which the host waits."""
 _FRAME: Final = re.compile(r"(<[\w .-]+>|\S+)\((\d+)\): (<[\w :]+>(?!\S)|\S*)")
-_MOST_ROWS: Final = 3
 _HARDLY: Final = 0.005
 """Share of the time for which the GPU must be idle behind waits; else more was queued."""
 
@@ -48,7 +44,7 @@ def host_waits(case: Case) -> Iterator[Cause]:
             wait.blocked_ns,
             wait.count,
         )
-        for wait in waits[:_MOST_ROWS]
+        for wait in waits[:MOST_ROWS]
     )
     site_ns = sum(wait.blocked_ns for wait in waits if wait.site == waits[0].site)
     operations = memory_operations(case.prepared) if case.prepared is not None else ()

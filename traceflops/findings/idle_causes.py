@@ -9,48 +9,34 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from msgspec.structs import replace
 
-from traceflops.attribution.culprits import IdleClass
+from traceflops.attribution.culprits import Culprit, IdleClass
 from traceflops.attribution.host_events import facts_of_name
+from traceflops.attribution.idle_classes import CLASSES
 from traceflops.attribution.range_labels import numbered
 from traceflops.characters import function_name
 from traceflops.facts import Fact, Value, fact
-from traceflops.findings.case import cause, limit, share_of_window
-from traceflops.findings.cpu_operators import CPU_OPERATORS, on_cpu
-from traceflops.findings.finding import Cause, Gain, Owner, Row, Where, row_name, short_name
+from traceflops.findings import idle_facts, launching
+from traceflops.findings.case import Case, cause, limit, share_of_window
+from traceflops.findings.finding import (
+    MOST_ROWS,
+    Cause,
+    Gain,
+    Owner,
+    Row,
+    Where,
+    row_name,
+    short_name,
+)
 from traceflops.findings.host_waits import WAITING, after_waits, frame_of, host_waits
-from traceflops.findings.idle_ends import ended_by
-from traceflops.findings.idle_facts import (
-    AROUND_ALL,
-    AROUND_ONCE,
-    CLAIMS,
-    TORCH_OPTIMIZER,
-    engines_of,
-    memory_calls,
-    what_is_known,
-)
-from traceflops.findings.launching import (
-    LATENCY,
-    are_short,
-    at_floor,
-    of_short_kernels,
-    pace_facts,
-    slowed_by_stacks,
-)
-from traceflops.findings.launching_parts import LAUNCHING, claim_of_parts, joined, parts_of
 from traceflops.findings.owners import OPERATOR, is_wrapper, owner_of
 from traceflops.findings.rules import all_rules, rule_of
 from traceflops.table.columns import is_one_of
 from traceflops.table.patterns import COMPILES, LOADS
 from traceflops.timeline.host_work import draws, lacks_copies
-
-if TYPE_CHECKING:
-    from traceflops.attribution.culprits import Culprit
-    from traceflops.findings.case import Case
-    from traceflops.timeline.records import Gap
 
 _UNTITLED_WITHOUT_STEPS: Final = ("memory-alloc", "recompilation", "code-loading")
 """Rules whose titles speak of the step."""
@@ -71,13 +57,13 @@ _IN_THREAD: Final = "_SingleProcessDataLoaderIter"
 _BESIDE_WORKERS: Final = ("eager_overhead*1.5", "data_input=0")
 """A loader without workers. These will share the CPU with the thread that launches: what it does
 may take up to half as long again."""
-_BESIDE_STACKS: Final = (*LAUNCHING, "compiled-runtime", "optimizer-loop", "host-code")
+_BESIDE_STACKS: Final = (*launching.LAUNCHING, "compiled-runtime", "optimizer-loop", "host-code")
 """Rules of time in which Python runs, or waits to run."""
 _OF_HOST: Final = ("compiled-runtime", "host-code", "host-unrecorded")
 """Rules of what the host does before it launches."""
 _KNOWN_TO_WORK: Final = ("launching", "sampled", "on-cpu")
 """Those of them by which the host works, so that less work saves time."""
-_MOST_ROWS, _LONGEST_GAPS = 3, 100
+_LONGEST_GAPS: Final = 100
 _SEVERAL: Final = 3
 """In so many steps, what is steady happens again."""
 
@@ -90,14 +76,14 @@ def idle_causes(case: Case) -> Iterator[Cause]:
     is none where what the host does instead takes half as long: it keeps the host from being ahead.
     """
     culprits_by_rule: defaultdict[str, list[Culprit]] = defaultdict(list)
-    of_cpu = on_cpu(case)
+    of_cpu = idle_facts.operators_of_cpu(case)
     for culprit in case.idle.culprits:
         rule = rule_of_idle(culprit.kind, culprit.label, *culprit.evidence)
-        rule = CPU_OPERATORS if culprit in of_cpu else rule
+        rule = idle_facts.CPU_OPERATORS if culprit in of_cpu else rule
         culprits_by_rule[rule].append(culprit)
     has_wait, held_ns, latency = False, 0, list[tuple[int, Cause]]()
     least_ns = limit(case, "idle-cause", "least_share") * case.total.components.window_ns
-    for rule, culprits in joined(culprits_by_rule, least_ns).items():
+    for rule, culprits in launching.joined(culprits_by_rule, least_ns).items():
         idle = IdleClass(culprits[0].kind, tuple(culprits))
         share = share_of_window(case, idle.idle_ns)
         if rule not in all_rules().rules or idle.idle_ns < least_ns:
@@ -111,15 +97,15 @@ def idle_causes(case: Case) -> Iterator[Cause]:
             continue
         if rule == "host-code":
             # Functions that launch work, too, are told as launching; own ones that hardly do else.
-            launches = (culprits_by_rule.get(name, []) for name in LAUNCHING)
-            launching = next(filter(None, launches), [])
-            launching_ns = sum(culprit.idle_ns for culprit in launching)
+            of_launching = (culprits_by_rule.get(name, []) for name in launching.LAUNCHING)
+            launches = next(filter(None, of_launching), [])
+            launches_ns = sum(culprit.idle_ns for culprit in launches)
             least = _HARDLY if owner_of(label) == "yours" else 1
-            if launching_ns >= least * idle.idle_ns and launching and launching[0].label == label:
+            if launches_ns >= least * idle.idle_ns and launches and launches[0].label == label:
                 continue
         has_wait = has_wait or rule in WAITING
-        parts = parts_of(rule, idle)
-        if parts.keys() == {LATENCY}:
+        parts = launching.parts_of(rule, idle)
+        if parts.keys() == {launching.LATENCY}:
             latency.append((idle.idle_ns, _cause(case, rule, idle, share)))
             continue
         # While it waits for the device, the host does nothing that keeps it from launching.
@@ -128,9 +114,10 @@ def idle_causes(case: Case) -> Iterator[Cause]:
         one = _steady(case, one, idle) if rule == "host-code" else one
         yield one if len(parts) == 1 else _of_parts(case, one, parts)
     for idle_ns, late in latency:
-        if 2 * held_ns < idle_ns or not at_floor(case):
-            is_much = late.share >= limit(case, LATENCY, "much")
-            yield of_short_kernels(case, late) if is_much and are_short(case) else late
+        if 2 * held_ns < idle_ns or not launching.at_floor(case):
+            is_much = late.share >= limit(case, launching.LATENCY, "much")
+            is_short = is_much and launching.are_short(case)
+            yield launching.of_short_kernels(case, late) if is_short else late
     if not has_wait:
         yield from host_waits(case)
 
@@ -147,8 +134,9 @@ def _cause(case: Case, rule: str, idle: IdleClass, share: float) -> Cause:
     """Return the cause for one class of idle time; `share` is its part of the window."""
     largest = idle.culprits[0]
     label = short_name(largest.label)
-    knows, values = what_is_known(case, rule, idle)
-    details = [*_details(case, rule, largest, is_place=AROUND_ALL not in knows)]
+    knows, values = idle_facts.what_is_known(case, rule, idle)
+    is_place = idle_facts.AROUND_ALL not in knows
+    details = [*_details(case, rule, largest, is_place=is_place)]
     unrecorded_ns = case.total.idle_causes.unrecorded_ns if rule == "device-wait" else 0
     # Where most of a wait for the device has no record, nobody can be told to mend it.
     is_unexplained = rule == "device-wait" and 2 * unrecorded_ns >= idle.idle_ns
@@ -158,17 +146,17 @@ def _cause(case: Case, rule: str, idle: IdleClass, share: float) -> Cause:
         knows |= {"unexplained"}
     row, by_name = rule_of(rule), rule in _BY_NAME
     owner = owner_of(largest.label) if rule in ("host-code", "host-unrecorded") else row.owner
-    owner = "library" if "of-operator" in knows else None if AROUND_ALL in knows else owner
-    if (rule in LAUNCHING and engines_of(largest)) or (
-        rule == "memory-alloc" and knows & {"allocator-async", "allocator-uncached"}
-    ):
+    owner = owner if is_place else None
+    owner = "library" if "of-operator" in knows else owner
+    is_uncached = not knows.isdisjoint({"allocator-async", "allocator-uncached"})
+    if is_uncached or (rule in launching.LAUNCHING and idle_facts.engines_of(largest)):
         owner = "configuration"
     is_in_thread = rule == "data-input" and _IN_THREAD in largest.label
     is_once = by_name and len(case.steps.used) < 2  # compiling and loading need not recur
     doubts = ["workers"] * is_in_thread + ["once"] * is_once + ["half"] * bool(row.partly)
     doubts += ["not-of-program"] * (rule == "input-wait")
     doubts += ["page-faults"] * (rule == "host-page-faults" and "per-byte" not in knows)
-    slowed = slowed_by_stacks(case) if rule in _BESIDE_STACKS else None
+    slowed = launching.slowed_by_stacks(case) if rule in _BESIDE_STACKS else None
     idle_cause = cause(
         case,
         rule,
@@ -180,8 +168,8 @@ def _cause(case: Case, rule: str, idle: IdleClass, share: float) -> Cause:
         owner=None if is_unexplained else owner,
         rows=tuple(
             Row(row_name(culprit.label), culprit.idle_ns, culprit.gaps)
-            for culprit in idle.culprits[:_MOST_ROWS]
-            if not is_wrapper(culprit.label) and (culprit is not largest or AROUND_ALL not in knows)
+            for culprit in idle.culprits[:MOST_ROWS]
+            if not is_wrapper(culprit.label) and (is_place or culprit is not largest)
         ),
         where=_where(case, idle),
         edits=tuple(_filled(edit, idle) for edit in row.edits if label or "{name}" not in edit),
@@ -189,10 +177,10 @@ def _cause(case: Case, rule: str, idle: IdleClass, share: float) -> Cause:
         doubts=(*([slowed] if slowed else []), *(fact(f"doubt.{doubt}") for doubt in doubts)),
         direct_ns=after_waits(case, idle) if rule in WAITING else None,
     )
-    for own in knows.intersection(CLAIMS):
+    for own in knows.intersection(idle_facts.CLAIMS):
         claim = Fact(f"{rule}.claim-{own}", {**values, "share": share})
         idle_cause = replace(idle_cause, claim=claim)
-    is_unnamed = not label or AROUND_ONCE in knows
+    is_unnamed = not label or idle_facts.AROUND_ONCE in knows
     if rule == "host-unrecorded" and is_unnamed and knows.isdisjoint(_KNOWN_TO_WORK):
         # Nobody knows what can be saved: the host may wait for what sets the pace
         doubt = "off-cpu" if "off-cpu" in knows else "nothing-recorded"
@@ -230,12 +218,12 @@ def _details(case: Case, rule: str, largest: Culprit, *, is_place: bool) -> Iter
         is_told = bool(inside) and rule == "host-code" and inside[-1] not in largest.label
         op = short_name(inside[-1]) if is_told else None
         yield fact("part.largest", name=label, part=part, op=op)
-    if rule in _OF_HOST and (ended := ended_by(case)) is not None:
+    if rule in _OF_HOST and (ended := idle_facts.ended_by(case)) is not None:
         yield fact("part.ends", kernel=short_name(ended[0]), part=ended[1])
-    if rule in LAUNCHING:
-        yield from pace_facts(case)
+    if rule in launching.LAUNCHING:
+        yield from launching.pace_facts(case)
     if rule == "memory-alloc" and case.prepared is not None:
-        counts, steps = memory_calls(case), len(case.steps.used)
+        counts, steps = idle_facts.memory_calls(case), len(case.steps.used)
         window = fact("idle.window.steps", count=steps) if steps else fact("idle.window.all")
         calls = tuple(fact("idle.calls", name=name, count=count) for name, count in counts.items())
         yield from [fact("idle.allocated", window=window, calls=calls)] if calls else []
@@ -247,12 +235,17 @@ def _of_parts(case: Case, lead: Cause, parts: Mapping[str, IdleClass]) -> Cause:
     Its own edits are the last: what-if leaves out the first where a recording cannot answer it.
     """
     rows = {rule: rule_of(rule) for rule in parts}
+    shares = (
+        fact("launching.part", kind=CLASSES[part.kind], share=share_of_window(case, part.idle_ns))
+        for part in sorted(parts.values(), key=lambda part: -part.idle_ns)
+    )
     optimizer = parts.get("optimizer-loop")
-    is_fusable = optimizer is not None and TORCH_OPTIMIZER.search(optimizer.culprits[0].label)
-    advice = fact("launching.with-optimizer", advice=lead.advice) if is_fusable else lead.advice
+    label, advice = optimizer.culprits[0].label if optimizer is not None else None, lead.advice
+    if label is not None and idle_facts.TORCH_OPTIMIZER.search(label):
+        advice = fact("launching.with-optimizer", advice=advice)
     return replace(
         lead,
-        claim=claim_of_parts(case, lead.share, parts),
+        claim=fact("launching.claim", share=lead.share, parts=tuple(shares)),
         advice=advice,
         edits=tuple(
             _filled(edit, parts[rule]) for rule in reversed(rows) for edit in rows[rule].edits
@@ -269,12 +262,12 @@ def _title(
     """Return the title of a cause: that of what is known of it, else of its owner, else its own."""
     if "one-operator" in knows:
         return Fact(f"{rule}.title-one", {"operator": values["operator"]})
-    own = next((own for own in ("mpi", *CLAIMS) if own in knows), None)
+    own = next((own for own in ("mpi", *idle_facts.CLAIMS) if own in knows), None)
     if own is not None and (own, owner) != ("ranged", "library"):
         return fact("external-wait.title-mpi" if own == "mpi" else f"{rule}.title-{own}")
     if (rule, owner) == ("host-unrecorded", "library"):
         return fact(f"{rule}.title-library")
-    if rule == LATENCY and at_floor(case):
+    if rule == launching.LATENCY and launching.at_floor(case):
         return fact(f"{rule}.title-floor")
     is_of_step = case.steps.used or rule not in _UNTITLED_WITHOUT_STEPS
     return fact(f"{rule}.title" if is_of_step else f"{rule}.title-no-steps")
@@ -303,29 +296,22 @@ def _where(case: Case, idle: IdleClass) -> Where:
     """Return where to look: a function, if known, and a gap in time.
 
     The function is that of the largest culprit, if it has half of the time of the class; the gap is
-    one of that culprit.
+    the one among the longest in which that culprit has most time.
     """
-    frames = [_frame_of(culprit) for culprit in idle.culprits]
-    pairs = zip(frames, idle.culprits, strict=True)
-    frame_ns = sum(culprit.idle_ns for frame, culprit in pairs if frame == frames[0])
+    frames, frame_ns = list[Where](), 0
+    for culprit in idle.culprits:
+        found = (frame_of(name) for name in (culprit.label, *culprit.evidence))
+        frames.append(next((frame for frame in found if frame != Where()), Where()))
+        frame_ns += culprit.idle_ns if frames[-1] == frames[0] else 0
     where = frames[0] if 2 * frame_ns >= idle.idle_ns else Where()
-    gap = _gap_of(case, idle.culprits[0])
-    if gap is None:
-        return where
-    return replace(where, start_ns=gap.start_ns, end_ns=gap.start_ns + gap.dur_ns)
-
-
-def _gap_of(case: Case, culprit: Culprit) -> Gap | None:
-    """Return the gap with most time of a culprit, None where it is in none of the longest."""
-    of_culprit = {
-        gap: one.idle_ns
+    largest = idle.culprits[0]
+    in_gaps = {
+        gap: culprit.idle_ns
         for gap in case.gaps(_LONGEST_GAPS)
-        for one in gap.culprits
-        if (one.kind, one.label) == (culprit.kind, culprit.label)
+        for culprit in gap.culprits
+        if (culprit.kind, culprit.label) == (largest.kind, largest.label)
     }
-    return max(of_culprit, key=of_culprit.__getitem__, default=None)
-
-
-def _frame_of(culprit: Culprit) -> Where:
-    names = (culprit.label, *culprit.evidence)
-    return next((frame for name in names if (frame := frame_of(name)) != Where()), Where())
+    if not in_gaps:
+        return where
+    gap = max(in_gaps, key=in_gaps.__getitem__)
+    return replace(where, start_ns=gap.start_ns, end_ns=gap.start_ns + gap.dur_ns)

@@ -3,31 +3,34 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from operator import attrgetter
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from traceflops.attribution.culprits import IdleClass
+import numpy as np
+
+from traceflops.attribution.culprits import Culprit, IdleClass
 from traceflops.attribution.host_calls import memory_operations
+from traceflops.attribution.host_events import host_span
+from traceflops.attribution.idle_slices import chosen_gaps
 from traceflops.attribution.launch_lead import LaunchSums
+from traceflops.attribution.range_labels import names_by_process
+from traceflops.characters import kernel_name
 from traceflops.facts import Value
+from traceflops.findings.case import Case
 from traceflops.findings.copy_sizes import WAYS, small_copies
-from traceflops.findings.cpu_operators import CPU_OPERATORS, are_views
 from traceflops.findings.device_memory import allocator_state, are_pinned, reads_back
 from traceflops.findings.finding import short_name
 from traceflops.findings.host_samples import MPI, sampled, switched
 from traceflops.findings.host_waits import WAITING
-from traceflops.findings.idle_ends import ended_by
-from traceflops.findings.launching import LATENCY, fits_graphs, is_launching
-from traceflops.findings.launching_parts import LAUNCHING
+from traceflops.findings.launching import LATENCY, LAUNCHING, fits_graphs
 from traceflops.findings.managed_memory import between_pages
 from traceflops.findings.owners import LIBRARY_RANGE, only_launches, owner_of
-from traceflops.findings.whole_ranges import ranges_around_all
+from traceflops.flops.ops.table import RULES
 from traceflops.remedies import PYTORCH, advice, family, in_words_of, remedy
-from traceflops.table.columns import is_one_of
-
-if TYPE_CHECKING:
-    from traceflops.attribution.culprits import Culprit
-    from traceflops.findings.case import Case
+from traceflops.table.columns import codes, is_one_of, names, numbers, thread_columns
+from traceflops.table.grouping import exact_sums, group_rows, group_sums, groups, shared_codes
+from traceflops.timeline.intervals import Intervals
 
 _ENGINES: Final = {"vllm/": "vllm", "vllm::": "vllm", "sglang/": "sglang"}
 """Serving engines by the folder or namespace of what launches."""
@@ -46,7 +49,9 @@ AROUND_ALL: Final = "around-all"
 AROUND_ONCE: Final = "around-once"
 """That is one range: it does not even tell that the host works."""
 _NEARLY_ALL: Final = 0.9
-"""Of the time of operators on the CPU: the one that takes it is the title."""
+"""Of the time of operators on the CPU: the one that takes it is the title. Of the chosen time."""
+_MOSTLY: Final = 0.75
+"""What is said of short gaps holds if so much of the time is in them."""
 
 
 def what_is_known(case: Case, rule: str, idle: IdleClass) -> tuple[set[str], dict[str, Value]]:
@@ -76,7 +81,8 @@ def what_is_known(case: Case, rule: str, idle: IdleClass) -> tuple[set[str], dic
         knows |= {"pinned"} if are_pinned(case, WAYS) else set()
     if rule in WAITING:
         knows |= {"reads"} if reads_back(case) else set()
-        values["operator"] = _computing(largest)
+        # An operator that waits though it reads no value back
+        values["operator"] = next(filter(_COMPUTES.fullmatch, largest.evidence), None)
         knows |= {"of-operator"} if values["operator"] else set()
     if rule == "optimizer-loop" and not TORCH_OPTIMIZER.search(largest.label):
         knows.add("other-optimizer")
@@ -127,7 +133,11 @@ def _of_unrecorded(case: Case, idle: IdleClass) -> tuple[set[str], dict[str, Val
     knows |= {AROUND_ONCE} if around == 1 else set()
     label = "" if knows else short_name(largest.label)
     values: dict[str, Value] = {"label": label, "what": "it" if label else "the code"}
-    switches, launches = switched(case, idle), is_launching(case, idle)
+    # PyTorch starts its operators in nameless time that is mostly in short gaps between launches.
+    is_bound = case.host_bound is not None and case.host_bound.verdict == "host-bound"
+    is_short = idle.is_nameless and idle.short_ns >= _MOSTLY * idle.idle_ns
+    launches = "torch" in case.program and is_bound and is_short
+    switches = switched(case, idle)
     samples = {} if launches else sampled(case)
     own = "off-cpu" if switches["off"] else "sampled" if samples else "launching"
     own = "on-cpu" if own == "launching" and not launches and switches["on"] else own
@@ -169,11 +179,112 @@ def _call_of(culprit: Culprit) -> str:
     return next(iter(culprit.evidence), "")
 
 
-def _computing(culprit: Culprit) -> str | None:
-    """Return the operator that waits though it reads no value back, None for other waits."""
-    return next(filter(_COMPUTES.fullmatch, culprit.evidence), None)
-
-
 def engines_of(culprit: Culprit) -> set[str]:
     """Return the serving engines whose folders or namespaces are in the name of a culprit."""
     return {engine for folder, engine in _ENGINES.items() if folder in culprit.label}
+
+
+_ENDS_MOST: Final = 0.8
+_ENDS_FEW: Final = 0.2
+"""Shares of the idle time that one kernel ends, and of the kernels that it may be at most."""
+
+
+def ended_by(case: Case) -> tuple[str, float] | None:
+    """Return the kernel that ends most of the idle time, and its share; None if no kernel does.
+
+    The host is late for that one. None also if it is a large part of all launches: then it says
+    nothing about what is late.
+    """
+    if case.prepared is None or not case.prepared.accounts:
+        return None
+    gaps, activities = chosen_gaps(case.prepared), case.prepared.trace.activities
+    labels, name = names(activities["name"]), codes(activities["name"])
+    if not len(gaps.activity):
+        return None
+    idle_ns = exact_sums(name[gaps.activity], gaps.end_ns - gaps.start_ns, len(labels))
+    most = int(np.argmax(idle_ns))
+    of_name = (name == most) & is_one_of(activities["kind"], "kernel")
+    part = idle_ns[most] / max(sum(idle_ns), 1)
+    is_one = 0 < np.count_nonzero(of_name) <= _ENDS_FEW * len(name)
+    return (kernel_name(labels[most]), part) if is_one and part >= _ENDS_MOST else None
+
+
+def ranges_around_all(case: Case, label: str) -> int:
+    """Return how many ranges called `label` enclose nearly all chosen time and launch most work.
+
+    0 where they do not: a range beside most launches is a place, however long it is, since it is
+    what they wait for.
+    """
+    if case.prepared is None or not label:
+        return 0
+    prepared, marks = case.prepared, case.prepared.trace.marks
+    process, start, end = host_span(marks)
+    # Which marks get this name: numbers of steps are no part of it.
+    name_of, texts = names_by_process(prepared.trace), (*names(marks["name"]), "")
+    code = codes(marks["name"])
+    group, first = group_rows((code, process))
+    pairs = zip(code[first].tolist(), process[first].tolist(), strict=True)
+    is_called = np.array([name_of(texts[name], own) == label for name, own in pairs], np.bool_)
+    called = is_one_of(marks["kind"], "annotation") & is_called[group]
+    process, start, end = process[called], start[called], end[called]
+    ranges = {number: Intervals.of(start[own], end[own]) for number, own in groups(process)}
+    chosen_ns = enclosed_ns = launched_ns = 0
+    for number, chosen in prepared.windows_of_process.items():
+        chosen_ns += chosen.length_ns
+        enclosed_ns += ranges.get(number, Intervals.empty()).intersect(chosen).length_ns
+    row = prepared.chosen.row
+    call = prepared.linked.links.call_of_activity[row]
+    row, call = row[call >= 0], call[call >= 0]
+    work_ns = numbers(prepared.trace.activities["dur_ns"])[row]
+    callers, called_ns, _ = (column[call] for column in host_span(prepared.trace.calls))
+    for number, own in groups(callers):
+        is_inside = ranges.get(number, Intervals.empty()).contains(called_ns[own])
+        launched_ns += int(work_ns[own[is_inside]].sum())
+    is_all = enclosed_ns >= _NEARLY_ALL * chosen_ns > 0 and 2 * launched_ns > int(work_ns.sum())
+    return len(process) if is_all else 0
+
+
+CPU_OPERATORS: Final = "cpu-operators"
+_OF_TENSORS: Final = re.compile(r"(?!(autograd|c10d?|gloo|nccl|prims?|profiler)::)\w+::\w+")
+_KINDS: Final = ("host_code", "eager_overhead")
+
+
+def operators_of_cpu(case: Case) -> frozenset[Culprit]:
+    """Return operators that hold up the GPU in long gaps and mostly launch nothing.
+
+    They are work of the CPU, whatever their class: on their thread, for most of their time, no call
+    of the GPU is recorded.
+    """
+    culprits = [
+        culprit
+        for culprit in case.idle.culprits
+        if culprit.kind in _KINDS and _OF_TENSORS.fullmatch(culprit.label)
+        if 2 * culprit.short_ns <= culprit.idle_ns
+    ]
+    if case.prepared is None or not culprits:
+        return frozenset()
+    ops, calls = case.prepared.trace.ops, case.prepared.trace.calls
+    labels, wanted = names(ops["name"]), {culprit.label for culprit in culprits}
+    used = [code for code, label in enumerate(labels) if label in wanted]
+    row = np.flatnonzero(np.isin(codes(ops["name"]), used))
+    start, dur_ns = numbers(ops["start_ns"])[row], numbers(ops["dur_ns"])[row]
+    # In this order: what begins with a call has it, and what ends with culprit.
+    parts = ((ops, row), (calls, np.arange(calls.num_rows)), (ops, row))
+    thread = np.concatenate(shared_codes(*(thread_columns(table, some) for table, some in parts)))
+    times = np.concatenate([start, numbers(calls["start_ns"]), start + dur_ns])
+    order, count = np.lexsort((times, thread)), len(row)
+    before = np.empty(len(order), dtype=np.int64)
+    before[order] = np.cumsum((order >= count) & (order < count + calls.num_rows))
+    begun, ended = before[:count], before[count + calls.num_rows :]
+    name, is_idle = codes(ops["name"])[row], begun == ended
+    sums = group_sums(name, dur_ns, len(labels))
+    idle = group_sums(name, np.where(is_idle, dur_ns, 0), len(labels))
+    of_cpu = {labels[code] for code in used if 2 * idle[code] >= sums[code]}
+    return frozenset(culprit for culprit in culprits if culprit.label in of_cpu)
+
+
+def are_views(culprits: Collection[Culprit]) -> bool:
+    """Return whether most of the time is in operators that only make views of tensors."""
+    total_ns = sum(one.idle_ns for one in culprits)
+    rules = ((RULES.get(one.label), one.idle_ns) for one in culprits)
+    return 2 * sum(ns for rule, ns in rules if rule and rule.kind == "view") >= total_ns

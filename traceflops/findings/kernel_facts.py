@@ -6,8 +6,7 @@ import re
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
-from itertools import islice
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
 from msgspec import Struct
@@ -15,14 +14,15 @@ from msgspec import Struct
 from traceflops.attribution.datatypes import types_of_ops
 from traceflops.attribution.launching_ops import ops_that_launched
 from traceflops.attribution.range_labels import range_names
-from traceflops.attribution.scopes import launch_scopes
+from traceflops.attribution.scopes import Scopes, launch_scopes
 from traceflops.characters import kernel_name
 from traceflops.facts import Fact, Value, fact
-from traceflops.findings.case import cause, limit, share_of_window
-from traceflops.findings.finding import Cause, Row, Where, row_name, short_name
+from traceflops.findings.case import Case, cause, limit, share_of_window
+from traceflops.findings.finding import MOST_ROWS, Cause, Row, Where, row_name, short_name
 from traceflops.findings.rules import rule_of
 from traceflops.flops.ops.arguments import Shapes, read_shapes
 from traceflops.flops.ops.work import Work
+from traceflops.mfu.budget import DevicePeaks
 from traceflops.table.columns import (
     ABSENT,
     BoolArray,
@@ -34,17 +34,12 @@ from traceflops.table.columns import (
     names,
     numbers,
 )
-from traceflops.table.grouping import group_rows, in_order, joint_codes
+from traceflops.table.grouping import group_rows, in_order
 from traceflops.table.nesting import taken
-
-if TYPE_CHECKING:
-    from traceflops.attribution.scopes import Scopes
-    from traceflops.findings.case import Case
-    from traceflops.mfu.budget import DevicePeaks
-    from traceflops.windows.prepared import Prepared
+from traceflops.windows.prepared import Prepared
 
 PRODUCTS = ("compute/gemm", "compute/convolution", "compute/attention")
-_MOST_ROWS, _MOST_NAMES, _MOST_SHAPES = 3, 50, 3
+_MOST_NAMES, _MOST_SHAPES = 50, 3
 _COMPILED: Final = "CompiledFxGraph"
 """In the names of ranges of compiled graphs: the rest is a hash, which names no place in code."""
 
@@ -73,13 +68,6 @@ class KernelFacts(Struct, frozen=True, dict=True):
     def row(self) -> IntArray:
         """Return the row of each in the table of activities."""
         return self.prepared.chosen.row[self._places]
-
-    @cached_property
-    def queue(self) -> IntArray:
-        """Return a number of its queue, which is a stream of a device."""
-        activities = self.prepared.trace.activities
-        keys = (numbers(activities[name], ABSENT)[self.row] for name in ("device", "stream"))
-        return joint_codes(*keys)
 
     @cached_property
     def ns(self) -> IntArray:
@@ -188,12 +176,6 @@ class KernelFacts(Struct, frozen=True, dict=True):
         return np.where(bounded, np.maximum(of_flops, self.bytes_ns), 0.0)
 
     @cached_property
-    def is_slow(self) -> BoolArray:
-        """Return which have a product that is known to be far below what the peaks allow."""
-        good = limit(self.case, "matrix-rate", "good") * self.product_ns
-        return (self.roof_ns > 0) & (self.roof_ns < good)
-
-    @cached_property
     def product_ns(self) -> FloatArray:
         """Return the time of all kernels of its product, or its own without one; at least 1."""
         products = np.maximum(self.product, 0)
@@ -233,7 +215,14 @@ def kernel_cause(
         return
     largest, where = largest_of(facts, saved)
     sure_part = limit(facts.case, "kernel-faults", "least_part")
-    changes, row = _left_of_names(facts, saved), rule_of(rule)
+    # By name, the share of time left of the kernels that save most
+    labels = names(facts.prepared.trace.activities["name"])
+    saves_ns, takes_ns = (np.bincount(facts.name, ns, len(labels)) for ns in (saved, facts.ns))
+    first = np.argsort(-saves_ns, kind="stable")[:_MOST_NAMES]
+    changes = {
+        labels[code]: 1 - saves_ns[code] / takes_ns[code] for code in first if saves_ns[code] > 0
+    }
+    on_path = rule_of(rule).on_path
     most = saved if least is None else time * (1 - np.clip(least, 0, 1))
     yield cause(
         facts.case,
@@ -245,19 +234,11 @@ def kernel_cause(
         rows=rows_of(facts, time),
         where=where,
         edits=(*host, *_edits(changes, 1.0)),
-        on_path=row.on_path | frozenset({"eager_overhead", "optimizer_loop"} if host else ()),
+        on_path=on_path | frozenset({"eager_overhead", "optimizer_loop"} if host else ()),
         kernels={kernel_name(name): left for name, left in changes.items()},
         partly=_edits(changes, sure_part),
         direct_ns=None if host else int(most.sum()),  # launches take time beside the kernels
     )
-
-
-def _left_of_names(facts: KernelFacts, saved: FloatArray) -> dict[str, float]:
-    """Return, by name, the share of time left of kernels that save most; `saved` is per kernel."""
-    labels = names(facts.prepared.trace.activities["name"])
-    saves, takes = (np.bincount(facts.name, time_ns, len(labels)) for time_ns in (saved, facts.ns))
-    first = np.argsort(-saves, kind="stable")[:_MOST_NAMES]
-    return {labels[code]: 1 - saves[code] / takes[code] for code in first if saves[code] > 0}
 
 
 def _edits(left: dict[str, float], part: float) -> tuple[str, ...]:
@@ -273,7 +254,7 @@ def rows_of(facts: KernelFacts, time: FloatArray) -> tuple[Row, ...]:
     labels = names(facts.prepared.trace.activities["name"])
     sums = np.bincount(facts.name, time, len(labels))
     count = np.bincount(facts.name[time > 0], minlength=len(labels))
-    first = np.argsort(-sums, kind="stable")[:_MOST_ROWS]
+    first = np.argsort(-sums, kind="stable")[:MOST_ROWS]
     return tuple(
         Row(row_name(labels[number]), int(sums[number]), int(count[number]))
         for number in first
@@ -290,7 +271,7 @@ def largest_of(facts: KernelFacts, time: FloatArray) -> tuple[Fact, Where]:
     """Return which kernel or op takes most time, and where; `time` is per kernel, in ns, not all 0.
 
     Kernels are added up by op and shapes, or else by name, and by scope. The place is a module, if
-    that has half of the time.
+    that has half of the time. Shapes are those of the first tensors, without vectors and lists.
     """
     launched, scopes = facts.prepared.as_launched.linked, facts.scopes
     ops, timed = launched.trace.ops, np.flatnonzero(time > 0)
@@ -299,41 +280,28 @@ def largest_of(facts: KernelFacts, time: FloatArray) -> tuple[Fact, Where]:
         owner = np.where(facts.product[timed] >= 0, facts.product[timed], owner)
     keys = [taken(codes(ops[column]), owner) for column in ("name", "input_dims")]
     label = np.where(owner >= 0, -1, facts.name[timed])
-    texts, scope_place = _scope_places(facts, timed)
+    called = range_names(facts.prepared.trace)
+    texts = [
+        text if is_module else called(text)
+        for text, is_module in zip(scopes.texts, scopes.is_module, strict=True)
+    ]
+    # Of scopes with the same text, only the first is used; -1, the last entry, is for none.
+    first_of: dict[str, int] = {}
+    places = [first_of.setdefault(text, place) for place, text in enumerate(texts)]
+    scope_place = np.array([*places, -1])[scopes.scope[timed]]
     group, first = group_rows((*keys, scope_place, label))
     largest = int(first[np.argmax(np.bincount(group, time[timed]))])
     row, scope = int(owner[largest]), int(scope_place[largest])
     kernel = names(facts.prepared.trace.activities["name"])[facts.name[timed[largest]]]
-    # A range of a compiled graph is named by a hash, which tells no place.
+    dims = read_shapes(ops["input_dims"][row].as_py() or "[]") if row >= 0 else None
+    tensors = [shape for shape in dims or () if not isinstance(shape, Shapes) and len(shape) > 1]
     longest = fact(
         "kernels.largest",
         name=ops["name"][row].as_py() if row >= 0 else short_name(kernel),
-        shapes=_shapes(ops["input_dims"][row].as_py()) if row >= 0 else (),
+        shapes=tuple("×".join(map(str, shape)) for shape in tensors[:_MOST_SHAPES]),
         scope=texts[scope] if scope >= 0 and _COMPILED not in texts[scope] else None,
     )
     if scope < 0 or not scopes.is_module[scope]:
         return longest, Where()
     is_most = 2 * time[timed[scope_place == scope]].sum() >= time.sum()
     return longest, Where(module=texts[scope] if is_most else None)
-
-
-def _scope_places(facts: KernelFacts, rows: IntArray) -> tuple[list[str], IntArray]:
-    """Return the texts of scopes, and which one each of some kernels has; -1 for none.
-
-    Of scopes with the same text, only the first is used.
-    """
-    scopes, called = facts.scopes, range_names(facts.prepared.trace)
-    texts = [
-        text if is_module else called(text)
-        for text, is_module in zip(scopes.texts, scopes.is_module, strict=True)
-    ]
-    first_of: dict[str, int] = {}
-    places = [first_of.setdefault(text, place) for place, text in enumerate(texts)]
-    return texts, np.array([*places, -1])[scopes.scope[rows]]
-
-
-def _shapes(dims: str | None) -> tuple[str, ...]:
-    """Return the shapes of the first tensors of an op, as 8×1024, without vectors and lists."""
-    shapes = [shape for shape in read_shapes(dims or "[]") or () if not isinstance(shape, Shapes)]
-    texts = ("×".join(map(str, shape)) for shape in shapes if len(shape) > 1)
-    return tuple(islice(texts, _MOST_SHAPES))

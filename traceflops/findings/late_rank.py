@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
 from msgspec.structs import replace
@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from traceflops.attribution.idle_classes import CLASSES
 from traceflops.characters import function_name
 from traceflops.facts import Fact, fact
-from traceflops.findings.case import cause, limit
+from traceflops.findings.case import Case, cause, limit
 from traceflops.findings.clocks import clocks_of_late
 from traceflops.findings.finding import (
     MOST_ROWS,
@@ -29,13 +29,10 @@ from traceflops.findings.finding import (
 from traceflops.findings.owners import owner_of
 from traceflops.findings.rules import advice_of, cause_of
 from traceflops.ranks.late_causes import STALLS
+from traceflops.ranks.slow_rank import SlowRank
+from traceflops.ranks.who_waits import RankReport
 from traceflops.table.grouping import exact_sums
 from traceflops.units import listed
-
-if TYPE_CHECKING:
-    from traceflops.findings.case import Case
-    from traceflops.ranks.slow_rank import SlowRank
-    from traceflops.ranks.who_waits import RankReport
 
 RULE: Final = "late-rank"
 _BY_REASON: Final = frozenset(
@@ -48,10 +45,8 @@ _BY_REASON: Final = frozenset(
 _OF_HOST: Final = frozenset({"host_code", "eager_overhead"})
 """Classes of idle time in code that all ranks run: if several are late, their hosts are slow."""
 _OWNERS: Final[Mapping[str, Owner]] = {
-    "slow_clock": "cluster",
-    "device_wait": "cluster",
+    **dict.fromkeys(("slow_clock", "device_wait", "slow_host"), "cluster"),
     "slow_kernel": "library",
-    "slow_host": "cluster",
     "data_input": "input pipeline",
 }
 
@@ -66,27 +61,24 @@ def late_rank_fact(ranks: RankReport | None, *, lasting: bool = False) -> Fact |
         return None
     if lasting and slow.sporadic and len(slow.steps) < 2:
         return None
-    several = "" if len(slow.ranks) == 1 else "-several"
-    window = "each-step" if ranks.cycles.has_steps else "recording"
+    several, cycles = "" if len(slow.ranks) == 1 else "-several", ranks.cycles
+    window = "each-step" if cycles.has_steps else "recording"
+    if not cycles.has_steps:
+        when = fact(f"{RULE}.part-of-recording")
+    elif cycles.count == 1:
+        when = fact(f"{RULE}.step", number=cycles.steps[0])
+    else:
+        numbers = listed(slow.steps)
+        when = fact(f"{RULE}.steps", count=len(slow.steps), all=cycles.count, numbers=numbers)
     return fact(
         f"{RULE}.{'claim-sporadic' if slow.sporadic else 'claim'}",
         who=fact(f"{RULE}.who{several}", ranks=listed(slow.ranks), position=slow.position),
-        when=_when(ranks, slow),
+        when=when,
         window=fact(f"{RULE}.{window}"),
         lost_ns=slow.lost_ns_per_step,
         share=_share(ranks, slow),
         clocks_ns=clocks_apart_ns(ranks),
     )
-
-
-def _when(ranks: RankReport, slow: SlowRank) -> Fact:
-    """Return in which steps ranks are late, or that the recording has no steps."""
-    if not ranks.cycles.has_steps:
-        return fact(f"{RULE}.part-of-recording")
-    if ranks.cycles.count == 1:
-        return fact(f"{RULE}.step", number=ranks.cycles.steps[0])
-    steps = len(slow.steps)
-    return fact(f"{RULE}.steps", count=steps, all=ranks.cycles.count, numbers=listed(slow.steps))
 
 
 def clocks_apart_ns(ranks: RankReport | None) -> int | None:
@@ -139,9 +131,8 @@ def late_rank(case: Case) -> Iterator[Cause]:
             doubts = (fact("doubt.refused", why=why), fact("doubt.as-late"))
             gain = Gain(0, slow.lost_ns_per_step, None)
             late = replace(late, gain=gain, doubts=doubts)
-        clocks, advice = (None, None)
-        if slow.cause == "slow_clock":
-            clocks, advice = clocks_of_late(case, slow)
+        is_clock = slow.cause == "slow_clock"
+        clocks, advice = clocks_of_late(case, slow) if is_clock else (None, None)
         if advice is None and not (slow.cause in _BY_REASON or _is_of_hosts(slow)):
             advice = advice_of(slow.cause.replace("_", "-"), case.program)
         details = (*late.details, *filter(None, [clocks]))
@@ -155,12 +146,20 @@ def _causes(ranks: RankReport | None, program: frozenset[str]) -> Iterator[Cause
         return
     slow, is_of_hosts = ranks.slow, _is_of_hosts(ranks.slow)
     why, advice = late_rank_reason(slow)
+    lost_ns = slow.lost_ns_per_step * ranks.cycles.count
     # Edits: what holds up the hosts goes, if it has one name; late ranks are as fast as the others.
     # Of a label "call in function" an edit takes the call.
     name = re.escape(_label(slow).partition(" in ")[0])
     stall = (f"host:^{name}$=0",) if name and slow.cause in STALLS else ()
     as_others = tuple(f"rank {rank}=median" for rank in slow.ranks)
     title = "title" if len(slow.ranks) == 1 else "title-several"
+    owner = "cluster" if is_of_hosts else _OWNERS.get(slow.cause)
+    if owner is None and (slow.cause in _BY_REASON or not slow.label):
+        owner = "yours"
+    elif owner is None:
+        owner = owner_of(slow.label)  # without a file, it may be a name of anybody's
+        is_bare = function_name(slow.label) == slow.label
+        owner = None if owner == "yours" and is_bare else owner
     yield cause_of(
         program,
         RULE,
@@ -169,10 +168,8 @@ def _causes(ranks: RankReport | None, program: frozenset[str]) -> Iterator[Cause
         name=fact(f"{RULE}.{title}", ranks=listed(slow.ranks)),
         claim=claim,
         advice=advice,
-        owner="cluster" if is_of_hosts else _owner(slow),
-        rows=(
-            Row(_label(slow) or f"rank {slow.rank}", slow.lost_ns_per_step * ranks.cycles.count),
-        ),
+        owner=owner,
+        rows=(Row(_label(slow) or f"rank {slow.rank}", lost_ns),),
         where=Where(rank=slow.rank),
         edits=() if is_of_hosts else (*stall, *as_others),
         partly=as_others if stall else (),
@@ -180,15 +177,6 @@ def _causes(ranks: RankReport | None, program: frozenset[str]) -> Iterator[Cause
         gain=Gain(0, slow.lost_ns_per_step, None) if is_of_hosts else None,
         doubts=(fact("doubt.hosts"),) if is_of_hosts else (),
     )
-
-
-def _owner(slow: SlowRank) -> Owner | None:
-    """Return who mends why a rank is late, None if nothing tells."""
-    known = _OWNERS.get(slow.cause)
-    if known is not None or slow.cause in _BY_REASON or not slow.label:
-        return known or "yours"
-    owner = owner_of(slow.label)  # without a file, it may be a name of anybody's
-    return None if owner == "yours" and function_name(slow.label) == slow.label else owner
 
 
 def late_rank_reason(slow: SlowRank) -> tuple[Fact, Fact]:

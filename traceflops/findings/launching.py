@@ -2,26 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Final
+import re
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final
 
 from msgspec.structs import replace
 
+from traceflops.attribution.culprits import Culprit, IdleClass
 from traceflops.facts import Fact, fact
-from traceflops.findings.case import cause, limit
+from traceflops.findings.case import Case, cause, limit
 from traceflops.findings.finding import Cause, Gain
+from traceflops.findings.owners import only_launches
 from traceflops.findings.rules import ON_HOST
 from traceflops.table.columns import is_one_of, numbers
 from traceflops.windows.records import chosen_time
 
-if TYPE_CHECKING:
-    from traceflops.attribution.culprits import IdleClass
-    from traceflops.findings.case import Case
-
 LATENCY: Final = "launch-latency"
 _LAUNCH_BOUND: Final = "launch-bound"
-_MOSTLY: Final = 0.75
-"""What is said of short gaps holds if so much of the time is in them."""
 _MOST_PLACES: Final = 5
 """Of those where launches are starved, named in one sentence."""
 _OFTEN: Final = 4
@@ -43,16 +41,6 @@ def are_short(case: Case) -> bool:
     sums, on_host = case.launches.total, ON_HOST - {"start_up"}
     host_ns = sum(part.ns for part in replay.critical if part.component in on_host)
     return 2 * host_ns >= replay.before_ns > 0 and 2 * sums.short_kernels >= sums.kernels > 0
-
-
-def is_launching(case: Case, idle: IdleClass) -> bool:
-    """Return whether PyTorch starts its operators in idle time in which nothing is recorded.
-
-    That is nameless, and most of it in short gaps between launches that the GPU waits for.
-    """
-    of_torch, pace = "torch" in case.program, case.host_bound
-    is_bound = pace is not None and pace.verdict == "host-bound"
-    return of_torch and is_bound and idle.is_nameless and idle.short_ns >= _MOSTLY * idle.idle_ns
 
 
 def of_short_kernels(case: Case, late: Cause) -> Cause:
@@ -140,3 +128,50 @@ def _launched(case: Case) -> list[int]:
         for window in windows
         if window.used and window.step is not None and window.launched
     ]
+
+
+LAUNCHING: Final = ("eager-overhead", "other-calls", LATENCY)
+"""Rules whose remedy is to launch less often; others are joined to them."""
+_BESIDE: Final = ("optimizer-loop", "thread-handover", "host-code")
+"""Rules that have a remedy of their own where they take more than launching itself."""
+
+_REPLAYS: Final = re.compile("GraphLaunch")
+
+Culprits = Mapping[str, Sequence["Culprit"]]
+
+
+def joined(by_rule: Culprits, least_ns: float) -> dict[str, list[Culprit]]:
+    """Return culprits by rule, those of launching as one rule.
+
+    A launch costs an operator, its latency, a handover to another thread. What launches less often
+    saves all of these, so they are told and weighed together.
+
+    Parts below `least_ns` are not joined, nor is the latency of launches after a wait, which has
+    drained the queue, or that of graphs. Of host code only functions that only call operators are.
+    """
+    parts = {rule: list(by_rule.get(rule, ())) for rule in (*LAUNCHING, *_BESIDE)}
+    parts["host-code"] = [one for one in parts["host-code"] if only_launches(one.label)]
+    parts[LATENCY] = [one for one in parts[LATENCY] if not _REPLAYS.search(one.label)]
+    sums = {rule: sum(one.idle_ns for one in some) for rule, some in parts.items()}
+    if 2 * sum(one.blocked_before_ns for one in parts[LATENCY]) > sums[LATENCY]:
+        sums[LATENCY] = 0
+    large = {rule for rule, idle_ns in sums.items() if idle_ns >= least_ns > 0}
+    launch_ns = sum(sums[rule] for rule in LAUNCHING if rule in large)
+    # What is no launching joins it only if it is the lesser part.
+    chosen = {rule for rule in large if rule in LAUNCHING or sums[rule] <= launch_ns}
+    lead = next((rule for rule in LAUNCHING if rule in large), None)
+    if lead is None or len(chosen) < 2:
+        return {rule: list(some) for rule, some in by_rule.items()}
+    taken = [one for rule in (lead, *sorted(chosen - {lead})) for one in parts[rule]]
+    left = {rule: [one for one in some if one not in taken] for rule, some in by_rule.items()}
+    return {rule: some for rule, some in {**left, lead: taken}.items() if some}
+
+
+def parts_of(rule: str, idle: IdleClass) -> dict[str, IdleClass]:
+    """Return the idle time of a cause by rule: of launching that may be several."""
+    if rule not in LAUNCHING:
+        return {rule: idle}
+    by_kind: defaultdict[str, list[Culprit]] = defaultdict(list)
+    for culprit in idle.culprits:
+        by_kind[culprit.kind].append(culprit)
+    return {kind.replace("_", "-"): IdleClass(kind, tuple(some)) for kind, some in by_kind.items()}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -15,14 +15,11 @@ from traceflops.facts import Fact, Value, fact, quoted
 from traceflops.findings.copy_sizes import host_link
 from traceflops.findings.finding import WORTH_SAYING, Finding, severity_of, short_name
 from traceflops.findings.rules import all_rules, rule_of, statement, thresholds
+from traceflops.mfu.measurement import Measurement
 from traceflops.mfu.roof_times import NO_ROOFS, RoofTime
 from traceflops.mfu.traced.coverage import ENOUGH, TOO_LITTLE
+from traceflops.timeline.records import Account
 from traceflops.units import PART_NAMES
-
-if TYPE_CHECKING:
-    from traceflops.mfu.measurement import Measurement
-    from traceflops.timeline.records import Account
-
 
 LOSS: Final = "loss-"
 """What the rules of losses begin with."""
@@ -64,24 +61,15 @@ _HARDLY_ANY: Final = 1e-9
 """Prints as "less than" the least share, for known bytes that need less than a nanosecond."""
 
 
-class Needed(Struct, frozen=True):
-    """What bytes need at the peak bandwidth, as a share of the device time.
-
-    `known` is the share of work whose bytes are known, None if that is enough to stand for all.
-    """
-
-    share: float
-    known: float | None
-
-
 class Loss(Struct, frozen=True):
     """A part of the device time that is lost: its name, what texts call it, and its share.
 
-    `gloss` says what it is made of, `needed` what its bytes need (None if too few are known),
-    `rate` how fast its copies are if it is mostly copies, `details` what most of it is, `advice`
-    what to do; `rule` is that of what most of it is, "" for none. `unknown` says why it is not
-    judged: then it is neither ranked, nor first in a verdict. `of_compute` is the share of it that
-    is time of compute, too.
+    `gloss` says what it is made of, `needed` the share that its bytes need at the peak bandwidth
+    (None if too few are known), `known` the share of work whose bytes are known (None if that is
+    enough to stand for all), `rate` how fast its copies are if it is mostly copies, `details` what
+    most of it is, `advice` what to do; `rule` is that of what most of it is, "" for none. `unknown`
+    says why it is not judged: then it is neither ranked, nor first in a verdict. `of_compute` is
+    the share of it that is time of compute, too.
     """
 
     name: str
@@ -90,7 +78,8 @@ class Loss(Struct, frozen=True):
     share: float
     gloss: Fact | None = None
     unknown: Fact | None = None
-    needed: Needed | None = None
+    needed: float | None = None
+    known: float | None = None
     rate: Fact | None = None
     details: tuple[Fact, ...] = ()
     advice: Fact | None = None
@@ -117,12 +106,9 @@ class Loss(Struct, frozen=True):
 
     def of_rest(self, rest: float) -> Loss:
         """Return the same with shares of a part of the time; `rest` is its share of all."""
-        needed = self.needed
-        if needed is not None:
-            known = None if needed.known is None else needed.known / rest
-            needed = Needed(needed.share / rest, known)
-        of_compute = self.of_compute / rest
-        return replace(self, share=self.share / rest, needed=needed, of_compute=of_compute)
+        shares = {name: getattr(self, name) for name in ("share", "needed", "known", "of_compute")}
+        of_part = {name: share / rest for name, share in shares.items() if share is not None}
+        return replace(self, **of_part)
 
     def claim(self, of: Fact | None = None) -> Fact:
         """Return that it takes its share; `of` says of what."""
@@ -142,13 +128,12 @@ class Loss(Struct, frozen=True):
             return (self.rate,)
         if self.needed is None:
             return ()
-        known = self.needed.known
         if self.name == "inefficiency":
-            code = "compute-bytes" if known is None else "compute-bytes-at-least"
+            code = "compute-bytes" if self.known is None else "compute-bytes-at-least"
         else:
-            code = "at-peak" if known is None else "at-peak-of-known"
-        share = self.needed.share or _HARDLY_ANY  # known bytes need some time
-        return (fact(f"loss.{code}", part=self.part, share=share, known=known, of=of),)
+            code = "at-peak" if self.known is None else "at-peak-of-known"
+        share = self.needed or _HARDLY_ANY  # known bytes need some time
+        return (fact(f"loss.{code}", part=self.part, share=share, known=self.known, of=of),)
 
     def _fact(self, code: str, **values: Value) -> Fact:
         own = {"part": self.part, "many": 2 if self.many else 1, "share": self.share}
@@ -174,39 +159,36 @@ def all_losses(
     """
     roofs, moved = measured.roofs if measured is not None else NO_ROOFS, moved or {}
     times = {"memory": roofs.memory, "inefficiency": roofs.compute}
+    fall = measured.waterfall if measured is not None else None
+    window_ns = total.components.window_ns
     losses: list[Loss] = []
     for name, kind in _KINDS.items():
-        loss = Loss(
-            name,
-            PART_NAMES[name],
-            kind.many,
-            _share(name, kind, total, measured),
-            kind.gloss,
-            kind.unknown,
-            _needed(times.get(name, _NO_TIME), total.components.window_ns),
-        )
+        if kind.in_compute:
+            share = float(fall.share(name) or 0) if fall is not None else 0.0
+        else:
+            share = total.components.share(name) or 0.0
+        time, needed, known = times.get(name, _NO_TIME), None, None
+        if window_ns and time.known_ns and time.known_ns >= TOO_LITTLE * time.time_ns:
+            known = None if time.known_ns >= ENOUGH * time.time_ns else time.known_ns / window_ns
+            needed = time.bytes_ns / window_ns
+        part = PART_NAMES[name]
+        loss = Loss(name, part, kind.many, share, kind.gloss, kind.unknown, needed, known)
         if name == "idle":
             losses.extend(
                 _by_cause(loss, total, waits, lacks_copies=lacks_copies, may_draw=may_draw)
             )
             continue
         if name == "memory":
-            loss = _of_memory(loss, measured, moved)
+            loss = replace(loss, gloss=_made_of(moved))
+            if 2 * _copies_ns(moved) > sum(moved.values()):
+                loss = replace(loss, rate=_copy_rate(measured), rule="host-copies")
         if name == "communication" and waiting is not None:
             whom, details = waiting
             loss = replace(loss, gloss=fact("loss.mostly-waiting", whom=whom), details=details)
-        if name == "inefficiency" and loss.needed and 2 * loss.needed.share < loss.share:
+        if name == "inefficiency" and needed is not None and 2 * needed < loss.share:
             loss = replace(loss, needed=None)  # bytes are not why compute is below its peak
         losses.append(loss)
     return tuple(sorted((loss for loss in losses if loss.share > 0), key=lambda loss: -loss.share))
-
-
-def _of_memory(loss: Loss, measured: Measurement | None, moved: Mapping[str, int]) -> Loss:
-    """Return the loss to memory work with what it is; if mostly copies, with rule and rate."""
-    loss = replace(loss, gloss=_made_of(moved))
-    if 2 * _copies_ns(moved) <= sum(moved.values()):
-        return loss
-    return replace(loss, rate=_copy_rate(measured), rule="host-copies")
 
 
 def _by_cause(
@@ -225,7 +207,7 @@ def _by_cause(
         return (replace(idle, unknown=fact("loss.no-copies"), details=gaps),)
     missing_ns, window_ns = total.idle_causes.unrecorded_ns, total.components.window_ns
     if missing_ns < WORTH_SAYING * window_ns or not window_ns:
-        return (_due(idle, waits, total.components.idle_ns),)
+        return (_with_largest_cause(idle, waits, total.components.idle_ns),)
     rest = (total.components.idle_ns - missing_ns) / window_ns
     missing = replace(
         idle,
@@ -254,7 +236,7 @@ def _gaps(waits: IdleCulprits, idle_ns: int) -> tuple[Fact, ...]:
     return (fact("loss.short-gaps", count=gaps, mean_ns=gaps_ns // gaps),)
 
 
-def _due(idle: Loss, waits: IdleCulprits, idle_ns: int) -> Loss:
+def _with_largest_cause(idle: Loss, waits: IdleCulprits, idle_ns: int) -> Loss:
     """Return idle time with its largest cause, and with what to do about that."""
     if not waits.culprits:
         return replace(idle, details=_gaps(waits, idle_ns))
@@ -279,22 +261,6 @@ def _due(idle: Loss, waits: IdleCulprits, idle_ns: int) -> Loss:
         details=(due, *waited),
         advice=fact("sentence", text=Fact(largest.remedy)) if largest.remedy else None,
     )
-
-
-def _share(name: str, kind: _LossKind, total: Account, measured: Measurement | None) -> float:
-    """Return the share of a loss in the device time, 0 if unknown."""
-    if not kind.in_compute:
-        return total.components.share(name) or 0.0
-    fall = measured.waterfall if measured is not None else None
-    return float(fall.share(name) or 0) if fall is not None else 0.0
-
-
-def _needed(time: RoofTime, window_ns: int) -> Needed | None:
-    """Return what bytes need beyond FLOPs, None if the bytes of most of the time are unknown."""
-    if not window_ns or not time.known_ns or time.known_ns < TOO_LITTLE * time.time_ns:
-        return None
-    known = None if time.known_ns >= ENOUGH * time.time_ns else time.known_ns / window_ns
-    return Needed(time.bytes_ns / window_ns, known)
 
 
 def _copy_rate(measured: Measurement | None) -> Fact | None:
@@ -348,7 +314,9 @@ def _made_of(moved: Mapping[str, int]) -> Fact | None:
 
 def loss_findings(losses: Iterable[Loss], measured: Measurement, of: Fact) -> Iterator[Finding]:
     """Give a finding per loss that matters and can be judged; `of` says what shares are of."""
-    mfu = _exact_mfu(measured)
+    mfus = measured.mfu_range
+    is_exact = measured.is_exact and mfus is not None and mfus.least == mfus.most
+    mfu = float(mfus.most) if mfus is not None and is_exact else None
     for loss in losses:
         if severity_of(loss.share) is None or loss.unknown:
             continue
@@ -361,11 +329,3 @@ def loss_findings(losses: Iterable[Loss], measured: Measurement, of: Fact) -> It
             advice=loss.advice,
             mfu_without=mfu / (1 - loss.share) if mfu is not None and loss.share < 1 else None,
         )
-
-
-def _exact_mfu(measured: Measurement) -> float | None:
-    """Return the MFU if it is one exact figure, else None."""
-    mfu = measured.mfu_range
-    if mfu is None or not measured.is_exact or mfu.least != mfu.most:
-        return None
-    return float(mfu.most)

@@ -5,7 +5,9 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
+
+import pyarrow as pa
 
 from traceflops.categories.classify import clean
 from traceflops.categories.kernel_names import without_return_type
@@ -16,16 +18,12 @@ from traceflops.findings.decode import weight_bits
 from traceflops.findings.finding import Finding, Row, short_name
 from traceflops.findings.kernel_facts import PRODUCTS
 from traceflops.findings.launch_geometry import LaunchShape, full_grids, launch_shape
+from traceflops.findings.losses import Loss
 from traceflops.findings.rules import advice_of, statement
+from traceflops.mfu.serving_passes import Serving
 from traceflops.remedies import advice
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-
-    from traceflops.findings.losses import Loss
-    from traceflops.mfu.serving_passes import Serving
-    from traceflops.table.trace import Trace
-    from traceflops.timeline.records import Account
+from traceflops.table.trace import Trace
+from traceflops.timeline.records import Account
 
 MAIN_KERNEL: Final = "main-kernel"
 _FIRST_FLASH: Final = re.compile(r"fmha_\w*(fwd|bwd|fprop|dgrad)\w*_loop")
@@ -83,20 +81,32 @@ def main_kernel_findings(
     idle = total.components.share("idle") or 0.0
     if time_ns < limits["least_ns"] * count and idle > limits["most_idle"]:
         return  # launching limits it
-    tokens, knows = _decoded(serving), {*program} - {"" if is_engine else _TENSORRT}
+    # The tokens of a decode pass, where all passes are of decode
+    decode = serving.kinds[0] if [kind.kind for kind in serving.kinds] == ["decode"] else None
+    tokens = (decode.tokens or 0) // decode.passes if decode is not None else 0
+    knows = {*program} - {"" if is_engine else _TENSORRT}
+    mean_ns = time_ns // max(count, 1)
+    shape = launch_shape(trace, largest["name"]) if len(variants) == 1 else LaunchShape()
+    if f"{top}/{sub}" in PRODUCTS:  # they leave room on purpose
+        shape = LaunchShape(shape.blocks) if shape.is_few else LaunchShape()
     if top == "compute":
-        knows |= {top, sub, *_known_by_name(largest["name"], sub, tokens)}
-    shape = LaunchShape() if len(variants) > 1 else _shape_of(trace, largest)
-    knows |= {*_known_of_shape(shape, time_ns // max(count, 1), limits)}
+        knows |= {top, sub, *_known(largest["name"], sub, tokens)}
+    knows |= {"long"} if mean_ns >= limits["long_ns"] else set()
+    if shape.warps_share < limits["few_warps"]:
+        knows |= {limiter.replace(" ", "-") for limiter in shape.limiters}
+    elif shape.last_wave is not None:
+        knows.add("last-wave")
     values: dict[str, Value] = {
         "name": name,
-        **shape.told(),
+        "blocks": shape.blocks,
+        "room": shape.room,
+        "last_wave": shape.last_wave,
         "of": of,
         "tokens": tokens,
         "share": share,
         "kernels": len(variants),
         "launches": count,
-        "mean_ns": time_ns // max(count, 1),
+        "mean_ns": mean_ns,
         "largest": min(largest["sum_ns"] / total.components.window_ns, share),
         **(_of_build(trace, variants, limits["many_blocks"]) if is_engine else {}),
     }
@@ -111,15 +121,6 @@ def main_kernel_findings(
         advice=advice_of(MAIN_KERNEL, frozenset(knows), values),
         rows=(Row(name, time_ns),),
     )
-
-
-def _shape_of(trace: Trace, kernel: Mapping[str, Any]) -> LaunchShape:
-    """Return what launches of a kernel, a row of the table, have in common."""
-    shape = launch_shape(trace, kernel["name"])
-    if f"{kernel['top']}/{kernel['sub']}" not in PRODUCTS:
-        return shape
-    # Products leave room on purpose.
-    return LaunchShape(shape.blocks) if shape.is_few else LaunchShape()
 
 
 def _whole_graphs(
@@ -184,7 +185,9 @@ def _largest_family(
     """
     families: defaultdict[tuple[str, str], list[dict[str, Any]]] = defaultdict(list)
     for row in rows:
-        name = row["name"] if by_whole_name else _family(row["name"])
+        words = _FAMILY.match(without_return_type(clean(row["name"])))
+        name = words[0] if words else _function(row["name"])
+        name = row["name"] if by_whole_name else name
         name = row["sub"] if row["name"] in of_engine else name
         families[name, row["sub"]].append(row)
     (family, _), variants = max(families.items(), key=lambda item: _sum_ns(item[1]))
@@ -195,16 +198,6 @@ def _largest_family(
 
 def _sum_ns(rows: Sequence[dict[str, Any]]) -> int:
     return sum(row["sum_ns"] for row in rows)
-
-
-def _known_of_shape(shape: LaunchShape, mean_ns: int, limits: Mapping[str, float]) -> Iterator[str]:
-    """Give what the launches of a kernel say that chooses a remedy."""
-    if mean_ns >= limits["long_ns"]:
-        yield "long"
-    if shape.warps_share < limits["few_warps"]:
-        yield from (limiter.replace(" ", "-") for limiter in shape.limiters)
-    elif shape.last_wave is not None:
-        yield "last-wave"
 
 
 def _may_gain(
@@ -230,7 +223,7 @@ def _may_gain(
     return top != "compute" or 2 * lost >= compute
 
 
-def _known_by_name(name: str, sub: str, tokens: int) -> Iterator[str]:
+def _known(name: str, sub: str, tokens: int) -> Iterator[str]:
     """Give what name and `tokens` of a pass of a compute kernel say that chooses a remedy."""
     if 0 < tokens <= _FEW_TOKENS:
         yield "few-tokens"
@@ -242,19 +235,6 @@ def _known_by_name(name: str, sub: str, tokens: int) -> Iterator[str]:
         yield "narrow"
     if _OPERATOR.match(name):
         yield "operator"
-
-
-def _decoded(serving: Serving) -> int:
-    """Return how many tokens a decode pass computes where all passes are of decode, else 0."""
-    passes = {kind.kind: kind for kind in serving.kinds}
-    decode = passes.get("decode") if len(passes) == 1 else None
-    return (decode.tokens or 0) // decode.passes if decode is not None else 0
-
-
-def _family(name: str) -> str:
-    """Return what the variants of a kernel are called."""
-    words = _FAMILY.match(without_return_type(clean(name)))
-    return words[0] if words else _function(name)
 
 
 def _function(name: str) -> str:

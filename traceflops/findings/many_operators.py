@@ -1,5 +1,7 @@
 """Many small operators of a CPU that are one thing: a loop of the program, or a launch each.
 
+And rules on totals by name: many kernels as short as a launch, and much elementwise work.
+
 ```text
 ge lt and where | ge lt and where | ...      # 4 names in turn: a loop, `turns` times
 ```
@@ -7,20 +9,22 @@ ge lt and where | ge lt and where | ...      # 4 names in turn: a loop, `turns` 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, NamedTuple
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any, Final, NamedTuple
 
 import numpy as np
+import pyarrow as pa
 
-from traceflops.facts import Fact, fact
-from traceflops.findings.finding import short_name
-from traceflops.table.columns import ABSENT, BoolArray, IntArray, codes, is_one_of, names, numbers
+from traceflops.attribution.kernels import kind_of
+from traceflops.facts import Fact, Value, fact
+from traceflops.findings.case import Case, limit
+from traceflops.findings.finding import MOST_ROWS, Finding, Row, row_name, short_name
+from traceflops.findings.rules import advice_of, statement
+from traceflops.table.columns import ABSENT, IntArray, codes, is_one_of, names, numbers
 from traceflops.table.grouping import group_sums, joint_codes
 from traceflops.table.nesting import OpTree
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-
-    from traceflops.table.trace import Trace
+from traceflops.table.trace import Trace
 
 _TURNS, _LONGEST = 100, 16
 """A loop has so many turns at least, of so many operators at most."""
@@ -65,18 +69,13 @@ def many_operators(
         if _MUCH <= share <= 1:  # a loop that reaches beyond the window has no share
             inside = (start >= first_ns) & (end <= last_ns)
             inside &= _threads(ops) == _threads(ops)[loop.rows[0]]
-            waits = _waits(ops, inside, loop.turns) if is_gpu else None
+            # The operator that waits for the GPU in each turn
+            counts = {name: int((is_one_of(ops["name"], name) & inside).sum()) for name in _WAITS}
+            waiting = [name for name, count in counts.items() if is_gpu and count >= loop.turns]
             label, name = names(ops["name"]), codes(ops["name"])[loop.rows[: loop.period]]
             parts = tuple(dict.fromkeys(short_name(label[code]) for code in name.tolist()))
-            said = fact(
-                "verdict.cpu-loop",
-                turns=loop.turns,
-                share=share,
-                of=of,
-                names=parts[:_NAMED],
-                waits=waits,
-            )
-            return (said,)
+            values = {"names": parts[:_NAMED], "waits": next(iter(waiting), None)}
+            return (fact("verdict.cpu-loop", turns=loop.turns, share=share, of=of, **values),)
     longest = max(kernels["max_ns"].to_pylist(), default=0) / window_ns
     if is_gpu and ops.num_rows >= _MANY and longest <= _SMALL:
         each_ns = window_ns // ops.num_rows
@@ -104,12 +103,6 @@ def _threads(ops: pa.Table) -> IntArray:
     return joint_codes(numbers(ops["process"]), numbers(ops["thread"], ABSENT))
 
 
-def _waits(ops: pa.Table, inside: BoolArray, turns: int) -> str | None:
-    """Return the operator that waits for the GPU in each turn, None without any."""
-    counts = {name: int((is_one_of(ops["name"], name) & inside).sum()) for name in _WAITS}
-    return next((name for name, count in counts.items() if count >= turns), None)
-
-
 def _longest_loop(ops: pa.Table) -> _Loop | None:
     """Return the longest stretch of outermost operators of a thread that repeat in turn."""
     tree = OpTree.of(ops)
@@ -129,3 +122,61 @@ def _longest_loop(ops: pa.Table) -> _Loop | None:
         if found.turns >= _TURNS and (best is None or count > len(best.rows)):
             best = found
     return best
+
+
+_TINY, _ELEMENTWISE = "tiny-kernels", "elementwise-kernels"
+_MOST_KINDS, _PART = 2, 0.1
+_KERNEL, _UNKNOWN = "kernel", "other"
+
+
+def many_kernels(case: Case) -> Iterator[Finding]:
+    """Give kernels that take as long as launching them, else elementwise ones with much time.
+
+    `share` is of the time of all work on GPUs, counts are of launches.
+    """
+    rows = case.untimed.rows.to_pylist() if case.untimed is not None else []
+    # Totals of some tools lack shares or counts.
+    rows = [row for row in rows if row["kind"] == _KERNEL and row["share"] and row["count"]]
+    count = sum(row["count"] for row in rows)
+    tiny = [row for row in rows if row["mean_ns"] < limit(case, _TINY, "most_ns")]
+    tiny_count, share = sum(row["count"] for row in tiny), sum(row["share"] for row in tiny)
+    least = max(limit(case, _TINY, "least_count"), limit(case, _TINY, "least_of_all") * count)
+    if tiny_count >= least and share >= limit(case, _TINY, "least_share"):
+        yield _of_kernels(case, _TINY, tiny, tiny_count / count)
+        return
+    alike = [row for row in rows if row["sub"] == "elementwise"]
+    many = sum(row["count"] for row in alike) >= limit(case, _ELEMENTWISE, "least_count")
+    share = sum(row["share"] for row in alike)
+    if many and share >= limit(case, _ELEMENTWISE, "least_share"):
+        yield _of_kernels(case, _ELEMENTWISE, alike, None)
+
+
+def _of_kernels(
+    case: Case, rule: str, rows: list[dict[str, Any]], of_count: float | None
+) -> Finding:
+    """Return a finding on some kernels; `of_count` is their share of all launches."""
+    share, count = (sum(row[name] for row in rows) for name in ("share", "count"))
+    kinds = Counter[str]()
+    for row in rows:
+        kinds[row["sub"]] += row["share"]
+    main = kinds.most_common(_MOST_KINDS)
+    large = [kind for kind, part in main if part >= _PART * share and kind != _UNKNOWN]
+    large = large if 2 * sum(kinds[kind] for kind in large) >= share else []  # else not mostly
+    values: dict[str, Value] = {
+        "count": count,
+        "of_count": of_count,
+        "mean_ns": sum(row["sum_ns"] for row in rows) // count,
+        "kinds": tuple(
+            fact("tiny-kernels.kind", kind=kind_of(kind), share=kinds[kind]) for kind in large
+        )
+        or None,
+    }
+    knows = {"products"} if 2 * kinds["gemm"] >= share else set()
+    first = sorted(rows, key=lambda row: -row["sum_ns"])[:MOST_ROWS]
+    return statement(
+        rule,
+        share,
+        values,
+        advice=advice_of(rule, case.program | knows),
+        rows=tuple(Row(row_name(row["name"]), row["sum_ns"], row["count"]) for row in first),
+    )

@@ -19,7 +19,7 @@ from traceflops.findings.kernel_facts import (
     takes_enough,
 )
 from traceflops.flops.ops.arguments import Shapes, read_shapes, read_types
-from traceflops.flops.ops.work import Product, Result, Work
+from traceflops.flops.ops.work import Product, Work
 from traceflops.table.columns import (
     ABSENT,
     BoolArray,
@@ -85,7 +85,11 @@ def memory_rules(facts: KernelFacts) -> Iterator[Cause]:
     rest &= ~layout
     yield from kernel_cause(facts, "convolution-layout", layout, nothing)
     rest &= facts.is_sub(*_FUSABLE) & ~facts.in_phase("optimizer")
-    casts = rest & facts.is_sub("memory/copy", "memory/elementwise") & _casts(facts)
+    # Kernels that only convert types, by the types of their op or by name
+    ops = facts.prepared.trace.ops
+    copying = is_one_of(ops["name"], *_COPYING_OPS) & matching(ops["input_types"], _converts)
+    casts = facts.by_op(copying) | facts.named(_CAST.search)
+    casts &= rest & facts.is_sub("memory/copy", "memory/elementwise")
     run, kept = _runs(facts, rest, casts)
     # The share of launches that is left if each run is one kernel
     left = 1 - np.count_nonzero(run[1:] & run[:-1]) / len(run)
@@ -95,7 +99,6 @@ def memory_rules(facts: KernelFacts) -> Iterator[Cause]:
     if runs:  # else they may be told below
         rest &= ~run
     yield from kernel_cause(facts, "casts", casts & rest, nothing)
-    ops = facts.prepared.trace.ops
     makes_dense = facts.within(is_one_of(ops["name"], "aten::contiguous", "aten::clone"))
     copies = rest & facts.is_sub("memory/copy") & ~casts & makes_dense
     yield from kernel_cause(facts, "layout-copies", copies, nothing)
@@ -172,14 +175,11 @@ def _unfused(facts: KernelFacts) -> Iterator[IntArray]:
             dims = ops["input_dims"][int(order[marks[candidate]])].as_py()
             shapes = read_shapes(dims or "[]")
             scores = list(shapes[0][-2:]) if shapes and not isinstance(shapes[0], Shapes) else []
-            if not scores or any(_gives(work.works[work.place[row]], scores) for row in rows):
+            works = (work.works[work.place[row]] for row in rows)
+            signatures = (done.signature for done in works if isinstance(done, Work))
+            results = ([made.m, made.n] for made in signatures if isinstance(made, Product))
+            if not scores or scores in results:
                 yield rows
-
-
-def _gives(work: Result, scores: list[int]) -> bool:
-    """Return whether the result of an op is a product of this shape [m, n]."""
-    signature = work.signature if isinstance(work, Work) else None
-    return isinstance(signature, Product) and [signature.m, signature.n] == scores
 
 
 def _runs(facts: KernelFacts, fusable: BoolArray, casts: BoolArray) -> tuple[BoolArray, FloatArray]:
@@ -190,56 +190,45 @@ def _runs(facts: KernelFacts, fusable: BoolArray, casts: BoolArray) -> tuple[Boo
     kernel over and over, or little but casts, are independent tensors and no run. A long kernel
     with most of the time of its run is left out: its time is not that of results in between.
     """
-    ops = facts.prepared.trace.ops
+    limits, ops = facts.case.finding_rules.limits("fusable-kernels"), facts.prepared.trace.ops
     adds_gradients = matching(ops["name"], lambda name: name.endswith("::AccumulateGrad"))
     accumulates = facts.within(adds_gradients)  # each for a tensor of its own
     # `product` is the row of a matrix product: such kernels do more than move memory.
     eligible = fusable & ~facts.named(_NO_RUN.search) & (facts.product < 0) & ~accumulates
     reduces = facts.is_sub(*_REDUCING)
-    run = _in_a_row(facts, eligible)
-    eligible &= reduces | ~_outweighs(facts, run)
-    run = _in_a_row(facts, eligible)
+    activities = facts.prepared.trace.activities
+    device, stream = (numbers(activities[name], ABSENT)[facts.row] for name in ("device", "stream"))
+    queue = joint_codes(device, stream)
+    run = _in_a_row(queue, eligible)
+    # Kernels of one name in a run are taken together. One that takes more than all others, and far
+    # longer than one of these, is left out: far longer is as all others of the shortest run told.
+    each, _ = group_rows((run, facts.name))
+    own_ns, count = np.bincount(each, facts.ns)[each], np.bincount(each)[each]
+    others_ns, others = np.bincount(run, facts.ns)[run] - own_ns, np.bincount(run)[run] - count
+    times = limits["least_run"] - 1
+    outweighs = (own_ns > others_ns) & (own_ns * others > times * others_ns * count)
+    eligible &= reduces | ~outweighs
+    run = _in_a_row(queue, eligible)
     first, length = np.flatnonzero(np.diff(run, prepend=-1)), np.bincount(run)
     _, each = group_rows((run, facts.name))
-    enough = length >= limit(facts.case, "fusable-kernels", "least_run")
-    enough &= np.bincount(run[each]) >= limit(facts.case, "fusable-kernels", "least_names")
+    enough = length >= limits["least_run"]
+    enough &= np.bincount(run[each]) >= limits["least_names"]
     enough &= 2 * np.bincount(run, casts) <= length
     of_reducing = np.bincount(run, np.where(reduces, facts.ns, 0))
     of_others = np.bincount(run, facts.ns) - of_reducing
-    fused = np.ceil(length / limit(facts.case, "fusable-kernels", "most_fused"))
+    fused = np.ceil(length / limits["most_fused"])
     longest = np.maximum.reduceat(facts.ns, first)
-    needed = limit(facts.case, "fusable-kernels", "kept_of_longest") * longest * fused
+    needed = limits["kept_of_longest"] * longest * fused
     # Per run: what the kernels that reduce do not have time for
     left = np.maximum(needed - of_reducing, 0) / np.maximum(of_others, 1)
     return eligible & enough[run] & ~reduces, left[run]
 
 
-def _in_a_row(facts: KernelFacts, eligible: BoolArray) -> IntArray:
+def _in_a_row(queue: IntArray, eligible: BoolArray) -> IntArray:
     """Return the run of each kernel: eligible ones in a row of a queue, or one that is not."""
     opens = np.ones(len(eligible), dtype=np.bool_)
-    opens[1:] = ~eligible[1:] | ~eligible[:-1] | (facts.queue[1:] != facts.queue[:-1])
+    opens[1:] = ~eligible[1:] | ~eligible[:-1] | (queue[1:] != queue[:-1])
     return np.cumsum(opens) - 1
-
-
-def _outweighs(facts: KernelFacts, run: IntArray) -> BoolArray:
-    """Return which kernels take more of a run than all others, and far longer than one of these.
-
-    Kernels of one name in a run are taken together. Far longer is as long as all others of the
-    shortest run that is told.
-    """
-    times = limit(facts.case, "fusable-kernels", "least_run") - 1
-    each, _ = group_rows((run, facts.name))
-    own_ns, count = np.bincount(each, facts.ns)[each], np.bincount(each)[each]
-    others_ns = np.bincount(run, facts.ns)[run] - own_ns
-    others = np.bincount(run)[run] - count
-    return (own_ns > others_ns) & (own_ns * others > times * others_ns * count)
-
-
-def _casts(facts: KernelFacts) -> BoolArray:
-    """Return a mask of kernels that only convert types, by the types of their op or by name."""
-    ops = facts.prepared.trace.ops
-    copies = is_one_of(ops["name"], *_COPYING_OPS) & matching(ops["input_types"], _converts)
-    return facts.by_op(copies) | facts.named(_CAST.search)
 
 
 def _converts(types: str) -> bool:

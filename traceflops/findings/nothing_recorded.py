@@ -1,22 +1,29 @@
-"""Why a trace has no work of a program, where it tells: the profiler failed, or ran alone."""
+"""Verdicts of recordings that are not as usual.
+
+They have no work of the program, events instead of times of kernels, an error at the end, or
+nothing but Python functions.
+"""
 
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+import numpy as np
+import pyarrow as pa
 from msgspec.structs import replace
 
 from traceflops.devices.missing_input import skipped
 from traceflops.facts import Fact, fact
-from traceflops.remedies import CPU_SAMPLES
+from traceflops.findings.finding import Verdict
+from traceflops.findings.rules import thresholds
+from traceflops.findings.start_up import RECORD
+from traceflops.remedies import CPU_SAMPLES, LEGACY
 from traceflops.table.columns import ABSENT, is_one_of, matching, numbers
-from traceflops.table.trace import NO_CUPTI
+from traceflops.table.patterns import FUNCTION_WAITS
+from traceflops.table.trace import NO_CUPTI, PROGRAM_ERROR, Trace
 from traceflops.timeline.intervals import Intervals
-
-if TYPE_CHECKING:
-    from traceflops.findings.finding import Verdict
-    from traceflops.table.trace import Trace
+from traceflops.timeline.records import Components
 
 _OF_PROFILER: Final = re.compile(r"(^|/)torch/profiler/")
 _UNNAMED: Final = "(unnamed range)"
@@ -29,25 +36,32 @@ _NEARLY_ALL: Final = 0.9
 
 
 def nothing_recorded(trace: Trace) -> Fact | None:
-    """Return why a trace has no work of the program, None where it has some or nothing tells."""
+    """Return why a trace has no work of the program, None where it has some or nothing tells.
+
+    Overhead in a queue, such as an allocation for which it waits, is due to the program.
+    """
+    marks, ops = trace.marks, trace.ops.num_rows
     if trace.activities.num_rows:
         return None
     if any(note.code == NO_CUPTI for note in trace.notes):
         return fact("verdict.no-cupti")
-    if skipped(trace.notes, trace.ops.num_rows) is not None:
+    if skipped(trace.notes, ops) is not None or ops:
         return None
-    if (own := _only_starts(trace)) is not None:
-        return own
-    marks = trace.marks
+    start, dur = (numbers(marks[name], 0) for name in ("start_ns", "dur_ns"))
+    # All may be of the profiler at its start. Ranges without a name tell nothing of a program.
+    is_overhead = is_one_of(marks["kind"], "overhead")
+    is_own = is_overhead | is_one_of(marks["name"], _UNNAMED)
+    is_own &= numbers(marks["stream"], ABSENT) == ABSENT
+    has_others = trace.calls.num_rows or trace.totals.num_rows
+    if is_overhead.any() and is_own.all() and not has_others:
+        return fact(NO_PROGRAM, span_ns=int((start + dur).max() - start.min()))
     python = is_one_of(marks["kind"], "python")
     of_profiler = python & matching(marks["name"], _OF_PROFILER.search)
-    if trace.ops.num_rows or not of_profiler.any():
-        return None
-    start, dur = (numbers(marks[name]) for name in ("start_ns", "dur_ns"))
     all_ns, own_ns = (
         Intervals.of(start[some], (start + dur)[some]).length_ns for some in (python, of_profiler)
     )
-    return fact("verdict.only-profiler") if own_ns >= _NEARLY_ALL * all_ns else None
+    is_only = of_profiler.any() and own_ns >= _NEARLY_ALL * all_ns
+    return fact("verdict.only-profiler") if is_only else None
 
 
 def of_what_was_read(verdict: Verdict, trace: Trace, lost: int) -> Verdict:
@@ -55,10 +69,8 @@ def of_what_was_read(verdict: Verdict, trace: Trace, lost: int) -> Verdict:
 
     `lost` is the number of calls without a record. CPU samples are told where nothing else is.
     """
-    why, samples = (
-        skipped(trace.notes, trace.ops.num_rows),
-        trace.source.event_counts.get(CPU_SAMPLES, 0),
-    )
+    why = skipped(trace.notes, trace.ops.num_rows)
+    samples = trace.source.event_counts.get(CPU_SAMPLES, 0)
     count = why.values.get("count") if why is not None else None
     may_be_lost = why is not None and not (isinstance(count, int) and count < lost)
     parts, headline = list[Fact](), verdict.headline
@@ -78,18 +90,103 @@ def of_what_was_read(verdict: Verdict, trace: Trace, lost: int) -> Verdict:
     return replace(verdict, parts=tuple(parts), headline=headline)
 
 
-def _only_starts(trace: Trace) -> Fact | None:
-    """Return that all records are of the profiler at its start, None where some are not.
+_EVENT_TIMES: Final = "event-times"
 
-    Overhead in a queue, such as an allocation for which it waits, is due to the program.
+
+def waits_for_host(trace: Trace) -> Fact | None:
+    """Return how many operators start on the GPU as soon as on the CPU, None if too few do.
+
+    If most do, and the GPU is done as soon as the CPU, then the GPU waits for the host. PyTorch's
+    old profiler times operators by events on the GPU. An event after an operator comes when its
+    work is done, so times between events include gaps: when kernels run is unknown.
     """
-    marks = trace.marks
-    # Ranges without a name tell nothing of a program either.
-    is_own = is_one_of(marks["kind"], "overhead") | is_one_of(marks["name"], _UNNAMED)
-    is_own &= numbers(marks["stream"], ABSENT) == ABSENT
-    if trace.ops.num_rows or trace.calls.num_rows or trace.totals.num_rows:
+    works, ops = trace.activities, trace.ops
+    # In LEGACY traces a correlation is -1 - (row of its operator).
+    row = -1 - numbers(works["correlation"], 0)
+    if trace.source.tool != LEGACY or not len(row) or not (is_op := row >= 0).any():
         return None
-    if not is_one_of(marks["kind"], "overhead").any() or not is_own.all():
+    # When the first work of each operator begins on the GPU
+    begins = np.full(ops.num_rows, np.iinfo(np.int64).max)
+    start = numbers(works["start_ns"])
+    np.minimum.at(begins, row[is_op], start[is_op])
+    called = numbers(ops["start_ns"])
+    timed = np.unique(row[is_op])
+    limits = thresholds()[_EVENT_TIMES]
+    most_ns = limits["most_lead_ns"]
+    at_once = float((begins[timed] - called[timed] <= most_ns).mean())
+    end_ns = int((start + numbers(works["dur_ns"])).max())
+    left_ns = end_ns - int((called + numbers(ops["dur_ns"])).max())
+    if at_once < limits["least_at_once"] or left_ns > most_ns:
         return None
-    start, dur = (numbers(marks[name], 0) for name in ("start_ns", "dur_ns"))
-    return fact(NO_PROGRAM, span_ns=int((start + dur).max() - start.min()))
+    return fact("verdict.waits-for-host", share=at_once, within_ns=most_ns)
+
+
+def of_events(verdict: Verdict, trace: Trace, components: Components) -> Verdict:
+    """Return a verdict that does not say how busy the GPU is, if events are all that timed it."""
+    covered_ns = components.window_ns - components.idle_ns - components.start_up_ns
+    if trace.source.tool != LEGACY or not covered_ns:
+        return verdict
+    unknown = fact("verdict.event-times", share=covered_ns / components.window_ns)
+    if waits := waits_for_host(trace):
+        return Verdict((waits, unknown), "launch-bound")
+    parts = [unknown if part.code.startswith("verdict.busy") else part for part in verdict.parts]
+    return replace(verdict, parts=tuple(parts))
+
+
+STOPPED: Final = "program-error.stopped"
+_MAY_WORK: Final = ("interrupted", "not-found")
+"""Classes that a program which did its work may end with."""
+_CLASSES: Final = frozenset(
+    {
+        *("python", "interrupted", "memory", "other-gpu", "driver", "no-gpu", "library", "module"),
+        *("data-clause", "file", "access", "not-found", "profiler", "symbol"),
+    }
+)
+_EXCEPTION: Final = re.compile(r"[A-Z]\w{0,40}")
+_HELP: Final = fact("program-error.help")
+_PROFILER, _NEWER = "profiler", fact("program-error.newer")
+
+
+def led_by_error(verdict: Verdict, trace: Trace, *, is_little: bool) -> Verdict:
+    """Return a verdict that first says that the program's output ends with an error, if it does.
+
+    Whether the program stopped there is not recorded: it may have gone on in silence. Where hardly
+    any work is recorded, that is why: the remedy is to correct the error. A program that worked
+    until it was interrupted may have been stopped on purpose, and one that did not find a file may
+    have done without.
+    """
+    is_little = is_little or not trace.activities.num_rows
+    error = trace.source.facts.get(PROGRAM_ERROR)
+    if error is None or (error in _MAY_WORK and not is_little):
+        return verdict
+    rest = tuple(part for part in verdict.parts if part.code != RECORD)
+    if _EXCEPTION.fullmatch(error):
+        kind: Fact | None = fact("program-error.raised", name=error)
+    else:
+        kind = fact(f"program-error.{error}") if error in _CLASSES else None
+    stopped = fact(STOPPED, error=kind)
+    help_ = (_NEWER if error == _PROFILER else _HELP,) if is_little else ()
+    return replace(verdict, parts=(stopped, *help_, *rest))
+
+
+_FRONT_ENDS: Final = {
+    "vLLM": re.compile(r"(^|/)vllm/(v1/engine/(async_llm|core_client)|entrypoints/)"),
+    "SGLang": re.compile(r"(^|/)sglang/srt/(managers/tokenizer_manager|entrypoints/http_server)"),
+}
+"""Functions of the processes that take requests, by engine; others run the model."""
+
+
+def functions_alone(rows: pa.Table) -> tuple[Fact, ...]:
+    """Return how much of the time of functions is waiting, and where operators may be recorded.
+
+    `rows` are the functions by name, with their own times in all. If the functions are those of the
+    front end of a serving engine, the engine is named: its operators run in another process.
+    """
+    names, times = rows["name"].to_pylist(), rows["sum_ns"].to_pylist()
+    all_ns = sum(times)
+    waits_ns = sum(ns for name, ns in zip(names, times, strict=True) if FUNCTION_WAITS.search(name))
+    fits = (
+        engine for engine, own in _FRONT_ENDS.items() if any(own.search(name) for name in names)
+    )
+    waits = (fact("verdict.functions-wait", share=waits_ns / all_ns),) if waits_ns else ()
+    return (*waits, fact("verdict.functions-elsewhere", engine=next(fits, None)))

@@ -1,21 +1,25 @@
-"""What takes most time if all recorded work is operators of CPUs, and how long these wait."""
+"""What takes most time if all recorded work is operators of CPUs, their waits, what helps."""
 
 from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from collections.abc import Iterator, Sequence
+from typing import Final, NamedTuple
 
 import numpy as np
+import pyarrow as pa
 
+from traceflops.attribution.culprits import IdleCulprits
 from traceflops.attribution.host_events import host_span
 from traceflops.attribution.idle_classes import CLASSES, waiting_calls
+from traceflops.attribution.op_kernels import Attribution
 from traceflops.facts import Fact, fact
-from traceflops.findings.cpu_remedies import GPU_FREES, RULE
 from traceflops.findings.finding import WORTH_SAYING, short_name
 from traceflops.findings.rules import advice_of
+from traceflops.mfu.measurement import Measurement
 from traceflops.mfu.traced.too_fast import too_fast
+from traceflops.mfu.traced.work_tables import KernelRow
 from traceflops.table.columns import ABSENT, codes, matching, names, numbers
 from traceflops.table.grouping import differ_from_before, in_order, joint_codes, used_names
 from traceflops.table.patterns import (
@@ -25,19 +29,11 @@ from traceflops.table.patterns import (
     operator_of_gpus,
     operator_of_mps,
 )
+from traceflops.table.trace import Trace
+from traceflops.timeline.first_calls import COPIES
 from traceflops.timeline.intervals import Intervals
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    import pyarrow as pa
-
-    from traceflops.attribution.culprits import IdleCulprits
-    from traceflops.attribution.op_kernels import Attribution
-    from traceflops.mfu.measurement import Measurement
-    from traceflops.mfu.traced.work_tables import KernelRow
-    from traceflops.table.trace import Trace
-    from traceflops.timeline.records import Account
+from traceflops.timeline.records import Account
+from traceflops.windows.prepared import Prepared
 
 _MOST: Final = 2
 _LARGE: Final = 0.2
@@ -177,11 +173,19 @@ def leading(
         for number, part in enumerate(parts[:_MOST])
         if part.share >= (_LARGE if number else WORTH_SAYING)
     ]
-    said, computed = tuple(part.said for part in told), tuple(_computed(rows))
+    said = tuple(part.said for part in told)
+    # Products that take far too long to be launches of work on a GPU
+    computing = [row for row in rows if row["top"] == "compute" and row["count"] >= _SEVERAL]
+    means = ((short_name(row["name"]), row["sum_ns"] // row["count"]) for row in computing)
+    computed = tuple(
+        fact("verdict.cpu-computes", name=name, mean_ns=mean_ns)
+        for name, mean_ns in means
+        if mean_ns >= _NO_LAUNCH_NS
+    )[:1]
     leads = (fact("verdict.cpu-leads", parts=said, of=of),) if said else ()
     details = tuple(detail for part in told for detail in part.details)
     knows |= {"computes"} if computed else set()
-    helps = (advice_of(RULE, knows | part.knows) for part in told if part.knows)
+    helps = (advice_of(ON_CPU, knows | part.knows) for part in told if part.knows)
     return (*leads, *details, *computed, *filter(None, helps))
 
 
@@ -192,15 +196,6 @@ def reading(kernels: pa.Table, total: Account, of: Fact) -> tuple[Fact, ...]:
         if row["name"] == _READS and share >= WORTH_SAYING:
             return (fact("verdict.cpu-reads", name=row["name"], share=share, of=of),)
     return ()
-
-
-def _computed(rows: Sequence[dict[str, Any]]) -> Iterator[Fact]:
-    """Yield at most one fact: products take far too long to be launches of work on a GPU."""
-    for row in rows:
-        mean_ns = row["sum_ns"] // max(row["count"], 1)
-        if row["top"] == "compute" and row["count"] >= _SEVERAL and mean_ns >= _NO_LAUNCH_NS:
-            yield fact("verdict.cpu-computes", name=short_name(row["name"]), mean_ns=mean_ns)
-            return
 
 
 def _of_operators(
@@ -228,8 +223,9 @@ def _of_operators(
         is_one = most_ns >= _MOSTLY * all_ns and kind != _DISPATCH
         count, max_ns = calls[kind, name]
         share = (most_ns if is_one else all_ns) / window_ns
-        names_of, two_ns = _named_first(times)
-        two = None if is_one else names_of
+        first = times.most_common(_MOST)
+        two = None if is_one else tuple(short_name(each) for each, _ in first)
+        two_ns = sum(ns for _, ns in first)
         said = fact(
             "verdict.cpu-part",
             name=short_name(name) if is_one else kind,
@@ -241,27 +237,17 @@ def _of_operators(
         )
         is_once = is_one and count >= _MANY and 2 * max_ns > most_ns
         once = fact("verdict.cpu-one-call", name=short_name(name), once_ns=max_ns)
-        rate = _rate(known, name) if is_one else None
+        # The rate of an operator is told if the FLOPs of all its calls are known.
+        own = next((row for row in known if row.name == name and is_one), None)
+        rate: float | None = None
+        if own is not None and own.measured.time_ns == own.sum_ns and own.measured.is_exact:
+            rate = float(own.measured.flops_per_ns or 0) or None
         speed = fact("verdict.cpu-rate", name=short_name(name), rate=rate)
         details = (once,) * is_once + (speed,) * (rate is not None)
         runs = sum(calls[kind, each][0] for each in times)
         is_large = share >= _MAIN and all_ns >= _LARGE_NS * runs
         knows = {facts_of[kind]} - {"", "" if is_large else _PRODUCTS}
         yield _Part(share, said, frozenset(knows), details)
-
-
-def _named_first(times: Counter[str]) -> tuple[tuple[str, ...], int]:
-    """Return the names with most time, and the time of these together."""
-    most = times.most_common(_MOST)
-    return tuple(short_name(name) for name, _ in most), sum(ns for _, ns in most)
-
-
-def _rate(known: Sequence[KernelRow], name: str) -> float | None:
-    """Return the FLOP per ns of an operator, None unless the FLOPs of all its calls are known."""
-    row = next((row for row in known if row.name == name), None)
-    if row is None or row.measured.time_ns != row.sum_ns or not row.measured.is_exact:
-        return None
-    return float(row.measured.flops_per_ns or 0) or None
 
 
 def _between_operators(idle: IdleCulprits, window_ns: int, loading_ns: int) -> Iterator[_Part]:
@@ -271,22 +257,18 @@ def _between_operators(idle: IdleCulprits, window_ns: int, loading_ns: int) -> I
     """
     for each in idle.by_class():
         largest, share = each.culprits[0], each.idle_ns / window_ns
-        knows = _knows_between(each.kind, largest.label)
+        is_loading, knows = each.kind == _LOADING, frozenset[str]()
+        if each.kind == "memory_alloc" and GPU_FREES.match(largest.label.partition(" in ")[0]):
+            knows = frozenset({"frees"})
+        elif is_loading and _IN_THREAD in largest.label:
+            knows = frozenset({"loads-alone"})
         name = short_name(largest.label) if 2 * largest.idle_ns >= each.idle_ns else None
         where, most = (name, None) if largest.idle_ns == each.idle_ns else (None, name)
         values = {"kind": CLASSES[each.kind], "where": where, "most": most}
-        if each.kind == _LOADING and where is not None and loading_ns >= each.idle_ns:
+        if is_loading and where is not None and loading_ns >= each.idle_ns:
             share = loading_ns / window_ns
         said = fact("verdict.cpu-between", **values, share=share)
         yield _Part(share, said, knows)
-
-
-def _knows_between(kind: str, label: str) -> frozenset[str]:
-    """Return what a class of time between operators, and its largest name, tell of a remedy."""
-    call = label.partition(" in ")[0]
-    if kind == "memory_alloc" and GPU_FREES.match(call):
-        return frozenset({"frees"})
-    return frozenset({"loads-alone"} if kind == _LOADING and _IN_THREAD in label else ())
 
 
 def loading_ns(trace: Trace, chosen: Intervals) -> int:
@@ -324,3 +306,50 @@ def _waits(trace: Trace, steps: Intervals | None) -> tuple[tuple[Fact, ...], int
     share = waits.intersect(told).length_ns / told.length_ns
     said = fact(f"verdict.{code}", share=share, of=of, name=most)
     return (said,), told.length_ns if steps is None else None
+
+
+ON_CPU: Final = "on-cpu"
+GPU_FREES: Final = re.compile(r"(cuda|hip)Free$|cuMemFree(_v2)?$")
+"""Calls that give memory back once the GPU has done all its work."""
+_DRAWS: Final = re.compile(r"aten::(normal|uniform|random|exponential|bernoulli)_?$")
+"""Operators that fill tensors with random numbers."""
+
+
+def cpu_facts(prepared: Prepared) -> frozenset[str]:
+    """Return the facts of a program on CPUs, which choose what would help it.
+
+        randn    |--------|                      # made on the CPU,
+        to                |---cudaMemcpy---|     # and copied to the GPU at once: `copied`
+        cudaFree                              |---|    # in no operator: `emptied`, by empty_cache()
+
+    gpu      it launches work on a GPU that is not recorded
+    copied   most random numbers are copied to the GPU as soon as they are made
+    emptied  most time of calls that free memory of a GPU is in no operator
+    """
+    calls = prepared.trace.calls
+    # Memory that is freed outside of operators: none asks for memory after it.
+    row = np.flatnonzero(matching(calls["name"], GPU_FREES.match))
+    dur_ns, is_alone = numbers(calls["dur_ns"])[row], prepared.linked.links.op_of_call[row] < 0
+    holds = {
+        "gpu": matching(calls["name"], LAUNCH.match).any(),
+        "copied": _are_copied(prepared),
+        "emptied": 2 * dur_ns[is_alone].sum() > dur_ns.sum(),
+    }
+    return frozenset(name for name, is_so in holds.items() if is_so)
+
+
+def _are_copied(prepared: Prepared) -> bool:
+    """Return whether the operator after most of those that draw numbers copies to the GPU."""
+    ops, calls, tree = prepared.trace.ops, prepared.trace.calls, prepared.linked.op_tree
+    draws = matching(ops["name"], _DRAWS.match)
+    if not draws.any():
+        return False
+    outermost = tree.order[tree.parent[tree.order] < 0]
+    is_random = (draws | (tree.below(draws) > 0))[outermost]
+    start, dur_ns = (numbers(ops[name])[outermost] for name in ("start_ns", "dur_ns"))
+    copied_ns = np.sort(numbers(calls["start_ns"])[matching(calls["name"], COPIES.search)])
+    until, since = np.searchsorted(copied_ns, start + dur_ns), np.searchsorted(copied_ns, start)
+    thread = joint_codes(numbers(ops["process"]), numbers(ops["thread"], ABSENT))[outermost]
+    # What follows the last operator of a thread is of another thread.
+    follows = np.append((until > since)[1:] & (thread[1:] == thread[:-1]), False)
+    return bool(2 * dur_ns[is_random & follows].sum() > dur_ns[is_random].sum())

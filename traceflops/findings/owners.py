@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from traceflops.attribution.host_events import is_of_library
-
-if TYPE_CHECKING:
-    from traceflops.findings.finding import Owner
+from traceflops.findings.finding import Owner
 
 OPERATOR: Final = re.compile(r"(aten|autograd|c10d?|prims|torch\w*)::|DistributedDataParallel\.")
 LIBRARY_RANGE: Final = re.compile(

@@ -102,11 +102,16 @@ def _named(facts: KernelFacts, rows: BoolArray, of_types: dict[str, BoolArray]) 
     times = {sub: int(facts.ns[rows & facts.is_sub(f"compute/{sub}")].sum()) for sub in _KINDS}
     order = sorted(times, key=lambda sub: -times[sub])
     large = [sub for sub in order if times[sub] >= _LEAST_TOLD * sum(times.values())]
+    has_no_tf32 = all(map(without_tf32, facts.prepared.trace.devices.to_pylist()))
     by_word: dict[str, list[Fact]] = {}
     for sub in large:
         of_sub = facts.is_sub(f"compute/{sub}")
-        types = frozenset(name for name, mask in of_types.items() if (mask & of_sub).any())
-        by_word.setdefault(_type_word(facts, types), []).append(fact(f"products.{sub}"))
+        types = {name for name, mask in of_types.items() if (mask & of_sub).any()}
+        word = "TF32" if types == {"tf32"} else "FP32 or TF32"
+        if types == {FP32} or has_no_tf32:
+            word = "FP32"
+        word = "FP64" if types == {"fp64"} else word
+        by_word.setdefault(word, []).append(fact(f"products.{sub}"))
     products = [product for kinds in by_word.values() for product in kinds]
     return {
         "first": next(iter(products), None),
@@ -118,13 +123,3 @@ def _named(facts: KernelFacts, rows: BoolArray, of_types: dict[str, BoolArray]) 
             for word, kinds in by_word.items()
         ),
     }
-
-
-def _type_word(facts: KernelFacts, types: frozenset[str]) -> str:
-    """Return the words for data types in a sentence: without TF32 if no GPU has it."""
-    if types == {"fp64"}:
-        return "FP64"
-    has_none = all(map(without_tf32, facts.prepared.trace.devices.to_pylist()))
-    if types == {FP32} or has_none:
-        return "FP32"
-    return "TF32" if types == {"tf32"} else "FP32 or TF32"

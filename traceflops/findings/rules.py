@@ -25,6 +25,7 @@ from traceflops.facts import Fact, Value, fact
 from traceflops.findings.finding import Cause, Finding, Owner, severity_of
 
 _HOST: Final = "host"
+"""Stands for all of ON_HOST."""
 ON_HOST: Final = frozenset({*CLASSES, BESIDE, CALLS_BESIDE}) - {
     *("graph_gaps", "launch_latency", "device_wait", "host_page_faults", "unexplained")
 }
@@ -44,11 +45,6 @@ class Remedy(Struct, frozen=True):
     edits: tuple[str, ...] | None = None
     partly: tuple[str, ...] | None = None
     doubts: tuple[str, ...] | None = None
-
-    def instead_of(self, row: RuleRow) -> dict[str, tuple[str, ...]]:
-        """Return edits, partly and doubts: its own, else those of its rule."""
-        own = {name: getattr(self, name) for name in ("edits", "partly", "doubts")}
-        return {name: getattr(row, name) if of is None else of for name, of in own.items()}
 
 
 class RuleRow(Struct, frozen=True):
@@ -82,15 +78,11 @@ class Rules(Struct, frozen=True):
 @cache
 def all_rules() -> Rules:
     """Return the table of rules."""
-    text = files(__package__).joinpath("rules.toml").read_text(encoding="utf-8")
-    table = tomllib.loads(text)
+    table = tomllib.loads(files(__package__).joinpath("rules.toml").read_text(encoding="utf-8"))
     shared = table.pop("shared")
     for row in table.values():
         path = row.get("on_path", [])
-        row["on_path"] = [
-            *path,
-            *(ON_HOST if _HOST in path else ()),
-        ]  # "host" stands for its classes
+        row["on_path"] = [*path, *(ON_HOST if _HOST in path else ())]
     return msgspec.convert({"rules": table, "shared": shared}, Rules)
 
 
@@ -121,7 +113,11 @@ def cause_of(
     """
     row, filled = rule_of(rule), {"share": share, **(values or {})}
     told = _first_that_fits(rule, program) or Remedy("")
-    acts = told.instead_of(row)
+    # A remedy may have edits and doubts instead of those of its rule.
+    acts = {
+        name: getattr(row, name) if (own := getattr(told, name)) is None else own
+        for name in ("edits", "partly", "doubts")
+    }
     made = Cause(
         rule,
         share,

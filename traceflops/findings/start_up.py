@@ -1,25 +1,39 @@
-"""Rule `start-up`: what the program does once is no part of what it does again and again."""
+"""Rule `start-up`: what the program does once is no part of what it does again and again.
+
+A recording of hardly any GPU work has nothing else, and nothing of how a program runs:
+
+    |<--------------- recorded --------------->|
+    |-------- start-up --------|GPU|---------- |      # milliseconds, and busy for less
+
+Copies, idle time and launches in such a window are those of a beginning. Fills before the first
+kernel are of memory that was just allocated: they are start-up.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, Final
+from collections.abc import Mapping
+from typing import Final
 
+import numpy as np
 from msgspec.structs import replace
 
-from traceflops.facts import Value, fact
+from traceflops.attribution.host_events import host_span
+from traceflops.attribution.outside_work import outside_gpu_work
+from traceflops.facts import Fact, Value, fact
+from traceflops.findings.case import Case
 from traceflops.findings.finding import WORTH_SAYING, Finding
 from traceflops.findings.rules import advice_of, statement
-from traceflops.timeline.intervals import Intervals
+from traceflops.table.columns import codes, is_one_of, numbers
+from traceflops.table.grouping import distinct, group_rows
+from traceflops.timeline.intervals import NEVER, Intervals
 from traceflops.timeline.records import Components
 from traceflops.timeline.start_up import KINDS
+from traceflops.windows.prepared import Prepared
 from traceflops.windows.records import chosen_time
 from traceflops.windows.repetition import FEWEST_ROUNDS
+from traceflops.windows.selection import Selection
 from traceflops.windows.started_up import BEFORE_WORK, set_up, upload
-
-if TYPE_CHECKING:
-    from traceflops.findings.case import Case
-    from traceflops.windows.prepared import Prepared
 
 START_UP: Final = "start-up"
 _HARDLY: Final = 0.01
@@ -32,7 +46,16 @@ def start_up(case: Case) -> Finding | None:
     The time is that of the chosen windows, and of those that are left out as start-up.
     """
     chosen, before = case.total.components, _left_out(case)
-    whole, (set_up_ns, uploads_ns) = chosen + before, _set_up_ns(case.prepared)
+    whole, set_up_ns, uploads_ns = chosen + before, 0, 0
+    # Work done once in windows that are left out, beside known start-up
+    prepared = case.prepared
+    for device, account in prepared.accounts.items() if prepared is not None else ():
+        assert prepared is not None
+        for window in prepared.windows[device]:
+            if window.left_out == BEFORE_WORK:
+                left_out = Intervals.one(window.start_ns, window.end_ns).subtract(account.start_up)
+                set_up_ns += set_up(prepared.linked, account).intersect(left_out).length_ns
+                uploads_ns += upload(prepared.linked, account).intersect(left_out).length_ns
     once_ns = whole.start_up_ns + set_up_ns
     share = once_ns / max(whole.window_ns, 1)
     if share < WORTH_SAYING:
@@ -42,6 +65,7 @@ def start_up(case: Case) -> Finding | None:
     is_hardly = busy_ns < _HARDLY * whole.window_ns and not before.window_ns
     is_beside = beside_ns >= _HARDLY * whole.window_ns
     basis = "step" if case.steps.used else "span" if before.window_ns else "window"
+    upload_kind = fact(f"{START_UP}.upload")
     # Busy time is told if it is hardly any, other work only if windows are left out before it.
     values: dict[str, Value] = {
         "busy_ns": round(busy_ns / case.windows_used) if is_hardly else None,
@@ -50,36 +74,16 @@ def start_up(case: Case) -> Finding | None:
         "rest_ns": round(chosen.window_ns / case.windows_used) if before.window_ns else None,
         "beside_ns": round(beside_ns / case.windows_used) if is_beside else None,
         "what": fact(f"{START_UP}.{basis}"),
-        "kind": fact(f"{START_UP}.upload")
-        if 2 * uploads_ns > once_ns
-        else main_kind(case.prepared),
+        "kind": upload_kind if 2 * uploads_ns > once_ns else main_kind(prepared),
     }
-    repeats = "-only" if _repeats(case) else ""
-    again = fact(f"{START_UP}.remedy.again{repeats}") if before.window_ns else None
-    return statement(START_UP, share, values, advice=again or advice_of(START_UP, case.program))
-
-
-def _set_up_ns(prepared: Prepared | None) -> tuple[int, int]:
-    """Return the time left out of work done once, and of that what uploads data, in ns.
-
-    Both are beside known start-up.
-    """
-    total_ns = uploads_ns = 0
-    for device, account in prepared.accounts.items() if prepared is not None else ():
-        assert prepared is not None
-        for window in prepared.windows[device]:
-            if window.left_out == BEFORE_WORK:
-                left_out = Intervals.one(window.start_ns, window.end_ns).subtract(account.start_up)
-                total_ns += set_up(prepared.linked, account).intersect(left_out).length_ns
-                uploads_ns += upload(prepared.linked, account).intersect(left_out).length_ns
-    return total_ns, uploads_ns
-
-
-def _repeats(case: Case) -> bool:
-    """Return whether most of the work after start-up is of kernels that run several times."""
-    rows = case.measured.kernels
-    often_ns = sum(row.sum_ns for row in rows if row.count >= FEWEST_ROUNDS * case.windows_used)
-    return 2 * often_ns > sum(row.sum_ns for row in rows)
+    advice = advice_of(START_UP, case.program)
+    if before.window_ns:
+        # Most of the work after start-up may be of kernels that run several times.
+        rows, least = case.measured.kernels, FEWEST_ROUNDS * case.windows_used
+        often_ns = sum(row.sum_ns for row in rows if row.count >= least)
+        repeats = "-only" if 2 * often_ns > sum(row.sum_ns for row in rows) else ""
+        advice = fact(f"{START_UP}.remedy.again{repeats}")
+    return statement(START_UP, share, values, advice=advice)
 
 
 def kept(case: Case) -> float:
@@ -110,3 +114,84 @@ def main_kind(prepared: Prepared | None) -> str | None:
             by_kind[kind] += times.intersect(chosen).length_ns
     [(kind, most_ns)] = by_kind.most_common(1) or [("", 0)]
     return KINDS[kind] if 2 * most_ns > by_kind.total() else None
+
+
+LITTLE_WORK: Final = "little-work"
+RECORD: Final = "little-work.record"
+"""The code of what to record instead."""
+_FEWEST: Final = 2
+"""Of a single kernel, or launch, nothing can repeat."""
+
+
+def _cold_call(prepared: Prepared, limits: Mapping[str, float]) -> Fact | None:
+    """Return that each kernel runs once, as at first: its launch loads it, and the GPU waits.
+
+    None where a kernel runs again, where most launches are not that slow, or where the GPU works
+    for much of the time.
+    """
+    trace = prepared.trace
+    rows = np.flatnonzero(is_one_of(trace.activities["kind"], "kernel"))
+    process, name = (
+        numbers(trace.activities["process"])[rows],
+        codes(trace.activities["name"])[rows],
+    )
+    call = prepared.linked.links.call_of_activity[rows]
+    is_new = len(rows) >= _FEWEST and len(group_rows((process, name))[1]) == len(rows)
+    # Of several GPUs, one may be idle because others work.
+    if not is_new or len(prepared.accounts) != 1 or (call < 0).any():
+        return None
+    took_ns = numbers(trace.calls["dur_ns"])[distinct(call)]  # a graph is one launch of many
+    [account] = prepared.accounts.values()
+    first_ns, end_ns = account.rows.span
+    busy_ns = Intervals.of(account.rows.start_ns, account.rows.end_ns).length_ns
+    is_idle = busy_ns <= limits["cold_share"] * (end_ns - first_ns)
+    if not is_idle or len(took_ns) < _FEWEST or np.median(took_ns) < limits["cold_launch_ns"]:
+        return None
+    values = {"busy_ns": busy_ns, "window_ns": end_ns - first_ns, "launch_ns": int(took_ns.sum())}
+    return fact(f"{LITTLE_WORK}.cold", kernels=len(rows), **values)
+
+
+def little_work(prepared: Prepared, limits: Mapping[str, float]) -> tuple[Fact, ...]:
+    """Return that a recording holds too little GPU work to judge, and what to record instead.
+
+    Nothing where it has steps, where a part of it is chosen, or where there is more than `limits`,
+    the thresholds of LITTLE_WORK.
+    """
+    if prepared.selection != Selection() or prepared.plan.choice.used or prepared.on_host:
+        return ()
+    if (cold := _cold_call(prepared, limits)) is not None:
+        return cold, fact(RECORD)
+    spans_ns, busy_ns, fills_ns, begun = [0], [0], 0, []
+    for account in prepared.accounts.values():
+        # Fills before the first kernel of a device are no work.
+        kind, row = prepared.trace.activities["kind"], account.rows.row
+        is_kernel, is_fill = (is_one_of(kind, name)[row] for name in ("kernel", "memset"))
+        counts = ~is_fill | (np.cumsum(is_kernel) > 0) | (not is_kernel.any())
+        start_ns, end_ns = account.rows.start_ns[counts], account.rows.end_ns[counts]
+        begun.append(account.rows.span[0])
+        fills_ns += int((account.rows.end_ns - account.rows.start_ns).sum())
+        fills_ns -= int((end_ns - start_ns).sum())
+        spans_ns.append(int(end_ns.max() - start_ns.min()) if len(start_ns) else 0)
+        busy_ns.append(Intervals.of(start_ns, end_ns).length_ns)
+    if max(spans_ns) > limits["most_window_ns"] or max(busy_ns) > limits["most_busy_ns"]:
+        return ()
+    rest = outside_gpu_work(prepared)
+    if rest is None or max(busy_ns) > limits["most_share"] * rest.recorded_ns:
+        return ()
+    outside_ns = rest.before_ns + rest.after_ns
+    if outside_ns < max(limits["least_outside"] * rest.recorded_ns, 1):
+        return ()
+    is_before = 2 * rest.before_ns >= rest.recorded_ns
+    code = "after-start-up" if is_before else "of-recording"
+    # What of the host is recorded before the GPU begins; ranges that go on are about more.
+    (_, *marks), begin_ns = host_span(prepared.trace.marks), int(min(begun))
+    spans = [[times[marks[1] <= begin_ns] for times in marks]]
+    spans += [[*host_span(table)[1:]] for table in (prepared.trace.calls, prepared.trace.ops)]
+    starts, ends = (np.concatenate(column) for column in zip(*spans, strict=True))
+    recorded = Intervals.of(starts, ends).within(NEVER, begin_ns)
+    if is_before and 2 * recorded.length_ns < rest.before_ns:
+        code = "after-nothing"
+    values: dict[str, Value] = {"busy_ns": max(busy_ns), "window_ns": max(spans_ns)}
+    values["fills_ns"] = fills_ns or None
+    times = {"before_ns": rest.before_ns, "recorded_ns": rest.recorded_ns}
+    return fact(f"{LITTLE_WORK}.{code}", **values, **times), fact(RECORD)

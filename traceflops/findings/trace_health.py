@@ -6,28 +6,23 @@ What matters to no figure is not said.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Final
+from collections.abc import Iterator, Mapping
+from typing import Final
 
 import numpy as np
 from msgspec import Struct
 
 from traceflops.attribution.launch_lead import leads
 from traceflops.facts import Fact, fact
-from traceflops.findings.case import limit, share_of_window
+from traceflops.findings.case import Case, limit, share_of_window
 from traceflops.findings.finding import Finding
 from traceflops.findings.rules import statement
 from traceflops.recording.capture_gaps import missing_from
 from traceflops.recording.inventory import profiler_time
 from traceflops.remedies import PYTORCH, How, family, way_to_record
 from traceflops.table.columns import matching, numbers
-from traceflops.windows.prepared import SERIALIZED
+from traceflops.windows.prepared import SERIALIZED, Prepared
 from traceflops.windows.records import chosen_time
-
-if TYPE_CHECKING:
-    from traceflops.findings.case import Case
-    from traceflops.table.trace import Note
-    from traceflops.windows.prepared import Prepared
 
 RULE: Final = "trace-health"
 
@@ -50,6 +45,7 @@ _CALLS: Final = _Unfit("no-calls", "calls", of_all=True)
 _CLOCKS: Final = _Unfit("clocks-not-aligned")
 _TIMELINE: Final = _Unfit("no-timeline", "timeline")
 _RANKS: Final = _Unfit("rank-unclear", "rank")
+_NO_CALLS: Final = ("no-calls", "calls-of-unknown-process")
 _NONE: Final = np.empty(0, dtype=np.int64)
 _NOTES: Final = {
     "no-device-work": _Unfit("no-device-work", "device work", by_note=True),
@@ -65,7 +61,7 @@ _NOTES: Final = {
     "graph-capture": _Unfit("graph-capture"),
     "graphs-opaque": _Unfit("graphs-opaque", "kernels of graphs"),
     "earlier-work-missing": _Unfit("earlier-work-missing", "first work"),
-    **dict.fromkeys(("no-calls", "calls-of-unknown-process"), _CALLS),
+    **dict.fromkeys(_NO_CALLS, _CALLS),
     "calls-missing": _Unfit("calls-cut", of_all=True),
     "unlinked": _Unfit("unlinked", "first work", of_all=True),
     "no-steps": _Unfit("no-steps", by_note=True),
@@ -82,43 +78,29 @@ _NOTES: Final = {
 _ALONE: Final = fact(f"{RULE}.profiler.remedy")
 
 
-def _no_mfu(case: Case) -> bool:
-    """Return whether MFU is unknown, to which operators and shapes are needed."""
-    return case.measured.mfu_range is None
-
-
-def _is_torch(case: Case) -> bool:
-    """Return whether MFU is unknown, and the profiler can record operators."""
-    return _no_mfu(case) and family(case.source.format) == PYTORCH
-
-
-def _is_idle(case: Case) -> bool:
-    """Return whether much time is idle, whose causes calls and stacks would tell."""
-    share = share_of_window(case, case.total.components.idle_ns)
-    return not case.on_host and share >= limit(case, RULE, "least_idle")
-
-
 class _Lack(Struct, frozen=True):
-    """Something missing: the code of its title, whether it matters, notes that say the same."""
+    """Something missing: the code of its title, when it matters, notes that say the same."""
 
     code: str
-    matters: Callable[[Case], bool]
+    matters: str
     notes: frozenset[str] = frozenset()
 
 
-_NO_WORK: Final = _Lack("no-device-work", lambda _: True, frozenset({"no-device-work"}))
-_NO_CALLS: Final = _Lack(
-    "no-calls", _is_idle, frozenset({"no-calls", "calls-missing", "calls-of-unknown-process"})
-)
 _LACKS: Final[Mapping[str, _Lack]] = {
-    **dict.fromkeys(("device-records", "device-work"), _NO_WORK),
-    "timeline": _Lack("no-timeline", lambda _: True, frozenset({"no-timeline", "copies-only"})),
-    **dict.fromkeys(("calls", "calls-but-moments"), _NO_CALLS),
-    "operators": _Lack("operators", _is_torch),
-    "shapes": _Lack("shapes", _no_mfu),
-    "stacks": _Lack("stacks", _is_idle, frozenset({"python-stacks-left-out"})),
+    **dict.fromkeys(
+        ("device-records", "device-work"),
+        _Lack("no-device-work", "always", frozenset({"no-device-work"})),
+    ),
+    "timeline": _Lack("no-timeline", "always", frozenset({"no-timeline", "copies-only"})),
+    **dict.fromkeys(
+        ("calls", "calls-but-moments"),
+        _Lack("no-calls", "idle", frozenset({*_NO_CALLS, "calls-missing"})),
+    ),
+    "operators": _Lack("operators", "no MFU of PyTorch"),
+    "shapes": _Lack("shapes", "no MFU"),
+    "stacks": _Lack("stacks", "idle", frozenset({"python-stacks-left-out"})),
 }
-"""By code of what a trace may lack."""
+"""By code of what a trace may lack: MFU needs operators and shapes, idle time calls and stacks."""
 
 
 def trace_health(case: Case) -> Iterator[Finding]:
@@ -133,29 +115,35 @@ def trace_health(case: Case) -> Iterator[Finding]:
                 scope=note.scope or None,
                 unfit=fact(f"{RULE}.{unfit.code}.unfit"),
             )
-            yield _finding(unfit.code, claim, _advice(case, unfit, note))
+            how = way_to_record(case, unfit.lack) if unfit.lack else None
+            if unfit.by_note:
+                option = how.text if how else None
+                as_noted = fact(f"{RULE}.as-noted", advice=note.advice, option=option)
+                advice = as_noted if note.advice else None
+            else:
+                advice = _record(how) if unfit.lack else fact(f"{RULE}.{unfit.code}.remedy")
+            yield _finding(unfit.code, claim, advice)
     if case.prepared is None:
         return
     missing = missing_from(case.prepared.trace)
     if case.windows_used and not case.on_host:
         yield from _coverage(case, {lack.code for lack in missing})
+    idle, has_mfu = case.total.components.idle_ns, case.measured.mfu_range is not None
+    is_idle = share_of_window(case, idle) >= limit(case, RULE, "least_idle")
+    matters = {
+        "always": True,
+        "idle": is_idle and not case.on_host,
+        "no MFU": not has_mfu,
+        "no MFU of PyTorch": not has_mfu and family(case.source.format) == PYTORCH,
+    }
     for lack in missing:
         row = _LACKS.get(lack.code)
         is_said = row is not None and bool(row.notes & {*notes})  # by a note, above
-        if row is not None and row.matters(case) and not is_said:
+        if row is not None and matters[row.matters] and not is_said:
             what, cost = (fact(f"lack.{lack.code}.{part}") for part in ("what", "cost"))
             claim = fact(f"{RULE}.lacks", lack=lack.code, what=what, cost=cost)
             yield _finding(row.code, claim, _record(lack.how))
     yield from _overhead(case, case.prepared)
-
-
-def _advice(case: Case, unfit: _Unfit, note: Note) -> Fact | None:
-    """Return what to do about a note, None if nothing is known."""
-    how = way_to_record(case, unfit.lack) if unfit.lack else None
-    if unfit.by_note:
-        option = how.text if how else None
-        return fact(f"{RULE}.as-noted", advice=note.advice, option=option) if note.advice else None
-    return _record(how) if unfit.lack else fact(f"{RULE}.{unfit.code}.remedy")
 
 
 def _record(how: How | None) -> Fact | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
 
@@ -16,10 +16,7 @@ from traceflops.findings.on_cpu import of_gpu
 from traceflops.flops.ops.arguments import arguments_of
 from traceflops.table.columns import BoolArray, codes, is_one_of, matching, take_rows
 from traceflops.table.grouping import group_rows
-
-if TYPE_CHECKING:
-    from traceflops.table.trace import Trace
-    from traceflops.windows.prepared import Prepared
+from traceflops.windows.prepared import Prepared
 
 _NORM_KERNEL: Final = re.compile(
     r"bn_fw_tr|batch_norm_collect_statistics|BatchNormFwdTrain", re.IGNORECASE
@@ -46,8 +43,11 @@ def training_mode(facts: KernelFacts) -> Iterator[Cause]:
     if "trains" in case.program:
         return
     recorded, counted = map(facts.within, _with_statistics(facts.prepared))
+    op = facts.prepared.trace.ops["name"]
+    draws = facts.prepared.linked.op_tree.below(is_one_of(op, *_DRAWS)) > 0
+    drops_out = matching(op, _DROPOUT.match) & draws | is_one_of(op, *_DRAWS_ITSELF)
     is_kind = {
-        "dropout": facts.within(_drawing(facts.prepared)),
+        "dropout": facts.within(drops_out),
         "norm": recorded | counted | facts.named(_NORM_KERNEL.search),
     }
     time = np.where(np.logical_or.reduce([*is_kind.values()]), facts.ns, 0.0)
@@ -64,14 +64,12 @@ def training_mode(facts: KernelFacts) -> Iterator[Cause]:
         and of_gpu(facts.prepared.trace, done.attribution).lacks is None
     )
     details = () if case.on_host else (largest,)
+    named = tuple(fact(f"training-mode.kind-{kind}") for kind in kinds)
     yield cause(
         case,
         "training-mode",
         share,
-        {
-            "kinds": tuple(fact(f"training-mode.kind-{kind}") for kind in kinds),
-            "many": len(kinds),
-        },
+        {"kinds": named, "many": len(kinds)},
         details,
         frozenset(kinds),
         rows=rows_of(facts, time),
@@ -80,20 +78,18 @@ def training_mode(facts: KernelFacts) -> Iterator[Cause]:
     )
 
 
-def _drawing(prepared: Prepared) -> BoolArray:
-    """Return, per op, whether it is dropout that draws random numbers."""
-    name = prepared.trace.ops["name"]
-    draws = prepared.linked.op_tree.below(is_one_of(name, *_DRAWS)) > 0
-    return matching(name, _DROPOUT.match) & draws | is_one_of(name, *_DRAWS_ITSELF)
-
-
 def _with_statistics(prepared: Prepared) -> tuple[BoolArray, BoolArray]:
     """Return, per op, whether it is batch norm in training that also keeps running statistics.
 
     Without these a norm computes its statistics in every mode. In the first array are norms whose
     mode is recorded. That of others is in the second: a module in training counts its batches.
     """
-    ops, counts = prepared.trace.ops, _counts_batches(prepared.trace)
+    ops = prepared.trace.ops
+    # Each batch norm may come with an addition to an integer without dimensions.
+    adds = is_one_of(ops["name"], "aten::add_")
+    adds &= matching(ops["input_dims"], _OF_SCALARS.match)
+    adds &= matching(ops["input_types"], _OF_INTEGERS.match)
+    counts = 0 < int(is_one_of(ops["name"], "aten::batch_norm").sum()) <= int(adds.sum())
     is_norm = matching(ops["name"], _NORM.match)
     rows = np.flatnonzero(is_norm)
     kind, first = group_rows([codes(ops[name])[rows] for name in ("input_dims", "concrete_inputs")])
@@ -108,13 +104,3 @@ def _with_statistics(prepared: Prepared) -> tuple[BoolArray, BoolArray]:
         is_so[rows] = np.array([mode is trains for mode in modes], dtype=np.bool_)[kind]
         by_mode.append(is_so)
     return by_mode[0], by_mode[1] & counts
-
-
-def _counts_batches(trace: Trace) -> bool:
-    """Return whether each batch norm comes with an addition to an integer without dimensions."""
-    ops = trace.ops
-    adds = is_one_of(ops["name"], "aten::add_")
-    adds &= matching(ops["input_dims"], _OF_SCALARS.match)
-    adds &= matching(ops["input_types"], _OF_INTEGERS.match)
-    norms = int(is_one_of(ops["name"], "aten::batch_norm").sum())
-    return 0 < norms <= int(adds.sum())

@@ -8,38 +8,32 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from statistics import median
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
 from msgspec import Struct
 
-from traceflops.attribution.culprits import REST, UNRECORDED, culprits_of
+from traceflops.attribution.culprits import REST, UNRECORDED, Culprit, culprits_of
 from traceflops.attribution.host_events import has_fact
 from traceflops.attribution.idle_classes import CLASSES
 from traceflops.attribution.idle_slices import GapParts, gap_parts
 from traceflops.attribution.range_labels import range_names
 from traceflops.characters import function_name, kernel_name
 from traceflops.facts import Fact, fact
-from traceflops.findings.case import cause
+from traceflops.findings.case import Case, cause
 from traceflops.findings.finding import Cause, Finding, Gain, Row, Where, severity_of, short_name
 from traceflops.findings.host_samples import only_waits
 from traceflops.findings.rules import rule_of, statement
+from traceflops.mfu.serving_passes import Serving
 from traceflops.table.columns import axes, codes, is_one_of, names, numbers, product_of
 from traceflops.table.grouping import groups
 from traceflops.timeline.intervals import Intervals
 from traceflops.units import PART_NAMES, listed
-from traceflops.windows.records import chosen_time
-from traceflops.windows.step_times import STANDS_OUT, late_after, median_of
-
-if TYPE_CHECKING:
-    from traceflops.attribution.culprits import Culprit
-    from traceflops.findings.case import Case
-    from traceflops.mfu.serving_passes import Serving
-    from traceflops.windows.prepared import Prepared
-    from traceflops.windows.records import DeviceReport
-    from traceflops.windows.step_times import StepSpread, StepTime
+from traceflops.windows.prepared import Prepared
+from traceflops.windows.records import DeviceReport, chosen_time
+from traceflops.windows.step_times import STANDS_OUT, StepSpread, StepTime, late_after, median_of
 
 UNEVEN_STEPS: Final = "uneven-steps"
 _LEAST_STEPS: Final = 3
@@ -76,12 +70,6 @@ class _More(Struct, frozen=True):
     usual_ns: int
     remedy: str = ""
 
-    @property
-    def told(self) -> Fact:
-        """Return that slow steps have more of it, or that only they have it."""
-        code = "more" if self.usual_ns else "only"
-        return fact(f"{UNEVEN_STEPS}.{code}", name=short_name(self.name), more_ns=self.more_ns)
-
 
 def uneven_findings(
     spread: StepSpread | None, devices: Sequence[DeviceReport], serving: Serving
@@ -90,7 +78,19 @@ def uneven_findings(
 
     None if the long ones are passes of a server that read prompts: these must take longer.
     """
-    if spread is None or len(spread.used) < _LEAST_STEPS or _read_prompts(spread, devices, serving):
+    if spread is None or len(spread.used) < _LEAST_STEPS:
+        return
+    # Prompts make steps long where all slow ones, and few others, read some.
+    starts = np.array([each.start_ns for each in serving.passes if each.kind in _PROMPTS])
+    reading = {
+        window.step
+        for device in devices
+        for window in device.windows
+        if window.used and ((window.start_ns <= starts) & (starts < window.end_ns)).any()
+    }
+    most_ns = STANDS_OUT * spread.median_ns
+    slow = {step.step for step in spread.used if step.ns > most_ns}
+    if slow and slow <= reading and 2 * len(reading) < len(spread.used):
         return
     whole_ns = sum(step.ns for step in spread.used)
     share = spread.beyond_median_ns / whole_ns if whole_ns else 0.0
@@ -112,22 +112,6 @@ def uneven_findings(
     yield statement(UNEVEN_STEPS, share, details=(of_longest,), owner=None)
 
 
-def _read_prompts(spread: StepSpread, devices: Sequence[DeviceReport], serving: Serving) -> bool:
-    """Return whether prompts make steps long: all slow ones, and few others, read some."""
-    starts = np.array([one.start_ns for one in serving.passes if one.kind in _PROMPTS])
-    if not len(starts):
-        return False
-    reading = {
-        window.step
-        for device in devices
-        for window in device.windows
-        if window.used and ((window.start_ns <= starts) & (starts < window.end_ns)).any()
-    }
-    most_ns = STANDS_OUT * spread.median_ns
-    slow = {step.step for step in spread.used if step.ns > most_ns}
-    return bool(slow) and slow <= reading and 2 * len(reading) < len(spread.used)
-
-
 def uneven_steps(case: Case) -> Iterator[Cause]:
     """Give uneven steps as a cause: which steps are slow, and what they have more of."""
     spread = case.spread
@@ -139,7 +123,24 @@ def uneven_steps(case: Case) -> Iterator[Cause]:
     more = _more(case, spread, slow) if slow else None
     if more is not None and _LOADER.search(more.name):
         return  # rule data-input tells it, with its gain
-    kind = _kind(spread, slow, more)
+    # Why steps are slow: a key of _KINDS, "" if unknown; warm-up, if they are the first, and idle.
+    name = more.name if more is not None and not more.remedy else ""
+    kind = next((kind for kind, named in _KINDS.items() if name and re.search(named, name)), "")
+    if slow and tuple(slow) == spread.used[: len(slow)] and largest_part(spread)[0] == _IDLE:
+        kind = _WARM_UP
+    # Which steps stand out, and what they have more of, or what only they have
+    which, has_more = fact(f"{UNEVEN_STEPS}.none"), None
+    if more is not None:
+        code = f"{UNEVEN_STEPS}.{'more' if more.usual_ns else 'only'}"
+        has_more = fact(code, name=short_name(more.name), more_ns=more.more_ns)
+    if slow:
+        which = fact(
+            f"{UNEVEN_STEPS}.which",
+            count=len(slow),
+            all=len(spread.used),
+            steps=listed([str(step.step) for step in slow]),
+            more=has_more,
+        )
     # No gain is told of what ends by itself (warm-up), or of waits that may set the pace.
     waits = more is not None and more.name == CLASSES[UNRECORDED] and only_waits(case)
     doubt = "leaving-out" if kind in (_WARM_UP, _PROFILER) else "off-cpu" if waits else None
@@ -154,7 +155,7 @@ def uneven_steps(case: Case) -> Iterator[Cause]:
         case,
         UNEVEN_STEPS,
         finding.share,
-        details=(*finding.details, _which(spread, slow, more)),
+        details=(*finding.details, which),
         name=fact(f"{UNEVEN_STEPS}.title-{kind}" if kind else f"{UNEVEN_STEPS}.title"),
         advice=_advice(case, kind, spread, slow, more),
         owner=None if kind == _PROFILER else rule_of(UNEVEN_STEPS).owner,
@@ -203,28 +204,6 @@ def _gain(case: Case, spread: StepSpread, slow: Sequence[StepTime]) -> Gain:
     return Gain(least_ns // len(spread.used), beyond_ns // len(spread.used), None)
 
 
-def _kind(spread: StepSpread, slow: Sequence[StepTime], more: _More | None) -> str:
-    """Return why steps are slow: a key of _KINDS, warm-up, or "" if unknown."""
-    # Warm-up: the slow steps are the first ones, and idle.
-    if slow and tuple(slow) == spread.used[: len(slow)] and largest_part(spread)[0] == _IDLE:
-        return _WARM_UP
-    name = more.name if more is not None and not more.remedy else ""
-    return next((kind for kind, named in _KINDS.items() if name and re.search(named, name)), "")
-
-
-def _which(spread: StepSpread, slow: Sequence[StepTime], more: _More | None) -> Fact:
-    """Return which steps stand out, and what they have that others lack."""
-    if not slow:
-        return fact(f"{UNEVEN_STEPS}.none")
-    return fact(
-        f"{UNEVEN_STEPS}.which",
-        count=len(slow),
-        all=len(spread.used),
-        steps=listed([str(step.step) for step in slow]),
-        more=more.told if more else None,
-    )
-
-
 def _advice(
     case: Case, kind: str, spread: StepSpread, slow: Sequence[StepTime], more: _More | None
 ) -> Fact:
@@ -254,14 +233,30 @@ def _more(case: Case, spread: StepSpread, slow: Sequence[StepTime]) -> _More | N
 
     A span that usual steps hardly have comes first; None if nothing explains so much.
     """
-    if case.prepared is None:
+    prepared = case.prepared
+    if prepared is None:
         return None
-    slow_steps = _Slow.of(case.prepared, {step.step for step in slow})
-    (part, _), usual_ns = largest_part(spread), spread.median_ns
-    least_ns = sum(step.ns - usual_ns for step in slow) // (2 * len(slow))
-    candidates = _candidates(case, case.prepared, slow_steps, part, least_ns)
-    most = (slow_steps.most(*times) for times in candidates)
-    return next((more for more in most if more is not None and more.more_ns >= least_ns), None)
+    steps = {step.step for step in slow}
+    when_slow, when_usual, slow_count, usual_count = {}, {}, 0, 0
+    for device, windows in prepared.windows.items():
+        own = tuple(window for window in windows if window.used and window.step in steps)
+        when_slow[device] = chosen_time(own)
+        when_usual[device] = chosen_time(windows).subtract(when_slow[device])
+        slow_count += len(own)
+        usual_count += sum(window.used for window in windows) - len(own)
+    (part, _), median_ns = largest_part(spread), spread.median_ns
+    least_ns = sum(step.ns - median_ns for step in slow) // (2 * len(slow))
+    for of_slow, of_usual, most in _times(case, prepared, when_slow, when_usual, part, least_ns):
+        more = []
+        for (name, remedy), ns in of_slow.items():
+            usual_ns = of_usual.get((name, remedy), 0) // max(usual_count, 1)
+            if name and usual_ns <= most * ns // max(slow_count, 1):
+                more_ns = ns // max(slow_count, 1) - usual_ns
+                more.append(_More(name, more_ns, usual_ns, remedy))
+        largest = max(more, key=lambda each: each.more_ns, default=None)
+        if largest is not None and largest.more_ns >= least_ns:
+            return largest
+    return None
 
 
 _When = Mapping[int, Intervals]
@@ -270,62 +265,25 @@ _Times = Mapping[tuple[str, str], int]
 """What took how many ns of such time, by name and code of the remedy."""
 
 
-class _Slow(Struct, frozen=True):
-    """When slow and usual steps ran, by device, and how many windows there are of each."""
-
-    when: tuple[_When, _When]
-    counts: tuple[int, int]
-
-    @classmethod
-    def of(cls, prepared: Prepared, steps: set[int]) -> _Slow:
-        """Return when these steps ran, and all others that are used."""
-        slow, usual, counts = {}, {}, [0, 0]
-        for device, windows in prepared.windows.items():
-            slow_windows = tuple(
-                window for window in windows if window.used and window.step in steps
-            )
-            slow[device] = chosen_time(slow_windows)
-            usual[device] = chosen_time(windows).subtract(slow[device])
-            counts[0] += len(slow_windows)
-            counts[1] += sum(window.used for window in windows) - len(slow_windows)
-        return cls((slow, usual), (max(counts[0], 1), max(counts[1], 1)))  # divisors: never 0
-
-    def most(self, times: Iterable[_Times], most_usual: float) -> _More | None:
-        """Return what slow steps have most more of.
-
-        `times` are of slow and of usual steps; usual ones may have up to the part `most_usual` of
-        what slow ones have.
-        """
-        # Times are divided by the numbers of windows: counts[0] are slow, counts[1] usual.
-        of_slow, of_usual = times
-        more = []
-        for (name, remedy), ns in of_slow.items():
-            usual_ns = of_usual.get((name, remedy), 0) // self.counts[1]
-            if name and usual_ns <= most_usual * ns // self.counts[0]:
-                more.append(_More(name, ns // self.counts[0] - usual_ns, usual_ns, remedy))
-        return max(more, key=lambda each: each.more_ns, default=None)
-
-
-def _candidates(
-    case: Case, prepared: Prepared, slow_steps: _Slow, part: str, least_ns: int
-) -> Iterator[tuple[Iterable[_Times], float]]:
+def _times(
+    case: Case, prepared: Prepared, slow: _When, usual: _When, part: str, least_ns: int
+) -> Iterator[tuple[_Times, _Times, float]]:
     """Yield times of slow and of usual steps, and the part of them that usual steps may have.
 
-    These are of spans; then, by the `part` that is longer, of culprits of idle time or of kernels.
+    These are of spans; then, by the `part` that is longer, of culprits of idle time by name and by
+    class, or of kernels.
     """
-    yield map(_spans(prepared, least_ns), slow_steps.when), _HARDLY
-    if part == _IDLE:
-        parts = (
-            gap_parts(prepared.accounts[device], some)
-            for device, some in slow_steps.when[0].items()
-        )
-        culprits = culprits_of(GapParts.joined(parts), prepared.trace).culprits
-        for name in (_label, lambda culprit: CLASSES[culprit.kind]):
-            all_times, slow = (_by_name(some, name) for some in (case.idle.culprits, culprits))
-            usual = {key: ns - slow[key] for key, ns in all_times.items()}
-            yield ({key: slow[key] for key in usual}, usual), 1.0
-    else:
-        yield [_kernel_times(prepared, when) for when in slow_steps.when], 1.0
+    spans = _spans(prepared, least_ns)
+    yield spans(slow), spans(usual), _HARDLY
+    if part != _IDLE:
+        yield _kernel_times(prepared, slow), _kernel_times(prepared, usual), 1.0
+        return
+    parts = (gap_parts(prepared.accounts[device], some) for device, some in slow.items())
+    culprits = culprits_of(GapParts.joined(parts), prepared.trace).culprits
+    for by_class in (False, True):
+        of_all, of_slow = (_idle_times(some, by_class) for some in (case.idle.culprits, culprits))
+        of_usual = {key: ns - of_slow[key] for key, ns in of_all.items()}
+        yield {key: of_slow[key] for key in of_all}, of_usual, 1.0
 
 
 def _spans(prepared: Prepared, least_ns: int) -> Callable[[_When], _Times]:
@@ -358,20 +316,14 @@ def _spans(prepared: Prepared, least_ns: int) -> Callable[[_When], _Times]:
     return times
 
 
-def _label(culprit: Culprit) -> str:
-    """Return the name of a culprit, "" for the sum of those that are not named."""
-    return culprit.label if culprit.label != REST else ""
-
-
-def _by_name(
-    culprits: Sequence[Culprit], name: Callable[[Culprit], str]
-) -> Counter[tuple[str, str]]:
-    """Return idle time by a name of the culprit, and by the code of the remedy."""
+def _idle_times(culprits: Sequence[Culprit], by_class: bool) -> Counter[tuple[str, str]]:
+    """Return idle time by class or name of the culprit, and by the code of the remedy."""
     times: Counter[tuple[str, str]] = Counter()
     for culprit in culprits:
+        name = culprit.label if culprit.label != REST else ""  # the sum of those without a name
         is_sporadic = culprit.kind in _SPORADIC
         remedy = f"{UNEVEN_STEPS}.remedy.load" if is_sporadic else f"idle.remedy.{culprit.kind}"
-        times[name(culprit), remedy] += culprit.idle_ns
+        times[CLASSES[culprit.kind] if by_class else name, remedy] += culprit.idle_ns
     return times
 
 

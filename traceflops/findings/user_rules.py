@@ -10,25 +10,22 @@ import re
 from collections.abc import Iterator
 from difflib import get_close_matches
 from importlib.metadata import EntryPoint
-from itertools import compress, count
+from itertools import compress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, get_args
+from typing import Final, get_args
 
 from msgspec import Struct
 from msgspec.structs import asdict, fields, replace
 
 from traceflops.categories.rules import toml_of
 from traceflops.errors import UsageError
-from traceflops.findings.case import NO_RULES, FindingRules, Rule, share_of_window
+from traceflops.findings.case import NO_RULES, Case, FindingRules, Rule, share_of_window
 from traceflops.findings.finding import MOST_ROWS, Candidate, Owner, Row
 from traceflops.findings.rules import all_rules, thresholds
 from traceflops.plugins import blamed, package_of, plugins
 from traceflops.replay.edits import parse_edit
 from traceflops.table.patterns import matches
 from traceflops.units import percent
-
-if TYPE_CHECKING:
-    from traceflops.findings.case import Case
 
 GROUP: Final = "findings"
 _HINT: Final = "see docs/findings.md for the format of a file of finding rules"
@@ -90,7 +87,10 @@ def read_finding_rules(path: Path | None, *, redact: bool = False) -> FindingRul
     except UsageError as error:  # with the hint for this kind of file
         raise UsageError(error.message, _HINT) from None
     try:
-        own = tuple(_own(table, number) for number, table in enumerate(_tables(document), 1))
+        tables = document.pop("rule", [])
+        if not isinstance(tables, list):
+            raise ValueError("'rule' must be [[rule]] tables")
+        own = tuple(_own(table, number) for number, table in enumerate(tables, 1))
         silent = _texts(document.pop("silent", []), "silent")
         installed = (plugin.name for plugin in plugins(GROUP))
         rule_ids = {*all_rules().rules, *(rule.id for rule in own), *installed}
@@ -101,14 +101,18 @@ def read_finding_rules(path: Path | None, *, redact: bool = False) -> FindingRul
     except ValueError as error:
         raise UsageError(f"{where}: {error}", _HINT) from None
     own = tuple(rule for rule in own if rule.id not in silent)
-    own = tuple(map(_wordless, own, count(1))) if redact else own
+    if redact:  # without any words of their author, by their numbers
+        own = tuple(
+            replace(
+                rule,
+                id=f"own-{number}",
+                title=f"Rule {number} of a file of rules",
+                sentence=_USUAL,
+                remedy="See the file of rules.",
+            )
+            for number, rule in enumerate(own, 1)
+        )
     return FindingRules(limits, frozenset(silent), own)
-
-
-def _wordless(rule: KernelRule, number: int) -> KernelRule:
-    """Return a rule of a file without any words of its author, by its number in the file."""
-    title, remedy = f"Rule {number} of a file of rules", "See the file of rules."
-    return replace(rule, id=f"own-{number}", title=title, sentence=_USUAL, remedy=remedy)
 
 
 def more_rules(rules: FindingRules) -> Iterator[Rule]:
@@ -126,35 +130,25 @@ def _installed(point: EntryPoint, number: int) -> Rule:
     """
 
     def rule(case: Case) -> Iterator[Candidate]:
+        """Give the candidates of the installed rule, without its author's words if redacted."""
         import msgspec
 
         with blamed(GROUP, point):
             for given in point.load()(case):
                 candidate = msgspec.convert(asdict(given), Candidate)  # checks the types
-                hidden = any(note.code == "redacted" for note in case.notes)
-                yield _of_package(candidate, package_of(point), number) if hidden else candidate
+                if any(note.code == "redacted" for note in case.notes):
+                    package, share = package_of(point), percent(candidate.share)
+                    candidate = replace(
+                        candidate,
+                        rule=f"installed-{number}",
+                        title=f"Rule {number} of installed packages",
+                        sentence=f"A rule of the package {package} finds {share} of the time.",
+                        remedy=f"See the package {package}.",
+                        doubts=(),
+                    )
+                yield candidate
 
     return rule
-
-
-def _of_package(candidate: Candidate, package: str, number: int) -> Candidate:
-    """Return a candidate without any words of the author of its rule."""
-    return replace(
-        candidate,
-        rule=f"installed-{number}",
-        title=f"Rule {number} of installed packages",
-        sentence=f"A rule of the package {package} finds {percent(candidate.share)} of the time.",
-        remedy=f"See the package {package}.",
-        doubts=(),
-    )
-
-
-def _tables(document: dict[str, Any]) -> list[Any]:
-    """Return the [[rule]] tables, and take them out of the document."""
-    tables = document.pop("rule", [])
-    if not isinstance(tables, list):
-        raise ValueError("'rule' must be [[rule]] tables")
-    return tables
 
 
 def _limits(rule: str, given: object) -> dict[str, float]:

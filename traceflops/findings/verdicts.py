@@ -4,32 +4,28 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from msgspec.structs import replace
 
 from traceflops.attribution.kernels import MOVES, kind_of
 from traceflops.devices.missing_input import NOTHING_LAUNCHED
 from traceflops.facts import Fact, fact, quoted
-from traceflops.findings.counted_most import counted_with_most, kernel_with_most
+from traceflops.findings.counted_kernels import counted_with_most, kernel_with_most
 from traceflops.findings.finding import WORTH_SAYING, Verdict, severity_of
-from traceflops.findings.functions_alone import functions_alone
 from traceflops.findings.losses import Loss
-from traceflops.findings.nothing_recorded import NO_PROGRAM
+from traceflops.findings.nothing_recorded import NO_PROGRAM, functions_alone
+from traceflops.findings.on_cpu import OnCpu
+from traceflops.mfu.measurement import Measurement
 from traceflops.mfu.traced.coverage import TOO_LITTLE
 from traceflops.remedies import METRIC, Recording, is_cut_off
 from traceflops.table.schema import DEVICE_KINDS
+from traceflops.table.trace import Trace
+from traceflops.timeline.aggregates import Untimed
 from traceflops.timeline.records import Account
 from traceflops.units import PART_NAMES
-from traceflops.windows.device_records import MATERIAL
+from traceflops.windows.device_records import MATERIAL, LaunchRecords
 from traceflops.windows.records import StepChoice
-
-if TYPE_CHECKING:
-    from traceflops.findings.on_cpu import OnCpu
-    from traceflops.mfu.measurement import Measurement
-    from traceflops.table.trace import Trace
-    from traceflops.timeline.aggregates import Untimed
-    from traceflops.windows.device_records import LaunchRecords
 
 _NOT_WORKING: Final = frozenset({"idle", "communication", "standstill"})
 """Surely lost, whatever the other work is: if large, they stand before what cannot be judged."""
@@ -87,8 +83,13 @@ def verdict(
     if judged and (is_surely_lost or judged[0].share >= most_unknown):
         has_waterfall = measured is not None and measured.waterfall is not None
         shown = [loss.brief() for loss in judged] if late_rank else judged
+        parts = _taken(shown, of)
         # Only if all time is judged, losses are known to be the largest.
-        parts = (_largest if has_waterfall and not unknown else _taken)(shown, of)
+        if has_waterfall and not unknown:
+            first, second = shown[0].sized(of), [loss.sized() for loss in shown[1:]]
+            code = "largest-two" if second else "largest"
+            values = {"first": first, **({"second": second[0]} if second else {})}
+            parts = (Fact(f"verdict.{code}", values),)
         headline = "straggler" if late_rank else judged[0].headline
         led = () if late_rank else _mostly_busy(total, measured, of, devices)
         statements = (*lead, *led, *parts, *_at_peak(shown, of), *facts_of_unknown)
@@ -288,14 +289,6 @@ def untimed_verdict(
     elsewhere = functions_alone(untimed.rows) if kinds == {"python"} else ()
     only = fact("verdict.only-cpu-records", kinds=of_cpu)
     return Verdict((only, *elsewhere), "no-gpu-work")
-
-
-def _largest(lost: Sequence[Loss], of: Fact) -> tuple[Fact, ...]:
-    """Return the largest losses of a waterfall; `lost` are one or two."""
-    first, *more = lost
-    if not more:
-        return (fact("verdict.largest", first=first.sized(of)),)
-    return (fact("verdict.largest-two", first=first.sized(of), second=more[0].sized()),)
 
 
 def _taken(lost: Sequence[Loss], of: Fact | None) -> tuple[Fact, ...]:
