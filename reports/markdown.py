@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from traceflops._version import __version__
+from traceflops.analysis.result import Analysis
+from traceflops.comparison.result import Comparison
+from traceflops.mfu.measurement import Measurement
 from traceflops.reports.page.memory import memory_page
 from traceflops.reports.view.author_notes import NOTHING, Authored, NoteBlock
 from traceflops.reports.view.chapters import post_mortem
@@ -49,11 +52,6 @@ from traceflops.reports.view.utilisation import why_not
 from traceflops.reports.view.who_waits import ranks_table, rates_table
 from traceflops.reports.view.wording import doubts, notes_by_weight, provenance
 from traceflops.units import several
-
-if TYPE_CHECKING:
-    from traceflops.analysis.result import Analysis
-    from traceflops.comparison.result import Comparison
-    from traceflops.mfu.measurement import Measurement
 
 SIGN: Final = "<!-- traceflops.report/1 -->"
 """The first line, by which a file is known to be one of these."""

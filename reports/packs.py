@@ -7,11 +7,12 @@ import io
 import secrets
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import pyarrow as pa
 from msgspec.structs import replace
 
+from traceflops.analysis.result import Analysis
 from traceflops.errors import UsageError
 from traceflops.privacy.environment import redacted
 from traceflops.reports.files import write_pieces
@@ -22,9 +23,6 @@ from traceflops.table.schema import empty_table
 from traceflops.table.trace import EVERYWHERE, Note, Trace
 from traceflops.windows.chosen_runs import restrict
 from traceflops.windows.selection import HIDDEN
-
-if TYPE_CHECKING:
-    from traceflops.analysis.result import Analysis
 
 _STACKS, _HOST = "python-stacks", "host"
 LEAVABLE: Final = (_STACKS, _HOST)

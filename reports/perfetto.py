@@ -12,7 +12,8 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import islice
-from typing import TYPE_CHECKING, Final, NamedTuple
+from pathlib import Path
+from typing import Final, NamedTuple
 
 import msgspec
 import numpy as np
@@ -20,6 +21,7 @@ import numpy as np
 from traceflops.attribution.launch_lead import outstanding_launches
 from traceflops.drawing.lane_stacking import MOST_LANES, lanes_of
 from traceflops.errors import UsageError
+from traceflops.findings.finding import Finding
 from traceflops.reports.files import MARK
 from traceflops.reports.json.report import gain_object
 from traceflops.reports.view.texts import words
@@ -28,11 +30,6 @@ from traceflops.table.trace import Trace
 from traceflops.timeline.intervals import Intervals
 from traceflops.timeline.records import COMPONENTS
 from traceflops.windows.prepared import Prepared
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from traceflops.findings.finding import Finding
 
 SUFFIXES: Final = (".json", ".json.gz")
 

@@ -9,12 +9,13 @@ import io
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import msgspec
 import numpy as np
 import pyarrow as pa
 
+from traceflops.analysis.result import Analysis
 from traceflops.attribution.charged import USUAL
 from traceflops.categories.activities import categorise
 from traceflops.categories.classify import load
@@ -37,9 +38,6 @@ from traceflops.table.links import link
 from traceflops.table.packed import described
 from traceflops.table.schema import TABLES
 from traceflops.table.trace import Trace
-
-if TYPE_CHECKING:
-    from traceflops.analysis.result import Analysis
 
 _FORMULA = tuple("=+-@\t\r\uff0b\uff0d\uff1d\uff20")
 """Signs with which a formula begins, also as wide ones, which some spreadsheets take for them."""

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from msgspec import to_builtins
 
+from traceflops.attribution.culprits import IdleCulprits
 from traceflops.reports.view.figures import fields
 from traceflops.reports.view.texts import words
-
-if TYPE_CHECKING:
-    from traceflops.attribution.culprits import IdleCulprits
-    from traceflops.timeline.records import Account
-    from traceflops.windows.records import DeviceReport
+from traceflops.timeline.records import Account
+from traceflops.windows.records import DeviceReport
 
 _OF_A_DEVICE: Final = (
     *("device", "label", "rank", "ranks", "file", "type", "local_id", "product", "memory_bytes"),

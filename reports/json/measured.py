@@ -9,14 +9,18 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from msgspec import to_builtins
 
+from traceflops.analysis.result import Analysis
 from traceflops.attribution.charged import OF_KERNEL, USUAL
 from traceflops.devices.gpu_samples import THROTTLE_BITS
 from traceflops.flops.mfu_waterfall import Waterfall
 from traceflops.mfu.budget import DevicePeaks, ShareRange
+from traceflops.mfu.counted.counter_work import CountedKernel
+from traceflops.mfu.counted.joins import MeasuredWork
+from traceflops.mfu.counted.kernel_speeds import KernelSpeed
 from traceflops.mfu.inference import Inference
 from traceflops.mfu.measurement import Measurement
 from traceflops.mfu.traced.executed import Executed
@@ -24,12 +28,6 @@ from traceflops.mfu.traced.work_tables import KernelRow, OpRow
 from traceflops.reports.view.figures import as_float, fields, flop_count
 from traceflops.reports.view.texts import words
 from traceflops.reports.view.utilisation import roof, roofline, share_of_bandwidth, share_of_link
-
-if TYPE_CHECKING:
-    from traceflops.analysis.result import Analysis
-    from traceflops.mfu.counted.counter_work import CountedKernel
-    from traceflops.mfu.counted.joins import MeasuredWork
-    from traceflops.mfu.counted.kernel_speeds import KernelSpeed
 
 
 def measured_object(measured: Measurement) -> dict[str, Any]:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from msgspec import to_builtins
 
+from traceflops.ranks.who_waits import RankReport
 from traceflops.reports.view.figures import fields
-
-if TYPE_CHECKING:
-    from traceflops.ranks.who_waits import RankReport
 
 _MOST_COLLECTIVES: Final = 20_000
 """If a job has more collectives, those with the most waiting are listed."""

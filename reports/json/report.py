@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import msgspec
 from msgspec import to_builtins
@@ -12,6 +12,7 @@ from traceflops._version import __version__
 from traceflops.analysis.result import Analysis
 from traceflops.characters import visible_json
 from traceflops.facts import Fact
+from traceflops.findings.finding import Finding, Gain
 from traceflops.memory.usage import Series, holders, memory_use
 from traceflops.mfu.checked.trace_description import counts_of_step
 from traceflops.reports.json.devices import account_object, culprits_object, device_object
@@ -21,10 +22,7 @@ from traceflops.reports.view.critical import critical_object
 from traceflops.reports.view.figures import fields
 from traceflops.reports.view.findings import headline, title_sentence
 from traceflops.reports.view.texts import words
-
-if TYPE_CHECKING:
-    from traceflops.findings.finding import Finding, Gain
-    from traceflops.windows.prepared import Prepared
+from traceflops.windows.prepared import Prepared
 
 SCHEMA: Final = "traceflops.report/1"
 FINDINGS_SCHEMA: Final = "traceflops.findings/1"

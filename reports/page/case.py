@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 from msgspec import Struct
 
+from traceflops.analysis.result import Analysis
 from traceflops.devices.side_records import SIDE_FORMATS
 from traceflops.facts import fact
 from traceflops.findings.counted_estimates import COUNTED_KERNEL
-from traceflops.findings.finding import WORTH_SAYING
+from traceflops.findings.finding import WORTH_SAYING, Finding
 from traceflops.findings.main_kernel import MAIN_KERNEL
 from traceflops.findings.unevenness import UNEVEN_STEPS, largest_part
-from traceflops.memory.usage import memory_use
+from traceflops.memory.usage import Curve, memory_use
 from traceflops.reports.page import evidence, overview
 from traceflops.reports.page.steps import small_bars
 from traceflops.reports.page.thumbnails import thumbnail
@@ -27,11 +28,6 @@ from traceflops.reports.view.texts import words
 from traceflops.reports.view.utilisation import why_not
 from traceflops.units import PART_NAMES
 from traceflops.windows.device_records import PARTIAL
-
-if TYPE_CHECKING:
-    from traceflops.analysis.result import Analysis
-    from traceflops.findings.finding import Finding
-    from traceflops.memory.usage import Curve
 
 _MOST_CARDS: Final = 3
 _POINTS: Final = 60

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from msgspec import Struct
 from msgspec.structs import replace
 
+from traceflops.analysis.result import Analysis
 from traceflops.attribution.idle_classes import CLASSES
+from traceflops.comparison.side import Side
 from traceflops.drawing.lanes import TABLE_OF, Lane
 from traceflops.drawing.timeline import Drawable, Span, drawable
 from traceflops.reports.page.axes import axis_ticks
@@ -17,10 +19,6 @@ from traceflops.reports.page.timeline import lane_groups, lane_labels
 from traceflops.reports.page.timeline_still import IDLE, NameOf, Rect, StillLane, letters, still
 from traceflops.reports.view.figures import duration
 from traceflops.reports.view.step_split import CULPRIT
-
-if TYPE_CHECKING:
-    from traceflops.analysis.result import Analysis
-    from traceflops.comparison.side import Side
 
 _MOST_LANES: Final = 7
 """Rows of host threads, those with most in them."""

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterator
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from msgspec import Struct
 
+from traceflops.analysis.result import Analysis
 from traceflops.drawing.timeline import drawn_devices
-from traceflops.findings.finding import row_name
+from traceflops.findings.finding import Finding, Row, row_name
 from traceflops.findings.losses import LOSS
 from traceflops.findings.unevenness import UNEVEN_STEPS
 from traceflops.reports.page.kernels import MOST_KERNELS
@@ -26,10 +27,6 @@ from traceflops.timeline.records import COMPONENTS
 from traceflops.windows.prepared import most_exposed
 from traceflops.windows.records import chosen_time
 from traceflops.windows.step_times import StepTime, late_after
-
-if TYPE_CHECKING:
-    from traceflops.analysis.result import Analysis
-    from traceflops.findings.finding import Finding, Row
 
 _DEVICE: Final = 30
 _MOST_CAUSES: Final = 10

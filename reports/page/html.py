@@ -9,16 +9,24 @@ from __future__ import annotations
 
 import html
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from msgspec import Struct
 
 from traceflops._version import __version__
+from traceflops.analysis.result import Analysis
 from traceflops.reports.json.report import SCHEMA, render_json
 from traceflops.reports.packs import pack_of
 from traceflops.reports.page import overview
 from traceflops.reports.page.jinja import environment, style_sheet
-from traceflops.reports.page.scripts import embed, packed, packed_bytes, scripts_of
+from traceflops.reports.page.scripts import (
+    Embedded,
+    Scripts,
+    embed,
+    packed,
+    packed_bytes,
+    scripts_of,
+)
 from traceflops.reports.page.section import Section
 from traceflops.reports.page.sections import CASE, GROUPS, METHOD, RANKS, sections
 from traceflops.reports.view.author_notes import NOTHING, Authored, base_names
@@ -26,10 +34,6 @@ from traceflops.reports.view.figures import size
 from traceflops.reports.view.wording import each, time_shared, unit
 from traceflops.table.packed import PAGE_PACK
 from traceflops.units import plural, several
-
-if TYPE_CHECKING:
-    from traceflops.analysis.result import Analysis
-    from traceflops.reports.page.scripts import Embedded, Scripts
 
 PAGE_BYTES: Final = 3_000_000
 """The most that a page may have."""

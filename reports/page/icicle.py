@@ -10,11 +10,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from fractions import Fraction
 from heapq import heappop, heappush
 from itertools import count as numbers_from
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from msgspec import Struct
 from msgspec.structs import replace
 
+from traceflops.analysis.result import Analysis
 from traceflops.attribution.scopes import module_class
 from traceflops.attribution.time_tree import TREE_PHASES, TimeNode, time_trees
 from traceflops.reports.page.kernels import kernel_places
@@ -22,9 +23,6 @@ from traceflops.reports.view import figures
 from traceflops.reports.view.palette import LINE_LOOKS
 from traceflops.reports.view.step_split import CULPRIT
 from traceflops.reports.view.utilisation import recoverable_ns
-
-if TYPE_CHECKING:
-    from traceflops.analysis.result import Analysis
 
 _MOST_BOXES, _ROWS = 130, 7
 """Boxes of one lens, and rows of it."""

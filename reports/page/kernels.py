@@ -7,25 +7,28 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
 from msgspec import Struct
 
+from traceflops.analysis.result import Analysis
 from traceflops.attribution.launching_ops import launchers
 from traceflops.reports.page.section import DeepLinks, link_to
-from traceflops.reports.page.work import columns_remark, rates_sentence, work_columns, work_of
+from traceflops.reports.page.work import (
+    WorkShown,
+    columns_remark,
+    rates_sentence,
+    work_columns,
+    work_of,
+)
 from traceflops.reports.view.figures import duration
 from traceflops.reports.view.recorded_shapes import shape_words, type_words
 from traceflops.reports.view.short_names import kernel_labels
 from traceflops.reports.view.wording import listed, numbered
 from traceflops.table.columns import take_rows
-
-if TYPE_CHECKING:
-    from traceflops.analysis.result import Analysis
-    from traceflops.reports.page.work import WorkShown
-    from traceflops.windows.prepared import Prepared
+from traceflops.windows.prepared import Prepared
 
 MOST_KERNELS: Final = 100
 _MOST_PER_CATEGORY: Final = 3

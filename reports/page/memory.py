@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from msgspec import Struct
 
+from traceflops.analysis.result import Analysis
 from traceflops.memory.usage import Curve, Holder, MemoryUse, Series, holders, memory_use
 from traceflops.reports.page import overview
 from traceflops.reports.page.axes import Tick, round_above
 from traceflops.reports.view.figures import UNKNOWN, count, duration, percent, place, size
 from traceflops.reports.view.wording import process_label
 from traceflops.units import several
-
-if TYPE_CHECKING:
-    from traceflops.analysis.result import Analysis
-    from traceflops.windows.prepared import Origins
-    from traceflops.windows.records import DeviceReport
+from traceflops.windows.prepared import Origins
+from traceflops.windows.records import DeviceReport
 
 MOST_ROWS: Final = 32
 MOST_DRAWN: Final = 8

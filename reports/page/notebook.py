@@ -6,14 +6,15 @@ HoloViews elements of the rows that the page draws; their figures are in `elemen
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 from msgspec import Struct
 
+from traceflops.analysis.result import Analysis
 from traceflops.devices.peaks import PER_TERA
 from traceflops.errors import UsageError
-from traceflops.memory.usage import memory_use
+from traceflops.memory.usage import Curve, memory_use
 from traceflops.reports.page.case import has_findings
 from traceflops.reports.page.jinja import environment
 from traceflops.reports.page.memory import use_label
@@ -27,10 +28,6 @@ from traceflops.reports.view.palette import LOOKS
 from traceflops.reports.view.step_split import step_parts
 from traceflops.reports.view.utilisation import roof
 from traceflops.reports.view.wording import provenance
-
-if TYPE_CHECKING:
-    from traceflops.analysis.result import Analysis
-    from traceflops.memory.usage import Curve
 
 _WIDTH, _HEIGHT = 800, 320
 _MOST_FINDINGS: Final = 4

@@ -4,21 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import accumulate
-from typing import TYPE_CHECKING, Final, Generic, TypeVar
+from typing import Final, Generic, TypeVar
 
+import pyarrow as pa
 from msgspec import Struct
 
+from traceflops.analysis.result import Analysis
 from traceflops.reports.view.figures import apportioned, duration, percent
 from traceflops.reports.view.palette import loss_label
 from traceflops.reports.view.wording import products, some_files
 from traceflops.timeline.records import Components
 from traceflops.units import capitalized, several
 from traceflops.windows.prepared import Origins, origins
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-
-    from traceflops.analysis.result import Analysis
 
 T = TypeVar("T")
 

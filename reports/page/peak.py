@@ -6,16 +6,14 @@ Chosen and counted here; the words are those of `reports.view`, the markup is a 
 from __future__ import annotations
 
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
+from traceflops.analysis.result import Analysis
 from traceflops.reports.view.figures import UNKNOWN, duration, flops
 from traceflops.reports.view.ledger import is_unsplit, ledger_cells, ledger_rows, mean_ledger
 from traceflops.reports.view.utilisation import bounds_sentence, facts, parts, why_not
 from traceflops.reports.view.wording import unit, window
 from traceflops.units import several
-
-if TYPE_CHECKING:
-    from traceflops.analysis.result import Analysis
 
 _ONE_TYPE: Final = "FLOP"
 

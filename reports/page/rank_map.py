@@ -7,19 +7,17 @@ farthest off have a row each, the others one map in their order.
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
 from msgspec import Struct, field
 
+from traceflops.analysis.result import Analysis
 from traceflops.reports.page.axes import Tick
 from traceflops.reports.view.figures import UNKNOWN, percent, signed_duration
 from traceflops.reports.view.tables import ReportTable
 from traceflops.table.columns import BoolArray, FloatArray, IntArray
 from traceflops.windows.step_times import OwnTimes, own_times
-
-if TYPE_CHECKING:
-    from traceflops.analysis.result import Analysis
 
 _LEAST_STEPS: Final = 2
 _MOST_ROWS, _MOST_FAR, _MOST_COLUMNS = 20, 12, 40

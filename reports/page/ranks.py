@@ -7,19 +7,17 @@ ranks stand below each other on aligned clocks.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 
+from traceflops.analysis.result import Analysis
 from traceflops.ranks.who_waits import Turn
 from traceflops.reports.page.rank_map import MapLinks, link_of, own_time_rows, rank_map
 from traceflops.reports.view import who_waits
 from traceflops.reports.view.figures import UNKNOWN, duration, signed_duration, signed_percent
 from traceflops.reports.view.short_names import short_labels
 from traceflops.windows.step_times import most_and_least
-
-if TYPE_CHECKING:
-    from traceflops.analysis.result import Analysis
 
 MOST_DEVICES: Final = 32
 _MOST_COLLECTIVES, _MOST_LANES = 24, 8

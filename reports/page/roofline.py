@@ -7,17 +7,20 @@ upper bounds, so a dot may belong farther left, never farther right.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from fractions import Fraction
 from heapq import nlargest
 from itertools import cycle
 from operator import attrgetter
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from msgspec import Struct
 from msgspec.structs import replace
 
+from traceflops.analysis.result import Analysis
 from traceflops.devices.peaks import PER_TERA
+from traceflops.mfu.measurement import Measurement
+from traceflops.mfu.traced.work_tables import KernelRow
 from traceflops.reports.page.axes import Tick
 from traceflops.reports.view.figures import (
     count,
@@ -30,13 +33,6 @@ from traceflops.reports.view.figures import (
 from traceflops.reports.view.utilisation import recoverable_ns, roof, roofline, share_of_roof
 from traceflops.reports.view.wording import listed
 from traceflops.units import several
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from traceflops.analysis.result import Analysis
-    from traceflops.mfu.measurement import Measurement
-    from traceflops.mfu.traced.work_tables import KernelRow
 
 WIDTH, NARROW, HEIGHT = 760, 344, 340
 MARGIN: Final = 300

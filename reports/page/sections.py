@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
+from traceflops.analysis.result import Analysis
 from traceflops.reports.page import case, kernels, memory, overview, peak, ranks, steps, work
 from traceflops.reports.page.icicle import icicles
 from traceflops.reports.page.overview import Few
@@ -38,9 +39,6 @@ from traceflops.reports.view.serving import serving_table
 from traceflops.reports.view.tables import sums_by_kind, synchronisations_table
 from traceflops.units import capitalized
 from traceflops.windows.step_times import most_and_least
-
-if TYPE_CHECKING:
-    from traceflops.analysis.result import Analysis
 
 _TABLES: Final = ("tables.js", "drill.js")
 """What makes tables sort, filter and unfold, and follows links into them."""

@@ -7,11 +7,12 @@ component stands against its median over the steps used.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 from msgspec import Struct
 
+from traceflops.analysis.result import Analysis
 from traceflops.reports.view.figures import TIME_UNITS, UNKNOWN, signed_duration
 from traceflops.reports.view.palette import LOOKS
 from traceflops.reports.view.texts import words
@@ -19,9 +20,6 @@ from traceflops.timeline.records import Components, Window
 from traceflops.units import unit_for
 from traceflops.windows.records import DeviceReport
 from traceflops.windows.step_times import counting, mean_components, median_of
-
-if TYPE_CHECKING:
-    from traceflops.analysis.result import Analysis
 
 MOST_BARS = 200
 _MOST_SMALL = 40

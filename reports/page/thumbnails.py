@@ -7,13 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from itertools import accumulate
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
 from msgspec import Struct
 
+from traceflops.analysis.result import Analysis
 from traceflops.characters import function_name
-from traceflops.findings.finding import row_name
+from traceflops.findings.finding import Finding, row_name
 from traceflops.reports.page.overview import MOST_GAPS
 from traceflops.reports.page.steps import small_bars
 from traceflops.reports.view.figures import duration, percent, shorten_middle
@@ -23,10 +24,6 @@ from traceflops.timeline.intervals import Intervals
 from traceflops.timeline.records import COMPONENTS
 from traceflops.units import PART_NAMES
 from traceflops.windows.step_times import most_and_least
-
-if TYPE_CHECKING:
-    from traceflops.analysis.result import Analysis
-    from traceflops.findings.finding import Finding
 
 _COLUMNS: Final = 120
 _AROUND: Final = 0.6

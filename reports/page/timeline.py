@@ -3,16 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
+from traceflops.analysis.result import Analysis
 from traceflops.attribution.idle_classes import CLASSES
 from traceflops.characters import function_name
 from traceflops.drawing.lanes import Lane
-from traceflops.drawing.timeline import around, drawable, drawn_devices, parts_ns
+from traceflops.drawing.timeline import (
+    Drawable,
+    Span,
+    Timeline,
+    around,
+    drawable,
+    drawn_devices,
+    parts_ns,
+)
 from traceflops.mfu.traced.work_tables import activity_flops
 from traceflops.reports.page import timeline_words
 from traceflops.reports.page.overview import MOST_GAPS
@@ -23,11 +32,7 @@ from traceflops.reports.view.palette import LOOKS
 from traceflops.reports.view.short_names import short_labels
 from traceflops.reports.view.wording import process_label
 from traceflops.table.columns import ABSENT
-
-if TYPE_CHECKING:
-    from traceflops.analysis.result import Analysis
-    from traceflops.drawing.timeline import Drawable, Span, Timeline
-    from traceflops.windows.prepared import Prepared
+from traceflops.windows.prepared import Prepared
 
 SCRIPTS: Final = (
     "timelinedata.js",

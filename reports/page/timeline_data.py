@@ -9,12 +9,13 @@ from __future__ import annotations
 import json
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 
+from traceflops.drawing.coarsening import Boxes
 from traceflops.drawing.lanes import TABLE_OF, Kind
-from traceflops.drawing.timeline import Budget
+from traceflops.drawing.timeline import Budget, Drawable, Level, Timeline
 from traceflops.reports.page.timeline_figures import Figures, Known, Pieces
 from traceflops.reports.view.palette import LOOKS
 from traceflops.reports.view.recorded_shapes import shape_words
@@ -22,14 +23,10 @@ from traceflops.reports.view.short_names import short_labels
 from traceflops.table.columns import ABSENT, IntArray, codes, names
 from traceflops.table.grouping import group_rows
 from traceflops.table.nesting import taken
+from traceflops.timeline.intervals import Intervals
+from traceflops.windows.prepared import Prepared
 
-if TYPE_CHECKING:
-    from traceflops.drawing.coarsening import Boxes
-    from traceflops.drawing.timeline import Drawable, Level, Timeline
-    from traceflops.timeline.intervals import Intervals
-    from traceflops.windows.prepared import Prepared
-
-    Places = tuple[IntArray, Mapping[tuple[int, int], Intervals]]
+Places = tuple[IntArray, Mapping[tuple[int, int], Intervals]]
 
 _MOST_PACKED: Final = 1_420_000
 """Bytes after compression; as text in the page they are a third more."""

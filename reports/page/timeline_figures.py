@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
 from msgspec import Struct
@@ -16,14 +16,12 @@ from msgspec import Struct
 from traceflops.attribution.culprits import NamedIdle, named_idle
 from traceflops.attribution.idle_classes import CLASSES
 from traceflops.characters import function_name
+from traceflops.drawing.timeline import Level, Span, Timeline
 from traceflops.reports.page.axes import round_above
 from traceflops.table.columns import IntArray, codes, names, numbers
 from traceflops.table.grouping import group_sums, runs
 from traceflops.timeline.records import WORK
-
-if TYPE_CHECKING:
-    from traceflops.drawing.timeline import Level, Span, Timeline
-    from traceflops.windows.prepared import Prepared
+from traceflops.windows.prepared import Prepared
 
 _MOST_BINS: Final = 1_000
 """Of all devices together."""

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
+from traceflops.drawing.coarsening import Boxes
 from traceflops.drawing.lanes import Lane
+from traceflops.drawing.timeline import Drawable, Span
 from traceflops.reports.page.axes import AxisTick, axis_ticks, stretch
 from traceflops.reports.view.figures import count, percent, shorten_middle
 from traceflops.reports.view.wording import numbered
 from traceflops.timeline.records import WORK
-
-if TYPE_CHECKING:
-    from traceflops.drawing.coarsening import Boxes
-    from traceflops.drawing.timeline import Drawable, Span
 
 _MOST_BOXES: Final = 560
 _AXIS, _HEAD, _STREAM, _ROW, _COUNTER, _OCCUPANCY = 36, 22, 17, 12, 24, 26

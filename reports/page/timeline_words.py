@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from traceflops.analysis.result import Analysis
 from traceflops.drawing.timeline import Span, Timeline, around, with_room
 from traceflops.reports.view.culprits import gap_culprits
 from traceflops.reports.view.figures import count, duration
 from traceflops.reports.view.short_names import short_labels
 from traceflops.reports.view.wording import numbered
-
-if TYPE_CHECKING:
-    from traceflops.analysis.result import Analysis
-    from traceflops.timeline.records import Gap
+from traceflops.timeline.records import Gap
 
 LABEL_WIDTH: Final = 60
 _MARK_LABELS: Final = {

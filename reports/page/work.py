@@ -7,23 +7,20 @@ launched.
 from __future__ import annotations
 
 from collections.abc import Iterable, Set
-from typing import TYPE_CHECKING, Any, Final
+from fractions import Fraction
+from typing import Any, Final
 
 from msgspec import Struct
 
+from traceflops.analysis.result import Analysis
 from traceflops.attribution.kernels import operators
+from traceflops.mfu.measurement import Measurement
 from traceflops.mfu.traced.work_tables import KernelRow, OpRow
 from traceflops.reports.page.section import DeepLinks
 from traceflops.reports.view import utilisation
 from traceflops.reports.view.figures import UNKNOWN, as_float, flops, percent, significant
 from traceflops.reports.view.short_names import labels
 from traceflops.reports.view.wording import listed
-
-if TYPE_CHECKING:
-    from fractions import Fraction
-
-    from traceflops.analysis.result import Analysis
-    from traceflops.mfu.measurement import Measurement
 
 _MOST_OPERATORS: Final = 100
 _COLUMNS: Final = {

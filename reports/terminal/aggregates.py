@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from rich.text import Text
 
 from traceflops.characters import function_name
 from traceflops.findings.device_memory import memory_facts
 from traceflops.memory.usage import fullest_gpu, holders, memory_use
+from traceflops.mfu.measurement import Measurement
 from traceflops.reports.terminal import lines
 from traceflops.reports.view.counted import counted_table, decisive_column, speeds_table
 from traceflops.reports.view.figures import count, duration, percent, size
@@ -18,12 +19,9 @@ from traceflops.reports.view.profiler_rules import SAYS, rules_said
 from traceflops.reports.view.tables import ReportTable, spaced
 from traceflops.reports.view.texts import words
 from traceflops.table.schema import DEVICE_KINDS
+from traceflops.timeline.aggregates import Untimed
 from traceflops.units import command_lines
-
-if TYPE_CHECKING:
-    from traceflops.mfu.measurement import Measurement
-    from traceflops.timeline.aggregates import Untimed
-    from traceflops.windows.prepared import Prepared
+from traceflops.windows.prepared import Prepared
 
 _ROWS: Final = 5
 _NAME_WIDTH, _CATEGORY_WIDTH = 50, 20

@@ -5,11 +5,12 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from rich.cells import cell_len
 from rich.text import Text
 
+from traceflops.analysis.result import Analysis
 from traceflops.reports.terminal.lines import Style, hanging, joined, paragraph
 from traceflops.reports.view import findings, wording
 from traceflops.reports.view.chapters import ALONE
@@ -25,9 +26,6 @@ from traceflops.reports.view.step_split import (
 )
 from traceflops.reports.view.utilisation import why_not
 from traceflops.units import several
-
-if TYPE_CHECKING:
-    from traceflops.analysis.result import Analysis
 
 _NAME: Final = 60
 _INDENT: Final = "   "

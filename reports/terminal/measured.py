@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from fractions import Fraction
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from rich.cells import cell_len
 from rich.text import Text
 
+from traceflops.analysis.result import Analysis
 from traceflops.facts import fact
+from traceflops.mfu.checked.reconciliation import Reconciliation
+from traceflops.mfu.measurement import Measurement
+from traceflops.mfu.traced.work_tables import KernelRow, OpRow
 from traceflops.reports.terminal.aggregates import counted_lines
 from traceflops.reports.terminal.case import provenance
 from traceflops.reports.terminal.lines import (
@@ -30,12 +34,6 @@ from traceflops.reports.view.palette import LINE_LOOKS
 from traceflops.reports.view.texts import words
 from traceflops.reports.view.wording import basis, doubts, each, unit, window
 from traceflops.units import exact_percent, several
-
-if TYPE_CHECKING:
-    from traceflops.analysis.result import Analysis
-    from traceflops.mfu.checked.reconciliation import Reconciliation
-    from traceflops.mfu.measurement import Measurement
-    from traceflops.mfu.traced.work_tables import KernelRow, OpRow
 
 _LABEL, _SHARE = 26, 9
 _ROWS: Final = 8

@@ -6,12 +6,14 @@ Every sentence follows from the analysis, so the same recording gives the same t
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from msgspec import Struct
 
+from traceflops.analysis.result import Analysis
 from traceflops.facts import fact
-from traceflops.recording.capture_gaps import missing_from
+from traceflops.findings.finding import Finding
+from traceflops.recording.capture_gaps import Missing, missing_from
 from traceflops.reports.view.critical import critical_sentence
 from traceflops.reports.view.figures import count, duration, kernel_label, percent
 from traceflops.reports.view.findings import FindingWords, causes, title_sentence
@@ -19,11 +21,6 @@ from traceflops.reports.view.texts import words
 from traceflops.reports.view.utilisation import why_not
 from traceflops.reports.view.wording import basis, component_label, provenance, uneven_steps
 from traceflops.units import capitalized
-
-if TYPE_CHECKING:
-    from traceflops.analysis.result import Analysis
-    from traceflops.findings.finding import Finding
-    from traceflops.recording.capture_gaps import Missing
 
 _MOST: Final = 5
 _FROM_SUMMARIES: Final = "from-summaries"

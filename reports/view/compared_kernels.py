@@ -4,18 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from traceflops.categories.kernel_names import from_own_word
-from traceflops.mfu.counted.kernel_speeds import ROOFS
+from traceflops.comparison.counted import KernelChange
+from traceflops.comparison.result import Comparison
+from traceflops.mfu.counted.kernel_speeds import ROOFS, KernelSpeed
 from traceflops.reports.view.figures import UNKNOWN, duration, percent, signed_percent
 from traceflops.reports.view.short_names import short_labels
 from traceflops.reports.view.tables import Cell, Column, Name, ReportTable, known_columns, table_of
-
-if TYPE_CHECKING:
-    from traceflops.comparison.counted import KernelChange
-    from traceflops.comparison.result import Comparison
-    from traceflops.mfu.counted.kernel_speeds import KernelSpeed
 
 _MOST: Final = 15
 _NAME: Final = 46

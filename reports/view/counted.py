@@ -6,10 +6,12 @@ from collections.abc import Callable, Sequence
 from fractions import Fraction
 from functools import partial
 from math import prod
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from traceflops.categories.kernel_names import from_own_word
-from traceflops.mfu.counted.kernel_speeds import ROOFS
+from traceflops.mfu.counted.counter_work import CountedKernel
+from traceflops.mfu.counted.kernel_speeds import ROOFS, KernelSpeed
+from traceflops.mfu.measurement import Measurement
 from traceflops.reports.view.figures import (
     UNKNOWN,
     as_float,
@@ -23,11 +25,6 @@ from traceflops.reports.view.figures import (
 )
 from traceflops.reports.view.short_names import short_labels
 from traceflops.reports.view.tables import Column, Name, ReportTable, known_columns, table_of
-
-if TYPE_CHECKING:
-    from traceflops.mfu.counted.counter_work import CountedKernel
-    from traceflops.mfu.counted.kernel_speeds import KernelSpeed
-    from traceflops.mfu.measurement import Measurement
 
 _NAME: Final = 46
 _REASONS: Final = 2

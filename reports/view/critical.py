@@ -4,20 +4,18 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
+from traceflops.analysis.result import Analysis
 from traceflops.attribution.culprits import BESIDE, CALLS_BESIDE
 from traceflops.attribution.idle_classes import CLASSES
 from traceflops.categories.kernel_names import without_return_type
+from traceflops.replay.critical_path import PathPart
+from traceflops.replay.what_if import Replay
 from traceflops.reports.view.figures import duration, percent
 from traceflops.reports.view.tables import Cell, Column, Name, ReportTable, Share, table_of
 from traceflops.reports.view.texts import words
 from traceflops.timeline.records import WORK
-
-if TYPE_CHECKING:
-    from traceflops.analysis.result import Analysis
-    from traceflops.replay.critical_path import PathPart
-    from traceflops.replay.what_if import Replay
 
 _MOST: Final = 5
 _NAMED: Final = 3

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from collections.abc import Iterator, Sequence
+from typing import Final
 
 from msgspec import Struct
 
+from traceflops.analysis.result import Analysis
 from traceflops.attribution.culprits import Culprit, IdleClass
 from traceflops.attribution.idle_classes import CLASSES
 from traceflops.attribution.idle_slices import GapLengths
@@ -14,13 +16,8 @@ from traceflops.facts import Fact
 from traceflops.remedies import advice
 from traceflops.reports.view.figures import TIME_UNITS, duration, percent
 from traceflops.reports.view.texts import words
+from traceflops.timeline.records import Gap
 from traceflops.units import capitalized, several, unit_for
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from traceflops.analysis.result import Analysis
-    from traceflops.timeline.records import Gap
 
 WORTH_SHOWING: Final = 0.03
 """Share of the idle time from which a class is shown, and of the window from which any is."""

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from msgspec import Struct
 
+from traceflops.analysis.result import Analysis
 from traceflops.characters import function_name
 from traceflops.facts import Fact, fact
 from traceflops.findings.case import limit
 from traceflops.findings.counted_kernels import COUNTED_KERNEL
-from traceflops.findings.finding import row_name, short_name
+from traceflops.findings.finding import Finding, Gain, Where, row_name, short_name
 from traceflops.findings.little_work import LITTLE_WORK
 from traceflops.findings.losses import LOSS
 from traceflops.findings.main_kernel import MAIN_KERNEL
@@ -25,10 +26,6 @@ from traceflops.reports.view.step_split import begins_late, outside
 from traceflops.reports.view.texts import words
 from traceflops.reports.view.who_waits import late_rank_statement
 from traceflops.reports.view.wording import window
-
-if TYPE_CHECKING:
-    from traceflops.analysis.result import Analysis
-    from traceflops.findings.finding import Finding, Gain, Where
 
 _OWNERS: Final = {"yours": "your code"}
 _OF_KERNELS: Final = ("framework", "library")

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from traceflops.analysis.result import Analysis
+from traceflops.attribution.host_calls import HostOperator, MemoryOperation
 from traceflops.findings.copy_sizes import are_small
 from traceflops.reports.view.figures import bandwidth, count, duration, percent, ratio, size
 from traceflops.reports.view.short_names import short_labels
 from traceflops.reports.view.tables import Cell, Column, Name, ReportTable, table_of
 from traceflops.reports.view.wording import basis
 from traceflops.units import capitalized
-
-if TYPE_CHECKING:
-    from traceflops.analysis.result import Analysis
-    from traceflops.attribution.host_calls import HostOperator, MemoryOperation
 
 _NAME: Final = 90
 _WORDS: Final = {"memcpy": "copy", "memset": "fill"}

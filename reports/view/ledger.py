@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from fractions import Fraction
-from typing import TYPE_CHECKING
 
 from msgspec import Struct, field
 
+from traceflops.analysis.result import Analysis
 from traceflops.flops.mfu_waterfall import Count, Ledger, Line
 from traceflops.reports.view.figures import UNKNOWN, flop_scale, percent, significant
-
-if TYPE_CHECKING:
-    from traceflops.analysis.result import Analysis
 
 COLUMNS = {
     "forward": "forward",

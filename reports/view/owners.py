@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from heapq import nlargest
 from operator import itemgetter
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
+from traceflops.analysis.result import Analysis
 from traceflops.attribution.device_work_tables import BY, HOST_OP, Owner
 from traceflops.characters import function_name
 from traceflops.reports.view.figures import count, duration, percent
@@ -16,9 +17,6 @@ from traceflops.reports.view.short_names import short_labels
 from traceflops.reports.view.tables import Cell, Column, Name, ReportTable, Share, table_of
 from traceflops.reports.view.wording import time_shared
 from traceflops.units import capitalized
-
-if TYPE_CHECKING:
-    from traceflops.analysis.result import Analysis
 
 MOST_OWNERS: Final = 20
 _NAME, _SHAPES = 90, 50

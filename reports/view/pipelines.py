@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from traceflops.analysis.result import Analysis
+from traceflops.ranks.pipelines import Pipelines, Stage
 from traceflops.reports.view.figures import UNKNOWN, count, duration, percent, significant
 from traceflops.reports.view.tables import Column, Name, ReportTable, table_of
 from traceflops.units import several
-
-if TYPE_CHECKING:
-    from traceflops.analysis.result import Analysis
-    from traceflops.ranks.pipelines import Pipelines, Stage
 
 _MOST: Final = 16
 _STAGES: Final = {

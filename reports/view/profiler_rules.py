@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from msgspec import Struct
 
 from traceflops.categories.kernel_names import from_own_word
 from traceflops.findings.counted_estimates import estimated, gains_nothing, rule_name
+from traceflops.mfu.counted.kernel_speeds import KernelRule
+from traceflops.mfu.measurement import Measurement
 from traceflops.reports.view.short_names import short_labels
 from traceflops.reports.view.tables import Name
 from traceflops.reports.view.texts import words
 from traceflops.units import capitalized
-
-if TYPE_CHECKING:
-    from traceflops.mfu.counted.kernel_speeds import KernelRule
-    from traceflops.mfu.measurement import Measurement
 
 SAYS: Final = "Nsight Compute says"
 _NAME: Final = 46

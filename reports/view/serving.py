@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from traceflops.analysis.result import Analysis
 from traceflops.attribution.idle_classes import CLASSES
+from traceflops.mfu.serving_passes import PassKind
 from traceflops.reports.view.figures import UNKNOWN, as_float, count, duration, percent, significant
 from traceflops.reports.view.tables import (
     Cell,
@@ -15,10 +17,6 @@ from traceflops.reports.view.tables import (
     short_names,
     table_of,
 )
-
-if TYPE_CHECKING:
-    from traceflops.analysis.result import Analysis
-    from traceflops.mfu.serving_passes import PassKind
 
 WAITS_ON: Final = "Waits on"
 _REMARK: Final = "Means per pass; idle until the next. Tokens per second and GPU."

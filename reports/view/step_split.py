@@ -8,14 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from fractions import Fraction
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from msgspec import Struct
 from msgspec.structs import replace
 
+from traceflops.analysis.result import Analysis
 from traceflops.attribution.idle_classes import CLASSES
 from traceflops.characters import shortened
 from traceflops.facts import fact
+from traceflops.findings.finding import Finding
 from traceflops.findings.host_samples import outside_samples
 from traceflops.findings.standstill import STANDSTILL
 from traceflops.findings.start_up import START_UP
@@ -28,10 +30,6 @@ from traceflops.reports.view.wording import component_label
 from traceflops.table.patterns import LOADS_DATA
 from traceflops.units import capitalized
 from traceflops.windows.device_records import launch_calls
-
-if TYPE_CHECKING:
-    from traceflops.analysis.result import Analysis
-    from traceflops.findings.finding import Finding
 
 CULPRIT: Final = "culprit"
 """The look of idle time with a known cause."""

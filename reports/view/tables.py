@@ -6,11 +6,13 @@ A cell is a text of ours, a name in the trace, or several of these, with spaces 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import Any, Final, Self
 
 from msgspec import Struct
 
+from traceflops.analysis.result import Analysis
 from traceflops.characters import function_name
+from traceflops.mfu.measurement import Measurement
 from traceflops.reports.view import wording
 from traceflops.reports.view.culprits import gap_culprits, length_label, pace_sentence, waited_for
 from traceflops.reports.view.figures import (
@@ -26,14 +28,9 @@ from traceflops.reports.view.palette import CAUSE_LABELS, category_label
 from traceflops.reports.view.short_names import short_labels
 from traceflops.reports.view.utilisation import bounds_sentence, facts, parts, rates
 from traceflops.table.schema import DEVICE_KINDS
-from traceflops.timeline.records import COMPONENTS
+from traceflops.timeline.aggregates import Untimed
+from traceflops.timeline.records import COMPONENTS, Gap
 from traceflops.units import capitalized
-
-if TYPE_CHECKING:
-    from traceflops.analysis.result import Analysis
-    from traceflops.mfu.measurement import Measurement
-    from traceflops.timeline.aggregates import Untimed
-    from traceflops.timeline.records import Gap
 
 _MOST_SUMS: Final = 100
 _KERNELS: Final = 10

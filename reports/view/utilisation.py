@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from fractions import Fraction
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import Final, TypeVar
 
 from msgspec import Struct
 
+from traceflops.analysis.result import Analysis
 from traceflops.devices.missing_input import NOT_ML, UNLESS_ASKED
 from traceflops.devices.peaks import PER_TERA
 from traceflops.facts import fact
 from traceflops.findings.copy_sizes import are_small
 from traceflops.flops.mfu_waterfall import UNSPLIT, Waterfall
 from traceflops.flops.ops.arguments import TF32_OR_FP32
+from traceflops.mfu.counted.joins import MeasuredWork
 from traceflops.mfu.inference import Inference, PhaseUse
 from traceflops.mfu.measurement import Measurement
 from traceflops.mfu.roof_times import BOUND_FROM, Measured, NearerRoof, verdict
@@ -34,10 +36,6 @@ from traceflops.reports.view.figures import (
 from traceflops.reports.view.texts import words
 from traceflops.units import PART_NAMES, several
 from traceflops.units import exact_percent as use_percent
-
-if TYPE_CHECKING:
-    from traceflops.analysis.result import Analysis
-    from traceflops.mfu.counted.joins import MeasuredWork
 
 T = TypeVar("T")
 

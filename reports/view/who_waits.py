@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Final, Self
+from typing import Final, Self
 
 import numpy as np
 
+from traceflops.analysis.result import Analysis
 from traceflops.facts import Fact, fact
 from traceflops.findings.communication import slow_link_fact
 from traceflops.findings.late_rank import (
@@ -17,6 +18,9 @@ from traceflops.findings.late_rank import (
     waiting_for,
 )
 from traceflops.findings.rules import advice_of
+from traceflops.ranks.collectives import Collective
+from traceflops.ranks.link_rates import LinkRate
+from traceflops.ranks.who_waits import RankReport, Turn
 from traceflops.reports.view.figures import (
     UNKNOWN,
     count,
@@ -29,14 +33,8 @@ from traceflops.reports.view.figures import (
 )
 from traceflops.reports.view.tables import Column, Name, ReportTable, table_of
 from traceflops.reports.view.texts import words
+from traceflops.table.columns import FloatArray, IntArray
 from traceflops.units import several
-
-if TYPE_CHECKING:
-    from traceflops.analysis.result import Analysis
-    from traceflops.ranks.collectives import Collective
-    from traceflops.ranks.link_rates import LinkRate
-    from traceflops.ranks.who_waits import RankReport, Turn
-    from traceflops.table.columns import FloatArray, IntArray
 
 _MOST_RATES: Final = 24
 _FEW_RANKS: Final = 4
