@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 from typing import Final
 
@@ -26,31 +26,32 @@ def counted_change(comparison: Comparison) -> ReportTable:
     names = list(dict.fromkeys(name for change in shown for name in change.names))
     labels = dict(zip(names, short_labels(from_own_word(names), _NAME), strict=True))
 
+    def name(change: KernelChange) -> Cell:
+        """Return the name of a kernel, or both if it is named otherwise on the other side."""
+        both = [Name(labels[whole], whole) for whole in change.names]
+        return (both[0], "→", both[1]) if len(both) > 1 else both[0]
+
     def roof(speed: KernelSpeed) -> str:
         return f"{ROOFS[speed.roof[0]]} {percent(speed.roof[1])}" if speed.roof else UNKNOWN
 
+    def both_sides(words: Callable[[KernelSpeed], str], change: KernelChange) -> str:
+        """Return a figure before and after, only once if it is the same; `words` prints it."""
+        sides = (change.before, change.after)
+        texts = [words(side) if side is not None else UNKNOWN for side in sides]
+        return " → ".join(dict.fromkeys(texts))
+
+    def occupancy(speed: KernelSpeed) -> str:
+        return percent(speed.achieved_occupancy)
+
     columns = (
-        Column("Kernels by counters", partial(_names, labels)),
+        Column("Kernels by counters", name),
         Column.number("Before", lambda change: duration(change.before_ns)),
         Column.number("After", lambda change: duration(change.after_ns)),
         Column.number(
             "Change",
             lambda change: UNKNOWN if change.share is None else signed_percent(change.share),
         ),
-        Column("Nearest roof", partial(_both, roof)),
-        Column.number("Occupancy", partial(_both, lambda speed: percent(speed.achieved_occupancy))),
+        Column("Nearest roof", partial(both_sides, roof)),
+        Column.number("Occupancy", partial(both_sides, occupancy)),
     )
     return table_of(known_columns(columns, shown), shown, len(changes), _REMARK if changes else "")
-
-
-def _names(labels: Mapping[str, str], change: KernelChange) -> Cell:
-    """Return the name of a kernel, or both if it is named otherwise on the other side."""
-    names = [Name(labels[whole], whole) for whole in change.names]
-    return (names[0], "→", names[1]) if len(names) > 1 else names[0]
-
-
-def _both(words: Callable[[KernelSpeed], str], change: KernelChange) -> str:
-    """Return a figure of both sides, only once if it is the same; `words` gives it of one."""
-    sides = (change.before, change.after)
-    shown = [words(side) if side is not None else UNKNOWN for side in sides]
-    return shown[0] if shown[0] == shown[1] else " → ".join(shown)

@@ -38,35 +38,54 @@ _NO_SHARES: Final = "Speed of light: ncu --set full."
 def counted_table(measured: Measurement, most: int) -> ReportTable:
     """Return the kernels of counted runs with their work, those with most FLOPs first.
 
-    Figures are means of a launch; Busy is the share of time in which matrix units computed. Columns
-    that were never counted are left out, and all rows if nothing but their launches is known and
-    `speeds_table` has these.
+    Figures are means of a launch; Busy is the share of time in which matrix units computed. There
+    are no rows if nothing but launches is known and `speeds_table` has these.
     """
     work = measured.executed.work
     if work is None:
         return table_of((), ())
     rows, peak = work.counted, work.bandwidth
-    figures = [(row.flops, row.vector, row.read, row.written, row.busy) for row in rows]
-    if work.speeds and all(known == (None,) * 5 for known in figures):
+    known = [(row.flops, row.vector, row.read, row.written, row.busy) for row in rows]
+    if work.speeds and all(figures == (None,) * 5 for figures in known):
         rows = ()
+
+    def mean(figure: str, text: Callable[[int], str], row: CountedKernel) -> str:
+        """Return the mean of a field over launches, marked if launches differ."""
+        total = getattr(row, figure)
+        about = _ABOUT if figure in row.unequal else ""
+        return UNKNOWN if total is None else about + text(round(Fraction(total, row.launches)))
+
+    def counter(name: str, row: CountedKernel) -> str:
+        total = row.counters.get(name)
+        return UNKNOWN if total is None else significant(total / row.launches, 3)
+
+    def rate(row: CountedKernel) -> str:
+        """Return how fast a kernel ran while counted: products in TFLOP/s, others in GB/s."""
+        if row.flops and row.time_ns:
+            return f"{significant(Fraction(row.flops, 1000 * row.time_ns), 3)} TFLOP/s"
+        return bandwidth(row.bytes_per_ns)
 
     def share(row: CountedKernel) -> str:
         rate = row.bytes_per_ns
         return UNKNOWN if rate is None or not peak else percent(float(rate / peak))
 
-    counters = rows[0].counters if rows else ()
+    def intensity(row: CountedKernel) -> str:
+        moved = 0 if row.read is None or row.written is None else row.read + row.written
+        is_known = row.flops and moved
+        return significant(Fraction(row.flops, moved), zeros=True) if is_known else UNKNOWN
+
     columns = (
         Column.number("Launches", lambda row: count(row.launches)),
-        Column.number("Matrix", partial(_mean, "flops", flops)),
-        Column.number("Vector", partial(_mean, "vector", flops)),
-        Column.number("Read", partial(_mean, "read", size)),
-        Column.number("Written", partial(_mean, "written", size)),
-        Column.number("Time", partial(_mean, "time_ns", duration)),
-        *(Column.number(name, partial(_counter, name)) for name in counters),
-        Column.number("Rate", _rate),
+        Column.number("Matrix", partial(mean, "flops", flops)),
+        Column.number("Vector", partial(mean, "vector", flops)),
+        Column.number("Read", partial(mean, "read", size)),
+        Column.number("Written", partial(mean, "written", size)),
+        Column.number("Time", partial(mean, "time_ns", duration)),
+        *(Column.number(name, partial(counter, name)) for row in rows[:1] for name in row.counters),
+        Column.number("Rate", rate),
         Column.number("Of bandwidth", share),
         Column.number("Busy", lambda row: percent(as_float(row.busy))),
-        Column.number("FLOP/B", _intensity),
+        Column.number("FLOP/B", intensity),
     )
     has_bytes = any(row.read is not None or row.written is not None for row in rows)
     has_times = any(row.time_ns is not None for row in rows)
@@ -79,24 +98,6 @@ def counted_table(measured: Measurement, most: int) -> ReportTable:
     return _table("Kernels by counters", columns, rows, most, " ".join(filter(None, remarks)))
 
 
-def _mean(figure: str, text: Callable[[int], str], row: CountedKernel) -> str:
-    """Return the mean of a field over launches, marked if launches differ; `text` prints it."""
-    total = getattr(row, figure)
-    about = _ABOUT if figure in row.unequal else ""
-    return UNKNOWN if total is None else about + text(round(Fraction(total, row.launches)))
-
-
-def _counter(name: str, row: CountedKernel) -> str:
-    total = row.counters.get(name)
-    return UNKNOWN if total is None else significant(total / row.launches, 3)
-
-
-def _intensity(row: CountedKernel) -> str:
-    """Return the FLOP per byte, a dash if either is unknown or 0."""
-    moved = 0 if row.read is None or row.written is None else row.read + row.written
-    return significant(Fraction(row.flops, moved), zeros=True) if row.flops and moved else UNKNOWN
-
-
 def speeds_table(measured: Measurement, most: int) -> ReportTable:
     """Return how near counted kernels came to their limits, those with most time first."""
     work = measured.executed.work
@@ -105,17 +106,25 @@ def speeds_table(measured: Measurement, most: int) -> ReportTable:
     def throughput(roof: str, row: KernelSpeed) -> str:
         return percent(row.shares.get(roof))
 
+    def blocks_x_threads(row: KernelSpeed) -> str:
+        is_known = row.grid is not None and row.block is not None
+        return f"{count(prod(row.grid))} x {count(prod(row.block))}" if is_known else UNKNOWN
+
+    def limiters(row: KernelSpeed) -> str:
+        """Return what limits the occupancy: too few blocks in the grid, or what a block takes."""
+        return ", ".join((*(() if row.has_more_blocks else ("grid",)), *row.limiters)) or UNKNOWN
+
     columns = [
         Column.number("Time", _times),
         *(Column.number(_head(roof), partial(throughput, roof)) for roof in ROOFS),
         Column.number("Occupancy", _occupancy),
-        Column("Limited by", _limiters),
+        Column("Limited by", limiters),
         Column.number("Registers", lambda row: count(row.registers)),
         Column("Warps wait for", _waits),
     ]
     # Only several rows of one kernel differ in their size, which tells them apart.
     if len({row.name for row in rows}) < len(rows):
-        columns.insert(0, Column.number("Blocks x threads", _launch_size))
+        columns.insert(0, Column.number("Blocks x threads", blocks_x_threads))
     is_timed = any(row.duration_ns is not None for row in rows)
     has_shares = any(
         row.throughputs or (row.achieved_occupancy, row.theoretical_occupancy) != (None, None)
@@ -135,10 +144,7 @@ def decisive_column(measured: Measurement) -> str:
 def _table(
     title: str, columns: Sequence[Column], rows: Sequence[Any], most: int, remark: str
 ) -> ReportTable:
-    """Return a table of the first rows, with the columns that have a known value in any of them.
-
-    `title` is the head of the column of kernels.
-    """
+    """Return the first rows, named under `title`, with the columns known of any of them."""
     shown = rows[:most]
     labels = short_labels(from_own_word([row.name for row in shown]), _NAME)
     names = {id(row): Name(label, row.name) for row, label in zip(shown, labels, strict=True)}
@@ -146,31 +152,11 @@ def _table(
     return table_of(known, shown, len(rows), remark)
 
 
-def _launch_size(row: KernelSpeed) -> str:
-    """Return the number of blocks and of threads in each: "132 x 256"."""
-    if row.grid is None or row.block is None:
-        return UNKNOWN
-    return f"{count(prod(row.grid))} x {count(prod(row.block))}"
-
-
-def _limiters(row: KernelSpeed) -> str:
-    """Return what limits the occupancy: too few blocks in the grid, or what a block takes."""
-    grid = () if row.has_more_blocks else ("grid",)
-    return ", ".join((*grid, *row.limiters)) or UNKNOWN
-
-
 def _times(row: KernelSpeed) -> str:
     """Return how long launches took on average: "4 × 72.5 µs", for a single one its time."""
     if row.duration_ns is None or row.launches == 1:
         return duration(row.duration_ns)
     return f"{count(row.launches)} × {duration(row.duration_ns / row.launches)}"
-
-
-def _rate(row: CountedKernel) -> str:
-    """Return how fast a kernel ran while it was counted: products in TFLOP/s, others in GB/s."""
-    if row.flops and row.time_ns:
-        return f"{significant(Fraction(row.flops, 1000 * row.time_ns), 3)} TFLOP/s"
-    return bandwidth(row.bytes_per_ns)
 
 
 def _head(roof: str) -> str:
