@@ -37,6 +37,7 @@ from traceflops.reports.view.comparison import (
 )
 from traceflops.reports.view.figures import UNKNOWN, duration, signed_percent
 from traceflops.reports.view.short_names import short_labels
+from traceflops.reports.view.tables import Cell
 from traceflops.reports.view.texts import words
 from traceflops.units import several
 
@@ -171,17 +172,13 @@ def _clauses(comparison: Comparison) -> tuple[str, str]:
     """Return the caveats ("" for none), and the title: what changed and its first reason."""
     if comparison.obstacle or comparison.is_same:
         return "", comparison.sentence
-    before, after, differs = comparison.before, comparison.after, _differs(comparison)
+    difference_ns, interval = comparison.difference_ns, comparison.interval
+    is_within = bool(difference_ns) and interval is not None and interval.holds_zero
     title = fact("comparison.title-spread")  # a difference within the spread between steps
-    if differs or not comparison.difference_ns:
-        reasons = comparison.reasons if differs else []
-        title = title_of(before, after, comparison.difference_ns, reasons)
+    if not is_within:
+        reasons = comparison.reasons if difference_ns else []
+        title = title_of(comparison.before, comparison.after, difference_ns, reasons)
     return " ".join(map(words, comparison.caveats)), words(title)
-
-
-def _differs(comparison: Comparison) -> bool:
-    interval = comparison.interval
-    return bool(comparison.difference_ns) and not (interval is not None and interval.holds_zero)
 
 
 def _figure(comparison: Comparison) -> str:
@@ -213,7 +210,8 @@ def _beside(comparison: Comparison) -> Iterator[str]:
 def _sums(comparison: Comparison) -> Iterator[tuple[str, int, list[tuple[int, str]]]]:
     """Yield the sum of the causes that agree with the difference, then of those against it.
 
-    The two add up to the difference. Each is a label, its ns, and its causes as ns and text.
+    The two add up to the difference. Each is a label, its ns, and ns and text of its largest sure
+    causes, of the other sure ones, and of the noise.
     """
     if not comparison.difference_ns:
         return
@@ -221,23 +219,17 @@ def _sums(comparison: Comparison) -> Iterator[tuple[str, int, list[tuple[int, st
     ways = (("Lost", 1), ("Won back", -1)) if is_slower else (("Gained", -1), ("Given back", 1))
     for label, sign in ways:
         causes = [cause for cause in changed_causes(comparison) if cause.ns * sign > 0]
-        if causes:
-            total = sum(cause.ns for cause in causes)
-            yield label, abs(total), list(_named(causes))
-
-
-def _named(causes: Sequence[Cause]) -> Iterator[tuple[int, str]]:
-    """Yield ns and text of the largest sure causes, of the other sure ones, and of the noise."""
-    sure = [cause for cause in causes if not cause.is_noise]
-    named = [cause for cause in sure[:_NAMED] if abs(cause.ns) >= _LEAST * abs(causes[0].ns)]
-    for cause in named:
-        yield abs(cause.ns), cause_label(cause)
-    others = sure[len(named) :]
-    if others:
-        yield sum(abs(cause.ns) for cause in others), several(len(others), "other")
-    noise = sum(abs(cause.ns) for cause in causes if cause.is_noise)
-    if noise:
-        yield noise, "within the spread between steps"
+        if not causes:
+            continue
+        sure = [cause for cause in causes if not cause.is_noise]
+        named = [cause for cause in sure[:_NAMED] if abs(cause.ns) >= _LEAST * abs(causes[0].ns)]
+        texts = [(abs(cause.ns), cause_label(cause)) for cause in named]
+        if others := sure[len(named) :]:
+            others_ns = sum(abs(cause.ns) for cause in others)
+            texts.append((others_ns, several(len(others), "other")))
+        if noise_ns := sum(abs(cause.ns) for cause in causes if cause.is_noise):
+            texts.append((noise_ns, "within the spread between steps"))
+        yield label, abs(sum(cause.ns for cause in causes)), texts
 
 
 def _sure(comparison: Comparison, names: Sequence[str]) -> Iterator[str]:
@@ -272,13 +264,26 @@ def _tables(comparison: Comparison, id_: str, most: int) -> list[dict[str, Any]]
     causes, parts = changed_causes(comparison), changed_parts(comparison)
     if not causes:
         return []
+    cause_rows, part_rows = [], []
+    for cause in causes[:most]:
+        what, detail = cause_words(cause)
+        times = (sum(p.before_ns for p in cause.parts), sum(p.after_ns for p in cause.parts))
+        row = _row(cause, causes[0], what, detail, [duration(float(ns)) for ns in times])
+        cause_rows.append(row | {"last": interval_ends(cause.interval), "is_noise": cause.is_noise})
+    for part, cells in zip(parts, parts_table(comparison, most).rows, strict=False):
+        name, *figures, _, matched_by = cells  # the change is drawn, not printed
+        more = f" and {len(part.scopes) - 1} more" if len(part.scopes) > 1 else ""
+        scope = f"{part.scopes[0]}{more}" if part.scopes else ""
+        idle = f"idle, {CLASSES.get(part.subject, part.subject)}"
+        row = _row(part, parts[0], name, idle if part.kind == "idle" else scope, figures)
+        part_rows.append(row | {"last": matched_by, "is_noise": False})  # no interval tells noise
     return [
         {
             "name": f"causes{id_}",
             "label": "By cause",
             "heads": ("Before", "After"),
             "last": "95 % interval",
-            "rows": list(_cause_rows(causes, most)),
+            "rows": cause_rows,
             "total": len(causes),
         },
         {
@@ -286,46 +291,21 @@ def _tables(comparison: Comparison, id_: str, most: int) -> list[dict[str, Any]]
             "label": "By kernel and culprit",
             "heads": ("Calls", "Before", "After"),
             "last": "Matched by",
-            "rows": list(_part_rows(comparison, parts, most)),
+            "rows": part_rows,
             "total": len(parts),
         },
     ]
 
 
-def _cause_rows(causes: Sequence[Cause], most: int) -> Iterator[dict[str, Any]]:
-    """Yield the first `most` causes as rows."""
-    for cause in causes[:most]:
-        what, detail = cause_words(cause)
-        before = sum(part.before_ns for part in cause.parts)
-        after = sum(part.after_ns for part in cause.parts)
-        yield {
-            "look": cause.component,
-            "what": what,
-            "detail": detail,
-            "cells": (duration(float(before)), duration(float(after))),
-            "ns": cause.ns,
-            "share": cause.ns / abs(causes[0].ns),
-            "last": interval_ends(cause.interval),
-            "is_noise": cause.is_noise,
-        }
-
-
-def _part_rows(
-    comparison: Comparison, parts: Sequence[Part], most: int
-) -> Iterator[dict[str, Any]]:
-    """Yield the first `most` parts as rows, with the cells of `parts_table`."""
-    for part, cells in zip(parts, parts_table(comparison, most).rows, strict=False):
-        name, *figures, _, matched_by = cells  # the change is drawn, not printed
-        more = f" and {len(part.scopes) - 1} more" if len(part.scopes) > 1 else ""
-        scope = f"{part.scopes[0]}{more}" if part.scopes else ""
-        idle = f"idle, {CLASSES.get(part.subject, part.subject)}"
-        yield {
-            "look": part.component,
-            "what": name,
-            "detail": idle if part.kind == "idle" else scope,
-            "cells": figures,
-            "ns": part.ns,
-            "share": part.ns / abs(parts[0].ns),
-            "last": matched_by,
-            "is_noise": False,  # only causes have an interval to tell
-        }
+def _row(
+    change: Cause | Part, largest: Cause | Part, what: Cell, detail: str, cells: Sequence[Cell]
+) -> dict[str, Any]:
+    """Return what rows of causes and of parts have in common."""
+    return {
+        "look": change.component,
+        "what": what,
+        "detail": detail,
+        "cells": cells,
+        "ns": change.ns,
+        "share": change.ns / abs(largest.ns),
+    }

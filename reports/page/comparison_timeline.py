@@ -16,7 +16,7 @@ from traceflops.drawing.timeline import Drawable, Span, drawable
 from traceflops.reports.page.axes import axis_ticks
 from traceflops.reports.page.overview import MOST_GAPS
 from traceflops.reports.page.timeline import lane_groups, lane_labels
-from traceflops.reports.page.timeline_still import IDLE, NameOf, Rect, StillLane, letters, still
+from traceflops.reports.page.timeline_still import IDLE, Rect, StillLane, letters, still
 from traceflops.reports.view.figures import duration
 from traceflops.reports.view.step_split import CULPRIT
 
@@ -96,7 +96,7 @@ def _common_rank(recordings: Sequence[_TimelineSide]) -> int | None:
     return min(rank for rank in common if rank is not None)
 
 
-def _side(one: _TimelineSide, name: str, length_ns: int, rank: int | None) -> dict[str, Any]:
+def _side(one: _TimelineSide, title: str, length_ns: int, rank: int | None) -> dict[str, Any]:
     """Return the drawing of one side: of the device of `rank`, or without it of the busiest one.
 
     `length_ns` is the length of the axis that both sides share.
@@ -119,7 +119,15 @@ def _side(one: _TimelineSide, name: str, length_ns: int, rank: int | None) -> di
             else outline.lanes[group.lanes[0]].device == device
         )
     ]
-    drawing = still(one.drawn, one.span, headed, labels, length_ns, _names(one.analysis))
+    trace = one.analysis.prepared.trace if one.analysis.prepared is not None else None
+
+    def name(lane: Lane, row: int) -> str:
+        """Return the name of an event of a host thread, "" for device work."""
+        if trace is None or lane.kind == "stream":
+            return ""
+        return str(trace.table(TABLE_OF[lane.kind])["name"][row].as_py() or "")
+
+    drawing = still(one.drawn, one.span, headed, labels, length_ns, name)
     waits, busiest = [*_waits(one, device, length_ns)], [*_busiest(drawing.lanes)]
     if waits and busiest:  # the row of waits comes first, so it takes the GPU's heading
         waits[0] = replace(waits[0], heading=headed[0][0])
@@ -129,7 +137,7 @@ def _side(one: _TimelineSide, name: str, length_ns: int, rank: int | None) -> di
     what = "the whole window" if one.step is None else f"step {one.step}"
     words = f"{what}, {duration(one.length_ns)}"
     return {
-        "name": name,
+        "name": title,
         "words": words,
         "still": replace(drawing, lanes=lanes),
         "is_step": one.step is not None,
@@ -137,9 +145,9 @@ def _side(one: _TimelineSide, name: str, length_ns: int, rank: int | None) -> di
 
 
 def _busiest(lanes: Sequence[StillLane]) -> Iterator[StillLane]:
-    """Yield the lanes that are busy: all streams, and the _MOST_LANES busiest of host threads.
+    """Yield all busy streams, and the _MOST_LANES busiest of the outer rows of host threads.
 
-    Of a thread only the outer _MOST_DEEP rows count. A heading moves to the first lane kept.
+    A heading moves to the first lane kept.
     """
     hosts = [lane for lane in lanes if lane.lane.kind != "stream" and lane.lane.depth < _MOST_DEEP]
     kept = sorted(hosts, key=lambda one: -one.busy_share)[:_MOST_LANES]
@@ -150,18 +158,6 @@ def _busiest(lanes: Sequence[StillLane]) -> Iterator[StillLane]:
         if shows and one.busy_share >= _LEAST_BUSY:
             yield replace(one, heading=heading)
             heading = None
-
-
-def _names(analysis: Analysis) -> NameOf:
-    """Return a function that gives the name of an event of a host thread, "" for device work."""
-    trace = analysis.prepared.trace if analysis.prepared is not None else None
-
-    def name(lane: Lane, row: int) -> str:
-        if trace is None or lane.kind == "stream":
-            return ""
-        return str(trace.table(TABLE_OF[lane.kind])["name"][row].as_py() or "")
-
-    return name
 
 
 def _waits(one: _TimelineSide, device: int, length_ns: int) -> Iterator[StillLane]:

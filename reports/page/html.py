@@ -150,9 +150,21 @@ def closing(
     `page_bytes` is the size of the page without it; data that would exceed PAGE_BYTES is left out.
     `cuts_texts`: whether texts were cut shorter than usual to keep to PAGE_BYTES.
     """
-    room = PAGE_BYTES - page_bytes
-    data, left_out = _data(analysis, room)
-    embedded = {_DATA: data} if data is not None else {}
+    room, embedded, left_out = PAGE_BYTES - page_bytes, {}, ""
+    per_device = sum(len(device.windows) + len(device.gaps) for device in analysis.devices)
+    measured = analysis.measured
+    tables = int(analysis.kernels.num_rows) + len(measured.kernels) + len(measured.ops)
+    untimed = int(analysis.untimed.rows.num_rows) if analysis.untimed is not None else 0
+    rows = per_device + tables + untimed + len(analysis.notes) + len(analysis.source.event_counts)
+    if rows > _MOST_ROWS:  # not even written out to see whether it fits
+        left_out = f"about {several(rows, 'row')}"
+    else:
+        text = render_json(analysis).encode() + b"\n"
+        taken = packed_bytes(text, room)
+        if taken > room:
+            left_out = f"{size(len(text))}, at least {size(taken)} compressed"
+        else:
+            embedded[_DATA] = text
     pack = pack_of(analysis, _MOST_PACKED_ROWS)
     used = sum(len(packed(content)) for content in embedded.values())
     if pack is not None and len(packed(pack)) <= room - used:
@@ -167,22 +179,3 @@ def closing(
         "redacted": any(note.code == "redacted" for note in analysis.notes),
     }
     return Section("closing", "", values, {}, ("data.js",) if embedded else (), embedded)
-
-
-def _data(analysis: Analysis, room: int) -> tuple[bytes | None, str]:
-    """Return the report as JSON, or None and its size if it is too large for `room` bytes.
-
-    Its rows are counted first: a very large report is not even written out to see whether it fits.
-    """
-    per_device = sum(len(device.windows) + len(device.gaps) for device in analysis.devices)
-    measured = analysis.measured
-    tables = int(analysis.kernels.num_rows) + len(measured.kernels) + len(measured.ops)
-    untimed = int(analysis.untimed.rows.num_rows) if analysis.untimed is not None else 0
-    rows = per_device + tables + untimed + len(analysis.notes) + len(analysis.source.event_counts)
-    if rows > _MOST_ROWS:
-        return None, f"about {several(rows, 'row')}"
-    text = render_json(analysis).encode() + b"\n"
-    taken = packed_bytes(text, room)
-    if taken > room:
-        return None, f"{size(len(text))}, at least {size(taken)} compressed"
-    return text, ""

@@ -86,28 +86,23 @@ def icicles(analysis: Analysis) -> list[Icicle]:
         if _depth(tree, least_depth) < least_depth:
             continue
         boxes = list(_boxes(analysis, lens, tree, known))
-        rows = max(box["row"] for box in boxes) + 1
-        drawn.append(Icicle(lens, title, boxes, rows, _sentence(analysis, tree, known)))
+        rows, sentence = max(box["row"] for box in boxes) + 1, ""
+        inside = [one for one in _inside(_root(analysis, tree)) if one.node.kernels]
+        if inside:
+            largest = max(inside, key=lambda one: one.node.total_ns)
+            time = _time(analysis, largest.node.total_ns)
+            slow = known.above_ns(largest.node)
+            above = f", {_time(analysis, slow)} of it above the roof" if slow else ""
+            name = figures.kernel_label(largest.label, _LONGEST)
+            sentence = f"Most time is in {name}: {time}{above}."
+        drawn.append(Icicle(lens, title, boxes, rows, sentence))
     return drawn
 
 
 def _depth(node: TimeNode, most: int) -> int:
-    """Return how many levels of nodes with kernels are in a node; counts no further than `most`."""
+    """Return how many levels of nodes with kernels are in a node, at most `most` + 1."""
     inside = [one for one in node.inside.values() if one.kernels and most]
     return max((1 + _depth(one, most - 1) for one in inside), default=0)
-
-
-def _sentence(analysis: Analysis, tree: TimeNode, known: _Kernels) -> str:
-    """Return what takes most time below the root, "" if nothing there has kernels."""
-    inside = [one for one in _inside(_root(analysis, tree)) if one.node.kernels]
-    if not inside:
-        return ""
-    largest = max(inside, key=lambda one: one.node.total_ns)
-    name = figures.kernel_label(largest.label, _LONGEST)
-    words = [f"Most time is in {name}: {_time(analysis, largest.node.total_ns)}"]
-    if slow := known.above_ns(largest.node):
-        words.append(f"{_time(analysis, slow)} of it above the roof")
-    return ", ".join(words) + "."
 
 
 def _time(analysis: Analysis, ns: int) -> str:

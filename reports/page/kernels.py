@@ -116,12 +116,8 @@ def _shown(
     if the row is the first of it. `facts` are shown beside the columns. `work` is emptied.
     """
     links, shown, left_out, room = DeepLinks("kernel"), [], 0, _MOST_WAYS
-    firsts = {
-        (category["top"], category["sub"]): category_link(
-            category["top"], category["sub"], categories
-        )
-        for category in categories
-    }
+    pairs = [(category["top"], category["sub"]) for category in categories]
+    firsts = {(top, sub): category_link(top, sub, categories) for top, sub in pairs}
     labels = kernel_labels([row["name"] for row in rows])
     for row, label in zip(rows, labels, strict=True):
         ways = sites.rows.get(key_of(row), [])
@@ -130,6 +126,20 @@ def _shown(
         room -= len(ways)
         # Work is known by name alone, so the first row of a name, that with the most time, has it.
         own_work = work.pop(row["name"], None)
+        facts = [
+            ("category", row["sub"].replace("_", " ")),
+            ("kind", row["kind"]),
+            ("category rule", row["rule"]),
+            ("min", duration(row["min_ns"])),
+            ("max", duration(row["max_ns"])),
+        ]
+        if own_work is not None and own_work.intensity.value is not None:
+            facts.append(("FLOP per byte", own_work.intensity.text))
+        if own_work is not None and own_work.by:
+            facts.append(("bound", f"{own_work.bound} by {own_work.by}"))
+        if own_work is not None and own_work.flops.value is not None:
+            launches = numbered(own_work.count, "launch")
+            facts.append(("FLOPs known for", f"{launches}, {duration(own_work.time_ns)}"))
         shown.append(
             {
                 "row": row,
@@ -139,25 +149,10 @@ def _shown(
                 "first_of": firsts.pop((row["top"], row["sub"]), ""),
                 "work": own_work,
                 "ways": list(map(way, ways)),
-                "facts": _facts(row, own_work),
+                "facts": facts,
             }
         )
     return shown, left_out
-
-
-def _facts(row: Mapping[str, Any], work: WorkShown | None) -> list[tuple[str, str]]:
-    """Return what is said of a kernel beside the columns, each a label and a text."""
-    facts = [("category", row["sub"].replace("_", " ")), ("kind", row["kind"])]
-    facts += [("category rule", row["rule"])]
-    facts += [("min", duration(row["min_ns"])), ("max", duration(row["max_ns"]))]
-    if work is not None and work.intensity.value is not None:
-        facts.append(("FLOP per byte", work.intensity.text))
-    if work is not None and work.by:
-        facts.append(("bound", f"{work.bound} by {work.by}"))
-    if work is not None and work.flops.value is not None:
-        launches = numbered(work.count, "launch")
-        facts.append(("FLOPs known for", f"{launches}, {duration(work.time_ns)}"))
-    return facts
 
 
 class LaunchSites(Struct, frozen=True):

@@ -203,7 +203,9 @@ def _holoviews() -> Any:
 
 def _stacked(bars: list[StepBar], axis: str) -> Any:
     """Return bars stacked by component; `axis` says what a bar is."""
-    hv, boxes = _holoviews(), boxes_of(_known(bars))
+    if not any(bar.components.window_ns for bar in bars):
+        raise _missing("no device with recorded work")
+    hv, boxes = _holoviews(), boxes_of(bars)
     from bokeh.models import HoverTool
 
     more = [name for name in boxes.columns if name not in EDGES]
@@ -226,13 +228,6 @@ def _stacked(bars: list[StepBar], axis: str) -> Any:
         ylim=(0, boxes.highest),
         xticks=boxes.ticks,
     )
-
-
-def _known(bars: list[StepBar]) -> list[StepBar]:
-    """Return the bars. Raises UsageError if none has any time."""
-    if not any(bar.components.window_ns for bar in bars):
-        raise _missing("no device with recorded work")
-    return bars
 
 
 def _missing(what: str) -> UsageError:

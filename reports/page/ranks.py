@@ -52,6 +52,14 @@ def ranks_page(analysis: Analysis) -> dict[str, Any]:
         row, step = divmod(int(far.argmax()), len(times.steps))
         share = signed_percent(float(off[row, step]))
         farthest = f"{labels[row]}, step {times.steps[step]} ({share})"
+    cycles, slowdown = analysis.ranks.cycles if analysis.ranks is not None else None, ""
+    if of_cycles and cycles is not None and cycles.overall is not None:
+        largest = int(cycles.slowdown.argmax())
+        most = f"most in step {cycles.steps[largest]} ({cycles.slowdown[largest]:.3f})"
+        slowdown = (
+            f"Slowdown S (step time by mean own time): {cycles.overall:.3f}, {most}. A step begins "
+            "after the last collective of another, so the first is not shown."
+        )
     return {
         "late": who_waits.late_rank_words(analysis),
         "map": rank_map(
@@ -68,21 +76,8 @@ def ranks_page(analysis: Analysis) -> dict[str, Any]:
         "total": len(devices),
         "left_out": "exposed waiting" if of_cycles else "exposed communication",
         "farthest": farthest,
-        "slowdown": _slowdown(analysis) if of_cycles else "",
+        "slowdown": slowdown,
     }
-
-
-def _slowdown(analysis: Analysis) -> str:
-    """Return the slowdown S over all steps in words, and in which step it is largest."""
-    cycles = analysis.ranks.cycles if analysis.ranks is not None else None
-    if cycles is None or cycles.overall is None:
-        return ""
-    worst = int(cycles.slowdown.argmax())
-    most = f"most in step {cycles.steps[worst]} ({cycles.slowdown[worst]:.3f})"
-    return (
-        f"Slowdown S (step time by mean own time): {cycles.overall:.3f}, {most}. A step begins "
-        "after the last collective of another, so the first is not shown."
-    )
 
 
 def lanes(link: str, said: str, turns: Sequence[Turn]) -> dict[str, Any]:

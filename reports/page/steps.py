@@ -83,7 +83,11 @@ class StepBar(Struct, frozen=True):
 
 
 def window_rows(devices: Iterable[DeviceReport]) -> list[StepRow]:
-    """Return a row per window by time: `before`, each step after its `between`, `after`."""
+    """Return a row per window by time: `before`, each step after its `between`, `after`.
+
+    Figures are means and sums over the devices that count for it. The reason to leave it out is
+    that of the first device that has one; the sum of launches is unknown if that of a device is.
+    """
     groups: dict[tuple[int, int, str], list[Window]] = {}
     for device in devices:
         step = -1  # of windows that belong to no step
@@ -92,10 +96,25 @@ def window_rows(devices: Iterable[DeviceReport]) -> list[StepRow]:
             if window.role != "between":
                 step = -1 if window.step is None else window.step
             groups.setdefault((_ORDER[window.role], step, window.role), []).append(window)
-    return [
-        _window_row(windows, _NAMES.get(role, role).format(step))
-        for (_, step, role), windows in sorted(groups.items(), key=lambda item: item[0])
-    ]
+    rows = []
+    for (_, step, role), windows in sorted(groups.items(), key=lambda item: item[0]):
+        counted = counting(windows)
+        accounts = [window.account for window in counted]
+        launches = [account.launches for account in accounts]
+        row = StepRow(
+            label=_NAMES.get(role, role).format(step),
+            role=role,
+            devices=len(counted),
+            used=any(window.used for window in counted),
+            left_out=words(next((w.left_out for w in windows if w.left_out), None)),
+            unfinished=any(window.unfinished for window in windows),
+            components=mean_components([account.components for account in accounts]),
+            longest_ns=max(window.dur_ns for window in counted),
+            activities=sum(account.activities for account in accounts),
+            launches=None if None in launches else sum(n for n in launches if n is not None),
+        )
+        rows.append(row)
+    return rows
 
 
 def drawn_bars(all_rows: Sequence[StepRow], most: int = MOST_BARS) -> list[StepBar]:
@@ -118,29 +137,6 @@ def drawn_bars(all_rows: Sequence[StepRow], most: int = MOST_BARS) -> list[StepB
 def small_bars(devices: Iterable[DeviceReport]) -> list[StepBar]:
     """Return few enough bars for a plot as small as a word."""
     return drawn_bars(window_rows(devices), _MOST_SMALL)
-
-
-def _window_row(windows: Sequence[Window], label: str) -> StepRow:
-    """Return the row of one window: means and sums over those of its devices that count.
-
-    The reason to leave it out is that of the first device that has one; the sum of launches is
-    unknown if that of a device is.
-    """
-    counted = counting(windows)
-    accounts = [window.account for window in counted]
-    launches = [account.launches for account in accounts]
-    return StepRow(
-        label=label,
-        role=windows[0].role,
-        devices=len(counted),
-        used=any(window.used for window in counted),
-        left_out=words(next((w.left_out for w in windows if w.left_out), None)),
-        unfinished=any(window.unfinished for window in windows),
-        components=mean_components([account.components for account in accounts]),
-        longest_ns=max(window.dur_ns for window in counted),
-        activities=sum(account.activities for account in accounts),
-        launches=None if None in launches else sum(n for n in launches if n is not None),
-    )
 
 
 class StepTimeShown(Struct, frozen=True):
@@ -179,10 +175,16 @@ def steps_page(analysis: Analysis, rows: Sequence[StepRow]) -> dict[str, Any]:
         }
     spread = analysis.spread if len(used) > 1 else None
     slowest = str(spread.longest.step) if spread is not None else None
-    shown = [
-        _shown(row, components, medians, row.role == "step" and row.label == slowest)
-        for row in chosen_rows(rows)
-    ]
+    shown = []
+    for row in chosen_rows(rows):
+        is_step, parts = row.role == "step", row.components.parts()
+        # What lies between steps is not compared with their medians.
+        compared = medians if is_step else {}
+        step_ns = compared.get(_TIME, 0)
+        time = _part(row.dur_ns, compared.get(_TIME), step_ns)
+        times = [_part(parts[name], compared.get(name), step_ns) for name in components]
+        link = f"step={row.label}" if is_step else ""
+        shown.append(StepShown(row, link, time, times, is_step and row.label == slowest))
     return {
         "rows": shown,
         "total": len(rows),
@@ -200,23 +202,6 @@ def chosen_rows(rows: Sequence[StepRow]) -> list[StepRow]:
     by_length = sorted(range(_FIRST, len(rows)), key=lambda place: -rows[place].dur_ns)
     longest = sorted(by_length[: MOST_ROWS - _FIRST])
     return [rows[place] for place in (*range(_FIRST), *longest)]
-
-
-def _shown(
-    row: StepRow, components: Sequence[str], medians: dict[str, int], slowest: bool
-) -> StepShown:
-    """Return a row of the table; `medians` are ns by component and of the whole step, if any."""
-    parts = row.components.parts()
-    # What lies between steps is not compared with their medians.
-    compared = medians if row.role == "step" else {}
-    median_step_ns = compared.get(_TIME, 0)
-    return StepShown(
-        row,
-        f"step={row.label}" if row.role == "step" else "",
-        _part(row.dur_ns, compared.get(_TIME), median_step_ns),
-        [_part(parts[name], compared.get(name), median_step_ns) for name in components],
-        slowest,
-    )
 
 
 def _part(ns: int, median_ns: int | None, median_step_ns: int) -> StepTimeShown:

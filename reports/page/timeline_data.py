@@ -16,7 +16,7 @@ import numpy as np
 from traceflops.drawing.coarsening import Boxes
 from traceflops.drawing.lanes import TABLE_OF, Kind
 from traceflops.drawing.timeline import Budget, Drawable, Level, Timeline
-from traceflops.reports.page.timeline_figures import Figures, Known, Pieces
+from traceflops.reports.page.timeline_figures import Known
 from traceflops.reports.view.palette import LOOKS
 from traceflops.reports.view.recorded_shapes import shape_words
 from traceflops.reports.view.short_names import short_labels
@@ -118,7 +118,19 @@ def _bytes(
             header["path"] = _add(columns, _on_path(timeline, level.boxes, path))
         header["launch"] = _add(columns, _launches(prepared, kinds, level.boxes))
         header["counters"] = _counters(level, columns)
-        header["figures"] = _figures(known.of(level, complete=not timeline.left_out.work), columns)
+        figures = known.of(level, complete=not timeline.left_out.work)
+        header["figures"] = {"bin": figures.bin_ns}
+        for name in ("idle", "kernels", "parts", "flops"):
+            of_device = header["figures"][name] = {}
+            for device, pieces in getattr(figures, name).items():
+                base = int(pieces.start_ns[0]) if len(pieces.start_ns) else 0
+                of_device[device] = {
+                    "base": base,
+                    "count": len(pieces.start_ns),
+                    "after": _add(columns, np.diff(pieces.start_ns, prepend=base)),
+                    "ns": _add(columns, pieces.ns),
+                    "key": _add(columns, pieces.key),
+                }
         levels.append(header)
     header = {
         **extra,
@@ -144,20 +156,6 @@ def _counters(level: Level, columns: bytearray) -> list[dict[str, Any]]:
         }
         for counts in level.counters.values()
     ]
-
-
-def _figures(figures: Figures, columns: bytearray) -> dict[str, Any]:
-    """Add the columns of the figures of a level, by kind and device; return where they are."""
-    kinds = {
-        "idle": figures.idle,
-        "kernels": figures.kernels,
-        "parts": figures.parts,
-        "flops": figures.flops,
-    }
-    return {"bin": figures.bin_ns} | {
-        name: {device: _pieces(pieces, columns) for device, pieces in of_device.items()}
-        for name, of_device in kinds.items()
-    }
 
 
 def _add(columns: bytearray, values: IntArray) -> list[int]:
@@ -229,18 +227,6 @@ def _on_path(timeline: Timeline, boxes: Boxes, path: Places) -> IntArray:
             inside = spans.length_within(start + origin, end + origin)
             is_on_path[of_lane] = (inside > 0) & (2 * inside >= end - start)
     return is_on_path
-
-
-def _pieces(pieces: Pieces, columns: bytearray) -> dict[str, Any]:
-    """Add the columns of pieces of time, starts as differences; return where they are."""
-    base = int(pieces.start_ns[0]) if len(pieces.start_ns) else 0
-    return {
-        "base": base,
-        "count": len(pieces.start_ns),
-        "after": _add(columns, np.diff(pieces.start_ns, prepend=base)),
-        "ns": _add(columns, pieces.ns),
-        "key": _add(columns, pieces.key),
-    }
 
 
 def _by_kind(

@@ -21,8 +21,6 @@ from traceflops.units import capitalized, several, unit_for
 
 WORTH_SHOWING: Final = 0.03
 """Share of the idle time from which a class is shown, and of the window from which any is."""
-_ROOM: Final = 31
-"""The most characters of two names around idle time."""
 _NAMES: Final = 2
 _MANY: Final = 0.5
 _PACES: Final = {"looming": "Nearly host-bound"}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from itertools import islice
 from typing import Final, NamedTuple
 
 from msgspec import Struct
@@ -103,8 +104,7 @@ def causes(analysis: Analysis) -> list[FindingWords]:
 def other_findings(analysis: Analysis, *, losses: bool = True) -> list[Finding]:
     """Return the findings without a cause; without `losses`, none on a component or uneven steps.
 
-    Findings from notes are left out, as they are shown as notes; so is the finding that the title
-    states, unless it has details beyond that.
+    Findings from notes are shown as notes; the one of the title is left out unless it has details.
     """
     title = opening(analysis).tells
     return [
@@ -118,10 +118,7 @@ def other_findings(analysis: Analysis, *, losses: bool = True) -> list[Finding]:
 
 
 def _saving_sentence(analysis: Analysis) -> str:
-    """Return what the first finding saves, "" if it is not grave or its sure gain is too small.
-
-    Also "" if a file is cut off: then the title is about that.
-    """
+    """Return what the first finding surely saves, "" if that is little or a file is cut off."""
     best = None if is_cut_off(analysis) else next(iter(analysis.findings), None)
     if best is None or best.gain is None or best.priority != _GRAVE:
         return ""
@@ -220,10 +217,7 @@ def headline(analysis: Analysis) -> Headline:
 
 
 def _fix_first(analysis: Analysis, *, surely: bool = False) -> Iterator[Fact]:
-    """Yield the finding with a cause to fix first, nothing if its gain is small or unknown.
-
-    With `surely`, also nothing if it may gain nothing.
-    """
+    """Yield the finding with a cause to fix first; `surely`: only if it surely gains something."""
     best = next(iter(causes(analysis)), None)
     if best is None or (surely and (best.finding.gain is None or best.finding.gain.low_ns <= 0)):
         return
@@ -274,16 +268,22 @@ def _joined(facts: tuple[Fact, ...]) -> str:
 
 def _words(analysis: Analysis, finding: Finding) -> FindingWords:
     """Return a finding in words: what it saves, the MFU afterwards, where, owner, confidence."""
-    sure, gain = finding.confidence, finding.gain
+    sure, gain, mfu = finding.confidence, finding.gain, ""
     saving = _saving(analysis, gain) if gain is not None and gain.high_ns > 0 else None
     saves = fact("finding.saves-nothing") if gain is not None else None
     if saving is not None:
         saves = fact("finding.saves", time=saving.time, per=saving.per, share=saving.share)
+    now, after = analysis.measured.mfu_range, finding.mfu_after
+    if now is not None and after is not None and gain is not None:
+        # Without a sure gain only the upper end is told, as "at most".
+        low = after.low if gain.low_ns > 0 else 0.0
+        mfu_after = f"{_bound(gain)}{_range(low, after.high, percent)}"
+        mfu = f"MFU {_value(_range(float(now.least), float(now.most), percent))} → {mfu_after}"
     return FindingWords(
         finding,
         saving,
         words(saves),
-        _mfu(analysis, finding),
+        mfu,
         tuple(_where(analysis, finding)),
         _OWNERS.get(finding.owner or "", finding.owner or ""),
         sure.level if sure is not None else "",
@@ -291,12 +291,12 @@ def _words(analysis: Analysis, finding: Finding) -> FindingWords:
     )
 
 
-def _code(at: Where) -> str:
+def _code(where: Where) -> str:
     """Return a place in code: "train (train.py:12)", or as much of it as is known."""
-    place = at.file or ""
-    if place and at.line is not None:
-        place += f":{at.line}"
-    return f"{at.function} ({place})" if place and at.function else place
+    place = where.file or ""
+    if place and where.line is not None:
+        place += f":{where.line}"
+    return f"{where.function} ({place})" if place and where.function else place
 
 
 def _saving(analysis: Analysis, gain: Gain) -> Saving:
@@ -308,17 +308,6 @@ def _saving(analysis: Analysis, gain: Gain) -> Saving:
     return Saving(time, share, window(analysis) if analysis.windows_used > 1 else None)
 
 
-def _mfu(analysis: Analysis, finding: Finding) -> str:
-    """Return the MFU now and after the remedy: "31.0 → 35.0 to 36.0 %"."""
-    after, now = finding.mfu_after, analysis.measured.mfu_range
-    if after is None or now is None or finding.gain is None:
-        return ""
-    # Without a sure gain only the upper end is told, as "at most".
-    low = after.low if finding.gain.low_ns > 0 else 0.0
-    mfu_after = f"{_bound(finding.gain)}{_range(low, after.high, percent)}"
-    return f"MFU {_value(_range(float(now.least), float(now.most), percent))} → {mfu_after}"
-
-
 def _bound(gain: Gain) -> str:
     """Return what to say before a gain of which only one end is told, else ""."""
     if gain.may_be_more:
@@ -327,10 +316,7 @@ def _bound(gain: Gain) -> str:
 
 
 def _range(low: float, high: float, shown: Callable[[float], str]) -> str:
-    """Return two ends as text, a common unit once: "80 to 90 ms"; only the upper one if low <= 0.
-
-    `shown` prints an end.
-    """
+    """Return two ends as text, a common unit once ("80 to 90 ms"), or only one end above 0."""
     least, most = shown(low), shown(high)
     if low <= 0 or least == most:
         return most
@@ -343,53 +329,29 @@ def _value(figure: str) -> str:
     return figure.rpartition(" ")[0]
 
 
-def _step_of(analysis: Analysis, finding: Finding) -> str:
-    """Return the step in which the stretch of time of a finding begins, "" if it is in none."""
-    at = finding.where.start_ns
-    for device in analysis.devices_used:
-        for step in device.steps:
-            if at is not None and step.start_ns <= at < step.end_ns:
-                return f"step {step.step}"
-    return ""
-
-
-def _is_place(analysis: Analysis, finding: Finding) -> bool:
-    """Return whether the first row tells where a finding is: it is the only one, or has half.
-
-    The name of a library's kernel tells nothing to those who are to change other code.
-    """
-    name = finding.rows[0].name if finding.rows else ""
-    all_ns = finding.share * analysis.components.window_ns
-    if not name or (len(finding.rows) > 1 and 2 * finding.rows[0].time_ns < all_ns):
-        return False
-    return finding.owner in _OF_KERNELS or name not in _library_kernels(analysis)
-
-
-def _library_kernels(analysis: Analysis) -> set[str]:
-    """Return the kernels that the table of categories knows, as rows of findings name them."""
-    known = (row.name for row in analysis.measured.kernels if row.category.top != _UNKNOWN)
-    return {shown(name) for name in known for shown in (row_name, short_name)}
-
-
 def _where(analysis: Analysis, finding: Finding) -> Iterator[str]:
-    """Yield where a finding is: in code or in a module, else its first row; a rank; a step.
-
-    The step is given if there are no rows.
-    """
-    at = finding.where
-    if at.file is not None:
-        yield _code(at)
-    if at.module is not None:
-        yield at.module
-    if at.file is None and at.module is None and _is_place(analysis, finding):
-        first = finding.rows[0]
-        name = function_name(first.name)
-        # If all that may be gained is more than the first row has, it is "mostly" there.
-        gain_ns = finding.gain.high_ns if finding.gain is not None else 0
-        is_part = len(finding.rows) > 1 and analysis.mean_ns(first.time_ns) < gain_ns
-        yield words(fact("finding.mostly", name=name)) if is_part else name
+    """Yield where a finding is: in code or in a module, else its first row; a rank; a step."""
+    where, rows = finding.where, finding.rows
+    yield from filter(None, [_code(where), where.module])
+    if where.file is None and where.module is None and rows:
+        first = rows[0]
+        # The first row tells where it is if it is the only one, or has half of the time. The name
+        # of a library's kernel tells nothing to those who are to change other code.
+        has_most = 2 * first.time_ns >= finding.share * analysis.components.window_ns
+        known = (row.name for row in analysis.measured.kernels if row.category.top != _UNKNOWN)
+        is_ours = finding.owner in _OF_KERNELS or first.name not in {
+            shown(name) for name in known for shown in (row_name, short_name)
+        }
+        if first.name and (len(rows) == 1 or has_most) and is_ours:
+            name = function_name(first.name)
+            # If all that may be gained is more than the first row has, it is "mostly" there.
+            gain_ns = finding.gain.high_ns if finding.gain is not None else 0
+            is_part = len(rows) > 1 and analysis.mean_ns(first.time_ns) < gain_ns
+            yield words(fact("finding.mostly", name=name)) if is_part else name
     # The first row may be that rank.
-    if at.rank is not None and f"rank {at.rank}" not in (row.name for row in finding.rows[:1]):
-        yield f"rank {at.rank}"
-    if not finding.rows and (step := _step_of(analysis, finding)):
-        yield step
+    if where.rank is not None and f"rank {where.rank}" not in (row.name for row in rows[:1]):
+        yield f"rank {where.rank}"
+    if not rows and where.start_ns is not None:
+        steps = (step for device in analysis.devices_used for step in device.steps)
+        inside = (s for s in steps if s.start_ns <= where.start_ns < s.end_ns)
+        yield from (f"step {step.step}" for step in islice(inside, 1))

@@ -8,7 +8,6 @@ from msgspec import Struct
 
 from traceflops.categories.kernel_names import from_own_word
 from traceflops.findings.counted_estimates import estimated, gains_nothing, rule_name
-from traceflops.mfu.counted.kernel_speeds import KernelRule
 from traceflops.mfu.measurement import Measurement
 from traceflops.reports.view.short_names import short_labels
 from traceflops.reports.view.tables import Name
@@ -44,22 +43,16 @@ def rules_said(measured: Measurement, most: int) -> list[RulesOfKernel]:
     labels = short_labels(from_own_word([row.name for row in rows]), _NAME)
     kernels = []
     for label, row in zip(labels, rows, strict=True):
-        # Without those that only inform, or whose speed-up this kernel cannot gain.
-        advising = [
-            rule
-            for rule in row.rules
-            if (rule.kind or "").lower() not in _INFORMATION
-            and not (rule.speedup_share and gains_nothing(row, rule))
-        ]
         # A rule that names the bottleneck comes first; the others keep the order of estimates.
-        advising.sort(key=lambda rule: _BOTTLENECK not in rule_name(rule))
-        if advising:
-            kernels.append(RulesOfKernel(Name(label, row.name), tuple(map(_shown, advising))))
+        rules = sorted(row.rules, key=lambda rule: _BOTTLENECK not in rule_name(rule))
+        shown = []
+        for rule in rules:
+            is_advice = (rule.kind or "").lower() not in _INFORMATION
+            # A speed-up that this kernel cannot gain is not told.
+            if is_advice and not (rule.speedup_share and gains_nothing(row, rule)):
+                head = filter(None, (capitalized(rule_name(rule)), words(estimated(rule))))
+                text = rule.text if len(rule.text) <= _LONGEST else f"{rule.text[:_LONGEST]}…"
+                shown.append(RuleShown(", ".join(head), text))
+        if shown:
+            kernels.append(RulesOfKernel(Name(label, row.name), tuple(shown)))
     return kernels
-
-
-def _shown(rule: KernelRule) -> RuleShown:
-    """Return a rule with its estimate in words, its text cut if it is very long."""
-    head = filter(None, (capitalized(rule_name(rule)), words(estimated(rule))))
-    text = rule.text if len(rule.text) <= _LONGEST else f"{rule.text[:_LONGEST]}…"
-    return RuleShown(", ".join(head), text)

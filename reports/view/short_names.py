@@ -7,8 +7,8 @@ piece between them always stays: it tells a name from others that begin alike.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import count, islice
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import count
 from typing import Final
 
 from msgspec import Struct
@@ -70,23 +70,31 @@ def short_labels(names: Sequence[str], width: int) -> list[str]:
     If names would look alike, what is equal in them is left out and what differs is kept.
     """
     short = {name: kernel_label(name, width) for name in names}
+    room_behind = max(_TAIL + 1, (width - 1) * 2 // 5)  # characters that follow the mark of a cut
     for alike in _sharing(short):
         texts = _distinct_texts(alike, unqualified)
         differ = [start for start, _ in _differences(texts)]
-        words = [_word_before(text, at, width) for text, at in zip(texts, differ, strict=True)]
-        # The word before the difference helps to read it, if labels still differ with it.
-        for starts in (words, differ):
+        # The word before the difference helps to read it, if both have room.
+        words = []
+        for text, start in zip(texts, differ, strict=True):
+            near = _word_start(text, start - 1)
+            end = next((at for at in range(start, len(text)) if not text[at].isalnum()), len(text))
+            words.append(near if end - near < room_behind else start)
+        for starts in (words, differ):  # without the words only if labels are equal with them
             labels = []
             for text, start in zip(texts, starts, strict=True):
                 # As much as has room: the beginning, and what follows the start.
-                rest = min(len(text) - start, _room_behind(width))
+                rest = min(len(text) - start, room_behind)
                 labels.append(shortened_around(text, start, max(width - 1 - rest, 0), width))
             if len(set(labels)) == len(labels):
                 break
         short |= zip(alike, labels, strict=True)
-    # What still looks alike differs beyond what is compared: these get numbers.
+    # What still looks alike differs beyond what is compared: these get numbers at their end.
     for alike in _sharing(short):
-        short |= zip(alike, _numbered(short, alike, width), strict=True)
+        taken, label = set(short.values()), short[alike[0]]
+        ends = (f"…{number}" for number in count(1))
+        numbered = (label[: max(width - len(end), 0)] + end for end in ends)
+        short |= zip(alike, (new for new in numbered if new not in taken), strict=False)
     return [short[name] for name in names]
 
 
@@ -102,26 +110,6 @@ def _sharing(short: Mapping[str, str]) -> list[list[str]]:
     """Return the groups of names whose labels look alike; `short` has the label of each name."""
     names = list(short)
     return [[names[at] for at in places] for places in _groups(map(str.strip, short.values()))]
-
-
-def _word_before(text: str, start: int, width: int) -> int:
-    """Return where the word before a place begins, the place itself if both have no room."""
-    near = _word_start(text, start - 1)
-    end = next((at for at in range(start, len(text)) if not text[at].isalnum()), len(text))
-    return near if end - near < _room_behind(width) else start
-
-
-def _room_behind(width: int) -> int:
-    """Return how many characters of a label follow the mark of the cut."""
-    return max(_TAIL + 1, (width - 1) * 2 // 5)
-
-
-def _numbered(short: Mapping[str, str], names: Sequence[str], width: int) -> Iterator[str]:
-    """Yield a label for each of these names with one label: that with a number at its end."""
-    taken, label = set(short.values()), short[names[0]]
-    ends = (f"…{number}" for number in count(1))
-    free = (new for end in ends if (new := label[: max(width - len(end), 0)] + end) not in taken)
-    yield from islice(free, len(names))
 
 
 def _pieces(text: str, start: int, end: int) -> Label:

@@ -6,7 +6,7 @@ time is split by what the GPUs wait on.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from fractions import Fraction
 from typing import Final
 
@@ -112,22 +112,18 @@ def step_parts(analysis: Analysis) -> tuple[StepPart, ...]:
         *_idle(analysis, times.get("idle", 0)),
     ]
     own = {"other": _OTHER_OPERATORS} if analysis.on_host else {}
-    parts = (StepPart(*part, part[2] / step_ns, own.get(part[0], "")) for part in named if part[2])
-    return tuple(_stalls_apart(analysis, parts))
-
-
-def _stalls_apart(analysis: Analysis, parts: Iterable[StepPart]) -> Iterator[StepPart]:
-    """Yield parts with launches in which the GPU stood still apart from slow kernels."""
+    # Launches in which the GPU stood still are a part apart from slow kernels.
     still = next((one for one in analysis.findings if one.rule == STANDSTILL), None)
     stalled_ns = 0 if still is None else round(analysis.mean_ns(still.rows[0].time_ns))
-    for part in parts:
-        if part.name == "inefficiency" and 0 < stalled_ns < part.ns:
-            stalled = part.share * stalled_ns / part.ns
-            own = words(fact("standstill.part"))
-            yield replace(part, ns=stalled_ns, share=stalled, own=own)
-            yield replace(part, ns=part.ns - stalled_ns, share=part.share - stalled)
-        else:
-            yield part
+    parts = []
+    for name, label, ns in named:
+        if name == "inefficiency" and 0 < stalled_ns < ns:
+            text = words(fact("standstill.part"))
+            parts.append(StepPart(name, label, stalled_ns, stalled_ns / step_ns, text))
+            ns -= stalled_ns
+        if ns:
+            parts.append(StepPart(name, label, ns, ns / step_ns, own.get(name, "")))
+    return tuple(parts)
 
 
 def _amounts(analysis: Analysis) -> dict[str, int]:
@@ -210,7 +206,10 @@ def _told(parts: Sequence[StepPart], finding: Finding, component: str) -> StepPa
 
 def _split(analysis: Analysis, part: StepPart, finding: Finding) -> Iterator[StepPart]:
     """Yield what of a part a finding is about, and the rest; only one if that is all of it."""
-    name = _kernel(analysis, finding)
+    # The name of the only row, if it has all the time of the finding.
+    shares = [percent(row.time_ns / analysis.components.window_ns) for row in finding.rows]
+    is_single = shares == [percent(finding.share)]
+    name = kernel_label(finding.rows[0].name, _NAME) if is_single else ""
     # Uneven steps are about how much longer some are, which is no share of the mean step. Shares
     # that are printed alike are one: a rest would be printed as 0 %.
     is_all = finding.rule == UNEVEN_STEPS or percent(finding.share) == percent(part.share)
@@ -225,36 +224,11 @@ def _split(analysis: Analysis, part: StepPart, finding: Finding) -> Iterator[Ste
     yield replace(part, ns=part.ns - own_ns, share=rest, own=f"Other {part.short}")
 
 
-def _kernel(analysis: Analysis, finding: Finding) -> str:
-    """Return the name of the only row of a finding if it has all its time, else ""."""
-    shares = [row.time_ns / analysis.components.window_ns for row in finding.rows]
-    is_one = [*map(percent, shares)] == [percent(finding.share)]
-    return kernel_label(finding.rows[0].name, _NAME) if is_one else ""
-
-
-class StepAfter(Struct, frozen=True):
-    """The length of a step now, and the bounds of its length once a cause is mended."""
-
-    now_ns: int
-    least_ns: int
-    most_ns: int
-
-
-def step_after(analysis: Analysis, finding: Finding) -> StepAfter | None:
-    """Return the length of a step now and with a cause mended, None if that gains nothing."""
-    gain = finding.gain
-    now_ns = round(analysis.mean_ns(analysis.components.window_ns))
-    if gain is None or gain.high_ns <= 0 or not now_ns:
-        return None
-    least, most = (max(now_ns - max(ns, 0), 0) for ns in (gain.high_ns, gain.low_ns))
-    return StepAfter(now_ns, least, most)
-
-
 def outside(analysis: Analysis) -> str:
-    """Return which recorded time is in no figure: before or after GPU work, and in unused steps.
+    """Return which recorded time is in no figure, "" if little: around GPU work, in unused steps.
 
-    It is "" if that is little. Start-up in unused steps is named if it is at least half of it. A
-    call or annotation before or after the work is, too; with its time if it is a large part.
+    Start-up in unused steps is named if it is at least half of them, and so is a call or annotation
+    before or after the work; with its time if that is a large part.
     """
     rest = analysis.outside
     if rest is None:
@@ -287,10 +261,7 @@ def outside(analysis: Analysis) -> str:
 
 
 def begins_late(analysis: Analysis) -> bool:
-    """Return whether most of a recording without steps is over before the first GPU operation.
-
-    Then that is said first.
-    """
+    """Return whether most of a recording without steps is before GPU work: that is said first."""
     rest = analysis.outside
     is_most = rest is not None and 2 * rest.before_ns > rest.recorded_ns
     return is_most and not (analysis.on_host or analysis.steps.used)

@@ -222,13 +222,24 @@ def waterfall_table(measured: Measurement) -> ReportTable:
 
 def folded_tables(analysis: Analysis) -> Iterator[tuple[str, ReportTable]]:
     """Yield the tables behind the first figures, each after its title."""
-    on_host = analysis.on_host
+    on_host, kernels = analysis.on_host, analysis.kernels
     yield "Figures behind it", table_of(_FACT, facts(analysis))
     twice = f"{capitalized(wording.OVERLAPS)}." if wording.overlap(analysis) else ""
-    yield "Top operators" if on_host else "Top kernels and copies", _kernels(analysis, twice)
+    rows = kernels.slice(0, _KERNELS).to_pylist()
+    rate_of = {} if analysis.only_launches else rates(analysis.measured)
+    sums = list(_COUNTED_SUMS)
+    if any(row["name"] in rate_of for row in rows):
+        sums.append(Column.number("Rate", lambda row: rate_of.get(row["name"], UNKNOWN)))
+    title = "Top operators" if on_host else "Top kernels and copies"
+    yield title, _of_names("Name", rows, kernels.num_rows, sums, twice)
     categories = analysis.categories.to_pylist()
     yield "Categories", table_of(_CATEGORY, categories[:_CATEGORIES], len(categories), twice)
-    yield "Communication", _collectives(analysis)
+    collectives = analysis.collectives
+    columns, remark = list(_COLLECTIVE), "Exposed: nothing else ran on the GPU."
+    if not wording.knows_exposure(analysis):
+        columns, remark = [one for one in _COLLECTIVE if one.head != "Exposed"], ""
+    shown = collectives[:_COLLECTIVES]
+    yield "Communication", table_of(columns, shown, len(collectives), remark)
     # Causes tell how a GPU waited for a launch; operators on a CPU are not launched.
     idle = analysis.total.idle_causes
     causes = [
@@ -240,29 +251,21 @@ def folded_tables(analysis: Analysis) -> Iterator[tuple[str, ReportTable]]:
     yield "Gaps by length", table_of(_LENGTHS, analysis.idle.histogram if not on_host else ())
     yield "Longest gaps", _gaps(analysis)
     yield "Synchronizing calls", synchronisations_table(analysis)
-    yield "Processes" if on_host else "GPUs", _devices(analysis)
-
-
-def _kernels(analysis: Analysis, remark: str) -> ReportTable:
-    """Return the kernels with most time; without a column of rates if none of them has one."""
-    kernels = analysis.kernels
-    rate_of = {} if analysis.only_launches else rates(analysis.measured)
-    rows = kernels.slice(0, _KERNELS).to_pylist()
-    columns = [*_COUNTED_SUMS]
-    if any(row["name"] in rate_of for row in rows):
-        columns.append(Column.number("Rate", lambda row: rate_of.get(row["name"], UNKNOWN)))
-    return _of_names("Name", rows, kernels.num_rows, columns, remark)
-
-
-def _collectives(analysis: Analysis) -> ReportTable:
-    """Return the collectives with most time; their exposed time only if it is known."""
-    rows = analysis.collectives
-    columns: tuple[Column, ...] = _COLLECTIVE
-    remark = "Exposed: nothing else ran on the GPU."
-    if not wording.knows_exposure(analysis):
-        columns = tuple(column for column in columns if column.head != "Exposed")
-        remark = ""
-    return table_of(columns, rows[:_COLLECTIVES], len(rows), remark)
+    devices = analysis.devices if len(analysis.devices) > 1 else ()
+    parts = [
+        Column.number(
+            wording.component_label(name, analysis.total),
+            lambda device, name=name: percent(device.chosen.components.share(name)),
+        )
+        for name in COMPONENTS
+    ]
+    columns = [
+        Column(capitalized(wording.unit(analysis)), lambda device: device.label),
+        Column.number("Window", lambda device: duration(device.chosen.components.window_ns)),
+        *parts,
+    ]
+    shown_devices = table_of(columns, devices[:_DEVICES], len(devices))
+    yield "Processes" if on_host else "GPUs", shown_devices
 
 
 def _means(
@@ -304,23 +307,6 @@ def _gaps(analysis: Analysis) -> ReportTable:
         Column("Until", lambda gap: label[gap.op or gap.before]),
     )
     return table_of(columns, gaps)
-
-
-def _devices(analysis: Analysis) -> ReportTable:
-    """Return the shares of components of each device; no row if there is only one."""
-
-    def share_of(component: str) -> Column:
-        """Return the column of a component."""
-        head = wording.component_label(component, analysis.total)
-        return Column.number(head, lambda one: percent(one.chosen.components.share(component)))
-
-    devices = analysis.devices if len(analysis.devices) > 1 else ()
-    columns = (
-        Column(capitalized(wording.unit(analysis)), lambda device: device.label),
-        Column.number("Window", lambda device: duration(device.chosen.components.window_ns)),
-        *map(share_of, COMPONENTS),
-    )
-    return table_of(columns, devices[:_DEVICES], len(devices))
 
 
 class SumsOfKind(Struct, frozen=True):

@@ -54,12 +54,14 @@ def words(fact: Fact | str | None) -> str:
     """Return the text of a fact, "" for None; a text stays as it is."""
     if fact is None or isinstance(fact, str):
         return fact or ""
+    values = fact.values
     # Every second piece is one in brackets, as `split` returns groups between the rest.
     pieces = _OPTIONAL.split(all_texts()[fact.code])
+    known = {name for name, value in values.items() if value not in (None, "", ())}
     return "".join(
-        _FILLED.vformat(piece, (), fact.values)
+        _FILLED.vformat(piece, (), values)
         for number, piece in enumerate(pieces)
-        if number % 2 == 0 or not _is_missing(piece, fact.values)
+        if number % 2 == 0 or fields_of(piece) <= known
     )
 
 
@@ -82,10 +84,6 @@ def _lines(table: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, str]]:
             yield (prefix + name).removesuffix(".text"), value
         else:
             yield from _lines(value, f"{prefix}{name}.")
-
-
-def _is_missing(piece: str, values: Mapping[str, Value]) -> bool:
-    return any(values.get(name) in (None, "", ()) for name in fields_of(piece))
 
 
 def _percents(ends: tuple[Fraction, Fraction], between: str) -> str:

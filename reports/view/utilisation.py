@@ -16,7 +16,7 @@ from traceflops.findings.copy_sizes import are_small
 from traceflops.flops.mfu_waterfall import UNSPLIT, Waterfall
 from traceflops.flops.ops.arguments import TF32_OR_FP32
 from traceflops.mfu.counted.joins import MeasuredWork
-from traceflops.mfu.inference import Inference, PhaseUse
+from traceflops.mfu.inference import Inference
 from traceflops.mfu.measurement import Measurement
 from traceflops.mfu.roof_times import BOUND_FROM, Measured, NearerRoof, verdict
 from traceflops.mfu.traced.executed import Executed
@@ -281,23 +281,19 @@ def _inference(inference: Inference) -> Iterator[Fact]:
         passes = several(phase.passes, "pass")
         yield Fact(name, tokens or passes, f"{passes}: {rules}" if tokens else rules)
         if phase.kind != "prefill":  # which compute limits
-            yield _bandwidth(name, phase)
-
-
-def _bandwidth(name: str, phase: PhaseUse) -> Fact:
-    """Return the MBU of a phase, a dash if the bytes or the bandwidth are unknown."""
-    known = f"bytes known for {percent(as_float(phase.coverage))} of kernel time"
-    if phase.mbu is None:
-        return Fact(f"{name} MBU", UNKNOWN, known if phase.possible else "bandwidth unknown")
-    moved = f"at least {size(phase.moved.total)} in {duration(phase.time_ns)}"
-    return Fact(f"{name} MBU", percent(float(phase.mbu)), f"{moved}; {known}")
+            known = f"bytes known for {percent(as_float(phase.coverage))} of kernel time"
+            moved = f"at least {size(phase.moved.total)} in {duration(phase.time_ns)}"
+            if phase.mbu is None:  # the bytes or the bandwidth are unknown
+                remark = known if phase.possible else "bandwidth unknown"
+            else:
+                remark = f"{moved}; {known}"
+            yield Fact(f"{name} MBU", percent(as_float(phase.mbu)), remark)
 
 
 def roofline(measured: Measurement, row: KernelRow | OpRow) -> NearerRoof | None:
     """Return which roof is nearer to some work, None if its rates or path are unknown.
 
-    `row.path` is what its bytes move over, None if that differs between launches. The basis of the
-    answer is where its FLOPs and bytes are from.
+    `row.path` is what its bytes move over; the basis of the answer is what its figures are from.
     """
     if row.path is None:
         return None

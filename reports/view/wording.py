@@ -34,7 +34,6 @@ from traceflops.windows.step_times import STANDS_OUT, StepSpread, late_after
 
 if TYPE_CHECKING:
     from traceflops.analysis.result import Analysis
-    from traceflops.devices.matching import Match
     from traceflops.table.trace import Note
 
 _MOST_FILES, _MOST_RANGES, _MOST_PRODUCTS = 8, 8, 4
@@ -71,18 +70,17 @@ def products(analysis: Analysis) -> str:
     if all(device.type == "cpu" for device in devices):
         return f"CPU operators of {numbered(len(devices), 'process')}"
     matches = {peaks.device: peaks.match for peaks in analysis.measured.devices}
-    numbers = Counter(_product(device, matches.get(device.device)) for device in devices)
+    numbers: Counter[str] = Counter()
+    for device in devices:
+        # The product, or at least the architecture, and the partition.
+        name = device.product or f"unknown {device.architecture or device.type.upper()}"
+        match = matches.get(device.device)
+        name = match.name(device.type) if match is not None else name
+        numbers[name + (f" ({device.partition})" if device.partition else "")] += 1
     most_common = numbers.most_common(_MOST_PRODUCTS)
     shown = ", ".join(f"{number} × {shorten_middle(name, 60)}" for name, number in most_common)
     hidden = len(numbers) - len(most_common)
     return f"{shown} and {several(hidden, 'other model')}" if hidden else shown
-
-
-def _product(device: DeviceReport, match: Match | None) -> str:
-    """Return what a device is: its product, or at least its architecture, and its partition."""
-    name = device.product or f"unknown {device.architecture or device.type.upper()}"
-    name = match.name(device.type) if match is not None else name
-    return name + (f" ({device.partition})" if device.partition else "")
 
 
 def job_files(job: JobReport) -> str:
@@ -286,8 +284,12 @@ def step_times(analysis: Analysis) -> list[str]:
     texts = [f"mean {duration(spread.mean_ns)}"]
     if spread.p95_ns is not None:
         texts.append(f"p95 {duration(spread.p95_ns)}")
+    which = f"step {spread.longest.step}"
+    if spread.outstanding:
+        late = _late(analysis, spread)
+        which += f", {_times_median(spread)}{f', idle before step {late[0]}' if late else ''}"
     if spread.outstanding or spread.p95_ns is None:
-        texts.append(f"longest {duration(spread.longest.ns)} (step {_longest(analysis, spread)})")
+        texts.append(f"longest {duration(spread.longest.ns)} ({which})")
     return texts
 
 
@@ -334,16 +336,6 @@ def gap_place(gap: Gap) -> str:
     if gap.before_step is not None:
         return f"before step {gap.before_step}"
     return "no step" if gap.step is None else f"step {gap.step}"
-
-
-def _longest(analysis: Analysis, spread: StepSpread) -> str:
-    """Return the number of the longest step; if it stands out, how far, and whether it is idle."""
-    number = str(spread.longest.step)
-    if not spread.outstanding:
-        return number
-    late = _late(analysis, spread)
-    idle = f", idle before step {late[0]}" if late else ""
-    return f"{number}, {_times_median(spread)}{idle}"
 
 
 def _times_median(spread: StepSpread) -> str:
