@@ -15,6 +15,7 @@ from traceflops.reports.terminal.lines import (
     cut_to,
     fitted,
     hanging,
+    headline,
     note_lines,
     paragraph,
     view_table,
@@ -65,26 +66,19 @@ def render_runs(comparisons: Sequence[Comparison], style: Style) -> list[Text]:
 
 def _lines(comparison: Comparison, style: Style) -> Iterator[Text]:
     """Yield the sentences of a comparison, its notes, the bars of both sides, and the tables."""
-    yield from paragraph(comparison.sentence, style.width, "bold")
+    width = style.width
+    yield from paragraph(comparison.sentence, width, "bold")
     for words in more_sentences(comparison):
-        yield from paragraph(words, style.width, "")
-    yield from note_lines(comparison.notes, _NOTES, "in --json", style.width)
+        yield from paragraph(words, width, "")
+    yield from note_lines(comparison.notes, _NOTES, "in --json", width)
     sides = compared([comparison])
     if sides and all(side.windows for side in sides):
         yield Text()
         yield from _bars(sides, style)
     # What is not alike and the peak of memory are no tables here, but sentences.
     sides_, _, *tables, _ = (table for _, table in comparison_tables(comparison))
-    yield from _tables([sides_], style.width)
-    yield from _unlike(comparison, style.width)
-    yield from _tables(tables, style.width)
-
-
-def _unlike(comparison: Comparison, width: int) -> Iterator[Text]:
-    """Yield what else differs, a line each, and in one line per side what it alone has recorded."""
-    if comparison.unlike:
-        yield Text()
-        yield Text("Not alike", "bold")
+    yield from _tables([sides_], width)
+    yield from headline("Not alike") if comparison.unlike else ()
     of_before, of_after = list[str](), list[str]()
     # What has no value but that it is there is "recorded" on a side.
     for one in comparison.unlike:
@@ -97,6 +91,7 @@ def _unlike(comparison: Comparison, width: int) -> Iterator[Text]:
     for side, recorded in ((comparison.before, of_before), (comparison.after, of_after)):
         if recorded:
             yield from hanging("  ", f"recorded of {side.name} only: {', '.join(recorded)}", width)
+    yield from _tables(tables, width)
 
 
 def _tables(tables: Sequence[ReportTable] | Iterator[ReportTable], width: int) -> Iterator[Text]:

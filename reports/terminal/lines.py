@@ -70,9 +70,12 @@ def fitted(lines: Iterable[Text], style: Style) -> list[Text]:
     shown = []
     for line in lines:
         if not style.unicode:
-            plain = Text()
-            for segment, span in _segments(line):
-                plain.append(style.plain(segment), span)
+            plain, done = Text(), 0
+            for span in sorted(line.spans, key=lambda span: span.start):  # which do not overlap
+                plain.append(style.plain(line.plain[done : span.start]))
+                plain.append(style.plain(line.plain[span.start : span.end]), str(span.style))
+                done = span.end
+            plain.append(style.plain(line.plain[done:]))
             line = plain
         line.rstrip()
         if line.cell_len > style.width:
@@ -81,17 +84,6 @@ def fitted(lines: Iterable[Text], style: Style) -> list[Text]:
             line.append(mark)
         shown.append(line)
     return shown
-
-
-def _segments(line: Text) -> Iterator[tuple[str, str]]:
-    """Yield the runs of a line with their style, "" for none; spans must not overlap."""
-    done = 0
-    for span in sorted(line.spans, key=lambda span: span.start):
-        if span.start > done:
-            yield line.plain[done : span.start], ""
-        yield line.plain[span.start : span.end], str(span.style)
-        done = span.end
-    yield line.plain[done:], ""
 
 
 def headline(title: str) -> tuple[Text, Text]:
@@ -245,7 +237,10 @@ def view_table(
     title, *heads = (column.head for column in table.columns)
     kept = [at for at, head in enumerate(heads) if head not in without]
     heads = [heads[at] for at in kept]
-    rows = [(name, [_joined(texts[at]) for at in kept]) for name, *texts in table.rows]
+    rows = []
+    for name, *cells_ in table.rows:
+        texts = [cell if isinstance(cell, str) else " ".join(cell) for cell in cells_]
+        rows.append((name, [texts[at] for at in kept]))
     widths = {head: max(wide, len(head) + 2) for head in heads}
     yield from named_table(title, rows, widths, less, most, width, table.depths)
 
@@ -281,10 +276,6 @@ def _room(cell: tuple[str, ...], width: int) -> int:
             return share
         left -= len(name)
     return width
-
-
-def _joined(cell: Cell) -> str:
-    return cell if isinstance(cell, str) else " ".join(cell)
 
 
 def ledger_table(ledger: Ledger, unit: str, width: int = 80) -> Iterator[Text]:

@@ -126,7 +126,17 @@ def render_terminal(
     With `by`, the work is shown by its owners of this kind instead of by the longest kernels.
     """
     style = (style or Style()).wide_enough()
-    first = [*_without_times(analysis, style)]
+    # Of a recording without a timeline there are totals and counters, or only memory events; of
+    # jobs of which none is chosen a line for each.
+    first: list[Text] = []
+    if analysis.untimed is not None:
+        first += counted_lines(analysis.measured, style.width)
+        first += untimed_lines(analysis.untimed, style)
+    elif analysis.prepared is not None and not analysis.devices:
+        first += memory_lines(analysis.prepared, style.width)
+    for job in analysis.jobs if analysis.of_no_job else ():
+        first += headline(f"Job {job.number}  {wording.job_files(job)} ({wording.job_size(job)})")
+        first += paragraph(job.verdict or "", style.width, "", _INDENT)
     detail = cache(
         lambda waits: [] if is_little(analysis) else [*_devices_in_detail(analysis, style, waits)]
     )
@@ -135,9 +145,14 @@ def render_terminal(
         counted = [*speeds_lines(analysis.measured, _SPEEDS_SHOWN, style.width)]
     is_first = analysis.recorded == "serialized"  # recorded for the counters
     case = cache(lambda findings: [*case_lines(analysis, style, findings)])
+    rows_of_devices = min(len(analysis.devices), _DEVICES_SHOWN) - 1  # which kernels give way to
     lines: list[Text] = []
     for shown in _SHOWN:
-        work = _work(analysis, style, by, shown.kernels)
+        if by not in (None, KERNEL):
+            work = list(_owners(analysis, by, style.width))
+        else:
+            most = max(shown.kernels - rows_of_devices, _LEAST_KERNELS)
+            work = list(_kernels(analysis, style, _KERNELS_ASKED_FOR if by == KERNEL else most))
         lines = [
             *case(shown.findings),
             *first,
@@ -152,21 +167,6 @@ def render_terminal(
     return fitted(lines, style)
 
 
-def _without_times(analysis: Analysis, style: Style) -> Iterator[Text]:
-    """Yield what a recording without a timeline contains, and a line per job if none is chosen.
-
-    It has totals and counters, or only memory events: then what was held at the peak is shown.
-    """
-    if analysis.untimed is not None:
-        yield from counted_lines(analysis.measured, style.width)
-        yield from untimed_lines(analysis.untimed, style)
-    elif analysis.prepared is not None and not analysis.devices:
-        yield from memory_lines(analysis.prepared, style.width)
-    for job in analysis.jobs if analysis.of_no_job else ():
-        yield from headline(f"Job {job.number}  {wording.job_files(job)} ({wording.job_size(job)})")
-        yield from paragraph(job.verdict or "", style.width, "", _INDENT)
-
-
 def _devices_in_detail(analysis: Analysis, style: Style, waits: bool) -> Iterator[Text]:
     """Yield passes of a serving engine, devices, their clocks and memory, and the longest gaps.
 
@@ -178,16 +178,6 @@ def _devices_in_detail(analysis: Analysis, style: Style, waits: bool) -> Iterato
     if analysis.prepared is not None and analysis.devices:
         yield from snapshot_lines(analysis.recording, style.width)
     yield from gap_lines(analysis, style)
-
-
-def _work(analysis: Analysis, style: Style, by: str | None, most: int) -> Iterator[Text]:
-    """Yield the work `by` its owners if asked for, else at most `most` kernels."""
-    if by not in (None, KERNEL):
-        yield from _owners(analysis, by, style.width)
-        return
-    rows_of_devices = min(len(analysis.devices), _DEVICES_SHOWN) - 1  # they take that room
-    most = max(most - rows_of_devices, _LEAST_KERNELS)
-    yield from _kernels(analysis, style, _KERNELS_ASKED_FOR if by == KERNEL else most)
 
 
 def _notes(analysis: Analysis, width: int, most: int) -> Iterator[Text]:
