@@ -181,10 +181,7 @@ def _removed_unless_renamed() -> Iterator[dict[Path, Path]]:
 
 
 def _write_beside(target: Path, pieces: Iterable[bytes], unfinished: dict[Path, Path]) -> None:
-    """Write what is to become a file, with the rights of the one it replaces or of any new file.
-
-    Until it is whole, only its owner may read it.
-    """
+    """Write what is to become a file; until it is whole, only its owner may read it."""
     stem = os.fsencode(target.name)[:_LONGEST_STEM].decode(sys.getfilesystemencoding(), "ignore")
     # What runs that were killed left of it goes; those of today may still be at work.
     with suppress(OSError):  # a folder may be writable and not be listed

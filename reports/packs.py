@@ -102,10 +102,7 @@ def with_hashes(trace: Trace, hashes: Mapping[str, str]) -> Trace:
 
 
 def left_out(trace: Trace, names: Iterable[str]) -> Trace:
-    """Return a trace without Python stacks or the host's operators and calls, and a note on it.
-
-    Python stacks are marks of frames, and of a memory snapshot the stacks of who allocated.
-    """
+    """Return a trace without Python stacks (frames, allocations) or host events; note it."""
     tables, notes = dict(trace.tables), list(trace.notes)
     for name in dict.fromkeys(names):
         if name == _STACKS:

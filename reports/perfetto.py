@@ -36,8 +36,7 @@ SUFFIXES: Final = (".json", ".json.gz")
 _DEVICE, _HOST = 1, 1_000_000
 """Where the numbers of devices and those of the job's processes begin; 0 is the idle process."""
 
-_FINDINGS = 999_999
-"""The process of the findings; no job has as many devices."""
+_FINDINGS = 999_999  # the process of the findings; no job has as many devices
 
 _STEPS, _COMPONENTS, _STREAMS = 1, 2, 1000
 _HOST_TABLES: Final = {"marks": "mark", "ops": "op", "calls": "call"}
@@ -226,10 +225,7 @@ def _outstanding(prepared: Prepared, device: int, origin_ns: int) -> Iterator[st
 
 
 class _Threads(NamedTuple):
-    """The threads that show rows of a device or process: by table the rows, and a thread per row.
-
-    `labels` are the names of the threads by number.
-    """
+    """By table the rows shown of a device or process, a thread per row; the names of threads."""
 
     rows: Mapping[str, IntArray]
     threads: Mapping[str, IntArray]

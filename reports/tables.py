@@ -60,10 +60,7 @@ def _parquet(table: pa.Table) -> bytes:
 
 
 def _with_plain_lists(table: pa.Table) -> pa.Table:
-    """Return a table without lists of a fixed size.
-
-    Arrow writes a null among them to Parquet only from version 25 on.
-    """
+    """Return a table without lists of fixed size; before version 25, Arrow writes no null there."""
     for place, field in enumerate(table.schema):
         if pa.types.is_fixed_size_list(field.type):
             plain = pa.list_(field.type.value_type)
@@ -176,10 +173,7 @@ def export_tables(
 
 @contextmanager
 def folder_for_tables(folder: Path) -> Iterator[None]:
-    """Make a folder; what was made goes again where nothing could be written to it.
-
-    Raises UsageError where it cannot be made.
-    """
+    """Make a folder, or raise UsageError; it goes again where nothing could be written to it."""
     made = [one for one in (folder, *folder.parents) if not one.exists()]
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -229,10 +223,7 @@ def _inert(text: str) -> str:
 
 
 def _csv_column(column: pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
-    """Return a column as CSV can hold it: triples as "x y z", text that a spreadsheet leaves be.
-
-    Numbers stay as they are; all else, times too, is written as text.
-    """
+    """Return numbers as they are, and all else, times too, as text that a spreadsheet leaves be."""
     if pa.types.is_fixed_size_list(column.type):
         triples = column.to_pylist()
         return pa.array([None if t is None else " ".join(map(str, t)) for t in triples])
@@ -301,10 +292,7 @@ def _report_rows(report: Mapping[str, Any]) -> dict[str, list[Row]]:
 
 
 def save_tables(analysis: Analysis, folder: Path, format_: str) -> list[Path]:
-    """Write the tables that have rows, all or none; return their paths.
-
-    Tables of an earlier report that have no rows now are removed.
-    """
+    """Write the tables that have rows, all or none; remove earlier ones; return the paths."""
     from traceflops.reports.json.report import report_object
 
     written = {}

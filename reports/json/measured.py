@@ -31,10 +31,7 @@ from traceflops.reports.view.utilisation import roof, roofline, share_of_bandwid
 
 
 def measured_object(measured: Measurement) -> dict[str, Any]:
-    """Return the utilisation that a trace shows.
-
-    Model FLOPs are null if FLOPs were executed that cannot be split into model and recomputation.
-    """
+    """Return the utilisation of a trace; model FLOPs that cannot be split off are null."""
     executed, outside, roofs = measured.executed, measured.executed.outside, measured.roofs
     counted = executed.executed_flops > 0
     split = counted and (executed.model_flops > 0 or not executed.unsplit_flops)

@@ -79,11 +79,7 @@ def models_object(models: Iterable[tuple[str, ModelCard]]) -> dict[str, Any]:
 
 
 def _figures(work: DescribedWork | None, rate: Rate | None) -> dict[str, Any]:
-    """Return the figures of a convention, null if unknown.
-
-    There is no MFU of a convention that counts executed FLOPs only, and no HFU if the convention
-    does not count them.
-    """
+    """Return the figures of a convention, null for those that it does not count."""
     model = work if work is not None and not work.ledger.executed_only else None
     counted = work if work is not None and work.is_counted else None
     return {

@@ -68,10 +68,7 @@ def _encodable(value: Any) -> Any:
 
 
 def findings_object(analysis: Analysis) -> dict[str, Any]:
-    """Return the findings on their own, in words, in at most MOST_BYTES of JSON.
-
-    `left_out` is the number of findings without room: the last ones, which gain least.
-    """
+    """Return the first findings in words, as many as fit in MOST_BYTES of JSON."""
     findings = [finding_object(finding) for finding in analysis.findings]
     for finding in findings:
         del finding["facts"]  # the words say the same, and there is little room

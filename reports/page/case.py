@@ -64,10 +64,7 @@ class Tile(Struct, frozen=True):
 
 
 def case_values(analysis: Analysis) -> dict[str, Any]:
-    """Return the values of the template of the first screen.
-
-    Where no findings were possible (`found` is None), none is shown and none is the title.
-    """
+    """Return the values of the first screen; without findings (`found`) none is its title."""
     found = evidence.findings_shown(analysis) if has_findings(analysis) else None
     opened = opening(analysis)
     causes = list(found.causes.rows) if found else []
@@ -227,10 +224,9 @@ def _step_spark(analysis: Analysis) -> Spark | None:
 def _largest_loss(analysis: Analysis, parts: Sequence[step_split.StepPart]) -> Iterator[Tile]:
     """Yield the largest loss of a step, if it is worth saying.
 
-    Nothing is said of a partial recording: its idle time may be work that was not recorded, or be
-    due to reading counters. Memory work counts as a loss only where FLOPs have a peak; else it may
-    be the GPU's purpose. If idle time of all classes together is the largest loss, it is named as
-    one; but a single class that is larger than any other loss is named alone.
+    Idle time of a partial recording may be work that was not recorded: nothing is said of it.
+    Memory work is a loss only where FLOPs have a peak; else it may be the GPU's purpose. All idle
+    time is one loss if that is the largest, but a class larger than any other loss is named alone.
     """
     if analysis.recorded in PARTIAL:
         return

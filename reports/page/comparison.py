@@ -44,12 +44,10 @@ from traceflops.units import several
 SCHEMA: Final = "traceflops.comparison/1"
 _STYLES: Final = ("report.css", "tables.css", "timeline.css", "comparison.css")
 _NAME: Final = 28
-_MOST_ROWS: Final = 400
-"""Rows of each table, of all comparisons of a page together."""
+_MOST_ROWS: Final = 400  # rows of each table, of all comparisons of a page together
 _MOST_PAIRS: Final = 8
 _NAMED: Final = 3
-_LEAST: Final = 0.02
-"""Share of the largest cause from which another one is named."""
+_LEAST: Final = 0.02  # share of the largest cause from which another one is named
 _ENTRIES: Final = {
     "What changed": "case",
     "Part by part": "waterfall",
@@ -112,10 +110,7 @@ def _overview(
 
 
 def _values(comparison: Comparison, names: tuple[str, str], id_: str, many: int) -> dict[str, Any]:
-    """Return what the template shows of one of `many` comparisons; `id_` ends its elements' ids.
-
-    The comparisons of a page share its room for rows; of many, none has a timeline.
-    """
+    """Return what the template shows of one of `many` comparisons; `id_` ends its elements' ids."""
     sides = (comparison.before, comparison.after)
     shown = compared([comparison])
     has_times = bool(shown) and all(side.windows and side.components.window_ns for side in sides)
@@ -233,10 +228,7 @@ def _sums(comparison: Comparison) -> Iterator[tuple[str, int, list[tuple[int, st
 
 
 def _sure(comparison: Comparison, names: Sequence[str]) -> Iterator[str]:
-    """Yield how sure the difference is, and the steps that stand out on each side.
-
-    Nothing if the sides cannot be compared (`obstacle`) or are the same recording.
-    """
+    """Yield how sure the difference is, if any, and the steps that stand out on each side."""
     if comparison.obstacle or comparison.is_same:
         return
     interval = comparison.interval

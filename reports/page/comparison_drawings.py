@@ -32,16 +32,13 @@ _LEAST: Final = 0.02
 """Share of the longer step from which idle time of one class is a part of its own."""
 _MOST_DOTS: Final = 300
 _DENSE: Final = 40
-_FAR: Final = 5
-"""So many times as far from the median as other steps, a step stands out."""
+_FAR: Final = 5  # so many times as far from the median as other steps, a step stands out
 _FAR_SHARE: Final = 0.05
-_MOST_ROWS: Final = 9
-"""Causes that are rows of the waterfall."""
+_MOST_ROWS: Final = 9  # causes that are rows of the waterfall
 _EMPTY: Final = 0.4
 """Share of an axis without any end of a row from which on it does not begin at 0."""
 _WHOLE: Final = 100.0
-_LANES: Final = (50, 32, 68)
-"""Heights of dots: neighbours lie beside each other."""
+_LANES: Final = (50, 32, 68)  # heights of dots: neighbours lie beside each other
 
 
 def bars(
@@ -154,11 +151,7 @@ def _part(key: Key, ns: int, total: int) -> StepPart:
 
 
 def _dots(side: Side, steps: Sequence[float], scale_ns: int) -> list[dict[str, Any]]:
-    """Return a dot per step, or nothing if windows are not steps.
-
-    Of more than _MOST_DOTS steps some are chosen evenly by length. A step that stands out is
-    labelled with its number. `steps` are ns.
-    """
+    """Return a dot per step (in ns), or evenly chosen ones; nothing if windows are not steps."""
     numbers = side.steps
     if len(numbers) != len(steps):  # windows without numbers
         return []

@@ -20,11 +20,9 @@ from traceflops.reports.page.timeline_still import IDLE, Rect, StillLane, letter
 from traceflops.reports.view.figures import duration
 from traceflops.reports.view.step_split import CULPRIT
 
-_MOST_LANES: Final = 7
-"""Rows of host threads, those with most in them."""
+_MOST_LANES: Final = 7  # rows of host threads, those with most in them
 _MOST_DEEP: Final = 2
-_LEAST_WAIT: Final = 0.003
-"""Share of a step from which a wait has a box."""
+_LEAST_WAIT: Final = 0.003  # share of a step from which a wait has a box
 _LEAST_BUSY: Final = 0.005
 
 
@@ -97,10 +95,7 @@ def _common_rank(recordings: Sequence[_TimelineSide]) -> int | None:
 
 
 def _side(one: _TimelineSide, title: str, length_ns: int, rank: int | None) -> dict[str, Any]:
-    """Return the drawing of one side: of the device of `rank`, or without it of the busiest one.
-
-    `length_ns` is the length of the axis that both sides share.
-    """
+    """Return the drawing of the device of `rank` or the busiest one, on an axis of `length_ns`."""
     devices = {
         device.rank: device.device for device in one.analysis.devices if device.rank is not None
     }
@@ -145,10 +140,7 @@ def _side(one: _TimelineSide, title: str, length_ns: int, rank: int | None) -> d
 
 
 def _busiest(lanes: Sequence[StillLane]) -> Iterator[StillLane]:
-    """Yield all busy streams, and the _MOST_LANES busiest of the outer rows of host threads.
-
-    A heading moves to the first lane kept.
-    """
+    """Yield busy streams, and the busiest outer rows of host threads; the first has the heading."""
     hosts = [lane for lane in lanes if lane.lane.kind != "stream" and lane.lane.depth < _MOST_DEEP]
     kept = sorted(hosts, key=lambda one: -one.busy_share)[:_MOST_LANES]
     heading: str | None = None

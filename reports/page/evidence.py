@@ -30,8 +30,7 @@ from traceflops.windows.step_times import StepTime, late_after
 
 _DEVICE: Final = 30
 _MOST_CAUSES: Final = 10
-_LONGEST_LINK: Final = 2_000
-"""Characters of a link; rows with longer names may have none."""
+_LONGEST_LINK: Final = 2_000  # characters of a link; rows with longer names may have none
 
 
 class Place(Struct, frozen=True):
@@ -208,10 +207,7 @@ def kernels_by_row(analysis: Analysis) -> dict[str, dict[str, Any]]:
 
 
 def _of_cause(analysis: Analysis, finding: Finding) -> Iterator[Place]:
-    """Yield the gap and the rank that a cause points to, if the page shows them.
-
-    Several devices may have a gap that begins at that time: the longest is taken.
-    """
+    """Yield the gap (the longest of several) and the rank that a cause points to, if shown."""
     for gap, link in zip(analysis.gaps(MOST_GAPS), gap_links(analysis), strict=False):
         if link and finding.where.start_ns == gap.start_ns:
             where = f", {gap_place(gap)}" if analysis.steps.seen else ""

@@ -41,8 +41,7 @@ _WITHOUT_PARTS: Final = 12_000
 """Bytes of a page beside its sections, scripts, data and style sheet, and some to spare."""
 _NARROWER: Final = (1, 4, 16, 64)
 """How many times less room than usual texts get, until the page is small enough."""
-_MOST_ROWS: Final = 20_000
-"""Rows of the report that are worth writing out to see whether they fit."""
+_MOST_ROWS: Final = 20_000  # rows of the report that are worth writing out to see whether they fit
 _MOST_PACKED_ROWS: Final = 300_000
 """Rows of a recording that are worth packing to see whether they fit."""
 _DATA: Final = "report-data"
@@ -60,10 +59,7 @@ class _PagePart(Struct, frozen=True):
 def render_html(
     analysis: Analysis, command: str | None = None, authored: Authored = NOTHING
 ) -> str:
-    """Return the page of an analysis as HTML.
-
-    `command` is the command line that made it; `authored` a title and notes by its author.
-    """
+    """Return the page; `command` is what made it, `authored` a title and notes by its author."""
     shown = list(sections(analysis))
     if authored.blocks:
         shown.insert(1, Section("authored", CASE, {"blocks": authored.blocks}))
@@ -123,10 +119,7 @@ def framed(analysis: Analysis) -> str:
 def _parts(
     analysis: Analysis, shown: Sequence[Section], drawn: Embedded | None, narrower: int = 1
 ) -> Iterator[_PagePart]:
-    """Yield the HTML of each section.
-
-    `drawn` has the Bokeh figures of the page. Texts of the trace get `1 / narrower` of their room.
-    """
+    """Yield each section as HTML; texts of the trace get `1 / narrower` of their room."""
     templates = environment(narrower)
     common = {
         "analysis": analysis,

@@ -24,18 +24,13 @@ from traceflops.reports.view.palette import LINE_LOOKS
 from traceflops.reports.view.step_split import CULPRIT
 from traceflops.reports.view.utilisation import recoverable_ns
 
-_MOST_BOXES, _ROWS = 130, 7
-"""Boxes of one lens, and rows of it."""
-_LEAST: Final = 0.004
-"""Share of the step below which boxes of one parent are drawn as one."""
-_ALIKE: Final = 4
-"""So many modules of one class in one other are one box."""
-_LETTER, _EDGE = 7.2, 12
-"""Pixels of a letter and of the space around a label."""
+_MOST_BOXES, _ROWS = 130, 7  # boxes of one lens, and rows of it
+_LEAST: Final = 0.004  # share of the step below which boxes of one parent are drawn as one
+_ALIKE: Final = 4  # so many modules of one class in one other are one box
+_LETTER, _EDGE = 7.2, 12  # pixels of a letter and of the space around a label
 _WIDTHS: Final = (340, 700, 1190)
 """Widths of the drawing, in pixels, from which on a label is shown if it fits there."""
-_LEAST_LETTERS: Final = 14
-"""Of a label that is cut."""
+_LEAST_LETTERS: Final = 14  # of a label that is cut
 _LONGEST: Final = 70
 _TIMES: Final = "\N{MULTIPLICATION SIGN}"
 _LENSES: Final = {"module": ("Module", 2), "python": ("Python", 3), "kernel": ("Kernel", 3)}
@@ -110,11 +105,7 @@ def _time(analysis: Analysis, ns: int) -> str:
 
 
 class _Shown(Struct, frozen=True):
-    """A node as it is drawn.
-
-    `keeps_label`: its label stays when the last node of a chain stands for it. `is_merged`: it is
-    the sum of several small nodes, and nothing inside it is drawn.
-    """
+    """A node as drawn; one at the end of a chain of nodes may keep the label of the first."""
 
     label: str
     node: TimeNode

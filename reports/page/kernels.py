@@ -156,10 +156,7 @@ def _shown(
 
 
 class LaunchSites(Struct, frozen=True):
-    """The ways to launch each kernel, which columns are known of any, and what a scope is called.
-
-    `rows` are those of `launchers` by kernel.
-    """
+    """The ways to launch each kernel, the columns known of any, and what a scope is called."""
 
     rows: Mapping[Key, list[dict[str, Any]]]
     knows: frozenset[str]
@@ -199,11 +196,7 @@ def missing(sites: LaunchSites) -> str:
 
 
 def way(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Return one way to launch a kernel in words.
-
-    `scope_more` says for how many modules the scope stands, and whether the launch is of the
-    backward pass, whose scope is that of the forward op.
-    """
+    """Return one way to launch a kernel in words; a backward pass has the scope of the forward."""
     modules = f"{row['modules']:,} modules" if (row["modules"] or 0) > 1 else ""
     return {
         **row,

@@ -35,8 +35,7 @@ EDGES: Final = {
 }
 _MOST_STEPS: Final = 60
 _X_TICKS, _Y_TICKS = 6, 4
-_LABEL_ROOM: Final = 12
-"""Units that stay free behind the number of a step."""
+_LABEL_ROOM: Final = 12  # units that stay free behind the number of a step
 
 
 class MemoryRow(Struct, frozen=True):
@@ -216,10 +215,7 @@ def _sentences(used: Sequence[MemoryUse]) -> Iterator[str]:
 
 
 def _plot(use: MemoryUse, devices: Sequence[DeviceReport], origin_ns: int) -> dict[str, Any]:
-    """Return the plot of one device or host in units of the drawing.
-
-    Times on the axis count from `origin_ns`.
-    """
+    """Return the plot of a device or host in units of the drawing; times are from `origin_ns`."""
     curves = [use.allocated.curve, *([use.reserved.curve] if use.reserved is not None else [])]
     low_ns = int(min(curve.time_ns[0] for curve in curves))
     high_ns = int(max(curve.time_ns[-1] for curve in curves))

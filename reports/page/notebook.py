@@ -33,8 +33,7 @@ _WIDTH, _HEIGHT = 800, 320
 _MOST_FINDINGS: Final = 4
 _DIVERGING: Final = "RdBu_r"
 _GIB: Final = 2**30
-_BEYOND: Final = 4.0
-"""By how much the roofs reach beyond the kernels on either side."""
+_BEYOND: Final = 4.0  # by how much the roofs reach beyond the kernels on either side
 
 
 def card(analysis: Analysis) -> str:

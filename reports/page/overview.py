@@ -76,10 +76,7 @@ def document_title(analysis: Analysis) -> str:
 
 
 def _headline(analysis: Analysis) -> str:
-    """Return MFU, else the largest loss, else how busy devices were or why nothing is known.
-
-    What makes figures doubtful comes before them: several jobs, missing records, no timeline.
-    """
+    """Return what makes figures doubtful, else MFU, the largest loss, or how busy devices were."""
     verdict, figure = analysis.verdict, analysis.measured.figure
     if analysis.of_no_job:
         return several(len(analysis.jobs), "job")

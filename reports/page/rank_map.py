@@ -25,8 +25,7 @@ _MOST_ROWS, _MOST_FAR, _MOST_COLUMNS = 20, 12, 40
 _MOST_OTHERS, _OTHER_HEIGHT = 40, 5
 _MOST_LABELS, _MOST_TEXTS = 12, 8
 _SCALES: Final = ((0.01, 0.03, 0.10), (0.02, 0.06, 0.20), (0.05, 0.15, 0.50), (0.10, 0.30, 1.00))
-_NOISES: Final = 3
-"""What is less than so many times the noise has no colour."""
+_NOISES: Final = 3  # what is less than so many times the noise has no colour
 _LEAST_SHARE: Final = 0.0005
 _SHOWN: Final = ("Own vs median", "Busy vs median", "Exposed", "Caused wait")
 """Columns of the ranks that are not behind a choice."""
@@ -70,10 +69,7 @@ class RankRow(Struct, frozen=True):
 
 
 class Others(Struct, frozen=True):
-    """The ranks without a row of their own, as one picture: a path per colour, by class.
-
-    A row of it stands for `each` ranks and shows the one farthest off.
-    """
+    """The ranks without a row of their own: a path per colour; a row stands for `each` ranks."""
 
     count: int
     each: int
@@ -185,10 +181,7 @@ class _Cells(Struct, frozen=True):
 
 
 def own_time_rows(analysis: Analysis) -> tuple[OwnTimes, list[str], bool]:
-    """Return own times with a label per row, and whether they are of cycles (else of devices).
-
-    Cycles are used if they are steps and there are at least two to compare.
-    """
+    """Return own times, a label per row, and whether they are of two steps or more, not devices."""
     ranks, devices = analysis.ranks, analysis.devices
     steps = [step for step in ranks.cycles.steps if step is not None] if ranks is not None else []
     if ranks is None or len(steps) < _LEAST_STEPS:
@@ -198,10 +191,10 @@ def own_time_rows(analysis: Analysis) -> tuple[OwnTimes, list[str], bool]:
 
 
 def _with_rows(off: FloatArray, order: Sequence[int]) -> tuple[list[int], list[int]]:
-    """Return the rows of ranks that are drawn alone, and the others by number.
+    """Return which ranks are drawn alone, and the others.
 
-    `order` is by distance of the mean. Of more than _MOST_ROWS ranks, the first _MOST_FAR and then
-    those farthest off in a single step are drawn alone.
+    `order` is by distance of the mean. Of many ranks the first of it and those farthest off in a
+    single step are drawn alone.
     """
     if len(order) <= _MOST_ROWS:
         return list(order), []
@@ -224,10 +217,7 @@ def _others(off: FloatArray, each: int, scale: Sequence[float]) -> Others:
 
 
 def _farthest(off: FloatArray, ranks: int, steps: int) -> tuple[FloatArray, IntArray]:
-    """Return the value farthest from 0 of each block of `ranks` by `steps` cells, and its step.
-
-    Both are arrays of blocks of rows by blocks of columns. Unknown (NaN) is the nearest.
-    """
+    """Return the value farthest from 0 of each block of `ranks` by `steps` cells, and its step."""
     rows, columns = -(-off.shape[0] // ranks), -(-off.shape[1] // steps)
     padded = np.full((rows * ranks, columns * steps), np.nan)
     padded[: off.shape[0], : off.shape[1]] = off

@@ -81,11 +81,7 @@ def ranks_page(analysis: Analysis) -> dict[str, Any]:
 
 
 def lanes(link: str, said: str, turns: Sequence[Turn]) -> dict[str, Any]:
-    """Return the drawing of a collective, whose turns are ordered by start.
-
-    A lane has where its rank waits and transfers, in 1/1000 of the length. Of many ranks the first
-    and the last to start are drawn. `said` describes the collective.
-    """
+    """Return a drawing of the first and last turns to start, in 1/1000 of the whole length."""
     half = _MOST_LANES // 2
     shown = [*turns[:half], *turns[-half:]] if len(turns) > _MOST_LANES else turns
     length_ns = max(turn.from_ns + turn.wait_ns + turn.transfer_ns for turn in turns) or 1

@@ -47,8 +47,7 @@ _SPARE: Final = 0.15
 """Decades that are left free above the highest value, and half of those below the lowest."""
 _SLOPE_SHOWN: Final = 10
 """By how much the lowest balance is divided, so that the slope of the memory is seen."""
-_SMALLEST, _LARGEST = 3.0, 17.0
-"""Radii; the area of a dot is its share of the time of all of them."""
+_SMALLEST, _LARGEST = 3.0, 17.0  # radii; the area of a dot is its share of the time of all of them
 
 _DASHES: Final = ("", "5 3", "1.5 2.5", "8 3 2 3")
 """How roofs and the edges of their dots are drawn, the highest first; then again."""
@@ -184,10 +183,7 @@ def roofline_plot(measured: Measurement, width: int = WIDTH) -> RooflinePlot | N
 
 
 class Reached(Struct, frozen=True):
-    """One kernel by its time and the share of its roof that it reaches.
-
-    A kernel with a `label` has it in the margin, at `label_y`.
-    """
+    """One kernel by time and share of its roof; if it has a `label`, that is at `label_y`."""
 
     x: float
     y: float

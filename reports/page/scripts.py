@@ -27,8 +27,7 @@ from traceflops.reports.page.section import Section
 _ENDS_A_SCRIPT: Final = re.compile(r"<(?:/?script|!--)", re.IGNORECASE)
 _BOKEH: Final = "bokeh-packed"
 _MOST_AT_BEST, _PIECE = 4 << 20, 1 << 18
-_AROUND: Final = 32
-"""Bytes of the frame of what is compressed, and some to spare."""
+_AROUND: Final = 32  # bytes of the frame of what is compressed, and some to spare
 _SETTINGS: Final = {"HOME": os.devnull, "USERPROFILE": os.devnull, "HOLOVIEWSRC": ""}
 _LOG: Final = logging.getLogger(__name__)
 
@@ -54,10 +53,7 @@ class Embedded(Struct, frozen=True):
 
 
 def scripts_of(parts: Sequence[Section], drawn: Embedded | None) -> Scripts:
-    """Return what the sections of a page need to run, and a policy that lets only that run.
-
-    Raises ValueError if a script would end its HTML element.
-    """
+    """Return what sections need to run. Raises ValueError if a script would end its element."""
     theme = template("theme.js")
     names = dict.fromkeys(name for part in parts for name in part.scripts)
     scripts = [template(name) for name in ("report.js", *names)]
@@ -89,10 +85,7 @@ def packed(content: bytes) -> str:
 
 
 def packed_bytes(content: bytes, most: int) -> int:
-    """Return the length of bytes once packed; stop early if very long ones exceed `most`.
-
-    What is returned then is above `most` but not the whole length.
-    """
+    """Return the length of bytes once packed, or for very long ones some length above `most`."""
     deflate, size = zlib.compressobj(_level(content)), 0
     for at in range(0, len(content), _PIECE):
         size += len(deflate.compress(content[at : at + _PIECE]))
@@ -119,10 +112,7 @@ def embed(figures: Mapping[str, Callable[[], Any]]) -> Embedded:
 
 @contextmanager
 def without_settings(module: str) -> Iterator[None]:
-    """Let a module be loaded without the user's settings; nothing is changed once it is loaded.
-
-    These are files in the home folder, and a file of code that HOLOVIEWSRC names.
-    """
+    """Let a module load without files of the home folder and the code that HOLOVIEWSRC names."""
     if module in sys.modules:
         yield
         return

@@ -96,10 +96,7 @@ def _tree(analysis: Analysis) -> Iterator[Section]:
 
 
 def _ranks(analysis: Analysis) -> Iterator[Section]:
-    """Yield ranks and steps, then passes of a server, memory and clocks, each if recorded.
-
-    A single device has no section of ranks: there is nothing to compare it with.
-    """
+    """Yield ranks (of several devices) and steps, passes of a server, memory and clocks."""
     values: dict[str, Any]
     if len(analysis.devices) > 1:
         values = {
@@ -137,10 +134,7 @@ def _ranks(analysis: Analysis) -> Iterator[Section]:
 
 
 def _kernels(analysis: Analysis) -> Iterator[Section]:
-    """Yield kernels, operators, collectives, counted work, idle time and the critical path.
-
-    Each is left out without rows; those on time need devices with work.
-    """
+    """Yield kernels, operators, collectives, counted work, idle time and the path, if recorded."""
     values: dict[str, Any]
     if analysis.devices:
         shown = kernels.kernels_page(analysis)

@@ -22,8 +22,7 @@ from traceflops.windows.records import DeviceReport
 from traceflops.windows.step_times import counting, mean_components, median_of
 
 MOST_BARS = 200
-_MOST_SMALL = 40
-"""How many steps are drawn one by one; beyond that, neighbours share a bar."""
+_MOST_SMALL = 40  # how many steps are drawn one by one; beyond that, neighbours share a bar
 MOST_STILL: Final = 20
 """Up to so many bars need no chart that zooms, which takes half a million bytes of a page."""
 
@@ -140,11 +139,7 @@ def small_bars(devices: Iterable[DeviceReport]) -> list[StepBar]:
 
 
 class StepTimeShown(Struct, frozen=True):
-    """The time of a component in one step, and how it differs from the median.
-
-    `more` is that difference as text, "" if there is no median. `is_much`: it is above 5 % of the
-    median step.
-    """
+    """The time of a component in one step, and how it differs from the median, "" without one."""
 
     ns: int
     more: str
@@ -162,10 +157,7 @@ class StepShown(Struct, frozen=True):
 
 
 def steps_page(analysis: Analysis, rows: Sequence[StepRow]) -> dict[str, Any]:
-    """Return the table of windows: the rows shown of `total`, the medians, the components.
-
-    If not all rows are shown, they are the `first` ones and the `worst` of the later ones.
-    """
+    """Return the table of windows: rows shown (`first`, then `worst` ones), medians, components."""
     components = [name for name in LOOKS if any(row.components.parts()[name] for row in rows)]
     used = [row for row in rows if row.used and row.role == "step"]
     medians: dict[str, int] = {}

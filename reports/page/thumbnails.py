@@ -26,13 +26,11 @@ from traceflops.units import PART_NAMES
 from traceflops.windows.step_times import most_and_least
 
 _COLUMNS: Final = 120
-_AROUND: Final = 0.6
-"""How much of its own length is shown before and after a stretch of time."""
+_AROUND: Final = 0.6  # how much of its own length is shown before and after a stretch of time
 _MOST_ROWS: Final = 4
 _MOST_DEVICES: Final = 64
 _GAP, _LABELS, _NAME = 1.2, 18.0, 30
-_DEVICE: Final = 10
-"""Characters of a device's label that fit in the room of _LABELS."""
+_DEVICE: Final = 10  # characters of a device's label that fit in the room of _LABELS
 _WHOLE: Final = 100.0
 
 
@@ -71,11 +69,7 @@ def thumbnail(analysis: Analysis, finding: Finding, component: str) -> Thumbnail
 
 
 def _ranks(analysis: Analysis, finding: Finding) -> Thumbnail | None:
-    """Return a bar per device: its own time, then its communication; the late rank's in ink.
-
-    The devices with most and least own time are shown, in the order of the report. None if the
-    finding is about no rank.
-    """
+    """Return a bar per device with most or least own time, that of the late rank in ink."""
     devices = analysis.devices_used
     if finding.where.rank is None or len(devices) < 2:
         return None
@@ -143,11 +137,7 @@ def _gap(analysis: Analysis, finding: Finding) -> Thumbnail | None:
 def _areas(
     parts: Mapping[str, Intervals], start_ns: int, length_ns: int
 ) -> tuple[tuple[str, str], ...]:
-    """Return components with their area as an SVG path, the topmost first.
-
-    Each column is as high as the share of its time that is work. An area reaches down to the foot,
-    so each one is drawn over those above it.
-    """
+    """Return components with their area (share of time that is work) as SVG path, top first."""
     edges = start_ns + np.arange(_COLUMNS + 1) * length_ns // _COLUMNS
     shares = [
         (name, np.diff(parts[name].covered_before(edges)) / np.diff(edges))

@@ -210,10 +210,7 @@ def _header(
 
 
 def _waits(analysis: Analysis, outline: Timeline) -> Iterator[list[Any]]:
-    """Yield, for each of the longest gaps: its start, end, device, culprit and its class.
-
-    If the gap is a stream wait, the work waited for says more than the culprit.
-    """
+    """Yield start, end and device of the longest gaps, what was waited for, and its class."""
     process = {device.device: device.process for device in analysis.devices}
     drawn = [gap for gap in analysis.gaps(MOST_GAPS) if gap.device in outline.chosen.devices]
     longest = [gap for gap in drawn if gap.waited_for or gap.culprits]

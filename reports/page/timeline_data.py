@@ -31,8 +31,7 @@ Places = tuple[IntArray, Mapping[tuple[int, int], Intervals]]
 _MOST_PACKED: Final = 1_420_000
 """Bytes after compression; as text in the page they are a third more."""
 
-_MOST_TEXT: Final = 1_000_000
-"""Bytes of texts before compression."""
+_MOST_TEXT: Final = 1_000_000  # bytes of texts before compression
 _NAME_WIDTHS: Final = (2_000, 400, 120, 48, 24)
 _SHAPES_WIDTH: Final = 400
 _NO_CAUSE: Final = (-1, -1)
@@ -245,10 +244,7 @@ def _by_kind(
 def _whats(
     prepared: Prepared, kinds: Sequence[Kind], boxes: tuple[IntArray, IntArray], texts: _Texts
 ) -> tuple[IntArray, list[tuple[int, int, int]]]:
-    """Return what each box is as a number, and by that number its name, look and category.
-
-    Names and categories are numbers of texts; the look is a place in LOOK_NAMES.
-    """
+    """Return what each box is as a number, and by it texts of name and category, and a look."""
     what = np.zeros(len(boxes[0]), dtype=np.int64)
     rows: list[tuple[int, int, int]] = []
     for kind, of_kind, row in _by_kind(kinds, boxes):
@@ -265,11 +261,7 @@ def _whats(
 
 
 def _second_key(prepared: Prepared, kind: Kind) -> tuple[IntArray, list[tuple[int, str]]]:
-    """Return what tells events of one name apart: a category, the kind of a mark, an interface.
-
-    It is a number per row of the kind's table; the list has the look and the category of each
-    number.
-    """
+    """Return a number per row that tells events of a name apart, and by it look and category."""
     trace = prepared.trace
     if kind == "stream":
         categorised = prepared.linked.categorised

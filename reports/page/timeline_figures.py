@@ -23,8 +23,7 @@ from traceflops.table.grouping import group_sums, runs
 from traceflops.timeline.records import WORK
 from traceflops.windows.prepared import Prepared
 
-_MOST_BINS: Final = 1_000
-"""Of all devices together."""
+_MOST_BINS: Final = 1_000  # of all devices together
 _MOST_NAMES: Final = 20
 _REST: Final = "(others)"
 _LONGEST_PATH: Final = 1_000

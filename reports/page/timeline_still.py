@@ -29,17 +29,13 @@ _LEAST_HEIGHT: Final = 6.0
 _CELLS: Final = 1_000
 """Parts of the range: events shorter than one are merged, so that widened boxes do not overlap."""
 _MOST_STREAMS: Final = 8
-_LETTERS: Final = 1.6
-"""So many letters have room in one percent of a drawing as wide as the page."""
+_LETTERS: Final = 1.6  # so many letters have room in one percent of a drawing as wide as the page
 _LEAST_LETTERS: Final = 6
 NameOf = Callable[[Lane, int], str]
 
 
 class Rect(Struct, frozen=True):
-    """A box: its place, width and height in percent, its look and its text.
-
-    Its area is the busy time of its events.
-    """
+    """A box in percent: its area is the busy time of its events."""
 
     x: float
     width: float
@@ -91,10 +87,7 @@ class Still(Struct, frozen=True):
 
     @property
     def streams(self) -> str:
-        """Return how busy the first streams are, in words; those of several rows are left out.
-
-        So is the row of what the GPU waited for.
-        """
+        """Return how busy the first streams of a single row are, in words."""
         depths = [*(lane.lane.depth for lane in self.lanes[1:]), 0]  # of the row below each
         streams = [
             f"{one.label} {percent(one.busy_share)}"
@@ -110,10 +103,7 @@ class Still(Struct, frozen=True):
 
     @property
     def live_height(self) -> int:
-        """Return the height in pixels of the same lanes as a script draws them.
-
-        The page reserves it, so that nothing below moves when the script starts.
-        """
+        """Return the height in pixels of these lanes in a script, which the page reserves."""
         heads = sum(lane.heading is not None for lane in self.lanes)
         rows = sum(_STREAM if one.lane.kind == "stream" else _ROW for one in self.lanes)
         more = self.counters * _COUNTER + self.devices * _OCCUPANCY

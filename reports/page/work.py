@@ -34,10 +34,7 @@ _COLUMNS: Final = {
 
 
 class Figure(Struct, frozen=True):
-    """A figure as text, and the number that sorts its column and goes into a CSV.
-
-    The number is None if unknown; with `at_most` it is an upper bound.
-    """
+    """A figure as text, and the number (None: unknown) that sorts its column and is in a CSV."""
 
     text: str
     value: float | None
@@ -45,10 +42,7 @@ class Figure(Struct, frozen=True):
 
 
 class WorkShown(Struct, frozen=True):
-    """The work of a kernel or operator by name, over the launches for which it is known.
-
-    `bound` is what limits it, or that it is slow; `by` is what tells this limit. "" is unknown.
-    """
+    """The work of a kernel or operator over launches with known work; `by` tells its `bound`."""
 
     name: str
     time_ns: int
@@ -113,10 +107,7 @@ def rates_sentence(measured: Measurement) -> str:
 
 
 def _shown(measured: Measurement, row: KernelRow | OpRow) -> WorkShown:
-    """Return the counted work of a kernel or operator, each figure as a text and a number.
-
-    What bounds it has a source (`by`) only if a roof bounds it: what is slow is far below any.
-    """
+    """Return the counted work of a kernel or operator, each figure as a text and a number."""
     work, bound = row.measured, utilisation.bound_word(measured, row)
     nearer = utilisation.roofline(measured, row)
     peak, _ = utilisation.roof(measured, row.dtypes)

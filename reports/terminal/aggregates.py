@@ -64,10 +64,7 @@ def speeds_lines(measured: Measurement, most: int, width: int) -> Iterator[Text]
 
 
 def _counted(table: ReportTable, less: Sequence[str], width: int) -> Iterator[Text]:
-    """Yield a table of counted work, how many rows it leaves out, and its remark.
-
-    Columns of `less` are left out first if there is no room.
-    """
+    """Yield a table of counted work with its remark; columns of `less` give way first."""
     if not table.rows:
         return
     yield from lines.view_table(table, _COUNTED_CELL, less, _COUNTED_NAME, width)
@@ -118,10 +115,7 @@ def snapshot_lines(prepared: Prepared, width: int) -> Iterator[Text]:
 
 
 def _sums(rows: Sequence[dict[str, Any]], most: int, style: lines.Style) -> Iterator[Text]:
-    """Yield rows with their sums, names of at most `most` cells, and columns that have room.
-
-    A column of sizes is only there if a row has one; without room it goes first, then the counts.
-    """
+    """Yield rows with their sums; without room first the sizes go, then the counts."""
     has_sizes = any(row.get("bytes") is not None for row in rows)
     widths = _CELLS | ({"bytes": 10} if has_sizes else {})
     room = style.width - 4  # without the indent, the coloured mark, and the space after it

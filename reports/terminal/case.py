@@ -150,10 +150,7 @@ def provenance(analysis: Analysis, style: Style, first: str = "") -> Iterator[Te
 def _finding(
     number: int, one: findings.FindingWords, width: int, opened: findings.Opening | None
 ) -> Iterator[Text]:
-    """Yield what a finding saves, what to do, and what shows it; most for the first finding.
-
-    `opened` is given for the finding of the title: then only what the title does not say.
-    """
+    """Yield what a finding saves, what to do, what shows it; `opened` if the title is of it."""
     if opened is not None:
         yield from hanging(
             f"{number}  ", findings.left_to_say(one.finding, opened) or one.finding.title, width

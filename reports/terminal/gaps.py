@@ -18,18 +18,12 @@ from traceflops.reports.view.wording import gap_place
 _INDENT: Final = "  "
 _GAP: Final = {"where": 16, "cause": 21, "device": 19}
 _LEAST_UNTIL: Final = 8
-_WORTH_SHOWING: Final = 0.02
-"""Share of idle time from which a gap is worth two lines."""
-_FIRST_CELLS: Final = 13
-"""Width of the indent, the duration, and two spaces behind it."""
+_WORTH_SHOWING: Final = 0.02  # share of idle time from which a gap is worth two lines
+_FIRST_CELLS: Final = 13  # width of the indent, the duration, and two spaces behind it
 
 
 def gap_lines(analysis: Analysis, style: Style) -> Iterator[Text]:
-    """Yield the two longest gaps.
-
-    Yields nothing if idle time is below 2 %, if reading counters caused it, or if there is already
-    a list of what the GPUs wait on.
-    """
+    """Yield the two longest gaps, unless idle time hardly matters or is told by its causes."""
     gaps = analysis.gaps(2)
     idle = analysis.components.share("idle")
     is_own = analysis.recorded != "serialized"  # not the profiler's

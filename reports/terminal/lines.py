@@ -21,8 +21,7 @@ from traceflops.units import several
 
 LEAST_NAME: Final = 20
 """Names get at least so many characters; columns that can be left out give way."""
-_NARROWEST: Final = 40
-"""Rows are laid out for at least this width; a narrower terminal wraps them."""
+_NARROWEST: Final = 40  # rows are laid out for at least this width; a narrower terminal wraps them
 _WIDEST_BAR: Final = 100
 _LEAST_REMARK: Final = 20
 _LEAST_LABEL: Final = 12
@@ -279,10 +278,7 @@ def _room(cell: tuple[str, ...], width: int) -> int:
 
 
 def ledger_table(ledger: Ledger, unit: str, width: int = 80) -> Iterator[Text]:
-    """Yield a ledger in one unit for all its cells; a figure that is not zero never prints as 0.
-
-    Without room for the passes there are only the sums.
-    """
+    """Yield a ledger in one unit for all its cells; without room for the passes only sums."""
     rows = ledger_rows(ledger)
     if not rows:
         return

@@ -186,10 +186,7 @@ def described_facts(checked: Reconciliation) -> Iterator[utilisation.Fact]:
 
 
 def _ledger(analysis: Analysis, width: int, checked: Reconciliation | None) -> Iterator[Text]:
-    """Yield the ledger as means per window; if the trace has none, that of the description.
-
-    One that does not tell what its FLOPs were for counts as none: a sum alone is said elsewhere.
-    """
+    """Yield the ledger as means per window; if the trace tells no purpose, the described one."""
     ledger = analysis.measured.executed.ledger()
     if ledger.lines and not is_unsplit(ledger):
         per = window(analysis)

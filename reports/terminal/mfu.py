@@ -63,10 +63,7 @@ def render_conventions(figures: Utilisation, style: Style) -> list[Text]:
 
 
 def conventions_table(figures: Utilisation, width: int) -> Iterator[Text]:
-    """Yield a row per convention, and why some have none.
-
-    A convention that counts recomputation has no MFU, a published rate no HFU.
-    """
+    """Yield a row per convention, and why some have none."""
     widths = columns(_COLUMNS, width, ("TFLOP/s", "per token"))
     heads = {name: name for name in _COLUMNS}
     if figures.card.is_convolutional:

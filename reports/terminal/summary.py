@@ -105,8 +105,7 @@ class Shown(NamedTuple):
     notes: int
 
 
-_SCREEN: Final = 40
-"""A report takes at most so many lines, if showing fewer rows achieves that."""
+_SCREEN: Final = 40  # a report takes at most so many lines, if showing fewer rows achieves that
 _SHOWN: Final = (
     Shown(findings=3, kernels=5, waits=3, collectives=2, notes=2),
     Shown(findings=3, kernels=5, waits=3, collectives=1, notes=1),
@@ -121,10 +120,7 @@ _SHOWN: Final = (
 def render_terminal(
     analysis: Analysis, style: Style | None = None, by: str | None = None
 ) -> list[Text]:
-    """Return the lines of the report.
-
-    With `by`, the work is shown by its owners of this kind instead of by the longest kernels.
-    """
+    """Return the lines of the report, with the owners of a kind (`by`) or the longest kernels."""
     style = (style or Style()).wide_enough()
     # Of a recording without a timeline there are totals and counters, or only memory events; of
     # jobs of which none is chosen a line for each.
@@ -168,10 +164,7 @@ def render_terminal(
 
 
 def _devices_in_detail(analysis: Analysis, style: Style, waits: bool) -> Iterator[Text]:
-    """Yield passes of a serving engine, devices, their clocks and memory, and the longest gaps.
-
-    With `waits`, also what the GPU waits on after each kind of pass.
-    """
+    """Yield passes (with `waits` also the idle time after them), devices, clocks, memory, gaps."""
     yield from _passes(analysis, style.width, waits)
     yield from _devices(analysis, style)
     yield from _sampled(analysis, style.width)
@@ -253,10 +246,7 @@ def _waits(analysis: Analysis, style: Style, most: int) -> Iterator[Text]:
 
 
 def _wait_names(row: WaitedFor, room: int) -> str:
-    """Return the names of the culprits, each with its tail (what is said of it), in `room` cells.
-
-    If they do not all fit, only the first is named, and shortened. "" if even that has no room.
-    """
+    """Return the names of culprits, each with its tail, or the first one shortened, or ""."""
     all_names = ", ".join(map(add, row.names, row.tails))
     shown = row.names if cell_len(all_names) <= room else row.names[:1]
     room -= len("".join(row.tails[: len(shown)])) + 2 * (len(shown) - 1)
@@ -341,10 +331,7 @@ def _kernels(analysis: Analysis, style: Style, most: int) -> Iterator[Text]:
 
 
 def _owners(analysis: Analysis, by: str, width: int) -> Iterator[Text]:
-    """Yield the owners with the most time, and how much work is attributed at all.
-
-    If the trace has no such owners, yield how to record them.
-    """
+    """Yield the owners with the most time and how much is attributed, or how to record them."""
     table, words = owners_table(analysis, by), OWNER_WORDS[by]
     if not table.rows:
         yield from headline(capitalized(words.owners))

@@ -107,11 +107,7 @@ _SIDE: Final = (
 
 
 def _names(labels: Mapping[str, str], part: Part) -> tuple[str, ...]:
-    """Return the pieces of text that name a part: its kernels or culprit, else its subject.
-
-    Of several kernels the first is named, by its label if there is one. If the sides have different
-    kernels, both are told.
-    """
+    """Return texts that name a part: the first kernel of each side, a culprit, or the subject."""
     old, new = part.names
     sides = [old, new] if old and new and set(old) != set(new) else [new or old]
     if not any(map(any, sides)):
@@ -191,19 +187,13 @@ _PART: Final = (
 
 
 def compared(comparisons: Sequence[Comparison]) -> list[Side]:
-    """Return the baseline and the sides that are compared with it; none if no side can be.
-
-    Figures of recordings that cannot be compared do not stand beside each other.
-    """
+    """Return the baseline and the sides that can be compared with it, none if no side can be."""
     sides = [one.after for one in comparisons if not one.obstacle]
     return [comparisons[0].before, *sides] if sides else []
 
 
 def sides_table(sides: Iterable[Side]) -> ReportTable:
-    """Return a row per recording: its step time and where that goes.
-
-    Columns that are unknown or 0 on all sides are left out.
-    """
+    """Return a row per recording with its step time and components known and not 0 on any side."""
     shown = [side for side in sides if side.windows]
     nothing = (UNKNOWN, duration(0))
     known = [one for one in _SIDE if any(one.cell(side) not in nothing for side in shown)]
@@ -344,10 +334,7 @@ def comparison_tables(comparison: Comparison) -> Iterator[tuple[str, ReportTable
 
 
 def runs_table(comparisons: Sequence[Comparison]) -> ReportTable:
-    """Return a row per recording against the first side, which all have in common.
-
-    A recording that cannot be compared (`obstacle`) has no row.
-    """
+    """Return a row per comparable recording against the first side, which all have in common."""
 
     def how_sure(one: Comparison) -> str:
         if one.is_same:

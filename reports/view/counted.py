@@ -28,8 +28,7 @@ from traceflops.reports.view.tables import Column, Name, ReportTable, known_colu
 
 _NAME: Final = 46
 _REASONS: Final = 2
-_LEAST: Final = 0.1
-"""Of the cycles of a warp; smaller reasons are only in the JSON."""
+_LEAST: Final = 0.1  # of the cycles of a warp; smaller reasons are only in the JSON
 _SERIALIZED: Final = "Times: serialized, mostly at locked clocks."
 _ABOUT: Final = "~"
 _NO_SHARES: Final = "Speed of light: ncu --set full."

@@ -47,10 +47,7 @@ class WaitedFor(Struct, frozen=True):
 
 
 def waits(analysis: Analysis) -> list[WaitedFor]:
-    """Return what the GPUs wait on by class, the largest first.
-
-    A culprit that has at least half of the time of its class is named alone.
-    """
+    """Return what the GPUs wait on, the largest class first; one culprit of most is told alone."""
     rows = []
     for one in analysis.idle.by_class():
         culprits, names, tails = one.culprits, [], []
@@ -123,10 +120,7 @@ def pace_sentence(analysis: Analysis) -> str:
 
 
 def gap_culprits(gaps: Sequence[Gap]) -> list[tuple[str, str]]:
-    """Return the class of the largest culprit of each gap in words, and its name.
-
-    Both are "" if there is none, or if a stream wait is known: the work waited for says more.
-    """
+    """Return class and name of the largest culprit; "" of stream waits, which say more."""
     largest = [() if gap.waited_for else gap.culprits[:1] for gap in gaps]
     return [
         (CLASSES[culprit[0].kind], function_name(culprit[0].label)) if culprit else ("", "")

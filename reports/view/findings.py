@@ -50,11 +50,7 @@ class Saving(NamedTuple):
 
 
 class FindingWords(Struct, frozen=True):
-    """A finding in words, "" for what is unknown.
-
-    `where` are names of code, kernels or ranks, the best first; `level` is how sure it is, and
-    `reasons` why.
-    """
+    """A finding in words, "" for what is unknown; the best place (`where`) comes first."""
 
     finding: Finding
     saving: Saving | None
@@ -77,10 +73,7 @@ class FindingWords(Struct, frozen=True):
 
 
 class Headline(NamedTuple):
-    """What a report says first: its class, the code of the statement, and the statement.
-
-    `finding` is the place of that finding in the report, None if the statement is the verdict.
-    """
+    """What a report says first; `finding` is its place in the report, None for the verdict."""
 
     cls: str
     code: str
@@ -102,10 +95,7 @@ def causes(analysis: Analysis) -> list[FindingWords]:
 
 
 def other_findings(analysis: Analysis, *, losses: bool = True) -> list[Finding]:
-    """Return the findings without a cause; without `losses`, none on a component or uneven steps.
-
-    Findings from notes are shown as notes; the one of the title is left out unless it has details.
-    """
+    """Return findings without a cause; `losses`: also those on components and uneven steps."""
     title = opening(analysis).tells
     return [
         finding
@@ -155,10 +145,7 @@ def is_little(analysis: Analysis) -> bool:
 
 
 def opening(analysis: Analysis) -> Opening:
-    """Return the title of a report and what follows it.
-
-    First that the program's output ends with an error, then what most of the recording is.
-    """
+    """Return the title (errors of the program come first in it) and what follows it."""
     opened = _opening(analysis)
     first = [words(part) for part in analysis.verdict.parts if part.code == STOPPED]
     if begins_late(analysis) and not is_little(analysis):
@@ -245,10 +232,7 @@ def title_finding(analysis: Analysis) -> FindingWords | None:
 
 
 def left_to_say(best: Finding, opened: Opening) -> str:
-    """Return what the title leaves out of its finding, "" if it says all.
-
-    Details begin with the name of the finding, as they are shown away from the title.
-    """
+    """Return the name and details of a finding if the title states it, else its sentence."""
     if opened.tells is not best:
         return best.sentence
     name = fact("finding.name", name=best.name)

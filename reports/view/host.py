@@ -19,10 +19,7 @@ _WORDS: Final = {"memcpy": "copy", "memset": "fill"}
 
 
 def host_tables(analysis: Analysis, most: int) -> Iterator[tuple[str, ReportTable]]:
-    """Yield the tables of what the host did, each after its title, with at most `most` rows.
-
-    A table has no rows if nothing is known.
-    """
+    """Yield the tables of what the host did, each after its title, with at most `most` rows."""
 
     def operation(row: MemoryOperation) -> Cell:
         """Return "Copy HtoD (pinned)" or "Fill"; an allocation is known by its call."""
@@ -51,10 +48,7 @@ def host_tables(analysis: Analysis, most: int) -> Iterator[tuple[str, ReportTabl
 
 
 def _launches(analysis: Analysis, most: int) -> ReportTable:
-    """Return the launches of each device, after those of all devices if there are several.
-
-    A row is a label, the sums of launches, and the number of windows that they are of.
-    """
+    """Return the launches of each device, after those of all devices if there are several."""
     found = analysis.launches
     if found is None:
         return table_of((), ())

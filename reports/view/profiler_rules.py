@@ -18,8 +18,7 @@ SAYS: Final = "Nsight Compute says"
 _NAME: Final = 46
 _LONGEST: Final = 2_000
 _BOTTLENECK: Final = "bottleneck"
-_INFORMATION: Final = frozenset({"inf", "ok"})
-"""Kinds of messages that advise nothing."""
+_INFORMATION: Final = frozenset({"inf", "ok"})  # kinds of messages that advise nothing
 
 
 class RuleShown(Struct, frozen=True):

@@ -16,18 +16,13 @@ from msgspec import Struct
 from traceflops.characters import shortened, shortened_around
 from traceflops.reports.view.figures import kernel_label, kernel_text, unqualified, visible
 
-_ALIKE: Final = 14
-"""Characters of the first piece that are seen however narrow the column is."""
-_SHORT: Final = 28
-"""Characters of a label that is never cut."""
+_ALIKE: Final = 14  # characters of the first piece that are seen however narrow the column is
+_SHORT: Final = 28  # characters of a label that is never cut
 _HEAD, _TAIL, _MORE, _SPARE = 80, 16, 60, 4
 """The most characters of each piece, and of a last one that is not worth a piece of its own."""
-_BEYOND: Final = 8
-"""Characters of the second piece from where the last few of similar names differ."""
-_LONGEST: Final = 1_000
-"""Characters of a name that are compared at all."""
-_FARTHEST_BACK: Final = 12
-"""The most characters from the beginning of a word to a place in it."""
+_BEYOND: Final = 8  # characters of the second piece from where the last few of similar names differ
+_LONGEST: Final = 1_000  # characters of a name that are compared at all
+_FARTHEST_BACK: Final = 12  # the most characters from the beginning of a word to a place in it
 
 
 class Label(Struct, frozen=True):
@@ -65,10 +60,7 @@ def labels(
 
 
 def short_labels(names: Sequence[str], width: int) -> list[str]:
-    """Return names of one table in at most `width` characters; different names stay different.
-
-    If names would look alike, what is equal in them is left out and what differs is kept.
-    """
+    """Return names of one table in at most `width` characters, keeping what differs in them."""
     short = {name: kernel_label(name, width) for name in names}
     room_behind = max(_TAIL + 1, (width - 1) * 2 // 5)  # characters that follow the mark of a cut
     for alike in _sharing(short):

@@ -36,8 +36,7 @@ CULPRIT: Final = "culprit"
 _NO_LOSS: Final = frozenset(
     {"useful", UNSPLIT, "compute", "unattributed", "other", "graph", "start_up"}
 )
-_LATE: Final = "device_wait"
-"""The class of idle time before work that was queued but started late."""
+_LATE: Final = "device_wait"  # the class of idle time before work that was queued but started late
 _MISSING: Final = "no recorded work"
 _UNEXPLAINED: Final = "idle for an unknown reason"
 _USUAL_CULPRITS, _MOST_CULPRITS = 3, 5
@@ -48,8 +47,7 @@ _COMPUTE: Final = ("inefficiency", "unattributed", "compute", UNSPLIT, "useful")
 _PARTLY: Final = 10
 """Time before or after the work is told if it is at least this fraction (1/10) of it all."""
 _MOVES: Final = frozenset({"memcpy", "memset"})
-_LEAST: Final = 0.02
-"""Share of a step from which a culprit is a part of its own."""
+_LEAST: Final = 0.02  # share of a step from which a culprit is a part of its own
 _SHORT: Final = {
     "inefficiency": "slow kernels",
     "unattributed": "FLOPs unknown",
@@ -69,10 +67,7 @@ _OF_COMPUTE: Final = ("attribution", "kernels")
 
 
 class StepPart(Struct, frozen=True):
-    """A part of the mean step or window of a device; `name` is its look.
-
-    `own` is the label of a part of a part, "" for others. `is_told`: the title is about it.
-    """
+    """A part of the mean step of a device; `own` labels a part of a part, `name` is its look."""
 
     name: str
     label: str

@@ -86,10 +86,7 @@ class Column(Struct, frozen=True):
 
 
 class ReportTable(Struct, frozen=True):
-    """The rows that are shown of `total`, a cell per column, and a remark below them.
-
-    If the rows are a tree, `depths` has the depth of each; else it is empty.
-    """
+    """The rows that are shown of `total`, a remark below them, and if they are a tree, `depths`."""
 
     columns: Sequence[Column]
     rows: Sequence[Sequence[Cell]]
@@ -271,10 +268,7 @@ def folded_tables(analysis: Analysis) -> Iterator[tuple[str, ReportTable]]:
 def _means(
     analysis: Analysis, head: str, share: str, rows: Iterable[tuple[str, int, float | None]]
 ) -> ReportTable:
-    """Return parts of the time; a row is a name, its ns in all windows (shown as a mean), a share.
-
-    `head` and `share` are the heads of the columns of names and of shares.
-    """
+    """Return parts of the time; a row is a name, its ns in all windows (shown as mean), a share."""
     columns = (
         Column(head, lambda row: row[0]),
         Column.number("Time", lambda row: duration(analysis.mean_ns(row[1]))),

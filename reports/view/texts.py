@@ -99,10 +99,7 @@ class _Filled(Formatter):
         return kwargs[str(key)]
 
     def format_field(self, value: Any, format_spec: str) -> str:
-        """Return a value as its format says: "3 steps" for 3 and `{count:step|steps}`.
-
-        The words of a format apply one after the other; `_` in them is a blank.
-        """
+        """Return a value as the words of its format say one after the other; `_` is a blank."""
         for word in format_spec.split():
             if word in _PRINTED:
                 value = _PRINTED[word](words(value) if isinstance(value, Fact) else value)

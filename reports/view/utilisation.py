@@ -119,10 +119,7 @@ def bounds_sentence(measured: Measurement) -> str:
 
 
 def why_not(measured: Measurement, *, is_asked: bool = False) -> list[str]:
-    """Return why there is no MFU, a sentence per reason.
-
-    That nothing is of a model is told only to those who ask for an MFU (`is_asked`).
-    """
+    """Return why there is no MFU; that nothing is of a model only if one is asked for."""
     lacks = [lack for lack in measured.lacks if is_asked or lack not in UNLESS_ASKED]
     hows = [fact("missing.describe-ml") if lack == NOT_ML else lack.how for lack in lacks]
     return [
@@ -224,10 +221,7 @@ def rate_words(work: Measured, peak: int | None) -> tuple[str, str, str]:
 
 
 def rate(row: KernelRow) -> str:
-    """Return how fast a kernel or copy ran, "" if unknown: products in TFLOP/s, all else in GB/s.
-
-    Small copies and fills have no rate: they take as long as launching them.
-    """
+    """Return how fast a kernel or copy ran, "" if unknown or as short as its launch."""
     work = row.measured
     if row.category.sub in ("copy", "memset") and are_small(work.min_bytes, row.counted):
         return ""
@@ -334,10 +328,7 @@ def bound_word(measured: Measurement, row: KernelRow | OpRow) -> str:
 
 
 def recoverable_ns(measured: Measurement, row: KernelRow) -> int | None:
-    """Return the time that a kernel would save at its roof, None if that is unknown.
-
-    A kernel above its roof must do other work than is counted, so its roof tells nothing.
-    """
+    """Return the time that a kernel would save at its roof, None if unknown or above the roof."""
     share = share_of_roof(measured, row)
     return None if share is None or share > 1 else int(row.measured.time_ns * (1 - share))
 

@@ -121,10 +121,7 @@ def limits_sentence(ranks: RankReport) -> str:
 
 
 def waits_basis(ranks: RankReport) -> str:
-    """Return which time the figures are of; without steps, also how much waiting is outside it.
-
-    Without steps, the cycles are the parts between collectives; a recording may have neither.
-    """
+    """Return which time the figures are of; without steps, also how much waiting is outside it."""
     cycles, waits = ranks.cycles, ranks.waits
     if cycles.has_steps:
         return f"Means of {several(len(cycles.steps), 'step')}."
@@ -180,10 +177,7 @@ def ranks_table(analysis: Analysis, most: int) -> ReportTable:
 
 
 def own_times(analysis: Analysis) -> dict[int, int]:
-    """Return the own ns of each device by number, those farthest from the median first.
-
-    They are means per step, or totals without steps; {} if unknown.
-    """
+    """Return by device the own ns per step (or in all), those farthest from the median first."""
     ranks = analysis.ranks
     if ranks is None or not ranks.cycles.steps:
         return {}
@@ -286,10 +280,7 @@ def rates_table(analysis: Analysis) -> ReportTable:
 
 
 def busbw_words(analysis: Analysis, row: Collective) -> Iterator[str]:
-    """Yield the bus bandwidth of a kind of collectives, and its share of the link's peak.
-
-    The share is left out if the peak of any of their links is unknown.
-    """
+    """Yield the bus bandwidth of a kind of collectives, and its share of the peak if known."""
     label = (row.collective or "").replace("_", "")  # as recorded, such as "allgatherbase"
     alike = [
         rate

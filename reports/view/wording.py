@@ -189,10 +189,7 @@ def selected(analysis: Analysis) -> str:
 
 
 def provenance(analysis: Analysis, most_files: int = _MOST_FILES) -> list[str]:
-    """Return where the figures come from: tool, files, devices, ranks, steps, selection.
-
-    Of several jobs of which none is chosen there are no figures, so no devices of theirs.
-    """
+    """Return tool, files, devices, ranks, steps, selection; no devices if a job is to be chosen."""
     source = analysis.source
     parts = [
         shorten_middle(source.tool or f"{source.format} trace", 60),
@@ -250,10 +247,7 @@ OVERLAPS: Final = "overlaps count twice"
 
 
 def overlap(analysis: Analysis) -> bool:
-    """Return whether the largest kernel or category has more than all the time.
-
-    Then kernels of that name or category ran at the same time, and the overlap counts twice.
-    """
+    """Return whether the largest kernel or category takes more than all the time by overlaps."""
     tables = (analysis.kernels, analysis.categories)
     largest = (row for table in tables for row in table.slice(0, 1).to_pylist())
     return any((row["share"] or 0) > 1 for row in largest)
@@ -324,10 +318,7 @@ def longest_step(analysis: Analysis) -> str:
 
 
 def _late(analysis: Analysis, spread: StepSpread) -> tuple[int, int] | None:
-    """Return the step after the longest one, and the idle ns before it; None if these are few.
-
-    They count if they are most of what makes the longest step longer than the median.
-    """
+    """Return the step after the longest one and the idle ns before it, if these make it long."""
     return late_after(analysis.devices, spread.longest.step, spread.longest.ns - spread.median_ns)
 
 
