@@ -13,7 +13,6 @@ from typing import Final
 from traceflops._version import __version__
 from traceflops.analysis.result import Analysis
 from traceflops.comparison.result import Comparison
-from traceflops.mfu.measurement import Measurement
 from traceflops.reports.page.memory import memory_page
 from traceflops.reports.view.author_notes import NOTHING, Authored, NoteBlock
 from traceflops.reports.view.chapters import post_mortem
@@ -104,6 +103,14 @@ def render_markdown(
     record = untimed.record if untimed is not None else None
     is_split = measured.waterfall is not None
     made = f" · {code(command)}" if command else ""
+    rules = []
+    for kernel in rules_said(measured, _ROWS):
+        rules.append(f"- {code(kernel.name)}")
+        for rule in kernel.rules:
+            text = f"{': ' if rule.text else ''}{plain(rule.text)}"
+            rules.append(f"  - **{plain(rule.head)}**{text}")
+    shown = notes_by_weight(analysis)[:_NOTES]
+    notes = [f"- **{note.kind}**: {plain(note.text)}" for note in shown]
     sections = (
         _head(analysis, authored.title),
         _authored(authored.blocks),
@@ -129,10 +136,10 @@ def render_markdown(
             _details("Counted kernels", _table(table))
             for table in (counted if untimed is None else ())
         ),
-        _details(f"What {SAYS}", _rules_said(analysis.measured)),
+        _details(f"What {SAYS}", rules),
         _details("Memory", _memory(analysis)),
         _details("Clocks and power", _table(gpu_samples_table(analysis))),
-        _details("Notes", _notes(analysis)),
+        _details("Notes", [*notes, *_more(len(analysis.notes) - _NOTES)]),
         [f"<sub>traceflops {__version__}{made}</sub>"],
     )
     return _joined(sections)
@@ -212,14 +219,6 @@ def _authored(blocks: Iterable[NoteBlock]) -> Iterator[str]:
             yield f"> {first_of_line(plain(block.lines[0]))}"
 
 
-def _rules_said(measured: Measurement) -> Iterator[str]:
-    """Yield what rules of the profiler say of kernels."""
-    for one in rules_said(measured, _ROWS):
-        yield f"- {code(one.name)}"
-        for rule in one.rules:
-            yield f"  - **{plain(rule.head)}**{': ' if rule.text else ''}{plain(rule.text)}"
-
-
 def _findings(analysis: Analysis) -> Iterator[str]:
     """Yield the causes in full, then the other findings."""
     for one in causes(analysis)[:_CAUSES]:
@@ -256,12 +255,6 @@ def _memory(analysis: Analysis) -> Iterator[str]:
         peak = f"At the peak of {held.label}: {size(held.peak, binary=True)}"
         yield from ("", plain(peak), "")
         yield from _table(table_of(_HELD, held.rows, len(held.rows) + held.others))
-
-
-def _notes(analysis: Analysis) -> Iterator[str]:
-    for note in notes_by_weight(analysis)[:_NOTES]:
-        yield f"- **{note.kind}**: {plain(note.text)}"
-    yield from _more(len(analysis.notes) - _NOTES)
 
 
 def _details(title: str, lines: Iterable[str]) -> Iterator[str]:

@@ -87,7 +87,13 @@ def _events(prepared: Prepared, findings: Sequence[Finding]) -> Iterator[bytes]:
     tables = [trace.activities, *(trace.table(name) for name in _HOST_TABLES)]
     origin_ns = min((int(numbers(t["start_ns"]).min()) for t in tables if t.num_rows), default=0)
     write = partial(_range, origin_ns)
-    streams, processes = _stream_threads(prepared), _host_threads(trace)
+    # The threads of each device: one per stream, more where its activities overlap.
+    stream, streams = numbers(trace.activities["stream"], ABSENT), {}
+    for device, account in prepared.accounts.items():
+        rows = account.rows
+        thread, labels = _threads(stream[rows.row], rows.start_ns, rows.end_ns, nests=False)
+        streams[device] = _Threads({"activities": rows.row}, {"activities": thread}, labels)
+    processes = _host_threads(trace)
     of_calls = _thread_column(processes.values(), "calls", trace)
     of_activities = _thread_column(streams.values(), "activities", trace)
     yield from _found(prepared, findings, write)
@@ -185,7 +191,13 @@ def _devices(
         yield _thread_labels(pid, {_STEPS: "steps", _COMPONENTS: "components"}, 0)
         yield _joined(_steps(prepared, device, write))
         yield _joined(_components(prepared, device, write))
-        yield from _pieces(_outstanding(prepared, device, origin_ns))
+        # How many launches are called and not yet started, each time that this changes.
+        times, counts = outstanding_launches(prepared.accounts[device])
+        yield from _pieces(
+            f'{{"ph":"C","pid":{pid},"tid":0,"ts":{_time(at_ns - origin_ns)},'
+            f'"name":"outstanding launches","args":{{"launches":{count}}}}}'
+            for at_ns, count in zip(times.tolist(), counts.tolist(), strict=True)
+        )
         yield from _streams(prepared, device, write, streams[device])
 
 
@@ -214,16 +226,6 @@ def _components(prepared: Prepared, device: int, write: Write) -> Iterator[str]:
             yield write(_DEVICE + device, _COMPONENTS, text, low, high - low, text)
 
 
-def _outstanding(prepared: Prepared, device: int, origin_ns: int) -> Iterator[str]:
-    """Yield how many launches are called and not yet started, each time that this changes."""
-    times, counts = outstanding_launches(prepared.accounts[device])
-    for at_ns, count in zip(times.tolist(), counts.tolist(), strict=True):
-        yield (
-            f'{{"ph":"C","pid":{_DEVICE + device},"tid":0,"ts":{_time(at_ns - origin_ns)},'
-            f'"name":"outstanding launches","args":{{"launches":{count}}}}}'
-        )
-
-
 class _Threads(NamedTuple):
     """By table the rows shown of a device or process, a thread per row; the names of threads."""
 
@@ -238,17 +240,6 @@ def _thread_column(shown: Iterable[_Threads], table: str, trace: Trace) -> IntAr
     for some in shown:
         column[some.rows[table]] = some.threads[table]
     return column
-
-
-def _stream_threads(prepared: Prepared) -> dict[int, _Threads]:
-    """Return the threads of each device: one per stream, more where its activities overlap."""
-    stream = numbers(prepared.trace.activities["stream"], ABSENT)
-    streams = {}
-    for device, account in prepared.accounts.items():
-        rows = account.rows
-        thread, labels = _threads(stream[rows.row], rows.start_ns, rows.end_ns, nests=False)
-        streams[device] = _Threads({"activities": rows.row}, {"activities": thread}, labels)
-    return streams
 
 
 def _streams(prepared: Prepared, device: int, write: Write, shown: _Threads) -> Iterator[bytes]:
@@ -320,23 +311,22 @@ def _host_threads(trace: Trace) -> dict[int, _Threads]:
             for name, rows in rows_of.items()
         }
         if any(len(rows) for rows in picked.values()):
-            processes[number] = _threads_of_rows(trace, picked)
+            # Rows of one thread nest across tables.
+            start_ns, dur_ns, track = (
+                np.concatenate(
+                    [
+                        numbers(trace.table(name)[column], ABSENT)[rows]
+                        for name, rows in picked.items()
+                    ]
+                )
+                for column in ("start_ns", "dur_ns", "thread")
+            )
+            end_ns = start_ns + np.maximum(dur_ns, 0)
+            thread, labels = _threads(track, start_ns, end_ns, nests=True, word="thread")
+            begins = np.cumsum([len(rows) for rows in picked.values()])[:-1]
+            threads = dict(zip(picked, np.split(thread, begins), strict=True))
+            processes[number] = _Threads(picked, threads, labels)
     return processes
-
-
-def _threads_of_rows(trace: Trace, picked: Mapping[str, IntArray]) -> _Threads:
-    """Return the threads of rows of several tables; rows of one thread nest across tables."""
-
-    def of_all(column: str) -> IntArray:
-        return np.concatenate(
-            [numbers(trace.table(name)[column], ABSENT)[rows] for name, rows in picked.items()]
-        )
-
-    start, dur = of_all("start_ns"), np.maximum(of_all("dur_ns"), 0)
-    thread, labels = _threads(of_all("thread"), start, start + dur, nests=True, word="thread")
-    begins = np.cumsum([len(rows) for rows in picked.values()])[:-1]
-    threads = dict(zip(picked, np.split(thread, begins), strict=True))
-    return _Threads(picked, threads, labels)
 
 
 def _host(trace: Trace, shown: _Threads, pid: int, write: Write) -> Iterator[bytes]:

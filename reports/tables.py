@@ -43,7 +43,6 @@ _FORMULA = tuple("=+-@\t\r\uff0b\uff0d\uff1d\uff20")
 """Signs with which a formula begins, also as wide ones, which some spreadsheets take for them."""
 
 Row = Mapping[str, Any]
-_Report = Mapping[str, Any]
 
 _WHOLE: Final = ("_ns", "bytes", "count", "rank", "step", "launches", "activities", "counted")
 _REAL: Final = ("share", "_per_ns", "flops", "intensity", "mfu_without", "activities_per_launch")
@@ -60,28 +59,23 @@ def _parquet(table: pa.Table) -> bytes:
 
 
 def _with_plain_lists(table: pa.Table) -> pa.Table:
-    """Return a table without lists of fixed size; before version 25, Arrow writes no null there."""
+    """Return a table without lists of fixed size: before version 25, Arrow writes no null there."""
     for place, field in enumerate(table.schema):
         if pa.types.is_fixed_size_list(field.type):
-            plain = pa.list_(field.type.value_type)
-            chunks = [_plain_lists(chunk) for chunk in table.column(place).chunks]
+            plain, chunks = pa.list_(field.type.value_type), []
+            for lists in table.column(place).chunks:
+                valid = validity(lists)  # None: every list is valid
+                items = np.full(len(lists), field.type.list_size) * (
+                    True if valid is None else valid
+                )
+                ends = np.concatenate(([0], np.cumsum(items))).astype(np.int32)
+                bitmap, nulls = pack_validity(valid)
+                buffers, values = [bitmap, pa.py_buffer(ends)], [lists.flatten()]
+                chunk = pa.Array.from_buffers(plain, len(lists), buffers, nulls, children=values)
+                chunks.append(chunk)
             column = pa.chunked_array(chunks, type=plain)
             table = table.set_column(place, field.with_type(plain), column)
     return table
-
-
-def _plain_lists(lists: pa.FixedSizeListArray) -> pa.ListArray:
-    """Return the same lists, in which a null has no items."""
-    valid = validity(lists)
-    # None: every list is valid.
-    items = np.full(len(lists), lists.type.list_size) * (True if valid is None else valid)
-    ends = np.concatenate(([0], np.cumsum(items)))
-    bitmap, nulls = pack_validity(valid)
-    offsets = pa.py_buffer(ends.astype(np.int32))
-    plain = pa.list_(lists.type.value_type)
-    return pa.Array.from_buffers(
-        plain, len(lists), [bitmap, offsets], nulls, children=[lists.flatten()]
-    )
 
 
 def _arrow(table: pa.Table) -> bytes:

@@ -6,7 +6,7 @@ Places and widths are in percent of a drawing, so that it fits a page of any wid
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import accumulate, pairwise
 from math import ceil
 from statistics import median
@@ -209,7 +209,13 @@ def waterfall(comparison: Comparison, names: Sequence[str]) -> dict[str, Any] | 
     if not causes:
         return None
     start, end = rounded(comparison.before.mean_ns), rounded(comparison.after.mean_ns)
-    changes = [*_ordered(comparison, causes[:_MOST_ROWS])]
+    # Causes are grouped by component; the one that changed most comes first.
+    order = sorted(comparison.components, key=lambda name: -abs(comparison.components[name]))
+    changes = []
+    for cause in sorted(causes[:_MOST_ROWS], key=lambda cause: order.index(cause.component)):
+        is_culprit = cause.kind == "idle" and cause.subject in CLASSES
+        look = CULPRIT if is_culprit else cause.component
+        changes.append(_Change(*cause_words(cause), look, cause.ns, cause.is_noise))
     rest = sum(cause.ns for cause in causes[_MOST_ROWS:])
     if len(causes) > _MOST_ROWS:
         changes.append(_Change(several(len(causes) - _MOST_ROWS, "other"), "together", "", rest))
@@ -246,13 +252,3 @@ def waterfall(comparison: Comparison, names: Sequence[str]) -> dict[str, Any] | 
         total(names[1], comparison.after, end),
     ]
     return {"rows": rows, "ticks": axis_ticks(low, max(ends)), "low_ns": low}
-
-
-def _ordered(comparison: Comparison, causes: Sequence[Cause]) -> Iterator[_Change]:
-    """Yield the rows of causes, grouped by component; the one that changed most comes first."""
-    order = sorted(comparison.components, key=lambda name: -abs(comparison.components[name]))
-    for cause in sorted(causes, key=lambda one: order.index(one.component)):
-        label, detail = cause_words(cause)
-        is_culprit = cause.kind == "idle" and cause.subject in CLASSES
-        look = CULPRIT if is_culprit else cause.component
-        yield _Change(label, detail, look, cause.ns, cause.is_noise)

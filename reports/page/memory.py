@@ -9,7 +9,7 @@ import numpy as np
 from msgspec import Struct
 
 from traceflops.analysis.result import Analysis
-from traceflops.memory.usage import Curve, Holder, MemoryUse, Series, holders, memory_use
+from traceflops.memory.usage import Curve, Holder, MemoryUse, holders, memory_use
 from traceflops.reports.page import overview
 from traceflops.reports.page.axes import Tick, round_above
 from traceflops.reports.view.figures import UNKNOWN, count, duration, percent, place, size
@@ -161,8 +161,17 @@ def use_label(use: MemoryUse, devices: Sequence[DeviceReport]) -> str:
 
 def _row(use: MemoryUse, devices: Sequence[DeviceReport], origin_ns: int) -> MemoryRow:
     """Return a row of the table; times count from `origin_ns`."""
-    allocated = use.allocated
+    allocated, growth = use.allocated, UNKNOWN
     step = f", step {count(allocated.peak_step)}" if allocated.peak_step is not None else ""
+    # How much more was allocated at the end of the last step than of the first.
+    if (more := allocated.growth) is not None:
+        first, last = allocated.steps[0], allocated.steps[-1]
+        growth = f"none, steps {count(first.step)} to {count(last.step)}"
+        if more:
+            sign = "+" if more > 0 else "−"
+            each = size(abs(more) // (len(allocated.steps) - 1), binary=True)
+            total = f"{sign}{size(abs(more), binary=True)}"
+            growth = f"{growth.replace('none', total)} ({sign}{each} per step)"
     return MemoryRow(
         label=use_label(use, devices),
         is_total=use.is_total,
@@ -175,22 +184,8 @@ def _row(use: MemoryUse, devices: Sequence[DeviceReport], origin_ns: int) -> Mem
         largest_free=use.largest_free,
         device_bytes=use.device_bytes,
         share=percent(use.share_of_device),
-        growth=_growth(allocated),
+        growth=growth,
     )
-
-
-def _growth(series: Series) -> str:
-    """Return how much more was allocated at the end of the last step than of the first."""
-    growth = series.growth
-    if growth is None:
-        return UNKNOWN
-    first, last = series.steps[0], series.steps[-1]
-    which = f"steps {count(first.step)} to {count(last.step)}"
-    if not growth:
-        return f"none, {which}"
-    sign = "+" if growth > 0 else "−"
-    each = size(abs(growth) // (len(series.steps) - 1), binary=True)
-    return f"{sign}{size(abs(growth), binary=True)}, {which} ({sign}{each} per step)"
 
 
 def _sentences(used: Sequence[MemoryUse]) -> Iterator[str]:
@@ -231,6 +226,18 @@ def _plot(use: MemoryUse, devices: Sequence[DeviceReport], origin_ns: int) -> di
     allocated = _path(use.allocated.curve, x, y, high_ns)
     peak = size(use.allocated.peak, binary=True)
     held = f", peak {size(use.reserved.peak, binary=True)} reserved" if use.reserved else ""
+    # Ticks at multiples of a round number of KiB, MiB, ...
+    unit = 1024 ** max(0, (max(top, -bottom, 1).bit_length() - 1) // 10)
+    apart = max(1, int(unit * round_above((top - bottom) / unit / _Y_TICKS) or unit))
+    sizes = [n * apart for n in range(-(-bottom // apart), top // apart + 1)]
+    # Steps begin at marks, numbered where there is room; there is none if there are too many.
+    marks, free = [], float(_LEFT)
+    for mark in use.allocated.steps if len(use.allocated.steps) <= _MOST_STEPS else ():
+        begin = x.at(mark.start_ns)
+        if _LEFT <= begin <= _WIDTH - _RIGHT:
+            text = f"step {mark.step}" if begin >= free else ""
+            free = begin + _LABEL_ROOM + 6 * len(text) if text else free  # 6: about one letter
+            marks.append(Tick(begin, text))
     # The area is the path with a line from zero up to its start and from its end down to zero:
     # "M74 50H80..." becomes "M74 180V50H80...V180".
     zero = y.at(0)
@@ -246,23 +253,12 @@ def _plot(use: MemoryUse, devices: Sequence[DeviceReport], origin_ns: int) -> di
             for ns in times
             if low_ns <= origin_ns + ns <= high_ns
         ],
-        "ys": [Tick(y.at(at), size(at, binary=True)) for at in _byte_ticks(bottom, top)],
-        "steps": list(_step_marks(use, x)),
+        "ys": [Tick(y.at(amount), size(amount, binary=True)) for amount in sizes],
+        "steps": marks,
         "peak_x": x.at(use.allocated.peak_ns),
         "peak_y": y.at(use.allocated.peak),
         "remark": "" if use.is_total else "change since recording start",
     }
-
-
-def _step_marks(use: MemoryUse, x: _Scale) -> Iterator[Tick]:
-    """Yield where steps begin, numbered where there is room; nothing if there are too many."""
-    free = float(_LEFT)
-    for step in use.allocated.steps if len(use.allocated.steps) <= _MOST_STEPS else ():
-        begin = x.at(step.start_ns)
-        if _LEFT <= begin <= _WIDTH - _RIGHT:
-            text = f"step {step.step}" if begin >= free else ""
-            free = begin + _LABEL_ROOM + 6 * len(text) if text else free  # 6: about one letter
-            yield Tick(begin, text)
 
 
 class _Scale(Struct, frozen=True):
@@ -292,10 +288,3 @@ def _path(curve: Curve, x: _Scale, y: _Scale, end_ns: int) -> str:
             pieces.append(f"V{next_y:g}")
         at_x, at_y = next_x, next_y
     return "".join([*pieces, f"H{x.at(end_ns):g}"])
-
-
-def _byte_ticks(bottom: int, top: int) -> list[int]:
-    """Return the values of the ticks in bytes: multiples of a round number of KiB, MiB, ..."""
-    unit = 1024 ** max(0, ((max(top, -bottom, 1)).bit_length() - 1) // 10)
-    apart = max(1, int(unit * round_above((top - bottom) / unit / _Y_TICKS) or unit))
-    return [n * apart for n in range(-(-bottom // apart), top // apart + 1)]

@@ -10,7 +10,7 @@ import pyarrow as pa
 from msgspec import Struct
 
 from traceflops.analysis.result import Analysis
-from traceflops.reports.view.figures import apportioned, duration, percent
+from traceflops.reports.view.figures import apportioned, percent
 from traceflops.reports.view.palette import loss_label
 from traceflops.reports.view.wording import products, some_files
 from traceflops.timeline.records import Components
@@ -122,16 +122,6 @@ def steps_sentence(analysis: Analysis) -> str:
     if analysis.steps.seen:
         text = f"Steps from {text}"
     return f"{capitalized(text)}." if text else ""
-
-
-def hidden_sentence(analysis: Analysis) -> str:
-    """Return how much communication is exposed and how much hidden, "" if there is none."""
-    exposed = analysis.components.communication_ns
-    hidden = analysis.total.hidden_communication_ns
-    if not exposed + hidden:
-        return ""
-    seen, unseen = (duration(analysis.mean_ns(ns)) for ns in (exposed, hidden))
-    return f"{seen} exposed, {unseen} hidden ({percent(hidden / (exposed + hidden))})."
 
 
 def other_share(categories: pa.Table) -> float | None:

@@ -11,6 +11,7 @@ from typing import Final
 
 import numpy as np
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from traceflops.analysis.result import Analysis
 from traceflops.reports.page.axes import Tick
@@ -127,9 +128,19 @@ def rank_map(
     columns = [
         str(block[0]) if len(block) == 1 else f"{block[0]}{UNKNOWN}{block[-1]}" for block in blocks
     ]
-    drawn = _Cells(times.steps, labels, off, off_ns, each, links, shows=len(columns) <= _MOST_TEXTS)
-    unknown = [UNKNOWN] * len(heads)
-    rows = [RankRow(labels[at], drawn.of(at), figures.get(labels[at], unknown)) for at in own]
+    # The edges of colours: the finest above the noise, the usual spread of one rank.
+    some = off[~np.isnan(off).all(axis=1)]
+    noise = np.nanmedian(np.abs(some - np.nanmean(some, axis=1, keepdims=True)))
+    scale = next((edges for edges in _SCALES if edges[0] >= _NOISES * noise), _SCALES[-1])
+    has_texts, unknown, rows = len(columns) <= _MOST_TEXTS, [UNKNOWN] * len(heads), []
+    for rank in own:
+        cells = []
+        for step in _farthest(off[[rank]], 1, each)[1][0].tolist():
+            cell = _cell(float(off[rank, step]), float(off_ns[rank, step]), scale, has_texts)
+            title = f"{labels[rank]}, step {times.steps[step]}: {cell.title}" if cell.title else ""
+            link = links.of(rank, step) if cell.title else ""
+            cells.append(replace(cell, title=title, link=link))
+        rows.append(RankRow(labels[rank], cells, figures.get(labels[rank], unknown)))
     missed = [label for label in figures if label not in labels]
     rows += [RankRow(label, [], figures[label]) for label in missed[: _MOST_ROWS - len(rows)]]
     return RankMap(
@@ -139,45 +150,11 @@ def rank_map(
             Tick(at + 1, columns[at])
             for at in range(0, len(columns), -(-len(columns) // _MOST_LABELS))
         ],
-        _meanings(drawn.scale),
-        _others(off[rest], each, drawn.scale) if rest else None,
+        _meanings(scale),
+        _others(off[rest], each, scale) if rest else None,
         each,
         len(columns),
     )
-
-
-class _Cells(Struct, frozen=True):
-    """Makes the cells of ranks; `shows`: a cell has room for its text."""
-
-    steps: Sequence[int]
-    labels: Sequence[str]
-    off: FloatArray
-    off_ns: FloatArray
-    each: int
-    links: MapLinks
-    shows: bool
-
-    @property
-    def scale(self) -> Sequence[float]:
-        """Return the edges of colours: the finest above the noise, the usual spread of one rank."""
-        known = self.off[~np.isnan(self.off).all(axis=1)]
-        noise = np.nanmedian(np.abs(known - np.nanmean(known, axis=1, keepdims=True)))
-        return next((edges for edges in _SCALES if edges[0] >= _NOISES * noise), _SCALES[-1])
-
-    def of(self, row: int) -> list[Cell]:
-        """Return the cells of a rank; each block of steps shows the one farthest off."""
-        scale = self.scale
-        _, steps = _farthest(self.off[[row]], 1, self.each)
-        return [self._cell(row, step, scale) for step in steps[0].tolist()]
-
-    def _cell(self, row: int, at: int, scale: Sequence[float]) -> Cell:
-        value = float(self.off[row, at])
-        if np.isnan(value):
-            return Cell("none", "", "", "")
-        share, ns = signed_share(value), signed_duration(round(float(self.off_ns[row, at])))
-        title = f"{self.labels[row]}, step {self.steps[at]}: {share} ({ns})"
-        text = (share if abs(value) >= _LEAST_SHARE else "0 %") if self.shows else ""
-        return Cell(_shade(value, scale), title, self.links.of(row, at), text)
 
 
 def own_time_rows(analysis: Analysis) -> tuple[OwnTimes, list[str], bool]:
@@ -228,6 +205,15 @@ def _farthest(off: FloatArray, ranks: int, steps: int) -> tuple[FloatArray, IntA
     return values, far % steps + np.arange(columns) * steps
 
 
+def _cell(off: float, off_ns: float, scale: Sequence[float], has_text: bool) -> Cell:
+    """Return a cell without its link, how far off it is as its title; "" if that is unknown."""
+    if np.isnan(off):
+        return Cell("none", "", "", "")
+    share = ("\N{MINUS SIGN}" if off < 0 else "+") + percent(abs(off))
+    text = (share if abs(off) >= _LEAST_SHARE else "0 %") if has_text else ""
+    return Cell(_shade(off, scale), f"{share} ({signed_duration(round(off_ns))})", "", text)
+
+
 def _shade(value: float, scale: Sequence[float]) -> str:
     """Return the class of a colour, from `low-3` to `high-3`; `none` for an unknown value."""
     if np.isnan(value):
@@ -259,9 +245,3 @@ def _meanings(scale: Sequence[float]) -> list[tuple[str, str]]:
         ("high-2", f"+{far} to +{most} %"),
         ("high-3", f"over {most} % slower"),
     ]
-
-
-def signed_share(share: float) -> str:
-    """Return a deviation in words."""
-    sign = "\N{MINUS SIGN}" if share < 0 else "+"
-    return f"{sign}{percent(abs(share))}"

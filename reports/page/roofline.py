@@ -7,7 +7,7 @@ upper bounds, so a dot may belong farther left, never farther right.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from fractions import Fraction
 from heapq import nlargest
 from itertools import cycle
@@ -70,7 +70,10 @@ class Roof(Struct, frozen=True):
 
 
 class Dot(Struct, frozen=True):
-    """One kernel: its place, size, look and texts; `dash` is that of its roof."""
+    """One kernel: its place, size, look and texts.
+
+    `dash` is that of its roof; a `label` is in the margin, at `label_y`.
+    """
 
     x: float
     y: float
@@ -78,7 +81,9 @@ class Dot(Struct, frozen=True):
     component: str
     name: str
     text: str
-    dash: str
+    dash: str = ""
+    label: str = ""
+    label_y: float = 0
 
 
 class RooflinePlot(Struct, frozen=True):
@@ -182,19 +187,6 @@ def roofline_plot(measured: Measurement, width: int = WIDTH) -> RooflinePlot | N
     )
 
 
-class Reached(Struct, frozen=True):
-    """One kernel by time and share of its roof; if it has a `label`, that is at `label_y`."""
-
-    x: float
-    y: float
-    radius: float
-    component: str
-    name: str
-    text: str
-    label: str = ""
-    label_y: float = 0
-
-
 class ReachPlot(Struct, frozen=True):
     """Kernels by their time and the share of their roof; areas by the time to recover."""
 
@@ -202,7 +194,7 @@ class ReachPlot(Struct, frozen=True):
     right: int
     xs: list[Tick]
     ys: list[Tick]
-    dots: list[Reached]
+    dots: list[Dot]
 
 
 def reach_plot(analysis: Analysis, width: int = WIDTH, margin: int = NUMBERS) -> ReachPlot | None:
@@ -217,47 +209,30 @@ def reach_plot(analysis: Analysis, width: int = WIDTH, margin: int = NUMBERS) ->
     across = _axis([analysis.mean_ns(row.sum_ns) for row, _ in rows], LEFT, right)
     saves = {row.name: recoverable_ns(measured, row) or 0 for row, _ in rows}
     most = max(saves.values()) or 1
-    dots = [
-        Reached(
-            across.at(analysis.mean_ns(row.sum_ns)),
-            _height(share),
-            # Half as large as in the roofline, as labels stand beside the dots.
-            round(max(_LARGEST * math.sqrt(saves[row.name] / most) / 2, _SMALLEST), 1),
-            row.category.top,
-            row.name,
-            f"{duration(analysis.mean_ns(row.sum_ns))}, {percent(float(share))} of its roof, "
-            f"{duration(analysis.mean_ns(saves[row.name]))} recoverable",
-        )
-        for row, share in rows
+    dots = {}
+    for row, share in rows:
+        mean_ns, saved = analysis.mean_ns(row.sum_ns), duration(analysis.mean_ns(saves[row.name]))
+        text = f"{duration(mean_ns)}, {percent(float(share))} of its roof, {saved} recoverable"
+        # Half as large as in the roofline, as labels stand beside the dots.
+        radius = round(max(_LARGEST * math.sqrt(saves[row.name] / most) / 2, _SMALLEST), 1)
+        place = across.at(mean_ns), _height(share)
+        dots[row.name] = Dot(*place, radius, row.category.top, row.name, text)
+    named = nlargest(_MOST_LABELS, dots.values(), key=lambda dot: saves[dot.name])
+    label_y = -math.inf
+    for dot in sorted((dot for dot in named if saves[dot.name]), key=attrgetter("y")):  # from above
+        label_y = max(dot.y + 4, label_y + _LINE)
+        name = shorten_middle(kernel_text(dot.name).partition("<")[0], _LONGEST_LABEL)
+        label = f"{name} {duration(analysis.mean_ns(saves[dot.name]))}"
+        dots[dot.name] = replace(dot, label=label, label_y=label_y)
+    xs = [  # the axis counts ns
+        replace(tick, text=duration(float(tick.text.replace(",", "")))) for tick in across.ticks()
     ]
-    named = nlargest(_MOST_LABELS, dots, key=lambda dot: saves[dot.name])
-    labelled = dict(_labelled(analysis, [dot for dot in named if saves[dot.name]], saves))
-    return ReachPlot(
-        width,
-        right,
-        [  # the axis counts ns
-            replace(tick, text=duration(float(tick.text.replace(",", ""))))
-            for tick in across.ticks()
-        ],
-        [Tick(_height(Fraction(at, 4)), f"{25 * at} %") for at in range(5)],
-        [labelled.get(dot.name, dot) for dot in dots],
-    )
+    ys = [Tick(_height(Fraction(quarter, 4)), f"{25 * quarter} %") for quarter in range(5)]
+    return ReachPlot(width, right, xs, ys, list(dots.values()))
 
 
 def _height(share: Fraction) -> float:
     return round(HEIGHT - BOTTOM - float(min(share, Fraction(1))) * (HEIGHT - BOTTOM - TOP), 1)
-
-
-def _labelled(
-    analysis: Analysis, dots: list[Reached], saves: Mapping[str, int]
-) -> Iterator[tuple[str, Reached]]:
-    """Yield names and labelled dots from the top; `saves` is recoverable ns by name."""
-    label_y = -math.inf
-    for dot in sorted(dots, key=attrgetter("y")):
-        label_y = max(dot.y + 4, label_y + _LINE)
-        text = shorten_middle(kernel_text(dot.name).partition("<")[0], _LONGEST_LABEL)
-        label = f"{text} {duration(analysis.mean_ns(saves[dot.name]))}"
-        yield dot.name, replace(dot, label=label, label_y=label_y)
 
 
 def drawn_sentence(analysis: Analysis) -> str:

@@ -30,6 +30,7 @@ from traceflops.reports.view.chapters import post_mortem
 from traceflops.reports.view.counted import counted_table, speeds_table
 from traceflops.reports.view.critical import critical_tables
 from traceflops.reports.view.culprits import gap_culprits, pace_sentence, waits
+from traceflops.reports.view.figures import duration, percent
 from traceflops.reports.view.gpu_samples import gpu_samples_table
 from traceflops.reports.view.host import host_tables
 from traceflops.reports.view.owners import OWNER_WORDS, attribution_sentence, owner_tables
@@ -150,7 +151,12 @@ def _kernels(analysis: Analysis) -> Iterator[Section]:
         shares = [row.sum_ns / window_ns if window_ns else None for row in analysis.collectives]
         rows = list(zip(analysis.collectives, shares, strict=True))
         few = Few(rows[: overview.MOST_COLLECTIVES], len(rows))
-        values = {"collectives": few, "hidden": overview.hidden_sentence(analysis)}
+        parts_ns = (analysis.components.communication_ns, analysis.total.hidden_communication_ns)
+        hidden = ""
+        if all_ns := sum(parts_ns):
+            exposed, unseen = (duration(analysis.mean_ns(ns)) for ns in parts_ns)
+            hidden = f"{exposed} exposed, {unseen} hidden ({percent(parts_ns[1] / all_ns)})."
+        values = {"collectives": few, "hidden": hidden}
         yield Section("communication", KERNELS, values, scripts=_TABLES)
     speeds = speeds_table(analysis.measured, _MOST_COUNTED)
     if speeds.rows:

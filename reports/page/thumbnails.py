@@ -5,7 +5,7 @@ Places and lengths are in percent of the drawing, so that it fits a card of any 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from itertools import accumulate
 from typing import Final
 
@@ -118,10 +118,11 @@ def _gap(analysis: Analysis, finding: Finding) -> Thumbnail | None:
     start_ns, length_ns = at.start_ns - before_ns, gap_ns + 2 * before_ns
     gap = Intervals.one(at.start_ns, at.end_ns)
     starting, waiting = account.start_up.intersect(gap), gap.subtract(account.start_up)
-    boxes = [
-        *_boxes(waiting, CULPRIT, start_ns, length_ns),
-        *_boxes(starting, "start_up", start_ns, length_ns),
-    ]
+    boxes = []
+    for times, look in ((waiting, CULPRIT), (starting, "start_up")):
+        for start, end in zip(times.start_ns.tolist(), times.end_ns.tolist(), strict=True):
+            x, width = (round(_WHOLE * ns / length_ns, 2) for ns in (start - start_ns, end - start))
+            boxes.append(Shape(x, 0, width, _WHOLE, look))
     and_start_up = f"start-up for {duration(starting.length_ns)}, " if len(starting) else ""
     idle, shown = duration(waiting.length_ns), duration(length_ns)
     caption = f"GPU idle for {idle}, {and_start_up}{shown} shown"
@@ -151,14 +152,6 @@ def _areas(
             path = (f"V{y:g}H{column * _WHOLE / _COLUMNS:.4g}" for column, y in enumerate(tops, 1))
             areas.append((name, f"M0 100{''.join(path)}V100Z"))
     return tuple(reversed(areas))
-
-
-def _boxes(times: Intervals, look: str, start_ns: int, length_ns: int) -> Iterator[Shape]:
-    """Yield boxes of full height; the drawing begins at `start_ns` and is `length_ns` long."""
-    starts, lengths = times.start_ns - start_ns, times.end_ns - times.start_ns
-    for start, length in zip(starts.tolist(), lengths.tolist(), strict=True):
-        x, width = (round(_WHOLE * ns / length_ns, 2) for ns in (start, length))
-        yield Shape(x, 0, width, _WHOLE, look)
 
 
 def _kernels(analysis: Analysis, finding: Finding, look: str) -> Thumbnail | None:

@@ -176,6 +176,10 @@ def _header(
     # The overview counts in 1/1000 of the time that all devices have in a bin.
     bin_ns = max((whole.end_ns - whole.start_ns) * len(outline.chosen.devices) / _BINS, 1)
     process = {device.device: device.process for device in analysis.devices}
+    looks = {
+        name: [look.label, look.colour, look.pattern, look.ink, look.outline]
+        for name, look in LOOKS.items()
+    }
     return {
         "lanes": [
             [label, lane.kind == "stream"]
@@ -183,7 +187,7 @@ def _header(
         ],
         # Of devices the script needs no process: `process_of_device` has it.
         "groups": [[g.label, g.process if g.is_host else -1, g.lanes] for g in groups],
-        "looks": [_look(name) for name in LOOK_NAMES],
+        "looks": [looks.get(name, [name, None, "", None, None]) for name in LOOK_NAMES],
         "overview": [
             [
                 LOOK_NAMES.index(name),
@@ -223,10 +227,3 @@ def _waits(analysis: Analysis, outline: Timeline) -> Iterator[list[Any]]:
 
 def _ends(span: Span) -> list[int]:
     return [span.start_ns, span.end_ns]
-
-
-def _look(name: str) -> list[str | None]:
-    if name in LOOKS:
-        look = LOOKS[name]
-        return [look.label, look.colour, look.pattern, look.ink, look.outline]
-    return [name, None, "", None, None]
