@@ -17,7 +17,7 @@ from traceflops.reports.page.memory import memory_page
 from traceflops.reports.view.author_notes import NOTHING, Authored, NoteBlock
 from traceflops.reports.view.chapters import post_mortem
 from traceflops.reports.view.comparison import comparison_tables, more_sentences
-from traceflops.reports.view.counted import counted_table, speeds_table
+from traceflops.reports.view.counted import SAYS, counted_table, rules_said, speeds_table
 from traceflops.reports.view.critical import critical_tables
 from traceflops.reports.view.figures import UNKNOWN, count, size, visible
 from traceflops.reports.view.findings import (
@@ -31,7 +31,6 @@ from traceflops.reports.view.gpu_samples import gpu_samples_table
 from traceflops.reports.view.host import host_tables
 from traceflops.reports.view.owners import attribution_sentence, owner_tables
 from traceflops.reports.view.pipelines import pipeline_tables
-from traceflops.reports.view.profiler_rules import SAYS, rules_said
 from traceflops.reports.view.serving import serving_table
 from traceflops.reports.view.tables import (
     Cell,

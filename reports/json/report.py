@@ -15,9 +15,13 @@ from traceflops.facts import Fact
 from traceflops.findings.finding import Finding, Gain
 from traceflops.memory.usage import Series, holders, memory_use
 from traceflops.mfu.checked.trace_description import counts_of_step
-from traceflops.reports.json.devices import account_object, culprits_object, device_object
+from traceflops.reports.json.devices import (
+    account_object,
+    culprits_object,
+    device_object,
+    ranks_object,
+)
 from traceflops.reports.json.measured import kernel_objects, measured_object, sampled_objects
-from traceflops.reports.json.ranks import ranks_object
 from traceflops.reports.view.critical import critical_object
 from traceflops.reports.view.figures import fields
 from traceflops.reports.view.findings import headline, title_sentence

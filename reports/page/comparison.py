@@ -19,7 +19,6 @@ from traceflops.reports.page.comparison_drawings import bars, cause_words, outst
 from traceflops.reports.page.comparison_timeline import pair
 from traceflops.reports.page.jinja import environment, style_sheet
 from traceflops.reports.page.scripts import scripts_of
-from traceflops.reports.view.compared_kernels import counted_change
 from traceflops.reports.view.comparison import (
     cause_label,
     changed_causes,
@@ -35,6 +34,7 @@ from traceflops.reports.view.comparison import (
     sides_table,
     unlike_table,
 )
+from traceflops.reports.view.counted import counted_change
 from traceflops.reports.view.figures import UNKNOWN, duration, signed_percent
 from traceflops.reports.view.short_names import short_labels
 from traceflops.reports.view.tables import Cell

@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any, Final
 
 from traceflops.analysis.result import Analysis
-from traceflops.reports.page import case, kernels, memory, overview, peak, ranks, steps, work
+from traceflops.reports.page import case, kernels, memory, overview, ranks, steps, work
 from traceflops.reports.page.icicle import icicles
 from traceflops.reports.page.overview import Few
 from traceflops.reports.page.roofline import (
@@ -27,7 +27,7 @@ from traceflops.reports.page.section import Section, link_to
 from traceflops.reports.page.timeline import SCRIPTS, gap_links, timeline_content
 from traceflops.reports.view import wording
 from traceflops.reports.view.chapters import post_mortem
-from traceflops.reports.view.counted import counted_table, speeds_table
+from traceflops.reports.view.counted import SAYS, counted_table, rules_said, speeds_table
 from traceflops.reports.view.critical import critical_tables
 from traceflops.reports.view.culprits import gap_culprits, pace_sentence, waits
 from traceflops.reports.view.figures import duration, percent
@@ -35,7 +35,6 @@ from traceflops.reports.view.gpu_samples import gpu_samples_table
 from traceflops.reports.view.host import host_tables
 from traceflops.reports.view.owners import OWNER_WORDS, attribution_sentence, owner_tables
 from traceflops.reports.view.pipelines import pipeline_tables
-from traceflops.reports.view.profiler_rules import SAYS, rules_said
 from traceflops.reports.view.serving import serving_table
 from traceflops.reports.view.tables import sums_by_kind, synchronisations_table
 from traceflops.units import capitalized
@@ -203,7 +202,7 @@ def _method(analysis: Analysis) -> Iterator[Section]:
     """Yield what is folded away: peak, categories, host, how it was recorded, notes, method."""
     other_share = overview.other_share(analysis.categories)
     if analysis.devices:
-        yield Section("peak", METHOD, {"peak": peak.peak_page(analysis)})
+        yield Section("peak", METHOD, {"peak": work.peak_page(analysis)})
         rows = analysis.categories.to_pylist()
         links = [kernels.category_link(row["top"], row["sub"], rows) for row in rows]
         values: dict[str, Any] = {

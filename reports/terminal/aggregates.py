@@ -12,10 +12,15 @@ from traceflops.findings.device_memory import memory_facts
 from traceflops.memory.usage import fullest_gpu, holders, memory_use
 from traceflops.mfu.measurement import Measurement
 from traceflops.reports.terminal import lines
-from traceflops.reports.view.counted import counted_table, decisive_column, speeds_table
+from traceflops.reports.view.counted import (
+    SAYS,
+    counted_table,
+    decisive_column,
+    rules_said,
+    speeds_table,
+)
 from traceflops.reports.view.figures import count, duration, percent, size
 from traceflops.reports.view.palette import look
-from traceflops.reports.view.profiler_rules import SAYS, rules_said
 from traceflops.reports.view.tables import ReportTable, spaced
 from traceflops.reports.view.texts import words
 from traceflops.table.schema import DEVICE_KINDS

@@ -20,7 +20,6 @@ from traceflops.reports.terminal.lines import (
     paragraph,
     view_table,
 )
-from traceflops.reports.view.compared_kernels import counted_change
 from traceflops.reports.view.comparison import (
     compared,
     comparison_tables,
@@ -28,6 +27,7 @@ from traceflops.reports.view.comparison import (
     runs_table,
     sides_table,
 )
+from traceflops.reports.view.counted import counted_change
 from traceflops.reports.view.figures import duration
 from traceflops.reports.view.palette import LOOKS
 from traceflops.reports.view.tables import ReportTable

@@ -14,7 +14,7 @@ from traceflops.comparison.reasons import share_of, short, sureness
 from traceflops.comparison.result import Comparison
 from traceflops.comparison.side import Side
 from traceflops.comparison.spread import Interval
-from traceflops.reports.view.compared_kernels import counted_change
+from traceflops.reports.view.counted import counted_change
 from traceflops.reports.view.figures import (
     UNKNOWN,
     duration,

@@ -8,7 +8,12 @@ from functools import partial
 from math import prod
 from typing import Any, Final
 
+from msgspec import Struct
+
 from traceflops.categories.kernel_names import from_own_word
+from traceflops.comparison.counted import KernelChange
+from traceflops.comparison.result import Comparison
+from traceflops.findings.counted_estimates import estimated, gains_nothing, rule_name
 from traceflops.mfu.counted.counter_work import CountedKernel
 from traceflops.mfu.counted.kernel_speeds import ROOFS, KernelSpeed
 from traceflops.mfu.measurement import Measurement
@@ -20,11 +25,14 @@ from traceflops.reports.view.figures import (
     duration,
     flops,
     percent,
+    signed_percent,
     significant,
     size,
 )
 from traceflops.reports.view.short_names import short_labels
-from traceflops.reports.view.tables import Column, Name, ReportTable, known_columns, table_of
+from traceflops.reports.view.tables import Cell, Column, Name, ReportTable, known_columns, table_of
+from traceflops.reports.view.texts import words
+from traceflops.units import capitalized
 
 _NAME: Final = 46
 _REASONS: Final = 2
@@ -175,3 +183,89 @@ def _waits(row: KernelSpeed) -> str:
     largest = [stall for stall in row.stalls[:_REASONS] if stall[1] >= _LEAST]
     reasons = (f"{reason.replace('_', ' ')} {percent(share)}" for reason, share in largest)
     return ", ".join(reasons) or UNKNOWN
+
+
+_MOST: Final = 15
+
+_REMARK: Final = "Means per launch; times are serialized, mostly at locked clocks."
+
+
+def counted_change(comparison: Comparison) -> ReportTable:
+    """Return the kernels with counters on both sides, the largest change first."""
+    changes = comparison.kernel_changes
+    shown = changes[:_MOST]
+    names = list(dict.fromkeys(name for change in shown for name in change.names))
+    labels = dict(zip(names, short_labels(from_own_word(names), _NAME), strict=True))
+
+    def name(change: KernelChange) -> Cell:
+        """Return the name of a kernel, or both if it is named otherwise on the other side."""
+        both = [Name(labels[whole], whole) for whole in change.names]
+        return (both[0], "→", both[1]) if len(both) > 1 else both[0]
+
+    def roof(speed: KernelSpeed) -> str:
+        return f"{ROOFS[speed.roof[0]]} {percent(speed.roof[1])}" if speed.roof else UNKNOWN
+
+    def both_sides(words: Callable[[KernelSpeed], str], change: KernelChange) -> str:
+        """Return a figure before and after, only once if it is the same; `words` prints it."""
+        sides = (change.before, change.after)
+        texts = [words(side) if side is not None else UNKNOWN for side in sides]
+        return " → ".join(dict.fromkeys(texts))
+
+    def occupancy(speed: KernelSpeed) -> str:
+        return percent(speed.achieved_occupancy)
+
+    columns = (
+        Column("Kernels by counters", name),
+        Column.number("Before", lambda change: duration(change.before_ns)),
+        Column.number("After", lambda change: duration(change.after_ns)),
+        Column.number(
+            "Change",
+            lambda change: UNKNOWN if change.share is None else signed_percent(change.share),
+        ),
+        Column("Nearest roof", partial(both_sides, roof)),
+        Column.number("Occupancy", partial(both_sides, occupancy)),
+    )
+    return table_of(known_columns(columns, shown), shown, len(changes), _REMARK if changes else "")
+
+
+SAYS: Final = "Nsight Compute says"
+
+_LONGEST: Final = 2_000
+_BOTTLENECK: Final = "bottleneck"
+_INFORMATION: Final = frozenset({"inf", "ok"})  # kinds of messages that advise nothing
+
+
+class RuleShown(Struct, frozen=True):
+    """One message: the rule with its estimate in words, and the profiler's text."""
+
+    head: str
+    text: str
+
+
+class RulesOfKernel(Struct, frozen=True):
+    """What rules say of one kernel: the bottleneck, then the others, largest estimate first."""
+
+    name: Name
+    rules: tuple[RuleShown, ...]
+
+
+def rules_said(measured: Measurement, most: int) -> list[RulesOfKernel]:
+    """Return what rules advise for the first `most` kernels with rules, those with most time."""
+    work = measured.executed.work
+    rows = [row for row in (work.speeds if work is not None else ()) if row.rules][:most]
+    labels = short_labels(from_own_word([row.name for row in rows]), _NAME)
+    kernels = []
+    for label, row in zip(labels, rows, strict=True):
+        # A rule that names the bottleneck comes first; the others keep the order of estimates.
+        rules = sorted(row.rules, key=lambda rule: _BOTTLENECK not in rule_name(rule))
+        shown = []
+        for rule in rules:
+            is_advice = (rule.kind or "").lower() not in _INFORMATION
+            # A speed-up that this kernel cannot gain is not told.
+            if is_advice and not (rule.speedup_share and gains_nothing(row, rule)):
+                head = filter(None, (capitalized(rule_name(rule)), words(estimated(rule))))
+                text = rule.text if len(rule.text) <= _LONGEST else f"{rule.text[:_LONGEST]}…"
+                shown.append(RuleShown(", ".join(head), text))
+        if shown:
+            kernels.append(RulesOfKernel(Name(label, row.name), tuple(shown)))
+    return kernels

@@ -14,9 +14,8 @@ from tests.reports.test_html import Tree
 from traceflops.mfu.budget import PeakOptions
 from traceflops.reports.json.measured import measured_object
 from traceflops.reports.page.html import render_html
-from traceflops.reports.page.peak import peak_page
 from traceflops.reports.page.roofline import NARROW, drawn_sentence, reach_plot, roofline_plot
-from traceflops.reports.page.work import work_of
+from traceflops.reports.page.work import peak_page, work_of
 
 
 def section(analysis: tf.Analysis) -> str:

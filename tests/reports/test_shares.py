@@ -19,9 +19,8 @@ from traceflops.mfu.roof_times import Measured
 from traceflops.reports.markdown import render_markdown
 from traceflops.reports.page.html import render_html
 from traceflops.reports.page.memory import memory_page
-from traceflops.reports.page.peak import peak_page
 from traceflops.reports.page.roofline import roofline_plot
-from traceflops.reports.page.work import operators_page, work_of
+from traceflops.reports.page.work import operators_page, peak_page, work_of
 from traceflops.reports.terminal.summary import render_terminal
 from traceflops.reports.view.host import host_tables
 from traceflops.reports.view.utilisation import parts, rate, rates, why_not
