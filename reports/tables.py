@@ -92,10 +92,27 @@ def _marked(table: pa.Table) -> pa.Table:
 
 
 def csv_of(table: pa.Table) -> bytes:
-    """Return a table as CSV that no spreadsheet calculates and no terminal obeys."""
+    """Return a table as CSV that no spreadsheet calculates and no terminal obeys.
+
+    Numbers stay as they are; all else, times too, is text. Triples are "x y z".
+    """
     from pyarrow import csv
 
-    columns = [_csv_column(column) for column in table.columns]
+    columns = []
+    for column in table.columns:
+        kind = column.type
+        if pa.types.is_fixed_size_list(kind):
+            triples = column.to_pylist()
+            column = pa.array([None if t is None else " ".join(map(str, t)) for t in triples])
+        elif pa.types.is_dictionary(kind):
+            texts = [_inert(text) for text in names(column)]
+            column = dictionary_column(codes(column), texts).dictionary_decode()
+        elif pa.types.is_temporal(kind) or not (
+            pa.types.is_decimal(kind) or pa.types.is_primitive(kind)
+        ):
+            values = column.to_pylist()
+            column = text_column([None if one is None else _inert(str(one)) for one in values])
+        columns.append(column)
     sink = io.BytesIO()
     csv.write_csv(pa.Table.from_arrays(columns, names=[*map(_inert, table.column_names)]), sink)
     return sink.getvalue()
@@ -214,21 +231,6 @@ def _inert(text: str) -> str:
     # Some spreadsheets take spaces before a formula away.
     behind_spaces = shown[:1] == " " and shown.lstrip().startswith(_FORMULA)
     return f"'{shown}" if text.startswith(_FORMULA) or behind_spaces else shown
-
-
-def _csv_column(column: pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
-    """Return numbers as they are, and all else, times too, as text that a spreadsheet leaves be."""
-    if pa.types.is_fixed_size_list(column.type):
-        triples = column.to_pylist()
-        return pa.array([None if t is None else " ".join(map(str, t)) for t in triples])
-    if pa.types.is_dictionary(column.type):
-        texts = [_inert(text) for text in names(column)]
-        return dictionary_column(codes(column), texts).dictionary_decode()
-    if pa.types.is_decimal(column.type) or (
-        pa.types.is_primitive(column.type) and not pa.types.is_temporal(column.type)
-    ):
-        return column
-    return text_column([None if one is None else _inert(str(one)) for one in column.to_pylist()])
 
 
 REPORT_TABLES: Final = (

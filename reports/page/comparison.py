@@ -69,7 +69,8 @@ def render_comparison_page(comparisons: Sequence[Comparison]) -> str:
         _values(one, (names[0], name), f"-{at}" if len(comparisons) > 1 else "", len(comparisons))
         for at, (one, name) in enumerate(zip(comparisons, names[1:], strict=True), 1)
     ]
-    figure, overview = _figure(comparisons[0]), None
+    figure = _figure(comparisons[0])
+    overview: dict[str, Any] | None = None
     title = f"{figure + ' · ' if figure else ''}{names[0]} → {names[1]}"
     # A section without content has no entry; "case" is no value here, and is always there.
     groups = [(entry, [name]) for entry, name in _ENTRIES.items() if shown[0].get(name, True)]
@@ -77,7 +78,18 @@ def render_comparison_page(comparisons: Sequence[Comparison]) -> str:
         title = f"{names[0]} and {several(len(comparisons), 'other recording')}"
         groups = [("All", ["case"])]
         groups += [(name, [f"case-{number}"]) for number, name in enumerate(names[1:], 1)]
-        overview = _overview(comparisons, sides, names)
+        tables = compared(comparisons)
+        drawn = [
+            at
+            for at, side in enumerate(sides)
+            if side.windows and any(side is one for one in tables)
+        ]
+        overview = {
+            "title": f"{several(len(comparisons), 'recording')} against {names[0]}.",
+            "bars": bars([sides[i] for i in drawn], [names[i] for i in drawn]) if drawn else None,
+            "runs": runs_table(comparisons),
+            "sides": sides_table(tables),
+        }
     context = {
         "document_title": title,
         "several_runs": overview,
@@ -92,21 +104,6 @@ def render_comparison_page(comparisons: Sequence[Comparison]) -> str:
         "version": __version__,
     }
     return environment().get_template("comparison.html.j2").render(context)
-
-
-def _overview(
-    comparisons: Sequence[Comparison], sides: Sequence[Side], names: Sequence[str]
-) -> dict[str, Any]:
-    """Return what the template shows of several comparisons together."""
-    shown = compared(comparisons)
-    is_shown = [side.windows and any(side is one for one in shown) for side in sides]
-    drawn = [at for at, is_drawn in enumerate(is_shown) if is_drawn]
-    return {
-        "title": f"{several(len(comparisons), 'recording')} against {names[0]}.",
-        "bars": bars([sides[at] for at in drawn], [names[at] for at in drawn]) if drawn else None,
-        "runs": runs_table(comparisons),
-        "sides": sides_table(shown),
-    }
 
 
 def _values(comparison: Comparison, names: tuple[str, str], id_: str, many: int) -> dict[str, Any]:

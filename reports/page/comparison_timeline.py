@@ -43,20 +43,35 @@ class _TimelineSide(Struct, frozen=True):
 def pair(sides: Sequence[Side], names: Sequence[str]) -> dict[str, Any]:
     """Return a drawing of one step per side on a common axis: the used step nearest the median.
 
-    `lacking` has a sentence for each side that cannot be drawn; `looks` are those of all boxes.
+    Both are of the rank of the last side's device, else of the lowest in common. `lacking` has a
+    sentence for each side that cannot be drawn; `looks` are those of all boxes.
     """
-    recordings = [_recording(side) for side in sides]
-    known = [recording for recording in recordings if recording is not None]
-    rank = _common_rank(known)
-    length_ns = max((recording.length_ns for recording in known), default=1)
-    shown, lacking = [], []
-    for side, name, recording in zip(sides, names, recordings, strict=True):
-        if recording is not None:
-            shown.append(_side(recording, name, length_ns, rank))
-        elif side.analysis is None:
+    recordings: list[tuple[str, _TimelineSide]] = []
+    lacking = []
+    for side, name in zip(sides, names, strict=True):
+        prepared = side.analysis.prepared if side.analysis is not None else None
+        if side.analysis is None:
             lacking.append(f"{name} is a report as JSON, which holds no timeline.")
-        else:
+            continue
+        gaps = side.analysis.gaps(MOST_GAPS)
+        drawn = drawable(prepared, gaps) if prepared is not None else None
+        if drawn is None:
             lacking.append(f"{name} has no times of single operations.")
+            continue
+        outline, middle = drawn.outline, drawn.outline.representative
+        # The outline has only the steps of devices that are drawn.
+        step = middle.median if middle is not None and middle.median in outline.steps else None
+        span = outline.window if step is None else outline.steps[step]
+        recording = _TimelineSide(side.analysis, drawn, step, span, outline.chosen.busiest)
+        recordings.append((name, recording))
+    ranks = [{device.rank for device in r.analysis.devices} - {None} for _, r in recordings]
+    common = set.intersection(*ranks) if ranks else set()
+    rank = min((rank for rank in common if rank is not None), default=None)
+    for device in recordings[-1][1].analysis.devices if common else ():
+        if device.device == recordings[-1][1].device and device.rank in common:
+            rank = device.rank
+    length_ns = max((recording.length_ns for _, recording in recordings), default=1)
+    shown = [_side(recording, name, length_ns, rank) for name, recording in recordings]
     lanes = (lane for side in shown for lane in side["still"].lanes)
     return {
         "sides": shown,
@@ -64,34 +79,6 @@ def pair(sides: Sequence[Side], names: Sequence[str]) -> dict[str, Any]:
         "lacking": lacking,
         "looks": {rect.look for lane in lanes for rect in lane.rects},
     }
-
-
-def _recording(side: Side) -> _TimelineSide | None:
-    """Return what to draw of a side, the median step or the window; None without single events."""
-    prepared = side.analysis.prepared if side.analysis is not None else None
-    if side.analysis is None or prepared is None:
-        return None
-    drawn = drawable(prepared, side.analysis.gaps(MOST_GAPS))
-    if drawn is None:
-        return None
-    outline, middle = drawn.outline, drawn.outline.representative
-    # The outline has only the steps of devices that are drawn.
-    step = middle.median if middle is not None and middle.median in outline.steps else None
-    span = outline.window if step is None else outline.steps[step]
-    return _TimelineSide(side.analysis, drawn, step, span, outline.chosen.busiest)
-
-
-def _common_rank(recordings: Sequence[_TimelineSide]) -> int | None:
-    """Return the rank to draw on all sides: the last side's, else the lowest in common, or None."""
-    ranks = [{device.rank for device in each.analysis.devices} - {None} for each in recordings]
-    common = set.intersection(*ranks) if ranks else set()
-    if not common:
-        return None
-    last = recordings[-1]
-    rank_of = {device.device: device.rank for device in last.analysis.devices}
-    if rank_of[last.device] in common:
-        return rank_of[last.device]
-    return min(rank for rank in common if rank is not None)
 
 
 def _side(one: _TimelineSide, title: str, length_ns: int, rank: int | None) -> dict[str, Any]:

@@ -15,7 +15,6 @@ from traceflops.reports.page.axes import Tick, round_above
 from traceflops.reports.view.figures import UNKNOWN, count, duration, percent, place, size
 from traceflops.reports.view.wording import process_label
 from traceflops.units import several
-from traceflops.windows.prepared import Origins
 from traceflops.windows.records import DeviceReport
 
 MOST_ROWS: Final = 32
@@ -87,62 +86,48 @@ def memory_page(analysis: Analysis) -> MemoryPage | None:
     """Return the section, or None if the trace has no memory events."""
     if analysis.prepared is None:
         return None
-    used = memory_use(analysis.prepared)
+    used, devices = memory_use(analysis.prepared), analysis.devices
     if not used:
         return None
-    clocks = overview.clocks(analysis)
-    first = _firsts(used, clocks)
+    # Times of a process count from its first activity, or its first allocation if it has none; with
+    # aligned clocks all count from the first one.
+    clocks, first = overview.clocks(analysis), dict[int, int]()
+    for use in used:
+        start_ns = int(use.allocated.curve.time_ns[0])
+        first[use.process] = min(start_ns, first.get(use.process, start_ns))
+    if clocks.aligned:
+        starts = clocks.of_process.values() or first.values()
+        first = dict.fromkeys(first, min(starts))
+    else:
+        first |= clocks.of_process
     ordered: Sequence[MemoryUse] = used  # if some are left out, the highest peaks come first
     if len(used) > MOST_DRAWN:
-        ordered = sorted(used, key=lambda item: (item.on_host, -item.allocated.peak))
+        ordered = sorted(used, key=lambda use: (use.on_host, -use.allocated.peak))
     # A single value is no curve, and a very low one tells nothing.
     drawn = [
-        one
-        for one in ordered
-        if len(one.allocated.curve.value) > 1 and one.allocated.peak >= LEAST_DRAWN
+        use
+        for use in ordered
+        if len(use.allocated.curve.value) > 1 and use.allocated.peak >= LEAST_DRAWN
     ]
+    # What the device with the highest peak holds at it, if that is recorded.
+    most = max((u for u in used if not u.on_host), key=lambda u: u.allocated.peak, default=None)
+    held = list(holders(analysis.prepared, most)) if most is not None else []
+    at_peak = None
+    if most is not None and any(holder.recorded for holder in held):
+        shown, peak = held[:_MOST_HOLDERS], most.allocated.peak
+        rest = peak - sum(holder.bytes for holder in shown)
+        label = use_label(most, devices)
+        at_peak = PeakHeld(label, peak, shown, len(held) - len(shown), rest)
     return MemoryPage(
-        rows=[_row(one, analysis.devices, first[one.process]) for one in ordered[:MOST_ROWS]],
+        rows=[_row(use, devices, first[use.process]) for use in ordered[:MOST_ROWS]],
         total=len(ordered),
-        plots=[_plot(one, analysis.devices, first[one.process]) for one in drawn[:MOST_DRAWN]],
+        plots=[_plot(use, devices, first[use.process]) for use in drawn[:MOST_DRAWN]],
         drawn_of=len(drawn),
-        low=sum(one.allocated.peak < LEAST_DRAWN for one in ordered),
+        low=sum(use.allocated.peak < LEAST_DRAWN for use in ordered),
         sentences=list(_sentences(used)),
         counts_from=overview.counts_from(clocks) if clocks.of_process else "the first allocation",
-        held=_held_at_peak(analysis, used),
+        held=at_peak,
     )
-
-
-def _held_at_peak(analysis: Analysis, used: Sequence[MemoryUse]) -> PeakHeld | None:
-    """Return what the device with the highest peak holds at it, or None if that is not recorded."""
-    on_devices = [use for use in used if not use.on_host]
-    most = max(on_devices, key=lambda use: use.allocated.peak, default=None)
-    if analysis.prepared is None or most is None:
-        return None
-    found = list(holders(analysis.prepared, most))
-    if not any(holder.recorded for holder in found):
-        return None
-    shown, others = found[:_MOST_HOLDERS], found[_MOST_HOLDERS:]
-    rest = most.allocated.peak - sum(holder.bytes for holder in shown)
-    label = use_label(most, analysis.devices)
-    return PeakHeld(label, most.allocated.peak, shown, len(others), rest)
-
-
-def _firsts(used: Sequence[MemoryUse], clocks: Origins) -> dict[int, int]:
-    """Return per process the instant in ns from which its times count.
-
-    With aligned clocks it is one for all: the first activity, or without any the first allocation.
-    Else it is the first activity of the process, or its first allocation if it has none.
-    """
-    of_all = min(clocks.of_process.values(), default=None)
-    begins: dict[int, int] = {}  # the first allocation
-    for one in used:
-        start = int(one.allocated.curve.time_ns[0])
-        begins[one.process] = min(start, begins.get(one.process, start))
-    if clocks.aligned:
-        of_all = of_all if of_all is not None else min(begins.values())
-        return dict.fromkeys(begins, of_all)
-    return begins | dict(clocks.of_process)
 
 
 def use_label(use: MemoryUse, devices: Sequence[DeviceReport]) -> str:

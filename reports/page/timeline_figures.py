@@ -123,7 +123,13 @@ class Known:
             sums = np.stack([times[name].length_within(low, high) for name in WORK])
             bins, component = np.nonzero(sums.T)
             parts[device] = Pieces(edges[bins], sums[component, bins], component)
-        flops = {device: _sums_begun(one, edges) for device, one in self._flops.items()}
+        flops = {}  # the sum of those that begin in each bin
+        for device, pieces in self._flops.items():
+            begun = _begun(pieces, edges)
+            place = np.searchsorted(edges, begun.start_ns, side="right") - 1
+            bins, group = np.unique(place, return_inverse=True)
+            sums = group_sums(group, begun.ns, len(bins))
+            flops[device] = Pieces(edges[bins], sums, np.zeros_like(bins))
         return Figures(length, idle, kernels, parts, flops)
 
     def _keys(self, called: list[tuple[str, str]]) -> IntArray:
@@ -150,14 +156,6 @@ def _begun(pieces: Pieces, edges: Sequence[int] | IntArray) -> Pieces:
     """Return the pieces that begin between the first and the last edge."""
     begun = slice(*np.searchsorted(pieces.start_ns, [edges[0], edges[-1]]).tolist())
     return Pieces(pieces.start_ns[begun], pieces.ns[begun], pieces.key[begun])
-
-
-def _sums_begun(pieces: Pieces, edges: IntArray) -> Pieces:
-    """Return one piece per bin: the sum of the pieces that begin in it."""
-    begun = _begun(pieces, edges)
-    place = np.searchsorted(edges, begun.start_ns, side="right") - 1
-    bins, group = np.unique(place, return_inverse=True)
-    return Pieces(edges[bins], group_sums(group, begun.ns, len(bins)), np.zeros_like(bins))
 
 
 def _in_bins(pieces: Pieces, edges: IntArray) -> Pieces:

@@ -246,35 +246,27 @@ def view_table(
 
 def _sharing_room(cells: Sequence[Cell], width: int) -> list[str]:
     """Return cells as texts; names in a cell that are too long together are shortened equally."""
-    rooms = [width if isinstance(cell, str) else _room(cell, width) for cell in cells]
+    rooms = []  # the most that each name of a cell may have
+    for cell in cells:
+        room, pieces = width, (cell,) if isinstance(cell, str) else cell
+        ordered = sorted((p for p in pieces if isinstance(p, Name)), key=len)
+        left = width - len(" ".join(pieces)) + sum(map(len, ordered))
+        for number, name in enumerate(ordered if len(pieces) > 1 else ()):
+            room = max(left // (len(ordered) - number), 1)
+            if len(name) > room:
+                break
+            room, left = width, left - len(name)  # short names leave room to long ones
+        rooms.append(room)
     short: dict[tuple[str, int], str] = {}  # by name and room
     for room in set(rooms):
-        names = [
-            name
-            for cell, own_room in zip(cells, rooms, strict=True)
-            if own_room == room and not isinstance(cell, str)
-            for name in cell
-            if isinstance(name, Name)
-        ]
+        of_room = [cell for cell, own in zip(cells, rooms, strict=True) if own == room]
+        names = [p for cell in of_room if not isinstance(cell, str) for p in cell]
+        names = [piece for piece in names if isinstance(piece, Name)]
         short |= zip(((name, room) for name in names), short_labels(names, room), strict=True)
     return [
-        cell
-        if isinstance(cell, str)
-        else " ".join(short.get((piece, room), piece) for piece in cell)
+        cell if isinstance(cell, str) else " ".join(short.get((p, room), p) for p in cell)
         for cell, room in zip(cells, rooms, strict=True)
     ]
-
-
-def _room(cell: tuple[str, ...], width: int) -> int:
-    """Return the most that each name of a cell may have; short names leave room to long ones."""
-    names = sorted((piece for piece in cell if isinstance(piece, Name)), key=len)
-    left = width - len(" ".join(cell)) + sum(map(len, names))
-    for number, name in enumerate(names):
-        share = max(left // (len(names) - number), 1)
-        if len(name) > share:
-            return share
-        left -= len(name)
-    return width
 
 
 def ledger_table(ledger: Ledger, unit: str, width: int = 80) -> Iterator[Text]:

@@ -89,7 +89,8 @@ def conventions_table(figures: Utilisation, width: int) -> Iterator[Text]:
             )
             row = Text(_row(dict(zip(_COLUMNS, texts, strict=True)), widths))
             user = words(fact(f"convention.{entry.convention.id}.used-by"))
-            yield row.append(f"  {_start(user, room)}" if room else "", "dim")
+            user = user if len(user) <= room else f"{user[: room - 1].rstrip(' ,;')}…"
+            yield row.append(f"  {user}" if room else "", "dim")
     yield Text()
     for problem, names in without.items():
         yield from paragraph(f"not computed: {', '.join(names)} ({problem})", width)
@@ -240,10 +241,6 @@ def _facts(figures: Utilisation) -> Iterator[Fact]:
 
 def _share(value: Fraction) -> str:
     return exact_percent(value) if value <= 1 else "> 100 %"
-
-
-def _start(text: str, width: int) -> str:
-    return text if len(text) <= width else f"{text[: width - 1].rstrip(' ,;')}…"
 
 
 def _row(texts: Mapping[str, str], widths: Mapping[str, int]) -> str:

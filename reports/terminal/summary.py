@@ -142,6 +142,11 @@ def render_terminal(
     is_first = analysis.recorded == "serialized"  # recorded for the counters
     case = cache(lambda findings: [*case_lines(analysis, style, findings)])
     rows_of_devices = min(len(analysis.devices), _DEVICES_SHOWN) - 1  # which kernels give way to
+    # The weightiest notes, without those that the first lines have said.
+    hows = [lack.how for lack in analysis.measured.lacks[:1] if lack.how is not None]
+    is_said = any(how.code == NEXT_TIME for how in hows)
+    others = wording.notes_by_weight(analysis)[len(wording.doubts(analysis)) :]
+    notes = [note.text for note in others if not (is_said and note.code == "no-shapes")]
     lines: list[Text] = []
     for shown in _SHOWN:
         if by not in (None, KERNEL):
@@ -156,7 +161,7 @@ def render_terminal(
             *detail(shown.waits > 1),  # the waits of passes go with the waits of all
             *((*counted, *work) if is_first else (*work, *counted)),
             *_collectives(analysis, style.width, shown.collectives),
-            *_notes(analysis, style.width, shown.notes),
+            *note_lines(notes, shown.notes, "on the page and in --json", style.width),
         ]
         if len(lines) <= _SCREEN:
             break
@@ -165,21 +170,30 @@ def render_terminal(
 
 def _devices_in_detail(analysis: Analysis, style: Style, waits: bool) -> Iterator[Text]:
     """Yield passes (with `waits` also the idle time after them), devices, clocks, memory, gaps."""
-    yield from _passes(analysis, style.width, waits)
+    width, passes = style.width, serving_table(analysis)
+    if passes.rows:
+        yield from view_table(passes, _PASS, _PASS_LESS, LEAST_NAME, width, WAITS_ON)
+    # The last column, if it is that of waits, is too long for a table.
+    has_waits = waits and bool(passes.rows) and passes.columns[-1].head == WAITS_ON
+    for kind, *_, wait in passes.rows if has_waits else ():
+        words = wait if isinstance(wait, str) else ", ".join(wait)
+        if wait != UNKNOWN:
+            yield from paragraph(f"Idle after {kind}: {words}", width, indent=_INDENT)
     yield from _devices(analysis, style)
-    yield from _sampled(analysis, style.width)
+    sampled = gpu_samples_table(analysis, "Clocks and power")
+    rows = sampled.rows[:_SAMPLED_SHOWN]
+    if rows:
+        shown = replace(sampled, rows=rows)
+        yield from view_table(shown, _SAMPLED, _SAMPLED_LESS, _NAME_WIDTH, width, THROTTLED_BY)
+        has_reasons = sampled.columns[-1].head == THROTTLED_BY  # also too long
+        for label, *_, reasons in rows if has_reasons else ():
+            words = f"{label}: {reasons}" if reasons != UNKNOWN else ""
+            yield from paragraph(words, width, "dim", _INDENT)
+        if sampled.total > len(rows):
+            yield Text(f"{_INDENT}… {sampled.total - len(rows)} more", "dim")
     if analysis.prepared is not None and analysis.devices:
-        yield from snapshot_lines(analysis.recording, style.width)
+        yield from snapshot_lines(analysis.recording, width)
     yield from gap_lines(analysis, style)
-
-
-def _notes(analysis: Analysis, width: int, most: int) -> Iterator[Text]:
-    """Yield the weightiest notes, without those that the first lines have said."""
-    hows = [lack.how for lack in analysis.measured.lacks[:1] if lack.how is not None]
-    is_said = any(how.code == NEXT_TIME for how in hows)
-    notes = wording.notes_by_weight(analysis)[len(wording.doubts(analysis)) :]
-    texts = [note.text for note in notes if not (is_said and note.code == "no-shapes")]
-    yield from note_lines(texts, most, "on the page and in --json", width)
 
 
 def _devices(analysis: Analysis, style: Style) -> Iterator[Text]:
@@ -252,35 +266,6 @@ def _wait_names(row: WaitedFor, room: int) -> str:
     room -= len("".join(row.tails[: len(shown)])) + 2 * (len(shown) - 1)
     names = short_labels(shown, room) if room >= LEAST_NAME else []
     return ", ".join(map(add, names, row.tails))
-
-
-def _passes(analysis: Analysis, width: int, waits: bool) -> Iterator[Text]:
-    """Yield the passes of a serving engine by kind, and what the GPU waits on between them."""
-    table = serving_table(analysis)
-    if not table.rows:
-        return
-    yield from view_table(table, _PASS, _PASS_LESS, LEAST_NAME, width, WAITS_ON)
-    # The last column, if it is that of waits, is too long for a table.
-    has_waits = waits and table.columns[-1].head == WAITS_ON
-    for kind, *_, wait in table.rows if has_waits else ():
-        words = wait if isinstance(wait, str) else ", ".join(wait)
-        if wait != UNKNOWN:
-            yield from paragraph(f"Idle after {kind}: {words}", width, indent=_INDENT)
-
-
-def _sampled(analysis: Analysis, width: int) -> Iterator[Text]:
-    """Yield clocks and power of the GPUs, the slowest first, and why they are slow."""
-    table = gpu_samples_table(analysis, "Clocks and power")
-    if not table.rows:
-        return
-    shown = replace(table, rows=table.rows[:_SAMPLED_SHOWN])
-    yield from view_table(shown, _SAMPLED, _SAMPLED_LESS, _NAME_WIDTH, width, THROTTLED_BY)
-    # The last column, if it is that of reasons, is too long for a table.
-    for label, *_, reasons in shown.rows if table.columns[-1].head == THROTTLED_BY else ():
-        words = f"{label}: {reasons}" if reasons != UNKNOWN else ""
-        yield from paragraph(words, width, "dim", _INDENT)
-    if table.total > len(shown.rows):
-        yield Text(f"{_INDENT}… {table.total - len(shown.rows)} more", "dim")
 
 
 def _kernels(analysis: Analysis, style: Style, most: int) -> Iterator[Text]:

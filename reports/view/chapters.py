@@ -5,7 +5,6 @@ Every sentence follows from the analysis, so the same recording gives the same t
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Final
 
 from msgspec import Struct
@@ -38,10 +37,27 @@ class Chapter(Struct, frozen=True):
 
 def post_mortem(analysis: Analysis) -> tuple[Chapter, ...]:
     """Return the chapters; those on causes have the first _MOST of them."""
+    components, total = analysis.components, analysis.total
+    happened = [title_sentence(analysis), f"{' · '.join(provenance(analysis))}."]
+    times = [
+        f"{component_label(name, total)} {duration(analysis.mean_ns(ns))}"
+        f" ({percent(components.share(name))})"
+        for name, ns in components.parts().items()
+        if ns
+    ]
+    happened += [f"{basis(analysis)}: {', '.join(times)}."] if times else []
+    happened.append(uneven_steps(analysis))
     shown = causes(analysis)[:_MOST]
-    places, remedies, gains = [], [], []
+    evidence, places, remedies, gains = [], [], [], []
     for cause in shown:
         title, sure = cause.finding.title, cause.finding.confidence
+        rows = [
+            f"{kernel_label(row.name, _NAME)} {duration(row.time_ns)}"
+            + (f" ({count(row.count)} ×)" if row.count is not None else "")
+            for row in cause.finding.rows
+            if row.name
+        ]
+        evidence.append(cause.finding.sentence + (f" In all: {', '.join(rows)}." if rows else ""))
         where = ", ".join(kernel_label(name, _NAME) for name in cause.where) or "no single place"
         places.append(f"{title}: {where} ({cause.owner}). Sure: {cause.sure}.")
         remedies.append(f"{title}: {cause.finding.remedy}")
@@ -51,46 +67,17 @@ def post_mortem(analysis: Analysis) -> tuple[Chapter, ...]:
         gains.append(f"{title}: {saved}{f', {cause.mfu}' if cause.mfu else ''}.")
     if sum(cause.finding.gain is not None for cause in shown) > 1:
         gains.append(ALONE)
+    replay, reason = analysis.replay_or_reason
+    evidence.append(critical_sentence(analysis))
+    evidence += [f"No critical path: {words(reason)}."] if replay is None else []
     return (
-        Chapter("What happened", tuple(_happened(analysis))),
-        Chapter("Evidence", tuple(_evidence(analysis, shown))),
+        Chapter("What happened", tuple(filter(None, happened))),
+        Chapter("Evidence", tuple(filter(None, evidence))),
         Chapter("Cause", tuple(places) or (_HEALTHY,)),
         Chapter("Remedy", tuple(remedies) or ("None.",)),
         Chapter("Expected gain", tuple(gains) or ("None.",)),
         *_recordings(analysis, shown),
     )
-
-
-def _happened(analysis: Analysis) -> Iterator[str]:
-    """Yield the verdict, the origin of the trace, its time by component, and uneven steps."""
-    yield title_sentence(analysis)
-    yield f"{' · '.join(provenance(analysis))}."
-    components, total = analysis.components, analysis.total
-    parts = [
-        f"{component_label(name, total)} {duration(analysis.mean_ns(ns))}"
-        f" ({percent(components.share(name))})"
-        for name, ns in components.parts().items()
-        if ns
-    ]
-    if parts:
-        yield f"{basis(analysis)}: {', '.join(parts)}."
-    if uneven := uneven_steps(analysis):
-        yield uneven
-
-
-def _evidence(analysis: Analysis, shown: list[FindingWords]) -> Iterator[str]:
-    """Yield the claim and the rows of each cause, then the critical path."""
-    for cause in shown:
-        rows = [
-            f"{kernel_label(row.name, _NAME)} {duration(row.time_ns)}"
-            + (f" ({count(row.count)} ×)" if row.count is not None else "")
-            for row in cause.finding.rows
-            if row.name
-        ]
-        yield cause.finding.sentence + (f" In all: {', '.join(rows)}." if rows else "")
-    replay, reason = analysis.replay_or_reason
-    yield from filter(None, [critical_sentence(analysis)])
-    yield from [f"No critical path: {words(reason)}."] if replay is None else []
 
 
 def _recordings(analysis: Analysis, shown: list[FindingWords]) -> tuple[Chapter, Chapter]:

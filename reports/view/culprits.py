@@ -63,7 +63,12 @@ def waits(analysis: Analysis) -> list[WaitedFor]:
         # record names comes before the remedy of the class.
         sampled, how = "", ""
         if one.is_nameless:
-            sampled, how = _sampled(analysis), advice(analysis, "host work")
+            claims = (finding.claim for finding in analysis.findings)
+            values = next((claim.values for claim in claims if claim.code in _SAMPLED), {})
+            functions = values.get("functions")
+            first = functions[0] if isinstance(functions, tuple) else None
+            sampled = f"samples: {words(first)}" if isinstance(first, Fact) else ""
+            how = advice(analysis, "host work")
         names = [sampled] if sampled else names
         most = 1 if 2 * culprits[0].idle_ns >= one.idle_ns else _NAMES
         row = WaitedFor(
@@ -85,15 +90,6 @@ def waited_for(analysis: Analysis) -> list[WaitedFor]:
     if (analysis.components.share("idle") or 0) < WORTH_SHOWING or analysis.on_host:
         return []
     return [row for row in waits(analysis) if row.share >= WORTH_SHOWING]
-
-
-def _sampled(analysis: Analysis) -> str:
-    """Return the function that most CPU samples are of, by the finding on them; "" without one."""
-    claims = (finding.claim for finding in analysis.findings)
-    values = next((claim.values for claim in claims if claim.code in _SAMPLED), {})
-    functions = values.get("functions")
-    first = functions[0] if isinstance(functions, tuple) else None
-    return f"samples: {words(first)}" if isinstance(first, Fact) else ""
 
 
 def pace_sentence(analysis: Analysis) -> str:

@@ -19,7 +19,6 @@ from traceflops.mfu.counted.joins import MeasuredWork
 from traceflops.mfu.inference import Inference
 from traceflops.mfu.measurement import Measurement
 from traceflops.mfu.roof_times import BOUND_FROM, Measured, NearerRoof, verdict
-from traceflops.mfu.traced.executed import Executed
 from traceflops.mfu.traced.work_tables import KernelRow, OpRow
 from traceflops.reports.view.figures import (
     UNKNOWN,
@@ -147,12 +146,29 @@ def facts(analysis: Analysis) -> Iterator[Fact]:
         yield Fact("busy MFU", measured.busy_range.text, "without idle time")
     if done.executed_flops:
         yield _executed(measured, windows)
-        yield from _recomputed(done, windows)
+        rules = done.rules("recompute")  # rule -> number of operators, FLOPs
+        by = [
+            f"{several(-(-number // windows), 'operator')} by {rule}"  # rounded up
+            for rule, (number, _) in sorted(rules.items())
+        ]
+        if rules:
+            total = sum(amount for _, amount in rules.values())
+            remark = f"{', '.join(by)} (page Executed FLOPs of a trace)"
+            yield Fact("recomputed", _mean(total, windows), remark)
         if done.coverage is not None:
             yield Fact("counted", percent(as_float(done.coverage)), "of compute kernel time")
     if done.work is not None:
         yield from _by_recordings(done.work)
-    yield from _peaks(measured)
+    counted = done.dtypes - {TF32_OR_FP32}  # which of the two rates is not known
+    peaks = {
+        (device.product, "given" if device.given else f"{dtype} dense", rate)
+        for device in measured.devices
+        for dtype, rate in device.rates.items()
+        if dtype in counted
+    }
+    for product, kind, rate in sorted(peaks):
+        value = f"{significant(Fraction(rate, PER_TERA), 5)} TFLOP/s"
+        yield Fact("peak", value, f"{kind}, {product}")
     if measured.inference is not None:
         yield from _inference(measured.inference)
     if done.outside.vector_flops and done.executed_flops:
@@ -237,33 +253,6 @@ def rates(measured: Measurement) -> dict[str, str]:
     """Return the rate of the kernels and copies of each name; names without one are left out."""
     known = ((row.name, rate(row)) for row in measured.kernels)
     return {name: text for name, text in known if text}
-
-
-def _recomputed(done: Executed, windows: int) -> Iterator[Fact]:
-    """Yield the FLOPs of operators that ran again, and how many were recognised by which rules."""
-    rules = done.rules("recompute")  # rule -> number of operators, FLOPs
-    if rules:
-        total = sum(amount for _, amount in rules.values())
-        by = [
-            f"{several(-(-number // windows), 'operator')} by {rule}"  # rounded up
-            for rule, (number, _) in sorted(rules.items())
-        ]
-        remark = f"{', '.join(by)} (page Executed FLOPs of a trace)"
-        yield Fact("recomputed", _mean(total, windows), remark)
-
-
-def _peaks(measured: Measurement) -> Iterator[Fact]:
-    """Yield the peak of each kind of device for each data type that was counted."""
-    counted = measured.executed.dtypes - {TF32_OR_FP32}  # which of the two rates is not known
-    rates = {
-        (device.product, "given" if device.given else f"{dtype} dense", rate)
-        for device in measured.devices
-        for dtype, rate in device.rates.items()
-        if dtype in counted
-    }
-    for product, kind, rate in sorted(rates):
-        value = f"{significant(Fraction(rate, PER_TERA), 5)} TFLOP/s"
-        yield Fact("peak", value, f"{kind}, {product}")
 
 
 def _inference(inference: Inference) -> Iterator[Fact]:

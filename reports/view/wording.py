@@ -12,7 +12,7 @@ from traceflops.attribution.slow_steps import slow_steps
 from traceflops.devices.jobs import JobReport
 from traceflops.devices.missing_input import skipped
 from traceflops.devices.side_records import MEMORY_SNAPSHOT
-from traceflops.facts import Fact, Value, fact
+from traceflops.facts import Value, fact
 from traceflops.ranks.collectives import KINDS, Collective
 from traceflops.reports.view.figures import (
     and_more,
@@ -136,21 +136,17 @@ def steps_used(analysis: Analysis) -> str:
     which = f" ({number_ranges(steps.used)})" if steps.used else ""
     device = "CPU" if analysis.on_host else "GPU"
     left_out = fact("steps.left-out", share=share, device=device) if share is not None else None
-    return f"{steps_counted(analysis)}{which}{words(left_out)}{words(_slow(analysis))}"
-
-
-def _slow(analysis: Analysis) -> Fact | None:
-    """Return which steps are left out because they are slower than the others, None for none."""
+    # Steps that are left out because they are slower than the others; the text has a part for one
+    # and a part for several: that without values is left out.
     slow = [window for device in analysis.devices for window in slow_steps(device.windows)]
-    numbers = sorted({window.step for window in slow if window.step is not None})
-    if not numbers:
-        return None
-    # The text has a part for one step and a part for several; that without values is left out.
-    longest_ns, steps = max(window.dur_ns for window in slow), number_ranges(numbers)
-    values: dict[str, Value] = {"several": steps, "most_ns": longest_ns}
-    if len(numbers) == 1:
-        values = {"one": steps, "one_ns": longest_ns}
-    return fact("steps.slow", what=_LONGER.get(analysis.slow_by or ""), **values)
+    numbers, slower = sorted({w.step for w in slow if w.step is not None}), None
+    if numbers:
+        longest_ns, listed_steps = max(w.dur_ns for w in slow), number_ranges(numbers)
+        values: dict[str, Value] = {"several": listed_steps, "most_ns": longest_ns}
+        if len(numbers) == 1:
+            values = {"one": listed_steps, "one_ns": longest_ns}
+        slower = fact("steps.slow", what=_LONGER.get(analysis.slow_by or ""), **values)
+    return f"{steps_counted(analysis)}{which}{words(left_out)}{words(slower)}"
 
 
 def steps_counted(analysis: Analysis) -> str:
