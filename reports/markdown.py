@@ -14,19 +14,13 @@ from traceflops._version import __version__
 from traceflops.analysis.result import Analysis
 from traceflops.comparison.result import Comparison
 from traceflops.reports.page.memory import memory_page
+from traceflops.reports.view import findings
 from traceflops.reports.view.author_notes import NOTHING, Authored, NoteBlock
 from traceflops.reports.view.chapters import post_mortem
 from traceflops.reports.view.comparison import comparison_tables, more_sentences
 from traceflops.reports.view.counted import SAYS, counted_table, rules_said, speeds_table
 from traceflops.reports.view.critical import critical_tables
 from traceflops.reports.view.figures import UNKNOWN, count, size, visible
-from traceflops.reports.view.findings import (
-    background,
-    causes,
-    opening,
-    other_findings,
-    title_finding,
-)
 from traceflops.reports.view.gpu_samples import gpu_samples_table
 from traceflops.reports.view.host import host_tables
 from traceflops.reports.view.owners import attribution_sentence, owner_tables
@@ -180,11 +174,11 @@ def _head(analysis: Analysis, title: str | None) -> Iterator[str]:
     if title is not None:
         yield f"# {plain(title)}"
         yield ""
-    opened = opening(analysis)
+    opened = findings.opening(analysis)
     yield f"## {plain(opened.title)}"
-    if title_finding(analysis) is not None:
+    if findings.title_finding(analysis) is not None:
         yield ""
-        yield plain(" ".join(map(words, background(analysis))))
+        yield plain(" ".join(map(words, findings.background(analysis))))
     elif opened.rest:
         yield ""
         yield plain(opened.rest)
@@ -220,7 +214,7 @@ def _authored(blocks: Iterable[NoteBlock]) -> Iterator[str]:
 
 def _findings(analysis: Analysis) -> Iterator[str]:
     """Yield the causes in full, then the other findings."""
-    for one in causes(analysis)[:_CAUSES]:
+    for one in findings.causes(analysis)[:_CAUSES]:
         found = one.finding
         title = f"{found.title}: {one.saves or 'gain unknown'}"
         yield f"- **{plain(title)}**{f', {one.mfu}' if one.mfu else ''}"
@@ -229,8 +223,8 @@ def _findings(analysis: Analysis) -> Iterator[str]:
         yield f"  <br>Where: {' · '.join(filter(None, (where, plain(one.owner))))}"
         yield f"  <br>Do: {plain(found.remedy)}"
         yield f"  <br>Sure: {plain(one.sure)}"
-    yield from _more(len(causes(analysis)) - _CAUSES)
-    for finding in other_findings(analysis):
+    yield from _more(len(findings.causes(analysis)) - _CAUSES)
+    for finding in findings.other_findings(analysis):
         said = f"{finding.sentence} {finding.remedy}".rstrip()
         yield f"- **{plain(finding.severity)}**: {plain(said)}"
 

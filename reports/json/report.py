@@ -15,12 +15,7 @@ from traceflops.facts import Fact
 from traceflops.findings.finding import Finding, Gain
 from traceflops.memory.usage import Series, holders, memory_use
 from traceflops.mfu.checked.trace_description import counts_of_step
-from traceflops.reports.json.devices import (
-    account_object,
-    culprits_object,
-    device_object,
-    ranks_object,
-)
+from traceflops.reports.json import devices
 from traceflops.reports.json.measured import kernel_objects, measured_object, sampled_objects
 from traceflops.reports.view.critical import critical_object
 from traceflops.reports.view.figures import fields
@@ -135,9 +130,9 @@ def report_object(analysis: Analysis) -> dict[str, Any]:
         },
         "findings": [finding_object(finding) for finding in analysis.findings],
         "critical_path": critical_object(analysis),
-        "total": account_object(analysis.total),
+        "total": devices.account_object(analysis.total),
         "utilisation": measured_object(analysis.measured),
-        "devices": [device_object(device) for device in analysis.devices],
+        "devices": [devices.device_object(device) for device in analysis.devices],
         "categories": analysis.categories.to_pylist(),
         "kernels": kernel_objects(analysis),
         "collectives": [
@@ -160,20 +155,20 @@ def report_object(analysis: Analysis) -> dict[str, Any]:
         "jobs": [
             {
                 **fields(job, "number", "format", "files", "ranks", "chosen", "devices"),
-                "total": account_object(job.total) if job.total is not None else None,
+                "total": devices.account_object(job.total) if job.total is not None else None,
                 "verdict": job.verdict,
             }
             for job in analysis.jobs
         ],
         **_host(analysis),
-        "ranks": ranks_object(analysis.ranks) if analysis.ranks is not None else None,
+        "ranks": devices.ranks_object(analysis.ranks) if analysis.ranks is not None else None,
         "step_counts": counts if any(counts.values()) else None,
         "passes": list(map(to_builtins, analysis.serving.passes)),
         "pass_kinds": [
             {
                 **fields(kind, *_OF_A_PASS_KIND),
                 "idle_between_ns": kind.between_ns,
-                "idle_between": culprits_object(kind.waits, kind.between_ns),
+                "idle_between": devices.culprits_object(kind.waits, kind.between_ns),
             }
             for kind in analysis.serving.kinds
         ],
@@ -250,7 +245,7 @@ def _host(analysis: Analysis) -> dict[str, Any]:
     """Return what the CPU did: while GPUs were idle, to launch, copy and wait, by operator."""
     pace, launches = analysis.host_bound, analysis.launches
     return {
-        "idle": culprits_object(analysis.idle, analysis.components.idle_ns),
+        "idle": devices.culprits_object(analysis.idle, analysis.components.idle_ns),
         "host_bound": pace
         and {
             **fields(pace, *_OF_A_PHASE, "lead_p10_ns", "floor_ns"),

@@ -12,17 +12,9 @@ from functools import partial
 from typing import Any, Final
 
 from traceflops.analysis.result import Analysis
-from traceflops.reports.page import case, kernels, memory, overview, ranks, steps, work
+from traceflops.reports.page import case, kernels, memory, overview, ranks, roofline, steps, work
 from traceflops.reports.page.icicle import icicles
 from traceflops.reports.page.overview import Few
-from traceflops.reports.page.roofline import (
-    MARGIN,
-    NARROW,
-    WIDTH,
-    drawn_sentence,
-    reach_plot,
-    roofline_plot,
-)
 from traceflops.reports.page.section import Section, link_to
 from traceflops.reports.page.timeline import SCRIPTS, gap_links, timeline_content
 from traceflops.reports.view import wording
@@ -81,15 +73,18 @@ def _tree(analysis: Analysis) -> Iterator[Section]:
         }
         values |= {"attributed": attribution_sentence(analysis)}
         yield Section("attribution", TREE, values, scripts=_TABLES)
-    plot, reach = roofline_plot(analysis.measured), reach_plot(analysis, WIDTH + MARGIN, MARGIN)
+    plot, reach = (
+        roofline.roofline_plot(analysis.measured),
+        roofline.reach_plot(analysis, roofline.WIDTH + roofline.MARGIN, roofline.MARGIN),
+    )
     shown = kernels.kernel_places(analysis.kernels)
     if shown and (plot is not None or reach is not None):  # every dot links to a kernel's row
         roofs = {
             "plot": plot,
-            "narrow": roofline_plot(analysis.measured, NARROW),
-            "reaches": [reach, reach_plot(analysis, NARROW)],
+            "narrow": roofline.roofline_plot(analysis.measured, roofline.NARROW),
+            "reaches": [reach, roofline.reach_plot(analysis, roofline.NARROW)],
             "links": {name: link_to("kernel", name) for name in shown},
-            "drawn": drawn_sentence(analysis) if plot else "",
+            "drawn": roofline.drawn_sentence(analysis) if plot else "",
             "by_counters": work.counted_at(analysis.measured),
         }
         yield Section("roofline", TREE, roofs, scripts=_TABLES)

@@ -12,13 +12,7 @@ from traceflops.findings.device_memory import memory_facts
 from traceflops.memory.usage import fullest_gpu, holders, memory_use
 from traceflops.mfu.measurement import Measurement
 from traceflops.reports.terminal import lines
-from traceflops.reports.view.counted import (
-    SAYS,
-    counted_table,
-    decisive_column,
-    rules_said,
-    speeds_table,
-)
+from traceflops.reports.view import counted
 from traceflops.reports.view.figures import count, duration, percent, size
 from traceflops.reports.view.palette import look
 from traceflops.reports.view.tables import ReportTable, spaced
@@ -51,17 +45,17 @@ _LESS_OF_SPEEDS: Final = (
 def counted_lines(measured: Measurement, width: int) -> Iterator[Text]:
     """Yield what hardware counters say of kernels: how near to their limits, and their work."""
     yield from speeds_lines(measured, _COUNTED_ROWS, width)
-    yield from _counted(counted_table(measured, _COUNTED_ROWS), _LESS_COUNTED, width)
+    yield from _counted(counted.counted_table(measured, _COUNTED_ROWS), _LESS_COUNTED, width)
 
 
 def speeds_lines(measured: Measurement, most: int, width: int) -> Iterator[Text]:
     """Yield how near to their limits counted kernels came, and what rules say of the first one."""
     # The column of the roof that is nearest to the first kernel is never left out.
-    decisive = decisive_column(measured)
+    decisive = counted.decisive_column(measured)
     less = [head for head in _LESS_OF_SPEEDS if head != decisive]
-    yield from _counted(speeds_table(measured, most), less, width)
-    for one in rules_said(measured, 1):
-        yield from lines.headline(f"{SAYS} of {one.name}")
+    yield from _counted(counted.speeds_table(measured, most), less, width)
+    for one in counted.rules_said(measured, 1):
+        yield from lines.headline(f"{counted.SAYS} of {one.name}")
         for rule in one.rules[:_RULES]:
             is_short = len(rule.text) <= _RULE
             text = rule.text if is_short else f"{rule.text[:_RULE].rpartition(' ')[0]} …"

@@ -12,17 +12,11 @@ from rich.text import Text
 
 from traceflops.analysis.result import Analysis
 from traceflops.reports.terminal.lines import Style, hanging, joined, paragraph
-from traceflops.reports.view import findings, wording
+from traceflops.reports.view import findings, step_split, wording
 from traceflops.reports.view.chapters import ALONE
 from traceflops.reports.view.critical import critical_sentence
 from traceflops.reports.view.figures import duration, kernel_label, percent, shorten_middle, wrapped
 from traceflops.reports.view.palette import LINE_LOOKS
-from traceflops.reports.view.step_split import (
-    begins_late,
-    outside,
-    scope,
-    step_parts,
-)
 from traceflops.reports.view.utilisation import why_not
 from traceflops.units import several
 
@@ -50,7 +44,7 @@ def case_lines(analysis: Analysis, style: Style, most: int = 3) -> Iterator[Text
         yield from _title_facts(best, opened, style.width)
     yield from paragraph(opened.rest, style.width)
     yield from provenance(analysis, style, figure)
-    for sentence in scope(analysis):
+    for sentence in step_split.scope(analysis):
         yield from paragraph(sentence, style.width)
     # If counters were read, kernels ran one by one: no step can be described or drawn.
     is_counted = analysis.recorded == "serialized"
@@ -101,7 +95,7 @@ def _title_facts(
 
 def _step(analysis: Analysis, style: Style) -> Iterator[Text]:
     """Yield the parts of a step as a bar, their times below it, and sentences on it."""
-    parts = step_parts(analysis)
+    parts = step_split.step_parts(analysis)
     yield style.bar([(LINE_LOOKS[part.name], part.ns) for part in parts])
     small = [part for part in parts if part.share < _SMALL]
     # A single small part takes no more room than a sum of one.
@@ -120,8 +114,10 @@ def _step(analysis: Analysis, style: Style) -> Iterator[Text]:
             line = Text()
         line.append(_INDENT if line else "").append_text(mark).append(text)
     yield line
-    rest = outside(analysis)
-    is_said = rest in scope(analysis) or begins_late(analysis)  # the latter in the title
+    rest = step_split.outside(analysis)
+    is_said = rest in step_split.scope(analysis) or step_split.begins_late(
+        analysis
+    )  # the latter in the title
     window = f"{wording.basis(analysis)}. {'' if is_said else rest}"
     for text in (window.rstrip(), critical_sentence(analysis), wording.uneven_steps(analysis)):
         yield from paragraph(text, style.width)

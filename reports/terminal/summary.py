@@ -15,13 +15,7 @@ from traceflops.analysis.result import Analysis
 from traceflops.attribution.device_work_tables import KERNEL
 from traceflops.devices.missing_input import NEXT_TIME
 from traceflops.remedies import remedy
-from traceflops.reports.terminal.aggregates import (
-    counted_lines,
-    memory_lines,
-    snapshot_lines,
-    speeds_lines,
-    untimed_lines,
-)
+from traceflops.reports.terminal import aggregates
 from traceflops.reports.terminal.case import case_lines
 from traceflops.reports.terminal.gaps import gap_lines
 from traceflops.reports.terminal.lines import (
@@ -126,10 +120,10 @@ def render_terminal(
     # jobs of which none is chosen a line for each.
     first: list[Text] = []
     if analysis.untimed is not None:
-        first += counted_lines(analysis.measured, style.width)
-        first += untimed_lines(analysis.untimed, style)
+        first += aggregates.counted_lines(analysis.measured, style.width)
+        first += aggregates.untimed_lines(analysis.untimed, style)
     elif analysis.prepared is not None and not analysis.devices:
-        first += memory_lines(analysis.prepared, style.width)
+        first += aggregates.memory_lines(analysis.prepared, style.width)
     for job in analysis.jobs if analysis.of_no_job else ():
         first += headline(f"Job {job.number}  {wording.job_files(job)} ({wording.job_size(job)})")
         first += paragraph(job.verdict or "", style.width, "", _INDENT)
@@ -138,7 +132,7 @@ def render_terminal(
     )
     counted: list[Text] = []
     if analysis.untimed is None:  # counters were read beside a timeline; else `first` has them
-        counted = [*speeds_lines(analysis.measured, _SPEEDS_SHOWN, style.width)]
+        counted = [*aggregates.speeds_lines(analysis.measured, _SPEEDS_SHOWN, style.width)]
     is_first = analysis.recorded == "serialized"  # recorded for the counters
     case = cache(lambda findings: [*case_lines(analysis, style, findings)])
     rows_of_devices = min(len(analysis.devices), _DEVICES_SHOWN) - 1  # which kernels give way to
@@ -192,7 +186,7 @@ def _devices_in_detail(analysis: Analysis, style: Style, waits: bool) -> Iterato
         if sampled.total > len(rows):
             yield Text(f"{_INDENT}… {sampled.total - len(rows)} more", "dim")
     if analysis.prepared is not None and analysis.devices:
-        yield from snapshot_lines(analysis.recording, width)
+        yield from aggregates.snapshot_lines(analysis.recording, width)
     yield from gap_lines(analysis, style)
 
 

@@ -13,17 +13,8 @@ from msgspec import Struct
 from traceflops.analysis.result import Analysis
 from traceflops.characters import function_name
 from traceflops.mfu.measurement import Measurement
-from traceflops.reports.view import wording
+from traceflops.reports.view import figures, wording
 from traceflops.reports.view.culprits import gap_culprits, length_label, pace_sentence, waited_for
-from traceflops.reports.view.figures import (
-    UNKNOWN,
-    bandwidth,
-    count,
-    duration,
-    percent,
-    size,
-    time_share,
-)
 from traceflops.reports.view.palette import CAUSE_LABELS, category_label
 from traceflops.reports.view.short_names import short_labels
 from traceflops.reports.view.utilisation import bounds_sentence, facts, parts, rates
@@ -64,7 +55,7 @@ class Share(str):
 
     def __new__(cls, value: float | None) -> Self:
         """Return a share in words, a dash for None."""
-        made = super().__new__(cls, percent(value))
+        made = super().__new__(cls, figures.percent(value))
         made.value = value
         return made
 
@@ -102,19 +93,19 @@ class ReportTable(Struct, frozen=True):
 
 _SUMS: Final = (
     Column("Category", lambda row: spaced(row["sub"])),
-    Column.number("Total time", lambda row: duration(row["sum_ns"])),
-    Column.number("Share", lambda row: time_share(row["share"])),
+    Column.number("Total time", lambda row: figures.duration(row["sum_ns"])),
+    Column.number("Share", lambda row: figures.time_share(row["share"])),
 )
 _CATEGORY: Final = (Column("Part", lambda row: category_label(row["top"])), *_SUMS)
-_COUNTED_SUMS: Final = (*_SUMS, Column.number("Count", lambda row: count(row["count"])))
+_COUNTED_SUMS: Final = (*_SUMS, Column.number("Count", lambda row: figures.count(row["count"])))
 _COLLECTIVE: Final = (
     Column("Collective", wording.collective_label),
-    Column.number("Count", lambda row: count(row.count)),
+    Column.number("Count", lambda row: figures.count(row.count)),
     Column.number("Mean message", wording.mean_message),
-    Column.number("Bytes", lambda row: size(row.bytes)),
-    Column.number("Total time", lambda row: duration(row.sum_ns)),
-    Column.number("Exposed", lambda row: duration(row.exposed_ns)),
-    Column.number("Rate with waiting", lambda row: bandwidth(row.bytes_per_ns)),
+    Column.number("Bytes", lambda row: figures.size(row.bytes)),
+    Column.number("Total time", lambda row: figures.duration(row.sum_ns)),
+    Column.number("Exposed", lambda row: figures.duration(row.exposed_ns)),
+    Column.number("Rate with waiting", lambda row: figures.bandwidth(row.bytes_per_ns)),
 )
 _JOB: Final = (
     Column.number("Job", lambda job: str(job.number)),
@@ -125,21 +116,21 @@ _JOB: Final = (
 _WAITS: Final = (
     Column("GPU waits on", lambda row: row.words),
     Column("Largest part", lambda row: tuple(short_names(row.names))),
-    Column.number("Time", lambda row: duration(row.mean_ns)),
-    Column.number("Of idle time", lambda row: percent(row.share)),
-    Column.number("Gaps", lambda row: count(row.gaps)),
+    Column.number("Time", lambda row: figures.duration(row.mean_ns)),
+    Column.number("Of idle time", lambda row: figures.percent(row.share)),
+    Column.number("Gaps", lambda row: figures.count(row.gaps)),
 )
 _LENGTHS: Final = (
     Column("Length of gap", length_label),
-    Column.number("Gaps", lambda lengths: count(lengths.gaps)),
-    Column.number("Total time", lambda lengths: duration(lengths.idle_ns)),
+    Column.number("Gaps", lambda lengths: figures.count(lengths.gaps)),
+    Column.number("Total time", lambda lengths: figures.duration(lengths.idle_ns)),
 )
 _SYNCHRONISATION: Final = (
     Column("Synchronizing call", lambda one: Name(one.call)),
-    Column("Called in", lambda one: short_names([one.site])[0] or UNKNOWN),
-    Column.number("Count", lambda one: count(one.count)),
-    Column.number("Blocked", lambda one: duration(one.blocked_ns)),
-    Column.number("Idle after", lambda one: duration(one.idle_after_ns)),
+    Column("Called in", lambda one: short_names([one.site])[0] or figures.UNKNOWN),
+    Column.number("Count", lambda one: figures.count(one.count)),
+    Column.number("Blocked", lambda one: figures.duration(one.blocked_ns)),
+    Column.number("Idle after", lambda one: figures.duration(one.idle_after_ns)),
 )
 _WATERFALL: Final = (
     Column("Where the peak went", lambda part: part.label),
@@ -175,7 +166,9 @@ def table_of(
 
 def known_columns(columns: Iterable[Column], rows: Sequence[Any]) -> list[Column]:
     """Return the columns that have a known value in any of these rows."""
-    return [column for column in columns if any(column.cell(row) != UNKNOWN for row in rows)]
+    return [
+        column for column in columns if any(column.cell(row) != figures.UNKNOWN for row in rows)
+    ]
 
 
 def spaced(category: str | None) -> str:
@@ -226,7 +219,7 @@ def folded_tables(analysis: Analysis) -> Iterator[tuple[str, ReportTable]]:
     rate_of = {} if analysis.only_launches else rates(analysis.measured)
     sums = list(_COUNTED_SUMS)
     if any(row["name"] in rate_of for row in rows):
-        sums.append(Column.number("Rate", lambda row: rate_of.get(row["name"], UNKNOWN)))
+        sums.append(Column.number("Rate", lambda row: rate_of.get(row["name"], figures.UNKNOWN)))
     title = "Top operators" if on_host else "Top kernels and copies"
     yield title, _of_names("Name", rows, kernels.num_rows, sums, twice)
     categories = analysis.categories.to_pylist()
@@ -252,13 +245,15 @@ def folded_tables(analysis: Analysis) -> Iterator[tuple[str, ReportTable]]:
     parts = [
         Column.number(
             wording.component_label(name, analysis.total),
-            lambda device, name=name: percent(device.chosen.components.share(name)),
+            lambda device, name=name: figures.percent(device.chosen.components.share(name)),
         )
         for name in COMPONENTS
     ]
     columns = [
         Column(capitalized(wording.unit(analysis)), lambda device: device.label),
-        Column.number("Window", lambda device: duration(device.chosen.components.window_ns)),
+        Column.number(
+            "Window", lambda device: figures.duration(device.chosen.components.window_ns)
+        ),
         *parts,
     ]
     shown_devices = table_of(columns, devices[:_DEVICES], len(devices))
@@ -271,8 +266,8 @@ def _means(
     """Return parts of the time; a row is a name, its ns in all windows (shown as mean), a share."""
     columns = (
         Column(head, lambda row: row[0]),
-        Column.number("Time", lambda row: duration(analysis.mean_ns(row[1]))),
-        Column.number(share, lambda row: percent(row[2])),
+        Column.number("Time", lambda row: figures.duration(analysis.mean_ns(row[1]))),
+        Column.number(share, lambda row: figures.percent(row[2])),
     )
     return table_of(columns, rows, remark=f"{wording.basis(analysis)}.")
 
@@ -294,7 +289,7 @@ def _gaps(analysis: Analysis) -> ReportTable:
         return (f"{text} for", label[gap.waited_for]) if gap.waited_for else text
 
     columns = (
-        Column.number("Duration", lambda gap: duration(gap.dur_ns)),
+        Column.number("Duration", lambda gap: figures.duration(gap.dur_ns)),
         Column("Where", wording.gap_place),
         Column("GPU", lambda gap: devices[gap.device]),
         Column("Cause", cause),

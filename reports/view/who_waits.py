@@ -10,13 +10,8 @@ import numpy as np
 
 from traceflops.analysis.result import Analysis
 from traceflops.facts import Fact, fact
+from traceflops.findings import late_rank
 from traceflops.findings.communication import slow_link_fact
-from traceflops.findings.late_rank import (
-    clocks_apart_ns,
-    late_rank_fact,
-    late_rank_reason,
-    waiting_for,
-)
 from traceflops.findings.rules import advice_of
 from traceflops.ranks.collectives import Collective
 from traceflops.ranks.link_rates import LinkRate
@@ -59,9 +54,9 @@ class Amount(str):
 def late_rank_words(analysis: Analysis) -> tuple[str, str, str]:
     """Return which rank or link holds others up (else how much is waiting), why, what to do."""
     ranks = analysis.ranks
-    late = late_rank_fact(ranks)
+    late = late_rank.late_rank_fact(ranks)
     if late is not None and ranks is not None and ranks.slow is not None:
-        why, advice = late_rank_reason(ranks.slow)
+        why, advice = late_rank.late_rank_reason(ranks.slow)
         return words(late), words(why), words(advice)
     link = slow_link_fact(ranks)
     if link is not None:
@@ -71,12 +66,12 @@ def late_rank_words(analysis: Analysis) -> tuple[str, str, str]:
 
 def late_rank_statement(analysis: Analysis) -> Fact | None:
     """Return which rank or link holds others up, None if none does."""
-    return late_rank_fact(analysis.ranks) or slow_link_fact(analysis.ranks)
+    return late_rank.late_rank_fact(analysis.ranks) or slow_link_fact(analysis.ranks)
 
 
 def waiting_sentence(analysis: Analysis) -> str:
     """Return how much of communication is waiting and for whom, "" if that is no known loss."""
-    waiting = waiting_for(analysis.ranks)
+    waiting = late_rank.waiting_for(analysis.ranks)
     details = waiting[1] if waiting is not None else ()
     is_loss = any(details == loss.details for loss in analysis.losses)
     return " ".join(map(words, details)) if is_loss else ""
@@ -227,7 +222,7 @@ def waiting_table(analysis: Analysis) -> ReportTable:
 
 def _clocks(ranks: RankReport | None) -> str:
     """Return a sentence on how far clocks may be apart, "" if they are not."""
-    apart_ns = clocks_apart_ns(ranks)
+    apart_ns = late_rank.clocks_apart_ns(ranks)
     return words(fact("ranks.clocks", ns=apart_ns)) if apart_ns else ""
 
 
@@ -263,7 +258,7 @@ def worst_collectives(
                 bytes=size(collective.bytes) if collective.bytes else None,
                 rank=collective.last_rank,
                 margin_ns=collective.margin_ns,
-                clocks_ns=clocks_apart_ns(ranks),
+                clocks_ns=late_rank.clocks_apart_ns(ranks),
             )
         )
         shown[collective.index] = text, ranks.turns(collective.index)

@@ -14,16 +14,7 @@ from traceflops.devices.missing_input import skipped
 from traceflops.devices.side_records import MEMORY_SNAPSHOT
 from traceflops.facts import Value, fact
 from traceflops.ranks.collectives import KINDS, Collective
-from traceflops.reports.view.figures import (
-    and_more,
-    count,
-    duration,
-    percent,
-    place,
-    ratio,
-    shorten_middle,
-    size,
-)
+from traceflops.reports.view import figures
 from traceflops.reports.view.palette import LOOKS
 from traceflops.reports.view.texts import words
 from traceflops.timeline.records import Account, Gap
@@ -47,8 +38,8 @@ def some_files(names: Sequence[str], most: int) -> str:
     """Return the first `most` names of files, and how many more there are."""
     if not names:
         return "no file"
-    shown = ", ".join(shorten_middle(name, 60) for name in names[:most])
-    return and_more(shown, len(names) - most)
+    shown = ", ".join(figures.shorten_middle(name, 60) for name in names[:most])
+    return figures.and_more(shown, len(names) - most)
 
 
 def products(analysis: Analysis) -> str:
@@ -78,7 +69,9 @@ def products(analysis: Analysis) -> str:
         name = match.name(device.type) if match is not None else name
         numbers[name + (f" ({device.partition})" if device.partition else "")] += 1
     most_common = numbers.most_common(_MOST_PRODUCTS)
-    shown = ", ".join(f"{number} × {shorten_middle(name, 60)}" for name, number in most_common)
+    shown = ", ".join(
+        f"{number} × {figures.shorten_middle(name, 60)}" for name, number in most_common
+    )
     hidden = len(numbers) - len(most_common)
     return f"{shown} and {several(hidden, 'other model')}" if hidden else shown
 
@@ -93,8 +86,8 @@ def job_size(job: JobReport) -> str:
     if not job.devices or job.total is None:
         return "no GPU work with known times"
     components = job.total.components
-    idle = f"{percent(components.share('idle'))} {component_label('idle', job.total)}"
-    return f"{numbered(job.devices, 'GPU')}, {duration(components.window_ns)}, {idle}"
+    idle = f"{figures.percent(components.share('idle'))} {component_label('idle', job.total)}"
+    return f"{numbered(job.devices, 'GPU')}, {figures.duration(components.window_ns)}, {idle}"
 
 
 def knows_exposure(analysis: Analysis) -> bool:
@@ -153,7 +146,7 @@ def steps_counted(analysis: Analysis) -> str:
     """Return how many of the steps seen are used: "8 of 10 steps", "8 of 10 inferred steps"."""
     steps = analysis.steps
     step = "inferred step" if steps.source in SOURCES else "step"
-    return f"{count(len(steps.used))} of {several(len(steps.seen), step)}"
+    return f"{figures.count(len(steps.used))} of {several(len(steps.seen), step)}"
 
 
 def notes_by_weight(analysis: Analysis) -> list[Note]:
@@ -170,8 +163,8 @@ def selected(analysis: Analysis) -> str:
     """Return what the user chose to look at, "" for everything."""
     chosen = analysis.selection
     if chosen.is_time_range:
-        start = place(chosen.from_ns or 0)
-        end = place(chosen.to_ns) if chosen.to_ns is not None else "the end"
+        start = figures.place(chosen.from_ns or 0)
+        end = figures.place(chosen.to_ns) if chosen.to_ns is not None else "the end"
         return f"selected: {start} to {end}"
     options = {
         "steps": chosen.steps,
@@ -188,7 +181,7 @@ def provenance(analysis: Analysis, most_files: int = _MOST_FILES) -> list[str]:
     """Return tool, files, devices, ranks, steps, selection; no devices if a job is to be chosen."""
     source = analysis.source
     parts = [
-        shorten_middle(source.tool or f"{source.format} trace", 60),
+        figures.shorten_middle(source.tool or f"{source.format} trace", 60),
         some_files([file.name for file in source.files], most_files),
         "" if analysis.of_no_job else products(analysis),
         ranks(analysis.devices),
@@ -271,15 +264,15 @@ def step_times(analysis: Analysis) -> list[str]:
     spread = analysis.spread
     if spread is None or len(spread.used) < 2:
         return []
-    texts = [f"mean {duration(spread.mean_ns)}"]
+    texts = [f"mean {figures.duration(spread.mean_ns)}"]
     if spread.p95_ns is not None:
-        texts.append(f"p95 {duration(spread.p95_ns)}")
+        texts.append(f"p95 {figures.duration(spread.p95_ns)}")
     which = f"step {spread.longest.step}"
     if spread.outstanding:
         late = _late(analysis, spread)
         which += f", {_times_median(spread)}{f', idle before step {late[0]}' if late else ''}"
     if spread.outstanding or spread.p95_ns is None:
-        texts.append(f"longest {duration(spread.longest.ns)} ({which})")
+        texts.append(f"longest {figures.duration(spread.longest.ns)} ({which})")
     return texts
 
 
@@ -290,7 +283,7 @@ def uneven_steps(analysis: Analysis) -> str:
         return ""
     said = []
     if spread.outstanding:
-        times = ", ".join((f"median {duration(spread.median_ns)}", *step_times(analysis)))
+        times = ", ".join((f"median {figures.duration(spread.median_ns)}", *step_times(analysis)))
         said.append(f"Used steps: {times}.")
     if spread.growth is not None:
         said.append(words(fact("steps.grow", **spread.growth._asdict())))
@@ -303,13 +296,13 @@ def longest_step(analysis: Analysis) -> str:
     if spread is None or len(spread.used) < 2:
         return ""
     number = spread.longest.step
-    text = f"Longest used step: {number} ({duration(spread.longest.ns)}"
+    text = f"Longest used step: {number} ({figures.duration(spread.longest.ns)}"
     text += f", {_times_median(spread)})" if spread.outstanding else ")"
     if spread.outstanding > 1:
-        text += f"; {count(spread.outstanding)} exceed {float(STANDS_OUT):g} × the median"
+        text += f"; {figures.count(spread.outstanding)} exceed {float(STANDS_OUT):g} × the median"
     if late := _late(analysis, spread):
         next_step, idle_ns = late
-        text += f". It ends with {duration(idle_ns)} of idle time before step {next_step}"
+        text += f". It ends with {figures.duration(idle_ns)} of idle time before step {next_step}"
     return f"{text}."
 
 
@@ -326,7 +319,7 @@ def gap_place(gap: Gap) -> str:
 
 
 def _times_median(spread: StepSpread) -> str:
-    return f"{ratio(spread.longest.ns / spread.median_ns)} × the median"
+    return f"{figures.ratio(spread.longest.ns / spread.median_ns)} × the median"
 
 
 def numbered(number: int, what: str) -> str:
@@ -354,4 +347,4 @@ def collective_label(row: Collective) -> str:
 
 def mean_message(row: Collective) -> str:
     """Return the mean size of the messages whose size is known, a dash if none is."""
-    return size(None if row.bytes is None else round(row.bytes / row.sized))
+    return figures.size(None if row.bytes is None else round(row.bytes / row.sized))
