@@ -189,8 +189,24 @@ def _devices(
         pid = _DEVICE + device
         yield _label("process", pid, 0, name, pid).encode()
         yield _thread_labels(pid, {_STEPS: "steps", _COMPONENTS: "components"}, 0)
-        yield _joined(_steps(prepared, device, write))
-        yield _joined(_components(prepared, device, write))
+        steps, components = [], []
+        for window in prepared.windows[device]:
+            if window.role == "range":
+                continue  # it lies across the steps
+            text = _json(window.role if window.step is None else f"step {window.step}")
+            parts = {f"{part}_ns": ns for part, ns in window.account.components.parts().items()}
+            args = _json({"used": window.used, "left_out": words(window.left_out) or None} | parts)
+            steps.append(write(pid, _STEPS, text, window.start_ns, window.dur_ns, '"step"', args))
+        account = prepared.accounts[device]
+        times = {**account.timeline.parts, "start_up": account.start_up}
+        rest = Intervals.one(*account.rows.span).subtract(account.timeline.busy)
+        times["idle"] = rest.subtract(account.start_up)  # start-up is no idle time
+        for component in COMPONENTS:
+            text, spans = _json(_CALLED.get(component, component)), times[component]
+            for low, high in zip(spans.start_ns.tolist(), spans.end_ns.tolist(), strict=True):
+                components.append(write(pid, _COMPONENTS, text, low, high - low, text))
+        yield _joined(steps)
+        yield _joined(components)
         # How many launches are called and not yet started, each time that this changes.
         times, counts = outstanding_launches(prepared.accounts[device])
         yield from _pieces(
@@ -199,31 +215,6 @@ def _devices(
             for at_ns, count in zip(times.tolist(), counts.tolist(), strict=True)
         )
         yield from _streams(prepared, device, write, streams[device])
-
-
-def _steps(prepared: Prepared, device: int, write: Write) -> Iterator[str]:
-    """Yield a range for each window of a device, with its time by component."""
-    for window in prepared.windows[device]:
-        if window.role == "range":
-            continue  # it lies across the steps
-        name = _json(window.role if window.step is None else f"step {window.step}")
-        parts = {f"{part}_ns": ns for part, ns in window.account.components.parts().items()}
-        args = _json({"used": window.used, "left_out": words(window.left_out) or None} | parts)
-        pid, start, dur = _DEVICE + device, window.start_ns, window.dur_ns
-        yield write(pid, _STEPS, name, start, dur, '"step"', args)
-
-
-def _components(prepared: Prepared, device: int, write: Write) -> Iterator[str]:
-    """Yield a range for each stretch of each component; start-up is no idle time."""
-    account = prepared.accounts[device]
-    parts = {**account.timeline.parts, "start_up": account.start_up}
-    rest = Intervals.one(*account.rows.span).subtract(account.timeline.busy)
-    parts["idle"] = rest.subtract(account.start_up)
-    for name in COMPONENTS:
-        text = _json(_CALLED.get(name, name))
-        starts, ends = parts[name].start_ns.tolist(), parts[name].end_ns.tolist()
-        for low, high in zip(starts, ends, strict=True):
-            yield write(_DEVICE + device, _COMPONENTS, text, low, high - low, text)
 
 
 class _Threads(NamedTuple):

@@ -186,6 +186,7 @@ def _described(checked: Reconciliation, explained: Explanation | None) -> dict[s
     described = mfu_object(checked.described, explained)
     del described["schema"], described["traceflops_version"]
     job, counts, fall = checked.job, checked.counts, checked.waterfall
+    again = checked.recomputation
     return {
         **described,
         "lacks": [fields(lack, "problem", "remedy") for lack in checked.lacks],
@@ -203,23 +204,17 @@ def _described(checked: Reconciliation, explained: Explanation | None) -> dict[s
         "agree": checked.agree,
         "difference_of_mfu": as_float(checked.gap),
         "sentence": checked.sentence or None,
-        "recomputation": _recomputation(checked),
+        # None if it cannot be compared.
+        "recomputation": again
+        and {
+            "checkpointing": again.checkpoint.name,
+            **flop_count("described_flops", again.described),
+            **flop_count("counted_flops", again.counted),
+            **flop_count("counted_flops_at_least", again.least),
+            **flop_count("counted_flops_at_most", again.most),
+            "agree": again.mismatch is None,
+            "mismatch": again.mismatch
+            and {"code": again.mismatch.code, "words": words(again.mismatch.what)},
+        },
         "waterfall": waterfall_object(fall) if fall is not None else None,
-    }
-
-
-def _recomputation(checked: Reconciliation) -> dict[str, Any] | None:
-    """Return recomputation as described and as counted, or None if they cannot be compared."""
-    if (again := checked.recomputation) is None:
-        return None
-    return {
-        "checkpointing": again.checkpoint.name,
-        **flop_count("described_flops", again.described),
-        **flop_count("counted_flops", again.counted),
-        **flop_count("counted_flops_at_least", again.least),
-        **flop_count("counted_flops_at_most", again.most),
-        "agree": again.mismatch is None,
-        "mismatch": {"code": again.mismatch.code, "words": words(again.mismatch.what)}
-        if again.mismatch is not None
-        else None,
     }

@@ -13,7 +13,6 @@ from traceflops.attribution.idle_classes import CLASSES
 from traceflops.comparison.difference import Cause, Part, rounded
 from traceflops.comparison.reasons import sureness, title_of
 from traceflops.comparison.result import Comparison
-from traceflops.comparison.side import Side
 from traceflops.facts import fact
 from traceflops.reports.page.comparison_drawings import bars, cause_words, outstanding, waterfall
 from traceflops.reports.page.comparison_timeline import pair
@@ -112,6 +111,13 @@ def _values(comparison: Comparison, names: tuple[str, str], id_: str, many: int)
     shown = compared([comparison])
     has_times = bool(shown) and all(side.windows and side.components.window_ns for side in sides)
     drawn = has_times and not comparison.is_same
+    about = []  # GPUs and numbers of steps, if known
+    gpus, steps = [s.facts.get("GPUs", "") for s in sides], [len(s.steps) for s in sides]
+    if any(gpus):
+        about.append(" → ".join(dict.fromkeys(gpu or UNKNOWN for gpu in gpus)))
+    if all(steps):
+        each, after = several(steps[0], "step"), several(steps[1], "step")
+        about.append(f"{each} each" if steps[0] == steps[1] else f"{steps[0]} → {after}")
     lead, title = _clauses(comparison)
     interval = comparison.interval
     beside_title, memory = mfu_sentence(comparison), memory_table(comparison)
@@ -124,7 +130,7 @@ def _values(comparison: Comparison, names: tuple[str, str], id_: str, many: int)
     return {
         "id": id_,
         "names": names,
-        "about": list(_about(sides)),
+        "about": about,
         "is_comparable": drawn,
         "is_unsure": interval is not None and interval.holds_zero,
         "lead": lead,
@@ -147,17 +153,6 @@ def _values(comparison: Comparison, names: tuple[str, str], id_: str, many: int)
         "before_ns": rounded(sides[0].mean_ns) if has_times else None,
         "after_ns": rounded(sides[1].mean_ns) if has_times else None,
     }
-
-
-def _about(sides: tuple[Side, Side]) -> Iterator[str]:
-    """Yield the GPUs that the two were recorded on, and the numbers of their steps, if known."""
-    gpus = [side.facts.get("GPUs", "") for side in sides]
-    if any(gpus):
-        yield " → ".join(dict.fromkeys(gpu or UNKNOWN for gpu in gpus))
-    steps = [len(side.steps) for side in sides]
-    if all(steps):
-        each = f"{several(steps[0], 'step')} each" if steps[0] == steps[1] else ""
-        yield each or f"{steps[0]} → {several(steps[1], 'step')}"
 
 
 def _clauses(comparison: Comparison) -> tuple[str, str]:

@@ -204,7 +204,15 @@ def _box(
     # White letters cannot be read on the grey of idle time: the label has the room of the work.
     # A box of idle time alone has dark letters: `CULPRIT`, as it has no component.
     work = width - 100 * node.idle_ns / total if node.components.total() else width
-    label, shows, value = _label(one.label, time, work)
+    # A label that fits, the least drawing for it in px, and whether its time fits, too.
+    short = figures.kernel_text(one.label.removeprefix("aten::")).partition("<")[0] or one.label
+    room = int((work / 100 * _WIDTHS[-1] - _EDGE) / _LETTER)  # letters, if the drawing is widest
+    label, shows, has_time = "", 0, len(short) + 1 + len(time) <= room
+    if room >= min(_LEAST_LETTERS, len(short)):
+        time_letters = len(time) + 1 if has_time else 0
+        label = figures.shorten_middle(short, room - time_letters)
+        needed = ((len(label) + time_letters) * _LETTER + _EDGE) / work * 100
+        shows = next((px for px in _WIDTHS if px >= needed), _WIDTHS[-1])
     ((component, _),) = node.components.most_common(1) or [(CULPRIT, 0)]
     look = component if component in LINE_LOOKS else "other"
 
@@ -224,24 +232,8 @@ def _box(
         "look": look if node.components.total() else CULPRIT,
         "label": label,
         "shows": shows,
-        "value": value,
+        "value": has_time and shows > 0,
         "time": time,
         "text": f"{figures.kernel_label(one.label, _LONGEST)}: {'; '.join(facts)}",
         "kernels": sorted(number for name in node.kernels for number in known.rows.get(name, ())),
     }
-
-
-def _label(text: str, time: str, width: float) -> tuple[str, int, bool]:
-    """Return a label that fits, the least drawing for it in px, and whether its time fits, too.
-
-    `width` is that of the box, in percent of the drawing. "" is no label.
-    """
-    text = figures.kernel_text(text.removeprefix("aten::")).partition("<")[0] or text
-    room = int((width / 100 * _WIDTHS[-1] - _EDGE) / _LETTER)  # letters, if the drawing is widest
-    if room < min(_LEAST_LETTERS, len(text)):
-        return "", 0, False
-    has_time = len(text) + 1 + len(time) <= room
-    time_letters = len(time) + 1 if has_time else 0
-    shown = figures.shorten_middle(text, room - time_letters)
-    needed = ((len(shown) + time_letters) * _LETTER + _EDGE) / width * 100
-    return shown, next((one for one in _WIDTHS if one >= needed), _WIDTHS[-1]), has_time

@@ -77,7 +77,7 @@ class Plots(Struct, frozen=True):
         """Return kernels as points, FLOP per byte and TFLOP/s, below the roofs of their types."""
         hv = _holoviews()
         measured = self.analysis.measured
-        rows, peaks = placed_kernels(measured)
+        rows, peaks, _ = placed_kernels(measured)
         _, bandwidth = roof(measured)
         if not rows or not bandwidth:
             raise _missing("no kernel with FLOPs, bytes and a known peak")

@@ -7,7 +7,6 @@ upper bounds, so a dot may belong farther left, never farther right.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from fractions import Fraction
 from heapq import nlargest
 from itertools import cycle
@@ -135,7 +134,7 @@ class _Axis(Struct, frozen=True):
 
 def roofline_plot(measured: Measurement, width: int = WIDTH) -> RooflinePlot | None:
     """Return the drawing, or None if no kernel can be placed or devices have different peaks."""
-    rows, peaks = placed_kernels(measured)
+    rows, peaks, _ = placed_kernels(measured)
     _, bandwidth = roof(measured)
     if not rows or not peaks or not bandwidth:
         return None
@@ -238,8 +237,8 @@ def _height(share: Fraction) -> float:
 def drawn_sentence(analysis: Analysis) -> str:
     """Return a sentence: how many kernels the roofline shows, and their share of GPU time."""
     measured = analysis.measured
-    placed = _placed(measured, _peaks(measured))
-    names = {row.name for row in placed[:_MOST_DOTS]}
+    kernels, _, placed = placed_kernels(measured)
+    names = {row.name for row in kernels}
     rows = [row for row in analysis.kernels.to_pylist() if row["kind"] == "kernel"]
     drawn = [row for row in rows if row["name"] in names]
     all_kernels = len({row["name"] for row in rows})
@@ -247,33 +246,28 @@ def drawn_sentence(analysis: Analysis) -> str:
     time = f" ({percent(sum(shares))} of GPU time)" if None not in shares else ""
     if all_kernels <= len(names):
         return f"All kernels are shown{time}."
-    if len(placed) > len(names):
-        which = f"the top {count(len(names))} of {count(len(placed))} with known FLOPs and bytes"
+    if placed > len(names):
+        which = f"the top {count(len(names))} of {count(placed)} with known FLOPs and bytes"
         return f"Showing {which}, of {several(all_kernels, 'kernel')}{time}."
     others = "others lack FLOPs or bytes"
     return f"Showing {count(len(names))} of {several(all_kernels, 'kernel')}{time}; {others}."
 
 
-def _placed(measured: Measurement, peaks: Mapping[str, int]) -> list[KernelRow]:
-    """Return the kernels of known intensity and time whose data types share one peak."""
-    rows = [row for row in measured.kernels if row.measured.intensity and row.measured.time_ns]
-    roofs = [{peaks.get(dtype) for dtype in row.dtypes} for row in rows]
-    return [row for row, own in zip(rows, roofs, strict=True) if len(own) == 1 and own != {None}]
+def placed_kernels(measured: Measurement) -> tuple[list[KernelRow], dict[str, int], int]:
+    """Return the kernels to draw, the peaks of their data types in FLOP/s, and how many could be.
 
-
-def placed_kernels(measured: Measurement) -> tuple[list[KernelRow], dict[str, int]]:
-    """Return the kernels to draw under their roof, and the peaks of their data types."""
-    known = _peaks(measured)
-    rows = _placed(measured, known)[:_MOST_DOTS]
-    drawn = {dtype for row in rows for dtype in row.dtypes}
-    return rows, {dtype: peak for dtype, peak in known.items() if dtype in drawn}
-
-
-def _peaks(measured: Measurement) -> dict[str, int]:
-    """Return the peak of each data type of kernels that all devices share, in FLOP/s."""
+    They have a known intensity and time, and their data types share one peak on all devices.
+    """
     dtypes = sorted({dtype for row in measured.kernels if _rate(row) for dtype in row.dtypes})
     peaks = {dtype: roof(measured, (dtype,))[0] for dtype in dtypes}
-    return {dtype: peak for dtype, peak in peaks.items() if peak}
+    placed = []
+    for row in measured.kernels:
+        own = {peaks.get(dtype) for dtype in row.dtypes}
+        if row.measured.intensity and row.measured.time_ns and len(own) == 1 and any(own):
+            placed.append(row)
+    drawn = placed[:_MOST_DOTS]
+    used = {dtype for row in drawn for dtype in row.dtypes}
+    return drawn, {name: peak for name, peak in peaks.items() if name in used and peak}, len(placed)
 
 
 def _intensity(row: KernelRow) -> float:

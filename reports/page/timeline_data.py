@@ -245,42 +245,31 @@ def _whats(
     prepared: Prepared, kinds: Sequence[Kind], boxes: tuple[IntArray, IntArray], texts: _Texts
 ) -> tuple[IntArray, list[tuple[int, int, int]]]:
     """Return what each box is as a number, and by it texts of name and category, and a look."""
+    trace, categorised = prepared.trace, prepared.linked.categorised
     what = np.zeros(len(boxes[0]), dtype=np.int64)
     rows: list[tuple[int, int, int]] = []
     for kind, of_kind, row in _by_kind(kinds, boxes):
-        table = prepared.trace.table(TABLE_OF[kind])
-        keys, looks = _second_key(prepared, kind)
-        name, second = codes(table["name"])[row], keys[row]
+        table = trace.table(TABLE_OF[kind])
+        # Events of one name are told apart by a key: a category, the kind of a mark, an interface.
+        # By the key a look and a text.
+        key, shown = np.zeros(table.num_rows, dtype=np.int64), [("op", "op")]
+        if kind == "stream":
+            key, categories = categorised.category, categorised.categories
+            shown = [(c.top, f"{c.top}, {c.sub.replace('_', ' ')}") for c in categories]
+        elif TABLE_OF[kind] == "marks":
+            key, shown = codes(table["kind"]), [(name, name) for name in names(table["kind"])]
+        elif kind == "call":
+            key = codes(table["api"])
+            shown = [("call", f"{api} call") for api in names(table["api"])]
+        name, second = codes(table["name"])[row], key[row]
         group, first = group_rows([name, second])
         what[of_kind] = group + len(rows)  # numbers continue those of the kinds before
         labels = names(table["name"])
         for code, other in zip(name[first].tolist(), second[first].tolist(), strict=True):
-            look, category = looks[other]
-            rows.append((texts.place(labels[code]), look, texts.place(category)))
+            look, category = shown[other]
+            number = LOOK_NAMES.index(look if look in LOOK_NAMES else "other")
+            rows.append((texts.place(labels[code]), number, texts.place(category)))
     return what, rows
-
-
-def _second_key(prepared: Prepared, kind: Kind) -> tuple[IntArray, list[tuple[int, str]]]:
-    """Return a number per row that tells events of a name apart, and by it look and category."""
-    trace = prepared.trace
-    if kind == "stream":
-        categorised = prepared.linked.categorised
-        looks = [
-            (_look(category.top), f"{category.top}, {category.sub.replace('_', ' ')}")
-            for category in categorised.categories
-        ]
-        return categorised.category, looks
-    if TABLE_OF[kind] == "marks":
-        column = trace.marks["kind"]
-        return codes(column), [(_look(name), name) for name in names(column)]
-    if kind == "call":
-        column = trace.calls["api"]
-        return codes(column), [(_look("call"), f"{api} call") for api in names(column)]
-    return np.zeros(trace.ops.num_rows, dtype=np.int64), [(_look("op"), "op")]
-
-
-def _look(name: str) -> int:
-    return LOOK_NAMES.index(name) if name in LOOK_NAMES else LOOK_NAMES.index("other")
 
 
 def _causes(

@@ -75,7 +75,40 @@ def work_of(
     rows = [row for row in rows if row.name in wanted]
     if not any(row.measured.flops or row.measured.min_bytes for row in rows):
         return {}
-    return {row.name: _shown(measured, row) for row in rows}
+    shown = {}
+    for row in rows:
+        work, bound = row.measured, utilisation.bound_word(measured, row)
+        nearer = utilisation.roofline(measured, row)
+        # What bounds it has a source only if a roof bounds it: what is slow is far below any.
+        is_bound = nearer is not None and bound not in ("", utilisation.SLOW)
+        peak, _ = utilisation.roof(measured, row.dtypes)
+        rate, share, intensity = utilisation.rate_words(work, peak)
+        per_ns, upper = work.flops_per_ns, not work.is_exact
+        mark = utilisation.AT_MOST if work.flops and upper else ""
+        amount = flops(work.flops) if work.flops else UNKNOWN
+        # A kernel that helps another has no bytes of its own: they are counted with the other.
+        used = work.bytes_per_ns or None
+        of_roof = utilisation.share_of_roof(measured, row)
+        of_memory = utilisation.share_of_bandwidth(measured, row)
+        of_link = utilisation.share_of_link(measured, row)
+        of_bandwidth = (of_memory if of_memory is not None else of_link) if used else None
+        is_kernel = isinstance(row, KernelRow)
+        shown[row.name] = WorkShown(
+            name=row.name,
+            time_ns=work.time_ns,
+            count=row.counted if isinstance(row, KernelRow) else row.count,
+            flops=Figure(f"{mark}{amount}", work.flops or None, bool(mark)),
+            rate=_figure(rate, per_ns / utilisation.THOUSAND if per_ns else None, upper),
+            of_peak=_figure(share, work.share_of_peak(peak) if per_ns else None, upper),
+            bytes_rate=_figure(significant(used, zeros=True) if used else UNKNOWN, used),
+            of_bandwidth=_figure(percent(as_float(of_bandwidth)), of_bandwidth),
+            intensity=_figure(intensity, work.intensity or None, upper),
+            bound=bound,
+            by=nearer.basis if nearer is not None and is_bound else "",
+            of_roof=_figure(percent(as_float(of_roof)), of_roof, upper),
+            recoverable_ns=utilisation.recoverable_ns(measured, row) if is_kernel else None,
+        )
+    return shown
 
 
 def work_columns(works: Iterable[WorkShown | None]) -> Set[str]:
@@ -107,40 +140,6 @@ def rates_sentence(measured: Measurement) -> str:
     if not any(row.path == "host" for row in measured.kernels):
         return sentence
     return f"{sentence} Host copies are compared with the host link, not the memory."
-
-
-def _shown(measured: Measurement, row: KernelRow | OpRow) -> WorkShown:
-    """Return the counted work of a kernel or operator, each figure as a text and a number."""
-    work, bound = row.measured, utilisation.bound_word(measured, row)
-    nearer = utilisation.roofline(measured, row)
-    peak, _ = utilisation.roof(measured, row.dtypes)
-    rate, share, intensity = utilisation.rate_words(work, peak)
-    per_ns, upper = work.flops_per_ns, not work.is_exact
-    mark = utilisation.AT_MOST if work.flops and upper else ""
-    amount = flops(work.flops) if work.flops else UNKNOWN
-    # A kernel that helps another one has no bytes of its own: they are counted with the other's.
-    used = work.bytes_per_ns or None
-    of_roof = utilisation.share_of_roof(measured, row)
-    of_memory = utilisation.share_of_bandwidth(measured, row)
-    of_link = utilisation.share_of_link(measured, row)
-    of_bandwidth = (of_memory if of_memory is not None else of_link) if used else None
-    return WorkShown(
-        name=row.name,
-        time_ns=work.time_ns,
-        count=row.counted if isinstance(row, KernelRow) else row.count,
-        flops=Figure(f"{mark}{amount}", work.flops or None, bool(mark)),
-        rate=_figure(rate, per_ns / utilisation.THOUSAND if per_ns else None, upper),
-        of_peak=_figure(share, work.share_of_peak(peak) if per_ns else None, upper),
-        bytes_rate=_figure(significant(used, zeros=True) if used else UNKNOWN, used),
-        of_bandwidth=_figure(percent(as_float(of_bandwidth)), of_bandwidth),
-        intensity=_figure(intensity, work.intensity or None, upper),
-        bound=bound,
-        by=nearer.basis if nearer is not None and bound not in ("", utilisation.SLOW) else "",
-        of_roof=_figure(percent(as_float(of_roof)), of_roof, upper),
-        recoverable_ns=utilisation.recoverable_ns(measured, row)
-        if isinstance(row, KernelRow)
-        else None,
-    )
 
 
 def _figure(text: str, value: Fraction | None, at_most: bool = False) -> Figure:

@@ -12,8 +12,10 @@ from traceflops.analysis.result import Analysis
 from traceflops.characters import function_name
 from traceflops.facts import Fact, fact
 from traceflops.findings.case import limit
+from traceflops.findings.communication import slow_link_fact
 from traceflops.findings.counted_kernels import COUNTED_KERNEL
 from traceflops.findings.finding import Finding, Gain, Where, row_name, short_name
+from traceflops.findings.late_rank import late_rank_fact
 from traceflops.findings.little_work import LITTLE_WORK
 from traceflops.findings.losses import LOSS
 from traceflops.findings.main_kernel import MAIN_KERNEL
@@ -25,7 +27,6 @@ from traceflops.remedies import is_cut_off
 from traceflops.reports.view.figures import duration, percent
 from traceflops.reports.view.step_split import begins_late, outside
 from traceflops.reports.view.texts import words
-from traceflops.reports.view.who_waits import late_rank_statement
 from traceflops.reports.view.wording import window
 
 _OWNERS: Final = {"yours": "your code"}
@@ -130,7 +131,7 @@ def _saving_sentence(analysis: Analysis) -> str:
 
 def background(analysis: Analysis) -> tuple[Fact, ...]:
     """Return what takes the time, without the late rank if the title's finding already has it."""
-    late = late_rank_statement(analysis)
+    late = late_rank_fact(analysis.ranks) or slow_link_fact(analysis.ranks)
     parts = tuple(part for part in analysis.verdict.parts if part.code != STOPPED)
     if late is None or not _saving_sentence(analysis):
         return parts

@@ -9,7 +9,7 @@ from typing import Final, Self
 import numpy as np
 
 from traceflops.analysis.result import Analysis
-from traceflops.facts import Fact, fact
+from traceflops.facts import fact
 from traceflops.findings import late_rank
 from traceflops.findings.communication import slow_link_fact
 from traceflops.findings.rules import advice_of
@@ -62,11 +62,6 @@ def late_rank_words(analysis: Analysis) -> tuple[str, str, str]:
     if link is not None:
         return words(link), "", words(advice_of("slow-link", analysis.program))
     return waiting_sentence(analysis), "", ""
-
-
-def late_rank_statement(analysis: Analysis) -> Fact | None:
-    """Return which rank or link holds others up, None if none does."""
-    return late_rank.late_rank_fact(analysis.ranks) or slow_link_fact(analysis.ranks)
 
 
 def waiting_sentence(analysis: Analysis) -> str:
