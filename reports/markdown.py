@@ -61,13 +61,13 @@ _FOOT: Final = f"<sub>traceflops {__version__}</sub>"
 _MEMORY: Final = (
     Column(
         "Location",
-        lambda row: row.label if row.is_total else f"{row.label} (change since start)",
+        lambda row: row["label"] + ("" if row["is_total"] else " (change since start)"),
     ),
-    Column("Peak", lambda row: size(row.peak, binary=True), True),
-    Column("Peak at", lambda row: row.when),
-    Column("Reserved", lambda row: size(row.reserved, binary=True), True),
-    Column("Peak use", lambda row: row.share, True),
-    Column("Growth over used steps", lambda row: row.growth),
+    Column("Peak", lambda row: size(row["peak"], binary=True), True),
+    Column("Peak at", lambda row: row["when"]),
+    Column("Reserved", lambda row: size(row["reserved"], binary=True), True),
+    Column("Peak use", lambda row: row["share"], True),
+    Column("Growth over used steps", lambda row: row["growth"]),
 )
 
 _HELD: Final = (

@@ -25,25 +25,19 @@ from traceflops.windows.chosen_runs import restrict
 from traceflops.windows.selection import HIDDEN
 
 _STACKS, _HOST = "python-stacks", "host"
-LEAVABLE: Final = (_STACKS, _HOST)
-"""What may be left out of a pack."""
+LEAVABLE: Final = (_STACKS, _HOST)  # what may be left out of a pack
 _HOST_TABLES: Final = ("calls", "ops")
 
 
 def write_pack(traces: Iterable[Trace], target: Path, *, include_environment: bool = False) -> int:
-    """Write traces into a file that is whole or not there; return how many.
+    """Write traces, one by one, into a file that is whole or not there; return how many.
 
-    They are written one by one as they come. Host and user names and folders are left out unless
-    the environment is included.
+    Host and user names and folders are left out unless the environment is included.
     """
     hosts, salt, count = Names(), secrets.token_bytes(16), 0
 
     def digest(place: str) -> str:
-        """Return what stands for a place of a device: equal ones stay equal.
-
-        Of a host and a slot, which could be guessed, in this pack alone; a GPU's own id in others,
-        too.
-        """
+        """Return what stands for a device's place; of a host (guessable) in this pack alone."""
         if not place.startswith(EVERYWHERE):
             return place
         # A host and its slot have a blank between them, a GPU's own id has none.

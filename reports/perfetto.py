@@ -45,8 +45,7 @@ _CALLED: Final = {"communication": "exposed communication", "start_up": "start-u
 _COMPRESSION: Final = 3
 _ROWS_AT_ONCE: Final = 50_000
 
-Write = Callable[..., str]
-"""Writes a range, see `_range`."""
+Write = Callable[..., str]  # writes a range, see `_range`
 
 
 def check_suffix(target: Path) -> None:

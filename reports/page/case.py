@@ -18,7 +18,7 @@ from traceflops.findings.main_kernel import MAIN_KERNEL
 from traceflops.findings.unevenness import UNEVEN_STEPS, largest_part
 from traceflops.memory.usage import Curve, memory_use
 from traceflops.reports.page import evidence, overview
-from traceflops.reports.page.steps import small_bars
+from traceflops.reports.page.steps import MOST_SMALL, drawn_bars, window_rows
 from traceflops.reports.page.thumbnails import thumbnail
 from traceflops.reports.view import step_split, wording
 from traceflops.reports.view.figures import duration, percent, size
@@ -132,10 +132,7 @@ def _step_after(analysis: Analysis, finding: Finding) -> dict[str, Any] | None:
 
 
 def is_judged(analysis: Analysis) -> bool:
-    """Return whether findings were possible: there is device work, and it was recorded.
-
-    For a partial recording: whether any of its findings states a confidence.
-    """
+    """Return whether findings were possible, or if recorded in part, any has a confidence."""
     unjudged = analysis.on_host or analysis.recorded in overview.UNRECORDED
     if analysis.recorded in PARTIAL:
         unjudged = all(finding.confidence is None for finding in analysis.findings)
@@ -203,7 +200,7 @@ def tiles(analysis: Analysis, parts: Sequence[step_split.StepPart]) -> Iterator[
 
 def _step_spark(analysis: Analysis) -> Spark | None:
     """Return the steps as bars, the longest step used marked; None if there are fewer than two."""
-    bars = small_bars(analysis.devices)
+    bars = drawn_bars(window_rows(analysis.devices), MOST_SMALL)
     longest = max((bar.components.window_ns for bar in bars), default=0)
     if len(bars) < 2 or not longest:
         return None
@@ -254,10 +251,7 @@ def _largest_loss(analysis: Analysis, parts: Sequence[step_split.StepPart]) -> I
 
 
 def _curve(curve: Curve, peak: int) -> Spark | None:
-    """Return a curve as a filled path of _POINTS columns, each as high as its highest value.
-
-    A column without a value is as high as the one before it. None if the curve has no length.
-    """
+    """Return a curve as a filled path of columns of highest values, None without a length."""
     length = int(curve.time_ns[-1] - curve.time_ns[0])
     if length <= 0:
         return None

@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
+from msgspec.structs import asdict
+
 from traceflops._version import __version__
 from traceflops.attribution.idle_classes import CLASSES
 from traceflops.comparison.difference import Cause, Part, rounded
@@ -94,10 +96,7 @@ def render_comparison_page(comparisons: Sequence[Comparison]) -> str:
         "several_runs": overview,
         "comparisons": shown,
         "groups": groups,
-        "theme": scripts.theme,
-        "scripts": scripts.scripts,
-        "data": scripts.data,
-        "policy": scripts.policy,
+        **asdict(scripts),
         "css": style_sheet(_STYLES),
         "schema": SCHEMA,
         "version": __version__,

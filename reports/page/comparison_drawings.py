@@ -202,8 +202,7 @@ class _Change(Struct, frozen=True):
 def waterfall(comparison: Comparison, names: Sequence[str]) -> dict[str, Any] | None:
     """Return the rows that lead from one step time to the other, or None if nothing changed.
 
-    A row is a box at `x` of some `width`; at its `end` the next one begins. Places are in percent
-    of an axis that begins at `low_ns`. The ns of all causes add up to the difference.
+    Places are in percent of an axis that begins at `low_ns`. All ns add up to the difference.
     """
     causes = changed_causes(comparison)
     if not causes:

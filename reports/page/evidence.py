@@ -34,10 +34,7 @@ _LONGEST_LINK: Final = 2_000  # characters of a link; rows with longer names may
 
 
 class Place(Struct, frozen=True):
-    """A place on the page: what follows # in the link, and its text.
-
-    `name` is the kernel's name, which the text prints as code. `is_live`: the link needs scripts.
-    """
+    """A place: what follows # in its link, its text and kernel `name`; a live one needs scripts."""
 
     link: str
     text: str

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from msgspec import Struct
+from msgspec.structs import asdict
 
 from traceflops._version import __version__
 from traceflops.analysis.result import Analysis
@@ -35,8 +36,7 @@ from traceflops.reports.view.wording import each, time_shared, unit
 from traceflops.table.packed import PAGE_PACK
 from traceflops.units import plural, several
 
-PAGE_BYTES: Final = 3_000_000
-"""The most that a page may have."""
+PAGE_BYTES: Final = 3_000_000  # the most that a page may have
 _WITHOUT_PARTS: Final = 12_000
 """Bytes of a page beside its sections, scripts, data and style sheet, and some to spare."""
 _NARROWER: Final = (1, 4, 16, 64)
@@ -89,10 +89,7 @@ def render_html(
             if names and group != METHOD
         ],
         "method": METHOD,
-        "theme": scripts.theme,
-        "scripts": scripts.scripts,
-        "data": scripts.data,
-        "policy": scripts.policy,
+        **asdict(scripts),
         "css": style_sheet(_STYLES),
         "schema": SCHEMA,
         "version": __version__,

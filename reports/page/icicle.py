@@ -45,16 +45,6 @@ whether its time fits beside it, `kernels` the numbers of its rows in the table 
 """
 
 
-class Icicle(Struct, frozen=True):
-    """The boxes of one lens, its number of rows, and a sentence that says what is largest."""
-
-    lens: str
-    title: str
-    boxes: list[Box]
-    rows: int
-    sentence: str
-
-
 class _Kernels(Struct, frozen=True):
     """By kernel: the share of its time that it would save at its roof; its rows in the table."""
 
@@ -67,8 +57,8 @@ class _Kernels(Struct, frozen=True):
         return sum(int(ns * share) for ns, share in times if share)
 
 
-def icicles(analysis: Analysis) -> list[Icicle]:
-    """Return an icicle per lens that tells anything; none if no event was kept or has a time."""
+def icicles(analysis: Analysis) -> list[dict[str, Any]]:
+    """Return per lens its boxes, rows, and a sentence on what is largest; none without times."""
     if analysis.prepared is None or not analysis.components.window_ns:
         return []
     saved = ((row, recoverable_ns(analysis.measured, row)) for row in analysis.measured.kernels)
@@ -90,7 +80,8 @@ def icicles(analysis: Analysis) -> list[Icicle]:
             above = f", {_time(analysis, slow)} of it above the roof" if slow else ""
             name = figures.kernel_label(largest.label, _LONGEST)
             sentence = f"Most time is in {name}: {time}{above}."
-        drawn.append(Icicle(lens, title, boxes, rows, sentence))
+        drawn.append({"lens": lens, "title": title, "boxes": boxes, "rows": rows})
+        drawn[-1]["sentence"] = sentence
     return drawn
 
 
@@ -195,10 +186,7 @@ def _end_of_chain(one: _Shown) -> _Shown:
 def _box(
     analysis: Analysis, link: str, start: int, row: int, one: _Shown, total: int, known: _Kernels
 ) -> Box:
-    """Return the box of a node with its texts; places are in percent of `total` ns.
-
-    `start` is in ns from the left edge, `row` the level from the top, `link` the id of its element.
-    """
+    """Return the box of a node; places are percent of `total` ns, `start` is ns from the left."""
     node, slow = one.node, known.above_ns(one.node)
     time, width = _time(analysis, node.total_ns), 100 * node.total_ns / total
     # White letters cannot be read on the grey of idle time: the label has the room of the work.

@@ -34,8 +34,7 @@ MOST_KERNELS: Final = 100
 _MOST_PER_CATEGORY: Final = 3
 _MOST_OF_CATEGORIES: Final = 60
 _MOST_WAYS: Final = 300
-Key = tuple[str, ...]
-"""A row of a kernel table: name, kind, top, sub, rule."""
+Key = tuple[str, ...]  # a row of a kernel table: name, kind, top, sub, rule
 _KEY: Final = ("name", "kind", "top", "sub", "rule")
 _COLUMNS: Final = ("op", "call", "scope", "shapes", "dtypes")
 

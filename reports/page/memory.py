@@ -20,8 +20,7 @@ from traceflops.windows.records import DeviceReport
 MOST_ROWS: Final = 32
 MOST_DRAWN: Final = 8
 _MOST_HOLDERS: Final = 8
-LEAST_DRAWN: Final = 1 << 20
-"""Bytes; a curve whose peak is lower is not drawn."""
+LEAST_DRAWN: Final = 1 << 20  # bytes; a curve whose peak is lower is not drawn
 _WIDTH, _HEIGHT = 860, 210
 _LEFT, _RIGHT, _TOP, _BOTTOM = 74, 14, 12, 30
 EDGES: Final = {
@@ -35,23 +34,6 @@ EDGES: Final = {
 _MOST_STEPS: Final = 60
 _X_TICKS, _Y_TICKS = 6, 4
 _LABEL_ROOM: Final = 12  # units that stay free behind the number of a step
-
-
-class MemoryRow(Struct, frozen=True):
-    """One device or host. Values are bytes, and count from 0 at the start if not `is_total`."""
-
-    label: str
-    is_total: bool
-    first: int
-    peak: int
-    last: int
-    when: str
-    reserved: int | None
-    unused: int | None
-    largest_free: int | None
-    device_bytes: int | None
-    share: str
-    growth: str
 
 
 class PeakHeld(NamedTuple):
@@ -72,7 +54,7 @@ class MemoryPage(Struct, frozen=True):
     below it and `reserved` are SVG paths in units of the drawing.
     """
 
-    rows: list[MemoryRow]
+    rows: list[dict[str, Any]]
     total: int
     plots: list[dict[str, Any]]
     drawn_of: int
@@ -144,8 +126,8 @@ def use_label(use: MemoryUse, devices: Sequence[DeviceReport]) -> str:
     return next(of_device, " · ".join(filter(None, (owner, what))))
 
 
-def _row(use: MemoryUse, devices: Sequence[DeviceReport], origin_ns: int) -> MemoryRow:
-    """Return a row of the table; times count from `origin_ns`."""
+def _row(use: MemoryUse, devices: Sequence[DeviceReport], origin_ns: int) -> dict[str, Any]:
+    """Return a row of the table: bytes, from 0 at the start if not `is_total`, and texts."""
     allocated, growth = use.allocated, UNKNOWN
     step = f", step {count(allocated.peak_step)}" if allocated.peak_step is not None else ""
     # How much more was allocated at the end of the last step than of the first.
@@ -157,20 +139,20 @@ def _row(use: MemoryUse, devices: Sequence[DeviceReport], origin_ns: int) -> Mem
             each = size(abs(more) // (len(allocated.steps) - 1), binary=True)
             total = f"{sign}{size(abs(more), binary=True)}"
             growth = f"{growth.replace('none', total)} ({sign}{each} per step)"
-    return MemoryRow(
-        label=use_label(use, devices),
-        is_total=use.is_total,
-        first=allocated.first,
-        peak=allocated.peak,
-        last=allocated.last,
-        when=f"{place(allocated.peak_ns - origin_ns)}{step}",
-        reserved=use.reserved.peak if use.reserved is not None else None,
-        unused=use.unused_at_peak,
-        largest_free=use.largest_free,
-        device_bytes=use.device_bytes,
-        share=percent(use.share_of_device),
-        growth=growth,
-    )
+    return {
+        "label": use_label(use, devices),
+        "is_total": use.is_total,
+        "first": allocated.first,
+        "peak": allocated.peak,
+        "last": allocated.last,
+        "when": f"{place(allocated.peak_ns - origin_ns)}{step}",
+        "reserved": use.reserved.peak if use.reserved is not None else None,
+        "unused": use.unused_at_peak,
+        "largest_free": use.largest_free,
+        "device_bytes": use.device_bytes,
+        "share": percent(use.share_of_device),
+        "growth": growth,
+    }
 
 
 def _sentences(used: Sequence[MemoryUse]) -> Iterator[str]:

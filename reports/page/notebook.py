@@ -29,7 +29,6 @@ from traceflops.reports.view.step_split import step_parts
 from traceflops.reports.view.utilisation import roof
 from traceflops.reports.view.wording import provenance
 
-_WIDTH, _HEIGHT = 800, 320
 _MOST_FINDINGS: Final = 4
 _DIVERGING: Final = "RdBu_r"
 _GIB: Final = 2**30
@@ -102,7 +101,6 @@ class Plots(Struct, frozen=True):
             backend="bokeh", size=8, color=LOOKS["compute"].colour, tools=["hover"]
         )
         return hv.Overlay([*roofs, kernels]).opts(
-            backend="bokeh",
             **_SIZE,
             logx=True,
             logy=True,
@@ -138,7 +136,7 @@ class Plots(Struct, frozen=True):
                 for use in used
                 for one in filter(None, (use.allocated, use.reserved))
             ]
-        ).opts(backend="bokeh", **_SIZE, legend_position="bottom")
+        ).opts(**_SIZE, legend_position="bottom")
 
     def ranks(self) -> Any:
         """Return a heat map of ranks and steps: own time relative to the median of the step."""
@@ -154,7 +152,6 @@ class Plots(Struct, frozen=True):
             for column, step in enumerate(times.steps)
         ]
         return hv.HeatMap(cells, ["step", "rank"], ["off median", "own_ns"]).opts(
-            backend="bokeh",
             **_SIZE,
             cmap=_DIVERGING,
             clim=(-far, far),
@@ -178,7 +175,6 @@ class Plots(Struct, frozen=True):
             "gaps": [length.gaps for length in lengths],
         }
         return hv.Rectangles(columns, list(columns)[:4], list(columns)[4:]).opts(
-            backend="bokeh",
             **_SIZE,
             logx=True,
             color=LOOKS["idle"].colour,
@@ -189,7 +185,7 @@ class Plots(Struct, frozen=True):
         )
 
 
-_SIZE: Final = {"width": _WIDTH, "height": _HEIGHT}
+_SIZE: Final[dict[str, Any]] = {"backend": "bokeh", "width": 800, "height": 320}
 
 
 def _holoviews() -> Any:

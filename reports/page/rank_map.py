@@ -7,7 +7,7 @@ farthest off have a row each, the others one map in their order.
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from msgspec import Struct, field
@@ -17,7 +17,7 @@ from traceflops.analysis.result import Analysis
 from traceflops.reports.page.axes import Tick
 from traceflops.reports.view.figures import UNKNOWN, percent, signed_duration
 from traceflops.reports.view.tables import ReportTable
-from traceflops.table.columns import BoolArray, FloatArray, IntArray
+from traceflops.table.columns import FloatArray, IntArray
 from traceflops.windows.step_times import OwnTimes, own_times
 
 _LEAST_STEPS: Final = 2
@@ -69,17 +69,6 @@ class RankRow(Struct, frozen=True):
     figures: list[str]
 
 
-class Others(Struct, frozen=True):
-    """The ranks without a row of their own: a path per colour; a row stands for `each` ranks."""
-
-    count: int
-    each: int
-    rows: int
-    columns: int
-    height: int
-    paths: list[tuple[str, str]]
-
-
 class RankMap(Struct, frozen=True):
     """The map: a row per rank, the heads of the other columns, what the colours mean.
 
@@ -91,7 +80,7 @@ class RankMap(Struct, frozen=True):
     heads: list[tuple[str, bool]] = field(default_factory=list)
     steps: list[Tick] = field(default_factory=list)
     shades: list[tuple[str, str]] = field(default_factory=list)
-    others: Others | None = None
+    others: dict[str, Any] | None = None
     each: int = 1
     columns: int = 0
 
@@ -182,15 +171,31 @@ def _with_rows(off: FloatArray, order: Sequence[int]) -> tuple[list[int], list[i
     return alone, [rank for rank in range(len(off)) if rank not in set(alone)]
 
 
-def _others(off: FloatArray, each: int, scale: Sequence[float]) -> Others:
+def _others(off: FloatArray, each: int, scale: Sequence[float]) -> dict[str, Any]:
     """Return the picture of ranks (rows of `off`); `each` is the number of steps per cell."""
     ranks = -(-len(off) // _MOST_OTHERS)  # per row of the picture, rounded up
     cells, _ = _farthest(off, ranks, each)
     shades = np.array([[_shade(value, scale) for value in row] for row in cells.tolist()])
     names = [name for name, _ in _meanings(scale)]
-    paths = [(name, _path(shades == name)) for name in names if (shades == name).any()]
+    paths = []
+    for name in names:
+        chosen = np.pad((shades == name).astype(np.int8), ((0, 0), (1, 1)))
+        edges = np.diff(chosen, axis=1)  # neighbours in a row share a box
+        begins, ends = np.argwhere(edges == 1).tolist(), np.argwhere(edges == -1).tolist()
+        boxes = [
+            f"M{begin} {row}h{end - begin}v1h-{end - begin}z"
+            for (row, begin), (_, end) in zip(begins, ends, strict=True)
+        ]
+        paths += [(name, "".join(boxes))] if boxes else []
     height, width = cells.shape
-    return Others(len(off), ranks, height, width, _OTHER_HEIGHT * height, paths)
+    return {
+        "count": len(off),
+        "each": ranks,
+        "rows": height,
+        "columns": width,
+        "height": _OTHER_HEIGHT * height,
+        "paths": paths,
+    }
 
 
 def _farthest(off: FloatArray, ranks: int, steps: int) -> tuple[FloatArray, IntArray]:
@@ -220,16 +225,6 @@ def _shade(value: float, scale: Sequence[float]) -> str:
         return "none"
     level = sum(abs(value) >= edge for edge in scale)
     return f"{'low' if value < 0 else 'high'}-{level}" if level else "even"
-
-
-def _path(chosen: BoolArray) -> str:
-    """Return an SVG path of the chosen cells; neighbours in a row share a box."""
-    edges = np.diff(np.pad(chosen.astype(np.int8), ((0, 0), (1, 1))), axis=1)
-    begins, ends = np.argwhere(edges == 1).tolist(), np.argwhere(edges == -1).tolist()
-    return "".join(
-        f"M{begin} {row}h{end - begin}v1h-{end - begin}z"
-        for (row, begin), (_, end) in zip(begins, ends, strict=True)
-    )
 
 
 def _meanings(scale: Sequence[float]) -> list[tuple[str, str]]:

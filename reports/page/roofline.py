@@ -11,7 +11,7 @@ from fractions import Fraction
 from heapq import nlargest
 from itertools import cycle
 from operator import attrgetter
-from typing import Final
+from typing import Any, Final
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -34,10 +34,8 @@ from traceflops.reports.view.wording import listed
 from traceflops.units import several
 
 WIDTH, NARROW, HEIGHT = 760, 344, 340
-MARGIN: Final = 300
-"""Room for labels beside a wide drawing."""
-NUMBERS: Final = 14
-"""Room for numbers beside a narrow one, below which the labels stand."""
+MARGIN: Final = 300  # room for labels beside a wide drawing
+NUMBERS: Final = 14  # room for numbers beside a narrow one, below which the labels stand
 LEFT, RIGHT, TOP, BOTTOM = 58, 16, 30, 44
 _MOST_DOTS: Final = 60
 _MOST_LABELS, _LONGEST_LABEL, _LINE = 5, 24, 15
@@ -69,10 +67,7 @@ class Roof(Struct, frozen=True):
 
 
 class Dot(Struct, frozen=True):
-    """One kernel: its place, size, look and texts.
-
-    `dash` is that of its roof; a `label` is in the margin, at `label_y`.
-    """
+    """One kernel; `dash` is that of its roof, a `label` is in the margin at `label_y`."""
 
     x: float
     y: float
@@ -186,18 +181,10 @@ def roofline_plot(measured: Measurement, width: int = WIDTH) -> RooflinePlot | N
     )
 
 
-class ReachPlot(Struct, frozen=True):
-    """Kernels by their time and the share of their roof; areas by the time to recover."""
-
-    width: int
-    right: int
-    xs: list[Tick]
-    ys: list[Tick]
-    dots: list[Dot]
-
-
-def reach_plot(analysis: Analysis, width: int = WIDTH, margin: int = NUMBERS) -> ReachPlot | None:
-    """Return the drawing of the kernels whose roof is known, or None if there is none."""
+def reach_plot(
+    analysis: Analysis, width: int = WIDTH, margin: int = NUMBERS
+) -> dict[str, Any] | None:
+    """Return kernels by time and share of their roof (areas: time to recover), None if unknown."""
     measured = analysis.measured
     # The axis is logarithmic: it has no place for a time of 0.
     known = ((row, share_of_roof(measured, row)) for row in measured.kernels if row.sum_ns)
@@ -227,7 +214,7 @@ def reach_plot(analysis: Analysis, width: int = WIDTH, margin: int = NUMBERS) ->
         replace(tick, text=duration(float(tick.text.replace(",", "")))) for tick in across.ticks()
     ]
     ys = [Tick(_height(Fraction(quarter, 4)), f"{25 * quarter} %") for quarter in range(5)]
-    return ReachPlot(width, right, xs, ys, list(dots.values()))
+    return {"width": width, "right": right, "xs": xs, "ys": ys, "dots": list(dots.values())}
 
 
 def _height(share: Fraction) -> float:
@@ -254,10 +241,7 @@ def drawn_sentence(analysis: Analysis) -> str:
 
 
 def placed_kernels(measured: Measurement) -> tuple[list[KernelRow], dict[str, int], int]:
-    """Return the kernels to draw, the peaks of their data types in FLOP/s, and how many could be.
-
-    They have a known intensity and time, and their data types share one peak on all devices.
-    """
+    """Return the kernels to draw, the peaks of their types in FLOP/s, and how many have a place."""
     dtypes = sorted({dtype for row in measured.kernels if _rate(row) for dtype in row.dtypes})
     peaks = {dtype: roof(measured, (dtype,))[0] for dtype in dtypes}
     placed = []

@@ -33,11 +33,7 @@ _LOG: Final = logging.getLogger(__name__)
 
 
 class Scripts(Struct, frozen=True):
-    """What runs in a page.
-
-    `theme` runs before anything is drawn, then the scripts in order. `data` is what they read,
-    packed, by the id of its element.
-    """
+    """What runs in a page: `theme` first, then scripts; `data` is what they read, by element."""
 
     theme: str
     scripts: tuple[str, ...]

@@ -22,7 +22,7 @@ from traceflops.windows.records import DeviceReport
 from traceflops.windows.step_times import counting, mean_components, median_of
 
 MOST_BARS = 200
-_MOST_SMALL = 40  # how many steps are drawn one by one; beyond that, neighbours share a bar
+MOST_SMALL = 40  # how many steps are drawn one by one; beyond that, neighbours share a bar
 MOST_STILL: Final = 20
 """Up to so many bars need no chart that zooms, which takes half a million bytes of a page."""
 
@@ -31,8 +31,7 @@ _ORDER = {"before": 0, "step": 1, "between": 1, "range": 1, "span": 1, "after": 
 MOST_ROWS: Final = 200
 _FIRST: Final = 50
 _TIME: Final = "time"
-STEPS: Final = "steps"
-"""What the chart of steps is called in its document."""
+STEPS: Final = "steps"  # what the chart of steps is called in its document
 _HATCH: Final = {
     "horizontal": "horizontal_line",
     "cross": "cross",
@@ -43,17 +42,13 @@ _HATCH: Final = {
 }
 _PALE: Final = 0.4
 _MOST_TICKS: Final = 24
-EDGES: Final = ("left", "bottom", "right", "top")
-"""Columns of Boxes."""
+EDGES: Final = ("left", "bottom", "right", "top")  # columns of Boxes
 _MOST_OUTLINED: Final = 60
 _LEAST_PLACES: Final = 5
 
 
 class StepRow(Struct, frozen=True):
-    """A window as the mean over the devices that have it, for a used step over those that use it.
-
-    `longest_ns` is the longest on any of them; `activities` and `launches` are sums over them.
-    """
+    """A window as the mean over its devices (of a used step those that use it), and some sums."""
 
     label: str
     role: str
@@ -133,29 +128,6 @@ def drawn_bars(all_rows: Sequence[StepRow], most: int = MOST_BARS) -> list[StepB
     ]
 
 
-def small_bars(devices: Iterable[DeviceReport]) -> list[StepBar]:
-    """Return few enough bars for a plot as small as a word."""
-    return drawn_bars(window_rows(devices), _MOST_SMALL)
-
-
-class StepTimeShown(Struct, frozen=True):
-    """The time of a component in one step, and how it differs from the median, "" without one."""
-
-    ns: int
-    more: str
-    is_much: bool
-
-
-class StepShown(Struct, frozen=True):
-    """A row of the table; `link` is what follows # in a link to it."""
-
-    row: StepRow
-    link: str
-    time: StepTimeShown
-    parts: list[StepTimeShown]
-    slowest: bool
-
-
 def steps_page(analysis: Analysis, rows: Sequence[StepRow]) -> dict[str, Any]:
     """Return the table of windows: rows shown (`first`, then `worst` ones), medians, components."""
     components = [name for name in LOOKS if any(row.components.parts()[name] for row in rows)]
@@ -175,8 +147,9 @@ def steps_page(analysis: Analysis, rows: Sequence[StepRow]) -> dict[str, Any]:
         step_ns = compared.get(_TIME, 0)
         time = _part(row.dur_ns, compared.get(_TIME), step_ns)
         times = [_part(parts[name], compared.get(name), step_ns) for name in components]
-        link = f"step={row.label}" if is_step else ""
-        shown.append(StepShown(row, link, time, times, is_step and row.label == slowest))
+        link, is_slowest = f"step={row.label}" if is_step else "", row.label == slowest
+        shown.append({"row": row, "link": link, "time": time, "parts": times})
+        shown[-1]["slowest"] = is_step and is_slowest
     return {
         "rows": shown,
         "total": len(rows),
@@ -196,21 +169,16 @@ def chosen_rows(rows: Sequence[StepRow]) -> list[StepRow]:
     return [rows[place] for place in (*range(_FIRST), *longest)]
 
 
-def _part(ns: int, median_ns: int | None, median_step_ns: int) -> StepTimeShown:
+def _part(ns: int, median_ns: int | None, median_step_ns: int) -> dict[str, Any]:
     """Return a time beside its median; much more is above 1/20 of the median step."""
-    if median_ns is None:
-        return StepTimeShown(ns, "", False)
-    more_ns = ns - median_ns
-    if not more_ns:
-        return StepTimeShown(ns, "±0", False)
-    return StepTimeShown(ns, signed_duration(more_ns), 20 * more_ns > median_step_ns)
+    more_ns = 0 if median_ns is None else ns - median_ns
+    more = "" if median_ns is None else signed_duration(more_ns) if more_ns else "±0"
+    is_much = bool(more_ns) and 20 * more_ns > median_step_ns
+    return {"ns": ns, "more": more, "is_much": is_much}
 
 
 def step_bars(bars: Sequence[StepBar], axis: str) -> Any:
-    """Return the Bokeh figure with a bar per step, or per window if `axis` says so.
-
-    Drawn on a canvas: WebGL needs another 194 kB of script and is slow where there is no GPU.
-    """
+    """Return a Bokeh figure with a bar per step or window. WebGL would take 194 kB more."""
     import bokeh.models as bk
     from bokeh.plotting import figure
 

@@ -16,7 +16,7 @@ from traceflops.analysis.result import Analysis
 from traceflops.characters import function_name
 from traceflops.findings.finding import Finding, row_name
 from traceflops.reports.page.overview import MOST_GAPS
-from traceflops.reports.page.steps import small_bars
+from traceflops.reports.page.steps import MOST_SMALL, drawn_bars, window_rows
 from traceflops.reports.view.figures import duration, percent, shorten_middle
 from traceflops.reports.view.step_split import CULPRIT
 from traceflops.reports.view.utilisation import share_of_roof
@@ -45,10 +45,7 @@ class Shape(Struct, frozen=True):
 
 
 class Thumbnail(Struct, frozen=True):
-    """A drawing with its caption, and what follows # in the link to the section that has it all.
-
-    `areas` are SVG paths by component; `labels` are texts, each with its middle from above.
-    """
+    """A drawing, caption and link; areas are SVG paths, labels have their middle from above."""
 
     caption: str
     link: str
@@ -199,7 +196,7 @@ def _largest_rows(analysis: Analysis, finding: Finding, look: str) -> Thumbnail 
 
 def _steps(analysis: Analysis, part: str) -> Thumbnail | None:
     """Return the steps as bars, with the component that a finding is about on top of each."""
-    bars = small_bars(analysis.devices)
+    bars = drawn_bars(window_rows(analysis.devices), MOST_SMALL)
     longest = max((bar.components.window_ns for bar in bars), default=0)
     if len(bars) < 2 or not longest:
         return None

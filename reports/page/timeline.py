@@ -317,10 +317,7 @@ def left_out(timeline: Timeline) -> Iterator[str]:
 
 
 def details(timeline: Timeline) -> str:
-    """Return in which ranges single events are drawn, as the end of a sentence.
-
-    "" if they are drawn nowhere, or everywhere, where it goes without saying.
-    """
+    """Return in which ranges single events are drawn, "" if nowhere, or everywhere."""
     single = [level.span for level in timeline.levels if level.is_single]
     if timeline.levels[0].is_single:
         return ""

@@ -30,10 +30,7 @@ _LONGEST_PATH: Final = 1_000
 
 
 class Pieces(Struct, frozen=True, eq=False):
-    """Pieces of time in order of start; `key` is the number of a name in `Known.names`.
-
-    A piece is `ns` long. In bins it is a sum, and `start_ns` is the start of the bin.
-    """
+    """Pieces of time in order of start, or sums in bins; `key` is a place in `Known.names`."""
 
     start_ns: IntArray
     ns: IntArray
@@ -66,6 +63,7 @@ class Known:
     """Makes the figures of any level, from the idle time and the FLOPs of the devices drawn."""
 
     def __init__(self, prepared: Prepared, timeline: Timeline, flops: IntArray) -> None:
+        """Take the idle time and the FLOPs per activity, in times of the timeline."""
         process = numbers(prepared.trace.devices["process"])
         self._prepared = prepared
         self._origin = {d: timeline.origin_ns[int(process[d])] for d in timeline.chosen.devices}

@@ -50,8 +50,7 @@ class Rect(Struct, frozen=True):
         return round(100 - self.height, 1)
 
 
-IDLE: Final = "idle"
-"""The label of the row of what a GPU waited for."""
+IDLE: Final = "idle"  # the label of the row of what a GPU waited for
 
 
 class StillLane(Struct, frozen=True):
@@ -72,10 +71,7 @@ class StillLane(Struct, frozen=True):
 
 
 class Still(Struct, frozen=True):
-    """The drawing: its axis, its lanes, and how many events and boxes it has, in words.
-
-    A script adds a row for each of `counters`, and one per device for how busy it is.
-    """
+    """The drawing; a script adds rows for `counters`, and one per device for how busy it is."""
 
     span: Span
     ticks: list[AxisTick]
@@ -165,10 +161,7 @@ def letters(width: float) -> int:
 
 
 def _rect(boxes: Boxes, box: int, span: Span, lane: Lane, length: int) -> Rect:
-    """Return a box clipped to the range, at least _LEAST_WIDTH wide; `length` is the axis in ns.
-
-    The height is such that its area is the busy time of its events. Narrow boxes have no texture.
-    """
+    """Return a box clipped to the range; its area is the busy time. `length` is the axis in ns."""
     low = max(int(boxes.start_ns[box]), span.start_ns) - span.start_ns
     high = min(int(boxes.end_ns[box]), span.end_ns) - span.start_ns
     x = min(100 * low / length, 100 - _LEAST_WIDTH)  # one at the right end stays inside

@@ -191,10 +191,7 @@ _ONE_TYPE: Final = "FLOP"
 
 
 def peak_page(analysis: Analysis) -> dict[str, Any]:
-    """Return the values of the section's template; what is unknown is empty.
-
-    `lines` are the parts of the waterfall, each with its mean time and that time in FLOPs.
-    """
+    """Return the values of the section; `lines` of the waterfall have mean times and FLOPs."""
     measured, fall = analysis.measured, analysis.measured.waterfall
     window_ns, windows = analysis.components.window_ns, max(analysis.windows_used, 1)
 

@@ -124,11 +124,7 @@ def _step(analysis: Analysis, style: Style) -> Iterator[Text]:
 
 
 def provenance(analysis: Analysis, style: Style, first: str = "") -> Iterator[Text]:
-    """Yield warnings, then what the figures are of: `first`, devices, steps, selection, files.
-
-    Of several jobs of which none is chosen there are no figures, so no devices of theirs. A chosen
-    time range replaces the steps.
-    """
+    """Yield warnings, then `first`, devices (unless of no job), steps, selection and files."""
     for text in wording.doubts(analysis):
         yield from hanging("warning: ", text, style.width, "bold")
     typical_ns, files = analysis.steps.typical_ns, analysis.source.files

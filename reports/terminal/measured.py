@@ -53,8 +53,7 @@ def render_measured(
 ) -> list[Text]:
     """Return the lines of `traceflops mfu TRACE`; `checked` compares it with a description.
 
-    A kernel has a row if its FLOPs are known, or if counters read at least its bytes; an operator
-    if either is known.
+    Rows have known FLOPs; kernels without have counted bytes, operators any bytes.
     """
     style, measured = (style or Style()).wide_enough(), analysis.measured
     kernels = [
@@ -64,6 +63,17 @@ def render_measured(
     ][:_ROWS]
     ops = [row for row in measured.ops if row.measured.flops or row.measured.min_bytes][:_ROWS]
     known = "FLOPs" if any(row.measured.flops for row in kernels) else "bytes"
+    # The ledger as means per window; if that tells no purpose (its sum is said elsewhere), the
+    # described one.
+    ledger, ledger_lines = measured.executed.ledger(), list[Text]()
+    described = checked.described if checked is not None else None
+    if ledger.lines and not is_unsplit(ledger):
+        per, bounds = window(analysis), "" if measured.is_exact else ", upper bounds of a range"
+        ledger_lines = [Text(), *ledger_table(mean_ledger(analysis), per, style.width)]
+        ledger_lines.append(Text(f"Averages per {per} and {unit(analysis)}{bounds}.", "dim"))
+    elif described is not None and described.work.ledger.lines:
+        ledger_lines = [Text(), *ledger_table(described.work.ledger, described.unit, style.width)]
+        ledger_lines.append(Text("As described, for the whole job.", "dim"))
     figures = (
         *utilisation.facts(analysis),
         *(described_facts(checked) if checked is not None else ()),
@@ -73,7 +83,7 @@ def render_measured(
         *_waterfall(analysis, style, checked),
         *([Text()] if figures else ()),
         *fact_lines(figures, style.width),
-        *_ledger(analysis, style.width, checked),
+        *ledger_lines,
         *_table(f"Kernels with known {known}", kernels, analysis, style.width),
         *_table("Operators", ops, analysis, style.width),
         *counted_lines(measured, style.width),
@@ -183,21 +193,6 @@ def described_facts(checked: Reconciliation) -> Iterator[utilisation.Fact]:
         yield utilisation.Fact(
             f"{what_counts(checked.described)}s per s", significant(work.tokens_per_s), "whole job"
         )
-
-
-def _ledger(analysis: Analysis, width: int, checked: Reconciliation | None) -> Iterator[Text]:
-    """Yield the ledger as means per window; if the trace tells no purpose, the described one."""
-    ledger = analysis.measured.executed.ledger()
-    if ledger.lines and not is_unsplit(ledger):
-        per = window(analysis)
-        bounds = "" if analysis.measured.is_exact else ", upper bounds of a range"
-        yield Text()
-        yield from ledger_table(mean_ledger(analysis), per, width)
-        yield Text(f"Averages per {per} and {unit(analysis)}{bounds}.", "dim")
-    elif checked is not None and checked.described.work.ledger.lines:
-        yield Text()
-        yield from ledger_table(checked.described.work.ledger, checked.described.unit, width)
-        yield Text("As described, for the whole job.", "dim")
 
 
 def _table(

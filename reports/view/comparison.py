@@ -142,10 +142,7 @@ _DETAILS: Final[tuple[Callable[[Part], str], ...]] = (
 
 
 def _heads(parts: Sequence[Part]) -> list[tuple[str, ...]]:
-    """Return the first cell of each row of one table: what the part is, in words that differ.
-
-    Rows that look alike get longer names, then one detail after the other until they differ.
-    """
+    """Return the first cell of each row; rows that look alike get longer names, then details."""
     ends: list[tuple[str, ...]] = []
     for part in parts:
         # A kernel has a row for the number of calls besides that for their time if it changed.

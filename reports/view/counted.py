@@ -45,8 +45,7 @@ _NO_SHARES: Final = "Speed of light: ncu --set full."
 def counted_table(measured: Measurement, most: int) -> ReportTable:
     """Return the kernels of counted runs with their work, those with most FLOPs first.
 
-    Figures are means of a launch; Busy is the share of time in which matrix units computed. There
-    are no rows if nothing but launches is known and `speeds_table` has these.
+    Figures are means of a launch. Without any figure there are no rows if `speeds_table` has some.
     """
     work = measured.executed.work
     if work is None:
@@ -78,8 +77,8 @@ def counted_table(measured: Measurement, most: int) -> ReportTable:
 
     def intensity(row: CountedKernel) -> str:
         moved = 0 if row.read is None or row.written is None else row.read + row.written
-        is_known = row.flops and moved
-        return significant(Fraction(row.flops, moved), zeros=True) if is_known else UNKNOWN
+        per_byte = Fraction(row.flops, moved) if row.flops and moved else None
+        return UNKNOWN if per_byte is None else significant(per_byte, zeros=True)
 
     columns = (
         Column.number("Launches", lambda row: count(row.launches)),

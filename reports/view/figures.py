@@ -17,8 +17,7 @@ from traceflops.characters import visible as visible
 from traceflops.flops.mfu_waterfall import Count
 from traceflops.units import significant as significant
 
-UNKNOWN = "\N{EN DASH}"
-"""What stands where a value is not known."""
+UNKNOWN = "\N{EN DASH}"  # what stands where a value is not known
 
 TIME_UNITS = {"ns": 1, "µs": 1_000, "ms": 1_000_000, "s": 1_000_000_000}
 _SHORT_NS = 10_000

@@ -219,8 +219,8 @@ def _fix_first(analysis: Analysis, *, surely: bool = False) -> Iterator[Fact]:
 def title_finding(analysis: Analysis) -> FindingWords | None:
     """Return the first finding if it is worth being the title, else None.
 
-    It must have a remedy and be more than a loss, and be grave, surely gain enough, or be about a
-    counted kernel: without a timeline there is nothing else to say.
+    It must have a remedy and be more than a loss, and be grave, surely gain enough, or be of a
+    counted kernel.
     """
     best = next(iter(analysis.findings), None)
     if best is None or best.advice is None or best.rule.startswith(LOSS):

@@ -43,13 +43,20 @@ def labels(
     shown: Callable[[str], str] = str,
     whole: Callable[[str], str] = str,
 ) -> list[Label]:
-    """Return a label for each name; equal names have equal labels, others have different ones.
+    """Return labels that differ if the names do.
 
-    `shown` makes the text of a name. If it is the same for several names, what differs in their
-    `whole` texts, or else in the names, is added at its end.
+    `shown` makes the text of a name; where it is the same, what differs in `whole` texts is added.
     """
     distinct = list(dict.fromkeys(names))
-    texts = _told_apart(distinct, [visible(shown(name)[:_LONGEST]) for name in distinct], whole)
+    texts = [visible(shown(name)[:_LONGEST]) for name in distinct]
+    for places in _groups(texts):
+        wholes = _distinct_texts([distinct[place] for place in places], whole)
+        for place, name, (start, end) in zip(places, wholes, _differences(wholes), strict=True):
+            # A last single character takes no more room than the mark of a cut.
+            differs = name[start:] if len(name) <= end + 1 else f"{name[start:end]}…"
+            more = f"…{differs}" if start < len(name) else ""
+            # The text may end in the mark of its own cut, and needs no closing bracket any more.
+            texts[place] = f"{texts[place].rstrip('…>')}{more}"
     made = [Label(shortened(text, _HEAD)) for text in texts]
     for places in _groups(text[:_ALIKE] for text in texts):
         spans = _differences([texts[place] for place in places])
@@ -118,20 +125,6 @@ def _pieces(text: str, start: int, end: int) -> Label:
     if len(text) <= end + _SPARE:
         return Label(head, text[start:])
     return Label(head, text[start:end], shortened(text[end:], _MORE))
-
-
-def _told_apart(names: Sequence[str], texts: list[str], whole: Callable[[str], str]) -> list[str]:
-    """Return the texts of names; equal ones get what differs in their names at the end."""
-    apart = list(texts)
-    for places in _groups(texts):
-        wholes = _distinct_texts([names[place] for place in places], whole)
-        for place, name, (start, end) in zip(places, wholes, _differences(wholes), strict=True):
-            # A last single character takes no more room than the mark of a cut.
-            differs = name[start:] if len(name) <= end + 1 else f"{name[start:end]}…"
-            more = f"…{differs}" if start < len(name) else ""
-            # The text may end in the mark of its own cut, and needs no closing bracket any more.
-            apart[place] = f"{texts[place].rstrip('…>')}{more}"
-    return apart
 
 
 def _differences(texts: Sequence[str]) -> list[tuple[int, int]]:

@@ -31,8 +31,7 @@ from traceflops.table.patterns import LOADS_DATA
 from traceflops.units import capitalized
 from traceflops.windows.device_records import launch_calls
 
-CULPRIT: Final = "culprit"
-"""The look of idle time with a known cause."""
+CULPRIT: Final = "culprit"  # the look of idle time with a known cause
 _NO_LOSS: Final = frozenset(
     {"useful", UNSPLIT, "compute", "unattributed", "other", "graph", "start_up"}
 )
@@ -167,8 +166,7 @@ def _idle(analysis: Analysis, idle_ns: int) -> Iterator[tuple[str, str, int]]:
 def told_parts(analysis: Analysis, finding: Finding | None, component: str) -> tuple[StepPart, ...]:
     """Return the parts of a step, with `is_told` set for those that the title is about.
 
-    The title is `finding`, which is about `component`, or for None the largest loss. A finding
-    about less than a part makes two of it: its own share, in its words, and the rest.
+    None is the largest loss. A finding on less than a part makes two: its own share, and the rest.
     """
     parts = step_parts(analysis)
     if finding is None:

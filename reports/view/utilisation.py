@@ -39,9 +39,8 @@ from traceflops.units import exact_percent as use_percent
 T = TypeVar("T")
 
 THOUSAND: Final = 1000
-AT_MOST: Final = "≤ "
-AT_LEAST: Final = "≥ "
-"""Before a figure that is the upper one of two bounds, the lower one."""
+AT_MOST: Final = "≤ "  # before a figure that is the upper one of two bounds
+AT_LEAST: Final = "≥ "  # before one that is the lower
 ABOVE: Final = (
     "Above 100 %: several kernels shared the work, or the algorithm needs fewer products "
     "(Winograd, FFT)."
@@ -223,8 +222,7 @@ def _executed(measured: Measurement, windows: int) -> Fact:
 def rate_words(work: Measured, peak: int | None) -> tuple[str, str, str]:
     """Return the rate in TFLOP/s, the share of the peak, and FLOP per byte, a dash if unknown.
 
-    If FLOPs are known as a range, they are of its upper end and marked with ≤. Work that was
-    counted and has no FLOPs has a dash, too.
+    Upper ends of ranges are marked with ≤.
     """
     rate, intensity = work.flops_per_ns, work.intensity
     share = work.share_of_peak(peak) if rate else None
@@ -323,10 +321,9 @@ def recoverable_ns(measured: Measurement, row: KernelRow) -> int | None:
 
 
 def roof(measured: Measurement, dtypes: tuple[str, ...] = ()) -> tuple[int | None, int | None]:
-    """Return the peak of `dtypes` (FLOP per ns) and the memory bandwidth (bytes per ns).
+    """Return the peak of `dtypes` (FLOP per ns; default: all) and the bandwidth (bytes per ns).
 
-    Without `dtypes` the peak is of all types that were counted. Each is None if it is unknown or
-    not the same for all devices and types.
+    Each is None if it is unknown or not the same for all devices and types.
     """
     counted = dtypes or tuple(measured.executed.dtypes)
     peaks = {device.rates.get(dtype) for device in measured.devices for dtype in counted}

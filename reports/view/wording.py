@@ -256,10 +256,9 @@ def basis(analysis: Analysis) -> str:
 
 
 def step_times(analysis: Analysis) -> list[str]:
-    """Return what stands beside the median step time: mean, 95th percentile, longest step.
+    """Return mean, 95th percentile (of many steps) and longest step, beside the median.
 
-    Of few steps there is no percentile, and the longest is always named; of many, only if it stands
-    out. Without two steps there is nothing.
+    The longest of many is only named if it stands out. Without two steps there is nothing.
     """
     spread = analysis.spread
     if spread is None or len(spread.used) < 2:
