@@ -12,8 +12,6 @@ from math import ceil
 from statistics import median
 from typing import Any, Final
 
-from msgspec import Struct
-
 from traceflops.attribution.idle_classes import CLASSES
 from traceflops.comparison.difference import Cause, rounded, tell_culprits
 from traceflops.comparison.result import Comparison
@@ -189,14 +187,9 @@ def outstanding(side: Side) -> tuple[int, float] | None:
     return (step, ns) if abs(ns - middle) > max(_FAR * usual, _FAR_SHARE * middle) else None
 
 
-class _Change(Struct, frozen=True):
-    """What a row of the waterfall says: a cause, several as one, or a whole step."""
-
-    label: str
-    detail: str
-    look: str
-    ns: int
-    is_noise: bool = False
+def _change(label: str, detail: str, look: str, ns: int, is_noise: bool = False) -> dict[str, Any]:
+    """Return what a row of the waterfall says: a cause, several as one, or a whole step."""
+    return {"label": label, "detail": detail, "look": look, "ns": ns, "is_noise": is_noise}
 
 
 def waterfall(comparison: Comparison, names: Sequence[str]) -> dict[str, Any] | None:
@@ -214,11 +207,11 @@ def waterfall(comparison: Comparison, names: Sequence[str]) -> dict[str, Any] | 
     for cause in sorted(causes[:_MOST_ROWS], key=lambda cause: order.index(cause.component)):
         is_culprit = cause.kind == "idle" and cause.subject in CLASSES
         look = CULPRIT if is_culprit else cause.component
-        changes.append(_Change(*cause_words(cause), look, cause.ns, cause.is_noise))
+        changes.append(_change(*cause_words(cause), look, cause.ns, cause.is_noise))
     rest = sum(cause.ns for cause in causes[_MOST_ROWS:])
     if len(causes) > _MOST_ROWS:
-        changes.append(_Change(several(len(causes) - _MOST_ROWS, "other"), "together", "", rest))
-    ends = list(accumulate((change.ns for change in changes), initial=start))
+        changes.append(_change(several(len(causes) - _MOST_ROWS, "other"), "together", "", rest))
+    ends = list(accumulate((change["ns"] for change in changes), initial=start))
     # The axis begins at 0, or at a round time if most of it would be empty: below the lowest end,
     # with a quarter of the room that the changes take.
     room, low = max(ends) - min(ends), 0
@@ -227,23 +220,19 @@ def waterfall(comparison: Comparison, names: Sequence[str]) -> dict[str, Any] | 
         low = max((min(ends) - room // 4) // apart * apart, 0)
     scale = _WHOLE / max(max(ends) - low, 1)
 
-    def row(change: _Change, left: int, right: int) -> dict[str, Any]:
+    def row(change: dict[str, Any], left: int, right: int) -> dict[str, Any]:
         """Return the box of a change that leads from `left` to `right`, both in ns."""
         return {
-            "label": change.label,
-            "detail": change.detail,
-            "look": change.look,
-            "ns": change.ns,
+            **change,
             "x": round(scale * (min(left, right) - low), 3),
             "width": round(scale * abs(right - left), 3),
             "end": round(scale * (right - low), 3),
-            "is_noise": change.is_noise,
             "is_total": False,
         }
 
     def total(name: str, side: Side, ns: int) -> dict[str, Any]:
         steps = f"mean of {several(max(len(side.steps), 1), 'step')}"
-        return row(_Change(name, steps, "", ns), low, ns) | {"is_total": True}
+        return row(_change(name, steps, "", ns), low, ns) | {"is_total": True}
 
     rows = [
         total(names[0], comparison.before, start),

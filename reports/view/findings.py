@@ -59,18 +59,10 @@ class FindingWords(Struct, frozen=True):
     mfu: str
     where: tuple[str, ...]
     owner_name: str
+    owner: str
     level: str
     reasons: str
-
-    @property
-    def owner(self) -> str:
-        """Return whose it is: "owner: your code"."""
-        return words(fact("finding.owner", owner=self.owner_name)) if self.owner_name else ""
-
-    @property
-    def sure(self) -> str:
-        """Return how sure it is, and why."""
-        return words(fact("finding.sure", level=self.level, reasons=self.reasons))
+    sure: str
 
 
 class Headline(NamedTuple):
@@ -264,15 +256,20 @@ def _words(analysis: Analysis, finding: Finding) -> FindingWords:
         low = after.low if gain.low_ns > 0 else 0.0
         mfu_after = f"{_bound(gain)}{_range(low, after.high, percent)}"
         mfu = f"MFU {_value(_range(float(now.least), float(now.most), percent))} → {mfu_after}"
+    owner = _OWNERS.get(finding.owner or "", finding.owner or "")
+    level = sure.level if sure is not None else ""
+    reasons = "; ".join(map(words, sure.reasons[:_REASONS])) if sure is not None else ""
     return FindingWords(
         finding,
         saving,
         words(saves),
         mfu,
         tuple(_where(analysis, finding)),
-        _OWNERS.get(finding.owner or "", finding.owner or ""),
-        sure.level if sure is not None else "",
-        "; ".join(map(words, sure.reasons[:_REASONS])) if sure is not None else "",
+        owner,
+        words(fact("finding.owner", owner=owner)) if owner else "",
+        level,
+        reasons,
+        words(fact("finding.sure", level=level, reasons=reasons)),
     )
 
 

@@ -298,33 +298,22 @@ def _gaps(analysis: Analysis) -> ReportTable:
     return table_of(columns, gaps)
 
 
-class SumsOfKind(Struct, frozen=True):
-    """The sums of one kind of event by name: the first rows, and how many there are in `total`."""
-
-    id: str
-    title: str
-    rows: list[dict[str, Any]]
-    total: int
-
-    @property
-    def has_bytes(self) -> bool:
-        """Return whether a size is known of any row."""
-        return any(row["bytes"] is not None for row in self.rows)
-
-
-def sums_by_kind(untimed: Untimed) -> list[SumsOfKind]:
-    """Return the sums of each kind of event that was counted."""
-    return [
-        SumsOfKind(id_, title, table.slice(0, _MOST_SUMS).to_pylist(), table.num_rows)
-        for id_, title, kinds in _KINDS
-        if (table := untimed.of_kind(*kinds)).num_rows
-    ]
+def sums_by_kind(untimed: Untimed) -> list[dict[str, Any]]:
+    """Return by kind of event the first sums by name, and how many there are in `total`."""
+    kinds_of_sums = []
+    for id_, title, kinds in _KINDS:
+        table = untimed.of_kind(*kinds)
+        if rows := table.slice(0, _MOST_SUMS).to_pylist():
+            sums = {"id": id_, "title": title, "rows": rows, "total": table.num_rows}
+            has_bytes = any(row["bytes"] is not None for row in rows)
+            kinds_of_sums.append(sums | {"has_bytes": has_bytes})
+    return kinds_of_sums
 
 
 def untimed_tables(untimed: Untimed) -> Iterator[ReportTable]:
     """Yield the sums of each kind of event."""
     for sums in sums_by_kind(untimed):
-        yield _of_names(sums.title, sums.rows, sums.total, _COUNTED_SUMS)
+        yield _of_names(sums["title"], sums["rows"], sums["total"], _COUNTED_SUMS)
 
 
 def _of_names(

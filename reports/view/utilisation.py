@@ -72,36 +72,29 @@ _FIGURES: Final = (UNSPLIT, "useful")
 
 
 class UtilisationPart(Struct, frozen=True):
-    """One line of the waterfall; the `thousandths` of all lines, for drawing, sum to 1000."""
+    """One line of the waterfall: what it is called and means, its share, also in words.
+
+    The `thousandths` of all lines, for drawing, sum to 1000.
+    """
 
     name: str
     thousandths: int
     share: Fraction
-
-    @property
-    def label(self) -> str:
-        """Return what it is called."""
-        return LABELS[self.name][0]
-
-    @property
-    def text(self) -> str:
-        """Return what it means."""
-        return LABELS[self.name][1]
-
-    @property
-    def percent(self) -> str:
-        """Return its share, with the digits of a utilisation if it is one."""
-        return use_percent(self.share) if self.name in _FIGURES else percent(float(self.share))
+    label: str
+    text: str
+    percent: str
 
 
 def parts(fall: Waterfall) -> list[UtilisationPart]:
     """Return the lines that are not 0, useful work first."""
     lines = [line for line in fall.lines if line.amount]
     widths = apportioned([line.amount for line in lines], THOUSAND)
-    return [
-        UtilisationPart(line.name, width, Fraction(line.amount, fall.budget))
-        for line, width in zip(lines, widths, strict=True)
-    ]
+    shown = []
+    for line, width in zip(lines, widths, strict=True):
+        share = Fraction(line.amount, fall.budget)
+        text = use_percent(share) if line.name in _FIGURES else percent(float(share))
+        shown.append(UtilisationPart(line.name, width, share, *LABELS[line.name], text))
+    return shown
 
 
 def bounds_sentence(measured: Measurement) -> str:
