@@ -29,6 +29,7 @@ _LEAST_BUSY: Final = 0.005
 class _TimelineSide(Struct, frozen=True):
     """What is drawn of a side: one step, or the window if `step` is None, and a device."""
 
+    name: str
     analysis: Analysis
     drawn: Drawable
     step: int | None
@@ -46,8 +47,7 @@ def pair(sides: Sequence[Side], names: Sequence[str]) -> dict[str, Any]:
     Both are of the rank of the last side's device, else of the lowest in common. `lacking` has a
     sentence for each side that cannot be drawn; `looks` are those of all boxes.
     """
-    recordings: list[tuple[str, _TimelineSide]] = []
-    lacking = []
+    recordings, lacking = list[_TimelineSide](), []
     for side, name in zip(sides, names, strict=True):
         prepared = side.analysis.prepared if side.analysis is not None else None
         if side.analysis is None:
@@ -62,16 +62,16 @@ def pair(sides: Sequence[Side], names: Sequence[str]) -> dict[str, Any]:
         # The outline has only the steps of devices that are drawn.
         step = middle.median if middle is not None and middle.median in outline.steps else None
         span = outline.window if step is None else outline.steps[step]
-        recording = _TimelineSide(side.analysis, drawn, step, span, outline.chosen.busiest)
-        recordings.append((name, recording))
-    ranks = [{device.rank for device in r.analysis.devices} - {None} for _, r in recordings]
+        busiest = outline.chosen.busiest
+        recordings.append(_TimelineSide(name, side.analysis, drawn, step, span, busiest))
+    ranks = [{device.rank for device in r.analysis.devices} - {None} for r in recordings]
     common = set.intersection(*ranks) if ranks else set()
     rank = min((rank for rank in common if rank is not None), default=None)
-    for device in recordings[-1][1].analysis.devices if common else ():
-        if device.device == recordings[-1][1].device and device.rank in common:
+    for device in recordings[-1].analysis.devices if common else ():
+        if device.device == recordings[-1].device and device.rank in common:
             rank = device.rank
-    length_ns = max((recording.length_ns for _, recording in recordings), default=1)
-    shown = [_side(recording, name, length_ns, rank) for name, recording in recordings]
+    length_ns = max((recording.length_ns for recording in recordings), default=1)
+    shown = [_side(recording, length_ns, rank) for recording in recordings]
     lanes = (lane for side in shown for lane in side["still"].lanes)
     return {
         "sides": shown,
@@ -81,7 +81,7 @@ def pair(sides: Sequence[Side], names: Sequence[str]) -> dict[str, Any]:
     }
 
 
-def _side(one: _TimelineSide, title: str, length_ns: int, rank: int | None) -> dict[str, Any]:
+def _side(one: _TimelineSide, length_ns: int, rank: int | None) -> dict[str, Any]:
     """Return the drawing of the device of `rank` or the busiest one, on an axis of `length_ns`."""
     devices = {
         device.rank: device.device for device in one.analysis.devices if device.rank is not None
@@ -119,7 +119,7 @@ def _side(one: _TimelineSide, title: str, length_ns: int, rank: int | None) -> d
     what = "the whole window" if one.step is None else f"step {one.step}"
     words = f"{what}, {duration(one.length_ns)}"
     return {
-        "name": title,
+        "name": one.name,
         "words": words,
         "still": replace(drawing, lanes=lanes),
         "is_step": one.step is not None,
