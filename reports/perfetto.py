@@ -207,11 +207,11 @@ def _devices(
         yield _joined(steps)
         yield _joined(components)
         # How many launches are called and not yet started, each time that this changes.
-        times, counts = outstanding_launches(prepared.accounts[device])
+        changed_ns, counts = outstanding_launches(account)
         yield from _pieces(
             f'{{"ph":"C","pid":{pid},"tid":0,"ts":{_time(at_ns - origin_ns)},'
             f'"name":"outstanding launches","args":{{"launches":{count}}}}}'
-            for at_ns, count in zip(times.tolist(), counts.tolist(), strict=True)
+            for at_ns, count in zip(changed_ns.tolist(), counts.tolist(), strict=True)
         )
         yield from _streams(prepared, device, write, streams[device])
 

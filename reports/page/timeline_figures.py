@@ -123,10 +123,10 @@ class Known:
             parts[device] = Pieces(edges[bins], sums[component, bins], component)
         flops = {}  # the sum of those that begin in each bin
         for device, pieces in self._flops.items():
-            begun = _begun(pieces, edges)
-            place = np.searchsorted(edges, begun.start_ns, side="right") - 1
+            inside = _begun(pieces, edges)
+            place = np.searchsorted(edges, inside.start_ns, side="right") - 1
             bins, group = np.unique(place, return_inverse=True)
-            sums = group_sums(group, begun.ns, len(bins))
+            sums = group_sums(group, inside.ns, len(bins))
             flops[device] = Pieces(edges[bins], sums, np.zeros_like(bins))
         return Figures(length, idle, kernels, parts, flops)
 

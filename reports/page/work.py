@@ -92,7 +92,7 @@ def work_of(
         of_memory = utilisation.share_of_bandwidth(measured, row)
         of_link = utilisation.share_of_link(measured, row)
         of_bandwidth = (of_memory if of_memory is not None else of_link) if used else None
-        is_kernel = isinstance(row, KernelRow)
+        saved = utilisation.recoverable_ns(measured, row) if isinstance(row, KernelRow) else None
         shown[row.name] = WorkShown(
             name=row.name,
             time_ns=work.time_ns,
@@ -106,7 +106,7 @@ def work_of(
             bound=bound,
             by=nearer.basis if nearer is not None and is_bound else "",
             of_roof=_figure(percent(as_float(of_roof)), of_roof, upper),
-            recoverable_ns=utilisation.recoverable_ns(measured, row) if is_kernel else None,
+            recoverable_ns=saved,
         )
     return shown
 

@@ -92,15 +92,13 @@ _CAUSE: Final = (
 )
 
 
+def _mean(component: str, side: Side) -> str:
+    return duration(float(side.per_window(side.components.parts()[component])))
+
+
 _SIDE: Final = (
     Column.number("Steps", lambda side: str(len(side.steps)) if side.steps else UNKNOWN),
-    *(
-        Column.number(
-            head,
-            lambda side, name=name: duration(float(side.per_window(side.components.parts()[name]))),
-        )
-        for name, head in _COMPONENTS.items()
-    ),
+    *(Column.number(head, partial(_mean, name)) for name, head in _COMPONENTS.items()),
     Column.number("MFU", lambda side: exact_percent(side.mfu) if side.mfu is not None else UNKNOWN),
     Column.number("Peak bytes", lambda side: size(side.memory_bytes)),
 )

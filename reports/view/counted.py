@@ -113,8 +113,9 @@ def speeds_table(measured: Measurement, most: int) -> ReportTable:
         return percent(row.shares.get(roof))
 
     def blocks_x_threads(row: KernelSpeed) -> str:
-        is_known = row.grid is not None and row.block is not None
-        return f"{count(prod(row.grid))} x {count(prod(row.block))}" if is_known else UNKNOWN
+        if row.grid is None or row.block is None:
+            return UNKNOWN
+        return f"{count(prod(row.grid))} x {count(prod(row.block))}"
 
     def limiters(row: KernelSpeed) -> str:
         """Return what limits the occupancy: too few blocks in the grid, or what a block takes."""

@@ -6,6 +6,7 @@ A cell is a text of ours, a name in the trace, or several of these, with spaces 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from typing import Any, Final, Self
 
 from msgspec import Struct
@@ -22,6 +23,7 @@ from traceflops.table.schema import DEVICE_KINDS
 from traceflops.timeline.aggregates import Untimed
 from traceflops.timeline.records import COMPONENTS, Gap
 from traceflops.units import capitalized
+from traceflops.windows.records import DeviceReport
 
 _MOST_SUMS: Final = 100
 _KERNELS: Final = 10
@@ -242,19 +244,17 @@ def folded_tables(analysis: Analysis) -> Iterator[tuple[str, ReportTable]]:
     yield "Longest gaps", _gaps(analysis)
     yield "Synchronizing calls", synchronisations_table(analysis)
     devices = analysis.devices if len(analysis.devices) > 1 else ()
-    parts = [
-        Column.number(
-            wording.component_label(name, analysis.total),
-            lambda device, name=name: figures.percent(device.chosen.components.share(name)),
-        )
-        for name in COMPONENTS
-    ]
+
+    def share_of(component: str, device: DeviceReport) -> str:
+        return figures.percent(device.chosen.components.share(component))
+
+    labels = {name: wording.component_label(name, analysis.total) for name in COMPONENTS}
     columns = [
         Column(capitalized(wording.unit(analysis)), lambda device: device.label),
         Column.number(
             "Window", lambda device: figures.duration(device.chosen.components.window_ns)
         ),
-        *parts,
+        *(Column.number(head, partial(share_of, name)) for name, head in labels.items()),
     ]
     shown_devices = table_of(columns, devices[:_DEVICES], len(devices))
     yield "Processes" if on_host else "GPUs", shown_devices

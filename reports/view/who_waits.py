@@ -139,12 +139,9 @@ def ranks_table(analysis: Analysis, most: int) -> ReportTable:
         own, busy = cycles.own_ns.sum(axis=0) / per, cycles.busy_ns.sum(axis=0) / per
         columns.append(Column.number("Own time", lambda place: duration(own[place])))
         for head, values in {"Own": own, "Busy": busy, "Idle": own - busy}.items():
-            off = np.round(values - np.median(values)).astype(np.int64).tolist()
-            columns.append(
-                Column.number(
-                    f"{head} vs median", lambda place, off=off: signed_duration(off[place])
-                )
-            )
+            off_ns = np.round(values - np.median(values)).astype(np.int64).tolist()
+            texts = list(map(signed_duration, off_ns))
+            columns.append(Column.number(f"{head} vs median", texts.__getitem__))
     columns += [
         Column.number("Waits", lambda place: duration(waits[place].wait_ns / per)),
         Column.number("Exposed", lambda place: duration(waits[place].exposed_wait_ns / per)),

@@ -234,5 +234,5 @@ def test_memory_counts_from_its_own_clock_where_none_is_common() -> None:
     ]
     page = memory_page(tf.analyze(apart(7_000_000, *rows)))
     assert page is not None
-    assert [row.when for row in page.rows] == ["50 ns", "50 ns"]
+    assert [row["when"] for row in page.rows] == ["50 ns", "50 ns"]
     assert page.counts_from.startswith("the first GPU operation of the same process")
