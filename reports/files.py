@@ -15,8 +15,8 @@ import stat
 import sys
 import time
 import zlib
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from secrets import token_hex
@@ -142,38 +142,26 @@ def write_pieces(target: Path, pieces: Iterable[bytes]) -> None:
 
 def write_together(files: Iterable[tuple[Path, Iterable[bytes]]]) -> None:
     """Write files so that all of them are whole, or none is new."""
-    with _removed_unless_renamed() as unfinished:
+    unfinished: dict[Path, Path] = {}  # what files will be, by the name that they are written as
+    new: list[Path] = []
+    try:
         for target, pieces in files:
             try:
                 _write_beside(_real(target), pieces, unfinished)
             except OSError as error:
                 raise _unwritable(target, error) from None
-        _put_in_place(unfinished)
-
-
-def _put_in_place(unfinished: dict[Path, Path]) -> None:
-    """Rename files to what they are to be; where one cannot be, the new ones before it go again."""
-    new: list[Path] = []
-    try:
         for name, real in unfinished.items():
-            if not real.exists():
-                new.append(real)
-            name.replace(real)
-    except BaseException as error:
-        for real_before in new:
+            try:
+                if not real.exists():
+                    new.append(real)
+                name.replace(real)
+            except OSError as error:
+                raise _unwritable(real, error) from None
+    except BaseException:
+        for path in new:
             with suppress(OSError):
-                real_before.unlink(missing_ok=True)
-        if isinstance(error, OSError):
-            raise _unwritable(real, error) from None
+                path.unlink(missing_ok=True)
         raise
-
-
-@contextmanager
-def _removed_unless_renamed() -> Iterator[dict[Path, Path]]:
-    """Give a place for files that are being written; what is left of them at the end goes."""
-    unfinished: dict[Path, Path] = {}
-    try:
-        yield unfinished
     finally:
         for name in unfinished:
             with suppress(OSError):
@@ -181,10 +169,7 @@ def _removed_unless_renamed() -> Iterator[dict[Path, Path]]:
 
 
 def _write_beside(target: Path, pieces: Iterable[bytes], unfinished: dict[Path, Path]) -> None:
-    """Write what is to become a file, with the rights of the one it replaces or of any new file.
-
-    Until it is whole, only its owner may read it.
-    """
+    """Write what is to become a file; until it is whole, only its owner may read it."""
     stem = os.fsencode(target.name)[:_LONGEST_STEM].decode(sys.getfilesystemencoding(), "ignore")
     # What runs that were killed left of it goes; those of today may still be at work.
     with suppress(OSError):  # a folder may be writable and not be listed

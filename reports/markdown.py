@@ -8,28 +8,23 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from traceflops._version import __version__
+from traceflops.analysis.result import Analysis
+from traceflops.comparison.result import Comparison
 from traceflops.reports.page.memory import memory_page
+from traceflops.reports.view import findings
 from traceflops.reports.view.author_notes import NOTHING, Authored, NoteBlock
 from traceflops.reports.view.chapters import post_mortem
 from traceflops.reports.view.comparison import comparison_tables, more_sentences
-from traceflops.reports.view.counted import counted_table, speeds_table
+from traceflops.reports.view.counted import SAYS, counted_table, rules_said, speeds_table
 from traceflops.reports.view.critical import critical_tables
 from traceflops.reports.view.figures import UNKNOWN, count, size, visible
-from traceflops.reports.view.findings import (
-    background,
-    causes,
-    opening,
-    other_findings,
-    title_finding,
-)
 from traceflops.reports.view.gpu_samples import gpu_samples_table
 from traceflops.reports.view.host import host_tables
 from traceflops.reports.view.owners import attribution_sentence, owner_tables
 from traceflops.reports.view.pipelines import pipeline_tables
-from traceflops.reports.view.profiler_rules import SAYS, rules_said
 from traceflops.reports.view.serving import serving_table
 from traceflops.reports.view.tables import (
     Cell,
@@ -50,11 +45,6 @@ from traceflops.reports.view.who_waits import ranks_table, rates_table
 from traceflops.reports.view.wording import doubts, notes_by_weight, provenance
 from traceflops.units import several
 
-if TYPE_CHECKING:
-    from traceflops.analysis.result import Analysis
-    from traceflops.comparison.result import Comparison
-    from traceflops.mfu.measurement import Measurement
-
 SIGN: Final = "<!-- traceflops.report/1 -->"
 """The first line, by which a file is known to be one of these."""
 
@@ -71,13 +61,13 @@ _FOOT: Final = f"<sub>traceflops {__version__}</sub>"
 _MEMORY: Final = (
     Column(
         "Location",
-        lambda row: row.label if row.is_total else f"{row.label} (change since start)",
+        lambda row: row["label"] + ("" if row["is_total"] else " (change since start)"),
     ),
-    Column("Peak", lambda row: size(row.peak, binary=True), True),
-    Column("Peak at", lambda row: row.when),
-    Column("Reserved", lambda row: size(row.reserved, binary=True), True),
-    Column("Peak use", lambda row: row.share, True),
-    Column("Growth over used steps", lambda row: row.growth),
+    Column("Peak", lambda row: size(row["peak"], binary=True), True),
+    Column("Peak at", lambda row: row["when"]),
+    Column("Reserved", lambda row: size(row["reserved"], binary=True), True),
+    Column("Peak use", lambda row: row["share"], True),
+    Column("Growth over used steps", lambda row: row["growth"]),
 )
 
 _HELD: Final = (
@@ -106,6 +96,14 @@ def render_markdown(
     record = untimed.record if untimed is not None else None
     is_split = measured.waterfall is not None
     made = f" · {code(command)}" if command else ""
+    rules = []
+    for kernel in rules_said(measured, _ROWS):
+        rules.append(f"- {code(kernel.name)}")
+        for rule in kernel.rules:
+            text = f"{': ' if rule.text else ''}{plain(rule.text)}"
+            rules.append(f"  - **{plain(rule.head)}**{text}")
+    shown = notes_by_weight(analysis)[:_NOTES]
+    notes = [f"- **{note.kind}**: {plain(note.text)}" for note in shown]
     sections = (
         _head(analysis, authored.title),
         _authored(authored.blocks),
@@ -131,10 +129,10 @@ def render_markdown(
             _details("Counted kernels", _table(table))
             for table in (counted if untimed is None else ())
         ),
-        _details(f"What {SAYS}", _rules_said(analysis.measured)),
+        _details(f"What {SAYS}", rules),
         _details("Memory", _memory(analysis)),
         _details("Clocks and power", _table(gpu_samples_table(analysis))),
-        _details("Notes", _notes(analysis)),
+        _details("Notes", [*notes, *_more(len(analysis.notes) - _NOTES)]),
         [f"<sub>traceflops {__version__}{made}</sub>"],
     )
     return _joined(sections)
@@ -176,11 +174,11 @@ def _head(analysis: Analysis, title: str | None) -> Iterator[str]:
     if title is not None:
         yield f"# {plain(title)}"
         yield ""
-    opened = opening(analysis)
+    opened = findings.opening(analysis)
     yield f"## {plain(opened.title)}"
-    if title_finding(analysis) is not None:
+    if findings.title_finding(analysis) is not None:
         yield ""
-        yield plain(" ".join(map(words, background(analysis))))
+        yield plain(" ".join(map(words, findings.background(analysis))))
     elif opened.rest:
         yield ""
         yield plain(opened.rest)
@@ -214,17 +212,9 @@ def _authored(blocks: Iterable[NoteBlock]) -> Iterator[str]:
             yield f"> {first_of_line(plain(block.lines[0]))}"
 
 
-def _rules_said(measured: Measurement) -> Iterator[str]:
-    """Yield what rules of the profiler say of kernels."""
-    for one in rules_said(measured, _ROWS):
-        yield f"- {code(one.name)}"
-        for rule in one.rules:
-            yield f"  - **{plain(rule.head)}**{': ' if rule.text else ''}{plain(rule.text)}"
-
-
 def _findings(analysis: Analysis) -> Iterator[str]:
     """Yield the causes in full, then the other findings."""
-    for one in causes(analysis)[:_CAUSES]:
+    for one in findings.causes(analysis)[:_CAUSES]:
         found = one.finding
         title = f"{found.title}: {one.saves or 'gain unknown'}"
         yield f"- **{plain(title)}**{f', {one.mfu}' if one.mfu else ''}"
@@ -233,8 +223,8 @@ def _findings(analysis: Analysis) -> Iterator[str]:
         yield f"  <br>Where: {' · '.join(filter(None, (where, plain(one.owner))))}"
         yield f"  <br>Do: {plain(found.remedy)}"
         yield f"  <br>Sure: {plain(one.sure)}"
-    yield from _more(len(causes(analysis)) - _CAUSES)
-    for finding in other_findings(analysis):
+    yield from _more(len(findings.causes(analysis)) - _CAUSES)
+    for finding in findings.other_findings(analysis):
         said = f"{finding.sentence} {finding.remedy}".rstrip()
         yield f"- **{plain(finding.severity)}**: {plain(said)}"
 
@@ -258,12 +248,6 @@ def _memory(analysis: Analysis) -> Iterator[str]:
         peak = f"At the peak of {held.label}: {size(held.peak, binary=True)}"
         yield from ("", plain(peak), "")
         yield from _table(table_of(_HELD, held.rows, len(held.rows) + held.others))
-
-
-def _notes(analysis: Analysis) -> Iterator[str]:
-    for note in notes_by_weight(analysis)[:_NOTES]:
-        yield f"- **{note.kind}**: {plain(note.text)}"
-    yield from _more(len(analysis.notes) - _NOTES)
 
 
 def _details(title: str, lines: Iterable[str]) -> Iterator[str]:

@@ -7,11 +7,12 @@ import io
 import secrets
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import pyarrow as pa
 from msgspec.structs import replace
 
+from traceflops.analysis.result import Analysis
 from traceflops.errors import UsageError
 from traceflops.privacy.environment import redacted
 from traceflops.reports.files import write_pieces
@@ -23,29 +24,20 @@ from traceflops.table.trace import EVERYWHERE, Note, Trace
 from traceflops.windows.chosen_runs import restrict
 from traceflops.windows.selection import HIDDEN
 
-if TYPE_CHECKING:
-    from traceflops.analysis.result import Analysis
-
 _STACKS, _HOST = "python-stacks", "host"
-LEAVABLE: Final = (_STACKS, _HOST)
-"""What may be left out of a pack."""
+LEAVABLE: Final = (_STACKS, _HOST)  # what may be left out of a pack
 _HOST_TABLES: Final = ("calls", "ops")
 
 
 def write_pack(traces: Iterable[Trace], target: Path, *, include_environment: bool = False) -> int:
-    """Write traces into a file that is whole or not there; return how many.
+    """Write traces, one by one, into a file that is whole or not there; return how many.
 
-    They are written one by one as they come. Host and user names and folders are left out unless
-    the environment is included.
+    Host and user names and folders are left out unless the environment is included.
     """
     hosts, salt, count = Names(), secrets.token_bytes(16), 0
 
     def digest(place: str) -> str:
-        """Return what stands for a place of a device: equal ones stay equal.
-
-        Of a host and a slot, which could be guessed, in this pack alone; a GPU's own id in others,
-        too.
-        """
+        """Return what stands for a device's place; of a host (guessable) in this pack alone."""
         if not place.startswith(EVERYWHERE):
             return place
         # A host and its slot have a blank between them, a GPU's own id has none.
@@ -104,10 +96,7 @@ def with_hashes(trace: Trace, hashes: Mapping[str, str]) -> Trace:
 
 
 def left_out(trace: Trace, names: Iterable[str]) -> Trace:
-    """Return a trace without Python stacks or the host's operators and calls, and a note on it.
-
-    Python stacks are marks of frames, and of a memory snapshot the stacks of who allocated.
-    """
+    """Return a trace without Python stacks (frames, allocations) or host events; note it."""
     tables, notes = dict(trace.tables), list(trace.notes)
     for name in dict.fromkeys(names):
         if name == _STACKS:

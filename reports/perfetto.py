@@ -12,7 +12,8 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import islice
-from typing import TYPE_CHECKING, Final, NamedTuple
+from pathlib import Path
+from typing import Final, NamedTuple
 
 import msgspec
 import numpy as np
@@ -20,6 +21,7 @@ import numpy as np
 from traceflops.attribution.launch_lead import outstanding_launches
 from traceflops.drawing.lane_stacking import MOST_LANES, lanes_of
 from traceflops.errors import UsageError
+from traceflops.findings.finding import Finding
 from traceflops.reports.files import MARK
 from traceflops.reports.json.report import gain_object
 from traceflops.reports.view.texts import words
@@ -29,18 +31,12 @@ from traceflops.timeline.intervals import Intervals
 from traceflops.timeline.records import COMPONENTS
 from traceflops.windows.prepared import Prepared
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from traceflops.findings.finding import Finding
-
 SUFFIXES: Final = (".json", ".json.gz")
 
 _DEVICE, _HOST = 1, 1_000_000
 """Where the numbers of devices and those of the job's processes begin; 0 is the idle process."""
 
-_FINDINGS = 999_999
-"""The process of the findings; no job has as many devices."""
+_FINDINGS = 999_999  # the process of the findings; no job has as many devices
 
 _STEPS, _COMPONENTS, _STREAMS = 1, 2, 1000
 _HOST_TABLES: Final = {"marks": "mark", "ops": "op", "calls": "call"}
@@ -49,8 +45,7 @@ _CALLED: Final = {"communication": "exposed communication", "start_up": "start-u
 _COMPRESSION: Final = 3
 _ROWS_AT_ONCE: Final = 50_000
 
-Write = Callable[..., str]
-"""Writes a range, see `_range`."""
+Write = Callable[..., str]  # writes a range, see `_range`
 
 
 def check_suffix(target: Path) -> None:
@@ -91,7 +86,13 @@ def _events(prepared: Prepared, findings: Sequence[Finding]) -> Iterator[bytes]:
     tables = [trace.activities, *(trace.table(name) for name in _HOST_TABLES)]
     origin_ns = min((int(numbers(t["start_ns"]).min()) for t in tables if t.num_rows), default=0)
     write = partial(_range, origin_ns)
-    streams, processes = _stream_threads(prepared), _host_threads(trace)
+    # The threads of each device: one per stream, more where its activities overlap.
+    stream, streams = numbers(trace.activities["stream"], ABSENT), {}
+    for device, account in prepared.accounts.items():
+        rows = account.rows
+        thread, labels = _threads(stream[rows.row], rows.start_ns, rows.end_ns, nests=False)
+        streams[device] = _Threads({"activities": rows.row}, {"activities": thread}, labels)
+    processes = _host_threads(trace)
     of_calls = _thread_column(processes.values(), "calls", trace)
     of_activities = _thread_column(streams.values(), "activities", trace)
     yield from _found(prepared, findings, write)
@@ -187,52 +188,36 @@ def _devices(
         pid = _DEVICE + device
         yield _label("process", pid, 0, name, pid).encode()
         yield _thread_labels(pid, {_STEPS: "steps", _COMPONENTS: "components"}, 0)
-        yield _joined(_steps(prepared, device, write))
-        yield _joined(_components(prepared, device, write))
-        yield from _pieces(_outstanding(prepared, device, origin_ns))
+        steps, components = [], []
+        for window in prepared.windows[device]:
+            if window.role == "range":
+                continue  # it lies across the steps
+            text = _json(window.role if window.step is None else f"step {window.step}")
+            parts = {f"{part}_ns": ns for part, ns in window.account.components.parts().items()}
+            args = _json({"used": window.used, "left_out": words(window.left_out) or None} | parts)
+            steps.append(write(pid, _STEPS, text, window.start_ns, window.dur_ns, '"step"', args))
+        account = prepared.accounts[device]
+        times = {**account.timeline.parts, "start_up": account.start_up}
+        rest = Intervals.one(*account.rows.span).subtract(account.timeline.busy)
+        times["idle"] = rest.subtract(account.start_up)  # start-up is no idle time
+        for component in COMPONENTS:
+            text, spans = _json(_CALLED.get(component, component)), times[component]
+            for low, high in zip(spans.start_ns.tolist(), spans.end_ns.tolist(), strict=True):
+                components.append(write(pid, _COMPONENTS, text, low, high - low, text))
+        yield _joined(steps)
+        yield _joined(components)
+        # How many launches are called and not yet started, each time that this changes.
+        changed_ns, counts = outstanding_launches(account)
+        yield from _pieces(
+            f'{{"ph":"C","pid":{pid},"tid":0,"ts":{_time(at_ns - origin_ns)},'
+            f'"name":"outstanding launches","args":{{"launches":{count}}}}}'
+            for at_ns, count in zip(changed_ns.tolist(), counts.tolist(), strict=True)
+        )
         yield from _streams(prepared, device, write, streams[device])
 
 
-def _steps(prepared: Prepared, device: int, write: Write) -> Iterator[str]:
-    """Yield a range for each window of a device, with its time by component."""
-    for window in prepared.windows[device]:
-        if window.role == "range":
-            continue  # it lies across the steps
-        name = _json(window.role if window.step is None else f"step {window.step}")
-        parts = {f"{part}_ns": ns for part, ns in window.account.components.parts().items()}
-        args = _json({"used": window.used, "left_out": words(window.left_out) or None} | parts)
-        pid, start, dur = _DEVICE + device, window.start_ns, window.dur_ns
-        yield write(pid, _STEPS, name, start, dur, '"step"', args)
-
-
-def _components(prepared: Prepared, device: int, write: Write) -> Iterator[str]:
-    """Yield a range for each stretch of each component; start-up is no idle time."""
-    account = prepared.accounts[device]
-    parts = {**account.timeline.parts, "start_up": account.start_up}
-    rest = Intervals.one(*account.rows.span).subtract(account.timeline.busy)
-    parts["idle"] = rest.subtract(account.start_up)
-    for name in COMPONENTS:
-        text = _json(_CALLED.get(name, name))
-        starts, ends = parts[name].start_ns.tolist(), parts[name].end_ns.tolist()
-        for low, high in zip(starts, ends, strict=True):
-            yield write(_DEVICE + device, _COMPONENTS, text, low, high - low, text)
-
-
-def _outstanding(prepared: Prepared, device: int, origin_ns: int) -> Iterator[str]:
-    """Yield how many launches are called and not yet started, each time that this changes."""
-    times, counts = outstanding_launches(prepared.accounts[device])
-    for at_ns, count in zip(times.tolist(), counts.tolist(), strict=True):
-        yield (
-            f'{{"ph":"C","pid":{_DEVICE + device},"tid":0,"ts":{_time(at_ns - origin_ns)},'
-            f'"name":"outstanding launches","args":{{"launches":{count}}}}}'
-        )
-
-
 class _Threads(NamedTuple):
-    """The threads that show rows of a device or process: by table the rows, and a thread per row.
-
-    `labels` are the names of the threads by number.
-    """
+    """By table the rows shown of a device or process, a thread per row; the names of threads."""
 
     rows: Mapping[str, IntArray]
     threads: Mapping[str, IntArray]
@@ -245,17 +230,6 @@ def _thread_column(shown: Iterable[_Threads], table: str, trace: Trace) -> IntAr
     for some in shown:
         column[some.rows[table]] = some.threads[table]
     return column
-
-
-def _stream_threads(prepared: Prepared) -> dict[int, _Threads]:
-    """Return the threads of each device: one per stream, more where its activities overlap."""
-    stream = numbers(prepared.trace.activities["stream"], ABSENT)
-    streams = {}
-    for device, account in prepared.accounts.items():
-        rows = account.rows
-        thread, labels = _threads(stream[rows.row], rows.start_ns, rows.end_ns, nests=False)
-        streams[device] = _Threads({"activities": rows.row}, {"activities": thread}, labels)
-    return streams
 
 
 def _streams(prepared: Prepared, device: int, write: Write, shown: _Threads) -> Iterator[bytes]:
@@ -327,23 +301,22 @@ def _host_threads(trace: Trace) -> dict[int, _Threads]:
             for name, rows in rows_of.items()
         }
         if any(len(rows) for rows in picked.values()):
-            processes[number] = _threads_of_rows(trace, picked)
+            # Rows of one thread nest across tables.
+            start_ns, dur_ns, track = (
+                np.concatenate(
+                    [
+                        numbers(trace.table(name)[column], ABSENT)[rows]
+                        for name, rows in picked.items()
+                    ]
+                )
+                for column in ("start_ns", "dur_ns", "thread")
+            )
+            end_ns = start_ns + np.maximum(dur_ns, 0)
+            thread, labels = _threads(track, start_ns, end_ns, nests=True, word="thread")
+            begins = np.cumsum([len(rows) for rows in picked.values()])[:-1]
+            threads = dict(zip(picked, np.split(thread, begins), strict=True))
+            processes[number] = _Threads(picked, threads, labels)
     return processes
-
-
-def _threads_of_rows(trace: Trace, picked: Mapping[str, IntArray]) -> _Threads:
-    """Return the threads of rows of several tables; rows of one thread nest across tables."""
-
-    def of_all(column: str) -> IntArray:
-        return np.concatenate(
-            [numbers(trace.table(name)[column], ABSENT)[rows] for name, rows in picked.items()]
-        )
-
-    start, dur = of_all("start_ns"), np.maximum(of_all("dur_ns"), 0)
-    thread, labels = _threads(of_all("thread"), start, start + dur, nests=True, word="thread")
-    begins = np.cumsum([len(rows) for rows in picked.values()])[:-1]
-    threads = dict(zip(picked, np.split(thread, begins), strict=True))
-    return _Threads(picked, threads, labels)
 
 
 def _host(trace: Trace, shown: _Threads, pid: int, write: Write) -> Iterator[bytes]:

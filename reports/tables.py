@@ -9,12 +9,13 @@ import io
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import msgspec
 import numpy as np
 import pyarrow as pa
 
+from traceflops.analysis.result import Analysis
 from traceflops.attribution.charged import USUAL
 from traceflops.categories.activities import categorise
 from traceflops.categories.classify import load
@@ -38,14 +39,10 @@ from traceflops.table.packed import described
 from traceflops.table.schema import TABLES
 from traceflops.table.trace import Trace
 
-if TYPE_CHECKING:
-    from traceflops.analysis.result import Analysis
-
 _FORMULA = tuple("=+-@\t\r\uff0b\uff0d\uff1d\uff20")
 """Signs with which a formula begins, also as wide ones, which some spreadsheets take for them."""
 
 Row = Mapping[str, Any]
-_Report = Mapping[str, Any]
 
 _WHOLE: Final = ("_ns", "bytes", "count", "rank", "step", "launches", "activities", "counted")
 _REAL: Final = ("share", "_per_ns", "flops", "intensity", "mfu_without", "activities_per_launch")
@@ -62,31 +59,23 @@ def _parquet(table: pa.Table) -> bytes:
 
 
 def _with_plain_lists(table: pa.Table) -> pa.Table:
-    """Return a table without lists of a fixed size.
-
-    Arrow writes a null among them to Parquet only from version 25 on.
-    """
+    """Return a table without lists of fixed size: before version 25, Arrow writes no null there."""
     for place, field in enumerate(table.schema):
         if pa.types.is_fixed_size_list(field.type):
-            plain = pa.list_(field.type.value_type)
-            chunks = [_plain_lists(chunk) for chunk in table.column(place).chunks]
+            plain, chunks = pa.list_(field.type.value_type), []
+            for lists in table.column(place).chunks:
+                valid = validity(lists)  # None: every list is valid
+                items = np.full(len(lists), field.type.list_size) * (
+                    True if valid is None else valid
+                )
+                ends = np.concatenate(([0], np.cumsum(items))).astype(np.int32)
+                bitmap, nulls = pack_validity(valid)
+                buffers, values = [bitmap, pa.py_buffer(ends)], [lists.flatten()]
+                chunk = pa.Array.from_buffers(plain, len(lists), buffers, nulls, children=values)
+                chunks.append(chunk)
             column = pa.chunked_array(chunks, type=plain)
             table = table.set_column(place, field.with_type(plain), column)
     return table
-
-
-def _plain_lists(lists: pa.FixedSizeListArray) -> pa.ListArray:
-    """Return the same lists, in which a null has no items."""
-    valid = validity(lists)
-    # None: every list is valid.
-    items = np.full(len(lists), lists.type.list_size) * (True if valid is None else valid)
-    ends = np.concatenate(([0], np.cumsum(items)))
-    bitmap, nulls = pack_validity(valid)
-    offsets = pa.py_buffer(ends.astype(np.int32))
-    plain = pa.list_(lists.type.value_type)
-    return pa.Array.from_buffers(
-        plain, len(lists), [bitmap, offsets], nulls, children=[lists.flatten()]
-    )
 
 
 def _arrow(table: pa.Table) -> bytes:
@@ -103,10 +92,27 @@ def _marked(table: pa.Table) -> pa.Table:
 
 
 def csv_of(table: pa.Table) -> bytes:
-    """Return a table as CSV that no spreadsheet calculates and no terminal obeys."""
+    """Return a table as CSV that no spreadsheet calculates and no terminal obeys.
+
+    Numbers stay as they are; all else, times too, is text. Triples are "x y z".
+    """
     from pyarrow import csv
 
-    columns = [_csv_column(column) for column in table.columns]
+    columns = []
+    for column in table.columns:
+        kind = column.type
+        if pa.types.is_fixed_size_list(kind):
+            triples = column.to_pylist()
+            column = pa.array([None if t is None else " ".join(map(str, t)) for t in triples])
+        elif pa.types.is_dictionary(kind):
+            texts = [_inert(text) for text in names(column)]
+            column = dictionary_column(codes(column), texts).dictionary_decode()
+        elif pa.types.is_temporal(kind) or not (
+            pa.types.is_decimal(kind) or pa.types.is_primitive(kind)
+        ):
+            values = column.to_pylist()
+            column = text_column([None if one is None else _inert(str(one)) for one in values])
+        columns.append(column)
     sink = io.BytesIO()
     csv.write_csv(pa.Table.from_arrays(columns, names=[*map(_inert, table.column_names)]), sink)
     return sink.getvalue()
@@ -178,10 +184,7 @@ def export_tables(
 
 @contextmanager
 def folder_for_tables(folder: Path) -> Iterator[None]:
-    """Make a folder; what was made goes again where nothing could be written to it.
-
-    Raises UsageError where it cannot be made.
-    """
+    """Make a folder, or raise UsageError; it goes again where nothing could be written to it."""
     made = [one for one in (folder, *folder.parents) if not one.exists()]
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -228,24 +231,6 @@ def _inert(text: str) -> str:
     # Some spreadsheets take spaces before a formula away.
     behind_spaces = shown[:1] == " " and shown.lstrip().startswith(_FORMULA)
     return f"'{shown}" if text.startswith(_FORMULA) or behind_spaces else shown
-
-
-def _csv_column(column: pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
-    """Return a column as CSV can hold it: triples as "x y z", text that a spreadsheet leaves be.
-
-    Numbers stay as they are; all else, times too, is written as text.
-    """
-    if pa.types.is_fixed_size_list(column.type):
-        triples = column.to_pylist()
-        return pa.array([None if t is None else " ".join(map(str, t)) for t in triples])
-    if pa.types.is_dictionary(column.type):
-        texts = [_inert(text) for text in names(column)]
-        return dictionary_column(codes(column), texts).dictionary_decode()
-    if pa.types.is_decimal(column.type) or (
-        pa.types.is_primitive(column.type) and not pa.types.is_temporal(column.type)
-    ):
-        return column
-    return text_column([None if one is None else _inert(str(one)) for one in column.to_pylist()])
 
 
 REPORT_TABLES: Final = (
@@ -303,10 +288,7 @@ def _report_rows(report: Mapping[str, Any]) -> dict[str, list[Row]]:
 
 
 def save_tables(analysis: Analysis, folder: Path, format_: str) -> list[Path]:
-    """Write the tables that have rows, all or none; return their paths.
-
-    Tables of an earlier report that have no rows now are removed.
-    """
+    """Write the tables that have rows, all or none; remove earlier ones; return the paths."""
     from traceflops.reports.json.report import report_object
 
     written = {}

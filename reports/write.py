@@ -64,11 +64,7 @@ def save(
     authored: Authored = NOTHING,
     mark: bytes = b"",
 ) -> Path:
-    """Write the report; return its path. Raises UsageError where that is not possible.
-
-    `authored` is the author's title and notes, for the forms that people read; the file ends in a
-    `mark`.
-    """
+    """Write the report, with the author's title and notes. Raises UsageError where it cannot be."""
     target = Path(path)
     check_target(target, force=force)
     write_pieces(target, [_rendered(target.suffix.lower(), analysis, command, authored), mark])

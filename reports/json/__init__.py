@@ -2,8 +2,7 @@
 
     Analysis              Utilisation, Reconciliation      Comparison, WhatIf
       report.py             mfu.py                           comparison.py
-        devices.py
-        ranks.py
+        devices.py (and ranks)
         measured.py (utilisation)
           |                     |                              |
           +---------------------+------------------------------+   dicts and lists

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from msgspec import to_builtins
 
@@ -16,14 +16,12 @@ from traceflops._version import __version__
 from traceflops.comparison.result import Comparison
 from traceflops.comparison.side import Side
 from traceflops.comparison.spread import Interval
+from traceflops.mfu.budget import ShareRange
+from traceflops.replay.what_if import Outcome, WhatIf
 from traceflops.reports.json.measured import share_object
 from traceflops.reports.json.report import encode
 from traceflops.reports.view.figures import as_float, fields, flop_count
 from traceflops.reports.view.texts import words
-
-if TYPE_CHECKING:
-    from traceflops.mfu.budget import ShareRange
-    from traceflops.replay.what_if import Outcome, WhatIf
 
 SCHEMA: Final = "traceflops.comparison/1"
 SCHEMA_OF_SEVERAL: Final = "traceflops.comparisons/1"

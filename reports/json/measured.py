@@ -9,14 +9,18 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from msgspec import to_builtins
 
+from traceflops.analysis.result import Analysis
 from traceflops.attribution.charged import OF_KERNEL, USUAL
 from traceflops.devices.gpu_samples import THROTTLE_BITS
 from traceflops.flops.mfu_waterfall import Waterfall
 from traceflops.mfu.budget import DevicePeaks, ShareRange
+from traceflops.mfu.counted.counter_work import CountedKernel
+from traceflops.mfu.counted.joins import MeasuredWork
+from traceflops.mfu.counted.kernel_speeds import KernelSpeed
 from traceflops.mfu.inference import Inference
 from traceflops.mfu.measurement import Measurement
 from traceflops.mfu.traced.executed import Executed
@@ -25,18 +29,9 @@ from traceflops.reports.view.figures import as_float, fields, flop_count
 from traceflops.reports.view.texts import words
 from traceflops.reports.view.utilisation import roof, roofline, share_of_bandwidth, share_of_link
 
-if TYPE_CHECKING:
-    from traceflops.analysis.result import Analysis
-    from traceflops.mfu.counted.counter_work import CountedKernel
-    from traceflops.mfu.counted.joins import MeasuredWork
-    from traceflops.mfu.counted.kernel_speeds import KernelSpeed
-
 
 def measured_object(measured: Measurement) -> dict[str, Any]:
-    """Return the utilisation that a trace shows.
-
-    Model FLOPs are null if FLOPs were executed that cannot be split into model and recomputation.
-    """
+    """Return the utilisation of a trace; model FLOPs that cannot be split off are null."""
     executed, outside, roofs = measured.executed, measured.executed.outside, measured.roofs
     counted = executed.executed_flops > 0
     split = counted and (executed.model_flops > 0 or not executed.unsplit_flops)

@@ -79,11 +79,7 @@ def models_object(models: Iterable[tuple[str, ModelCard]]) -> dict[str, Any]:
 
 
 def _figures(work: DescribedWork | None, rate: Rate | None) -> dict[str, Any]:
-    """Return the figures of a convention, null if unknown.
-
-    There is no MFU of a convention that counts executed FLOPs only, and no HFU if the convention
-    does not count them.
-    """
+    """Return the figures of a convention, null for those that it does not count."""
     model = work if work is not None and not work.ledger.executed_only else None
     counted = work if work is not None and work.is_counted else None
     return {
@@ -190,6 +186,7 @@ def _described(checked: Reconciliation, explained: Explanation | None) -> dict[s
     described = mfu_object(checked.described, explained)
     del described["schema"], described["traceflops_version"]
     job, counts, fall = checked.job, checked.counts, checked.waterfall
+    again = checked.recomputation
     return {
         **described,
         "lacks": [fields(lack, "problem", "remedy") for lack in checked.lacks],
@@ -207,23 +204,17 @@ def _described(checked: Reconciliation, explained: Explanation | None) -> dict[s
         "agree": checked.agree,
         "difference_of_mfu": as_float(checked.gap),
         "sentence": checked.sentence or None,
-        "recomputation": _recomputation(checked),
+        # None if it cannot be compared.
+        "recomputation": again
+        and {
+            "checkpointing": again.checkpoint.name,
+            **flop_count("described_flops", again.described),
+            **flop_count("counted_flops", again.counted),
+            **flop_count("counted_flops_at_least", again.least),
+            **flop_count("counted_flops_at_most", again.most),
+            "agree": again.mismatch is None,
+            "mismatch": again.mismatch
+            and {"code": again.mismatch.code, "words": words(again.mismatch.what)},
+        },
         "waterfall": waterfall_object(fall) if fall is not None else None,
-    }
-
-
-def _recomputation(checked: Reconciliation) -> dict[str, Any] | None:
-    """Return recomputation as described and as counted, or None if they cannot be compared."""
-    if (again := checked.recomputation) is None:
-        return None
-    return {
-        "checkpointing": again.checkpoint.name,
-        **flop_count("described_flops", again.described),
-        **flop_count("counted_flops", again.counted),
-        **flop_count("counted_flops_at_least", again.least),
-        **flop_count("counted_flops_at_most", again.most),
-        "agree": again.mismatch is None,
-        "mismatch": {"code": again.mismatch.code, "words": words(again.mismatch.what)}
-        if again.mismatch is not None
-        else None,
     }

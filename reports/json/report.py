@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import msgspec
 from msgspec import to_builtins
@@ -12,19 +12,16 @@ from traceflops._version import __version__
 from traceflops.analysis.result import Analysis
 from traceflops.characters import visible_json
 from traceflops.facts import Fact
+from traceflops.findings.finding import Finding, Gain
 from traceflops.memory.usage import Series, holders, memory_use
 from traceflops.mfu.checked.trace_description import counts_of_step
-from traceflops.reports.json.devices import account_object, culprits_object, device_object
+from traceflops.reports.json import devices
 from traceflops.reports.json.measured import kernel_objects, measured_object, sampled_objects
-from traceflops.reports.json.ranks import ranks_object
 from traceflops.reports.view.critical import critical_object
 from traceflops.reports.view.figures import fields
 from traceflops.reports.view.findings import headline, title_sentence
 from traceflops.reports.view.texts import words
-
-if TYPE_CHECKING:
-    from traceflops.findings.finding import Finding, Gain
-    from traceflops.windows.prepared import Prepared
+from traceflops.windows.prepared import Prepared
 
 SCHEMA: Final = "traceflops.report/1"
 FINDINGS_SCHEMA: Final = "traceflops.findings/1"
@@ -70,10 +67,7 @@ def _encodable(value: Any) -> Any:
 
 
 def findings_object(analysis: Analysis) -> dict[str, Any]:
-    """Return the findings on their own, in words, in at most MOST_BYTES of JSON.
-
-    `left_out` is the number of findings without room: the last ones, which gain least.
-    """
+    """Return the first findings in words, as many as fit in MOST_BYTES of JSON."""
     findings = [finding_object(finding) for finding in analysis.findings]
     for finding in findings:
         del finding["facts"]  # the words say the same, and there is little room
@@ -136,9 +130,9 @@ def report_object(analysis: Analysis) -> dict[str, Any]:
         },
         "findings": [finding_object(finding) for finding in analysis.findings],
         "critical_path": critical_object(analysis),
-        "total": account_object(analysis.total),
+        "total": devices.account_object(analysis.total),
         "utilisation": measured_object(analysis.measured),
-        "devices": [device_object(device) for device in analysis.devices],
+        "devices": [devices.device_object(device) for device in analysis.devices],
         "categories": analysis.categories.to_pylist(),
         "kernels": kernel_objects(analysis),
         "collectives": [
@@ -161,20 +155,20 @@ def report_object(analysis: Analysis) -> dict[str, Any]:
         "jobs": [
             {
                 **fields(job, "number", "format", "files", "ranks", "chosen", "devices"),
-                "total": account_object(job.total) if job.total is not None else None,
+                "total": devices.account_object(job.total) if job.total is not None else None,
                 "verdict": job.verdict,
             }
             for job in analysis.jobs
         ],
         **_host(analysis),
-        "ranks": ranks_object(analysis.ranks) if analysis.ranks is not None else None,
+        "ranks": devices.ranks_object(analysis.ranks) if analysis.ranks is not None else None,
         "step_counts": counts if any(counts.values()) else None,
         "passes": list(map(to_builtins, analysis.serving.passes)),
         "pass_kinds": [
             {
                 **fields(kind, *_OF_A_PASS_KIND),
                 "idle_between_ns": kind.between_ns,
-                "idle_between": culprits_object(kind.waits, kind.between_ns),
+                "idle_between": devices.culprits_object(kind.waits, kind.between_ns),
             }
             for kind in analysis.serving.kinds
         ],
@@ -251,7 +245,7 @@ def _host(analysis: Analysis) -> dict[str, Any]:
     """Return what the CPU did: while GPUs were idle, to launch, copy and wait, by operator."""
     pace, launches = analysis.host_bound, analysis.launches
     return {
-        "idle": culprits_object(analysis.idle, analysis.components.idle_ns),
+        "idle": devices.culprits_object(analysis.idle, analysis.components.idle_ns),
         "host_bound": pace
         and {
             **fields(pace, *_OF_A_PHASE, "lead_p10_ns", "floor_ns"),

@@ -28,10 +28,7 @@ Schema = dict[str, Any]
 
 
 def json_schema(name: str) -> Schema:
-    """Return the JSON Schema (draft 2020-12) of an object such as "traceflops.report/1".
-
-    Raises KeyError if no schema has this name.
-    """
+    """Return the JSON Schema (2020-12) of a document; raise KeyError if none has this name."""
     table, about = field_tables()["documents"][name]
     definitions: dict[str, Schema] = {}
     return {

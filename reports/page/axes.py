@@ -9,8 +9,7 @@ from msgspec import Struct
 from traceflops.reports.view.figures import TIME_UNITS
 
 _MOST_TICKS: Final = 7
-_NEAR_END: Final = 6
-"""Percent of an axis."""
+_NEAR_END: Final = 6  # percent of an axis
 
 
 class Tick(Struct, frozen=True):

@@ -4,20 +4,21 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 from msgspec import Struct
 
+from traceflops.analysis.result import Analysis
 from traceflops.devices.side_records import SIDE_FORMATS
 from traceflops.facts import fact
 from traceflops.findings.counted_estimates import COUNTED_KERNEL
-from traceflops.findings.finding import WORTH_SAYING
+from traceflops.findings.finding import WORTH_SAYING, Finding
 from traceflops.findings.main_kernel import MAIN_KERNEL
 from traceflops.findings.unevenness import UNEVEN_STEPS, largest_part
-from traceflops.memory.usage import memory_use
+from traceflops.memory.usage import Curve, memory_use
 from traceflops.reports.page import evidence, overview
-from traceflops.reports.page.steps import small_bars
+from traceflops.reports.page.steps import MOST_SMALL, drawn_bars, window_rows
 from traceflops.reports.page.thumbnails import thumbnail
 from traceflops.reports.view import step_split, wording
 from traceflops.reports.view.figures import duration, percent, size
@@ -27,11 +28,6 @@ from traceflops.reports.view.texts import words
 from traceflops.reports.view.utilisation import why_not
 from traceflops.units import PART_NAMES
 from traceflops.windows.device_records import PARTIAL
-
-if TYPE_CHECKING:
-    from traceflops.analysis.result import Analysis
-    from traceflops.findings.finding import Finding
-    from traceflops.memory.usage import Curve
 
 _MOST_CARDS: Final = 3
 _POINTS: Final = 60
@@ -68,16 +64,24 @@ class Tile(Struct, frozen=True):
 
 
 def case_values(analysis: Analysis) -> dict[str, Any]:
-    """Return the values of the template of the first screen.
-
-    Where no findings were possible (`found` is None), none is shown and none is the title.
-    """
+    """Return the values of the first screen; without findings (`found`) none is its title."""
     found = evidence.findings_shown(analysis) if has_findings(analysis) else None
     opened = opening(analysis)
     causes = list(found.causes.rows) if found else []
     best = title_finding(analysis) if found else None
     about = _component(analysis, best.finding) if best else ""
     parts = step_split.told_parts(analysis, best.finding if best else None, about)
+    cards = []
+    for cause in causes[:_MOST_CARDS]:
+        finding = cause.words.finding
+        component = _component(analysis, finding)
+        card = {
+            "shown": cause,
+            "drawing": thumbnail(analysis, finding, component),
+            "marks": _LEVELS.index(finding.confidence.level) + 1 if finding.confidence else 0,
+            "component": component,
+        }
+        cards.append(card)
     return {
         "title": opened.title,
         "rest": opened.rest,
@@ -91,7 +95,7 @@ def case_values(analysis: Analysis) -> dict[str, Any]:
         "parts": parts,
         "step": duration(sum(part.ns for part in parts)),
         "tiles": list(tiles(analysis, parts)),
-        "cards": [_card(analysis, shown) for shown in causes[:_MOST_CARDS]],
+        "cards": cards,
         "more": causes[_MOST_CARDS:],
         # The title already tells of the best finding, if it is of a counted kernel.
         "others": [
@@ -110,40 +114,25 @@ def case_values(analysis: Analysis) -> dict[str, Any]:
 
 
 def _step_after(analysis: Analysis, finding: Finding) -> dict[str, Any] | None:
-    """Return the step now and with the finding's remedy, or None if the gain is unknown.
+    """Return the step now and with the finding's remedy, or None if that gains nothing.
 
     `least` is the shortest it may become and `open` the uncertainty, both in percent of now.
     """
-    bounds = step_split.step_after(analysis, finding)
-    if bounds is None:
+    gain, now_ns = finding.gain, round(analysis.mean_ns(analysis.components.window_ns))
+    if gain is None or gain.high_ns <= 0 or not now_ns:
         return None
-    least, most = (_WHOLE * ns / bounds.now_ns for ns in (bounds.least_ns, bounds.most_ns))
-    ends = dict.fromkeys(map(duration, (bounds.least_ns, bounds.most_ns)))  # equal ends once
+    bounds_ns = [max(now_ns - max(ns, 0), 0) for ns in (gain.high_ns, gain.low_ns)]
+    least, most = (_WHOLE * ns / now_ns for ns in bounds_ns)
     return {
-        "now": duration(bounds.now_ns),
-        "fixed": " to ".join(ends),
+        "now": duration(now_ns),
+        "fixed": " to ".join(dict.fromkeys(map(duration, bounds_ns))),  # equal ends once
         "least": round(least, 2),
         "open": round(most - least, 2),
     }
 
 
-def _card(analysis: Analysis, cause: evidence.CauseShown) -> dict[str, Any]:
-    """Return the card of a cause: its words, its drawing, and its confidence as 0 to 3 marks."""
-    finding = cause.words.finding
-    component = _component(analysis, finding)
-    return {
-        "shown": cause,
-        "drawing": thumbnail(analysis, finding, component),
-        "marks": _LEVELS.index(finding.confidence.level) + 1 if finding.confidence else 0,
-        "component": component,
-    }
-
-
 def is_judged(analysis: Analysis) -> bool:
-    """Return whether findings were possible: there is device work, and it was recorded.
-
-    For a partial recording: whether any of its findings states a confidence.
-    """
+    """Return whether findings were possible, or if recorded in part, any has a confidence."""
     unjudged = analysis.on_host or analysis.recorded in overview.UNRECORDED
     if analysis.recorded in PARTIAL:
         unjudged = all(finding.confidence is None for finding in analysis.findings)
@@ -158,9 +147,8 @@ def has_findings(analysis: Analysis) -> bool:
 def _component(analysis: Analysis, finding: Finding) -> str:
     """Return the component that a finding is about.
 
-    For uneven steps it is the one that is most above its usual time in the longest step. Else the
-    rule may name memory or copies, or the evidence a section on a component; if neither does, it is
-    that of the finding's kernels with the most time.
+    For uneven steps it is the one that is most above its usual time in the longest step. Else it is
+    told by the name of the rule, a section of the evidence, or the kernels with the most time.
     """
     if finding.rule == UNEVEN_STEPS and analysis.spread is not None:
         return largest_part(analysis.spread)[0]
@@ -183,46 +171,36 @@ def tiles(analysis: Analysis, parts: Sequence[step_split.StepPart]) -> Iterator[
     """Yield at most four tiles; a figure that is zero or unknown gets none."""
     if not analysis.components.window_ns:
         return
-    measured = analysis.measured
+    measured, steps = analysis.measured, analysis.steps
     if (share := measured.mfu_range or measured.hfu_range) is not None:
         name = "HFU" if measured.mfu_range is None else "MFU"
         value = words(fact("utilisation.tile", share=(share.least, share.most)))
         yield Tile(name, value, measured.basis, "peak")
-    steps = analysis.steps
     if steps.typical_ns is None:
         mean = analysis.mean_ns(analysis.components.window_ns)
         yield Tile("Window", duration(mean), "no steps found", "steps")
     else:
-        used = (
-            f"median of {wording.steps_counted(analysis)}"
-            if len(steps.seen) > 1
-            else "the only step"
-        )
+        median = f"median of {wording.steps_counted(analysis)}"
+        used = median if len(steps.seen) > 1 else "the only step"
         text = "; ".join(filter(None, (used, ", ".join(wording.step_times(analysis)))))
         spark = _step_spark(analysis)
         yield Tile("Step time", duration(steps.typical_ns), text, "steps", spark)
     yield from _largest_loss(analysis, parts)
-    yield from _peak_memory(analysis)
-
-
-def _peak_memory(analysis: Analysis) -> Iterator[Tile]:
-    """Yield the peak memory of the device that allocated most, if any device has one."""
     uses = memory_use(analysis.prepared) if analysis.prepared is not None else ()
     on_devices = [use for use in uses if not use.on_host and use.allocated.peak]
-    if not on_devices:
-        return
-    most = max(on_devices, key=lambda use: use.allocated.peak)
-    capacity = f"allocated, of {size(most.device_bytes, binary=True)}"
-    known = capacity if most.device_bytes else "allocated"
-    # Without what was allocated before the recording, no total is known.
-    text = known if most.is_total else "change since recording start"
-    spark = _curve(most.allocated.curve, most.allocated.peak)
-    yield Tile("Peak memory", size(most.allocated.peak, binary=True), text, "memory", spark)
+    if on_devices:
+        most = max(on_devices, key=lambda use: use.allocated.peak)
+        capacity = f"allocated, of {size(most.device_bytes, binary=True)}"
+        known = capacity if most.device_bytes else "allocated"
+        # Without what was allocated before the recording, no total is known.
+        text = known if most.is_total else "change since recording start"
+        spark = _curve(most.allocated.curve, most.allocated.peak)
+        yield Tile("Peak memory", size(most.allocated.peak, binary=True), text, "memory", spark)
 
 
 def _step_spark(analysis: Analysis) -> Spark | None:
     """Return the steps as bars, the longest step used marked; None if there are fewer than two."""
-    bars = small_bars(analysis.devices)
+    bars = drawn_bars(window_rows(analysis.devices), MOST_SMALL)
     longest = max((bar.components.window_ns for bar in bars), default=0)
     if len(bars) < 2 or not longest:
         return None
@@ -243,10 +221,9 @@ def _step_spark(analysis: Analysis) -> Spark | None:
 def _largest_loss(analysis: Analysis, parts: Sequence[step_split.StepPart]) -> Iterator[Tile]:
     """Yield the largest loss of a step, if it is worth saying.
 
-    Nothing is said of a partial recording: its idle time may be work that was not recorded, or be
-    due to reading counters. Memory work counts as a loss only where FLOPs have a peak; else it may
-    be the GPU's purpose. If idle time of all classes together is the largest loss, it is named as
-    one; but a single class that is larger than any other loss is named alone.
+    Idle time of a partial recording may be work that was not recorded: nothing is said of it.
+    Memory work is a loss only where FLOPs have a peak; else it may be the GPU's purpose. All idle
+    time is one loss if that is the largest, but a class larger than any other loss is named alone.
     """
     if analysis.recorded in PARTIAL:
         return
@@ -274,10 +251,7 @@ def _largest_loss(analysis: Analysis, parts: Sequence[step_split.StepPart]) -> I
 
 
 def _curve(curve: Curve, peak: int) -> Spark | None:
-    """Return a curve as a filled path of _POINTS columns, each as high as its highest value.
-
-    A column without a value is as high as the one before it. None if the curve has no length.
-    """
+    """Return a curve as a filled path of columns of highest values, None without a length."""
     length = int(curve.time_ns[-1] - curve.time_ns[0])
     if length <= 0:
         return None

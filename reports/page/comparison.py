@@ -8,18 +8,18 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
+from msgspec.structs import asdict
+
 from traceflops._version import __version__
 from traceflops.attribution.idle_classes import CLASSES
 from traceflops.comparison.difference import Cause, Part, rounded
 from traceflops.comparison.reasons import sureness, title_of
 from traceflops.comparison.result import Comparison
-from traceflops.comparison.side import Side
 from traceflops.facts import fact
 from traceflops.reports.page.comparison_drawings import bars, cause_words, outstanding, waterfall
 from traceflops.reports.page.comparison_timeline import pair
 from traceflops.reports.page.jinja import environment, style_sheet
 from traceflops.reports.page.scripts import scripts_of
-from traceflops.reports.view.compared_kernels import counted_change
 from traceflops.reports.view.comparison import (
     cause_label,
     changed_causes,
@@ -35,20 +35,20 @@ from traceflops.reports.view.comparison import (
     sides_table,
     unlike_table,
 )
+from traceflops.reports.view.counted import counted_change
 from traceflops.reports.view.figures import UNKNOWN, duration, signed_percent
 from traceflops.reports.view.short_names import short_labels
+from traceflops.reports.view.tables import Cell
 from traceflops.reports.view.texts import words
 from traceflops.units import several
 
 SCHEMA: Final = "traceflops.comparison/1"
 _STYLES: Final = ("report.css", "tables.css", "timeline.css", "comparison.css")
 _NAME: Final = 28
-_MOST_ROWS: Final = 400
-"""Rows of each table, of all comparisons of a page together."""
+_MOST_ROWS: Final = 400  # rows of each table, of all comparisons of a page together
 _MOST_PAIRS: Final = 8
 _NAMED: Final = 3
-_LEAST: Final = 0.02
-"""Share of the largest cause from which another one is named."""
+_LEAST: Final = 0.02  # share of the largest cause from which another one is named
 _ENTRIES: Final = {
     "What changed": "case",
     "Part by part": "waterfall",
@@ -70,7 +70,8 @@ def render_comparison_page(comparisons: Sequence[Comparison]) -> str:
         _values(one, (names[0], name), f"-{at}" if len(comparisons) > 1 else "", len(comparisons))
         for at, (one, name) in enumerate(zip(comparisons, names[1:], strict=True), 1)
     ]
-    figure, overview = _figure(comparisons[0]), None
+    figure = _figure(comparisons[0])
+    overview: dict[str, Any] | None = None
     title = f"{figure + ' · ' if figure else ''}{names[0]} → {names[1]}"
     # A section without content has no entry; "case" is no value here, and is always there.
     groups = [(entry, [name]) for entry, name in _ENTRIES.items() if shown[0].get(name, True)]
@@ -78,16 +79,24 @@ def render_comparison_page(comparisons: Sequence[Comparison]) -> str:
         title = f"{names[0]} and {several(len(comparisons), 'other recording')}"
         groups = [("All", ["case"])]
         groups += [(name, [f"case-{number}"]) for number, name in enumerate(names[1:], 1)]
-        overview = _overview(comparisons, sides, names)
+        tables = compared(comparisons)
+        drawn = [
+            at
+            for at, side in enumerate(sides)
+            if side.windows and any(side is one for one in tables)
+        ]
+        overview = {
+            "title": f"{several(len(comparisons), 'recording')} against {names[0]}.",
+            "bars": bars([sides[i] for i in drawn], [names[i] for i in drawn]) if drawn else None,
+            "runs": runs_table(comparisons),
+            "sides": sides_table(tables),
+        }
     context = {
         "document_title": title,
         "several_runs": overview,
         "comparisons": shown,
         "groups": groups,
-        "theme": scripts.theme,
-        "scripts": scripts.scripts,
-        "data": scripts.data,
-        "policy": scripts.policy,
+        **asdict(scripts),
         "css": style_sheet(_STYLES),
         "schema": SCHEMA,
         "version": __version__,
@@ -95,30 +104,19 @@ def render_comparison_page(comparisons: Sequence[Comparison]) -> str:
     return environment().get_template("comparison.html.j2").render(context)
 
 
-def _overview(
-    comparisons: Sequence[Comparison], sides: Sequence[Side], names: Sequence[str]
-) -> dict[str, Any]:
-    """Return what the template shows of several comparisons together."""
-    shown = compared(comparisons)
-    is_shown = [side.windows and any(side is one for one in shown) for side in sides]
-    drawn = [at for at, is_drawn in enumerate(is_shown) if is_drawn]
-    return {
-        "title": f"{several(len(comparisons), 'recording')} against {names[0]}.",
-        "bars": bars([sides[at] for at in drawn], [names[at] for at in drawn]) if drawn else None,
-        "runs": runs_table(comparisons),
-        "sides": sides_table(shown),
-    }
-
-
 def _values(comparison: Comparison, names: tuple[str, str], id_: str, many: int) -> dict[str, Any]:
-    """Return what the template shows of one of `many` comparisons; `id_` ends its elements' ids.
-
-    The comparisons of a page share its room for rows; of many, none has a timeline.
-    """
+    """Return what the template shows of one of `many` comparisons; `id_` ends its elements' ids."""
     sides = (comparison.before, comparison.after)
     shown = compared([comparison])
     has_times = bool(shown) and all(side.windows and side.components.window_ns for side in sides)
     drawn = has_times and not comparison.is_same
+    about = []  # GPUs and numbers of steps, if known
+    gpus, steps = [s.facts.get("GPUs", "") for s in sides], [len(s.steps) for s in sides]
+    if any(gpus):
+        about.append(" → ".join(dict.fromkeys(gpu or UNKNOWN for gpu in gpus)))
+    if all(steps):
+        each, after = several(steps[0], "step"), several(steps[1], "step")
+        about.append(f"{each} each" if steps[0] == steps[1] else f"{steps[0]} → {after}")
     lead, title = _clauses(comparison)
     interval = comparison.interval
     beside_title, memory = mfu_sentence(comparison), memory_table(comparison)
@@ -131,7 +129,7 @@ def _values(comparison: Comparison, names: tuple[str, str], id_: str, many: int)
     return {
         "id": id_,
         "names": names,
-        "about": list(_about(sides)),
+        "about": about,
         "is_comparable": drawn,
         "is_unsure": interval is not None and interval.holds_zero,
         "lead": lead,
@@ -156,32 +154,17 @@ def _values(comparison: Comparison, names: tuple[str, str], id_: str, many: int)
     }
 
 
-def _about(sides: tuple[Side, Side]) -> Iterator[str]:
-    """Yield the GPUs that the two were recorded on, and the numbers of their steps, if known."""
-    gpus = [side.facts.get("GPUs", "") for side in sides]
-    if any(gpus):
-        yield " → ".join(dict.fromkeys(gpu or UNKNOWN for gpu in gpus))
-    steps = [len(side.steps) for side in sides]
-    if all(steps):
-        each = f"{several(steps[0], 'step')} each" if steps[0] == steps[1] else ""
-        yield each or f"{steps[0]} → {several(steps[1], 'step')}"
-
-
 def _clauses(comparison: Comparison) -> tuple[str, str]:
     """Return the caveats ("" for none), and the title: what changed and its first reason."""
     if comparison.obstacle or comparison.is_same:
         return "", comparison.sentence
-    before, after, differs = comparison.before, comparison.after, _differs(comparison)
+    difference_ns, interval = comparison.difference_ns, comparison.interval
+    is_within = bool(difference_ns) and interval is not None and interval.holds_zero
     title = fact("comparison.title-spread")  # a difference within the spread between steps
-    if differs or not comparison.difference_ns:
-        reasons = comparison.reasons if differs else []
-        title = title_of(before, after, comparison.difference_ns, reasons)
+    if not is_within:
+        reasons = comparison.reasons if difference_ns else []
+        title = title_of(comparison.before, comparison.after, difference_ns, reasons)
     return " ".join(map(words, comparison.caveats)), words(title)
-
-
-def _differs(comparison: Comparison) -> bool:
-    interval = comparison.interval
-    return bool(comparison.difference_ns) and not (interval is not None and interval.holds_zero)
 
 
 def _figure(comparison: Comparison) -> str:
@@ -213,7 +196,8 @@ def _beside(comparison: Comparison) -> Iterator[str]:
 def _sums(comparison: Comparison) -> Iterator[tuple[str, int, list[tuple[int, str]]]]:
     """Yield the sum of the causes that agree with the difference, then of those against it.
 
-    The two add up to the difference. Each is a label, its ns, and its causes as ns and text.
+    The two add up to the difference. Each is a label, its ns, and ns and text of its largest sure
+    causes, of the other sure ones, and of the noise.
     """
     if not comparison.difference_ns:
         return
@@ -221,30 +205,21 @@ def _sums(comparison: Comparison) -> Iterator[tuple[str, int, list[tuple[int, st
     ways = (("Lost", 1), ("Won back", -1)) if is_slower else (("Gained", -1), ("Given back", 1))
     for label, sign in ways:
         causes = [cause for cause in changed_causes(comparison) if cause.ns * sign > 0]
-        if causes:
-            total = sum(cause.ns for cause in causes)
-            yield label, abs(total), list(_named(causes))
-
-
-def _named(causes: Sequence[Cause]) -> Iterator[tuple[int, str]]:
-    """Yield ns and text of the largest sure causes, of the other sure ones, and of the noise."""
-    sure = [cause for cause in causes if not cause.is_noise]
-    named = [cause for cause in sure[:_NAMED] if abs(cause.ns) >= _LEAST * abs(causes[0].ns)]
-    for cause in named:
-        yield abs(cause.ns), cause_label(cause)
-    others = sure[len(named) :]
-    if others:
-        yield sum(abs(cause.ns) for cause in others), several(len(others), "other")
-    noise = sum(abs(cause.ns) for cause in causes if cause.is_noise)
-    if noise:
-        yield noise, "within the spread between steps"
+        if not causes:
+            continue
+        sure = [cause for cause in causes if not cause.is_noise]
+        named = [cause for cause in sure[:_NAMED] if abs(cause.ns) >= _LEAST * abs(causes[0].ns)]
+        texts = [(abs(cause.ns), cause_label(cause)) for cause in named]
+        if others := sure[len(named) :]:
+            others_ns = sum(abs(cause.ns) for cause in others)
+            texts.append((others_ns, several(len(others), "other")))
+        if noise_ns := sum(abs(cause.ns) for cause in causes if cause.is_noise):
+            texts.append((noise_ns, "within the spread between steps"))
+        yield label, abs(sum(cause.ns for cause in causes)), texts
 
 
 def _sure(comparison: Comparison, names: Sequence[str]) -> Iterator[str]:
-    """Yield how sure the difference is, and the steps that stand out on each side.
-
-    Nothing if the sides cannot be compared (`obstacle`) or are the same recording.
-    """
+    """Yield how sure the difference is, if any, and the steps that stand out on each side."""
     if comparison.obstacle or comparison.is_same:
         return
     interval = comparison.interval
@@ -272,13 +247,26 @@ def _tables(comparison: Comparison, id_: str, most: int) -> list[dict[str, Any]]
     causes, parts = changed_causes(comparison), changed_parts(comparison)
     if not causes:
         return []
+    cause_rows, part_rows = [], []
+    for cause in causes[:most]:
+        what, detail = cause_words(cause)
+        times = (sum(p.before_ns for p in cause.parts), sum(p.after_ns for p in cause.parts))
+        row = _row(cause, causes[0], what, detail, [duration(float(ns)) for ns in times])
+        cause_rows.append(row | {"last": interval_ends(cause.interval), "is_noise": cause.is_noise})
+    for part, cells in zip(parts, parts_table(comparison, most).rows, strict=False):
+        name, *figures, _, matched_by = cells  # the change is drawn, not printed
+        more = f" and {len(part.scopes) - 1} more" if len(part.scopes) > 1 else ""
+        scope = f"{part.scopes[0]}{more}" if part.scopes else ""
+        idle = f"idle, {CLASSES.get(part.subject, part.subject)}"
+        row = _row(part, parts[0], name, idle if part.kind == "idle" else scope, figures)
+        part_rows.append(row | {"last": matched_by, "is_noise": False})  # no interval tells noise
     return [
         {
             "name": f"causes{id_}",
             "label": "By cause",
             "heads": ("Before", "After"),
             "last": "95 % interval",
-            "rows": list(_cause_rows(causes, most)),
+            "rows": cause_rows,
             "total": len(causes),
         },
         {
@@ -286,46 +274,21 @@ def _tables(comparison: Comparison, id_: str, most: int) -> list[dict[str, Any]]
             "label": "By kernel and culprit",
             "heads": ("Calls", "Before", "After"),
             "last": "Matched by",
-            "rows": list(_part_rows(comparison, parts, most)),
+            "rows": part_rows,
             "total": len(parts),
         },
     ]
 
 
-def _cause_rows(causes: Sequence[Cause], most: int) -> Iterator[dict[str, Any]]:
-    """Yield the first `most` causes as rows."""
-    for cause in causes[:most]:
-        what, detail = cause_words(cause)
-        before = sum(part.before_ns for part in cause.parts)
-        after = sum(part.after_ns for part in cause.parts)
-        yield {
-            "look": cause.component,
-            "what": what,
-            "detail": detail,
-            "cells": (duration(float(before)), duration(float(after))),
-            "ns": cause.ns,
-            "share": cause.ns / abs(causes[0].ns),
-            "last": interval_ends(cause.interval),
-            "is_noise": cause.is_noise,
-        }
-
-
-def _part_rows(
-    comparison: Comparison, parts: Sequence[Part], most: int
-) -> Iterator[dict[str, Any]]:
-    """Yield the first `most` parts as rows, with the cells of `parts_table`."""
-    for part, cells in zip(parts, parts_table(comparison, most).rows, strict=False):
-        name, *figures, _, matched_by = cells  # the change is drawn, not printed
-        more = f" and {len(part.scopes) - 1} more" if len(part.scopes) > 1 else ""
-        scope = f"{part.scopes[0]}{more}" if part.scopes else ""
-        idle = f"idle, {CLASSES.get(part.subject, part.subject)}"
-        yield {
-            "look": part.component,
-            "what": name,
-            "detail": idle if part.kind == "idle" else scope,
-            "cells": figures,
-            "ns": part.ns,
-            "share": part.ns / abs(parts[0].ns),
-            "last": matched_by,
-            "is_noise": False,  # only causes have an interval to tell
-        }
+def _row(
+    change: Cause | Part, largest: Cause | Part, what: Cell, detail: str, cells: Sequence[Cell]
+) -> dict[str, Any]:
+    """Return what rows of causes and of parts have in common."""
+    return {
+        "look": change.component,
+        "what": what,
+        "detail": detail,
+        "cells": cells,
+        "ns": change.ns,
+        "share": change.ns / abs(largest.ns),
+    }

@@ -6,13 +6,11 @@ Places and widths are in percent of a drawing, so that it fits a page of any wid
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import accumulate, pairwise
 from math import ceil
 from statistics import median
 from typing import Any, Final
-
-from msgspec import Struct
 
 from traceflops.attribution.idle_classes import CLASSES
 from traceflops.comparison.difference import Cause, rounded, tell_culprits
@@ -32,16 +30,13 @@ _LEAST: Final = 0.02
 """Share of the longer step from which idle time of one class is a part of its own."""
 _MOST_DOTS: Final = 300
 _DENSE: Final = 40
-_FAR: Final = 5
-"""So many times as far from the median as other steps, a step stands out."""
+_FAR: Final = 5  # so many times as far from the median as other steps, a step stands out
 _FAR_SHARE: Final = 0.05
-_MOST_ROWS: Final = 9
-"""Causes that are rows of the waterfall."""
+_MOST_ROWS: Final = 9  # causes that are rows of the waterfall
 _EMPTY: Final = 0.4
 """Share of an axis without any end of a row from which on it does not begin at 0."""
 _WHOLE: Final = 100.0
-_LANES: Final = (50, 32, 68)
-"""Heights of dots: neighbours lie beside each other."""
+_LANES: Final = (50, 32, 68)  # heights of dots: neighbours lie beside each other
 
 
 def bars(
@@ -154,11 +149,7 @@ def _part(key: Key, ns: int, total: int) -> StepPart:
 
 
 def _dots(side: Side, steps: Sequence[float], scale_ns: int) -> list[dict[str, Any]]:
-    """Return a dot per step, or nothing if windows are not steps.
-
-    Of more than _MOST_DOTS steps some are chosen evenly by length. A step that stands out is
-    labelled with its number. `steps` are ns.
-    """
+    """Return a dot per step (in ns), or evenly chosen ones; nothing if windows are not steps."""
     numbers = side.steps
     if len(numbers) != len(steps):  # windows without numbers
         return []
@@ -196,31 +187,31 @@ def outstanding(side: Side) -> tuple[int, float] | None:
     return (step, ns) if abs(ns - middle) > max(_FAR * usual, _FAR_SHARE * middle) else None
 
 
-class _Change(Struct, frozen=True):
-    """What a row of the waterfall says: a cause, several as one, or a whole step."""
-
-    label: str
-    detail: str
-    look: str
-    ns: int
-    is_noise: bool = False
+def _change(label: str, detail: str, look: str, ns: int, is_noise: bool = False) -> dict[str, Any]:
+    """Return what a row of the waterfall says: a cause, several as one, or a whole step."""
+    return {"label": label, "detail": detail, "look": look, "ns": ns, "is_noise": is_noise}
 
 
 def waterfall(comparison: Comparison, names: Sequence[str]) -> dict[str, Any] | None:
     """Return the rows that lead from one step time to the other, or None if nothing changed.
 
-    A row is a box at `x` of some `width`; at its `end` the next one begins. Places are in percent
-    of an axis that begins at `low_ns`. The ns of all causes add up to the difference.
+    Places are in percent of an axis that begins at `low_ns`. All ns add up to the difference.
     """
     causes = changed_causes(comparison)
     if not causes:
         return None
     start, end = rounded(comparison.before.mean_ns), rounded(comparison.after.mean_ns)
-    changes = [*_ordered(comparison, causes[:_MOST_ROWS])]
+    # Causes are grouped by component; the one that changed most comes first.
+    order = sorted(comparison.components, key=lambda name: -abs(comparison.components[name]))
+    changes = []
+    for cause in sorted(causes[:_MOST_ROWS], key=lambda cause: order.index(cause.component)):
+        is_culprit = cause.kind == "idle" and cause.subject in CLASSES
+        look = CULPRIT if is_culprit else cause.component
+        changes.append(_change(*cause_words(cause), look, cause.ns, cause.is_noise))
     rest = sum(cause.ns for cause in causes[_MOST_ROWS:])
     if len(causes) > _MOST_ROWS:
-        changes.append(_Change(several(len(causes) - _MOST_ROWS, "other"), "together", "", rest))
-    ends = list(accumulate((change.ns for change in changes), initial=start))
+        changes.append(_change(several(len(causes) - _MOST_ROWS, "other"), "together", "", rest))
+    ends = list(accumulate((change["ns"] for change in changes), initial=start))
     # The axis begins at 0, or at a round time if most of it would be empty: below the lowest end,
     # with a quarter of the room that the changes take.
     room, low = max(ends) - min(ends), 0
@@ -229,23 +220,19 @@ def waterfall(comparison: Comparison, names: Sequence[str]) -> dict[str, Any] | 
         low = max((min(ends) - room // 4) // apart * apart, 0)
     scale = _WHOLE / max(max(ends) - low, 1)
 
-    def row(change: _Change, left: int, right: int) -> dict[str, Any]:
+    def row(change: dict[str, Any], left: int, right: int) -> dict[str, Any]:
         """Return the box of a change that leads from `left` to `right`, both in ns."""
         return {
-            "label": change.label,
-            "detail": change.detail,
-            "look": change.look,
-            "ns": change.ns,
+            **change,
             "x": round(scale * (min(left, right) - low), 3),
             "width": round(scale * abs(right - left), 3),
             "end": round(scale * (right - low), 3),
-            "is_noise": change.is_noise,
             "is_total": False,
         }
 
     def total(name: str, side: Side, ns: int) -> dict[str, Any]:
         steps = f"mean of {several(max(len(side.steps), 1), 'step')}"
-        return row(_Change(name, steps, "", ns), low, ns) | {"is_total": True}
+        return row(_change(name, steps, "", ns), low, ns) | {"is_total": True}
 
     rows = [
         total(names[0], comparison.before, start),
@@ -253,13 +240,3 @@ def waterfall(comparison: Comparison, names: Sequence[str]) -> dict[str, Any] | 
         total(names[1], comparison.after, end),
     ]
     return {"rows": rows, "ticks": axis_ticks(low, max(ends)), "low_ns": low}
-
-
-def _ordered(comparison: Comparison, causes: Sequence[Cause]) -> Iterator[_Change]:
-    """Yield the rows of causes, grouped by component; the one that changed most comes first."""
-    order = sorted(comparison.components, key=lambda name: -abs(comparison.components[name]))
-    for cause in sorted(causes, key=lambda one: order.index(one.component)):
-        label, detail = cause_words(cause)
-        is_culprit = cause.kind == "idle" and cause.subject in CLASSES
-        look = CULPRIT if is_culprit else cause.component
-        yield _Change(label, detail, look, cause.ns, cause.is_noise)

@@ -3,36 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from msgspec import Struct
 from msgspec.structs import replace
 
+from traceflops.analysis.result import Analysis
 from traceflops.attribution.idle_classes import CLASSES
+from traceflops.comparison.side import Side
 from traceflops.drawing.lanes import TABLE_OF, Lane
 from traceflops.drawing.timeline import Drawable, Span, drawable
 from traceflops.reports.page.axes import axis_ticks
 from traceflops.reports.page.overview import MOST_GAPS
 from traceflops.reports.page.timeline import lane_groups, lane_labels
-from traceflops.reports.page.timeline_still import IDLE, NameOf, Rect, StillLane, letters, still
+from traceflops.reports.page.timeline_still import IDLE, Rect, StillLane, letters, still
 from traceflops.reports.view.figures import duration
 from traceflops.reports.view.step_split import CULPRIT
 
-if TYPE_CHECKING:
-    from traceflops.analysis.result import Analysis
-    from traceflops.comparison.side import Side
-
-_MOST_LANES: Final = 7
-"""Rows of host threads, those with most in them."""
+_MOST_LANES: Final = 7  # rows of host threads, those with most in them
 _MOST_DEEP: Final = 2
-_LEAST_WAIT: Final = 0.003
-"""Share of a step from which a wait has a box."""
+_LEAST_WAIT: Final = 0.003  # share of a step from which a wait has a box
 _LEAST_BUSY: Final = 0.005
 
 
 class _TimelineSide(Struct, frozen=True):
     """What is drawn of a side: one step, or the window if `step` is None, and a device."""
 
+    name: str
     analysis: Analysis
     drawn: Drawable
     step: int | None
@@ -47,20 +44,34 @@ class _TimelineSide(Struct, frozen=True):
 def pair(sides: Sequence[Side], names: Sequence[str]) -> dict[str, Any]:
     """Return a drawing of one step per side on a common axis: the used step nearest the median.
 
-    `lacking` has a sentence for each side that cannot be drawn; `looks` are those of all boxes.
+    Both are of the rank of the last side's device, else of the lowest in common. `lacking` has a
+    sentence for each side that cannot be drawn; `looks` are those of all boxes.
     """
-    recordings = [_recording(side) for side in sides]
-    known = [recording for recording in recordings if recording is not None]
-    rank = _common_rank(known)
-    length_ns = max((recording.length_ns for recording in known), default=1)
-    shown, lacking = [], []
-    for side, name, recording in zip(sides, names, recordings, strict=True):
-        if recording is not None:
-            shown.append(_side(recording, name, length_ns, rank))
-        elif side.analysis is None:
+    recordings, lacking = list[_TimelineSide](), []
+    for side, name in zip(sides, names, strict=True):
+        prepared = side.analysis.prepared if side.analysis is not None else None
+        if side.analysis is None:
             lacking.append(f"{name} is a report as JSON, which holds no timeline.")
-        else:
+            continue
+        gaps = side.analysis.gaps(MOST_GAPS)
+        drawn = drawable(prepared, gaps) if prepared is not None else None
+        if drawn is None:
             lacking.append(f"{name} has no times of single operations.")
+            continue
+        outline, middle = drawn.outline, drawn.outline.representative
+        # The outline has only the steps of devices that are drawn.
+        step = middle.median if middle is not None and middle.median in outline.steps else None
+        span = outline.window if step is None else outline.steps[step]
+        busiest = outline.chosen.busiest
+        recordings.append(_TimelineSide(name, side.analysis, drawn, step, span, busiest))
+    ranks = [{device.rank for device in r.analysis.devices} - {None} for r in recordings]
+    common = set.intersection(*ranks) if ranks else set()
+    rank = min((rank for rank in common if rank is not None), default=None)
+    for device in recordings[-1].analysis.devices if common else ():
+        if device.device == recordings[-1].device and device.rank in common:
+            rank = device.rank
+    length_ns = max((recording.length_ns for recording in recordings), default=1)
+    shown = [_side(recording, length_ns, rank) for recording in recordings]
     lanes = (lane for side in shown for lane in side["still"].lanes)
     return {
         "sides": shown,
@@ -70,39 +81,8 @@ def pair(sides: Sequence[Side], names: Sequence[str]) -> dict[str, Any]:
     }
 
 
-def _recording(side: Side) -> _TimelineSide | None:
-    """Return what to draw of a side, the median step or the window; None without single events."""
-    prepared = side.analysis.prepared if side.analysis is not None else None
-    if side.analysis is None or prepared is None:
-        return None
-    drawn = drawable(prepared, side.analysis.gaps(MOST_GAPS))
-    if drawn is None:
-        return None
-    outline, middle = drawn.outline, drawn.outline.representative
-    # The outline has only the steps of devices that are drawn.
-    step = middle.median if middle is not None and middle.median in outline.steps else None
-    span = outline.window if step is None else outline.steps[step]
-    return _TimelineSide(side.analysis, drawn, step, span, outline.chosen.busiest)
-
-
-def _common_rank(recordings: Sequence[_TimelineSide]) -> int | None:
-    """Return the rank to draw on all sides: the last side's, else the lowest in common, or None."""
-    ranks = [{device.rank for device in each.analysis.devices} - {None} for each in recordings]
-    common = set.intersection(*ranks) if ranks else set()
-    if not common:
-        return None
-    last = recordings[-1]
-    rank_of = {device.device: device.rank for device in last.analysis.devices}
-    if rank_of[last.device] in common:
-        return rank_of[last.device]
-    return min(rank for rank in common if rank is not None)
-
-
-def _side(one: _TimelineSide, name: str, length_ns: int, rank: int | None) -> dict[str, Any]:
-    """Return the drawing of one side: of the device of `rank`, or without it of the busiest one.
-
-    `length_ns` is the length of the axis that both sides share.
-    """
+def _side(one: _TimelineSide, length_ns: int, rank: int | None) -> dict[str, Any]:
+    """Return the drawing of the device of `rank` or the busiest one, on an axis of `length_ns`."""
     devices = {
         device.rank: device.device for device in one.analysis.devices if device.rank is not None
     }
@@ -121,7 +101,15 @@ def _side(one: _TimelineSide, name: str, length_ns: int, rank: int | None) -> di
             else outline.lanes[group.lanes[0]].device == device
         )
     ]
-    drawing = still(one.drawn, one.span, headed, labels, length_ns, _names(one.analysis))
+    trace = one.analysis.prepared.trace if one.analysis.prepared is not None else None
+
+    def name(lane: Lane, row: int) -> str:
+        """Return the name of an event of a host thread, "" for device work."""
+        if trace is None or lane.kind == "stream":
+            return ""
+        return str(trace.table(TABLE_OF[lane.kind])["name"][row].as_py() or "")
+
+    drawing = still(one.drawn, one.span, headed, labels, length_ns, name)
     waits, busiest = [*_waits(one, device, length_ns)], [*_busiest(drawing.lanes)]
     if waits and busiest:  # the row of waits comes first, so it takes the GPU's heading
         waits[0] = replace(waits[0], heading=headed[0][0])
@@ -131,7 +119,7 @@ def _side(one: _TimelineSide, name: str, length_ns: int, rank: int | None) -> di
     what = "the whole window" if one.step is None else f"step {one.step}"
     words = f"{what}, {duration(one.length_ns)}"
     return {
-        "name": name,
+        "name": one.name,
         "words": words,
         "still": replace(drawing, lanes=lanes),
         "is_step": one.step is not None,
@@ -139,10 +127,7 @@ def _side(one: _TimelineSide, name: str, length_ns: int, rank: int | None) -> di
 
 
 def _busiest(lanes: Sequence[StillLane]) -> Iterator[StillLane]:
-    """Yield the lanes that are busy: all streams, and the _MOST_LANES busiest of host threads.
-
-    Of a thread only the outer _MOST_DEEP rows count. A heading moves to the first lane kept.
-    """
+    """Yield busy streams, and the busiest outer rows of host threads; the first has the heading."""
     hosts = [lane for lane in lanes if lane.lane.kind != "stream" and lane.lane.depth < _MOST_DEEP]
     kept = sorted(hosts, key=lambda one: -one.busy_share)[:_MOST_LANES]
     heading: str | None = None
@@ -152,18 +137,6 @@ def _busiest(lanes: Sequence[StillLane]) -> Iterator[StillLane]:
         if shows and one.busy_share >= _LEAST_BUSY:
             yield replace(one, heading=heading)
             heading = None
-
-
-def _names(analysis: Analysis) -> NameOf:
-    """Return a function that gives the name of an event of a host thread, "" for device work."""
-    trace = analysis.prepared.trace if analysis.prepared is not None else None
-
-    def name(lane: Lane, row: int) -> str:
-        if trace is None or lane.kind == "stream":
-            return ""
-        return str(trace.table(TABLE_OF[lane.kind])["name"][row].as_py() or "")
-
-    return name
 
 
 def _waits(one: _TimelineSide, device: int, length_ns: int) -> Iterator[StillLane]:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterator
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from msgspec import Struct
 
+from traceflops.analysis.result import Analysis
 from traceflops.drawing.timeline import drawn_devices
-from traceflops.findings.finding import row_name
+from traceflops.findings.finding import Finding, Row, row_name
 from traceflops.findings.losses import LOSS
 from traceflops.findings.unevenness import UNEVEN_STEPS
 from traceflops.reports.page.kernels import MOST_KERNELS
@@ -27,21 +28,13 @@ from traceflops.windows.prepared import most_exposed
 from traceflops.windows.records import chosen_time
 from traceflops.windows.step_times import StepTime, late_after
 
-if TYPE_CHECKING:
-    from traceflops.analysis.result import Analysis
-    from traceflops.findings.finding import Finding, Row
-
 _DEVICE: Final = 30
 _MOST_CAUSES: Final = 10
-_LONGEST_LINK: Final = 2_000
-"""Characters of a link; rows with longer names may have none."""
+_LONGEST_LINK: Final = 2_000  # characters of a link; rows with longer names may have none
 
 
 class Place(Struct, frozen=True):
-    """A place on the page: what follows # in the link, and its text.
-
-    `name` is the kernel's name, which the text prints as code. `is_live`: the link needs scripts.
-    """
+    """A place: what follows # in its link, its text and kernel `name`; a live one needs scripts."""
 
     link: str
     text: str
@@ -58,11 +51,10 @@ def step_rows(analysis: Analysis) -> set[str]:
 def places(analysis: Analysis, finding: Finding, steps: Container[str]) -> Iterator[Place]:
     """Yield the places that show a finding, the best first; `steps` have a row on the page."""
     what = finding.rule.removeprefix(LOSS)  # of a loss this is the component that is lost
-    if finding.rule == UNEVEN_STEPS:
-        longest = analysis.spread.longest if analysis.spread is not None else None
-        if longest is not None:
-            text = f"step {longest.step}: {duration(longest.ns)}"
-            yield from _step(analysis, steps, longest, text)
+    spread, devices = analysis.spread, analysis.devices
+    if finding.rule == UNEVEN_STEPS and spread is not None:
+        text = f"step {spread.longest.step}: {duration(spread.longest.ns)}"
+        yield from _step(analysis, steps, spread.longest, text)
     elif what == "idle":
         for gap, link in zip(analysis.gaps(1), gap_links(analysis), strict=False):
             if link:
@@ -73,9 +65,23 @@ def places(analysis: Analysis, finding: Finding, steps: Container[str]) -> Itera
     elif what in COMPONENTS:
         yield from _longest_stretch(analysis, what)
         yield from _largest_kernel(analysis, what)
-    if what in COMPONENTS:
-        yield from _worst_step(analysis, what, steps)
-        yield from _worst_rank(analysis, what)
+    if what not in COMPONENTS:
+        return
+    # The used step with most of it; idle time may be more before a late step.
+    if spread is not None and len(spread.used) > 1:
+        worst = max(spread.used, key=lambda step: step.components.parts()[what])
+        ns, where = worst.components.parts()[what], f"in step {worst.step}"
+        late = late_after(devices, worst.step, ns) if what == "idle" else None
+        if late is not None:
+            next_step, ns = late
+            where = f"before step {next_step}"
+        yield from _step(analysis, steps, worst, f"most {where}: {duration(ns)}")
+    # The rank with most of it, if each device has a rank and a row of its own.
+    ranks = {device.rank for device in devices if device.rank is not None}
+    if 1 < len(devices) <= MOST_DEVICES and len(ranks) == len(devices):
+        parts = {device.rank: device.chosen.components.parts()[what] for device in devices}
+        rank = max(parts, key=parts.__getitem__)
+        yield Place(f"rank={rank}", f"most on rank {rank}: {duration(parts[rank])} total")
 
 
 def _kernel_most_above_peak(analysis: Analysis) -> Iterator[Place]:
@@ -134,37 +140,11 @@ def _kernel(name: str, words: str) -> Iterator[Place]:
         yield Place(link, words, name)
 
 
-def _worst_step(analysis: Analysis, component: str, steps: Container[str]) -> Iterator[Place]:
-    """Yield the used step with most of a component; idle time may be more before a late step."""
-    spread = analysis.spread
-    if spread is None or len(spread.used) < 2:
-        return
-    worst = max(spread.used, key=lambda item: item.components.parts()[component])
-    ns, where = worst.components.parts()[component], f"in step {worst.step}"
-    late = late_after(analysis.devices, worst.step, ns) if component == "idle" else None
-    if late is not None:
-        next_step, ns = late
-        where = f"before step {next_step}"
-    yield from _step(analysis, steps, worst, f"most {where}: {duration(ns)}")
-
-
 def _step(analysis: Analysis, steps: Container[str], step: StepTime, text: str) -> Iterator[Place]:
     """Yield the row of a step if the page shows it; on several devices its times are means."""
     if str(step.step) in steps:
         mean = " per GPU" if len(analysis.devices_used) > 1 else ""
         yield Place(f"step={step.step}", f"{text}{mean}")
-
-
-def _worst_rank(analysis: Analysis, component: str) -> Iterator[Place]:
-    """Yield the rank with most of a component, if each device has a rank and a row of its own."""
-    known = {device.rank for device in analysis.devices if device.rank is not None}
-    if not 1 < len(analysis.devices) <= MOST_DEVICES or len(known) < len(analysis.devices):
-        return
-    worst = max(
-        analysis.devices, key=lambda a_device: a_device.chosen.components.parts()[component]
-    )
-    ns = worst.chosen.components.parts()[component]
-    yield Place(f"rank={worst.rank}", f"most on rank {worst.rank}: {duration(ns)} total")
 
 
 class CauseShown(Struct, frozen=True):
@@ -211,10 +191,7 @@ def kernels_by_row(analysis: Analysis) -> dict[str, dict[str, Any]]:
 
 
 def _of_cause(analysis: Analysis, finding: Finding) -> Iterator[Place]:
-    """Yield the gap and the rank that a cause points to, if the page shows them.
-
-    Several devices may have a gap that begins at that time: the longest is taken.
-    """
+    """Yield the gap (the longest of several) and the rank that a cause points to, if shown."""
     for gap, link in zip(analysis.gaps(MOST_GAPS), gap_links(analysis), strict=False):
         if link and finding.where.start_ns == gap.start_ns:
             where = f", {gap_place(gap)}" if analysis.steps.seen else ""

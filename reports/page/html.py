@@ -9,16 +9,25 @@ from __future__ import annotations
 
 import html
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from msgspec import Struct
+from msgspec.structs import asdict
 
 from traceflops._version import __version__
+from traceflops.analysis.result import Analysis
 from traceflops.reports.json.report import SCHEMA, render_json
 from traceflops.reports.packs import pack_of
 from traceflops.reports.page import overview
 from traceflops.reports.page.jinja import environment, style_sheet
-from traceflops.reports.page.scripts import embed, packed, packed_bytes, scripts_of
+from traceflops.reports.page.scripts import (
+    Embedded,
+    Scripts,
+    embed,
+    packed,
+    packed_bytes,
+    scripts_of,
+)
 from traceflops.reports.page.section import Section
 from traceflops.reports.page.sections import CASE, GROUPS, METHOD, RANKS, sections
 from traceflops.reports.view.author_notes import NOTHING, Authored, base_names
@@ -27,18 +36,12 @@ from traceflops.reports.view.wording import each, time_shared, unit
 from traceflops.table.packed import PAGE_PACK
 from traceflops.units import plural, several
 
-if TYPE_CHECKING:
-    from traceflops.analysis.result import Analysis
-    from traceflops.reports.page.scripts import Embedded, Scripts
-
-PAGE_BYTES: Final = 3_000_000
-"""The most that a page may have."""
+PAGE_BYTES: Final = 3_000_000  # the most that a page may have
 _WITHOUT_PARTS: Final = 12_000
 """Bytes of a page beside its sections, scripts, data and style sheet, and some to spare."""
 _NARROWER: Final = (1, 4, 16, 64)
 """How many times less room than usual texts get, until the page is small enough."""
-_MOST_ROWS: Final = 20_000
-"""Rows of the report that are worth writing out to see whether they fit."""
+_MOST_ROWS: Final = 20_000  # rows of the report that are worth writing out to see whether they fit
 _MOST_PACKED_ROWS: Final = 300_000
 """Rows of a recording that are worth packing to see whether they fit."""
 _DATA: Final = "report-data"
@@ -56,10 +59,7 @@ class _PagePart(Struct, frozen=True):
 def render_html(
     analysis: Analysis, command: str | None = None, authored: Authored = NOTHING
 ) -> str:
-    """Return the page of an analysis as HTML.
-
-    `command` is the command line that made it; `authored` a title and notes by its author.
-    """
+    """Return the page; `command` is what made it, `authored` a title and notes by its author."""
     shown = list(sections(analysis))
     if authored.blocks:
         shown.insert(1, Section("authored", CASE, {"blocks": authored.blocks}))
@@ -89,10 +89,7 @@ def render_html(
             if names and group != METHOD
         ],
         "method": METHOD,
-        "theme": scripts.theme,
-        "scripts": scripts.scripts,
-        "data": scripts.data,
-        "policy": scripts.policy,
+        **asdict(scripts),
         "css": style_sheet(_STYLES),
         "schema": SCHEMA,
         "version": __version__,
@@ -119,10 +116,7 @@ def framed(analysis: Analysis) -> str:
 def _parts(
     analysis: Analysis, shown: Sequence[Section], drawn: Embedded | None, narrower: int = 1
 ) -> Iterator[_PagePart]:
-    """Yield the HTML of each section.
-
-    `drawn` has the Bokeh figures of the page. Texts of the trace get `1 / narrower` of their room.
-    """
+    """Yield each section as HTML; texts of the trace get `1 / narrower` of their room."""
     templates = environment(narrower)
     common = {
         "analysis": analysis,
@@ -146,9 +140,21 @@ def closing(
     `page_bytes` is the size of the page without it; data that would exceed PAGE_BYTES is left out.
     `cuts_texts`: whether texts were cut shorter than usual to keep to PAGE_BYTES.
     """
-    room = PAGE_BYTES - page_bytes
-    data, left_out = _data(analysis, room)
-    embedded = {_DATA: data} if data is not None else {}
+    room, embedded, left_out = PAGE_BYTES - page_bytes, {}, ""
+    per_device = sum(len(device.windows) + len(device.gaps) for device in analysis.devices)
+    measured = analysis.measured
+    tables = int(analysis.kernels.num_rows) + len(measured.kernels) + len(measured.ops)
+    untimed = int(analysis.untimed.rows.num_rows) if analysis.untimed is not None else 0
+    rows = per_device + tables + untimed + len(analysis.notes) + len(analysis.source.event_counts)
+    if rows > _MOST_ROWS:  # not even written out to see whether it fits
+        left_out = f"about {several(rows, 'row')}"
+    else:
+        text = render_json(analysis).encode() + b"\n"
+        taken = packed_bytes(text, room)
+        if taken > room:
+            left_out = f"{size(len(text))}, at least {size(taken)} compressed"
+        else:
+            embedded[_DATA] = text
     pack = pack_of(analysis, _MOST_PACKED_ROWS)
     used = sum(len(packed(content)) for content in embedded.values())
     if pack is not None and len(packed(pack)) <= room - used:
@@ -163,22 +169,3 @@ def closing(
         "redacted": any(note.code == "redacted" for note in analysis.notes),
     }
     return Section("closing", "", values, {}, ("data.js",) if embedded else (), embedded)
-
-
-def _data(analysis: Analysis, room: int) -> tuple[bytes | None, str]:
-    """Return the report as JSON, or None and its size if it is too large for `room` bytes.
-
-    Its rows are counted first: a very large report is not even written out to see whether it fits.
-    """
-    per_device = sum(len(device.windows) + len(device.gaps) for device in analysis.devices)
-    measured = analysis.measured
-    tables = int(analysis.kernels.num_rows) + len(measured.kernels) + len(measured.ops)
-    untimed = int(analysis.untimed.rows.num_rows) if analysis.untimed is not None else 0
-    rows = per_device + tables + untimed + len(analysis.notes) + len(analysis.source.event_counts)
-    if rows > _MOST_ROWS:
-        return None, f"about {several(rows, 'row')}"
-    text = render_json(analysis).encode() + b"\n"
-    taken = packed_bytes(text, room)
-    if taken > room:
-        return None, f"{size(len(text))}, at least {size(taken)} compressed"
-    return text, ""

@@ -10,11 +10,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from fractions import Fraction
 from heapq import heappop, heappush
 from itertools import count as numbers_from
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from msgspec import Struct
 from msgspec.structs import replace
 
+from traceflops.analysis.result import Analysis
 from traceflops.attribution.scopes import module_class
 from traceflops.attribution.time_tree import TREE_PHASES, TimeNode, time_trees
 from traceflops.reports.page.kernels import kernel_places
@@ -23,21 +24,13 @@ from traceflops.reports.view.palette import LINE_LOOKS
 from traceflops.reports.view.step_split import CULPRIT
 from traceflops.reports.view.utilisation import recoverable_ns
 
-if TYPE_CHECKING:
-    from traceflops.analysis.result import Analysis
-
-_MOST_BOXES, _ROWS = 130, 7
-"""Boxes of one lens, and rows of it."""
-_LEAST: Final = 0.004
-"""Share of the step below which boxes of one parent are drawn as one."""
-_ALIKE: Final = 4
-"""So many modules of one class in one other are one box."""
-_LETTER, _EDGE = 7.2, 12
-"""Pixels of a letter and of the space around a label."""
+_MOST_BOXES, _ROWS = 130, 7  # boxes of one lens, and rows of it
+_LEAST: Final = 0.004  # share of the step below which boxes of one parent are drawn as one
+_ALIKE: Final = 4  # so many modules of one class in one other are one box
+_LETTER, _EDGE = 7.2, 12  # pixels of a letter and of the space around a label
 _WIDTHS: Final = (340, 700, 1190)
 """Widths of the drawing, in pixels, from which on a label is shown if it fits there."""
-_LEAST_LETTERS: Final = 14
-"""Of a label that is cut."""
+_LEAST_LETTERS: Final = 14  # of a label that is cut
 _LONGEST: Final = 70
 _TIMES: Final = "\N{MULTIPLICATION SIGN}"
 _LENSES: Final = {"module": ("Module", 2), "python": ("Python", 3), "kernel": ("Kernel", 3)}
@@ -52,16 +45,6 @@ whether its time fits beside it, `kernels` the numbers of its rows in the table 
 """
 
 
-class Icicle(Struct, frozen=True):
-    """The boxes of one lens, its number of rows, and a sentence that says what is largest."""
-
-    lens: str
-    title: str
-    boxes: list[Box]
-    rows: int
-    sentence: str
-
-
 class _Kernels(Struct, frozen=True):
     """By kernel: the share of its time that it would save at its roof; its rows in the table."""
 
@@ -74,8 +57,8 @@ class _Kernels(Struct, frozen=True):
         return sum(int(ns * share) for ns, share in times if share)
 
 
-def icicles(analysis: Analysis) -> list[Icicle]:
-    """Return an icicle per lens that tells anything; none if no event was kept or has a time."""
+def icicles(analysis: Analysis) -> list[dict[str, Any]]:
+    """Return per lens its boxes, rows, and a sentence on what is largest; none without times."""
     if analysis.prepared is None or not analysis.components.window_ns:
         return []
     saved = ((row, recoverable_ns(analysis.measured, row)) for row in analysis.measured.kernels)
@@ -88,28 +71,24 @@ def icicles(analysis: Analysis) -> list[Icicle]:
         if _depth(tree, least_depth) < least_depth:
             continue
         boxes = list(_boxes(analysis, lens, tree, known))
-        rows = max(box["row"] for box in boxes) + 1
-        drawn.append(Icicle(lens, title, boxes, rows, _sentence(analysis, tree, known)))
+        rows, sentence = max(box["row"] for box in boxes) + 1, ""
+        inside = [one for one in _inside(_root(analysis, tree)) if one.node.kernels]
+        if inside:
+            largest = max(inside, key=lambda one: one.node.total_ns)
+            time = _time(analysis, largest.node.total_ns)
+            slow = known.above_ns(largest.node)
+            above = f", {_time(analysis, slow)} of it above the roof" if slow else ""
+            name = figures.kernel_label(largest.label, _LONGEST)
+            sentence = f"Most time is in {name}: {time}{above}."
+        drawn.append({"lens": lens, "title": title, "boxes": boxes, "rows": rows})
+        drawn[-1]["sentence"] = sentence
     return drawn
 
 
 def _depth(node: TimeNode, most: int) -> int:
-    """Return how many levels of nodes with kernels are in a node; counts no further than `most`."""
+    """Return how many levels of nodes with kernels are in a node, at most `most` + 1."""
     inside = [one for one in node.inside.values() if one.kernels and most]
     return max((1 + _depth(one, most - 1) for one in inside), default=0)
-
-
-def _sentence(analysis: Analysis, tree: TimeNode, known: _Kernels) -> str:
-    """Return what takes most time below the root, "" if nothing there has kernels."""
-    inside = [one for one in _inside(_root(analysis, tree)) if one.node.kernels]
-    if not inside:
-        return ""
-    largest = max(inside, key=lambda one: one.node.total_ns)
-    name = figures.kernel_label(largest.label, _LONGEST)
-    words = [f"Most time is in {name}: {_time(analysis, largest.node.total_ns)}"]
-    if slow := known.above_ns(largest.node):
-        words.append(f"{_time(analysis, slow)} of it above the roof")
-    return ", ".join(words) + "."
 
 
 def _time(analysis: Analysis, ns: int) -> str:
@@ -117,11 +96,7 @@ def _time(analysis: Analysis, ns: int) -> str:
 
 
 class _Shown(Struct, frozen=True):
-    """A node as it is drawn.
-
-    `keeps_label`: its label stays when the last node of a chain stands for it. `is_merged`: it is
-    the sum of several small nodes, and nothing inside it is drawn.
-    """
+    """A node as drawn; one at the end of a chain of nodes may keep the label of the first."""
 
     label: str
     node: TimeNode
@@ -211,16 +186,21 @@ def _end_of_chain(one: _Shown) -> _Shown:
 def _box(
     analysis: Analysis, link: str, start: int, row: int, one: _Shown, total: int, known: _Kernels
 ) -> Box:
-    """Return the box of a node with its texts; places are in percent of `total` ns.
-
-    `start` is in ns from the left edge, `row` the level from the top, `link` the id of its element.
-    """
+    """Return the box of a node; places are percent of `total` ns, `start` is ns from the left."""
     node, slow = one.node, known.above_ns(one.node)
     time, width = _time(analysis, node.total_ns), 100 * node.total_ns / total
     # White letters cannot be read on the grey of idle time: the label has the room of the work.
     # A box of idle time alone has dark letters: `CULPRIT`, as it has no component.
     work = width - 100 * node.idle_ns / total if node.components.total() else width
-    label, shows, value = _label(one.label, time, work)
+    # A label that fits, the least drawing for it in px, and whether its time fits, too.
+    short = figures.kernel_text(one.label.removeprefix("aten::")).partition("<")[0] or one.label
+    room = int((work / 100 * _WIDTHS[-1] - _EDGE) / _LETTER)  # letters, if the drawing is widest
+    label, shows, has_time = "", 0, len(short) + 1 + len(time) <= room
+    if room >= min(_LEAST_LETTERS, len(short)):
+        time_letters = len(time) + 1 if has_time else 0
+        label = figures.shorten_middle(short, room - time_letters)
+        needed = ((len(label) + time_letters) * _LETTER + _EDGE) / work * 100
+        shows = next((px for px in _WIDTHS if px >= needed), _WIDTHS[-1])
     ((component, _),) = node.components.most_common(1) or [(CULPRIT, 0)]
     look = component if component in LINE_LOOKS else "other"
 
@@ -240,24 +220,8 @@ def _box(
         "look": look if node.components.total() else CULPRIT,
         "label": label,
         "shows": shows,
-        "value": value,
+        "value": has_time and shows > 0,
         "time": time,
         "text": f"{figures.kernel_label(one.label, _LONGEST)}: {'; '.join(facts)}",
         "kernels": sorted(number for name in node.kernels for number in known.rows.get(name, ())),
     }
-
-
-def _label(text: str, time: str, width: float) -> tuple[str, int, bool]:
-    """Return a label that fits, the least drawing for it in px, and whether its time fits, too.
-
-    `width` is that of the box, in percent of the drawing. "" is no label.
-    """
-    text = figures.kernel_text(text.removeprefix("aten::")).partition("<")[0] or text
-    room = int((width / 100 * _WIDTHS[-1] - _EDGE) / _LETTER)  # letters, if the drawing is widest
-    if room < min(_LEAST_LETTERS, len(text)):
-        return "", 0, False
-    has_time = len(text) + 1 + len(time) <= room
-    time_letters = len(time) + 1 if has_time else 0
-    shown = figures.shorten_middle(text, room - time_letters)
-    needed = ((len(shown) + time_letters) * _LETTER + _EDGE) / width * 100
-    return shown, next((one for one in _WIDTHS if one >= needed), _WIDTHS[-1]), has_time

@@ -24,10 +24,8 @@ if TYPE_CHECKING:
     from jinja2 import Environment
     from markupsafe import Markup
 
-_TITLE_WIDTH: Final = 2_000
-"""How much of a name shows when the pointer rests on it."""
-_LEAST_WIDTH: Final = 24
-"""Characters that are left of a text in the tightest page."""
+_TITLE_WIDTH: Final = 2_000  # how much of a name shows when the pointer rests on it
+_LEAST_WIDTH: Final = 24  # characters that are left of a text in the tightest page
 _MORE_BYTES: Final = {"&": 4, '"': 4, "'": 4, "<": 3, ">": 3}
 """How many bytes more than one these characters take in HTML."""
 _OPTION: Final = re.compile(r"(?<![^\s(])--?[A-Za-z][\w-]{0,40}")
@@ -46,10 +44,7 @@ _BY_NAME: Final[Sequence[Callable[..., Any]]] = (
 
 @cache
 def environment(narrower: int = 1) -> Environment:
-    """Return the Jinja environment: it escapes every text and raises for undefined names.
-
-    Texts of a trace get `1 / narrower` of the room that a template gives them, see `_room`.
-    """
+    """Return the Jinja environment; texts of a trace get `1 / narrower` of their usual room."""
     from jinja2 import Environment, FunctionLoader, StrictUndefined
     from markupsafe import Markup
 

@@ -7,32 +7,34 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
 from msgspec import Struct
 
+from traceflops.analysis.result import Analysis
 from traceflops.attribution.launching_ops import launchers
 from traceflops.reports.page.section import DeepLinks, link_to
-from traceflops.reports.page.work import columns_remark, rates_sentence, work_columns, work_of
+from traceflops.reports.page.work import (
+    WorkShown,
+    columns_remark,
+    rates_sentence,
+    work_columns,
+    work_of,
+)
 from traceflops.reports.view.figures import duration
 from traceflops.reports.view.recorded_shapes import shape_words, type_words
 from traceflops.reports.view.short_names import kernel_labels
 from traceflops.reports.view.wording import listed, numbered
 from traceflops.table.columns import take_rows
-
-if TYPE_CHECKING:
-    from traceflops.analysis.result import Analysis
-    from traceflops.reports.page.work import WorkShown
-    from traceflops.windows.prepared import Prepared
+from traceflops.windows.prepared import Prepared
 
 MOST_KERNELS: Final = 100
 _MOST_PER_CATEGORY: Final = 3
 _MOST_OF_CATEGORIES: Final = 60
 _MOST_WAYS: Final = 300
-Key = tuple[str, ...]
-"""A row of a kernel table: name, kind, top, sub, rule."""
+Key = tuple[str, ...]  # a row of a kernel table: name, kind, top, sub, rule
 _KEY: Final = ("name", "kind", "top", "sub", "rule")
 _COLUMNS: Final = ("op", "call", "scope", "shapes", "dtypes")
 
@@ -113,12 +115,8 @@ def _shown(
     if the row is the first of it. `facts` are shown beside the columns. `work` is emptied.
     """
     links, shown, left_out, room = DeepLinks("kernel"), [], 0, _MOST_WAYS
-    firsts = {
-        (category["top"], category["sub"]): category_link(
-            category["top"], category["sub"], categories
-        )
-        for category in categories
-    }
+    pairs = [(category["top"], category["sub"]) for category in categories]
+    firsts = {(top, sub): category_link(top, sub, categories) for top, sub in pairs}
     labels = kernel_labels([row["name"] for row in rows])
     for row, label in zip(rows, labels, strict=True):
         ways = sites.rows.get(key_of(row), [])
@@ -127,6 +125,20 @@ def _shown(
         room -= len(ways)
         # Work is known by name alone, so the first row of a name, that with the most time, has it.
         own_work = work.pop(row["name"], None)
+        facts = [
+            ("category", row["sub"].replace("_", " ")),
+            ("kind", row["kind"]),
+            ("category rule", row["rule"]),
+            ("min", duration(row["min_ns"])),
+            ("max", duration(row["max_ns"])),
+        ]
+        if own_work is not None and own_work.intensity.value is not None:
+            facts.append(("FLOP per byte", own_work.intensity.text))
+        if own_work is not None and own_work.by:
+            facts.append(("bound", f"{own_work.bound} by {own_work.by}"))
+        if own_work is not None and own_work.flops.value is not None:
+            launches = numbered(own_work.count, "launch")
+            facts.append(("FLOPs known for", f"{launches}, {duration(own_work.time_ns)}"))
         shown.append(
             {
                 "row": row,
@@ -136,32 +148,14 @@ def _shown(
                 "first_of": firsts.pop((row["top"], row["sub"]), ""),
                 "work": own_work,
                 "ways": list(map(way, ways)),
-                "facts": _facts(row, own_work),
+                "facts": facts,
             }
         )
     return shown, left_out
 
 
-def _facts(row: Mapping[str, Any], work: WorkShown | None) -> list[tuple[str, str]]:
-    """Return what is said of a kernel beside the columns, each a label and a text."""
-    facts = [("category", row["sub"].replace("_", " ")), ("kind", row["kind"])]
-    facts += [("category rule", row["rule"])]
-    facts += [("min", duration(row["min_ns"])), ("max", duration(row["max_ns"]))]
-    if work is not None and work.intensity.value is not None:
-        facts.append(("FLOP per byte", work.intensity.text))
-    if work is not None and work.by:
-        facts.append(("bound", f"{work.bound} by {work.by}"))
-    if work is not None and work.flops.value is not None:
-        launches = numbered(work.count, "launch")
-        facts.append(("FLOPs known for", f"{launches}, {duration(work.time_ns)}"))
-    return facts
-
-
 class LaunchSites(Struct, frozen=True):
-    """The ways to launch each kernel, which columns are known of any, and what a scope is called.
-
-    `rows` are those of `launchers` by kernel.
-    """
+    """The ways to launch each kernel, the columns known of any, and what a scope is called."""
 
     rows: Mapping[Key, list[dict[str, Any]]]
     knows: frozenset[str]
@@ -201,11 +195,7 @@ def missing(sites: LaunchSites) -> str:
 
 
 def way(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Return one way to launch a kernel in words.
-
-    `scope_more` says for how many modules the scope stands, and whether the launch is of the
-    backward pass, whose scope is that of the forward op.
-    """
+    """Return one way to launch a kernel in words; a backward pass has the scope of the forward."""
     modules = f"{row['modules']:,} modules" if (row["modules"] or 0) > 1 else ""
     return {
         **row,

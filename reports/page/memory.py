@@ -3,28 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from msgspec import Struct
 
-from traceflops.memory.usage import Curve, Holder, MemoryUse, Series, holders, memory_use
+from traceflops.analysis.result import Analysis
+from traceflops.memory.usage import Curve, Holder, MemoryUse, holders, memory_use
 from traceflops.reports.page import overview
 from traceflops.reports.page.axes import Tick, round_above
 from traceflops.reports.view.figures import UNKNOWN, count, duration, percent, place, size
 from traceflops.reports.view.wording import process_label
 from traceflops.units import several
-
-if TYPE_CHECKING:
-    from traceflops.analysis.result import Analysis
-    from traceflops.windows.prepared import Origins
-    from traceflops.windows.records import DeviceReport
+from traceflops.windows.records import DeviceReport
 
 MOST_ROWS: Final = 32
 MOST_DRAWN: Final = 8
 _MOST_HOLDERS: Final = 8
-LEAST_DRAWN: Final = 1 << 20
-"""Bytes; a curve whose peak is lower is not drawn."""
+LEAST_DRAWN: Final = 1 << 20  # bytes; a curve whose peak is lower is not drawn
 _WIDTH, _HEIGHT = 860, 210
 _LEFT, _RIGHT, _TOP, _BOTTOM = 74, 14, 12, 30
 EDGES: Final = {
@@ -37,25 +33,7 @@ EDGES: Final = {
 }
 _MOST_STEPS: Final = 60
 _X_TICKS, _Y_TICKS = 6, 4
-_LABEL_ROOM: Final = 12
-"""Units that stay free behind the number of a step."""
-
-
-class MemoryRow(Struct, frozen=True):
-    """One device or host. Values are bytes, and count from 0 at the start if not `is_total`."""
-
-    label: str
-    is_total: bool
-    first: int
-    peak: int
-    last: int
-    when: str
-    reserved: int | None
-    unused: int | None
-    largest_free: int | None
-    device_bytes: int | None
-    share: str
-    growth: str
+_LABEL_ROOM: Final = 12  # units that stay free behind the number of a step
 
 
 class PeakHeld(NamedTuple):
@@ -76,7 +54,7 @@ class MemoryPage(Struct, frozen=True):
     below it and `reserved` are SVG paths in units of the drawing.
     """
 
-    rows: list[MemoryRow]
+    rows: list[dict[str, Any]]
     total: int
     plots: list[dict[str, Any]]
     drawn_of: int
@@ -90,62 +68,48 @@ def memory_page(analysis: Analysis) -> MemoryPage | None:
     """Return the section, or None if the trace has no memory events."""
     if analysis.prepared is None:
         return None
-    used = memory_use(analysis.prepared)
+    used, devices = memory_use(analysis.prepared), analysis.devices
     if not used:
         return None
-    clocks = overview.clocks(analysis)
-    first = _firsts(used, clocks)
+    # Times of a process count from its first activity, or its first allocation if it has none; with
+    # aligned clocks all count from the first one.
+    clocks, first = overview.clocks(analysis), dict[int, int]()
+    for use in used:
+        start_ns = int(use.allocated.curve.time_ns[0])
+        first[use.process] = min(start_ns, first.get(use.process, start_ns))
+    if clocks.aligned:
+        starts = clocks.of_process.values() or first.values()
+        first = dict.fromkeys(first, min(starts))
+    else:
+        first |= clocks.of_process
     ordered: Sequence[MemoryUse] = used  # if some are left out, the highest peaks come first
     if len(used) > MOST_DRAWN:
-        ordered = sorted(used, key=lambda item: (item.on_host, -item.allocated.peak))
+        ordered = sorted(used, key=lambda use: (use.on_host, -use.allocated.peak))
     # A single value is no curve, and a very low one tells nothing.
     drawn = [
-        one
-        for one in ordered
-        if len(one.allocated.curve.value) > 1 and one.allocated.peak >= LEAST_DRAWN
+        use
+        for use in ordered
+        if len(use.allocated.curve.value) > 1 and use.allocated.peak >= LEAST_DRAWN
     ]
+    # What the device with the highest peak holds at it, if that is recorded.
+    most = max((u for u in used if not u.on_host), key=lambda u: u.allocated.peak, default=None)
+    held = list(holders(analysis.prepared, most)) if most is not None else []
+    at_peak = None
+    if most is not None and any(holder.recorded for holder in held):
+        shown, peak = held[:_MOST_HOLDERS], most.allocated.peak
+        rest = peak - sum(holder.bytes for holder in shown)
+        label = use_label(most, devices)
+        at_peak = PeakHeld(label, peak, shown, len(held) - len(shown), rest)
     return MemoryPage(
-        rows=[_row(one, analysis.devices, first[one.process]) for one in ordered[:MOST_ROWS]],
+        rows=[_row(use, devices, first[use.process]) for use in ordered[:MOST_ROWS]],
         total=len(ordered),
-        plots=[_plot(one, analysis.devices, first[one.process]) for one in drawn[:MOST_DRAWN]],
+        plots=[_plot(use, devices, first[use.process]) for use in drawn[:MOST_DRAWN]],
         drawn_of=len(drawn),
-        low=sum(one.allocated.peak < LEAST_DRAWN for one in ordered),
+        low=sum(use.allocated.peak < LEAST_DRAWN for use in ordered),
         sentences=list(_sentences(used)),
         counts_from=overview.counts_from(clocks) if clocks.of_process else "the first allocation",
-        held=_held_at_peak(analysis, used),
+        held=at_peak,
     )
-
-
-def _held_at_peak(analysis: Analysis, used: Sequence[MemoryUse]) -> PeakHeld | None:
-    """Return what the device with the highest peak holds at it, or None if that is not recorded."""
-    on_devices = [use for use in used if not use.on_host]
-    most = max(on_devices, key=lambda use: use.allocated.peak, default=None)
-    if analysis.prepared is None or most is None:
-        return None
-    found = list(holders(analysis.prepared, most))
-    if not any(holder.recorded for holder in found):
-        return None
-    shown, others = found[:_MOST_HOLDERS], found[_MOST_HOLDERS:]
-    rest = most.allocated.peak - sum(holder.bytes for holder in shown)
-    label = use_label(most, analysis.devices)
-    return PeakHeld(label, most.allocated.peak, shown, len(others), rest)
-
-
-def _firsts(used: Sequence[MemoryUse], clocks: Origins) -> dict[int, int]:
-    """Return per process the instant in ns from which its times count.
-
-    With aligned clocks it is one for all: the first activity, or without any the first allocation.
-    Else it is the first activity of the process, or its first allocation if it has none.
-    """
-    of_all = min(clocks.of_process.values(), default=None)
-    begins: dict[int, int] = {}  # the first allocation
-    for one in used:
-        start = int(one.allocated.curve.time_ns[0])
-        begins[one.process] = min(start, begins.get(one.process, start))
-    if clocks.aligned:
-        of_all = of_all if of_all is not None else min(begins.values())
-        return dict.fromkeys(begins, of_all)
-    return begins | dict(clocks.of_process)
 
 
 def use_label(use: MemoryUse, devices: Sequence[DeviceReport]) -> str:
@@ -162,38 +126,33 @@ def use_label(use: MemoryUse, devices: Sequence[DeviceReport]) -> str:
     return next(of_device, " · ".join(filter(None, (owner, what))))
 
 
-def _row(use: MemoryUse, devices: Sequence[DeviceReport], origin_ns: int) -> MemoryRow:
-    """Return a row of the table; times count from `origin_ns`."""
-    allocated = use.allocated
+def _row(use: MemoryUse, devices: Sequence[DeviceReport], origin_ns: int) -> dict[str, Any]:
+    """Return a row of the table: bytes, from 0 at the start if not `is_total`, and texts."""
+    allocated, growth = use.allocated, UNKNOWN
     step = f", step {count(allocated.peak_step)}" if allocated.peak_step is not None else ""
-    return MemoryRow(
-        label=use_label(use, devices),
-        is_total=use.is_total,
-        first=allocated.first,
-        peak=allocated.peak,
-        last=allocated.last,
-        when=f"{place(allocated.peak_ns - origin_ns)}{step}",
-        reserved=use.reserved.peak if use.reserved is not None else None,
-        unused=use.unused_at_peak,
-        largest_free=use.largest_free,
-        device_bytes=use.device_bytes,
-        share=percent(use.share_of_device),
-        growth=_growth(allocated),
-    )
-
-
-def _growth(series: Series) -> str:
-    """Return how much more was allocated at the end of the last step than of the first."""
-    growth = series.growth
-    if growth is None:
-        return UNKNOWN
-    first, last = series.steps[0], series.steps[-1]
-    which = f"steps {count(first.step)} to {count(last.step)}"
-    if not growth:
-        return f"none, {which}"
-    sign = "+" if growth > 0 else "−"
-    each = size(abs(growth) // (len(series.steps) - 1), binary=True)
-    return f"{sign}{size(abs(growth), binary=True)}, {which} ({sign}{each} per step)"
+    # How much more was allocated at the end of the last step than of the first.
+    if (more := allocated.growth) is not None:
+        first, last = allocated.steps[0], allocated.steps[-1]
+        growth = f"none, steps {count(first.step)} to {count(last.step)}"
+        if more:
+            sign = "+" if more > 0 else "−"
+            each = size(abs(more) // (len(allocated.steps) - 1), binary=True)
+            total = f"{sign}{size(abs(more), binary=True)}"
+            growth = f"{growth.replace('none', total)} ({sign}{each} per step)"
+    return {
+        "label": use_label(use, devices),
+        "is_total": use.is_total,
+        "first": allocated.first,
+        "peak": allocated.peak,
+        "last": allocated.last,
+        "when": f"{place(allocated.peak_ns - origin_ns)}{step}",
+        "reserved": use.reserved.peak if use.reserved is not None else None,
+        "unused": use.unused_at_peak,
+        "largest_free": use.largest_free,
+        "device_bytes": use.device_bytes,
+        "share": percent(use.share_of_device),
+        "growth": growth,
+    }
 
 
 def _sentences(used: Sequence[MemoryUse]) -> Iterator[str]:
@@ -218,10 +177,7 @@ def _sentences(used: Sequence[MemoryUse]) -> Iterator[str]:
 
 
 def _plot(use: MemoryUse, devices: Sequence[DeviceReport], origin_ns: int) -> dict[str, Any]:
-    """Return the plot of one device or host in units of the drawing.
-
-    Times on the axis count from `origin_ns`.
-    """
+    """Return the plot of a device or host in units of the drawing; times are from `origin_ns`."""
     curves = [use.allocated.curve, *([use.reserved.curve] if use.reserved is not None else [])]
     low_ns = int(min(curve.time_ns[0] for curve in curves))
     high_ns = int(max(curve.time_ns[-1] for curve in curves))
@@ -237,6 +193,18 @@ def _plot(use: MemoryUse, devices: Sequence[DeviceReport], origin_ns: int) -> di
     allocated = _path(use.allocated.curve, x, y, high_ns)
     peak = size(use.allocated.peak, binary=True)
     held = f", peak {size(use.reserved.peak, binary=True)} reserved" if use.reserved else ""
+    # Ticks at multiples of a round number of KiB, MiB, ...
+    unit = 1024 ** max(0, (max(top, -bottom, 1).bit_length() - 1) // 10)
+    apart = max(1, int(unit * round_above((top - bottom) / unit / _Y_TICKS) or unit))
+    sizes = [n * apart for n in range(-(-bottom // apart), top // apart + 1)]
+    # Steps begin at marks, numbered where there is room; there is none if there are too many.
+    marks, free = [], float(_LEFT)
+    for mark in use.allocated.steps if len(use.allocated.steps) <= _MOST_STEPS else ():
+        begin = x.at(mark.start_ns)
+        if _LEFT <= begin <= _WIDTH - _RIGHT:
+            text = f"step {mark.step}" if begin >= free else ""
+            free = begin + _LABEL_ROOM + 6 * len(text) if text else free  # 6: about one letter
+            marks.append(Tick(begin, text))
     # The area is the path with a line from zero up to its start and from its end down to zero:
     # "M74 50H80..." becomes "M74 180V50H80...V180".
     zero = y.at(0)
@@ -252,23 +220,12 @@ def _plot(use: MemoryUse, devices: Sequence[DeviceReport], origin_ns: int) -> di
             for ns in times
             if low_ns <= origin_ns + ns <= high_ns
         ],
-        "ys": [Tick(y.at(at), size(at, binary=True)) for at in _byte_ticks(bottom, top)],
-        "steps": list(_step_marks(use, x)),
+        "ys": [Tick(y.at(amount), size(amount, binary=True)) for amount in sizes],
+        "steps": marks,
         "peak_x": x.at(use.allocated.peak_ns),
         "peak_y": y.at(use.allocated.peak),
         "remark": "" if use.is_total else "change since recording start",
     }
-
-
-def _step_marks(use: MemoryUse, x: _Scale) -> Iterator[Tick]:
-    """Yield where steps begin, numbered where there is room; nothing if there are too many."""
-    free = float(_LEFT)
-    for step in use.allocated.steps if len(use.allocated.steps) <= _MOST_STEPS else ():
-        begin = x.at(step.start_ns)
-        if _LEFT <= begin <= _WIDTH - _RIGHT:
-            text = f"step {step.step}" if begin >= free else ""
-            free = begin + _LABEL_ROOM + 6 * len(text) if text else free  # 6: about one letter
-            yield Tick(begin, text)
 
 
 class _Scale(Struct, frozen=True):
@@ -298,10 +255,3 @@ def _path(curve: Curve, x: _Scale, y: _Scale, end_ns: int) -> str:
             pieces.append(f"V{next_y:g}")
         at_x, at_y = next_x, next_y
     return "".join([*pieces, f"H{x.at(end_ns):g}"])
-
-
-def _byte_ticks(bottom: int, top: int) -> list[int]:
-    """Return the values of the ticks in bytes: multiples of a round number of KiB, MiB, ..."""
-    unit = 1024 ** max(0, ((max(top, -bottom, 1)).bit_length() - 1) // 10)
-    apart = max(1, int(unit * round_above((top - bottom) / unit / _Y_TICKS) or unit))
-    return [n * apart for n in range(-(-bottom // apart), top // apart + 1)]

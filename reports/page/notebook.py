@@ -6,14 +6,15 @@ HoloViews elements of the rows that the page draws; their figures are in `elemen
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 from msgspec import Struct
 
+from traceflops.analysis.result import Analysis
 from traceflops.devices.peaks import PER_TERA
 from traceflops.errors import UsageError
-from traceflops.memory.usage import memory_use
+from traceflops.memory.usage import Curve, memory_use
 from traceflops.reports.page.case import has_findings
 from traceflops.reports.page.jinja import environment
 from traceflops.reports.page.memory import use_label
@@ -28,16 +29,10 @@ from traceflops.reports.view.step_split import step_parts
 from traceflops.reports.view.utilisation import roof
 from traceflops.reports.view.wording import provenance
 
-if TYPE_CHECKING:
-    from traceflops.analysis.result import Analysis
-    from traceflops.memory.usage import Curve
-
-_WIDTH, _HEIGHT = 800, 320
 _MOST_FINDINGS: Final = 4
 _DIVERGING: Final = "RdBu_r"
 _GIB: Final = 2**30
-_BEYOND: Final = 4.0
-"""By how much the roofs reach beyond the kernels on either side."""
+_BEYOND: Final = 4.0  # by how much the roofs reach beyond the kernels on either side
 
 
 def card(analysis: Analysis) -> str:
@@ -81,7 +76,7 @@ class Plots(Struct, frozen=True):
         """Return kernels as points, FLOP per byte and TFLOP/s, below the roofs of their types."""
         hv = _holoviews()
         measured = self.analysis.measured
-        rows, peaks = placed_kernels(measured)
+        rows, peaks, _ = placed_kernels(measured)
         _, bandwidth = roof(measured)
         if not rows or not bandwidth:
             raise _missing("no kernel with FLOPs, bytes and a known peak")
@@ -106,7 +101,6 @@ class Plots(Struct, frozen=True):
             backend="bokeh", size=8, color=LOOKS["compute"].colour, tools=["hover"]
         )
         return hv.Overlay([*roofs, kernels]).opts(
-            backend="bokeh",
             **_SIZE,
             logx=True,
             logy=True,
@@ -142,7 +136,7 @@ class Plots(Struct, frozen=True):
                 for use in used
                 for one in filter(None, (use.allocated, use.reserved))
             ]
-        ).opts(backend="bokeh", **_SIZE, legend_position="bottom")
+        ).opts(**_SIZE, legend_position="bottom")
 
     def ranks(self) -> Any:
         """Return a heat map of ranks and steps: own time relative to the median of the step."""
@@ -158,7 +152,6 @@ class Plots(Struct, frozen=True):
             for column, step in enumerate(times.steps)
         ]
         return hv.HeatMap(cells, ["step", "rank"], ["off median", "own_ns"]).opts(
-            backend="bokeh",
             **_SIZE,
             cmap=_DIVERGING,
             clim=(-far, far),
@@ -182,7 +175,6 @@ class Plots(Struct, frozen=True):
             "gaps": [length.gaps for length in lengths],
         }
         return hv.Rectangles(columns, list(columns)[:4], list(columns)[4:]).opts(
-            backend="bokeh",
             **_SIZE,
             logx=True,
             color=LOOKS["idle"].colour,
@@ -193,7 +185,7 @@ class Plots(Struct, frozen=True):
         )
 
 
-_SIZE: Final = {"width": _WIDTH, "height": _HEIGHT}
+_SIZE: Final[dict[str, Any]] = {"backend": "bokeh", "width": 800, "height": 320}
 
 
 def _holoviews() -> Any:
@@ -206,7 +198,9 @@ def _holoviews() -> Any:
 
 def _stacked(bars: list[StepBar], axis: str) -> Any:
     """Return bars stacked by component; `axis` says what a bar is."""
-    hv, boxes = _holoviews(), boxes_of(_known(bars))
+    if not any(bar.components.window_ns for bar in bars):
+        raise _missing("no device with recorded work")
+    hv, boxes = _holoviews(), boxes_of(bars)
     from bokeh.models import HoverTool
 
     more = [name for name in boxes.columns if name not in EDGES]
@@ -229,13 +223,6 @@ def _stacked(bars: list[StepBar], axis: str) -> Any:
         ylim=(0, boxes.highest),
         xticks=boxes.ticks,
     )
-
-
-def _known(bars: list[StepBar]) -> list[StepBar]:
-    """Return the bars. Raises UsageError if none has any time."""
-    if not any(bar.components.window_ns for bar in bars):
-        raise _missing("no device with recorded work")
-    return bars
 
 
 def _missing(what: str) -> UsageError:

@@ -4,21 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import accumulate
-from typing import TYPE_CHECKING, Final, Generic, TypeVar
+from typing import Final, Generic, TypeVar
 
+import pyarrow as pa
 from msgspec import Struct
 
-from traceflops.reports.view.figures import apportioned, duration, percent
+from traceflops.analysis.result import Analysis
+from traceflops.reports.view.figures import apportioned, percent
 from traceflops.reports.view.palette import loss_label
 from traceflops.reports.view.wording import products, some_files
 from traceflops.timeline.records import Components
 from traceflops.units import capitalized, several
 from traceflops.windows.prepared import Origins, origins
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-
-    from traceflops.analysis.result import Analysis
 
 T = TypeVar("T")
 
@@ -79,10 +76,7 @@ def document_title(analysis: Analysis) -> str:
 
 
 def _headline(analysis: Analysis) -> str:
-    """Return MFU, else the largest loss, else how busy devices were or why nothing is known.
-
-    What makes figures doubtful comes before them: several jobs, missing records, no timeline.
-    """
+    """Return what makes figures doubtful, else MFU, the largest loss, or how busy devices were."""
     verdict, figure = analysis.verdict, analysis.measured.figure
     if analysis.of_no_job:
         return several(len(analysis.jobs), "job")
@@ -128,16 +122,6 @@ def steps_sentence(analysis: Analysis) -> str:
     if analysis.steps.seen:
         text = f"Steps from {text}"
     return f"{capitalized(text)}." if text else ""
-
-
-def hidden_sentence(analysis: Analysis) -> str:
-    """Return how much communication is exposed and how much hidden, "" if there is none."""
-    exposed = analysis.components.communication_ns
-    hidden = analysis.total.hidden_communication_ns
-    if not exposed + hidden:
-        return ""
-    seen, unseen = (duration(analysis.mean_ns(ns)) for ns in (exposed, hidden))
-    return f"{seen} exposed, {unseen} hidden ({percent(hidden / (exposed + hidden))})."
 
 
 def other_share(categories: pa.Table) -> float | None:

@@ -7,19 +7,18 @@ farthest off have a row each, the others one map in their order.
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import Any, Final
 
 import numpy as np
 from msgspec import Struct, field
+from msgspec.structs import replace
 
+from traceflops.analysis.result import Analysis
 from traceflops.reports.page.axes import Tick
 from traceflops.reports.view.figures import UNKNOWN, percent, signed_duration
 from traceflops.reports.view.tables import ReportTable
-from traceflops.table.columns import BoolArray, FloatArray, IntArray
+from traceflops.table.columns import FloatArray, IntArray
 from traceflops.windows.step_times import OwnTimes, own_times
-
-if TYPE_CHECKING:
-    from traceflops.analysis.result import Analysis
 
 _LEAST_STEPS: Final = 2
 _MOST_ROWS, _MOST_FAR, _MOST_COLUMNS = 20, 12, 40
@@ -27,8 +26,7 @@ _MOST_ROWS, _MOST_FAR, _MOST_COLUMNS = 20, 12, 40
 _MOST_OTHERS, _OTHER_HEIGHT = 40, 5
 _MOST_LABELS, _MOST_TEXTS = 12, 8
 _SCALES: Final = ((0.01, 0.03, 0.10), (0.02, 0.06, 0.20), (0.05, 0.15, 0.50), (0.10, 0.30, 1.00))
-_NOISES: Final = 3
-"""What is less than so many times the noise has no colour."""
+_NOISES: Final = 3  # what is less than so many times the noise has no colour
 _LEAST_SHARE: Final = 0.0005
 _SHOWN: Final = ("Own vs median", "Busy vs median", "Exposed", "Caused wait")
 """Columns of the ranks that are not behind a choice."""
@@ -71,20 +69,6 @@ class RankRow(Struct, frozen=True):
     figures: list[str]
 
 
-class Others(Struct, frozen=True):
-    """The ranks without a row of their own, as one picture: a path per colour, by class.
-
-    A row of it stands for `each` ranks and shows the one farthest off.
-    """
-
-    count: int
-    each: int
-    rows: int
-    columns: int
-    height: int
-    paths: list[tuple[str, str]]
-
-
 class RankMap(Struct, frozen=True):
     """The map: a row per rank, the heads of the other columns, what the colours mean.
 
@@ -96,7 +80,7 @@ class RankMap(Struct, frozen=True):
     heads: list[tuple[str, bool]] = field(default_factory=list)
     steps: list[Tick] = field(default_factory=list)
     shades: list[tuple[str, str]] = field(default_factory=list)
-    others: Others | None = None
+    others: dict[str, Any] | None = None
     each: int = 1
     columns: int = 0
 
@@ -133,9 +117,19 @@ def rank_map(
     columns = [
         str(block[0]) if len(block) == 1 else f"{block[0]}{UNKNOWN}{block[-1]}" for block in blocks
     ]
-    drawn = _Cells(times.steps, labels, off, off_ns, each, links, shows=len(columns) <= _MOST_TEXTS)
-    unknown = [UNKNOWN] * len(heads)
-    rows = [RankRow(labels[at], drawn.of(at), figures.get(labels[at], unknown)) for at in own]
+    # The edges of colours: the finest above the noise, the usual spread of one rank.
+    some = off[~np.isnan(off).all(axis=1)]
+    noise = np.nanmedian(np.abs(some - np.nanmean(some, axis=1, keepdims=True)))
+    scale = next((edges for edges in _SCALES if edges[0] >= _NOISES * noise), _SCALES[-1])
+    has_texts, unknown, rows = len(columns) <= _MOST_TEXTS, [UNKNOWN] * len(heads), []
+    for rank in own:
+        cells = []
+        for step in _farthest(off[[rank]], 1, each)[1][0].tolist():
+            cell = _cell(float(off[rank, step]), float(off_ns[rank, step]), scale, has_texts)
+            title = f"{labels[rank]}, step {times.steps[step]}: {cell.title}" if cell.title else ""
+            link = links.of(rank, step) if cell.title else ""
+            cells.append(replace(cell, title=title, link=link))
+        rows.append(RankRow(labels[rank], cells, figures.get(labels[rank], unknown)))
     missed = [label for label in figures if label not in labels]
     rows += [RankRow(label, [], figures[label]) for label in missed[: _MOST_ROWS - len(rows)]]
     return RankMap(
@@ -145,52 +139,15 @@ def rank_map(
             Tick(at + 1, columns[at])
             for at in range(0, len(columns), -(-len(columns) // _MOST_LABELS))
         ],
-        _meanings(drawn.scale),
-        _others(off[rest], each, drawn.scale) if rest else None,
+        _meanings(scale),
+        _others(off[rest], each, scale) if rest else None,
         each,
         len(columns),
     )
 
 
-class _Cells(Struct, frozen=True):
-    """Makes the cells of ranks; `shows`: a cell has room for its text."""
-
-    steps: Sequence[int]
-    labels: Sequence[str]
-    off: FloatArray
-    off_ns: FloatArray
-    each: int
-    links: MapLinks
-    shows: bool
-
-    @property
-    def scale(self) -> Sequence[float]:
-        """Return the edges of colours: the finest above the noise, the usual spread of one rank."""
-        known = self.off[~np.isnan(self.off).all(axis=1)]
-        noise = np.nanmedian(np.abs(known - np.nanmean(known, axis=1, keepdims=True)))
-        return next((edges for edges in _SCALES if edges[0] >= _NOISES * noise), _SCALES[-1])
-
-    def of(self, row: int) -> list[Cell]:
-        """Return the cells of a rank; each block of steps shows the one farthest off."""
-        scale = self.scale
-        _, steps = _farthest(self.off[[row]], 1, self.each)
-        return [self._cell(row, step, scale) for step in steps[0].tolist()]
-
-    def _cell(self, row: int, at: int, scale: Sequence[float]) -> Cell:
-        value = float(self.off[row, at])
-        if np.isnan(value):
-            return Cell("none", "", "", "")
-        share, ns = signed_share(value), signed_duration(round(float(self.off_ns[row, at])))
-        title = f"{self.labels[row]}, step {self.steps[at]}: {share} ({ns})"
-        text = (share if abs(value) >= _LEAST_SHARE else "0 %") if self.shows else ""
-        return Cell(_shade(value, scale), title, self.links.of(row, at), text)
-
-
 def own_time_rows(analysis: Analysis) -> tuple[OwnTimes, list[str], bool]:
-    """Return own times with a label per row, and whether they are of cycles (else of devices).
-
-    Cycles are used if they are steps and there are at least two to compare.
-    """
+    """Return own times, a label per row, and whether they are of two steps or more, not devices."""
     ranks, devices = analysis.ranks, analysis.devices
     steps = [step for step in ranks.cycles.steps if step is not None] if ranks is not None else []
     if ranks is None or len(steps) < _LEAST_STEPS:
@@ -200,10 +157,10 @@ def own_time_rows(analysis: Analysis) -> tuple[OwnTimes, list[str], bool]:
 
 
 def _with_rows(off: FloatArray, order: Sequence[int]) -> tuple[list[int], list[int]]:
-    """Return the rows of ranks that are drawn alone, and the others by number.
+    """Return which ranks are drawn alone, and the others.
 
-    `order` is by distance of the mean. Of more than _MOST_ROWS ranks, the first _MOST_FAR and then
-    those farthest off in a single step are drawn alone.
+    `order` is by distance of the mean. Of many ranks the first of it and those farthest off in a
+    single step are drawn alone.
     """
     if len(order) <= _MOST_ROWS:
         return list(order), []
@@ -214,22 +171,35 @@ def _with_rows(off: FloatArray, order: Sequence[int]) -> tuple[list[int], list[i
     return alone, [rank for rank in range(len(off)) if rank not in set(alone)]
 
 
-def _others(off: FloatArray, each: int, scale: Sequence[float]) -> Others:
+def _others(off: FloatArray, each: int, scale: Sequence[float]) -> dict[str, Any]:
     """Return the picture of ranks (rows of `off`); `each` is the number of steps per cell."""
     ranks = -(-len(off) // _MOST_OTHERS)  # per row of the picture, rounded up
     cells, _ = _farthest(off, ranks, each)
     shades = np.array([[_shade(value, scale) for value in row] for row in cells.tolist()])
     names = [name for name, _ in _meanings(scale)]
-    paths = [(name, _path(shades == name)) for name in names if (shades == name).any()]
+    paths = []
+    for name in names:
+        chosen = np.pad((shades == name).astype(np.int8), ((0, 0), (1, 1)))
+        edges = np.diff(chosen, axis=1)  # neighbours in a row share a box
+        begins, ends = np.argwhere(edges == 1).tolist(), np.argwhere(edges == -1).tolist()
+        boxes = [
+            f"M{begin} {row}h{end - begin}v1h-{end - begin}z"
+            for (row, begin), (_, end) in zip(begins, ends, strict=True)
+        ]
+        paths += [(name, "".join(boxes))] if boxes else []
     height, width = cells.shape
-    return Others(len(off), ranks, height, width, _OTHER_HEIGHT * height, paths)
+    return {
+        "count": len(off),
+        "each": ranks,
+        "rows": height,
+        "columns": width,
+        "height": _OTHER_HEIGHT * height,
+        "paths": paths,
+    }
 
 
 def _farthest(off: FloatArray, ranks: int, steps: int) -> tuple[FloatArray, IntArray]:
-    """Return the value farthest from 0 of each block of `ranks` by `steps` cells, and its step.
-
-    Both are arrays of blocks of rows by blocks of columns. Unknown (NaN) is the nearest.
-    """
+    """Return the value farthest from 0 of each block of `ranks` by `steps` cells, and its step."""
     rows, columns = -(-off.shape[0] // ranks), -(-off.shape[1] // steps)
     padded = np.full((rows * ranks, columns * steps), np.nan)
     padded[: off.shape[0], : off.shape[1]] = off
@@ -240,22 +210,21 @@ def _farthest(off: FloatArray, ranks: int, steps: int) -> tuple[FloatArray, IntA
     return values, far % steps + np.arange(columns) * steps
 
 
+def _cell(off: float, off_ns: float, scale: Sequence[float], has_text: bool) -> Cell:
+    """Return a cell without its link, how far off it is as its title; "" if that is unknown."""
+    if np.isnan(off):
+        return Cell("none", "", "", "")
+    share = ("\N{MINUS SIGN}" if off < 0 else "+") + percent(abs(off))
+    text = (share if abs(off) >= _LEAST_SHARE else "0 %") if has_text else ""
+    return Cell(_shade(off, scale), f"{share} ({signed_duration(round(off_ns))})", "", text)
+
+
 def _shade(value: float, scale: Sequence[float]) -> str:
     """Return the class of a colour, from `low-3` to `high-3`; `none` for an unknown value."""
     if np.isnan(value):
         return "none"
     level = sum(abs(value) >= edge for edge in scale)
     return f"{'low' if value < 0 else 'high'}-{level}" if level else "even"
-
-
-def _path(chosen: BoolArray) -> str:
-    """Return an SVG path of the chosen cells; neighbours in a row share a box."""
-    edges = np.diff(np.pad(chosen.astype(np.int8), ((0, 0), (1, 1))), axis=1)
-    begins, ends = np.argwhere(edges == 1).tolist(), np.argwhere(edges == -1).tolist()
-    return "".join(
-        f"M{begin} {row}h{end - begin}v1h-{end - begin}z"
-        for (row, begin), (_, end) in zip(begins, ends, strict=True)
-    )
 
 
 def _meanings(scale: Sequence[float]) -> list[tuple[str, str]]:
@@ -271,9 +240,3 @@ def _meanings(scale: Sequence[float]) -> list[tuple[str, str]]:
         ("high-2", f"+{far} to +{most} %"),
         ("high-3", f"over {most} % slower"),
     ]
-
-
-def signed_share(share: float) -> str:
-    """Return a deviation in words."""
-    sign = "\N{MINUS SIGN}" if share < 0 else "+"
-    return f"{sign}{percent(abs(share))}"

@@ -7,19 +7,17 @@ ranks stand below each other on aligned clocks.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 
+from traceflops.analysis.result import Analysis
 from traceflops.ranks.who_waits import Turn
 from traceflops.reports.page.rank_map import MapLinks, link_of, own_time_rows, rank_map
 from traceflops.reports.view import who_waits
 from traceflops.reports.view.figures import UNKNOWN, duration, signed_duration, signed_percent
 from traceflops.reports.view.short_names import short_labels
 from traceflops.windows.step_times import most_and_least
-
-if TYPE_CHECKING:
-    from traceflops.analysis.result import Analysis
 
 MOST_DEVICES: Final = 32
 _MOST_COLLECTIVES, _MOST_LANES = 24, 8
@@ -54,6 +52,14 @@ def ranks_page(analysis: Analysis) -> dict[str, Any]:
         row, step = divmod(int(far.argmax()), len(times.steps))
         share = signed_percent(float(off[row, step]))
         farthest = f"{labels[row]}, step {times.steps[step]} ({share})"
+    cycles, slowdown = analysis.ranks.cycles if analysis.ranks is not None else None, ""
+    if of_cycles and cycles is not None and cycles.overall is not None:
+        largest = int(cycles.slowdown.argmax())
+        most = f"most in step {cycles.steps[largest]} ({cycles.slowdown[largest]:.3f})"
+        slowdown = (
+            f"Slowdown S (step time by mean own time): {cycles.overall:.3f}, {most}. A step begins "
+            "after the last collective of another, so the first is not shown."
+        )
     return {
         "late": who_waits.late_rank_words(analysis),
         "map": rank_map(
@@ -70,29 +76,12 @@ def ranks_page(analysis: Analysis) -> dict[str, Any]:
         "total": len(devices),
         "left_out": "exposed waiting" if of_cycles else "exposed communication",
         "farthest": farthest,
-        "slowdown": _slowdown(analysis) if of_cycles else "",
+        "slowdown": slowdown,
     }
 
 
-def _slowdown(analysis: Analysis) -> str:
-    """Return the slowdown S over all steps in words, and in which step it is largest."""
-    cycles = analysis.ranks.cycles if analysis.ranks is not None else None
-    if cycles is None or cycles.overall is None:
-        return ""
-    worst = int(cycles.slowdown.argmax())
-    most = f"most in step {cycles.steps[worst]} ({cycles.slowdown[worst]:.3f})"
-    return (
-        f"Slowdown S (step time by mean own time): {cycles.overall:.3f}, {most}. A step begins "
-        "after the last collective of another, so the first is not shown."
-    )
-
-
 def lanes(link: str, said: str, turns: Sequence[Turn]) -> dict[str, Any]:
-    """Return the drawing of a collective, whose turns are ordered by start.
-
-    A lane has where its rank waits and transfers, in 1/1000 of the length. Of many ranks the first
-    and the last to start are drawn. `said` describes the collective.
-    """
+    """Return a drawing of the first and last turns to start, in 1/1000 of the whole length."""
     half = _MOST_LANES // 2
     shown = [*turns[:half], *turns[-half:]] if len(turns) > _MOST_LANES else turns
     length_ns = max(turn.from_ns + turn.wait_ns + turn.transfer_ns for turn in turns) or 1

@@ -7,17 +7,19 @@ upper bounds, so a dot may belong farther left, never farther right.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from fractions import Fraction
 from heapq import nlargest
 from itertools import cycle
 from operator import attrgetter
-from typing import TYPE_CHECKING, Final
+from typing import Any, Final
 
 from msgspec import Struct
 from msgspec.structs import replace
 
+from traceflops.analysis.result import Analysis
 from traceflops.devices.peaks import PER_TERA
+from traceflops.mfu.measurement import Measurement
+from traceflops.mfu.traced.work_tables import KernelRow
 from traceflops.reports.page.axes import Tick
 from traceflops.reports.view.figures import (
     count,
@@ -31,18 +33,9 @@ from traceflops.reports.view.utilisation import recoverable_ns, roof, roofline, 
 from traceflops.reports.view.wording import listed
 from traceflops.units import several
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from traceflops.analysis.result import Analysis
-    from traceflops.mfu.measurement import Measurement
-    from traceflops.mfu.traced.work_tables import KernelRow
-
 WIDTH, NARROW, HEIGHT = 760, 344, 340
-MARGIN: Final = 300
-"""Room for labels beside a wide drawing."""
-NUMBERS: Final = 14
-"""Room for numbers beside a narrow one, below which the labels stand."""
+MARGIN: Final = 300  # room for labels beside a wide drawing
+NUMBERS: Final = 14  # room for numbers beside a narrow one, below which the labels stand
 LEFT, RIGHT, TOP, BOTTOM = 58, 16, 30, 44
 _MOST_DOTS: Final = 60
 _MOST_LABELS, _LONGEST_LABEL, _LINE = 5, 24, 15
@@ -51,8 +44,7 @@ _SPARE: Final = 0.15
 """Decades that are left free above the highest value, and half of those below the lowest."""
 _SLOPE_SHOWN: Final = 10
 """By how much the lowest balance is divided, so that the slope of the memory is seen."""
-_SMALLEST, _LARGEST = 3.0, 17.0
-"""Radii; the area of a dot is its share of the time of all of them."""
+_SMALLEST, _LARGEST = 3.0, 17.0  # radii; the area of a dot is its share of the time of all of them
 
 _DASHES: Final = ("", "5 3", "1.5 2.5", "8 3 2 3")
 """How roofs and the edges of their dots are drawn, the highest first; then again."""
@@ -75,7 +67,7 @@ class Roof(Struct, frozen=True):
 
 
 class Dot(Struct, frozen=True):
-    """One kernel: its place, size, look and texts; `dash` is that of its roof."""
+    """One kernel; `dash` is that of its roof, a `label` is in the margin at `label_y`."""
 
     x: float
     y: float
@@ -83,7 +75,9 @@ class Dot(Struct, frozen=True):
     component: str
     name: str
     text: str
-    dash: str
+    dash: str = ""
+    label: str = ""
+    label_y: float = 0
 
 
 class RooflinePlot(Struct, frozen=True):
@@ -135,7 +129,7 @@ class _Axis(Struct, frozen=True):
 
 def roofline_plot(measured: Measurement, width: int = WIDTH) -> RooflinePlot | None:
     """Return the drawing, or None if no kernel can be placed or devices have different peaks."""
-    rows, peaks = placed_kernels(measured)
+    rows, peaks, _ = placed_kernels(measured)
     _, bandwidth = roof(measured)
     if not rows or not peaks or not bandwidth:
         return None
@@ -187,34 +181,10 @@ def roofline_plot(measured: Measurement, width: int = WIDTH) -> RooflinePlot | N
     )
 
 
-class Reached(Struct, frozen=True):
-    """One kernel by its time and the share of its roof that it reaches.
-
-    A kernel with a `label` has it in the margin, at `label_y`.
-    """
-
-    x: float
-    y: float
-    radius: float
-    component: str
-    name: str
-    text: str
-    label: str = ""
-    label_y: float = 0
-
-
-class ReachPlot(Struct, frozen=True):
-    """Kernels by their time and the share of their roof; areas by the time to recover."""
-
-    width: int
-    right: int
-    xs: list[Tick]
-    ys: list[Tick]
-    dots: list[Reached]
-
-
-def reach_plot(analysis: Analysis, width: int = WIDTH, margin: int = NUMBERS) -> ReachPlot | None:
-    """Return the drawing of the kernels whose roof is known, or None if there is none."""
+def reach_plot(
+    analysis: Analysis, width: int = WIDTH, margin: int = NUMBERS
+) -> dict[str, Any] | None:
+    """Return kernels by time and share of their roof (areas: time to recover), None if unknown."""
     measured = analysis.measured
     # The axis is logarithmic: it has no place for a time of 0.
     known = ((row, share_of_roof(measured, row)) for row in measured.kernels if row.sum_ns)
@@ -225,54 +195,37 @@ def reach_plot(analysis: Analysis, width: int = WIDTH, margin: int = NUMBERS) ->
     across = _axis([analysis.mean_ns(row.sum_ns) for row, _ in rows], LEFT, right)
     saves = {row.name: recoverable_ns(measured, row) or 0 for row, _ in rows}
     most = max(saves.values()) or 1
-    dots = [
-        Reached(
-            across.at(analysis.mean_ns(row.sum_ns)),
-            _height(share),
-            # Half as large as in the roofline, as labels stand beside the dots.
-            round(max(_LARGEST * math.sqrt(saves[row.name] / most) / 2, _SMALLEST), 1),
-            row.category.top,
-            row.name,
-            f"{duration(analysis.mean_ns(row.sum_ns))}, {percent(float(share))} of its roof, "
-            f"{duration(analysis.mean_ns(saves[row.name]))} recoverable",
-        )
-        for row, share in rows
+    dots = {}
+    for row, share in rows:
+        mean_ns, saved = analysis.mean_ns(row.sum_ns), duration(analysis.mean_ns(saves[row.name]))
+        text = f"{duration(mean_ns)}, {percent(float(share))} of its roof, {saved} recoverable"
+        # Half as large as in the roofline, as labels stand beside the dots.
+        radius = round(max(_LARGEST * math.sqrt(saves[row.name] / most) / 2, _SMALLEST), 1)
+        place = across.at(mean_ns), _height(share)
+        dots[row.name] = Dot(*place, radius, row.category.top, row.name, text)
+    named = nlargest(_MOST_LABELS, dots.values(), key=lambda dot: saves[dot.name])
+    label_y = -math.inf
+    for dot in sorted((dot for dot in named if saves[dot.name]), key=attrgetter("y")):  # from above
+        label_y = max(dot.y + 4, label_y + _LINE)
+        name = shorten_middle(kernel_text(dot.name).partition("<")[0], _LONGEST_LABEL)
+        label = f"{name} {duration(analysis.mean_ns(saves[dot.name]))}"
+        dots[dot.name] = replace(dot, label=label, label_y=label_y)
+    xs = [  # the axis counts ns
+        replace(tick, text=duration(float(tick.text.replace(",", "")))) for tick in across.ticks()
     ]
-    named = nlargest(_MOST_LABELS, dots, key=lambda dot: saves[dot.name])
-    labelled = dict(_labelled(analysis, [dot for dot in named if saves[dot.name]], saves))
-    return ReachPlot(
-        width,
-        right,
-        [  # the axis counts ns
-            replace(tick, text=duration(float(tick.text.replace(",", ""))))
-            for tick in across.ticks()
-        ],
-        [Tick(_height(Fraction(at, 4)), f"{25 * at} %") for at in range(5)],
-        [labelled.get(dot.name, dot) for dot in dots],
-    )
+    ys = [Tick(_height(Fraction(quarter, 4)), f"{25 * quarter} %") for quarter in range(5)]
+    return {"width": width, "right": right, "xs": xs, "ys": ys, "dots": list(dots.values())}
 
 
 def _height(share: Fraction) -> float:
     return round(HEIGHT - BOTTOM - float(min(share, Fraction(1))) * (HEIGHT - BOTTOM - TOP), 1)
 
 
-def _labelled(
-    analysis: Analysis, dots: list[Reached], saves: Mapping[str, int]
-) -> Iterator[tuple[str, Reached]]:
-    """Yield names and labelled dots from the top; `saves` is recoverable ns by name."""
-    label_y = -math.inf
-    for dot in sorted(dots, key=attrgetter("y")):
-        label_y = max(dot.y + 4, label_y + _LINE)
-        text = shorten_middle(kernel_text(dot.name).partition("<")[0], _LONGEST_LABEL)
-        label = f"{text} {duration(analysis.mean_ns(saves[dot.name]))}"
-        yield dot.name, replace(dot, label=label, label_y=label_y)
-
-
 def drawn_sentence(analysis: Analysis) -> str:
     """Return a sentence: how many kernels the roofline shows, and their share of GPU time."""
     measured = analysis.measured
-    placed = _placed(measured, _peaks(measured))
-    names = {row.name for row in placed[:_MOST_DOTS]}
+    kernels, _, placed = placed_kernels(measured)
+    names = {row.name for row in kernels}
     rows = [row for row in analysis.kernels.to_pylist() if row["kind"] == "kernel"]
     drawn = [row for row in rows if row["name"] in names]
     all_kernels = len({row["name"] for row in rows})
@@ -280,33 +233,25 @@ def drawn_sentence(analysis: Analysis) -> str:
     time = f" ({percent(sum(shares))} of GPU time)" if None not in shares else ""
     if all_kernels <= len(names):
         return f"All kernels are shown{time}."
-    if len(placed) > len(names):
-        which = f"the top {count(len(names))} of {count(len(placed))} with known FLOPs and bytes"
+    if placed > len(names):
+        which = f"the top {count(len(names))} of {count(placed)} with known FLOPs and bytes"
         return f"Showing {which}, of {several(all_kernels, 'kernel')}{time}."
     others = "others lack FLOPs or bytes"
     return f"Showing {count(len(names))} of {several(all_kernels, 'kernel')}{time}; {others}."
 
 
-def _placed(measured: Measurement, peaks: Mapping[str, int]) -> list[KernelRow]:
-    """Return the kernels of known intensity and time whose data types share one peak."""
-    rows = [row for row in measured.kernels if row.measured.intensity and row.measured.time_ns]
-    roofs = [{peaks.get(dtype) for dtype in row.dtypes} for row in rows]
-    return [row for row, own in zip(rows, roofs, strict=True) if len(own) == 1 and own != {None}]
-
-
-def placed_kernels(measured: Measurement) -> tuple[list[KernelRow], dict[str, int]]:
-    """Return the kernels to draw under their roof, and the peaks of their data types."""
-    known = _peaks(measured)
-    rows = _placed(measured, known)[:_MOST_DOTS]
-    drawn = {dtype for row in rows for dtype in row.dtypes}
-    return rows, {dtype: peak for dtype, peak in known.items() if dtype in drawn}
-
-
-def _peaks(measured: Measurement) -> dict[str, int]:
-    """Return the peak of each data type of kernels that all devices share, in FLOP/s."""
+def placed_kernels(measured: Measurement) -> tuple[list[KernelRow], dict[str, int], int]:
+    """Return the kernels to draw, the peaks of their types in FLOP/s, and how many have a place."""
     dtypes = sorted({dtype for row in measured.kernels if _rate(row) for dtype in row.dtypes})
     peaks = {dtype: roof(measured, (dtype,))[0] for dtype in dtypes}
-    return {dtype: peak for dtype, peak in peaks.items() if peak}
+    placed = []
+    for row in measured.kernels:
+        own = {peaks.get(dtype) for dtype in row.dtypes}
+        if row.measured.intensity and row.measured.time_ns and len(own) == 1 and any(own):
+            placed.append(row)
+    drawn = placed[:_MOST_DOTS]
+    used = {dtype for row in drawn for dtype in row.dtypes}
+    return drawn, {name: peak for name, peak in peaks.items() if name in used and peak}, len(placed)
 
 
 def _intensity(row: KernelRow) -> float:

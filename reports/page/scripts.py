@@ -14,7 +14,7 @@ import re
 import sys
 import warnings
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
 from typing import Any, Final
@@ -27,19 +27,13 @@ from traceflops.reports.page.section import Section
 _ENDS_A_SCRIPT: Final = re.compile(r"<(?:/?script|!--)", re.IGNORECASE)
 _BOKEH: Final = "bokeh-packed"
 _MOST_AT_BEST, _PIECE = 4 << 20, 1 << 18
-_AROUND: Final = 32
-"""Bytes of the frame of what is compressed, and some to spare."""
+_AROUND: Final = 32  # bytes of the frame of what is compressed, and some to spare
 _SETTINGS: Final = {"HOME": os.devnull, "USERPROFILE": os.devnull, "HOLOVIEWSRC": ""}
 _LOG: Final = logging.getLogger(__name__)
-_TALKATIVE: Final = ("bokeh",)
 
 
 class Scripts(Struct, frozen=True):
-    """What runs in a page.
-
-    `theme` runs before anything is drawn, then the scripts in order. `data` is what they read,
-    packed, by the id of its element.
-    """
+    """What runs in a page: `theme` first, then scripts; `data` is what they read, by element."""
 
     theme: str
     scripts: tuple[str, ...]
@@ -55,18 +49,29 @@ class Embedded(Struct, frozen=True):
 
 
 def scripts_of(parts: Sequence[Section], drawn: Embedded | None) -> Scripts:
-    """Return what the sections of a page need to run."""
+    """Return what sections need to run. Raises ValueError if a script would end its element."""
     theme = template("theme.js")
-    scripts = tuple(_scripts(parts, drawn))
+    names = dict.fromkeys(name for part in parts for name in part.scripts)
+    scripts = [template(name) for name in ("report.js", *names)]
     data = {id_: packed(text) for part in parts for id_, text in part.data.items()}
-    allowed = [theme, *scripts]
+    libraries = []
     if drawn is not None:
         from bokeh.resources import Resources
 
+        scripts.append(f'addEventListener("bokeh-ready", () => {{\n{drawn.script}\n}});\n')
+        scripts.append(template("draw.js"))
         bokeh = str(Resources(mode="inline", components=["bokeh"], minified=True).js_raw[0])
         data[_BOKEH] = packed(bokeh.encode())
-        allowed.append(bokeh)
-    return Scripts(theme, scripts, data, _policy(allowed))
+        libraries.append(bokeh)
+    if any(_ENDS_A_SCRIPT.search(text) for text in scripts):
+        raise ValueError("a script would end its own element")
+    digests = (hashlib.sha256(text.encode()).digest() for text in (theme, *scripts, *libraries))
+    hashes = " ".join(f"'sha256-{base64.b64encode(digest).decode()}'" for digest in digests)
+    policy = (
+        f"default-src 'none'; script-src {hashes}; style-src 'unsafe-inline'; img-src data:; "
+        "base-uri 'none'; form-action 'none'"
+    )
+    return Scripts(theme, tuple(scripts), data, policy)
 
 
 @lru_cache(maxsize=8)
@@ -76,10 +81,7 @@ def packed(content: bytes) -> str:
 
 
 def packed_bytes(content: bytes, most: int) -> int:
-    """Return the length of bytes once packed; stop early if very long ones exceed `most`.
-
-    What is returned then is above `most` but not the whole length.
-    """
+    """Return the length of bytes once packed, or for very long ones some length above `most`."""
     deflate, size = zlib.compressobj(_level(content)), 0
     for at in range(0, len(content), _PIECE):
         size += len(deflate.compress(content[at : at + _PIECE]))
@@ -93,46 +95,20 @@ def _level(content: bytes) -> int:
     return 9 if len(content) <= _MOST_AT_BEST else 6
 
 
-def _scripts(parts: Sequence[Section], drawn: Embedded | None) -> Iterator[str]:
-    """Yield the scripts after the theme. Raises ValueError if one would end its HTML element."""
-    names = dict.fromkeys(name for part in parts for name in part.scripts)
-    scripts = [template(name) for name in ("report.js", *names)]
-    if drawn is not None:
-        scripts.append(f'addEventListener("bokeh-ready", () => {{\n{drawn.script}\n}});\n')
-        scripts.append(template("draw.js"))
-    for text in scripts:
-        if _ENDS_A_SCRIPT.search(text):
-            raise ValueError("a script would end its own element")
-        yield text
-
-
-def _policy(scripts: Iterable[str]) -> str:
-    """Return a policy that lets these scripts run, inline styles apply, and nothing else."""
-    digests = (hashlib.sha256(script.encode()).digest() for script in scripts)
-    hashes = " ".join(f"'sha256-{base64.b64encode(digest).decode()}'" for digest in digests)
-    return (
-        f"default-src 'none'; script-src {hashes}; style-src 'unsafe-inline'; img-src data:; "
-        "base-uri 'none'; form-action 'none'"
-    )
-
-
 def embed(figures: Mapping[str, Callable[[], Any]]) -> Embedded:
     """Return the figures that these functions make, embedded together to share one document."""
-    with _complaints_to_log():
+    with _to_log():
         with without_settings("bokeh.embed"):
             from bokeh.embed import components
-        with _loggers_to_log():
-            models = {name: made() for name, made in figures.items()}
-            script, divs = components(models, wrap_script=False)
+        script, divs = components(
+            {name: made() for name, made in figures.items()}, wrap_script=False
+        )
     return Embedded(script, divs)
 
 
 @contextmanager
 def without_settings(module: str) -> Iterator[None]:
-    """Let a module be loaded without the user's settings; nothing is changed once it is loaded.
-
-    These are files in the home folder, and a file of code that HOLOVIEWSRC names.
-    """
+    """Let a module load without files of the home folder and the code that HOLOVIEWSRC names."""
     if module in sys.modules:
         yield
         return
@@ -147,30 +123,22 @@ def without_settings(module: str) -> Iterator[None]:
                 os.environ[name] = value
 
 
-@contextmanager
-def _complaints_to_log() -> Iterator[None]:
-    """Write the warnings of the libraries to our log at debug level, not to the user."""
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        yield
-    for each in caught:
-        _LOG.debug("%s: %s", each.category.__name__, each.message)
-
-
 class _ToLog(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         _LOG.debug("%s: %s", record.name, record.getMessage())
 
 
 @contextmanager
-def _loggers_to_log() -> Iterator[None]:
-    """Send what the libraries log to our log, in place of their handlers, which write to stderr."""
-    loggers = [logging.getLogger(name) for name in _TALKATIVE]
-    before = [(logger.handlers, logger.propagate) for logger in loggers]
-    for each in loggers:
-        each.handlers, each.propagate = [_ToLog()], False
-    try:
-        yield
-    finally:
-        for each, (handlers, propagate) in zip(loggers, before, strict=True):
-            each.handlers, each.propagate = handlers, propagate
+def _to_log() -> Iterator[None]:
+    """Write warnings and logs of the libraries to our log at debug level, not to the user."""
+    logger = logging.getLogger("bokeh")
+    before = logger.handlers, logger.propagate
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        logger.handlers, logger.propagate = [_ToLog()], False
+        try:
+            yield
+        finally:
+            logger.handlers, logger.propagate = before
+    for warning in caught:
+        _LOG.debug("%s: %s", warning.category.__name__, warning.message)

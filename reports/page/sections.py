@@ -9,38 +9,28 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
-from traceflops.reports.page import case, kernels, memory, overview, peak, ranks, steps, work
+from traceflops.analysis.result import Analysis
+from traceflops.reports.page import case, kernels, memory, overview, ranks, roofline, steps, work
 from traceflops.reports.page.icicle import icicles
 from traceflops.reports.page.overview import Few
-from traceflops.reports.page.roofline import (
-    MARGIN,
-    NARROW,
-    WIDTH,
-    drawn_sentence,
-    reach_plot,
-    roofline_plot,
-)
 from traceflops.reports.page.section import Section, link_to
 from traceflops.reports.page.timeline import SCRIPTS, gap_links, timeline_content
 from traceflops.reports.view import wording
 from traceflops.reports.view.chapters import post_mortem
-from traceflops.reports.view.counted import counted_table, speeds_table
+from traceflops.reports.view.counted import SAYS, counted_table, rules_said, speeds_table
 from traceflops.reports.view.critical import critical_tables
 from traceflops.reports.view.culprits import gap_culprits, pace_sentence, waits
+from traceflops.reports.view.figures import duration, percent
 from traceflops.reports.view.gpu_samples import gpu_samples_table
 from traceflops.reports.view.host import host_tables
 from traceflops.reports.view.owners import OWNER_WORDS, attribution_sentence, owner_tables
 from traceflops.reports.view.pipelines import pipeline_tables
-from traceflops.reports.view.profiler_rules import SAYS, rules_said
 from traceflops.reports.view.serving import serving_table
 from traceflops.reports.view.tables import sums_by_kind, synchronisations_table
 from traceflops.units import capitalized
 from traceflops.windows.step_times import most_and_least
-
-if TYPE_CHECKING:
-    from traceflops.analysis.result import Analysis
 
 _TABLES: Final = ("tables.js", "drill.js")
 """What makes tables sort, filter and unfold, and follows links into them."""
@@ -83,25 +73,25 @@ def _tree(analysis: Analysis) -> Iterator[Section]:
         }
         values |= {"attributed": attribution_sentence(analysis)}
         yield Section("attribution", TREE, values, scripts=_TABLES)
-    plot, reach = roofline_plot(analysis.measured), reach_plot(analysis, WIDTH + MARGIN, MARGIN)
+    plot, reach = (
+        roofline.roofline_plot(analysis.measured),
+        roofline.reach_plot(analysis, roofline.WIDTH + roofline.MARGIN, roofline.MARGIN),
+    )
     shown = kernels.kernel_places(analysis.kernels)
     if shown and (plot is not None or reach is not None):  # every dot links to a kernel's row
         roofs = {
             "plot": plot,
-            "narrow": roofline_plot(analysis.measured, NARROW),
-            "reaches": [reach, reach_plot(analysis, NARROW)],
+            "narrow": roofline.roofline_plot(analysis.measured, roofline.NARROW),
+            "reaches": [reach, roofline.reach_plot(analysis, roofline.NARROW)],
             "links": {name: link_to("kernel", name) for name in shown},
-            "drawn": drawn_sentence(analysis) if plot else "",
+            "drawn": roofline.drawn_sentence(analysis) if plot else "",
             "by_counters": work.counted_at(analysis.measured),
         }
         yield Section("roofline", TREE, roofs, scripts=_TABLES)
 
 
 def _ranks(analysis: Analysis) -> Iterator[Section]:
-    """Yield ranks and steps, then passes of a server, memory and clocks, each if recorded.
-
-    A single device has no section of ranks: there is nothing to compare it with.
-    """
+    """Yield ranks (of several devices) and steps, passes of a server, memory and clocks."""
     values: dict[str, Any]
     if len(analysis.devices) > 1:
         values = {
@@ -139,10 +129,7 @@ def _ranks(analysis: Analysis) -> Iterator[Section]:
 
 
 def _kernels(analysis: Analysis) -> Iterator[Section]:
-    """Yield kernels, operators, collectives, counted work, idle time and the critical path.
-
-    Each is left out without rows; those on time need devices with work.
-    """
+    """Yield kernels, operators, collectives, counted work, idle time and the path, if recorded."""
     values: dict[str, Any]
     if analysis.devices:
         shown = kernels.kernels_page(analysis)
@@ -158,7 +145,12 @@ def _kernels(analysis: Analysis) -> Iterator[Section]:
         shares = [row.sum_ns / window_ns if window_ns else None for row in analysis.collectives]
         rows = list(zip(analysis.collectives, shares, strict=True))
         few = Few(rows[: overview.MOST_COLLECTIVES], len(rows))
-        values = {"collectives": few, "hidden": overview.hidden_sentence(analysis)}
+        parts_ns = (analysis.components.communication_ns, analysis.total.hidden_communication_ns)
+        hidden = ""
+        if all_ns := sum(parts_ns):
+            exposed, unseen = (duration(analysis.mean_ns(ns)) for ns in parts_ns)
+            hidden = f"{exposed} exposed, {unseen} hidden ({percent(parts_ns[1] / all_ns)})."
+        values = {"collectives": few, "hidden": hidden}
         yield Section("communication", KERNELS, values, scripts=_TABLES)
     speeds = speeds_table(analysis.measured, _MOST_COUNTED)
     if speeds.rows:
@@ -205,7 +197,7 @@ def _method(analysis: Analysis) -> Iterator[Section]:
     """Yield what is folded away: peak, categories, host, how it was recorded, notes, method."""
     other_share = overview.other_share(analysis.categories)
     if analysis.devices:
-        yield Section("peak", METHOD, {"peak": peak.peak_page(analysis)})
+        yield Section("peak", METHOD, {"peak": work.peak_page(analysis)})
         rows = analysis.categories.to_pylist()
         links = [kernels.category_link(row["top"], row["sub"], rows) for row in rows]
         values: dict[str, Any] = {

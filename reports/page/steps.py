@@ -7,11 +7,12 @@ component stands against its median over the steps used.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 from msgspec import Struct
 
+from traceflops.analysis.result import Analysis
 from traceflops.reports.view.figures import TIME_UNITS, UNKNOWN, signed_duration
 from traceflops.reports.view.palette import LOOKS
 from traceflops.reports.view.texts import words
@@ -20,12 +21,8 @@ from traceflops.units import unit_for
 from traceflops.windows.records import DeviceReport
 from traceflops.windows.step_times import counting, mean_components, median_of
 
-if TYPE_CHECKING:
-    from traceflops.analysis.result import Analysis
-
 MOST_BARS = 200
-_MOST_SMALL = 40
-"""How many steps are drawn one by one; beyond that, neighbours share a bar."""
+MOST_SMALL = 40  # how many steps are drawn one by one; beyond that, neighbours share a bar
 MOST_STILL: Final = 20
 """Up to so many bars need no chart that zooms, which takes half a million bytes of a page."""
 
@@ -34,8 +31,7 @@ _ORDER = {"before": 0, "step": 1, "between": 1, "range": 1, "span": 1, "after": 
 MOST_ROWS: Final = 200
 _FIRST: Final = 50
 _TIME: Final = "time"
-STEPS: Final = "steps"
-"""What the chart of steps is called in its document."""
+STEPS: Final = "steps"  # what the chart of steps is called in its document
 _HATCH: Final = {
     "horizontal": "horizontal_line",
     "cross": "cross",
@@ -46,17 +42,13 @@ _HATCH: Final = {
 }
 _PALE: Final = 0.4
 _MOST_TICKS: Final = 24
-EDGES: Final = ("left", "bottom", "right", "top")
-"""Columns of Boxes."""
+EDGES: Final = ("left", "bottom", "right", "top")  # columns of Boxes
 _MOST_OUTLINED: Final = 60
 _LEAST_PLACES: Final = 5
 
 
 class StepRow(Struct, frozen=True):
-    """A window as the mean over the devices that have it, for a used step over those that use it.
-
-    `longest_ns` is the longest on any of them; `activities` and `launches` are sums over them.
-    """
+    """A window as the mean over its devices (of a used step those that use it), and some sums."""
 
     label: str
     role: str
@@ -85,7 +77,11 @@ class StepBar(Struct, frozen=True):
 
 
 def window_rows(devices: Iterable[DeviceReport]) -> list[StepRow]:
-    """Return a row per window by time: `before`, each step after its `between`, `after`."""
+    """Return a row per window by time: `before`, each step after its `between`, `after`.
+
+    Figures are means and sums over the devices that count for it. The reason to leave it out is
+    that of the first device that has one; the sum of launches is unknown if that of a device is.
+    """
     groups: dict[tuple[int, int, str], list[Window]] = {}
     for device in devices:
         step = -1  # of windows that belong to no step
@@ -94,10 +90,25 @@ def window_rows(devices: Iterable[DeviceReport]) -> list[StepRow]:
             if window.role != "between":
                 step = -1 if window.step is None else window.step
             groups.setdefault((_ORDER[window.role], step, window.role), []).append(window)
-    return [
-        _window_row(windows, _NAMES.get(role, role).format(step))
-        for (_, step, role), windows in sorted(groups.items(), key=lambda item: item[0])
-    ]
+    rows = []
+    for (_, step, role), windows in sorted(groups.items(), key=lambda item: item[0]):
+        counted = counting(windows)
+        accounts = [window.account for window in counted]
+        launches = [account.launches for account in accounts]
+        row = StepRow(
+            label=_NAMES.get(role, role).format(step),
+            role=role,
+            devices=len(counted),
+            used=any(window.used for window in counted),
+            left_out=words(next((w.left_out for w in windows if w.left_out), None)),
+            unfinished=any(window.unfinished for window in windows),
+            components=mean_components([account.components for account in accounts]),
+            longest_ns=max(window.dur_ns for window in counted),
+            activities=sum(account.activities for account in accounts),
+            launches=None if None in launches else sum(n for n in launches if n is not None),
+        )
+        rows.append(row)
+    return rows
 
 
 def drawn_bars(all_rows: Sequence[StepRow], most: int = MOST_BARS) -> list[StepBar]:
@@ -117,61 +128,8 @@ def drawn_bars(all_rows: Sequence[StepRow], most: int = MOST_BARS) -> list[StepB
     ]
 
 
-def small_bars(devices: Iterable[DeviceReport]) -> list[StepBar]:
-    """Return few enough bars for a plot as small as a word."""
-    return drawn_bars(window_rows(devices), _MOST_SMALL)
-
-
-def _window_row(windows: Sequence[Window], label: str) -> StepRow:
-    """Return the row of one window: means and sums over those of its devices that count.
-
-    The reason to leave it out is that of the first device that has one; the sum of launches is
-    unknown if that of a device is.
-    """
-    counted = counting(windows)
-    accounts = [window.account for window in counted]
-    launches = [account.launches for account in accounts]
-    return StepRow(
-        label=label,
-        role=windows[0].role,
-        devices=len(counted),
-        used=any(window.used for window in counted),
-        left_out=words(next((w.left_out for w in windows if w.left_out), None)),
-        unfinished=any(window.unfinished for window in windows),
-        components=mean_components([account.components for account in accounts]),
-        longest_ns=max(window.dur_ns for window in counted),
-        activities=sum(account.activities for account in accounts),
-        launches=None if None in launches else sum(n for n in launches if n is not None),
-    )
-
-
-class StepTimeShown(Struct, frozen=True):
-    """The time of a component in one step, and how it differs from the median.
-
-    `more` is that difference as text, "" if there is no median. `is_much`: it is above 5 % of the
-    median step.
-    """
-
-    ns: int
-    more: str
-    is_much: bool
-
-
-class StepShown(Struct, frozen=True):
-    """A row of the table; `link` is what follows # in a link to it."""
-
-    row: StepRow
-    link: str
-    time: StepTimeShown
-    parts: list[StepTimeShown]
-    slowest: bool
-
-
 def steps_page(analysis: Analysis, rows: Sequence[StepRow]) -> dict[str, Any]:
-    """Return the table of windows: the rows shown of `total`, the medians, the components.
-
-    If not all rows are shown, they are the `first` ones and the `worst` of the later ones.
-    """
+    """Return the table of windows: rows shown (`first`, then `worst` ones), medians, components."""
     components = [name for name in LOOKS if any(row.components.parts()[name] for row in rows)]
     used = [row for row in rows if row.used and row.role == "step"]
     medians: dict[str, int] = {}
@@ -181,10 +139,17 @@ def steps_page(analysis: Analysis, rows: Sequence[StepRow]) -> dict[str, Any]:
         }
     spread = analysis.spread if len(used) > 1 else None
     slowest = str(spread.longest.step) if spread is not None else None
-    shown = [
-        _shown(row, components, medians, row.role == "step" and row.label == slowest)
-        for row in chosen_rows(rows)
-    ]
+    shown = []
+    for row in chosen_rows(rows):
+        is_step, parts = row.role == "step", row.components.parts()
+        # What lies between steps is not compared with their medians.
+        compared = medians if is_step else {}
+        step_ns = compared.get(_TIME, 0)
+        time = _part(row.dur_ns, compared.get(_TIME), step_ns)
+        times = [_part(parts[name], compared.get(name), step_ns) for name in components]
+        link, is_slowest = f"step={row.label}" if is_step else "", row.label == slowest
+        shown.append({"row": row, "link": link, "time": time, "parts": times})
+        shown[-1]["slowest"] = is_step and is_slowest
     return {
         "rows": shown,
         "total": len(rows),
@@ -204,38 +169,16 @@ def chosen_rows(rows: Sequence[StepRow]) -> list[StepRow]:
     return [rows[place] for place in (*range(_FIRST), *longest)]
 
 
-def _shown(
-    row: StepRow, components: Sequence[str], medians: dict[str, int], slowest: bool
-) -> StepShown:
-    """Return a row of the table; `medians` are ns by component and of the whole step, if any."""
-    parts = row.components.parts()
-    # What lies between steps is not compared with their medians.
-    compared = medians if row.role == "step" else {}
-    median_step_ns = compared.get(_TIME, 0)
-    return StepShown(
-        row,
-        f"step={row.label}" if row.role == "step" else "",
-        _part(row.dur_ns, compared.get(_TIME), median_step_ns),
-        [_part(parts[name], compared.get(name), median_step_ns) for name in components],
-        slowest,
-    )
-
-
-def _part(ns: int, median_ns: int | None, median_step_ns: int) -> StepTimeShown:
+def _part(ns: int, median_ns: int | None, median_step_ns: int) -> dict[str, Any]:
     """Return a time beside its median; much more is above 1/20 of the median step."""
-    if median_ns is None:
-        return StepTimeShown(ns, "", False)
-    more_ns = ns - median_ns
-    if not more_ns:
-        return StepTimeShown(ns, "±0", False)
-    return StepTimeShown(ns, signed_duration(more_ns), 20 * more_ns > median_step_ns)
+    more_ns = 0 if median_ns is None else ns - median_ns
+    more = "" if median_ns is None else signed_duration(more_ns) if more_ns else "±0"
+    is_much = bool(more_ns) and 20 * more_ns > median_step_ns
+    return {"ns": ns, "more": more, "is_much": is_much}
 
 
 def step_bars(bars: Sequence[StepBar], axis: str) -> Any:
-    """Return the Bokeh figure with a bar per step, or per window if `axis` says so.
-
-    Drawn on a canvas: WebGL needs another 194 kB of script and is slow where there is no GPU.
-    """
+    """Return a Bokeh figure with a bar per step or window. WebGL would take 194 kB more."""
     import bokeh.models as bk
     from bokeh.plotting import figure
 

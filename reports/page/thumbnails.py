@@ -5,17 +5,18 @@ Places and lengths are in percent of the drawing, so that it fits a card of any 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from itertools import accumulate
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
 from msgspec import Struct
 
+from traceflops.analysis.result import Analysis
 from traceflops.characters import function_name
-from traceflops.findings.finding import row_name
+from traceflops.findings.finding import Finding, row_name
 from traceflops.reports.page.overview import MOST_GAPS
-from traceflops.reports.page.steps import small_bars
+from traceflops.reports.page.steps import MOST_SMALL, drawn_bars, window_rows
 from traceflops.reports.view.figures import duration, percent, shorten_middle
 from traceflops.reports.view.step_split import CULPRIT
 from traceflops.reports.view.utilisation import share_of_roof
@@ -24,18 +25,12 @@ from traceflops.timeline.records import COMPONENTS
 from traceflops.units import PART_NAMES
 from traceflops.windows.step_times import most_and_least
 
-if TYPE_CHECKING:
-    from traceflops.analysis.result import Analysis
-    from traceflops.findings.finding import Finding
-
 _COLUMNS: Final = 120
-_AROUND: Final = 0.6
-"""How much of its own length is shown before and after a stretch of time."""
+_AROUND: Final = 0.6  # how much of its own length is shown before and after a stretch of time
 _MOST_ROWS: Final = 4
 _MOST_DEVICES: Final = 64
 _GAP, _LABELS, _NAME = 1.2, 18.0, 30
-_DEVICE: Final = 10
-"""Characters of a device's label that fit in the room of _LABELS."""
+_DEVICE: Final = 10  # characters of a device's label that fit in the room of _LABELS
 _WHOLE: Final = 100.0
 
 
@@ -50,10 +45,7 @@ class Shape(Struct, frozen=True):
 
 
 class Thumbnail(Struct, frozen=True):
-    """A drawing with its caption, and what follows # in the link to the section that has it all.
-
-    `areas` are SVG paths by component; `labels` are texts, each with its middle from above.
-    """
+    """A drawing, caption and link; areas are SVG paths, labels have their middle from above."""
 
     caption: str
     link: str
@@ -74,11 +66,7 @@ def thumbnail(analysis: Analysis, finding: Finding, component: str) -> Thumbnail
 
 
 def _ranks(analysis: Analysis, finding: Finding) -> Thumbnail | None:
-    """Return a bar per device: its own time, then its communication; the late rank's in ink.
-
-    The devices with most and least own time are shown, in the order of the report. None if the
-    finding is about no rank.
-    """
+    """Return a bar per device with most or least own time, that of the late rank in ink."""
     devices = analysis.devices_used
     if finding.where.rank is None or len(devices) < 2:
         return None
@@ -127,10 +115,11 @@ def _gap(analysis: Analysis, finding: Finding) -> Thumbnail | None:
     start_ns, length_ns = at.start_ns - before_ns, gap_ns + 2 * before_ns
     gap = Intervals.one(at.start_ns, at.end_ns)
     starting, waiting = account.start_up.intersect(gap), gap.subtract(account.start_up)
-    boxes = [
-        *_boxes(waiting, CULPRIT, start_ns, length_ns),
-        *_boxes(starting, "start_up", start_ns, length_ns),
-    ]
+    boxes = []
+    for times, look in ((waiting, CULPRIT), (starting, "start_up")):
+        for start, end in zip(times.start_ns.tolist(), times.end_ns.tolist(), strict=True):
+            x, width = (round(_WHOLE * ns / length_ns, 2) for ns in (start - start_ns, end - start))
+            boxes.append(Shape(x, 0, width, _WHOLE, look))
     and_start_up = f"start-up for {duration(starting.length_ns)}, " if len(starting) else ""
     idle, shown = duration(waiting.length_ns), duration(length_ns)
     caption = f"GPU idle for {idle}, {and_start_up}{shown} shown"
@@ -146,11 +135,7 @@ def _gap(analysis: Analysis, finding: Finding) -> Thumbnail | None:
 def _areas(
     parts: Mapping[str, Intervals], start_ns: int, length_ns: int
 ) -> tuple[tuple[str, str], ...]:
-    """Return components with their area as an SVG path, the topmost first.
-
-    Each column is as high as the share of its time that is work. An area reaches down to the foot,
-    so each one is drawn over those above it.
-    """
+    """Return components with their area (share of time that is work) as SVG path, top first."""
     edges = start_ns + np.arange(_COLUMNS + 1) * length_ns // _COLUMNS
     shares = [
         (name, np.diff(parts[name].covered_before(edges)) / np.diff(edges))
@@ -164,14 +149,6 @@ def _areas(
             path = (f"V{y:g}H{column * _WHOLE / _COLUMNS:.4g}" for column, y in enumerate(tops, 1))
             areas.append((name, f"M0 100{''.join(path)}V100Z"))
     return tuple(reversed(areas))
-
-
-def _boxes(times: Intervals, look: str, start_ns: int, length_ns: int) -> Iterator[Shape]:
-    """Yield boxes of full height; the drawing begins at `start_ns` and is `length_ns` long."""
-    starts, lengths = times.start_ns - start_ns, times.end_ns - times.start_ns
-    for start, length in zip(starts.tolist(), lengths.tolist(), strict=True):
-        x, width = (round(_WHOLE * ns / length_ns, 2) for ns in (start, length))
-        yield Shape(x, 0, width, _WHOLE, look)
 
 
 def _kernels(analysis: Analysis, finding: Finding, look: str) -> Thumbnail | None:
@@ -219,7 +196,7 @@ def _largest_rows(analysis: Analysis, finding: Finding, look: str) -> Thumbnail 
 
 def _steps(analysis: Analysis, part: str) -> Thumbnail | None:
     """Return the steps as bars, with the component that a finding is about on top of each."""
-    bars = small_bars(analysis.devices)
+    bars = drawn_bars(window_rows(analysis.devices), MOST_SMALL)
     longest = max((bar.components.window_ns for bar in bars), default=0)
     if len(bars) < 2 or not longest:
         return None

@@ -3,31 +3,38 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
+from traceflops.analysis.result import Analysis
 from traceflops.attribution.idle_classes import CLASSES
 from traceflops.characters import function_name
 from traceflops.drawing.lanes import Lane
-from traceflops.drawing.timeline import around, drawable, drawn_devices, parts_ns
+from traceflops.drawing.timeline import (
+    Drawable,
+    Span,
+    Timeline,
+    around,
+    drawable,
+    drawn_devices,
+    parts_ns,
+    with_room,
+)
 from traceflops.mfu.traced.work_tables import activity_flops
-from traceflops.reports.page import timeline_words
 from traceflops.reports.page.overview import MOST_GAPS
 from traceflops.reports.page.timeline_data import LOOK_NAMES, packed
 from traceflops.reports.page.timeline_still import still
-from traceflops.reports.view.figures import UNKNOWN
+from traceflops.reports.view.culprits import gap_culprits
+from traceflops.reports.view.figures import UNKNOWN, count, duration
 from traceflops.reports.view.palette import LOOKS
 from traceflops.reports.view.short_names import short_labels
-from traceflops.reports.view.wording import process_label
+from traceflops.reports.view.wording import numbered, process_label
 from traceflops.table.columns import ABSENT
-
-if TYPE_CHECKING:
-    from traceflops.analysis.result import Analysis
-    from traceflops.drawing.timeline import Drawable, Span, Timeline
-    from traceflops.windows.prepared import Prepared
+from traceflops.timeline.records import Gap
+from traceflops.windows.prepared import Prepared
 
 SCRIPTS: Final = (
     "timelinedata.js",
@@ -81,7 +88,7 @@ def timeline_content(analysis: Analysis) -> tuple[dict[str, Any], bytes] | None:
     kinds = {lane.kind for lane in timeline.lanes}
     drawn_parts = parts_ns(prepared, timeline, drawn.whole, 1)
     numbers = list(timeline.steps)
-    span, start_label = timeline_words.start(drawn.outline)
+    span, start_label = first_range(drawn.outline)
     # The drawing without scripts has one host process only.
     first = drawn.outline.hosts[0] if drawn.outline.hosts else None
     headed = [(g.label, g.lanes) for g in groups if not g.is_host or g.process == first]
@@ -90,14 +97,14 @@ def timeline_content(analysis: Analysis) -> tuple[dict[str, Any], bytes] | None:
     hosts = {group.process: group.label.rpartition(" · ")[0] for group in groups if group.is_host}
     values = {
         "hosts": list(hosts.items()),
-        "places": list(timeline_words.places(analysis, timeline, gaps)),
+        "places": list(places(analysis, timeline, gaps)),
         # Few steps are listed to choose from (one is no choice); of many a number is asked for.
         "steps": numbers if 1 < len(numbers) <= _MOST_STEPS_LISTED else [],
         "asked": (numbers[0], numbers[-1]) if len(numbers) > _MOST_STEPS_LISTED else None,
-        "sentences": list(timeline_words.sentences(analysis, timeline)),
-        "left_out": list(timeline_words.left_out(timeline)),
+        "sentences": list(sentences(analysis, timeline)),
+        "left_out": list(left_out(timeline)),
         "aligned": timeline.aligned,
-        "details": timeline_words.details(timeline),
+        "details": details(timeline),
         "still": still(drawn, span, headed, labels),
         "start_label": start_label,
         "zero": "operator" if analysis.on_host else "GPU operation",
@@ -138,7 +145,7 @@ def lane_groups(analysis: Analysis, timeline: Timeline) -> list[LaneGroup]:
         group = by_key.setdefault(key, LaneGroup(label, lane.process, lane.device is None, []))
         group.lanes.append(place)
     groups = [by_key[key] for key in sorted(by_key)]
-    short = short_labels([group.label for group in groups], timeline_words.LABEL_WIDTH)
+    short = short_labels([group.label for group in groups], LABEL_WIDTH)
     return [replace(group, label=label) for group, label in zip(groups, short, strict=True)]
 
 
@@ -171,6 +178,10 @@ def _header(
     # The overview counts in 1/1000 of the time that all devices have in a bin.
     bin_ns = max((whole.end_ns - whole.start_ns) * len(outline.chosen.devices) / _BINS, 1)
     process = {device.device: device.process for device in analysis.devices}
+    looks = {
+        name: [look.label, look.colour, look.pattern, look.ink, look.outline]
+        for name, look in LOOKS.items()
+    }
     return {
         "lanes": [
             [label, lane.kind == "stream"]
@@ -178,7 +189,7 @@ def _header(
         ],
         # Of devices the script needs no process: `process_of_device` has it.
         "groups": [[g.label, g.process if g.is_host else -1, g.lanes] for g in groups],
-        "looks": [_look(name) for name in LOOK_NAMES],
+        "looks": [looks.get(name, [name, None, "", None, None]) for name in LOOK_NAMES],
         "overview": [
             [
                 LOOK_NAMES.index(name),
@@ -188,7 +199,7 @@ def _header(
             if column.any()
         ],
         "whole": _ends(whole),
-        "start": _ends(timeline_words.start(outline)[0]),
+        "start": _ends(first_range(outline)[0]),
         "zero": "operator" if analysis.on_host else "GPU operation",
         "steps": [[n, *_ends(span)] for n, span in outline.steps.items()],
         "gaps": [
@@ -205,10 +216,7 @@ def _header(
 
 
 def _waits(analysis: Analysis, outline: Timeline) -> Iterator[list[Any]]:
-    """Yield, for each of the longest gaps: its start, end, device, culprit and its class.
-
-    If the gap is a stream wait, the work waited for says more than the culprit.
-    """
+    """Yield start, end and device of the longest gaps, what was waited for, and its class."""
     process = {device.device: device.process for device in analysis.devices}
     drawn = [gap for gap in analysis.gaps(MOST_GAPS) if gap.device in outline.chosen.devices]
     longest = [gap for gap in drawn if gap.waited_for or gap.culprits]
@@ -223,8 +231,118 @@ def _ends(span: Span) -> list[int]:
     return [span.start_ns, span.end_ns]
 
 
-def _look(name: str) -> list[str | None]:
-    if name in LOOKS:
-        look = LOOKS[name]
-        return [look.label, look.colour, look.pattern, look.ink, look.outline]
-    return [name, None, "", None, None]
+LABEL_WIDTH: Final = 60
+_MARK_LABELS: Final = {
+    "python": "other Python frame",
+    "module": "module call",
+    "gpu_annotation": "GPU annotation",
+    "gpu_step": "step on the GPU",
+    "sync": "synchronization",
+    "system": "system call",
+    "instant": "instant event",
+    "overhead": "profiler overhead event",
+    "sample": "sample of a CPU",
+    "off_cpu": "stretch off the CPU",
+    "event": "event",
+    "graph_node": "graph node creation",
+}
+
+
+def places(
+    analysis: Analysis, timeline: Timeline, gaps: Sequence[Gap]
+) -> Iterator[tuple[str, str]]:
+    """Yield links and labels of where one can go: typical steps or the window, then gaps."""
+    steps = timeline.representative
+    if steps is not None:
+        named = {steps.median: "median", steps.worst: "longest used"}
+        if steps.median == steps.worst:
+            named = {steps.median: "only step" if len(timeline.steps) == 1 else "median"}
+        for number, name in named.items():
+            if number in timeline.steps:
+                length_ns = steps.median_ns if number == steps.median else steps.worst_ns
+                yield f"step={number}", f"Step {number}, {name}, {duration(length_ns)}"
+    else:
+        length_ns = timeline.window.end_ns - timeline.window.start_ns
+        yield "window", f"Window, {duration(length_ns)}"
+    labels = _labels(analysis)
+    many = len(analysis.devices) > 1
+    rows = zip(gaps, timeline.gaps, gap_culprits(gaps), strict=True)
+    for place, (gap, span, (words, _)) in enumerate(rows, 1):
+        if span is not None:
+            where = f" on {labels[gap.device]}" if many else ""
+            due = f", {words}" if words else ""
+            yield f"gap={place}", f"Gap {place}, {duration(gap.dur_ns)}{due}{where}"
+
+
+def sentences(analysis: Analysis, timeline: Timeline) -> Iterator[str]:
+    """Yield sentences on what is drawn: which devices, threads and clocks."""
+    chosen, number = timeline.chosen, len(timeline.chosen.devices)
+    labels = _labels(analysis)
+    if analysis.on_host:
+        yield "Operators by CPU thread."
+    elif number == chosen.of:
+        yield f"GPU streams{'' if number == 1 else f' of all {count(number)} GPUs'}."
+    else:
+        yield f"GPU streams of {count(number)} of {count(chosen.of)} GPUs."
+        busiest, median = (labels[d] for d in (chosen.busiest, chosen.median))
+        yield (
+            f"These are the busiest ({busiest}), the median ({median}), the least busy, and those "
+            "with the longest gaps."
+        )
+    if timeline.steps and number > 1:  # a single GPU is the first to start
+        yield "A step line marks the first GPU to start the step."
+    if timeline.hosts:
+        processes = len(timeline.hosts)
+        whose = "" if processes == 1 else f" of {count(processes)} processes, one at a time"
+        yield f"Below: CPU threads{whose}."
+    if not timeline.aligned:
+        yield (
+            "The files' clocks are not aligned: each process starts at its own first event. "
+            "Do not compare times across processes."
+        )
+
+
+def left_out(timeline: Timeline) -> Iterator[str]:
+    """Yield what is not drawn, each kind with its number."""
+    left = timeline.left_out
+    if left.hosts:
+        yield f"CPU threads of {numbered(left.hosts, 'more process')}"
+    if left.tracks:
+        events = numbered(left.events_of_tracks, "event")
+        yield f"{numbered(left.tracks, 'stream or thread')} with little time ({events})"
+    if left.deep:
+        yield f"{numbered(left.deep, 'event')} nested or overlapping too deeply"
+    for kind, number in left.marks.items():
+        yield numbered(number, _MARK_LABELS.get(kind, f"{kind} marker"))
+
+
+def details(timeline: Timeline) -> str:
+    """Return in which ranges single events are drawn, "" if nowhere, or everywhere."""
+    single = [level.span for level in timeline.levels if level.is_single]
+    if timeline.levels[0].is_single:
+        return ""
+    steps = timeline.representative
+    typical = sorted({steps.median, steps.worst}) if steps is not None else []
+    drawn = [n for n in typical if n in timeline.steps]
+    where = [f"in step {n}" for n in drawn if with_room(timeline.steps[n]) in single]
+    if with_room(timeline.window) in single and not typical:  # drawn in place of typical steps
+        where.append("in the window")
+    gaps = [around(gap) in single for gap in timeline.gaps if gap is not None]
+    if any(gaps):
+        where.append(f"around {'the' if all(gaps) else 'some of the'} longest gaps")
+    return " and ".join(where)
+
+
+def first_range(timeline: Timeline) -> tuple[Span, str]:
+    """Return the range that is drawn first and its name: the median step, else the window."""
+    steps = timeline.representative
+    if steps is not None and steps.median in timeline.steps:
+        return timeline.steps[steps.median], f"Step {steps.median} (median)"
+    return timeline.window, "Window"
+
+
+def _labels(analysis: Analysis) -> dict[int, str]:
+    """Return the short labels of devices by number."""
+    devices = analysis.devices
+    labels = short_labels([device.label for device in devices], LABEL_WIDTH)
+    return {one.device: label for one, label in zip(devices, labels, strict=True)}

@@ -9,33 +9,29 @@ from __future__ import annotations
 import json
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 
+from traceflops.drawing.coarsening import Boxes
 from traceflops.drawing.lanes import TABLE_OF, Kind
-from traceflops.drawing.timeline import Budget
-from traceflops.reports.page.timeline_figures import Figures, Known, Pieces
+from traceflops.drawing.timeline import Budget, Drawable, Level, Timeline
+from traceflops.reports.page.timeline_figures import Known
 from traceflops.reports.view.palette import LOOKS
 from traceflops.reports.view.recorded_shapes import shape_words
 from traceflops.reports.view.short_names import short_labels
 from traceflops.table.columns import ABSENT, IntArray, codes, names
 from traceflops.table.grouping import group_rows
 from traceflops.table.nesting import taken
+from traceflops.timeline.intervals import Intervals
+from traceflops.windows.prepared import Prepared
 
-if TYPE_CHECKING:
-    from traceflops.drawing.coarsening import Boxes
-    from traceflops.drawing.timeline import Drawable, Level, Timeline
-    from traceflops.timeline.intervals import Intervals
-    from traceflops.windows.prepared import Prepared
-
-    Places = tuple[IntArray, Mapping[tuple[int, int], Intervals]]
+Places = tuple[IntArray, Mapping[tuple[int, int], Intervals]]
 
 _MOST_PACKED: Final = 1_420_000
 """Bytes after compression; as text in the page they are a third more."""
 
-_MOST_TEXT: Final = 1_000_000
-"""Bytes of texts before compression."""
+_MOST_TEXT: Final = 1_000_000  # bytes of texts before compression
 _NAME_WIDTHS: Final = (2_000, 400, 120, 48, 24)
 _SHAPES_WIDTH: Final = 400
 _NO_CAUSE: Final = (-1, -1)
@@ -121,7 +117,19 @@ def _bytes(
             header["path"] = _add(columns, _on_path(timeline, level.boxes, path))
         header["launch"] = _add(columns, _launches(prepared, kinds, level.boxes))
         header["counters"] = _counters(level, columns)
-        header["figures"] = _figures(known.of(level, complete=not timeline.left_out.work), columns)
+        figures = known.of(level, complete=not timeline.left_out.work)
+        header["figures"] = {"bin": figures.bin_ns}
+        for name in ("idle", "kernels", "parts", "flops"):
+            of_device = header["figures"][name] = {}
+            for device, pieces in getattr(figures, name).items():
+                base = int(pieces.start_ns[0]) if len(pieces.start_ns) else 0
+                of_device[device] = {
+                    "base": base,
+                    "count": len(pieces.start_ns),
+                    "after": _add(columns, np.diff(pieces.start_ns, prepend=base)),
+                    "ns": _add(columns, pieces.ns),
+                    "key": _add(columns, pieces.key),
+                }
         levels.append(header)
     header = {
         **extra,
@@ -147,20 +155,6 @@ def _counters(level: Level, columns: bytearray) -> list[dict[str, Any]]:
         }
         for counts in level.counters.values()
     ]
-
-
-def _figures(figures: Figures, columns: bytearray) -> dict[str, Any]:
-    """Add the columns of the figures of a level, by kind and device; return where they are."""
-    kinds = {
-        "idle": figures.idle,
-        "kernels": figures.kernels,
-        "parts": figures.parts,
-        "flops": figures.flops,
-    }
-    return {"bin": figures.bin_ns} | {
-        name: {device: _pieces(pieces, columns) for device, pieces in of_device.items()}
-        for name, of_device in kinds.items()
-    }
 
 
 def _add(columns: bytearray, values: IntArray) -> list[int]:
@@ -234,18 +228,6 @@ def _on_path(timeline: Timeline, boxes: Boxes, path: Places) -> IntArray:
     return is_on_path
 
 
-def _pieces(pieces: Pieces, columns: bytearray) -> dict[str, Any]:
-    """Add the columns of pieces of time, starts as differences; return where they are."""
-    base = int(pieces.start_ns[0]) if len(pieces.start_ns) else 0
-    return {
-        "base": base,
-        "count": len(pieces.start_ns),
-        "after": _add(columns, np.diff(pieces.start_ns, prepend=base)),
-        "ns": _add(columns, pieces.ns),
-        "key": _add(columns, pieces.key),
-    }
-
-
 def _by_kind(
     kinds: Sequence[Kind], boxes: tuple[IntArray, IntArray]
 ) -> Iterable[tuple[Kind, IntArray, IntArray]]:
@@ -262,50 +244,32 @@ def _by_kind(
 def _whats(
     prepared: Prepared, kinds: Sequence[Kind], boxes: tuple[IntArray, IntArray], texts: _Texts
 ) -> tuple[IntArray, list[tuple[int, int, int]]]:
-    """Return what each box is as a number, and by that number its name, look and category.
-
-    Names and categories are numbers of texts; the look is a place in LOOK_NAMES.
-    """
+    """Return what each box is as a number, and by it texts of name and category, and a look."""
+    trace, categorised = prepared.trace, prepared.linked.categorised
     what = np.zeros(len(boxes[0]), dtype=np.int64)
     rows: list[tuple[int, int, int]] = []
     for kind, of_kind, row in _by_kind(kinds, boxes):
-        table = prepared.trace.table(TABLE_OF[kind])
-        keys, looks = _second_key(prepared, kind)
-        name, second = codes(table["name"])[row], keys[row]
+        table = trace.table(TABLE_OF[kind])
+        # Events of one name are told apart by a key: a category, the kind of a mark, an interface.
+        # By the key a look and a text.
+        key, shown = np.zeros(table.num_rows, dtype=np.int64), [("op", "op")]
+        if kind == "stream":
+            key, categories = categorised.category, categorised.categories
+            shown = [(c.top, f"{c.top}, {c.sub.replace('_', ' ')}") for c in categories]
+        elif TABLE_OF[kind] == "marks":
+            key, shown = codes(table["kind"]), [(name, name) for name in names(table["kind"])]
+        elif kind == "call":
+            key = codes(table["api"])
+            shown = [("call", f"{api} call") for api in names(table["api"])]
+        name, second = codes(table["name"])[row], key[row]
         group, first = group_rows([name, second])
         what[of_kind] = group + len(rows)  # numbers continue those of the kinds before
         labels = names(table["name"])
         for code, other in zip(name[first].tolist(), second[first].tolist(), strict=True):
-            look, category = looks[other]
-            rows.append((texts.place(labels[code]), look, texts.place(category)))
+            look, category = shown[other]
+            number = LOOK_NAMES.index(look if look in LOOK_NAMES else "other")
+            rows.append((texts.place(labels[code]), number, texts.place(category)))
     return what, rows
-
-
-def _second_key(prepared: Prepared, kind: Kind) -> tuple[IntArray, list[tuple[int, str]]]:
-    """Return what tells events of one name apart: a category, the kind of a mark, an interface.
-
-    It is a number per row of the kind's table; the list has the look and the category of each
-    number.
-    """
-    trace = prepared.trace
-    if kind == "stream":
-        categorised = prepared.linked.categorised
-        looks = [
-            (_look(category.top), f"{category.top}, {category.sub.replace('_', ' ')}")
-            for category in categorised.categories
-        ]
-        return categorised.category, looks
-    if TABLE_OF[kind] == "marks":
-        column = trace.marks["kind"]
-        return codes(column), [(_look(name), name) for name in names(column)]
-    if kind == "call":
-        column = trace.calls["api"]
-        return codes(column), [(_look("call"), f"{api} call") for api in names(column)]
-    return np.zeros(trace.ops.num_rows, dtype=np.int64), [(_look("op"), "op")]
-
-
-def _look(name: str) -> int:
-    return LOOK_NAMES.index(name) if name in LOOK_NAMES else LOOK_NAMES.index("other")
 
 
 def _causes(

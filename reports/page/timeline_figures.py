@@ -8,35 +8,29 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
 from msgspec import Struct
 
-from traceflops.attribution.culprits import NamedIdle, named_idle
+from traceflops.attribution.culprits import named_idle
 from traceflops.attribution.idle_classes import CLASSES
 from traceflops.characters import function_name
+from traceflops.drawing.timeline import Level, Timeline
 from traceflops.reports.page.axes import round_above
 from traceflops.table.columns import IntArray, codes, names, numbers
 from traceflops.table.grouping import group_sums, runs
 from traceflops.timeline.records import WORK
+from traceflops.windows.prepared import Prepared
 
-if TYPE_CHECKING:
-    from traceflops.drawing.timeline import Level, Span, Timeline
-    from traceflops.windows.prepared import Prepared
-
-_MOST_BINS: Final = 1_000
-"""Of all devices together."""
+_MOST_BINS: Final = 1_000  # of all devices together
 _MOST_NAMES: Final = 20
 _REST: Final = "(others)"
 _LONGEST_PATH: Final = 1_000
 
 
 class Pieces(Struct, frozen=True, eq=False):
-    """Pieces of time in order of start; `key` is the number of a name in `Known.names`.
-
-    A piece is `ns` long. In bins it is a sum, and `start_ns` is the start of the bin.
-    """
+    """Pieces of time in order of start, or sums in bins; `key` is a place in `Known.names`."""
 
     start_ns: IntArray
     ns: IntArray
@@ -69,13 +63,22 @@ class Known:
     """Makes the figures of any level, from the idle time and the FLOPs of the devices drawn."""
 
     def __init__(self, prepared: Prepared, timeline: Timeline, flops: IntArray) -> None:
+        """Take the idle time and the FLOPs per activity, in times of the timeline."""
         process = numbers(prepared.trace.devices["process"])
         self._prepared = prepared
         self._origin = {d: timeline.origin_ns[int(process[d])] for d in timeline.chosen.devices}
         self._names: dict[tuple[str, str], int] = {}
-        found = named_idle(prepared, [*self._origin])
-        self._idle = {device: self._idle_of(device, one) for device, one in found.items()}
-        self._flops = {device: self._flops_of(device, flops) for device in self._origin}
+        self._idle, self._flops = {}, {}
+        for device, idle in named_idle(prepared, [*self._origin]).items():
+            keys = self._keys([(CLASSES[kind], _short(name)) for kind, name in idle.names])
+            start_ns, ns = idle.start_ns - self._origin[device], idle.end_ns - idle.start_ns
+            self._idle[device] = Pieces(start_ns, ns, keys[idle.name])
+        for device, origin_ns in self._origin.items():
+            rows = prepared.accounts[device].rows
+            counted = np.flatnonzero(flops[rows.row] > 0)
+            key = np.zeros(len(counted), dtype=np.int64)
+            start_ns = rows.start_ns[counted] - origin_ns
+            self._flops[device] = Pieces(start_ns, flops[rows.row[counted]], key)
 
     @property
     def names(self) -> list[tuple[str, str]]:
@@ -88,68 +91,49 @@ class Known:
         If also each box is one event, kernels and components are counted from the boxes instead;
         then idle time and FLOPs are given piece by piece, in bins of no length (0).
         """
+        span = level.span
         if complete and level.is_single:
-            ends = (level.span.start_ns, level.span.end_ns)
+            ends = (span.start_ns, span.end_ns)
             idle = {device: one.within(*ends) for device, one in self._idle.items()}
             begun = {device: _begun(one, ends) for device, one in self._flops.items()}
             return Figures(0, idle, {}, {}, begun)
-        edges = self._edges(level.span)
-        return Figures(
-            int(edges[1] - edges[0]),
-            {device: _in_bins(self._few(one), edges) for device, one in self._idle.items()},
-            {device: _in_bins(self._kernels_of(device), edges) for device in self._origin},
-            {device: self._parts_of(device, edges) for device in self._origin},
-            {device: _sums_begun(one, edges) for device, one in self._flops.items()},
-        )
-
-    def _edges(self, span: Span) -> IntArray:
-        """Return the edges of bins over a range; their length is 1, 2 or 5 of a decade of ns."""
+        # The edges of bins; their length is 1, 2 or 5 of a decade of ns.
         length = round_above((span.end_ns - span.start_ns) * len(self._origin) // _MOST_BINS)
         first, end = span.start_ns // length, -(-span.end_ns // length)
         edges: IntArray = np.arange(first, end + 1, dtype=np.int64) * length
-        return edges
+        idle, kernels, parts = {}, {}, {}
+        for device, pieces in self._idle.items():
+            longest, which = _longest(pieces.key, pieces.ns, len(self._names))
+            keys = np.append(np.array(longest, dtype=np.int64), self._keys([("", _REST)]))
+            idle[device] = _in_bins(Pieces(pieces.start_ns, pieces.ns, keys[which]), edges)
+        column = self._prepared.trace.activities["name"]
+        code, texts = codes(column), names(column)
+        for device, origin_ns in self._origin.items():
+            account = self._prepared.accounts[device]
+            rows, times = account.rows, account.timeline.parts
+            ns = rows.end_ns - rows.start_ns
+            longest, which = _longest(code[rows.row], ns, len(texts))
+            keys = self._keys([*(("", texts[name]) for name in longest), ("", _REST)])
+            pieces = Pieces(rows.start_ns - origin_ns, ns, keys[which])
+            kernels[device] = _in_bins(pieces, edges)
+            # Components by bin; a key is a place in WORK.
+            low, high = edges[:-1] + origin_ns, edges[1:] + origin_ns
+            sums = np.stack([times[name].length_within(low, high) for name in WORK])
+            bins, component = np.nonzero(sums.T)
+            parts[device] = Pieces(edges[bins], sums[component, bins], component)
+        flops = {}  # the sum of those that begin in each bin
+        for device, pieces in self._flops.items():
+            inside = _begun(pieces, edges)
+            place = np.searchsorted(edges, inside.start_ns, side="right") - 1
+            bins, group = np.unique(place, return_inverse=True)
+            sums = group_sums(group, inside.ns, len(bins))
+            flops[device] = Pieces(edges[bins], sums, np.zeros_like(bins))
+        return Figures(length, idle, kernels, parts, flops)
 
     def _keys(self, called: list[tuple[str, str]]) -> IntArray:
         """Return the keys of classes and names; new ones get the next keys."""
-        found = [self._names.setdefault(one, len(self._names)) for one in called]
-        return np.array(found, dtype=np.int64)
-
-    def _idle_of(self, device: int, found: NamedIdle) -> Pieces:
-        called = [(CLASSES[kind], _short(name)) for kind, name in found.names]
-        start, ns = found.start_ns - self._origin[device], found.end_ns - found.start_ns
-        return Pieces(start, ns, self._keys(called)[found.name])
-
-    def _flops_of(self, device: int, flops: IntArray) -> Pieces:
-        """Return the FLOPs of the activities of a device that have any, all with key 0."""
-        rows = self._prepared.accounts[device].rows
-        counted = np.flatnonzero(flops[rows.row] > 0)
-        start = rows.start_ns[counted] - self._origin[device]
-        return Pieces(start, flops[rows.row[counted]], np.zeros(len(counted), dtype=np.int64))
-
-    def _kernels_of(self, device: int) -> Pieces:
-        """Return the activities of a device; only the _MOST_NAMES longest names have own keys."""
-        rows = self._prepared.accounts[device].rows
-        column = self._prepared.trace.activities["name"]
-        texts, ns = names(column), rows.end_ns - rows.start_ns
-        longest, which = _longest(codes(column)[rows.row], ns, len(texts))
-        keys = self._keys([*(("", texts[one]) for one in longest), ("", _REST)])
-        return Pieces(rows.start_ns - self._origin[device], ns, keys[which])
-
-    def _few(self, idle: Pieces) -> Pieces:
-        """Return idle time; only the _MOST_NAMES longest names have their own keys."""
-        longest, which = _longest(idle.key, idle.ns, len(self._names))
-        keys = np.append(np.array(longest, dtype=np.int64), self._keys([("", _REST)]))
-        return Pieces(idle.start_ns, idle.ns, keys[which])
-
-    def _parts_of(self, device: int, edges: IntArray) -> Pieces:
-        """Return the time of each component in each bin, by bin; a key is a place in WORK."""
-        at = edges + self._origin[device]
-        parts = self._prepared.accounts[device].timeline.parts
-        sums = np.stack([parts[name].length_within(at[:-1], at[1:]) for name in WORK])
-        component, bins = np.nonzero(sums)
-        order = np.argsort(bins, kind="stable")
-        component, bins = component[order], bins[order]
-        return Pieces(edges[bins], sums[component, bins], component)
+        keys = [self._names.setdefault(one, len(self._names)) for one in called]
+        return np.array(keys, dtype=np.int64)
 
 
 @lru_cache(maxsize=1 << 16)
@@ -170,14 +154,6 @@ def _begun(pieces: Pieces, edges: Sequence[int] | IntArray) -> Pieces:
     """Return the pieces that begin between the first and the last edge."""
     begun = slice(*np.searchsorted(pieces.start_ns, [edges[0], edges[-1]]).tolist())
     return Pieces(pieces.start_ns[begun], pieces.ns[begun], pieces.key[begun])
-
-
-def _sums_begun(pieces: Pieces, edges: IntArray) -> Pieces:
-    """Return one piece per bin: the sum of the pieces that begin in it."""
-    begun = _begun(pieces, edges)
-    place = np.searchsorted(edges, begun.start_ns, side="right") - 1
-    bins, group = np.unique(place, return_inverse=True)
-    return Pieces(edges[bins], group_sums(group, begun.ns, len(bins)), np.zeros_like(bins))
 
 
 def _in_bins(pieces: Pieces, edges: IntArray) -> Pieces:

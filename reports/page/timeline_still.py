@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
+from traceflops.drawing.coarsening import Boxes
 from traceflops.drawing.lanes import Lane
+from traceflops.drawing.timeline import Drawable, Span
 from traceflops.reports.page.axes import AxisTick, axis_ticks, stretch
 from traceflops.reports.view.figures import count, percent, shorten_middle
 from traceflops.reports.view.wording import numbered
 from traceflops.timeline.records import WORK
-
-if TYPE_CHECKING:
-    from traceflops.drawing.coarsening import Boxes
-    from traceflops.drawing.timeline import Drawable, Span
 
 _MOST_BOXES: Final = 560
 _AXIS, _HEAD, _STREAM, _ROW, _COUNTER, _OCCUPANCY = 36, 22, 17, 12, 24, 26
@@ -31,17 +29,13 @@ _LEAST_HEIGHT: Final = 6.0
 _CELLS: Final = 1_000
 """Parts of the range: events shorter than one are merged, so that widened boxes do not overlap."""
 _MOST_STREAMS: Final = 8
-_LETTERS: Final = 1.6
-"""So many letters have room in one percent of a drawing as wide as the page."""
+_LETTERS: Final = 1.6  # so many letters have room in one percent of a drawing as wide as the page
 _LEAST_LETTERS: Final = 6
 NameOf = Callable[[Lane, int], str]
 
 
 class Rect(Struct, frozen=True):
-    """A box: its place, width and height in percent, its look and its text.
-
-    Its area is the busy time of its events.
-    """
+    """A box in percent: its area is the busy time of its events."""
 
     x: float
     width: float
@@ -56,8 +50,7 @@ class Rect(Struct, frozen=True):
         return round(100 - self.height, 1)
 
 
-IDLE: Final = "idle"
-"""The label of the row of what a GPU waited for."""
+IDLE: Final = "idle"  # the label of the row of what a GPU waited for
 
 
 class StillLane(Struct, frozen=True):
@@ -78,10 +71,7 @@ class StillLane(Struct, frozen=True):
 
 
 class Still(Struct, frozen=True):
-    """The drawing: its axis, its lanes, and how many events and boxes it has, in words.
-
-    A script adds a row for each of `counters`, and one per device for how busy it is.
-    """
+    """The drawing; a script adds rows for `counters`, and one per device for how busy it is."""
 
     span: Span
     ticks: list[AxisTick]
@@ -93,10 +83,7 @@ class Still(Struct, frozen=True):
 
     @property
     def streams(self) -> str:
-        """Return how busy the first streams are, in words; those of several rows are left out.
-
-        So is the row of what the GPU waited for.
-        """
+        """Return how busy the first streams of a single row are, in words."""
         depths = [*(lane.lane.depth for lane in self.lanes[1:]), 0]  # of the row below each
         streams = [
             f"{one.label} {percent(one.busy_share)}"
@@ -112,10 +99,7 @@ class Still(Struct, frozen=True):
 
     @property
     def live_height(self) -> int:
-        """Return the height in pixels of the same lanes as a script draws them.
-
-        The page reserves it, so that nothing below moves when the script starts.
-        """
+        """Return the height in pixels of these lanes in a script, which the page reserves."""
         heads = sum(lane.heading is not None for lane in self.lanes)
         rows = sum(_STREAM if one.lane.kind == "stream" else _ROW for one in self.lanes)
         more = self.counters * _COUNTER + self.devices * _OCCUPANCY
@@ -177,10 +161,7 @@ def letters(width: float) -> int:
 
 
 def _rect(boxes: Boxes, box: int, span: Span, lane: Lane, length: int) -> Rect:
-    """Return a box clipped to the range, at least _LEAST_WIDTH wide; `length` is the axis in ns.
-
-    The height is such that its area is the busy time of its events. Narrow boxes have no texture.
-    """
+    """Return a box clipped to the range; its area is the busy time. `length` is the axis in ns."""
     low = max(int(boxes.start_ns[box]), span.start_ns) - span.start_ns
     high = min(int(boxes.end_ns[box]), span.end_ns) - span.start_ns
     x = min(100 * low / length, 100 - _LEAST_WIDTH)  # one at the right end stays inside

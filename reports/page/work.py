@@ -7,23 +7,23 @@ launched.
 from __future__ import annotations
 
 from collections.abc import Iterable, Set
-from typing import TYPE_CHECKING, Any, Final
+from fractions import Fraction
+from typing import Any, Final
 
 from msgspec import Struct
 
+from traceflops.analysis.result import Analysis
 from traceflops.attribution.kernels import operators
+from traceflops.mfu.measurement import Measurement
 from traceflops.mfu.traced.work_tables import KernelRow, OpRow
 from traceflops.reports.page.section import DeepLinks
 from traceflops.reports.view import utilisation
-from traceflops.reports.view.figures import UNKNOWN, as_float, flops, percent, significant
+from traceflops.reports.view.figures import UNKNOWN, as_float, duration, flops, percent, significant
+from traceflops.reports.view.ledger import is_unsplit, ledger_cells, ledger_rows, mean_ledger
 from traceflops.reports.view.short_names import labels
-from traceflops.reports.view.wording import listed
-
-if TYPE_CHECKING:
-    from fractions import Fraction
-
-    from traceflops.analysis.result import Analysis
-    from traceflops.mfu.measurement import Measurement
+from traceflops.reports.view.utilisation import bounds_sentence, facts, parts, why_not
+from traceflops.reports.view.wording import listed, unit, window
+from traceflops.units import several
 
 _MOST_OPERATORS: Final = 100
 _COLUMNS: Final = {
@@ -37,10 +37,7 @@ _COLUMNS: Final = {
 
 
 class Figure(Struct, frozen=True):
-    """A figure as text, and the number that sorts its column and goes into a CSV.
-
-    The number is None if unknown; with `at_most` it is an upper bound.
-    """
+    """A figure as text, and the number (None: unknown) that sorts its column and is in a CSV."""
 
     text: str
     value: float | None
@@ -48,10 +45,7 @@ class Figure(Struct, frozen=True):
 
 
 class WorkShown(Struct, frozen=True):
-    """The work of a kernel or operator by name, over the launches for which it is known.
-
-    `bound` is what limits it, or that it is slow; `by` is what tells this limit. "" is unknown.
-    """
+    """The work of a kernel or operator over launches with known work; `by` tells its `bound`."""
 
     name: str
     time_ns: int
@@ -81,7 +75,40 @@ def work_of(
     rows = [row for row in rows if row.name in wanted]
     if not any(row.measured.flops or row.measured.min_bytes for row in rows):
         return {}
-    return {row.name: _shown(measured, row) for row in rows}
+    shown = {}
+    for row in rows:
+        work, bound = row.measured, utilisation.bound_word(measured, row)
+        nearer = utilisation.roofline(measured, row)
+        # What bounds it has a source only if a roof bounds it: what is slow is far below any.
+        is_bound = nearer is not None and bound not in ("", utilisation.SLOW)
+        peak, _ = utilisation.roof(measured, row.dtypes)
+        rate, share, intensity = utilisation.rate_words(work, peak)
+        per_ns, upper = work.flops_per_ns, not work.is_exact
+        mark = utilisation.AT_MOST if work.flops and upper else ""
+        amount = flops(work.flops) if work.flops else UNKNOWN
+        # A kernel that helps another has no bytes of its own: they are counted with the other.
+        used = work.bytes_per_ns or None
+        of_roof = utilisation.share_of_roof(measured, row)
+        of_memory = utilisation.share_of_bandwidth(measured, row)
+        of_link = utilisation.share_of_link(measured, row)
+        of_bandwidth = (of_memory if of_memory is not None else of_link) if used else None
+        saved = utilisation.recoverable_ns(measured, row) if isinstance(row, KernelRow) else None
+        shown[row.name] = WorkShown(
+            name=row.name,
+            time_ns=work.time_ns,
+            count=row.counted if isinstance(row, KernelRow) else row.count,
+            flops=Figure(f"{mark}{amount}", work.flops or None, bool(mark)),
+            rate=_figure(rate, per_ns / utilisation.THOUSAND if per_ns else None, upper),
+            of_peak=_figure(share, work.share_of_peak(peak) if per_ns else None, upper),
+            bytes_rate=_figure(significant(used, zeros=True) if used else UNKNOWN, used),
+            of_bandwidth=_figure(percent(as_float(of_bandwidth)), of_bandwidth),
+            intensity=_figure(intensity, work.intensity or None, upper),
+            bound=bound,
+            by=nearer.basis if nearer is not None and is_bound else "",
+            of_roof=_figure(percent(as_float(of_roof)), of_roof, upper),
+            recoverable_ns=saved,
+        )
+    return shown
 
 
 def work_columns(works: Iterable[WorkShown | None]) -> Set[str]:
@@ -113,43 +140,6 @@ def rates_sentence(measured: Measurement) -> str:
     if not any(row.path == "host" for row in measured.kernels):
         return sentence
     return f"{sentence} Host copies are compared with the host link, not the memory."
-
-
-def _shown(measured: Measurement, row: KernelRow | OpRow) -> WorkShown:
-    """Return the counted work of a kernel or operator, each figure as a text and a number.
-
-    What bounds it has a source (`by`) only if a roof bounds it: what is slow is far below any.
-    """
-    work, bound = row.measured, utilisation.bound_word(measured, row)
-    nearer = utilisation.roofline(measured, row)
-    peak, _ = utilisation.roof(measured, row.dtypes)
-    rate, share, intensity = utilisation.rate_words(work, peak)
-    per_ns, upper = work.flops_per_ns, not work.is_exact
-    mark = utilisation.AT_MOST if work.flops and upper else ""
-    amount = flops(work.flops) if work.flops else UNKNOWN
-    # A kernel that helps another one has no bytes of its own: they are counted with the other's.
-    used = work.bytes_per_ns or None
-    of_roof = utilisation.share_of_roof(measured, row)
-    of_memory = utilisation.share_of_bandwidth(measured, row)
-    of_link = utilisation.share_of_link(measured, row)
-    of_bandwidth = (of_memory if of_memory is not None else of_link) if used else None
-    return WorkShown(
-        name=row.name,
-        time_ns=work.time_ns,
-        count=row.counted if isinstance(row, KernelRow) else row.count,
-        flops=Figure(f"{mark}{amount}", work.flops or None, bool(mark)),
-        rate=_figure(rate, per_ns / utilisation.THOUSAND if per_ns else None, upper),
-        of_peak=_figure(share, work.share_of_peak(peak) if per_ns else None, upper),
-        bytes_rate=_figure(significant(used, zeros=True) if used else UNKNOWN, used),
-        of_bandwidth=_figure(percent(as_float(of_bandwidth)), of_bandwidth),
-        intensity=_figure(intensity, work.intensity or None, upper),
-        bound=bound,
-        by=nearer.basis if nearer is not None and bound not in ("", utilisation.SLOW) else "",
-        of_roof=_figure(percent(as_float(of_roof)), of_roof, upper),
-        recoverable_ns=utilisation.recoverable_ns(measured, row)
-        if isinstance(row, KernelRow)
-        else None,
-    )
 
 
 def _figure(text: str, value: Fraction | None, at_most: bool = False) -> Figure:
@@ -194,4 +184,47 @@ def operators_page(analysis: Analysis) -> dict[str, Any] | None:
         "counted": counted,
         "counted_of_rest": work_columns(operator["work"] for operator in rest),
         "has_host": any(row["host_ns"] is not None for row in rows),
+    }
+
+
+_ONE_TYPE: Final = "FLOP"
+
+
+def peak_page(analysis: Analysis) -> dict[str, Any]:
+    """Return the values of the section; `lines` of the waterfall have mean times and FLOPs."""
+    measured, fall = analysis.measured, analysis.measured.waterfall
+    window_ns, windows = analysis.components.window_ns, max(analysis.windows_used, 1)
+
+    def mean_flops(amount: int) -> str:
+        """Return FLOPs per window and device; unknown if the peaks of several types are mixed."""
+        is_one = fall is not None and fall.unit == _ONE_TYPE
+        return flops(Fraction(amount, windows)) if is_one else UNKNOWN
+
+    ledger = mean_ledger(analysis)
+    rows = ledger_rows(ledger)
+    total = " total" if len(analysis.devices_used) > 1 else ""
+    lines = (
+        []
+        if fall is None
+        else [
+            (
+                part,
+                analysis.mean_ns(round(part.share * window_ns)),
+                mean_flops(fall.amount(part.name)),
+            )
+            for part in parts(fall)
+        ]
+    )
+    devices = several(len(analysis.devices_used), unit(analysis))
+    return {
+        "figure": measured.figure or "",
+        "basis": measured.basis if fall is not None else "",
+        "whole": f"peak of {devices} over {duration(window_ns)}{total}",
+        "bounds": bounds_sentence(measured),
+        "why_not": why_not(measured),
+        "lines": lines,
+        "budget": mean_flops(fall.budget) if fall is not None else "",
+        "facts": list(facts(analysis)),
+        "ledger": ledger_cells(rows) if rows and not is_unsplit(ledger) else None,
+        "window": f"{window(analysis)} and {unit(analysis)}",
     }

@@ -3,27 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from rich.text import Text
 
 from traceflops.characters import function_name
 from traceflops.findings.device_memory import memory_facts
 from traceflops.memory.usage import fullest_gpu, holders, memory_use
+from traceflops.mfu.measurement import Measurement
 from traceflops.reports.terminal import lines
-from traceflops.reports.view.counted import counted_table, decisive_column, speeds_table
+from traceflops.reports.view import counted
 from traceflops.reports.view.figures import count, duration, percent, size
 from traceflops.reports.view.palette import look
-from traceflops.reports.view.profiler_rules import SAYS, rules_said
 from traceflops.reports.view.tables import ReportTable, spaced
 from traceflops.reports.view.texts import words
 from traceflops.table.schema import DEVICE_KINDS
+from traceflops.timeline.aggregates import Untimed
 from traceflops.units import command_lines
-
-if TYPE_CHECKING:
-    from traceflops.mfu.measurement import Measurement
-    from traceflops.timeline.aggregates import Untimed
-    from traceflops.windows.prepared import Prepared
+from traceflops.windows.prepared import Prepared
 
 _ROWS: Final = 5
 _NAME_WIDTH, _CATEGORY_WIDTH = 50, 20
@@ -48,17 +45,17 @@ _LESS_OF_SPEEDS: Final = (
 def counted_lines(measured: Measurement, width: int) -> Iterator[Text]:
     """Yield what hardware counters say of kernels: how near to their limits, and their work."""
     yield from speeds_lines(measured, _COUNTED_ROWS, width)
-    yield from _counted(counted_table(measured, _COUNTED_ROWS), _LESS_COUNTED, width)
+    yield from _counted(counted.counted_table(measured, _COUNTED_ROWS), _LESS_COUNTED, width)
 
 
 def speeds_lines(measured: Measurement, most: int, width: int) -> Iterator[Text]:
     """Yield how near to their limits counted kernels came, and what rules say of the first one."""
     # The column of the roof that is nearest to the first kernel is never left out.
-    decisive = decisive_column(measured)
+    decisive = counted.decisive_column(measured)
     less = [head for head in _LESS_OF_SPEEDS if head != decisive]
-    yield from _counted(speeds_table(measured, most), less, width)
-    for one in rules_said(measured, 1):
-        yield from lines.headline(f"{SAYS} of {one.name}")
+    yield from _counted(counted.speeds_table(measured, most), less, width)
+    for one in counted.rules_said(measured, 1):
+        yield from lines.headline(f"{counted.SAYS} of {one.name}")
         for rule in one.rules[:_RULES]:
             is_short = len(rule.text) <= _RULE
             text = rule.text if is_short else f"{rule.text[:_RULE].rpartition(' ')[0]} …"
@@ -66,10 +63,7 @@ def speeds_lines(measured: Measurement, most: int, width: int) -> Iterator[Text]
 
 
 def _counted(table: ReportTable, less: Sequence[str], width: int) -> Iterator[Text]:
-    """Yield a table of counted work, how many rows it leaves out, and its remark.
-
-    Columns of `less` are left out first if there is no room.
-    """
+    """Yield a table of counted work with its remark; columns of `less` give way first."""
     if not table.rows:
         return
     yield from lines.view_table(table, _COUNTED_CELL, less, _COUNTED_NAME, width)
@@ -120,10 +114,7 @@ def snapshot_lines(prepared: Prepared, width: int) -> Iterator[Text]:
 
 
 def _sums(rows: Sequence[dict[str, Any]], most: int, style: lines.Style) -> Iterator[Text]:
-    """Yield rows with their sums, names of at most `most` cells, and columns that have room.
-
-    A column of sizes is only there if a row has one; without room it goes first, then the counts.
-    """
+    """Yield rows with their sums; without room first the sizes go, then the counts."""
     has_sizes = any(row.get("bytes") is not None for row in rows)
     widths = _CELLS | ({"bytes": 10} if has_sizes else {})
     room = style.width - 4  # without the indent, the coloured mark, and the space after it

@@ -4,30 +4,21 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Final
+from collections.abc import Iterator
+from typing import Final
 
 from rich.cells import cell_len
 from rich.text import Text
 
+from traceflops.analysis.result import Analysis
 from traceflops.reports.terminal.lines import Style, hanging, joined, paragraph
-from traceflops.reports.view import findings, wording
+from traceflops.reports.view import findings, step_split, wording
 from traceflops.reports.view.chapters import ALONE
 from traceflops.reports.view.critical import critical_sentence
 from traceflops.reports.view.figures import duration, kernel_label, percent, shorten_middle, wrapped
 from traceflops.reports.view.palette import LINE_LOOKS
-from traceflops.reports.view.step_split import (
-    StepPart,
-    begins_late,
-    outside,
-    scope,
-    step_parts,
-)
 from traceflops.reports.view.utilisation import why_not
 from traceflops.units import several
-
-if TYPE_CHECKING:
-    from traceflops.analysis.result import Analysis
 
 _NAME: Final = 60
 _INDENT: Final = "   "
@@ -40,14 +31,20 @@ _PARAMETERS: Final = re.compile(r"[(<]")
 def case_lines(analysis: Analysis, style: Style, most: int = 3) -> Iterator[Text]:
     """Yield the title, where the time of a step goes, and `most` findings with their remedies."""
     opened = findings.opening(analysis)
-    lines, figure = _title(opened.title, analysis.measured.figure or "", style.width)
+    # The figure stands at the right of the title; if it has no room, in the next line.
+    figure = analysis.measured.figure or ""
+    lines = [Text(line, "bold") for line in wrapped(opened.title, style.width)]
+    room = style.width - lines[-1].cell_len - cell_len(figure) if lines else 0
+    if figure and room >= _BETWEEN:
+        lines[-1].append(" " * room + figure, "bold")
+        figure = ""
     yield from lines
     best = findings.title_finding(analysis)
     if best is not None:
         yield from _title_facts(best, opened, style.width)
     yield from paragraph(opened.rest, style.width)
     yield from provenance(analysis, style, figure)
-    for sentence in scope(analysis):
+    for sentence in step_split.scope(analysis):
         yield from paragraph(sentence, style.width)
     # If counters were read, kernels ran one by one: no step can be described or drawn.
     is_counted = analysis.recorded == "serialized"
@@ -59,19 +56,27 @@ def case_lines(analysis: Analysis, style: Style, most: int = 3) -> Iterator[Text
         yield Text()
         yield from _step(analysis, style)
     # The findings with a cause, the largest gain first; if there are none, the others.
-    found = findings.causes(analysis)
-    if found:
+    shown = findings.causes(analysis)
+    if shown:
         yield Text()
-    for number, one in enumerate(found[:most], 1):
+    for number, one in enumerate(shown[:most], 1):
         is_title = best is not None and one.finding is best.finding
         yield from _finding(number, one, style.width, opened if is_title else None)
-    if sum(one.finding.gain is not None for one in found[:most]) > 1:  # somebody may add them up
+    if sum(one.finding.gain is not None for one in shown[:most]) > 1:  # somebody may add them up
         yield from paragraph(ALONE, style.width, "dim", _INDENT)
-    if len(found) > most:
-        more = several(len(found) - most, "more finding")
+    if len(shown) > most:
+        more = several(len(shown) - most, "more finding")
         yield from paragraph(f"… {more} on the page and in --json", style.width, "dim", _INDENT)
-    others = [] if found else list(_others(analysis, best, opened, style.width))
-    yield from (Text(), *others) if others else ()
+    others = [] if shown else findings.other_findings(analysis, losses=False)
+    other_lines: list[Text] = []
+    for other in others:
+        is_title = best is not None and other is best.finding
+        # Of the finding in the title only what that leaves out.
+        sentence = findings.left_to_say(other, opened) if is_title else other.sentence
+        other_lines += paragraph(sentence, style.width)
+        if other.remedy and not is_title:
+            other_lines += hanging("help: ", other.remedy, style.width)
+    yield from (Text(), *other_lines) if other_lines else ()
 
 
 def _title_facts(
@@ -90,93 +95,54 @@ def _title_facts(
 
 def _step(analysis: Analysis, style: Style) -> Iterator[Text]:
     """Yield the parts of a step as a bar, their times below it, and sentences on it."""
-    parts = step_parts(analysis)
+    parts = step_split.step_parts(analysis)
     yield style.bar([(LINE_LOOKS[part.name], part.ns) for part in parts])
-    yield from _key(parts, style)
-    rest = outside(analysis)
-    is_said = rest in scope(analysis) or begins_late(analysis)  # the latter in the title
+    small = [part for part in parts if part.share < _SMALL]
+    # A single small part takes no more room than a sum of one.
+    shown = parts if len(small) == 1 else [part for part in parts if part.share >= _SMALL]
+    marked = []
+    for part in shown:
+        text = f" {part.short} {duration(part.ns)} {percent(part.share)}"
+        marked.append((style.drawn(LINE_LOOKS[part.name]), text))
+    if len(small) > 1:
+        rest = duration(sum(part.ns for part in small))
+        marked.append((Text(), f"{len(small)} more parts {rest}"))
+    line = Text()  # as many parts as fit
+    for mark, text in marked:
+        if line and line.cell_len + len(_INDENT) + mark.cell_len + cell_len(text) > style.width:
+            yield line
+            line = Text()
+        line.append(_INDENT if line else "").append_text(mark).append(text)
+    yield line
+    rest = step_split.outside(analysis)
+    is_said = rest in step_split.scope(analysis) or step_split.begins_late(
+        analysis
+    )  # the latter in the title
     window = f"{wording.basis(analysis)}. {'' if is_said else rest}"
     for text in (window.rstrip(), critical_sentence(analysis), wording.uneven_steps(analysis)):
         yield from paragraph(text, style.width)
 
 
 def provenance(analysis: Analysis, style: Style, first: str = "") -> Iterator[Text]:
-    """Yield warnings, then what the figures are of: `first`, devices, steps, selection, files."""
+    """Yield warnings, then `first`, devices (unless of no job), steps, selection and files."""
     for text in wording.doubts(analysis):
         yield from hanging("warning: ", text, style.width, "bold")
-    yield from joined(filter(None, (first, *_provenance(analysis))), style.width)
-
-
-def _provenance(analysis: Analysis) -> Iterator[str]:
-    """Yield what was recorded: devices, median step, steps used, selection, file.
-
-    Of several jobs of which none is chosen there are no figures, so no devices of theirs. A chosen
-    time range replaces the steps.
-    """
-    if not analysis.of_no_job:
-        yield wording.products(analysis)
-    typical = analysis.steps.typical_ns
-    if typical is not None:
-        yield f"median step {duration(typical)}"
-    if not analysis.selection.is_time_range:
-        yield wording.steps_used(analysis)
-    yield wording.selected(analysis)
-    files = analysis.source.files
-    yield shorten_middle(files[0].name, 40) if len(files) == 1 else f"{len(files)} files"
-
-
-def _title(title: str, figure: str, width: int) -> tuple[list[Text], str]:
-    """Return the lines of the title, with the figure at its right; if it has no room, apart."""
-    lines = [Text(line, "bold") for line in wrapped(title, width)]
-    room = width - lines[-1].cell_len - cell_len(figure) if lines else 0
-    if not figure or room < _BETWEEN:
-        return lines, figure
-    lines[-1].append(" " * room + figure, "bold")
-    return lines, ""
-
-
-def _key(parts: Sequence[StepPart], style: Style) -> Iterator[Text]:
-    """Yield the parts with times and shares, as many per line as fit; small ones as a sum."""
-    small = [part for part in parts if part.share < _SMALL]
-    # A single small part takes no more room than a sum of one.
-    shown = parts if len(small) == 1 else [part for part in parts if part.share >= _SMALL]
-    marked = [
-        (
-            style.drawn(LINE_LOOKS[part.name]),
-            f" {part.short} {duration(part.ns)} {percent(part.share)}",
-        )
-        for part in shown
-    ]
-    if len(small) > 1:
-        rest = duration(sum(part.ns for part in small))
-        marked.append((Text(), f"{len(small)} more parts {rest}"))
-    line = Text()
-    for mark, words in marked:
-        if line and line.cell_len + len(_INDENT) + mark.cell_len + cell_len(words) > style.width:
-            yield line
-            line = Text()
-        line.append(_INDENT if line else "").append_text(mark).append(words)
-    yield line
-
-
-def _others(
-    analysis: Analysis, best: findings.FindingWords | None, opened: findings.Opening, width: int
-) -> Iterator[Text]:
-    """Yield the findings without a cause; of the one in the title only what that leaves out."""
-    for other in findings.other_findings(analysis, losses=False):
-        is_title = best is not None and other is best.finding
-        sentence = findings.left_to_say(other, opened) if is_title else other.sentence
-        yield from paragraph(sentence, width)
-        yield from hanging("help: ", other.remedy, width) if other.remedy and not is_title else ()
+    typical_ns, files = analysis.steps.typical_ns, analysis.source.files
+    parts = (
+        first,
+        "" if analysis.of_no_job else wording.products(analysis),
+        f"median step {duration(typical_ns)}" if typical_ns is not None else "",
+        "" if analysis.selection.is_time_range else wording.steps_used(analysis),
+        wording.selected(analysis),
+        shorten_middle(files[0].name, 40) if len(files) == 1 else f"{len(files)} files",
+    )
+    yield from joined(filter(None, parts), style.width)
 
 
 def _finding(
     number: int, one: findings.FindingWords, width: int, opened: findings.Opening | None
 ) -> Iterator[Text]:
-    """Yield what a finding saves, what to do, and what shows it; most for the first finding.
-
-    `opened` is given for the finding of the title: then only what the title does not say.
-    """
+    """Yield what a finding saves, what to do, what shows it; `opened` if the title is of it."""
     if opened is not None:
         yield from hanging(
             f"{number}  ", findings.left_to_say(one.finding, opened) or one.finding.title, width

@@ -15,11 +15,11 @@ from traceflops.reports.terminal.lines import (
     cut_to,
     fitted,
     hanging,
+    headline,
     note_lines,
     paragraph,
     view_table,
 )
-from traceflops.reports.view.compared_kernels import counted_change
 from traceflops.reports.view.comparison import (
     compared,
     comparison_tables,
@@ -27,6 +27,7 @@ from traceflops.reports.view.comparison import (
     runs_table,
     sides_table,
 )
+from traceflops.reports.view.counted import counted_change
 from traceflops.reports.view.figures import duration
 from traceflops.reports.view.palette import LOOKS
 from traceflops.reports.view.tables import ReportTable
@@ -47,9 +48,33 @@ _LESS: Final = (
 
 
 def render_comparison(comparison: Comparison, style: Style) -> list[Text]:
-    """Return the comparison of two recordings as lines."""
+    """Return the sentences of a comparison, its notes, the bars of both sides, and the tables."""
     style = style.wide_enough()
-    return fitted(_lines(comparison, style), style)
+    width = style.width
+    lines = list(paragraph(comparison.sentence, width, "bold"))
+    for words in more_sentences(comparison):
+        lines += paragraph(words, width, "")
+    lines += note_lines(comparison.notes, _NOTES, "in --json", width)
+    sides = compared([comparison])
+    if sides and all(side.windows for side in sides):
+        lines += [Text(), *_bars(sides, style)]
+    # What is not alike and the peak of memory are no tables here, but sentences.
+    recordings, _, *tables, _ = (table for _, table in comparison_tables(comparison))
+    lines += _tables([recordings], width)
+    lines += headline("Not alike") if comparison.unlike else ()
+    of_before, of_after = list[str](), list[str]()
+    # What has no value but that it is there is "recorded" on a side.
+    for one in comparison.unlike:
+        if one.after == UNRECORDED:
+            of_before.append(one.what if one.before == "recorded" else f"{one.what} {one.before}")
+        elif one.before == UNRECORDED:
+            of_after.append(one.what if one.after == "recorded" else f"{one.what} {one.after}")
+        else:
+            lines += hanging(f"  {one.what}: ", f"{one.before} → {one.after}", width)
+    for side, recorded in ((comparison.before, of_before), (comparison.after, of_after)):
+        if recorded:
+            lines += hanging("  ", f"recorded of {side.name} only: {', '.join(recorded)}", width)
+    return fitted([*lines, *_tables(tables, width)], style)
 
 
 def render_runs(comparisons: Sequence[Comparison], style: Style) -> list[Text]:
@@ -61,42 +86,6 @@ def render_runs(comparisons: Sequence[Comparison], style: Style) -> list[Text]:
         lines += [Text(), Text(one.after.name, "bold"), *paragraph(one.sentence, style.width, "")]
         lines += _tables([counted_change(one)], style.width)
     return fitted(lines, style)
-
-
-def _lines(comparison: Comparison, style: Style) -> Iterator[Text]:
-    """Yield the sentences of a comparison, its notes, the bars of both sides, and the tables."""
-    yield from paragraph(comparison.sentence, style.width, "bold")
-    for words in more_sentences(comparison):
-        yield from paragraph(words, style.width, "")
-    yield from note_lines(comparison.notes, _NOTES, "in --json", style.width)
-    sides = compared([comparison])
-    if sides and all(side.windows for side in sides):
-        yield Text()
-        yield from _bars(sides, style)
-    # What is not alike and the peak of memory are no tables here, but sentences.
-    sides_, _, *tables, _ = (table for _, table in comparison_tables(comparison))
-    yield from _tables([sides_], style.width)
-    yield from _unlike(comparison, style.width)
-    yield from _tables(tables, style.width)
-
-
-def _unlike(comparison: Comparison, width: int) -> Iterator[Text]:
-    """Yield what else differs, a line each, and in one line per side what it alone has recorded."""
-    if comparison.unlike:
-        yield Text()
-        yield Text("Not alike", "bold")
-    of_before, of_after = list[str](), list[str]()
-    # What has no value but that it is there is "recorded" on a side.
-    for one in comparison.unlike:
-        if one.after == UNRECORDED:
-            of_before.append(one.what if one.before == "recorded" else f"{one.what} {one.before}")
-        elif one.before == UNRECORDED:
-            of_after.append(one.what if one.after == "recorded" else f"{one.what} {one.after}")
-        else:
-            yield from hanging(f"  {one.what}: ", f"{one.before} → {one.after}", width)
-    for side, recorded in ((comparison.before, of_before), (comparison.after, of_after)):
-        if recorded:
-            yield from hanging("  ", f"recorded of {side.name} only: {', '.join(recorded)}", width)
 
 
 def _tables(tables: Sequence[ReportTable] | Iterator[ReportTable], width: int) -> Iterator[Text]:

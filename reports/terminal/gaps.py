@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Final
 
 from rich.text import Text
@@ -14,23 +14,16 @@ from traceflops.reports.view.figures import duration
 from traceflops.reports.view.palette import CAUSE_LABELS
 from traceflops.reports.view.short_names import short_labels
 from traceflops.reports.view.wording import gap_place
-from traceflops.timeline.records import Gap
 
 _INDENT: Final = "  "
 _GAP: Final = {"where": 16, "cause": 21, "device": 19}
 _LEAST_UNTIL: Final = 8
-_WORTH_SHOWING: Final = 0.02
-"""Share of idle time from which a gap is worth two lines."""
-_FIRST_CELLS: Final = 13
-"""Width of the indent, the duration, and two spaces behind it."""
+_WORTH_SHOWING: Final = 0.02  # share of idle time from which a gap is worth two lines
+_FIRST_CELLS: Final = 13  # width of the indent, the duration, and two spaces behind it
 
 
 def gap_lines(analysis: Analysis, style: Style) -> Iterator[Text]:
-    """Yield the two longest gaps.
-
-    Yields nothing if idle time is below 2 %, if reading counters caused it, or if there is already
-    a list of what the GPUs wait on.
-    """
+    """Yield the two longest gaps, unless idle time hardly matters or is told by its causes."""
     gaps = analysis.gaps(2)
     idle = analysis.components.share("idle")
     is_own = analysis.recorded != "serialized"  # not the profiler's
@@ -41,8 +34,26 @@ def gap_lines(analysis: Analysis, style: Style) -> Iterator[Text]:
     known["device"] = len(analysis.devices) > 1
     widths = {name: width for name, width in _GAP.items() if known[name]}
     widths = columns(widths, style.width - _FIRST_CELLS, ("device", "where"))
-    texts_of = _gaps_of_cpu if analysis.on_host else _gap_texts
-    texts = texts_of(gaps, style.width - _FIRST_CELLS - sum(widths.values()))
+    room = style.width - _FIRST_CELLS - sum(widths.values())
+    # Until what each gap lasted and for what the GPU waited, if there is room.
+    texts, behind = [""] * len(gaps), room - len("until ")
+    if any(gap.waited_for for gap in gaps):
+        behind = (behind - len(", waited for ")) // 2
+    if behind >= _LEAST_UNTIL:
+        ends = [gap.op or gap.before for gap in gaps]
+        short = short_labels([*ends, *(gap.waited_for for gap in gaps)], behind)
+        texts = [
+            f"until {until}{f', waited for {waited}' if gap.waited_for else ''}"
+            for gap, until, waited in zip(gaps, short, short[len(gaps) :], strict=False)
+        ]
+    if analysis.on_host:  # what the CPU did says more, if it is known
+        did = gap_culprits(gaps)
+        longest_kind = max(len(kind) for kind, _ in did)
+        names = short_labels([name for _, name in did], room - longest_kind - 4)
+        texts = [
+            f"{kind}{f': {name}' if name else ''}" if kind else until
+            for (kind, _), name, until in zip(did, names, texts, strict=True)
+        ]
     labels = cut_to([device.label for device in analysis.devices], _GAP["device"] - 1)
     of_device = {one.device: label for one, label in zip(analysis.devices, labels, strict=True)}
     for gap, text in zip(gaps, texts, strict=True):
@@ -51,28 +62,3 @@ def gap_lines(analysis: Analysis, style: Style) -> Iterator[Text]:
         row.append(f"{CAUSE_LABELS[gap.causes.largest]:<20} " if "cause" in widths else "")
         row.append(f"{of_device[gap.device]} " if "device" in widths else "", "dim")
         yield row.append(text, "dim")
-
-
-def _gaps_of_cpu(gaps: Sequence[Gap], room: int) -> list[str]:
-    """Return what a CPU did in each gap, or if that is unknown, until what the gap lasted."""
-    did = gap_culprits(gaps)
-    names = short_labels([name for _, name in did], room - max(len(kind) for kind, _ in did) - 4)
-    return [
-        f"{kind}{f': {name}' if name else ''}" if kind else until
-        for (kind, _), name, until in zip(did, names, _gap_texts(gaps, room), strict=True)
-    ]
-
-
-def _gap_texts(gaps: Sequence[Gap], room: int) -> list[str]:
-    """Return until what each gap lasted and for what the GPU waited; "" without room."""
-    waits = any(gap.waited_for for gap in gaps)
-    room -= len("until ")
-    width = (room - len(", waited for ")) // 2 if waits else room
-    if width < _LEAST_UNTIL:
-        return [""] * len(gaps)
-    names = [gap.op or gap.before for gap in gaps]
-    short = short_labels([*names, *(gap.waited_for for gap in gaps)], width)
-    return [
-        f"until {until}{f', waited for {waited}' if gap.waited_for else ''}"
-        for gap, until, waited in zip(gaps, short, short[len(gaps) :], strict=False)
-    ]

@@ -7,7 +7,6 @@ from typing import Any, Final
 
 from msgspec import to_builtins
 
-from traceflops.devices.jobs import JobReport
 from traceflops.devices.processes import ranks_text
 from traceflops.facts import fact
 from traceflops.recording.inventory import DeviceEntry, Inventory
@@ -70,7 +69,11 @@ def _contents_object(inventory: Inventory | None) -> dict[str, Any]:
 
 def render_info(inventory: Inventory) -> list[str]:
     """Return the lines of the inventory; if there are several jobs, job by job."""
-    jobs = [_job(job) for job in inventory.jobs]
+    jobs = []
+    for job in inventory.jobs:
+        ranks = f", {ranks_text(job.ranks)}" if job.ranks else ""
+        text = f"{some_files(job.files, 3)} ({job.format}{ranks}){', chosen' if job.chosen else ''}"
+        jobs.append(_line(f"job {job.number}", text))
     notes = [f"note        {visible(note.text)}" for note in inventory.notes]
     if not inventory.of_jobs:
         return [*jobs, *_inventory(inventory), *notes]
@@ -143,13 +146,6 @@ def _device(device: DeviceEntry) -> str:
         properties.append(size(device.memory_bytes, binary=True))
     operations = several(device.activities, f"{device.type.upper()} operation")
     return f"{where}, {device.type} {device.local_id}: {', '.join(properties)}, {operations}"
-
-
-def _job(job: JobReport) -> str:
-    """Return the line of a job: its files, format and ranks."""
-    ranks = f", {ranks_text(job.ranks)}" if job.ranks else ""
-    chosen = ", chosen" if job.chosen else ""
-    return _line(f"job {job.number}", f"{some_files(job.files, 3)} ({job.format}{ranks}){chosen}")
 
 
 def _line(label: str, text: str) -> str:

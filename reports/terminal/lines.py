@@ -21,8 +21,7 @@ from traceflops.units import several
 
 LEAST_NAME: Final = 20
 """Names get at least so many characters; columns that can be left out give way."""
-_NARROWEST: Final = 40
-"""Rows are laid out for at least this width; a narrower terminal wraps them."""
+_NARROWEST: Final = 40  # rows are laid out for at least this width; a narrower terminal wraps them
 _WIDEST_BAR: Final = 100
 _LEAST_REMARK: Final = 20
 _LEAST_LABEL: Final = 12
@@ -70,9 +69,12 @@ def fitted(lines: Iterable[Text], style: Style) -> list[Text]:
     shown = []
     for line in lines:
         if not style.unicode:
-            plain = Text()
-            for segment, span in _segments(line):
-                plain.append(style.plain(segment), span)
+            plain, done = Text(), 0
+            for span in sorted(line.spans, key=lambda span: span.start):  # which do not overlap
+                plain.append(style.plain(line.plain[done : span.start]))
+                plain.append(style.plain(line.plain[span.start : span.end]), str(span.style))
+                done = span.end
+            plain.append(style.plain(line.plain[done:]))
             line = plain
         line.rstrip()
         if line.cell_len > style.width:
@@ -81,17 +83,6 @@ def fitted(lines: Iterable[Text], style: Style) -> list[Text]:
             line.append(mark)
         shown.append(line)
     return shown
-
-
-def _segments(line: Text) -> Iterator[tuple[str, str]]:
-    """Yield the runs of a line with their style, "" for none; spans must not overlap."""
-    done = 0
-    for span in sorted(line.spans, key=lambda span: span.start):
-        if span.start > done:
-            yield line.plain[done : span.start], ""
-        yield line.plain[span.start : span.end], str(span.style)
-        done = span.end
-    yield line.plain[done:], ""
 
 
 def headline(title: str) -> tuple[Text, Text]:
@@ -245,53 +236,41 @@ def view_table(
     title, *heads = (column.head for column in table.columns)
     kept = [at for at, head in enumerate(heads) if head not in without]
     heads = [heads[at] for at in kept]
-    rows = [(name, [_joined(texts[at]) for at in kept]) for name, *texts in table.rows]
+    rows = []
+    for name, *cells_ in table.rows:
+        texts = [cell if isinstance(cell, str) else " ".join(cell) for cell in cells_]
+        rows.append((name, [texts[at] for at in kept]))
     widths = {head: max(wide, len(head) + 2) for head in heads}
     yield from named_table(title, rows, widths, less, most, width, table.depths)
 
 
 def _sharing_room(cells: Sequence[Cell], width: int) -> list[str]:
     """Return cells as texts; names in a cell that are too long together are shortened equally."""
-    rooms = [width if isinstance(cell, str) else _room(cell, width) for cell in cells]
+    rooms = []  # the most that each name of a cell may have
+    for cell in cells:
+        room, pieces = width, (cell,) if isinstance(cell, str) else cell
+        ordered = sorted((p for p in pieces if isinstance(p, Name)), key=len)
+        left = width - len(" ".join(pieces)) + sum(map(len, ordered))
+        for number, name in enumerate(ordered if len(pieces) > 1 else ()):
+            room = max(left // (len(ordered) - number), 1)
+            if len(name) > room:
+                break
+            room, left = width, left - len(name)  # short names leave room to long ones
+        rooms.append(room)
     short: dict[tuple[str, int], str] = {}  # by name and room
     for room in set(rooms):
-        names = [
-            name
-            for cell, own_room in zip(cells, rooms, strict=True)
-            if own_room == room and not isinstance(cell, str)
-            for name in cell
-            if isinstance(name, Name)
-        ]
+        of_room = [cell for cell, own in zip(cells, rooms, strict=True) if own == room]
+        names = [p for cell in of_room if not isinstance(cell, str) for p in cell]
+        names = [piece for piece in names if isinstance(piece, Name)]
         short |= zip(((name, room) for name in names), short_labels(names, room), strict=True)
     return [
-        cell
-        if isinstance(cell, str)
-        else " ".join(short.get((piece, room), piece) for piece in cell)
+        cell if isinstance(cell, str) else " ".join(short.get((p, room), p) for p in cell)
         for cell, room in zip(cells, rooms, strict=True)
     ]
 
 
-def _room(cell: tuple[str, ...], width: int) -> int:
-    """Return the most that each name of a cell may have; short names leave room to long ones."""
-    names = sorted((piece for piece in cell if isinstance(piece, Name)), key=len)
-    left = width - len(" ".join(cell)) + sum(map(len, names))
-    for number, name in enumerate(names):
-        share = max(left // (len(names) - number), 1)
-        if len(name) > share:
-            return share
-        left -= len(name)
-    return width
-
-
-def _joined(cell: Cell) -> str:
-    return cell if isinstance(cell, str) else " ".join(cell)
-
-
 def ledger_table(ledger: Ledger, unit: str, width: int = 80) -> Iterator[Text]:
-    """Yield a ledger in one unit for all its cells; a figure that is not zero never prints as 0.
-
-    Without room for the passes there are only the sums.
-    """
+    """Yield a ledger in one unit for all its cells; without room for the passes only sums."""
     rows = ledger_rows(ledger)
     if not rows:
         return

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from fractions import Fraction
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from rich.cells import cell_len
 from rich.text import Text
 
+from traceflops.analysis.result import Analysis
 from traceflops.facts import fact
+from traceflops.mfu.checked.reconciliation import Reconciliation
+from traceflops.mfu.traced.work_tables import KernelRow, OpRow
 from traceflops.reports.terminal.aggregates import counted_lines
 from traceflops.reports.terminal.case import provenance
 from traceflops.reports.terminal.lines import (
@@ -31,12 +34,6 @@ from traceflops.reports.view.texts import words
 from traceflops.reports.view.wording import basis, doubts, each, unit, window
 from traceflops.units import exact_percent, several
 
-if TYPE_CHECKING:
-    from traceflops.analysis.result import Analysis
-    from traceflops.mfu.checked.reconciliation import Reconciliation
-    from traceflops.mfu.measurement import Measurement
-    from traceflops.mfu.traced.work_tables import KernelRow, OpRow
-
 _LABEL, _SHARE = 26, 9
 _ROWS: Final = 8
 _NOTES: Final = 6
@@ -56,8 +53,7 @@ def render_measured(
 ) -> list[Text]:
     """Return the lines of `traceflops mfu TRACE`; `checked` compares it with a description.
 
-    A kernel has a row if its FLOPs are known, or if counters read at least its bytes; an operator
-    if either is known.
+    Rows have known FLOPs; kernels without have counted bytes, operators any bytes.
     """
     style, measured = (style or Style()).wide_enough(), analysis.measured
     kernels = [
@@ -67,6 +63,17 @@ def render_measured(
     ][:_ROWS]
     ops = [row for row in measured.ops if row.measured.flops or row.measured.min_bytes][:_ROWS]
     known = "FLOPs" if any(row.measured.flops for row in kernels) else "bytes"
+    # The ledger as means per window; if that tells no purpose (its sum is said elsewhere), the
+    # described one.
+    ledger, ledger_lines = measured.executed.ledger(), list[Text]()
+    described = checked.described if checked is not None else None
+    if ledger.lines and not is_unsplit(ledger):
+        per, bounds = window(analysis), "" if measured.is_exact else ", upper bounds of a range"
+        ledger_lines = [Text(), *ledger_table(mean_ledger(analysis), per, style.width)]
+        ledger_lines.append(Text(f"Averages per {per} and {unit(analysis)}{bounds}.", "dim"))
+    elif described is not None and described.work.ledger.lines:
+        ledger_lines = [Text(), *ledger_table(described.work.ledger, described.unit, style.width)]
+        ledger_lines.append(Text("As described, for the whole job.", "dim"))
     figures = (
         *utilisation.facts(analysis),
         *(described_facts(checked) if checked is not None else ()),
@@ -76,7 +83,7 @@ def render_measured(
         *_waterfall(analysis, style, checked),
         *([Text()] if figures else ()),
         *fact_lines(figures, style.width),
-        *_ledger(analysis, style.width, checked),
+        *ledger_lines,
         *_table(f"Kernels with known {known}", kernels, analysis, style.width),
         *_table("Operators", ops, analysis, style.width),
         *counted_lines(measured, style.width),
@@ -100,8 +107,15 @@ def render_measured_conventions(
 
 def _head(analysis: Analysis, style: Style, checked: Reconciliation | None) -> Iterator[Text]:
     """Yield the figure, or why there is none, and the recording and the run that it is of."""
-    measured = analysis.measured
-    described = list(_described_sentences(measured, checked)) if checked is not None else []
+    measured, described = analysis.measured, list[str]()
+    if checked is not None:  # its figure, or why there is none, and how it compares
+        described += [checked.rate.sentence] if checked.rate is not None else []
+        known = {lack.what for lack in measured.lacks}  # said already
+        for lack in checked.lacks:
+            if lack.what not in known:
+                line = fact("missing.line-described", what=lack.what, how=lack.how)
+                described.append(words(line))
+        described += [checked.sentence] if checked.sentence else []
     # A description tells itself why it has no figure. If the trace's figure is no MFU, why is said.
     sentences = [] if described else utilisation.why_not(measured, is_asked=True)
     if measured.figure is not None:
@@ -114,21 +128,9 @@ def _head(analysis: Analysis, style: Style, checked: Reconciliation | None) -> I
         yield from run_lines(checked.described, style.width)
 
 
-def _described_sentences(measured: Measurement, checked: Reconciliation) -> Iterator[str]:
-    """Yield the described figure, or why there is none, and how it compares with the trace's."""
-    if checked.rate is not None:
-        yield checked.rate.sentence
-    known = {lack.what for lack in measured.lacks}  # said already
-    for lack in checked.lacks:
-        if lack.what not in known:
-            yield words(fact("missing.line-described", what=lack.what, how=lack.how))
-    if checked.sentence:
-        yield checked.sentence
-
-
 def _waterfall(analysis: Analysis, style: Style, checked: Reconciliation | None) -> Iterator[Text]:
     """Yield the waterfall of the trace, else of the description, as a bar with its lines."""
-    fall = analysis.measured.waterfall
+    fall, width = analysis.measured.waterfall, style.width
     if fall is None and checked is not None:
         fall = checked.waterfall
     if fall is None:
@@ -139,28 +141,22 @@ def _waterfall(analysis: Analysis, style: Style, checked: Reconciliation | None)
     for part in shown:
         line = Text().append_text(style.drawn(LINE_LOOKS[part.name]))
         line.append(f" {part.label:<{_LABEL}}").append(f"{part.percent:>{_SHARE}}  ", "bold")
-        if cell_len(line.plain) + len(part.text) <= style.width:
+        if cell_len(line.plain) + len(part.text) <= width:
             line.append(part.text, "dim")
         yield line
-    yield from paragraph(utilisation.bounds_sentence(analysis.measured), style.width)
-    if checked is not None:
-        yield from _beside_the_bar(checked, style.width)
-    whole = duration(analysis.mean_ns(analysis.components.window_ns))
-    yield from paragraph(f"{basis(analysis)}. 100 % is {whole}.", style.width)
-
-
-def _beside_the_bar(checked: Reconciliation, width: int) -> Iterator[Text]:
-    """Yield what the description counts but the trace does not, which is outside the bar."""
-    if checked.waterfall is not None:
+    yield from paragraph(utilisation.bounds_sentence(analysis.measured), width)
+    if checked is not None and checked.waterfall is not None:
         yield from paragraph(_FROM_DESCRIPTION, width)
-    if checked.gap is None or abs(checked.gap) < _TINY:  # rounding is no difference
-        return
-    sign = "+" if checked.gap > 0 else "-"
-    line = Text(f"  {'described less shown':<{_LABEL}}")
-    line.append(f"{sign + exact_percent(abs(checked.gap)):>{_SHARE}}  ", "bold")
-    bound = "" if checked.measured.is_exact else " (at most)"
-    what = f"outside the bar: {checked.described.work.ledger.convention} - trace{bound}"
-    yield from remarked(line, what, width)
+    # What the description counts but the trace does not is outside the bar.
+    if checked is not None and checked.gap is not None and abs(checked.gap) >= _TINY:
+        sign = "+" if checked.gap > 0 else "-"
+        line = Text(f"  {'described less shown':<{_LABEL}}")
+        line.append(f"{sign + exact_percent(abs(checked.gap)):>{_SHARE}}  ", "bold")
+        bound = "" if checked.measured.is_exact else " (at most)"
+        what = f"outside the bar: {checked.described.work.ledger.convention} - trace{bound}"
+        yield from remarked(line, what, width)
+    whole = duration(analysis.mean_ns(analysis.components.window_ns))
+    yield from paragraph(f"{basis(analysis)}. 100 % is {whole}.", width)
 
 
 def described_facts(checked: Reconciliation) -> Iterator[utilisation.Fact]:
@@ -199,54 +195,27 @@ def described_facts(checked: Reconciliation) -> Iterator[utilisation.Fact]:
         )
 
 
-def _ledger(analysis: Analysis, width: int, checked: Reconciliation | None) -> Iterator[Text]:
-    """Yield the ledger as means per window; if the trace has none, that of the description.
-
-    One that does not tell what its FLOPs were for counts as none: a sum alone is said elsewhere.
-    """
-    ledger = analysis.measured.executed.ledger()
-    if ledger.lines and not is_unsplit(ledger):
-        per = window(analysis)
-        bounds = "" if analysis.measured.is_exact else ", upper bounds of a range"
-        yield Text()
-        yield from ledger_table(mean_ledger(analysis), per, width)
-        yield Text(f"Averages per {per} and {unit(analysis)}{bounds}.", "dim")
-    elif checked is not None and checked.described.work.ledger.lines:
-        yield Text()
-        yield from ledger_table(checked.described.work.ledger, checked.described.unit, width)
-        yield Text("As described, for the whole job.", "dim")
-
-
 def _table(
     title: str, rows: Sequence[KernelRow | OpRow], analysis: Analysis, width: int
 ) -> Iterator[Text]:
     """Yield kernels or operators with their time, rates and what bounds them."""
     if not rows:
         return
-    measured = analysis.measured
-    shown = [(row.name, _row(row, analysis)) for row in rows]
+    measured, shown, is_above = analysis.measured, [], False
+    for row in rows:
+        work, bound = row.measured, utilisation.bound_word(measured, row)
+        peak, _ = utilisation.roof(measured, row.dtypes)
+        if work.flops_per_ns and (work.share_of_peak(peak) or 0) > 1:
+            is_above = True
+        time = duration(analysis.mean_ns(work.time_ns))
+        rate, share, intensity = utilisation.rate_words(work, peak)
+        moved = significant(work.bytes_per_ns, zeros=True) if work.bytes_per_ns else UNKNOWN
+        bound = _BOUNDS.get(bound, bound) or UNKNOWN
+        shown.append((row.name, (time, rate, share, moved, intensity, bound)))  # as in _CELLS
     title = ", ".join(filter(None, (title, each(analysis))))
     yield from named_table(title, shown, _CELLS, _LESS, _WIDEST, width)
-    peaks = (utilisation.roof(measured, row.dtypes)[0] for row in rows)
-    shares = [
-        row.measured.share_of_peak(peak) or 0
-        for row, peak in zip(rows, peaks, strict=True)
-        if row.measured.flops_per_ns
-    ]
-    if max(shares, default=0) > 1:  # a share above 100 % asks for an explanation
+    if is_above:  # a share above 100 % asks for an explanation
         yield from paragraph(utilisation.ABOVE, width)
-
-
-def _row(row: KernelRow | OpRow, analysis: Analysis) -> tuple[str, ...]:
-    """Return the cells of _CELLS for a kernel or operator."""
-    measured, work = analysis.measured, row.measured
-    bound = utilisation.bound_word(measured, row)
-    peak, _ = utilisation.roof(measured, row.dtypes)
-    rate, share, intensity = utilisation.rate_words(work, peak)
-    used = work.bytes_per_ns
-    moved = significant(used, zeros=True) if used else UNKNOWN
-    bound = _BOUNDS.get(bound, bound) or UNKNOWN
-    return duration(analysis.mean_ns(work.time_ns)), rate, share, moved, intensity, bound
 
 
 def _notes(analysis: Analysis, style: Style, checked: Reconciliation | None) -> Iterator[Text]:

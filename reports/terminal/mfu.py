@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from fractions import Fraction
 from typing import Final
 
 from rich.text import Text
 
 from traceflops.facts import fact
-from traceflops.flops.analytic.explain_reported import Candidate, Explanation
+from traceflops.flops.analytic.explain_reported import Explanation
 from traceflops.flops.analytic.rates import share
 from traceflops.flops.analytic.run import RunShape
 from traceflops.flops.analytic.run_utilisation import Utilisation
@@ -63,10 +63,7 @@ def render_conventions(figures: Utilisation, style: Style) -> list[Text]:
 
 
 def conventions_table(figures: Utilisation, width: int) -> Iterator[Text]:
-    """Yield a row per convention, and why some have none.
-
-    A convention that counts recomputation has no MFU, a published rate no HFU.
-    """
+    """Yield a row per convention, and why some have none."""
     widths = columns(_COLUMNS, width, ("TFLOP/s", "per token"))
     heads = {name: name for name in _COLUMNS}
     if figures.card.is_convolutional:
@@ -92,7 +89,8 @@ def conventions_table(figures: Utilisation, width: int) -> Iterator[Text]:
             )
             row = Text(_row(dict(zip(_COLUMNS, texts, strict=True)), widths))
             user = words(fact(f"convention.{entry.convention.id}.used-by"))
-            yield row.append(f"  {_start(user, room)}" if room else "", "dim")
+            user = user if len(user) <= room else f"{user[: room - 1].rstrip(' ,;')}…"
+            yield row.append(f"  {user}" if room else "", "dim")
     yield Text()
     for problem, names in without.items():
         yield from paragraph(f"not computed: {', '.join(names)} ({problem})", width)
@@ -103,12 +101,17 @@ def render_explanation(figures: Utilisation, explained: Explanation, style: Styl
     style = style.wide_enough()
     shown = explained.likely[:_CANDIDATES_SHOWN]
     hidden = len(explained.candidates) - len(shown)
+    candidates: list[Text] = []
+    for one in shown:
+        off = "fits" if one.reproduces else exact_percent(one.error)
+        head = f"{explained.shown(one.value):>9}{off:>9}  "
+        candidates += hanging(head, one.text, style.width, "" if one.reproduces else "dim")
     lines = (
         *paragraph(explained.sentence, style.width, "bold"),
         *run_lines(figures, style.width),
         Text(),
         Text(f"{'gives':>9}{'off':>9}  way to count", "bold"),
-        *_candidates(explained, shown, style.width),
+        *candidates,
         *([Text(f"{several(hidden, 'less likely way')} in --json", "dim")] if hidden else []),
         *_notes(figures, style.width),
     )
@@ -118,13 +121,6 @@ def render_explanation(figures: Utilisation, explained: Explanation, style: Styl
 def _notes(figures: Utilisation, width: int) -> Iterator[Text]:
     notes = [*map(words, figures.notes)]
     return note_lines(notes, len(notes), "", width)
-
-
-def _candidates(explained: Explanation, shown: Iterable[Candidate], width: int) -> Iterator[Text]:
-    for one in shown:
-        off = "fits" if one.reproduces else exact_percent(one.error)
-        head = f"{explained.shown(one.value):>9}{off:>9}  "
-        yield from hanging(head, one.text, width, "" if one.reproduces else "dim")
 
 
 def _head(figures: Utilisation, width: int) -> Iterator[Text]:
@@ -143,58 +139,51 @@ def _head(figures: Utilisation, width: int) -> Iterator[Text]:
 
 
 def run_lines(figures: Utilisation, width: int) -> Iterator[Text]:
-    """Yield what was run: model, devices, tokens, time, and what of it was trained."""
-    return joined(_parts(figures), width)
-
-
-def _parts(figures: Utilisation) -> Iterator[str]:
-    """Yield model, devices, tokens, time, and what differs from usual training."""
-    run, spec = figures.run, figures.choice.spec
-    yield shorten_middle(figures.card.name, _NAME)
+    """Yield what was run: model, devices, tokens, time, and what differs from usual training."""
+    run, spec, work = figures.run, figures.choice.spec, figures.work
     named = f"{count(run.devices)} × {spec.product}" if spec is not None else ""
-    yield named or several(run.devices, "device")
-    if figures.work.tokens is not None:
-        yield _sizes(figures, run.shape(figures.card))
-    if figures.unit == "step" and figures.work.seconds is not None:
-        yield f"step {significant(figures.work.seconds)} s"
+    parts = [shorten_middle(figures.card.name, _NAME), named or several(run.devices, "device")]
+    if work.tokens is not None:
+        parts.append(_sizes(figures, run.shape(figures.card)))
+    if figures.unit == "step" and work.seconds is not None:
+        parts.append(f"step {significant(work.seconds)} s")
     if run.achieved is not None:
         basis = f" by {run.achieved_basis}" if run.achieved_basis else ""
-        yield f"published {significant(run.achieved / 10**12)} TFLOP/s per device{basis}"
+        rate = significant(run.achieved / 10**12)
+        parts.append(f"published {rate} TFLOP/s per device{basis}")
     if run.forward_only:
-        yield "forward only"
+        parts.append("forward only")
     if run.lora is not None:
-        yield f"LoRA with {count(run.lora.parameters(figures.card))} weights"
+        parts.append(f"LoRA with {count(run.lora.parameters(figures.card))} weights")
     elif run.is_frozen:
-        yield "base weights frozen"
+        parts.append("base weights frozen")
     if run.frozen - {"all"}:  # "all" is said above
-        yield f"frozen: {', '.join(sorted(run.frozen - {'all'}))}"
+        parts.append(f"frozen: {', '.join(sorted(run.frozen - {'all'}))}")
     if run.frozen_layers:
-        yield f"first {run.frozen_layers} layers frozen"
+        parts.append(f"first {run.frozen_layers} layers frozen")
     if run.checkpoint.name != "none":
-        yield f"checkpointing {run.checkpoint.name}"
+        parts.append(f"checkpointing {run.checkpoint.name}")
+    return joined(parts, width)
 
 
 def _sizes(figures: Utilisation, shape: RunShape) -> str:
     """Return the size of one step in words: samples, sequences, documents or tokens."""
+    real = ""  # the share that is no padding
+    if shape.tokens != shape.slot_tokens:
+        real = f", {exact_percent(Fraction(shape.tokens, shape.slot_tokens))} real"
     if figures.card.is_convolutional:
         return several(shape.slot_tokens, "sample")
     if figures.unit == "token":
         return "one token"
     if figures.unit == "sequence" and shape.slots is not None:
-        return f"sequences of {several(shape.slot_tokens, 'token')}{_real(shape)}"
+        return f"sequences of {several(shape.slot_tokens, 'token')}{real}"
     if shape.slots is None:
-        return f"{several(shape.slot_tokens, 'token')} per step{_real(shape)}"
+        return f"{several(shape.slot_tokens, 'token')} per step{real}"
     if len(shape.slots) > 1:
         return f"{count(shape.sequences)} documents of {several(shape.tokens, 'token')}"
     ((length, number),) = shape.slots
     cached = f" after {count(figures.run.cached)}" if figures.run.cached else ""
-    return f"{count(number)} × {several(length, 'token')}{cached}{_real(shape)}"
-
-
-def _real(shape: RunShape) -> str:
-    if shape.tokens == shape.slot_tokens:
-        return ""
-    return f", {exact_percent(Fraction(shape.tokens, shape.slot_tokens))} real"
+    return f"{count(number)} × {several(length, 'token')}{cached}{real}"
 
 
 def _unit(figures: Utilisation) -> str:
@@ -235,38 +224,23 @@ def _facts(figures: Utilisation) -> Iterator[Fact]:
         if unit != item:
             yield Fact(f"FLOPs per {unit}", flops(done.ledger.figure), basis)
         yield Fact(f"FLOPs per {item}", flops(per_token), basis)
-    yield from _peak(figures)
+    peak, spec, card = figures.choice.peak, figures.choice.spec, figures.card
+    if peak is not None:
+        remark = f"{peak.label}, per {spec.one_device_is if spec is not None else 'device'}"
+        if spec is not None and not peak.label.endswith("given"):  # the user needs no source
+            remark += f"; source {spec.confidence}: {spec.source}"
+        yield Fact("peak", f"{significant(peak.flops_per_ns / 1000, 5)} TFLOP/s", remark)
     if done.tokens is not None:
-        yield Fact("parameters", count(figures.card.total), _weights(figures))
-
-
-def _peak(figures: Utilisation) -> Iterator[Fact]:
-    """Yield the peak and where it is from; one that the user gave needs no source."""
-    peak, spec = figures.choice.peak, figures.choice.spec
-    if peak is None:
-        return
-    remark = f"{peak.label}, per {spec.one_device_is if spec is not None else 'device'}"
-    if spec is not None and not peak.label.endswith("given"):
-        remark += f"; source {spec.confidence}: {spec.source}"
-    yield Fact("peak", f"{significant(peak.flops_per_ns / 1000, 5)} TFLOP/s", remark)
-
-
-def _weights(figures: Utilisation) -> str:
-    """Return how many weights a token uses; "" if the card lacks some, or there are no tokens."""
-    card = figures.card
-    if not card.complete or card.is_convolutional:
-        return ""
-    who = "each token uses" if card.encoder is None else "encoder and decoder tokens use"
-    used = f"{who} {count(card.weights())} weights"
-    return f"{count(card.active)} active; {used}" if card.active < card.total else used
+        weights = ""  # how many of them a token uses
+        if card.complete and not card.is_convolutional:
+            who = "each token uses" if card.encoder is None else "encoder and decoder tokens use"
+            active = f"{count(card.active)} active; " if card.active < card.total else ""
+            weights = f"{active}{who} {count(card.weights())} weights"
+        yield Fact("parameters", count(card.total), weights)
 
 
 def _share(value: Fraction) -> str:
     return exact_percent(value) if value <= 1 else "> 100 %"
-
-
-def _start(text: str, width: int) -> str:
-    return text if len(text) <= width else f"{text[: width - 1].rstrip(' ,;')}…"
 
 
 def _row(texts: Mapping[str, str], widths: Mapping[str, int]) -> str:

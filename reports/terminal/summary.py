@@ -15,13 +15,7 @@ from traceflops.analysis.result import Analysis
 from traceflops.attribution.device_work_tables import KERNEL
 from traceflops.devices.missing_input import NEXT_TIME
 from traceflops.remedies import remedy
-from traceflops.reports.terminal.aggregates import (
-    counted_lines,
-    memory_lines,
-    snapshot_lines,
-    speeds_lines,
-    untimed_lines,
-)
+from traceflops.reports.terminal import aggregates
 from traceflops.reports.terminal.case import case_lines
 from traceflops.reports.terminal.gaps import gap_lines
 from traceflops.reports.terminal.lines import (
@@ -105,8 +99,7 @@ class Shown(NamedTuple):
     notes: int
 
 
-_SCREEN: Final = 40
-"""A report takes at most so many lines, if showing fewer rows achieves that."""
+_SCREEN: Final = 40  # a report takes at most so many lines, if showing fewer rows achieves that
 _SHOWN: Final = (
     Shown(findings=3, kernels=5, waits=3, collectives=2, notes=2),
     Shown(findings=3, kernels=5, waits=3, collectives=1, notes=1),
@@ -121,23 +114,40 @@ _SHOWN: Final = (
 def render_terminal(
     analysis: Analysis, style: Style | None = None, by: str | None = None
 ) -> list[Text]:
-    """Return the lines of the report.
-
-    With `by`, the work is shown by its owners of this kind instead of by the longest kernels.
-    """
+    """Return the lines of the report, with the owners of a kind (`by`) or the longest kernels."""
     style = (style or Style()).wide_enough()
-    first = [*_without_times(analysis, style)]
+    # Of a recording without a timeline there are totals and counters, or only memory events; of
+    # jobs of which none is chosen a line for each.
+    first: list[Text] = []
+    if analysis.untimed is not None:
+        first += aggregates.counted_lines(analysis.measured, style.width)
+        first += aggregates.untimed_lines(analysis.untimed, style)
+    elif analysis.prepared is not None and not analysis.devices:
+        first += aggregates.memory_lines(analysis.prepared, style.width)
+    for job in analysis.jobs if analysis.of_no_job else ():
+        first += headline(f"Job {job.number}  {wording.job_files(job)} ({wording.job_size(job)})")
+        first += paragraph(job.verdict or "", style.width, "", _INDENT)
     detail = cache(
         lambda waits: [] if is_little(analysis) else [*_devices_in_detail(analysis, style, waits)]
     )
     counted: list[Text] = []
     if analysis.untimed is None:  # counters were read beside a timeline; else `first` has them
-        counted = [*speeds_lines(analysis.measured, _SPEEDS_SHOWN, style.width)]
+        counted = [*aggregates.speeds_lines(analysis.measured, _SPEEDS_SHOWN, style.width)]
     is_first = analysis.recorded == "serialized"  # recorded for the counters
     case = cache(lambda findings: [*case_lines(analysis, style, findings)])
+    rows_of_devices = min(len(analysis.devices), _DEVICES_SHOWN) - 1  # which kernels give way to
+    # The weightiest notes, without those that the first lines have said.
+    hows = [lack.how for lack in analysis.measured.lacks[:1] if lack.how is not None]
+    is_said = any(how.code == NEXT_TIME for how in hows)
+    others = wording.notes_by_weight(analysis)[len(wording.doubts(analysis)) :]
+    notes = [note.text for note in others if not (is_said and note.code == "no-shapes")]
     lines: list[Text] = []
     for shown in _SHOWN:
-        work = _work(analysis, style, by, shown.kernels)
+        if by not in (None, KERNEL):
+            work = list(_owners(analysis, by, style.width))
+        else:
+            most = max(shown.kernels - rows_of_devices, _LEAST_KERNELS)
+            work = list(_kernels(analysis, style, _KERNELS_ASKED_FOR if by == KERNEL else most))
         lines = [
             *case(shown.findings),
             *first,
@@ -145,58 +155,39 @@ def render_terminal(
             *detail(shown.waits > 1),  # the waits of passes go with the waits of all
             *((*counted, *work) if is_first else (*work, *counted)),
             *_collectives(analysis, style.width, shown.collectives),
-            *_notes(analysis, style.width, shown.notes),
+            *note_lines(notes, shown.notes, "on the page and in --json", style.width),
         ]
         if len(lines) <= _SCREEN:
             break
     return fitted(lines, style)
 
 
-def _without_times(analysis: Analysis, style: Style) -> Iterator[Text]:
-    """Yield what a recording without a timeline contains, and a line per job if none is chosen.
-
-    It has totals and counters, or only memory events: then what was held at the peak is shown.
-    """
-    if analysis.untimed is not None:
-        yield from counted_lines(analysis.measured, style.width)
-        yield from untimed_lines(analysis.untimed, style)
-    elif analysis.prepared is not None and not analysis.devices:
-        yield from memory_lines(analysis.prepared, style.width)
-    for job in analysis.jobs if analysis.of_no_job else ():
-        yield from headline(f"Job {job.number}  {wording.job_files(job)} ({wording.job_size(job)})")
-        yield from paragraph(job.verdict or "", style.width, "", _INDENT)
-
-
 def _devices_in_detail(analysis: Analysis, style: Style, waits: bool) -> Iterator[Text]:
-    """Yield passes of a serving engine, devices, their clocks and memory, and the longest gaps.
-
-    With `waits`, also what the GPU waits on after each kind of pass.
-    """
-    yield from _passes(analysis, style.width, waits)
+    """Yield passes (with `waits` also the idle time after them), devices, clocks, memory, gaps."""
+    width, passes = style.width, serving_table(analysis)
+    if passes.rows:
+        yield from view_table(passes, _PASS, _PASS_LESS, LEAST_NAME, width, WAITS_ON)
+    # The last column, if it is that of waits, is too long for a table.
+    has_waits = waits and bool(passes.rows) and passes.columns[-1].head == WAITS_ON
+    for kind, *_, wait in passes.rows if has_waits else ():
+        words = wait if isinstance(wait, str) else ", ".join(wait)
+        if wait != UNKNOWN:
+            yield from paragraph(f"Idle after {kind}: {words}", width, indent=_INDENT)
     yield from _devices(analysis, style)
-    yield from _sampled(analysis, style.width)
+    sampled = gpu_samples_table(analysis, "Clocks and power")
+    rows = sampled.rows[:_SAMPLED_SHOWN]
+    if rows:
+        shown = replace(sampled, rows=rows)
+        yield from view_table(shown, _SAMPLED, _SAMPLED_LESS, _NAME_WIDTH, width, THROTTLED_BY)
+        has_reasons = sampled.columns[-1].head == THROTTLED_BY  # also too long
+        for label, *_, reasons in rows if has_reasons else ():
+            words = f"{label}: {reasons}" if reasons != UNKNOWN else ""
+            yield from paragraph(words, width, "dim", _INDENT)
+        if sampled.total > len(rows):
+            yield Text(f"{_INDENT}… {sampled.total - len(rows)} more", "dim")
     if analysis.prepared is not None and analysis.devices:
-        yield from snapshot_lines(analysis.recording, style.width)
+        yield from aggregates.snapshot_lines(analysis.recording, width)
     yield from gap_lines(analysis, style)
-
-
-def _work(analysis: Analysis, style: Style, by: str | None, most: int) -> Iterator[Text]:
-    """Yield the work `by` its owners if asked for, else at most `most` kernels."""
-    if by not in (None, KERNEL):
-        yield from _owners(analysis, by, style.width)
-        return
-    rows_of_devices = min(len(analysis.devices), _DEVICES_SHOWN) - 1  # they take that room
-    most = max(most - rows_of_devices, _LEAST_KERNELS)
-    yield from _kernels(analysis, style, _KERNELS_ASKED_FOR if by == KERNEL else most)
-
-
-def _notes(analysis: Analysis, width: int, most: int) -> Iterator[Text]:
-    """Yield the weightiest notes, without those that the first lines have said."""
-    hows = [lack.how for lack in analysis.measured.lacks[:1] if lack.how is not None]
-    is_said = any(how.code == NEXT_TIME for how in hows)
-    notes = wording.notes_by_weight(analysis)[len(wording.doubts(analysis)) :]
-    texts = [note.text for note in notes if not (is_said and note.code == "no-shapes")]
-    yield from note_lines(texts, most, "on the page and in --json", width)
 
 
 def _devices(analysis: Analysis, style: Style) -> Iterator[Text]:
@@ -263,44 +254,12 @@ def _waits(analysis: Analysis, style: Style, most: int) -> Iterator[Text]:
 
 
 def _wait_names(row: WaitedFor, room: int) -> str:
-    """Return the names of the culprits, each with its tail (what is said of it), in `room` cells.
-
-    If they do not all fit, only the first is named, and shortened. "" if even that has no room.
-    """
+    """Return the names of culprits, each with its tail, or the first one shortened, or ""."""
     all_names = ", ".join(map(add, row.names, row.tails))
     shown = row.names if cell_len(all_names) <= room else row.names[:1]
     room -= len("".join(row.tails[: len(shown)])) + 2 * (len(shown) - 1)
     names = short_labels(shown, room) if room >= LEAST_NAME else []
     return ", ".join(map(add, names, row.tails))
-
-
-def _passes(analysis: Analysis, width: int, waits: bool) -> Iterator[Text]:
-    """Yield the passes of a serving engine by kind, and what the GPU waits on between them."""
-    table = serving_table(analysis)
-    if not table.rows:
-        return
-    yield from view_table(table, _PASS, _PASS_LESS, LEAST_NAME, width, WAITS_ON)
-    # The last column, if it is that of waits, is too long for a table.
-    has_waits = waits and table.columns[-1].head == WAITS_ON
-    for kind, *_, wait in table.rows if has_waits else ():
-        words = wait if isinstance(wait, str) else ", ".join(wait)
-        if wait != UNKNOWN:
-            yield from paragraph(f"Idle after {kind}: {words}", width, indent=_INDENT)
-
-
-def _sampled(analysis: Analysis, width: int) -> Iterator[Text]:
-    """Yield clocks and power of the GPUs, the slowest first, and why they are slow."""
-    table = gpu_samples_table(analysis, "Clocks and power")
-    if not table.rows:
-        return
-    shown = replace(table, rows=table.rows[:_SAMPLED_SHOWN])
-    yield from view_table(shown, _SAMPLED, _SAMPLED_LESS, _NAME_WIDTH, width, THROTTLED_BY)
-    # The last column, if it is that of reasons, is too long for a table.
-    for label, *_, reasons in shown.rows if table.columns[-1].head == THROTTLED_BY else ():
-        words = f"{label}: {reasons}" if reasons != UNKNOWN else ""
-        yield from paragraph(words, width, "dim", _INDENT)
-    if table.total > len(shown.rows):
-        yield Text(f"{_INDENT}… {table.total - len(shown.rows)} more", "dim")
 
 
 def _kernels(analysis: Analysis, style: Style, most: int) -> Iterator[Text]:
@@ -351,10 +310,7 @@ def _kernels(analysis: Analysis, style: Style, most: int) -> Iterator[Text]:
 
 
 def _owners(analysis: Analysis, by: str, width: int) -> Iterator[Text]:
-    """Yield the owners with the most time, and how much work is attributed at all.
-
-    If the trace has no such owners, yield how to record them.
-    """
+    """Yield the owners with the most time and how much is attributed, or how to record them."""
     table, words = owners_table(analysis, by), OWNER_WORDS[by]
     if not table.rows:
         yield from headline(capitalized(words.owners))

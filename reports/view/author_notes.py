@@ -53,7 +53,21 @@ def authored(title: str | None, notes: Path | None) -> Authored:
         raise UsageError(
             f"--title is longer than {LONGEST_TITLE} characters", "give a long text with --notes"
         )
-    return Authored(shown or None, tuple(blocks(_text(notes))) if notes is not None else ())
+    if notes is None:
+        return Authored(shown or None)
+    try:
+        with notes.open("rb") as file:
+            content = file.read(MOST_BYTES + 1)
+    except OSError as error:
+        raise UsageError(f"cannot read the notes: {notes} ({error.strerror})", _HINT) from None
+    if len(content) > MOST_BYTES:
+        raise UsageError(f"the notes are larger than 64 kB: {notes}", _HINT)
+    try:
+        text = content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        what = f"the notes are not UTF-8 text: {notes} (byte {error.start})"
+        raise UsageError(what, _HINT) from None
+    return Authored(shown or None, tuple(blocks(text)))
 
 
 def blocks(text: str) -> Iterator[NoteBlock]:
@@ -68,8 +82,14 @@ def blocks(text: str) -> Iterator[NoteBlock]:
             yield NoteBlock("code", tuple(code))
         elif heading := _HEADING.fullmatch(line):
             yield NoteBlock("heading", (heading[1],))
-        elif item := _ITEM.fullmatch(line):
-            yield NoteBlock("list", tuple(_items(item[1], lines)))
+        elif first := _ITEM.fullmatch(line):
+            items = [first[1]]
+            for further in _prose(lines):
+                if item := _ITEM.fullmatch(further):
+                    items.append(item[1])
+                else:  # a line without a dash continues its item
+                    items[-1] += f" {further}"
+            yield NoteBlock("list", tuple(items))
         elif line:
             yield NoteBlock("paragraph", (" ".join([line, *_prose(lines, ends=_ITEM)]),))
 
@@ -82,59 +102,23 @@ def _prose(lines: deque[str], ends: re.Pattern[str] | None = None) -> Iterator[s
         yield lines.popleft().strip()
 
 
-def _items(first: str, lines: deque[str]) -> list[str]:
-    """Take the lines of a list away; return its items. A line without a dash continues an item."""
-    items = [first]
-    for line in _prose(lines):
-        if item := _ITEM.fullmatch(line):
-            items.append(item[1])
-        else:
-            items[-1] += f" {line}"
-    return items
-
-
-def _text(path: Path) -> str:
-    """Return the text of a file of notes."""
-    try:
-        with path.open("rb") as file:
-            content = file.read(MOST_BYTES + 1)
-    except OSError as error:
-        raise UsageError(f"cannot read the notes: {path} ({error.strerror})", _HINT) from None
-    if len(content) > MOST_BYTES:
-        raise UsageError(f"the notes are larger than 64 kB: {path}", _HINT)
-    try:
-        return content.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise UsageError(
-            f"the notes are not UTF-8 text: {path} (byte {error.start})", _HINT
-        ) from None
-
-
 def base_names(command: str, files: Iterable[SourceFile] = ()) -> str:
     """Return a command line in which every path is only its base name.
 
     Of `files` that have their folder in their name, to tell them apart, that name is kept. The text
-    behind an option of _TAKE_TEXT is no path.
+    of an option of _TAKE_TEXT is no path; a word "--option=path" keeps its option.
     """
     folders = [file.name for file in files if "/" in file.name]
     try:
         words = shlex.split(command)
     except ValueError:  # an open quote
         words = command.split()
-    shown = [
-        word if before in _TAKE_TEXT else _shown(word, folders)
-        for before, word in zip(["", *words], words, strict=False)
-    ]
+    shown = []
+    for before, word in zip(["", *words], words, strict=False):
+        path = f"/{word}".replace("\\", "/")
+        option, equals, value = word.partition("=") if word.startswith("-") else ("", "", word)
+        base = PureWindowsPath(PurePosixPath(value).name).name or value
+        plain = word if option in _TAKE_TEXT else f"{option}{equals}{base}"
+        named = next((name for name in folders if path.endswith(f"/{name}")), plain)
+        shown.append(word if before in _TAKE_TEXT else named)
     return shlex.join(shown)
-
-
-def _shown(word: str, folders: Iterable[str]) -> str:
-    """Return a word of a command line with only the base name of its path, or one of `folders`.
-
-    `folders` are names of files with a folder. A word "--option=path" keeps its option.
-    """
-    path = f"/{word}".replace("\\", "/")
-    option, equals, value = word.partition("=") if word.startswith("-") else ("", "", word)
-    base = PureWindowsPath(PurePosixPath(value).name).name or value
-    shown = word if option in _TAKE_TEXT else f"{option}{equals}{base}"
-    return next((name for name in folders if path.endswith(f"/{name}")), shown)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from operator import add
+from operator import add, attrgetter
 from typing import Final
 
 from traceflops.attribution.idle_classes import CLASSES
@@ -14,7 +14,7 @@ from traceflops.comparison.reasons import share_of, short, sureness
 from traceflops.comparison.result import Comparison
 from traceflops.comparison.side import Side
 from traceflops.comparison.spread import Interval
-from traceflops.reports.view.compared_kernels import counted_change
+from traceflops.reports.view.counted import counted_change
 from traceflops.reports.view.figures import (
     UNKNOWN,
     duration,
@@ -28,7 +28,7 @@ from traceflops.reports.view.figures import (
 from traceflops.reports.view.palette import LOOKS
 from traceflops.reports.view.recorded_shapes import shape_words
 from traceflops.reports.view.short_names import short_labels
-from traceflops.reports.view.tables import Cell, Column, Name, ReportTable, spaced, table_of
+from traceflops.reports.view.tables import Column, Name, ReportTable, spaced, table_of
 from traceflops.reports.view.texts import words
 from traceflops.units import PART_NAMES, capitalized, exact_percent
 
@@ -69,11 +69,11 @@ def share_words(comparison: Comparison) -> str:
     return signed_percent(share_of(comparison.difference_ns, comparison.before))
 
 
-def interval_ends(found: Interval | None) -> str:
+def interval_ends(interval: Interval | None) -> str:
     """Return the ends of an interval with their signs, a dash for None."""
-    return (
-        " to ".join(signed_duration(round(end)) for end in found) if found is not None else UNKNOWN
-    )
+    if interval is None:
+        return UNKNOWN
+    return " to ".join(signed_duration(round(end)) for end in interval)
 
 
 def cause_label(cause: Cause) -> str:
@@ -104,28 +104,8 @@ _SIDE: Final = (
 )
 
 
-def _calls(part: Part) -> str:
-    """Return the calls per window, before and after if they differ."""
-    if part.calls is None:
-        return UNKNOWN
-    old, new = (significant(calls, 3) for calls in part.calls)
-    return old if old == new else f"{old} → {new}"
-
-
-def _labels(parts: Iterable[Part]) -> dict[str, str]:
-    """Return labels for the first names of parts that look alike, by name; they differ."""
-    names = list({names[0]: None for part in parts for names in part.names if names})
-    if len(names) == 1:  # there is nothing to tell it from
-        return {names[0]: short(names[0], _WIDEST)}
-    return dict(zip(names, short_labels(names, _WIDEST), strict=True))
-
-
 def _names(labels: Mapping[str, str], part: Part) -> tuple[str, ...]:
-    """Return the pieces of text that name a part: its kernels or culprit, else its subject.
-
-    Of several kernels the first is named, by its label if there is one. If the sides have different
-    kernels, both are told.
-    """
+    """Return texts that name a part: the first kernel of each side, a culprit, or the subject."""
     old, new = part.names
     sides = [old, new] if old and new and set(old) != set(new) else [new or old]
     if not any(map(any, sides)):
@@ -135,23 +115,12 @@ def _names(labels: Mapping[str, str], part: Part) -> tuple[str, ...]:
         (labels.get(names[0]) or short(names[0], _WIDEST), len(names) - 1): ", ".join(names)
         for names in sides
     }
-    pieces: list[str] = []
-    if part.kind == "idle":
-        pieces.append(f"{CLASSES.get(part.subject, part.subject)}:")
+    pieces = [f"{CLASSES.get(part.subject, part.subject)}:"] if part.kind == "idle" else []
     for number, ((name, more), whole) in enumerate(shown.items()):
-        if number:
-            pieces.append("→")
+        pieces += ["→"] if number else []
         pieces.append(Name(name, whole))
-        if more:
-            pieces.append(f"and {more} more")
+        pieces += [f"and {more} more"] if more else []
     return tuple(pieces)
-
-
-def _of_calls(part: Part) -> tuple[str, ...]:
-    """Return the word that tells the rows of one kernel apart, () if it has only one row."""
-    # A kernel has a row for the number of calls besides that for their time if the number changed.
-    has_other = part.calls is not None and part.calls[0] != part.calls[1] and all(part.calls)
-    return _OF_CALLS.get(part.kind, ()) if has_other else ()
 
 
 def _launched(column: str, part: Part) -> str:
@@ -170,15 +139,19 @@ _DETAILS: Final[tuple[Callable[[Part], str], ...]] = (
 """What tells rows apart that have the same names, the first that does."""
 
 
-def _heads(parts: Sequence[Part]) -> list[Cell]:
-    """Return the first cell of each row of one table: what the part is, in words that differ.
-
-    Rows that look alike get longer names, then one detail after the other until they differ.
-    """
-    ends = list(map(_of_calls, parts))
+def _heads(parts: Sequence[Part]) -> list[tuple[str, ...]]:
+    """Return the first cell of each row; rows that look alike get longer names, then details."""
+    ends: list[tuple[str, ...]] = []
+    for part in parts:
+        # A kernel has a row for the number of calls besides that for their time if it changed.
+        has_other = part.calls is not None and part.calls[0] != part.calls[1] and all(part.calls)
+        ends.append(_OF_CALLS.get(part.kind, ()) if has_other else ())
     heads = [_names({}, part) for part in parts]
     for places in _alike(heads, ends):
-        labels = _labels(parts[place] for place in places)
+        # Labels of first names that differ from each other; a single name has none to differ from.
+        first = list({names[0]: None for at in places for names in parts[at].names if names})
+        shorter = short_labels(first, _WIDEST) if len(first) > 1 else ()
+        labels = dict(zip(first, shorter, strict=False))
         for place in places:
             heads[place] = _names(labels, parts[place])
     for detail in _DETAILS:
@@ -199,34 +172,23 @@ def _alike(heads: Sequence[tuple[str, ...]], ends: Sequence[tuple[str, ...]]) ->
 
 
 _PART: Final = (
-    Column("What changed most", lambda row: row[0]),
-    Column.number("Calls", lambda row: _calls(row[1])),
-    Column.number("Before", lambda row: duration(float(row[1].before_ns))),
-    Column.number("After", lambda row: duration(float(row[1].after_ns))),
-    Column.number("Change", lambda row: signed_duration(row[1].ns)),
-    Column(
-        "Matched by",
-        lambda row: (
-            row[1].way or ("one side only" if 0 in (row[1].before_ns, row[1].after_ns) else UNKNOWN)
-        ),
-    ),
+    Column("What changed most", lambda row: row["head"]),
+    Column.number("Calls", lambda row: row["calls"]),
+    Column.number("Before", lambda row: duration(float(row["part"].before_ns))),
+    Column.number("After", lambda row: duration(float(row["part"].after_ns))),
+    Column.number("Change", lambda row: signed_duration(row["part"].ns)),
+    Column("Matched by", lambda row: row["way"]),
 )
 
 
 def compared(comparisons: Sequence[Comparison]) -> list[Side]:
-    """Return the baseline and the sides that are compared with it; none if no side can be.
-
-    Figures of recordings that cannot be compared do not stand beside each other.
-    """
+    """Return the baseline and the sides that can be compared with it, none if no side can be."""
     sides = [one.after for one in comparisons if not one.obstacle]
     return [comparisons[0].before, *sides] if sides else []
 
 
 def sides_table(sides: Iterable[Side]) -> ReportTable:
-    """Return a row per recording: its step time and where that goes.
-
-    Columns that are unknown or 0 on all sides are left out.
-    """
+    """Return a row per recording with its step time and components known and not 0 on any side."""
     shown = [side for side in sides if side.windows]
     nothing = (UNKNOWN, duration(0))
     known = [one for one in _SIDE if any(one.cell(side) not in nothing for side in shown)]
@@ -237,8 +199,7 @@ def sides_table(sides: Iterable[Side]) -> ReportTable:
 
 def changed_causes(comparison: Comparison) -> list[Cause]:
     """Return the causes that are not 0, largest first."""
-    changed = (cause for cause in comparison.causes if cause.ns)
-    return sorted(changed, key=lambda cause: -abs(cause.ns))
+    return sorted(filter(attrgetter("ns"), comparison.causes), key=lambda cause: -abs(cause.ns))
 
 
 def changed_parts(comparison: Comparison) -> list[Part]:
@@ -264,8 +225,12 @@ def causes_table(comparison: Comparison) -> ReportTable:
 def parts_table(comparison: Comparison, most: int = _PARTS) -> ReportTable:
     """Return the kernels and culprits that changed most."""
     parts = changed_parts(comparison)
-    shown = parts[:most]
-    return table_of(_PART, list(zip(_heads(shown), shown, strict=True)), len(parts))
+    rows = []
+    for part, head in zip(parts, _heads(parts[:most]), strict=False):
+        calls = dict.fromkeys(significant(number, 3) for number in part.calls or ())  # equal: once
+        way = part.way or ("one side only" if 0 in (part.before_ns, part.after_ns) else UNKNOWN)
+        rows.append({"head": head, "calls": " → ".join(calls) or UNKNOWN, "part": part, "way": way})
+    return table_of(_PART, rows, len(parts))
 
 
 def unlike_table(comparison: Comparison) -> ReportTable:
@@ -279,51 +244,41 @@ def unlike_table(comparison: Comparison) -> ReportTable:
 
 
 def mfu_sentence(comparison: Comparison) -> str:
-    """Return the MFU before and after, and what changed it.
-
-    "" if that is unknown, or both sides are the same recording.
-    """
-    found = comparison.mfu
-    if found is None or comparison.is_same:
+    """Return the MFU before and after, and what changed it; "" if unknown or of one recording."""
+    mfu = comparison.mfu
+    if mfu is None or comparison.is_same:
         return ""
-    causes = {"FLOPs": found.flops, "time": found.time, "the peak": found.peak}
+    causes = {"FLOPs": mfu.flops, "time": mfu.time, "the peak": mfu.peak}
     parts = [
         f"{with_sign(significant(abs(share) * 100, 3, zeros=True), share)} points by {name}"
         for name, share in causes.items()
         if share
     ]
     why = f" ({', '.join(parts)})" if parts else ""
-    return f"MFU {exact_percent(found.before)} → {exact_percent(found.after)}{why}."
+    return f"MFU {exact_percent(mfu.before)} → {exact_percent(mfu.after)}{why}."
 
 
 def more_sentences(comparison: Comparison) -> list[str]:
-    """Return sentences on the change of MFU, of the time per sample or token, and of memory."""
-    sentences = (mfu_sentence(comparison), _per_unit(comparison), _peak_memory(comparison))
-    return [sentence for sentence in sentences if sentence]
+    """Return sentences on the change of MFU, of the time per sample or token, and of memory.
 
-
-def _per_unit(comparison: Comparison) -> str:
-    """Return the times per unit, such as a token, if steps have not as many as before; else ""."""
-    # By the change: of units that change alike only the first is told.
-    shown = {
-        one.share: f"per {spaced(one.unit)}: {times_between((one.before_ns, one.after_ns), ' → ')} "
-        f"({signed_percent(one.share)})"
-        for one in reversed(comparison.per_unit)
-        if one.before_count != one.after_count
-    }
-    return capitalized(f"{'; '.join(reversed(shown.values()))}.") if shown else ""
-
-
-def _peak_memory(comparison: Comparison) -> str:
-    """Return the peak before and after, and who holds more or less of it; "" if it is the same.
-
-    Holders are named if they make at least a tenth of the largest change.
+    Times per unit are told if steps have not as many units as before. Holders of memory are named
+    if they make at least a tenth of the largest change.
     """
-    found = comparison.memory
-    if found is None or not found.difference_bytes:
-        return ""
-    least, held = abs(found.parts[0].bytes) / 10, []
-    for part in found.parts[:_HOLDERS]:
+    sentences = [mfu] if (mfu := mfu_sentence(comparison)) else []
+    # By the change: of units that change alike only the first is told.
+    per_unit = {
+        unit.share: f"per {spaced(unit.unit)}: "
+        f"{times_between((unit.before_ns, unit.after_ns), ' → ')} ({signed_percent(unit.share)})"
+        for unit in reversed(comparison.per_unit)
+        if unit.before_count != unit.after_count
+    }
+    if per_unit:
+        sentences.append(capitalized(f"{'; '.join(reversed(per_unit.values()))}."))
+    memory = comparison.memory
+    if memory is None or not memory.difference_bytes:
+        return sentences
+    least, held = abs(memory.parts[0].bytes) / 10, []
+    for part in memory.parts[:_HOLDERS]:
         amount = f"{size(abs(part.bytes))} {'more' if part.bytes > 0 else 'less'}"
         under = f" under {short(part.scope)}" if part.scope else ""
         who = f"by {part.op or 'unknown operators'}{under}"
@@ -332,9 +287,10 @@ def _peak_memory(comparison: Comparison) -> str:
         # What is not told apart has no holder to name.
         if part.kind != "untold" and abs(part.bytes) >= least:
             held.append(f"{amount} {who}")
-    ends = f"{size(found.before_bytes)} → {size(found.after_bytes)}"
+    ends = f"{size(memory.before_bytes)} → {size(memory.after_bytes)}"
     why = f": {'; '.join(held)}" if held else ""
-    return f"Peak memory {ends} ({change_of_size(found.difference_bytes)}){why}."
+    change = change_of_size(memory.difference_bytes)
+    return [*sentences, f"Peak memory {ends} ({change}){why}."]
 
 
 def change_of_size(number: int) -> str:
@@ -353,8 +309,7 @@ _MEMORY: Final = (
 
 def memory_table(comparison: Comparison) -> ReportTable:
     """Return who allocated what is held at the peak; rows beyond _PARTS are summed in the last."""
-    found = comparison.memory
-    parts = found.parts if found is not None else ()
+    parts = comparison.memory.parts if comparison.memory is not None else ()
     table = table_of(_MEMORY, parts[:_PARTS])
     if len(parts) <= _PARTS:
         return table
@@ -374,29 +329,24 @@ def comparison_tables(comparison: Comparison) -> Iterator[tuple[str, ReportTable
 
 
 def runs_table(comparisons: Sequence[Comparison]) -> ReportTable:
-    """Return a row per recording against the first side, which all have in common.
+    """Return a row per comparable recording against the first side, which all have in common."""
 
-    A recording that cannot be compared (`obstacle`) has no row.
-    """
+    def how_sure(one: Comparison) -> str:
+        if one.is_same:
+            return "the same recording"
+        if one.interval is not None and one.interval.holds_zero:
+            return "within the spread"
+        return words(sureness(one.interval, one.before, one.after))
+
     columns = (
         Column("Recording", lambda one: Name(one.after.name)),
         Column.number("Step", lambda one: duration(float(one.after.mean_ns))),
         Column.number("Change", lambda one: signed_duration(one.difference_ns)),
         Column.number("Share", share_words),
-        Column("How sure", _how_sure),
+        Column("How sure", how_sure),
         Column(
             "Largest cause",
             lambda one: next((cause_label(cause) for cause in one.causes if cause.ns), UNKNOWN),
         ),
     )
     return table_of(columns, [comparison for comparison in comparisons if not comparison.obstacle])
-
-
-def _how_sure(comparison: Comparison) -> str:
-    """Return whether the change is beyond the spread between steps, with its interval."""
-    found = comparison.interval
-    if comparison.is_same:
-        return "the same recording"
-    if found is not None and found.holds_zero:
-        return "within the spread"
-    return words(sureness(found, comparison.before, comparison.after))

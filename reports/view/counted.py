@@ -6,10 +6,17 @@ from collections.abc import Callable, Sequence
 from fractions import Fraction
 from functools import partial
 from math import prod
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
+
+from msgspec import Struct
 
 from traceflops.categories.kernel_names import from_own_word
-from traceflops.mfu.counted.kernel_speeds import ROOFS
+from traceflops.comparison.counted import KernelChange
+from traceflops.comparison.result import Comparison
+from traceflops.findings.counted_estimates import estimated, gains_nothing, rule_name
+from traceflops.mfu.counted.counter_work import CountedKernel
+from traceflops.mfu.counted.kernel_speeds import ROOFS, KernelSpeed
+from traceflops.mfu.measurement import Measurement
 from traceflops.reports.view.figures import (
     UNKNOWN,
     as_float,
@@ -18,21 +25,18 @@ from traceflops.reports.view.figures import (
     duration,
     flops,
     percent,
+    signed_percent,
     significant,
     size,
 )
 from traceflops.reports.view.short_names import short_labels
-from traceflops.reports.view.tables import Column, Name, ReportTable, known_columns, table_of
-
-if TYPE_CHECKING:
-    from traceflops.mfu.counted.counter_work import CountedKernel
-    from traceflops.mfu.counted.kernel_speeds import KernelSpeed
-    from traceflops.mfu.measurement import Measurement
+from traceflops.reports.view.tables import Cell, Column, Name, ReportTable, known_columns, table_of
+from traceflops.reports.view.texts import words
+from traceflops.units import capitalized
 
 _NAME: Final = 46
 _REASONS: Final = 2
-_LEAST: Final = 0.1
-"""Of the cycles of a warp; smaller reasons are only in the JSON."""
+_LEAST: Final = 0.1  # of the cycles of a warp; smaller reasons are only in the JSON
 _SERIALIZED: Final = "Times: serialized, mostly at locked clocks."
 _ABOUT: Final = "~"
 _NO_SHARES: Final = "Speed of light: ncu --set full."
@@ -41,35 +45,53 @@ _NO_SHARES: Final = "Speed of light: ncu --set full."
 def counted_table(measured: Measurement, most: int) -> ReportTable:
     """Return the kernels of counted runs with their work, those with most FLOPs first.
 
-    Figures are means of a launch; Busy is the share of time in which matrix units computed. Columns
-    that were never counted are left out, and all rows if nothing but their launches is known and
-    `speeds_table` has these.
+    Figures are means of a launch. Without any figure there are no rows if `speeds_table` has some.
     """
     work = measured.executed.work
     if work is None:
         return table_of((), ())
     rows, peak = work.counted, work.bandwidth
-    figures = [(row.flops, row.vector, row.read, row.written, row.busy) for row in rows]
-    if work.speeds and all(known == (None,) * 5 for known in figures):
+    known = [(row.flops, row.vector, row.read, row.written, row.busy) for row in rows]
+    if work.speeds and all(figures == (None,) * 5 for figures in known):
         rows = ()
+
+    def mean(figure: str, text: Callable[[int], str], row: CountedKernel) -> str:
+        """Return the mean of a field over launches, marked if launches differ."""
+        total = getattr(row, figure)
+        about = _ABOUT if figure in row.unequal else ""
+        return UNKNOWN if total is None else about + text(round(Fraction(total, row.launches)))
+
+    def counter(name: str, row: CountedKernel) -> str:
+        total = row.counters.get(name)
+        return UNKNOWN if total is None else significant(total / row.launches, 3)
+
+    def rate(row: CountedKernel) -> str:
+        """Return how fast a kernel ran while counted: products in TFLOP/s, others in GB/s."""
+        if row.flops and row.time_ns:
+            return f"{significant(Fraction(row.flops, 1000 * row.time_ns), 3)} TFLOP/s"
+        return bandwidth(row.bytes_per_ns)
 
     def share(row: CountedKernel) -> str:
         rate = row.bytes_per_ns
         return UNKNOWN if rate is None or not peak else percent(float(rate / peak))
 
-    counters = rows[0].counters if rows else ()
+    def intensity(row: CountedKernel) -> str:
+        moved = 0 if row.read is None or row.written is None else row.read + row.written
+        per_byte = Fraction(row.flops, moved) if row.flops and moved else None
+        return UNKNOWN if per_byte is None else significant(per_byte, zeros=True)
+
     columns = (
         Column.number("Launches", lambda row: count(row.launches)),
-        Column.number("Matrix", partial(_mean, "flops", flops)),
-        Column.number("Vector", partial(_mean, "vector", flops)),
-        Column.number("Read", partial(_mean, "read", size)),
-        Column.number("Written", partial(_mean, "written", size)),
-        Column.number("Time", partial(_mean, "time_ns", duration)),
-        *(Column.number(name, partial(_counter, name)) for name in counters),
-        Column.number("Rate", _rate),
+        Column.number("Matrix", partial(mean, "flops", flops)),
+        Column.number("Vector", partial(mean, "vector", flops)),
+        Column.number("Read", partial(mean, "read", size)),
+        Column.number("Written", partial(mean, "written", size)),
+        Column.number("Time", partial(mean, "time_ns", duration)),
+        *(Column.number(name, partial(counter, name)) for row in rows[:1] for name in row.counters),
+        Column.number("Rate", rate),
         Column.number("Of bandwidth", share),
         Column.number("Busy", lambda row: percent(as_float(row.busy))),
-        Column.number("FLOP/B", _intensity),
+        Column.number("FLOP/B", intensity),
     )
     has_bytes = any(row.read is not None or row.written is not None for row in rows)
     has_times = any(row.time_ns is not None for row in rows)
@@ -82,24 +104,6 @@ def counted_table(measured: Measurement, most: int) -> ReportTable:
     return _table("Kernels by counters", columns, rows, most, " ".join(filter(None, remarks)))
 
 
-def _mean(figure: str, text: Callable[[int], str], row: CountedKernel) -> str:
-    """Return the mean of a field over launches, marked if launches differ; `text` prints it."""
-    total = getattr(row, figure)
-    about = _ABOUT if figure in row.unequal else ""
-    return UNKNOWN if total is None else about + text(round(Fraction(total, row.launches)))
-
-
-def _counter(name: str, row: CountedKernel) -> str:
-    total = row.counters.get(name)
-    return UNKNOWN if total is None else significant(total / row.launches, 3)
-
-
-def _intensity(row: CountedKernel) -> str:
-    """Return the FLOP per byte, a dash if either is unknown or 0."""
-    moved = 0 if row.read is None or row.written is None else row.read + row.written
-    return significant(Fraction(row.flops, moved), zeros=True) if row.flops and moved else UNKNOWN
-
-
 def speeds_table(measured: Measurement, most: int) -> ReportTable:
     """Return how near counted kernels came to their limits, those with most time first."""
     work = measured.executed.work
@@ -108,17 +112,26 @@ def speeds_table(measured: Measurement, most: int) -> ReportTable:
     def throughput(roof: str, row: KernelSpeed) -> str:
         return percent(row.shares.get(roof))
 
+    def blocks_x_threads(row: KernelSpeed) -> str:
+        if row.grid is None or row.block is None:
+            return UNKNOWN
+        return f"{count(prod(row.grid))} x {count(prod(row.block))}"
+
+    def limiters(row: KernelSpeed) -> str:
+        """Return what limits the occupancy: too few blocks in the grid, or what a block takes."""
+        return ", ".join((*(() if row.has_more_blocks else ("grid",)), *row.limiters)) or UNKNOWN
+
     columns = [
         Column.number("Time", _times),
         *(Column.number(_head(roof), partial(throughput, roof)) for roof in ROOFS),
         Column.number("Occupancy", _occupancy),
-        Column("Limited by", _limiters),
+        Column("Limited by", limiters),
         Column.number("Registers", lambda row: count(row.registers)),
         Column("Warps wait for", _waits),
     ]
     # Only several rows of one kernel differ in their size, which tells them apart.
     if len({row.name for row in rows}) < len(rows):
-        columns.insert(0, Column.number("Blocks x threads", _launch_size))
+        columns.insert(0, Column.number("Blocks x threads", blocks_x_threads))
     is_timed = any(row.duration_ns is not None for row in rows)
     has_shares = any(
         row.throughputs or (row.achieved_occupancy, row.theoretical_occupancy) != (None, None)
@@ -138,10 +151,7 @@ def decisive_column(measured: Measurement) -> str:
 def _table(
     title: str, columns: Sequence[Column], rows: Sequence[Any], most: int, remark: str
 ) -> ReportTable:
-    """Return a table of the first rows, with the columns that have a known value in any of them.
-
-    `title` is the head of the column of kernels.
-    """
+    """Return the first rows, named under `title`, with the columns known of any of them."""
     shown = rows[:most]
     labels = short_labels(from_own_word([row.name for row in shown]), _NAME)
     names = {id(row): Name(label, row.name) for row, label in zip(shown, labels, strict=True)}
@@ -149,31 +159,11 @@ def _table(
     return table_of(known, shown, len(rows), remark)
 
 
-def _launch_size(row: KernelSpeed) -> str:
-    """Return the number of blocks and of threads in each: "132 x 256"."""
-    if row.grid is None or row.block is None:
-        return UNKNOWN
-    return f"{count(prod(row.grid))} x {count(prod(row.block))}"
-
-
-def _limiters(row: KernelSpeed) -> str:
-    """Return what limits the occupancy: too few blocks in the grid, or what a block takes."""
-    grid = () if row.has_more_blocks else ("grid",)
-    return ", ".join((*grid, *row.limiters)) or UNKNOWN
-
-
 def _times(row: KernelSpeed) -> str:
     """Return how long launches took on average: "4 × 72.5 µs", for a single one its time."""
     if row.duration_ns is None or row.launches == 1:
         return duration(row.duration_ns)
     return f"{count(row.launches)} × {duration(row.duration_ns / row.launches)}"
-
-
-def _rate(row: CountedKernel) -> str:
-    """Return how fast a kernel ran while it was counted: products in TFLOP/s, others in GB/s."""
-    if row.flops and row.time_ns:
-        return f"{significant(Fraction(row.flops, 1000 * row.time_ns), 3)} TFLOP/s"
-    return bandwidth(row.bytes_per_ns)
 
 
 def _head(roof: str) -> str:
@@ -193,3 +183,89 @@ def _waits(row: KernelSpeed) -> str:
     largest = [stall for stall in row.stalls[:_REASONS] if stall[1] >= _LEAST]
     reasons = (f"{reason.replace('_', ' ')} {percent(share)}" for reason, share in largest)
     return ", ".join(reasons) or UNKNOWN
+
+
+_MOST: Final = 15
+
+_REMARK: Final = "Means per launch; times are serialized, mostly at locked clocks."
+
+
+def counted_change(comparison: Comparison) -> ReportTable:
+    """Return the kernels with counters on both sides, the largest change first."""
+    changes = comparison.kernel_changes
+    shown = changes[:_MOST]
+    names = list(dict.fromkeys(name for change in shown for name in change.names))
+    labels = dict(zip(names, short_labels(from_own_word(names), _NAME), strict=True))
+
+    def name(change: KernelChange) -> Cell:
+        """Return the name of a kernel, or both if it is named otherwise on the other side."""
+        both = [Name(labels[whole], whole) for whole in change.names]
+        return (both[0], "→", both[1]) if len(both) > 1 else both[0]
+
+    def roof(speed: KernelSpeed) -> str:
+        return f"{ROOFS[speed.roof[0]]} {percent(speed.roof[1])}" if speed.roof else UNKNOWN
+
+    def both_sides(words: Callable[[KernelSpeed], str], change: KernelChange) -> str:
+        """Return a figure before and after, only once if it is the same; `words` prints it."""
+        sides = (change.before, change.after)
+        texts = [words(side) if side is not None else UNKNOWN for side in sides]
+        return " → ".join(dict.fromkeys(texts))
+
+    def occupancy(speed: KernelSpeed) -> str:
+        return percent(speed.achieved_occupancy)
+
+    columns = (
+        Column("Kernels by counters", name),
+        Column.number("Before", lambda change: duration(change.before_ns)),
+        Column.number("After", lambda change: duration(change.after_ns)),
+        Column.number(
+            "Change",
+            lambda change: UNKNOWN if change.share is None else signed_percent(change.share),
+        ),
+        Column("Nearest roof", partial(both_sides, roof)),
+        Column.number("Occupancy", partial(both_sides, occupancy)),
+    )
+    return table_of(known_columns(columns, shown), shown, len(changes), _REMARK if changes else "")
+
+
+SAYS: Final = "Nsight Compute says"
+
+_LONGEST: Final = 2_000
+_BOTTLENECK: Final = "bottleneck"
+_INFORMATION: Final = frozenset({"inf", "ok"})  # kinds of messages that advise nothing
+
+
+class RuleShown(Struct, frozen=True):
+    """One message: the rule with its estimate in words, and the profiler's text."""
+
+    head: str
+    text: str
+
+
+class RulesOfKernel(Struct, frozen=True):
+    """What rules say of one kernel: the bottleneck, then the others, largest estimate first."""
+
+    name: Name
+    rules: tuple[RuleShown, ...]
+
+
+def rules_said(measured: Measurement, most: int) -> list[RulesOfKernel]:
+    """Return what rules advise for the first `most` kernels with rules, those with most time."""
+    work = measured.executed.work
+    rows = [row for row in (work.speeds if work is not None else ()) if row.rules][:most]
+    labels = short_labels(from_own_word([row.name for row in rows]), _NAME)
+    kernels = []
+    for label, row in zip(labels, rows, strict=True):
+        # A rule that names the bottleneck comes first; the others keep the order of estimates.
+        rules = sorted(row.rules, key=lambda rule: _BOTTLENECK not in rule_name(rule))
+        shown = []
+        for rule in rules:
+            is_advice = (rule.kind or "").lower() not in _INFORMATION
+            # A speed-up that this kernel cannot gain is not told.
+            if is_advice and not (rule.speedup_share and gains_nothing(row, rule)):
+                head = filter(None, (capitalized(rule_name(rule)), words(estimated(rule))))
+                text = rule.text if len(rule.text) <= _LONGEST else f"{rule.text[:_LONGEST]}…"
+                shown.append(RuleShown(", ".join(head), text))
+        if shown:
+            kernels.append(RulesOfKernel(Name(label, row.name), tuple(shown)))
+    return kernels

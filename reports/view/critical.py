@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Iterable, Iterator
+from typing import Any, Final
 
+from traceflops.analysis.result import Analysis
 from traceflops.attribution.culprits import BESIDE, CALLS_BESIDE
 from traceflops.attribution.idle_classes import CLASSES
 from traceflops.categories.kernel_names import without_return_type
+from traceflops.replay.critical_path import PathPart
+from traceflops.replay.what_if import Replay
 from traceflops.reports.view.figures import duration, percent
 from traceflops.reports.view.tables import Cell, Column, Name, ReportTable, Share, table_of
 from traceflops.reports.view.texts import words
 from traceflops.timeline.records import WORK
-
-if TYPE_CHECKING:
-    from traceflops.analysis.result import Analysis
-    from traceflops.replay.critical_path import PathPart
-    from traceflops.replay.what_if import Replay
 
 _MOST: Final = 5
 _NAMED: Final = 3
@@ -46,18 +44,15 @@ def sums_by_component(parts: Iterable[PathPart]) -> list[tuple[str, int]]:
 
 
 def _told(analysis: Analysis) -> Replay | None:
-    """Return the replay whose path is told, None where none is known or it would mislead.
-
-    Beside a GPU that is hardly idle, a path through the host is only a little longer than the
-    GPU's own work: what it names holds up nothing.
-    """
+    """Return the replay whose path is told, None where none is known or it would mislead."""
     replay, _ = analysis.replay_or_reason
     if replay is None or not replay.before_ns:
         return None
+    # Beside a GPU that is hardly idle, a path through the host is only a little longer than the
+    # GPU's own work: what it names holds up nothing.
     idle = sum(analysis.components.share(name) or 0.0 for name in ("idle", "start_up"))
     of_work = sum(part.ns for part in replay.critical if part.component in WORK) / replay.before_ns
-    is_apart = idle <= _HARDLY_IDLE and 1 - of_work - idle > _APART
-    return None if is_apart else replay
+    return None if idle <= _HARDLY_IDLE and 1 - of_work - idle > _APART else replay
 
 
 def critical_sentence(analysis: Analysis) -> str:
@@ -75,27 +70,28 @@ def critical_tables(analysis: Analysis) -> Iterator[ReportTable]:
     replay = _told(analysis)
     if replay is None:
         return
-    yield _table(replay, "Component", sums_by_component(replay.critical), path_word)
-    if len(replay.by_rank) > 1:
-        yield _table(replay, "Rank", list(replay.by_rank.items()), str)
-    named = [(part, part.ns) for part in replay.critical if part.name]
-
-    def name(part: PathPart) -> Cell:
-        return path_word(part.component), Name(without_return_type(part.name), part.name)
-
-    yield _table(replay, "Largest parts", named, name)
-
-
-def _table(
-    replay: Replay, head: str, rows: Sequence[tuple[Any, int]], name: Callable[[Any], Cell]
-) -> ReportTable:
-    """Return the first rows: a part of the path, put in words by `name`, and its ns in all."""
-    columns = (
-        Column(head, lambda row: name(row[0])),
-        Column.number("Mean", lambda row: duration(row[1] / max(replay.windows, 1))),
-        Column.number("Share", lambda row: Share(row[1] / replay.before_ns)),
-    )
-    return table_of(columns, rows[:_MOST], len(rows))
+    windows, path_ns = max(replay.windows, 1), replay.before_ns
+    named = [part for part in replay.critical if part.name]
+    # By the head of its first column the rows of a table: a name, and its ns in all windows.
+    tables: dict[str, list[tuple[Cell, int]]] = {
+        "Component": [(path_word(name), ns) for name, ns in sums_by_component(replay.critical)],
+        "Rank": [(str(rank), ns) for rank, ns in replay.by_rank.items()],
+        "Largest parts": [
+            (
+                (path_word(part.component), Name(without_return_type(part.name), part.name)),
+                part.ns,
+            )
+            for part in named
+        ],
+    }
+    for head, rows in tables.items():
+        columns = (
+            Column(head, lambda row: row[0]),
+            Column.number("Mean", lambda row: duration(row[1] / windows)),
+            Column.number("Share", lambda row: Share(row[1] / path_ns)),
+        )
+        if head != "Rank" or len(rows) > 1:
+            yield table_of(columns, rows[:_MOST], len(rows))
 
 
 def critical_object(analysis: Analysis) -> dict[str, Any]:

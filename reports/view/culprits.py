@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from collections.abc import Sequence
+from typing import Final
 
 from msgspec import Struct
 
-from traceflops.attribution.culprits import Culprit, IdleClass
+from traceflops.analysis.result import Analysis
+from traceflops.attribution.culprits import Culprit
 from traceflops.attribution.idle_classes import CLASSES
 from traceflops.attribution.idle_slices import GapLengths
 from traceflops.characters import function_name
@@ -14,18 +16,11 @@ from traceflops.facts import Fact
 from traceflops.remedies import advice
 from traceflops.reports.view.figures import TIME_UNITS, duration, percent
 from traceflops.reports.view.texts import words
+from traceflops.timeline.records import Gap
 from traceflops.units import capitalized, several, unit_for
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from traceflops.analysis.result import Analysis
-    from traceflops.timeline.records import Gap
 
 WORTH_SHOWING: Final = 0.03
 """Share of the idle time from which a class is shown, and of the window from which any is."""
-_ROOM: Final = 31
-"""The most characters of two names around idle time."""
 _NAMES: Final = 2
 _MANY: Final = 0.5
 _PACES: Final = {"looming": "Nearly host-bound"}
@@ -52,8 +47,42 @@ class WaitedFor(Struct, frozen=True):
 
 
 def waits(analysis: Analysis) -> list[WaitedFor]:
-    """Return what the GPUs wait on by class, the largest first."""
-    return [_row(one, analysis) for one in analysis.idle.by_class()]
+    """Return what the GPUs wait on, the largest class first; one culprit of most is told alone."""
+    rows = []
+    for one in analysis.idle.by_class():
+        culprits, names, tails = one.culprits, [], []
+        if len(culprits) == 1:
+            tails.append(f", {several(culprits[0].gaps, 'gap')}")
+        for culprit in culprits:
+            longest = f"longest {duration(culprit.longest_ns)}"
+            nameless = longest if len(culprits) == 1 else "outside ranges"
+            names.append(function_name(culprit.label) if culprit.label else nameless)
+            time = duration(analysis.mean_ns(culprit.idle_ns))
+            tails.append(f" {time}" if culprit.label else f" {time} ({longest})")
+        # Of host time without events or ranges, samples of the CPU may still tell what ran; how to
+        # record names comes before the remedy of the class.
+        sampled, how = "", ""
+        if one.is_nameless:
+            claims = (finding.claim for finding in analysis.findings)
+            values = next((claim.values for claim in claims if claim.code in _SAMPLED), {})
+            functions = values.get("functions")
+            first = functions[0] if isinstance(functions, tuple) else None
+            sampled = f"samples: {words(first)}" if isinstance(first, Fact) else ""
+            how = advice(analysis, "host work")
+        names = [sampled] if sampled else names
+        most = 1 if 2 * culprits[0].idle_ns >= one.idle_ns else _NAMES
+        row = WaitedFor(
+            CLASSES[one.kind],
+            how or (words(Fact(one.remedy)) if one.remedy else ""),
+            analysis.mean_ns(one.idle_ns),
+            one.idle_ns / analysis.components.idle_ns,
+            tuple(names[:most]),
+            tuple(tails[: len(names[:most])]),
+            culprits[0].gaps if len(culprits) == 1 else None,
+            culprits,
+        )
+        rows.append(row)
+    return rows
 
 
 def waited_for(analysis: Analysis) -> list[WaitedFor]:
@@ -63,59 +92,9 @@ def waited_for(analysis: Analysis) -> list[WaitedFor]:
     return [row for row in waits(analysis) if row.share >= WORTH_SHOWING]
 
 
-def _row(one: IdleClass, analysis: Analysis) -> WaitedFor:
-    """Return the row of one class of idle time, with the names of its largest culprits.
-
-    One that has at least half of the time is named alone. For time without a name, how to record
-    names comes before the remedy of the class.
-    """
-    culprits = one.culprits
-    # Of host time without events or ranges, samples of the CPU may still tell what ran.
-    sampled = _sampled(analysis) if one.is_nameless else ""
-    named = [sampled] if sampled else [_name(culprit, culprits) for culprit in culprits]
-    has_most = 2 * culprits[0].idle_ns >= one.idle_ns
-    names = named[: 1 if has_most else _NAMES]
-    how = advice(analysis, "host work") if one.is_nameless else ""
-    return WaitedFor(
-        CLASSES[one.kind],
-        how or (words(Fact(one.remedy)) if one.remedy else ""),
-        analysis.mean_ns(one.idle_ns),
-        one.idle_ns / analysis.components.idle_ns,
-        tuple(names),
-        tuple(_tails(one, analysis))[: len(names)],
-        culprits[0].gaps if len(culprits) == 1 else None,
-        culprits,
-    )
-
-
-def _sampled(analysis: Analysis) -> str:
-    """Return the function that most CPU samples are of, by the finding on them; "" without one."""
-    claims = (finding.claim for finding in analysis.findings)
-    values = next((claim.values for claim in claims if claim.code in _SAMPLED), {})
-    functions = values.get("functions")
-    first = functions[0] if isinstance(functions, tuple) else None
-    return f"samples: {words(first)}" if isinstance(first, Fact) else ""
-
-
-def _tails(one: IdleClass, analysis: Analysis) -> Iterator[str]:
-    """Yield what to say behind each name: its time, or for an only one in how many gaps it is."""
-    if len(one.culprits) == 1:
-        yield f", {several(one.culprits[0].gaps, 'gap')}"
-    for culprit in one.culprits:
-        longest = "" if culprit.label else f" (longest {duration(culprit.longest_ns)})"
-        yield f" {duration(analysis.mean_ns(culprit.idle_ns))}{longest}"
-
-
-def _name(culprit: Culprit, of: Sequence[Culprit]) -> str:
-    """Return the name of a culprit `of` a class; of the only one without, its most in one gap."""
-    if culprit.label:
-        return function_name(culprit.label)
-    return f"longest {duration(culprit.longest_ns)}" if len(of) == 1 else "outside ranges"
-
-
 def pace_sentence(analysis: Analysis) -> str:
     """Return whether the host is too slow for the GPUs, with figures; "" if that is unknown."""
-    pace = analysis.host_bound
+    pace, launches = analysis.host_bound, analysis.launches
     if pace is None or pace.verdict is None:
         return ""
     verdict = _PACES.get(pace.verdict, capitalized(pace.verdict))
@@ -123,31 +102,21 @@ def pace_sentence(analysis: Analysis) -> str:
     is_idle = (analysis.components.share("idle") or 0) >= _MUCH_IDLE
     if is_idle and pace.verdict == "not host-bound":
         verdict = _STALLS
+    short = ""  # many kernels that are too short to hide a launch
+    if launches is not None and pace.is_bound:
+        share = launches.total.short_kernels / max(launches.total.kernels, 1)
+        if share >= _MANY:
+            short = f"; kernels below {duration(launches.short_ns)}: {percent(share)}"
     where = f" ({', '.join(pace.bound_in)})" if pace.bound_in else ""
     return (
         f"{verdict}{where}: GPU idle at {percent(pace.starved_share)} of "
         f"{several(pace.launches, 'launch')}; median lead {duration(pace.lead_median_ns)}, "
-        f"floor {duration(pace.floor_ns)}"
-        f"{_short_kernels(analysis)}."
+        f"floor {duration(pace.floor_ns)}{short}."
     )
 
 
-def _short_kernels(analysis: Analysis) -> str:
-    """Return the share of kernels too short to hide a launch, "" unless many and host-bound."""
-    assert analysis.host_bound is not None
-    launches = analysis.launches
-    if launches is None or not analysis.host_bound.is_bound:
-        return ""
-    share = launches.total.short_kernels / max(launches.total.kernels, 1)
-    shown = f"; kernels below {duration(launches.short_ns)}: {percent(share)}"
-    return shown if share >= _MANY else ""
-
-
 def gap_culprits(gaps: Sequence[Gap]) -> list[tuple[str, str]]:
-    """Return the class of the largest culprit of each gap in words, and its name.
-
-    Both are "" if there is none, or if a stream wait is known: the work waited for says more.
-    """
+    """Return class and name of the largest culprit; "" of stream waits, which say more."""
     largest = [() if gap.waited_for else gap.culprits[:1] for gap in gaps]
     return [
         (CLASSES[culprit[0].kind], function_name(culprit[0].label)) if culprit else ("", "")
@@ -157,9 +126,5 @@ def gap_culprits(gaps: Sequence[Gap]) -> list[tuple[str, str]]:
 
 def length_label(lengths: GapLengths) -> str:
     """Return the range of lengths in words: "10 µs to 100 µs"."""
-    return f"{_whole(lengths.from_ns)} to {_whole(lengths.to_ns)}"
-
-
-def _whole(ns: int) -> str:
-    unit = unit_for(ns)
-    return f"{ns // TIME_UNITS[unit]:,} {unit}"
+    units = {ns: unit_for(ns) for ns in (lengths.from_ns, lengths.to_ns)}
+    return " to ".join(f"{ns // TIME_UNITS[unit]:,} {unit}" for ns, unit in units.items())

@@ -17,8 +17,7 @@ from traceflops.characters import visible as visible
 from traceflops.flops.mfu_waterfall import Count
 from traceflops.units import significant as significant
 
-UNKNOWN = "\N{EN DASH}"
-"""What stands where a value is not known."""
+UNKNOWN = "\N{EN DASH}"  # what stands where a value is not known
 
 TIME_UNITS = {"ns": 1, "µs": 1_000, "ms": 1_000_000, "s": 1_000_000_000}
 _SHORT_NS = 10_000
@@ -37,8 +36,7 @@ _BEFORE_UNIT = re.compile(r"(?<=\d) (?=%|(?:[nµm]?s|[kMGTPE]?i?B|[kMGTPEZY]?FLO
 _LINE_ENDS = tuple(re.compile(f"[^{ends}]*[{ends}]+|[^{ends}]+") for ends in (",", ")#/:", "."))
 """The pieces between which a line may end in a word that is longer than a line."""
 _ROUND = re.compile("[()]")
-_QUALIFIER = re.compile(r"(?:\b\w+|<unnamed>)::(?=[\w~(<{])")
-"""A namespace or class before a name."""
+_QUALIFIER = re.compile(r"(?:\b\w+|<unnamed>)::(?=[\w~(<{])")  # A namespace or class before a name
 
 
 def duration(ns: float | None) -> str:
@@ -197,10 +195,7 @@ def kernel_label(name: str, width: int) -> str:
 
 
 def kernel_text(name: str) -> str:
-    """Return a kernel's name without return type, namespaces and parameters.
-
-    For a launcher of element-wise work it is the launcher and what that launches.
-    """
+    """Return a kernel (or what an element-wise one launches) without namespaces and parameters."""
     if len(name) > _LONGEST_NAME:  # too long to search in it
         return name
     label = _unreturned(kernel_name(name))
@@ -222,10 +217,7 @@ def _unreturned(name: str) -> str:
 
 
 def _launched(label: str) -> str:
-    """Return an element-wise kernel as "vectorized_elementwise_kernel<…AddFunctor…>", else "".
-
-    All element-wise kernels have one of a few names; only the functor in it tells them apart.
-    """
+    """Return an element-wise kernel by its functor, which tells it from others, else ""."""
     functor, head = _FUNCTOR.search(label), label[: label.find("<")]
     if functor is None or "elementwise" not in head:
         return ""
@@ -243,10 +235,7 @@ def _opening(text: str) -> int:
 
 
 def apportioned(parts: Sequence[int], whole: int) -> list[int]:
-    """Return integers in proportion to the parts that sum to `whole` (largest remainder method).
-
-    All are 0 if the parts sum to 0.
-    """
+    """Return integers in proportion to parts that sum to `whole` (largest remainder), or all 0."""
     total = sum(parts)
     if total <= 0:
         return [0] * len(parts)

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Final, NamedTuple
+from itertools import islice
+from typing import Final, NamedTuple
 
 from msgspec import Struct
 
+from traceflops.analysis.result import Analysis
 from traceflops.characters import function_name
 from traceflops.facts import Fact, fact
 from traceflops.findings.case import limit
+from traceflops.findings.communication import slow_link_fact
 from traceflops.findings.counted_kernels import COUNTED_KERNEL
-from traceflops.findings.finding import row_name, short_name
+from traceflops.findings.finding import Finding, Gain, Where, row_name, short_name
+from traceflops.findings.late_rank import late_rank_fact
 from traceflops.findings.losses import LOSS
 from traceflops.findings.main_kernel import MAIN_KERNEL
 from traceflops.findings.nothing_recorded import STOPPED
@@ -22,12 +26,7 @@ from traceflops.remedies import is_cut_off
 from traceflops.reports.view.figures import duration, percent
 from traceflops.reports.view.step_split import begins_late, outside
 from traceflops.reports.view.texts import words
-from traceflops.reports.view.who_waits import late_rank_statement
 from traceflops.reports.view.wording import window
-
-if TYPE_CHECKING:
-    from traceflops.analysis.result import Analysis
-    from traceflops.findings.finding import Finding, Gain, Where
 
 _OWNERS: Final = {"yours": "your code"}
 _OF_KERNELS: Final = ("framework", "library")
@@ -51,11 +50,7 @@ class Saving(NamedTuple):
 
 
 class FindingWords(Struct, frozen=True):
-    """A finding in words, "" for what is unknown.
-
-    `where` are names of code, kernels or ranks, the best first; `level` is how sure it is, and
-    `reasons` why.
-    """
+    """A finding in words, "" for what is unknown; the best place (`where`) comes first."""
 
     finding: Finding
     saving: Saving | None
@@ -63,25 +58,14 @@ class FindingWords(Struct, frozen=True):
     mfu: str
     where: tuple[str, ...]
     owner_name: str
+    owner: str
     level: str
     reasons: str
-
-    @property
-    def owner(self) -> str:
-        """Return whose it is: "owner: your code"."""
-        return words(fact("finding.owner", owner=self.owner_name)) if self.owner_name else ""
-
-    @property
-    def sure(self) -> str:
-        """Return how sure it is, and why."""
-        return words(fact("finding.sure", level=self.level, reasons=self.reasons))
+    sure: str
 
 
 class Headline(NamedTuple):
-    """What a report says first: its class, the code of the statement, and the statement.
-
-    `finding` is the place of that finding in the report, None if the statement is the verdict.
-    """
+    """What a report says first; `finding` is its place in the report, None for the verdict."""
 
     cls: str
     code: str
@@ -103,11 +87,7 @@ def causes(analysis: Analysis) -> list[FindingWords]:
 
 
 def other_findings(analysis: Analysis, *, losses: bool = True) -> list[Finding]:
-    """Return the findings without a cause; without `losses`, none on a component or uneven steps.
-
-    Findings from notes are left out, as they are shown as notes; so is the finding that the title
-    states, unless it has details beyond that.
-    """
+    """Return findings without a cause; `losses`: also those on components and uneven steps."""
     title = opening(analysis).tells
     return [
         finding
@@ -120,10 +100,7 @@ def other_findings(analysis: Analysis, *, losses: bool = True) -> list[Finding]:
 
 
 def _saving_sentence(analysis: Analysis) -> str:
-    """Return what the first finding saves, "" if it is not grave or its sure gain is too small.
-
-    Also "" if a file is cut off: then the title is about that.
-    """
+    """Return what the first finding surely saves, "" if that is little or a file is cut off."""
     best = None if is_cut_off(analysis) else next(iter(analysis.findings), None)
     if best is None or best.gain is None or best.priority != _GRAVE:
         return ""
@@ -145,7 +122,7 @@ def _saving_sentence(analysis: Analysis) -> str:
 
 def background(analysis: Analysis) -> tuple[Fact, ...]:
     """Return what takes the time, without the late rank if the title's finding already has it."""
-    late = late_rank_statement(analysis)
+    late = late_rank_fact(analysis.ranks) or slow_link_fact(analysis.ranks)
     parts = tuple(part for part in analysis.verdict.parts if part.code != STOPPED)
     if late is None or not _saving_sentence(analysis):
         return parts
@@ -160,10 +137,7 @@ def is_little(analysis: Analysis) -> bool:
 
 
 def opening(analysis: Analysis) -> Opening:
-    """Return the title of a report and what follows it.
-
-    First that the program's output ends with an error, then what most of the recording is.
-    """
+    """Return the title (errors of the program come first in it) and what follows it."""
     opened = _opening(analysis)
     first = [words(part) for part in analysis.verdict.parts if part.code == STOPPED]
     if begins_late(analysis) and not is_little(analysis):
@@ -222,10 +196,7 @@ def headline(analysis: Analysis) -> Headline:
 
 
 def _fix_first(analysis: Analysis, *, surely: bool = False) -> Iterator[Fact]:
-    """Yield the finding with a cause to fix first, nothing if its gain is small or unknown.
-
-    With `surely`, also nothing if it may gain nothing.
-    """
+    """Yield the finding with a cause to fix first; `surely`: only if it surely gains something."""
     best = next(iter(causes(analysis)), None)
     if best is None or (surely and (best.finding.gain is None or best.finding.gain.low_ns <= 0)):
         return
@@ -239,8 +210,8 @@ def _fix_first(analysis: Analysis, *, surely: bool = False) -> Iterator[Fact]:
 def title_finding(analysis: Analysis) -> FindingWords | None:
     """Return the first finding if it is worth being the title, else None.
 
-    It must have a remedy and be more than a loss, and be grave, surely gain enough, or be about a
-    counted kernel: without a timeline there is nothing else to say.
+    It must have a remedy and be more than a loss, and be grave, surely gain enough, or be of a
+    counted kernel.
     """
     best = next(iter(analysis.findings), None)
     if best is None or best.advice is None or best.rule.startswith(LOSS):
@@ -253,10 +224,7 @@ def title_finding(analysis: Analysis) -> FindingWords | None:
 
 
 def left_to_say(best: Finding, opened: Opening) -> str:
-    """Return what the title leaves out of its finding, "" if it says all.
-
-    Details begin with the name of the finding, as they are shown away from the title.
-    """
+    """Return the name and details of a finding if the title states it, else its sentence."""
     if opened.tells is not best:
         return best.sentence
     name = fact("finding.name", name=best.name)
@@ -276,29 +244,40 @@ def _joined(facts: tuple[Fact, ...]) -> str:
 
 def _words(analysis: Analysis, finding: Finding) -> FindingWords:
     """Return a finding in words: what it saves, the MFU afterwards, where, owner, confidence."""
-    sure, gain = finding.confidence, finding.gain
+    sure, gain, mfu = finding.confidence, finding.gain, ""
     saving = _saving(analysis, gain) if gain is not None and gain.high_ns > 0 else None
     saves = fact("finding.saves-nothing") if gain is not None else None
     if saving is not None:
         saves = fact("finding.saves", time=saving.time, per=saving.per, share=saving.share)
+    now, after = analysis.measured.mfu_range, finding.mfu_after
+    if now is not None and after is not None and gain is not None:
+        # Without a sure gain only the upper end is told, as "at most".
+        low = after.low if gain.low_ns > 0 else 0.0
+        mfu_after = f"{_bound(gain)}{_range(low, after.high, percent)}"
+        mfu = f"MFU {_value(_range(float(now.least), float(now.most), percent))} → {mfu_after}"
+    owner = _OWNERS.get(finding.owner or "", finding.owner or "")
+    level = sure.level if sure is not None else ""
+    reasons = "; ".join(map(words, sure.reasons[:_REASONS])) if sure is not None else ""
     return FindingWords(
         finding,
         saving,
         words(saves),
-        _mfu(analysis, finding),
+        mfu,
         tuple(_where(analysis, finding)),
-        _OWNERS.get(finding.owner or "", finding.owner or ""),
-        sure.level if sure is not None else "",
-        "; ".join(map(words, sure.reasons[:_REASONS])) if sure is not None else "",
+        owner,
+        words(fact("finding.owner", owner=owner)) if owner else "",
+        level,
+        reasons,
+        words(fact("finding.sure", level=level, reasons=reasons)),
     )
 
 
-def _code(at: Where) -> str:
+def _code(where: Where) -> str:
     """Return a place in code: "train (train.py:12)", or as much of it as is known."""
-    place = at.file or ""
-    if place and at.line is not None:
-        place += f":{at.line}"
-    return f"{at.function} ({place})" if place and at.function else place
+    place = where.file or ""
+    if place and where.line is not None:
+        place += f":{where.line}"
+    return f"{where.function} ({place})" if place and where.function else place
 
 
 def _saving(analysis: Analysis, gain: Gain) -> Saving:
@@ -310,17 +289,6 @@ def _saving(analysis: Analysis, gain: Gain) -> Saving:
     return Saving(time, share, window(analysis) if analysis.windows_used > 1 else None)
 
 
-def _mfu(analysis: Analysis, finding: Finding) -> str:
-    """Return the MFU now and after the remedy: "31.0 → 35.0 to 36.0 %"."""
-    after, now = finding.mfu_after, analysis.measured.mfu_range
-    if after is None or now is None or finding.gain is None:
-        return ""
-    # Without a sure gain only the upper end is told, as "at most".
-    low = after.low if finding.gain.low_ns > 0 else 0.0
-    mfu_after = f"{_bound(finding.gain)}{_range(low, after.high, percent)}"
-    return f"MFU {_value(_range(float(now.least), float(now.most), percent))} → {mfu_after}"
-
-
 def _bound(gain: Gain) -> str:
     """Return what to say before a gain of which only one end is told, else ""."""
     if gain.may_be_more:
@@ -329,10 +297,7 @@ def _bound(gain: Gain) -> str:
 
 
 def _range(low: float, high: float, shown: Callable[[float], str]) -> str:
-    """Return two ends as text, a common unit once: "80 to 90 ms"; only the upper one if low <= 0.
-
-    `shown` prints an end.
-    """
+    """Return two ends as text, a common unit once ("80 to 90 ms"), or only one end above 0."""
     least, most = shown(low), shown(high)
     if low <= 0 or least == most:
         return most
@@ -345,53 +310,29 @@ def _value(figure: str) -> str:
     return figure.rpartition(" ")[0]
 
 
-def _step_of(analysis: Analysis, finding: Finding) -> str:
-    """Return the step in which the stretch of time of a finding begins, "" if it is in none."""
-    at = finding.where.start_ns
-    for device in analysis.devices_used:
-        for step in device.steps:
-            if at is not None and step.start_ns <= at < step.end_ns:
-                return f"step {step.step}"
-    return ""
-
-
-def _is_place(analysis: Analysis, finding: Finding) -> bool:
-    """Return whether the first row tells where a finding is: it is the only one, or has half.
-
-    The name of a library's kernel tells nothing to those who are to change other code.
-    """
-    name = finding.rows[0].name if finding.rows else ""
-    all_ns = finding.share * analysis.components.window_ns
-    if not name or (len(finding.rows) > 1 and 2 * finding.rows[0].time_ns < all_ns):
-        return False
-    return finding.owner in _OF_KERNELS or name not in _library_kernels(analysis)
-
-
-def _library_kernels(analysis: Analysis) -> set[str]:
-    """Return the kernels that the table of categories knows, as rows of findings name them."""
-    known = (row.name for row in analysis.measured.kernels if row.category.top != _UNKNOWN)
-    return {shown(name) for name in known for shown in (row_name, short_name)}
-
-
 def _where(analysis: Analysis, finding: Finding) -> Iterator[str]:
-    """Yield where a finding is: in code or in a module, else its first row; a rank; a step.
-
-    The step is given if there are no rows.
-    """
-    at = finding.where
-    if at.file is not None:
-        yield _code(at)
-    if at.module is not None:
-        yield at.module
-    if at.file is None and at.module is None and _is_place(analysis, finding):
-        first = finding.rows[0]
-        name = function_name(first.name)
-        # If all that may be gained is more than the first row has, it is "mostly" there.
-        gain_ns = finding.gain.high_ns if finding.gain is not None else 0
-        is_part = len(finding.rows) > 1 and analysis.mean_ns(first.time_ns) < gain_ns
-        yield words(fact("finding.mostly", name=name)) if is_part else name
+    """Yield where a finding is: in code or in a module, else its first row; a rank; a step."""
+    where, rows = finding.where, finding.rows
+    yield from filter(None, [_code(where), where.module])
+    if where.file is None and where.module is None and rows:
+        first = rows[0]
+        # The first row tells where it is if it is the only one, or has half of the time. The name
+        # of a library's kernel tells nothing to those who are to change other code.
+        has_most = 2 * first.time_ns >= finding.share * analysis.components.window_ns
+        known = (row.name for row in analysis.measured.kernels if row.category.top != _UNKNOWN)
+        is_ours = finding.owner in _OF_KERNELS or first.name not in {
+            shown(name) for name in known for shown in (row_name, short_name)
+        }
+        if first.name and (len(rows) == 1 or has_most) and is_ours:
+            name = function_name(first.name)
+            # If all that may be gained is more than the first row has, it is "mostly" there.
+            gain_ns = finding.gain.high_ns if finding.gain is not None else 0
+            is_part = len(rows) > 1 and analysis.mean_ns(first.time_ns) < gain_ns
+            yield words(fact("finding.mostly", name=name)) if is_part else name
     # The first row may be that rank.
-    if at.rank is not None and f"rank {at.rank}" not in (row.name for row in finding.rows[:1]):
-        yield f"rank {at.rank}"
-    if not finding.rows and (step := _step_of(analysis, finding)):
-        yield step
+    if where.rank is not None and f"rank {where.rank}" not in (row.name for row in rows[:1]):
+        yield f"rank {where.rank}"
+    if not rows and where.start_ns is not None:
+        steps = (step for device in analysis.devices_used for step in device.steps)
+        inside = (s for s in steps if s.start_ns <= where.start_ns < s.end_ns)
+        yield from (f"step {step.step}" for step in islice(inside, 1))

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from math import inf
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from traceflops.analysis.result import Analysis
 from traceflops.devices.gpu_samples import Sampled
+from traceflops.gpu_samples import GpuSamples
 from traceflops.reports.view.figures import UNKNOWN, count, size
 from traceflops.reports.view.tables import Column, ReportTable, known_columns, table_of
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from traceflops.analysis.result import Analysis
-    from traceflops.gpu_samples import GpuSamples
 
 THROTTLED_BY: Final = "Throttled by"
 _MOST: Final = 32

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from traceflops.analysis.result import Analysis
+from traceflops.attribution.host_calls import HostOperator, MemoryOperation
 from traceflops.findings.copy_sizes import are_small
 from traceflops.reports.view.figures import bandwidth, count, duration, percent, ratio, size
 from traceflops.reports.view.short_names import short_labels
@@ -12,19 +14,12 @@ from traceflops.reports.view.tables import Cell, Column, Name, ReportTable, tabl
 from traceflops.reports.view.wording import basis
 from traceflops.units import capitalized
 
-if TYPE_CHECKING:
-    from traceflops.analysis.result import Analysis
-    from traceflops.attribution.host_calls import HostOperator, MemoryOperation
-
 _NAME: Final = 90
 _WORDS: Final = {"memcpy": "copy", "memset": "fill"}
 
 
 def host_tables(analysis: Analysis, most: int) -> Iterator[tuple[str, ReportTable]]:
-    """Yield the tables of what the host did, each after its title, with at most `most` rows.
-
-    A table has no rows if nothing is known.
-    """
+    """Yield the tables of what the host did, each after its title, with at most `most` rows."""
 
     def operation(row: MemoryOperation) -> Cell:
         """Return "Copy HtoD (pinned)" or "Fill"; an allocation is known by its call."""
@@ -53,10 +48,7 @@ def host_tables(analysis: Analysis, most: int) -> Iterator[tuple[str, ReportTabl
 
 
 def _launches(analysis: Analysis, most: int) -> ReportTable:
-    """Return the launches of each device, after those of all devices if there are several.
-
-    A row is a label, the sums of launches, and the number of windows that they are of.
-    """
+    """Return the launches of each device, after those of all devices if there are several."""
     found = analysis.launches
     if found is None:
         return table_of((), ())

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from fractions import Fraction
-from typing import TYPE_CHECKING
 
 from msgspec import Struct, field
 
+from traceflops.analysis.result import Analysis
 from traceflops.flops.mfu_waterfall import Count, Ledger, Line
 from traceflops.reports.view.figures import UNKNOWN, flop_scale, percent, significant
-
-if TYPE_CHECKING:
-    from traceflops.analysis.result import Analysis
 
 COLUMNS = {
     "forward": "forward",
@@ -40,8 +37,7 @@ PARTS = {
     "logits": "output head",
     "embedding": "input embedding",
 }
-_UNSPLIT = {"executed.matrix": "purpose unknown"}
-"""Executed, and nothing tells what for."""
+_UNSPLIT = {"executed.matrix": "purpose unknown"}  # executed, and nothing tells what for
 
 WHOLE = {
     **_UNSPLIT,
@@ -119,10 +115,7 @@ def scaled(flops: Count | None, scale: int) -> str:
 
 
 def ledger_rows(ledger: Ledger) -> dict[str, LedgerRow]:
-    """Return the rows by part of the model, in the order of their lines; those of WHOLE last.
-
-    A line that is of no pass counts in the total of its row alone.
-    """
+    """Return the rows by part of the model, in the order of their lines; those of WHOLE last."""
     parts: dict[str, LedgerRow] = {}
     others: dict[str, LedgerRow] = {}
     for line in ledger.lines:

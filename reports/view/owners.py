@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from heapq import nlargest
 from operator import itemgetter
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
+from traceflops.analysis.result import Analysis
 from traceflops.attribution.device_work_tables import BY, HOST_OP, Owner
 from traceflops.characters import function_name
 from traceflops.reports.view.figures import count, duration, percent
@@ -16,9 +17,6 @@ from traceflops.reports.view.short_names import short_labels
 from traceflops.reports.view.tables import Cell, Column, Name, ReportTable, Share, table_of
 from traceflops.reports.view.wording import time_shared
 from traceflops.units import capitalized
-
-if TYPE_CHECKING:
-    from traceflops.analysis.result import Analysis
 
 MOST_OWNERS: Final = 20
 _NAME, _SHAPES = 90, 50
@@ -95,48 +93,40 @@ def owners_table(analysis: Analysis, by: str, most: int = MOST_OWNERS) -> Report
     words, every = OWNER_WORDS[by], range(len(found.owners))
     places = nlargest(most, every, key=lambda place: found.owners[place].work.device_ns)
     owners = [found.owners[place] for place in sorted(places)]
-    rows = list(map(_Row, _names(owners), owners))
-    hidden = len(found.owners) - len(rows)
-    if found.rest.device_ns:
-        rows.append(_Row(f"({words.without})", Owner("", found.rest)))
-    mean, window_ns = analysis.mean_ns, analysis.components.window_ns
-
-    def share(row: _Row) -> Share:
-        return Share(row.owner.work.device_ns / window_ns if window_ns else None)
-
-    def each(row: _Row) -> str:
-        number = row.owner.instances
-        return duration(mean(row.owner.work.device_ns) / number) if number > 1 else ""
-
-    def slowest(row: _Row) -> str:
-        """Return the number in the name of the slowest instance: "3" of "Block_3"."""
-        return row.owner.slowest.rpartition("_")[2] if row.owner.instances > 1 else ""
-
-    columns = [
-        Column(capitalized(words.owners), lambda row: row.name),
-        Column.number("Time", lambda row: duration(mean(row.owner.work.device_ns))),
-        Column.number(f"Of {time_shared(analysis)}", share),
-        Column.number("Count", lambda row: count(round(mean(row.owner.work.activities)))),
-    ]
-    # Rows of several instances also tell the time of one, and which is the slowest.
-    if by == "layer" or (by == "module" and any(owner.instances > 1 for owner in owners)):
-        columns += [Column.number("Each", each), Column.number("Slowest", slowest)]
-    depths = [row.owner.depth for row in rows]
-    return table_of(columns, rows, hidden + len(rows), depths=depths)
-
-
-class _Row(NamedTuple):
-    name: Cell
-    owner: Owner
-
-
-def _names(owners: Sequence[Owner]) -> Iterator[Cell]:
-    """Yield the cell of each owner; the whole of its name is a path from the root of the tree."""
     pairs = [(function_name(owner.label), shape_words(owner.shapes, _SHAPES)) for owner in owners]
     texts = [" ".join(filter(None, pair)) for pair in pairs]
+    names: dict[int, Cell] = {}  # by the owner's id; the whole name is a path from the root
     path: list[str] = []
     for owner, short in zip(owners, short_labels(texts, _NAME), strict=True):
         # Owners follow those that they are in: deeper entries are of the owner before.
         path[owner.depth :] = [f"{owner.label} {owner.shapes}".rstrip()]
         name = Name(short, "/".join(path))
-        yield (f"{count(owner.instances)} ×", name) if owner.instances > 1 else name
+        many = owner.instances > 1
+        names[id(owner)] = (f"{count(owner.instances)} ×", name) if many else name
+    rows, hidden = list(owners), len(found.owners) - len(owners)
+    if found.rest.device_ns:
+        rows.append(Owner("", found.rest))
+        names[id(rows[-1])] = f"({words.without})"
+    mean, window_ns = analysis.mean_ns, analysis.components.window_ns
+
+    def share(row: Owner) -> Share:
+        return Share(row.work.device_ns / window_ns if window_ns else None)
+
+    def each(row: Owner) -> str:
+        return duration(mean(row.work.device_ns) / row.instances) if row.instances > 1 else ""
+
+    def slowest(row: Owner) -> str:
+        """Return the number in the name of the slowest instance: "3" of "Block_3"."""
+        return row.slowest.rpartition("_")[2] if row.instances > 1 else ""
+
+    columns = [
+        Column(capitalized(words.owners), lambda row: names[id(row)]),
+        Column.number("Time", lambda row: duration(mean(row.work.device_ns))),
+        Column.number(f"Of {time_shared(analysis)}", share),
+        Column.number("Count", lambda row: count(round(mean(row.work.activities)))),
+    ]
+    # Rows of several instances also tell the time of one, and which is the slowest.
+    if by == "layer" or (by == "module" and any(owner.instances > 1 for owner in owners)):
+        columns += [Column.number("Each", each), Column.number("Slowest", slowest)]
+    depths = [row.depth for row in rows]
+    return table_of(columns, rows, hidden + len(rows), depths=depths)

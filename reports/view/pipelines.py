@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from traceflops.analysis.result import Analysis
+from traceflops.ranks.pipelines import Pipelines, Stage
 from traceflops.reports.view.figures import UNKNOWN, count, duration, percent, significant
 from traceflops.reports.view.tables import Column, Name, ReportTable, table_of
 from traceflops.units import several
-
-if TYPE_CHECKING:
-    from traceflops.analysis.result import Analysis
-    from traceflops.ranks.pipelines import Pipelines, Stage
 
 _MOST: Final = 16
 _STAGES: Final = {
@@ -50,37 +48,33 @@ def _pipeline(found: Pipelines) -> str:
 def pipeline_tables(analysis: Analysis) -> Iterator[tuple[str, ReportTable]]:
     """Yield the stages of pipelines and the groups of experts, each table after its title."""
     ranks = analysis.ranks
-    if ranks is not None and ranks.pipeline is not None:
-        yield "Pipeline", _stages(ranks.pipeline)
+    if ranks is not None and (found := ranks.pipeline) is not None:
+        # A row is the list of ranks that are the same stage.
+        rows = [[rank for rank in found.ranks if rank.stage == n] for n in range(found.stages)]
+
+        def sum_of(field: str, stage: Sequence[Stage]) -> int:
+            return sum(getattr(rank, field) for rank in stage)
+
+        def mean(field: str, stage: Sequence[Stage]) -> str:
+            return duration(sum_of(field, stage) / (found.steps * len(stage)))
+
+        def bubble(stage: Sequence[Stage]) -> str:
+            work_ns = sum_of("busy_ns", stage)
+            return percent(sum_of("bubble_ns", stage) / work_ns if work_ns else None)
+
+        def names(stage: Sequence[Stage]) -> str:
+            return str(stage[0].rank) if len(stage) == 1 else f"{count(len(stage))} ranks"
+
+        columns = (
+            Column.number("Stage", lambda stage: str(stage[0].stage)),
+            Column.number("Ranks", names),
+            *(Column.number(head, partial(mean, field)) for head, field in _STAGES.items()),
+            Column.number("Bubble by work", bubble),
+        )
+        remark = f"Means per step and rank. {_pipeline(found)}"
+        yield "Pipeline", table_of(columns, rows[:_MOST], len(rows), remark)
     if ranks is not None and (groups := ranks.experts()):
         yield "Experts", table_of(_EXPERTS, groups[:_MOST], len(groups))
-
-
-def _stages(found: Pipelines) -> ReportTable:
-    """Return the stages of a pipeline; a row is the list of ranks that are the same stage."""
-    rows = [[rank for rank in found.ranks if rank.stage == at] for at in range(found.stages)]
-
-    def sum_of(field: str, ranks: Sequence[Stage]) -> int:
-        return sum(getattr(rank, field) for rank in ranks)
-
-    def mean(field: str, ranks: Sequence[Stage]) -> str:
-        return duration(sum_of(field, ranks) / (found.steps * len(ranks)))
-
-    def bubble(ranks: Sequence[Stage]) -> str:
-        work_ns = sum_of("busy_ns", ranks)
-        return percent(sum_of("bubble_ns", ranks) / work_ns if work_ns else None)
-
-    def names(ranks: Sequence[Stage]) -> str:
-        return str(ranks[0].rank) if len(ranks) == 1 else f"{count(len(ranks))} ranks"
-
-    columns = (
-        Column.number("Stage", lambda ranks: str(ranks[0].stage)),
-        Column.number("Ranks", names),
-        *(Column.number(head, partial(mean, field)) for head, field in _STAGES.items()),
-        Column.number("Bubble by work", bubble),
-    )
-    remark = f"Means per step and rank. {_pipeline(found)}"
-    return table_of(columns, rows[:_MOST], len(rows), remark)
 
 
 def _times(imbalance: float | None) -> str:

@@ -28,8 +28,7 @@ _NO_TENSORS: Final = frozenset({"", "Scalar", "ScalarList", "TensorList", "Gener
 def shape_words(text: str, width: int = _MOST_WIDTH) -> str:
     """Return shapes recorded as JSON in words: "8×1024, 1024×4096 and 3 more".
 
-    Shapes beyond about `width` characters are only counted; the first is cut if it is longer. A
-    text that is no list in JSON stays as it is, cut to `width`.
+    The first is cut to `width`, those beyond it are counted. Other texts stay, cut to `width`.
     """
     shapes = _decoded(text)
     if shapes is None:

@@ -3,28 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from traceflops.analysis.result import Analysis
 from traceflops.attribution.idle_classes import CLASSES
+from traceflops.mfu.serving_passes import PassKind
+from traceflops.reports.view import tables
 from traceflops.reports.view.figures import UNKNOWN, as_float, count, duration, percent, significant
-from traceflops.reports.view.tables import (
-    Cell,
-    Column,
-    ReportTable,
-    known_columns,
-    short_names,
-    table_of,
-)
-
-if TYPE_CHECKING:
-    from traceflops.analysis.result import Analysis
-    from traceflops.mfu.serving_passes import PassKind
 
 WAITS_ON: Final = "Waits on"
 _REMARK: Final = "Means per pass; idle until the next. Tokens per second and GPU."
 
 
-def serving_table(analysis: Analysis) -> ReportTable:
+def serving_table(analysis: Analysis) -> tables.ReportTable:
     """Return the annotated passes by kind, with the columns that are known of any."""
     kinds, inference = analysis.serving.kinds, analysis.measured.inference
 
@@ -32,21 +23,21 @@ def serving_table(analysis: Analysis) -> ReportTable:
         phase = inference.phase(row.kind) if inference is not None else None
         return percent(as_float(phase.mbu)) if phase is not None else UNKNOWN
 
-    def largest_wait(row: PassKind) -> Cell:
+    def largest_wait(row: PassKind) -> tables.Cell:
         """Return the class, share and name of what takes most of the idle time after passes."""
         if not row.waits.culprits:
             return UNKNOWN
         most = row.waits.culprits[0]
         words = f"{CLASSES[most.kind]} {percent(most.idle_ns / row.between_ns)}"
-        return (words, *short_names([most.label])) if most.label else words
+        return (words, *tables.short_names([most.label])) if most.label else words
 
     columns = (
-        Column("Serving pass", lambda row: row.kind or "unknown kind"),
-        *(Column.number(head, cell) for head, cell in _NUMBERS.items()),
-        Column.number("MBU", mbu),
-        Column(WAITS_ON, largest_wait),
+        tables.Column("Serving pass", lambda row: row.kind or "unknown kind"),
+        *(tables.Column.number(head, cell) for head, cell in _NUMBERS.items()),
+        tables.Column.number("MBU", mbu),
+        tables.Column(WAITS_ON, largest_wait),
     )
-    return table_of(known_columns(columns, kinds), kinds, remark=_REMARK)
+    return tables.table_of(tables.known_columns(columns, kinds), kinds, remark=_REMARK)
 
 
 def _mean(total_ns: int, number: int) -> str:

@@ -7,8 +7,8 @@ piece between them always stays: it tells a name from others that begin alike.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import count, islice
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import count
 from typing import Final
 
 from msgspec import Struct
@@ -16,18 +16,13 @@ from msgspec import Struct
 from traceflops.characters import shortened, shortened_around
 from traceflops.reports.view.figures import kernel_label, kernel_text, unqualified, visible
 
-_ALIKE: Final = 14
-"""Characters of the first piece that are seen however narrow the column is."""
-_SHORT: Final = 28
-"""Characters of a label that is never cut."""
+_ALIKE: Final = 14  # characters of the first piece that are seen however narrow the column is
+_SHORT: Final = 28  # characters of a label that is never cut
 _HEAD, _TAIL, _MORE, _SPARE = 80, 16, 60, 4
 """The most characters of each piece, and of a last one that is not worth a piece of its own."""
-_BEYOND: Final = 8
-"""Characters of the second piece from where the last few of similar names differ."""
-_LONGEST: Final = 1_000
-"""Characters of a name that are compared at all."""
-_FARTHEST_BACK: Final = 12
-"""The most characters from the beginning of a word to a place in it."""
+_BEYOND: Final = 8  # characters of the second piece from where the last few of similar names differ
+_LONGEST: Final = 1_000  # characters of a name that are compared at all
+_FARTHEST_BACK: Final = 12  # the most characters from the beginning of a word to a place in it
 
 
 class Label(Struct, frozen=True):
@@ -48,13 +43,20 @@ def labels(
     shown: Callable[[str], str] = str,
     whole: Callable[[str], str] = str,
 ) -> list[Label]:
-    """Return a label for each name; equal names have equal labels, others have different ones.
+    """Return labels that differ if the names do.
 
-    `shown` makes the text of a name. If it is the same for several names, what differs in their
-    `whole` texts, or else in the names, is added at its end.
+    `shown` makes the text of a name; where it is the same, what differs in `whole` texts is added.
     """
     distinct = list(dict.fromkeys(names))
-    texts = _told_apart(distinct, [visible(shown(name)[:_LONGEST]) for name in distinct], whole)
+    texts = [visible(shown(name)[:_LONGEST]) for name in distinct]
+    for places in _groups(texts):
+        wholes = _distinct_texts([distinct[place] for place in places], whole)
+        for place, name, (start, end) in zip(places, wholes, _differences(wholes), strict=True):
+            # A last single character takes no more room than the mark of a cut.
+            differs = name[start:] if len(name) <= end + 1 else f"{name[start:end]}…"
+            more = f"…{differs}" if start < len(name) else ""
+            # The text may end in the mark of its own cut, and needs no closing bracket any more.
+            texts[place] = f"{texts[place].rstrip('…>')}{more}"
     made = [Label(shortened(text, _HEAD)) for text in texts]
     for places in _groups(text[:_ALIKE] for text in texts):
         spans = _differences([texts[place] for place in places])
@@ -65,28 +67,33 @@ def labels(
 
 
 def short_labels(names: Sequence[str], width: int) -> list[str]:
-    """Return names of one table in at most `width` characters; different names stay different.
-
-    If names would look alike, what is equal in them is left out and what differs is kept.
-    """
+    """Return names of one table in at most `width` characters, keeping what differs in them."""
     short = {name: kernel_label(name, width) for name in names}
+    room_behind = max(_TAIL + 1, (width - 1) * 2 // 5)  # characters that follow the mark of a cut
     for alike in _sharing(short):
         texts = _distinct_texts(alike, unqualified)
         differ = [start for start, _ in _differences(texts)]
-        words = [_word_before(text, at, width) for text, at in zip(texts, differ, strict=True)]
-        # The word before the difference helps to read it, if labels still differ with it.
-        for starts in (words, differ):
+        # The word before the difference helps to read it, if both have room.
+        words = []
+        for text, start in zip(texts, differ, strict=True):
+            near = _word_start(text, start - 1)
+            end = next((at for at in range(start, len(text)) if not text[at].isalnum()), len(text))
+            words.append(near if end - near < room_behind else start)
+        for starts in (words, differ):  # without the words only if labels are equal with them
             labels = []
             for text, start in zip(texts, starts, strict=True):
                 # As much as has room: the beginning, and what follows the start.
-                rest = min(len(text) - start, _room_behind(width))
+                rest = min(len(text) - start, room_behind)
                 labels.append(shortened_around(text, start, max(width - 1 - rest, 0), width))
             if len(set(labels)) == len(labels):
                 break
         short |= zip(alike, labels, strict=True)
-    # What still looks alike differs beyond what is compared: these get numbers.
+    # What still looks alike differs beyond what is compared: these get numbers at their end.
     for alike in _sharing(short):
-        short |= zip(alike, _numbered(short, alike, width), strict=True)
+        taken, label = set(short.values()), short[alike[0]]
+        ends = (f"…{number}" for number in count(1))
+        numbered = (label[: max(width - len(end), 0)] + end for end in ends)
+        short |= zip(alike, (new for new in numbered if new not in taken), strict=False)
     return [short[name] for name in names]
 
 
@@ -104,26 +111,6 @@ def _sharing(short: Mapping[str, str]) -> list[list[str]]:
     return [[names[at] for at in places] for places in _groups(map(str.strip, short.values()))]
 
 
-def _word_before(text: str, start: int, width: int) -> int:
-    """Return where the word before a place begins, the place itself if both have no room."""
-    near = _word_start(text, start - 1)
-    end = next((at for at in range(start, len(text)) if not text[at].isalnum()), len(text))
-    return near if end - near < _room_behind(width) else start
-
-
-def _room_behind(width: int) -> int:
-    """Return how many characters of a label follow the mark of the cut."""
-    return max(_TAIL + 1, (width - 1) * 2 // 5)
-
-
-def _numbered(short: Mapping[str, str], names: Sequence[str], width: int) -> Iterator[str]:
-    """Yield a label for each of these names with one label: that with a number at its end."""
-    taken, label = set(short.values()), short[names[0]]
-    ends = (f"…{number}" for number in count(1))
-    free = (new for end in ends if (new := label[: max(width - len(end), 0)] + end) not in taken)
-    yield from islice(free, len(names))
-
-
 def _pieces(text: str, start: int, end: int) -> Label:
     """Return a text as a label whose second piece is `text[start:end]`.
 
@@ -138,20 +125,6 @@ def _pieces(text: str, start: int, end: int) -> Label:
     if len(text) <= end + _SPARE:
         return Label(head, text[start:])
     return Label(head, text[start:end], shortened(text[end:], _MORE))
-
-
-def _told_apart(names: Sequence[str], texts: list[str], whole: Callable[[str], str]) -> list[str]:
-    """Return the texts of names; equal ones get what differs in their names at the end."""
-    apart = list(texts)
-    for places in _groups(texts):
-        wholes = _distinct_texts([names[place] for place in places], whole)
-        for place, name, (start, end) in zip(places, wholes, _differences(wholes), strict=True):
-            # A last single character takes no more room than the mark of a cut.
-            differs = name[start:] if len(name) <= end + 1 else f"{name[start:end]}…"
-            more = f"…{differs}" if start < len(name) else ""
-            # The text may end in the mark of its own cut, and needs no closing bracket any more.
-            apart[place] = f"{texts[place].rstrip('…>')}{more}"
-    return apart
 
 
 def _differences(texts: Sequence[str]) -> list[tuple[int, int]]:

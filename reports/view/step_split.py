@@ -6,16 +6,18 @@ time is split by what the GPUs wait on.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from fractions import Fraction
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from msgspec import Struct
 from msgspec.structs import replace
 
+from traceflops.analysis.result import Analysis
 from traceflops.attribution.idle_classes import CLASSES
 from traceflops.characters import shortened
 from traceflops.facts import fact
+from traceflops.findings.finding import Finding
 from traceflops.findings.host_samples import outside_samples
 from traceflops.findings.standstill import STANDSTILL
 from traceflops.findings.start_up import START_UP
@@ -29,17 +31,11 @@ from traceflops.table.patterns import LOADS_DATA
 from traceflops.units import capitalized
 from traceflops.windows.device_records import launch_calls
 
-if TYPE_CHECKING:
-    from traceflops.analysis.result import Analysis
-    from traceflops.findings.finding import Finding
-
-CULPRIT: Final = "culprit"
-"""The look of idle time with a known cause."""
+CULPRIT: Final = "culprit"  # the look of idle time with a known cause
 _NO_LOSS: Final = frozenset(
     {"useful", UNSPLIT, "compute", "unattributed", "other", "graph", "start_up"}
 )
-_LATE: Final = "device_wait"
-"""The class of idle time before work that was queued but started late."""
+_LATE: Final = "device_wait"  # the class of idle time before work that was queued but started late
 _MISSING: Final = "no recorded work"
 _UNEXPLAINED: Final = "idle for an unknown reason"
 _USUAL_CULPRITS, _MOST_CULPRITS = 3, 5
@@ -50,8 +46,7 @@ _COMPUTE: Final = ("inefficiency", "unattributed", "compute", UNSPLIT, "useful")
 _PARTLY: Final = 10
 """Time before or after the work is told if it is at least this fraction (1/10) of it all."""
 _MOVES: Final = frozenset({"memcpy", "memset"})
-_LEAST: Final = 0.02
-"""Share of a step from which a culprit is a part of its own."""
+_LEAST: Final = 0.02  # share of a step from which a culprit is a part of its own
 _SHORT: Final = {
     "inefficiency": "slow kernels",
     "unattributed": "FLOPs unknown",
@@ -71,10 +66,7 @@ _OF_COMPUTE: Final = ("attribution", "kernels")
 
 
 class StepPart(Struct, frozen=True):
-    """A part of the mean step or window of a device; `name` is its look.
-
-    `own` is the label of a part of a part, "" for others. `is_told`: the title is about it.
-    """
+    """A part of the mean step of a device; `own` labels a part of a part, `name` is its look."""
 
     name: str
     label: str
@@ -114,22 +106,18 @@ def step_parts(analysis: Analysis) -> tuple[StepPart, ...]:
         *_idle(analysis, times.get("idle", 0)),
     ]
     own = {"other": _OTHER_OPERATORS} if analysis.on_host else {}
-    parts = (StepPart(*part, part[2] / step_ns, own.get(part[0], "")) for part in named if part[2])
-    return tuple(_stalls_apart(analysis, parts))
-
-
-def _stalls_apart(analysis: Analysis, parts: Iterable[StepPart]) -> Iterator[StepPart]:
-    """Yield parts with launches in which the GPU stood still apart from slow kernels."""
+    # Launches in which the GPU stood still are a part apart from slow kernels.
     still = next((one for one in analysis.findings if one.rule == STANDSTILL), None)
     stalled_ns = 0 if still is None else round(analysis.mean_ns(still.rows[0].time_ns))
-    for part in parts:
-        if part.name == "inefficiency" and 0 < stalled_ns < part.ns:
-            stalled = part.share * stalled_ns / part.ns
-            own = words(fact("standstill.part"))
-            yield replace(part, ns=stalled_ns, share=stalled, own=own)
-            yield replace(part, ns=part.ns - stalled_ns, share=part.share - stalled)
-        else:
-            yield part
+    parts = []
+    for name, label, ns in named:
+        if name == "inefficiency" and 0 < stalled_ns < ns:
+            text = words(fact("standstill.part"))
+            parts.append(StepPart(name, label, stalled_ns, stalled_ns / step_ns, text))
+            ns -= stalled_ns
+        if ns:
+            parts.append(StepPart(name, label, ns, ns / step_ns, own.get(name, "")))
+    return tuple(parts)
 
 
 def _amounts(analysis: Analysis) -> dict[str, int]:
@@ -178,8 +166,7 @@ def _idle(analysis: Analysis, idle_ns: int) -> Iterator[tuple[str, str, int]]:
 def told_parts(analysis: Analysis, finding: Finding | None, component: str) -> tuple[StepPart, ...]:
     """Return the parts of a step, with `is_told` set for those that the title is about.
 
-    The title is `finding`, which is about `component`, or for None the largest loss. A finding
-    about less than a part makes two of it: its own share, in its words, and the rest.
+    None is the largest loss. A finding on less than a part makes two: its own share, and the rest.
     """
     parts = step_parts(analysis)
     if finding is None:
@@ -212,7 +199,10 @@ def _told(parts: Sequence[StepPart], finding: Finding, component: str) -> StepPa
 
 def _split(analysis: Analysis, part: StepPart, finding: Finding) -> Iterator[StepPart]:
     """Yield what of a part a finding is about, and the rest; only one if that is all of it."""
-    name = _kernel(analysis, finding)
+    # The name of the only row, if it has all the time of the finding.
+    shares = [percent(row.time_ns / analysis.components.window_ns) for row in finding.rows]
+    is_single = shares == [percent(finding.share)]
+    name = kernel_label(finding.rows[0].name, _NAME) if is_single else ""
     # Uneven steps are about how much longer some are, which is no share of the mean step. Shares
     # that are printed alike are one: a rest would be printed as 0 %.
     is_all = finding.rule == UNEVEN_STEPS or percent(finding.share) == percent(part.share)
@@ -227,36 +217,11 @@ def _split(analysis: Analysis, part: StepPart, finding: Finding) -> Iterator[Ste
     yield replace(part, ns=part.ns - own_ns, share=rest, own=f"Other {part.short}")
 
 
-def _kernel(analysis: Analysis, finding: Finding) -> str:
-    """Return the name of the only row of a finding if it has all its time, else ""."""
-    shares = [row.time_ns / analysis.components.window_ns for row in finding.rows]
-    is_one = [*map(percent, shares)] == [percent(finding.share)]
-    return kernel_label(finding.rows[0].name, _NAME) if is_one else ""
-
-
-class StepAfter(Struct, frozen=True):
-    """The length of a step now, and the bounds of its length once a cause is mended."""
-
-    now_ns: int
-    least_ns: int
-    most_ns: int
-
-
-def step_after(analysis: Analysis, finding: Finding) -> StepAfter | None:
-    """Return the length of a step now and with a cause mended, None if that gains nothing."""
-    gain = finding.gain
-    now_ns = round(analysis.mean_ns(analysis.components.window_ns))
-    if gain is None or gain.high_ns <= 0 or not now_ns:
-        return None
-    least, most = (max(now_ns - max(ns, 0), 0) for ns in (gain.high_ns, gain.low_ns))
-    return StepAfter(now_ns, least, most)
-
-
 def outside(analysis: Analysis) -> str:
-    """Return which recorded time is in no figure: before or after GPU work, and in unused steps.
+    """Return which recorded time is in no figure, "" if little: around GPU work, in unused steps.
 
-    It is "" if that is little. Start-up in unused steps is named if it is at least half of it. A
-    call or annotation before or after the work is, too; with its time if it is a large part.
+    Start-up in unused steps is named if it is at least half of them, and so is a call or annotation
+    before or after the work; with its time if that is a large part.
     """
     rest = analysis.outside
     if rest is None:
@@ -289,10 +254,7 @@ def outside(analysis: Analysis) -> str:
 
 
 def begins_late(analysis: Analysis) -> bool:
-    """Return whether most of a recording without steps is over before the first GPU operation.
-
-    Then that is said first.
-    """
+    """Return whether most of a recording without steps is before GPU work: that is said first."""
     rest = analysis.outside
     is_most = rest is not None and 2 * rest.before_ns > rest.recorded_ns
     return is_most and not (analysis.on_host or analysis.steps.used)

@@ -6,34 +6,24 @@ A cell is a text of ours, a name in the trace, or several of these, with spaces 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Final, Self
+from functools import partial
+from typing import Any, Final, Self
 
 from msgspec import Struct
 
+from traceflops.analysis.result import Analysis
 from traceflops.characters import function_name
-from traceflops.reports.view import wording
+from traceflops.mfu.measurement import Measurement
+from traceflops.reports.view import figures, wording
 from traceflops.reports.view.culprits import gap_culprits, length_label, pace_sentence, waited_for
-from traceflops.reports.view.figures import (
-    UNKNOWN,
-    bandwidth,
-    count,
-    duration,
-    percent,
-    size,
-    time_share,
-)
 from traceflops.reports.view.palette import CAUSE_LABELS, category_label
 from traceflops.reports.view.short_names import short_labels
 from traceflops.reports.view.utilisation import bounds_sentence, facts, parts, rates
 from traceflops.table.schema import DEVICE_KINDS
-from traceflops.timeline.records import COMPONENTS
+from traceflops.timeline.aggregates import Untimed
+from traceflops.timeline.records import COMPONENTS, Gap
 from traceflops.units import capitalized
-
-if TYPE_CHECKING:
-    from traceflops.analysis.result import Analysis
-    from traceflops.mfu.measurement import Measurement
-    from traceflops.timeline.aggregates import Untimed
-    from traceflops.timeline.records import Gap
+from traceflops.windows.records import DeviceReport
 
 _MOST_SUMS: Final = 100
 _KERNELS: Final = 10
@@ -67,7 +57,7 @@ class Share(str):
 
     def __new__(cls, value: float | None) -> Self:
         """Return a share in words, a dash for None."""
-        made = super().__new__(cls, percent(value))
+        made = super().__new__(cls, figures.percent(value))
         made.value = value
         return made
 
@@ -89,10 +79,7 @@ class Column(Struct, frozen=True):
 
 
 class ReportTable(Struct, frozen=True):
-    """The rows that are shown of `total`, a cell per column, and a remark below them.
-
-    If the rows are a tree, `depths` has the depth of each; else it is empty.
-    """
+    """The rows that are shown of `total`, a remark below them, and if they are a tree, `depths`."""
 
     columns: Sequence[Column]
     rows: Sequence[Sequence[Cell]]
@@ -108,19 +95,19 @@ class ReportTable(Struct, frozen=True):
 
 _SUMS: Final = (
     Column("Category", lambda row: spaced(row["sub"])),
-    Column.number("Total time", lambda row: duration(row["sum_ns"])),
-    Column.number("Share", lambda row: time_share(row["share"])),
+    Column.number("Total time", lambda row: figures.duration(row["sum_ns"])),
+    Column.number("Share", lambda row: figures.time_share(row["share"])),
 )
 _CATEGORY: Final = (Column("Part", lambda row: category_label(row["top"])), *_SUMS)
-_COUNTED_SUMS: Final = (*_SUMS, Column.number("Count", lambda row: count(row["count"])))
+_COUNTED_SUMS: Final = (*_SUMS, Column.number("Count", lambda row: figures.count(row["count"])))
 _COLLECTIVE: Final = (
     Column("Collective", wording.collective_label),
-    Column.number("Count", lambda row: count(row.count)),
+    Column.number("Count", lambda row: figures.count(row.count)),
     Column.number("Mean message", wording.mean_message),
-    Column.number("Bytes", lambda row: size(row.bytes)),
-    Column.number("Total time", lambda row: duration(row.sum_ns)),
-    Column.number("Exposed", lambda row: duration(row.exposed_ns)),
-    Column.number("Rate with waiting", lambda row: bandwidth(row.bytes_per_ns)),
+    Column.number("Bytes", lambda row: figures.size(row.bytes)),
+    Column.number("Total time", lambda row: figures.duration(row.sum_ns)),
+    Column.number("Exposed", lambda row: figures.duration(row.exposed_ns)),
+    Column.number("Rate with waiting", lambda row: figures.bandwidth(row.bytes_per_ns)),
 )
 _JOB: Final = (
     Column.number("Job", lambda job: str(job.number)),
@@ -131,21 +118,21 @@ _JOB: Final = (
 _WAITS: Final = (
     Column("GPU waits on", lambda row: row.words),
     Column("Largest part", lambda row: tuple(short_names(row.names))),
-    Column.number("Time", lambda row: duration(row.mean_ns)),
-    Column.number("Of idle time", lambda row: percent(row.share)),
-    Column.number("Gaps", lambda row: count(row.gaps)),
+    Column.number("Time", lambda row: figures.duration(row.mean_ns)),
+    Column.number("Of idle time", lambda row: figures.percent(row.share)),
+    Column.number("Gaps", lambda row: figures.count(row.gaps)),
 )
 _LENGTHS: Final = (
     Column("Length of gap", length_label),
-    Column.number("Gaps", lambda lengths: count(lengths.gaps)),
-    Column.number("Total time", lambda lengths: duration(lengths.idle_ns)),
+    Column.number("Gaps", lambda lengths: figures.count(lengths.gaps)),
+    Column.number("Total time", lambda lengths: figures.duration(lengths.idle_ns)),
 )
 _SYNCHRONISATION: Final = (
     Column("Synchronizing call", lambda one: Name(one.call)),
-    Column("Called in", lambda one: short_names([one.site])[0] or UNKNOWN),
-    Column.number("Count", lambda one: count(one.count)),
-    Column.number("Blocked", lambda one: duration(one.blocked_ns)),
-    Column.number("Idle after", lambda one: duration(one.idle_after_ns)),
+    Column("Called in", lambda one: short_names([one.site])[0] or figures.UNKNOWN),
+    Column.number("Count", lambda one: figures.count(one.count)),
+    Column.number("Blocked", lambda one: figures.duration(one.blocked_ns)),
+    Column.number("Idle after", lambda one: figures.duration(one.idle_after_ns)),
 )
 _WATERFALL: Final = (
     Column("Where the peak went", lambda part: part.label),
@@ -181,7 +168,9 @@ def table_of(
 
 def known_columns(columns: Iterable[Column], rows: Sequence[Any]) -> list[Column]:
     """Return the columns that have a known value in any of these rows."""
-    return [column for column in columns if any(column.cell(row) != UNKNOWN for row in rows)]
+    return [
+        column for column in columns if any(column.cell(row) != figures.UNKNOWN for row in rows)
+    ]
 
 
 def spaced(category: str | None) -> str:
@@ -225,13 +214,24 @@ def waterfall_table(measured: Measurement) -> ReportTable:
 
 def folded_tables(analysis: Analysis) -> Iterator[tuple[str, ReportTable]]:
     """Yield the tables behind the first figures, each after its title."""
-    on_host = analysis.on_host
+    on_host, kernels = analysis.on_host, analysis.kernels
     yield "Figures behind it", table_of(_FACT, facts(analysis))
     twice = f"{capitalized(wording.OVERLAPS)}." if wording.overlap(analysis) else ""
-    yield "Top operators" if on_host else "Top kernels and copies", _kernels(analysis, twice)
+    rows = kernels.slice(0, _KERNELS).to_pylist()
+    rate_of = {} if analysis.only_launches else rates(analysis.measured)
+    sums = list(_COUNTED_SUMS)
+    if any(row["name"] in rate_of for row in rows):
+        sums.append(Column.number("Rate", lambda row: rate_of.get(row["name"], figures.UNKNOWN)))
+    title = "Top operators" if on_host else "Top kernels and copies"
+    yield title, _of_names("Name", rows, kernels.num_rows, sums, twice)
     categories = analysis.categories.to_pylist()
     yield "Categories", table_of(_CATEGORY, categories[:_CATEGORIES], len(categories), twice)
-    yield "Communication", _collectives(analysis)
+    collectives = analysis.collectives
+    columns, remark = list(_COLLECTIVE), "Exposed: nothing else ran on the GPU."
+    if not wording.knows_exposure(analysis):
+        columns, remark = [one for one in _COLLECTIVE if one.head != "Exposed"], ""
+    shown = collectives[:_COLLECTIVES]
+    yield "Communication", table_of(columns, shown, len(collectives), remark)
     # Causes tell how a GPU waited for a launch; operators on a CPU are not launched.
     idle = analysis.total.idle_causes
     causes = [
@@ -243,42 +243,31 @@ def folded_tables(analysis: Analysis) -> Iterator[tuple[str, ReportTable]]:
     yield "Gaps by length", table_of(_LENGTHS, analysis.idle.histogram if not on_host else ())
     yield "Longest gaps", _gaps(analysis)
     yield "Synchronizing calls", synchronisations_table(analysis)
-    yield "Processes" if on_host else "GPUs", _devices(analysis)
+    devices = analysis.devices if len(analysis.devices) > 1 else ()
 
+    def share_of(component: str, device: DeviceReport) -> str:
+        return figures.percent(device.chosen.components.share(component))
 
-def _kernels(analysis: Analysis, remark: str) -> ReportTable:
-    """Return the kernels with most time; without a column of rates if none of them has one."""
-    kernels = analysis.kernels
-    rate_of = {} if analysis.only_launches else rates(analysis.measured)
-    rows = kernels.slice(0, _KERNELS).to_pylist()
-    columns = [*_COUNTED_SUMS]
-    if any(row["name"] in rate_of for row in rows):
-        columns.append(Column.number("Rate", lambda row: rate_of.get(row["name"], UNKNOWN)))
-    return _of_names("Name", rows, kernels.num_rows, columns, remark)
-
-
-def _collectives(analysis: Analysis) -> ReportTable:
-    """Return the collectives with most time; their exposed time only if it is known."""
-    rows = analysis.collectives
-    columns: tuple[Column, ...] = _COLLECTIVE
-    remark = "Exposed: nothing else ran on the GPU."
-    if not wording.knows_exposure(analysis):
-        columns = tuple(column for column in columns if column.head != "Exposed")
-        remark = ""
-    return table_of(columns, rows[:_COLLECTIVES], len(rows), remark)
+    labels = {name: wording.component_label(name, analysis.total) for name in COMPONENTS}
+    columns = [
+        Column(capitalized(wording.unit(analysis)), lambda device: device.label),
+        Column.number(
+            "Window", lambda device: figures.duration(device.chosen.components.window_ns)
+        ),
+        *(Column.number(head, partial(share_of, name)) for name, head in labels.items()),
+    ]
+    shown_devices = table_of(columns, devices[:_DEVICES], len(devices))
+    yield "Processes" if on_host else "GPUs", shown_devices
 
 
 def _means(
     analysis: Analysis, head: str, share: str, rows: Iterable[tuple[str, int, float | None]]
 ) -> ReportTable:
-    """Return parts of the time; a row is a name, its ns in all windows (shown as a mean), a share.
-
-    `head` and `share` are the heads of the columns of names and of shares.
-    """
+    """Return parts of the time; a row is a name, its ns in all windows (shown as mean), a share."""
     columns = (
         Column(head, lambda row: row[0]),
-        Column.number("Time", lambda row: duration(analysis.mean_ns(row[1]))),
-        Column.number(share, lambda row: percent(row[2])),
+        Column.number("Time", lambda row: figures.duration(analysis.mean_ns(row[1]))),
+        Column.number(share, lambda row: figures.percent(row[2])),
     )
     return table_of(columns, rows, remark=f"{wording.basis(analysis)}.")
 
@@ -300,7 +289,7 @@ def _gaps(analysis: Analysis) -> ReportTable:
         return (f"{text} for", label[gap.waited_for]) if gap.waited_for else text
 
     columns = (
-        Column.number("Duration", lambda gap: duration(gap.dur_ns)),
+        Column.number("Duration", lambda gap: figures.duration(gap.dur_ns)),
         Column("Where", wording.gap_place),
         Column("GPU", lambda gap: devices[gap.device]),
         Column("Cause", cause),
@@ -309,50 +298,22 @@ def _gaps(analysis: Analysis) -> ReportTable:
     return table_of(columns, gaps)
 
 
-def _devices(analysis: Analysis) -> ReportTable:
-    """Return the shares of components of each device; no row if there is only one."""
-
-    def share_of(component: str) -> Column:
-        """Return the column of a component."""
-        head = wording.component_label(component, analysis.total)
-        return Column.number(head, lambda one: percent(one.chosen.components.share(component)))
-
-    devices = analysis.devices if len(analysis.devices) > 1 else ()
-    columns = (
-        Column(capitalized(wording.unit(analysis)), lambda device: device.label),
-        Column.number("Window", lambda device: duration(device.chosen.components.window_ns)),
-        *map(share_of, COMPONENTS),
-    )
-    return table_of(columns, devices[:_DEVICES], len(devices))
-
-
-class SumsOfKind(Struct, frozen=True):
-    """The sums of one kind of event by name: the first rows, and how many there are in `total`."""
-
-    id: str
-    title: str
-    rows: list[dict[str, Any]]
-    total: int
-
-    @property
-    def has_bytes(self) -> bool:
-        """Return whether a size is known of any row."""
-        return any(row["bytes"] is not None for row in self.rows)
-
-
-def sums_by_kind(untimed: Untimed) -> list[SumsOfKind]:
-    """Return the sums of each kind of event that was counted."""
-    return [
-        SumsOfKind(id_, title, table.slice(0, _MOST_SUMS).to_pylist(), table.num_rows)
-        for id_, title, kinds in _KINDS
-        if (table := untimed.of_kind(*kinds)).num_rows
-    ]
+def sums_by_kind(untimed: Untimed) -> list[dict[str, Any]]:
+    """Return by kind of event the first sums by name, and how many there are in `total`."""
+    kinds_of_sums = []
+    for id_, title, kinds in _KINDS:
+        table = untimed.of_kind(*kinds)
+        if rows := table.slice(0, _MOST_SUMS).to_pylist():
+            sums = {"id": id_, "title": title, "rows": rows, "total": table.num_rows}
+            has_bytes = any(row["bytes"] is not None for row in rows)
+            kinds_of_sums.append(sums | {"has_bytes": has_bytes})
+    return kinds_of_sums
 
 
 def untimed_tables(untimed: Untimed) -> Iterator[ReportTable]:
     """Yield the sums of each kind of event."""
     for sums in sums_by_kind(untimed):
-        yield _of_names(sums.title, sums.rows, sums.total, _COUNTED_SUMS)
+        yield _of_names(sums["title"], sums["rows"], sums["total"], _COUNTED_SUMS)
 
 
 def _of_names(

@@ -54,12 +54,14 @@ def words(fact: Fact | str | None) -> str:
     """Return the text of a fact, "" for None; a text stays as it is."""
     if fact is None or isinstance(fact, str):
         return fact or ""
+    values = fact.values
     # Every second piece is one in brackets, as `split` returns groups between the rest.
     pieces = _OPTIONAL.split(all_texts()[fact.code])
+    known = {name for name, value in values.items() if value not in (None, "", ())}
     return "".join(
-        _FILLED.vformat(piece, (), fact.values)
+        _FILLED.vformat(piece, (), values)
         for number, piece in enumerate(pieces)
-        if number % 2 == 0 or not _is_missing(piece, fact.values)
+        if number % 2 == 0 or fields_of(piece) <= known
     )
 
 
@@ -84,10 +86,6 @@ def _lines(table: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, str]]:
             yield from _lines(value, f"{prefix}{name}.")
 
 
-def _is_missing(piece: str, values: Mapping[str, Value]) -> bool:
-    return any(values.get(name) in (None, "", ()) for name in fields_of(piece))
-
-
 def _percents(ends: tuple[Fraction, Fraction], between: str) -> str:
     """Return the ends of a range of shares, only one if they print alike."""
     least, most = map(units.exact_percent, ends)
@@ -101,10 +99,7 @@ class _Filled(Formatter):
         return kwargs[str(key)]
 
     def format_field(self, value: Any, format_spec: str) -> str:
-        """Return a value as its format says: "3 steps" for 3 and `{count:step|steps}`.
-
-        The words of a format apply one after the other; `_` in them is a blank.
-        """
+        """Return a value as the words of its format say one after the other; `_` is a blank."""
         for word in format_spec.split():
             if word in _PRINTED:
                 value = _PRINTED[word](words(value) if isinstance(value, Fact) else value)

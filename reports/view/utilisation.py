@@ -4,20 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from fractions import Fraction
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import Final, TypeVar
 
 from msgspec import Struct
 
+from traceflops.analysis.result import Analysis
 from traceflops.devices.missing_input import NOT_ML, UNLESS_ASKED
 from traceflops.devices.peaks import PER_TERA
 from traceflops.facts import fact
 from traceflops.findings.copy_sizes import are_small
 from traceflops.flops.mfu_waterfall import UNSPLIT, Waterfall
 from traceflops.flops.ops.arguments import TF32_OR_FP32
-from traceflops.mfu.inference import Inference, PhaseUse
+from traceflops.mfu.counted.joins import MeasuredWork
+from traceflops.mfu.inference import Inference
 from traceflops.mfu.measurement import Measurement
 from traceflops.mfu.roof_times import BOUND_FROM, Measured, NearerRoof, verdict
-from traceflops.mfu.traced.executed import Executed
 from traceflops.mfu.traced.work_tables import KernelRow, OpRow
 from traceflops.reports.view.figures import (
     UNKNOWN,
@@ -35,16 +36,11 @@ from traceflops.reports.view.texts import words
 from traceflops.units import PART_NAMES, several
 from traceflops.units import exact_percent as use_percent
 
-if TYPE_CHECKING:
-    from traceflops.analysis.result import Analysis
-    from traceflops.mfu.counted.joins import MeasuredWork
-
 T = TypeVar("T")
 
 THOUSAND: Final = 1000
-AT_MOST: Final = "≤ "
-AT_LEAST: Final = "≥ "
-"""Before a figure that is the upper one of two bounds, the lower one."""
+AT_MOST: Final = "≤ "  # before a figure that is the upper one of two bounds
+AT_LEAST: Final = "≥ "  # before one that is the lower
 ABOVE: Final = (
     "Above 100 %: several kernels shared the work, or the algorithm needs fewer products "
     "(Winograd, FFT)."
@@ -76,36 +72,29 @@ _FIGURES: Final = (UNSPLIT, "useful")
 
 
 class UtilisationPart(Struct, frozen=True):
-    """One line of the waterfall; the `thousandths` of all lines, for drawing, sum to 1000."""
+    """One line of the waterfall: what it is called and means, its share, also in words.
+
+    The `thousandths` of all lines, for drawing, sum to 1000.
+    """
 
     name: str
     thousandths: int
     share: Fraction
-
-    @property
-    def label(self) -> str:
-        """Return what it is called."""
-        return LABELS[self.name][0]
-
-    @property
-    def text(self) -> str:
-        """Return what it means."""
-        return LABELS[self.name][1]
-
-    @property
-    def percent(self) -> str:
-        """Return its share, with the digits of a utilisation if it is one."""
-        return use_percent(self.share) if self.name in _FIGURES else percent(float(self.share))
+    label: str
+    text: str
+    percent: str
 
 
 def parts(fall: Waterfall) -> list[UtilisationPart]:
     """Return the lines that are not 0, useful work first."""
     lines = [line for line in fall.lines if line.amount]
     widths = apportioned([line.amount for line in lines], THOUSAND)
-    return [
-        UtilisationPart(line.name, width, Fraction(line.amount, fall.budget))
-        for line, width in zip(lines, widths, strict=True)
-    ]
+    shown = []
+    for line, width in zip(lines, widths, strict=True):
+        share = Fraction(line.amount, fall.budget)
+        text = use_percent(share) if line.name in _FIGURES else percent(float(share))
+        shown.append(UtilisationPart(line.name, width, share, *LABELS[line.name], text))
+    return shown
 
 
 def bounds_sentence(measured: Measurement) -> str:
@@ -121,10 +110,7 @@ def bounds_sentence(measured: Measurement) -> str:
 
 
 def why_not(measured: Measurement, *, is_asked: bool = False) -> list[str]:
-    """Return why there is no MFU, a sentence per reason.
-
-    That nothing is of a model is told only to those who ask for an MFU (`is_asked`).
-    """
+    """Return why there is no MFU; that nothing is of a model only if one is asked for."""
     lacks = [lack for lack in measured.lacks if is_asked or lack not in UNLESS_ASKED]
     hows = [fact("missing.describe-ml") if lack == NOT_ML else lack.how for lack in lacks]
     return [
@@ -152,12 +138,29 @@ def facts(analysis: Analysis) -> Iterator[Fact]:
         yield Fact("busy MFU", measured.busy_range.text, "without idle time")
     if done.executed_flops:
         yield _executed(measured, windows)
-        yield from _recomputed(done, windows)
+        rules = done.rules("recompute")  # rule -> number of operators, FLOPs
+        by = [
+            f"{several(-(-number // windows), 'operator')} by {rule}"  # rounded up
+            for rule, (number, _) in sorted(rules.items())
+        ]
+        if rules:
+            total = sum(amount for _, amount in rules.values())
+            remark = f"{', '.join(by)} (page Executed FLOPs of a trace)"
+            yield Fact("recomputed", _mean(total, windows), remark)
         if done.coverage is not None:
             yield Fact("counted", percent(as_float(done.coverage)), "of compute kernel time")
     if done.work is not None:
         yield from _by_recordings(done.work)
-    yield from _peaks(measured)
+    counted = done.dtypes - {TF32_OR_FP32}  # which of the two rates is not known
+    peaks = {
+        (device.product, "given" if device.given else f"{dtype} dense", rate)
+        for device in measured.devices
+        for dtype, rate in device.rates.items()
+        if dtype in counted
+    }
+    for product, kind, rate in sorted(peaks):
+        value = f"{significant(Fraction(rate, PER_TERA), 5)} TFLOP/s"
+        yield Fact("peak", value, f"{kind}, {product}")
     if measured.inference is not None:
         yield from _inference(measured.inference)
     if done.outside.vector_flops and done.executed_flops:
@@ -212,8 +215,7 @@ def _executed(measured: Measurement, windows: int) -> Fact:
 def rate_words(work: Measured, peak: int | None) -> tuple[str, str, str]:
     """Return the rate in TFLOP/s, the share of the peak, and FLOP per byte, a dash if unknown.
 
-    If FLOPs are known as a range, they are of its upper end and marked with ≤. Work that was
-    counted and has no FLOPs has a dash, too.
+    Upper ends of ranges are marked with ≤.
     """
     rate, intensity = work.flops_per_ns, work.intensity
     share = work.share_of_peak(peak) if rate else None
@@ -226,10 +228,7 @@ def rate_words(work: Measured, peak: int | None) -> tuple[str, str, str]:
 
 
 def rate(row: KernelRow) -> str:
-    """Return how fast a kernel or copy ran, "" if unknown: products in TFLOP/s, all else in GB/s.
-
-    Small copies and fills have no rate: they take as long as launching them.
-    """
+    """Return how fast a kernel or copy ran, "" if unknown or as short as its launch."""
     work = row.measured
     if row.category.sub in ("copy", "memset") and are_small(work.min_bytes, row.counted):
         return ""
@@ -247,33 +246,6 @@ def rates(measured: Measurement) -> dict[str, str]:
     return {name: text for name, text in known if text}
 
 
-def _recomputed(done: Executed, windows: int) -> Iterator[Fact]:
-    """Yield the FLOPs of operators that ran again, and how many were recognised by which rules."""
-    rules = done.rules("recompute")  # rule -> number of operators, FLOPs
-    if rules:
-        total = sum(amount for _, amount in rules.values())
-        by = [
-            f"{several(-(-number // windows), 'operator')} by {rule}"  # rounded up
-            for rule, (number, _) in sorted(rules.items())
-        ]
-        remark = f"{', '.join(by)} (page Executed FLOPs of a trace)"
-        yield Fact("recomputed", _mean(total, windows), remark)
-
-
-def _peaks(measured: Measurement) -> Iterator[Fact]:
-    """Yield the peak of each kind of device for each data type that was counted."""
-    counted = measured.executed.dtypes - {TF32_OR_FP32}  # which of the two rates is not known
-    rates = {
-        (device.product, "given" if device.given else f"{dtype} dense", rate)
-        for device in measured.devices
-        for dtype, rate in device.rates.items()
-        if dtype in counted
-    }
-    for product, kind, rate in sorted(rates):
-        value = f"{significant(Fraction(rate, PER_TERA), 5)} TFLOP/s"
-        yield Fact("peak", value, f"{kind}, {product}")
-
-
 def _inference(inference: Inference) -> Iterator[Fact]:
     """Yield the tokens or passes of each phase, and its use of the bandwidth if that limits it."""
     for phase in inference.phases:
@@ -283,23 +255,19 @@ def _inference(inference: Inference) -> Iterator[Fact]:
         passes = several(phase.passes, "pass")
         yield Fact(name, tokens or passes, f"{passes}: {rules}" if tokens else rules)
         if phase.kind != "prefill":  # which compute limits
-            yield _bandwidth(name, phase)
-
-
-def _bandwidth(name: str, phase: PhaseUse) -> Fact:
-    """Return the MBU of a phase, a dash if the bytes or the bandwidth are unknown."""
-    known = f"bytes known for {percent(as_float(phase.coverage))} of kernel time"
-    if phase.mbu is None:
-        return Fact(f"{name} MBU", UNKNOWN, known if phase.possible else "bandwidth unknown")
-    moved = f"at least {size(phase.moved.total)} in {duration(phase.time_ns)}"
-    return Fact(f"{name} MBU", percent(float(phase.mbu)), f"{moved}; {known}")
+            known = f"bytes known for {percent(as_float(phase.coverage))} of kernel time"
+            moved = f"at least {size(phase.moved.total)} in {duration(phase.time_ns)}"
+            if phase.mbu is None:  # the bytes or the bandwidth are unknown
+                remark = known if phase.possible else "bandwidth unknown"
+            else:
+                remark = f"{moved}; {known}"
+            yield Fact(f"{name} MBU", percent(as_float(phase.mbu)), remark)
 
 
 def roofline(measured: Measurement, row: KernelRow | OpRow) -> NearerRoof | None:
     """Return which roof is nearer to some work, None if its rates or path are unknown.
 
-    `row.path` is what its bytes move over, None if that differs between launches. The basis of the
-    answer is where its FLOPs and bytes are from.
+    `row.path` is what its bytes move over; the basis of the answer is what its figures are from.
     """
     if row.path is None:
         return None
@@ -340,19 +308,15 @@ def bound_word(measured: Measurement, row: KernelRow | OpRow) -> str:
 
 
 def recoverable_ns(measured: Measurement, row: KernelRow) -> int | None:
-    """Return the time that a kernel would save at its roof, None if that is unknown.
-
-    A kernel above its roof must do other work than is counted, so its roof tells nothing.
-    """
+    """Return the time that a kernel would save at its roof, None if unknown or above the roof."""
     share = share_of_roof(measured, row)
     return None if share is None or share > 1 else int(row.measured.time_ns * (1 - share))
 
 
 def roof(measured: Measurement, dtypes: tuple[str, ...] = ()) -> tuple[int | None, int | None]:
-    """Return the peak of `dtypes` (FLOP per ns) and the memory bandwidth (bytes per ns).
+    """Return the peak of `dtypes` (FLOP per ns; default: all) and the bandwidth (bytes per ns).
 
-    Without `dtypes` the peak is of all types that were counted. Each is None if it is unknown or
-    not the same for all devices and types.
+    Each is None if it is unknown or not the same for all devices and types.
     """
     counted = dtypes or tuple(measured.executed.dtypes)
     peaks = {device.rates.get(dtype) for device in measured.devices for dtype in counted}

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Final, Self
+from typing import Final, Self
 
 import numpy as np
 
-from traceflops.facts import Fact, fact
+from traceflops.analysis.result import Analysis
+from traceflops.facts import fact
+from traceflops.findings import late_rank
 from traceflops.findings.communication import slow_link_fact
-from traceflops.findings.late_rank import (
-    clocks_apart_ns,
-    late_rank_fact,
-    late_rank_reason,
-    waiting_for,
-)
 from traceflops.findings.rules import advice_of
+from traceflops.ranks.collectives import Collective
+from traceflops.ranks.link_rates import LinkRate
+from traceflops.ranks.who_waits import RankReport, Turn
 from traceflops.reports.view.figures import (
     UNKNOWN,
     count,
@@ -29,14 +28,8 @@ from traceflops.reports.view.figures import (
 )
 from traceflops.reports.view.tables import Column, Name, ReportTable, table_of
 from traceflops.reports.view.texts import words
+from traceflops.table.columns import IntArray
 from traceflops.units import several
-
-if TYPE_CHECKING:
-    from traceflops.analysis.result import Analysis
-    from traceflops.ranks.collectives import Collective
-    from traceflops.ranks.link_rates import LinkRate
-    from traceflops.ranks.who_waits import RankReport, Turn
-    from traceflops.table.columns import FloatArray, IntArray
 
 _MOST_RATES: Final = 24
 _FEW_RANKS: Final = 4
@@ -61,9 +54,9 @@ class Amount(str):
 def late_rank_words(analysis: Analysis) -> tuple[str, str, str]:
     """Return which rank or link holds others up (else how much is waiting), why, what to do."""
     ranks = analysis.ranks
-    late = late_rank_fact(ranks)
+    late = late_rank.late_rank_fact(ranks)
     if late is not None and ranks is not None and ranks.slow is not None:
-        why, advice = late_rank_reason(ranks.slow)
+        why, advice = late_rank.late_rank_reason(ranks.slow)
         return words(late), words(why), words(advice)
     link = slow_link_fact(ranks)
     if link is not None:
@@ -71,14 +64,9 @@ def late_rank_words(analysis: Analysis) -> tuple[str, str, str]:
     return waiting_sentence(analysis), "", ""
 
 
-def late_rank_statement(analysis: Analysis) -> Fact | None:
-    """Return which rank or link holds others up, None if none does."""
-    return late_rank_fact(analysis.ranks) or slow_link_fact(analysis.ranks)
-
-
 def waiting_sentence(analysis: Analysis) -> str:
     """Return how much of communication is waiting and for whom, "" if that is no known loss."""
-    waiting = waiting_for(analysis.ranks)
+    waiting = late_rank.waiting_for(analysis.ranks)
     details = waiting[1] if waiting is not None else ()
     is_loss = any(details == loss.details for loss in analysis.losses)
     return " ".join(map(words, details)) if is_loss else ""
@@ -87,29 +75,21 @@ def waiting_sentence(analysis: Analysis) -> str:
 def clocks_sentence(analysis: Analysis) -> str:
     """Return how well the clocks of ranks are aligned, and which device an unnumbered rank is."""
     ranks = analysis.ranks
-    return "" if ranks is None else " ".join([_how_aligned(ranks), *_late_device(analysis, ranks)])
-
-
-def _late_device(analysis: Analysis, ranks: RankReport) -> Iterator[str]:
-    """Yield which device the late rank is, if the recording has no rank numbers and we made one."""
+    if ranks is None:
+        return ""
+    clocks = ranks.alignment
+    text = "Clocks cannot be aligned: waits are durations beyond the shortest."
+    if ranks.comparable:
+        how = f"aligned on {_words(clocks.basis)}" if clocks.basis else "as recorded"
+        median, p95 = duration(clocks.residual_median_ns), duration(clocks.residual_p95_ns)
+        far = max(*abs(clocks.earliest_ns).tolist(), *clocks.latest_ns.tolist())
+        text = f"Clocks {how}: residual {median}, p95 {p95}, bound ±{duration(far)}."
     if ranks.slow is not None and ranks.records.devices:
-        at = ranks.records.devices[ranks.records.ranks.index(ranks.slow.rank)]
+        late = ranks.records.devices[ranks.records.ranks.index(ranks.slow.rank)]
         for device in analysis.devices:
-            if device.device == at and not device.rank_text:
-                yield f"Nothing numbers the ranks: rank {ranks.slow.rank} is {device.label}."
-
-
-def _how_aligned(ranks: RankReport) -> str:
-    """Return how the clocks of ranks were aligned, and how far they may still be apart."""
-    found = ranks.alignment
-    if not ranks.comparable:
-        return "Clocks cannot be aligned: waits are durations beyond the shortest."
-    far = max(*abs(found.earliest_ns).tolist(), *found.latest_ns.tolist())
-    how = f"aligned on {_words(found.basis)}" if found.basis else "as recorded"
-    residual = (
-        f"residual {duration(found.residual_median_ns)}, p95 {duration(found.residual_p95_ns)}"
-    )
-    return f"Clocks {how}: {residual}, bound ±{duration(far)}."
+            if device.device == late and not device.rank_text:
+                text += f" Nothing numbers the ranks: rank {ranks.slow.rank} is {device.label}."
+    return text
 
 
 def limits_sentence(ranks: RankReport) -> str:
@@ -131,10 +111,7 @@ def limits_sentence(ranks: RankReport) -> str:
 
 
 def waits_basis(ranks: RankReport) -> str:
-    """Return which time the figures are of; without steps, also how much waiting is outside it.
-
-    Without steps, the cycles are the parts between collectives; a recording may have neither.
-    """
+    """Return which time the figures are of; without steps, also how much waiting is outside it."""
     cycles, waits = ranks.cycles, ranks.waits
     if cycles.has_steps:
         return f"Means of {several(len(cycles.steps), 'step')}."
@@ -162,7 +139,9 @@ def ranks_table(analysis: Analysis, most: int) -> ReportTable:
         own, busy = cycles.own_ns.sum(axis=0) / per, cycles.busy_ns.sum(axis=0) / per
         columns.append(Column.number("Own time", lambda place: duration(own[place])))
         for head, values in {"Own": own, "Busy": busy, "Idle": own - busy}.items():
-            columns.append(Column.number(f"{head} vs median", partial(_off_median, values)))
+            off_ns = np.round(values - np.median(values)).astype(np.int64).tolist()
+            texts = list(map(signed_duration, off_ns))
+            columns.append(Column.number(f"{head} vs median", texts.__getitem__))
     columns += [
         Column.number("Waits", lambda place: duration(waits[place].wait_ns / per)),
         Column.number("Exposed", lambda place: duration(waits[place].exposed_wait_ns / per)),
@@ -184,16 +163,8 @@ def ranks_table(analysis: Analysis, most: int) -> ReportTable:
     return table_of(columns, ranks.farthest()[:most], len(waits), remark)
 
 
-def _off_median(times_ns: FloatArray, place: int) -> str:
-    """Return how far the time of one rank is from the median of all."""
-    return signed_duration(int(np.round(times_ns[place] - np.median(times_ns))))
-
-
 def own_times(analysis: Analysis) -> dict[int, int]:
-    """Return the own ns of each device by number, those farthest from the median first.
-
-    They are means per step, or totals without steps; {} if unknown.
-    """
+    """Return by device the own ns per step (or in all), those farthest from the median first."""
     ranks = analysis.ranks
     if ranks is None or not ranks.cycles.steps:
         return {}
@@ -222,9 +193,16 @@ def waiting_table(analysis: Analysis) -> ReportTable:
         labels.append("others")
     if wait_ns[:, -1].any():
         heads.append("for others")
+    single = wait_ns[:-1, :-1]  # of one rank for one other: only these are shaded
+
+    def amount(column: int, row: int) -> Amount:
+        ns, is_single = int(wait_ns[row, column]), row < len(rows) and column < len(columns)
+        share = ns / int(single.max(initial=1)) if is_single else 0.0
+        return Amount(duration(ns / per) if ns else UNKNOWN, share)
+
     shown = (
         Column("Waits", lambda row: labels[row]),
-        *(Column.number(head, partial(_amount, wait_ns, per, at)) for at, head in enumerate(heads)),
+        *(Column.number(head, partial(amount, column)) for column, head in enumerate(heads)),
         Column.number("In all", lambda row: duration(int(wait_ns[row].sum()) / per)),
     )
     # How much of the waiting is for a rank that may not have been the last one.
@@ -236,19 +214,8 @@ def waiting_table(analysis: Analysis) -> ReportTable:
 
 def _clocks(ranks: RankReport | None) -> str:
     """Return a sentence on how far clocks may be apart, "" if they are not."""
-    apart_ns = clocks_apart_ns(ranks)
+    apart_ns = late_rank.clocks_apart_ns(ranks)
     return words(fact("ranks.clocks", ns=apart_ns)) if apart_ns else ""
-
-
-def _amount(wait_ns: IntArray, per: int, column: int, row: int) -> Amount:
-    """Return a cell of `waiting_table`; it is the mean over `per` steps.
-
-    It is shaded by its share of the largest wait of one rank for one other: sums of others are not.
-    """
-    ns, single = int(wait_ns[row, column]), wait_ns[:-1, :-1]
-    is_single = row < single.shape[0] and column < single.shape[1]
-    share = ns / int(single.max(initial=1)) if is_single else 0.0
-    return Amount(duration(ns / per) if ns else UNKNOWN, share)
 
 
 def _largest(values: Sequence[int], most: int) -> IntArray:
@@ -283,7 +250,7 @@ def worst_collectives(
                 bytes=size(collective.bytes) if collective.bytes else None,
                 rank=collective.last_rank,
                 margin_ns=collective.margin_ns,
-                clocks_ns=clocks_apart_ns(ranks),
+                clocks_ns=late_rank.clocks_apart_ns(ranks),
             )
         )
         shown[collective.index] = text, ranks.turns(collective.index)
@@ -300,10 +267,7 @@ def rates_table(analysis: Analysis) -> ReportTable:
 
 
 def busbw_words(analysis: Analysis, row: Collective) -> Iterator[str]:
-    """Yield the bus bandwidth of a kind of collectives, and its share of the link's peak.
-
-    The share is left out if the peak of any of their links is unknown.
-    """
+    """Yield the bus bandwidth of a kind of collectives, and its share of the peak if known."""
     label = (row.collective or "").replace("_", "")  # as recorded, such as "allgatherbase"
     alike = [
         rate
@@ -326,16 +290,17 @@ def _range(values: Sequence[float], text: Callable[[float], str]) -> str:
     return " to ".join(dict.fromkeys(map(text, (min(values), max(values)))))
 
 
-def _members(rate: LinkRate) -> str:
-    """Return the ranks of a group; of a large group, how many there are."""
-    few = len(rate.members) <= _FEW_RANKS
-    return ", ".join(map(str, rate.members)) if few else f"{count(rate.ranks)} ranks"
-
-
 _RATES: Final = (
     Column("Collective", lambda rate: f"{_words(rate.kind)}{', slow' if rate.slow else ''}"),
     Column("Group", lambda rate: Name(rate.role or shorten_middle(rate.group, 40), rate.group)),
-    Column("Ranks", _members),
+    Column(
+        "Ranks",
+        lambda rate: (
+            ", ".join(map(str, rate.members))
+            if len(rate.members) <= _FEW_RANKS
+            else f"{count(rate.ranks)} ranks"
+        ),
+    ),
     Column.number("Message", lambda rate: size(rate.bytes)),
     Column.number("Count", lambda rate: count(rate.count)),
     Column.number("Algbw", lambda rate: significant(rate.algorithm, 3)),

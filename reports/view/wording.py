@@ -12,18 +12,9 @@ from traceflops.attribution.slow_steps import slow_steps
 from traceflops.devices.jobs import JobReport
 from traceflops.devices.missing_input import skipped
 from traceflops.devices.side_records import MEMORY_SNAPSHOT
-from traceflops.facts import Fact, Value, fact
+from traceflops.facts import Value, fact
 from traceflops.ranks.collectives import KINDS, Collective
-from traceflops.reports.view.figures import (
-    and_more,
-    count,
-    duration,
-    percent,
-    place,
-    ratio,
-    shorten_middle,
-    size,
-)
+from traceflops.reports.view import figures
 from traceflops.reports.view.palette import LOOKS
 from traceflops.reports.view.texts import words
 from traceflops.timeline.records import Account, Gap
@@ -34,7 +25,6 @@ from traceflops.windows.step_times import STANDS_OUT, StepSpread, late_after
 
 if TYPE_CHECKING:
     from traceflops.analysis.result import Analysis
-    from traceflops.devices.matching import Match
     from traceflops.table.trace import Note
 
 _MOST_FILES, _MOST_RANGES, _MOST_PRODUCTS = 8, 8, 4
@@ -48,8 +38,8 @@ def some_files(names: Sequence[str], most: int) -> str:
     """Return the first `most` names of files, and how many more there are."""
     if not names:
         return "no file"
-    shown = ", ".join(shorten_middle(name, 60) for name in names[:most])
-    return and_more(shown, len(names) - most)
+    shown = ", ".join(figures.shorten_middle(name, 60) for name in names[:most])
+    return figures.and_more(shown, len(names) - most)
 
 
 def products(analysis: Analysis) -> str:
@@ -71,18 +61,19 @@ def products(analysis: Analysis) -> str:
     if all(device.type == "cpu" for device in devices):
         return f"CPU operators of {numbered(len(devices), 'process')}"
     matches = {peaks.device: peaks.match for peaks in analysis.measured.devices}
-    numbers = Counter(_product(device, matches.get(device.device)) for device in devices)
+    numbers: Counter[str] = Counter()
+    for device in devices:
+        # The product, or at least the architecture, and the partition.
+        name = device.product or f"unknown {device.architecture or device.type.upper()}"
+        match = matches.get(device.device)
+        name = match.name(device.type) if match is not None else name
+        numbers[name + (f" ({device.partition})" if device.partition else "")] += 1
     most_common = numbers.most_common(_MOST_PRODUCTS)
-    shown = ", ".join(f"{number} × {shorten_middle(name, 60)}" for name, number in most_common)
+    shown = ", ".join(
+        f"{number} × {figures.shorten_middle(name, 60)}" for name, number in most_common
+    )
     hidden = len(numbers) - len(most_common)
     return f"{shown} and {several(hidden, 'other model')}" if hidden else shown
-
-
-def _product(device: DeviceReport, match: Match | None) -> str:
-    """Return what a device is: its product, or at least its architecture, and its partition."""
-    name = device.product or f"unknown {device.architecture or device.type.upper()}"
-    name = match.name(device.type) if match is not None else name
-    return name + (f" ({device.partition})" if device.partition else "")
 
 
 def job_files(job: JobReport) -> str:
@@ -95,8 +86,8 @@ def job_size(job: JobReport) -> str:
     if not job.devices or job.total is None:
         return "no GPU work with known times"
     components = job.total.components
-    idle = f"{percent(components.share('idle'))} {component_label('idle', job.total)}"
-    return f"{numbered(job.devices, 'GPU')}, {duration(components.window_ns)}, {idle}"
+    idle = f"{figures.percent(components.share('idle'))} {component_label('idle', job.total)}"
+    return f"{numbered(job.devices, 'GPU')}, {figures.duration(components.window_ns)}, {idle}"
 
 
 def knows_exposure(analysis: Analysis) -> bool:
@@ -138,28 +129,24 @@ def steps_used(analysis: Analysis) -> str:
     which = f" ({number_ranges(steps.used)})" if steps.used else ""
     device = "CPU" if analysis.on_host else "GPU"
     left_out = fact("steps.left-out", share=share, device=device) if share is not None else None
-    return f"{steps_counted(analysis)}{which}{words(left_out)}{words(_slow(analysis))}"
-
-
-def _slow(analysis: Analysis) -> Fact | None:
-    """Return which steps are left out because they are slower than the others, None for none."""
+    # Steps that are left out because they are slower than the others; the text has a part for one
+    # and a part for several: that without values is left out.
     slow = [window for device in analysis.devices for window in slow_steps(device.windows)]
-    numbers = sorted({window.step for window in slow if window.step is not None})
-    if not numbers:
-        return None
-    # The text has a part for one step and a part for several; that without values is left out.
-    longest_ns, steps = max(window.dur_ns for window in slow), number_ranges(numbers)
-    values: dict[str, Value] = {"several": steps, "most_ns": longest_ns}
-    if len(numbers) == 1:
-        values = {"one": steps, "one_ns": longest_ns}
-    return fact("steps.slow", what=_LONGER.get(analysis.slow_by or ""), **values)
+    numbers, slower = sorted({w.step for w in slow if w.step is not None}), None
+    if numbers:
+        longest_ns, listed_steps = max(w.dur_ns for w in slow), number_ranges(numbers)
+        values: dict[str, Value] = {"several": listed_steps, "most_ns": longest_ns}
+        if len(numbers) == 1:
+            values = {"one": listed_steps, "one_ns": longest_ns}
+        slower = fact("steps.slow", what=_LONGER.get(analysis.slow_by or ""), **values)
+    return f"{steps_counted(analysis)}{which}{words(left_out)}{words(slower)}"
 
 
 def steps_counted(analysis: Analysis) -> str:
     """Return how many of the steps seen are used: "8 of 10 steps", "8 of 10 inferred steps"."""
     steps = analysis.steps
     step = "inferred step" if steps.source in SOURCES else "step"
-    return f"{count(len(steps.used))} of {several(len(steps.seen), step)}"
+    return f"{figures.count(len(steps.used))} of {several(len(steps.seen), step)}"
 
 
 def notes_by_weight(analysis: Analysis) -> list[Note]:
@@ -176,8 +163,8 @@ def selected(analysis: Analysis) -> str:
     """Return what the user chose to look at, "" for everything."""
     chosen = analysis.selection
     if chosen.is_time_range:
-        start = place(chosen.from_ns or 0)
-        end = place(chosen.to_ns) if chosen.to_ns is not None else "the end"
+        start = figures.place(chosen.from_ns or 0)
+        end = figures.place(chosen.to_ns) if chosen.to_ns is not None else "the end"
         return f"selected: {start} to {end}"
     options = {
         "steps": chosen.steps,
@@ -191,13 +178,10 @@ def selected(analysis: Analysis) -> str:
 
 
 def provenance(analysis: Analysis, most_files: int = _MOST_FILES) -> list[str]:
-    """Return where the figures come from: tool, files, devices, ranks, steps, selection.
-
-    Of several jobs of which none is chosen there are no figures, so no devices of theirs.
-    """
+    """Return tool, files, devices, ranks, steps, selection; no devices if a job is to be chosen."""
     source = analysis.source
     parts = [
-        shorten_middle(source.tool or f"{source.format} trace", 60),
+        figures.shorten_middle(source.tool or f"{source.format} trace", 60),
         some_files([file.name for file in source.files], most_files),
         "" if analysis.of_no_job else products(analysis),
         ranks(analysis.devices),
@@ -252,10 +236,7 @@ OVERLAPS: Final = "overlaps count twice"
 
 
 def overlap(analysis: Analysis) -> bool:
-    """Return whether the largest kernel or category has more than all the time.
-
-    Then kernels of that name or category ran at the same time, and the overlap counts twice.
-    """
+    """Return whether the largest kernel or category takes more than all the time by overlaps."""
     tables = (analysis.kernels, analysis.categories)
     largest = (row for table in tables for row in table.slice(0, 1).to_pylist())
     return any((row["share"] or 0) > 1 for row in largest)
@@ -275,19 +256,22 @@ def basis(analysis: Analysis) -> str:
 
 
 def step_times(analysis: Analysis) -> list[str]:
-    """Return what stands beside the median step time: mean, 95th percentile, longest step.
+    """Return mean, 95th percentile (of many steps) and longest step, beside the median.
 
-    Of few steps there is no percentile, and the longest is always named; of many, only if it stands
-    out. Without two steps there is nothing.
+    The longest of many is only named if it stands out. Without two steps there is nothing.
     """
     spread = analysis.spread
     if spread is None or len(spread.used) < 2:
         return []
-    texts = [f"mean {duration(spread.mean_ns)}"]
+    texts = [f"mean {figures.duration(spread.mean_ns)}"]
     if spread.p95_ns is not None:
-        texts.append(f"p95 {duration(spread.p95_ns)}")
+        texts.append(f"p95 {figures.duration(spread.p95_ns)}")
+    which = f"step {spread.longest.step}"
+    if spread.outstanding:
+        late = _late(analysis, spread)
+        which += f", {_times_median(spread)}{f', idle before step {late[0]}' if late else ''}"
     if spread.outstanding or spread.p95_ns is None:
-        texts.append(f"longest {duration(spread.longest.ns)} (step {_longest(analysis, spread)})")
+        texts.append(f"longest {figures.duration(spread.longest.ns)} ({which})")
     return texts
 
 
@@ -298,7 +282,7 @@ def uneven_steps(analysis: Analysis) -> str:
         return ""
     said = []
     if spread.outstanding:
-        times = ", ".join((f"median {duration(spread.median_ns)}", *step_times(analysis)))
+        times = ", ".join((f"median {figures.duration(spread.median_ns)}", *step_times(analysis)))
         said.append(f"Used steps: {times}.")
     if spread.growth is not None:
         said.append(words(fact("steps.grow", **spread.growth._asdict())))
@@ -311,21 +295,18 @@ def longest_step(analysis: Analysis) -> str:
     if spread is None or len(spread.used) < 2:
         return ""
     number = spread.longest.step
-    text = f"Longest used step: {number} ({duration(spread.longest.ns)}"
+    text = f"Longest used step: {number} ({figures.duration(spread.longest.ns)}"
     text += f", {_times_median(spread)})" if spread.outstanding else ")"
     if spread.outstanding > 1:
-        text += f"; {count(spread.outstanding)} exceed {float(STANDS_OUT):g} × the median"
+        text += f"; {figures.count(spread.outstanding)} exceed {float(STANDS_OUT):g} × the median"
     if late := _late(analysis, spread):
         next_step, idle_ns = late
-        text += f". It ends with {duration(idle_ns)} of idle time before step {next_step}"
+        text += f". It ends with {figures.duration(idle_ns)} of idle time before step {next_step}"
     return f"{text}."
 
 
 def _late(analysis: Analysis, spread: StepSpread) -> tuple[int, int] | None:
-    """Return the step after the longest one, and the idle ns before it; None if these are few.
-
-    They count if they are most of what makes the longest step longer than the median.
-    """
+    """Return the step after the longest one and the idle ns before it, if these make it long."""
     return late_after(analysis.devices, spread.longest.step, spread.longest.ns - spread.median_ns)
 
 
@@ -336,18 +317,8 @@ def gap_place(gap: Gap) -> str:
     return "no step" if gap.step is None else f"step {gap.step}"
 
 
-def _longest(analysis: Analysis, spread: StepSpread) -> str:
-    """Return the number of the longest step; if it stands out, how far, and whether it is idle."""
-    number = str(spread.longest.step)
-    if not spread.outstanding:
-        return number
-    late = _late(analysis, spread)
-    idle = f", idle before step {late[0]}" if late else ""
-    return f"{number}, {_times_median(spread)}{idle}"
-
-
 def _times_median(spread: StepSpread) -> str:
-    return f"{ratio(spread.longest.ns / spread.median_ns)} × the median"
+    return f"{figures.ratio(spread.longest.ns / spread.median_ns)} × the median"
 
 
 def numbered(number: int, what: str) -> str:
@@ -375,4 +346,4 @@ def collective_label(row: Collective) -> str:
 
 def mean_message(row: Collective) -> str:
     """Return the mean size of the messages whose size is known, a dash if none is."""
-    return size(None if row.bytes is None else round(row.bytes / row.sized))
+    return figures.size(None if row.bytes is None else round(row.bytes / row.sized))

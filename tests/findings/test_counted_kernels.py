@@ -18,8 +18,8 @@ from traceflops.findings.counted_estimates import COUNTED_KERNEL
 from traceflops.findings.counted_kernels import _LIMITERS, _STALLS
 from traceflops.findings.finding import Finding
 from traceflops.mfu.counted.kernel_speeds import ROOFS
+from traceflops.reports.view.counted import rules_said
 from traceflops.reports.view.findings import title_sentence
-from traceflops.reports.view.profiler_rules import rules_said
 from traceflops.reports.view.texts import all_texts
 from traceflops.reports.view.wording import time_shared
 from traceflops.table.trace import Note

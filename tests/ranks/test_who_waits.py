@@ -20,7 +20,7 @@ from tests.parsers.nsight.test_recipe import write as write_recipe
 from traceflops import analyze, read
 from traceflops.analysis.preparation import prepare
 from traceflops.ranks.who_waits import RankReport, rank_report
-from traceflops.reports.json.ranks import ranks_object
+from traceflops.reports.json.devices import ranks_object
 from traceflops.reports.view.who_waits import clocks_sentence
 from traceflops.windows.selection import Selection
 

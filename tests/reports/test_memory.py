@@ -89,7 +89,7 @@ def test_what_is_small_or_one_value_is_a_row_and_no_plot() -> None:
     page = memory_page(tf.analyze(trace(counter("host_memory.allocated_bytes", 100, 16, None))))
     assert page is not None
     assert (page.plots, len(page.rows), page.low) == ([], 1, 1)
-    assert not page.rows[0].is_total
+    assert not page.rows[0]["is_total"]
 
 
 def test_many_devices_are_cut_and_said() -> None:
@@ -104,7 +104,7 @@ def test_many_devices_are_cut_and_said() -> None:
     page = memory_page(tf.analyze(made))
     assert page is not None
     assert (len(page.plots), len(page.rows), page.total) == (MOST_DRAWN, MOST_ROWS, 40)
-    assert page.rows[0].label.endswith("GPU 39")
+    assert page.rows[0]["label"].endswith("GPU 39")
     text = " ".join(render_html(tf.analyze(made)).split())
     assert "Showing 8 of 40, highest peak first." in text
     assert "Showing 32 of 40, highest peak first." in text

@@ -14,9 +14,8 @@ from tests.reports.test_html import Tree
 from traceflops.mfu.budget import PeakOptions
 from traceflops.reports.json.measured import measured_object
 from traceflops.reports.page.html import render_html
-from traceflops.reports.page.peak import peak_page
 from traceflops.reports.page.roofline import NARROW, drawn_sentence, reach_plot, roofline_plot
-from traceflops.reports.page.work import work_of
+from traceflops.reports.page.work import peak_page, work_of
 
 
 def section(analysis: tf.Analysis) -> str:
@@ -72,8 +71,8 @@ def test_a_dot_has_its_share_of_the_roof_and_the_time_to_recover() -> None:
     """Half of the peak for 4 us: at the roof it takes 2 us."""
     plot = reach_plot(tf.analyze(matmul(4_000), peaks=PeakOptions(tflops=1000)))
     assert plot is not None
-    (dot,) = plot.dots
-    assert dot.y == (plot.ys[0].at + plot.ys[-1].at) / 2
+    (dot,) = plot["dots"]
+    assert dot.y == (plot["ys"][0].at + plot["ys"][-1].at) / 2
     assert dot.text == "4.00 µs, 50.0 % of its roof, 2.00 µs recoverable"
     assert dot.label.endswith(" 2.00 µs")
 

@@ -226,9 +226,9 @@ def test_of_many_ranks_the_farthest_have_rows_and_the_others_are_one_map() -> No
     assert [at for at, shade in enumerate(shades) if shade == "high-3"] == [21]
     assert found.rows[1].cells[21].title.startswith("rank 77, step 43: +50.0 %")
     assert found.others is not None
-    assert (found.others.count, found.others.each, found.others.rows) == (492, 13, 38)
+    assert [found.others[name] for name in ("count", "each", "rows")] == [492, 13, 38]
     # All others are alike, so the map is one colour: a box from end to end in each of its rows.
-    assert found.others.paths == [("even", "".join(f"M0 {at}h30v1h-30z" for at in range(38)))]
+    assert found.others["paths"] == [("even", "".join(f"M0 {at}h30v1h-30z" for at in range(38)))]
 
 
 def test_a_rank_late_in_one_step_of_many_has_a_row() -> None:
@@ -243,7 +243,7 @@ def test_noise_has_no_colour_and_the_map_stays_small() -> None:
     found = map_of(noise)
     assert found.shades[3] == ("even", "within 10 %")
     assert found.others is not None
-    assert sum(len(path) for _, path in found.others.paths) < 60_000
+    assert sum(len(path) for _, path in found.others["paths"]) < 60_000
 
 
 def test_two_ranks_that_differ_always_are_told_apart() -> None:

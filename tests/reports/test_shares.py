@@ -19,9 +19,8 @@ from traceflops.mfu.roof_times import Measured
 from traceflops.reports.markdown import render_markdown
 from traceflops.reports.page.html import render_html
 from traceflops.reports.page.memory import memory_page
-from traceflops.reports.page.peak import peak_page
 from traceflops.reports.page.roofline import roofline_plot
-from traceflops.reports.page.work import operators_page, work_of
+from traceflops.reports.page.work import operators_page, peak_page, work_of
 from traceflops.reports.terminal.summary import render_terminal
 from traceflops.reports.view.host import host_tables
 from traceflops.reports.view.utilisation import parts, rate, rates, why_not
@@ -235,5 +234,5 @@ def test_memory_counts_from_its_own_clock_where_none_is_common() -> None:
     ]
     page = memory_page(tf.analyze(apart(7_000_000, *rows)))
     assert page is not None
-    assert [row.when for row in page.rows] == ["50 ns", "50 ns"]
+    assert [row["when"] for row in page.rows] == ["50 ns", "50 ns"]
     assert page.counts_from.startswith("the first GPU operation of the same process")
