@@ -200,18 +200,6 @@ class _Lane(Struct, frozen=True):
     work: Intervals
     occupied: Intervals
 
-    def edges(self, steps: Sequence[int]) -> tuple[IntArray, IntArray]:
-        """Return begin and end of the work in each step; without work, the end comes first."""
-        windows = [self.windows[step] for step in steps]
-        start, stop = np.array(windows, dtype=np.int64).reshape(-1, 2).T
-        # The first stretch of work that ends after the start, and the last that begins before the
-        # stop.
-        first = np.searchsorted(self.work.end_ns, start, side="right")
-        after_last = np.searchsorted(self.work.start_ns, stop)
-        begin = np.maximum(np.append(self.work.start_ns, _FAR)[first], start)
-        end = np.minimum(np.append(-_FAR, self.work.end_ns)[after_last], stop)
-        return begin, end
-
 
 class _Run:
     """One pipeline in the `steps` in which all its ranks work.
@@ -221,18 +209,22 @@ class _Run:
     """
 
     def __init__(self, lanes: Sequence[_Lane], places: Sequence[int], messages: _Messages) -> None:
-        """Store what ranks did and sent, by stage, and find the steps to look at.
-
-        These are the steps that all ranks recorded, with messages and with work of each rank. Each
-        begins with the work of the first stage and stops with the last work of any stage.
-        """
+        """Store what ranks did and sent, by stage, and find the steps with messages and work."""
         self._lanes, self._places, self._messages = lanes, places, messages
         common = set.intersection(*(set(lane.windows) for lane in lanes))
         steps = sorted(common & set(messages.step.tolist()))
-        edges = np.array([lane.edges(steps) for lane in lanes])  # by lane, begin or end, step
-        works = (edges[:, 0] < edges[:, 1]).all(axis=0)
+        begins, ends = [], []  # of the work in each step, by lane; without work the end comes first
+        for lane in lanes:
+            windows = [lane.windows[step] for step in steps]
+            start, stop = np.array(windows, dtype=np.int64).reshape(-1, 2).T
+            # The first stretch of work that ends after the start, the last that begins before stop.
+            first = np.searchsorted(lane.work.end_ns, start, side="right")
+            after_last = np.searchsorted(lane.work.start_ns, stop)
+            begins.append(np.maximum(np.append(lane.work.start_ns, _FAR)[first], start))
+            ends.append(np.minimum(np.append(-_FAR, lane.work.end_ns)[after_last], stop))
+        works = (np.array(begins) < np.array(ends)).all(axis=0)
         self.steps: list[int] = np.array(steps, dtype=np.int64)[works].tolist()
-        self.starts, self.stops = edges[0, 0, works], edges[:, 1, works].max(axis=0)
+        self.starts, self.stops = begins[0][works], np.max(ends, axis=0)[works]
         self._inside = np.isin(messages.step, self.steps)
 
     def _first_and_last(self, stage: int) -> tuple[IntArray, IntArray]:
