@@ -9,10 +9,10 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from fractions import Fraction
 from operator import attrgetter
-from typing import Final, Protocol
+from typing import Annotated, Any, Final
 
 import numpy as np
-from msgspec import Struct, field
+from msgspec import Meta, Struct, field
 from msgspec.structs import replace
 
 from traceflops.analysis.result import Analysis
@@ -28,6 +28,8 @@ from traceflops.timeline.records import Components
 from traceflops.windows.device_records import NO_DEVICE_RECORDS
 
 _MOST_NAMED: Final = 2
+Amount = Annotated[int, Meta(ge=0, le=2**53)]
+"""Times of up to three months, in ns, and counts: so that sums of them have room."""
 
 
 class UsedWindow(Struct, frozen=True):
@@ -39,12 +41,12 @@ class UsedWindow(Struct, frozen=True):
     components: Components
 
 
-class IdlePart(Struct, frozen=True):
-    """Idle time due to one culprit: its class and name."""
+class IdlePart(Struct, frozen=True, rename={"kind": "class"}):
+    """Idle time due to one culprit: its class and name, as in the JSON of a report."""
 
     kind: str
     label: str
-    idle_ns: int
+    idle_ns: Amount
 
 
 class Counted(Struct, frozen=True):
@@ -227,19 +229,11 @@ def name_of_files(files: Sequence[str]) -> str:
     return first if len(files) < _MOST_NAMED else f"{first} and {len(files) - 1} more"
 
 
-class _Named(Protocol):
-    @property
-    def device(self) -> int: ...
-    @property
-    def type(self) -> str: ...
-    @property
-    def product(self) -> str | None: ...
-    @property
-    def architecture(self) -> str | None: ...
+def gpu_names(devices: Iterable[Any], rows: Mapping[int, DeviceSpec | None]) -> list[str]:
+    """Return the name of each device: that in the table of devices if sure, else as recorded.
 
-
-def gpu_names(devices: Iterable[_Named], rows: Mapping[int, DeviceSpec | None]) -> list[str]:
-    """Return the name of each device: that in the table of devices if sure, else as recorded."""
+    `devices` are those of an analysis or of a report.
+    """
     return [
         row.product
         if (row := rows.get(device.device)) is not None
