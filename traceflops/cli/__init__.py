@@ -21,6 +21,7 @@ import inspect
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import MISSING, Field, fields, is_dataclass
 from functools import wraps
 from importlib import import_module
@@ -30,7 +31,7 @@ import typer
 
 from traceflops.cli.common import tidy_up_when_ended
 from traceflops.cli.defaults import Config
-from traceflops.cli.printing import say
+from traceflops.cli.printing import own_time, say
 from traceflops.cli.usage import Plain, Sectioned
 
 COMMANDS = (
@@ -49,6 +50,8 @@ EPILOG = (
 def flattened(command: Callable[..., None], **added: Any) -> Callable[..., None]:
     """Return a command with one parameter per option, since Typer knows no groups of options.
 
+    If its options ask for it, it prints the time that traceflops itself took.
+
     Groups are dataclasses and may hold groups. `added` are annotations of further options, which
     act by their callbacks; their values are not passed to the command.
     """
@@ -62,7 +65,14 @@ def flattened(command: Callable[..., None], **added: Any) -> Callable[..., None]
 
     @wraps(command)
     def flat(**given: Any) -> None:
-        command(**{name: _value(name, hint, given) for name, hint in hints.items()})
+        values = {name: _value(name, hint, given) for name, hint in hints.items()}
+        timed: AbstractContextManager[None] = nullcontext()
+        if (asked := values.get("asked")) is not None:
+            reading = asked.reading
+            if reading.verbose or reading.profile_self:
+                timed = own_time(profile=reading.profile_self, named=not asked.privacy.redact)
+        with timed:
+            command(**values)
 
     flat.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     flat.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}

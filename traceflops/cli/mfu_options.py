@@ -13,8 +13,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal
 
-from traceflops.cli.completion import completed, model_ids
-from traceflops.cli.options import Text, changed, flag, option, typed
+from traceflops.cli.options import Text, changed, completed, flag, model_ids, option, typed
 from traceflops.errors import TraceflopsError, UsageError
 from traceflops.units import DESCRIPTION_WORDS, one_of
 
@@ -40,7 +39,6 @@ class ModelOptions:
     """The model."""
 
     HEADING: ClassVar = "Model"
-
     model: Text = option(
         "NAME|FILE",
         "Preset, Hugging Face config.json (or its folder), or TOML card.",
@@ -79,7 +77,6 @@ class TokenOptions:
     """The tokens of one step."""
 
     HEADING: ClassVar = "Tokens per step, all devices together"
-
     batch: Text = option("N", "Sequences per step: the global batch.")
     seq: Text = option("TOKENS", "Tokens per sequence, padding included.")
     tokens: Text = option("N", "Tokens per step, instead of --batch or --seq.")
@@ -104,7 +101,6 @@ class TimeOptions:
     """The time of a step, or a rate."""
 
     HEADING: ClassVar = "Time (choose one)"
-
     step_time: Text = option("TIME", "Step time: 30, 30s, 820ms. Without a unit: seconds.")
     tokens_per_s: Text = option("N", "Tokens per second, all devices.")
     tokens_per_s_per_gpu: Text = option("N", "Tokens per second per device.")
@@ -144,7 +140,6 @@ class DeviceOptions:
     """The devices and their peak."""
 
     HEADING: ClassVar = "Devices and their peak"
-
     gpus: Text = option("N", "Number of devices in the job. Default: 1.", "--gpus", "--devices")
     device: Text = option(
         "ID", "Device: an id from `traceflops devices` such as h100-sxm, or its name."
@@ -165,7 +160,6 @@ class TrainingOptions:
     """Which parts are trained, and what is recomputed."""
 
     HEADING: ClassVar = "Training"
-
     lora: bool = flag("Frozen base weights; adapters count only if their size is given.", "--lora")
     lora_rank: Text = option("R", "LoRA rank.")
     lora_targets: Text = option(
@@ -189,14 +183,12 @@ class AnswerOptions:
     """What is asked about the run."""
 
     HEADING: ClassVar = "Output"
-
     convention: Text = option(
         "ID", "Counting convention. Default: exact-causal; with --params 6N, frozen 4N."
     )
     all_conventions: bool = flag("Print the figures of all conventions.", "--all-conventions")
     reported: Text = option("PERCENT", "Explain a published or logged MFU: 46.2%.")
     reported_hfu: Text = option("PERCENT", "Explain a published or logged HFU.")
-
     ignore_description: bool = flag(
         "Ignore the trace's own description of its run, and its annotations.",
         "--ignore-description",

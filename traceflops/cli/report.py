@@ -10,16 +10,8 @@ from itertools import chain, count
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Final
 
-from traceflops.cli.common import (
-    failures,
-    keep_apart,
-    path_of,
-    print_summary,
-    spare_inputs,
-    stem_of,
-    terminal_style,
-)
-from traceflops.cli.options import Asked, Force, Json, Text, Traces, flag, option
+from traceflops.cli import common
+from traceflops.cli.options import TO, Asked, Force, Json, Text, Traces, flag, option
 from traceflops.cli.printing import say
 from traceflops.errors import UsageError
 from traceflops.phases import phase
@@ -46,7 +38,6 @@ class Added:
     """What the author adds to the report, the post-mortem, and whether the page is opened."""
 
     HEADING: ClassVar = "Output"
-
     title: Text = option("TEXT", "Title of the report.")
     notes: Path | None = option(
         "FILE",
@@ -84,11 +75,11 @@ class Target:
         inputs = [*traces, *others]
         if self.format is None:
             # A report is replaced at each run; as an input it is refused with a reason of its own.
-            spare_inputs([] if is_report(self.path) else [self.path], inputs)
+            common.spare_inputs([] if is_report(self.path) else [self.path], inputs)
             check_target(self.path, force=force)
         else:
-            spare_inputs(table_files(self.path, REPORT_TABLES, self.format), inputs)
-            keep_apart(self.path, traces, f".{self.format}")
+            common.spare_inputs(table_files(self.path, REPORT_TABLES, self.format), inputs)
+            common.keep_apart(self.path, traces, f".{self.format}")
             check_folder(self.path, REPORT_TABLES, self.format, force=force)
 
     def save(self, analysis: Analysis, command: str, authored: Authored, *, force: bool) -> str:
@@ -111,8 +102,7 @@ def report(
         "FILE",
         "File to write: .html, .json, .md or .zip; or a folder for tables. Default: "
         "NAME.report.html in this folder; NAME-2.report.html beside that of another recording.",
-        "-o",
-        "--output",
+        *TO,
     ),
     format_: Text = option(
         "FORMAT", "Write tables to a folder: csv, parquet or arrow.", "--format"
@@ -127,43 +117,45 @@ def report(
 
     With -o also as JSON, Markdown, a ZIP file or tables.
     """
-    with failures(asked.reading, asked.privacy):
-        target = target_of(output, format_, traces)
-        if added.open and not target.is_page:
-            problem = "--open shows a page, but none is written"
-            raise UsageError(problem, "give a .html file with -o")
-        if added.open and (quiet or json):
-            problem = "--open cannot be combined with --json or --quiet"
-            raise UsageError(problem, "remove one of them")
-        from traceflops.reports.view.author_notes import authored
-        from traceflops.reports.write import save_post_mortem
+    target = target_of(output, format_, traces)
+    if added.open and not target.is_page:
+        problem = "--open shows a page, but none is written"
+        raise UsageError(problem, "give a .html file with -o")
+    if added.open and (quiet or json):
+        problem = "--open cannot be combined with --json or --quiet"
+        raise UsageError(problem, "remove one of them")
+    from traceflops.reports.view.author_notes import authored
+    from traceflops.reports.write import save_post_mortem
 
-        words = authored(added.title, added.notes)
-        others = [*(asked.pair or []), asked.rules, asked.finding_rules, added.notes]
-        target.check(traces, others, force=force)
-        case = _case_of(added, target)
-        if case is not None:
-            case.check(traces, others, force=force)
-        analysis = asked.analyze(traces)
-        try:
-            if json:
-                say(analysis.to_json())
-            elif not quiet:
-                print_summary(analysis)
-        finally:  # write the report even if the reader of stdout has gone
-            with phase("render and write"):
-                command = _command(traces, analysis, asked, added)
-                written = target.save(analysis, command, words, force=force)
-                if case is not None:
-                    save_post_mortem(analysis, case.path, words)
-                    written += f" and {case.path}"
-        if quiet:
-            say(str(target.path))
-        elif not json:
-            hint = "  open with --open" if target.is_page and not added.open else ""
-            say(f"\n{'→' if terminal_style().unicode else '->'} {written}{hint}")
-        if added.open and not _is_opened(target.path):  # the report was written, so no error
-            say("note: no browser could be started; open the file yourself", to_stderr=True)
+    words = authored(added.title, added.notes)
+    others = [*(asked.pair or []), asked.rules, asked.finding_rules, added.notes]
+    target.check(traces, others, force=force)
+    case = common.path_of(added.post_mortem) if added.post_mortem is not None else None
+    if case is not None:
+        if case.suffix.lower() != ".md" or case.resolve() == target.path.resolve():
+            problem = f"the post-mortem needs a .md file of its own: {case}"
+            raise UsageError(problem, "give it another name")
+        Target(case, None).check(traces, others, force=force)
+    analysis = asked.analyze(traces)
+    try:
+        if json:
+            say(analysis.to_json())
+        elif not quiet:
+            common.print_summary(analysis)
+    finally:  # write the report even if the reader of stdout has gone
+        with phase("render and write"):
+            command = _command(traces, analysis, asked, added)
+            written = target.save(analysis, command, words, force=force)
+            if case is not None:
+                save_post_mortem(analysis, case, words)
+                written += f" and {case}"
+    if quiet:
+        say(str(target.path))
+    elif not json:
+        hint = "  open with --open" if target.is_page and not added.open else ""
+        say(f"\n{'→' if common.terminal_style().unicode else '->'} {written}{hint}")
+    if added.open and not _is_opened(target.path):  # the report was written, so no error
+        say("note: no browser could be started; open the file yourself", to_stderr=True)
 
 
 def _is_opened(page: Path) -> bool:
@@ -184,7 +176,7 @@ def target_of(output: str | None, format_: str | None, traces: list[str]) -> Tar
     paths, which reveal nothing of these.
     """
     if output is not None:
-        path = path_of(output)
+        path = common.path_of(output)
         is_folder = output.endswith(("/", "\\")) or path.is_dir()
         if format_ is not None and not is_folder and path.suffix:
             raise UsageError(
@@ -192,7 +184,7 @@ def target_of(output: str | None, format_: str | None, traces: list[str]) -> Tar
                 f"give a folder such as {path.stem}/, or remove --format",
             )
         return Target(path, format_ or ("csv" if is_folder else None))
-    stem = stem_of(traces)
+    stem = common.stem_of(traces)
     if format_ is not None:
         return Target(Path(f"{stem}.report"), format_)
     from traceflops.parsers.io.remote import is_remote
@@ -204,17 +196,6 @@ def target_of(output: str | None, format_: str | None, traces: list[str]) -> Tar
     pages = (Path(f"{name}.report.html") for name in names)
     free = next(page for page in pages if not is_report(page) or ends_in(page, mark))
     return Target(free, None, mark)
-
-
-def _case_of(added: Added, target: Target) -> Target | None:
-    """Return where the post-mortem goes, if it is asked for. Raises UsageError for a bad name."""
-    if added.post_mortem is None:
-        return None
-    path = path_of(added.post_mortem)
-    if path.suffix.lower() != ".md" or path.resolve() == target.path.resolve():
-        problem = f"the post-mortem needs a .md file of its own: {path}"
-        raise UsageError(problem, "give it another name")
-    return Target(path, None)
 
 
 def _command(traces: list[str], analysis: Analysis, asked: Asked, added: Added) -> str:

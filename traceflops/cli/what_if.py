@@ -6,7 +6,7 @@ import textwrap
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from traceflops.cli.common import failures, terminal_style
+from traceflops.cli.common import terminal_style
 from traceflops.cli.options import Asked, Json, argument
 from traceflops.cli.printing import say, say_object
 
@@ -42,16 +42,15 @@ def what_if(
     asked: Asked,
 ) -> None:
     """Predict the step time if parts of a step took another time."""
-    with failures(asked.reading, asked.privacy):
-        from traceflops.analysis.recipe import what_if
+    from traceflops.analysis.recipe import what_if
 
-        answer = what_if(asked.analyze([trace]), *edits)
-        if json:
-            from traceflops.reports.json.comparison import what_if_object
+    answer = what_if(asked.analyze([trace]), *edits)
+    if json:
+        from traceflops.reports.json.comparison import what_if_object
 
-            say_object(what_if_object(answer))
-        else:
-            say("\n".join(_lines(answer)))
+        say_object(what_if_object(answer))
+    else:
+        say("\n".join(_lines(answer)))
 
 
 def _lines(answer: WhatIf) -> Iterator[str]:

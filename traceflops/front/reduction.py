@@ -1,4 +1,4 @@
-"""Many files, each reduced to a summary, by worker processes or a cluster, then added up."""
+"""The options of an analysis of files, and many files, each reduced to a summary, then added up."""
 
 from __future__ import annotations
 
@@ -9,20 +9,21 @@ from contextlib import ExitStack, closing
 from functools import partial
 from itertools import chain
 from pathlib import Path, PurePath
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
+from msgspec import Struct, field
 from msgspec.structs import replace
 
 from traceflops.errors import InputError, UsageError
 from traceflops.front.cluster import on_dask
-from traceflops.front.request import Request
+from traceflops.mfu.budget import FROM_THE_TRACE, PeakOptions
 from traceflops.parsers.io.places import files_behind, find_inputs, open_file, rank_in_name
 from traceflops.parsers.io.worker_pool import WorkerPool, usable_cores
 from traceflops.parsers.reading import read
 from traceflops.parsers.recognise import recognise
 from traceflops.parsers.rocprof.tables.parts import PASS
 from traceflops.parsers.shared.repeats import copies
-from traceflops.table.trace import note_of
+from traceflops.table.trace import Trace, note_of
 from traceflops.windows.selection import Selection
 
 if TYPE_CHECKING:
@@ -43,6 +44,46 @@ _GROUP_BYTES: Final = 1 << 26
 _NUMBER: Final = re.compile(r"\d+")
 Files = tuple[str, ...]
 """Files that are read together: one, or all of a format in which a run is a set of files."""
+
+
+class Request(Struct, frozen=True):
+    """All that an analysis depends on besides the files; worker processes get a copy.
+
+    `pair` is a recording that provides FLOPs, or its paths. `reading` has keyword arguments of
+    `read`, without `watch`. `dask` is the address of a cluster, or "local".
+    """
+
+    selection: Selection = field(default_factory=Selection)
+    peaks: PeakOptions = FROM_THE_TRACE
+    pair: Trace | Sequence[str] = ()
+    rules: Path | None = None
+    finding_rules: Path | None = None
+    include_environment: bool = False
+    redact: bool = False
+    reading: Mapping[str, Any] = field(default_factory=dict)
+    dask: str | None = None
+
+    def check_reducible(self) -> None:
+        """Raise UsageError for options that do not work with summaries."""
+        self.refuse_side_files("summaries")
+        for option, is_given in (("--redact", self.redact), ("--pair", bool(self.pair))):
+            if is_given:
+                problem = f"{option} does not work with summaries"
+                raise UsageError(problem, "give the traces to report")
+
+    def refuse_side_files(self, several: str) -> None:
+        """Raise UsageError if there are side files; `several` names what they do not work with."""
+        if option := self.side_option:
+            raise UsageError(
+                f"{option} does not work with {several}",
+                f"join them first: traceflops pack TRACE {option} FILE",
+            )
+
+    @property
+    def side_option(self) -> str | None:
+        """Return the option that names files beside the trace, None if there are none."""
+        options = {"memory": "--memory", "gpu_samples": "--gpu-samples"}
+        return next((text for name, text in options.items() if self.reading.get(name)), None)
 
 
 def analysis_of_many(paths: Sequence[str], request: Request, *, brief: bool) -> Analysis | None:
