@@ -15,7 +15,7 @@ import typer
 from traceflops.cli.common import EXIT_GATE, path_of, spare_inputs
 from traceflops.cli.compare import read_side
 from traceflops.cli.gates import Answer, against, checks, unfit
-from traceflops.cli.options import Asked, Force, Text, Traces, flag, option, typed
+from traceflops.cli.options import AnalysisOptions, Force, Text, Traces, flag, option, typed
 from traceflops.cli.printing import say
 from traceflops.errors import UsageError
 from traceflops.units import parse_limit, several
@@ -78,7 +78,7 @@ def check(
     junit: Text = option("FILE", "Also write the result as JUnit XML."),
     github: bool = flag("Also print annotations, and append to $GITHUB_STEP_SUMMARY.", "--github"),
     force: Force = False,
-    asked: Asked,
+    asked: AnalysisOptions,
 ) -> None:
     """Check a recording against limits, for CI.
 

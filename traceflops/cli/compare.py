@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from traceflops.cli.common import path_of, spare_inputs, terminal_style
-from traceflops.cli.options import TO, Asked, Force, Json, Text, argument, option
+from traceflops.cli.options import TO, AnalysisOptions, Force, Json, Text, argument, option
 from traceflops.cli.printing import print_lines, say_object
 from traceflops.errors import InputError, UsageError
 
@@ -38,7 +38,7 @@ def compare(
     output: Text = option("FILE", "Also write the comparison: .html, .md or .json.", *TO),
     force: Force = False,
     json: Json = False,
-    asked: Asked,
+    asked: AnalysisOptions,
 ) -> None:
     """Say what changed between recordings, why, and how sure."""
     if len(runs) < _LEAST:
@@ -78,7 +78,7 @@ def compare(
         print_lines(render_comparison(first, terminal_style()))
 
 
-def read_side(run: str, asked: Asked) -> Analysis | Side:
+def read_side(run: str, asked: AnalysisOptions) -> Analysis | Side:
     """Return the analysis of a recording (a path or pattern), or the figures of a JSON report."""
     from traceflops.comparison.report_side import REPORT, side_of_report
     from traceflops.front.files import schema_in

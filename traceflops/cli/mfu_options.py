@@ -11,15 +11,15 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, fields, replace
+from fractions import Fraction
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal
 
+from traceflops import units
 from traceflops.cli.options import Text, changed, completed, flag, model_ids, option, typed
 from traceflops.errors import TraceflopsError, UsageError
-from traceflops.units import DESCRIPTION_WORDS, one_of
+from traceflops.units import DESCRIPTION_WORDS, one_of, parse_rate
 
 if TYPE_CHECKING:
-    from fractions import Fraction
-
     from _typeshed import DataclassInstance
 
     from traceflops.devices.missing_input import MissingInput
@@ -56,13 +56,12 @@ class ModelOptions:
         """Return the model. Raises UsageError if none is given, InputError for a bad file."""
         from traceflops.flops.model.models import bare_model, find_model
         from traceflops.mfu.checked.run_options import adjusted
-        from traceflops.units import parse_count
 
         one_of({"--model": self.model, "--params": self.params})
         if self.model is not None:
             card = find_model(self.model)
         elif self.params is not None:
-            card = bare_model(parse_count("--params", self.params))
+            card = bare_model(units.parse_count("--params", self.params))
         else:
             raise UsageError(
                 "no model given",
@@ -113,7 +112,6 @@ class TimeOptions:
         from traceflops.devices.user_rate import given_rate
         from traceflops.flops.analytic.conventions import convention
         from traceflops.flops.analytic.rates import TERA
-        from traceflops.units import parse_rate, parse_seconds
 
         one_of(typed(replace(self, achieved_convention=None)))
         if self.achieved_convention is not None and self.achieved is None:
@@ -125,7 +123,7 @@ class TimeOptions:
         if achieved is not None:
             given_rate(float(achieved), "--achieved")  # raises if it cannot be in TFLOP/s
         return {
-            "step_seconds": read("step_time", parse_seconds),
+            "step_seconds": read("step_time", units.parse_seconds),
             "tokens_per_s": read("tokens_per_s", parse_rate)
             if per_gpu is None
             else per_gpu * devices,
@@ -150,8 +148,6 @@ class DeviceOptions:
     @property
     def tflops(self) -> Fraction | None:
         """Return the peak given, in TFLOP/s."""
-        from traceflops.units import parse_rate
-
         return parse_rate("--peak", self.peak, "989.4") if self.peak is not None else None
 
 
@@ -207,11 +203,10 @@ class AnswerOptions:
         """Return how the reported figure came about. Raises UsageError if inputs lack."""
         from traceflops.flops.analytic.explain_reported import explain
         from traceflops.flops.analytic.run_utilisation import other_peaks
-        from traceflops.units import parse_reported
 
         metric: Literal["mfu", "hfu"] = "mfu" if self.reported is not None else "hfu"
         option = "--reported" if metric == "mfu" else "--reported-hfu"
-        reported = parse_reported(option, self.reported or self.reported_hfu or "")
+        reported = units.parse_reported(option, self.reported or self.reported_hfu or "")
         choice = figures.choice
         # A rate above the peak is among what lacks, too, but just that may be explained.
         if lacks and (figures.rate is None or choice.peak is None):

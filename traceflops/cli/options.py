@@ -217,12 +217,6 @@ class Rates:
             raise UsageError(f"--link {self.link:g} is no rate in GB/s", hint)
         return PeakOptions(self.device, self.peak, self.link)
 
-    def words(self) -> list[str]:
-        """Return the options as they would be typed."""
-        device = ["--device", self.device] if self.device is not None else []
-        rates = (("--peak", self.peak), ("--link", self.link))
-        return device + [word for name, rate in rates if rate for word in (name, f"{rate:g}")]
-
 
 @dataclass(frozen=True, slots=True)
 class Privacy:
@@ -254,10 +248,6 @@ class Privacy:
         from traceflops.privacy.placeholders import Placeholders
 
         return Placeholders() if self.redact else None
-
-    def words(self) -> list[str]:
-        """Return the options as they would be typed."""
-        return [name for name, value in typed(self).items() if value]
 
 
 @dataclass(frozen=True, slots=True)
@@ -344,7 +334,7 @@ class TraceOptions:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class AnalysisOptions:
     """The options of commands that analyse traces."""
 
     question: Question

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
 from traceflops.cli.common import ended_at_once
-from traceflops.cli.options import Asked, argument, option
+from traceflops.cli.options import AnalysisOptions, argument, option
 from traceflops.cli.printing import say, say_object
 from traceflops.errors import UsageError
 from traceflops.units import several
@@ -34,7 +34,7 @@ def query(
     format_: str = option(
         "FORMAT", f"How rows are printed: {', '.join(FORMATS)}.", "--format", default=FORMATS[0]
     ),
-    asked: Asked,
+    asked: AnalysisOptions,
 ) -> None:
     """Answer a question in SQL over the tables of a trace. Needs traceflops[sql]."""
     if format_ not in FORMATS:

@@ -8,7 +8,7 @@ from pathlib import Path, PurePath
 from typing import TYPE_CHECKING
 
 from traceflops.cli.common import keep_apart, path_of, stem_of
-from traceflops.cli.options import REQUIRED, TO, Asked, Force, Traces, option
+from traceflops.cli.options import REQUIRED, TO, AnalysisOptions, Force, Traces, option
 from traceflops.cli.printing import say
 from traceflops.errors import UsageError
 from traceflops.units import several
@@ -28,7 +28,7 @@ def reduce(
     *,
     output: str = option("FOLDER", "Folder for the summaries.", *TO, default=REQUIRED),
     force: Force = False,
-    asked: Asked,
+    asked: AnalysisOptions,
 ) -> None:
     """Write a small summary of each file, for report to read.
 

@@ -10,8 +10,8 @@ from itertools import chain, count
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Final
 
-from traceflops.cli import common
-from traceflops.cli.options import TO, Asked, Force, Json, Text, Traces, flag, option
+from traceflops.cli import common, options
+from traceflops.cli.options import TO, AnalysisOptions, Force, Json, Text, Traces, flag, option
 from traceflops.cli.printing import say
 from traceflops.errors import UsageError
 from traceflops.phases import phase
@@ -34,7 +34,7 @@ _MOST_INPUTS: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Added:
+class ReportOptions:
     """What the author adds to the report, the post-mortem, and whether the page is opened."""
 
     HEADING: ClassVar = "Output"
@@ -107,11 +107,11 @@ def report(
     format_: Text = option(
         "FORMAT", "Write tables to a folder: csv, parquet or arrow.", "--format"
     ),
-    added: Added,
+    added: ReportOptions,
     force: Force = False,
     quiet: bool = flag("Print only the path.", "-q", "--quiet"),
     json: Json = False,
-    asked: Asked,
+    asked: AnalysisOptions,
 ) -> None:
     """Write the report as one HTML file, and print its summary.
 
@@ -198,14 +198,16 @@ def target_of(output: str | None, format_: str | None, traces: list[str]) -> Tar
     return Target(free, None, mark)
 
 
-def _command(traces: list[str], analysis: Analysis, asked: Asked, added: Added) -> str:
+def _command(
+    traces: list[str], analysis: Analysis, asked: AnalysisOptions, added: ReportOptions
+) -> str:
     """Return the command that makes this report, to print in it.
 
     Traces have the names that the report shows, never paths. If redacted, other names and texts
     that the user gave are "…".
     """
     names = [file.name for file in analysis.source.files]
-    question, reading = asked.question, asked.reading
+    question, rates, reading = asked.question, asked.rates, asked.reading
     is_each_shown = len(names) == len(traces) + len(reading.side_files)  # no folder among them
     shown = names[: len(traces)] if is_each_shown else ["FOLDER"] * len(traces)
     inputs = ["-" if trace == "-" else name for trace, name in zip(traces, shown, strict=True)]
@@ -220,7 +222,7 @@ def _command(traces: list[str], analysis: Analysis, asked: Asked, added: Added) 
         """Return a text of the user as the report may show it; None if there is none."""
         return "…" if text and asked.privacy.redact else text
 
-    options: list[tuple[str, object]] = [
+    values: list[tuple[str, object]] = [
         ("--steps", question.steps),
         ("--ranks", question.ranks),
         ("--gpu", question.gpu),
@@ -236,12 +238,14 @@ def _command(traces: list[str], analysis: Analysis, asked: Asked, added: Added) 
         ("--notes", own(added.notes.name if added.notes else None)),
         *((name, own(Path(file).name)) for name, file in reading.side_files),
         ("--zone", reading.zone),
+        ("--device", rates.device),
+        ("--peak", f"{rates.peak:g}" if rates.peak else None),
+        ("--link", f"{rates.link:g}" if rates.link else None),
     ]
-    given = ((name, str(value)) for name, value in options if value is not None)
+    given = ((name, str(value)) for name, value in values if value is not None)
     stacks = {None: (), True: ("--python-stacks",), False: ("--no-python-stacks",)}
     flags = (
-        *asked.rates.words(),
-        *asked.privacy.words(),
+        *(name for name, is_set in options.typed(asked.privacy).items() if is_set),
         *stacks[reading.python_stacks],
         *(("--no-limits",) if reading.no_limits else ()),
         *(("--strict",) if reading.strict else ()),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from traceflops.cli.common import print_summary
-from traceflops.cli.options import Asked, Json, Text, Traces, option
+from traceflops.cli.options import AnalysisOptions, Json, Text, Traces, option
 from traceflops.cli.printing import say, say_object
 from traceflops.errors import UsageError
 
@@ -30,7 +30,7 @@ def summary(
         "Show GPU time by module, layer, op, shape, source or range, CPU time by host-op, or "
         "more kernels by kernel.",
     ),
-    asked: Asked,
+    asked: AnalysisOptions,
 ) -> None:
     """Print where the time went, without writing a file."""
     if only is not None and (only != "findings" or not json):

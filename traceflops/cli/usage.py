@@ -36,7 +36,7 @@ _WrongUsage: type[Exception] = typer.BadParameter.__mro__[1]
 """The base class of what the parser of options raises; Typer exports only subclasses."""
 
 
-class Plain(TyperGroup):
+class CommandGroup(TyperGroup):
     """The group of commands; errors of usage have two lines."""
 
     def make_context(self, info_name: Any, args: list[str], *more: Any, **settings: Any) -> Any:
@@ -107,7 +107,7 @@ _LAST = ("Input", "Select", "MFU", "Output", "Privacy", "Options")
 """Headings that many commands have; they come last, in this order."""
 
 
-class Sectioned(TyperCommand):
+class Command(TyperCommand):
     """A command whose help groups the options, some of which may have defaults from a file."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:

@@ -207,12 +207,11 @@ def _side(report: _Report, name: str | None) -> Side:
         peak.device: find(peak.id) if peak.confirmed and peak.id is not None else None
         for peak in utilisation.peaks
     }
-    dtypes, gpus = fall.dtypes if fall is not None else (), side.gpu_names(report.devices, specs)
+    dtypes = fall.dtypes if fall is not None else ()
     waits = report.ranks.waits if report.ranks is not None else ()
-    passes = [msgspec.structs.astuple(kind) for kind in report.pass_kinds if kind.passes]
     memory_bytes, held = _peak_memory(report.memory)
     return Side(
-        name=name or side.name_of_files([file.name for file in source.files]),
+        name=name or side.name_of_source(source),
         windows=tuple(windows),
         work=_work(report.kernels),
         idle=tuple(report.idle.culprits),
@@ -220,9 +219,9 @@ def _side(report: _Report, name: str | None) -> Side:
         mfu=mfu or None,  # 0: without MFU
         memory_bytes=memory_bytes,
         held=held,
-        counts=side.counts_of(windows, report.step_counts or {}, passes),
+        counts=side.counts_of(windows, report.step_counts or {}, report.pass_kinds),
         late={rank.rank: rank.caused_wait_ns for rank in waits if rank.caused_wait_ns},
-        facts=side.facts_of(source.format, source.tool, gpus, dtypes, source.facts),
+        facts=side.facts_of(source, report.devices, specs, dtypes),
         notes=tuple((note.kind, note.code, note.text) for note in report.notes),
         on_host=bool(report.devices) and all(gpu.type == "cpu" for gpu in report.devices),
         lacks_durations=report.headline is not None and report.headline.code == NO_DURATIONS,

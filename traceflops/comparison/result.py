@@ -275,12 +275,12 @@ def compare(
 ) -> Comparison:
     """Return what changed from one recording to another, which are called `names`.
 
-        found = tf.compare(tf.read("before.json.gz"), tf.read("after.json.gz"), ("main", "branch"))
-        print(found.sentence, found.difference_ns, found.interval, found.tables()["causes"])
-        found.save("change.html")  # or .md, .json
+        change = tf.compare(tf.read("before.json.gz"), tf.read("after.json.gz"), ("main", "branch"))
+        print(change.sentence, change.difference_ns, change.tables()["causes"])
+        change.save("change.html")  # or .md, .json
 
-    Each is a trace, an analysis (for other steps or ranks), or a baseline:
-    `traceflops.comparison.side_of_report(Path("base.json").read_bytes())`. Times are in ns per
+    Each is a trace, an analysis (for other steps or ranks), or a baseline, which
+    `traceflops.comparison.report_side.side_of_report` makes of a report's JSON. Times are in ns per
     window: a step, as a rule. Of jobs with different ranks only the common ones are compared; of a
     report, or of summaries, all are. Raises UsageError where `names` are not two, or what is given
     is none of these.

@@ -10,6 +10,7 @@ from pathlib import Path
 from traceback import clear_frames
 from typing import Any, Final
 
+from traceflops.analysis.summary_files import encoded
 from traceflops.errors import UsageError, is_out_of_memory, lacks
 
 _LOCAL: Final = "local"
@@ -43,8 +44,6 @@ def on_dask(
     except ImportError as error:
         install = "pip install 'traceflops[cluster]'"
         raise lacks(error, "--dask needs the package distributed", install) from None
-    from traceflops.analysis.summary_files import encoded
-
     with ExitStack() as stack:
         # Dask's problems are told by our errors and notes.
         stack.callback(logging.disable, logging.root.manager.disable)

@@ -1,4 +1,4 @@
-"""The options of an analysis of files, and many files, each reduced to a summary, then added up."""
+"""A request to analyse files; many files are each reduced to a summary, then added up."""
 
 from __future__ import annotations
 
@@ -9,11 +9,16 @@ from contextlib import ExitStack, closing
 from functools import partial
 from itertools import chain
 from pathlib import Path, PurePath
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from traceflops.analysis import summary_files
+from traceflops.analysis.rank_summary import RankSummary, summarised
+from traceflops.analysis.result import Analysis
+from traceflops.analysis.summary_sums import HeldSummary, Shared
+from traceflops.devices.jobs import check_decided, of_job
 from traceflops.errors import InputError, UsageError
 from traceflops.front.cluster import on_dask
 from traceflops.mfu.budget import FROM_THE_TRACE, PeakOptions
@@ -25,11 +30,6 @@ from traceflops.parsers.rocprof.tables.parts import PASS
 from traceflops.parsers.shared.repeats import copies
 from traceflops.table.trace import Trace, note_of
 from traceflops.windows.selection import Selection
-
-if TYPE_CHECKING:
-    from traceflops.analysis.rank_summary import RankSummary
-    from traceflops.analysis.result import Analysis
-    from traceflops.analysis.summary_sums import HeldSummary, Shared
 
 _USUAL_EXPANSION: Final = 10
 _PACKED: Final = (".gz", ".zst", ".lz4", ".zip")
@@ -109,11 +109,9 @@ def analysis_of_many(paths: Sequence[str], request: Request, *, brief: bool) -> 
         ) as pool:
             pool.expect(1)  # enough with `worth_bytes=0`: the processes start at once
             for result in pool.each(partial(_summarised_together, request), _groups(sizes)):
-                # Imported here, while the workers read.
-                from traceflops.analysis.summary_files import held
-
                 parts += [
-                    part if isinstance(part, str) else held(part, shared) for part in result()
+                    part if isinstance(part, str) else summary_files.held(part, shared)
+                    for part in result()
                 ]
         analysis = _added_up(parts, request)
     except UsageError:  # e.g. several jobs: `read` tells what to do
@@ -145,13 +143,11 @@ def _groups(sizes: Mapping[str, int]) -> list[tuple[Files, ...]]:
 
 def _summarised_together(request: Request, sets: tuple[Files, ...]) -> list[bytes | str]:
     """Return one summary of all files; if they do not go together, a summary or names per set."""
-    from traceflops.analysis.summary_files import packed
-
     try:
-        return [packed(_summary(request, tuple(chain.from_iterable(sets))))]
+        return [summary_files.packed(_summary(request, tuple(chain.from_iterable(sets))))]
     except (InputError, UsageError):
         parts = [_summary_or_names(request, files) for files in sets]
-        return [part if isinstance(part, str) else packed(part) for part in parts]
+        return [part if isinstance(part, str) else summary_files.packed(part) for part in parts]
 
 
 def analysis_of_parts(paths: Sequence[str], summaries: Sequence[str], request: Request) -> Analysis:
@@ -159,8 +155,6 @@ def analysis_of_parts(paths: Sequence[str], summaries: Sequence[str], request: R
 
     Raises InputError if no file has a summary, UsageError for options that do not fit.
     """
-    from traceflops.analysis.summary_files import held_file
-
     request.check_reducible()
     if summaries and request.selection != Selection():
         raise UsageError(
@@ -173,13 +167,13 @@ def analysis_of_parts(paths: Sequence[str], summaries: Sequence[str], request: R
     shared: Shared = {}
     for files, content in zip([*((file,) for file in summaries), *sets], contents, strict=True):
         try:
-            parts.append(held_file(content, Path(files[0]).name, shared))
+            parts.append(summary_files.held_file(content, Path(files[0]).name, shared))
         except InputError:
             parts.append(_names(files))
     if (analysis := _added_up(parts, request)) is not None:
         return analysis
     for file in summaries[:1]:  # raises the error that says what is wrong
-        held_file(_content(file), Path(file).name, shared)
+        summary_files.held_file(_content(file), Path(file).name, shared)
     raise none_reduced(paths)
 
 
@@ -217,10 +211,10 @@ def reduced(request: Request, files: Files) -> bytes:
     They have none if they cannot be read or have no timeline. Raises UsageError if they are of
     several jobs and none is chosen.
     """
-    from traceflops.analysis.summary_files import encoded
-
     part = _summary_or_names(request, files)
-    return encoded(part if isinstance(part, str) or part.has_timeline else _names(files))
+    return summary_files.encoded(
+        part if isinstance(part, str) or part.has_timeline else _names(files)
+    )
 
 
 def _summary_or_names(request: Request, files: Files) -> RankSummary | str:
@@ -232,9 +226,6 @@ def _summary_or_names(request: Request, files: Files) -> RankSummary | str:
 
 def _summary(request: Request, files: Files) -> RankSummary:
     """Return the summary of files. Raises InputError, and UsageError for several jobs."""
-    from traceflops.analysis.rank_summary import summarised
-    from traceflops.devices.jobs import check_decided, of_job
-
     trace = read(list(files), **{**request.reading, "jobs": 1})  # this is one of the processes
     check_decided(of_job(trace, request.selection.job), "a summary")
     return summarised(

@@ -191,7 +191,7 @@ def _followed(records: CommRecords, matches: Matches, rows: IntArray, offset: In
     )
     if _LIKE * local_p95 > constant_p95:
         return constant
-    # Other records take the drift of their rank's record of the basis before or after them,
+    # The drift of any other record is that of its rank's record of the basis before or after it.
     earlier, later = np.zeros((2, len(records)), dtype=np.int64)
     basis_of_rank = dict(groups(records.place[rows]))
     for place, of_rank in groups(records.place):
@@ -199,7 +199,7 @@ def _followed(records: CommRecords, matches: Matches, rows: IntArray, offset: In
         last = np.searchsorted(records.end_ns[basis], records.end_ns[of_rank], side="right") - 1
         earlier[of_rank] = drift[basis[last.clip(0)]]
         later[of_rank] = drift[basis[(last + 1).clip(0, len(basis) - 1)]]
-    # whichever brings their end closer to the mean end of the other ranks in their collective.
+    # Of these two, that counts which brings its end closer to the mean end of the other ranks.
     matched = np.flatnonzero(matches.collective >= 0)
     _, of_row = ranked(matches.collective[matched])
     # Counted from the first end, times are small enough for the floats of bincount.

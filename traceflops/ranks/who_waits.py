@@ -123,21 +123,23 @@ class RankReport(Struct, frozen=True, dict=True):
             exact_sums(waited.collective, values, self.matches.count)
             for values in (waited.wait_ns, waited.transfer_ns)
         ]
-        size = waited.largest(records.bytes)
         first = waited.row[waited.first]
-        for index, row in enumerate(first.tolist()):
+        steps, sizes = records.step[first].tolist(), waited.largest(records.bytes).tolist()
+        rows = zip(first.tolist(), steps, sizes, strict=True)
+        for index, (row, step, size_bytes) in enumerate(rows):
+            group = records.groups[int(records.group[row])]
             yield MatchedCollective(
                 kind=kind_name(records, row),
-                group=records.groups[int(records.group[row])].name,
-                role=records.groups[int(records.group[row])].role,
+                group=group.name,
+                role=group.role,
                 index=index,
-                step=_known(int(records.step[row])),
+                step=step if step >= 0 else None,
                 last_rank=records.ranks[int(waited.last[index])],
                 tie=bool(waited.tie[index]),
                 margin_ns=int(waited.margin_ns[index]),
                 wait_ns=sums[0][index],
                 transfer_ns=sums[1][index],
-                bytes=_known(int(size[index])),
+                bytes=size_bytes if size_bytes >= 0 else None,
             )
 
     def by_rank(self) -> list[RankWaits]:
@@ -290,10 +292,6 @@ def records_of(prepared: Prepared) -> CommRecords:
     if not prepared.accounts:
         return projected_records(prepared.trace)
     return comm_records(prepared.linked, prepared.accounts, prepared.windows)
-
-
-def _known(number: int) -> int | None:
-    return number if number >= 0 else None
 
 
 _COLLECTIVE: Final = re.compile(
