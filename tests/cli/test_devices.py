@@ -4,22 +4,17 @@ import json
 from pathlib import Path
 
 import pytest
-import typer
 from typer.testing import CliRunner, Result
 
 from tests.cli.test_commands import JOB, assert_refused
 from tests.conftest import SAMPLES
 from tests.parsers.rocprof.rocpdfile import rocpd
-from traceflops.cli import flattened
-from traceflops.cli.devices import EXAMPLES, devices
+from traceflops.cli import app
 from traceflops.devices.peaks import load_devices
-
-APP = typer.Typer(rich_markup_mode=None, pretty_exceptions_enable=False)
-APP.command(epilog="\n".join(EXAMPLES))(flattened(devices))
 
 
 def run(*words: str | Path, width: int = 400) -> Result:
-    return CliRunner().invoke(APP, [str(word) for word in words], env={"COLUMNS": str(width)})
+    return CliRunner().invoke(app, ["devices", *map(str, words)], env={"COLUMNS": str(width)})
 
 
 def printed(*words: str | Path, width: int = 400) -> list[str]:

@@ -6,8 +6,7 @@ standard input and output; the SDK takes care of that.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable
 from functools import wraps
 from inspect import getdoc
 from itertools import product
@@ -17,14 +16,13 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from traceflops._version import __version__
+from traceflops.agents.folders import Folders
 from traceflops.agents.tools import MOST_ROWS, Some, Tools
 from traceflops.errors import MORE_MEMORY, TraceflopsError, UsageError, is_out_of_memory, lacks
 from traceflops.reports.view.figures import shorten_middle, visible
 
 if TYPE_CHECKING:
     from mcp.server.mcpserver import MCPServer
-
-    from traceflops.agents.folders import Folders
 
 PATIENCE_S: Final = 60.0
 """How long a call waits for another one: longer than a query may take."""
@@ -80,10 +78,12 @@ def _answering(
     @wraps(tool)
     def answer(*given: Any, **named: Any) -> str:
         """Return the answer of the tool. Raises ToolError, in words without folders."""
+        needs_lock = tool.__name__ != TOOLS[0]  # list_files works on no trace
+        has_lock = needs_lock and lock.acquire(timeout=PATIENCE_S)
         try:
-            # TOOLS[0] is list_files, which works on no trace.
-            with _turn(lock) if tool.__name__ != TOOLS[0] else nullcontext():
-                return fitted(tool(*given, **named))
+            if needs_lock and not has_lock:
+                raise UsageError("another call is still being worked on", "ask again in a while")
+            return fitted(tool(*given, **named))
         except Exception as error:
             if not isinstance(error, TraceflopsError):
                 if not is_out_of_memory(error):
@@ -92,19 +92,11 @@ def _answering(
             lines = (folders.without(line) for line in (error.message, error.hint))
             text = "\nhint: ".join(shorten_middle(line, _TEXTS[0]) for line in lines)
             raise ToolError(text) from None
+        finally:
+            if has_lock:
+                lock.release()
 
     return answer
-
-
-@contextmanager
-def _turn(lock: Lock) -> Iterator[None]:
-    """Hold the lock, which only one call can. Raises UsageError if another call takes too long."""
-    if not lock.acquire(timeout=PATIENCE_S):
-        raise UsageError("another call is still being worked on", "ask again in a while")
-    try:
-        yield
-    finally:
-        lock.release()
 
 
 def fitted(answer: dict[str, Any]) -> str:

@@ -5,26 +5,23 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
+import pyarrow as pa
 from msgspec import Struct
 
+from traceflops.agents.folders import Folders, Stamps
 from traceflops.analysis.recipe import what_if
+from traceflops.analysis.result import Analysis
 from traceflops.analysis.sql import first_rows
 from traceflops.comparison.result import compare
 from traceflops.errors import UsageError
 from traceflops.front.words import analyze, schema
 from traceflops.reports.json.comparison import comparison_object, what_if_object
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-
-    from traceflops.agents.folders import Folders, Stamps
-    from traceflops.analysis.result import Analysis
 
 Answer = dict[str, Any]
 Asked = tuple[str, tuple[tuple[str, Any], ...]]
@@ -260,8 +257,24 @@ class Tools:
         """
         if table not in _SHOWN:
             raise UsageError(f"no events in {table}", f"choose from {', '.join(_SHOWN)}")
-        opened = self._trace(trace)
-        rows = _inside(opened.table(table), from_ns, to_ns, {"rank": rank, "device": device})
+        from pyarrow.compute import field, scalar
+
+        def int64(number: int) -> int:
+            """Return a number clipped to 64 bits, which is all that Arrow compares."""
+            return max(-_LARGEST, min(number, _LARGEST))
+
+        rows, start, wanted = self._trace(trace).table(table), field("start_ns"), scalar(True)
+        if to_ns is not None:
+            wanted &= start < int64(to_ns)
+        if from_ns is not None:  # events of length 0 count if they begin in the slice
+            since = int64(from_ns)
+            wanted &= (start >= since) | (start + field("dur_ns") > since)
+        for name, number in (("rank", rank), ("device", device)):
+            if number is not None and name not in rows.column_names:
+                raise UsageError(f"these events have no {name}", f"leave {name} out")
+            if number is not None:
+                wanted &= field(name) == int64(number)
+        rows = rows.filter(wanted).sort_by([("start_ns", "ascending")])
         shown = rows.slice(0, min(max(limit, 0), MOST_ROWS)).select(_SHOWN[table]).to_pylist()
         events = [{key: cell for key, cell in row.items() if cell is not None} for row in shown]
         return {"event_count": rows.num_rows, "events": Some(events, rows.num_rows)}
@@ -296,35 +309,6 @@ class Tools:
     def _open(self, asked: Asked) -> Opened:
         """Return a trace, read again if its files have changed."""
         return self._read(asked, self._folders.stamps(asked[0]))
-
-
-def _inside(
-    rows: pa.Table, since: int | None, to: int | None, only: Mapping[str, int | None]
-) -> pa.Table:
-    """Return the events that overlap the time from `since` to `to`, in ns, ordered by start.
-
-    Events of length 0 count if they begin in it. `only` are values that columns must have, None
-    for any. Raises UsageError for a column that the events lack.
-    """
-    from pyarrow.compute import field, scalar
-
-    def int64(number: int) -> int:
-        """Return a number clipped to 64 bits, which is all that Arrow compares."""
-        return max(-_LARGEST, min(number, _LARGEST))
-
-    start = field("start_ns")
-    wanted = scalar(True)
-    if to is not None:
-        wanted &= start < int64(to)
-    if since is not None:
-        wanted &= (start >= int64(since)) | (start + field("dur_ns") > int64(since))
-    for name, number in only.items():
-        if number is None:
-            continue
-        if name not in rows.column_names:
-            raise UsageError(f"these events have no {name}", f"leave {name} out")
-        wanted &= field(name) == int64(number)
-    return rows.filter(wanted).sort_by([("start_ns", "ascending")])
 
 
 def _from(items: Sequence[Any], start: int) -> Some:

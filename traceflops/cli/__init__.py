@@ -4,7 +4,7 @@
       |  usage.py: which command is meant; what Typer refuses, in two lines
       v
     a function per command, in a module of its name         options in groups: options.py
-      |  Asked.analyze(), ReadingOptions.read()
+      |  AnalysisOptions.analyze(), ReadingOptions.read()
       v
     Analysis, Trace or Comparison
       |  reports: a renderer, or a file
@@ -21,6 +21,7 @@ import inspect
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import MISSING, Field, fields, is_dataclass
 from functools import wraps
 from importlib import import_module
@@ -28,10 +29,11 @@ from typing import Annotated, Any, cast, get_args, get_origin, get_type_hints
 
 import typer
 
+from traceflops._version import __version__
 from traceflops.cli.common import tidy_up_when_ended
 from traceflops.cli.defaults import Config
-from traceflops.cli.printing import say
-from traceflops.cli.usage import Plain, Sectioned
+from traceflops.cli.printing import own_time, say
+from traceflops.cli.usage import Command, CommandGroup
 
 COMMANDS = (
     *("report", "summary", "info", "export", "why", "perfetto", "mfu", "devices", "reduce"),
@@ -46,23 +48,32 @@ EPILOG = (
 )
 
 
-def flattened(command: Callable[..., None], **added: Any) -> Callable[..., None]:
+def flattened(command: Callable[..., None]) -> Callable[..., None]:
     """Return a command with one parameter per option, since Typer knows no groups of options.
 
-    Groups are dataclasses and may hold groups. `added` are annotations of further options, which
-    act by their callbacks; their values are not passed to the command.
+    If its options ask for it, it prints the time that traceflops itself took.
+
+    Groups are dataclasses and may hold groups. Each command also has --config, which acts by its
+    callback.
     """
     hints = get_type_hints(command, include_extras=True)
     hints.pop("return", None)
     declared = inspect.signature(command).parameters
     defaults = {name: parameter.default for name, parameter in declared.items()}
-    parameters = [*_parameters(hints, defaults), *_parameters(added, dict.fromkeys(added))]
+    parameters = [*_parameters(hints, defaults), *_parameters({"config": Config}, {"config": None})]
     # A signature has parameters without a default first.
     parameters.sort(key=lambda parameter: parameter.default is not inspect.Parameter.empty)
 
     @wraps(command)
     def flat(**given: Any) -> None:
-        command(**{name: _value(name, hint, given) for name, hint in hints.items()})
+        values = {name: _value(name, hint, given) for name, hint in hints.items()}
+        timed: AbstractContextManager[None] = nullcontext()
+        if (asked := values.get("asked")) is not None:
+            reading = asked.reading
+            if reading.verbose or reading.profile_self:
+                timed = own_time(profile=reading.profile_self, named=not asked.privacy.redact)
+        with timed:
+            command(**values)
 
     flat.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     flat.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
@@ -105,7 +116,7 @@ def _value(name: str, hint: Any, given: Mapping[str, Any]) -> Any:
 
 app = typer.Typer(
     name="traceflops",
-    cls=Plain,
+    cls=CommandGroup,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
@@ -117,10 +128,10 @@ for name in COMMANDS:
     command = app.command(
         name.replace("_", "-"),
         epilog="\n".join(module.EXAMPLES),
-        cls=Sectioned,
+        cls=Command,
         help=getattr(module, "HELP", None),
     )
-    command(flattened(getattr(module, name), config=Config))
+    command(flattened(getattr(module, name)))
 
 
 def _versions(wanted: bool) -> None:
@@ -129,7 +140,6 @@ def _versions(wanted: bool) -> None:
         return
     from importlib.metadata import PackageNotFoundError, version
 
-    from traceflops._version import __version__
     from traceflops.plugins import packages
 
     say(f"traceflops {__version__} (Python {sys.version.split()[0]})")

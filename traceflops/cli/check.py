@@ -12,10 +12,10 @@ from xml.etree import ElementTree
 
 import typer
 
-from traceflops.cli.common import EXIT_GATE, failures, path_of, spare_inputs
+from traceflops.cli.common import EXIT_GATE, path_of, spare_inputs
 from traceflops.cli.compare import read_side
 from traceflops.cli.gates import Answer, against, checks, unfit
-from traceflops.cli.options import Asked, Force, Text, Traces, flag, option, typed
+from traceflops.cli.options import AnalysisOptions, Force, Text, Traces, flag, option, typed
 from traceflops.cli.printing import say
 from traceflops.errors import UsageError
 from traceflops.units import parse_limit, several
@@ -40,7 +40,6 @@ class Gates:
     """The limits as texts, as given."""
 
     HEADING: ClassVar = "Gates"
-
     min_mfu: Text = option("SHARE", "Least MFU, e.g. 0.35 or 35%.")
     max_step_time: Text = option("TIME", "Longest mean step, e.g. 410ms.")
     max_share: list[str] | None = option(
@@ -79,65 +78,57 @@ def check(
     junit: Text = option("FILE", "Also write the result as JUnit XML."),
     github: bool = flag("Also print annotations, and append to $GITHUB_STEP_SUMMARY.", "--github"),
     force: Force = False,
-    asked: Asked,
+    asked: AnalysisOptions,
 ) -> None:
     """Check a recording against limits, for CI.
 
     Ends with exit code 4 where one is not kept or cannot be judged.
     """
-    with failures(asked.reading, asked.privacy):
-        limits = checks(typed(gates))
-        percent = _TOLERANCE if gates.tolerance is None else gates.tolerance
-        tolerance = parse_limit("--tolerance", percent)
-        if not limits and gates.baseline is None and not update_baseline:
-            raise UsageError("no gate to check", "give one, e.g. --max-share idle=0.10")
-        base = path_of(gates.baseline) if gates.baseline is not None else None
-        result = path_of(junit) if junit is not None else None
-        written = [(result, ".xml")] if result is not None else []
-        if update_baseline:
-            if base is None:
-                raise UsageError("--update-baseline needs --baseline", "say which file to write")
-            written.append((base, ".json"))
-        elif base is not None and not base.exists():
-            raise UsageError(f"no such baseline: {base}", "write it with --update-baseline")
-        _check_writable(written, traces, force=force)
-        from traceflops.reports.write import save
-
-        old = read_side(str(base), asked) if base is not None and not update_baseline else None
-        analysis, comparison = asked.analyze(traces), None
-        if old is not None:
-            from traceflops.comparison.result import compare
-
-            comparison = compare(old, analysis, ("baseline", "now"))
-            answer = against(comparison, tolerance, strict=gates.strict_tolerance)
-            how = "--strict-tolerance " * gates.strict_tolerance + f"--tolerance {percent}"
-            limits.append((f"--baseline {gates.baseline} {how}", lambda _: answer))
-        reason = unfit(analysis)
-        unknown: Answer = ("unknown", reason)
-        rows = [Row(gate, *(unknown if reason else judge(analysis))) for gate, judge in limits]
-        # A baseline is written only if it can be judged and no gate fails.
-        if base is not None and update_baseline:
-            if not reason and any(row.verdict != "passed" for row in rows):
-                unknown = ("unknown", "not written, because another gate did not pass")
-            if unknown[1]:
-                rows.append(Row("--update-baseline", *unknown))
-            else:
-                save(analysis, base, force=True)
-                rows.append(Row("--update-baseline", "passed", f"wrote {base}"))
-        _publish(rows, result, comparison, github=github)
-
-
-def _check_writable(
-    written: Sequence[tuple[Path, str]], traces: Sequence[str], *, force: bool
-) -> None:
-    """Raise UsageError for a file with another suffix, or one that must not be overwritten."""
+    limits = checks(typed(gates))
+    percent = _TOLERANCE if gates.tolerance is None else gates.tolerance
+    tolerance = parse_limit("--tolerance", percent)
+    if not limits and gates.baseline is None and not update_baseline:
+        raise UsageError("no gate to check", "give one, e.g. --max-share idle=0.10")
+    base = path_of(gates.baseline) if gates.baseline is not None else None
+    result = path_of(junit) if junit is not None else None
+    written = [(result, ".xml")] if result is not None else []
+    if update_baseline:
+        if base is None:
+            raise UsageError("--update-baseline needs --baseline", "say which file to write")
+        written.append((base, ".json"))
+    elif base is not None and not base.exists():
+        raise UsageError(f"no such baseline: {base}", "write it with --update-baseline")
     from traceflops.reports.files import check_replaced
+    from traceflops.reports.write import save
 
     for path, suffix in written:
         if path.suffix.lower() != suffix:
             raise UsageError(f"does not end in {suffix}: {path}", "choose another name")
         check_replaced(path, force=force)
         spare_inputs([path], traces)
+
+    old = read_side(str(base), asked) if base is not None and not update_baseline else None
+    analysis, comparison = asked.analyze(traces), None
+    if old is not None:
+        from traceflops.comparison.result import compare
+
+        comparison = compare(old, analysis, ("baseline", "now"))
+        answer = against(comparison, tolerance, strict=gates.strict_tolerance)
+        how = "--strict-tolerance " * gates.strict_tolerance + f"--tolerance {percent}"
+        limits.append((f"--baseline {gates.baseline} {how}", lambda _: answer))
+    reason = unfit(analysis)
+    unknown: Answer = ("unknown", reason)
+    rows = [Row(gate, *(unknown if reason else judge(analysis))) for gate, judge in limits]
+    # A baseline is written only if it can be judged and no gate fails.
+    if base is not None and update_baseline:
+        if not reason and any(row.verdict != "passed" for row in rows):
+            unknown = ("unknown", "not written, because another gate did not pass")
+        if unknown[1]:
+            rows.append(Row("--update-baseline", *unknown))
+        else:
+            save(analysis, base, force=True)
+            rows.append(Row("--update-baseline", "passed", f"wrote {base}"))
+    _publish(rows, result, comparison, github=github)
 
 
 def _publish(

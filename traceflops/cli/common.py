@@ -7,19 +7,18 @@ import signal
 import stat
 import sys
 from collections.abc import Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 import typer
 
-from traceflops.cli.printing import own_time, print_lines, say
+from traceflops.cli.printing import print_lines, say
 from traceflops.errors import MORE_MEMORY, InputError, TraceflopsError, UsageError, is_out_of_memory
 from traceflops.phases import phase
 
 if TYPE_CHECKING:
     from traceflops.analysis.result import Analysis
-    from traceflops.cli.options import Privacy, ReadingOptions
     from traceflops.reports.terminal.lines import Style
 
 EXIT_INTERNAL, EXIT_USAGE, EXIT_INPUT, EXIT_GATE = 1, 2, 3, 4
@@ -91,21 +90,10 @@ def keep_apart(target: Path, inputs: Iterable[str], suffix: str | None = None) -
 
 
 @contextmanager
-def failures(
-    reading: ReadingOptions | None = None, privacy: Privacy | None = None
-) -> Iterator[None]:
-    """Turn exceptions into one error line, one hint line and an exit code.
-
-    If `reading` asks for it, the time that traceflops itself took is printed; names of files only
-    if `privacy` does not redact them.
-    """
-    timed: AbstractContextManager[None] = nullcontext()
-    if reading is not None and (reading.verbose or reading.profile_self):
-        is_named = privacy is None or not privacy.redact
-        timed = own_time(profile=reading.profile_self, named=is_named)
+def failures() -> Iterator[None]:
+    """Turn exceptions into one error line, one hint line and an exit code."""
     try:
-        with timed:
-            yield
+        yield
         sys.stdout.flush()
     except TraceflopsError as error:
         _debug()

@@ -8,8 +8,8 @@ from glob import glob
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from traceflops.cli.common import failures, path_of, spare_inputs, terminal_style
-from traceflops.cli.options import Asked, Force, Json, Text, argument, option
+from traceflops.cli.common import path_of, spare_inputs, terminal_style
+from traceflops.cli.options import TO, AnalysisOptions, Force, Json, Text, argument, option
 from traceflops.cli.printing import print_lines, say_object
 from traceflops.errors import InputError, UsageError
 
@@ -35,53 +35,50 @@ def compare(
     *,
     names: Text = option("LIST", "What to call them, e.g. main,branch."),
     baseline: Text = option("NAME", "Which one to compare with. Default: the first."),
-    output: Text = option(
-        "FILE", "Also write the comparison: .html, .md or .json.", "-o", "--output"
-    ),
+    output: Text = option("FILE", "Also write the comparison: .html, .md or .json.", *TO),
     force: Force = False,
     json: Json = False,
-    asked: Asked,
+    asked: AnalysisOptions,
 ) -> None:
     """Say what changed between recordings, why, and how sure."""
-    with failures(asked.reading, asked.privacy):
-        if len(runs) < _LEAST:
-            raise UsageError("compare needs two recordings", "give BEFORE and AFTER")
-        labels = [name.strip() for name in names.split(",")] if names is not None else None
-        if labels is not None and (len(set(labels)) != len(runs) or "" in labels):
-            hint = "separate them by commas"
-            raise UsageError(f"--names needs {len(runs)} different names", hint)
-        target = path_of(output) if output is not None else None
-        from traceflops.comparison.result import compare
-        from traceflops.reports.json.comparison import comparison_object, comparisons_object
-        from traceflops.reports.terminal.comparison import render_comparison, render_runs
-        from traceflops.reports.write import check_comparison_target, save_comparison
+    if len(runs) < _LEAST:
+        raise UsageError("compare needs two recordings", "give BEFORE and AFTER")
+    labels = [name.strip() for name in names.split(",")] if names is not None else None
+    if labels is not None and (len(set(labels)) != len(runs) or "" in labels):
+        hint = "separate them by commas"
+        raise UsageError(f"--names needs {len(runs)} different names", hint)
+    target = path_of(output) if output is not None else None
+    from traceflops.comparison.result import compare
+    from traceflops.reports.json.comparison import comparison_object, comparisons_object
+    from traceflops.reports.terminal.comparison import render_comparison, render_runs
+    from traceflops.reports.write import check_comparison_target, save_comparison
 
-        if target is not None:
-            check_comparison_target(target, several=len(runs) > _LEAST, force=force)
-            spare_inputs([target], runs)
-        sides = [read_side(run, asked) for run in runs]
-        labels = labels or _own_labels(runs, sides, redact=asked.privacy.redact)
-        if baseline is not None and baseline not in labels:
-            hint = f"they are {', '.join(labels)}"
-            raise UsageError(f"no recording is called {baseline}", hint)
-        base = labels.index(baseline) if baseline is not None else 0
-        comparisons = [
-            compare(sides[base], side, (labels[base], label))
-            for number, (side, label) in enumerate(zip(sides, labels, strict=True))
-            if number != base
-        ]
-        first, *others = comparisons
-        if target is not None:
-            save_comparison(comparisons, target, force=force)
-        if json:
-            say_object(comparisons_object(comparisons) if others else comparison_object(first))
-        elif others:
-            print_lines(render_runs(comparisons, terminal_style()))
-        else:
-            print_lines(render_comparison(first, terminal_style()))
+    if target is not None:
+        check_comparison_target(target, several=len(runs) > _LEAST, force=force)
+        spare_inputs([target], runs)
+    sides = [read_side(run, asked) for run in runs]
+    labels = labels or _own_labels(runs, sides, redact=asked.privacy.redact)
+    if baseline is not None and baseline not in labels:
+        hint = f"they are {', '.join(labels)}"
+        raise UsageError(f"no recording is called {baseline}", hint)
+    base = labels.index(baseline) if baseline is not None else 0
+    comparisons = [
+        compare(sides[base], side, (labels[base], label))
+        for number, (side, label) in enumerate(zip(sides, labels, strict=True))
+        if number != base
+    ]
+    first, *others = comparisons
+    if target is not None:
+        save_comparison(comparisons, target, force=force)
+    if json:
+        say_object(comparisons_object(comparisons) if others else comparison_object(first))
+    elif others:
+        print_lines(render_runs(comparisons, terminal_style()))
+    else:
+        print_lines(render_comparison(first, terminal_style()))
 
 
-def read_side(run: str, asked: Asked) -> Analysis | Side:
+def read_side(run: str, asked: AnalysisOptions) -> Analysis | Side:
     """Return the analysis of a recording (a path or pattern), or the figures of a JSON report."""
     from traceflops.comparison.report_side import REPORT, side_of_report
     from traceflops.front.files import schema_in

@@ -30,7 +30,8 @@ _TYPED: Final = ("force", "open", "update-baseline", "include-environment", "no-
 _PATHS: Final = ("FILE", "FOLDER", "ADDRESS")
 _HINT: Final = "see docs/config.md"
 Options = dict[str, Any]
-_FROM_FILE: Final = ContextVar("from_file", default=frozenset[str]())
+FROM_FILE: Final = ContextVar("from_file", default=frozenset[str]())
+"""The parameters of this command whose values are from a file."""
 
 
 def _use(context: typer.Context, given: Text) -> Text:
@@ -55,15 +56,10 @@ Config = Annotated[
 ]
 
 
-def from_file() -> frozenset[str]:
-    """Return the parameters of this command whose values are from a file."""
-    return _FROM_FILE.get()
-
-
 def tell(context: Any) -> None:
     """Print on stderr which options have their values from a file, and remember them."""
     used = [option for option in context.command.params if _is_from_file(context, option)]
-    _FROM_FILE.set(frozenset(option.name for option in used))
+    FROM_FILE.set(frozenset(option.name for option in used))
     if used:
         names = ", ".join(map(_name, used))
         say(f"defaults from {context.meta[_SHARED]}: {names}", to_stderr=True)

@@ -7,7 +7,7 @@ import textwrap
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from traceflops.cli.common import failures, terminal_style
+from traceflops.cli.common import terminal_style
 from traceflops.cli.options import INPUT, Json, ReadingOptions, argument, option
 from traceflops.cli.printing import say, say_object
 from traceflops.errors import UsageError
@@ -25,14 +25,12 @@ EXAMPLES = (
     "traceflops devices --trace trace.json.gz",
 )
 SCHEMA = "traceflops.devices/1"
-
 _LABEL, _LEAST_ROOM = 11, 20
 _WHERE = "--device ID and --peak TFLOPS are options of `traceflops report`, `summary` and `mfu`."
 _SHOWN_RATES = ("fp16", "bf16", "fp8")
 _TO_THE_LEFT = ("id", "product")
 _DISPENSABLE = ("product", "src", "GB", "GB/s")
 """Columns that are left out in a narrow terminal, the first ones first."""
-
 _LONGEST_PRODUCT = 30
 _NONE = "-"
 
@@ -49,46 +47,38 @@ def devices(
     json: Json = False,
 ) -> None:
     """List devices and their peaks, or match a trace's GPUs."""
-    with failures():
-        if text is not None and trace:
-            raise UsageError("TEXT and --trace are mutually exclusive", "give one of them")
-        if trace:
-            from traceflops.devices.matching import match
-
-            seen = _seen_in(trace)
-            _print_matches([(match(device), labels) for device, labels in seen.items()], json)
-            return
-        from traceflops.devices.device_facts import SeenDevice, is_full_name
+    if text is not None and trace:
+        raise UsageError("TEXT and --trace are mutually exclusive", "give one of them")
+    if trace:
         from traceflops.devices.matching import match
-        from traceflops.devices.peaks import load_devices
 
-        specs = load_devices() if text is None else _found(text)
-        if text is not None and (not specs or is_full_name(text)):
-            # The name of a GPU as a trace has it.
-            matched = match(SeenDevice(text))
-            if matched.spec is None:
-                raise UsageError(matched.explanation, "traceflops devices lists the table")
-            _print_matches([(matched, [])], json)
-        elif json:
-            say_object({"schema": SCHEMA, "devices": [_spec_object(spec) for spec in specs]})
-        elif len(specs) == 1:
-            say("\n".join(_details(specs[0])))
-        else:
-            say("\n".join(_table(specs, terminal_style().width)))
-
-
-def _found(text: str) -> tuple[DeviceSpec, ...]:
-    """Return the row with an id, else all rows that contain the text, else the one it names."""
-    from traceflops.devices.device_facts import named_row
+        seen = _seen_in(trace)
+        _print_matches([(match(device), labels) for device, labels in seen.items()], json)
+        return
+    from traceflops.devices.device_facts import SeenDevice, is_full_name, named_row
+    from traceflops.devices.matching import match
     from traceflops.devices.peaks import find, load_devices
 
-    wanted = " ".join(text.lower().split())
-    rows = {
-        f"{row.id} {row.vendor} {row.product} {row.arch}".lower(): row for row in load_devices()
-    }
-    specs = tuple(row for words, row in rows.items() if wanted in words)
-    exact = find(wanted) or (named_row(text) if not specs else None)
-    return (exact,) if exact is not None else specs
+    specs = load_devices()
+    if text is not None:
+        # The row with this id, else all rows that contain the text, else the one it names.
+        wanted = " ".join(text.lower().split())
+        words = [f"{row.id} {row.vendor} {row.product} {row.arch}".lower() for row in specs]
+        specs = tuple(row for row, of_row in zip(specs, words, strict=True) if wanted in of_row)
+        exact = find(wanted) or (named_row(text) if not specs else None)
+        specs = (exact,) if exact is not None else specs
+    if text is not None and (not specs or is_full_name(text)):
+        # The name of a GPU as a trace has it.
+        matched = match(SeenDevice(text))
+        if matched.spec is None:
+            raise UsageError(matched.explanation, "traceflops devices lists the table")
+        _print_matches([(matched, [])], json)
+    elif json:
+        say_object({"schema": SCHEMA, "devices": [_spec_object(spec) for spec in specs]})
+    elif len(specs) == 1:
+        say("\n".join(_details(specs[0])))
+    else:
+        say("\n".join(_table(specs, terminal_style().width)))
 
 
 def _table(specs: tuple[DeviceSpec, ...], width: int) -> Iterator[str]:
@@ -205,15 +195,29 @@ def _seen_in(traces: list[str]) -> dict[SeenDevice, list[str]]:
 
 def _print_matches(matches: list[tuple[Match, list[str]]], json: bool) -> None:
     """Print which row of the table each device is; labels are its names in the trace."""
-    if json:
-        seen = [_match_object(matched, labels) for matched, labels in matches]
-        say_object({"schema": SCHEMA, "seen": seen})
+    if not json:
+        blocks = ["\n".join(_explanation(matched, labels)) for matched, labels in matches]
+        say("\n\n".join(blocks) or "The trace has no GPU.")
+        if blocks:
+            where = textwrap.wrap(_WHERE, terminal_style().width, break_on_hyphens=False)
+            say("\n".join(["", *where]))
         return
-    blocks = ["\n".join(_explanation(matched, labels)) for matched, labels in matches]
-    say("\n\n".join(blocks) or "The trace has no GPU.")
-    if blocks:
-        where = textwrap.wrap(_WHERE, terminal_style().width, break_on_hyphens=False)
-        say("\n".join(["", *where]))
+    from traceflops.reports.view.figures import fields
+
+    seen = [
+        {
+            "devices": labels,
+            "name": matched.seen.name,
+            "compute_capability": list(matched.seen.compute) if matched.seen.compute else None,
+            **fields(matched.seen, "units", "warp_size", "memory_bytes"),
+            "match": _spec_object(matched.spec) if matched.spec is not None else None,
+            **fields(matched, "how", "confidence", "confirmed"),
+            "candidates": [spec.id for spec in matched.candidates],
+            "explanation": matched.explanation,
+        }
+        for matched, labels in matches
+    ]
+    say_object({"schema": SCHEMA, "seen": seen})
 
 
 def _explanation(matched: Match, labels: list[str]) -> Iterator[str]:
@@ -261,23 +265,6 @@ def _spec_object(spec: DeviceSpec) -> dict[str, Any]:
         **fields(spec, "pattern", "confidence", "source"),
         "date": spec.date.isoformat() if spec.date is not None else None,
         "note": spec.note,
-    }
-
-
-def _match_object(matched: Match, labels: list[str]) -> dict[str, Any]:
-    """Return a device of a trace and its row for JSON."""
-    from traceflops.reports.view.figures import fields
-
-    seen = matched.seen
-    return {
-        "devices": labels,
-        "name": seen.name,
-        "compute_capability": list(seen.compute) if seen.compute is not None else None,
-        **fields(seen, "units", "warp_size", "memory_bytes"),
-        "match": _spec_object(matched.spec) if matched.spec is not None else None,
-        **fields(matched, "how", "confidence", "confirmed"),
-        "candidates": [spec.id for spec in matched.candidates],
-        "explanation": matched.explanation,
     }
 
 

@@ -2,18 +2,8 @@
 
 from __future__ import annotations
 
-from traceflops.cli.common import failures, keep_apart, path_of, spare_inputs
-from traceflops.cli.options import (
-    REQUIRED,
-    Force,
-    Json,
-    Privacy,
-    Question,
-    ReadingOptions,
-    Rules,
-    Traces,
-    option,
-)
+from traceflops.cli import options
+from traceflops.cli.common import keep_apart, path_of, spare_inputs
 from traceflops.cli.printing import say, say_object
 from traceflops.units import several
 
@@ -24,43 +14,40 @@ EXAMPLES = (
 
 
 def export(
-    traces: Traces,
+    traces: options.Traces,
     *,
-    output: str = option(
-        "FOLDER", "Folder to write to; created if missing.", "-o", "--output", default=REQUIRED
+    output: str = options.option(
+        "FOLDER", "Folder to write to; created if missing.", *options.TO, default=options.REQUIRED
     ),
-    table: list[str] | None = option("NAME", "Table to write; may be repeated. Default: all."),
-    format_: str = option(
+    table: list[str] | None = options.option(
+        "NAME", "Table to write; may be repeated. Default: all."
+    ),
+    format_: str = options.option(
         "FORMAT", "File format: parquet, arrow or csv.", "--format", default="parquet"
     ),
-    force: Force = False,
-    json: Json = False,
-    question: Question,
-    rules: Rules = None,
-    privacy: Privacy,
-    reading: ReadingOptions,
+    force: options.Force = False,
+    json: options.Json = False,
+    rules: options.Rules = None,
+    asked: options.TraceOptions,
 ) -> None:
     """Write the tables of a trace as Parquet, Arrow or CSV.
 
     GPU operations are written with category, launch call and operator.
     """
-    with failures(reading, privacy):
-        privacy.check()
-        selection = question.selection()
-        from traceflops.privacy.redact import Redaction
-        from traceflops.reports.tables import check_request, export_tables, table_files
-        from traceflops.table.schema import TABLES
+    step_mark = asked.selection().step_mark
+    from traceflops.privacy.redact import Redaction
+    from traceflops.reports.tables import check_request, export_tables, table_files
+    from traceflops.table.schema import TABLES
 
-        folder = path_of(output)
-        spare_inputs(table_files(folder, table or TABLES, format_), [*traces, rules])
-        keep_apart(folder, traces, f".{format_}")
-        check_request(folder, table, format_, force=force)
-        shown = privacy.shown(reading.read_job(traces, selection.job), selection)
-        names = privacy.placeholders()
-        redaction = Redaction(names, selection.step_mark) if names is not None else None
-        rows = export_tables(shown, folder, table, format_, rules, redaction)
-        files = [{"table": path.stem, "path": str(path), "rows": n} for path, n in rows.items()]
-        if json:
-            say_object({"schema": "traceflops.export/1", "files": files})
-        else:
-            say("\n".join(f"{path}  {several(count, 'row')}" for path, count in rows.items()))
+    folder = path_of(output)
+    spare_inputs(table_files(folder, table or TABLES, format_), [*traces, rules])
+    keep_apart(folder, traces, f".{format_}")
+    check_request(folder, table, format_, force=force)
+    names = asked.privacy.placeholders()
+    redaction = Redaction(names, step_mark) if names is not None else None
+    rows = export_tables(asked.read(traces), folder, table, format_, rules, redaction)
+    files = [{"table": path.stem, "path": str(path), "rows": n} for path, n in rows.items()]
+    if json:
+        say_object({"schema": "traceflops.export/1", "files": files})
+    else:
+        say("\n".join(f"{path}  {several(count, 'row')}" for path, count in rows.items()))

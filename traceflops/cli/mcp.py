@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from traceflops.cli.common import ended_at_once, failures
+from traceflops.cli.common import ended_at_once
 from traceflops.cli.options import Privacy, argument
 from traceflops.cli.printing import say
 from traceflops.errors import UsageError
@@ -20,19 +20,18 @@ def mcp(
     privacy: Privacy,
 ) -> None:
     """Answer agents over standard input and output (MCP). Needs traceflops[mcp]."""
-    with failures(privacy=privacy):
-        privacy.check()
-        if not folders:
-            raise UsageError("no folder is given", "name the folders with traces, such as traces/")
-        from traceflops.agents.folders import Folders
-        from traceflops.agents.server import make_server
+    privacy.check()
+    if not folders:
+        raise UsageError("no folder is given", "name the folders with traces, such as traces/")
+    from traceflops.agents.folders import Folders
+    from traceflops.agents.server import make_server
 
-        server = make_server(
-            Folders(folders), redact=privacy.redact, include_environment=privacy.include_environment
-        )
-        if sys.stdin is None:
-            raise UsageError("standard input is closed", "let an MCP client start this command")
-        if sys.stdin.isatty():
-            say("Waiting for an MCP client, which should start this command.", to_stderr=True)
-        with ended_at_once():  # else the SDK would first wait for a line of standard input
-            server.run("stdio")
+    server = make_server(
+        Folders(folders), redact=privacy.redact, include_environment=privacy.include_environment
+    )
+    if sys.stdin is None:
+        raise UsageError("standard input is closed", "let an MCP client start this command")
+    if sys.stdin.isatty():
+        say("Waiting for an MCP client, which should start this command.", to_stderr=True)
+    with ended_at_once():  # else the SDK would first wait for a line of standard input
+        server.run("stdio")

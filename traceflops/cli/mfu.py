@@ -2,34 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING
 
-from traceflops.cli.common import failures, terminal_style
-from traceflops.cli.defaults import from_file
+from traceflops.cli.common import terminal_style
+from traceflops.cli.defaults import FROM_FILE
 from traceflops.cli.mfu_options import Description
-from traceflops.cli.options import (
-    Json,
-    Pair,
-    Privacy,
-    Question,
-    ReadingOptions,
-    argument,
-    changed,
-    typed,
-)
+from traceflops.cli.options import Json, Pair, TraceOptions, argument, changed, typed
 from traceflops.cli.printing import print_lines, say, say_object
 from traceflops.errors import InputError, UsageError
 
 if TYPE_CHECKING:
-    from rich.text import Text
-
     from traceflops.flops.analytic.run import Run
     from traceflops.flops.model.card import ModelCard
-    from traceflops.mfu.checked.reconciliation import Reconciliation
-    from traceflops.mfu.measurement import Measurement
     from traceflops.privacy.placeholders import Placeholders
-    from traceflops.reports.terminal.lines import Style
     from traceflops.table.trace import Note, Trace
     from traceflops.windows.prepared import Prepared
     from traceflops.windows.selection import Selection
@@ -61,49 +47,36 @@ def mfu(
     described: Description,
     pair: Pair = None,
     json: Json = False,
-    question: Question,
-    privacy: Privacy,
-    reading: ReadingOptions,
+    asked: TraceOptions,
 ) -> None:
     """Compute MFU, HFU and FLOPs of a trace or a described run."""
-    with failures(reading, privacy):
-        if described.model.list_models:
-            from traceflops.flops.model.models import listed_models
-            from traceflops.reports.json.mfu import models_object
+    if described.model.list_models:
+        from traceflops.flops.model.models import listed_models
+        from traceflops.reports.json.mfu import models_object
 
-            models = listed_models()
-            width = max(len(name) for name, _ in models)
-            if json:
-                say_object(models_object(models))
-            else:
-                say("\n".join(f"{name:<{width}}  {card.name}" for name, card in models))
-        elif traces:
-            for option, value in typed(described.time).items():
-                if value is not None:
-                    problem = f"{option} and a trace are mutually exclusive"
-                    raise UsageError(problem, "the trace provides the time")
-            described = described.beside_trace(from_file())
-            _answer_traced(traces, question, reading, described, pair, privacy, json)
+        models = listed_models()
+        width = max(len(name) for name, _ in models)
+        if json:
+            say_object(models_object(models))
         else:
-            # Options for traces are refused, but defaults from a file are ignored.
-            if pair:
-                raise UsageError("--pair needs a trace", "traceflops mfu TRACE --pair FILE")
-            if not changed(question) <= from_file():
-                raise UsageError("no trace to select from", "name one: traceflops mfu TRACE")
-            for name in sorted(changed(privacy) - from_file()):
-                option = f"--{name.replace('_', '-')}"
-                raise UsageError(f"{option} needs a trace", "name one: traceflops mfu TRACE")
-            _answer_described(described, json)
-
-
-def _print(
-    json: bool, as_object: Callable[[], dict[str, Any]], as_lines: Callable[[Style], list[Text]]
-) -> None:
-    """Print an answer as JSON or as lines; only the one that is needed is made."""
-    if json:
-        say_object(as_object())
+            say("\n".join(f"{name:<{width}}  {card.name}" for name, card in models))
+    elif traces:
+        for option, value in typed(described.time).items():
+            if value is not None:
+                problem = f"{option} and a trace are mutually exclusive"
+                raise UsageError(problem, "the trace provides the time")
+        described = described.beside_trace(FROM_FILE.get())
+        _answer_traced(traces, asked, described, pair, json)
     else:
-        print_lines(as_lines(terminal_style()))
+        # Options for traces are refused, but defaults from a file are ignored.
+        if pair:
+            raise UsageError("--pair needs a trace", "traceflops mfu TRACE --pair FILE")
+        if not changed(asked.question) <= FROM_FILE.get():
+            raise UsageError("no trace to select from", "name one: traceflops mfu TRACE")
+        for name in sorted(changed(asked.privacy) - FROM_FILE.get()):
+            option = f"--{name.replace('_', '-')}"
+            raise UsageError(f"{option} needs a trace", "name one: traceflops mfu TRACE")
+        _answer_described(described, json)
 
 
 def _answer_described(described: Description, json: bool) -> None:
@@ -133,34 +106,33 @@ def _answer_described(described: Description, json: bool) -> None:
                 raise
     explained = answer.explanation(figures, figures.lacks) if answer.explains else None
 
-    def lines(style: Style) -> list[Text]:
-        if explained is not None:
-            return render_explanation(figures, explained, style)
+    if json:
+        say_object(mfu_object(figures, explained))
+    elif explained is not None:
+        print_lines(render_explanation(figures, explained, terminal_style()))
+    else:
         render = render_conventions if answer.all_conventions else render_utilisation
-        return render(figures, style)
-
-    _print(json, lambda: mfu_object(figures, explained), lines)
+        print_lines(render(figures, terminal_style()))
     if problem is not None:
         raise problem
 
 
 def _answer_traced(
     traces: list[str],
-    question: Question,
-    reading: ReadingOptions,
+    asked: TraceOptions,
     described: Description,
     pair: list[str] | None,
-    privacy: Privacy,
     json: bool,
 ) -> None:
     """Print the utilisation of traces, with the peaks and the description that the options give."""
     from msgspec.structs import replace
 
-    from traceflops.analysis.preparation import with_replays
+    from traceflops.analysis.preparation import prepare_pair, with_replays
     from traceflops.analysis.recipe import analysis_of, with_removed
     from traceflops.devices.jobs import check_decided
     from traceflops.front.files import check_pair, read_pair
     from traceflops.mfu.budget import PeakOptions
+    from traceflops.mfu.checked.reconciliation import reconcile
     from traceflops.mfu.checked.trace_description import without_description
     from traceflops.mfu.measurement import measure
     from traceflops.reports.json.mfu import utilisation_object
@@ -170,62 +142,43 @@ def _answer_traced(
 
     answer, devices = described.answer, described.devices
     answer.check()
-    privacy.check()
     check_pair(pair, traces)
     # Options are checked before the trace is read, which may take long.
     has_model = described.model.model is not None or described.model.params is not None
     given = described.card_and_run() if has_model else None
     peaks = PeakOptions(devices.device, as_float(devices.tflops))
-    selection = question.selection()
-    trace = reading.read_job(traces, selection.job)
+    selection = asked.selection()
+    trace = asked.reading.read_job(traces, selection.job)
     check_decided(trace, "MFU")
     if answer.ignore_description:
         trace = without_description(trace)
-    names = privacy.placeholders()
-    prepared, card_and_run, notes = _prepared(trace, selection, described, given, privacy, names)
-    other = read_pair(pair, traces, trace, reading.read)
-    paired = None if other is None else _prepared_pair(other, privacy, names)
+    names, kept = asked.privacy.placeholders(), asked.privacy.include_environment
+    prepared, card_and_run, notes = _prepared(trace, selection, described, given, names, kept)
+    other = read_pair(pair, traces, trace, asked.reading.read)
+    of_pair = partial(prepare_pair, include_environment=kept, placeholders=names)
+    paired = of_pair(other) if other is not None else None
     prepared = with_replays(prepared, paired)
     measured = measure(prepared, peaks, paired)
-    checked = _checked(measured, prepared, card_and_run, described)
-    explained = None
-    if checked is not None and answer.explains:
-        explained = answer.explanation(checked.described, checked.lacks)
+    checked = explained = None
+    if card_and_run is not None:
+        card, run = card_and_run
+        # Without the option, the trace's own description may say how many devices there are.
+        count = run.devices if devices.gpus is not None or run.devices > 1 else None
+        checked = reconcile(measured, prepared, card, run, answer.convention, count)
+        if answer.explains:
+            explained = answer.explanation(checked.described, checked.lacks)
     analysis = analysis_of(prepared, peaks, measured)
     analysis = replace(analysis, notes=(*notes, *analysis.notes))
     analysis = with_removed(analysis, names) if names is not None else analysis
-
-    def lines(style: Style) -> list[Text]:
-        if checked is not None and explained is not None:
-            # As described, with the note that the trace disagrees, if it does.
-            return render_explanation(checked.in_doubt, explained, style)
-        if checked is not None and answer.all_conventions:
-            return render_measured_conventions(analysis, style, checked)
-        return render_measured(analysis, style, checked)
-
-    _print(json, lambda: utilisation_object(analysis, checked, explained), lines)
-
-
-def _checked(
-    measured: Measurement, prepared: Prepared, card_and_run: CardAndRun, described: Description
-) -> Reconciliation | None:
-    """Return what the trace says compared with the model and run, None without these."""
-    from traceflops.mfu.checked.reconciliation import reconcile
-
-    if card_and_run is None:
-        return None
-    card, run = card_and_run
-    # Without the option, the trace's own description may say how many devices there are.
-    count = run.devices if described.devices.gpus is not None or run.devices > 1 else None
-    return reconcile(measured, prepared, card, run, described.answer.convention, count)
-
-
-def _prepared_pair(other: Trace, privacy: Privacy, names: Placeholders | None) -> Prepared:
-    """Return a paired trace prepared as the trace beside it."""
-    from traceflops.analysis.preparation import prepare_pair
-
-    kept = privacy.include_environment
-    return prepare_pair(other, include_environment=kept, placeholders=names)
+    if json:
+        say_object(utilisation_object(analysis, checked, explained))
+    elif checked is not None and explained is not None:
+        # As described, with the note that the trace disagrees, if it does.
+        print_lines(render_explanation(checked.in_doubt, explained, terminal_style()))
+    elif checked is not None and answer.all_conventions:
+        print_lines(render_measured_conventions(analysis, terminal_style(), checked))
+    else:
+        print_lines(render_measured(analysis, terminal_style(), checked))
 
 
 def _prepared(
@@ -233,13 +186,14 @@ def _prepared(
     selection: Selection,
     described: Description,
     given: CardAndRun,
-    privacy: Privacy,
     names: Placeholders | None,
+    kept: bool,
 ) -> tuple[Prepared, CardAndRun, tuple[Note, ...]]:
     """Return a prepared trace, the model and run, and the notes on these.
 
     Model and run by options (`given`) precede those by the trace's own description. That is
-    understood before names are replaced; with `names`, the notes are already in the trace.
+    understood before names are replaced; with `names`, the notes are already in the trace. `kept`
+    says that names of the machine stay.
     """
     from msgspec.structs import replace
 
@@ -247,7 +201,6 @@ def _prepared(
     from traceflops.flops.model.models import is_public
     from traceflops.mfu.checked.trace_description import SelfDescribed, self_described
 
-    kept = privacy.include_environment
     prepared = prepare(trace, selection, include_environment=kept)
     card = given[0] if given is not None else None
     own = self_described(prepared, card, described.words(), described.answer.convention)

@@ -11,16 +11,15 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, fields, replace
+from fractions import Fraction
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal
 
-from traceflops.cli.completion import completed, model_ids
-from traceflops.cli.options import Text, changed, flag, option, typed
+from traceflops import units
+from traceflops.cli.options import Text, changed, completed, flag, model_ids, option, typed
 from traceflops.errors import TraceflopsError, UsageError
-from traceflops.units import DESCRIPTION_WORDS, one_of
+from traceflops.units import DESCRIPTION_WORDS, one_of, parse_rate
 
 if TYPE_CHECKING:
-    from fractions import Fraction
-
     from _typeshed import DataclassInstance
 
     from traceflops.devices.missing_input import MissingInput
@@ -40,7 +39,6 @@ class ModelOptions:
     """The model."""
 
     HEADING: ClassVar = "Model"
-
     model: Text = option(
         "NAME|FILE",
         "Preset, Hugging Face config.json (or its folder), or TOML card.",
@@ -58,13 +56,12 @@ class ModelOptions:
         """Return the model. Raises UsageError if none is given, InputError for a bad file."""
         from traceflops.flops.model.models import bare_model, find_model
         from traceflops.mfu.checked.run_options import adjusted
-        from traceflops.units import parse_count
 
         one_of({"--model": self.model, "--params": self.params})
         if self.model is not None:
             card = find_model(self.model)
         elif self.params is not None:
-            card = bare_model(parse_count("--params", self.params))
+            card = bare_model(units.parse_count("--params", self.params))
         else:
             raise UsageError(
                 "no model given",
@@ -79,7 +76,6 @@ class TokenOptions:
     """The tokens of one step."""
 
     HEADING: ClassVar = "Tokens per step, all devices together"
-
     batch: Text = option("N", "Sequences per step: the global batch.")
     seq: Text = option("TOKENS", "Tokens per sequence, padding included.")
     tokens: Text = option("N", "Tokens per step, instead of --batch or --seq.")
@@ -104,7 +100,6 @@ class TimeOptions:
     """The time of a step, or a rate."""
 
     HEADING: ClassVar = "Time (choose one)"
-
     step_time: Text = option("TIME", "Step time: 30, 30s, 820ms. Without a unit: seconds.")
     tokens_per_s: Text = option("N", "Tokens per second, all devices.")
     tokens_per_s_per_gpu: Text = option("N", "Tokens per second per device.")
@@ -117,7 +112,6 @@ class TimeOptions:
         from traceflops.devices.user_rate import given_rate
         from traceflops.flops.analytic.conventions import convention
         from traceflops.flops.analytic.rates import TERA
-        from traceflops.units import parse_rate, parse_seconds
 
         one_of(typed(replace(self, achieved_convention=None)))
         if self.achieved_convention is not None and self.achieved is None:
@@ -129,7 +123,7 @@ class TimeOptions:
         if achieved is not None:
             given_rate(float(achieved), "--achieved")  # raises if it cannot be in TFLOP/s
         return {
-            "step_seconds": read("step_time", parse_seconds),
+            "step_seconds": read("step_time", units.parse_seconds),
             "tokens_per_s": read("tokens_per_s", parse_rate)
             if per_gpu is None
             else per_gpu * devices,
@@ -144,7 +138,6 @@ class DeviceOptions:
     """The devices and their peak."""
 
     HEADING: ClassVar = "Devices and their peak"
-
     gpus: Text = option("N", "Number of devices in the job. Default: 1.", "--gpus", "--devices")
     device: Text = option(
         "ID", "Device: an id from `traceflops devices` such as h100-sxm, or its name."
@@ -155,8 +148,6 @@ class DeviceOptions:
     @property
     def tflops(self) -> Fraction | None:
         """Return the peak given, in TFLOP/s."""
-        from traceflops.units import parse_rate
-
         return parse_rate("--peak", self.peak, "989.4") if self.peak is not None else None
 
 
@@ -165,7 +156,6 @@ class TrainingOptions:
     """Which parts are trained, and what is recomputed."""
 
     HEADING: ClassVar = "Training"
-
     lora: bool = flag("Frozen base weights; adapters count only if their size is given.", "--lora")
     lora_rank: Text = option("R", "LoRA rank.")
     lora_targets: Text = option(
@@ -189,14 +179,12 @@ class AnswerOptions:
     """What is asked about the run."""
 
     HEADING: ClassVar = "Output"
-
     convention: Text = option(
         "ID", "Counting convention. Default: exact-causal; with --params 6N, frozen 4N."
     )
     all_conventions: bool = flag("Print the figures of all conventions.", "--all-conventions")
     reported: Text = option("PERCENT", "Explain a published or logged MFU: 46.2%.")
     reported_hfu: Text = option("PERCENT", "Explain a published or logged HFU.")
-
     ignore_description: bool = flag(
         "Ignore the trace's own description of its run, and its annotations.",
         "--ignore-description",
@@ -215,11 +203,10 @@ class AnswerOptions:
         """Return how the reported figure came about. Raises UsageError if inputs lack."""
         from traceflops.flops.analytic.explain_reported import explain
         from traceflops.flops.analytic.run_utilisation import other_peaks
-        from traceflops.units import parse_reported
 
         metric: Literal["mfu", "hfu"] = "mfu" if self.reported is not None else "hfu"
         option = "--reported" if metric == "mfu" else "--reported-hfu"
-        reported = parse_reported(option, self.reported or self.reported_hfu or "")
+        reported = units.parse_reported(option, self.reported or self.reported_hfu or "")
         choice = figures.choice
         # A rate above the peak is among what lacks, too, but just that may be explained.
         if lacks and (figures.rate is None or choice.peak is None):

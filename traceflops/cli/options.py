@@ -6,14 +6,15 @@ group turns its options into what the core takes: a selection, peaks, a request.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final
 
 import typer
 
-from traceflops.cli.completion import completed, device_ids, step_numbers
 from traceflops.cli.printing import watching
 from traceflops.errors import UsageError
 
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
     from traceflops.analysis.result import Analysis
-    from traceflops.front.request import Request
+    from traceflops.front.reduction import Request
     from traceflops.mfu.budget import PeakOptions
     from traceflops.privacy.placeholders import Placeholders
     from traceflops.table.trace import Trace
@@ -29,11 +30,14 @@ if TYPE_CHECKING:
 
 Text = str | None
 REQUIRED: Final = MISSING
+TO: Final = ("-o", "--output")
 INPUT: Final[dict[str, Any]] = {"rich_help_panel": "Input"}
 OTHERS: Final[dict[str, Any]] = {"rich_help_panel": "Options"}
 """Headings of options outside the groups that have one."""
 _LEAST_LINK, _LARGEST_LINK = 0.01, 100_000.0
 """GB/s; what lies beyond was meant in another unit."""
+_SMALL_BYTES: Final = 20_000_000
+"""Less text than this is read to find its steps, which takes about a second."""
 
 
 def option(metavar: str, help_text: str, *names: str, default: Any = None, **more: Any) -> Any:
@@ -56,6 +60,55 @@ def flag(help_text: str, *names: str, default: bool | None = False, **more: Any)
     """Declare an option without a value; see `option`."""
     info = typer.Option(*names, help=help_text, show_default=False, **more)
     return field(default=default, metadata={"typer": info})
+
+
+def completed(values: Callable[[typer.Context], Iterable[str]]) -> dict[str, Any]:
+    """Return the keyword of typer.Option with which the shell offers these values.
+
+    Finding them must not take long, and must not fail aloud: a shell has no place for errors.
+    """
+
+    def offered(ctx: typer.Context, incomplete: str) -> list[str]:
+        with suppress(Exception):
+            return [value for value in values(ctx) if value.startswith(incomplete)]
+        return []
+
+    return {"autocompletion": offered}
+
+
+def device_ids(_: typer.Context) -> Iterator[str]:
+    """Yield the ids of the device table."""
+    from traceflops.devices.peaks import load_devices
+
+    return (spec.id for spec in load_devices())
+
+
+def model_ids(_: typer.Context) -> Iterable[str]:
+    """Return the ids of the preset models."""
+    from traceflops.flops.model.models import preset_names
+
+    return preset_names()
+
+
+def step_numbers(context: typer.Context) -> Iterator[str]:
+    """Yield the steps of the traces on the command line if these are small local files.
+
+    Click's parser stops at the option that has no value yet; traces behind it are in `args`.
+    """
+    files = [*(context.params.get("traces") or ()), *context.args]
+    if not files or not all(map(os.path.isfile, files)):
+        return
+    from traceflops.parsers.io.places import find_inputs
+
+    sources = [source for file in files for source in find_inputs(file)[0]]
+    text_bytes = sum(source.expected_text_bytes for source in sources)
+    for source in sources:
+        source.close()
+    if text_bytes < _SMALL_BYTES:
+        from traceflops.analysis.preparation import prepare
+        from traceflops.parsers.reading import read
+
+        yield from map(str, prepare(read(files, jobs=1)).plan.choice.seen)
 
 
 Traces = Annotated[
@@ -104,7 +157,6 @@ class Question:
     """The part of a trace that is asked for, as typed; `selection` parses it."""
 
     HEADING: ClassVar = "Select"
-
     steps: Text = option(
         "A:B", "Step numbers, both included (A:, :B, A).", **completed(step_numbers)
     )
@@ -118,26 +170,20 @@ class Question:
         "Run to show where GPUs ran several in sequence, from 1. Default: the one with "
         "most GPU time.",
     )
-
     job: int | None = option(
         "N", "Job to show where a folder has several, numbered as in traceflops info."
     )
 
     def selection(self) -> Selection:
         """Return the selection. Raises UsageError for an option that cannot be read."""
-        from traceflops.windows.selection import (
-            Selection,
-            parse_duration,
-            parse_numbers,
-            parse_steps,
-        )
+        from traceflops.windows import selection as parsed
 
-        return Selection(
-            steps=parse_steps(self.steps) if self.steps is not None else None,
-            ranks=parse_numbers("--ranks", self.ranks) if self.ranks is not None else None,
-            gpus=parse_numbers("--gpu", self.gpu) if self.gpu is not None else None,
-            from_ns=parse_duration("--from", self.start) if self.start is not None else None,
-            to_ns=parse_duration("--to", self.end) if self.end is not None else None,
+        return parsed.Selection(
+            steps=parsed.parse_steps(self.steps) if self.steps is not None else None,
+            ranks=parsed.parse_numbers("--ranks", self.ranks) if self.ranks is not None else None,
+            gpus=parsed.parse_numbers("--gpu", self.gpu) if self.gpu is not None else None,
+            from_ns=parsed.parse_duration("--from", self.start) if self.start is not None else None,
+            to_ns=parsed.parse_duration("--to", self.end) if self.end is not None else None,
             step_mark=self.step_mark,
             run=self.run,
             job=self.job,
@@ -149,14 +195,12 @@ class Rates:
     """Peaks of the devices, if the trace does not tell them or tells them wrong."""
 
     HEADING: ClassVar = "MFU"
-
     device: Text = option(
         "ID",
         "Device for MFU: an id from `traceflops devices`, or its name.",
         **completed(device_ids),
     )
     peak: float | None = option("TFLOPS", "Dense peak per device in TFLOP/s, for all data types.")
-
     link: float | None = option(
         "GB/S", "Peak of the links between ranks, per device and direction, in GB/s."
     )
@@ -173,19 +217,12 @@ class Rates:
             raise UsageError(f"--link {self.link:g} is no rate in GB/s", hint)
         return PeakOptions(self.device, self.peak, self.link)
 
-    def words(self) -> list[str]:
-        """Return the options as they would be typed."""
-        device = ["--device", self.device] if self.device is not None else []
-        rates = (("--peak", self.peak), ("--link", self.link))
-        return device + [word for name, rate in rates if rate for word in (name, f"{rate:g}")]
-
 
 @dataclass(frozen=True, slots=True)
 class Privacy:
     """What of the recording machine and of the program's author is shown."""
 
     HEADING: ClassVar = "Privacy"
-
     include_environment: bool = flag("Keep host and user names and paths.", "--include-environment")
     redact: bool = flag(
         "Replace names of files, modules, functions and annotations, and your own words "
@@ -212,17 +249,12 @@ class Privacy:
 
         return Placeholders() if self.redact else None
 
-    def words(self) -> list[str]:
-        """Return the options as they would be typed."""
-        return [name for name, value in typed(self).items() if value]
-
 
 @dataclass(frozen=True, slots=True)
 class ReadingOptions:
     """How the input is read, and what is printed about that."""
 
     HEADING: ClassVar = "Input"
-
     jobs: int | None = option(
         "N",
         "Processes for reading large files or many. Default: one per core, at most 8.",
@@ -256,7 +288,7 @@ class ReadingOptions:
         given = (("--memory", self.memory), ("--gpu-samples", self.gpu_samples))
         return [(name, file) for name, files in given for file in files or ()]
 
-    def words(self) -> dict[str, Any]:
+    def read_arguments(self) -> dict[str, Any]:
         """Return the options as keyword arguments of `traceflops.parsers.read`."""
         return {
             "jobs": self.jobs,
@@ -273,7 +305,7 @@ class ReadingOptions:
         from traceflops.parsers.reading import read
 
         with watching() as watch:
-            return read(traces, watch=watch, **self.words())
+            return read(traces, watch=watch, **self.read_arguments())
 
     def read_job(self, traces: Sequence[str], job: int | None) -> Trace:
         """Return the chosen job of the files, or the trace of all jobs if `job` is None."""
@@ -282,8 +314,27 @@ class ReadingOptions:
         return of_job(self.read(traces), job)
 
 
+@dataclass(frozen=True, slots=True)
+class TraceOptions:
+    """The options of commands that read traces and do not analyse them."""
+
+    question: Question
+    privacy: Privacy
+    reading: ReadingOptions
+
+    def selection(self) -> Selection:
+        """Return the selection. Raises UsageError for options that are wrong or exclude others."""
+        self.privacy.check()
+        return self.question.selection()
+
+    def read(self, traces: Sequence[str]) -> Trace:
+        """Return the selected part of a trace; names of the machine are removed unless kept."""
+        selection = self.question.selection()
+        return self.privacy.shown(self.reading.read_job(traces, selection.job), selection)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class AnalysisOptions:
     """The options of commands that analyse traces."""
 
     question: Question
@@ -303,7 +354,7 @@ class Asked:
 
     def request(self) -> Request:
         """Return the options for the core. Raises UsageError for an impossible value."""
-        from traceflops.front.request import Request
+        from traceflops.front.reduction import Request
 
         return Request(
             self.question.selection(),
@@ -313,7 +364,7 @@ class Asked:
             self.finding_rules,
             self.privacy.include_environment,
             self.privacy.redact,
-            self.reading.words(),
+            self.reading.read_arguments(),
             self.dask,
         )
 

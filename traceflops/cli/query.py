@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
-from traceflops.cli.common import ended_at_once, failures
-from traceflops.cli.options import Asked, argument, option
+from traceflops.cli.common import ended_at_once
+from traceflops.cli.options import AnalysisOptions, argument, option
 from traceflops.cli.printing import say, say_object
 from traceflops.errors import UsageError
 from traceflops.units import several
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     import pyarrow as pa
 
 EXAMPLES = (
@@ -35,30 +34,24 @@ def query(
     format_: str = option(
         "FORMAT", f"How rows are printed: {', '.join(FORMATS)}.", "--format", default=FORMATS[0]
     ),
-    asked: Asked,
+    asked: AnalysisOptions,
 ) -> None:
     """Answer a question in SQL over the tables of a trace. Needs traceflops[sql]."""
-    with failures(asked.reading, asked.privacy):
-        if format_ not in FORMATS:
-            raise UsageError(f"no such format: {format_}", f"choose one of {', '.join(FORMATS)}")
-        # The last argument is SQL if it has several words and is no file.
-        *files, last = traces
-        sql = last if len(last.split()) > 1 and not os.path.exists(last) else None
-        if sql is not None and not files:
-            raise UsageError("no trace is given", 'write traceflops query TRACE "select …"')
-        analysis = asked.analyze(files if sql is not None else traces)
-        if sql is None:
-            from traceflops.front.words import schema
+    if format_ not in FORMATS:
+        raise UsageError(f"no such format: {format_}", f"choose one of {', '.join(FORMATS)}")
+    # The last argument is SQL if it has several words and is no file.
+    *files, last = traces
+    sql = last if len(last.split()) > 1 and not os.path.exists(last) else None
+    if sql is not None and not files:
+        raise UsageError("no trace is given", 'write traceflops query TRACE "select …"')
+    analysis = asked.analyze(files if sql is not None else traces)
+    if sql is None:
+        from traceflops.front.words import schema
 
-            _print(schema(analysis), format_)
-        else:
-            with ended_at_once():
-                rows = analysis.sql(sql)
-            _print(rows, format_)
-
-
-def _print(rows: pa.Table, format_: str) -> None:
-    """Print all rows as CSV or JSON, or the first ones as a table."""
+        rows = schema(analysis)
+    else:
+        with ended_at_once():
+            rows = analysis.sql(sql)
     if format_ == "json":
         say_object({"schema": "traceflops.query/1", "rows": rows.to_pylist()})
     elif format_ == "csv":

@@ -8,7 +8,6 @@ from functools import cache
 from importlib.resources import files
 from string import Template
 
-from traceflops.cli.common import failures
 from traceflops.cli.options import argument
 from traceflops.cli.printing import say
 from traceflops.errors import UsageError
@@ -40,15 +39,14 @@ def recipe(
     name: str | None = argument("[NAME]", "What is run. Without it all are listed.", default=None),
 ) -> None:
     """Print commands that record what a report needs."""
-    with failures():
-        if name is None:
-            recipes = known_recipes()
-            width = max(map(len, recipes))
-            say("\n".join(f"{key:<{width}}  {recipe.title}" for key, recipe in recipes.items()))
-            return
-        chosen = known_recipes().get(name.lower())
-        if chosen is None:
-            names = ", ".join(known_recipes())
-            raise UsageError(f"no recipe for {name!r}", f"choose from {names}")
-        say(f"# {chosen.title}: {chosen.gives}\n# options: {chosen.source}\n")
-        say(chosen.commands.strip())
+    if name is None:
+        recipes = known_recipes()
+        width = max(map(len, recipes))
+        say("\n".join(f"{key:<{width}}  {recipe.title}" for key, recipe in recipes.items()))
+        return
+    chosen = known_recipes().get(name.lower())
+    if chosen is None:
+        names = ", ".join(known_recipes())
+        raise UsageError(f"no recipe for {name!r}", f"choose from {names}")
+    say(f"# {chosen.title}: {chosen.gives}\n# options: {chosen.source}\n")
+    say(chosen.commands.strip())

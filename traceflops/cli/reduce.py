@@ -7,8 +7,8 @@ from itertools import takewhile
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING
 
-from traceflops.cli.common import failures, keep_apart, path_of, stem_of
-from traceflops.cli.options import REQUIRED, Asked, Force, Traces, option
+from traceflops.cli.common import keep_apart, path_of, stem_of
+from traceflops.cli.options import REQUIRED, TO, AnalysisOptions, Force, Traces, option
 from traceflops.cli.printing import say
 from traceflops.errors import UsageError
 from traceflops.units import several
@@ -26,39 +26,38 @@ EXAMPLES = (
 def reduce(
     traces: Traces,
     *,
-    output: str = option("FOLDER", "Folder for the summaries.", "-o", "--output", default=REQUIRED),
+    output: str = option("FOLDER", "Folder for the summaries.", *TO, default=REQUIRED),
     force: Force = False,
-    asked: Asked,
+    asked: AnalysisOptions,
 ) -> None:
     """Write a small summary of each file, for report to read.
 
     So machines need no network between them, and thousands of ranks fit into one report.
     """
-    with failures(asked.reading, asked.privacy):
-        from traceflops.analysis.summary_files import decoded
-        from traceflops.front.files import SUMMARY_SUFFIX
-        from traceflops.front.reduction import file_sets, none_reduced, summary_contents
-        from traceflops.reports.files import write_pieces
+    from traceflops.analysis.summary_files import decoded
+    from traceflops.front.files import SUMMARY_SUFFIX
+    from traceflops.front.reduction import file_sets, none_reduced, summary_contents
+    from traceflops.reports.files import write_pieces
 
-        request = asked.request()
-        request.check_reducible()
-        folder = path_of(output)
-        keep_apart(folder, traces, SUMMARY_SUFFIX)
-        targets = targets_of(file_sets(traces), folder, force=force)
-        folder.mkdir(parents=True, exist_ok=True)
-        contents = summary_contents(list(targets.values()), request)
-        unread = []
-        for target, content in zip(targets, contents, strict=True):
-            write_pieces(target, [content])
-            if isinstance(decoded(content, target.name), str):  # only names: not reduced
-                unread.append(target)
-        if len(unread) == len(targets):
-            for target in unread:
-                target.unlink()
-            raise none_reduced(traces)
-        say(f"Wrote {several(len(targets), 'summary', 'summaries')} to {folder}")
-        if unread:
-            say(f"note: {several(len(unread), 'file')} could not be reduced", to_stderr=True)
+    request = asked.request()
+    request.check_reducible()
+    folder = path_of(output)
+    keep_apart(folder, traces, SUMMARY_SUFFIX)
+    targets = targets_of(file_sets(traces), folder, force=force)
+    folder.mkdir(parents=True, exist_ok=True)
+    contents = summary_contents(list(targets.values()), request)
+    unread = []
+    for target, content in zip(targets, contents, strict=True):
+        write_pieces(target, [content])
+        if isinstance(decoded(content, target.name), str):  # only names: not reduced
+            unread.append(target)
+    if len(unread) == len(targets):
+        for target in unread:
+            target.unlink()
+        raise none_reduced(traces)
+    say(f"Wrote {several(len(targets), 'summary', 'summaries')} to {folder}")
+    if unread:
+        say(f"note: {several(len(unread), 'file')} could not be reduced", to_stderr=True)
 
 
 def targets_of(sets: Sequence[Files], folder: Path, *, force: bool) -> dict[Path, Files]:

@@ -10,16 +10,8 @@ from itertools import chain, count
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Final
 
-from traceflops.cli.common import (
-    failures,
-    keep_apart,
-    path_of,
-    print_summary,
-    spare_inputs,
-    stem_of,
-    terminal_style,
-)
-from traceflops.cli.options import Asked, Force, Json, Text, Traces, flag, option
+from traceflops.cli import common, options
+from traceflops.cli.options import TO, AnalysisOptions, Force, Json, Text, Traces, flag, option
 from traceflops.cli.printing import say
 from traceflops.errors import UsageError
 from traceflops.phases import phase
@@ -42,11 +34,10 @@ _MOST_INPUTS: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Added:
+class ReportOptions:
     """What the author adds to the report, the post-mortem, and whether the page is opened."""
 
     HEADING: ClassVar = "Output"
-
     title: Text = option("TEXT", "Title of the report.")
     notes: Path | None = option(
         "FILE",
@@ -84,11 +75,11 @@ class Target:
         inputs = [*traces, *others]
         if self.format is None:
             # A report is replaced at each run; as an input it is refused with a reason of its own.
-            spare_inputs([] if is_report(self.path) else [self.path], inputs)
+            common.spare_inputs([] if is_report(self.path) else [self.path], inputs)
             check_target(self.path, force=force)
         else:
-            spare_inputs(table_files(self.path, REPORT_TABLES, self.format), inputs)
-            keep_apart(self.path, traces, f".{self.format}")
+            common.spare_inputs(table_files(self.path, REPORT_TABLES, self.format), inputs)
+            common.keep_apart(self.path, traces, f".{self.format}")
             check_folder(self.path, REPORT_TABLES, self.format, force=force)
 
     def save(self, analysis: Analysis, command: str, authored: Authored, *, force: bool) -> str:
@@ -111,59 +102,60 @@ def report(
         "FILE",
         "File to write: .html, .json, .md or .zip; or a folder for tables. Default: "
         "NAME.report.html in this folder; NAME-2.report.html beside that of another recording.",
-        "-o",
-        "--output",
+        *TO,
     ),
     format_: Text = option(
         "FORMAT", "Write tables to a folder: csv, parquet or arrow.", "--format"
     ),
-    added: Added,
+    added: ReportOptions,
     force: Force = False,
     quiet: bool = flag("Print only the path.", "-q", "--quiet"),
     json: Json = False,
-    asked: Asked,
+    asked: AnalysisOptions,
 ) -> None:
     """Write the report as one HTML file, and print its summary.
 
     With -o also as JSON, Markdown, a ZIP file or tables.
     """
-    with failures(asked.reading, asked.privacy):
-        target = target_of(output, format_, traces)
-        if added.open and not target.is_page:
-            problem = "--open shows a page, but none is written"
-            raise UsageError(problem, "give a .html file with -o")
-        if added.open and (quiet or json):
-            problem = "--open cannot be combined with --json or --quiet"
-            raise UsageError(problem, "remove one of them")
-        from traceflops.reports.view.author_notes import authored
-        from traceflops.reports.write import save_post_mortem
+    target = target_of(output, format_, traces)
+    if added.open and not target.is_page:
+        problem = "--open shows a page, but none is written"
+        raise UsageError(problem, "give a .html file with -o")
+    if added.open and (quiet or json):
+        problem = "--open cannot be combined with --json or --quiet"
+        raise UsageError(problem, "remove one of them")
+    from traceflops.reports.view.author_notes import authored
+    from traceflops.reports.write import save_post_mortem
 
-        words = authored(added.title, added.notes)
-        others = [*(asked.pair or []), asked.rules, asked.finding_rules, added.notes]
-        target.check(traces, others, force=force)
-        case = _case_of(added, target)
-        if case is not None:
-            case.check(traces, others, force=force)
-        analysis = asked.analyze(traces)
-        try:
-            if json:
-                say(analysis.to_json())
-            elif not quiet:
-                print_summary(analysis)
-        finally:  # write the report even if the reader of stdout has gone
-            with phase("render and write"):
-                command = _command(traces, analysis, asked, added)
-                written = target.save(analysis, command, words, force=force)
-                if case is not None:
-                    save_post_mortem(analysis, case.path, words)
-                    written += f" and {case.path}"
-        if quiet:
-            say(str(target.path))
-        elif not json:
-            hint = "  open with --open" if target.is_page and not added.open else ""
-            say(f"\n{'→' if terminal_style().unicode else '->'} {written}{hint}")
-        if added.open and not _is_opened(target.path):  # the report was written, so no error
-            say("note: no browser could be started; open the file yourself", to_stderr=True)
+    words = authored(added.title, added.notes)
+    others = [*(asked.pair or []), asked.rules, asked.finding_rules, added.notes]
+    target.check(traces, others, force=force)
+    case = common.path_of(added.post_mortem) if added.post_mortem is not None else None
+    if case is not None:
+        if case.suffix.lower() != ".md" or case.resolve() == target.path.resolve():
+            problem = f"the post-mortem needs a .md file of its own: {case}"
+            raise UsageError(problem, "give it another name")
+        Target(case, None).check(traces, others, force=force)
+    analysis = asked.analyze(traces)
+    try:
+        if json:
+            say(analysis.to_json())
+        elif not quiet:
+            common.print_summary(analysis)
+    finally:  # write the report even if the reader of stdout has gone
+        with phase("render and write"):
+            command = _command(traces, analysis, asked, added)
+            written = target.save(analysis, command, words, force=force)
+            if case is not None:
+                save_post_mortem(analysis, case, words)
+                written += f" and {case}"
+    if quiet:
+        say(str(target.path))
+    elif not json:
+        hint = "  open with --open" if target.is_page and not added.open else ""
+        say(f"\n{'→' if common.terminal_style().unicode else '->'} {written}{hint}")
+    if added.open and not _is_opened(target.path):  # the report was written, so no error
+        say("note: no browser could be started; open the file yourself", to_stderr=True)
 
 
 def _is_opened(page: Path) -> bool:
@@ -184,7 +176,7 @@ def target_of(output: str | None, format_: str | None, traces: list[str]) -> Tar
     paths, which reveal nothing of these.
     """
     if output is not None:
-        path = path_of(output)
+        path = common.path_of(output)
         is_folder = output.endswith(("/", "\\")) or path.is_dir()
         if format_ is not None and not is_folder and path.suffix:
             raise UsageError(
@@ -192,7 +184,7 @@ def target_of(output: str | None, format_: str | None, traces: list[str]) -> Tar
                 f"give a folder such as {path.stem}/, or remove --format",
             )
         return Target(path, format_ or ("csv" if is_folder else None))
-    stem = stem_of(traces)
+    stem = common.stem_of(traces)
     if format_ is not None:
         return Target(Path(f"{stem}.report"), format_)
     from traceflops.parsers.io.remote import is_remote
@@ -206,25 +198,16 @@ def target_of(output: str | None, format_: str | None, traces: list[str]) -> Tar
     return Target(free, None, mark)
 
 
-def _case_of(added: Added, target: Target) -> Target | None:
-    """Return where the post-mortem goes, if it is asked for. Raises UsageError for a bad name."""
-    if added.post_mortem is None:
-        return None
-    path = path_of(added.post_mortem)
-    if path.suffix.lower() != ".md" or path.resolve() == target.path.resolve():
-        problem = f"the post-mortem needs a .md file of its own: {path}"
-        raise UsageError(problem, "give it another name")
-    return Target(path, None)
-
-
-def _command(traces: list[str], analysis: Analysis, asked: Asked, added: Added) -> str:
+def _command(
+    traces: list[str], analysis: Analysis, asked: AnalysisOptions, added: ReportOptions
+) -> str:
     """Return the command that makes this report, to print in it.
 
     Traces have the names that the report shows, never paths. If redacted, other names and texts
     that the user gave are "…".
     """
     names = [file.name for file in analysis.source.files]
-    question, reading = asked.question, asked.reading
+    question, rates, reading = asked.question, asked.rates, asked.reading
     is_each_shown = len(names) == len(traces) + len(reading.side_files)  # no folder among them
     shown = names[: len(traces)] if is_each_shown else ["FOLDER"] * len(traces)
     inputs = ["-" if trace == "-" else name for trace, name in zip(traces, shown, strict=True)]
@@ -239,7 +222,7 @@ def _command(traces: list[str], analysis: Analysis, asked: Asked, added: Added) 
         """Return a text of the user as the report may show it; None if there is none."""
         return "…" if text and asked.privacy.redact else text
 
-    options: list[tuple[str, object]] = [
+    values: list[tuple[str, object]] = [
         ("--steps", question.steps),
         ("--ranks", question.ranks),
         ("--gpu", question.gpu),
@@ -255,12 +238,14 @@ def _command(traces: list[str], analysis: Analysis, asked: Asked, added: Added) 
         ("--notes", own(added.notes.name if added.notes else None)),
         *((name, own(Path(file).name)) for name, file in reading.side_files),
         ("--zone", reading.zone),
+        ("--device", rates.device),
+        ("--peak", f"{rates.peak:g}" if rates.peak else None),
+        ("--link", f"{rates.link:g}" if rates.link else None),
     ]
-    given = ((name, str(value)) for name, value in options if value is not None)
+    given = ((name, str(value)) for name, value in values if value is not None)
     stacks = {None: (), True: ("--python-stacks",), False: ("--no-python-stacks",)}
     flags = (
-        *asked.rates.words(),
-        *asked.privacy.words(),
+        *(name for name, is_set in options.typed(asked.privacy).items() if is_set),
         *stacks[reading.python_stacks],
         *(("--no-limits",) if reading.no_limits else ()),
         *(("--strict",) if reading.strict else ()),

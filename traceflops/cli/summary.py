@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from traceflops.cli.common import failures, print_summary
-from traceflops.cli.options import Asked, Json, Text, Traces, option
+from traceflops.cli.common import print_summary
+from traceflops.cli.options import AnalysisOptions, Json, Text, Traces, option
 from traceflops.cli.printing import say, say_object
 from traceflops.errors import UsageError
 
@@ -30,23 +30,22 @@ def summary(
         "Show GPU time by module, layer, op, shape, source or range, CPU time by host-op, or "
         "more kernels by kernel.",
     ),
-    asked: Asked,
+    asked: AnalysisOptions,
 ) -> None:
     """Print where the time went, without writing a file."""
-    with failures(asked.reading, asked.privacy):
-        if only is not None and (only != "findings" or not json):
-            problem = f"--only {only} cannot be printed"
-            raise UsageError(problem, "write --json --only findings")
-        if by is not None:
-            from traceflops.attribution.device_work_tables import check_owner
+    if only is not None and (only != "findings" or not json):
+        problem = f"--only {only} cannot be printed"
+        raise UsageError(problem, "write --json --only findings")
+    if by is not None:
+        from traceflops.attribution.device_work_tables import check_owner
 
-            check_owner(by)
-        analysis = asked.analyze(traces, brief=not json and by is None)
-        if only is not None:
-            from traceflops.reports.json.report import findings_object
+        check_owner(by)
+    analysis = asked.analyze(traces, brief=not json and by is None)
+    if only is not None:
+        from traceflops.reports.json.report import findings_object
 
-            say_object(findings_object(analysis))
-        elif json:
-            say(analysis.to_json())
-        else:
-            print_summary(analysis, by)
+        say_object(findings_object(analysis))
+    elif json:
+        say(analysis.to_json())
+    else:
+        print_summary(analysis, by)

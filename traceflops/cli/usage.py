@@ -36,7 +36,7 @@ _WrongUsage: type[Exception] = typer.BadParameter.__mro__[1]
 """The base class of what the parser of options raises; Typer exports only subclasses."""
 
 
-class Plain(TyperGroup):
+class CommandGroup(TyperGroup):
     """The group of commands; errors of usage have two lines."""
 
     def make_context(self, info_name: Any, args: list[str], *more: Any, **settings: Any) -> Any:
@@ -107,11 +107,7 @@ _LAST = ("Input", "Select", "MFU", "Output", "Privacy", "Options")
 """Headings that many commands have; they come last, in this order."""
 
 
-def _is_argument(parameter: Any) -> bool:
-    return bool(parameter.param_type_name == "argument")
-
-
-class Sectioned(TyperCommand):
+class Command(TyperCommand):
     """A command whose help groups the options, some of which may have defaults from a file."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
@@ -126,7 +122,8 @@ class Sectioned(TyperCommand):
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
         """Return what may follow the command's name."""
-        return ["[OPTIONS]", *(str(each.metavar) for each in self.params if _is_argument(each))]
+        arguments = (each for each in self.params if each.param_type_name == "argument")
+        return ["[OPTIONS]", *(str(argument.metavar) for argument in arguments)]
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Write the arguments and options, heading by heading."""
@@ -134,7 +131,7 @@ class Sectioned(TyperCommand):
         parameter: Any
         for parameter in self.get_params(ctx):
             row = parameter.get_help_record(ctx)
-            if _is_argument(parameter):
+            if parameter.param_type_name == "argument":
                 sections.setdefault("Arguments", []).append((parameter.metavar, parameter.help))
             elif row is not None:
                 # Options of a group have its heading; most others say what is printed or written.

@@ -6,9 +6,10 @@ import textwrap
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from traceflops.cli.common import failures, terminal_style
-from traceflops.cli.options import Asked, Json, argument
+from traceflops.cli.common import terminal_style
+from traceflops.cli.options import AnalysisOptions, Json, argument
 from traceflops.cli.printing import say, say_object
+from traceflops.units import duration, percent, several
 
 if TYPE_CHECKING:
     from traceflops.replay.what_if import Outcome, WhatIf
@@ -39,19 +40,18 @@ def what_if(
     ),
     *,
     json: Json = False,
-    asked: Asked,
+    asked: AnalysisOptions,
 ) -> None:
     """Predict the step time if parts of a step took another time."""
-    with failures(asked.reading, asked.privacy):
-        from traceflops.analysis.recipe import what_if
+    from traceflops.analysis.recipe import what_if
 
-        answer = what_if(asked.analyze([trace]), *edits)
-        if json:
-            from traceflops.reports.json.comparison import what_if_object
+    answer = what_if(asked.analyze([trace]), *edits)
+    if json:
+        from traceflops.reports.json.comparison import what_if_object
 
-            say_object(what_if_object(answer))
-        else:
-            say("\n".join(_lines(answer)))
+        say_object(what_if_object(answer))
+    else:
+        say("\n".join(_lines(answer)))
 
 
 def _lines(answer: WhatIf) -> Iterator[str]:
@@ -63,7 +63,6 @@ def _lines(answer: WhatIf) -> Iterator[str]:
     from traceflops.reports.view.figures import shorten_middle
     from traceflops.reports.view.short_names import short_labels
     from traceflops.reports.view.texts import words
-    from traceflops.units import duration, percent, several
 
     together, width = answer.together, terminal_style().width
     mfu = f", MFU {together.mfu.text}" if together.mfu is not None else ""
@@ -106,7 +105,6 @@ def _lines(answer: WhatIf) -> Iterator[str]:
 
 def _row(outcome: Outcome) -> tuple[str, str, str, str]:
     """Return the cells of an outcome: edits, step time, gain, MFU; ranges as "least to most"."""
-    from traceflops.units import duration, percent
 
     def shown(*ends_ns: int) -> str:
         """Return the ends of a range, or one text for equal ones; `duration` takes no sign."""

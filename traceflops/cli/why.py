@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from traceflops.cli.common import failures
 from traceflops.cli.options import INPUT, Json, Rules, argument, flag
 from traceflops.cli.printing import say, say_object
 
@@ -20,23 +19,22 @@ def why(
     json: Json = False,
 ) -> None:
     """Show the category of a kernel name and the rule that decided it."""
-    with failures():
-        from traceflops.categories.classify import load
+    from traceflops.categories.classify import load
 
-        classifier = load(rules)
-        decision = classifier.op(name) if op else classifier.kernel(name)
-        facts = {
-            "category": f"{decision.category.top}/{decision.category.sub}",
-            "rule": decision.rule,
-            "because": decision.because,
-            "looked_at": decision.looked_at,
-            "source": decision.source,
-        }
-        if json:
-            say_object({"schema": "traceflops.why/1", "name": name, **facts})
-            return
-        from traceflops.reports.view.figures import shorten_middle, visible
+    classifier = load(rules)
+    decision = classifier.op(name) if op else classifier.kernel(name)
+    facts = {
+        "category": f"{decision.category.top}/{decision.category.sub}",
+        "rule": decision.rule,
+        "because": decision.because,
+        "looked_at": decision.looked_at,
+        "source": decision.source,
+    }
+    if json:
+        say_object({"schema": "traceflops.why/1", "name": name, **facts})
+        return
+    from traceflops.reports.view.figures import shorten_middle, visible
 
-        for label, value in facts.items():
-            # 400 characters: names of template kernels are long, yet their ends tell them apart.
-            say(f"{label.replace('_', ' '):<10} {shorten_middle(visible(value), 400)}")
+    for label, value in facts.items():
+        # 400 characters: names of template kernels are long, yet their ends tell them apart.
+        say(f"{label.replace('_', ' '):<10} {shorten_middle(visible(value), 400)}")

@@ -7,19 +7,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Hashable
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from msgspec import Struct
 
 from traceflops.categories.kernel_names import from_own_word
 from traceflops.comparison.matching import family, grouped
+from traceflops.comparison.side import Side
 from traceflops.facts import Fact, fact
 from traceflops.findings.finding import short_name
-from traceflops.mfu.counted.kernel_speeds import ROOFS
-
-if TYPE_CHECKING:
-    from traceflops.comparison.side import Side
-    from traceflops.mfu.counted.kernel_speeds import KernelSpeed
+from traceflops.mfu.counted.kernel_speeds import ROOFS, KernelSpeed
 
 _WORD_BEFORE_ARGUMENTS: Final = re.compile(r"^(\w+)\(.*", re.S)
 _KEYS: Final[tuple[Callable[[KernelSpeed], Hashable], ...]] = (

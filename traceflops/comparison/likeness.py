@@ -6,7 +6,6 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from fractions import Fraction
-from itertools import chain
 from typing import Final
 
 from msgspec import Struct
@@ -91,8 +90,14 @@ def _kernel_ns(work: Iterable[ChargedKernel]) -> int:
 
 def unlikeness(before: Side, after: Side, matched: Iterable[Match]) -> tuple[Unlike, ...]:
     """Return what differs between two sides, the most important first."""
-    differences = chain(_work(before, after), _shapes(matched), _recorded(before, after))
-    return tuple(Unlike(*row) for row in differences if row[1] != row[2])
+    old, new = _values(before), _values(after)
+    recorded = ("steps", "ranks", *_RECORDED, "single kernels", *before.facts, *after.facts)
+    differences = [*_work(before, after), *_shapes(matched)]
+    differences += [
+        Unlike(what, old.get(what, UNRECORDED), new.get(what, UNRECORDED))
+        for what in dict.fromkeys(recorded)
+    ]
+    return tuple(unlike for unlike in differences if unlike.before != unlike.after)
 
 
 def work_ratio(before: Side, after: Side) -> Fraction | None:
@@ -104,7 +109,7 @@ def work_ratio(before: Side, after: Side) -> Fraction | None:
     return new / old if old and new else None
 
 
-def _work(before: Side, after: Side) -> Iterator[tuple[str, str, str]]:
+def _work(before: Side, after: Side) -> Iterator[Unlike]:
     """Yield the model FLOPs of a window on both sides ("777.6 GFLOP"), if they differ."""
     ratio = work_ratio(before, after)
     if ratio is None or abs(ratio - 1) <= _SAME_WORK:
@@ -112,13 +117,12 @@ def _work(before: Side, after: Side) -> Iterator[tuple[str, str, str]]:
     texts = []
     for side in (before, after):
         flops = (side.model_flops or 0) / len(side.windows)
-        digits = len(str(int(flops)))
-        power = min((digits - 1) // 3, len(_PREFIXES) - 1)  # of 1000
+        power = min((len(str(int(flops))) - 1) // 3, len(_PREFIXES) - 1)  # of 1000
         texts.append(f"{significant(flops / Fraction(1000**power), 4)} {_PREFIXES[power]}FLOP")
-    yield _FLOPS, texts[0], texts[1]
+    yield Unlike(_FLOPS, *texts)
 
 
-def _shapes(matched: Iterable[Match]) -> Iterator[tuple[str, str, str]]:
+def _shapes(matched: Iterable[Match]) -> Iterator[Unlike]:
     """Yield the input shape of the longest kernel whose input has another size, on both sides.
 
     Nothing is yielded unless most kernel time is of such kernels. Only matches of one kernel with
@@ -138,15 +142,7 @@ def _shapes(matched: Iterable[Match]) -> Iterator[tuple[str, str, str]]:
             if has_changed:
                 shown = (" x ".join(map(str, old)), " x ".join(map(str, new)))
     if ns[True] > ns[False]:
-        yield SHAPE, *shown
-
-
-def _recorded(before: Side, after: Side) -> Iterator[tuple[str, str, str]]:
-    """Yield what was recorded of each side, also if equal: steps, ranks, records, facts."""
-    old, new = _values(before), _values(after)
-    order = ("steps", "ranks", *_RECORDED, "single kernels", *before.facts, *after.facts)
-    for what in dict.fromkeys(order):
-        yield what, old.get(what, UNRECORDED), new.get(what, UNRECORDED)
+        yield Unlike(SHAPE, *shown)
 
 
 def _values(side: Side) -> dict[str, str]:

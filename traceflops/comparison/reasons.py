@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Sequence
 from fractions import Fraction
 from typing import Final
 
@@ -18,18 +18,8 @@ from msgspec import Struct
 from traceflops.attribution.idle_classes import CLASSES
 from traceflops.categories.kernel_names import without_return_type
 from traceflops.characters import function_name, shortened
-from traceflops.comparison.difference import (
-    CALLS,
-    GONE,
-    IDLE,
-    NEW,
-    PACE,
-    REPLACED,
-    UNTOLD,
-    WAIT,
-    Cause,
-    Part,
-)
+from traceflops.comparison import difference
+from traceflops.comparison.difference import REPLACED, Cause, Part
 from traceflops.comparison.likeness import OF_WORK, SHAPE, Unlike, work_ratio
 from traceflops.comparison.side import Side
 from traceflops.comparison.spread import Interval, interval
@@ -120,13 +110,13 @@ def caveats(
     """
     incomplete = tuple(side.name for side in (before, after) if side.lacks_records)
     facts = [_fact("records-incomplete", sides=incomplete)] if incomplete else []
-    of_work = [difference for difference in unlike if difference.what in OF_WORK]
+    of_work = [differing for differing in unlike if differing.what in OF_WORK]
     changes = tuple(
-        _fact("became", what=difference.what, before=difference.before, after=difference.after)
-        for difference in of_work
+        _fact("became", what=differing.what, before=differing.before, after=differing.after)
+        for differing in of_work
     )
     ratio = work_ratio(before, after)
-    has_other_shape = any(difference.what == SHAPE for difference in of_work)
+    has_other_shape = any(differing.what == SHAPE for differing in of_work)
     if has_other_shape or (ratio and abs(ratio - 1) > _OTHER_WORK):
         if ratio is None:
             facts.append(_fact("other-work", changes=changes))
@@ -169,29 +159,20 @@ def reasons_of(
     left = difference_ns - sum(reason.ns for reason in reasons)
     if 2 * abs(left) <= abs(difference_ns):
         return reasons
-    by_component = dict(_whole_components(before, after, causes))
-    return _worth_naming(
-        [
-            *by_component.values(),
-            *(cause for cause in causes if cause.component not in by_component),
-        ]
-    )
-
-
-def _whole_components(
-    before: Side, after: Side, causes: Sequence[Cause]
-) -> Iterator[tuple[str, Cause]]:
-    """Yield (component, one cause for all of it) where only the whole exceeds the spread."""
+    by_component: dict[str, Cause] = {}
     for name in COMPONENTS:
-        of_component = [cause for cause in causes if cause.component == name]
         by_noise = Counter[bool]()
-        for cause in of_component:
-            by_noise[cause.is_noise] += cause.ns
-        parts = tuple(part for cause in of_component for part in cause.parts)
+        parts: list[Part] = []
+        for cause in causes:
+            if cause.component == name:
+                by_noise[cause.is_noise] += cause.ns
+                parts += cause.parts
         change = interval(before.series(name), after.series(name))
-        whole = Cause(name, UNTOLD, name, by_noise.total(), parts, change)
+        whole = Cause(name, difference.UNTOLD, name, by_noise.total(), tuple(parts), change)
         if abs(by_noise[True]) > abs(by_noise[False]) and not whole.is_noise:
-            yield name, whole
+            by_component[name] = whole
+    others = [cause for cause in causes if cause.component not in by_component]
+    return _worth_naming([*by_component.values(), *others])
 
 
 def _worth_naming(causes: Sequence[Cause]) -> list[Reason]:
@@ -222,7 +203,7 @@ def reason_fact(reason: Reason, before: Side, after: Side, *, named: bool = True
     name = next((name[0] for name in names if name), "")
     is_most = abs(parts[0].ns) >= _MOSTLY * sum(abs(part.ns) for part in parts)
     # Several kernels replace several others, and a wait is for a rank: neither is one kernel's.
-    is_named = named and name and is_most and cause.kind not in (REPLACED, WAIT)
+    is_named = named and name and is_most and cause.kind not in (REPLACED, difference.WAIT)
     # A scope around all kernels tells nothing, nor does one that only launches communication.
     (scope,) = reason.scopes if len(reason.scopes) == 1 else (None,)
     is_scoped = len(reason.scopes) == 1 and cause.component != "communication"
@@ -243,24 +224,22 @@ def _where(reason: Reason, before: Side, after: Side) -> Fact | str:
     is_transfer = cause.component == "communication"
     subject = cause.subject if is_transfer else cause.subject.replace("_", " ")
     kernels = _fact("transfers" if is_transfer else "kernels", subject=subject)
-    one_side = "of-one-side-transfers" if is_transfer else "of-one-side"
     match cause.kind:
-        case kind if kind == IDLE:
+        case difference.IDLE:
             return _fact("idle", kind=CLASSES.get(cause.subject, cause.subject))
-        case kind if kind == UNTOLD:
+        case difference.UNTOLD:
             return PART_NAMES[cause.component]
-        case kind if kind == PACE:
+        case difference.PACE:
             return _fact("slower" if more else "faster", kernels=kernels)
-        case kind if kind == CALLS:
+        case difference.CALLS:
             calls = [part.calls for part in parts if part.calls is not None]
             change = sum((new - old for old, new in calls), Fraction(0))
             code = "more-calls" if change > 0 else "fewer-calls"
             return _fact(code, count=abs(change), kernels=kernels)
-        case kind if kind == NEW:
-            return _fact(f"{one_side}-new", count=len(parts), subject=subject)
-        case kind if kind == GONE:
-            return _fact(f"{one_side}-gone", count=len(parts), subject=subject)
-        case kind if kind == WAIT:
+        case difference.NEW | difference.GONE as kind:
+            one_side = "of-one-side-transfers" if is_transfer else "of-one-side"
+            return _fact(f"{one_side}-{kind}", count=len(parts), subject=subject)
+        case difference.WAIT:
             # The rank that others waited most for, on the side where they waited longer.
             late = (after if more else before).late
             rank = max(late, key=lambda rank: late[rank], default=None)

@@ -16,15 +16,8 @@ import msgspec
 from msgspec import Struct
 
 from traceflops.attribution.charged import OF_KERNEL, ChargedKernel
-from traceflops.comparison.side import (
-    IdlePart,
-    Side,
-    UsedWindow,
-    counts_of,
-    facts_of,
-    gpu_names,
-    name_of_files,
-)
+from traceflops.comparison import side
+from traceflops.comparison.side import Amount, IdlePart, Side, UsedWindow
 from traceflops.devices.peaks import find
 from traceflops.errors import InputError
 from traceflops.findings.verdicts import NO_DURATIONS
@@ -32,8 +25,6 @@ from traceflops.memory.usage import Holder
 from traceflops.timeline.records import COMPONENTS, Components
 
 REPORT: Final = "traceflops.report/1"
-Amount = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
-"""Times of up to three months, in ns, and counts: so that sums of them have room."""
 Instant = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 Component = Literal["compute", "memory", "other", "graph", "communication"]
 
@@ -94,14 +85,8 @@ class _Kernel(Struct):
     charged: list[_Charged] = []
 
 
-class _Culprit(Struct, rename={"kind": "class"}):
-    kind: str
-    label: str
-    idle_ns: Amount
-
-
 class _Idle(Struct, frozen=True):
-    culprits: list[_Culprit]
+    culprits: list[IdlePart]
 
 
 class _Line(Struct):
@@ -222,22 +207,21 @@ def _side(report: _Report, name: str | None) -> Side:
         peak.device: find(peak.id) if peak.confirmed and peak.id is not None else None
         for peak in utilisation.peaks
     }
-    dtypes, gpus = fall.dtypes if fall is not None else (), gpu_names(report.devices, specs)
+    dtypes = fall.dtypes if fall is not None else ()
     waits = report.ranks.waits if report.ranks is not None else ()
-    passes = [msgspec.structs.astuple(kind) for kind in report.pass_kinds if kind.passes]
     memory_bytes, held = _peak_memory(report.memory)
     return Side(
-        name=name or name_of_files([file.name for file in source.files]),
+        name=name or side.name_of_source(source),
         windows=tuple(windows),
         work=_work(report.kernels),
-        idle=tuple(IdlePart(*msgspec.structs.astuple(part)) for part in report.idle.culprits),
+        idle=tuple(report.idle.culprits),
         model_flops=Fraction(flops) if flops is not None and has_mfu else None,
         mfu=mfu or None,  # 0: without MFU
         memory_bytes=memory_bytes,
         held=held,
-        counts=counts_of(windows, report.step_counts or {}, passes),
+        counts=side.counts_of(windows, report.step_counts or {}, report.pass_kinds),
         late={rank.rank: rank.caused_wait_ns for rank in waits if rank.caused_wait_ns},
-        facts=facts_of(source.format, source.tool, gpus, dtypes, source.facts),
+        facts=side.facts_of(source, report.devices, specs, dtypes),
         notes=tuple((note.kind, note.code, note.text) for note in report.notes),
         on_host=bool(report.devices) and all(gpu.type == "cpu" for gpu in report.devices),
         lacks_durations=report.headline is not None and report.headline.code == NO_DURATIONS,
@@ -264,7 +248,7 @@ def _peak_memory(memory: Sequence[_Memory]) -> tuple[int | None, tuple[Holder, .
     highest = max(totals, key=lambda use: use.allocated.peak_bytes, default=None)
     if highest is None:
         return None, ()
-    holders = tuple(Holder(*msgspec.structs.astuple(one)) for one in highest.at_peak)
+    holders = tuple(Holder(*msgspec.structs.astuple(holder)) for holder in highest.at_peak)
     peak = highest.allocated.peak_bytes
     if holders and sum(holder.bytes for holder in holders) != peak:
         raise ValueError(f"what is held at the peak does not sum to {peak:,} bytes")

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 from fractions import Fraction
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Final
+from pathlib import Path
+from typing import Any, Final
 
 import pyarrow as pa
 from msgspec import Struct, to_builtins
@@ -13,24 +15,11 @@ from msgspec.structs import replace
 
 from traceflops.analysis.recipe import analyze
 from traceflops.analysis.result import Analysis
+from traceflops.attribution.range_labels import numberless
+from traceflops.comparison import difference, likeness
 from traceflops.comparison.counted import KernelChange, kernel_changes, largest_change
-from traceflops.comparison.difference import (
-    Cause,
-    causes_of,
-    component_differences,
-    parts_of,
-    rounded,
-)
-from traceflops.comparison.held import MemoryChange, memory_change
-from traceflops.comparison.likeness import (
-    OF_ANY_WORK,
-    Unlike,
-    is_same,
-    obstacle,
-    shares_in_common,
-    unlikeness,
-    work_ratio,
-)
+from traceflops.comparison.difference import Cause, rounded
+from traceflops.comparison.likeness import Unlike
 from traceflops.comparison.matching import Match, matches
 from traceflops.comparison.reasons import Reason, caveats, reasons_of, statement
 from traceflops.comparison.side import Side, side_of
@@ -41,11 +30,42 @@ from traceflops.table.trace import Trace
 from traceflops.units import listed
 from traceflops.windows.device_records import NO_DEVICE_RECORDS
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
 _LOST: Final = ("dropped", "repaired", NO_DEVICE_RECORDS)
 """Kinds and codes of notes on what is not in the figures."""
+ALLOCATED, EARLIER, UNTOLD = "allocated", "earlier", "untold"
+"""Held since an operator of the recording allocated it, since before that, or not told which."""
+_UNTOLD: Final = (UNTOLD, "", "")
+
+
+class MemoryPart(Struct, frozen=True):
+    """Memory held at the peak that one operator under one module allocated; "" is unknown."""
+
+    kind: str
+    op: str
+    scope: str
+    before_bytes: int
+    after_bytes: int
+
+    @property
+    def bytes(self) -> int:
+        """Return how much more is held."""
+        return self.after_bytes - self.before_bytes
+
+
+class MemoryChange(Struct, frozen=True):
+    """The highest peak of a GPU on each side, in bytes; of several GPUs, of that which held most.
+
+    `parts` are those that changed, the largest first; they sum to the difference exactly.
+    """
+
+    before_bytes: int
+    after_bytes: int
+    parts: tuple[MemoryPart, ...]
+
+    @property
+    def difference_bytes(self) -> int:
+        """Return how much more is held."""
+        return self.after_bytes - self.before_bytes
 
 
 class MfuChange(Struct, frozen=True):
@@ -79,7 +99,7 @@ class Comparison(Struct, frozen=True, dict=True):
     @property
     def is_same(self) -> bool:
         """Return whether both are one recording."""
-        return is_same(self.before, self.after)
+        return likeness.is_same(self.before, self.after)
 
     @property
     def difference_ns(self) -> int:
@@ -111,8 +131,9 @@ class Comparison(Struct, frozen=True, dict=True):
         """Return caveats: records are incomplete, or the work differs."""
         if self.obstacle or self.is_same:
             return ()
-        shares = shares_in_common(self.before, self.after, self.matches, OF_ANY_WORK)
-        return caveats(self.before, self.after, self.unlike, shares)
+        old, new = self.before, self.after
+        shares = likeness.shares_in_common(old, new, self.matches, likeness.OF_ANY_WORK)
+        return caveats(old, new, self.unlike, shares)
 
     @cached_property
     def reasons(self) -> list[Reason]:
@@ -126,7 +147,7 @@ class Comparison(Struct, frozen=True, dict=True):
         if self.obstacle or not old.mfu or not new.mfu or not old.model_flops:
             return None
         time = new.mean_ns / old.mean_ns
-        work = work_ratio(old, new) or Fraction(1)  # unknown: as if it were the same
+        work = likeness.work_ratio(old, new) or Fraction(1)  # unknown: as if it were the same
         by_flops = old.mfu * work - old.mfu
         by_time = old.mfu * work / time - old.mfu * work
         # What remains is due to the peak.
@@ -184,7 +205,7 @@ class Comparison(Struct, frozen=True, dict=True):
             "causes": causes,
             "parts": self.part_rows(),
             "steps": steps,
-            "unlike": [to_builtins(difference) for difference in self.unlike],
+            "unlike": [to_builtins(unlike) for unlike in self.unlike],
             "memory": [{**to_builtins(part), "bytes": part.bytes} for part in parts],
         }
         return {
@@ -254,12 +275,12 @@ def compare(
 ) -> Comparison:
     """Return what changed from one recording to another, which are called `names`.
 
-        found = tf.compare(tf.read("before.json.gz"), tf.read("after.json.gz"), ("main", "branch"))
-        print(found.sentence, found.difference_ns, found.interval, found.tables()["causes"])
-        found.save("change.html")  # or .md, .json
+        change = tf.compare(tf.read("before.json.gz"), tf.read("after.json.gz"), ("main", "branch"))
+        print(change.sentence, change.difference_ns, change.tables()["causes"])
+        change.save("change.html")  # or .md, .json
 
-    Each is a trace, an analysis (for other steps or ranks), or a baseline:
-    `traceflops.comparison.side_of_report(Path("base.json").read_bytes())`. Times are in ns per
+    Each is a trace, an analysis (for other steps or ranks), or a baseline, which
+    `traceflops.comparison.report_side.side_of_report` makes of a report's JSON. Times are in ns per
     window: a step, as a rule. Of jobs with different ranks only the common ones are compared; of a
     report, or of summaries, all are. Raises UsageError where `names` are not two, or what is given
     is none of these.
@@ -281,14 +302,34 @@ def compare(
         old, new = replace(old, name=f"{old.name} (1)"), replace(new, name=f"{new.name} (2)")
     has_kernels = old.work is not None and new.work is not None
     matched = matches(old, new) if has_kernels and old.windows and new.windows else []
-    is_one = is_same(old, new)
-    unlike = () if is_one else unlikeness(old, new, matched)
-    if reason := obstacle(old, new, matched):
+    is_one = likeness.is_same(old, new)
+    unlike = () if is_one else likeness.unlikeness(old, new, matched)
+    if reason := likeness.obstacle(old, new, matched):
         return Comparison(old, new, reason, unlike, None, {}, (), tuple(matched))
-    parts = [] if is_one else parts_of(old, new, matched)
+    parts = [] if is_one else difference.parts_of(old, new, matched)
     spread = None if is_one else interval(old.series(), new.series())
-    components, causes = component_differences(old, new), tuple(causes_of(old, new, parts))
+    components = difference.component_differences(old, new)
+    causes = tuple(difference.causes_of(old, new, parts))
     return Comparison(old, new, None, unlike, spread, components, causes, tuple(matched))
+
+
+def memory_change(before: Side, after: Side) -> MemoryChange | None:
+    """Return the change of the peak memory by allocating operator; None where unknown."""
+    old, new = before.memory_bytes, after.memory_bytes
+    if old is None or new is None:
+        return None
+    # Bytes [before, after] by who allocated them; scopes that differ only in numbers are one. If a
+    # side does not tell who allocated, there is a single part.
+    held: defaultdict[tuple[str, str, str], list[int]] = defaultdict(lambda: [0, 0])
+    if before.held and after.held:
+        for number, side in enumerate((before, after)):
+            for holder in side.held:
+                kind = ALLOCATED if holder.recorded else EARLIER
+                held[kind, holder.op, numberless(holder.scope)][number] += holder.bytes
+    else:
+        held[_UNTOLD] = [old, new]
+    parts = [part for key, ends in held.items() if (part := MemoryPart(*key, *ends)).bytes]
+    return MemoryChange(old, new, tuple(sorted(parts, key=lambda part: -abs(part.bytes))))
 
 
 def _side(given: Analysis | Side, name: str | None, common: frozenset[int] = frozenset()) -> Side:

@@ -9,10 +9,10 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from fractions import Fraction
 from operator import attrgetter
-from typing import Final, Protocol
+from typing import Annotated, Any
 
 import numpy as np
-from msgspec import Struct, field
+from msgspec import Meta, Struct, field
 from msgspec.structs import replace
 
 from traceflops.analysis.result import Analysis
@@ -27,7 +27,8 @@ from traceflops.table.columns import FloatArray
 from traceflops.timeline.records import Components
 from traceflops.windows.device_records import NO_DEVICE_RECORDS
 
-_MOST_NAMED: Final = 2
+Amount = Annotated[int, Meta(ge=0, le=2**53)]
+"""Times of up to three months, in ns, and counts: so that sums of them have room."""
 
 
 class UsedWindow(Struct, frozen=True):
@@ -39,12 +40,12 @@ class UsedWindow(Struct, frozen=True):
     components: Components
 
 
-class IdlePart(Struct, frozen=True):
-    """Idle time due to one culprit: its class and name."""
+class IdlePart(Struct, frozen=True, rename={"kind": "class"}):
+    """Idle time due to one culprit: its class and name, as in the JSON of a report."""
 
     kind: str
     label: str
-    idle_ns: int
+    idle_ns: Amount
 
 
 class Counted(Struct, frozen=True):
@@ -172,8 +173,7 @@ def side_of(
         if window.used
     )
     of_step = counts_of_step(prepared) if prepared is not None else {}
-    of_passes = [(kind.kind, kind.passes, kind.tokens, kind.cycle_ns) for kind in passes]
-    source, rows = analysis.source, {of.device: of.match.row for of in measured.devices}
+    rows = {of.device: of.match.row for of in measured.devices}
     dtypes = fall.dtypes if fall is not None else ()
     return Side(
         name=name or name_of(analysis),
@@ -184,9 +184,9 @@ def side_of(
         mfu=mfu,
         memory_bytes=most.allocated.peak if most is not None else None,
         held=holders(prepared, most) if prepared is not None and most is not None else (),
-        counts=counts_of(windows, of_step, of_passes),
+        counts=counts_of(windows, of_step, passes),
         late={wait.rank: wait.caused_wait_ns for wait in waits if wait.caused_wait_ns},
-        facts=facts_of(source.format, source.tool, gpu_names(devices, rows), dtypes, source.facts),
+        facts=facts_of(analysis.source, devices, rows, dtypes),
         notes=tuple((note.kind, note.code, note.text) for note in analysis.notes),
         on_host=analysis.on_host,
         lacks_durations=any(part.code == NO_DURATIONS for part in analysis.verdict.parts),
@@ -195,68 +195,55 @@ def side_of(
 
 
 def counts_of(
-    windows: Sequence[UsedWindow],
-    of_step: Mapping[str, int | None],
-    passes: Iterable[tuple[str | None, int, int | None, int]],
+    windows: Sequence[UsedWindow], of_step: Mapping[str, int | None], passes: Iterable[Any]
 ) -> dict[str, Counted]:
     """Return the units of a step whose count is known, and the tokens of passes by kind.
 
-    `passes` has kind, number of passes, their tokens and the time up to the next ones, in ns.
+    `passes` are kinds of passes, of an analysis or of a report.
     """
     total = sum((window.components for window in windows), Components()).window_ns
     counts = {}
     if total and all(window.step is not None for window in windows):
         mean = Fraction(total, len(windows))
         counts = {unit: Counted(Fraction(count), mean) for unit, count in of_step.items() if count}
-    for kind, number, tokens, cycle_ns in passes:
-        if kind is not None and tokens and cycle_ns:
-            counts[f"{kind}_token"] = Counted(Fraction(tokens, number), Fraction(cycle_ns, number))
+    for of in passes:
+        if of.kind is not None and of.passes and of.tokens and of.cycle_ns:
+            tokens, ns = Fraction(of.tokens, of.passes), Fraction(of.cycle_ns, of.passes)
+            counts[f"{of.kind}_token"] = Counted(tokens, ns)
     return counts
 
 
 def name_of(given: Analysis | Side) -> str:
     """Return what to call a recording."""
-    if isinstance(given, Side):
-        return given.name
-    return name_of_files([file.name for file in given.source.files])
+    return given.name if isinstance(given, Side) else name_of_source(given.source)
 
 
-def name_of_files(files: Sequence[str]) -> str:
-    """Return the first file without endings, and how many there are besides."""
-    first = files[0].split(".")[0] if files else "recording"
-    return first if len(files) < _MOST_NAMED else f"{first} and {len(files) - 1} more"
+def name_of_source(source: Any) -> str:
+    """Return the first file of a source without endings, and how many there are besides."""
+    first = source.files[0].name.split(".")[0] if source.files else "recording"
+    others = len(source.files) - 1
+    return first if others < 1 else f"{first} and {others} more"
 
 
-class _Named(Protocol):
-    @property
-    def device(self) -> int: ...
-    @property
-    def type(self) -> str: ...
-    @property
-    def product(self) -> str | None: ...
-    @property
-    def architecture(self) -> str | None: ...
+def facts_of(
+    source: Any,
+    devices: Iterable[Any],
+    rows: Mapping[int, DeviceSpec | None],
+    dtypes: Sequence[str],
+) -> dict[str, str]:
+    """Return facts by which recordings are alike or not, the most important first.
 
-
-def gpu_names(devices: Iterable[_Named], rows: Mapping[int, DeviceSpec | None]) -> list[str]:
-    """Return the name of each device: that in the table of devices if sure, else as recorded."""
-    return [
+    Source and devices are those of an analysis or of a report; devices are named as in their `rows`
+    of the table of devices if these are sure, else as recorded.
+    """
+    names = Counter(
         row.product
         if (row := rows.get(device.device)) is not None
         else device.product or device.architecture or f"unknown {device.type.upper()}"
         for device in devices
-    ]
-
-
-def facts_of(
-    format_: str,
-    tool: str | None,
-    devices: Sequence[str],
-    dtypes: Sequence[str],
-    recorded: Mapping[str, str],
-) -> dict[str, str]:
-    """Return facts by which recordings are alike or not, the most important first."""
-    gpus = ", ".join(f"{count} x {name}" for name, count in sorted(Counter(devices).items()))
-    facts = {"GPUs": gpus, "data types": ", ".join(dtypes), "format": format_, "tool": tool or ""}
-    facts |= {key: str(value) for key, value in sorted(recorded.items())}
+    )
+    gpus = ", ".join(f"{count} x {name}" for name, count in sorted(names.items()))
+    facts = {"GPUs": gpus, "data types": ", ".join(dtypes), "format": source.format}
+    facts |= {"tool": source.tool or ""}
+    facts |= {key: str(value) for key, value in sorted(source.facts.items())}
     return {key: value for key, value in facts.items() if value}

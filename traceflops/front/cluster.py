@@ -5,15 +5,25 @@ from __future__ import annotations
 import gc
 import logging
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack
 from pathlib import Path
 from traceback import clear_frames
 from typing import Any, Final
 
+from traceflops.analysis.summary_files import encoded
 from traceflops.errors import UsageError, is_out_of_memory, lacks
 
 _LOCAL: Final = "local"
 _TIMEOUT_S: Final = 5.0
+_SETTINGS: Final[dict[str, Any]] = {
+    # A file is given up when two workers died of it: a single one may have died by chance.
+    "distributed.scheduler.allowed-failures": 1,
+    # A worker gets one file at a time, so when one dies it is known by which file.
+    "distributed.scheduler.worker-saturation": 1.0,
+    "distributed.scheduler.http.routes": [],
+    "distributed.worker.http.routes": [],
+}
+"""Of a cluster on this machine: worker processes without their web pages."""
 
 
 def on_dask(
@@ -28,18 +38,30 @@ def on_dask(
     no cluster answers or the connection is lost.
     """
     try:
-        from distributed import CancelledError, Client, KilledWorker
+        from dask import config
+        from distributed import CancelledError, Client, KilledWorker, LocalCluster
         from distributed.comm.core import CommClosedError
     except ImportError as error:
         install = "pip install 'traceflops[cluster]'"
         raise lacks(error, "--dask needs the package distributed", install) from None
-    from traceflops.analysis.summary_files import encoded
-
     with ExitStack() as stack:
-        stack.enter_context(_no_logs())
-        cluster = _local_cluster(jobs) if address == _LOCAL else nullcontext(address)
+        # Dask's problems are told by our errors and notes.
+        stack.callback(logging.disable, logging.root.manager.disable)
+        logging.disable(logging.CRITICAL)
         try:
-            client = stack.enter_context(Client(stack.enter_context(cluster), timeout=_TIMEOUT_S))
+            cluster: Any = address
+            if address == _LOCAL:
+                stack.enter_context(config.set(_SETTINGS))
+                cluster = stack.enter_context(
+                    LocalCluster(
+                        n_workers=jobs,
+                        threads_per_worker=1,
+                        dashboard_address="127.0.0.1:0",
+                        scheduler_kwargs={"dashboard": False},
+                        silence_logs=logging.CRITICAL,
+                    )
+                )
+            client = stack.enter_context(Client(cluster, timeout=_TIMEOUT_S))
         except Exception as error:  # its type depends on the protocol and on who answers
             if address == _LOCAL and is_out_of_memory(error):  # no fault of an address
                 raise
@@ -57,41 +79,3 @@ def on_dask(
             except (CancelledError, CommClosedError):
                 hint = "see what its scheduler says, then run this again"
                 raise UsageError(f"the cluster at {address} was lost", hint) from None
-
-
-@contextmanager
-def _no_logs() -> Iterator[None]:
-    """Switch logging off: Dask's problems are told by our errors and notes."""
-    before = logging.root.manager.disable
-    logging.disable(logging.CRITICAL)
-    try:
-        yield
-    finally:
-        logging.disable(before)
-
-
-@contextmanager
-def _local_cluster(jobs: int | None) -> Iterator[Any]:
-    """Yield worker processes on this machine, without their web pages."""
-    from dask import config
-    from distributed import LocalCluster
-
-    settings: dict[str, Any] = {
-        # A file is given up when two workers died of it: a single one may have died by chance.
-        "distributed.scheduler.allowed-failures": 1,
-        # A worker gets one file at a time, so when one dies it is known by which file.
-        "distributed.scheduler.worker-saturation": 1.0,
-        "distributed.scheduler.http.routes": [],
-        "distributed.worker.http.routes": [],
-    }
-    with (
-        config.set(settings),
-        LocalCluster(
-            n_workers=jobs,
-            threads_per_worker=1,
-            dashboard_address="127.0.0.1:0",
-            scheduler_kwargs={"dashboard": False},
-            silence_logs=logging.CRITICAL,
-        ) as cluster,
-    ):
-        yield cluster

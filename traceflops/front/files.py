@@ -17,8 +17,7 @@ from traceflops.analysis.summary_files import is_summary
 from traceflops.comparison.report_side import REPORT
 from traceflops.errors import InputError, UsageError
 from traceflops.findings.user_rules import read_finding_rules
-from traceflops.front.reduction import analysis_of_many, analysis_of_parts
-from traceflops.front.request import Request
+from traceflops.front.reduction import Request, analysis_of_many, analysis_of_parts
 from traceflops.mfu.counted.counter_flops import FOUND_PAIR
 from traceflops.parsers.io.places import files_behind, open_file
 from traceflops.parsers.io.remote import is_remote
@@ -44,8 +43,7 @@ def analyze_files(
     its own. `brief`: only a summary in the terminal is shown, so reducing pays earlier. Raises
     InputError if nothing can be read, UsageError for options that do not fit.
     """
-    if read_files is None:
-        read_files = partial(_read, request)
+    read_input: Reader = read_files or partial(read, **request.reading)
     # Mistakes in options are reported before a large file is read.
     rules = read_finding_rules(request.finding_rules, redact=request.redact)
     check_privacy(request.include_environment, request.redact)
@@ -61,12 +59,8 @@ def analyze_files(
         return with_finding_rules(analysis_of_parts(paths, summaries, request), rules)
     if (reduced := analysis_of_many(paths, request, brief=brief)) is not None:
         return with_finding_rules(reduced, rules)
-    trace = read_files(paths)
-    return analyze_trace(trace, request, read_pair(request.pair, paths, trace, read_files))
-
-
-def _read(request: Request, paths: Sequence[str]) -> Trace:
-    return read(paths, **request.reading)
+    trace = read_input(paths)
+    return analyze_trace(trace, request, read_pair(request.pair, paths, trace, read_input))
 
 
 def analyze_trace(trace: Trace, request: Request, pair: Trace | None) -> Analysis:

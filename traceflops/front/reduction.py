@@ -1,4 +1,4 @@
-"""Many files, each reduced to a summary, by worker processes or a cluster, then added up."""
+"""A request to analyse files; many files are each reduced to a summary, then added up."""
 
 from __future__ import annotations
 
@@ -9,26 +9,27 @@ from contextlib import ExitStack, closing
 from functools import partial
 from itertools import chain
 from pathlib import Path, PurePath
-from typing import TYPE_CHECKING, Final
+from typing import Any, Final
 
+from msgspec import Struct, field
 from msgspec.structs import replace
 
+from traceflops.analysis import summary_files
+from traceflops.analysis.rank_summary import RankSummary, summarised
+from traceflops.analysis.result import Analysis
+from traceflops.analysis.summary_sums import HeldSummary, Shared
+from traceflops.devices.jobs import check_decided, of_job
 from traceflops.errors import InputError, UsageError
 from traceflops.front.cluster import on_dask
-from traceflops.front.request import Request
+from traceflops.mfu.budget import FROM_THE_TRACE, PeakOptions
 from traceflops.parsers.io.places import files_behind, find_inputs, open_file, rank_in_name
 from traceflops.parsers.io.worker_pool import WorkerPool, usable_cores
 from traceflops.parsers.reading import read
 from traceflops.parsers.recognise import recognise
 from traceflops.parsers.rocprof.tables.parts import PASS
 from traceflops.parsers.shared.repeats import copies
-from traceflops.table.trace import note_of
+from traceflops.table.trace import Trace, note_of
 from traceflops.windows.selection import Selection
-
-if TYPE_CHECKING:
-    from traceflops.analysis.rank_summary import RankSummary
-    from traceflops.analysis.result import Analysis
-    from traceflops.analysis.summary_sums import HeldSummary, Shared
 
 _USUAL_EXPANSION: Final = 10
 _PACKED: Final = (".gz", ".zst", ".lz4", ".zip")
@@ -43,6 +44,46 @@ _GROUP_BYTES: Final = 1 << 26
 _NUMBER: Final = re.compile(r"\d+")
 Files = tuple[str, ...]
 """Files that are read together: one, or all of a format in which a run is a set of files."""
+
+
+class Request(Struct, frozen=True):
+    """All that an analysis depends on besides the files; worker processes get a copy.
+
+    `pair` is a recording that provides FLOPs, or its paths. `reading` has keyword arguments of
+    `read`, without `watch`. `dask` is the address of a cluster, or "local".
+    """
+
+    selection: Selection = field(default_factory=Selection)
+    peaks: PeakOptions = FROM_THE_TRACE
+    pair: Trace | Sequence[str] = ()
+    rules: Path | None = None
+    finding_rules: Path | None = None
+    include_environment: bool = False
+    redact: bool = False
+    reading: Mapping[str, Any] = field(default_factory=dict)
+    dask: str | None = None
+
+    def check_reducible(self) -> None:
+        """Raise UsageError for options that do not work with summaries."""
+        self.refuse_side_files("summaries")
+        for option, is_given in (("--redact", self.redact), ("--pair", bool(self.pair))):
+            if is_given:
+                problem = f"{option} does not work with summaries"
+                raise UsageError(problem, "give the traces to report")
+
+    def refuse_side_files(self, several: str) -> None:
+        """Raise UsageError if there are side files; `several` names what they do not work with."""
+        if option := self.side_option:
+            raise UsageError(
+                f"{option} does not work with {several}",
+                f"join them first: traceflops pack TRACE {option} FILE",
+            )
+
+    @property
+    def side_option(self) -> str | None:
+        """Return the option that names files beside the trace, None if there are none."""
+        options = {"memory": "--memory", "gpu_samples": "--gpu-samples"}
+        return next((text for name, text in options.items() if self.reading.get(name)), None)
 
 
 def analysis_of_many(paths: Sequence[str], request: Request, *, brief: bool) -> Analysis | None:
@@ -68,11 +109,9 @@ def analysis_of_many(paths: Sequence[str], request: Request, *, brief: bool) -> 
         ) as pool:
             pool.expect(1)  # enough with `worth_bytes=0`: the processes start at once
             for result in pool.each(partial(_summarised_together, request), _groups(sizes)):
-                # Imported here, while the workers read.
-                from traceflops.analysis.summary_files import held
-
                 parts += [
-                    part if isinstance(part, str) else held(part, shared) for part in result()
+                    part if isinstance(part, str) else summary_files.held(part, shared)
+                    for part in result()
                 ]
         analysis = _added_up(parts, request)
     except UsageError:  # e.g. several jobs: `read` tells what to do
@@ -104,13 +143,11 @@ def _groups(sizes: Mapping[str, int]) -> list[tuple[Files, ...]]:
 
 def _summarised_together(request: Request, sets: tuple[Files, ...]) -> list[bytes | str]:
     """Return one summary of all files; if they do not go together, a summary or names per set."""
-    from traceflops.analysis.summary_files import packed
-
     try:
-        return [packed(_summary(request, tuple(chain.from_iterable(sets))))]
+        return [summary_files.packed(_summary(request, tuple(chain.from_iterable(sets))))]
     except (InputError, UsageError):
         parts = [_summary_or_names(request, files) for files in sets]
-        return [part if isinstance(part, str) else packed(part) for part in parts]
+        return [part if isinstance(part, str) else summary_files.packed(part) for part in parts]
 
 
 def analysis_of_parts(paths: Sequence[str], summaries: Sequence[str], request: Request) -> Analysis:
@@ -118,8 +155,6 @@ def analysis_of_parts(paths: Sequence[str], summaries: Sequence[str], request: R
 
     Raises InputError if no file has a summary, UsageError for options that do not fit.
     """
-    from traceflops.analysis.summary_files import held_file
-
     request.check_reducible()
     if summaries and request.selection != Selection():
         raise UsageError(
@@ -132,13 +167,13 @@ def analysis_of_parts(paths: Sequence[str], summaries: Sequence[str], request: R
     shared: Shared = {}
     for files, content in zip([*((file,) for file in summaries), *sets], contents, strict=True):
         try:
-            parts.append(held_file(content, Path(files[0]).name, shared))
+            parts.append(summary_files.held_file(content, Path(files[0]).name, shared))
         except InputError:
             parts.append(_names(files))
     if (analysis := _added_up(parts, request)) is not None:
         return analysis
     for file in summaries[:1]:  # raises the error that says what is wrong
-        held_file(_content(file), Path(file).name, shared)
+        summary_files.held_file(_content(file), Path(file).name, shared)
     raise none_reduced(paths)
 
 
@@ -176,10 +211,10 @@ def reduced(request: Request, files: Files) -> bytes:
     They have none if they cannot be read or have no timeline. Raises UsageError if they are of
     several jobs and none is chosen.
     """
-    from traceflops.analysis.summary_files import encoded
-
     part = _summary_or_names(request, files)
-    return encoded(part if isinstance(part, str) or part.has_timeline else _names(files))
+    return summary_files.encoded(
+        part if isinstance(part, str) or part.has_timeline else _names(files)
+    )
 
 
 def _summary_or_names(request: Request, files: Files) -> RankSummary | str:
@@ -191,9 +226,6 @@ def _summary_or_names(request: Request, files: Files) -> RankSummary | str:
 
 def _summary(request: Request, files: Files) -> RankSummary:
     """Return the summary of files. Raises InputError, and UsageError for several jobs."""
-    from traceflops.analysis.rank_summary import summarised
-    from traceflops.devices.jobs import check_decided, of_job
-
     trace = read(list(files), **{**request.reading, "jobs": 1})  # this is one of the processes
     check_decided(of_job(trace, request.selection.job), "a summary")
     return summarised(

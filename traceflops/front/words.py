@@ -18,7 +18,7 @@ from traceflops.devices.device_facts import SeenDevice
 from traceflops.devices.matching import chosen
 from traceflops.errors import UsageError
 from traceflops.front.files import analyze_files, analyze_trace
-from traceflops.front.request import Request
+from traceflops.front.reduction import Request
 from traceflops.mfu.budget import FROM_THE_TRACE, PeakOptions
 from traceflops.parsers.reading import Paths, read
 from traceflops.table.schema import TABLES, arrow_schema

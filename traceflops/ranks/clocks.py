@@ -12,7 +12,6 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 from msgspec import Struct
-from msgspec.structs import replace
 
 from traceflops.ranks.collectives import kind_of
 from traceflops.ranks.comm_groups import connected
@@ -104,14 +103,13 @@ def _aligned_on(
             polished = np.append(rows, np.flatnonzero(records.is_pair & (collective >= 0)))
         offset = _offsets(records, matches, polished)
     record_offset = _followed(records, matches, rows if basis else rows[:0], offset)
-    on_aligned = _with_earlier_ends(records, slice(None), record_offset)
-    distance = np.abs(_from_median_end(on_aligned, matches, rows))
+    start, end = records.start_ns - record_offset, records.end_ns - record_offset
+    distance = np.abs(_from_median_end(end, matches, rows))
     median = p95 = None
     if len(distance):
         median = round(float(np.median(distance)))
         p95 = round(float(np.quantile(distance, 0.95, method="nearest")))
-    aligned_start = records.start_ns - record_offset
-    bounds = _bounds(records, matches, joint, aligned_start, on_aligned.end_ns)
+    bounds = _bounds(records, matches, joint, start, end)
     return Alignment(basis, offset, record_offset, median, p95, *bounds)
 
 
@@ -182,29 +180,18 @@ def _followed(records: CommRecords, matches: Matches, rows: IntArray, offset: In
     constant = offset[records.place]
     if not len(rows):
         return constant
-    # How far the clock is ahead of the constant offset, per record of the basis.
-    on_constant = _with_earlier_ends(records, slice(None), constant)
-    basis_drift = _from_median_end(on_constant, matches, rows)
-    for _, of_rank in groups(records.place[rows]):
-        basis_drift[of_rank] = running_medians(basis_drift[of_rank])
+    end = records.end_ns - constant
+    ahead = _from_median_end(end, matches, rows)  # of the constant offset, per record of the basis
     drift = np.zeros(len(records), dtype=np.int64)
-    drift[rows] = basis_drift
+    for _, of_rank in groups(records.place[rows]):
+        drift[rows[of_rank]] = running_medians(ahead[of_rank])
     constant_p95, local_p95 = (
-        float(np.quantile(np.abs(_from_median_end(moved, matches, rows)), 0.95))
-        for moved in (on_constant, _with_earlier_ends(on_constant, rows, drift))
+        float(np.quantile(np.abs(residual), 0.95))
+        for residual in (ahead, _from_median_end(end - drift, matches, rows))
     )
     if _LIKE * local_p95 > constant_p95:
         return constant
-    earlier, later = _neighbouring_drift(records, rows, drift)
-    takes_later = _later_fits_better(on_constant, matches, earlier, later)
-    is_basis = np.isin(np.arange(len(records)), rows)
-    return constant + np.where(is_basis, drift, np.where(takes_later, later, earlier))
-
-
-def _neighbouring_drift(
-    records: CommRecords, rows: IntArray, drift: IntArray
-) -> tuple[IntArray, IntArray]:
-    """Return, per record, the drift at its rank's basis record (`rows`) before it and after it."""
+    # The drift of any other record is that of its rank's record of the basis before or after it.
     earlier, later = np.zeros((2, len(records)), dtype=np.int64)
     basis_of_rank = dict(groups(records.place[rows]))
     for place, of_rank in groups(records.place):
@@ -212,39 +199,25 @@ def _neighbouring_drift(
         last = np.searchsorted(records.end_ns[basis], records.end_ns[of_rank], side="right") - 1
         earlier[of_rank] = drift[basis[last.clip(0)]]
         later[of_rank] = drift[basis[(last + 1).clip(0, len(basis) - 1)]]
-    return earlier, later
-
-
-def _later_fits_better(
-    records: CommRecords, matches: Matches, earlier: IntArray, later: IntArray
-) -> npt.NDArray[np.bool_]:
-    """Return for which records the later drift brings the end closer to the others' mean."""
-    fits_better = np.zeros(len(records), dtype=np.bool_)
+    # Of these two, that counts which brings its end closer to the mean end of the other ranks.
     matched = np.flatnonzero(matches.collective >= 0)
     _, of_row = ranked(matches.collective[matched])
     # Counted from the first end, times are small enough for the floats of bincount.
-    base = records.end_ns[matched].min() if len(matched) else 0
-    end = records.end_ns[matched] - earlier[matched] - base
-    end_by_later = end + earlier[matched] - later[matched]
-    # A match has two ranks or more, so each has others.
-    others = (np.bincount(of_row, end)[of_row] - end) / (np.bincount(of_row)[of_row] - 1)
-    fits_better[matched] = np.abs(end_by_later - others) < np.abs(end - others)
-    return fits_better
+    end_by_earlier = end[matched] - earlier[matched] - end[matched].min()
+    end_by_later = end_by_earlier + earlier[matched] - later[matched]
+    sum_of_others = np.bincount(of_row, end_by_earlier)[of_row] - end_by_earlier
+    others = sum_of_others / (np.bincount(of_row)[of_row] - 1)  # a match has two ranks or more
+    is_closer = np.abs(end_by_later - others) < np.abs(end_by_earlier - others)
+    local = earlier
+    local[matched[is_closer]] = later[matched[is_closer]]
+    local[rows] = drift[rows]
+    return constant + local
 
 
-def _with_earlier_ends(
-    records: CommRecords, rows: IntArray | slice, by_ns: IntArray
-) -> CommRecords:
-    """Return the records, the ends of `rows` moved back in time; `by_ns` has a value per record."""
-    end = records.end_ns.copy()
-    end[rows] -= by_ns[rows]
-    return replace(records, end_ns=end)
-
-
-def _from_median_end(records: CommRecords, matches: Matches, rows: IntArray) -> IntArray:
-    """Return how much later each of some records ends than the median of its collective, in ns."""
+def _from_median_end(end_ns: IntArray, matches: Matches, rows: IntArray) -> IntArray:
+    """Return how much later each record of `rows` ends than the median of its collective, in ns."""
     _, of_row = ranked(matches.collective[rows])
-    return records.end_ns[rows] - medians(of_row, records.end_ns[rows])[of_row]
+    return end_ns[rows] - medians(of_row, end_ns[rows])[of_row]
 
 
 def medians(group: IntArray, values_ns: IntArray) -> IntArray:

@@ -123,10 +123,8 @@ def collective_work(
     # Sizes are of whole kernels: they count for those that start in the windows.
     is_sized = (message != ABSENT) & (starts_inside == 1)
     collectives = []
-    group, first = group_rows((kind, ranks))
-    for (_, rows), group_kind, group_ranks in zip(
-        groups(group), kind[first].tolist(), ranks[first].tolist(), strict=True
-    ):
+    for _, rows in groups(group_rows((kind, ranks))[0]):
+        group_kind, group_ranks = int(kind[rows[0]]), int(ranks[rows[0]])
         sized = rows[is_sized[rows]]
         collectives.append(
             Collective(

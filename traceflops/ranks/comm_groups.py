@@ -37,8 +37,6 @@ A group of two dimensions (TENSOR_AND_DATA_PARALLEL_GROUP) has no role.
 _OTHER: Final = "mesh dim default pg undefined group parallel model with global world size"
 """What else stands in names of groups."""
 GROUP_WORDS: Final = frozenset(re.findall(r"[a-z]+", " ".join([_OTHER, *(w for _, w in _ROLES)])))
-
-
 MOST_RANKS: Final = 1 << 31
 """Ranks that a group lists are numbers below this."""
 _Rank = Annotated[int, Meta(ge=0, lt=MOST_RANKS)]
@@ -61,7 +59,7 @@ class CommGroup(Struct, frozen=True):
 def role_in(text: str) -> str | None:
     """Return the role (dp, tp, pp, ep or cp) that a name or description tells, else None."""
     words = " ".join(re.findall(r"[a-z]+", text.lower()))
-    return next((role for role, told in _ROLES if re.search(rf"\b(?:{told})\b", words)), None)
+    return next((role for role, names in _ROLES if re.search(rf"\b(?:{names})\b", words)), None)
 
 
 Runs = tuple[tuple[int, int, int], ...]
@@ -104,8 +102,8 @@ class GroupFacts(Struct, frozen=True):
         named_groups: dict[tuple[object, ...], int] = {}
         for name, listed, _, size in self.known:
             named_groups.setdefault((name, listed, size), len(named_groups))
-        code = [named_groups[name, listed, size] for name, listed, _, size in self.known]
-        named = np.array(code, dtype=np.int64)[self.which]
+        code_of = [named_groups[name, listed, size] for name, listed, _, size in self.known]
+        named = np.array(code_of, dtype=np.int64)[self.which]
         sizes = np.array([size for *_, size in self.known], dtype=np.int64)[self.which]
         is_named = np.array([name is not None for name, *_ in self.known], dtype=np.bool_)
         named, first = group_rows((named, self._namesakes(named, sizes, place, len(ranks))))
@@ -115,15 +113,20 @@ class GroupFacts(Struct, frozen=True):
         streams, stream = ranked(_same_streams(place, self.stream))
         used, number = ranked(np.where(group >= 0, group, len(first) + stream))
         groups_of_job = []
-        for group_code, places in zip(
-            used.tolist(), places_of(number, place, len(used)), strict=True
-        ):
-            if group_code < len(first):
-                words = self.known[int(self.which[first[group_code]])]
-                groups_of_job.append(_named_group(words, [ranks[place] for place in places]))
-            else:
-                stream_id = streams[group_code - len(first)]
-                groups_of_job.append(CommGroup(f"stream {stream_id}", None, None))
+        for code, (_, rows) in zip(used.tolist(), groups(number), strict=True):
+            if code >= len(first):
+                name = f"stream {streams[code - len(first)]}"
+                groups_of_job.append(CommGroup(name, None, None))
+                continue
+            name, listed, description, size = self.known[int(self.which[first[code]])]
+            # Its ranks are the listed ones, else those seen if they are as many as the group has.
+            seen = tuple(ranks[number] for number in distinct(place[rows]).tolist())
+            members = tuple(in_runs(listed)) if isinstance(listed, tuple) else ()
+            if not members and len(seen) == size:
+                members = seen
+            role = role_in(description or "") or role_in(name or "")
+            group_size = size if size > 0 else None
+            groups_of_job.append(CommGroup(name or "", members or None, group_size, role))
         return number, tuple(groups_of_job)
 
     def _namesakes(self, named: IntArray, sizes: IntArray, place: IntArray, ranks: int) -> IntArray:
@@ -135,30 +138,15 @@ class GroupFacts(Struct, frozen=True):
         namesake = np.zeros_like(named)
         for _, rows in groups(named):
             if 0 < sizes[rows[0]] < len(distinct(place[rows])):
-                # Without a call number, kernels connect no ranks: each rank gets a number of its
-                # own.
-                call_or_rank = np.where(
-                    self.call[rows] == ABSENT, -1 - place[rows], self.call[rows]
-                )
-                _, call = ranked(call_or_rank)
+                # Kernels without a call number connect no ranks: their rank stands for the call.
+                call = self.call[rows]
+                _, call = ranked(np.where(call == ABSENT, -1 - place[rows], call))
                 namesake[rows] = connected(place[rows], call, ranks)[place[rows]]
         return namesake
 
 
 _COLUMNS: Final = ("which", "call", "stream", "other_side")
 NO_FACTS: Final = GroupFacts((), *[_NONE] * len(_COLUMNS))
-
-
-def _named_group(words: Words, seen: Sequence[int]) -> CommGroup:
-    """Return the group that some words describe; `seen` are the ranks that recorded kernels of it.
-
-    Its ranks are the listed ones, else those seen if they are as many as the group has.
-    """
-    name, listed, description, size = words
-    complete = tuple(seen) if len(seen) == size else None
-    role = role_in(description or "") or role_in(name or "")
-    members = tuple(in_runs(listed)) if isinstance(listed, tuple) else ()
-    return CommGroup(name or "", members or complete, size if size > 0 else None, role)
 
 
 def in_runs(runs: Runs) -> Iterator[int]:
@@ -247,15 +235,6 @@ def connected(place: IntArray, event: IntArray, count: int) -> IntArray:
         label = new_label
 
 
-def places_of(number: IntArray, place: IntArray, count: int) -> list[list[int]]:
-    """Return the sorted places of the ranks of each of `count` groups; arguments are by kernel."""
-    places: list[list[int]] = [[] for _ in range(count)]
-    many = int(place.max(initial=0)) + 1
-    for pair in distinct(number * many + place).tolist():
-        places[pair // many].append(pair % many)
-    return places
-
-
 def peers(
     number: IntArray,
     group: IntArray,
@@ -275,11 +254,11 @@ def peers(
         may_be_all = known[code].size in (None, len(ranks))
         listed = known[code].ranks or (range(max(ranks) + 1) if may_be_all else ())
         used, which = ranked(number[rows])
-        found = [
-            place_of_rank.get(listed[one], -1) if 0 <= one < len(listed) else -1
-            for one in used.tolist()
+        peers_of_used = [
+            place_of_rank.get(listed[inside], -1) if 0 <= inside < len(listed) else -1
+            for inside in used.tolist()
         ]
-        peer = np.array(found, dtype=np.int64)[which]
+        peer = np.array(peers_of_used, dtype=np.int64)[which]
         peer[peer == place[rows]] = -1  # no rank sends to itself: the number means something else
         # In a group of two ranks, the peer is the other one.
         both = np.unique(place[rows])

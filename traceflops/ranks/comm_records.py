@@ -18,18 +18,9 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from traceflops.attribution.marks import host_marks, innermost_mark, instants
+from traceflops.ranks import comm_groups
 from traceflops.ranks.collectives import KINDS, Recorded, annotated_inputs, kinds_of, message_bytes
-from traceflops.ranks.comm_groups import (
-    NO_FACTS,
-    POINT_TO_POINT,
-    CommGroup,
-    GroupFacts,
-    joined_facts,
-    of_streams,
-    peers,
-    rank_labels,
-    runs_in,
-)
+from traceflops.ranks.comm_groups import NO_FACTS, CommGroup, GroupFacts, of_streams, rank_labels
 from traceflops.table.columns import ABSENT, BoolArray, IntArray, codes, is_one_of, names, numbers
 from traceflops.table.grouping import group_rows
 from traceflops.table.grouping import groups as groups_of
@@ -167,7 +158,13 @@ def comm_records(
         row = rows.row[is_collective]
         start, end = rows.start_ns[is_collective], rows.end_ns[is_collective]
         busy = work[-1].covered_before(end)
-        step = _steps_at(start, windows[device])
+        # The step in which each kernel starts; before the first step, -1 takes the row of zeros.
+        steps = sorted(
+            (w.start_ns, w.end_ns, w.step) for w in windows[device] if w.step is not None
+        )
+        first, stop, number = np.array([*steps, (0, 0, 0)], dtype=np.int64).T
+        last = np.searchsorted(first[:-1], start, side="right") - 1
+        step = np.where((last >= 0) & (start < stop[last]), number[last], ABSENT)
         parts.append(np.stack((row, np.full_like(start, place), start, end, busy, step)))
     row, place, start, end, busy, step = np.concatenate(parts, axis=1)
     facts = _Facts(linked, row)
@@ -194,15 +191,6 @@ def comm_records(
         told=group_facts,
         **_grouped(group_facts, kind, place, ranks),
     )
-
-
-def _steps_at(time_ns: IntArray, windows: Sequence[Window]) -> IntArray:
-    """Return the number of the step in which each time lies, ABSENT outside all steps."""
-    steps = sorted((w.start_ns, w.end_ns, w.step) for w in windows if w.step is not None)
-    starts, ends, step = np.array([*steps, (0, 0, 0)], dtype=np.int64).T
-    # -1, before the first step, takes the row of zeros at the end.
-    last = np.searchsorted(starts[:-1], time_ns, side="right") - 1
-    return np.where((last >= 0) & (time_ns < ends[last]), step[last], ABSENT)
 
 
 def communication_kinds(linked: LinkedTrace) -> IntArray:
@@ -237,7 +225,7 @@ def chained(parts: Sequence[CommRecords]) -> CommRecords:
         peer=none,
         **columns,
         work=tuple(spans for part in parts for spans in part.work),
-        told=joined_facts([part.told for part in parts]),
+        told=comm_groups.joined_facts([part.told for part in parts]),
         lacks_work=any(part.lacks_work for part in parts),
     )
 
@@ -278,15 +266,17 @@ def _grouped(
     group, groups_of_job = facts.groups(place, ranks)
     pairs = np.flatnonzero(np.isin(kind, _SIDES))  # sends and receives
     peer = np.full(len(kind), -1, dtype=np.int64)
-    peer[pairs] = peers(facts.other_side[pairs], group[pairs], groups_of_job, place[pairs], ranks)
+    peer[pairs] = comm_groups.peers(
+        facts.other_side[pairs], group[pairs], groups_of_job, place[pairs], ranks
+    )
     return {"group": group, "groups": groups_of_job, "peer": peer}
 
 
 def _ranks(trace: Trace, devices: Iterable[int]) -> list[int]:
     """Return the rank of the process of each device, else the number of the device."""
     process, ranks = numbers(trace.devices["process"]).tolist(), trace.ranks
-    known = ((device, ranks[process[device]]) for device in devices)
-    return [device if rank is None else rank for device, rank in known]
+    pairs = ((device, ranks[process[device]]) for device in devices)
+    return [device if rank is None else rank for device, rank in pairs]
 
 
 def alone(start_ns: IntArray, end_ns: IntArray) -> Intervals:
@@ -320,8 +310,14 @@ class _Facts:
         kind = taken(kinds_of(texts, code), code)
         # 2. The annotation around the launch, else the name of the operator. It also overrides a
         # recorded send or receive: several collectives are made of these.
-        is_part = np.array([kind in POINT_TO_POINT for kind in KINDS] + [True])  # -1, unknown: True
-        framework = self._kind_by_framework()
+        is_part = np.array(
+            [kind in comm_groups.POINT_TO_POINT for kind in KINDS] + [True]
+        )  # -1, unknown: True
+        marks, ops = self._linked.trace.marks["name"], names(self._ops["name"])
+        mark, op = taken(codes(marks), self._range), taken(codes(self._ops["name"]), self._op)
+        by_mark = taken(kinds_of(names(marks), mark), mark)
+        of_op = kinds_of([text if _RANGE.match(text) else "" for text in ops], op)
+        framework = np.where(by_mark >= 0, by_mark, taken(of_op, op))
         kind = np.where((framework >= 0) & is_part[kind], framework, kind)
         # 3. The kind that other kernels of the same name have, on the same rank, else on all.
         label = codes(self._activities["name"])[self._rows]
@@ -333,14 +329,6 @@ class _Facts:
         on_stream = of_streams(np.where(is_part[by_name], kind, -1), place, self.stream)
         kind = np.where((kind >= 0) | ~is_part[by_name], kind, on_stream)
         return np.where(kind >= 0, kind, by_name)
-
-    def _kind_by_framework(self) -> IntArray:
-        """Return the kind that the annotation around each launch names, else its operator."""
-        marks, ops = self._linked.trace.marks["name"], names(self._ops["name"])
-        mark, op = taken(codes(marks), self._range), taken(codes(self._ops["name"]), self._op)
-        by_mark = taken(kinds_of(names(marks), mark), mark)
-        of_label = kinds_of([text if _RANGE.match(text) else "" for text in ops], op)
-        return np.where(by_mark >= 0, by_mark, taken(of_label, op))
 
     @cached_property
     def _range(self) -> IntArray:
@@ -383,7 +371,9 @@ class _Facts:
             [labels[group] if group >= 0 else None for group in code[first].tolist()]
             for code, labels in texts
         )
-        runs = {text: runs_in(text) for text in dict.fromkeys(listed) if text is not None}
+        runs = {
+            text: comm_groups.runs_in(text) for text in dict.fromkeys(listed) if text is not None
+        }
         ranks = [runs.get(text) for text in listed]
         source, destination = (
             self.told.numbers(f"collective_{side}") for side in ("source", "destination")

@@ -75,8 +75,21 @@ def cycles(records: CommRecords, waits: Waits, chosen: BoolArray | None = None) 
     ranks = len(records.ranks)
     place, wanted = records.place[waits.row], np.ones(len(waits.row), dtype=np.bool_)
     wanted = wanted if chosen is None else chosen[waits.row]
-    closes = _closing_rows(waits, place, ranks)
-    steps, last = _last_of_steps(records, waits, closes)
+    # A step may close with matched records of the largest collectives: as large as the largest one
+    # that each rank takes part in. `closes` are their places in `waits.row`, by median end.
+    size, largest = waits.size[waits.collective], np.zeros(ranks, dtype=np.int64)
+    np.maximum.at(largest, place, size)
+    closes = np.flatnonzero(size >= largest.min())
+    closes = closes[np.argsort(waits.ended_ns[waits.collective[closes]], kind="stable")]
+    # The step of a collective is that of the rank that started last: others may have come early.
+    step = records.step[waits.row[waits.final]][waits.collective]
+    in_step = closes[step[closes] != ABSENT]
+    steps, which = ranked(step[in_step])
+    # The last closing row by step and rank, of steps that all ranks close.
+    last = np.full((len(steps), ranks), -1, dtype=np.int64)
+    last[which, place[in_step]] = in_step  # the last one written stays
+    is_complete = (last >= 0).all(axis=1)
+    steps, last = steps[is_complete], last[is_complete]
     # A cycle needs the end of the step just before it.
     pairs = np.flatnonzero((np.diff(steps) == 1) & wanted[last[1:]].any(axis=1))
     before, after = last[pairs], last[pairs + 1]
@@ -105,31 +118,6 @@ def cycles(records: CommRecords, waits: Waits, chosen: BoolArray | None = None) 
         cycle,
         is_joint=bool((np.ptp(edges, axis=1) == 0).all()),
     )
-
-
-def _closing_rows(waits: Waits, place: IntArray, ranks: int) -> IntArray:
-    """Return the matched records that may close a step, as places in `waits.row`, by median end.
-
-    They are of the largest collectives: as large as the largest one that each rank takes part in.
-    """
-    size, largest = waits.size[waits.collective], np.zeros(ranks, dtype=np.int64)
-    np.maximum.at(largest, place, size)
-    closes = np.flatnonzero(size >= largest.min())
-    return closes[np.argsort(waits.ended_ns[waits.collective[closes]], kind="stable")]
-
-
-def _last_of_steps(
-    records: CommRecords, waits: Waits, closes: IntArray
-) -> tuple[IntArray, IntArray]:
-    """Return the steps that all ranks close, and the last closing row by step and rank."""
-    # The step of a collective is that of the rank that started last: others may have come early.
-    step = records.step[waits.row[waits.final]][waits.collective]
-    in_step = closes[step[closes] != ABSENT]
-    steps, which = ranked(step[in_step])
-    last = np.full((len(steps), len(records.ranks)), -1, dtype=np.int64)
-    last[which, records.place[waits.row[in_step]]] = in_step  # the last one written stays
-    is_complete = (last >= 0).all(axis=1)
-    return steps[is_complete], last[is_complete]
 
 
 def _parts(rows: IntArray, place: IntArray, ranks: int) -> tuple[IntArray, IntArray]:

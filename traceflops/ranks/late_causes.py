@@ -20,16 +20,8 @@ from msgspec.structs import replace
 from traceflops.attribution.culprits import Culprit
 from traceflops.characters import kernel_name
 from traceflops.flops.ops.arguments import Shapes, read_shapes
-from traceflops.table.columns import (
-    FloatArray,
-    IntArray,
-    axes,
-    codes,
-    matching,
-    names,
-    numbers,
-    product_of,
-)
+from traceflops.table import columns
+from traceflops.table.columns import FloatArray, IntArray, codes, names, numbers
 from traceflops.table.grouping import group_sums, ranked
 from traceflops.table.nesting import taken
 from traceflops.table.trace import Trace
@@ -94,13 +86,13 @@ class KernelSums(Struct, frozen=True):
     def joined(cls, parts: Sequence[KernelSums]) -> KernelSums:
         """Return one table of all parts: their devices one below the other, a column per name."""
         place: dict[str, int] = {}
-        columns = [[place.setdefault(name, len(place)) for name in part.names] for part in parts]
+        columns_of = [[place.setdefault(name, len(place)) for name in part.names] for part in parts]
         ends = np.cumsum([0, *(len(part.count) for part in parts)]).tolist()
         sums: dict[str, Any] = {
             name: np.zeros((ends[-1], len(place)), dtype=np.int64) for name in _BY_NAME
         }
         for name, table in sums.items():
-            for part, column, (low, high) in zip(parts, columns, pairwise(ends), strict=True):
+            for part, column, (low, high) in zip(parts, columns_of, pairwise(ends), strict=True):
                 table[low:high, column] = getattr(part, name)
         received = np.concatenate([part.received for part in parts])
         return cls(tuple(place), received=received, **sums)
@@ -156,25 +148,27 @@ def kernel_sums(
         sums = group_sums(np.where(is_comm | (label < 0), -1, key), values, prod(shape))
         return [*sums.reshape(shape)]
 
-    grid, block = (product_of(axes(activities[name]))[row] for name in ("grid", "block"))
+    grid, block = (
+        columns.product_of(columns.axes(activities[name]))[row] for name in ("grid", "block")
+    )
     # The elements of the inputs of the operator that launched each activity.
     dims = prepared.trace.ops["input_dims"]
     used, which = ranked(taken(codes(dims), prepared.linked.links.op_of_activity[row]))
     texts = names(dims)
     sizes = [_elements_of(texts[code]) if code >= 0 else 0 for code in used.tolist()]
     # What a rank receives in an all-to-all is what it works on next.
-    is_exchange = matching(activities["collective"], _ALL_TO_ALL.search)[row]
+    is_exchange = columns.matching(activities["collective"], _ALL_TO_ALL.search)[row]
     output = numbers(activities["collective_out_elements"], 0)[row]
     shape = (len(choices), len(devices))
     exchange_key = np.where(is_comm & is_exchange, choice_and_device, -1)
-    columns = (
+    tables = (
         by_name(np.ones_like(row)),
         by_name(numbers(activities["dur_ns"])[row]),
         by_name(np.where((grid > 0) & (block > 0), grid * block, 0)),
         by_name(np.array([*sizes, 0], dtype=np.int64)[which]),
         group_sums(exchange_key, output, prod(shape)).reshape(shape),
     )
-    return [KernelSums(tuple(labels), *each) for each in zip(*columns, strict=True)]
+    return [KernelSums(tuple(labels), *each) for each in zip(*tables, strict=True)]
 
 
 @lru_cache(maxsize=10_000)
@@ -263,7 +257,7 @@ def takes_longer(trace: Trace, label: str, processes: Sequence[int]) -> bool:
     name, number = label.partition(" in ")[0], trace.processes.num_rows
     count, sums_ns = np.zeros(number, dtype=np.int64), np.zeros(number, dtype=np.int64)
     for table in (trace.marks, trace.ops, trace.calls):
-        rows = np.flatnonzero(matching(table["name"], lambda text: text == name))
+        rows = np.flatnonzero(columns.matching(table["name"], lambda text: text == name))
         process, dur_ns = numbers(table["process"])[rows], numbers(table["dur_ns"], 0)[rows]
         count += group_sums(process, np.ones_like(rows), number)
         sums_ns += group_sums(process, dur_ns, number)

@@ -9,22 +9,20 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import count
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from traceflops.mfu.budget import DevicePeaks
 from traceflops.ranks.collectives import KINDS
 from traceflops.ranks.comm_records import CommRecords
 from traceflops.ranks.waits import Waits
 from traceflops.table.columns import FloatArray, IntArray, numbers
 from traceflops.table.grouping import group_rows, groups
-
-if TYPE_CHECKING:
-    from traceflops.mfu.budget import DevicePeaks
-    from traceflops.windows.prepared import Prepared
+from traceflops.windows.prepared import Prepared
 
 _BUS: Final = {"all_reduce": 2, "all_gather": 1, "reduce_scatter": 1, "all_to_all": 1}
 """Bus bandwidth by algorithm bandwidth is so often (n - 1) / n, as nccl-tests has it; else 1."""

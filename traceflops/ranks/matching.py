@@ -58,7 +58,17 @@ def matched(records: CommRecords) -> Matches:
     """Return which records are of one collective on all recorded ranks of its group."""
     collective = np.full(len(records), -1, dtype=np.int64)
     count = impossible = 0
-    for rows in _matchable(records):
+    # Rows may match if they are of one group, and of one route if the peer is known: from rank to
+    # rank of a send or receive, between which ranks of an exchange. Exchanges get negative routes,
+    # so that they match no sends. Sends and receives without a known peer are left out.
+    own, peer, many = records.place, records.peer, len(records.ranks)
+    route = np.where(records.kind == SEND, own * many + peer, peer * many + own)
+    either_way = np.minimum(own, peer) * many + np.maximum(own, peer)
+    route = np.where(records.kind == EXCHANGE, either_way - many * many, route)
+    key = joint_codes(records.group, np.where(records.is_pair | (peer >= 0), route, -1))
+    for number, rows in groups(np.where(records.is_pair & (peer < 0), -1, key)):
+        if number < 0:
+            continue
         members = [rows[places] for _, places in groups(records.place[rows])]
         if len(members) < 2:
             continue
@@ -73,23 +83,6 @@ def matched(records: CommRecords) -> Matches:
     number_of = np.full(count + 1, -1, dtype=np.int64)  # the last entry is for -1, no match
     number_of[np.argsort(latest, kind="stable")] = np.arange(count)
     return Matches(number_of[collective], count, impossible)
-
-
-def _matchable(records: CommRecords) -> Iterator[IntArray]:
-    """Yield rows that may match each other: of one group, and of one route if the peer is known.
-
-    The route is from rank to rank of a send or receive, and between which ranks of an exchange.
-    Sends and receives without a known peer are left out.
-    """
-    own, peer, many = records.place, records.peer, len(records.ranks)
-    route = np.where(records.kind == SEND, own * many + peer, peer * many + own)
-    either_way = np.minimum(own, peer) * many + np.maximum(own, peer)
-    # Exchanges get negative routes, so that they match no sends.
-    route = np.where(records.kind == EXCHANGE, either_way - many * many, route)
-    key = joint_codes(records.group, np.where(records.is_pair | (peer >= 0), route, -1))
-    for number, rows in groups(np.where(records.is_pair & (peer < 0), -1, key)):
-        if number >= 0:
-            yield rows
 
 
 def _of_group(records: CommRecords, members: Sequence[IntArray]) -> tuple[IntArray, int]:
@@ -120,17 +113,18 @@ def _of_group(records: CommRecords, members: Sequence[IntArray]) -> tuple[IntArr
     return table[~is_exchange] if are_pairs else table, impossible
 
 
-def _by_sequence(records: CommRecords, one: IntArray, other: IntArray) -> Pairs | None:
+def _by_sequence(records: CommRecords, left: IntArray, other: IntArray) -> Pairs | None:
     """Return the pairs with equal sequence numbers and sizes; None if sequences do not rise."""
-    first, second = records.sequence[one], records.sequence[other]
-    if records.is_pair[one].any():  # a rank has one count for messages to all other ranks
+    if records.is_pair[left].any():  # a rank has one count for messages to all other ranks
         return None
-    for numbers in (first, second):
+    for numbers in (records.sequence[left], records.sequence[other]):
         if len(numbers) < 2 or numbers[0] < 0 or (np.diff(numbers) <= 0).any():
             return None
-    _, left, right = np.intersect1d(first, second, assume_unique=True, return_indices=True)
-    same = _are_equal(records, one[left], other[right])
-    return one[left[same]], other[right[same]]
+    _, at_left, at_other = np.intersect1d(
+        records.sequence[left], records.sequence[other], assume_unique=True, return_indices=True
+    )
+    same = _are_equal(records, left[at_left], other[at_other])
+    return left[at_left[same]], other[at_other[same]]
 
 
 def _candidates(records: CommRecords, left: IntArray, other: IntArray) -> Iterator[Pairs]:
@@ -201,17 +195,17 @@ def _best(records: CommRecords, candidates: Iterable[Pairs]) -> Pairs:
 
 
 def _shifted(
-    records: CommRecords, one: IntArray, other: IntArray, shift: int, step: int = 1
+    records: CommRecords, left: IntArray, other: IntArray, shift: int, step: int = 1
 ) -> tuple[Pairs, int]:
     """Return the pairs of equal kind and size at a shift of the order, and how many are unequal.
 
-    At a positive shift, `one` begins that many rows later; at a negative one, `other`. `step` takes
-    only every n-th pair.
+    At a positive shift, `left` begins that many rows later; at a negative one, `other`. `step`
+    takes only every n-th pair.
     """
-    left, right = one[max(shift, 0) :: step], other[max(-shift, 0) :: step]
-    length = min(len(left), len(right))
-    equal = _are_equal(records, left[:length], right[:length])
-    return (left[:length][equal], right[:length][equal]), int((~equal).sum())
+    left, other = left[max(shift, 0) :: step], other[max(-shift, 0) :: step]
+    length = min(len(left), len(other))
+    equal = _are_equal(records, left[:length], other[:length])
+    return (left[:length][equal], other[:length][equal]), int((~equal).sum())
 
 
 def _overlapping(records: CommRecords, left: IntArray, other: IntArray, offset: IntArray) -> Pairs:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import combinations
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 from msgspec.structs import replace
@@ -37,8 +37,14 @@ _KERNELS: Final = 200
 """So many ranks and kernels of each are compared at most."""
 _FAR: Final = int(np.iinfo(np.int64).max)
 _SIDE: Final = {SEND: 1, RECV: -1}
-Partners = tuple[CommRecords, Matches, Alignment]
-"""Records with their groups and peers, and what follows from these."""
+
+
+class Partners(NamedTuple):
+    """Records with their groups and peers, and what follows from these."""
+
+    records: CommRecords
+    matches: Matches
+    alignment: Alignment
 
 
 def with_partners(records: CommRecords) -> Partners:
@@ -50,7 +56,7 @@ def with_partners(records: CommRecords) -> Partners:
     unnamed, ranks = np.flatnonzero(_are_unnamed(records)), len(records.ranks)
     if len(unnamed) > _KERNELS * ranks:
         begun = records.first(_KERNELS)
-        partners = _best_partners(begun)[0]
+        partners = _best_partners(begun).records
         if partners.groups is not begun.groups:  # some were inferred
             # The new group of each old group and rank, by old group * ranks + place. What the first
             # kernels do not show keeps its old group, whose number is after all the new ones.
@@ -77,13 +83,13 @@ def _best_partners(records: CommRecords) -> Partners:
     """
     recorded = best = _matched(records)
     unnamed = np.flatnonzero(_are_unnamed(records))
-    offset = recorded[2].record_offset_ns
+    offset = recorded.alignment.record_offset_ns
     most = _share_together(recorded, unnamed)
     for ahead, is_known in ((np.zeros_like(offset), True), (offset, True), (offset, False)):
         # Good enough: nearly all end together, by an inference or before unknown clocks are tried.
         if not len(unnamed) or (most >= _NEARLY and (best is not recorded or not is_known)):
             break
-        with_peers = _with_peers(records, recorded[1], ahead)
+        with_peers = _with_peers(records, recorded.matches, ahead)
         # If messages get peers because they end together, these clocks are right.
         likely = offset if with_peers is records else ahead
         teams = _with_teams(recorded, ahead, is_known, likely)
@@ -91,7 +97,7 @@ def _best_partners(records: CommRecords) -> Partners:
             of_teams, partners = recorded, with_peers
         else:
             of_teams = _matched(teams)
-            partners = _with_peers(teams, of_teams[1], ahead)
+            partners = _with_peers(teams, of_teams.matches, ahead)
         candidate = of_teams if partners is teams else _matched(partners)
         share = _share_together(candidate, unnamed)
         if share >= most:  # if as many fit, an inference says more than none
@@ -101,7 +107,7 @@ def _best_partners(records: CommRecords) -> Partners:
 
 def _matched(records: CommRecords) -> Partners:
     matches = matched(records)
-    return records, matches, aligned(records, matches)
+    return Partners(records, matches, aligned(records, matches))
 
 
 def _are_unnamed(records: CommRecords) -> BoolArray:
@@ -135,7 +141,7 @@ def _with_teams(
     `ahead` is the clock offset of each record if `is_known`; else any constant offset between two
     ranks is possible. `likely` is the offset to judge by whether teams end apart.
     """
-    records = recorded[0]
+    records = recorded.records
     group, of_job = records.group.copy(), list(records.groups)
     for code, rows in groups(records.group):
         members = [rows[own] for _, own in groups(records.place[rows])]

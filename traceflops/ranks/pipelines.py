@@ -110,18 +110,19 @@ def pipelines(
         }
         work = records.work[place].moved(-offset)
         transfer = Intervals.of(transfer_begin[rows] - offset, records.end_ns[rows] - offset)
-        whole_recording = {ABSENT: (-_FAR, _FAR)}
-        return _Lane(records.ranks[place], steps or whole_recording, work, work.union(transfer))
+        steps = steps or {ABSENT: (-_FAR, _FAR)}  # the whole recording as one step
+        return _Lane(place, records.ranks[place], steps, work, work.union(transfer))
 
     chains: list[list[Stage]] = []
     steps, micro_batches = 0, set()
     for places in _chains(messages):
-        lanes = [lane(place) for place in places]
-        run = _Run(lanes, places, messages.only(np.isin(messages.source, places)))
-        if run.is_pipeline:
-            chains.append(list(run.stages(len(chains))))
-            steps = max(steps, len(run.steps))
-            micro_batches.add(run.micro_batches)
+        of_chain = messages.only(np.isin(messages.source, places))
+        pipeline = _pipeline(len(chains), [lane(place) for place in places], of_chain)
+        if pipeline is not None:
+            chain, steps_of_chain, batches = pipeline
+            chains.append(chain)
+            steps = max(steps, steps_of_chain)
+            micro_batches.add(batches)
     depths = {len(chain) for chain in chains}
     if len(depths) != 1:
         return None
@@ -195,111 +196,90 @@ class _Lane(Struct, frozen=True):
     is when it works or transfers.
     """
 
+    place: int
     rank: int
     windows: Mapping[int, tuple[int, int]]
     work: Intervals
     occupied: Intervals
 
-    def edges(self, steps: Sequence[int]) -> tuple[IntArray, IntArray]:
-        """Return begin and end of the work in each step; without work, the end comes first."""
-        windows = [self.windows[step] for step in steps]
-        start, stop = np.array(windows, dtype=np.int64).reshape(-1, 2).T
-        # The first stretch of work that ends after the start, and the last that begins before the
-        # stop.
-        first = np.searchsorted(self.work.end_ns, start, side="right")
-        after_last = np.searchsorted(self.work.start_ns, stop)
-        begin = np.maximum(np.append(self.work.start_ns, _FAR)[first], start)
-        end = np.minimum(np.append(-_FAR, self.work.end_ns)[after_last], stop)
-        return begin, end
 
+def _pipeline(
+    number: int, lanes: Sequence[_Lane], messages: _Messages
+) -> tuple[list[Stage], int, int | None] | None:
+    """Return the stages of a chain, the number of its steps and of micro-batches in each.
 
-class _Run:
-    """One pipeline in the `steps` in which all its ranks work.
-
-    Each step lasts from `starts`, the first work of the first stage, to `stops`, the last work of
-    all.
+    None if it is no pipeline. `number` is that of the pipeline. Its steps are those that all ranks
+    recorded, with messages and with work of each rank. Each begins with the work of the first stage
+    and stops with the last work of any stage.
     """
-
-    def __init__(self, lanes: Sequence[_Lane], places: Sequence[int], messages: _Messages) -> None:
-        """Store what ranks did and sent, by stage, and find the steps to look at.
-
-        These are the steps that all ranks recorded, with messages and with work of each rank. Each
-        begins with the work of the first stage and stops with the last work of any stage.
-        """
-        self._lanes, self._places, self._messages = lanes, places, messages
-        common = set.intersection(*(set(lane.windows) for lane in lanes))
-        steps = sorted(common & set(messages.step.tolist()))
-        edges = np.array([lane.edges(steps) for lane in lanes])  # by lane, begin or end, step
-        works = (edges[:, 0] < edges[:, 1]).all(axis=0)
-        self.steps: list[int] = np.array(steps, dtype=np.int64)[works].tolist()
-        self.starts, self.stops = edges[0, 0, works], edges[:, 1, works].max(axis=0)
-        self._inside = np.isin(messages.step, self.steps)
-
-    def _first_and_last(self, stage: int) -> tuple[IntArray, IntArray]:
-        """Return when the first and the last message of each step is sent or here at a stage."""
-        messages, place = self._messages, self._places[stage]
-        time = np.where(messages.source == place, messages.sent_ns, messages.here_ns)
-        of_stage = ((messages.source == place) | (messages.target == place)) & self._inside
-        first, last = np.full(len(self.steps), _FAR), np.full(len(self.steps), -_FAR)
-        step = np.searchsorted(self.steps, messages.step)
-        np.minimum.at(first, step[of_stage], time[of_stage])
-        np.maximum.at(last, step[of_stage], time[of_stage])
-        return first, last
-
-    @property
-    def is_pipeline(self) -> bool:
-        """Return whether the second stage waits for the first one as a step begins.
-
-        It then works less than half as much as the first stage before its first message.
-        Ranks that exchange what all of them need, as in a ring, start together: they are no
-        pipeline.
-        """
-        if not self.steps:
-            return False
-        first, _ = self._first_and_last(1)
-        work_before = [
-            lane.work.length_within(self.starts, first).sum() for lane in self._lanes[:2]
+    common = set.intersection(*(set(lane.windows) for lane in lanes))
+    recorded = sorted(common & set(messages.step.tolist()))
+    begins, ends = [], []  # of the work in each step, by lane; without work the end comes first
+    for lane in lanes:
+        windows = [lane.windows[step] for step in recorded]
+        start, stop = np.array(windows, dtype=np.int64).reshape(-1, 2).T
+        # The first stretch of work that ends after the start, the last that begins before stop.
+        first = np.searchsorted(lane.work.end_ns, start, side="right")
+        after_last = np.searchsorted(lane.work.start_ns, stop)
+        begins.append(np.maximum(np.append(lane.work.start_ns, _FAR)[first], start))
+        ends.append(np.minimum(np.append(-_FAR, lane.work.end_ns)[after_last], stop))
+    works = (np.array(begins) < np.array(ends)).all(axis=0)
+    steps = np.array(recorded, dtype=np.int64)[works]
+    starts, stops = begins[0][works], np.max(ends, axis=0)[works]
+    if not len(steps):
+        return None
+    messages = messages.only(np.isin(messages.step, steps))
+    first_and_last = [_first_and_last(messages, lane.place, steps) for lane in lanes]
+    # As a step begins, the second stage waits for the first one: it works less than half as much
+    # before its first message. Ranks that exchange what all of them need, as in a ring, start
+    # together: they are no pipeline.
+    until = first_and_last[1][0]
+    work_before = [lane.work.length_within(starts, until).sum() for lane in lanes[:2]]
+    if 2 * work_before[1] >= work_before[0]:
+        return None
+    whole, stages = int((stops - starts).sum()), []
+    for turn, (lane, (first, last)) in enumerate(zip(lanes, first_and_last, strict=True)):
+        # Warm-up ends with a stage's first message, drain begins after its last. The first stage
+        # has no warm-up: it waits for no message.
+        begin = np.clip(first if turn else starts, starts, stops)
+        end = np.clip(last, begin, stops)
+        warm_up_steady_drain = [
+            int((stop - start - lane.occupied.length_within(start, stop)).sum())
+            for start, stop in pairwise((starts, begin, end, stops))
         ]
-        return bool(2 * work_before[1] < work_before[0])
+        busy = int(lane.work.length_within(starts, stops).sum())
+        transfer = whole - busy - sum(warm_up_steady_drain)
+        sent = messages.only(messages.source == lane.place)
+        got = messages.only(messages.target == lane.place)
+        moved = [sent.send_wait_ns, sent.send_transfer_ns]
+        moved += [got.receive_wait_ns, got.receive_transfer_ns]
+        sums = (int(ns.sum()) for ns in moved)
+        stages.append(Stage(lane.rank, number, turn, busy, transfer, *warm_up_steady_drain, *sums))
+    return stages, len(steps), _micro_batches(messages, lanes, steps)
 
-    @property
-    def micro_batches(self) -> int | None:
-        """Return how many messages the first stage sends to the second in most steps, else None.
 
-        Only messages of the largest size count, unless that is rare.
-        """
-        if self.steps == [ABSENT]:  # the whole recording as one step: it may hold several
-            return None
-        messages = self._messages
-        forth = (messages.source == self._places[0]) & (messages.target == self._places[1])
-        forth &= self._inside
-        largest = forth & (messages.size == messages.size[forth].max(initial=0))
-        counted = largest if largest.sum() * _SIZES >= forth.sum() else forth
-        _, per_step = np.unique(messages.step[counted], return_counts=True)
-        values, often = np.unique(per_step, return_counts=True)
-        usual = int(often.argmax()) if len(often) else 0
-        return int(values[usual]) if len(often) and 2 * often[usual] > len(self.steps) else None
+def _first_and_last(messages: _Messages, place: int, steps: IntArray) -> tuple[IntArray, IntArray]:
+    """Return when the first and the last message of each step is sent or here at a place."""
+    time = np.where(messages.source == place, messages.sent_ns, messages.here_ns)
+    of_place = (messages.source == place) | (messages.target == place)
+    first, last = np.full(len(steps), _FAR), np.full(len(steps), -_FAR)
+    step = np.searchsorted(steps, messages.step[of_place])
+    np.minimum.at(first, step, time[of_place])
+    np.maximum.at(last, step, time[of_place])
+    return first, last
 
-    def stages(self, number: int) -> Iterator[Stage]:
-        """Yield the stage of each rank, in the order of the chain; `number` is the pipeline's."""
-        messages = self._messages
-        whole = int((self.stops - self.starts).sum())
-        for turn, (lane, place) in enumerate(zip(self._lanes, self._places, strict=True)):
-            # Warm-up ends with a stage's first message, drain begins after its last. The first
-            # stage has no warm-up: it waits for no message.
-            first, last = self._first_and_last(turn)
-            begin = np.clip(first if turn else self.starts, self.starts, self.stops)
-            end = np.clip(last, begin, self.stops)
-            phases = pairwise((self.starts, begin, end, self.stops))
-            warm_up_steady_drain = [
-                int((stop - start - lane.occupied.length_within(start, stop)).sum())
-                for start, stop in phases
-            ]
-            busy = int(lane.work.length_within(self.starts, self.stops).sum())
-            transfer = whole - busy - sum(warm_up_steady_drain)
-            sent = messages.only(self._inside & (messages.source == place))
-            got = messages.only(self._inside & (messages.target == place))
-            moved = [sent.send_wait_ns, sent.send_transfer_ns]
-            moved += [got.receive_wait_ns, got.receive_transfer_ns]
-            sums = (int(ns.sum()) for ns in moved)
-            yield Stage(lane.rank, number, turn, busy, transfer, *warm_up_steady_drain, *sums)
+
+def _micro_batches(messages: _Messages, lanes: Sequence[_Lane], steps: IntArray) -> int | None:
+    """Return how many messages the first stage sends to the second in most steps, else None.
+
+    Only messages of the largest size count, unless that is rare.
+    """
+    if steps.tolist() == [ABSENT]:  # the whole recording as one step: it may hold several
+        return None
+    forth = (messages.source == lanes[0].place) & (messages.target == lanes[1].place)
+    largest = forth & (messages.size == messages.size[forth].max(initial=0))
+    counted = largest if largest.sum() * _SIZES >= forth.sum() else forth
+    _, per_step = np.unique(messages.step[counted], return_counts=True)
+    values, often = np.unique(per_step, return_counts=True)
+    usual = int(often.argmax()) if len(often) else 0
+    return int(values[usual]) if len(often) and 2 * often[usual] > len(steps) else None

@@ -21,19 +21,10 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from traceflops.attribution.culprits import Culprit, IdleCulprits, culprits_of_devices
+from traceflops.ranks import late_causes
 from traceflops.ranks.comm_records import CommRecords
 from traceflops.ranks.cycles import Cycles
-from traceflops.ranks.late_causes import (
-    SLOW_HOST,
-    STALLS,
-    UNKNOWN,
-    KernelSums,
-    LateCause,
-    by_idle,
-    by_kernels,
-    kernel_sums,
-    takes_longer,
-)
+from traceflops.ranks.late_causes import KernelSums, LateCause
 from traceflops.table.columns import FloatArray, IntArray, codes, names, numbers
 from traceflops.table.trace import Trace
 from traceflops.timeline.records import Window
@@ -198,7 +189,7 @@ class PreparedWork(Struct, frozen=True):
         for steps in choices:
             windows = {device: self._windows(device, steps) for device in devices}
             chosen.append(chosen_activities(accounts, windows))
-        return kernel_sums(self.prepared, chosen, devices)
+        return late_causes.kernel_sums(self.prepared, chosen, devices)
 
     def idle(
         self, devices: Sequence[int], steps: Sequence[int | None]
@@ -257,7 +248,11 @@ def slow_rank(work: RankWork, cycles: Cycles, records: CommRecords) -> SlowRank 
         round(float((ns[:, worst] - np.median(ns[:, late.rest], axis=1)).sum()) / cycles.count)
         for ns in (-cycles.held_ns, cycles.busy_ns)
     )
-    few = _few_late_cycles(late.gap_ns)
+    # The cycles that have most of the gap count if they are less than half of all.
+    few = np.flatnonzero(2 * late.gap_ns >= late.gap_ns.max())
+    has_most = 2 * late.gap_ns[few].sum() > late.gap_ns.clip(0).sum()
+    if not has_most or 2 * len(few) >= len(late.gap_ns):
+        few = few[:0]
     steps = tuple(step for cycle in few.tolist() if (step := cycles.steps[cycle]) is not None)
     # The worst, then the ranks to compare it with, the longest own time first.
     usual = late.rest[np.argsort(-cycles.held_ns[:, late.rest].sum(axis=0), kind="stable")]
@@ -269,7 +264,7 @@ def slow_rank(work: RankWork, cycles: Cycles, records: CommRecords) -> SlowRank 
     # recording that end with different collectives compare badly: then the cause must be known.
     is_sure = cycles.has_steps or cycles.is_joint
     is_plausible = len(late.places) == 1 or position or (is_sure and not late.once)
-    if cause is None or not is_plausible or not (is_sure or cause != UNKNOWN):
+    if cause is None or not is_plausible or not (is_sure or cause != late_causes.UNKNOWN):
         return None
     lost = late.lost_ns.clip(0)
     return SlowRank(
@@ -288,13 +283,6 @@ def slow_rank(work: RankWork, cycles: Cycles, records: CommRecords) -> SlowRank 
     )
 
 
-def _few_late_cycles(gap_ns: FloatArray) -> IntArray:
-    """Return the cycles that have most of the gap if they are less than half of all, else none."""
-    large = np.flatnonzero(2 * gap_ns >= gap_ns.max())
-    has_most = 2 * gap_ns[large].sum() > gap_ns.clip(0).sum()
-    return large if has_most and 2 * len(large) < len(gap_ns) else large[:0]
-
-
 def _cause(
     work: RankWork,
     records: CommRecords,
@@ -310,23 +298,27 @@ def _cause(
     late, empty for all `steps`. `busier` says that it works longer; else its device is idle longer.
     """
     if not records.devices:
-        return UNKNOWN
+        return late_causes.UNKNOWN
     worst, *others = (records.devices[place] for place in ordered)
     if busier:
-        return by_kernels(work.kernels([worst, *others], few or steps))
+        return late_causes.by_kernels(work.kernels([worst, *others], few or steps))
     # What the host does before the first work of a step is in the window of the step before.
     with_previous = [number for step in few for number in (step - 1, step)]
     middle = others[(len(others) - 1) // 2]  # the usual one: `ordered` is by own time
     own, usual = work.idle((worst, middle), with_previous or steps)
     is_in_chain = bool(records.is_pair.any())
-    cause = by_idle(own, usual, sporadic=len(few) > 0 and not is_in_chain)
+    cause = late_causes.by_idle(own, usual, sporadic=len(few) > 0 and not is_in_chain)
     # In a chain all ranks wait for the host of each: only what stalls a host is a cause.
-    if is_in_chain and cause.cause not in STALLS:
+    if is_in_chain and cause.cause not in late_causes.STALLS:
         return None
     if not cause.label:
         return cause
     processes = numbers(work.trace.devices["process"])[[worst, *others]].tolist()
-    return cause if takes_longer(work.trace, cause.label, processes) else SLOW_HOST
+    return (
+        cause
+        if late_causes.takes_longer(work.trace, cause.label, processes)
+        else late_causes.SLOW_HOST
+    )
 
 
 def _position(trace: Trace, records: CommRecords, late: IntArray) -> str:

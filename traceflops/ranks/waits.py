@@ -11,7 +11,6 @@ from typing import Final
 
 import numpy as np
 from msgspec import Struct
-from msgspec.structs import replace
 
 from traceflops.ranks.clocks import Alignment, medians
 from traceflops.ranks.collectives import KINDS
@@ -65,12 +64,6 @@ class Waits(Struct, frozen=True, dict=True):
         """Return the waiting of all ranks in each collective: for the last one."""
         return np.add.reduceat(self.wait_ns, self.first) if len(self.first) else self.first
 
-    def within(self, chosen: BoolArray) -> Waits:
-        """Return the waits with the times of other collectives set to 0."""
-        is_chosen, by_record = chosen[self.collective], ("wait_ns", "transfer_ns", "exposed_ns")
-        times = {name: getattr(self, name) * is_chosen for name in by_record}
-        return replace(self, **times, margin_ns=self.margin_ns * chosen)
-
 
 def waits(
     records: CommRecords, matches: Matches, alignment: Alignment, *, comparable: bool = True
@@ -94,7 +87,17 @@ def waits(
     # A rank that leaves before the last one starts does not wait.
     last_start_of_row = last_start[collective]
     waited = np.where(end >= last_start_of_row, last_start_of_row - start, 0)
-    exposed, held = _without_work(records, row, waited)
+    # The exposed part of each wait, and how long each kernel runs beside no other work; there, time
+    # of several kernels at once counts for the first.
+    exposed, held = np.zeros((2, len(row)), dtype=np.int64)
+    for place, of_rank in groups(records.place[row]):
+        rows = of_rank[in_order(records.start_ns[row[of_rank]])]
+        begin, stop = records.start_ns[row[rows]], records.end_ns[row[rows]]
+        exposed[rows] = records.alone[place].length_within(begin, begin + waited[rows])
+        last_end_before = np.maximum.accumulate(np.append(begin[:1], stop))[:-1]
+        begin_alone = np.clip(last_end_before, begin, stop)
+        work = records.work[place].length_within(begin_alone, stop) if records.work else 0
+        held[rows] = stop - begin_alone - work
     return Waits(
         row=row,
         collective=collective,
@@ -111,23 +114,6 @@ def waits(
         ended_ns=medians(collective, end),
         until_ns=np.maximum.reduceat(end, first) if len(row) else end,
     )
-
-
-def _without_work(records: CommRecords, row: IntArray, waited: IntArray) -> IntArray:
-    """Return two rows: the exposed part of each wait, and how long each kernel runs beside no work.
-
-    Time of several kernels at once counts for the first in the second row.
-    """
-    exposed, held = both = np.zeros((2, len(row)), dtype=np.int64)
-    for place, of_rank in groups(records.place[row]):
-        rows = of_rank[in_order(records.start_ns[row[of_rank]])]
-        begin, end = records.start_ns[row[rows]], records.end_ns[row[rows]]
-        exposed[rows] = records.alone[place].length_within(begin, begin + waited[rows])
-        last_end_before = np.maximum.accumulate(np.append(begin[:1], end))[:-1]
-        begin_alone = np.clip(last_end_before, begin, end)
-        work = records.work[place].length_within(begin_alone, end) if records.work else 0
-        held[rows] = end - begin_alone - work
-    return both
 
 
 _ALL_TO_ALL: Final = KINDS.index("all_to_all")
@@ -175,9 +161,31 @@ def expert_groups(records: CommRecords, waits: Waits) -> list[ExpertGroup]:
         rows = waits.row[waits.first[exchanges][:, None] + np.arange(size[exchanges[0]])]
         rows = np.take_along_axis(rows, np.argsort(records.place[rows], axis=1), axis=1)
         dispatch = _dispatches(records.received[rows], records.elements[rows])
-        if len(dispatch):
-            moving_ns = spent_ns[exchanges][dispatch] + spent_ns[exchanges][dispatch + 1]
-            expert.append(_expert_group(records, group, rows, dispatch, moving_ns))
+        if not len(dispatch):
+            continue
+        moving_ns = spent_ns[exchanges][dispatch] + spent_ns[exchanges][dispatch + 1]
+        received = records.received[rows[dispatch]]
+        busy = records.busy_ns[rows[dispatch + 1]] - records.busy_ns[rows[dispatch]]
+        ranks = tuple(records.ranks[place] for place in records.place[rows[0]].tolist())
+        elements, compute_ns = received.sum(axis=0), busy.sum(axis=0)
+        # All wait for the rank that works or receives most: lost is what even shares would save, of
+        # work its largest less its mean, of the transfer the same part as of the elements.
+        mean_by_largest = received.mean(axis=1) / np.maximum(received.max(axis=1), 1)
+        expert.append(
+            ExpertGroup(
+                group=records.groups[group].name,
+                ranks=ranks,
+                dispatches=len(busy),
+                elements=tuple(elements.tolist()),
+                elements_imbalance=_imbalance(elements),
+                most_elements=ranks[int(elements.argmax())],
+                compute_ns=tuple(compute_ns.tolist()),
+                compute_imbalance=_imbalance(compute_ns),
+                most_compute=ranks[int(compute_ns.argmax())],
+                lost_ns=int((busy.max(axis=1) - busy.sum(axis=1) // len(ranks)).sum()),
+                moving_ns=int((moving_ns * (1 - mean_by_largest)).sum()),
+            )
+        )
     return sorted(expert, key=lambda group: -(group.elements_imbalance or 0))
 
 
@@ -198,36 +206,6 @@ def _dispatches(received: IntArray, sent: IntArray) -> IntArray:
     other = spread[way ^ 1]
     is_dispatch = (spread[way] > other) | ((spread[way] == other) & (way % 2 == 0))
     return np.flatnonzero(fits & is_dispatch)
-
-
-def _expert_group(
-    records: CommRecords, group: int, rows: IntArray, dispatch: IntArray, moving_ns: IntArray
-) -> ExpertGroup:
-    """Return the sums over some dispatches of a group.
-
-    `rows` are the records by exchange and rank; `moving_ns` is the transfer of each dispatch and
-    its combine.
-    """
-    received = records.received[rows[dispatch]]
-    busy = records.busy_ns[rows[dispatch + 1]] - records.busy_ns[rows[dispatch]]
-    ranks = tuple(records.ranks[place] for place in records.place[rows[0]].tolist())
-    elements, compute_ns = received.sum(axis=0), busy.sum(axis=0)
-    # All wait for the rank that works or receives most: lost is what even shares would save, of
-    # work its largest less its mean, of the transfer the same part as of the elements.
-    mean_by_largest = received.mean(axis=1) / np.maximum(received.max(axis=1), 1)
-    return ExpertGroup(
-        group=records.groups[group].name,
-        ranks=ranks,
-        dispatches=len(busy),
-        elements=tuple(elements.tolist()),
-        elements_imbalance=_imbalance(elements),
-        most_elements=ranks[int(elements.argmax())],
-        compute_ns=tuple(compute_ns.tolist()),
-        compute_imbalance=_imbalance(compute_ns),
-        most_compute=ranks[int(compute_ns.argmax())],
-        lost_ns=int((busy.max(axis=1) - busy.sum(axis=1) // len(ranks)).sum()),
-        moving_ns=int((moving_ns * (1 - mean_by_largest)).sum()),
-    )
 
 
 def _imbalance(values: IntArray) -> float | None:

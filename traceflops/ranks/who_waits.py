@@ -123,21 +123,23 @@ class RankReport(Struct, frozen=True, dict=True):
             exact_sums(waited.collective, values, self.matches.count)
             for values in (waited.wait_ns, waited.transfer_ns)
         ]
-        size = waited.largest(records.bytes)
         first = waited.row[waited.first]
-        for index, row in enumerate(first.tolist()):
+        steps, sizes = records.step[first].tolist(), waited.largest(records.bytes).tolist()
+        rows = zip(first.tolist(), steps, sizes, strict=True)
+        for index, (row, step, size_bytes) in enumerate(rows):
+            group = records.groups[int(records.group[row])]
             yield MatchedCollective(
                 kind=kind_name(records, row),
-                group=records.groups[int(records.group[row])].name,
-                role=records.groups[int(records.group[row])].role,
+                group=group.name,
+                role=group.role,
                 index=index,
-                step=_known(int(records.step[row])),
+                step=step if step >= 0 else None,
                 last_rank=records.ranks[int(waited.last[index])],
                 tie=bool(waited.tie[index]),
                 margin_ns=int(waited.margin_ns[index]),
                 wait_ns=sums[0][index],
                 transfer_ns=sums[1][index],
-                bytes=_known(int(size[index])),
+                bytes=size_bytes if size_bytes >= 0 else None,
             )
 
     def by_rank(self) -> list[RankWaits]:
@@ -154,8 +156,12 @@ class RankReport(Struct, frozen=True, dict=True):
 
     def in_cycles(self) -> RankReport:
         """Return the report with only the waits inside cycles; unchanged without cycles."""
-        inside = self.cycles.of_collective >= 0
-        return replace(self, waits=self.waits.within(inside)) if inside.any() else self
+        waited, inside = self.waits, self.cycles.of_collective >= 0
+        if not inside.any():
+            return self
+        by_record = ("wait_ns", "transfer_ns", "exposed_ns")
+        times = {name: getattr(waited, name) * inside[waited.collective] for name in by_record}
+        return replace(self, waits=replace(waited, **times, margin_ns=waited.margin_ns * inside))
 
     def farthest(self) -> list[int]:
         """Return the places of the ranks, those farthest from the median own time first."""
@@ -288,10 +294,6 @@ def records_of(prepared: Prepared) -> CommRecords:
     return comm_records(prepared.linked, prepared.accounts, prepared.windows)
 
 
-def _known(number: int) -> int | None:
-    return number if number >= 0 else None
-
-
 _COLLECTIVE: Final = re.compile(
     r"\bhlo_op=(all-(?:reduce|gather|to-all)|reduce-scatter|collective-broadcast)\b"
     r"|^(?:NCCL:nccl|nccl:_?)([A-Za-z_]+)$"
@@ -321,9 +323,20 @@ def projected_records(trace: Trace) -> CommRecords:
     parts, alone_of_rank = [np.empty((6, 0), np.int64)], []
     for place, number in enumerate(processes):
         own = process == number
-        row, own_kind, begin, stop = _innermost(rows[own], kind[own], start[own], end[own])
+        # Ranges of the same times count once, as a collective if one of them is: its kind is the
+        # lowest, and `no_kind` the highest.
+        group, first = group_rows([start[own], -end[own]])
+        no_kind = len(KINDS)
+        lowest = np.full(len(first), no_kind)
+        np.minimum.at(lowest, group, np.where(kind[own] < 0, no_kind, kind[own]))
+        begin, stop = start[own][first], end[own][first]
+        # By start and then the longest first, a range with others inside is followed by one of
+        # them. Kept are collectives, and of the rest the innermost.
+        holds_next = np.append((begin[1:] < stop[:-1]) & (stop[1:] <= stop[:-1]), False)
+        kept = ~holds_next | (lowest < no_kind)
+        row, own_kind, begin, stop = rows[own][first][kept], lowest[kept], begin[kept], stop[kept]
         alone_of_rank.append(alone(begin, stop))
-        is_work = own_kind < 0
+        is_work = own_kind == no_kind
         busy = Intervals.of(begin[is_work], stop[is_work]).covered_before(stop)
         columns = (np.full_like(row, place), row, own_kind, begin, stop, busy)
         parts.append(np.stack(columns)[:, ~is_work])
@@ -349,24 +362,3 @@ def projected_records(trace: Trace) -> CommRecords:
         busy_ns=busy,
         told=GroupFacts(_NO_NAME, np.zeros_like(row), unknown, unknown, unknown),
     )
-
-
-def _innermost(
-    row: IntArray, kind: IntArray, start: IntArray, end: IntArray
-) -> tuple[IntArray, IntArray, IntArray, IntArray]:
-    """Return row, kind, start and end of the ranges to keep, by start: collectives and innermost.
-
-    `kind` is a place in KINDS, -1 for a range of no collective. Ranges of the same times count
-    once, as a collective if one of them is.
-    """
-    group, first = group_rows([start, -end])
-    # The lowest kind of each group; no collective is the highest while they are compared.
-    none = len(KINDS)
-    kind_of = np.full(len(first), none)
-    np.minimum.at(kind_of, group, np.where(kind < 0, none, kind))
-    start, end = start[first], end[first]
-    # By start and then the longest first, a range with others inside is followed by one of them.
-    holds_next = np.append((start[1:] < end[:-1]) & (end[1:] <= end[:-1]), False)
-    kept = ~holds_next | (kind_of < none)
-    kind_of[kind_of == none] = -1
-    return row[first][kept], kind_of[kept], start[kept], end[kept]
