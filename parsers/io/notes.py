@@ -63,6 +63,11 @@ class NoteTable:
                 yield self.note(key, counts[key])
 
 
+def printable(name: str, longest: int = 40) -> str:
+    """Return the beginning of a name that is safe in a message of one line."""
+    return "".join(c if c.isprintable() else "?" for c in name[:longest])
+
+
 T = TypeVar("T")
 _NOTES: Final = NoteTable(
     dropped={

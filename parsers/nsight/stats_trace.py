@@ -16,7 +16,7 @@ from traceflops.errors import InputError, NotATrace
 from traceflops.parsers.io.csv_text import text_notes
 from traceflops.parsers.io.database_query import Lookup, by_distinct
 from traceflops.parsers.io.inputs import ByteSource
-from traceflops.parsers.io.notes import NoteTable, not_read, read_each, with_notes
+from traceflops.parsers.io.notes import NoteTable, not_read, printable, read_each, with_notes
 from traceflops.parsers.io.places import rank_in_name
 from traceflops.parsers.nsight.stats_layouts import REPORTS, report_named
 from traceflops.parsers.nsight.stats_read import StatsFile, labels_of, read_stats
@@ -360,8 +360,7 @@ class Assembly:
             if file.profile:  # has a name only beside others
                 notes.append(NOTES.note("several-profiles"))
             if file.unread:
-                first = file.unread[:_MOST_NAMED]
-                titles = ("".join(c if c.isprintable() else "?" for c in text) for text in first)
+                titles = [printable(title, len(title)) for title in file.unread[:_MOST_NAMED]]
                 listed = "; ".join(titles) + (", ..." if len(file.unread) > _MOST_NAMED else "")
                 notes.append(NOTES.note("tables-unread", len(file.unread), titles=listed))
             notes += NOTES.counted(odd, "table-repeated")

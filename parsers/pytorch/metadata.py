@@ -12,8 +12,9 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from traceflops.parsers.io.json_window import UNDECODABLE, decoded
+from traceflops.parsers.io.notes import printable
 from traceflops.parsers.io.places import rank_in_name
-from traceflops.parsers.pytorch.values import as_text, integer, printable
+from traceflops.parsers.pytorch.values import as_text, integer
 from traceflops.parsers.shared.trace_builder import DeviceFacts
 from traceflops.remedies import GPUS_LISTED, RECORDER
 from traceflops.table.columns import ABSENT, LIMIT_NS

@@ -19,7 +19,7 @@ from traceflops.errors import InputError, NotATrace
 from traceflops.parsers.io.inputs import ByteSource
 from traceflops.parsers.io.json_events import EventStream
 from traceflops.parsers.io.json_mend import INVALID_UTF8, event_text_notes
-from traceflops.parsers.io.notes import NoteTable
+from traceflops.parsers.io.notes import NoteTable, printable
 from traceflops.parsers.io.worker_pool import BLOCK_BYTES, WorkerPool
 from traceflops.parsers.pytorch import legacy
 from traceflops.parsers.pytorch.block import KinetoBlock, KinetoReader
@@ -27,7 +27,7 @@ from traceflops.parsers.pytorch.events import KNOWN_CATEGORIES, PYTHON_CATEGORIE
 from traceflops.parsers.pytorch.merged_ranks import number_devices, split_ranks
 from traceflops.parsers.pytorch.metadata import GROUP_COLUMNS, HEADER_KEYS, Metadata, read_metadata
 from traceflops.parsers.pytorch.op_ranges import ranges_from_ops
-from traceflops.parsers.pytorch.values import optional_codes, printable
+from traceflops.parsers.pytorch.values import optional_codes
 from traceflops.parsers.shared import trace_builder
 from traceflops.parsers.shared.formats import Format, Reading
 from traceflops.remedies import GPUS_LISTED, LEGACY, RECORDER, with_activities

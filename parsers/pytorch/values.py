@@ -31,11 +31,6 @@ class DigitsLost(Exception):
     """A time with decimals is beyond 2^43 microseconds, where a double is not exact to the ns."""
 
 
-def printable(name: str) -> str:
-    """Return the beginning of a name that is safe in a message of one line."""
-    return "".join(c if c.isprintable() else "?" for c in name[:40])
-
-
 def as_text(value: object) -> str:
     """Return a name as text, whatever JSON type the writer used."""
     return value if isinstance(value, str) else "" if value is None else str(value)

@@ -10,12 +10,10 @@ from datetime import datetime
 from itertools import islice
 from typing import Any, Final, TypeAlias, TypeVar
 
-import msgspec
 from msgspec import Struct, field
 from msgspec.structs import replace
 
 from traceflops.parsers.io.database_query import Among, Wanted
-from traceflops.parsers.io.json_window import UNDECODABLE
 from traceflops.parsers.nsight.nsys.enums import ERROR, THREAD_BITS, WARNING
 from traceflops.parsers.nsight.nsys.tables import Tables, whole_number
 from traceflops.parsers.shared.trace_builder import NOTHING_KNOWN, DeviceFacts
@@ -96,7 +94,6 @@ _MOST_SMALL: Final = 2**31
 _FIELDS: Final = tuple(DeviceFacts.__struct_fields__)
 _Key = TypeVar("_Key")
 Diagnostics: TypeAlias = Sequence[tuple[int, str]]
-_CUDA: Final = "CUDA"
 
 
 def _pairs_of(tables: Tables, table: str, names: Iterable[str]) -> list[tuple[str, str]]:
@@ -115,7 +112,11 @@ def facts_of(tables: Tables, diagnostics: Diagnostics) -> dict[str, str]:
         for name, value in _pairs_of(tables, table, wanted):
             if value.isprintable():  # others are damaged
                 facts.setdefault(wanted[name], value[:_LONGEST_FACT])
-    if _is_cuda_traced(tables, diagnostics):
+    # The setting proves that CUDA was traced only where it is true: since 2025 it may be false
+    # although CUDA was.
+    asked = (value.lower() for _, value in _pairs_of(tables, "META_DATA_CAPTURE", _CUDA_TRACED))
+    began = any(text.startswith(_CUDA_BEGAN) for _, text in diagnostics)
+    if "true" in asked or began or tables.whole(_CONTEXTS, Wanted(integers=("contextId",))).count:
         facts[CUDA_TRACE] = "true"
     # The UTC offset: from the beginning of the recording in UTC and in local time.
     rows = tables.whole(_SESSION, Wanted(texts=("utcTime", "localTime")))
@@ -128,17 +129,6 @@ def facts_of(tables: Tables, diagnostics: Diagnostics) -> dict[str, str]:
                 facts[UTC_OFFSET] = f"{'-' if minutes < 0 else '+'}{hours:02}:{rest:02}"
                 break
     return facts
-
-
-def _is_cuda_traced(tables: Tables, diagnostics: Diagnostics) -> bool:
-    """Return whether CUDA is known to have been traced.
-
-    The setting proves it only where it is true: since 2025 it may be false although CUDA was.
-    """
-    asked = (value.lower() for _, value in _pairs_of(tables, "META_DATA_CAPTURE", _CUDA_TRACED))
-    began = any(text.startswith(_CUDA_BEGAN) for _, text in diagnostics)
-    contexts = Wanted(integers=("contextId",))
-    return "true" in asked or began or tables.whole(_CONTEXTS, contexts).count > 0
 
 
 def origin_of(tables: Tables) -> int | None:
@@ -182,13 +172,11 @@ def warnings_of(diagnostics: Diagnostics, *, has_work: bool = True) -> Iterator[
     quoted: Counter[str] = Counter()
     others: Counter[int] = Counter()
     for severity, plain in diagnostics:
-        if severity not in _SEVERITIES or _EMPTY_TABLE.fullmatch(plain):  # the tables show that
-            continue
-        if any(pattern.fullmatch(plain) for pattern in _QUOTED):
+        if any(pattern.fullmatch(plain) for pattern in _QUOTED) and severity in _SEVERITIES:
             quoted[plain] += 1
-        else:
+        elif severity in _SEVERITIES and not _EMPTY_TABLE.fullmatch(plain):
             others[severity] += 1
-    in_order = sorted(quoted, key=lambda text: not has_work and _CUDA not in text)
+    in_order = sorted(quoted, key=lambda text: not has_work and "CUDA" not in text)
     for text in in_order[_MOST_QUOTED:]:
         others[WARNING] += quoted.pop(text)
     for text in in_order[:_MOST_QUOTED]:
@@ -291,8 +279,6 @@ def devices_of(tables: Tables, host: str | None) -> Devices:
             _fill(devices.by_ordinal, (pid, ordinal), facts)
     for ordinal, product in products.items():
         _fill(devices.by_ordinal, (None, ordinal), DeviceFacts(product=product))
-    if not devices.by_gpu and not devices.by_ordinal:
-        devices.by_gpu = _gpus_in_json(tables)
     for row in _rows(tables, "TARGET_INFO_CUDA_DEVICE", _CUDA_DEVICE):
         gpu = row["gpuId"]
         if gpu == ABSENT:
@@ -301,23 +287,6 @@ def devices_of(tables: Tables, host: str | None) -> Devices:
         if ABSENT not in (gpu, row["cudaId"], row["pid"]):
             devices.gpus.setdefault((row["pid"], row["cudaId"]), gpu)
     return devices
-
-
-def _gpus_in_json(tables: Tables) -> dict[int, DeviceFacts]:
-    """Return the GPUs listed in a JSON text, which some exports without a table of GPUs have."""
-    words = [name[0].upper() + name[1:] for name in _FACTS]
-    gpus: dict[int, DeviceFacts] = {}
-    for _, text in _pairs_of(tables, "TARGET_INFO_SYSTEM_ENV", ("GpuInfo",))[:1]:
-        decoded = None
-        with suppress(*UNDECODABLE):
-            decoded = msgspec.json.decode(text)
-        entries = decoded.get("Gpus") if isinstance(decoded, dict) else None
-        for index, entry in enumerate(entries[:_MOST] if isinstance(entries, list) else ()):
-            if isinstance(entry, dict):
-                number = entry.get("Id")
-                number = number if type(number) is int else index
-                gpus[number] = _facts(entry.get("Name"), entry, words)
-    return gpus
 
 
 def _rows(tables: Tables, table: str, wanted: Wanted) -> list[dict[str, Any]]:

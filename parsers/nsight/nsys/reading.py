@@ -33,7 +33,8 @@ Shown = Callable[[str], str]
 class ReportReading(Struct):
     """A report, the rows that were read of it, and counts of its records and of odd ones.
 
-    `callers` are ids of threads that call CUDA; `latest_ns` is the latest end of a record.
+    `calling` are ids of threads that call CUDA, per batch; `latest_ns` is the latest end of a
+    record.
     """
 
     tables: Tables
@@ -41,7 +42,7 @@ class ReportReading(Struct):
     builder: Gathered = field(default_factory=Gathered)
     odd: Counter[str] = field(default_factory=Counter)
     counts: Counter[str] = field(default_factory=Counter)
-    callers: list[IntArray] = field(default_factory=list)
+    calling: list[IntArray] = field(default_factory=list)
     latest_ns: int = ABSENT
     _unresolved: list[tuple[TableBuilder, Columns, str, Shown | None]] = field(default_factory=list)
 
@@ -50,6 +51,10 @@ class ReportReading(Struct):
         for batch in self.tables.batches(table, Wanted(integers=integers)):
             self.counts[table.removeprefix(CUPTI)] += batch.count
             yield batch
+
+    def callers(self) -> IntArray:
+        """Return the ids of the threads that call CUDA."""
+        return distinct(np.concatenate([np.empty(0, np.int64), *self.calling]))
 
     def timed(self, batch: Batch) -> Batch:
         """Return the rows with a valid start, with `start_ns` and `dur_ns`; count odd ones.

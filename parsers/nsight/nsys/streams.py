@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import builtins
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -50,7 +50,6 @@ _FINISHED: Final = re.compile(
 )
 """A last line of a program that did its work: an error before it did not stop it."""
 _WARNING: Final = re.compile(r"\bwarn", re.IGNORECASE)
-_PYTHON, _UNKNOWN, _MISSING = "python", "unknown", "not-found"
 _CLASSES: Final = tuple(
     (name, re.compile(pattern, re.IGNORECASE))
     for name, pattern in (
@@ -99,18 +98,12 @@ class Streams(NamedTuple):
 
         Of several processes, one whose output ends with an error is enough.
         """
-        written = [
-            (texts.get(file) or "", texts.get(content) or "")
-            for file, content in zip(self.files, self.contents, strict=True)
-        ]
-        ends = (
-            error_of(text)
-            for ending in (ERRORS, OUTPUT)
-            for name, text in written
-            if name.endswith(ending)
-        )
-        found = next(filter(None, ends), None)
-        return {PROGRAM_ERROR: found} if found else {}
+        for ending in (ERRORS, OUTPUT):
+            for file, content in zip(self.files, self.contents, strict=True):
+                is_of_kind = (texts.get(file) or "").endswith(ending)
+                if is_of_kind and (error := error_of(texts.get(content) or "")):
+                    return {PROGRAM_ERROR: error}
+        return {}
 
 
 def streams_of(tables: Tables) -> Streams:
@@ -122,23 +115,24 @@ def streams_of(tables: Tables) -> Streams:
 def error_of(written: str) -> str | None:
     """Return the class of the error with which a text ends, None if it ends with none."""
     lines = [line for line in written[-_MOST_READ:].splitlines() if line.strip()]
-    begin = next(_errors(lines), None)
-    if begin is None:
-        return _MISSING if lines and _NOT_FOUND.search(lines[-1]) else None
-    if begin < len(lines) - 1 and _FINISHED.search(lines[-1]):
+    raised, last = _raised(lines), len(lines) - 1
+    # The first of the last lines that tells of an error.
+    for begin in range(max(len(lines) - _LAST_LINES, 0), len(lines)):
+        line = lines[begin]
+        if begin == raised or (_ERROR.search(line) and not _WARNING.search(line)):
+            break
+    else:
+        return "not-found" if lines and _NOT_FOUND.search(lines[last]) else None
+    if begin < last and _FINISHED.search(lines[last]):
         return None  # it went on
-    told = "\n".join(lines[begin:])
-    own = next((name for name, pattern in _CLASSES if pattern.search(told)), None)
-    return own or _exception(lines[begin]) or _UNKNOWN
-
-
-def _errors(lines: Sequence[str]) -> Iterator[int]:
-    """Yield which of the last lines tell of an error."""
-    raised = _raised(lines)
-    for place in range(max(len(lines) - _LAST_LINES, 0), len(lines)):
-        line = lines[place]
-        if place == raised or (_ERROR.search(line) and not _WARNING.search(line)):
-            yield place
+    rest = "\n".join(lines[begin:])
+    own_class = next((name for name, pattern in _CLASSES if pattern.search(rest)), None)
+    if own_class is not None or (exception := _EXCEPTION.match(line)) is None:
+        return own_class or "unknown"
+    # Python's own exception by its name; "python" for one of a program.
+    own_type = getattr(builtins, exception[1], None)
+    is_own = isinstance(own_type, type) and issubclass(own_type, BaseException)
+    return exception[1] if is_own else "python"
 
 
 def _raised(lines: Sequence[str]) -> int | None:
@@ -150,15 +144,5 @@ def _raised(lines: Sequence[str]) -> int | None:
     if begin is None or _IGNORED in lines[max(begin - 1, 0)]:
         return None
     after = range(begin + 1, len(lines))
-    place = next((n for n in after if not lines[n][0].isspace()), None)
-    return place if place is not None and _EXCEPTION.match(lines[place]) else None
-
-
-def _exception(line: str) -> str | None:
-    """Return the name of Python's exception in a line, "python" for one of a program, or None."""
-    raised = _EXCEPTION.match(line)
-    if raised is None:
-        return None
-    own = getattr(builtins, raised[1], None)
-    is_own = isinstance(own, type) and issubclass(own, BaseException)
-    return raised[1] if is_own else _PYTHON
+    raised = next((n for n in after if not lines[n][0].isspace()), None)
+    return raised if raised is not None and _EXCEPTION.match(lines[raised]) else None

@@ -168,7 +168,7 @@ def _columns(kind: str, reading: ReportReading, table: TableBuilder, rows: Batch
         labels = {number: f"graph {number}" for number in distinct(graph).tolist()}
         return {"name": _coded(names["name"], graph, labels | {ABSENT: "graph"}, None)}
     if kind == "RUNTIME":
-        reading.callers.append(distinct(rows["globalTid"]))  # threads that call CUDA
+        reading.calling.append(distinct(rows["globalTid"]))
         api = _coded(names["api"], rows["eventClass"], {enums.DRIVER: "driver"}, "runtime")
         return {"name": rows["nameId"], "api": api}
     if kind == "SYNCHRONIZATION":
@@ -287,7 +287,7 @@ def read_graph_nodes(reading: ReportReading) -> None:
 
 def read_system_calls(reading: ReportReading) -> None:
     """Add operating system calls of the threads that call CUDA."""
-    callers = distinct(np.concatenate([np.empty(0, np.int64), *reading.callers]))
+    callers = reading.callers()
     kind = reading.builder["marks"].names["kind"]["system"]
     for batch in reading.batches("OSRT_API", (*_SPAN, "globalTid", "nameId")):
         rows = reading.timed(batch.only(np.isin(batch["globalTid"], callers)))
