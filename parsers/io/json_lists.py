@@ -197,15 +197,6 @@ class Document:
             # How the first object begins is how the others are expected to begin.
             window.ensure(_LOOK_BACK)
             frame.boundaries = boundaries_of(window.text, window.at)
-        elif frame.boundaries is not None and window.sign() == b"[":
-            window.ensure(_LOOK_BACK)
-            inner = window.text[window.at : window.at + _LOOK_BACK].lstrip(BETWEEN + b"[")
-            if frame.boundaries.start.match(inner):
-                # A stray bracket: drop it, else all that follows would be one inner list.
-                self._drop(b"[")
-                window.at += 1
-                frame.needs_comma = False
-                return
         if window.sign() == b'"':
             window.ensure(_LOOK_BACK)
             if _MEMBER.match(window.text, window.at):  # a key: the list lacks its end
