@@ -79,7 +79,11 @@ def split_ranks(
         own_rank, label, process_id = text.split("|")  # as `owner_codes` wrote it
         numbers_of_label = tuple(map(int, label.split("."))) if label else None
         owners[text] = Owner(int(own_rank) if own_rank else None, numbers_of_label, int(process_id))
-    shift = _shift([owners[text].pid for text in tables["activities"].names["process"]])
+    # The power of ten whose multiples were added to the numbers of devices, 0 if none.
+    pids_of_gpus = [owners[text].pid for text in tables["activities"].names["process"]]
+    devices = np.array([pid for pid in pids_of_gpus if pid >= 0], np.int64)
+    shifts = (power for power in _SHIFTS if (devices % power < _MOST_DEVICES).all())
+    shift = next((power for power in shifts if len(np.unique(devices // power)) > 1), 0)
     keys = _rank_keys(tables, owners, shift)
     if by_pid := not any(keys.values()) and not tables["activities"].count:
         keys = _process_keys(tables, owners)
@@ -156,16 +160,6 @@ def _process_keys(
     key_of = {pid: (pid,) for pid, count in counts.most_common() if count}
     most = next(iter(key_of.values()), ())
     return {text: key_of.get(own.pid, most) for text, own in owners.items()}
-
-
-def _shift(devices: Sequence[int]) -> int:
-    """Return the power of ten whose multiples were added to the numbers of devices, 0 if none."""
-    numbers = np.array([device for device in devices if device >= 0], dtype=np.int64)
-    for shift in _SHIFTS:
-        several = len(set((numbers // shift).tolist())) > 1
-        if several and (numbers % shift < _MOST_DEVICES).all():
-            return shift
-    return 0
 
 
 def _rank_numbers(keys: Sequence[tuple[int, ...]]) -> list[int | None]:

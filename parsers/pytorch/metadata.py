@@ -91,7 +91,21 @@ def read_metadata(header: Mapping[str, msgspec.Raw], file_name: str) -> Metadata
     )
     rank = _between(distributed.get("rank"), 0, _INT32_MAX)
     listed_gpus = _value(header, "deviceProperties")
-    devices = [(_integer(entry.get("id")), _device(entry)) for entry in _objects(listed_gpus)]
+    devices = [
+        (
+            _integer(entry.get("id")),
+            DeviceFacts(
+                product=_optional_text(entry.get("name")),
+                memory_bytes=_between(entry.get("totalGlobalMem"), 0, 2**63 - 1),
+                compute_major=_between(entry.get("computeMajor"), 0, _INT32_MAX),
+                compute_minor=_between(entry.get("computeMinor"), 0, _INT32_MAX),
+                # Kineto writes maxComputeUnits for GPUs of Intel (XPU).
+                sm_count=_between(entry.get("numSms", entry.get("maxComputeUnits")), 0, _INT32_MAX),
+                warp_size=_between(entry.get("warpSize"), 0, _INT32_MAX),
+            ),
+        )
+        for entry in _objects(listed_gpus)
+    ]
     # One if all GPUs are alike, but for a few bytes of memory.
     alike = {replace(facts, memory_bytes=None) for _, facts in devices}
     host_in_name = _HOST_IN_NAME.match(file_name)
@@ -138,20 +152,6 @@ def _objects(value: object, most: int | None = None) -> list[dict[str, Any]]:
 
 def _value(header: Mapping[str, msgspec.Raw], key: str) -> Any:
     return decoded(header[key], object) if key in header else None
-
-
-def _device(entry: Mapping[str, object]) -> DeviceFacts:
-    """Return the facts of an entry of deviceProperties; values out of range are unknown."""
-    # Kineto writes maxComputeUnits for GPUs of Intel (XPU).
-    sm_count = entry.get("numSms", entry.get("maxComputeUnits"))
-    return DeviceFacts(
-        product=_optional_text(entry.get("name")),
-        memory_bytes=_between(entry.get("totalGlobalMem"), 0, 2**63 - 1),
-        compute_major=_between(entry.get("computeMajor"), 0, _INT32_MAX),
-        compute_minor=_between(entry.get("computeMinor"), 0, _INT32_MAX),
-        sm_count=_between(sm_count, 0, _INT32_MAX),
-        warp_size=_between(entry.get("warpSize"), 0, _INT32_MAX),
-    )
 
 
 def _integer(value: object) -> int | None:

@@ -15,7 +15,7 @@ from typing import Final
 import numpy as np
 
 from traceflops.table.builder import TableBuilder
-from traceflops.table.columns import ABSENT, IntArray
+from traceflops.table.columns import ABSENT
 from traceflops.table.grouping import distinct, joint_codes
 from traceflops.table.nesting import OpTree
 
@@ -33,29 +33,10 @@ def ranges_from_ops(tables: MutableMapping[str, TableBuilder]) -> None:
     a namespace, so none can be told.
     """
     ops, marks = tables["ops"], tables["marks"]
-    rows = _ranges(ops)
-    if not len(rows):
-        return
-    codes = {}
-    for name in ("process", "name"):
-        labels = list(ops.names[name])
-        texts = (labels[code] for code in ops.column(name)[rows].tolist())
-        codes[name] = marks.names[name].codes(texts)
-    times = {name: ops.column(name)[rows] for name in _COPIED}
-    marks.add(len(rows), **codes, **times, kind=marks.names["kind"]["annotation"])
-    rest = np.delete(np.arange(ops.count), rows)
-    used = dict.fromkeys(name for _, piece in ops.pieces for name in piece)
-    tables["ops"] = kept = TableBuilder(ops.table)
-    kept.names = ops.names
-    kept.add(len(rest), **{name: ops.column(name)[rest] for name in used})
-
-
-def _ranges(ops: TableBuilder) -> IntArray:
-    """Return the rows of operators that are ranges: see `ranges_from_ops`."""
     labels = list(ops.names["name"])
     has_namespace = np.array([_NAMESPACE in label for label in labels], dtype=np.bool_)
     if has_namespace.all() or not has_namespace.any():
-        return np.empty(0, dtype=np.int64)
+        return
     of_autograd = np.array([_BACKWARD.fullmatch(label) is not None for label in labels], np.bool_)
     name = ops.column("name")
     may_be = ~(has_namespace | of_autograd)[name] & (ops.column("input_dims") == -1)  # no inputs
@@ -64,4 +45,18 @@ def _ranges(ops: TableBuilder) -> IntArray:
     parent = OpTree.nested(joint_codes(process, thread), start, start + dur).parent
     around = distinct(parent[parent >= 0])
     is_around = np.bincount(name[around[may_be[around]]], minlength=len(labels)) > 0
-    return np.flatnonzero(may_be & is_around[name])
+    rows = np.flatnonzero(may_be & is_around[name])
+    if not len(rows):
+        return
+    codes = {}
+    for column in ("process", "name"):
+        texts = list(ops.names[column])
+        of_rows = (texts[code] for code in ops.column(column)[rows].tolist())
+        codes[column] = marks.names[column].codes(of_rows)
+    times = {name: ops.column(name)[rows] for name in _COPIED}
+    marks.add(len(rows), **codes, **times, kind=marks.names["kind"]["annotation"])
+    rest = np.delete(np.arange(ops.count), rows)
+    used = dict.fromkeys(name for _, piece in ops.pieces for name in piece)
+    tables["ops"] = kept = TableBuilder(ops.table)
+    kept.names = ops.names
+    kept.add(len(rest), **{name: ops.column(name)[rest] for name in used})

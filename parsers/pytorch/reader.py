@@ -123,27 +123,16 @@ _ON_CPU: Final = ": the operators ran on the CPU"
 _SHOWN_INSTEAD: Final = "; CPU operators are shown if no file has any"
 
 
-def _by_operators(operators: Sequence[str]) -> tuple[str, str | None]:
-    """Return where operators ran, as the key of a note ends, and one that tells; "" if unknown."""
-    tells = {" mps": operator_of_mps, " gpu": operator_of_gpus, " cpu": operator_of_cpus}
-    found = ((key, tell(operators)) for key, tell in tells.items())
-    return next((each for each in found if each[1] is not None), ("", None))
-
-
 def _reading_notes(
     source: ByteSource,
     stream: EventStream[Any],
     collected: Collected,
     metadata: Metadata,
     tables: Mapping[str, pa.Table],
-    devices: Sequence[int],
     *,
     python_stacks: bool,
 ) -> Iterator[Note]:
-    """Yield the notes on one file: on its text, its events, what it lacks, and its metadata.
-
-    `devices` are the numbers of devices in the file.
-    """
+    """Yield the notes on the text of a file, its events and what it lacks."""
     damage, counts, odd = stream.damage, collected.counts, collected.odd
     yield from event_text_notes(source, damage, _AT_END)
     unknown = {
@@ -167,7 +156,6 @@ def _reading_notes(
         lost = "lost" * (cut or damage.dropped_places > 0)
         lost = lost or "skipped" * any(odd[code] for code in _SKIPPED)
         yield from _content_notes(tables, lost, metadata.facts, with_activities(counts))
-    yield from _metadata_notes(metadata, devices, tables["processes"])
 
 
 def _content_notes(
@@ -185,13 +173,17 @@ def _content_notes(
         key, shown = f"{_NO_WORK} {why}".rstrip(), _SHOWN_INSTEAD if ops.num_rows else ""
         if launches_nothing(tables["calls"]) and not lost:
             key, shown = "nothing-launched", _ON_CPU if ops.num_rows else ""
-        why, operator = _by_operators(names(ops["name"]))
+        operator = None
         if key == _NO_WORK:
+            # An operator that ran elsewhere says why, else the list of GPUs or the Python frames.
+            tells = {" mps": operator_of_mps, " gpu": operator_of_gpus, " cpu": operator_of_cpus}
+            for why, tell in tells.items():
+                operator = operator or tell(names(ops["name"]))
+                key += why * (operator is not None and key == _NO_WORK)
             is_unlisted = ops.num_rows > 0 and facts.get(GPUS_LISTED) == "0"
             is_python = bool(set(names(tables["marks"]["kind"])) & {"python", "module"})
-            key += (
-                why or " unlisted" * is_unlisted or " functions" * (is_python and not ops.num_rows)
-            )
+            if operator is None:
+                key += " unlisted" * is_unlisted or " functions" * (is_python and not ops.num_rows)
         called = several(calls, "API call")
         yield _NOTES.note(key, shown=shown, calls=called, activities=activities, operator=operator)
     elif not calls:
@@ -271,7 +263,11 @@ def read_pytorch(
     collected = Collected()
     for block in stream:
         collected.absorb(block)
-    _refuse_foreign(source, stream, collected)
+    counts, damage = collected.counts, stream.damage
+    whole = damage.array_closed and not damage.dropped_places
+    is_empty_kineto = not counts and "schemaVersion" in stream.header and whole
+    if not (KNOWN_CATEGORIES | {legacy.OPS}) & counts.keys() and not is_empty_kineto:
+        raise _refusal(source, stream, counts)
     if collected.odd["no-time"] and not any(collected.tables[name].count for name in _TIMED):
         raise InputError(
             f"no event has a valid time: {source.label}",
@@ -287,29 +283,21 @@ def read_pytorch(
     return _assemble(source, stream, collected, python_stacks)
 
 
-def _refuse_foreign(
-    source: ByteSource, stream: EventStream[KinetoBlock], collected: Collected
-) -> None:
-    """Raise InputError for a file without any event of PyTorch, unless it is an empty trace."""
-    counts, damage = collected.counts, stream.damage
-    whole = damage.array_closed and not damage.dropped_places
-    is_empty_kineto = not counts and "schemaVersion" in stream.header and whole
-    if (KNOWN_CATEGORIES | {legacy.OPS}) & counts.keys() or is_empty_kineto:
-        return
+def _refusal(
+    source: ByteSource, stream: EventStream[KinetoBlock], counts: Mapping[str, int]
+) -> InputError:
+    """Return the error for a file without any event of PyTorch; `counts` are by category."""
+    damage = stream.damage
     if not counts and damage.dropped_places and "schemaVersion" in stream.header:
-        raise InputError(
-            f"no readable event: {source.label} "
-            f"({several(damage.dropped_places, 'damaged place')})",
-            "its JSON is broken; export the trace again",
-        )
+        places = several(damage.dropped_places, "damaged place")
+        hint = "its JSON is broken; export the trace again"
+        return InputError(f"no readable event: {source.label} ({places})", hint)
     if not counts and (source.cut or damage.cut_bytes is not None):
-        raise InputError(
-            f"cut off before its first complete event: {source.label}",
-            "nothing can be recovered; record or copy the trace again",
-        )
+        hint = "nothing can be recovered; record or copy the trace again"
+        return InputError(f"cut off before its first complete event: {source.label}", hint)
     categories = (name for name in sorted(counts) if not name.startswith(_UNCATEGORISED))
     seen = ", ".join(map(printable, islice(categories, 8))) or "none"
-    raise NotATrace(
+    return NotATrace(
         f"not a PyTorch trace: {source.label} (event categories: {seen[:200]})",
         "give a trace of torch.profiler (prof.export_chrome_trace); of another program record one "
         "with nsys profile or rocprofv3",
@@ -345,7 +333,6 @@ def _assemble(
     if len(processes) == 1:  # the header has the groups of one rank only
         _complete_groups(collected, metadata)
     used = number_devices(collected.tables, len(processes) > 1)
-    devices = [local for _, local in used]
     facts = [
         (process, n, metadata.facts_of(n) or trace_builder.NOTHING_KNOWN) for process, n in used
     ]
@@ -368,8 +355,9 @@ def _assemble(
     origin_ns = metadata.base_ns
     if origin_ns is None and starts and max(starts) > _EPOCH_NS:
         origin_ns = 0
-    notes = _reading_notes(
-        source, stream, collected, metadata, tables, devices, python_stacks=python_stacks
+    notes = (
+        *_reading_notes(source, stream, collected, metadata, tables, python_stacks=python_stacks),
+        *_metadata_notes(metadata, [local for _, local in used], tables["processes"]),
     )
     return Trace(
         source=Source(
