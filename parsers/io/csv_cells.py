@@ -180,10 +180,7 @@ def cells(
 def _table(
     text: bytes, separator: str, width: int, types: Mapping[int, pa.DataType], ends_inside: bool
 ) -> tuple[pa.Table, int]:
-    """Return the columns in `types`, and how many rows were skipped: not `width` fields.
-
-    Raises ArrowInvalid if a cell does not fit its column's type.
-    """
+    """Return the columns in `types`, and the number of rows skipped for their number of fields."""
     skipped = 0
 
     def skip(_: object) -> str:

@@ -58,7 +58,10 @@ class LineBlocks:
         parts: list[bytes] = []
         size = 0
         in_long_line = False  # skipping the rest of a line that is too long, up to its end
-        for chunk in self._chunks():
+        for number, chunk in enumerate(self._source.blocks()):
+            if number == 0 and chunk.startswith(_BYTE_ORDER_MARK):
+                self._offset = len(_BYTE_ORDER_MARK)
+                chunk = chunk[self._offset :]
             if in_long_line:
                 end = chunk.find(b"\n") + 1
                 in_long_line = end == 0
@@ -87,17 +90,6 @@ class LineBlocks:
             text, stop = text + b"\n", len(text) + 1
         if stop:
             yield self._valid(text[:stop])
-
-    def _chunks(self) -> Iterator[bytes]:
-        """Yield the text without byte order mark; lone carriage returns become line feeds."""
-        bare_returns = False
-        for number, chunk in enumerate(self._source.blocks()):
-            if number == 0:
-                bare_returns = b"\n" not in chunk and b"\r" in chunk
-                if chunk.startswith(_BYTE_ORDER_MARK):
-                    self._offset = len(_BYTE_ORDER_MARK)
-                    chunk = chunk[self._offset :]
-            yield chunk.replace(b"\r", b"\n") if bare_returns else chunk
 
     def _valid(self, text: bytes) -> bytes:
         """Return the text with plain line ends; NUL and invalid UTF-8 are replaced and counted."""
@@ -139,10 +131,7 @@ class Lines(Struct, frozen=True):
 
 
 def is_regular(data: Bytes, separator: int) -> bool:
-    """Return whether the quotes of a block alternately open and close whole fields.
-
-    If so, and if all rows have the right number of fields, any CSV reader reads it right.
-    """
+    """Return whether the quotes of a block alternately open and close whole fields."""
     quotes = np.flatnonzero(data == QUOTE)
     if len(quotes) % 2:
         return False
@@ -251,9 +240,9 @@ class Mender(Struct):
     joins: int = 0
 
     def mend(self, data: Bytes, lines: Lines, fits: BoolArray) -> tuple[bytes, bool, bool]:
-        """Return sound CSV of all lines: those that fit as they are, others mended or dropped.
+        """Return sound CSV of all lines, whether the last line is kept, and if a row has line ends.
 
-        `fits` is per line. Also return whether the last line is kept, and if a row has line ends.
+        Lines that fit (`fits` is per line) stay as they are; others are mended or dropped.
         """
         empty = lines.start == lines.stop
         wrong = ~fits & ~empty

@@ -84,10 +84,7 @@ class PlacedFile(Struct, frozen=True):
 
 @contextmanager
 def placed(source: ByteSource) -> Iterator[PlacedFile]:
-    """Provide the file of a database in a context; copies are deleted when the context ends.
-
-    Raises InputError if there is no room for a copy that is needed.
-    """
+    """Provide the file of a database in a context. Raises InputError without room for a copy."""
     # As SQLite does, look for a log beside the file itself. A compressed file has none.
     plain = source.path.resolve() if source.path is not None else None
     if plain is not None and not _first_bytes(plain).startswith(MAGIC):

@@ -153,10 +153,7 @@ def select(table: Table, wanted: Wanted, rest: str = "", *, quick: bool = False)
 def conditions_sql(
     conditions: Sequence[Condition], table: Table
 ) -> tuple[list[str], list[int | str]]:
-    """Return conditions as SQL terms, and the values for their question marks.
-
-    A condition on a missing column becomes 0: no row fulfils it.
-    """
+    """Return conditions as SQL terms and values; one on a missing column is 0, which no row has."""
     terms: list[str] = []
     values: list[int | str] = []
     for condition in conditions:
@@ -259,10 +256,7 @@ class TextsById:
 
 
 def by_distinct(values: IntArray, number: Callable[[int, int], int]) -> IntArray:
-    """Return `number(value, first row with it)` for each value, as a read-only array.
-
-    The function is called once per distinct value.
-    """
+    """Return `number(value, first row with it)`, called once per distinct value, for each value."""
     if not len(values):
         return np.empty(0, dtype=np.int64)
     if (values == values[0]).all():  # saves memory

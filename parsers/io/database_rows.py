@@ -247,10 +247,7 @@ class Database:
     def _fast(
         self, table: Table, wanted: Wanted, parts: Sequence[tuple[int, int]]
     ) -> Iterator[tuple[int, int, Batch]]:
-        """Yield batches read through Arrow, each with its part and its last row number.
-
-        Raises NotFast if that fails, or row numbers are not increasing, or types are wrong.
-        """
+        """Yield batches read through Arrow, with part and last row number. Raises NotFast."""
         last, queries = [database_scan.LOWEST] * len(parts), []
         for low, high in parts:
             ends = [f"{table.row_number} >= {low}"] * (low != database_scan.LOWEST)

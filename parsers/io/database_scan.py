@@ -57,10 +57,7 @@ def _columns(uri: str, query: str) -> Generator[list[Array], None, None]:
 
 
 def record_batches(uri: str, query: str) -> Generator[Any, None, None]:
-    """Yield the rows of a query as Arrow record batches.
-
-    Raises NotFast if the driver is missing or an error occurs; batches yielded before are valid.
-    """
+    """Yield a query's rows as Arrow batches. Raises NotFast without the driver, or at an error."""
     try:
         import adbc_driver_manager as manager
         import adbc_driver_sqlite as driver

@@ -28,10 +28,7 @@ class Boundaries(Struct, frozen=True):
 
 
 class Records(Struct, frozen=True, dict=True):
-    """A list that may be long: its objects are read in blocks.
-
-    Without `boundaries` all objects are assumed to begin as the first one does.
-    """
+    """A list read in blocks. Without `boundaries` all objects begin as the first one does."""
 
     reader: BlockReader[Any]
     boundaries: Boundaries | None = None

@@ -44,10 +44,7 @@ def list_decoder(element: Any, strict: bool = True) -> msgspec.json.Decoder[list
 
 
 def first_value(text: bytes | memoryview) -> tuple[bool, int]:
-    """Return whether the first value in a text is complete and valid, and its length in bytes.
-
-    If it is not, the length is how far it is valid, at least 1.
-    """
+    """Return whether the first value is whole and valid, and its valid length, at least 1."""
     try:
         _GRAMMAR.decode(text)
     except msgspec.DecodeError as error:

@@ -84,10 +84,7 @@ Failed = tuple[ByteSource, InputError]
 def read_each(
     sources: Iterable[ByteSource], read: Callable[[ByteSource], T], *, close: bool = False
 ) -> tuple[list[T], list[Failed]]:
-    """Return the results of `read` for all sources, and the sources that cannot be read.
-
-    Raises the first error if no source can be read. `close`: close each source afterwards.
-    """
+    """Return the results of `read`, and where it failed. Raises the first error if everywhere."""
     done: list[T] = []
     failed: list[Failed] = []
     for source in sources:

@@ -40,10 +40,7 @@ _SEPARATORS = re.compile(r"[/\\]")
 
 
 def tell_apart(sources: Sequence[ByteSource]) -> None:
-    """Label inputs by name, in place; those that share a name by the differing part of the path.
-
-    That is the path without the folders that all of them have in common.
-    """
+    """Label inputs by name, in place; equal names also by the differing end of their folders."""
     by_name: defaultdict[str, list[ByteSource]] = defaultdict(list)
     for source in sources:
         by_name[source.name].append(source)
@@ -255,10 +252,7 @@ def _is_zip(source: ByteSource) -> bool:
 def _member(
     source: ByteSource, data: _Reopened, archive: zipfile.ZipFile, info: zipfile.ZipInfo
 ) -> ByteSource:
-    """Return a source over a member of an archive; it is opened when it is read.
-
-    `source` is the archive's source, `data` the file through which `archive` reads.
-    """
+    """Return a source over a member of an `archive` that reads `data`; opened when it is read."""
     name = Path(info.filename).name
 
     def open_member() -> io.RawIOBase:
@@ -281,10 +275,7 @@ def _member(
 
 
 class _Reopened(io.RawIOBase):
-    """A file that is opened when it is read, so that a folder of archives needs few handles.
-
-    `rest` closes it until the next read. Its users seek before they read.
-    """
+    """A file opened when it is read (after a seek) until `rest`, so that many need few handles."""
 
     def __init__(self, opener: Callable[[], IO[bytes] | io.RawIOBase]) -> None:
         self._opener = opener

@@ -106,18 +106,12 @@ class WorkerPool:
         return self._team.submit(reader, text)
 
     def share(self, text_bytes: int) -> int:
-        """Return the size up to which an input should be read as a whole by one child.
-
-        It is 0 if children do not pay for `text_bytes` in total. All read larger ones, in blocks.
-        """
+        """Return the size up to which a child should read an input whole, 0 without children."""
         self.expect(text_bytes)
         return text_bytes // self._jobs if self._team is not None else 0
 
     def each(self, work: Callable[[A], B], items: Iterable[A]) -> Iterator[Callable[[], B]]:
-        """Yield, for each item in order, a function that waits for the result of `work`.
-
-        `work` must be a function of a module (or a partial of one), which can be pickled.
-        """
+        """Yield, per item, a function that waits for the result of `work`, which is pickled."""
         waiting: deque[Callable[[], B]] = deque()
         for item in items:
             call = partial(work, item)

@@ -113,10 +113,7 @@ def read_report(source: ByteSource) -> ncu_pages.NcuFile:
 
 
 def _counted(data: bytes, offset: int) -> tuple[bytes, int]:
-    """Return the bytes that follow their length at `offset`, and the offset behind them.
-
-    Raises EOFError if the data ends before.
-    """
+    """Return the bytes behind their length at `offset`, and the offset behind. Raises EOFError."""
     begin = offset + _LENGTH_BYTES
     end = begin + int.from_bytes(data[offset:begin], "little")
     if max(begin, end) > len(data):
@@ -237,10 +234,7 @@ def _add(
 
 
 def _metrics(messages: Sequence[bytes], texts: Sequence[str], odd: Counter[str]) -> Metrics:
-    """Return metrics by name: numbers or texts, None without a value. The last of a name counts.
-
-    Raises ValueError if a message is damaged.
-    """
+    """Return metrics by name, None without a value; the last counts. Raises ValueError."""
     metrics: Metrics = {}
     for message in messages:
         index, value, instances = 0, b"", 0

@@ -202,10 +202,7 @@ def _launches(page: NcuPage, pid: int) -> set[int]:
 
 
 def _repeats(page: NcuPage, other: NcuPage) -> bool:
-    """Return whether most values of a page are on another page, too, and none differs there.
-
-    Pages of different layouts round values differently: then small differences do not count.
-    """
+    """Return whether most values are on another page, too, and none differs but by rounding."""
     if not set(_pids(page)) <= set(_pids(other)):  # equal values of another process are no repeat
         return False
     own, others = _values(page), _values(other)

@@ -118,10 +118,7 @@ def read_recipes(files: Sequence[ArrowTable]) -> list[Trace]:
 
 
 def _add(batch: pa.RecordBatch, label: str, builder: Gathered, counts: Counter[str]) -> None:
-    """Add the ranges of a batch to the marks of `builder`; `label` is the name of the file.
-
-    `counts` counts ranges, their GPU operations and odd rows. Ranges without a time are dropped.
-    """
+    """Add ranges with a time to the marks of `builder`; count ranges, operations and odd rows."""
     start, length = (integers(batch, f"Projected {what}") for what in ("Start", "Duration"))
     has_time = (start != ABSENT) & (np.abs(start) < LIMIT_NS) & (length >= 0) & (length < LIMIT_NS)
     operations = integers(batch, "NumGPUOps")
@@ -165,10 +162,7 @@ def _add(batch: pa.RecordBatch, label: str, builder: Gathered, counts: Counter[s
 
 
 def _device_facts(file: ArrowTable) -> Iterator[tuple[str, str]]:
-    """Yield the facts of the first device of a table as names and texts, and how many there are.
-
-    The devices of one table are alike.
-    """
+    """Yield the facts of a table's first device (its devices are alike), and how many there are."""
     pairs = {column: _pair_of(column) or ("", "") for column in file.columns}
     columns = [c for c, (table, fact) in pairs.items() if table == _GPU and fact in _FACTS]
     try:

@@ -134,10 +134,7 @@ class _Rows(NamedTuple):
         return _Rows(cells.only(has_time), self.scales, self.part)
 
     def amount(self, role: str) -> IntArray:
-        """Return a column in ns or bytes, ABSENT without a number or if it is too large.
-
-        Numbers with decimals are scaled as doubles and rounded: exact to the ns below 26 days.
-        """
+        """Return a column in ns or bytes, ABSENT for none; doubles are exact below 26 days."""
         column: Column | None = self.cells.columns.get(role)
         if column is None or isinstance(column, Texts):
             return np.full(self.cells.count, ABSENT, np.int64)

@@ -112,8 +112,6 @@ def plain_tables(blocks: Iterator[bytes], console: Console, _source: ByteSource)
         first += block
         if len(first) >= _HEADER_BYTES:
             break
-    if b"\r" in first and b"\n" not in first:  # line ends of old Macs
-        first = first.replace(b"\r", b"\n")
     first, blocks = _with_units(first), map(_with_units, blocks)
     header = first_header(first, console.tables)
     if header is not None:

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from traceflops.errors import InputError, NotATrace
 from traceflops.parsers.io.csv_text import text_notes
-from traceflops.parsers.io.database_query import Lookup, by_distinct
+from traceflops.parsers.io.database_query import by_distinct
 from traceflops.parsers.io.inputs import ByteSource
 from traceflops.parsers.io.notes import NoteTable, not_read, printable, read_each, with_notes
 from traceflops.parsers.io.places import rank_in_name
@@ -25,7 +25,7 @@ from traceflops.parsers.shared import trace_builder
 from traceflops.remedies import NSYS
 from traceflops.table.builder import TableBuilder, compact
 from traceflops.table.columns import ABSENT
-from traceflops.table.grouping import distinct, group_rows
+from traceflops.table.grouping import distinct
 from traceflops.table.trace import Note, Source, SourceFile, Trace, rank_from_name
 from traceflops.units import several
 
@@ -256,11 +256,9 @@ class Assembly:
 
         `taken` is the report that filled each table; it is updated.
         """
-        # If only calls of launches are needed, its kernels link them to those of a better report.
-        if "activities" in taken and "calls" not in taken and part.report.records == "launches":
-            kernels = part.tables.pop("activities", None)
-            if kernels is not None and "calls" in part.tables:
-                self._link(part.tables["calls"], kernels)
+        if part.report.records == "launches" and "activities" in taken:
+            # Its calls are linked to its own kernels only, not to those of a better report.
+            part.tables.pop("calls", None)
         wanted = [name for name in _RECORDS if name in part.tables and part.tables[name].count]
         # Each report of marks has other marks: all are used.
         fresh = [name for name in wanted if name == "marks" or name not in taken]
@@ -278,26 +276,6 @@ class Assembly:
         # Marks on the GPU replace only sums of such marks (see `_TIMELINES`).
         is_projected = part.report.name == "nvtx_gpu_proj_trace"
         taken |= {_PROJECTED if is_projected else name: part.report.name for name in fresh}
-
-    def _link(self, calls: TableBuilder, kernels: TableBuilder) -> None:
-        """Give calls, in place, the correlations of the same kernels in the activities.
-
-        `kernels` are those that the calls launched, with the same made-up correlation. They are
-        found among the activities by start and duration, if only one kernel on each side has these.
-        """
-        activities = self.builder["activities"]
-        times = [
-            np.concatenate([activities.column(name), kernels.column(name)])
-            for name in ("start_ns", "dur_ns")
-        ]
-        group, first = group_rows(times)
-        theirs, ours = group[: activities.count], group[activities.count :]
-        is_alone = [np.bincount(side, minlength=len(first)) == 1 for side in (theirs, ours)]
-        id_of = np.full(len(first), ABSENT, np.int64)
-        id_of[theirs] = activities.column("correlation")
-        is_same = (is_alone[0] & is_alone[1])[ours] & (id_of[ours] != ABSENT)
-        launched = Lookup(kernels.column("correlation")[is_same], id_of[ours][is_same])
-        calls.replace("correlation", launched(calls.column("correlation")))
 
     def _number_devices(self, texts: Sequence[str], table: TableBuilder) -> None:
         """Replace, in place, codes of `texts`, the names of devices, by numbers of devices."""

@@ -84,10 +84,7 @@ class History(Struct, frozen=True, dict=True):
 
     @cached_property
     def held_at_start(self) -> Blocks:
-        """The blocks held before the first event.
-
-        Such a block has no events and is held at the end, or its first event frees it (stack -1).
-        """
+        """Blocks held before the first event: without events, or first freed (stack -1)."""
         rows, is_first = self._by_address
         freed = rows[is_first & (self.action[rows] == FREE)]
         without_events = ~np.isin(self.held.address, self.address[self._rows])
@@ -99,10 +96,7 @@ class History(Struct, frozen=True, dict=True):
 
     @cached_property
     def _changes(self) -> _Changes:
-        """All changes of allocated memory: row 0, which changes nothing, the start, the events.
-
-        All rows of the start have its total, so row 0 tells it even if no block was held then.
-        """
+        """All changes of allocated memory; rows of the start have its total."""
         rows, held = self._rows, self.held_at_start
         start = np.full(1 + len(held.size), self.time_ns[0] if len(self.time_ns) else 0)
         stack = np.where(self.action[rows] == ALLOC, self.stack[rows], -1)

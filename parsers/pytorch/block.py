@@ -36,10 +36,7 @@ _NO_ARGS: Final = kineto.Args()
 
 
 class KinetoBlock:
-    """The rows and counts of a block of decoded events.
-
-    Without `python_stacks` Python frames are only counted. Raises DigitsLost (see ExactEvent).
-    """
+    """The rows and counts of a block of decoded events. Raises DigitsLost (see ExactEvent)."""
 
     def __init__(self, events: list[Any], python_stacks: bool) -> None:
         """Add the events to the tables, one category and phase after the other."""

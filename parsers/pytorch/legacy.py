@@ -149,10 +149,7 @@ def linked_to_ops(tables: Mapping[str, pa.Table]) -> pa.Table:
 
 
 def use_old_spelling(args: Sequence[Any]) -> None:
-    """Fill in, in place, `Input Dims` from `Input dims`, as old files spell it.
-
-    Such files write [] for shapes and types that were not recorded.
-    """
+    """Fill in `Input Dims` from `Input dims`, as old files spell it; they write [] for unknown."""
     for op_args in args:
         if op_args.old_input_dims:
             texts = (op_args.old_input_dims, op_args.input_types)
@@ -162,10 +159,7 @@ def use_old_spelling(args: Sequence[Any]) -> None:
 
 
 def content_notes(tables: Mapping[str, pa.Table], arrows: int, shown: str) -> Iterator[Note]:
-    """Yield the notes on what the format lacks.
-
-    `arrows` is how many arrows begin at operators; `shown` says what the report shows instead.
-    """
+    """Yield the notes on what the format lacks; `shown` says what the report shows instead."""
     if tables["activities"].num_rows:
         yield _NOTES.note("operator-times", tables["activities"].num_rows)
         yield _NOTES.note("no-calls")

@@ -147,10 +147,7 @@ def _rank_keys(
 def _process_keys(
     tables: Mapping[str, TableBuilder], owners: Mapping[str, Owner]
 ) -> dict[str, tuple[int, ...]]:
-    """Return, for each owner, its pid if operators have it, else that of most operators.
-
-    Without work of GPUs, each process has a device of its own: its CPU.
-    """
+    """Return each owner's pid, or that of most operators; without GPUs each CPU is a device."""
     operators, counts = tables["ops"], Counter[int]()
     texts = [*operators.names["process"]]
     rows = np.bincount(operators.column("process"), minlength=len(texts)).tolist()

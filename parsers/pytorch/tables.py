@@ -117,10 +117,7 @@ class KinetoRows:
         )
 
     def add_calls(self, group: Group, api: str) -> None:
-        """Add runtime or driver calls. Calls of HIP name the kernel that they launch, with sizes.
-
-        A call without a kernel has no sizes, whatever its arguments say.
-        """
+        """Add runtime or driver calls; those of HIP name their kernel, with its sizes."""
         group, times = self._timed(group)
         table, args = self.calls, group.args
         columns: dict[str, Array] = {}
@@ -236,10 +233,7 @@ class KinetoRows:
         )
 
     def add_memory(self, group: Group) -> None:
-        """Add allocations and releases: the change and, if recorded, the running totals, in bytes.
-
-        Each is a row of a counter, of the device or (by device type) of the host.
-        """
+        """Add changes and recorded totals of memory, in bytes, of the device or the host."""
         group, times = self._timed(group, instant=True)
         args = group.args
         on_device = _numbers(args, "device_type") > 0  # 0 is the CPU

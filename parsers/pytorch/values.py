@@ -80,10 +80,7 @@ def _narrowed(values: Sequence[Any]) -> IntArray:
 
 
 def integer(value: object) -> int:
-    """Return an integer, also written as text or float, as an int64; ABSENT for other values.
-
-    2^63 and above wraps around, since some writers print signed ids as unsigned.
-    """
+    """Return an integer, also of text or float, as int64 (2^63 wraps around), else ABSENT."""
     if isinstance(value, str):
         text = value.strip()
         # An int64 has 19 digits: 40 leave room for zeros and are parsed quickly.

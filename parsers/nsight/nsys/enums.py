@@ -66,10 +66,7 @@ NO_STREAM: Final = (1 << 32) - 1
 
 
 def processes_of(ids: IntArray) -> IntArray:
-    """Return the keys of processes: the bits of ids above those of the thread.
-
-    If the process number in an id is 0, the process is unknown: ABSENT.
-    """
+    """Return the keys of processes, the bits above those of the thread; ABSENT for process 0."""
     keys = ids >> THREAD_BITS
     return np.where((ids == ABSENT) | (keys & _MASK == 0), ABSENT, keys)
 

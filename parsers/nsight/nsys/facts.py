@@ -299,10 +299,7 @@ def _rows(tables: Tables, table: str, wanted: Wanted) -> list[dict[str, Any]]:
 
 
 def _places(rows: Sequence[Mapping[str, Any]], host: str | None) -> dict[int, str]:
-    """Return the place of each GPU, by number: its UUID, else machine and slot.
-
-    A UUID or slot that several GPUs share (parts of one GPU may) identifies none of them.
-    """
+    """Return what alone identifies each GPU by number: its UUID, else machine and slot."""
     names: dict[int, list[str]] = {}
     for row in rows:
         uuid, bus = row["uuid"] or "", row["busLocation"]
@@ -316,10 +313,7 @@ def _places(rows: Sequence[Mapping[str, Any]], host: str | None) -> dict[int, st
 
 
 def _facts(product: Any, row: Mapping[str, Any], columns: Sequence[str]) -> DeviceFacts:
-    """Return the facts of a GPU from a row; `columns` are named in the order of `_FACTS`.
-
-    0 means unknown, except for the minor version.
-    """
+    """Return the facts in a row, with `columns` in the order of `_FACTS`; 0 is unknown."""
     memory, major, minor, *others, clock = (whole_number(row.get(column)) for column in columns)
     is_version = 0 < major < _MOST_SMALL and 0 <= minor < _MOST_SMALL
     first, second = (major, minor) if is_version else (None, None)

@@ -44,10 +44,7 @@ Key = tuple[int, int]
 
 
 def fill_nccl(reading: ReportReading, ranges: Sequence[Batch]) -> None:
-    """Fill in, in place, the collectives of kernels and the ranks of processes that payloads name.
-
-    `ranges` are those of NCCL, as `read_nvtx` returns them.
-    """
+    """Fill in collectives and ranks that payloads of NCCL's `ranges` name (see `read_nvtx`)."""
     count = sum(batch.count for batch in ranges)
     if not count:
         return

@@ -205,10 +205,7 @@ def _have(column: pa.ChunkedArray, *texts: str) -> BoolArray:
 
 
 def _launches_without_work(tables: Mapping[str, pa.Table]) -> int:
-    """Return how many launches of graphs left no record of device work.
-
-    Calls of a process with the same correlation are one launch.
-    """
+    """Return how many launches of graphs (calls of one correlation) left no device work."""
     calls, activities = tables["calls"], tables["activities"]
     launching = [name for name in names(calls["name"]) if _LAUNCH in name]
     if not launching or not activities.num_rows:  # another note is on a report without any work

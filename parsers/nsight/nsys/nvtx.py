@@ -216,10 +216,7 @@ class TextRows(NamedTuple):
 
 
 def text_rows(tables: Tables) -> Iterator[TextRows]:
-    """Yield the ranges and marks in batches, with their own texts.
-
-    Read fast while that works; else, or from where it fails, row by row.
-    """
+    """Yield ranges and marks with their own texts: fast while that works, else row by row."""
     done = 0  # rows read fast
     tables.asked.add(_TABLE)
     if isinstance(tables, Database) and "text" in tables.columns(_TABLE):

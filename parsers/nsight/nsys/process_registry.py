@@ -228,10 +228,7 @@ class ProcessRegistry(Struct):
     def place(
         self, process: IntArray, ordinals: IntArray, contexts: IntArray, streams: IntArray
     ) -> dict[str, IntArray]:
-        """Return the columns device and stream of rows, as preliminary numbers.
-
-        A stream's own number is unique only within a process and a context.
-        """
+        """Return device and stream; a stream is of a process and a context."""
 
         def number(device: int, context: int, stream: int) -> int:
             key = device, context, stream
@@ -255,10 +252,7 @@ class ProcessRegistry(Struct):
 
     @property
     def _owners(self) -> dict[int, int]:
-        """The key of each process by preliminary number.
-
-        If there is only one process, rows that name none belong to it.
-        """
+        """The key of each process; if there is only one, rows without one belong to it."""
         named = [key for key in self.keys if key != ABSENT]
         only = named[0] if len(named) == 1 else ABSENT
         return {local: only if key == ABSENT else key for key, local in self.keys.items()}

@@ -158,10 +158,7 @@ class Events(Struct):
         self._count_unread(kind[~(is_work | is_call | is_range | is_warning | passed)])
 
     def _add_calls(self, payloads: Messages) -> None:
-        """Add calls to the tables of their classes; count those of unknown classes as unread.
-
-        Those of _CLASSES_PASSED have no use: they are neither added nor counted.
-        """
+        """Add calls to the tables of their classes; count those of unknown classes as unread."""
         calls = payloads.columns(_keys(_OF_CALL))
         of_calls = _named(calls, _OF_CALL)
         classes = of_calls["eventClass"]

@@ -232,10 +232,7 @@ class RawFile(Struct):
         return Parts(data, begin, end) if is_whole and offset + size == len(data) else None
 
     def _read_tail(self) -> bool:
-        """Read the tail behind the texts; return whether there is one.
-
-        Some writers add parts of unknown meaning behind it, which are counted.
-        """
+        """Read the tail behind the texts; count unknown parts that some writers add behind it."""
         begin = self.stream.tell()
         try:
             threads, tail = self._counted(), self._counted()  # names of threads are not needed
@@ -287,10 +284,7 @@ def _unpacked(packed: bytes, plain: int) -> bytes | None:
 
 
 def opened(source: ByteSource) -> RawFile:
-    """Return an open report with its first line read. Raises InputError if it cannot be read.
-
-    The source is told how many bytes it has.
-    """
+    """Return an open report with its first line read. Raises InputError if it cannot be read."""
     stream: IO[bytes] | None = None
     if source.path is not None:
         try:

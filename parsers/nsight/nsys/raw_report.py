@@ -195,10 +195,7 @@ def _texts(file: RawFile, columns: list[str]) -> Iterator[pa.RecordBatch]:
 
 
 def _streams(file: RawFile) -> Iterator[dict[str, int]]:
-    """Yield the numbers of two texts: the name of a file to which the program wrote, and of what.
-
-    What it wrote is the next text.
-    """
+    """Yield the numbers of a file's name and of the next text: what the program wrote to it."""
     first = 0
     for parts in file.texts:
         for place, end in enumerate(parts.end.tolist()):
@@ -282,10 +279,7 @@ def _row(message: Mapping[int, Any], numbers: Numbers, texts: Numbers = ()) -> d
 
 
 def _origin(head: bytes, clocks: bytes) -> int | None:
-    """Return when the session began in ns since 1970, None if it is unknown.
-
-    `head` has offsets between pairs of clocks, `clocks` (in newer files) times of two clocks.
-    """
+    """Return the session's start in ns since 1970 by offsets (`head`) or `clocks`, or None."""
     started, messages = 0, []
     try:
         for key, value in fields(head):

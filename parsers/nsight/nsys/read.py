@@ -135,10 +135,7 @@ def trace_of(
 
 
 def read_tables(sources: Sequence[ByteSource], format_: str) -> list[Trace]:
-    """Return the traces in Parquet or Arrow files. Raises InputError if no file is known.
-
-    Files that cannot be read are set aside with a note.
-    """
+    """Return the traces in Parquet or Arrow files. Raises InputError if no file is known."""
 
     def opened(source: ByteSource) -> ArrowTable:
         """Return the table in a file. Raises NotATrace if it is not of a report or a recipe."""

@@ -57,10 +57,7 @@ class ReportReading(Struct):
         return distinct(np.concatenate([np.empty(0, np.int64), *self.calling]))
 
     def timed(self, batch: Batch) -> Batch:
-        """Return the rows with a valid start, with `start_ns` and `dur_ns`; count odd ones.
-
-        Times count from the start of the session and may be negative.
-        """
+        """Return the rows with a valid start, with `start_ns` and `dur_ns`; count odd ones."""
         is_time = np.abs(batch["start"]) < LIMIT_NS
         is_time &= batch["start"] != ABSENT  # abs(ABSENT), the smallest int64, is itself
         self.odd["no-time"] += batch.count - count_true(is_time)

@@ -94,10 +94,7 @@ class Streams(NamedTuple):
         return np.array([*self.files, *self.contents], np.int64)
 
     def facts(self, texts: Mapping[int, str | None]) -> dict[str, str]:
-        """Return the class of the error with which the program's output ends, if it does.
-
-        Of several processes, one whose output ends with an error is enough.
-        """
+        """Return the class of the error that ends any process's output, if there is one."""
         for ending in (ERRORS, OUTPUT):
             for file, content in zip(self.files, self.contents, strict=True):
                 is_of_kind = (texts.get(file) or "").endswith(ending)
@@ -136,10 +133,7 @@ def error_of(written: str) -> str | None:
 
 
 def _raised(lines: Sequence[str]) -> int | None:
-    """Return which line has the exception of Python's last traceback, None without any.
-
-    It is the first line that is not indented; exceptions in later lines are only text.
-    """
+    """Return the line with the exception of the last traceback: the first not indented."""
     begin = next((n for n in reversed(range(len(lines))) if _TRACEBACK in lines[n]), None)
     if begin is None or _IGNORED in lines[max(begin - 1, 0)]:
         return None

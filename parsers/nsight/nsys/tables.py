@@ -110,10 +110,7 @@ def _column(rows: pa.RecordBatch, name: str) -> pa.Array:
 
 
 def integers(rows: pa.RecordBatch, name: str) -> Array:
-    """Return a column as int64, ABSENT for null. Exact floats and texts of digits are converted.
-
-    A column of integers with nulls may be stored as floats.
-    """
+    """Return a column as int64, ABSENT for null. Exact floats and texts of digits are converted."""
     column = _column(rows, name)
     if pa.types.is_dictionary(column.type):
         column = column.dictionary_decode()

@@ -77,10 +77,7 @@ _WAITING_CALL: Final = re.compile(rf"(?:cuda|cu)({'|'.join(_WAIT_OF)})(?:_ptsz|_
 
 
 def call_name(text: str) -> str:
-    """Return the name of a call without the API version in `cudaLaunchKernel_v7000`.
-
-    The versions of the driver API stay, since `cuMemAlloc_v2` is another function.
-    """
+    """Return a call's name without its API version; that of a driver call (`_v2`) is part of it."""
     return _API_VERSION.sub("", text)
 
 
@@ -263,10 +260,7 @@ def read_page_faults(reading: ReportReading) -> None:
 
 
 def read_graph_nodes(reading: ReportReading) -> None:
-    """Add a mark for the creation of each graph node of processes with rows: when, which thread.
-
-    A node that is a copy (of a copy ...) of another has the time and thread of the original.
-    """
+    """Add marks of graph nodes' creation; a copy has the time and thread of its original."""
     table, names = "CUDA_GRAPH_NODE_EVENTS", reading.builder["marks"].names
     rows = reading.tables.whole(table, Wanted(integers=_OF_NODES))
     reading.counts[table] += rows.count

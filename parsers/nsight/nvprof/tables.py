@@ -129,10 +129,7 @@ class Nvprof(Folder, kw_only=True):
         return self.database.notes()
 
     def thread_ids(self, pids: IntArray, threads: IntArray) -> IntArray:
-        """Return ids of threads as an export has them: pid and a thread number of 24 bits.
-
-        The database's numbers have more bits: threads are numbered from 1; beyond the limit 0.
-        """
+        """Return ids as in exports: pid, and a number of 24 bits that is given here."""
 
         def number(thread: int, _: int) -> int:
             if thread not in self.own_threads and len(self.own_threads) < _MASK:
