@@ -43,8 +43,6 @@ _TYPES: Final[Mapping[Kind, pa.DataType]] = {
     "text": pa.dictionary(pa.int32(), pa.string()),
 }
 _COLUMN: Final = re.compile(r"column #(\d+)")
-_MOST_RETRIES: Final = 3
-_LONGEST_NUMBER: Final = 40
 _LONGEST_DECIMAL: Final = 160
 """No program writes a decimal number in more characters."""
 _LONGEST: Final = 60
@@ -144,7 +142,7 @@ def cells(
             # Read the column that the error names cell by cell; after some retries, all columns.
             named = _COLUMN.search(str(error))
             column = int(named[1]) if named else -1
-            is_new = column in types.keys() - loose and len(loose) < _MOST_RETRIES
+            is_new = column in types.keys() - loose and len(loose) < 3
             loose |= {column} if is_new else types.keys()
             continue
         texts = {column: table[f"c{column}"].to_pylist() for column in strings}
@@ -246,7 +244,7 @@ def whole_number(text: str) -> int | None:
     2^63 and above wraps around. A number that a spreadsheet rounded (3.42E+14) is None.
     """
     text = text.strip()
-    if not text or len(text) > _LONGEST_NUMBER or not text.isascii() or "_" in text:
+    if not text or len(text) > 40 or not text.isascii() or "_" in text:
         return None
     whole, _, rest = text.partition(".")
     if rest.strip("0"):

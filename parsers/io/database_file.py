@@ -31,13 +31,10 @@ _JOURNAL_MAGIC: Final = b"\xd9\xd5\x05\xf9\x20\xa1\x63\xd7"
 _WAL_MAGICS: Final = (b"\x37\x7f\x06\x82", b"\x37\x7f\x06\x83")
 _WAL_HEADER_BYTES: Final = 32
 _FRAME_HEADER_BYTES: Final = 24
-_MODE_AT: Final = 18
-_WAL_MODE: Final = b"\x02\x02"
 _SPARE_BYTES: Final = 64 << 20
 """Free space that a copy must leave on its disk."""
 
 
-_CODES: Final = {"-wal": "log", "-journal": "journal"}
 _UNFINISHED: Final = (
     "The database has an unfinished transaction (a -journal file): its writer was stopped or is "
     "still running. "
@@ -183,7 +180,7 @@ def _with_log(database: Path, end: str, copy: Path) -> tuple[Path, list[Note]]:
 
     `end` is the suffix of the log, "-wal" or "-journal".
     """
-    log, code = _beside(database, end), _CODES[end]
+    log, code = _beside(database, end), {"-wal": "log", "-journal": "journal"}[end]
     try:
         # Refuse a journal that names another file (it ends with the magic): SQLite would delete it.
         with log.open("rb") as stream:
@@ -239,7 +236,7 @@ def how_to_copy(database: str) -> str:
 def in_wal_mode(database: Path | None) -> bool:
     """Return whether the header of a database says that it uses a write-ahead log."""
     header = _first_bytes(database) if database is not None else b""
-    return header[_MODE_AT:].startswith(_WAL_MODE)
+    return header[18:].startswith(b"\x02\x02")
 
 
 def _pages(log: Path) -> int:

@@ -33,8 +33,6 @@ _TEXT: Final = "CASE typeof({c}) WHEN 'text' THEN {c} WHEN 'integer' THEN CAST({
 _BLOB: Final = "CASE typeof({c}) WHEN 'blob' THEN hex(substr({c}, 1, 16)) END"
 
 
-_GAPS: Final = 4
-_FEW: Final = 1 << 16
 _NOT_YET_CODED: Final = -2
 
 Coder = Callable[[IntArray], Array]
@@ -205,7 +203,7 @@ class Lookup:
             keys, values = keys[is_key], values[is_key]
         self._low = int(keys.min()) if len(keys) else 0
         span = int(keys.max()) - self._low + 1 if len(keys) else 0
-        self._dense = span <= _GAPS * len(keys) + _FEW
+        self._dense = span <= 4 * len(keys) + (1 << 16)
         if self._dense:  # ids that count up: the last cell is for all other keys
             self._values = np.full(span + 1, ABSENT, dtype=np.int64)
             self._values[keys - self._low] = values

@@ -110,7 +110,6 @@ LOWEST: Final = -(2**63)
 HIGHEST: Final = 2**63 - 1
 _MOST_FAILURES: Final = 4_000
 """Each costs a query; after so many the rest counts as lost."""
-_FEW_ROWS: Final = 1 << 16
 
 
 class Damaged(Exception):
@@ -146,7 +145,7 @@ class Salvage(Struct):
         elif high == HIGHEST:  # the number of rows is unknown: try some row numbers behind
             self.lost = None
             # As many again as were read, and some more; none if not even one row was read.
-            high = 0 if low == LOWEST else low + self.read + _FEW_ROWS
+            high = 0 if low == LOWEST else low + self.read + (1 << 16)
         low = min(1, high) if low == LOWEST else low  # SQLite numbers rows from 1
         if low < high and self.failures < _MOST_FAILURES:
             middle = (low + high) // 2

@@ -28,7 +28,6 @@ _FEED_BYTES: Final = 1 << 15
 """Small, since the rest behind each member's end is copied, which adds up for many members."""
 _STEP_BYTES: Final = 1 << 10
 """Small, since a read that fails at a cut loses what it had already decompressed."""
-_PIECE_BYTES: Final = 1 << 16
 _GZIP: Final = b"\x1f\x8b\x08"
 _FRAMES: Final = {b"\x28\xb5\x2f\xfd": "zstd", b"\x04\x22\x4d\x18": "lz4"}
 _SKIPPABLE: Final = re.compile(rb"[\x50-\x5f]\x2a\x4d\x18")
@@ -52,7 +51,7 @@ class Unpacked:
         held = bytearray()
         for piece in self._unpack(self):
             held += piece
-            if len(held) >= _PIECE_BYTES:
+            if len(held) >= (1 << 16):
                 yield bytes(held)
                 held.clear()
         if held:
@@ -167,8 +166,6 @@ def _decompress(stream: Unpacked) -> Iterator[bytes]:
         yield block
 
 
-_PACKED = (".gz", ".zst", ".lz4")
-_USUAL_EXPANSION = 10
 _BOMB_BYTES = 1 << 30
 _MOST_EXPANSION = 300
 """The most by which an input may expand. Traces shrink to a tenth, at most to a fiftieth."""
@@ -222,8 +219,8 @@ class ByteSource:
     @property
     def expected_text_bytes(self) -> int:
         """Estimated size of the text before it is read; 0 if it is unknown."""
-        packed = Path(self.name).suffix in _PACKED
-        return (self.stored_bytes or 0) * (_USUAL_EXPANSION if packed else 1)
+        packed = Path(self.name).suffix in (".gz", ".zst", ".lz4")
+        return (self.stored_bytes or 0) * (10 if packed else 1)
 
     def blocks(self) -> Iterator[bytes]:
         """Yield the decompressed content in blocks.

@@ -18,10 +18,7 @@ from traceflops.parsers.io.worker_pool import BLOCK_BYTES, BlockReader, WorkerPo
 
 B = TypeVar("B")
 
-_KEY: Final = "traceEvents"
 _KEY_BEFORE: Final = re.compile(rb'"traceEvents"\s*:\s*')
-_HEAD_BYTES: Final = 1 << 16
-_AHEAD_BYTES: Final = 1 << 12
 _EVENT_SIGN: Final = re.compile(rb'"ph"\s*:\s*"[A-Za-z]"')
 _EVENTS: Final = Boundaries(
     EVENT_START,
@@ -58,7 +55,7 @@ class EventStream(Document, Generic[B]):
     ) -> None:
         """Prepare to read `source`, whose events `reader` decodes in the processes of `pool`."""
         self._events = Records(reader, _EVENTS)
-        root = Members({_KEY: self._events, **dict.fromkeys(keys, WHOLE)})
+        root = Members({"traceEvents": self._events, **dict.fromkeys(keys, WHOLE)})
         super().__init__(source, root, pool, block_bytes)
         self.header: dict[str, msgspec.Raw] = {}
         self._lists = 0  # of events, so far
@@ -85,7 +82,7 @@ class EventStream(Document, Generic[B]):
 
     def _begin_document(self) -> None:
         """Enter a list of events, or the object around it."""
-        self._window.ensure(_HEAD_BYTES)  # of a small text all is in sight, also behind damage
+        self._window.ensure(1 << 16)  # of a small text all is in sight, also behind damage
         self._begin(self._events if self._window.sign() == b"[" else self._root, ())
 
     def _enter(self, shape: Shape, path: Path) -> None:
@@ -103,7 +100,7 @@ class EventStream(Document, Generic[B]):
     def _has_ended(self) -> bool:
         """Return whether no event follows soon, except events of another trace."""
         window = self._window
-        window.ensure(_AHEAD_BYTES)
+        window.ensure(1 << 12)
         event = window.search(_EVENT_SIGN, window.at)
         return event is None or bool(_KEY_BEFORE.search(window.text, window.at, event.end()))
 

@@ -56,7 +56,6 @@ _MEMBER: Final = re.compile(
     rb"([\s,]*+)(?:(?P<close>\})|(?P<key>" + STRING + rb")\s*+:)", re.DOTALL
 )
 _ELEMENT: Final = re.compile(rb"([\s,]*+)(?:(?P<close>\])|(?=[^\s,\]]))")
-_NOTHING: Final = frozenset({b"null", b"{}", b"[]"})
 
 
 class Document:
@@ -185,7 +184,7 @@ class Document:
             return
         if shape is WHOLE:
             self._blocks.waiting.append(JsonPart(path, msgspec.Raw(value)))
-        elif shape is not SKIPPED and value not in _NOTHING:
+        elif shape is not SKIPPED and value not in frozenset({b"null", b"{}", b"[]"}):
             self._drop(value)
 
     def _record(self, frame: Frame) -> None:

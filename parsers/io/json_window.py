@@ -22,7 +22,6 @@ STRING: Final = rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"'
 """The regular expression for a whole string."""
 
 _DEEPEST: Final = 5000
-_NEAR_END: Final = 1 << 16
 _BYTE: Final = re.compile(r"\(byte (\d+)\)")
 _SPACES: Final = re.compile(rb"[ \t\r\n]*+")
 _GRAMMAR: Final = msgspec.json.Decoder(msgspec.Raw)
@@ -137,7 +136,7 @@ class Window:
         first = self.search(pattern, self.at)
         if first is None or first.end() > stop:
             return None
-        near = max(first.start(), stop - _NEAR_END)
+        near = max(first.start(), stop - (1 << 16))
         matches = deque(pattern.finditer(self.text, near, stop), 1)
         return (matches or deque(pattern.finditer(self.text, first.start(), stop), 1))[0]
 

@@ -15,7 +15,6 @@ from traceflops.units import listed
 Texts: TypeAlias = Mapping[str, "str | tuple[str, str]"]
 
 _NONE: Final[Texts] = {}
-_MERGED: Final = "{n}"
 
 
 class NoteTable:
@@ -49,7 +48,7 @@ class NoteTable:
         text, advice = (texts, "") if isinstance(texts, str) else texts
         if count is None:
             return Note(kind, code, text.format(**fields), advice=advice.format(**fields))
-        if _MERGED in text:  # keeps its wording, by which the notes of several files are merged
+        if "{n}" in text:  # keeps its wording, by which the notes of several files are merged
             return replace(counted_note(kind, code, text, count), advice=advice)
         text, advice = (
             worded(each, count).format(count=f"{count:,}", **fields) for each in (text, advice)

@@ -31,9 +31,7 @@ _PAGES: Final = (".html", ".htm")
 """Reports in a folder of traces are not read; only those that the user names."""
 _REPORT: Final = b"traceflops.report/"
 """The beginning of the zip comment of a report that is an archive."""
-_PACK: Final = ".tfpack"
 _ZIP = b"PK\x03\x04"
-_ZIP_OF_NOTHING = b"PK\x05\x06"
 _MOST_MEMBERS = 10_000
 _RANK: Final = re.compile(r"(?:^|[^a-z])rank[-_.]?(\d{1,7})(?!\d)", re.IGNORECASE)
 _SEPARATORS = re.compile(r"[/\\]")
@@ -225,7 +223,7 @@ def _members(source: ByteSource, *, in_folder: bool = False) -> list[ByteSource]
         if not Path(info.filename).name.startswith(".")
     ]
     if archive.comment.startswith(_REPORT):
-        infos = [] if in_folder else [info for info in infos if info.filename.endswith(_PACK)]
+        infos = [] if in_folder else [info for info in infos if info.filename.endswith(".tfpack")]
     if len(infos) > _MOST_MEMBERS:
         raise InputError(
             f"archive of {len(infos):,} files, more than {_MOST_MEMBERS:,}: {source.name}",
@@ -246,7 +244,7 @@ def _is_zip(source: ByteSource) -> bool:
             first = stream.read(len(_ZIP)) or b""
         except OSError:
             return False  # whoever reads it later reports the error
-    return first.startswith((_ZIP, _ZIP_OF_NOTHING))
+    return first.startswith((_ZIP, b"PK\x05\x06"))
 
 
 def _member(

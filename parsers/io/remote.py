@@ -13,7 +13,6 @@ from traceflops.errors import InputError
 from traceflops.parsers.io.inputs import reason
 
 T = TypeVar("T")
-SCHEMES: Final = ("s3://", "gs://", "hdfs://")
 _SET: Final = {
     "s3": "AWS_ENDPOINT_URL for a store of your own",
     "gs": "GOOGLE_APPLICATION_CREDENTIALS",
@@ -23,12 +22,11 @@ _PATIENCE_S: Final = 10
 _RETRIES: Final = f"?retry_limit_seconds={_PATIENCE_S}"
 """An option of Google's client, which else tries for 15 minutes."""
 _ENDPOINTS: Final = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
-_REGIONS: Final = ("AWS_REGION", "AWS_DEFAULT_REGION")
 
 
 def is_remote(path: str) -> bool:
     """Return whether a path is the URI of a file or folder in a store."""
-    return path.startswith(SCHEMES)
+    return path.startswith(("s3://", "gs://", "hdfs://"))
 
 
 def files_at(uri: str) -> Iterator[str]:
@@ -96,7 +94,7 @@ def _store(start: str) -> tuple[Any, str]:
         return store, root.rstrip("/")
     bucket = start[len("s3://") : -1]
     endpoint = next(filter(None, map(os.environ.get, _ENDPOINTS)), "")
-    is_configured = endpoint or any(map(os.environ.get, _REGIONS))
+    is_configured = endpoint or any(map(os.environ.get, ("AWS_REGION", "AWS_DEFAULT_REGION")))
     store = fs.S3FileSystem(
         connect_timeout=_PATIENCE_S,
         request_timeout=_PATIENCE_S,

@@ -32,7 +32,6 @@ BLOCK_BYTES: Final = 1 << 22
 WORTH_BYTES: Final = 8 * BLOCK_BYTES
 """Less text than this is read faster than other processes start."""
 _SLOT_BYTES: Final = 2 * BLOCK_BYTES
-_MOST_JOBS: Final = 8
 _AHEAD_EACH: Final = 2
 _START = (
     "import sys; sys.path[:] = sys.argv[3:]; "
@@ -54,7 +53,7 @@ def usable_cores() -> int:
     """Return how many processes to read with: the cores this process may use, at most 8."""
     available = getattr(os, "sched_getaffinity", None)
     cores = len(available(0)) if available else os.cpu_count() or 1
-    return min(cores, _MOST_JOBS)
+    return min(cores, 8)
 
 
 class WorkerPool:

@@ -28,7 +28,6 @@ MAGIC: Final = b"NVR\x00"
 _FORMAT: Final = 1
 """The field of the file's head with the version of its layout."""
 _VERSION: Final = 7
-_LENGTH_BYTES: Final = 4
 _SOURCES, _RESULTS, _SESSION, _TEXTS, _PAYLOAD, _PROCESS, _RANGES = range(1, 8)
 """Fields of the header of a block."""
 _CREATED, _GPU, _TOOL = 2, 6, 8
@@ -37,7 +36,6 @@ _TOOL_NAME, _TOOL_VERSION = 1, 2
 _GPU_NUMBER, _GPU_FACTS = 1, 3
 _FACT_NAME, _FACT = 1, 2
 """Fields of a tool, of a GPU, and of a fact about it."""
-_WRITER: Final = "Nsight Compute Target"
 _NAMES: Final = (7, 6, 5)
 """Fields of a result that may have the kernel's name: demangled, short, mangled."""
 _GRID, _BLOCK, _METRIC, _RULE = 10, 11, 13, 19
@@ -53,7 +51,6 @@ _FLOATS: Final = {2: "<f", 3: "<d"}
 _WHOLE: Final = (4, 5)
 _OWN_GRID: Final = tuple(f"launch__grid_dim_{axis}" for axis in "xyz")
 _CAPABILITY: Final = tuple(f"device__attribute_compute_capability_{x}" for x in ("major", "minor"))
-_DEVICE: Final = "launch__device_id"
 _THREADS, _SIZE = "launch__thread_count", "launch__grid_size"
 _MOST: Final = 2**31
 _MOST_SECONDS: Final = 2**33
@@ -114,7 +111,7 @@ def read_report(source: ByteSource) -> ncu_pages.NcuFile:
 
 def _counted(data: bytes, offset: int) -> tuple[bytes, int]:
     """Return the bytes behind their length at `offset`, and the offset behind. Raises EOFError."""
-    begin = offset + _LENGTH_BYTES
+    begin = offset + 4
     end = begin + int.from_bytes(data[offset:begin], "little")
     if max(begin, end) > len(data):
         raise EOFError
@@ -166,7 +163,7 @@ def _keep_facts(session: bytes, report: _Report) -> None:
         report.facts["created"] = f"{datetime.fromtimestamp(created, UTC):%Y-%m-%d %H:%M:%S} UTC"
     for tool in map(last_fields, parts_of(session, _TOOL)[0]):
         version = message_text(tool.get(_TOOL_VERSION)).split()
-        if message_text(tool.get(_TOOL_NAME)) == _WRITER and version:
+        if message_text(tool.get(_TOOL_NAME)) == "Nsight Compute Target" and version:
             report.facts["tool_version"] = version[0]
     for gpu in parts_of(session, _GPU)[0]:
         facts = report.devices.setdefault(_small(last_fields(gpu).get(_GPU_NUMBER, 0)), {})
@@ -283,7 +280,7 @@ def _device(metrics: Metrics, report: _Report, page: ncu_pages.NcuPage) -> str:
     def printed(value: Value) -> str:
         return "" if value is None else value if isinstance(value, str) else f"{value:.0f}"
 
-    number = metrics.get(_DEVICE)
+    number = metrics.get("launch__device_id")
     if number is None and len(report.devices) == 1:
         (number,) = report.devices
     facts = report.devices.get(int(number), {}) if isinstance(number, int | float) else {}

@@ -28,10 +28,8 @@ _RANGES: Final = frozenset({"Name", "Projected Start", "Projected Duration"})
 _USED: Final = ("Name", "Projected Start", "Projected Duration", "PID", "TID", "Rank", "NumGPUOps")
 _TUPLE: Final = re.compile(r"^\('(\w{1,80})', '(\w{1,80})'\)$")
 _GPU: Final = "TARGET_INFO_GPU"
-_MOST_RANKS: Final = 2**31
 _MOST_OPERATIONS: Final = 2**40
 """A range with more GPU operations is damaged; its number could overflow the sum."""
-_LONGEST_FACT: Final = 200
 _FACTS: Final = {
     "name": "gpu",
     "totalMemory": "gpu_memory_bytes",
@@ -144,7 +142,7 @@ def _add(batch: pa.RecordBatch, label: str, builder: Gathered, counts: Counter[s
     group, first = group_rows([pids, ranks])
     processes = []
     for pid, rank in zip(pids[first].tolist(), ranks[first].tolist(), strict=True):
-        own_rank = rank if 0 <= rank < _MOST_RANKS else None
+        own_rank = rank if 0 <= rank < (2**31) else None
         facts = ProcessFacts(label, own_rank, pid=None if pid == ABSENT else pid)
         processes.append(builder.process((pid, rank), facts))
     columns: dict[str, Array] = {
@@ -173,6 +171,6 @@ def _device_facts(file: ArrowTable) -> Iterator[tuple[str, str]]:
     for column, value in row.items():
         if isinstance(value, str | int | float):
             text = str(int(value) if isinstance(value, float) else value)
-            yield _FACTS[pairs[column][1]], text[:_LONGEST_FACT]
+            yield _FACTS[pairs[column][1]], text[:200]
     if batch and batch.num_rows > 1:
         yield "gpus", str(batch.num_rows)

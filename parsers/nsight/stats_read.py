@@ -32,8 +32,6 @@ _HEADING: Final = re.compile(
     rb"|Running \[([^\]\r\n]{1,4096}\.py)\s++([^\]\r\n]{1,4096})\])[^\r\n]*",
     re.M,
 )
-_HEADING_STARTS: Final = (b"Processing [", b"Running [")
-_MOST_HEADINGS: Final = 500
 
 
 class StatsFile(Struct):
@@ -100,10 +98,10 @@ def _headed_pieces(source: ByteSource) -> Iterator[tuple[_Heading, bytes]]:
         if number == 0:
             block = block.removeprefix(b"\xef\xbb\xbf")
         begin = 0
-        if any(start in block for start in _HEADING_STARTS):
+        if any(start in block for start in (b"Processing [", b"Running [")):
             for match in _HEADING.finditer(block):
                 # A row may have a name that looks like a heading.
-                if heading.number >= _MOST_HEADINGS or stats_text.is_row(match[0]):
+                if heading.number >= 500 or stats_text.is_row(match[0]):
                     continue
                 if match.start() > begin:
                     yield heading, block[begin : match.start()]

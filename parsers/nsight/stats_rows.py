@@ -21,7 +21,6 @@ UNNAMED_RANGE: Final = "(unnamed range)"
 _OPERATION: Final = re.compile(r"\[(?:CUDA|Unified) .*\]|\[.*(?:memcpy|memset).*\]", re.I)
 _UNIFIED: Final = re.compile(r"\bunified\b", re.I)
 _UNNAMED: Final = "(unnamed)"
-_MOST_CALLS: Final = 2**40
 _CUDA_CALL: Final = re.compile(r"^_{0,2}cu(?:da)?[A-Z]")
 _SIZES: Final = re.compile(r"-?\d+")
 _CATEGORIES: Final = {
@@ -281,7 +280,7 @@ def _add_totals(rows: _Rows) -> None:
     if is_other.any():
         counts = at_least(1, rows.only(is_other).cells.numbers("count"))
         # An unknown count is at least 1; a limit keeps damaged ones from overflowing the sum.
-        counts = np.where(counts == ABSENT, 1, np.minimum(counts, _MOST_CALLS))
+        counts = np.where(counts == ABSENT, 1, np.minimum(counts, (2**40)))
         part.odd["other-calls"] += int(counts.sum())
     rows, kinds = rows.only(~is_other), kinds[~is_other]
     columns = {"total": "total_ns"}

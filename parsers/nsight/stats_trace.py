@@ -62,7 +62,6 @@ _ORDER: Final = (
 _PRIORITY: Final = {name: priority for priority, name in enumerate(_ORDER)}
 _SIBLINGS: Final = frozenset({"nvtx_pushpop_sum", "nvtx_startend_sum"})
 """Reports of one kind of record, but of different records: both are used."""
-_MOST_RANKS: Final = 2**31
 _MOST_NAMED: Final = 3
 _MOST_DIGITS: Final = 9
 """The digits of a device's number, which has 31 bits."""
@@ -208,7 +207,7 @@ class Assembly:
         self._rank = next((rank for rank in in_names if rank is not None), None)
         pairs = {pair for part in parts for pair in part.ranks}
         times = Counter(pid for pid, _ in pairs)
-        self._ranks = {p: rank for p, rank in pairs if times[p] == 1 and 0 <= rank < _MOST_RANKS}
+        self._ranks = {p: rank for p, rank in pairs if times[p] == 1 and 0 <= rank < (2**31)}
         self._resolution_ns = 1
         self._repeated: list[str] = []
         self._is_of_nobody = False

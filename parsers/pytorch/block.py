@@ -25,10 +25,6 @@ from traceflops.table.columns import IntArray
 A = TypeVar("A", bound=kineto.Args)
 
 _STEP_NAME = "ProfilerStep#"
-_OF_EVENTS: Final = ("X", "i")
-"""The phases of events that tables need."""
-_OF_ARROWS: Final = ("s", "t", "f")
-_MEMORY_NAME = "[memory]"
 _PATIENCE = 4
 _METADATA_BYTES: Final = 1 << 16
 """How near the end of a text to look for names of processes and threads (without category)."""
@@ -55,7 +51,7 @@ class KinetoBlock:
             # Count events that are skipped for their category or phase.
             is_arrow = category in kineto.FLOW_CATEGORIES or category == legacy.ARROWS
             if category in kineto.KNOWN_CATEGORIES | legacy.CATEGORIES:
-                is_used = phase in (_OF_ARROWS if is_arrow else _OF_EVENTS)
+                is_used = phase in (("s", "t", "f") if is_arrow else ("X", "i"))
                 self.rows.odd["odd-phase"] += 0 if is_used else len(group)
             elif not category and phase == "X":
                 self.rows.odd["no-category"] += len(group)
@@ -68,7 +64,7 @@ class KinetoBlock:
                     group.args[0], kineto.MemoryArgs
                 )  # all arguments are of one type
                 memory, instants = group.parted(
-                    [may_be and event.name == _MEMORY_NAME for event in group.events]
+                    [may_be and event.name == "[memory]" for event in group.events]
                 )
                 if len(memory):
                     self.rows.add_memory(memory)

@@ -21,13 +21,10 @@ from traceflops.table.columns import ABSENT, Array, IntArray, Names
 from traceflops.table.grouping import distinct
 
 _LABEL: Final = re.compile(r"(.{0,200}\d.{0,200})\s-?\d+")
-_MOST_DEVICES: Final = 1_024
 _MOST_RANKS: Final = 1_000_000
-_MOST_PROCESSES: Final = 4_096
 _SHIFTS: Final[tuple[int, ...]] = tuple(10**power for power in range(15, 4, -1))
 """The powers of ten whose multiples a tool may add to numbers, the largest first."""
 _HOST: Final = ("calls", "ops")
-_UNKNOWN_DEVICE: Final = -1
 _DEVICES: Final = 2**32
 """More than there are devices: `process * _DEVICES + device` is one number for both."""
 
@@ -82,13 +79,13 @@ def split_ranks(
     # The power of ten whose multiples were added to the numbers of devices, 0 if none.
     pids_of_gpus = [owners[text].pid for text in tables["activities"].names["process"]]
     devices = np.array([pid for pid in pids_of_gpus if pid >= 0], np.int64)
-    shifts = (power for power in _SHIFTS if (devices % power < _MOST_DEVICES).all())
+    shifts = (power for power in _SHIFTS if (devices % power < 1_024).all())
     shift = next((power for power in shifts if len(np.unique(devices // power)) > 1), 0)
     keys = _rank_keys(tables, owners, shift)
     if by_pid := not any(keys.values()) and not tables["activities"].count:
         keys = _process_keys(tables, owners)
     ranks = sorted(set(keys.values()))
-    several = 1 < len(ranks) <= _MOST_PROCESSES  # more ranks are not real: one process
+    several = 1 < len(ranks) <= 4_096  # more ranks are not real: one process
     # Each owner's process: the index of its rank, or 0 if the file is of one process.
     index = {key: n for n, key in enumerate(ranks)}
     number = {text: index[keys[text]] if several else 0 for text in owners}
@@ -181,7 +178,7 @@ def number_devices(tables: Mapping[str, TableBuilder], several: bool) -> list[tu
     activities = tables["activities"]
     local = activities.column("device")
     # Device work without a device is on one device, unknown; other rows may have none.
-    activities.replace("device", np.where(local == ABSENT, _UNKNOWN_DEVICE, local))
+    activities.replace("device", np.where(local == ABSENT, -1, local))
     with_devices = [tables[name] for name in ("activities", "marks", "counters")]
     for table in with_devices if several else ():
         device, process = table.column("device"), table.column("process")

@@ -31,7 +31,6 @@ _HOST_IN_NAME: Final = re.compile(r"(.{1,200})_\d+\.\d{10,}\.pt\.trace\.json")
 _IDENTITY_KEYS: Final = ("host_name", "username", "user", "hostname")
 _ROCM_KEYS: Final = ("roctracer_version", "hip_runtime_version", "hip_driver_version")
 GROUP_COLUMNS: Final = {"collective_group_ranks": "ranks", "collective_description": "pg_desc"}
-_MOST_GROUPS: Final = 10_000
 _INT32_MAX: Final = 2**31 - 1
 _DESCRIPTION_KEY: Final = "traceflops"
 _COST_KEY: Final = "traceflops_recording"
@@ -45,7 +44,6 @@ HEADER_KEYS: Final = (
 LARGEST_BYTES: Final = 256 * 1024
 DEEPEST: Final = 12
 """The deepest nesting of a description; a model card with an encoder of experts is 5 deep."""
-_MOST_NAMED: Final = 6
 _DECODER: Final[Any] = msgspec.json.Decoder(float_hook=Decimal)
 """Reads numbers as decimals, so that 1.1 stays exactly 1.1."""
 
@@ -138,7 +136,7 @@ def read_metadata(header: Mapping[str, msgspec.Raw], file_name: str) -> Metadata
                 for column, key in GROUP_COLUMNS.items()
                 if isinstance(entry.get(key), str | list)
             }
-            for entry in _objects(distributed.get("pg_config"), _MOST_GROUPS)
+            for entry in _objects(distributed.get("pg_config"), 10_000)
         },
         step_ns=None if unrecorded is None or recorded is None else (unrecorded, recorded),
     )
@@ -204,6 +202,6 @@ def _described(header: Mapping[str, msgspec.Raw]) -> tuple[Mapping[str, object] 
             words[word] = value
         else:
             others.append(key)
-    ignored = listed(others, printable, most=_MOST_NAMED)
+    ignored = listed(others, printable, most=6)
     problem = f"{several(len(others), 'unknown key')} ignored: {ignored}" if others else ""
     return words or None, problem

@@ -20,7 +20,6 @@ from traceflops.table.grouping import distinct, joint_codes
 from traceflops.table.nesting import OpTree
 
 _COPIED: Final = ("thread", "start_ns", "dur_ns")
-_NAMESPACE: Final = "::"
 _BACKWARD: Final = re.compile(r"\w+Backwards?\d*")
 """The name of a node of autograd, which has no namespace."""
 
@@ -34,7 +33,7 @@ def ranges_from_ops(tables: MutableMapping[str, TableBuilder]) -> None:
     """
     ops, marks = tables["ops"], tables["marks"]
     labels = list(ops.names["name"])
-    has_namespace = np.array([_NAMESPACE in label for label in labels], dtype=np.bool_)
+    has_namespace = np.array(["::" in label for label in labels], dtype=np.bool_)
     if has_namespace.all() or not has_namespace.any():
         return
     of_autograd = np.array([_BACKWARD.fullmatch(label) is not None for label in labels], np.bool_)

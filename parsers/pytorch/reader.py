@@ -43,9 +43,7 @@ from traceflops.table.patterns import (
 from traceflops.table.trace import Note, Source, SourceFile, Trace, of_noun, rank_from_name
 from traceflops.units import duration, listed, several
 
-_AT_END: Final = "rank and world size"
 _UNCATEGORISED = "phase "
-_NO_PHASE = "phase None"
 _NOTES: Final = NoteTable(
     repaired={
         "no-duration": of_noun("event", "without a valid duration: counted as 0 ns."),
@@ -134,7 +132,7 @@ def _reading_notes(
 ) -> Iterator[Note]:
     """Yield the notes on the text of a file, its events and what it lacks."""
     damage, counts, odd = stream.damage, collected.counts, collected.odd
-    yield from event_text_notes(source, damage, _AT_END)
+    yield from event_text_notes(source, damage, "rank and world size")
     unknown = {
         category: count
         for category, count in sorted(counts.items())
@@ -147,7 +145,7 @@ def _reading_notes(
     frames = sum(counts.get(category, 0) for category in PYTHON_CATEGORIES)
     if frames and not python_stacks:
         yield _NOTES.note("python-stacks-left-out", frames)
-    yield from _NOTES.counted({"no-phase": counts.get(_NO_PHASE, 0)}, "no-phase")
+    yield from _NOTES.counted({"no-phase": counts.get("phase None", 0)}, "no-phase")
     yield from _NOTES.counted(odd, *_ODD)
     if legacy.OPS in counts:
         yield from legacy.content_notes(tables, counts.get(legacy.ARROWS, 0), _SHOWN_INSTEAD)

@@ -34,16 +34,12 @@ _OF_CAPTURE: Final = {
     **{f"{of}COLLECT_GPU_MEMORY_USAGE": "gpu_memory_usage" for of in _OF_ALL},
 }
 _CUDA_TRACED: Final = tuple(f"{of}COLLECT_CUDA_TRACE" for of in _OF_ALL)
-_CUDA_BEGAN: Final = "CUDA injection initialized"
 _CONTEXTS: Final = "TARGET_INFO_CUDA_CONTEXT_INFO"
 _SESSION: Final = "TARGET_INFO_SESSION_START_TIME"
 _FARTHEST_MINUTES: Final = 14 * 60
 """No time zone is farther from UTC."""
-_LONGEST_FACT: Final = 40
-_LATEST_UNIX_NS: Final = 2**62
 _SEVERITIES: Final = {WARNING: "warning", ERROR: "error"}
 _MOST_QUOTED: Final = 5
-_LONGEST: Final = 400
 _TRACED: Final = (
     "CUDA|CUDA API|CUPTI|NVTX|OS runtime libraries|OpenGL|Vulkan|OpenMP|OpenACC|MPI|UCX|NVSHMEM"
     "|OpenSHMEM|cuBLAS|cuDNN|cuSPARSE|cuSOLVER|TensorRT|NCCL|GPU metrics|GPU Metrics|NIC metrics"
@@ -111,11 +107,11 @@ def facts_of(tables: Tables, diagnostics: Diagnostics) -> dict[str, str]:
     for table, wanted in asked_for:
         for name, value in _pairs_of(tables, table, wanted):
             if value.isprintable():  # others are damaged
-                facts.setdefault(wanted[name], value[:_LONGEST_FACT])
+                facts.setdefault(wanted[name], value[:40])
     # The setting proves that CUDA was traced only where it is true: since 2025 it may be false
     # although CUDA was.
     asked = (value.lower() for _, value in _pairs_of(tables, "META_DATA_CAPTURE", _CUDA_TRACED))
-    began = any(text.startswith(_CUDA_BEGAN) for _, text in diagnostics)
+    began = any(text.startswith("CUDA injection initialized") for _, text in diagnostics)
     if "true" in asked or began or tables.whole(_CONTEXTS, Wanted(integers=("contextId",))).count:
         facts[CUDA_TRACE] = "true"
     # The UTC offset: from the beginning of the recording in UTC and in local time.
@@ -134,7 +130,7 @@ def facts_of(tables: Tables, diagnostics: Diagnostics) -> dict[str, str]:
 def origin_of(tables: Tables) -> int | None:
     """Return the beginning of the session in ns since 1970, None if it is unknown."""
     rows = tables.whole(_SESSION, Wanted(integers=("utcEpochNs",)))
-    return next((row for row in rows["utcEpochNs"].tolist() if 0 < row < _LATEST_UNIX_NS), None)
+    return next((row for row in rows["utcEpochNs"].tolist() if 0 < row < (2**62)), None)
 
 
 def host_of(tables: Tables) -> str | None:
@@ -159,7 +155,7 @@ def ranks_of(tables: Tables) -> dict[int, int]:
 def diagnostics_of(tables: Tables) -> Diagnostics:
     """Return the messages of the profiler, each with its severity."""
     rows = tables.whole("DIAGNOSTIC_EVENT", Wanted(integers=("severity",), texts=("text",)))
-    plain = (" ".join((text or "")[:_LONGEST].split()) for text in rows.texts["text"])
+    plain = (" ".join((text or "")[:400].split()) for text in rows.texts["text"])
     return list(zip(rows["severity"].tolist(), plain, strict=True))
 
 

@@ -107,10 +107,8 @@ _NOTES: Final = NoteTable(
 _WORK_TABLES: Final = ("KERNEL", "MEMCPY", "MEMSET", "GRAPH_TRACE")
 _OF_CUDA: Final = ("SYNCHRONIZATION", "CUDA_EVENT", "MEMORY_USAGE", "OVERHEAD")
 """Records that exist only if CUDA was traced."""
-_LAUNCH: Final = "GraphLaunch"
 _FAMILIES: Final = (CUPTI, "NVTX_")
 """Prefixes of tables of records: those that are not read are listed."""
-_TIMES: Final = frozenset({"start", "timestamp"})
 _MOST_LISTED: Final = 20
 
 
@@ -157,7 +155,7 @@ def content_notes(
         yield _NOTES.note(key, unknown)
     # Tables that were not read: those with times, which are of records, come first.
     unused = reading.tables.unused(_FAMILIES)
-    timed = {name for name in unused if not _TIMES.isdisjoint(reading.tables.columns(name))}
+    timed = {name for name in unused if {"start", "timestamp"} & reading.tables.columns(name)}
     in_order = sorted(unused, key=lambda name: name not in timed)
     if listed := [f"{name} ({unused[name]:,})" for name in in_order]:
         names = ", ".join(listed[:_MOST_LISTED]) + ", …" * (len(listed) > _MOST_LISTED)
@@ -207,7 +205,7 @@ def _have(column: pa.ChunkedArray, *texts: str) -> BoolArray:
 def _launches_without_work(tables: Mapping[str, pa.Table]) -> int:
     """Return how many launches of graphs (calls of one correlation) left no device work."""
     calls, activities = tables["calls"], tables["activities"]
-    launching = [name for name in names(calls["name"]) if _LAUNCH in name]
+    launching = [name for name in names(calls["name"]) if "GraphLaunch" in name]
     if not launching or not activities.num_rows:  # another note is on a report without any work
         return 0
     ids, done = (numbers(table["correlation"], ABSENT) for table in (calls, activities))

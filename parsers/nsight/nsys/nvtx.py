@@ -36,10 +36,8 @@ from traceflops.table.columns import (
     string_column,
 )
 
-_NAME: Final = "^(?P<name>.*?)(?:, (?:seq|op_id|sizes|input_op_ids) = |$)"
 _SEQUENCE: Final = ", seq = (?P<digits>[0-9]{0,18})"
 _ID: Final = ", op_id = (?P<digits>[0-9]{0,18})"
-_SIZES: Final = ", sizes = (?P<sizes>.*?)(?:, input_op_ids = |$)"
 _OPERATOR: Final = re.compile(r"[\w.]+::|\w*Backward\d*$")
 """Names of operators. Ranges of the program (`record_function`) have ids, too, but other names."""
 _BARE: Final = re.compile(r"[a-z_]\w*")
@@ -75,8 +73,8 @@ class OpTexts(NamedTuple):
 def op_texts(column: pa.Array) -> OpTexts:
     """Return a column of texts, parsed."""
     column = column.cast(pa.binary())  # a file may contain invalid UTF-8
-    name, names = _coded(_part(column, _NAME))
-    sizes, texts = _coded(_part(column, _SIZES))
+    name, names = _coded(_part(column, "^(?P<name>.*?)(?:, (?:seq|op_id|sizes|input_op_ids) = |$)"))
+    sizes, texts = _coded(_part(column, ", sizes = (?P<sizes>.*?)(?:, input_op_ids = |$)"))
     sequence, op_id = _number(column, _SEQUENCE), _number(column, _ID)
     # Before PyTorch 1.7 operators had no namespace (`mm, seq = 12`) and no id: add `aten::`.
     is_old = (op_id == ABSENT) & ((sequence != ABSENT) | (sizes >= 0))

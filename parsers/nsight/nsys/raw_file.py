@@ -22,7 +22,6 @@ from traceflops.table.columns import IntArray
 
 MAGIC: Final = b"NVIDIA Tegra Profiler Report"
 _VERSION: Final = re.compile(rb"[\x00-\x20]{0,16}([0-9][0-9A-Za-z@.\-]{0,60})")
-_LONGEST_VERSION: Final = 80
 _RAW: Final = "Raw Sampling Data"
 _OFFSETS: Final = "Sampling Data Offsets"
 CLOCKS: Final = "Time Conversion Data"
@@ -33,7 +32,6 @@ _PACKED_BY, _AT_TEXTS, _AT_SCHEMAS = 1, 2, 3
 """Fields of the section of offsets."""
 _EVENT_COUNT, _TEXT_COUNT = 1, 3
 """Fields of the message behind the head."""
-_CODEC: Final = "lz4"
 _TRAILER_BYTES: Final = 8 + len(_END)
 _MOST_BYTES: Final = 1 << 27
 """The largest size of an unpacked block, and of the head or the tail of the file."""
@@ -42,7 +40,6 @@ _MOST_PARTS: Final = 1_000
 _MOST_PACKED: Final = 255
 """The largest ratio that LZ4 can reach; texts, such as long names of templates, come near it."""
 _READ_BYTES: Final = 1 << 20
-_VARINT_BYTES: Final = 10
 _REPEATED: Final = 1
 _UNREADABLE: Final = (ValueError, OSError, EOFError)
 
@@ -95,7 +92,7 @@ class RawFile(Struct):
             offsets = dict(messages.fields(self.section(_OFFSETS)))
             texts, schemas = offsets.get(_AT_TEXTS), offsets.get(_AT_SCHEMAS)
             codec = messages.message_text(offsets.get(_PACKED_BY))
-            if codec != _CODEC or not isinstance(texts, int):
+            if codec != "lz4" or not isinstance(texts, int):
                 raise ValueError("packed in an unknown way")
             first = self._begin + len(_BEGIN)
             self._texts_at = min(first + texts, self._end)
@@ -191,7 +188,7 @@ class RawFile(Struct):
 
     def _varint(self) -> int:
         offset = self.stream.tell()
-        value, length = messages.varint(self.stream.read(min(_VARINT_BYTES, self._end - offset)), 0)
+        value, length = messages.varint(self.stream.read(min(10, self._end - offset)), 0)
         self.stream.seek(offset + length)
         return value
 
@@ -303,7 +300,7 @@ def opened(source: ByteSource) -> RawFile:
     if unpadded.endswith(_END):  # else the zeros may belong to a file that is cut off
         size -= len(last) - len(unpadded)
     stream.seek(len(MAGIC))
-    version = _VERSION.match(stream.read(_LONGEST_VERSION))
+    version = _VERSION.match(stream.read(80))
     return RawFile(source, stream, size, version[1].decode() if version else "")
 
 

@@ -71,7 +71,6 @@ _NOTES: Final = NoteTable(
 
 _MACHINE, _HARDWARE = 1, 2
 _OLD_GPU, _GPU, _NUMBERS = 1, 7, 9
-_MOST_GPUS: Final = 4_096
 _OF_GPU: Final = numbered(
     "1 id 11 totalMemory 13 clockRate 14 smCount 30 threadsPerWarp 15 cuDevice 41 computeMajor "
     "42 computeMinor"
@@ -82,12 +81,10 @@ _OF_OLD_GPU: Final = numbered(
     "22 computeCapabilityMajor 23 computeCapabilityMinor 24 deviceId 25 pid"
 )
 """GPUs as reports of 2020 and 2021 list them, by process."""
-_TEXTS_OF_OLD_GPU: Final = numbered("1 name")
 _OF_NUMBERS: Final = numbered("1 gpuId 2 cudaId 3 pid")
 _OFFSETS, _STARTED = 16, 17
 _SESSION, _UTC = 7, 9
 _PAIRS: Final = 2
-_MOST_DIGITS: Final = 20
 _LATEST: Final = 2**62
 _RECENT_NS: Final = 10**18
 """Today's times since 1970 are larger; times since the start of a machine are smaller."""
@@ -249,7 +246,7 @@ def _target_tables(
     def listed(key: int) -> list[dict[int, Any]]:
         """Return the messages in a field of the hardware of all machines."""
         parts = (part for own in hardware for part in parts_of(own, key)[0])
-        return [last_fields(part) for part in islice(parts, _MOST_GPUS)]
+        return [last_fields(part) for part in islice(parts, 4_096)]
 
     numbers = listed(_NUMBERS)
     # Field 3 is the pid. Which of 1 and 2 is the GPU's own number is unknown: a row is certain if
@@ -257,7 +254,7 @@ def _target_tables(
     pairs = {tuple(row.get(key, 0) for key in (3, 1, 2)) for row in numbers}
     certain = [row for row in numbers if (row.get(3, 0), row.get(2, 0), row.get(1, 0)) in pairs]
     origin = _origin(head, clocks)
-    old_gpus = [_row(gpu, _OF_OLD_GPU, _TEXTS_OF_OLD_GPU) for gpu in listed(_OLD_GPU)]
+    old_gpus = [_row(gpu, _OF_OLD_GPU, numbered("1 name")) for gpu in listed(_OLD_GPU)]
     rows = {
         "TARGET_INFO_GPU": [_row(gpu, _OF_GPU, _TEXTS_OF_GPU) for gpu in listed(_GPU)],
         "TARGET_INFO_CUDA_GPU": old_gpus,
@@ -295,7 +292,7 @@ def _origin(head: bytes, clocks: bytes) -> int | None:
         # Fields 1 and 2 are the clocks, 5 is the difference, in digits of at most 64 bits.
         digits = message_text(offset.get(5))
         number = digits.removeprefix("-")
-        if number.isascii() and number.isdecimal() and len(number) <= _MOST_DIGITS:
+        if number.isascii() and number.isdecimal() and len(number) <= 20:
             edges.append((offset.get(1, 0), offset.get(2, 0), int(digits)))
     # What each clock shows when the session's clock shows 0, from clock to clock.
     times = {_SESSION: 0}

@@ -32,7 +32,6 @@ from traceflops.parsers.shared.trace_builder import overflow_notes
 from traceflops.remedies import BEFORE_PASCAL, GENERATION
 from traceflops.table.trace import Source, SourceFile, Trace
 
-_FOLDER: Final = tuple(f"nsys-{kind}" for kind in ("parquet", "arrow"))
 _RECORDS: Final = ("activities", "calls", "ops", "marks", "counters")
 _PASCAL: Final = 6
 """The major compute capability from which Nsight Systems records GPUs."""
@@ -126,7 +125,7 @@ def trace_of(
             facts=facts,
             event_counts=dict(sorted(reading.counts.items())),
             identities=report_facts.identities_of(tables, host),
-            kinds_apart=format_.startswith(_FOLDER),
+            kinds_apart=format_ in ("nsys-parquet", "nsys-arrow"),
         ),
         finished,
         (*tables.notes(), *(replace(note, file=name) for note in notes)),

@@ -15,7 +15,6 @@ _CHAINS, _SAMPLES, _SWITCHES = "SAMPLING_CALLCHAINS", "COMPOSITE_EVENTS", "SCHED
 _FRAME: Final = Wanted(integers=("id", "symbol", "module"))
 _ADDRESS: Final = re.compile(r"0x[0-9a-fA-F]+")
 _UNKNOWN: Final = "(unknown)"
-_OFF: Final = "(off the CPU)"
 _MOST: Final = 4_000_000
 
 
@@ -76,4 +75,4 @@ def read_switches(reading: ReportReading) -> None:
     rows = reading.timed(Batch(len(begin), columns, {}))
     called = reading.builder["calls"].column("start_ns")  # not empty: these threads have called
     rows = rows.only((rows["start"] >= called.min()) & (rows["end"] <= called.max()))
-    reading.add("marks", rows, name=names["name"][_OFF], kind=names["kind"]["off_cpu"])
+    reading.add("marks", rows, name=names["name"]["(off the CPU)"], kind=names["kind"]["off_cpu"])

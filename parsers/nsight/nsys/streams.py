@@ -24,10 +24,7 @@ from traceflops.table.trace import PROGRAM_ERROR
 STREAMS: Final = "ProcessStreams"
 OUTPUT, ERRORS = "_stdout.log", "_stderr.log"
 """How the names of the files end to which a program writes."""
-_MOST_READ: Final = 1 << 16
-_LAST_LINES: Final = 6
 _TRACEBACK: Final = "Traceback (most recent call last)"
-_IGNORED: Final = "Exception ignored in"
 _EXCEPTION: Final = re.compile(r"(?:\w+\.)*(\w+Error|\w*Exception|KeyboardInterrupt)(?::|$)")
 _WHO: Final = "accelerator|cuda|hip|gpu|runtime|fatal|internal|libomptarget|nccl|cublas|cudnn|mpi"
 _ERROR: Final = re.compile(
@@ -111,10 +108,10 @@ def streams_of(tables: Tables) -> Streams:
 
 def error_of(written: str) -> str | None:
     """Return the class of the error with which a text ends, None if it ends with none."""
-    lines = [line for line in written[-_MOST_READ:].splitlines() if line.strip()]
+    lines = [line for line in written[-(1 << 16) :].splitlines() if line.strip()]
     raised, last = _raised(lines), len(lines) - 1
     # The first of the last lines that tells of an error.
-    for begin in range(max(len(lines) - _LAST_LINES, 0), len(lines)):
+    for begin in range(max(len(lines) - 6, 0), len(lines)):
         line = lines[begin]
         if begin == raised or (_ERROR.search(line) and not _WARNING.search(line)):
             break
@@ -135,7 +132,7 @@ def error_of(written: str) -> str | None:
 def _raised(lines: Sequence[str]) -> int | None:
     """Return the line with the exception of the last traceback: the first not indented."""
     begin = next((n for n in reversed(range(len(lines))) if _TRACEBACK in lines[n]), None)
-    if begin is None or _IGNORED in lines[max(begin - 1, 0)]:
+    if begin is None or "Exception ignored in" in lines[max(begin - 1, 0)]:
         return None
     after = range(begin + 1, len(lines))
     raised = next((n for n in after if not lines[n][0].isspace()), None)

@@ -61,7 +61,6 @@ _ALLOCATION: Final = Wanted(
 _METRIC: Final = Wanted(integers=("timestamp", "typeId", "metricId"), reals=("value",))
 _METRIC_NAME: Final = Wanted(integers=("typeId", "metricId"), texts=("metricName", "typeName"))
 _GPU_IN_NAME: Final = re.compile(r"\[(\d{1,4})\]$")
-_ON_HOST: Final = (0, 1)
 _MOST_KINDS, _MOST_VALUES = 256, 4_000_000
 _MOST_COPIES: Final = 5
 """Copies of copies of a node are followed up to 2 to this power."""
@@ -199,12 +198,11 @@ _OF_COPIES: Final = (
 _OF_FILLS: Final = (*_SPAN, *_PLACE, "graphNodeId", "bytes", "memKind")
 _OF_CALLS: Final = (*_SPAN, "eventClass", "globalTid", "correlationId", "nameId")
 _OF_NODES: Final = (*_SPAN, "globalTid", "graphNodeId", "originalGraphNodeId")
-_OF_GRAPHS: Final = (*_SPAN, *_PLACE, "graphId", "graphExecId")
 _RECORD_KINDS: Final = (
     _RecordKind("KERNEL", "activities", "kernel", _OF_KERNELS, UNNAMED_KERNEL),
     _RecordKind("MEMCPY", "activities", "memcpy", _OF_COPIES),
     _RecordKind("MEMSET", "activities", "memset", _OF_FILLS),
-    _RecordKind("GRAPH_TRACE", "activities", "graph", _OF_GRAPHS),
+    _RecordKind("GRAPH_TRACE", "activities", "graph", (*_SPAN, *_PLACE, "graphId", "graphExecId")),
     _RecordKind("RUNTIME", "calls", "", _OF_CALLS, _UNNAMED, call_name),
     _RecordKind("SYNCHRONIZATION", "marks", "sync", (*_SPAN, *_PLACE, "syncType")),
     _RecordKind("CUDA_EVENT", "marks", "event", ("timestamp", *_PLACE)),
@@ -299,7 +297,7 @@ def read_memory(reading: ReportReading) -> None:
         usable &= batch["start"] != ABSENT
         rows = batch.only(usable)
         process = reading.registry.processes(enums.processes_of(rows["globalPid"]))
-        on_host = np.isin(rows["memKind"], _ON_HOST)
+        on_host = np.isin(rows["memKind"], (0, 1))
         change = np.where(
             rows["memoryOperationType"] == enums.ALLOCATED, rows["bytes"], -rows["bytes"]
         )

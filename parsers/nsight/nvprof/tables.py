@@ -61,7 +61,6 @@ _PUSHED, _STARTED = 59, 60
 _MIGRATIONS: Final = {1: 11, 2: 12, 8: 13}
 """The kind of copy that a kind of unified memory counter counts."""
 _FROM_DEVICE, _GPU_FAULT = 2, 4
-_MOST_PIDS: Final = 4_096
 _OF_GPU: Final = {
     "id": "id",
     "totalMemory": "globalMemorySize",
@@ -170,7 +169,7 @@ def nvprof_tables(database: Database) -> Nvprof:
     gpus = pa.RecordBatch.from_pydict(columns)
     add("TARGET_INFO_GPU", ("id",), lambda _: iter([gpus]))
     # Every process numbers the GPUs as the database does.
-    callers = tables.pids[:_MOST_PIDS]
+    callers = tables.pids[:4_096]
     ids, users = np.tile(gpus["id"], len(callers)), np.repeat(callers, len(gpus))
     ordinals = pa.RecordBatch.from_pydict({"gpuId": ids, "cudaId": ids, "pid": users})
     add("TARGET_INFO_CUDA_DEVICE", ("gpuId",), lambda _: iter([ordinals]))
@@ -307,7 +306,6 @@ _BOTH: Final = {name: name for name in ("srcDeviceId", "dstDeviceId")}
 _FILL: Final = _WORK | {"bytes": "bytes", "memKind": "memoryKind"}
 _CALL: Final = _SPAN | {"correlationId": "correlationId"}
 _WAIT: Final = _CALL | {"contextId": "contextId", "streamId": "streamId", "syncType": "type"}
-_MIGRATION: Final = _SPAN | {"streamId": "streamId", "bytes": "value"}
 _PARTS: Final[Mapping[str, tuple[_TablePart, ...]]] = {
     f"{CUPTI}KERNEL": tuple(
         _TablePart(name, _KERNEL, _work) for name in ("CONCURRENT_KERNEL", "KERNEL", "CDP_KERNEL")
@@ -317,7 +315,7 @@ _PARTS: Final[Mapping[str, tuple[_TablePart, ...]]] = {
         _TablePart("MEMCPY2", _COPY | _BOTH, _copies),
         _TablePart(
             "UNIFIED_MEMORY_COUNTER",
-            _MIGRATION,
+            (_SPAN | {"streamId": "streamId", "bytes": "value"}),
             _migrations,
             ("counterKind", "srcId", "dstId", "processId"),
         ),
@@ -352,7 +350,6 @@ _PARTS: Final[Mapping[str, tuple[_TablePart, ...]]] = {
 NVPROF: Final = "nvprof"
 _RECENT_NS: Final = 10**18
 """A time in ns that is later than this counts from 1970."""
-_WITH_THREADS: Final = ("calls", "ops", "marks")
 _NOTES: Final = NoteTable(
     dropped={
         "unified-memory": "{n} [counter|counters] of unified memory that [is|are] no [copy|copies] "
@@ -372,7 +369,7 @@ def read_nvprof(database: Database) -> Sequence[Trace]:
     sides = (tables.own_threads.values(), tables.own_threads)
     own_thread = Lookup(*(np.array(list(side), np.int64) for side in sides))
     changed: dict[str, pa.Table] = {}
-    for name in _WITH_THREADS:
+    for name in ("calls", "ops", "marks"):
         table = trace.table(name)
         changed[name] = with_numbers(table, "thread", own_thread(numbers(table["thread"], ABSENT)))
     # Times count from 1970, or are of an unknown clock (None).
