@@ -32,7 +32,6 @@ from traceflops.table.columns import (
 from traceflops.table.grouping import distinct
 
 Kind = Literal["integer", "number", "text"]
-
 _MISSING: Final = ("", "none", "null", "nan", "n/a", "na", "-")
 _NULLS: Final = [
     spelling for word in _MISSING for spelling in dict.fromkeys((word, word.title(), word.upper()))

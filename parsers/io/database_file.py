@@ -25,7 +25,6 @@ from traceflops.table.trace import Note
 from traceflops.units import capitalized
 
 MAGIC: Final = b"SQLite format 3\x00"
-
 _HEADER_BYTES: Final = 100
 _JOURNAL_MAGIC: Final = b"\xd9\xd5\x05\xf9\x20\xa1\x63\xd7"
 _WAL_MAGICS: Final = (b"\x37\x7f\x06\x82", b"\x37\x7f\x06\x83")
@@ -33,8 +32,6 @@ _WAL_HEADER_BYTES: Final = 32
 _FRAME_HEADER_BYTES: Final = 24
 _SPARE_BYTES: Final = 64 << 20
 """Free space that a copy must leave on its disk."""
-
-
 _UNFINISHED: Final = (
     "The database has an unfinished transaction (a -journal file): its writer was stopped or is "
     "still running. "

@@ -13,7 +13,6 @@ from traceflops.table.columns import ABSENT, Array, BoolArray, IntArray, Names
 
 _ABSENT_SQL: Final = "(-9223372036854775807 - 1)"
 _MISSING_REAL_SQL: Final = "9e999"  # SQLite has no NaN; infinity is no measurement
-
 # A number may be stored as a text or as a real. What is no integer then is unknown, never 0.
 _INTEGER: Final = (
     "CASE typeof({c}) WHEN 'integer' THEN {c} "
@@ -31,10 +30,7 @@ _REAL: Final = (
 )
 _TEXT: Final = "CASE typeof({c}) WHEN 'text' THEN {c} WHEN 'integer' THEN CAST({c} AS TEXT) END"
 _BLOB: Final = "CASE typeof({c}) WHEN 'blob' THEN hex(substr({c}, 1, 16)) END"
-
-
 _NOT_YET_CODED: Final = -2
-
 Coder = Callable[[IntArray], Array]
 """Returns the codes of the texts with these ids."""
 

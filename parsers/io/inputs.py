@@ -171,7 +171,6 @@ _MOST_EXPANSION = 300
 """The most by which an input may expand. Traces shrink to a tenth, at most to a fiftieth."""
 UNREADABLE = (OSError, EOFError, zipfile.BadZipFile, zlib.error, lzma.LZMAError)
 """Errors of reading or unpacking a file."""
-
 Progress = Callable[[int], None]
 """Called with the number of stored bytes read so far of the current input."""
 

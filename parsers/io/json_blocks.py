@@ -76,7 +76,6 @@ class Elements(Struct, frozen=True, dict=True):
 Shape = Kept | Records | Members | Elements
 Path = tuple[str | int, ...]
 """The keys and list indexes that lead to a value."""
-
 _SCALAR: Final = rb"(?:[^][{}\",\s]++|" + STRING + rb")"
 _FIRST_KEYS: Final = re.compile(
     rb"\s*+\{\s*+(%b)\s*+:\s*+(?:%b\s*+,\s*+(%b)\s*+:)?+" % (STRING, _SCALAR, STRING), re.DOTALL

@@ -17,7 +17,6 @@ from traceflops.parsers.io.json_window import decoded
 from traceflops.parsers.io.worker_pool import BLOCK_BYTES, BlockReader, WorkerPool
 
 B = TypeVar("B")
-
 _KEY_BEFORE: Final = re.compile(rb'"traceEvents"\s*:\s*')
 _EVENT_SIGN: Final = re.compile(rb'"ph"\s*:\s*"[A-Za-z]"')
 _EVENTS: Final = Boundaries(

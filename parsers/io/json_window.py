@@ -12,15 +12,12 @@ import msgspec
 
 UNDECODABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 """Errors of msgspec for text that it cannot decode."""
-
 LONGEST_VALUE: Final = 1 << 26
 """The longest object of a list, or value that is kept whole."""
-
 SPACE: Final = b" \t\r\n"
 BETWEEN: Final = SPACE + b","
 STRING: Final = rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"'
 """The regular expression for a whole string."""
-
 _DEEPEST: Final = 5000
 _BYTE: Final = re.compile(r"\(byte (\d+)\)")
 _SPACES: Final = re.compile(rb"[ \t\r\n]*+")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Final, TypeAlias, TypeVar
+from typing import Final, TypeAlias, TypeVar, cast
 
 from msgspec.structs import replace
 
@@ -14,8 +14,6 @@ from traceflops.units import listed
 
 Texts: TypeAlias = Mapping[str, "str | tuple[str, str]"]
 
-_NONE: Final[Texts] = {}
-
 
 class NoteTable:
     """The notes of a reader: for each kind of note the texts (or text and advice) by key.
@@ -25,26 +23,14 @@ class NoteTable:
     and no other field, the notes of several files are added up to one (see `counted_note`).
     """
 
-    def __init__(
-        self,
-        *,
-        repaired: Texts = _NONE,
-        dropped: Texts = _NONE,
-        assumed: Texts = _NONE,
-        missing: Texts = _NONE,
-    ) -> None:
-        """Take the texts by kind of note; a key has only one kind."""
-        kinds: Mapping[NoteKind, Texts] = {
-            "repaired": repaired,
-            "dropped": dropped,
-            "assumed": assumed,
-            "missing": missing,
-        }
-        self._rows = {key: (kind, row[key]) for kind, row in kinds.items() for key in row}
+    def __init__(self, **texts_by_kind: Texts) -> None:
+        """Take the texts by kind of note (repaired, dropped, ...); a key has only one kind."""
+        self._rows = {key: (kind, row[key]) for kind, row in texts_by_kind.items() for key in row}
 
     def note(self, key: str, count: int | None = None, **fields: object) -> Note:
         """Return the note of `key` (its code, then a variant); `fields` and `count` fill texts."""
-        (kind, texts), code = self._rows[key], key.partition(" ")[0]
+        (kind_name, texts), code = self._rows[key], key.partition(" ")[0]
+        kind = cast(NoteKind, kind_name)
         text, advice = (texts, "") if isinstance(texts, str) else texts
         if count is None:
             return Note(kind, code, text.format(**fields), advice=advice.format(**fields))
@@ -75,7 +61,6 @@ _NOTES: Final = NoteTable(
         "file-not-read": "{name} could not be read: {reason}.",
     }
 )
-
 Failed = tuple[ByteSource, InputError]
 """A file that cannot be read, and the error."""
 

@@ -24,7 +24,6 @@ from traceflops.parsers.io.inputs import BLOCK_BYTES, UNREADABLE, ByteSource
 from traceflops.parsers.io.remote import files_at, is_remote, opened, size_of
 
 T = TypeVar("T")
-
 PIPE_PATIENCE_S = 5.0
 """How long to wait for a program to write to a named pipe."""
 _PAGES: Final = (".html", ".htm")

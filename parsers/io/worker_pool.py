@@ -25,10 +25,8 @@ from typing import Any, Final, NamedTuple, Protocol, TypeVar
 A = TypeVar("A")
 B = TypeVar("B")
 B_co = TypeVar("B_co", covariant=True)
-
 BLOCK_BYTES: Final = 1 << 22
 """The approximate size of the blocks of text."""
-
 WORTH_BYTES: Final = 8 * BLOCK_BYTES
 """Less text than this is read faster than other processes start."""
 _SLOT_BYTES: Final = 2 * BLOCK_BYTES
@@ -142,7 +140,13 @@ class _Team:
         """Start `count` processes. Raises OSError if there are no processes or memory available."""
         self.workers: list[_Worker] = []
         slots = _AHEAD_EACH * count + 1  # for all blocks ahead, and the one that is needed
-        handle = _unnamed_file(slots * _SLOT_BYTES)
+        # Memory without a name (else a file) that vanishes with its last user.
+        if hasattr(os, "memfd_create"):
+            handle = os.memfd_create("traceflops")
+        else:
+            with tempfile.TemporaryFile() as file:
+                handle = os.dup(file.fileno())
+        os.ftruncate(handle, slots * _SLOT_BYTES)
         try:
             self._memory = mmap.mmap(handle, slots * _SLOT_BYTES)
             self._free: SimpleQueue[int] = SimpleQueue()
@@ -295,15 +299,3 @@ def serve() -> None:
             answers.flush()
     except (EOFError, OSError):
         os._exit(0)
-
-
-def _unnamed_file(size: int) -> int:
-    """Return a handle of memory without a name (else a file) that vanishes with its last user."""
-    create = getattr(os, "memfd_create", None)
-    if create is not None:
-        handle: int = create("traceflops")
-    else:
-        with tempfile.TemporaryFile() as file:
-            handle = os.dup(file.fileno())
-    os.ftruncate(handle, size)
-    return handle

@@ -60,7 +60,6 @@ _UNKNOWN: Final = (ABSENT, ABSENT, ABSENT)
 _LINK: Final = re.compile(r"@url:([^:@]*):([^@]*)@")
 _REFERENCE: Final = re.compile(r"@\w+:(?:[^:@]*:)?([^:@]*)@")
 """Addresses in texts of reports (text, address), and references into the report."""
-
 Content: TypeAlias = int | bytes
 Value: TypeAlias = float | str | None
 Metrics: TypeAlias = dict[str, Value]

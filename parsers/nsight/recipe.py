@@ -39,7 +39,6 @@ _FACTS: Final = {
     "computeMajor": "gpu_compute_major",
     "computeMinor": "gpu_compute_minor",
 }
-
 _NOTES: Final = NoteTable(
     repaired={
         "nameless-ranges": "{count} [range|ranges] without a name, shown as '(unnamed range)'."

@@ -49,7 +49,6 @@ _TITLED: Final = re.compile(
 )
 """The part of a title that states a unit, and the line below it."""
 _BETWEEN: Final = re.compile(r"[\s|;]+|,(?!\d)|(?<!\d),")
-
 Filter = Callable[[ByteSource], Iterator[bytes]]
 
 

@@ -91,7 +91,6 @@ _USELESS: Final[tuple[tuple[str, type[InputError], str, str], ...]] = (
     ),
 )
 """The errors for files without usable rows: the first whose oddity they have counts."""
-
 NOTES: Final = NoteTable(
     repaired={
         "no-duration": "{n} [record|records] without a duration: counted as 0 ns.",

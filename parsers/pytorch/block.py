@@ -23,7 +23,6 @@ from traceflops.parsers.pytorch.values import DigitsLost, as_text, integer, inte
 from traceflops.table.columns import IntArray
 
 A = TypeVar("A", bound=kineto.Args)
-
 _STEP_NAME = "ProfilerStep#"
 _PATIENCE = 4
 _METADATA_BYTES: Final = 1 << 16

@@ -26,7 +26,6 @@ from traceflops.parsers.pytorch.block import KinetoBlock, KinetoReader
 from traceflops.parsers.pytorch.events import KNOWN_CATEGORIES, PYTHON_CATEGORIES
 from traceflops.parsers.pytorch.merged_ranks import number_devices, split_ranks
 from traceflops.parsers.pytorch.metadata import GROUP_COLUMNS, HEADER_KEYS, Metadata, read_metadata
-from traceflops.parsers.pytorch.op_ranges import ranges_from_ops
 from traceflops.parsers.pytorch.values import optional_codes
 from traceflops.parsers.shared import trace_builder
 from traceflops.parsers.shared.formats import Format, Reading
@@ -113,7 +112,6 @@ _ODD: Final = (
 )
 _SKIPPED: Final = ("no-time", "no-category", "odd-phase")
 """Codes of the notes on events that may have been work of a GPU."""
-
 _SEVERAL: Final = 0.1
 """If fewer than this share of calls repeat a correlation, that may be chance."""
 _NO_WORK: Final = "no-device-work"
@@ -122,48 +120,45 @@ _SHOWN_INSTEAD: Final = "; CPU operators are shown if no file has any"
 
 
 def _reading_notes(
-    source: ByteSource,
-    stream: EventStream[Any],
-    collected: Collected,
-    metadata: Metadata,
-    tables: Mapping[str, pa.Table],
-    *,
-    python_stacks: bool,
+    stream: EventStream[Any], collected: Collected, python_stacks: bool
 ) -> Iterator[Note]:
-    """Yield the notes on the text of a file, its events and what it lacks."""
-    damage, counts, odd = stream.damage, collected.counts, collected.odd
-    yield from event_text_notes(source, damage, "rank and world size")
-    unknown = {
-        category: count
+    """Yield the notes on the text of a file and its events."""
+    yield from event_text_notes(stream.source, stream.damage, "rank and world size")
+    counts, known = collected.counts, KNOWN_CATEGORIES | legacy.CATEGORIES
+    unknown = [
+        (category, count)
         for category, count in sorted(counts.items())
-        if category not in KNOWN_CATEGORIES | legacy.CATEGORIES
-        and not category.startswith(_UNCATEGORISED)
-    }
+        if category not in known and not category.startswith(_UNCATEGORISED)
+    ]
     if unknown:
-        names = ", ".join(f"{printable(n)} ({count:,})" for n, count in list(unknown.items())[:6])
-        yield _NOTES.note("unknown-category", sum(unknown.values()), listed=names)
+        names = ", ".join(f"{printable(name)} ({count:,})" for name, count in unknown[:6])
+        total = sum(count for _, count in unknown)
+        yield _NOTES.note("unknown-category", total, listed=names)
     frames = sum(counts.get(category, 0) for category in PYTHON_CATEGORIES)
     if frames and not python_stacks:
         yield _NOTES.note("python-stacks-left-out", frames)
     yield from _NOTES.counted({"no-phase": counts.get("phase None", 0)}, "no-phase")
-    yield from _NOTES.counted(odd, *_ODD)
-    if legacy.OPS in counts:
-        yield from legacy.content_notes(tables, counts.get(legacy.ARROWS, 0), _SHOWN_INSTEAD)
-    else:
-        cut = source.cut is not None or damage.cut_bytes is not None
-        lost = "lost" * (cut or damage.dropped_places > 0)
-        lost = lost or "skipped" * any(odd[code] for code in _SKIPPED)
-        yield from _content_notes(tables, lost, metadata.facts, with_activities(counts))
+    yield from _NOTES.counted(collected.odd, *_ODD)
 
 
 def _content_notes(
-    tables: Mapping[str, pa.Table], lost: str, facts: Mapping[str, str], activities: str
+    stream: EventStream[Any],
+    collected: Collected,
+    tables: Mapping[str, pa.Table],
+    facts: Mapping[str, str],
 ) -> Iterator[Note]:
-    """Yield the notes on what a file lacks: device work, calls, shapes.
+    """Yield the notes on what a file lacks: device work, calls, shapes; `facts` are its header's.
 
-    `lost` says how records may be missing, "" if none are. `facts` are those of its header.
-    `activities` is the argument with which the profiler records GPU operations.
+    Old files (see `legacy`) have notes of their own.
     """
+    counts, damage = collected.counts, stream.damage
+    if legacy.OPS in counts:
+        yield from legacy.content_notes(tables, counts.get(legacy.ARROWS, 0), _SHOWN_INSTEAD)
+        return
+    # How records may be missing, "" if none are.
+    is_cut = stream.source.cut is not None or damage.cut_bytes is not None
+    lost = "lost" * (is_cut or damage.dropped_places > 0)
+    lost = lost or "skipped" * any(collected.odd[code] for code in _SKIPPED)
     calls, ops = tables["calls"].num_rows, tables["ops"]
     if not tables["activities"].num_rows:
         # The first reason that holds chooses the text; a text times False is empty.
@@ -182,7 +177,7 @@ def _content_notes(
             is_python = bool(set(names(tables["marks"]["kind"])) & {"python", "module"})
             if operator is None:
                 key += " unlisted" * is_unlisted or " functions" * (is_python and not ops.num_rows)
-        called = several(calls, "API call")
+        called, activities = several(calls, "API call"), with_activities(counts)
         yield _NOTES.note(key, shown=shown, calls=called, activities=activities, operator=operator)
     elif not calls:
         yield _NOTES.note("no-calls")
@@ -265,7 +260,7 @@ def read_pytorch(
     whole = damage.array_closed and not damage.dropped_places
     is_empty_kineto = not counts and "schemaVersion" in stream.header and whole
     if not (KNOWN_CATEGORIES | {legacy.OPS}) & counts.keys() and not is_empty_kineto:
-        raise _refusal(source, stream, counts)
+        raise _refusal(stream, counts)
     if collected.odd["no-time"] and not any(collected.tables[name].count for name in _TIMED):
         raise InputError(
             f"no event has a valid time: {source.label}",
@@ -274,18 +269,16 @@ def read_pytorch(
     _lend_correlations(collected)
     # Operators are the work only without device work: then a range must not count as one.
     if not collected.tables["activities"].count:
-        ranges_from_ops(collected.tables)
+        legacy.ranges_from_ops(collected.tables)
     if legacy.WORK in collected.counts:
         work = collected.tables["activities"]
         collected.tables["activities"] = legacy.without_nested_work(work)
-    return _assemble(source, stream, collected, python_stacks)
+    return _assemble(stream, collected, python_stacks)
 
 
-def _refusal(
-    source: ByteSource, stream: EventStream[KinetoBlock], counts: Mapping[str, int]
-) -> InputError:
+def _refusal(stream: EventStream[KinetoBlock], counts: Mapping[str, int]) -> InputError:
     """Return the error for a file without any event of PyTorch; `counts` are by category."""
-    damage = stream.damage
+    source, damage = stream.source, stream.damage
     if not counts and damage.dropped_places and "schemaVersion" in stream.header:
         places = several(damage.dropped_places, "damaged place")
         hint = "its JSON is broken; export the trace again"
@@ -322,10 +315,9 @@ def _lend_correlations(collected: Collected) -> None:
             table.replace("correlation", np.where(lends, ids[nearest], correlation))
 
 
-def _assemble(
-    source: ByteSource, stream: EventStream[KinetoBlock], collected: Collected, python_stacks: bool
-) -> Trace:
+def _assemble(stream: EventStream[KinetoBlock], collected: Collected, python_stacks: bool) -> Trace:
     """Return the trace of one file, whose events are collected: one process per rank in it."""
+    source = stream.source
     metadata = read_metadata(stream.header, source.name)
     processes = split_ranks(collected.tables, metadata.rank)
     if len(processes) == 1:  # the header has the groups of one rank only
@@ -354,7 +346,8 @@ def _assemble(
     if origin_ns is None and starts and max(starts) > _EPOCH_NS:
         origin_ns = 0
     notes = (
-        *_reading_notes(source, stream, collected, metadata, tables, python_stacks=python_stacks),
+        *_reading_notes(stream, collected, python_stacks),
+        *_content_notes(stream, collected, tables, metadata.facts),
         *_metadata_notes(metadata, [local for _, local in used], tables["processes"]),
     )
     return Trace(

@@ -60,7 +60,6 @@ _OF_TORCH: Final = re.compile(r"(?:^|[/\\])torch[/\\]")
 _OF_PYTHON: Final = re.compile(r"\.pyx?$|^<")
 _OPERATOR: Final = re.compile(r"\bat::_ops::(\w+)::call\(")
 _BACKWARD: Final = re.compile(r"(?<!::)\btorch::autograd::(?:\w++::)*(\w++)::apply\(")
-
 _Size = Annotated[int, msgspec.Meta(ge=0, le=2**44)]
 _Address = Annotated[int, msgspec.Meta(ge=0, le=2**62)]
 

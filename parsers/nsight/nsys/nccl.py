@@ -35,7 +35,6 @@ _PARTS: Final = (_COMMUNICATOR, _SIZE)
 """Words that may also be a part of a longer key."""
 _DEEPEST, _MOST_MEMBERS, _LONGEST_WORD = 4, 64, 64
 """Limits on payloads, which are made of a few short words."""
-
 Payload = Mapping[str, str]
 Key = tuple[int, int]
 """A thread and a start time, which identify a range."""

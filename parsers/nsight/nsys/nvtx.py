@@ -42,8 +42,6 @@ _OPERATOR: Final = re.compile(r"[\w.]+::|\w*Backward\d*$")
 """Names of operators. Ranges of the program (`record_function`) have ids, too, but other names."""
 _BARE: Final = re.compile(r"[a-z_]\w*")
 _SIZES_TEXT: Final = re.compile(r"\[[\[\]\d, -]*\]")
-
-
 _UNNAMED: Final = "(unnamed range)"
 _TABLE: Final = "NVTX_EVENTS"
 _COLUMNS: Final = ("start", "end", "eventType", "globalTid", "textId", "domainId")

@@ -67,8 +67,6 @@ _NOTES: Final = NoteTable(
         "report, and which is which is unknown. Only its export tells.",
     },
 )
-
-
 _MACHINE, _HARDWARE = 1, 2
 _OLD_GPU, _GPU, _NUMBERS = 1, 7, 9
 _OF_GPU: Final = numbered(

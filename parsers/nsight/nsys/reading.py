@@ -24,7 +24,6 @@ _NUL: Final = "\0"
 """No name contains it; it separates the variables of an environment."""
 _IDS: Final = {"correlation": "correlationId", "graph": "graphId", "graph_node": "graphNodeId"}
 """By column of a trace, columns of a report in which 0 and below stand for none."""
-
 Columns: TypeAlias = dict[str, Array | int]
 Shown = Callable[[str], str]
 """Returns how a text is shown."""

@@ -64,7 +64,6 @@ _GPU_IN_NAME: Final = re.compile(r"\[(\d{1,4})\]$")
 _MOST_KINDS, _MOST_VALUES = 256, 4_000_000
 _MOST_COPIES: Final = 5
 """Copies of copies of a node are followed up to 2 to this power."""
-
 _EVENT, _WAIT_EVENT, _STREAM, _CONTEXT = enums.WAITS.values()
 _WAIT_OF: Final[Mapping[str, str]] = {
     **dict.fromkeys(("EventSynchronize", "EventQuery"), _EVENT),

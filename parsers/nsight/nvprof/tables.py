@@ -71,7 +71,6 @@ _OF_GPU: Final = {
     "clockRate": "coreClockRate",
 }
 _GPU: Final = Wanted(integers=(*_OF_GPU.values(), "name"), blobs=("uuid",))
-
 Numbers = dict[str, IntArray]
 Reader = Callable[[object], Iterator[pa.RecordBatch]]
 
@@ -345,8 +344,6 @@ _PARTS: Final[Mapping[str, tuple[_TablePart, ...]]] = {
     ),
 }
 """The parts of each table of an export."""
-
-
 NVPROF: Final = "nvprof"
 _RECENT_NS: Final = 10**18
 """A time in ns that is later than this counts from 1970."""
