@@ -198,7 +198,13 @@ def _members(source: ByteSource, *, in_folder: bool = False) -> list[ByteSource]
     A report of traceflops gives only its pack, and nothing in a folder, where its recording is
     likely, too. Raises InputError for a damaged archive, or one with too many members.
     """
-    if not _is_zip(source):
+    # A remote file is an archive only if its name ends in .zip: a look at it costs a request.
+    if source.uri is not None and not source.uri.lower().endswith(".zip"):
+        return [source]
+    first = b""
+    with source.opener() as stream, suppress(OSError):  # whoever reads it later reports the error
+        first = stream.read(len(_ZIP)) or b""
+    if not first.startswith((_ZIP, b"PK\x05\x06")):  # the latter: an archive of nothing
         return [source]
     if source.location:
         data = _Reopened(source.opener)
@@ -229,21 +235,6 @@ def _members(source: ByteSource, *, in_folder: bool = False) -> list[ByteSource]
             "unpack it and give the folder or files to read",
         )
     return [_member(source, data, archive, info) for info in infos]
-
-
-def _is_zip(source: ByteSource) -> bool:
-    """Return whether a source begins as a zip archive.
-
-    A remote file is one only if its name ends in .zip: a look at its content costs a request.
-    """
-    if source.uri is not None and not source.uri.lower().endswith(".zip"):
-        return False
-    with source.opener() as stream:
-        try:
-            first = stream.read(len(_ZIP)) or b""
-        except OSError:
-            return False  # whoever reads it later reports the error
-    return first.startswith((_ZIP, b"PK\x05\x06"))
 
 
 def _member(

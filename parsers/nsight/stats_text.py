@@ -267,5 +267,4 @@ class Console(Struct):
 
 
 def _csv_line(cells: Sequence[str]) -> bytes:
-    quoted = ('"' + cell.replace('"', '""') + '"' for cell in cells)
-    return ",".join(quoted).encode() + b"\n"
+    return ",".join('"' + cell.replace('"', '""') + '"' for cell in cells).encode() + b"\n"

@@ -205,6 +205,8 @@ def _work(tables: Nvprof, batch: Batch, named: Numbers) -> Numbers:
 
     Work from 0 to 0 is work that CUPTI could not time: its start is unknown.
     """
+    if "deviceId" not in named:  # of a wait: the device of its context
+        named = named | {"deviceId": tables.device_of(named["contextId"])}
     only = int(tables.pids[0]) & _MASK if len(tables.pids) == 1 else 0
     start = np.where((named["start"] == 0) & (named["end"] == 0), ABSENT, named["start"])
     return named | {"start": start, "globalPid": np.full(batch.count, only << THREAD_BITS)}
@@ -246,12 +248,6 @@ def _calls(api: str, tables: Nvprof, batch: Batch, named: Numbers) -> Numbers:
         "nameId": np.where(is_number, first_id + number, ABSENT),
         "eventClass": np.full(batch.count, list(_APIS).index(api)),
     }
-
-
-def _waits(tables: Nvprof, batch: Batch, named: Numbers) -> Numbers:
-    """Return the columns of waits, with the device of their context."""
-    device = tables.device_of(named["contextId"])
-    return _work(tables, batch, named | {"deviceId": device})
 
 
 def _owners(tables: Nvprof, batch: Batch) -> IntArray:
@@ -328,7 +324,7 @@ _PARTS: Final[Mapping[str, tuple[_TablePart, ...]]] = {
         _TablePart(api, _CALL, partial(_calls, api), ("cbid", "processId", "threadId"))
         for api in _APIS
     ),
-    f"{CUPTI}SYNCHRONIZATION": (_TablePart("SYNCHRONIZATION", _WAIT, _waits),),
+    f"{CUPTI}SYNCHRONIZATION": (_TablePart("SYNCHRONIZATION", _WAIT, _work),),
     f"{CUPTI}OVERHEAD": (
         _TablePart("OVERHEAD", _SPAN, _overheads, ("overheadKind", "objectKind"), ("objectId",)),
     ),
