@@ -218,11 +218,10 @@ def _whole(text: str, mark: str | None) -> int | None:
     """Return a whole number, in groups of three or not; `mark` is the decimal mark if known."""
     cell = text.strip()
     is_grouped = len(cell) <= _LONGEST and _THREES.fullmatch(cell) is not None
-    plain = re.sub(r"[^\d-]", "", cell) if is_grouped else None
-    if plain is not None and mark == ",":  # then 12.000 is 12000, not 12
-        return whole_number(plain)
     value = whole_number(text)
-    return whole_number(plain) if value is None and plain is not None else value
+    if is_grouped and (value is None or mark == ","):  # then 12.000 is 12000, not 12
+        return whole_number(re.sub(r"[^\d-]", "", cell))
+    return value
 
 
 def _decimal(text: str, mark: str | None, separator: str) -> float | None:
