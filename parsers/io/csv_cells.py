@@ -311,10 +311,7 @@ def is_number(cell: str) -> bool:
 
 
 def step_of(column: npt.NDArray[np.float64], scale: int) -> int:
-    """Return the step to which printed decimals are rounded, in parts; a unit has `scale` parts.
-
-    It follows from the largest number of decimals that any of them has.
-    """
+    """Return the step to which printed decimals are rounded, in parts; a unit has `scale` parts."""
     values = column[np.isfinite(column)]
     for power in range(len(str(scale))):  # more decimals are smaller than a part
         parts = int(10**power)

@@ -173,10 +173,7 @@ def _first_bytes(path: Path) -> bytes:
 
 
 def _with_log(database: Path, end: str, copy: Path) -> tuple[Path, list[Note]]:
-    """Return a copy of a database with its log applied, or the original if that fails; and notes.
-
-    `end` is the suffix of the log, "-wal" or "-journal".
-    """
+    """Return a copy with the log (suffix `end`) applied, else the original; and notes."""
     log, code = _beside(database, end), {"-wal": "log", "-journal": "journal"}[end]
     try:
         # Refuse a journal that names another file (it ends with the magic): SQLite would delete it.
@@ -211,10 +208,7 @@ def _copy(path: Path, to: Path) -> None:
 
 
 def nothing_left(database: str, notes: Iterable[Note], again: str) -> InputError:
-    """Return the error for a damaged database of which no record can be read.
-
-    `notes` are those on it; `again` is the hint unless a log is the reason.
-    """
+    """Return the error for a database without a readable record; a cut log may be why."""
     message = f"damaged, with no readable record: {database}"
     if any(note.code == "log-cut" for note in notes):
         reason = " (the write-ahead log that holds them is cut)"

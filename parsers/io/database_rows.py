@@ -297,10 +297,7 @@ class Database:
         low: int,
         high: int,
     ) -> Iterator[list[database_scan.Row]]:
-        """Yield the rows with numbers from `low` to `high` that fulfil the conditions.
-
-        Raises Damaged at damage, or after `most_rows`, for which the file has no room.
-        """
+        """Yield the rows from `low` to `high`. Raises Damaged, also after `most_rows`."""
         terms, values = conditions_sql(conditions, table)
         order, is_damaged, is_numbered = "", False, table.row_number is not None
         if is_numbered:

@@ -51,7 +51,7 @@ def fast_columns(uri: str, queries: Sequence[str]) -> Iterator[tuple[int, list[A
 
 def _columns(uri: str, query: str) -> Generator[list[Array], None, None]:
     """Yield the batches of a query as columns: int64 or float64, else it raises NotFast."""
-    readers = {"int64": numbers, "double": floats}
+    readers: dict[str, Callable[[Any], Array]] = {"int64": numbers, "double": floats}
     with closing(record_batches(uri, query)) as batches:
         for batch in batches:
             types = [str(column.type) for column in batch.columns]

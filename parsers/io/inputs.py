@@ -147,10 +147,7 @@ def _inflated(member: zlib._Decompress, data: bytes) -> Iterator[bytes]:
 
 
 def _decompress(stream: Unpacked) -> Iterator[bytes]:
-    """Yield the content of zstd or LZ4 frames; a cut or damaged stream ends early.
-
-    Trailing bytes look like a damaged frame, and padding with NUL bytes does so, too.
-    """
+    """Yield the content of zstd or LZ4 frames, up to a cut, damage, or any trailing bytes."""
     import pyarrow as pa
 
     codec = _FRAMES.get(stream.feed.peek(4), "zstd")

@@ -69,10 +69,8 @@ class EventStream(Document, Generic[B]):
         if self._lists:
             self.damage.repaired["second event list read like the first"] += self._lists - 1
         elif self.source.cut or (self.cut_in is not None and not self._broken):
-            raise InputError(
-                f"cut off before its first complete event: {self.source.label}",
-                "nothing can be recovered; record or copy the trace again",
-            )
+            hint = "nothing can be recovered; record or copy the trace again"
+            raise InputError(f"cut off before its first complete event: {self.source.label}", hint)
         else:
             raise NotATrace(
                 f"no events: {self.source.label} (JSON without a traceEvents list)",
@@ -90,10 +88,8 @@ class EventStream(Document, Generic[B]):
 
     def _value(self, shape: Shape, path: Path) -> None:
         if shape is self._events and self._window.sign():
-            raise InputError(
-                f"traceEvents is not a list: {self.source.label}",
-                "another tool changed the file; export the trace again",
-            )
+            hint = "another tool changed the file; export the trace again"
+            raise InputError(f"traceEvents is not a list: {self.source.label}", hint)
         super()._value(shape, path)
 
     def _has_ended(self) -> bool:

@@ -124,10 +124,7 @@ class Document:
                 self._begin(frame.shape.each, (*frame.path, frame.count - 1))
 
     def _token(self, frame: Frame) -> re.Match[bytes] | None:
-        """Consume commas and the key before the next value of an object or list; return the match.
-
-        Return None if no value follows: the object or list ends here, is damaged or cut off.
-        """
+        """Consume what precedes the next value; return the match, None at the end or damage."""
         window = self._window
         is_object = isinstance(frame.shape, Members)
         pattern = _MEMBER if is_object else _ELEMENT

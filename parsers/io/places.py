@@ -26,8 +26,6 @@ from traceflops.parsers.io.remote import files_at, is_remote, opened, size_of
 T = TypeVar("T")
 PIPE_PATIENCE_S = 5.0
 """How long to wait for a program to write to a named pipe."""
-_PAGES: Final = (".html", ".htm")
-"""Reports in a folder of traces are not read; only those that the user names."""
 _REPORT: Final = b"traceflops.report/"
 """The beginning of the zip comment of a report that is an archive."""
 _ZIP = b"PK\x03\x04"
@@ -79,7 +77,8 @@ def find_inputs(path: str) -> tuple[list[ByteSource], bool]:
     for source in sources:
         source.inside = PurePath(path).name
     # Reports (web pages) are likely to lie beside their recording: read only those that are named.
-    return [source for source in sources if not source.name.lower().endswith(_PAGES)], False
+    pages = (".html", ".htm")
+    return [source for source in sources if not source.name.lower().endswith(pages)], False
 
 
 def _once(name: str, stream: IO[bytes], begun: bytes = b"") -> ByteSource:
@@ -125,10 +124,8 @@ def _file(file: str) -> ByteSource:
             begun = os.read(handle, BLOCK_BYTES)
             if not begun:
                 pipe.close()
-                raise InputError(
-                    f"no program is writing to the pipe: {path}",
-                    "start the writer, or pipe its output to traceflops -",
-                )
+                hint = "start the writer, or pipe its output to traceflops -"
+                raise InputError(f"no program is writing to the pipe: {path}", hint)
         os.set_blocking(handle, True)
         return replace(_once(path.name, pipe, begun), release=pipe.close)
     if not stat.S_ISREG(status.st_mode):
@@ -150,10 +147,8 @@ def _tried(path: Path, action: Callable[[], T]) -> T:
         hint = "check the path; a folder of traces or - (stdin) also works"
         raise InputError(f"no such file: {path}", hint) from None
     except OSError as error:
-        raise InputError(
-            f"cannot read: {path} ({error.strerror or error})",
-            "check that the path and its permissions are right",
-        ) from None
+        hint = "check that the path and its permissions are right"
+        raise InputError(f"cannot read: {path} ({error.strerror or error})", hint) from None
 
 
 def open_file(file: str) -> IO[bytes]:
@@ -214,10 +209,8 @@ def _members(source: ByteSource, *, in_folder: bool = False) -> list[ByteSource]
     try:
         archive = zipfile.ZipFile(data)
     except (*UNREADABLE, NotImplementedError, ValueError, struct.error) as error:
-        raise InputError(
-            f"damaged zip archive: {source.name} ({error})",
-            "unpack it manually if possible (zip -FF) and give the trace",
-        ) from None
+        hint = "unpack it manually if possible (zip -FF) and give the trace"
+        raise InputError(f"damaged zip archive: {source.name} ({error})", hint) from None
     finally:
         data.rest()
     # Leave out folders (is_dir() fails for an empty name), empty and hidden files (as of macOS).

@@ -53,8 +53,6 @@ _OWN_GRID: Final = tuple(f"launch__grid_dim_{axis}" for axis in "xyz")
 _CAPABILITY: Final = tuple(f"device__attribute_compute_capability_{x}" for x in ("major", "minor"))
 _THREADS, _SIZE = "launch__thread_count", "launch__grid_size"
 _MOST: Final = 2**31
-_MOST_SECONDS: Final = 2**33
-"""A later time of creation is damage."""
 _TEXT: Final = 1
 _UNKNOWN: Final = (ABSENT, ABSENT, ABSENT)
 _LINK: Final = re.compile(r"@url:([^:@]*):([^@]*)@")
@@ -158,7 +156,7 @@ def _read_blocks(data: bytes, offset: int, report: _Report) -> None:
 def _keep_facts(session: bytes, report: _Report) -> None:
     """Add the facts of a session to the report: when, by which version, on which GPUs."""
     created = last_fields(session).get(_CREATED)
-    if isinstance(created, int) and 0 < created < _MOST_SECONDS:
+    if isinstance(created, int) and 0 < created < 2**33:  # later is damage
         report.facts["created"] = f"{datetime.fromtimestamp(created, UTC):%Y-%m-%d %H:%M:%S} UTC"
     for tool in map(last_fields, parts_of(session, _TOOL)[0]):
         version = message_text(tool.get(_TOOL_VERSION)).split()
@@ -179,10 +177,7 @@ def _add(
     report: _Report,
     page: ncu_pages.NcuPage,
 ) -> None:
-    """Add the metrics and the rules of a launch to `page`.
-
-    `launch` has process and number, and gets the device. Raises ValueError if `message` is damaged.
-    """
+    """Add a launch's metrics and rules to `page`. Raises ValueError at damage."""
     kernel: dict[int, Content] = {}  # all other fields
     messages, rules = [], []
     for key, content in fields(message):

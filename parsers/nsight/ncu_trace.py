@@ -91,10 +91,8 @@ def read_pages(sources: Sequence[ByteSource]) -> list[Trace]:
         name = file.source.label
         rows = sum((page.rows for page in file.pages), Counter[str]())
         if rows["metrics"] or rows["kernels"]:
-            raise InputError(
-                f"no metric has a value: {name}",
-                "profile again on a GPU that supports them (ncu --query-metrics)",
-            )
+            hint = "profile again on a GPU that supports them (ncu --query-metrics)"
+            raise InputError(f"no metric has a value: {name}", hint)
         if rows["rules"]:
             raise InputError(f"rules only, no metrics: {name}", _AGAIN)
         odd = sum((page.odd for page in file.pages), Counter[str]())

@@ -163,10 +163,7 @@ def values_of(
 
 
 def plain_numbers(texts: Sequence[str], *, comma: bool) -> tuple[pa.Array, IntArray]:
-    """Return numbers as texts with a decimal point, null for other texts; and indices in WHATS.
-
-    `comma`: the comma is the decimal mark, not the mark of thousands.
-    """
+    """Return numbers with a decimal point, null for other texts; and indices in WHATS."""
     cells = pa.array(texts, pa.string())
     thousands = "." if comma else ","
     plain = pc.replace_substring(pc.replace_substring(cells, thousands, ""), ",", ".")

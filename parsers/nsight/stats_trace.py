@@ -63,32 +63,19 @@ _PRIORITY: Final = {name: priority for priority, name in enumerate(_ORDER)}
 _SIBLINGS: Final = frozenset({"nvtx_pushpop_sum", "nvtx_startend_sum"})
 """Reports of one kind of record, but of different records: both are used."""
 _MOST_NAMED: Final = 3
-_MOST_DIGITS: Final = 9
-"""The digits of a device's number, which has 31 bits."""
 _OF_ROWS: Final = (
     *("bad-cells", "no-time", "no-duration", "negative-duration", "other-calls", "beyond"),
     "nested-sums",
 )
 """Codes of notes on rows."""
+_NESTED: Final = "kernel times by NVTX range, where nested ranges repeat a kernel"
+_SUMS: Final = "give cuda_gpu_kern_sum or cuda_gpu_trace of the same profile"
+_TRACES: Final = "give cuda_gpu_trace and cuda_api_trace of the same profile"
+_UNCHANGED: Final = "give the file exactly as nsys stats wrote it"
 _USELESS: Final[tuple[tuple[str, type[InputError], str, str], ...]] = (
-    (
-        "nested-sums",
-        NotATrace,
-        "kernel times by NVTX range, where nested ranges repeat a kernel",
-        "give cuda_gpu_kern_sum or cuda_gpu_trace of the same profile",
-    ),
-    (
-        "other-calls",
-        NotATrace,
-        "a report of API calls, but not CUDA's",
-        "give cuda_gpu_trace and cuda_api_trace of the same profile",
-    ),
-    (
-        "no-time",
-        InputError,
-        "no row has a valid time",
-        "give the file exactly as nsys stats wrote it",
-    ),
+    ("nested-sums", NotATrace, _NESTED, _SUMS),
+    ("other-calls", NotATrace, "a report of API calls, but not CUDA's", _TRACES),
+    ("no-time", InputError, "no row has a valid time", _UNCHANGED),
 )
 """The errors for files without usable rows: the first whose oddity they have counts."""
 NOTES: Final = NoteTable(
@@ -177,17 +164,11 @@ def _no_rows(empty: Sequence[StatsFile]) -> InputError:
         if code in odd:
             return error_type(f"{text}: {name}", hint)
     if any(file.damage.dropped_rows or file.damage.cut_bytes for file in empty):
-        hint = "copy the file again or rerun nsys stats"
-        return InputError(f"no readable row: {name}", hint)
+        return InputError(f"no readable row: {name}", "copy the file again or rerun nsys stats")
     if rows := sum(part.rows for file in empty for part in file.parts):
-        return InputError(
-            f"no row can be used: {name} ({several(rows, 'row')})",
-            "give the file exactly as nsys stats wrote it",
-        )
-    return InputError(
-        f"no rows: {name} (header only)",
-        f"nothing was launched while recording; record again with {NSYS}",
-    )
+        return InputError(f"no row can be used: {name} ({several(rows, 'row')})", _UNCHANGED)
+    hint = f"nothing was launched while recording; record again with {NSYS}"
+    return InputError(f"no rows: {name} (header only)", hint)
 
 
 class Assembly:
@@ -250,10 +231,7 @@ class Assembly:
         return self.builder.process(own_pid, facts)
 
     def _add_records(self, part: ReportPart, taken: dict[str, str]) -> None:
-        """Add the records of a report for the tables that no better report has filled.
-
-        `taken` is the report that filled each table; it is updated.
-        """
+        """Add records to tables that no better report has filled; `taken` is updated."""
         if part.report.records == "launches" and "activities" in taken:
             # Its calls are linked to its own kernels only, not to those of a better report.
             part.tables.pop("calls", None)
@@ -282,7 +260,7 @@ class Assembly:
         for text in texts:  # `NVIDIA H100 (0)`, or `0`
             match = _DEVICE.match(text)
             name, number = (match[1].strip(), match[2]) if match else (text.strip(), text)
-            is_number = number.isascii() and number.isdecimal() and len(number) <= _MOST_DIGITS
+            is_number = number.isascii() and number.isdecimal() and len(number) < 10
             product = name if name and not name.isdecimal() else None
             devices[text] = (
                 int(number) if is_number else 0,

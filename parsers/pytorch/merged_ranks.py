@@ -38,10 +38,7 @@ class Owner(NamedTuple):
 
 
 def owner_codes(names: Names, pids: Sequence[Any], ranks: IntArray | None) -> Array | int:
-    """Return the code in `names` of the owner of each event, as `_owner_text` writes it.
-
-    `ranks` are the ranks in the arguments of events. If all have the same owner, return one code.
-    """
+    """Return the code of the owner of each event, one code if all have the same."""
     is_ranked = ranks is not None and bool((ranks >= 0).any())
     if pids and not is_ranked and pids.count(pids[0]) == len(pids):
         return names[_owner_text(pids[0])]

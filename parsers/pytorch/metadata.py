@@ -44,8 +44,6 @@ HEADER_KEYS: Final = (
 LARGEST_BYTES: Final = 256 * 1024
 DEEPEST: Final = 12
 """The deepest nesting of a description; a model card with an encoder of experts is 5 deep."""
-_DECODER: Final[Any] = msgspec.json.Decoder(float_hook=Decimal)
-"""Reads numbers as decimals, so that 1.1 stays exactly 1.1."""
 
 
 class Metadata(Struct, frozen=True):
@@ -181,7 +179,8 @@ def _described(header: Mapping[str, msgspec.Raw]) -> tuple[Mapping[str, object] 
         if size > LARGEST_BYTES:
             raise ValueError(f"larger than {LARGEST_BYTES:,} bytes ({size:,})")
         try:
-            described = _DECODER.decode(raw)
+            # Decimals, so that 1.1 stays exactly 1.1.
+            described = msgspec.json.Decoder(float_hook=Decimal).decode(raw)
         except (*UNDECODABLE, ArithmeticError):
             raise ValueError("not readable as JSON") from None
         if not isinstance(described, dict):

@@ -110,8 +110,6 @@ _ODD: Final = (
     *("no-time", "no-category", "odd-phase", "bad-arguments", "no-duration"),
     *("negative-duration", "negative-size", "arguments-repaired"),
 )
-_SKIPPED: Final = ("no-time", "no-category", "odd-phase")
-"""Codes of the notes on events that may have been work of a GPU."""
 _SEVERAL: Final = 0.1
 """If fewer than this share of calls repeat a correlation, that may be chance."""
 _NO_WORK: Final = "no-device-work"
@@ -158,7 +156,8 @@ def _content_notes(
     # How records may be missing, "" if none are.
     is_cut = stream.source.cut is not None or damage.cut_bytes is not None
     lost = "lost" * (is_cut or damage.dropped_places > 0)
-    lost = lost or "skipped" * any(collected.odd[code] for code in _SKIPPED)
+    skipped = sum(collected.odd[code] for code in ("no-time", "no-category", "odd-phase"))
+    lost = lost or "skipped" * (skipped > 0)
     calls, ops = tables["calls"].num_rows, tables["ops"]
     if not tables["activities"].num_rows:
         # The first reason that holds chooses the text; a text times False is empty.
@@ -262,10 +261,8 @@ def read_pytorch(
     if not (KNOWN_CATEGORIES | {legacy.OPS}) & counts.keys() and not is_empty_kineto:
         raise _refusal(stream, counts)
     if collected.odd["no-time"] and not any(collected.tables[name].count for name in _TIMED):
-        raise InputError(
-            f"no event has a valid time: {source.label}",
-            "ts and dur must be in microseconds; convert other units",
-        )
+        hint = "ts and dur must be in microseconds; convert other units"
+        raise InputError(f"no event has a valid time: {source.label}", hint)
     _lend_correlations(collected)
     # Operators are the work only without device work: then a range must not count as one.
     if not collected.tables["activities"].count:

@@ -261,10 +261,7 @@ class KinetoRows:
             )
 
     def _timed(self, group: Group, instant: bool = False) -> tuple[Group, dict[str, IntArray]]:
-        """Return the events with a valid start, with columns start_ns and dur_ns; count odd ones.
-
-        An event without a valid duration lasts 0 ns, which is not odd for an instant.
-        """
+        """Return the events with a valid start, with start_ns and dur_ns; count odd ones."""
         start, is_time = convert.nanoseconds([event.ts for event in group.events])
         if not is_time.all():
             self.odd["no-time"] += int(np.count_nonzero(~is_time))

@@ -36,8 +36,6 @@ _OF_CAPTURE: Final = {
 _CUDA_TRACED: Final = tuple(f"{of}COLLECT_CUDA_TRACE" for of in _OF_ALL)
 _CONTEXTS: Final = "TARGET_INFO_CUDA_CONTEXT_INFO"
 _SESSION: Final = "TARGET_INFO_SESSION_START_TIME"
-_FARTHEST_MINUTES: Final = 14 * 60
-"""No time zone is farther from UTC."""
 _SEVERITIES: Final = {WARNING: "warning", ERROR: "error"}
 _MOST_QUOTED: Final = 5
 _TRACED: Final = (
@@ -120,7 +118,7 @@ def facts_of(tables: Tables, diagnostics: Diagnostics) -> dict[str, str]:
         with suppress(ValueError, TypeError):
             utc, local = (datetime.fromisoformat(text or "").replace(tzinfo=None) for text in times)
             minutes = round((local - utc).total_seconds() / 60)
-            if abs(minutes) <= _FARTHEST_MINUTES:  # no time zone is farther from UTC
+            if abs(minutes) <= 14 * 60:  # no time zone is farther from UTC
                 hours, rest = divmod(abs(minutes), 60)
                 facts[UTC_OFFSET] = f"{'-' if minutes < 0 else '+'}{hours:02}:{rest:02}"
                 break

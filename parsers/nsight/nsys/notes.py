@@ -107,8 +107,6 @@ _NOTES: Final = NoteTable(
 _WORK_TABLES: Final = ("KERNEL", "MEMCPY", "MEMSET", "GRAPH_TRACE")
 _OF_CUDA: Final = ("SYNCHRONIZATION", "CUDA_EVENT", "MEMORY_USAGE", "OVERHEAD")
 """Records that exist only if CUDA was traced."""
-_FAMILIES: Final = (CUPTI, "NVTX_")
-"""Prefixes of tables of records: those that are not read are listed."""
 _MOST_LISTED: Final = 20
 
 
@@ -154,7 +152,7 @@ def content_notes(
         key = "gpu-unknown ambiguous" if devices.ambiguous else "gpu-unknown"
         yield _NOTES.note(key, unknown)
     # Tables that were not read: those with times, which are of records, come first.
-    unused = reading.tables.unused(_FAMILIES)
+    unused = reading.tables.unused((CUPTI, "NVTX_"))
     timed = {name for name in unused if {"start", "timestamp"} & reading.tables.columns(name)}
     in_order = sorted(unused, key=lambda name: name not in timed)
     if listed := [f"{name} ({unused[name]:,})" for name in in_order]:

@@ -35,8 +35,6 @@ _EVENT_COUNT, _TEXT_COUNT = 1, 3
 _TRAILER_BYTES: Final = 8 + len(_END)
 _MOST_BYTES: Final = 1 << 27
 """The largest size of an unpacked block, and of the head or the tail of the file."""
-_MOST_PARTS: Final = 1_000
-"""The most unknown parts behind the tail that are counted."""
 _MOST_PACKED: Final = 255
 """The largest ratio that LZ4 can reach; texts, such as long names of templates, come near it."""
 _READ_BYTES: Final = 1 << 20
@@ -245,7 +243,7 @@ class RawFile(Struct):
             return False
         self.tail = tail
         # The parts behind the tail may be packed or not: try both.
-        while not self.is_cut and self.unknown_parts < _MOST_PARTS:
+        while not self.is_cut and self.unknown_parts < 1_000:
             offset = self.stream.tell()
             if offset >= self._end:
                 break

@@ -24,12 +24,8 @@ from traceflops.parsers.nsight.nsys.tables import Folder
 from traceflops.table.trace import Note
 from traceflops.units import several
 
-_CHUNK_BYTES: Final = 1 << 22
-"""How many bytes of events are parsed at once."""
 _STRINGS: Final = "StringIds"
 _OF_STRINGS: Final = pa.schema([("id", pa.int64()), ("value", pa.binary())])
-_NUL: Final = b"\0"
-"""It separates variables of an environment; no name contains it."""
 _OF_EVENTS: Final = frozenset(
     {
         *(f"CUPTI_ACTIVITY_KIND_{name}" for name in ("KERNEL", "MEMCPY", "MEMSET", "RUNTIME")),
@@ -115,7 +111,7 @@ def report_of(source: ByteSource) -> Report:
             for block in file.blocks():
                 waiting.append(block)
                 waiting_bytes += len(block.data)
-                if waiting_bytes >= _CHUNK_BYTES:
+                if waiting_bytes >= 1 << 22:
                     events.add(joined(waiting))
                     waiting, waiting_bytes = [], 0
             if waiting:
@@ -182,7 +178,7 @@ def _texts(file: RawFile, columns: list[str]) -> Iterator[pa.RecordBatch]:
     for parts in file.texts:
         spans = zip(parts.begin.tolist(), parts.end.tolist(), strict=True)
         texts = [parts.data[begin:end] for begin, end in spans]
-        values = [None if _NUL in text else text for text in texts]
+        values = [None if b"\0" in text else text for text in texts]
         ids = pa.array(range(first, first + len(values)), pa.int64())
         first += len(values)
         batch = pa.RecordBatch.from_pydict({"id": ids, "value": pa.array(values, pa.binary())})
@@ -234,10 +230,7 @@ def _writer(version: str) -> str:
 def _target_tables(
     head: bytes, tail: bytes, clocks: bytes
 ) -> tuple[dict[str, list[pa.RecordBatch]], dict[str, int]]:
-    """Return tables of the GPUs, their ordinals in processes and the session's start; and counts.
-
-    The counts, by the codes of notes, are of unknown ordinals and of machines if there are several.
-    """
+    """Return tables of GPUs, ordinals and the session's start; counts by codes of notes."""
     machines, _ = parts_of(tail, _MACHINE)
     hardware = [part for machine in machines for part in parts_of(machine, _HARDWARE)[0]]
 

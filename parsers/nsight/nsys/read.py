@@ -163,10 +163,8 @@ def read_tables(sources: Sequence[ByteSource], format_: str) -> list[Trace]:
             tables = {file.source.name.partition(".")[0]: file for file in reversed(group)}
             first = group[0].source
             if not any(table.startswith(_WORK) for table in tables):
-                raise NotATrace(
-                    f"no table of GPU operations among the files: {first.label}",
-                    "give the whole folder written by nsys export --type parquetdir or arrowdir",
-                )
+                hint = "give the whole folder written by nsys export --type parquetdir or arrowdir"
+                raise NotATrace(f"no table of GPU operations among the files: {first.label}", hint)
             used = [file.source for file in tables.values()]
             read = tuple(SourceFile(s.label, s.stored_bytes, s.stored_bytes) for s in used)
             rank = rank_in_name(re.split(r"[/\\]", first.folder.rstrip("/\\"))[-1])

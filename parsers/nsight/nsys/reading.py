@@ -20,8 +20,6 @@ from traceflops.table.grouping import distinct
 
 CUPTI: Final = "CUPTI_ACTIVITY_KIND_"
 GPU_PAGE_FAULTS: Final = "CUDA_UM_GPU_PAGE_FAULT_EVENTS"
-_NUL: Final = "\0"
-"""No name contains it; it separates the variables of an environment."""
 _IDS: Final = {"correlation": "correlationId", "graph": "graphId", "graph_node": "graphNodeId"}
 """By column of a trace, columns of a report in which 0 and below stand for none."""
 Columns: TypeAlias = dict[str, Array | int]
@@ -132,5 +130,5 @@ def texts_of(tables: Tables, ids: Sequence[IntArray]) -> tuple[IntArray, list[st
     for batch in tables.batches("StringIds", columns) if len(wanted) else ():
         rows = batch.only(np.isin(batch["id"], wanted))
         text_ids.append(rows["id"])
-        texts += [None if text and _NUL in text else text for text in rows.texts["value"]]
+        texts += [None if text and "\0" in text else text for text in rows.texts["value"]]
     return np.concatenate(text_ids), texts

@@ -62,8 +62,6 @@ _METRIC: Final = Wanted(integers=("timestamp", "typeId", "metricId"), reals=("va
 _METRIC_NAME: Final = Wanted(integers=("typeId", "metricId"), texts=("metricName", "typeName"))
 _GPU_IN_NAME: Final = re.compile(r"\[(\d{1,4})\]$")
 _MOST_KINDS, _MOST_VALUES = 256, 4_000_000
-_MOST_COPIES: Final = 5
-"""Copies of copies of a node are followed up to 2 to this power."""
 _EVENT, _WAIT_EVENT, _STREAM, _CONTEXT = enums.WAITS.values()
 _WAIT_OF: Final[Mapping[str, str]] = {
     **dict.fromkeys(("EventSynchronize", "EventQuery"), _EVENT),
@@ -268,7 +266,7 @@ def read_graph_nodes(reading: ReportReading) -> None:
     original = enums.present(rows["originalGraphNodeId"])
     source = first_match(process, node, rows["start_ns"], process, original)  # row of the original
     source = np.where(source >= 0, source, np.arange(rows.count))
-    for _ in range(_MOST_COPIES):  # copies of copies: each step follows twice as many
+    for _ in range(5):  # copies of copies: each step follows twice as many
         source = source[source]
     made = {name: rows[name][source] for name in ("globalTid", "start_ns")}
     columns = {**made, "correlationId": node, "dur_ns": np.zeros_like(node)}
