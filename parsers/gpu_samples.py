@@ -20,7 +20,7 @@ from msgspec.structs import replace
 from traceflops.devices.gpu_samples import DAY_NS, LOCAL_TIME, TIME_OF_DAY, Sampled
 from traceflops.devices.side_records import GPU_SAMPLES
 from traceflops.errors import InputError
-from traceflops.parsers.io.csv_lines import Damage, LineBlocks
+from traceflops.parsers.io.csv_lines import Damage, line_blocks
 from traceflops.parsers.io.csv_text import text_notes
 from traceflops.parsers.io.inputs import ByteSource
 from traceflops.parsers.io.notes import NoteTable
@@ -248,7 +248,7 @@ def _samples(source: ByteSource, damage: Damage) -> _Samples:
     repeats its header after each screenful. What damage the text has is counted in `damage`.
     """
     samples, header, header_line, tries = _Samples(), None, "", 0
-    blocks = LineBlocks(source, _BLOCK_BYTES, damage)
+    blocks = (text for text, _ in line_blocks(source, _BLOCK_BYTES, damage))
     for line in (line.strip() for block in blocks for line in block.decode().splitlines()):
         is_dmon_units = line.startswith("#") and "gpu" not in line  # the second header line
         if not line or line == header_line or is_dmon_units:

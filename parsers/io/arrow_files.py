@@ -131,11 +131,8 @@ def _is_file(stream: Any) -> bool:
 
 
 def refuse_packed(stream: Any, source: ByteSource) -> None:
-    """Raise InputError if compressed buffers of an Arrow stream claim to unpack to far too much.
-
-    This is checked before reading, since Arrow unpacks a batch as a whole.
-    """
-    claimed_bytes = 0
+    """Raise InputError if compressed buffers claim to unpack to far too much."""
+    claimed_bytes = 0  # checked before reading, since Arrow unpacks a batch as a whole
     with suppress(*ARROW_UNREADABLE):  # Arrow does not read on behind damage, either
         for message in pa.ipc.MessageReader.open_stream(stream):
             if message.type in ("record batch", "dictionary"):

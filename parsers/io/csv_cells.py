@@ -32,7 +32,6 @@ from traceflops.table.columns import (
 from traceflops.table.grouping import distinct
 
 Kind = Literal["integer", "number", "text"]
-
 _MISSING: Final = ("", "none", "null", "nan", "n/a", "na", "-")
 _NULLS: Final = [
     spelling for word in _MISSING for spelling in dict.fromkeys((word, word.title(), word.upper()))
@@ -43,8 +42,6 @@ _TYPES: Final[Mapping[Kind, pa.DataType]] = {
     "text": pa.dictionary(pa.int32(), pa.string()),
 }
 _COLUMN: Final = re.compile(r"column #(\d+)")
-_MOST_RETRIES: Final = 3
-_LONGEST_NUMBER: Final = 40
 _LONGEST_DECIMAL: Final = 160
 """No program writes a decimal number in more characters."""
 _LONGEST: Final = 60
@@ -144,7 +141,7 @@ def cells(
             # Read the column that the error names cell by cell; after some retries, all columns.
             named = _COLUMN.search(str(error))
             column = int(named[1]) if named else -1
-            is_new = column in types.keys() - loose and len(loose) < _MOST_RETRIES
+            is_new = column in types.keys() - loose and len(loose) < 3
             loose |= {column} if is_new else types.keys()
             continue
         texts = {column: table[f"c{column}"].to_pylist() for column in strings}
@@ -180,10 +177,7 @@ def cells(
 def _table(
     text: bytes, separator: str, width: int, types: Mapping[int, pa.DataType], ends_inside: bool
 ) -> tuple[pa.Table, int]:
-    """Return the columns in `types`, and how many rows were skipped: not `width` fields.
-
-    Raises ArrowInvalid if a cell does not fit its column's type.
-    """
+    """Return the columns in `types`, and the number of rows skipped for their number of fields."""
     skipped = 0
 
     def skip(_: object) -> str:
@@ -224,11 +218,10 @@ def _whole(text: str, mark: str | None) -> int | None:
     """Return a whole number, in groups of three or not; `mark` is the decimal mark if known."""
     cell = text.strip()
     is_grouped = len(cell) <= _LONGEST and _THREES.fullmatch(cell) is not None
-    plain = re.sub(r"[^\d-]", "", cell) if is_grouped else None
-    if plain is not None and mark == ",":  # then 12.000 is 12000, not 12
-        return whole_number(plain)
     value = whole_number(text)
-    return whole_number(plain) if value is None and plain is not None else value
+    if is_grouped and (value is None or mark == ","):  # then 12.000 is 12000, not 12
+        return whole_number(re.sub(r"[^\d-]", "", cell))
+    return value
 
 
 def _decimal(text: str, mark: str | None, separator: str) -> float | None:
@@ -249,7 +242,7 @@ def whole_number(text: str) -> int | None:
     2^63 and above wraps around. A number that a spreadsheet rounded (3.42E+14) is None.
     """
     text = text.strip()
-    if not text or len(text) > _LONGEST_NUMBER or not text.isascii() or "_" in text:
+    if not text or len(text) > 40 or not text.isascii() or "_" in text:
         return None
     whole, _, rest = text.partition(".")
     if rest.strip("0"):
@@ -318,10 +311,7 @@ def is_number(cell: str) -> bool:
 
 
 def step_of(column: npt.NDArray[np.float64], scale: int) -> int:
-    """Return the step to which printed decimals are rounded, in parts; a unit has `scale` parts.
-
-    It follows from the largest number of decimals that any of them has.
-    """
+    """Return the step to which printed decimals are rounded, in parts; a unit has `scale` parts."""
     values = column[np.isfinite(column)]
     for power in range(len(str(scale))):  # more decimals are smaller than a part
         parts = int(10**power)

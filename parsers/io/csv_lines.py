@@ -15,7 +15,6 @@ from traceflops.parsers.io.inputs import ByteSource
 from traceflops.table.columns import BoolArray, IntArray
 
 Bytes = npt.NDArray[np.uint8]
-
 QUOTE: Final = 34
 _LINE_END: Final = 10
 _LONGEST_LINE: Final = 4 << 20
@@ -37,89 +36,69 @@ class Damage(Struct):
     bad_cells: Counter[str] = field(default_factory=Counter)
 
 
-class LineBlocks:
-    """Blocks of whole lines, of about `block_bytes`; each ends with a line end.
+def line_blocks(
+    source: ByteSource, block_bytes: int, damage: Damage
+) -> Iterator[tuple[bytes, bool]]:
+    """Yield blocks of whole lines, of about `block_bytes`; each ends with a line end.
 
-    Invalid UTF-8 and NUL become U+FFFD. A line of more than 4 MB is dropped. `ended_open`: the
-    block just yielded is the last, and the text had no line end there. If the source was cut off, a
-    last line without line end is dropped, since it may be incomplete.
+    The flag says whether the text had none there, at its end. Invalid UTF-8 and NUL become U+FFFD.
+    A line of more than 4 MB is dropped. If the source was cut off, a last line without line end is
+    dropped, since it may be incomplete.
     """
-
-    def __init__(self, source: ByteSource, block_bytes: int, damage: Damage) -> None:
-        """Prepare to read `source`; what is wrong with its text is counted in `damage`."""
-        self.ended_open = False
-        self._source = source
-        self._block_bytes = block_bytes
-        self._damage = damage
-        self._offset = 0
-
-    def __iter__(self) -> Iterator[bytes]:
-        """Yield the blocks."""
-        parts: list[bytes] = []
-        size = 0
-        in_long_line = False  # skipping the rest of a line that is too long, up to its end
-        for chunk in self._chunks():
-            if in_long_line:
-                end = chunk.find(b"\n") + 1
-                in_long_line = end == 0
-                self._offset += end or len(chunk)
-                chunk = chunk[end:] if end else b""
-            parts.append(chunk)
-            size += len(chunk)
-            if size < self._block_bytes:
-                continue
-            text = b"".join(parts)
-            stop = text.rfind(b"\n") + 1
-            if stop:
-                yield self._valid(text[:stop])
-            elif size > _LONGEST_LINE:
-                in_long_line, stop = True, size
-                self._offset += size
-                self._damage.dropped_rows += 1
-            parts, size = [text[stop:]], size - stop
+    parts: list[bytes] = []
+    size = offset = 0  # of `parts`: their bytes, and where they begin in the file
+    in_long_line = False  # skipping the rest of a line that is too long, up to its end
+    for number, chunk in enumerate(source.blocks()):
+        if number == 0 and chunk.startswith(_BYTE_ORDER_MARK):
+            offset = len(_BYTE_ORDER_MARK)
+            chunk = chunk[offset:]
+        if in_long_line:
+            end = chunk.find(b"\n") + 1
+            in_long_line = end == 0
+            offset += end or len(chunk)
+            chunk = chunk[end:] if end else b""
+        parts.append(chunk)
+        size += len(chunk)
+        if size < block_bytes:
+            continue
         text = b"".join(parts)
         stop = text.rfind(b"\n") + 1
-        has_tail = bool(text[stop:].strip(b"\0 \t\r"))  # not only spaces or padding
-        if has_tail and self._source.cut:
-            self._damage.cut_bytes = len(text) - stop
-        elif has_tail:
-            self.ended_open = True
-            text, stop = text + b"\n", len(text) + 1
         if stop:
-            yield self._valid(text[:stop])
+            yield _valid(text[:stop], offset, damage), False
+        elif size > _LONGEST_LINE:
+            in_long_line, stop = True, size
+            damage.dropped_rows += 1
+        parts, size, offset = [text[stop:]], size - stop, offset + stop
+    text = b"".join(parts)
+    stop = text.rfind(b"\n") + 1
+    has_tail = bool(text[stop:].strip(b"\0 \t\r"))  # not only spaces or padding
+    if has_tail and source.cut:
+        damage.cut_bytes = len(text) - stop
+    elif has_tail:
+        text, stop = text + b"\n", len(text) + 1
+    if stop:
+        yield _valid(text[:stop], offset, damage), has_tail and not source.cut
 
-    def _chunks(self) -> Iterator[bytes]:
-        """Yield the text without byte order mark; lone carriage returns become line feeds."""
-        bare_returns = False
-        for number, chunk in enumerate(self._source.blocks()):
-            if number == 0:
-                bare_returns = b"\n" not in chunk and b"\r" in chunk
-                if chunk.startswith(_BYTE_ORDER_MARK):
-                    self._offset = len(_BYTE_ORDER_MARK)
-                    chunk = chunk[self._offset :]
-            yield chunk.replace(b"\r", b"\n") if bare_returns else chunk
 
-    def _valid(self, text: bytes) -> bytes:
-        """Return the text with plain line ends; NUL and invalid UTF-8 are replaced and counted."""
-        offset, self._offset = self._offset, self._offset + len(text)
-        bad = text.find(b"\0")  # the offset of the first invalid byte, -1 for none
-        if not text.isascii():
-            try:
-                text.decode()
-            except UnicodeDecodeError as error:
-                bad = error.start if bad < 0 else min(error.start, bad)
-        if bad >= 0:
-            before = text.count(_REPLACEMENT.encode())
-            decoded = text.decode(errors="replace").replace("\0", _REPLACEMENT)
-            damage = self._damage
-            damage.replaced_characters += decoded.count(_REPLACEMENT) - before
-            damage.rows_with_replacements += sum(_REPLACEMENT in r for r in decoded.split("\n"))
-            if damage.first_bad_byte is None:
-                damage.first_bad_byte = offset + bad
-            text = decoded.encode()
-        if b"\r" in text:
-            text = text.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
-        return text
+def _valid(text: bytes, offset: int, damage: Damage) -> bytes:
+    """Return text with plain line ends; NUL and invalid UTF-8 are replaced and counted."""
+    bad = text.find(b"\0")  # the offset of the first invalid byte, -1 for none
+    if not text.isascii():
+        try:
+            text.decode()
+        except UnicodeDecodeError as error:
+            bad = error.start if bad < 0 else min(error.start, bad)
+    if bad >= 0:
+        before = text.count(_REPLACEMENT.encode())
+        decoded = text.decode(errors="replace").replace("\0", _REPLACEMENT)
+        damage.replaced_characters += decoded.count(_REPLACEMENT) - before
+        damage.rows_with_replacements += sum(_REPLACEMENT in r for r in decoded.split("\n"))
+        if damage.first_bad_byte is None:
+            damage.first_bad_byte = offset + bad
+        text = decoded.encode()
+    if b"\r" in text:
+        text = text.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+    return text
 
 
 class Lines(Struct, frozen=True):
@@ -139,10 +118,7 @@ class Lines(Struct, frozen=True):
 
 
 def is_regular(data: Bytes, separator: int) -> bool:
-    """Return whether the quotes of a block alternately open and close whole fields.
-
-    If so, and if all rows have the right number of fields, any CSV reader reads it right.
-    """
+    """Return whether the quotes of a block alternately open and close whole fields."""
     quotes = np.flatnonzero(data == QUOTE)
     if len(quotes) % 2:
         return False
@@ -251,9 +227,9 @@ class Mender(Struct):
     joins: int = 0
 
     def mend(self, data: Bytes, lines: Lines, fits: BoolArray) -> tuple[bytes, bool, bool]:
-        """Return sound CSV of all lines: those that fit as they are, others mended or dropped.
+        """Return sound CSV of all lines, whether the last line is kept, and if a row has line ends.
 
-        `fits` is per line. Also return whether the last line is kept, and if a row has line ends.
+        Lines that fit (`fits` is per line) stay as they are; others are mended or dropped.
         """
         empty = lines.start == lines.stop
         wrong = ~fits & ~empty

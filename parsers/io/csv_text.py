@@ -142,7 +142,7 @@ class CsvText:
         """Prepare to read `source`, whose tables are among `tables`, in blocks of lines."""
         self.damage = csv_lines.Damage() if damage is None else damage
         self.plan: Plan | None = None
-        self._text = csv_lines.LineBlocks(source, block_bytes, self.damage)
+        self._text = csv_lines.line_blocks(source, block_bytes, self.damage)
         self._tables = tables
         self._separator = ","
         self._header: Sequence[str] | None = None
@@ -154,7 +154,7 @@ class CsvText:
 
     def __iter__(self) -> Iterator[CsvBlock]:
         """Yield the rows."""
-        for data in self._text:
+        for data, is_open in self._text:
             if self.plan is None:
                 start = find_start(data, self._tables)
                 if start is None:
@@ -163,7 +163,7 @@ class CsvText:
                 self.plan, self._separator, self._header = start.plan, start.separator, start.header
                 data = data[start.offset :]
             if data:
-                yield from self._blocks(data, is_last=self._text.ended_open)
+                yield from self._blocks(data, is_last=is_open)
 
     def _blocks(self, data: bytes, *, is_last: bool) -> Iterator[CsvBlock]:
         """Yield the rows of whole lines; a header between them begins another table."""

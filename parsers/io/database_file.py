@@ -25,19 +25,13 @@ from traceflops.table.trace import Note
 from traceflops.units import capitalized
 
 MAGIC: Final = b"SQLite format 3\x00"
-
 _HEADER_BYTES: Final = 100
 _JOURNAL_MAGIC: Final = b"\xd9\xd5\x05\xf9\x20\xa1\x63\xd7"
 _WAL_MAGICS: Final = (b"\x37\x7f\x06\x82", b"\x37\x7f\x06\x83")
 _WAL_HEADER_BYTES: Final = 32
 _FRAME_HEADER_BYTES: Final = 24
-_MODE_AT: Final = 18
-_WAL_MODE: Final = b"\x02\x02"
 _SPARE_BYTES: Final = 64 << 20
 """Free space that a copy must leave on its disk."""
-
-
-_CODES: Final = {"-wal": "log", "-journal": "journal"}
 _UNFINISHED: Final = (
     "The database has an unfinished transaction (a -journal file): its writer was stopped or is "
     "still running. "
@@ -84,10 +78,7 @@ class PlacedFile(Struct, frozen=True):
 
 @contextmanager
 def placed(source: ByteSource) -> Iterator[PlacedFile]:
-    """Provide the file of a database in a context; copies are deleted when the context ends.
-
-    Raises InputError if there is no room for a copy that is needed.
-    """
+    """Provide the file of a database in a context. Raises InputError without room for a copy."""
     # As SQLite does, look for a log beside the file itself. A compressed file has none.
     plain = source.path.resolve() if source.path is not None else None
     if plain is not None and not _first_bytes(plain).startswith(MAGIC):
@@ -182,11 +173,8 @@ def _first_bytes(path: Path) -> bytes:
 
 
 def _with_log(database: Path, end: str, copy: Path) -> tuple[Path, list[Note]]:
-    """Return a copy of a database with its log applied, or the original if that fails; and notes.
-
-    `end` is the suffix of the log, "-wal" or "-journal".
-    """
-    log, code = _beside(database, end), _CODES[end]
+    """Return a copy with the log (suffix `end`) applied, else the original; and notes."""
+    log, code = _beside(database, end), {"-wal": "log", "-journal": "journal"}[end]
     try:
         # Refuse a journal that names another file (it ends with the magic): SQLite would delete it.
         with log.open("rb") as stream:
@@ -220,10 +208,7 @@ def _copy(path: Path, to: Path) -> None:
 
 
 def nothing_left(database: str, notes: Iterable[Note], again: str) -> InputError:
-    """Return the error for a damaged database of which no record can be read.
-
-    `notes` are those on it; `again` is the hint unless a log is the reason.
-    """
+    """Return the error for a database without a readable record; a cut log may be why."""
     message = f"damaged, with no readable record: {database}"
     if any(note.code == "log-cut" for note in notes):
         reason = " (the write-ahead log that holds them is cut)"
@@ -242,7 +227,7 @@ def how_to_copy(database: str) -> str:
 def in_wal_mode(database: Path | None) -> bool:
     """Return whether the header of a database says that it uses a write-ahead log."""
     header = _first_bytes(database) if database is not None else b""
-    return header[_MODE_AT:].startswith(_WAL_MODE)
+    return header[18:].startswith(b"\x02\x02")
 
 
 def _pages(log: Path) -> int:

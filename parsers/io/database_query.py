@@ -13,7 +13,6 @@ from traceflops.table.columns import ABSENT, Array, BoolArray, IntArray, Names
 
 _ABSENT_SQL: Final = "(-9223372036854775807 - 1)"
 _MISSING_REAL_SQL: Final = "9e999"  # SQLite has no NaN; infinity is no measurement
-
 # A number may be stored as a text or as a real. What is no integer then is unknown, never 0.
 _INTEGER: Final = (
     "CASE typeof({c}) WHEN 'integer' THEN {c} "
@@ -31,12 +30,7 @@ _REAL: Final = (
 )
 _TEXT: Final = "CASE typeof({c}) WHEN 'text' THEN {c} WHEN 'integer' THEN CAST({c} AS TEXT) END"
 _BLOB: Final = "CASE typeof({c}) WHEN 'blob' THEN hex(substr({c}, 1, 16)) END"
-
-
-_GAPS: Final = 4
-_FEW: Final = 1 << 16
 _NOT_YET_CODED: Final = -2
-
 Coder = Callable[[IntArray], Array]
 """Returns the codes of the texts with these ids."""
 
@@ -153,10 +147,7 @@ def select(table: Table, wanted: Wanted, rest: str = "", *, quick: bool = False)
 def conditions_sql(
     conditions: Sequence[Condition], table: Table
 ) -> tuple[list[str], list[int | str]]:
-    """Return conditions as SQL terms, and the values for their question marks.
-
-    A condition on a missing column becomes 0: no row fulfils it.
-    """
+    """Return conditions as SQL terms and values; one on a missing column is 0, which no row has."""
     terms: list[str] = []
     values: list[int | str] = []
     for condition in conditions:
@@ -208,7 +199,7 @@ class Lookup:
             keys, values = keys[is_key], values[is_key]
         self._low = int(keys.min()) if len(keys) else 0
         span = int(keys.max()) - self._low + 1 if len(keys) else 0
-        self._dense = span <= _GAPS * len(keys) + _FEW
+        self._dense = span <= 4 * len(keys) + (1 << 16)
         if self._dense:  # ids that count up: the last cell is for all other keys
             self._values = np.full(span + 1, ABSENT, dtype=np.int64)
             self._values[keys - self._low] = values
@@ -259,10 +250,7 @@ class TextsById:
 
 
 def by_distinct(values: IntArray, number: Callable[[int, int], int]) -> IntArray:
-    """Return `number(value, first row with it)` for each value, as a read-only array.
-
-    The function is called once per distinct value.
-    """
+    """Return `number(value, first row with it)`, called once per distinct value, for each value."""
     if not len(values):
         return np.empty(0, dtype=np.int64)
     if (values == values[0]).all():  # saves memory

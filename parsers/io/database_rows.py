@@ -39,8 +39,6 @@ _MOST_TABLES: Final = 100_000
 _MOST_CALLS: Final = 1_000
 _STEPS_A_CALL: Final = 50_000
 """With _MOST_CALLS, limits SQLite's steps for listing the tables; a real list takes thousands."""
-_ROW_NUMBERS: Final = ("_rowid_", "oid", "rowid")
-_MOST_NAMED: Final = 4
 _BATCH_ROWS: Final = 1 << 14
 _LARGE: Final = 500_000
 """Tables with at least so many rows are read in two parts, in parallel."""
@@ -189,7 +187,7 @@ class Database:
                 f"{table} ({'an unknown number' if count is None else f'up to {count:,}'})"
                 for table, count in lost.items()
             ]
-            note = _NOTES.note("rows-lost", listed=listed(tables, most=_MOST_NAMED))
+            note = _NOTES.note("rows-lost", listed=listed(tables, most=4))
             # The number of lost rows is unknown if that of one table is.
             counts = [count for count in lost.values() if count is not None]
             total = sum(counts) if len(counts) == len(lost) else None
@@ -216,7 +214,7 @@ class Database:
                 columns = {}
             table = Table(name, columns)
             taken = {column.lower() for column in columns}
-            for word in (word for word in _ROW_NUMBERS if word not in taken):
+            for word in (word for word in ("_rowid_", "oid", "rowid") if word not in taken):
                 with suppress(*database_scan.FAULTS):
                     self._connection.execute(f"{select(Table(name, {}, word), Wanted())} LIMIT 0")
                     table = Table(name, columns, word)
@@ -247,10 +245,7 @@ class Database:
     def _fast(
         self, table: Table, wanted: Wanted, parts: Sequence[tuple[int, int]]
     ) -> Iterator[tuple[int, int, Batch]]:
-        """Yield batches read through Arrow, each with its part and its last row number.
-
-        Raises NotFast if that fails, or row numbers are not increasing, or types are wrong.
-        """
+        """Yield batches read through Arrow, with part and last row number. Raises NotFast."""
         last, queries = [database_scan.LOWEST] * len(parts), []
         for low, high in parts:
             ends = [f"{table.row_number} >= {low}"] * (low != database_scan.LOWEST)
@@ -302,10 +297,7 @@ class Database:
         low: int,
         high: int,
     ) -> Iterator[list[database_scan.Row]]:
-        """Yield the rows with numbers from `low` to `high` that fulfil the conditions.
-
-        Raises Damaged at damage, or after `most_rows`, for which the file has no room.
-        """
+        """Yield the rows from `low` to `high`. Raises Damaged, also after `most_rows`."""
         terms, values = conditions_sql(conditions, table)
         order, is_damaged, is_numbered = "", False, table.row_number is not None
         if is_numbered:

@@ -50,17 +50,18 @@ def fast_columns(uri: str, queries: Sequence[str]) -> Iterator[tuple[int, list[A
 
 
 def _columns(uri: str, query: str) -> Generator[list[Array], None, None]:
-    """Yield the batches of a query as columns."""
+    """Yield the batches of a query as columns: int64 or float64, else it raises NotFast."""
+    readers: dict[str, Callable[[Any], Array]] = {"int64": numbers, "double": floats}
     with closing(record_batches(uri, query)) as batches:
         for batch in batches:
-            yield [_values(column) for column in batch.columns]
+            types = [str(column.type) for column in batch.columns]
+            if not readers.keys() >= {*types} or any(c.null_count for c in batch.columns):
+                raise NotFast
+            yield [readers[kind](c) for kind, c in zip(types, batch.columns, strict=True)]
 
 
 def record_batches(uri: str, query: str) -> Generator[Any, None, None]:
-    """Yield the rows of a query as Arrow record batches.
-
-    Raises NotFast if the driver is missing or an error occurs; batches yielded before are valid.
-    """
+    """Yield a query's rows as Arrow batches. Raises NotFast without the driver, or at an error."""
     try:
         import adbc_driver_manager as manager
         import adbc_driver_sqlite as driver
@@ -86,34 +87,19 @@ def record_batches(uri: str, query: str) -> Generator[Any, None, None]:
         raise NotFast from None
 
 
-def _values(column: Any) -> Array:
-    """Return a column as int64 or float64. Raises NotFast if it has nulls or another type."""
-    import pyarrow as pa
-
-    if column.null_count == 0 and pa.types.is_int64(column.type):
-        return numbers(column)
-    if column.null_count == 0 and pa.types.is_float64(column.type):
-        return floats(column)
-    raise NotFast
-
-
 Row = tuple[Any, ...]
 """A row as SQLite returns it, with its row number first."""
-
 Scan = Callable[[int, int], Iterator[list[Row]]]
 """Yields the rows with numbers from one to another (inclusive), in order.
 
 At damage it raises Damaged, after it has yielded the rows before.
 """
-
 FAULTS: Final = (sqlite3.Error, MemoryError)
 """Errors that a damaged file can cause; a wrong length in it makes SQLite run out of memory."""
-
 LOWEST: Final = -(2**63)
 HIGHEST: Final = 2**63 - 1
 _MOST_FAILURES: Final = 4_000
 """Each costs a query; after so many the rest counts as lost."""
-_FEW_ROWS: Final = 1 << 16
 
 
 class Damaged(Exception):
@@ -149,7 +135,7 @@ class Salvage(Struct):
         elif high == HIGHEST:  # the number of rows is unknown: try some row numbers behind
             self.lost = None
             # As many again as were read, and some more; none if not even one row was read.
-            high = 0 if low == LOWEST else low + self.read + _FEW_ROWS
+            high = 0 if low == LOWEST else low + self.read + (1 << 16)
         low = min(1, high) if low == LOWEST else low  # SQLite numbers rows from 1
         if low < high and self.failures < _MOST_FAILURES:
             middle = (low + high) // 2

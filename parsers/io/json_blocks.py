@@ -28,10 +28,7 @@ class Boundaries(Struct, frozen=True):
 
 
 class Records(Struct, frozen=True, dict=True):
-    """A list that may be long: its objects are read in blocks.
-
-    Without `boundaries` all objects are assumed to begin as the first one does.
-    """
+    """A list read in blocks. Without `boundaries` all objects begin as the first one does."""
 
     reader: BlockReader[Any]
     boundaries: Boundaries | None = None
@@ -79,7 +76,6 @@ class Elements(Struct, frozen=True, dict=True):
 Shape = Kept | Records | Members | Elements
 Path = tuple[str | int, ...]
 """The keys and list indexes that lead to a value."""
-
 _SCALAR: Final = rb"(?:[^][{}\",\s]++|" + STRING + rb")"
 _FIRST_KEYS: Final = re.compile(
     rb"\s*+\{\s*+(%b)\s*+:\s*+(?:%b\s*+,\s*+(%b)\s*+:)?+" % (STRING, _SCALAR, STRING), re.DOTALL

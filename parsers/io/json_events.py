@@ -13,15 +13,11 @@ from traceflops.parsers.io.inputs import ByteSource
 from traceflops.parsers.io.json_blocks import WHOLE, Boundaries, Members, Path, Records, Shape
 from traceflops.parsers.io.json_lists import Document
 from traceflops.parsers.io.json_mend import EVENT_START, PHASE
-from traceflops.parsers.io.json_window import decoded, first_value
+from traceflops.parsers.io.json_window import decoded
 from traceflops.parsers.io.worker_pool import BLOCK_BYTES, BlockReader, WorkerPool
 
 B = TypeVar("B")
-
-_KEY: Final = "traceEvents"
 _KEY_BEFORE: Final = re.compile(rb'"traceEvents"\s*:\s*')
-_HEAD_BYTES: Final = 1 << 16
-_AHEAD_BYTES: Final = 1 << 12
 _EVENT_SIGN: Final = re.compile(rb'"ph"\s*:\s*"[A-Za-z]"')
 _EVENTS: Final = Boundaries(
     EVENT_START,
@@ -58,11 +54,10 @@ class EventStream(Document, Generic[B]):
     ) -> None:
         """Prepare to read `source`, whose events `reader` decodes in the processes of `pool`."""
         self._events = Records(reader, _EVENTS)
-        root = Members({_KEY: self._events, **dict.fromkeys(keys, WHOLE)})
+        root = Members({"traceEvents": self._events, **dict.fromkeys(keys, WHOLE)})
         super().__init__(source, root, pool, block_bytes)
         self.header: dict[str, msgspec.Raw] = {}
         self._lists = 0  # of events, so far
-        self._in_list = True  # False if the beginning of the list is lost
 
     def __iter__(self) -> Iterator[B]:
         """Yield the results of blocks in the order of the text."""
@@ -74,10 +69,8 @@ class EventStream(Document, Generic[B]):
         if self._lists:
             self.damage.repaired["second event list read like the first"] += self._lists - 1
         elif self.source.cut or (self.cut_in is not None and not self._broken):
-            raise InputError(
-                f"cut off before its first complete event: {self.source.label}",
-                "nothing can be recovered; record or copy the trace again",
-            )
+            hint = "nothing can be recovered; record or copy the trace again"
+            raise InputError(f"cut off before its first complete event: {self.source.label}", hint)
         else:
             raise NotATrace(
                 f"no events: {self.source.label} (JSON without a traceEvents list)",
@@ -85,26 +78,9 @@ class EventStream(Document, Generic[B]):
             )
 
     def _begin_document(self) -> None:
-        """Enter a list of events, events that lost the list's beginning, or the whole trace."""
-        if self._window.sign() == b"[":
-            self._begin(self._events, ())
-        elif self._begins_with_event():
-            self.damage.repaired["events outside a list read as a list"] += 1
-            self._in_list = False
-            self._enter(self._events, ())
-        else:
-            self._begin(self._root, ())
-
-    def _begins_with_event(self) -> bool:
-        """Return whether the text begins with a whole event instead of a list or object."""
-        window = self._window
-        window.ensure(_HEAD_BYTES)
-        if EVENT_START.match(window.text, window.at) is None:
-            return False
-        text = window.text[window.at :]
-        whole, length = first_value(text)
-        event = decoded(text[:length], dict[str, msgspec.Raw]) if whole else None
-        return event is not None and "ph" in event
+        """Enter a list of events, or the object around it."""
+        self._window.ensure(1 << 16)  # of a small text all is in sight, also behind damage
+        self._begin(self._events if self._window.sign() == b"[" else self._root, ())
 
     def _enter(self, shape: Shape, path: Path) -> None:
         super()._enter(shape, path)
@@ -112,16 +88,14 @@ class EventStream(Document, Generic[B]):
 
     def _value(self, shape: Shape, path: Path) -> None:
         if shape is self._events and self._window.sign():
-            raise InputError(
-                f"traceEvents is not a list: {self.source.label}",
-                "another tool changed the file; export the trace again",
-            )
+            hint = "another tool changed the file; export the trace again"
+            raise InputError(f"traceEvents is not a list: {self.source.label}", hint)
         super()._value(shape, path)
 
     def _has_ended(self) -> bool:
         """Return whether no event follows soon, except events of another trace."""
         window = self._window
-        window.ensure(_AHEAD_BYTES)
+        window.ensure(1 << 12)
         event = window.search(_EVENT_SIGN, window.at)
         return event is None or bool(_KEY_BEFORE.search(window.text, window.at, event.end()))
 
@@ -139,8 +113,6 @@ class EventStream(Document, Generic[B]):
         damage = self.damage
         if in_events:
             damage.tail_cut = False
-            # Events outside a list have no end of their own: without a rest nothing is cut.
-            damage.cut_bytes = damage.cut_bytes if damage.cut_bytes or self._in_list else None
         elif self._lists:  # what is cut is behind the events
             damage.tail_bytes, damage.cut_bytes = damage.cut_bytes or 0, None
             damage.tail_events, damage.cut_events = damage.cut_events, 0

@@ -56,7 +56,6 @@ _MEMBER: Final = re.compile(
     rb"([\s,]*+)(?:(?P<close>\})|(?P<key>" + STRING + rb")\s*+:)", re.DOTALL
 )
 _ELEMENT: Final = re.compile(rb"([\s,]*+)(?:(?P<close>\])|(?=[^\s,\]]))")
-_NOTHING: Final = frozenset({b"null", b"{}", b"[]"})
 
 
 class Document:
@@ -125,10 +124,7 @@ class Document:
                 self._begin(frame.shape.each, (*frame.path, frame.count - 1))
 
     def _token(self, frame: Frame) -> re.Match[bytes] | None:
-        """Consume commas and the key before the next value of an object or list; return the match.
-
-        Return None if no value follows: the object or list ends here, is damaged or cut off.
-        """
+        """Consume what precedes the next value; return the match, None at the end or damage."""
         window = self._window
         is_object = isinstance(frame.shape, Members)
         pattern = _MEMBER if is_object else _ELEMENT
@@ -185,7 +181,7 @@ class Document:
             return
         if shape is WHOLE:
             self._blocks.waiting.append(JsonPart(path, msgspec.Raw(value)))
-        elif shape is not SKIPPED and value not in _NOTHING:
+        elif shape is not SKIPPED and value not in frozenset({b"null", b"{}", b"[]"}):
             self._drop(value)
 
     def _record(self, frame: Frame) -> None:
@@ -197,15 +193,6 @@ class Document:
             # How the first object begins is how the others are expected to begin.
             window.ensure(_LOOK_BACK)
             frame.boundaries = boundaries_of(window.text, window.at)
-        elif frame.boundaries is not None and window.sign() == b"[":
-            window.ensure(_LOOK_BACK)
-            inner = window.text[window.at : window.at + _LOOK_BACK].lstrip(BETWEEN + b"[")
-            if frame.boundaries.start.match(inner):
-                # A stray bracket: drop it, else all that follows would be one inner list.
-                self._drop(b"[")
-                window.at += 1
-                frame.needs_comma = False
-                return
         if window.sign() == b'"':
             window.ensure(_LOOK_BACK)
             if _MEMBER.match(window.text, window.at):  # a key: the list lacks its end

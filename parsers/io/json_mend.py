@@ -18,11 +18,9 @@ from traceflops.units import capitalized, several
 
 EVENT_START: Final = re.compile(rb'\{\s*"(?:ph|cat|name|pid|tid|ts|dur|id|bp|s|args)"\s*:')
 """The beginning of an object that may be an event."""
-
 PHASE: Final = re.compile(rb'"ph"\s*:')
 LONGEST_MENDED: Final = 1 << 20
 INVALID_UTF8: Final = "invalid UTF-8 read as U+FFFD"
-
 # What follows the run always matches, so it never goes back. A possessive run (*+) would say so,
 # but Python 3.11.2 matches such a group wrongly.
 _TO_STRAY_QUOTE = re.compile(

@@ -12,17 +12,13 @@ import msgspec
 
 UNDECODABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 """Errors of msgspec for text that it cannot decode."""
-
 LONGEST_VALUE: Final = 1 << 26
 """The longest object of a list, or value that is kept whole."""
-
 SPACE: Final = b" \t\r\n"
 BETWEEN: Final = SPACE + b","
 STRING: Final = rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"'
 """The regular expression for a whole string."""
-
 _DEEPEST: Final = 5000
-_NEAR_END: Final = 1 << 16
 _BYTE: Final = re.compile(r"\(byte (\d+)\)")
 _SPACES: Final = re.compile(rb"[ \t\r\n]*+")
 _GRAMMAR: Final = msgspec.json.Decoder(msgspec.Raw)
@@ -44,10 +40,7 @@ def list_decoder(element: Any, strict: bool = True) -> msgspec.json.Decoder[list
 
 
 def first_value(text: bytes | memoryview) -> tuple[bool, int]:
-    """Return whether the first value in a text is complete and valid, and its length in bytes.
-
-    If it is not, the length is how far it is valid, at least 1.
-    """
+    """Return whether the first value is whole and valid, and its valid length, at least 1."""
     try:
         _GRAMMAR.decode(text)
     except msgspec.DecodeError as error:
@@ -140,7 +133,7 @@ class Window:
         first = self.search(pattern, self.at)
         if first is None or first.end() > stop:
             return None
-        near = max(first.start(), stop - _NEAR_END)
+        near = max(first.start(), stop - (1 << 16))
         matches = deque(pattern.finditer(self.text, near, stop), 1)
         return (matches or deque(pattern.finditer(self.text, first.start(), stop), 1))[0]
 

@@ -20,8 +20,6 @@ _MOST_FIELDS: Final = 256
 """The most fields of a message; one with more is of another kind."""
 _MOST_NUMBER: Final = 512
 _PADDING: Final = 16
-_MOST_SHIFT: Final = 63
-_LONGEST_VARINT: Final = 10
 _ENDS: Final = np.uint64(0x8080808080808080)
 _BYTES: Final = np.uint64(0x0101010101010101)
 _ONE, _LOW, _MORE = np.uint64(1), np.uint64(0x7F), np.uint64(0x80)
@@ -39,7 +37,7 @@ _STEPS: Final = tuple(
 def varint(data: bytes | memoryview, offset: int) -> tuple[int, int]:
     """Return the number at an offset and the offset behind it. Raises ValueError without an end."""
     value = 0
-    for step, byte in enumerate(data[offset : offset + _LONGEST_VARINT]):
+    for step, byte in enumerate(data[offset : offset + 10]):
         value |= (byte & 0x7F) << (7 * step)
         if byte < 0x80:
             return value & (2**64 - 1), offset + step + 1
@@ -295,7 +293,7 @@ def split(
             offset += 2
             if size >= 0x80:  # a varint of several bytes
                 size, shift, byte = size & 0x7F, 7, 0x80
-                while byte >= 0x80 and shift <= _MOST_SHIFT:
+                while byte >= 0x80 and shift <= 63:
                     byte = data[offset]
                     size |= (byte & 0x7F) << shift
                     offset, shift = offset + 1, shift + 7

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Final, TypeAlias, TypeVar
+from typing import Final, TypeAlias, TypeVar, cast
 
 from msgspec.structs import replace
 
@@ -14,9 +14,6 @@ from traceflops.units import listed
 
 Texts: TypeAlias = Mapping[str, "str | tuple[str, str]"]
 
-_NONE: Final[Texts] = {}
-_MERGED: Final = "{n}"
-
 
 class NoteTable:
     """The notes of a reader: for each kind of note the texts (or text and advice) by key.
@@ -26,30 +23,18 @@ class NoteTable:
     and no other field, the notes of several files are added up to one (see `counted_note`).
     """
 
-    def __init__(
-        self,
-        *,
-        repaired: Texts = _NONE,
-        dropped: Texts = _NONE,
-        assumed: Texts = _NONE,
-        missing: Texts = _NONE,
-    ) -> None:
-        """Take the texts by kind of note; a key has only one kind."""
-        kinds: Mapping[NoteKind, Texts] = {
-            "repaired": repaired,
-            "dropped": dropped,
-            "assumed": assumed,
-            "missing": missing,
-        }
-        self._rows = {key: (kind, row[key]) for kind, row in kinds.items() for key in row}
+    def __init__(self, **texts_by_kind: Texts) -> None:
+        """Take the texts by kind of note (repaired, dropped, ...); a key has only one kind."""
+        self._rows = {key: (kind, row[key]) for kind, row in texts_by_kind.items() for key in row}
 
     def note(self, key: str, count: int | None = None, **fields: object) -> Note:
         """Return the note of `key` (its code, then a variant); `fields` and `count` fill texts."""
-        (kind, texts), code = self._rows[key], key.partition(" ")[0]
+        (kind_name, texts), code = self._rows[key], key.partition(" ")[0]
+        kind = cast(NoteKind, kind_name)
         text, advice = (texts, "") if isinstance(texts, str) else texts
         if count is None:
             return Note(kind, code, text.format(**fields), advice=advice.format(**fields))
-        if _MERGED in text:  # keeps its wording, by which the notes of several files are merged
+        if "{n}" in text:  # keeps its wording, by which the notes of several files are merged
             return replace(counted_note(kind, code, text, count), advice=advice)
         text, advice = (
             worded(each, count).format(count=f"{count:,}", **fields) for each in (text, advice)
@@ -63,6 +48,11 @@ class NoteTable:
                 yield self.note(key, counts[key])
 
 
+def printable(name: str, longest: int = 40) -> str:
+    """Return the beginning of a name that is safe in a message of one line."""
+    return "".join(c if c.isprintable() else "?" for c in name[:longest])
+
+
 T = TypeVar("T")
 _NOTES: Final = NoteTable(
     dropped={
@@ -71,7 +61,6 @@ _NOTES: Final = NoteTable(
         "file-not-read": "{name} could not be read: {reason}.",
     }
 )
-
 Failed = tuple[ByteSource, InputError]
 """A file that cannot be read, and the error."""
 
@@ -79,10 +68,7 @@ Failed = tuple[ByteSource, InputError]
 def read_each(
     sources: Iterable[ByteSource], read: Callable[[ByteSource], T], *, close: bool = False
 ) -> tuple[list[T], list[Failed]]:
-    """Return the results of `read` for all sources, and the sources that cannot be read.
-
-    Raises the first error if no source can be read. `close`: close each source afterwards.
-    """
+    """Return the results of `read`, and where it failed. Raises the first error if everywhere."""
     done: list[T] = []
     failed: list[Failed] = []
     for source in sources:

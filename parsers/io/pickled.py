@@ -30,10 +30,7 @@ class _TooLarge(Exception):
 
 
 def unpickled(source: ByteSource, keys: Set[str]) -> object:
-    """Return the value in a pickle; dicts have only the given keys.
-
-    Raises InputError if it is cut off, damaged, too large or contains other than plain values.
-    """
+    """Return a pickle's plain values with only the given keys. Raises InputError for others."""
     try:
         most_bytes = _MOST_BYTES if source.limits else sys.maxsize - 1
         data = source.head(most_bytes + 1)

@@ -24,26 +24,18 @@ from traceflops.parsers.io.inputs import BLOCK_BYTES, UNREADABLE, ByteSource
 from traceflops.parsers.io.remote import files_at, is_remote, opened, size_of
 
 T = TypeVar("T")
-
 PIPE_PATIENCE_S = 5.0
 """How long to wait for a program to write to a named pipe."""
-_PAGES: Final = (".html", ".htm")
-"""Reports in a folder of traces are not read; only those that the user names."""
 _REPORT: Final = b"traceflops.report/"
 """The beginning of the zip comment of a report that is an archive."""
-_PACK: Final = ".tfpack"
 _ZIP = b"PK\x03\x04"
-_ZIP_OF_NOTHING = b"PK\x05\x06"
 _MOST_MEMBERS = 10_000
 _RANK: Final = re.compile(r"(?:^|[^a-z])rank[-_.]?(\d{1,7})(?!\d)", re.IGNORECASE)
 _SEPARATORS = re.compile(r"[/\\]")
 
 
 def tell_apart(sources: Sequence[ByteSource]) -> None:
-    """Label inputs by name, in place; those that share a name by the differing part of the path.
-
-    That is the path without the folders that all of them have in common.
-    """
+    """Label inputs by name, in place; equal names also by the differing end of their folders."""
     by_name: defaultdict[str, list[ByteSource]] = defaultdict(list)
     for source in sources:
         by_name[source.name].append(source)
@@ -85,7 +77,8 @@ def find_inputs(path: str) -> tuple[list[ByteSource], bool]:
     for source in sources:
         source.inside = PurePath(path).name
     # Reports (web pages) are likely to lie beside their recording: read only those that are named.
-    return [source for source in sources if not source.name.lower().endswith(_PAGES)], False
+    pages = (".html", ".htm")
+    return [source for source in sources if not source.name.lower().endswith(pages)], False
 
 
 def _once(name: str, stream: IO[bytes], begun: bytes = b"") -> ByteSource:
@@ -131,10 +124,8 @@ def _file(file: str) -> ByteSource:
             begun = os.read(handle, BLOCK_BYTES)
             if not begun:
                 pipe.close()
-                raise InputError(
-                    f"no program is writing to the pipe: {path}",
-                    "start the writer, or pipe its output to traceflops -",
-                )
+                hint = "start the writer, or pipe its output to traceflops -"
+                raise InputError(f"no program is writing to the pipe: {path}", hint)
         os.set_blocking(handle, True)
         return replace(_once(path.name, pipe, begun), release=pipe.close)
     if not stat.S_ISREG(status.st_mode):
@@ -156,10 +147,8 @@ def _tried(path: Path, action: Callable[[], T]) -> T:
         hint = "check the path; a folder of traces or - (stdin) also works"
         raise InputError(f"no such file: {path}", hint) from None
     except OSError as error:
-        raise InputError(
-            f"cannot read: {path} ({error.strerror or error})",
-            "check that the path and its permissions are right",
-        ) from None
+        hint = "check that the path and its permissions are right"
+        raise InputError(f"cannot read: {path} ({error.strerror or error})", hint) from None
 
 
 def open_file(file: str) -> IO[bytes]:
@@ -204,7 +193,13 @@ def _members(source: ByteSource, *, in_folder: bool = False) -> list[ByteSource]
     A report of traceflops gives only its pack, and nothing in a folder, where its recording is
     likely, too. Raises InputError for a damaged archive, or one with too many members.
     """
-    if not _is_zip(source):
+    # A remote file is an archive only if its name ends in .zip: a look at it costs a request.
+    if source.uri is not None and not source.uri.lower().endswith(".zip"):
+        return [source]
+    first = b""
+    with source.opener() as stream, suppress(OSError):  # whoever reads it later reports the error
+        first = stream.read(len(_ZIP)) or b""
+    if not first.startswith((_ZIP, b"PK\x05\x06")):  # the latter: an archive of nothing
         return [source]
     if source.location:
         data = _Reopened(source.opener)
@@ -214,10 +209,8 @@ def _members(source: ByteSource, *, in_folder: bool = False) -> list[ByteSource]
     try:
         archive = zipfile.ZipFile(data)
     except (*UNREADABLE, NotImplementedError, ValueError, struct.error) as error:
-        raise InputError(
-            f"damaged zip archive: {source.name} ({error})",
-            "unpack it manually if possible (zip -FF) and give the trace",
-        ) from None
+        hint = "unpack it manually if possible (zip -FF) and give the trace"
+        raise InputError(f"damaged zip archive: {source.name} ({error})", hint) from None
     finally:
         data.rest()
     # Leave out folders (is_dir() fails for an empty name), empty and hidden files (as of macOS).
@@ -228,7 +221,7 @@ def _members(source: ByteSource, *, in_folder: bool = False) -> list[ByteSource]
         if not Path(info.filename).name.startswith(".")
     ]
     if archive.comment.startswith(_REPORT):
-        infos = [] if in_folder else [info for info in infos if info.filename.endswith(_PACK)]
+        infos = [] if in_folder else [info for info in infos if info.filename.endswith(".tfpack")]
     if len(infos) > _MOST_MEMBERS:
         raise InputError(
             f"archive of {len(infos):,} files, more than {_MOST_MEMBERS:,}: {source.name}",
@@ -237,28 +230,10 @@ def _members(source: ByteSource, *, in_folder: bool = False) -> list[ByteSource]
     return [_member(source, data, archive, info) for info in infos]
 
 
-def _is_zip(source: ByteSource) -> bool:
-    """Return whether a source begins as a zip archive.
-
-    A remote file is one only if its name ends in .zip: a look at its content costs a request.
-    """
-    if source.uri is not None and not source.uri.lower().endswith(".zip"):
-        return False
-    with source.opener() as stream:
-        try:
-            first = stream.read(len(_ZIP)) or b""
-        except OSError:
-            return False  # whoever reads it later reports the error
-    return first.startswith((_ZIP, _ZIP_OF_NOTHING))
-
-
 def _member(
     source: ByteSource, data: _Reopened, archive: zipfile.ZipFile, info: zipfile.ZipInfo
 ) -> ByteSource:
-    """Return a source over a member of an archive; it is opened when it is read.
-
-    `source` is the archive's source, `data` the file through which `archive` reads.
-    """
+    """Return a source over a member of an `archive` that reads `data`; opened when it is read."""
     name = Path(info.filename).name
 
     def open_member() -> io.RawIOBase:
@@ -281,10 +256,7 @@ def _member(
 
 
 class _Reopened(io.RawIOBase):
-    """A file that is opened when it is read, so that a folder of archives needs few handles.
-
-    `rest` closes it until the next read. Its users seek before they read.
-    """
+    """A file opened when it is read (after a seek) until `rest`, so that many need few handles."""
 
     def __init__(self, opener: Callable[[], IO[bytes] | io.RawIOBase]) -> None:
         self._opener = opener

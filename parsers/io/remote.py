@@ -13,22 +13,18 @@ from traceflops.errors import InputError
 from traceflops.parsers.io.inputs import reason
 
 T = TypeVar("T")
-SCHEMES: Final = ("s3://", "gs://", "hdfs://")
 _SET: Final = {
     "s3": "AWS_ENDPOINT_URL for a store of your own",
     "gs": "GOOGLE_APPLICATION_CREDENTIALS",
     "hdfs": "JAVA_HOME, HADOOP_HOME, CLASSPATH",
 }
 _PATIENCE_S: Final = 10
-_RETRIES: Final = f"?retry_limit_seconds={_PATIENCE_S}"
-"""An option of Google's client, which else tries for 15 minutes."""
 _ENDPOINTS: Final = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
-_REGIONS: Final = ("AWS_REGION", "AWS_DEFAULT_REGION")
 
 
 def is_remote(path: str) -> bool:
     """Return whether a path is the URI of a file or folder in a store."""
-    return path.startswith(SCHEMES)
+    return path.startswith(("s3://", "gs://", "hdfs://"))
 
 
 def files_at(uri: str) -> Iterator[str]:
@@ -77,10 +73,8 @@ def _store_and_path(uri: str) -> tuple[Any, str]:
     scheme, _, rest = uri.partition("://")
     authority, _, path = rest.partition("/")
     if ":" in authority.rpartition("@")[0] or not authority:
-        raise InputError(
-            f"a URI with a password, or without a name: {scheme}://…/{path}",
-            "set credentials in the environment, as AWS_ACCESS_KEY_ID",
-        )
+        hint = "set credentials in the environment, as AWS_ACCESS_KEY_ID"
+        raise InputError(f"a URI with a password, or without a name: {scheme}://…/{path}", hint)
     store, root = _tried(uri, lambda: _store(f"{scheme}://{authority}/"))
     return store, f"{root}/{path}" if path else root
 
@@ -92,11 +86,13 @@ def _store(start: str) -> tuple[Any, str]:
 
     if not start.startswith("s3://"):
         # Of these clients only Google's (gs://) would try for long, and has an option for it.
-        store, root = fs.FileSystem.from_uri(start + (_RETRIES if start[0] == "g" else ""))
+        store, root = fs.FileSystem.from_uri(
+            start + (f"?retry_limit_seconds={_PATIENCE_S}" if start[0] == "g" else "")
+        )
         return store, root.rstrip("/")
     bucket = start[len("s3://") : -1]
     endpoint = next(filter(None, map(os.environ.get, _ENDPOINTS)), "")
-    is_configured = endpoint or any(map(os.environ.get, _REGIONS))
+    is_configured = endpoint or any(map(os.environ.get, ("AWS_REGION", "AWS_DEFAULT_REGION")))
     store = fs.S3FileSystem(
         connect_timeout=_PATIENCE_S,
         request_timeout=_PATIENCE_S,
@@ -126,7 +122,5 @@ def _tried(uri: str, action: Callable[[], T]) -> T:
         ) from None
     except (OSError, pa.ArrowException) as error:
         settings = _SET[uri.partition("://")[0]]
-        raise InputError(
-            f"cannot read: {uri} ({reason(error)})",
-            f"check name, network and credentials ({settings})",
-        ) from None
+        hint = f"check name, network and credentials ({settings})"
+        raise InputError(f"cannot read: {uri} ({reason(error)})", hint) from None

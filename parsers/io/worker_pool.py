@@ -25,14 +25,11 @@ from typing import Any, Final, NamedTuple, Protocol, TypeVar
 A = TypeVar("A")
 B = TypeVar("B")
 B_co = TypeVar("B_co", covariant=True)
-
 BLOCK_BYTES: Final = 1 << 22
 """The approximate size of the blocks of text."""
-
 WORTH_BYTES: Final = 8 * BLOCK_BYTES
 """Less text than this is read faster than other processes start."""
 _SLOT_BYTES: Final = 2 * BLOCK_BYTES
-_MOST_JOBS: Final = 8
 _AHEAD_EACH: Final = 2
 _START = (
     "import sys; sys.path[:] = sys.argv[3:]; "
@@ -54,7 +51,7 @@ def usable_cores() -> int:
     """Return how many processes to read with: the cores this process may use, at most 8."""
     available = getattr(os, "sched_getaffinity", None)
     cores = len(available(0)) if available else os.cpu_count() or 1
-    return min(cores, _MOST_JOBS)
+    return min(cores, 8)
 
 
 class WorkerPool:
@@ -106,18 +103,12 @@ class WorkerPool:
         return self._team.submit(reader, text)
 
     def share(self, text_bytes: int) -> int:
-        """Return the size up to which an input should be read as a whole by one child.
-
-        It is 0 if children do not pay for `text_bytes` in total. All read larger ones, in blocks.
-        """
+        """Return the size up to which a child should read an input whole, 0 without children."""
         self.expect(text_bytes)
         return text_bytes // self._jobs if self._team is not None else 0
 
     def each(self, work: Callable[[A], B], items: Iterable[A]) -> Iterator[Callable[[], B]]:
-        """Yield, for each item in order, a function that waits for the result of `work`.
-
-        `work` must be a function of a module (or a partial of one), which can be pickled.
-        """
+        """Yield, per item, a function that waits for the result of `work`, which is pickled."""
         waiting: deque[Callable[[], B]] = deque()
         for item in items:
             call = partial(work, item)
@@ -149,7 +140,13 @@ class _Team:
         """Start `count` processes. Raises OSError if there are no processes or memory available."""
         self.workers: list[_Worker] = []
         slots = _AHEAD_EACH * count + 1  # for all blocks ahead, and the one that is needed
-        handle = _unnamed_file(slots * _SLOT_BYTES)
+        # Memory without a name (else a file) that vanishes with its last user.
+        if hasattr(os, "memfd_create"):
+            handle = os.memfd_create("traceflops")
+        else:
+            with tempfile.TemporaryFile() as file:
+                handle = os.dup(file.fileno())
+        os.ftruncate(handle, slots * _SLOT_BYTES)
         try:
             self._memory = mmap.mmap(handle, slots * _SLOT_BYTES)
             self._free: SimpleQueue[int] = SimpleQueue()
@@ -302,15 +299,3 @@ def serve() -> None:
             answers.flush()
     except (EOFError, OSError):
         os._exit(0)
-
-
-def _unnamed_file(size: int) -> int:
-    """Return a handle of memory without a name (else a file) that vanishes with its last user."""
-    create = getattr(os, "memfd_create", None)
-    if create is not None:
-        handle: int = create("traceflops")
-    else:
-        with tempfile.TemporaryFile() as file:
-            handle = os.dup(file.fileno())
-    os.ftruncate(handle, size)
-    return handle

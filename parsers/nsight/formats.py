@@ -20,12 +20,11 @@ _SIGN: Final = re.compile(
     re.I,
 )
 _NSYS: Final = b"NVIDIA Tegra Profiler Report"
-_NCU: Final = b"NVR\x00"
 
 
 def _is_ncu(head: bytes) -> bool:
     """Return whether a file is a report of ncu, or CSV with the header of one of its pages."""
-    if head.startswith(_NCU):
+    if head.startswith(b"NVR\x00"):
         return True
     if b"Kernel Name" not in head or head.lstrip()[:1] in _NO_TABLE:  # JSON or HTML
         return False

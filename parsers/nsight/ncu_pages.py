@@ -64,7 +64,6 @@ RULE_KINDS: Final = ("INF", "WRN", "ERR", "OPT")
 """Kinds of a rule's message, as pages print them; reports have their number, from 1."""
 SPEEDUP_KINDS: Final = ("local", "global")
 """What an estimated speed-up refers to; reports have its number, from 1."""
-_OWN_METRICS: Final = "Command line profiler metrics"
 _MOST_HOSTS, _MOST_PAGES = 100, 100
 _GRIDS: Final = ("Launch Statistics|Grid Size|", "launch__grid_size")
 _BLOCKS: Final = ("Launch Statistics|Block Size|", "launch__block_size")
@@ -205,7 +204,7 @@ def _add_details(cells: Cells, file: NcuFile) -> None:
     named = []
     for row in first.tolist():
         name, printed = labels[label[row]].strip(), units[unit[row]]
-        if "__" not in name and sections[section[row]] != _OWN_METRICS:
+        if "__" not in name and sections[section[row]] != "Command line profiler metrics":
             # A label, not a metric's name: it means different things in different sections.
             name = f"{sections[section[row]].strip()}|{name}|{unit_of(printed).base}"
         named.append((name, printed))

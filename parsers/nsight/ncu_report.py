@@ -28,7 +28,6 @@ MAGIC: Final = b"NVR\x00"
 _FORMAT: Final = 1
 """The field of the file's head with the version of its layout."""
 _VERSION: Final = 7
-_LENGTH_BYTES: Final = 4
 _SOURCES, _RESULTS, _SESSION, _TEXTS, _PAYLOAD, _PROCESS, _RANGES = range(1, 8)
 """Fields of the header of a block."""
 _CREATED, _GPU, _TOOL = 2, 6, 8
@@ -37,7 +36,6 @@ _TOOL_NAME, _TOOL_VERSION = 1, 2
 _GPU_NUMBER, _GPU_FACTS = 1, 3
 _FACT_NAME, _FACT = 1, 2
 """Fields of a tool, of a GPU, and of a fact about it."""
-_WRITER: Final = "Nsight Compute Target"
 _NAMES: Final = (7, 6, 5)
 """Fields of a result that may have the kernel's name: demangled, short, mangled."""
 _GRID, _BLOCK, _METRIC, _RULE = 10, 11, 13, 19
@@ -53,17 +51,13 @@ _FLOATS: Final = {2: "<f", 3: "<d"}
 _WHOLE: Final = (4, 5)
 _OWN_GRID: Final = tuple(f"launch__grid_dim_{axis}" for axis in "xyz")
 _CAPABILITY: Final = tuple(f"device__attribute_compute_capability_{x}" for x in ("major", "minor"))
-_DEVICE: Final = "launch__device_id"
 _THREADS, _SIZE = "launch__thread_count", "launch__grid_size"
 _MOST: Final = 2**31
-_MOST_SECONDS: Final = 2**33
-"""A later time of creation is damage."""
 _TEXT: Final = 1
 _UNKNOWN: Final = (ABSENT, ABSENT, ABSENT)
 _LINK: Final = re.compile(r"@url:([^:@]*):([^@]*)@")
 _REFERENCE: Final = re.compile(r"@\w+:(?:[^:@]*:)?([^:@]*)@")
 """Addresses in texts of reports (text, address), and references into the report."""
-
 Content: TypeAlias = int | bytes
 Value: TypeAlias = float | str | None
 Metrics: TypeAlias = dict[str, Value]
@@ -113,11 +107,8 @@ def read_report(source: ByteSource) -> ncu_pages.NcuFile:
 
 
 def _counted(data: bytes, offset: int) -> tuple[bytes, int]:
-    """Return the bytes that follow their length at `offset`, and the offset behind them.
-
-    Raises EOFError if the data ends before.
-    """
-    begin = offset + _LENGTH_BYTES
+    """Return the bytes behind their length at `offset`, and the offset behind. Raises EOFError."""
+    begin = offset + 4
     end = begin + int.from_bytes(data[offset:begin], "little")
     if max(begin, end) > len(data):
         raise EOFError
@@ -165,11 +156,11 @@ def _read_blocks(data: bytes, offset: int, report: _Report) -> None:
 def _keep_facts(session: bytes, report: _Report) -> None:
     """Add the facts of a session to the report: when, by which version, on which GPUs."""
     created = last_fields(session).get(_CREATED)
-    if isinstance(created, int) and 0 < created < _MOST_SECONDS:
+    if isinstance(created, int) and 0 < created < 2**33:  # later is damage
         report.facts["created"] = f"{datetime.fromtimestamp(created, UTC):%Y-%m-%d %H:%M:%S} UTC"
     for tool in map(last_fields, parts_of(session, _TOOL)[0]):
         version = message_text(tool.get(_TOOL_VERSION)).split()
-        if message_text(tool.get(_TOOL_NAME)) == _WRITER and version:
+        if message_text(tool.get(_TOOL_NAME)) == "Nsight Compute Target" and version:
             report.facts["tool_version"] = version[0]
     for gpu in parts_of(session, _GPU)[0]:
         facts = report.devices.setdefault(_small(last_fields(gpu).get(_GPU_NUMBER, 0)), {})
@@ -186,10 +177,7 @@ def _add(
     report: _Report,
     page: ncu_pages.NcuPage,
 ) -> None:
-    """Add the metrics and the rules of a launch to `page`.
-
-    `launch` has process and number, and gets the device. Raises ValueError if `message` is damaged.
-    """
+    """Add a launch's metrics and rules to `page`. Raises ValueError at damage."""
     kernel: dict[int, Content] = {}  # all other fields
     messages, rules = [], []
     for key, content in fields(message):
@@ -237,10 +225,7 @@ def _add(
 
 
 def _metrics(messages: Sequence[bytes], texts: Sequence[str], odd: Counter[str]) -> Metrics:
-    """Return metrics by name: numbers or texts, None without a value. The last of a name counts.
-
-    Raises ValueError if a message is damaged.
-    """
+    """Return metrics by name, None without a value; the last counts. Raises ValueError."""
     metrics: Metrics = {}
     for message in messages:
         index, value, instances = 0, b"", 0
@@ -289,7 +274,7 @@ def _device(metrics: Metrics, report: _Report, page: ncu_pages.NcuPage) -> str:
     def printed(value: Value) -> str:
         return "" if value is None else value if isinstance(value, str) else f"{value:.0f}"
 
-    number = metrics.get(_DEVICE)
+    number = metrics.get("launch__device_id")
     if number is None and len(report.devices) == 1:
         (number,) = report.devices
     facts = report.devices.get(int(number), {}) if isinstance(number, int | float) else {}

@@ -91,10 +91,8 @@ def read_pages(sources: Sequence[ByteSource]) -> list[Trace]:
         name = file.source.label
         rows = sum((page.rows for page in file.pages), Counter[str]())
         if rows["metrics"] or rows["kernels"]:
-            raise InputError(
-                f"no metric has a value: {name}",
-                "profile again on a GPU that supports them (ncu --query-metrics)",
-            )
+            hint = "profile again on a GPU that supports them (ncu --query-metrics)"
+            raise InputError(f"no metric has a value: {name}", hint)
         if rows["rules"]:
             raise InputError(f"rules only, no metrics: {name}", _AGAIN)
         odd = sum((page.odd for page in file.pages), Counter[str]())
@@ -202,10 +200,7 @@ def _launches(page: NcuPage, pid: int) -> set[int]:
 
 
 def _repeats(page: NcuPage, other: NcuPage) -> bool:
-    """Return whether most values of a page are on another page, too, and none differs there.
-
-    Pages of different layouts round values differently: then small differences do not count.
-    """
+    """Return whether most values are on another page, too, and none differs but by rounding."""
     if not set(_pids(page)) <= set(_pids(other)):  # equal values of another process are no repeat
         return False
     own, others = _values(page), _values(other)

@@ -35,9 +35,6 @@ _MOST_DIGITS: Final = 250
 _NUMBER_TEXT: Final = re.compile(r"[-+]?[\d.,]+(?:[eE][-+]?\d{1,3})?|[-+]?inf|nan", re.I)
 _LIST: Final = re.compile(r"^([^(]*)\(.*\)?$", re.S)
 _COUNTS: Final = re.compile(r"__\w*?(?:inst_|ops_)")
-_COUNTED: Final = ("", "inst", "op", "flop", "thread", "warp")
-_DIGITS_AND_MARKS: Final = r"^-?[0-9][0-9.,]*$"
-_PLAIN: Final = r"^-?[0-9]+(?:\.[0-9]+)?$"
 _AMBIGUOUS: Final = r"^-?[0-9]{1,3}[.,][0-9]{3}$"
 _LESS_THAN_ONE: Final = r"^0[.,]"
 _CLEAR: Final = {
@@ -93,7 +90,7 @@ def fits(counter: str, unit: Unit) -> bool:
     if "__bytes" in name or "_t_bytes" in name:
         return top == "byte"
     # Instructions and operations have a unit that counts such things, or none; others have any.
-    return _COUNTS.search(name) is None or top in _COUNTED
+    return _COUNTS.search(name) is None or top in ("", "inst", "op", "flop", "thread", "warp")
 
 
 class Marks(Struct):
@@ -166,15 +163,12 @@ def values_of(
 
 
 def plain_numbers(texts: Sequence[str], *, comma: bool) -> tuple[pa.Array, IntArray]:
-    """Return numbers as texts with a decimal point, null for other texts; and indices in WHATS.
-
-    `comma`: the comma is the decimal mark, not the mark of thousands.
-    """
+    """Return numbers with a decimal point, null for other texts; and indices in WHATS."""
     cells = pa.array(texts, pa.string())
     thousands = "." if comma else ","
     plain = pc.replace_substring(pc.replace_substring(cells, thousands, ""), ",", ".")
     easy = _is_easy(cells)  # digits and marks: patterns decide all of them at once
-    is_number = easy & _matches(plain, _PLAIN)
+    is_number = easy & _matches(plain, r"^-?[0-9]+(?:\.[0-9]+)?$")
     is_text = easy & (np.asarray(pc.count_substring(plain, ".")) > 1)  # such as a version
     what = np.where(is_number, _NUMBER, _TEXT)
     values = pc.if_else(pa.array(is_number), plain, None)
@@ -201,7 +195,7 @@ def plain_numbers(texts: Sequence[str], *, comma: bool) -> tuple[pa.Array, IntAr
 
 def _is_easy(cells: pa.Array) -> BoolArray:
     """Return which cells are at most LONGEST digits, points and commas, with a sign or not."""
-    return _matches(cells, _DIGITS_AND_MARKS) & (np.asarray(pc.binary_length(cells)) <= LONGEST)
+    return _matches(cells, r"^-?[0-9][0-9.,]*$") & (np.asarray(pc.binary_length(cells)) <= LONGEST)
 
 
 def _matches(cells: pa.Array, pattern: str) -> BoolArray:

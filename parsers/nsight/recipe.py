@@ -28,10 +28,8 @@ _RANGES: Final = frozenset({"Name", "Projected Start", "Projected Duration"})
 _USED: Final = ("Name", "Projected Start", "Projected Duration", "PID", "TID", "Rank", "NumGPUOps")
 _TUPLE: Final = re.compile(r"^\('(\w{1,80})', '(\w{1,80})'\)$")
 _GPU: Final = "TARGET_INFO_GPU"
-_MOST_RANKS: Final = 2**31
 _MOST_OPERATIONS: Final = 2**40
 """A range with more GPU operations is damaged; its number could overflow the sum."""
-_LONGEST_FACT: Final = 200
 _FACTS: Final = {
     "name": "gpu",
     "totalMemory": "gpu_memory_bytes",
@@ -41,7 +39,6 @@ _FACTS: Final = {
     "computeMajor": "gpu_compute_major",
     "computeMinor": "gpu_compute_minor",
 }
-
 _NOTES: Final = NoteTable(
     repaired={
         "nameless-ranges": "{count} [range|ranges] without a name, shown as '(unnamed range)'."
@@ -75,7 +72,7 @@ def read_recipes(files: Sequence[ArrowTable]) -> list[Trace]:
     file if there is one. Raises InputError if there are no ranges.
     """
     ranges = [file for file in files if set(file.columns) >= _RANGES]
-    devices = [file for file in files if not set(file.columns) >= _RANGES]
+    devices = [file for file in files if file not in ranges]
     if not ranges:
         raise NotATrace(
             f"only a list of the machine's GPUs: {files[0].source.label}",
@@ -118,10 +115,7 @@ def read_recipes(files: Sequence[ArrowTable]) -> list[Trace]:
 
 
 def _add(batch: pa.RecordBatch, label: str, builder: Gathered, counts: Counter[str]) -> None:
-    """Add the ranges of a batch to the marks of `builder`; `label` is the name of the file.
-
-    `counts` counts ranges, their GPU operations and odd rows. Ranges without a time are dropped.
-    """
+    """Add ranges with a time to the marks of `builder`; count ranges, operations and odd rows."""
     start, length = (integers(batch, f"Projected {what}") for what in ("Start", "Duration"))
     has_time = (start != ABSENT) & (np.abs(start) < LIMIT_NS) & (length >= 0) & (length < LIMIT_NS)
     operations = integers(batch, "NumGPUOps")
@@ -147,7 +141,7 @@ def _add(batch: pa.RecordBatch, label: str, builder: Gathered, counts: Counter[s
     group, first = group_rows([pids, ranks])
     processes = []
     for pid, rank in zip(pids[first].tolist(), ranks[first].tolist(), strict=True):
-        own_rank = rank if 0 <= rank < _MOST_RANKS else None
+        own_rank = rank if 0 <= rank < (2**31) else None
         facts = ProcessFacts(label, own_rank, pid=None if pid == ABSENT else pid)
         processes.append(builder.process((pid, rank), facts))
     columns: dict[str, Array] = {
@@ -165,10 +159,7 @@ def _add(batch: pa.RecordBatch, label: str, builder: Gathered, counts: Counter[s
 
 
 def _device_facts(file: ArrowTable) -> Iterator[tuple[str, str]]:
-    """Yield the facts of the first device of a table as names and texts, and how many there are.
-
-    The devices of one table are alike.
-    """
+    """Yield the facts of a table's first device (its devices are alike), and how many there are."""
     pairs = {column: _pair_of(column) or ("", "") for column in file.columns}
     columns = [c for c, (table, fact) in pairs.items() if table == _GPU and fact in _FACTS]
     try:
@@ -179,6 +170,6 @@ def _device_facts(file: ArrowTable) -> Iterator[tuple[str, str]]:
     for column, value in row.items():
         if isinstance(value, str | int | float):
             text = str(int(value) if isinstance(value, float) else value)
-            yield _FACTS[pairs[column][1]], text[:_LONGEST_FACT]
+            yield _FACTS[pairs[column][1]], text[:200]
     if batch and batch.num_rows > 1:
         yield "gpus", str(batch.num_rows)

@@ -65,7 +65,6 @@ REPORTS: Final = (
     Report("cuda_gpu_kern_sum", "total time|instances|name", "totals", "kernel"),
 )
 """The first report whose columns are all in a header counts: those with more columns come first."""
-
 _ROLES: Final[tuple[tuple[str, str, str], ...]] = (
     ("start", "time", "kernel start|start|projected start"),
     ("duration", "time", "kernel dur|duration|projected duration"),
@@ -93,7 +92,6 @@ _ROLES: Final[tuple[tuple[str, str, str], ...]] = (
     ("rank", "integer", "rank"),
 )
 """Each role, the kind of its cells, and the columns that have it (separated by |), best first."""
-
 _TWINS: Final = {
     **dict.fromkeys(("nvtx_startend_sum", "nvtxsssum"), ("nvtx_pushpop_sum", "nvtx_startend_sum")),
     **dict.fromkeys(("osrt_sum", "osrtsum"), ("cuda_api_sum", "osrt_sum")),

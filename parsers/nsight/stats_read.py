@@ -32,8 +32,6 @@ _HEADING: Final = re.compile(
     rb"|Running \[([^\]\r\n]{1,4096}\.py)\s++([^\]\r\n]{1,4096})\])[^\r\n]*",
     re.M,
 )
-_HEADING_STARTS: Final = (b"Processing [", b"Running [")
-_MOST_HEADINGS: Final = 500
 
 
 class StatsFile(Struct):
@@ -100,10 +98,10 @@ def _headed_pieces(source: ByteSource) -> Iterator[tuple[_Heading, bytes]]:
         if number == 0:
             block = block.removeprefix(b"\xef\xbb\xbf")
         begin = 0
-        if any(start in block for start in _HEADING_STARTS):
+        if any(start in block for start in (b"Processing [", b"Running [")):
             for match in _HEADING.finditer(block):
                 # A row may have a name that looks like a heading.
-                if heading.number >= _MOST_HEADINGS or stats_text.is_row(match[0]):
+                if heading.number >= 500 or stats_text.is_row(match[0]):
                     continue
                 if match.start() > begin:
                     yield heading, block[begin : match.start()]
@@ -119,8 +117,7 @@ def _headed_pieces(source: ByteSource) -> Iterator[tuple[_Heading, bytes]]:
 def _takes(tables: dict[str, ReportPart], part: ReportPart) -> bool:
     """Add a table to those of a profile; return False if it must belong to another profile.
 
-    If there is a table of the same report, the new one must be equal to it (then it is dropped),
-    or continue it: with later records, or with sums of other names.
+    Of the same report the new table must be equal (then it is dropped) or have later records.
     """
     held = tables.setdefault(part.report.name, part)
     if held is part:
@@ -128,29 +125,23 @@ def _takes(tables: dict[str, ReportPart], part: ReportPart) -> bool:
     if not any(table.count for table in part.tables.values()):  # contradicts nothing
         held.odd.update(part.odd)
         return True
-    # The figures, starts of records and labels of sums in the table that is there, and in the new.
-    figures, starts, labels = [], [], []
+    figures, starts = [], []  # of the table that is there, and of the new one
     for tables_of in (held.tables, part.tables):
         figures.append(
             [
-                table.column(column).tobytes()
+                (name, table.column(column).tobytes())
                 for name, table in sorted(tables_of.items())
                 for column in _FIGURES.get(name, ("start_ns", "dur_ns"))
             ]
         )
         records = next((tables_of[name] for name in _RECORDS if name in tables_of), None)
         starts += [records.column("start_ns")] if records is not None and records.count else []
-        labels.append(labels_of(tables_of["totals"]) if "totals" in tables_of else [])
-    if held.tables.keys() == part.tables.keys() and figures[0] == figures[1]:
-        held.odd["table-repeated"] += 1
-        return True
-    if len(starts) == 2:
-        goes_on = bool(starts[1].min() >= starts[0].max())
-    else:
-        goes_on = set(labels[0]).isdisjoint(labels[1])
-    if goes_on:
+    is_equal = figures[0] == figures[1]
+    held.odd["table-repeated"] += is_equal
+    goes_on = len(starts) == 2 and bool(starts[1].min() >= starts[0].max())
+    if goes_on and not is_equal:
         held.absorb(part)
-    return goes_on
+    return goes_on or is_equal
 
 
 def _profiles(parts: Sequence[ReportPart]) -> dict[str, list[ReportPart]]:

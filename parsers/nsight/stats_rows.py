@@ -21,7 +21,6 @@ UNNAMED_RANGE: Final = "(unnamed range)"
 _OPERATION: Final = re.compile(r"\[(?:CUDA|Unified) .*\]|\[.*(?:memcpy|memset).*\]", re.I)
 _UNIFIED: Final = re.compile(r"\bunified\b", re.I)
 _UNNAMED: Final = "(unnamed)"
-_MOST_CALLS: Final = 2**40
 _CUDA_CALL: Final = re.compile(r"^_{0,2}cu(?:da)?[A-Z]")
 _SIZES: Final = re.compile(r"-?\d+")
 _CATEGORIES: Final = {
@@ -134,10 +133,7 @@ class _Rows(NamedTuple):
         return _Rows(cells.only(has_time), self.scales, self.part)
 
     def amount(self, role: str) -> IntArray:
-        """Return a column in ns or bytes, ABSENT without a number or if it is too large.
-
-        Numbers with decimals are scaled as doubles and rounded: exact to the ns below 26 days.
-        """
+        """Return a column in ns or bytes, ABSENT for none; doubles are exact below 26 days."""
         column: Column | None = self.cells.columns.get(role)
         if column is None or isinstance(column, Texts):
             return np.full(self.cells.count, ABSENT, np.int64)
@@ -284,7 +280,7 @@ def _add_totals(rows: _Rows) -> None:
     if is_other.any():
         counts = at_least(1, rows.only(is_other).cells.numbers("count"))
         # An unknown count is at least 1; a limit keeps damaged ones from overflowing the sum.
-        counts = np.where(counts == ABSENT, 1, np.minimum(counts, _MOST_CALLS))
+        counts = np.where(counts == ABSENT, 1, np.minimum(counts, (2**40)))
         part.odd["other-calls"] += int(counts.sum())
     rows, kinds = rows.only(~is_other), kinds[~is_other]
     columns = {"total": "total_ns"}

@@ -38,8 +38,6 @@ _NUMBER_CELL: Final = re.compile(rb'(?:^|[,;\t])"?-?\d[\d.]*"?(?=[,;\t\r\n]|\Z)'
 _SEPARATORS: Final = (",", ";", "\t")
 _HEADER_LINES: Final = 400
 """The first header must be in so many lines at the beginning."""
-_HEADER_BYTES: Final = 1 << 17
-_LONGEST_LINE: Final = 8 << 20
 _RULE: Final = re.compile(
     r"[\s+|]*(?:-{2,}[\s+|]+)+-{2,}[\s+|]*\Z|[\s+|]*(?:={2,}[\s+|]+)+={2,}[\s+|]*\Z", re.ASCII
 )
@@ -51,9 +49,6 @@ _TITLED: Final = re.compile(
 )
 """The part of a title that states a unit, and the line below it."""
 _BETWEEN: Final = re.compile(r"[\s|;]+|,(?!\d)|(?<!\d),")
-_MOST_TITLES: Final = 100
-_NUMBER_CHARACTERS: Final = 1000
-
 Filter = Callable[[ByteSource], Iterator[bytes]]
 
 
@@ -94,7 +89,7 @@ def whole_lines(source: ByteSource) -> Iterator[bytes]:
         if stop:
             yield block[:stop]
         rest = block[stop:]
-        if len(rest) > _LONGEST_LINE:  # no line of a table is so long
+        if len(rest) > (8 << 20):  # no line of a table is so long
             yield rest
             rest = b""
     if rest:
@@ -110,10 +105,8 @@ def plain_tables(blocks: Iterator[bytes], console: Console, _source: ByteSource)
     first = b""
     for block in blocks:
         first += block
-        if len(first) >= _HEADER_BYTES:
+        if len(first) >= (1 << 17):
             break
-    if b"\r" in first and b"\n" not in first:  # line ends of old Macs
-        first = first.replace(b"\r", b"\n")
     first, blocks = _with_units(first), map(_with_units, blocks)
     header = first_header(first, console.tables)
     if header is not None:
@@ -205,7 +198,7 @@ class Console(Struct):
 
     def begin(self, title: str) -> None:
         """Begin the part below a title ("" at the end of the text); note the last one if unread."""
-        if self.title and self._has_rows and len(self.unread) < _MOST_TITLES:
+        if self.title and self._has_rows and len(self.unread) < 100:
             self.unread.append(self.title)
         self.title, self._has_rows, self.plan, self.line_before = title, False, None, ""
 
@@ -224,7 +217,7 @@ class Console(Struct):
                 self.begin(title[1])
             elif self.plan is None:
                 # Not in a table: two numbers show that the title has rows without known header.
-                cells = _BETWEEN.split(line[:_NUMBER_CHARACTERS]) if self.title else ()
+                cells = _BETWEEN.split(line[:1000]) if self.title else ()
                 has_numbers = sum(is_number(cell.strip('"')) for cell in cells) > 1
                 self._has_rows = self._has_rows or has_numbers
             elif not line.strip():
@@ -274,5 +267,4 @@ class Console(Struct):
 
 
 def _csv_line(cells: Sequence[str]) -> bytes:
-    quoted = ('"' + cell.replace('"', '""') + '"' for cell in cells)
-    return ",".join(quoted).encode() + b"\n"
+    return ",".join('"' + cell.replace('"', '""') + '"' for cell in cells).encode() + b"\n"

@@ -14,9 +14,9 @@ from msgspec.structs import replace
 
 from traceflops.errors import InputError, NotATrace
 from traceflops.parsers.io.csv_text import text_notes
-from traceflops.parsers.io.database_query import Lookup, by_distinct
+from traceflops.parsers.io.database_query import by_distinct
 from traceflops.parsers.io.inputs import ByteSource
-from traceflops.parsers.io.notes import NoteTable, not_read, read_each, with_notes
+from traceflops.parsers.io.notes import NoteTable, not_read, printable, read_each, with_notes
 from traceflops.parsers.io.places import rank_in_name
 from traceflops.parsers.nsight.stats_layouts import REPORTS, report_named
 from traceflops.parsers.nsight.stats_read import StatsFile, labels_of, read_stats
@@ -25,7 +25,7 @@ from traceflops.parsers.shared import trace_builder
 from traceflops.remedies import NSYS
 from traceflops.table.builder import TableBuilder, compact
 from traceflops.table.columns import ABSENT
-from traceflops.table.grouping import distinct, group_rows
+from traceflops.table.grouping import distinct
 from traceflops.table.trace import Note, Source, SourceFile, Trace, rank_from_name
 from traceflops.units import several
 
@@ -62,37 +62,22 @@ _ORDER: Final = (
 _PRIORITY: Final = {name: priority for priority, name in enumerate(_ORDER)}
 _SIBLINGS: Final = frozenset({"nvtx_pushpop_sum", "nvtx_startend_sum"})
 """Reports of one kind of record, but of different records: both are used."""
-_MOST_RANKS: Final = 2**31
 _MOST_NAMED: Final = 3
-_MOST_DIGITS: Final = 9
-"""The digits of a device's number, which has 31 bits."""
 _OF_ROWS: Final = (
     *("bad-cells", "no-time", "no-duration", "negative-duration", "other-calls", "beyond"),
     "nested-sums",
 )
 """Codes of notes on rows."""
+_NESTED: Final = "kernel times by NVTX range, where nested ranges repeat a kernel"
+_SUMS: Final = "give cuda_gpu_kern_sum or cuda_gpu_trace of the same profile"
+_TRACES: Final = "give cuda_gpu_trace and cuda_api_trace of the same profile"
+_UNCHANGED: Final = "give the file exactly as nsys stats wrote it"
 _USELESS: Final[tuple[tuple[str, type[InputError], str, str], ...]] = (
-    (
-        "nested-sums",
-        NotATrace,
-        "kernel times by NVTX range, where nested ranges repeat a kernel",
-        "give cuda_gpu_kern_sum or cuda_gpu_trace of the same profile",
-    ),
-    (
-        "other-calls",
-        NotATrace,
-        "a report of API calls, but not CUDA's",
-        "give cuda_gpu_trace and cuda_api_trace of the same profile",
-    ),
-    (
-        "no-time",
-        InputError,
-        "no row has a valid time",
-        "give the file exactly as nsys stats wrote it",
-    ),
+    ("nested-sums", NotATrace, _NESTED, _SUMS),
+    ("other-calls", NotATrace, "a report of API calls, but not CUDA's", _TRACES),
+    ("no-time", InputError, "no row has a valid time", _UNCHANGED),
 )
 """The errors for files without usable rows: the first whose oddity they have counts."""
-
 NOTES: Final = NoteTable(
     repaired={
         "no-duration": "{n} [record|records] without a duration: counted as 0 ns.",
@@ -179,17 +164,11 @@ def _no_rows(empty: Sequence[StatsFile]) -> InputError:
         if code in odd:
             return error_type(f"{text}: {name}", hint)
     if any(file.damage.dropped_rows or file.damage.cut_bytes for file in empty):
-        hint = "copy the file again or rerun nsys stats"
-        return InputError(f"no readable row: {name}", hint)
+        return InputError(f"no readable row: {name}", "copy the file again or rerun nsys stats")
     if rows := sum(part.rows for file in empty for part in file.parts):
-        return InputError(
-            f"no row can be used: {name} ({several(rows, 'row')})",
-            "give the file exactly as nsys stats wrote it",
-        )
-    return InputError(
-        f"no rows: {name} (header only)",
-        f"nothing was launched while recording; record again with {NSYS}",
-    )
+        return InputError(f"no row can be used: {name} ({several(rows, 'row')})", _UNCHANGED)
+    hint = f"nothing was launched while recording; record again with {NSYS}"
+    return InputError(f"no rows: {name} (header only)", hint)
 
 
 class Assembly:
@@ -208,7 +187,7 @@ class Assembly:
         self._rank = next((rank for rank in in_names if rank is not None), None)
         pairs = {pair for part in parts for pair in part.ranks}
         times = Counter(pid for pid, _ in pairs)
-        self._ranks = {p: rank for p, rank in pairs if times[p] == 1 and 0 <= rank < _MOST_RANKS}
+        self._ranks = {p: rank for p, rank in pairs if times[p] == 1 and 0 <= rank < (2**31)}
         self._resolution_ns = 1
         self._repeated: list[str] = []
         self._is_of_nobody = False
@@ -252,15 +231,10 @@ class Assembly:
         return self.builder.process(own_pid, facts)
 
     def _add_records(self, part: ReportPart, taken: dict[str, str]) -> None:
-        """Add the records of a report for the tables that no better report has filled.
-
-        `taken` is the report that filled each table; it is updated.
-        """
-        # If only calls of launches are needed, its kernels link them to those of a better report.
-        if "activities" in taken and "calls" not in taken and part.report.records == "launches":
-            kernels = part.tables.pop("activities", None)
-            if kernels is not None and "calls" in part.tables:
-                self._link(part.tables["calls"], kernels)
+        """Add records to tables that no better report has filled; `taken` is updated."""
+        if part.report.records == "launches" and "activities" in taken:
+            # Its calls are linked to its own kernels only, not to those of a better report.
+            part.tables.pop("calls", None)
         wanted = [name for name in _RECORDS if name in part.tables and part.tables[name].count]
         # Each report of marks has other marks: all are used.
         fresh = [name for name in wanted if name == "marks" or name not in taken]
@@ -279,26 +253,6 @@ class Assembly:
         is_projected = part.report.name == "nvtx_gpu_proj_trace"
         taken |= {_PROJECTED if is_projected else name: part.report.name for name in fresh}
 
-    def _link(self, calls: TableBuilder, kernels: TableBuilder) -> None:
-        """Give calls, in place, the correlations of the same kernels in the activities.
-
-        `kernels` are those that the calls launched, with the same made-up correlation. They are
-        found among the activities by start and duration, if only one kernel on each side has these.
-        """
-        activities = self.builder["activities"]
-        times = [
-            np.concatenate([activities.column(name), kernels.column(name)])
-            for name in ("start_ns", "dur_ns")
-        ]
-        group, first = group_rows(times)
-        theirs, ours = group[: activities.count], group[activities.count :]
-        is_alone = [np.bincount(side, minlength=len(first)) == 1 for side in (theirs, ours)]
-        id_of = np.full(len(first), ABSENT, np.int64)
-        id_of[theirs] = activities.column("correlation")
-        is_same = (is_alone[0] & is_alone[1])[ours] & (id_of[ours] != ABSENT)
-        launched = Lookup(kernels.column("correlation")[is_same], id_of[ours][is_same])
-        calls.replace("correlation", launched(calls.column("correlation")))
-
     def _number_devices(self, texts: Sequence[str], table: TableBuilder) -> None:
         """Replace, in place, codes of `texts`, the names of devices, by numbers of devices."""
         process = self._process(ABSENT)
@@ -306,7 +260,7 @@ class Assembly:
         for text in texts:  # `NVIDIA H100 (0)`, or `0`
             match = _DEVICE.match(text)
             name, number = (match[1].strip(), match[2]) if match else (text.strip(), text)
-            is_number = number.isascii() and number.isdecimal() and len(number) <= _MOST_DIGITS
+            is_number = number.isascii() and number.isdecimal() and len(number) < 10
             product = name if name and not name.isdecimal() else None
             devices[text] = (
                 int(number) if is_number else 0,
@@ -360,8 +314,7 @@ class Assembly:
             if file.profile:  # has a name only beside others
                 notes.append(NOTES.note("several-profiles"))
             if file.unread:
-                first = file.unread[:_MOST_NAMED]
-                titles = ("".join(c if c.isprintable() else "?" for c in text) for text in first)
+                titles = [printable(title, len(title)) for title in file.unread[:_MOST_NAMED]]
                 listed = "; ".join(titles) + (", ..." if len(file.unread) > _MOST_NAMED else "")
                 notes.append(NOTES.note("tables-unread", len(file.unread), titles=listed))
             notes += NOTES.counted(odd, "table-repeated")

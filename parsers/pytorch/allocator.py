@@ -76,7 +76,7 @@ class History(Struct, frozen=True, dict=True):
 
     @property
     def contradictions(self) -> int:
-        """How many events allocate what is allocated already, or free what is free already."""
+        """Number of events that allocate what is allocated already, or free what is free."""
         rows, is_first = self._by_address
         action = self.action[rows]
         same = np.append(False, action[1:] == action[:-1])[: len(action)]
@@ -84,10 +84,7 @@ class History(Struct, frozen=True, dict=True):
 
     @cached_property
     def held_at_start(self) -> Blocks:
-        """The blocks held before the first event.
-
-        Such a block has no events and is held at the end, or its first event frees it (stack -1).
-        """
+        """Blocks held before the first event: without events, or first freed (stack -1)."""
         rows, is_first = self._by_address
         freed = rows[is_first & (self.action[rows] == FREE)]
         without_events = ~np.isin(self.held.address, self.address[self._rows])
@@ -99,10 +96,7 @@ class History(Struct, frozen=True, dict=True):
 
     @cached_property
     def _changes(self) -> _Changes:
-        """All changes of allocated memory: row 0, which changes nothing, the start, the events.
-
-        All rows of the start have its total, so row 0 tells it even if no block was held then.
-        """
+        """All changes of allocated memory; rows of the start have its total."""
         rows, held = self._rows, self.held_at_start
         start = np.full(1 + len(held.size), self.time_ns[0] if len(self.time_ns) else 0)
         stack = np.where(self.action[rows] == ALLOC, self.stack[rows], -1)
@@ -138,10 +132,16 @@ class History(Struct, frozen=True, dict=True):
         value = change[is_shown].astype(np.float64)
         yield "change", {**common, "stack": shown_stack, "value": value}
         yield "allocated", {**common, "value": total[is_shown].astype(np.float64)}
-        reserved = self._reserved()
-        if reserved is None:
+        # Reserved memory is the size of the segments at the end, with events undone: unknown if
+        # that is below 0.
+        rows = np.flatnonzero(np.isin(self.action, list(SEGMENTS)))
+        grown = np.cumsum(np.append(0, self.size[rows] * _SIGNS[self.action[rows]]))
+        reserved = int(self.segments.size.sum()) - int(grown[-1]) + grown
+        if len(self.segments.size) + len(rows) == 0 or int(reserved.min()) < 0:
             return
-        yield "reserved", reserved
+        reserved_stack = np.append(-1, self.stack[rows]).astype(np.int32)
+        of_segments = {"time_ns": np.append(time[0], self.time_ns[rows]), "stack": reserved_stack}
+        yield "reserved", {**of_segments, "value": reserved.astype(np.float64)}
         # The peak: the last change at the first time at which the total is highest.
         highest = int(np.argmax(total))
         peak = int(np.flatnonzero((total == total[highest]) & (time == time[highest]))[-1])
@@ -151,22 +151,6 @@ class History(Struct, frozen=True, dict=True):
         held = Blocks(address[last], change[last], stack[last])
         largest = np.array([_largest_gap(*self._segments_after(peak), held)], np.float64)
         yield "largest_free", {"time_ns": time[peak : peak + 1], "value": largest}
-
-    def _reserved(self) -> dict[str, Array] | None:
-        """Return the columns of reserved memory, from the start on; None if it is unknown.
-
-        It is the size of the segments at the end, with events undone: unknown if that is below 0.
-        """
-        rows = np.flatnonzero(np.isin(self.action, list(SEGMENTS)))
-        grown = np.cumsum(np.append(0, self.size[rows] * _SIGNS[self.action[rows]]))
-        reserved = int(self.segments.size.sum()) - int(grown[-1]) + grown
-        if len(self.segments.size) + len(rows) == 0 or int(reserved.min()) < 0:
-            return None
-        return {
-            "time_ns": np.append(self._changes.time_ns[0], self.time_ns[rows]),
-            "stack": np.append(-1, self.stack[rows]).astype(np.int32),
-            "value": reserved.astype(np.float64),
-        }
 
     def _segments_after(self, row: int) -> tuple[Blocks, IntArray]:
         """Return the segments after a change (a row of `_changes`), and where whole ones begin.

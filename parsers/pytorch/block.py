@@ -16,50 +16,28 @@ import numpy as np
 
 from traceflops.parsers.io.json_mend import valid_utf8
 from traceflops.parsers.io.json_window import UNDECODABLE, list_decoder
+from traceflops.parsers.pytorch import events as kineto
 from traceflops.parsers.pytorch import legacy
-from traceflops.parsers.pytorch.events import (
-    ACTIVITY_KINDS,
-    ARGS,
-    CALL_APIS,
-    DEVICE_MARKS,
-    FLOW_CATEGORIES,
-    HOST_MARKS,
-    IGNORED,
-    KNOWN_CATEGORIES,
-    OP_CATEGORIES,
-    PYTHON_CATEGORIES,
-    Args,
-    ExactEvent,
-    LooseEvent,
-    MemoryArgs,
-    tagged_events,
-)
 from traceflops.parsers.pytorch.tables import Group, KinetoRows
 from traceflops.parsers.pytorch.values import DigitsLost, as_text, integer, integers, nanoseconds
 from traceflops.table.columns import IntArray
 
-A = TypeVar("A", bound=Args)
-
+A = TypeVar("A", bound=kineto.Args)
 _STEP_NAME = "ProfilerStep#"
-_OF_EVENTS: Final = ("X", "i")
-"""The phases of events that tables need."""
-_OF_ARROWS: Final = ("s", "t", "f")
-_MEMORY_NAME = "[memory]"
 _PATIENCE = 4
 _METADATA_BYTES: Final = 1 << 16
 """How near the end of a text to look for names of processes and threads (without category)."""
-_NO_ARGS: Final = Args()
+_NO_ARGS: Final = kineto.Args()
 
 
 class KinetoBlock:
-    """The rows and counts of a block of decoded events.
-
-    Without `python_stacks` Python frames are only counted. Raises DigitsLost (see ExactEvent).
-    """
+    """The rows and counts of a block of decoded events. Raises DigitsLost (see ExactEvent)."""
 
     def __init__(self, events: list[Any], python_stacks: bool) -> None:
         """Add the events to the tables, one category and phase after the other."""
-        self._unwanted = IGNORED if python_stacks else IGNORED | PYTHON_CATEGORIES
+        self._unwanted = (
+            kineto.IGNORED if python_stacks else kineto.IGNORED | kineto.PYTHON_CATEGORIES
+        )
         self.rows = KinetoRows()
         self.counts: Counter[str] = Counter()
         self.flows: list[IntArray] = []
@@ -69,22 +47,29 @@ class KinetoBlock:
             self.counts[category or f"phase {phase}"] += len(group)
             if category in self._unwanted:
                 continue
-            if lost := _lost_as(category, phase):
-                self.rows.odd[lost] += len(group)
+            # Count events that are skipped for their category or phase.
+            is_arrow = category in kineto.FLOW_CATEGORIES or category == legacy.ARROWS
+            if category in kineto.KNOWN_CATEGORIES | legacy.CATEGORIES:
+                is_used = phase in (("s", "t", "f") if is_arrow else ("X", "i"))
+                self.rows.odd["odd-phase"] += 0 if is_used else len(group)
+            elif not category and phase == "X":
+                self.rows.odd["no-category"] += len(group)
             if phase == "X":
                 adder = _ADDERS.get(category)
                 if adder is not None:
                     adder(self.rows, group)
             elif phase == "i":
-                may_be = isinstance(group.args[0], MemoryArgs)  # all arguments are of one type
+                may_be = isinstance(
+                    group.args[0], kineto.MemoryArgs
+                )  # all arguments are of one type
                 memory, instants = group.parted(
-                    [may_be and event.name == _MEMORY_NAME for event in group.events]
+                    [may_be and event.name == "[memory]" for event in group.events]
                 )
                 if len(memory):
                     self.rows.add_memory(memory)
                 if len(instants):
                     self.rows.add_instants(instants)
-            elif phase in ("s", "f") and category in FLOW_CATEGORIES:
+            elif phase in ("s", "f") and category in kineto.FLOW_CATEGORIES:
                 time, has_time = nanoseconds([event.ts for event in group.events])
                 rows = np.stack([integers([event.id for event in group.events]), time])
                 self.flows.append(rows[:, has_time])
@@ -96,7 +81,7 @@ class KinetoBlock:
             by_type[event.__class__].append(event)
         for kind, group in by_type.items():
             # Events decoded by category have a type of their own for each.
-            if kind not in (LooseEvent, ExactEvent):
+            if kind not in (kineto.LooseEvent, kineto.ExactEvent):
                 has_args = "args" in kind.__struct_fields__
                 for phase, same in _by_phase(group):
                     args = [event.args for event in same] if has_args else [_NO_ARGS] * len(same)
@@ -112,8 +97,10 @@ class KinetoBlock:
             for category, members in by_category.items():
                 for phase, same in _by_phase(members):
                     # Old files write memory events without a category.
-                    is_memory = phase == "i" and category not in KNOWN_CATEGORIES
-                    args_type = MemoryArgs if is_memory else ARGS.get(category, Args)
+                    is_memory = phase == "i" and category not in kineto.KNOWN_CATEGORIES
+                    args_type = (
+                        kineto.MemoryArgs if is_memory else kineto.ARGS.get(category, kineto.Args)
+                    )
                     args = _read_args([event.args for event in same], args_type, self.rows.odd)
                     if category in (legacy.OPS, legacy.WORK):
                         legacy.add_ids(args, same, category == legacy.WORK)
@@ -127,7 +114,7 @@ class KinetoReader:
     that cannot, all are decoded as LooseEvent; after DigitsLost, as ExactEvent.
     """
 
-    element = ExactEvent
+    element = kineto.ExactEvent
 
     def __init__(self, python_stacks: bool = True) -> None:
         self._python_stacks = python_stacks
@@ -135,10 +122,7 @@ class KinetoReader:
         self._odd_blocks = 0
 
     def read(self, text: bytes | memoryview) -> KinetoBlock | None:
-        """Return the rows of a JSON list of events, None if it cannot be decoded.
-
-        After _PATIENCE odd blocks in a row the quick way (`_usual`) is not tried any more.
-        """
+        """Return the rows of a JSON list of events, None if it cannot be decoded."""
         if not self._exact and self._odd_blocks < _PATIENCE:
             try:
                 block = KinetoBlock(self._usual(text), self._python_stacks)
@@ -148,7 +132,9 @@ class KinetoReader:
                 self._odd_blocks += 1
             except DigitsLost:
                 self._exact = True
-        for element in (ExactEvent,) if self._exact else (LooseEvent, ExactEvent):
+        for element in (
+            (kineto.ExactEvent,) if self._exact else (kineto.LooseEvent, kineto.ExactEvent)
+        ):
             try:
                 return KinetoBlock(list_decoder(element).decode(text), self._python_stacks)
             except DigitsLost:
@@ -170,16 +156,8 @@ class KinetoReader:
         # Decode the list up to that event, and the rest as another list.
         before = len(text) - len(last) + len(last[:begin].rstrip(b", \t\r\n"))
         events: list[Any] = usual.decode(b"".join((text[:before], b"]")))
-        events += list_decoder(LooseEvent).decode(b"[" + last[begin:])
+        events += list_decoder(kineto.LooseEvent).decode(b"[" + last[begin:])
         return events
-
-
-def _lost_as(category: str, phase: str) -> str:
-    """Return the code of the note on events that are skipped for category or phase, else ""."""
-    if category not in KNOWN_CATEGORIES | legacy.CATEGORIES:
-        return "no-category" if not category and phase == "X" else ""
-    is_arrow = category in FLOW_CATEGORIES or category == legacy.ARROWS
-    return "" if phase in (_OF_ARROWS if is_arrow else _OF_EVENTS) else "odd-phase"
 
 
 def _by_phase(events: list[Any]) -> Iterator[tuple[str, list[Any]]]:
@@ -200,7 +178,7 @@ def _by_phase(events: list[Any]) -> Iterator[tuple[str, list[Any]]]:
 
 @cache
 def _usual_decoder(python_stacks: bool) -> msgspec.json.Decoder[list[Any]]:
-    return list_decoder(Union[tuple(tagged_events(python_stacks))])  # noqa: UP007
+    return list_decoder(Union[tuple(kineto.tagged_events(python_stacks))])  # noqa: UP007
 
 
 def _add_ops(rows: KinetoRows, group: Group) -> None:
@@ -214,12 +192,12 @@ def _add_ops(rows: KinetoRows, group: Group) -> None:
 
 
 _ADDERS: Final[dict[str, Callable[[KinetoRows, Group], None]]] = {
-    **{c: partial(KinetoRows.add_activities, kind=k) for c, k in ACTIVITY_KINDS.items()},
-    **{c: partial(KinetoRows.add_calls, api=api) for c, api in CALL_APIS.items()},
-    **{c: partial(KinetoRows.add_host_marks, kind=k) for c, k in HOST_MARKS.items()},
-    **{c: partial(KinetoRows.add_device_marks, kind=k) for c, k in DEVICE_MARKS.items()},
-    **dict.fromkeys(PYTHON_CATEGORIES, KinetoRows.add_python),
-    **dict.fromkeys((*OP_CATEGORIES, legacy.OPS), _add_ops),
+    **{c: partial(KinetoRows.add_activities, kind=k) for c, k in kineto.ACTIVITY_KINDS.items()},
+    **{c: partial(KinetoRows.add_calls, api=api) for c, api in kineto.CALL_APIS.items()},
+    **{c: partial(KinetoRows.add_host_marks, kind=k) for c, k in kineto.HOST_MARKS.items()},
+    **{c: partial(KinetoRows.add_device_marks, kind=k) for c, k in kineto.DEVICE_MARKS.items()},
+    **dict.fromkeys(kineto.PYTHON_CATEGORIES, KinetoRows.add_python),
+    **dict.fromkeys((*kineto.OP_CATEGORIES, legacy.OPS), _add_ops),
     legacy.WORK: partial(KinetoRows.add_activities, kind="op"),
 }
 """The function that adds complete events (phase X) of a category."""
@@ -230,7 +208,7 @@ def _read_args(texts: Sequence[msgspec.Raw], args_type: type[A], odd: Counter[st
 
     An event without arguments, or with unreadable ones (counted in `odd`), gets the defaults.
     """
-    if args_type is Args:  # no table needs arguments of this category
+    if args_type is kineto.Args:  # no table needs arguments of this category
         return [args_type()] * len(texts)
     objects = [bytes(text) or b"{}" for text in texts]
     together = b"[" + b",".join(objects) + b"]"
@@ -255,7 +233,7 @@ def _read_args(texts: Sequence[msgspec.Raw], args_type: type[A], odd: Counter[st
 
 
 @cache
-def _loose(args_type: type[Args]) -> Any:
+def _loose(args_type: type[kineto.Args]) -> Any:
     """Return a type of arguments that accepts any JSON value in its fields, except raw ones."""
     fields = [
         (field.name, Any, msgspec.field(name=field.encode_name, default=field.default))

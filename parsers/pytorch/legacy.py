@@ -3,13 +3,14 @@
 It is a list of events without categories: operators of `CPU functions` and, after each, its arrow
 and device times, of `CUDA functions` (or `XPU functions` and others in ports). A device time is the
 time between two CUDA events around the operator, so device times of nested operators are nested.
-Later versions write the same list without device times. Ranges of the user are among the operators.
+Later versions write the same list without device times. Ranges of the user are among the operators
+(`ranges_from_ops`), as in Kineto files of some versions.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -21,8 +22,9 @@ from traceflops.parsers.pytorch.values import trailing_integer
 from traceflops.remedies import LEGACY
 from traceflops.table.builder import TableBuilder, with_numbers
 from traceflops.table.columns import ABSENT, Rows
+from traceflops.table.grouping import distinct, joint_codes
 from traceflops.table.links import first_of_same
-from traceflops.table.nesting import innermost_pieces
+from traceflops.table.nesting import OpTree, innermost_pieces
 from traceflops.table.trace import Note
 from traceflops.units import several
 
@@ -58,6 +60,9 @@ _NOTES: Final = NoteTable(
 )
 _OF_DEVICE: Final = re.compile(r"\w{1,20} functions")
 _ARROW: Final = re.compile(r"cpu_to_\w{1,20}")
+_COPIED: Final = ("thread", "start_ns", "dur_ns")
+_BACKWARD: Final = re.compile(r"\w+Backwards?\d*")
+"""The name of a node of autograd, which has no namespace."""
 
 
 def category(event: Any) -> str:
@@ -149,10 +154,7 @@ def linked_to_ops(tables: Mapping[str, pa.Table]) -> pa.Table:
 
 
 def use_old_spelling(args: Sequence[Any]) -> None:
-    """Fill in, in place, `Input Dims` from `Input dims`, as old files spell it.
-
-    Such files write [] for shapes and types that were not recorded.
-    """
+    """Fill in `Input Dims` from `Input dims`, as old files spell it; they write [] for unknown."""
     for op_args in args:
         if op_args.old_input_dims:
             texts = (op_args.old_input_dims, op_args.input_types)
@@ -161,11 +163,45 @@ def use_old_spelling(args: Sequence[Any]) -> None:
             )
 
 
-def content_notes(tables: Mapping[str, pa.Table], arrows: int, shown: str) -> Iterator[Note]:
-    """Yield the notes on what the format lacks.
+def ranges_from_ops(tables: MutableMapping[str, TableBuilder]) -> None:
+    """Move ranges from the operators to the marks, in place, as annotations.
 
-    `arrows` is how many arrows begin at operators; `shown` says what the report shows instead.
+    A range is host code around operators, as `record_function` makes it. Its name has no namespace
+    (`aten::`) and is not one of autograd; it has neither inputs nor a number of autograd, and one
+    of its name has others inside. Before PyTorch 1.6 no operator has a namespace: none can be told.
     """
+    ops, marks = tables["ops"], tables["marks"]
+    labels = list(ops.names["name"])
+    has_namespace = np.array(["::" in label for label in labels], dtype=np.bool_)
+    if has_namespace.all() or not has_namespace.any():
+        return
+    of_autograd = np.array([_BACKWARD.fullmatch(label) is not None for label in labels], np.bool_)
+    name = ops.column("name")
+    may_be = ~(has_namespace | of_autograd)[name] & (ops.column("input_dims") == -1)  # no inputs
+    may_be &= ops.column("sequence") == ABSENT  # no number of autograd
+    process, thread, start, dur = (ops.column(column) for column in ("process", *_COPIED))
+    parent = OpTree.nested(joint_codes(process, thread), start, start + dur).parent
+    around = distinct(parent[parent >= 0])
+    is_around = np.bincount(name[around[may_be[around]]], minlength=len(labels)) > 0
+    rows = np.flatnonzero(may_be & is_around[name])
+    if not len(rows):
+        return
+    codes = {}
+    for column in ("process", "name"):
+        texts = list(ops.names[column])
+        of_rows = (texts[code] for code in ops.column(column)[rows].tolist())
+        codes[column] = marks.names[column].codes(of_rows)
+    times = {name: ops.column(name)[rows] for name in _COPIED}
+    marks.add(len(rows), **codes, **times, kind=marks.names["kind"]["annotation"])
+    rest = np.delete(np.arange(ops.count), rows)
+    used = dict.fromkeys(name for _, piece in ops.pieces for name in piece)
+    tables["ops"] = kept = TableBuilder(ops.table)
+    kept.names = ops.names
+    kept.add(len(rest), **{name: ops.column(name)[rest] for name in used})
+
+
+def content_notes(tables: Mapping[str, pa.Table], arrows: int, shown: str) -> Iterator[Note]:
+    """Yield the notes on what the format lacks; `shown` says what the report shows instead."""
     if tables["activities"].num_rows:
         yield _NOTES.note("operator-times", tables["activities"].num_rows)
         yield _NOTES.note("no-calls")

@@ -21,13 +21,10 @@ from traceflops.table.columns import ABSENT, Array, IntArray, Names
 from traceflops.table.grouping import distinct
 
 _LABEL: Final = re.compile(r"(.{0,200}\d.{0,200})\s-?\d+")
-_MOST_DEVICES: Final = 1_024
 _MOST_RANKS: Final = 1_000_000
-_MOST_PROCESSES: Final = 4_096
 _SHIFTS: Final[tuple[int, ...]] = tuple(10**power for power in range(15, 4, -1))
 """The powers of ten whose multiples a tool may add to numbers, the largest first."""
 _HOST: Final = ("calls", "ops")
-_UNKNOWN_DEVICE: Final = -1
 _DEVICES: Final = 2**32
 """More than there are devices: `process * _DEVICES + device` is one number for both."""
 
@@ -41,10 +38,7 @@ class Owner(NamedTuple):
 
 
 def owner_codes(names: Names, pids: Sequence[Any], ranks: IntArray | None) -> Array | int:
-    """Return the code in `names` of the owner of each event, as `_owner_text` writes it.
-
-    `ranks` are the ranks in the arguments of events. If all have the same owner, return one code.
-    """
+    """Return the code of the owner of each event, one code if all have the same."""
     is_ranked = ranks is not None and bool((ranks >= 0).any())
     if pids and not is_ranked and pids.count(pids[0]) == len(pids):
         return names[_owner_text(pids[0])]
@@ -79,12 +73,16 @@ def split_ranks(
         own_rank, label, process_id = text.split("|")  # as `owner_codes` wrote it
         numbers_of_label = tuple(map(int, label.split("."))) if label else None
         owners[text] = Owner(int(own_rank) if own_rank else None, numbers_of_label, int(process_id))
-    shift = _shift([owners[text].pid for text in tables["activities"].names["process"]])
+    # The power of ten whose multiples were added to the numbers of devices, 0 if none.
+    pids_of_gpus = [owners[text].pid for text in tables["activities"].names["process"]]
+    devices = np.array([pid for pid in pids_of_gpus if pid >= 0], np.int64)
+    shifts = (power for power in _SHIFTS if (devices % power < 1_024).all())
+    shift = next((power for power in shifts if len(np.unique(devices // power)) > 1), 0)
     keys = _rank_keys(tables, owners, shift)
     if by_pid := not any(keys.values()) and not tables["activities"].count:
         keys = _process_keys(tables, owners)
     ranks = sorted(set(keys.values()))
-    several = 1 < len(ranks) <= _MOST_PROCESSES  # more ranks are not real: one process
+    several = 1 < len(ranks) <= 4_096  # more ranks are not real: one process
     # Each owner's process: the index of its rank, or 0 if the file is of one process.
     index = {key: n for n, key in enumerate(ranks)}
     number = {text: index[keys[text]] if several else 0 for text in owners}
@@ -143,10 +141,7 @@ def _rank_keys(
 def _process_keys(
     tables: Mapping[str, TableBuilder], owners: Mapping[str, Owner]
 ) -> dict[str, tuple[int, ...]]:
-    """Return, for each owner, its pid if operators have it, else that of most operators.
-
-    Without work of GPUs, each process has a device of its own: its CPU.
-    """
+    """Return each owner's pid, or that of most operators; without GPUs each CPU is a device."""
     operators, counts = tables["ops"], Counter[int]()
     texts = [*operators.names["process"]]
     rows = np.bincount(operators.column("process"), minlength=len(texts)).tolist()
@@ -156,16 +151,6 @@ def _process_keys(
     key_of = {pid: (pid,) for pid, count in counts.most_common() if count}
     most = next(iter(key_of.values()), ())
     return {text: key_of.get(own.pid, most) for text, own in owners.items()}
-
-
-def _shift(devices: Sequence[int]) -> int:
-    """Return the power of ten whose multiples were added to the numbers of devices, 0 if none."""
-    numbers = np.array([device for device in devices if device >= 0], dtype=np.int64)
-    for shift in _SHIFTS:
-        several = len(set((numbers // shift).tolist())) > 1
-        if several and (numbers % shift < _MOST_DEVICES).all():
-            return shift
-    return 0
 
 
 def _rank_numbers(keys: Sequence[tuple[int, ...]]) -> list[int | None]:
@@ -190,7 +175,7 @@ def number_devices(tables: Mapping[str, TableBuilder], several: bool) -> list[tu
     activities = tables["activities"]
     local = activities.column("device")
     # Device work without a device is on one device, unknown; other rows may have none.
-    activities.replace("device", np.where(local == ABSENT, _UNKNOWN_DEVICE, local))
+    activities.replace("device", np.where(local == ABSENT, -1, local))
     with_devices = [tables[name] for name in ("activities", "marks", "counters")]
     for table in with_devices if several else ():
         device, process = table.column("device"), table.column("process")

@@ -12,8 +12,9 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from traceflops.parsers.io.json_window import UNDECODABLE, decoded
+from traceflops.parsers.io.notes import printable
 from traceflops.parsers.io.places import rank_in_name
-from traceflops.parsers.pytorch.values import as_text, integer, printable
+from traceflops.parsers.pytorch.values import as_text, integer
 from traceflops.parsers.shared.trace_builder import DeviceFacts
 from traceflops.remedies import GPUS_LISTED, RECORDER
 from traceflops.table.columns import ABSENT, LIMIT_NS
@@ -30,7 +31,6 @@ _HOST_IN_NAME: Final = re.compile(r"(.{1,200})_\d+\.\d{10,}\.pt\.trace\.json")
 _IDENTITY_KEYS: Final = ("host_name", "username", "user", "hostname")
 _ROCM_KEYS: Final = ("roctracer_version", "hip_runtime_version", "hip_driver_version")
 GROUP_COLUMNS: Final = {"collective_group_ranks": "ranks", "collective_description": "pg_desc"}
-_MOST_GROUPS: Final = 10_000
 _INT32_MAX: Final = 2**31 - 1
 _DESCRIPTION_KEY: Final = "traceflops"
 _COST_KEY: Final = "traceflops_recording"
@@ -44,9 +44,6 @@ HEADER_KEYS: Final = (
 LARGEST_BYTES: Final = 256 * 1024
 DEEPEST: Final = 12
 """The deepest nesting of a description; a model card with an encoder of experts is 5 deep."""
-_MOST_NAMED: Final = 6
-_DECODER: Final[Any] = msgspec.json.Decoder(float_hook=Decimal)
-"""Reads numbers as decimals, so that 1.1 stays exactly 1.1."""
 
 
 class Metadata(Struct, frozen=True):
@@ -90,7 +87,21 @@ def read_metadata(header: Mapping[str, msgspec.Raw], file_name: str) -> Metadata
     )
     rank = _between(distributed.get("rank"), 0, _INT32_MAX)
     listed_gpus = _value(header, "deviceProperties")
-    devices = [(_integer(entry.get("id")), _device(entry)) for entry in _objects(listed_gpus)]
+    devices = [
+        (
+            _integer(entry.get("id")),
+            DeviceFacts(
+                product=_optional_text(entry.get("name")),
+                memory_bytes=_between(entry.get("totalGlobalMem"), 0, 2**63 - 1),
+                compute_major=_between(entry.get("computeMajor"), 0, _INT32_MAX),
+                compute_minor=_between(entry.get("computeMinor"), 0, _INT32_MAX),
+                # Kineto writes maxComputeUnits for GPUs of Intel (XPU).
+                sm_count=_between(entry.get("numSms", entry.get("maxComputeUnits")), 0, _INT32_MAX),
+                warp_size=_between(entry.get("warpSize"), 0, _INT32_MAX),
+            ),
+        )
+        for entry in _objects(listed_gpus)
+    ]
     # One if all GPUs are alike, but for a few bytes of memory.
     alike = {replace(facts, memory_bytes=None) for _, facts in devices}
     host_in_name = _HOST_IN_NAME.match(file_name)
@@ -123,7 +134,7 @@ def read_metadata(header: Mapping[str, msgspec.Raw], file_name: str) -> Metadata
                 for column, key in GROUP_COLUMNS.items()
                 if isinstance(entry.get(key), str | list)
             }
-            for entry in _objects(distributed.get("pg_config"), _MOST_GROUPS)
+            for entry in _objects(distributed.get("pg_config"), 10_000)
         },
         step_ns=None if unrecorded is None or recorded is None else (unrecorded, recorded),
     )
@@ -137,20 +148,6 @@ def _objects(value: object, most: int | None = None) -> list[dict[str, Any]]:
 
 def _value(header: Mapping[str, msgspec.Raw], key: str) -> Any:
     return decoded(header[key], object) if key in header else None
-
-
-def _device(entry: Mapping[str, object]) -> DeviceFacts:
-    """Return the facts of an entry of deviceProperties; values out of range are unknown."""
-    # Kineto writes maxComputeUnits for GPUs of Intel (XPU).
-    sm_count = entry.get("numSms", entry.get("maxComputeUnits"))
-    return DeviceFacts(
-        product=_optional_text(entry.get("name")),
-        memory_bytes=_between(entry.get("totalGlobalMem"), 0, 2**63 - 1),
-        compute_major=_between(entry.get("computeMajor"), 0, _INT32_MAX),
-        compute_minor=_between(entry.get("computeMinor"), 0, _INT32_MAX),
-        sm_count=_between(sm_count, 0, _INT32_MAX),
-        warp_size=_between(entry.get("warpSize"), 0, _INT32_MAX),
-    )
 
 
 def _integer(value: object) -> int | None:
@@ -182,7 +179,8 @@ def _described(header: Mapping[str, msgspec.Raw]) -> tuple[Mapping[str, object] 
         if size > LARGEST_BYTES:
             raise ValueError(f"larger than {LARGEST_BYTES:,} bytes ({size:,})")
         try:
-            described = _DECODER.decode(raw)
+            # Decimals, so that 1.1 stays exactly 1.1.
+            described = msgspec.json.Decoder(float_hook=Decimal).decode(raw)
         except (*UNDECODABLE, ArithmeticError):
             raise ValueError("not readable as JSON") from None
         if not isinstance(described, dict):
@@ -203,6 +201,6 @@ def _described(header: Mapping[str, msgspec.Raw]) -> tuple[Mapping[str, object] 
             words[word] = value
         else:
             others.append(key)
-    ignored = listed(others, printable, most=_MOST_NAMED)
+    ignored = listed(others, printable, most=6)
     problem = f"{several(len(others), 'unknown key')} ignored: {ignored}" if others else ""
     return words or None, problem

@@ -19,15 +19,14 @@ from traceflops.errors import InputError, NotATrace
 from traceflops.parsers.io.inputs import ByteSource
 from traceflops.parsers.io.json_events import EventStream
 from traceflops.parsers.io.json_mend import INVALID_UTF8, event_text_notes
-from traceflops.parsers.io.notes import NoteTable
+from traceflops.parsers.io.notes import NoteTable, printable
 from traceflops.parsers.io.worker_pool import BLOCK_BYTES, WorkerPool
 from traceflops.parsers.pytorch import legacy
 from traceflops.parsers.pytorch.block import KinetoBlock, KinetoReader
 from traceflops.parsers.pytorch.events import KNOWN_CATEGORIES, PYTHON_CATEGORIES
 from traceflops.parsers.pytorch.merged_ranks import number_devices, split_ranks
 from traceflops.parsers.pytorch.metadata import GROUP_COLUMNS, HEADER_KEYS, Metadata, read_metadata
-from traceflops.parsers.pytorch.op_ranges import ranges_from_ops
-from traceflops.parsers.pytorch.values import optional_codes, printable
+from traceflops.parsers.pytorch.values import optional_codes
 from traceflops.parsers.shared import trace_builder
 from traceflops.parsers.shared.formats import Format, Reading
 from traceflops.remedies import GPUS_LISTED, LEGACY, RECORDER, with_activities
@@ -43,9 +42,7 @@ from traceflops.table.patterns import (
 from traceflops.table.trace import Note, Source, SourceFile, Trace, of_noun, rank_from_name
 from traceflops.units import duration, listed, several
 
-_AT_END: Final = "rank and world size"
 _UNCATEGORISED = "phase "
-_NO_PHASE = "phase None"
 _NOTES: Final = NoteTable(
     repaired={
         "no-duration": of_noun("event", "without a valid duration: counted as 0 ns."),
@@ -113,9 +110,6 @@ _ODD: Final = (
     *("no-time", "no-category", "odd-phase", "bad-arguments", "no-duration"),
     *("negative-duration", "negative-size", "arguments-repaired"),
 )
-_SKIPPED: Final = ("no-time", "no-category", "odd-phase")
-"""Codes of the notes on events that may have been work of a GPU."""
-
 _SEVERAL: Final = 0.1
 """If fewer than this share of calls repeat a correlation, that may be chance."""
 _NO_WORK: Final = "no-device-work"
@@ -123,61 +117,47 @@ _ON_CPU: Final = ": the operators ran on the CPU"
 _SHOWN_INSTEAD: Final = "; CPU operators are shown if no file has any"
 
 
-def _by_operators(operators: Sequence[str]) -> tuple[str, str | None]:
-    """Return where operators ran, as the key of a note ends, and one that tells; "" if unknown."""
-    tells = {" mps": operator_of_mps, " gpu": operator_of_gpus, " cpu": operator_of_cpus}
-    found = ((key, tell(operators)) for key, tell in tells.items())
-    return next((each for each in found if each[1] is not None), ("", None))
-
-
 def _reading_notes(
-    source: ByteSource,
-    stream: EventStream[Any],
-    collected: Collected,
-    metadata: Metadata,
-    tables: Mapping[str, pa.Table],
-    devices: Sequence[int],
-    *,
-    python_stacks: bool,
+    stream: EventStream[Any], collected: Collected, python_stacks: bool
 ) -> Iterator[Note]:
-    """Yield the notes on one file: on its text, its events, what it lacks, and its metadata.
-
-    `devices` are the numbers of devices in the file.
-    """
-    damage, counts, odd = stream.damage, collected.counts, collected.odd
-    yield from event_text_notes(source, damage, _AT_END)
-    unknown = {
-        category: count
+    """Yield the notes on the text of a file and its events."""
+    yield from event_text_notes(stream.source, stream.damage, "rank and world size")
+    counts, known = collected.counts, KNOWN_CATEGORIES | legacy.CATEGORIES
+    unknown = [
+        (category, count)
         for category, count in sorted(counts.items())
-        if category not in KNOWN_CATEGORIES | legacy.CATEGORIES
-        and not category.startswith(_UNCATEGORISED)
-    }
+        if category not in known and not category.startswith(_UNCATEGORISED)
+    ]
     if unknown:
-        names = ", ".join(f"{printable(n)} ({count:,})" for n, count in list(unknown.items())[:6])
-        yield _NOTES.note("unknown-category", sum(unknown.values()), listed=names)
+        names = ", ".join(f"{printable(name)} ({count:,})" for name, count in unknown[:6])
+        total = sum(count for _, count in unknown)
+        yield _NOTES.note("unknown-category", total, listed=names)
     frames = sum(counts.get(category, 0) for category in PYTHON_CATEGORIES)
     if frames and not python_stacks:
         yield _NOTES.note("python-stacks-left-out", frames)
-    yield from _NOTES.counted({"no-phase": counts.get(_NO_PHASE, 0)}, "no-phase")
-    yield from _NOTES.counted(odd, *_ODD)
-    if legacy.OPS in counts:
-        yield from legacy.content_notes(tables, counts.get(legacy.ARROWS, 0), _SHOWN_INSTEAD)
-    else:
-        cut = source.cut is not None or damage.cut_bytes is not None
-        lost = "lost" * (cut or damage.dropped_places > 0)
-        lost = lost or "skipped" * any(odd[code] for code in _SKIPPED)
-        yield from _content_notes(tables, lost, metadata.facts, with_activities(counts))
-    yield from _metadata_notes(metadata, devices, tables["processes"])
+    yield from _NOTES.counted({"no-phase": counts.get("phase None", 0)}, "no-phase")
+    yield from _NOTES.counted(collected.odd, *_ODD)
 
 
 def _content_notes(
-    tables: Mapping[str, pa.Table], lost: str, facts: Mapping[str, str], activities: str
+    stream: EventStream[Any],
+    collected: Collected,
+    tables: Mapping[str, pa.Table],
+    facts: Mapping[str, str],
 ) -> Iterator[Note]:
-    """Yield the notes on what a file lacks: device work, calls, shapes.
+    """Yield the notes on what a file lacks: device work, calls, shapes; `facts` are its header's.
 
-    `lost` says how records may be missing, "" if none are. `facts` are those of its header.
-    `activities` is the argument with which the profiler records GPU operations.
+    Old files (see `legacy`) have notes of their own.
     """
+    counts, damage = collected.counts, stream.damage
+    if legacy.OPS in counts:
+        yield from legacy.content_notes(tables, counts.get(legacy.ARROWS, 0), _SHOWN_INSTEAD)
+        return
+    # How records may be missing, "" if none are.
+    is_cut = stream.source.cut is not None or damage.cut_bytes is not None
+    lost = "lost" * (is_cut or damage.dropped_places > 0)
+    skipped = sum(collected.odd[code] for code in ("no-time", "no-category", "odd-phase"))
+    lost = lost or "skipped" * (skipped > 0)
     calls, ops = tables["calls"].num_rows, tables["ops"]
     if not tables["activities"].num_rows:
         # The first reason that holds chooses the text; a text times False is empty.
@@ -185,14 +165,18 @@ def _content_notes(
         key, shown = f"{_NO_WORK} {why}".rstrip(), _SHOWN_INSTEAD if ops.num_rows else ""
         if launches_nothing(tables["calls"]) and not lost:
             key, shown = "nothing-launched", _ON_CPU if ops.num_rows else ""
-        why, operator = _by_operators(names(ops["name"]))
+        operator = None
         if key == _NO_WORK:
+            # An operator that ran elsewhere says why, else the list of GPUs or the Python frames.
+            tells = {" mps": operator_of_mps, " gpu": operator_of_gpus, " cpu": operator_of_cpus}
+            for why, tell in tells.items():
+                operator = operator or tell(names(ops["name"]))
+                key += why * (operator is not None and key == _NO_WORK)
             is_unlisted = ops.num_rows > 0 and facts.get(GPUS_LISTED) == "0"
             is_python = bool(set(names(tables["marks"]["kind"])) & {"python", "module"})
-            key += (
-                why or " unlisted" * is_unlisted or " functions" * (is_python and not ops.num_rows)
-            )
-        called = several(calls, "API call")
+            if operator is None:
+                key += " unlisted" * is_unlisted or " functions" * (is_python and not ops.num_rows)
+        called, activities = several(calls, "API call"), with_activities(counts)
         yield _NOTES.note(key, shown=shown, calls=called, activities=activities, operator=operator)
     elif not calls:
         yield _NOTES.note("no-calls")
@@ -271,45 +255,37 @@ def read_pytorch(
     collected = Collected()
     for block in stream:
         collected.absorb(block)
-    _refuse_foreign(source, stream, collected)
-    if collected.odd["no-time"] and not any(collected.tables[name].count for name in _TIMED):
-        raise InputError(
-            f"no event has a valid time: {source.label}",
-            "ts and dur must be in microseconds; convert other units",
-        )
-    _lend_correlations(collected)
-    # Operators are the work only without device work: then a range must not count as one.
-    if not collected.tables["activities"].count:
-        ranges_from_ops(collected.tables)
-    if legacy.WORK in collected.counts:
-        work = collected.tables["activities"]
-        collected.tables["activities"] = legacy.without_nested_work(work)
-    return _assemble(source, stream, collected, python_stacks)
-
-
-def _refuse_foreign(
-    source: ByteSource, stream: EventStream[KinetoBlock], collected: Collected
-) -> None:
-    """Raise InputError for a file without any event of PyTorch, unless it is an empty trace."""
     counts, damage = collected.counts, stream.damage
     whole = damage.array_closed and not damage.dropped_places
     is_empty_kineto = not counts and "schemaVersion" in stream.header and whole
-    if (KNOWN_CATEGORIES | {legacy.OPS}) & counts.keys() or is_empty_kineto:
-        return
+    if not (KNOWN_CATEGORIES | {legacy.OPS}) & counts.keys() and not is_empty_kineto:
+        raise _refusal(stream, counts)
+    if collected.odd["no-time"] and not any(collected.tables[name].count for name in _TIMED):
+        hint = "ts and dur must be in microseconds; convert other units"
+        raise InputError(f"no event has a valid time: {source.label}", hint)
+    _lend_correlations(collected)
+    # Operators are the work only without device work: then a range must not count as one.
+    if not collected.tables["activities"].count:
+        legacy.ranges_from_ops(collected.tables)
+    if legacy.WORK in collected.counts:
+        work = collected.tables["activities"]
+        collected.tables["activities"] = legacy.without_nested_work(work)
+    return _assemble(stream, collected, python_stacks)
+
+
+def _refusal(stream: EventStream[KinetoBlock], counts: Mapping[str, int]) -> InputError:
+    """Return the error for a file without any event of PyTorch; `counts` are by category."""
+    source, damage = stream.source, stream.damage
     if not counts and damage.dropped_places and "schemaVersion" in stream.header:
-        raise InputError(
-            f"no readable event: {source.label} "
-            f"({several(damage.dropped_places, 'damaged place')})",
-            "its JSON is broken; export the trace again",
-        )
+        places = several(damage.dropped_places, "damaged place")
+        hint = "its JSON is broken; export the trace again"
+        return InputError(f"no readable event: {source.label} ({places})", hint)
     if not counts and (source.cut or damage.cut_bytes is not None):
-        raise InputError(
-            f"cut off before its first complete event: {source.label}",
-            "nothing can be recovered; record or copy the trace again",
-        )
+        hint = "nothing can be recovered; record or copy the trace again"
+        return InputError(f"cut off before its first complete event: {source.label}", hint)
     categories = (name for name in sorted(counts) if not name.startswith(_UNCATEGORISED))
     seen = ", ".join(map(printable, islice(categories, 8))) or "none"
-    raise NotATrace(
+    return NotATrace(
         f"not a PyTorch trace: {source.label} (event categories: {seen[:200]})",
         "give a trace of torch.profiler (prof.export_chrome_trace); of another program record one "
         "with nsys profile or rocprofv3",
@@ -336,16 +312,14 @@ def _lend_correlations(collected: Collected) -> None:
             table.replace("correlation", np.where(lends, ids[nearest], correlation))
 
 
-def _assemble(
-    source: ByteSource, stream: EventStream[KinetoBlock], collected: Collected, python_stacks: bool
-) -> Trace:
+def _assemble(stream: EventStream[KinetoBlock], collected: Collected, python_stacks: bool) -> Trace:
     """Return the trace of one file, whose events are collected: one process per rank in it."""
+    source = stream.source
     metadata = read_metadata(stream.header, source.name)
     processes = split_ranks(collected.tables, metadata.rank)
     if len(processes) == 1:  # the header has the groups of one rank only
         _complete_groups(collected, metadata)
     used = number_devices(collected.tables, len(processes) > 1)
-    devices = [local for _, local in used]
     facts = [
         (process, n, metadata.facts_of(n) or trace_builder.NOTHING_KNOWN) for process, n in used
     ]
@@ -368,8 +342,10 @@ def _assemble(
     origin_ns = metadata.base_ns
     if origin_ns is None and starts and max(starts) > _EPOCH_NS:
         origin_ns = 0
-    notes = _reading_notes(
-        source, stream, collected, metadata, tables, devices, python_stacks=python_stacks
+    notes = (
+        *_reading_notes(stream, collected, python_stacks),
+        *_content_notes(stream, collected, tables, metadata.facts),
+        *_metadata_notes(metadata, [local for _, local in used], tables["processes"]),
     )
     return Trace(
         source=Source(

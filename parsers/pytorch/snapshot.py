@@ -60,7 +60,6 @@ _OF_TORCH: Final = re.compile(r"(?:^|[/\\])torch[/\\]")
 _OF_PYTHON: Final = re.compile(r"\.pyx?$|^<")
 _OPERATOR: Final = re.compile(r"\bat::_ops::(\w+)::call\(")
 _BACKWARD: Final = re.compile(r"(?<!::)\btorch::autograd::(?:\w++::)*(\w++)::apply\(")
-
 _Size = Annotated[int, msgspec.Meta(ge=0, le=2**44)]
 _Address = Annotated[int, msgspec.Meta(ge=0, le=2**62)]
 
@@ -296,10 +295,7 @@ _CODES: Final = {
 
 
 def _frame(frame: Any) -> tuple[str, int]:
-    """Return a frame as text, and its kind.
-
-    0: Python of the program, 1: Python of PyTorch, 2: operator or backward function, 3: other.
-    """
+    """Return a frame's text, and 0 for Python, 1 for PyTorch, 2 for an operator, else 3."""
     fields = frame if isinstance(frame, dict) else {}
     path, name, line = (fields.get(key) for key in ("filename", "name", "line"))
     path, name = (text if isinstance(text, str) else "" for text in (path, name))

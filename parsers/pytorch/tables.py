@@ -13,20 +13,9 @@ import numpy as np
 from msgspec import Struct
 
 from traceflops.parsers.pytorch import legacy
+from traceflops.parsers.pytorch import values as convert
 from traceflops.parsers.pytorch.events import CollectiveArgs
 from traceflops.parsers.pytorch.merged_ranks import owner_codes
-from traceflops.parsers.pytorch.values import (
-    as_text,
-    first_known,
-    integers,
-    json_codes,
-    nanoseconds,
-    optional_codes,
-    source_lines,
-    trailing_integers,
-    triples,
-    typed_integers,
-)
 from traceflops.parsers.shared.sinks import direction_named
 from traceflops.table.columns import ABSENT, Array, IntArray, Rows, narrow
 
@@ -90,31 +79,35 @@ class KinetoRows:
         columns: dict[str, Array] = {}
         if kind == "memcpy":
             texts = [
-                (as_text(event.name), as_text(a.kind))
+                (convert.as_text(event.name), convert.as_text(a.kind))
                 for event, a in zip(group.events, args, strict=True)
             ]
             directions = [direction_named(name) or direction_named(other) for name, other in texts]
-            columns["direction"] = optional_codes(table.names["direction"], directions)
+            columns["direction"] = convert.optional_codes(table.names["direction"], directions)
         sizes = _numbers(args, "bytes")
         negative = (sizes < 0) & (sizes != ABSENT)
         self.odd["negative-size"] += int(negative.sum())
         if not _none_of([a.name for a in args]):
             # Only nodes of graphs are annotated in this argument.
             labels = [a.name if a.graph_node > 0 else None for a in args]
-            columns["annotation"] = optional_codes(table.names["annotation"], labels)
+            columns["annotation"] = convert.optional_codes(table.names["annotation"], labels)
         if not _none_of(stacks := [a.stack for a in args]):
-            columns["source"] = optional_codes(table.names["source"], map(source_lines, stacks))
+            columns["source"] = convert.optional_codes(
+                table.names["source"], map(convert.source_lines, stacks)
+            )
         _add_named(
             table,
             group,
             **times,
             device=_devices(group),
-            stream=first_known(_numbers(args, "stream"), _tids(group), _numbers(args, "queue")),
+            stream=convert.first_known(
+                _numbers(args, "stream"), _tids(group), _numbers(args, "queue")
+            ),
             kind=table.names["kind"][kind],
             external_id=_external_ids(args),
             bytes=np.where(negative, ABSENT, sizes),
-            grid=triples([a.grid for a in args]),
-            block=triples([a.block for a in args]),
+            grid=convert.triples([a.grid for a in args]),
+            block=convert.triples([a.block for a in args]),
             registers_per_thread=_numbers(args, "registers"),
             shared_memory_bytes=_numbers(args, "shared_memory"),
             occupancy_percent=_numbers(args, "occupancy"),
@@ -124,17 +117,14 @@ class KinetoRows:
         )
 
     def add_calls(self, group: Group, api: str) -> None:
-        """Add runtime or driver calls. Calls of HIP name the kernel that they launch, with sizes.
-
-        A call without a kernel has no sizes, whatever its arguments say.
-        """
+        """Add runtime or driver calls; those of HIP name their kernel, with its sizes."""
         group, times = self._timed(group)
         table, args = self.calls, group.args
         columns: dict[str, Array] = {}
         if not _none_of(kernels := [a.kernel for a in args]):
             sides = [(None, None) if a.kernel is None else (a.grid, a.block) for a in args]
-            columns["grid"], columns["block"] = map(triples, zip(*sides, strict=True))
-            columns["kernel"] = optional_codes(table.names["kernel"], kernels)
+            columns["grid"], columns["block"] = map(convert.triples, zip(*sides, strict=True))
+            columns["kernel"] = convert.optional_codes(table.names["kernel"], kernels)
         _add_named(
             table,
             group,
@@ -152,7 +142,7 @@ class KinetoRows:
         table, args = self.ops, group.args
         flags, columns = [a.finished for a in args], dict[str, Array]()
         if not _none_of(flags):
-            columns["finished"] = integers(
+            columns["finished"] = convert.integers(
                 [None if flag is None else int(flag not in _UNFINISHED) for flag in flags]
             )
         legacy.use_old_spelling(args)
@@ -167,7 +157,7 @@ class KinetoRows:
         _, first = np.unique(codes, return_index=True)
         examples = [args[row] for row in first.tolist()]
         for name in _JSON_COLUMNS:
-            distinct = json_codes(table.names[name], [getattr(a, name) for a in examples])
+            distinct = convert.json_codes(table.names[name], [getattr(a, name) for a in examples])
             columns[name] = distinct[codes]
         if not _none_of([a.kernel_backend for a in args]):
             facts = [  # those of kernels that Inductor generated
@@ -178,7 +168,7 @@ class KinetoRows:
                 }
                 for a in args
             ]
-            columns["generated_kernel"] = optional_codes(
+            columns["generated_kernel"] = convert.optional_codes(
                 table.names["generated_kernel"],
                 [msgspec.json.encode(of_op).decode() if of_op else None for of_op in facts],
             )
@@ -198,7 +188,9 @@ class KinetoRows:
         names, inputs = self.marks.names, dict[str, Array]()
         if group.args and hasattr(group.args[0], "input_dims"):
             for name in ("input_dims", "input_types"):
-                inputs[name] = json_codes(names[name], [getattr(a, name) for a in group.args])
+                inputs[name] = convert.json_codes(
+                    names[name], [getattr(a, name) for a in group.args]
+                )
         kinds = {"kind": names["kind"][kind]}
         _add_named(self.marks, group, **times, **kinds, thread=_tids(group), **inputs)
 
@@ -219,8 +211,8 @@ class KinetoRows:
             **times,
             kind=names["kind"][kind],
             device=_devices(group),
-            stream=first_known(_numbers(args, "stream"), _tids(group)),
-            sync_kind=optional_codes(names["sync_kind"], [a.sync_kind for a in args]),
+            stream=convert.first_known(_numbers(args, "stream"), _tids(group)),
+            sync_kind=convert.optional_codes(names["sync_kind"], [a.sync_kind for a in args]),
             **_same_numbers(args, "correlation", "wait_stream", "wait_correlation"),
         )
 
@@ -236,15 +228,12 @@ class KinetoRows:
             kind=np.where(modules == ABSENT, python, module),
             thread=_tids(group),
             python_id=_numbers(group.args, "python_id"),
-            python_parent=integers([a.parent for a in group.args]),
+            python_parent=convert.integers([a.parent for a in group.args]),
             python_module=modules,
         )
 
     def add_memory(self, group: Group) -> None:
-        """Add allocations and releases: the change and, if recorded, the running totals, in bytes.
-
-        Each is a row of a counter, of the device or (by device type) of the host.
-        """
+        """Add changes and recorded totals of memory, in bytes, of the device or the host."""
         group, times = self._timed(group, instant=True)
         args = group.args
         on_device = _numbers(args, "device_type") > 0  # 0 is the CPU
@@ -272,15 +261,12 @@ class KinetoRows:
             )
 
     def _timed(self, group: Group, instant: bool = False) -> tuple[Group, dict[str, IntArray]]:
-        """Return the events with a valid start, with columns start_ns and dur_ns; count odd ones.
-
-        An event without a valid duration lasts 0 ns, which is not odd for an instant.
-        """
-        start, is_time = nanoseconds([event.ts for event in group.events])
+        """Return the events with a valid start, with start_ns and dur_ns; count odd ones."""
+        start, is_time = convert.nanoseconds([event.ts for event in group.events])
         if not is_time.all():
             self.odd["no-time"] += int(np.count_nonzero(~is_time))
             group, start = group.where(is_time.tolist()), start[is_time]
-        dur, has_dur = nanoseconds([event.dur for event in group.events])
+        dur, has_dur = convert.nanoseconds([event.dur for event in group.events])
         if not has_dur.all():
             self.odd["no-duration"] += 0 if instant else int(np.count_nonzero(~has_dur))
             dur = np.where(has_dur, dur, 0)
@@ -304,7 +290,7 @@ def _add(table: Rows, count: int, **columns: Array | int) -> None:
 def _add_named(table: Rows, group: Group, **columns: Array | int) -> None:
     """Add a row per event, with its name and owner."""
     names = [event.name for event in group.events]
-    texts = names if set(map(type, names)) <= {str} else map(as_text, names)
+    texts = names if set(map(type, names)) <= {str} else map(convert.as_text, names)
     name = table.names["name"].codes(texts)
     _add(table, len(group), process=_owners(table, group), name=name, **columns)
 
@@ -321,7 +307,7 @@ def _numbers(args: Sequence[Any], field: str) -> IntArray:
     # Fast: a default is the same object in all, so that `count` compares only identities.
     if values[:1] == [ABSENT] and values.count(ABSENT) == len(values):
         return np.full(len(values), ABSENT, np.int64)
-    return typed_integers(values)
+    return convert.typed_integers(values)
 
 
 def _same_numbers(args: Sequence[Any], *fields: str) -> dict[str, IntArray]:
@@ -335,16 +321,16 @@ def _devices(group: Group) -> IntArray:
     If arguments name a rank, it is the argument first: the pid may be another number there.
     """
     rank, own = _numbers(group.args, "rank"), _numbers(group.args, "device")
-    pid = trailing_integers([event.pid for event in group.events])
-    return np.where(rank >= 0, first_known(own, pid), first_known(pid, own))
+    pid = convert.trailing_integers([event.pid for event in group.events])
+    return np.where(rank >= 0, convert.first_known(own, pid), convert.first_known(pid, own))
 
 
 def _tids(group: Group) -> IntArray:
-    return trailing_integers([event.tid for event in group.events])
+    return convert.trailing_integers([event.tid for event in group.events])
 
 
 def _external_ids(args: Sequence[Any]) -> IntArray:
-    return first_known(_numbers(args, "external_id"), _numbers(args, "old_external_id"))
+    return convert.first_known(_numbers(args, "external_id"), _numbers(args, "old_external_id"))
 
 
 def _none_of(values: Sequence[object]) -> bool:
@@ -361,7 +347,7 @@ def _collective(table: Rows, args: Sequence[CollectiveArgs]) -> dict[str, Array]
     for column, field in _COLLECTIVE_TEXTS.items():
         columns[column] = np.full(len(args), -1, np.int32)
         texts = [getattr(a, field) for a in collectives]
-        columns[column][rows] = optional_codes(table.names[column], texts)
+        columns[column][rows] = convert.optional_codes(table.names[column], texts)
     for column, field in _COLLECTIVE_NUMBERS.items():
         columns[column] = np.full(len(args), ABSENT)
         columns[column][rows] = _numbers(collectives, field)

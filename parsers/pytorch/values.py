@@ -19,21 +19,14 @@ from traceflops.table.columns import ABSENT, LIMIT_NS, BoolArray, IntArray, Name
 
 _FRAME = re.compile(r'File "([^"\n]{1,1000})", line (\d{1,9}), in (\S{1,200})')
 _OF_TORCH = re.compile(r"(?:^|/)torch/")
-_MOST_STACKS = 100
 _EXACT_BELOW_US = 2**43
 _INT64_MAX = 2**63 - 1
 _NONE = type(None)
-_NO_JSON = (b"", b"null")
 _THOUSANDTHS = re.compile(rb"(?:-?[0-9]+\.[0-9]{3}(?:,|$))+")
 
 
 class DigitsLost(Exception):
     """A time with decimals is beyond 2^43 microseconds, where a double is not exact to the ns."""
-
-
-def printable(name: str) -> str:
-    """Return the beginning of a name that is safe in a message of one line."""
-    return "".join(c if c.isprintable() else "?" for c in name[:40])
 
 
 def as_text(value: object) -> str:
@@ -50,8 +43,7 @@ def optional_codes(names: Names, values: Iterable[Any]) -> npt.NDArray[np.int32]
 def json_codes(names: Names, texts: Sequence[msgspec.Raw]) -> npt.NDArray[np.int32]:
     """Return the codes in `names` of JSON lists, reformatted compactly; -1 for other texts."""
     given = [bytes(text) for text in texts]
-    kept = [text.startswith(b"[") and text not in _NO_JSON for text in given]
-    codes = [names[_compact(t)] if is_kept else -1 for t, is_kept in zip(given, kept, strict=True)]
+    codes = [names[_compact(text)] if text.startswith(b"[") else -1 for text in given]
     return np.array(codes, dtype=np.int32)
 
 
@@ -85,10 +77,7 @@ def _narrowed(values: Sequence[Any]) -> IntArray:
 
 
 def integer(value: object) -> int:
-    """Return an integer, also written as text or float, as an int64; ABSENT for other values.
-
-    2^63 and above wraps around, since some writers print signed ids as unsigned.
-    """
+    """Return an integer, also of text or float, as int64 (2^63 wraps around), else ABSENT."""
     if isinstance(value, str):
         text = value.strip()
         # An int64 has 19 digits: 40 leave room for zeros and are parsed quickly.
@@ -203,7 +192,7 @@ def source_lines(stack: object) -> str | None:
     It is the innermost frame outside PyTorch, else the innermost one. None if there is no frame.
     """
     lines: dict[str, None] = {}
-    for text in stack[:_MOST_STACKS] if isinstance(stack, list) else ():
+    for text in stack[:100] if isinstance(stack, list) else ():
         frames = ["{}({}): {}".format(*frame) for frame in _FRAME.findall(as_text(text))]
         own = [frame for frame in frames if not _OF_TORCH.search(frame)]
         lines |= dict.fromkeys((own or frames)[-1:])

@@ -88,7 +88,6 @@ SAME = {
     "plain": PLAIN,
     "byte order mark": b"\xef\xbb\xbf" + PLAIN,
     "carriage returns": PLAIN.replace(b"\n", b"\r\n"),
-    "only carriage returns": PLAIN.replace(b"\n", b"\r"),
     "no line end at the end": PLAIN.rstrip(),
     "an empty line behind the header": PLAIN.replace(b"value\n", b"value\n\n"),
     "empty lines": PLAIN.replace(b"\n", b"\n\n\n"),

@@ -12,15 +12,11 @@ from traceflops.table.columns import ABSENT, IntArray
 _KINDS: Final = ("HtoD", "DtoH", "HtoA", "AtoH", "AtoA", "AtoD", "DtoA", "DtoD", "HtoH", "PtoP")
 COPIES: Final[Mapping[int, tuple[str, str]]] = {
     **{kind: (name, f"Memcpy {name}") for kind, name in enumerate(_KINDS, 1)},
-    11: ("migration HtoD", "Unified memory HtoD"),
-    12: ("migration DtoH", "Unified memory DtoH"),
-    13: ("migration DtoD", "Unified memory DtoD"),
-    21: ("migration HtoD", "Unified memory prefetch HtoD"),
-    22: ("migration DtoH", "Unified memory prefetch DtoH"),
-    23: ("migration DtoD", "Unified memory prefetch DtoD"),
-    31: ("migration HtoD", "Unified memory eviction HtoD"),
-    32: ("migration DtoH", "Unified memory eviction DtoH"),
-    33: ("migration DtoD", "Unified memory eviction DtoD"),
+    **{
+        first + kind: (f"migration {name}", f"Unified memory {cause}{name}")
+        for first, cause in ((11, ""), (21, "prefetch "), (31, "eviction "))
+        for kind, name in enumerate(("HtoD", "DtoH", "DtoD"))
+    },
 }
 """By kind of copy: its direction, and its name as PyTorch's profiler writes it.
 
@@ -66,10 +62,7 @@ NO_STREAM: Final = (1 << 32) - 1
 
 
 def processes_of(ids: IntArray) -> IntArray:
-    """Return the keys of processes: the bits of ids above those of the thread.
-
-    If the process number in an id is 0, the process is unknown: ABSENT.
-    """
+    """Return the keys of processes, the bits above those of the thread; ABSENT for process 0."""
     keys = ids >> THREAD_BITS
     return np.where((ids == ABSENT) | (keys & _MASK == 0), ABSENT, keys)
 

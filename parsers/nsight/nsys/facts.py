@@ -10,12 +10,10 @@ from datetime import datetime
 from itertools import islice
 from typing import Any, Final, TypeAlias, TypeVar
 
-import msgspec
 from msgspec import Struct, field
 from msgspec.structs import replace
 
 from traceflops.parsers.io.database_query import Among, Wanted
-from traceflops.parsers.io.json_window import UNDECODABLE
 from traceflops.parsers.nsight.nsys.enums import ERROR, THREAD_BITS, WARNING
 from traceflops.parsers.nsight.nsys.tables import Tables, whole_number
 from traceflops.parsers.shared.trace_builder import NOTHING_KNOWN, DeviceFacts
@@ -36,16 +34,10 @@ _OF_CAPTURE: Final = {
     **{f"{of}COLLECT_GPU_MEMORY_USAGE": "gpu_memory_usage" for of in _OF_ALL},
 }
 _CUDA_TRACED: Final = tuple(f"{of}COLLECT_CUDA_TRACE" for of in _OF_ALL)
-_CUDA_BEGAN: Final = "CUDA injection initialized"
 _CONTEXTS: Final = "TARGET_INFO_CUDA_CONTEXT_INFO"
 _SESSION: Final = "TARGET_INFO_SESSION_START_TIME"
-_FARTHEST_MINUTES: Final = 14 * 60
-"""No time zone is farther from UTC."""
-_LONGEST_FACT: Final = 40
-_LATEST_UNIX_NS: Final = 2**62
 _SEVERITIES: Final = {WARNING: "warning", ERROR: "error"}
 _MOST_QUOTED: Final = 5
-_LONGEST: Final = 400
 _TRACED: Final = (
     "CUDA|CUDA API|CUPTI|NVTX|OS runtime libraries|OpenGL|Vulkan|OpenMP|OpenACC|MPI|UCX|NVSHMEM"
     "|OpenSHMEM|cuBLAS|cuDNN|cuSPARSE|cuSOLVER|TensorRT|NCCL|GPU metrics|GPU Metrics|NIC metrics"
@@ -96,7 +88,6 @@ _MOST_SMALL: Final = 2**31
 _FIELDS: Final = tuple(DeviceFacts.__struct_fields__)
 _Key = TypeVar("_Key")
 Diagnostics: TypeAlias = Sequence[tuple[int, str]]
-_CUDA: Final = "CUDA"
 
 
 def _pairs_of(tables: Tables, table: str, names: Iterable[str]) -> list[tuple[str, str]]:
@@ -114,8 +105,12 @@ def facts_of(tables: Tables, diagnostics: Diagnostics) -> dict[str, str]:
     for table, wanted in asked_for:
         for name, value in _pairs_of(tables, table, wanted):
             if value.isprintable():  # others are damaged
-                facts.setdefault(wanted[name], value[:_LONGEST_FACT])
-    if _is_cuda_traced(tables, diagnostics):
+                facts.setdefault(wanted[name], value[:40])
+    # The setting proves that CUDA was traced only where it is true: since 2025 it may be false
+    # although CUDA was.
+    asked = (value.lower() for _, value in _pairs_of(tables, "META_DATA_CAPTURE", _CUDA_TRACED))
+    began = any(text.startswith("CUDA injection initialized") for _, text in diagnostics)
+    if "true" in asked or began or tables.whole(_CONTEXTS, Wanted(integers=("contextId",))).count:
         facts[CUDA_TRACE] = "true"
     # The UTC offset: from the beginning of the recording in UTC and in local time.
     rows = tables.whole(_SESSION, Wanted(texts=("utcTime", "localTime")))
@@ -123,28 +118,17 @@ def facts_of(tables: Tables, diagnostics: Diagnostics) -> dict[str, str]:
         with suppress(ValueError, TypeError):
             utc, local = (datetime.fromisoformat(text or "").replace(tzinfo=None) for text in times)
             minutes = round((local - utc).total_seconds() / 60)
-            if abs(minutes) <= _FARTHEST_MINUTES:  # no time zone is farther from UTC
+            if abs(minutes) <= 14 * 60:  # no time zone is farther from UTC
                 hours, rest = divmod(abs(minutes), 60)
                 facts[UTC_OFFSET] = f"{'-' if minutes < 0 else '+'}{hours:02}:{rest:02}"
                 break
     return facts
 
 
-def _is_cuda_traced(tables: Tables, diagnostics: Diagnostics) -> bool:
-    """Return whether CUDA is known to have been traced.
-
-    The setting proves it only where it is true: since 2025 it may be false although CUDA was.
-    """
-    asked = (value.lower() for _, value in _pairs_of(tables, "META_DATA_CAPTURE", _CUDA_TRACED))
-    began = any(text.startswith(_CUDA_BEGAN) for _, text in diagnostics)
-    contexts = Wanted(integers=("contextId",))
-    return "true" in asked or began or tables.whole(_CONTEXTS, contexts).count > 0
-
-
 def origin_of(tables: Tables) -> int | None:
     """Return the beginning of the session in ns since 1970, None if it is unknown."""
     rows = tables.whole(_SESSION, Wanted(integers=("utcEpochNs",)))
-    return next((row for row in rows["utcEpochNs"].tolist() if 0 < row < _LATEST_UNIX_NS), None)
+    return next((row for row in rows["utcEpochNs"].tolist() if 0 < row < (2**62)), None)
 
 
 def host_of(tables: Tables) -> str | None:
@@ -169,7 +153,7 @@ def ranks_of(tables: Tables) -> dict[int, int]:
 def diagnostics_of(tables: Tables) -> Diagnostics:
     """Return the messages of the profiler, each with its severity."""
     rows = tables.whole("DIAGNOSTIC_EVENT", Wanted(integers=("severity",), texts=("text",)))
-    plain = (" ".join((text or "")[:_LONGEST].split()) for text in rows.texts["text"])
+    plain = (" ".join((text or "")[:400].split()) for text in rows.texts["text"])
     return list(zip(rows["severity"].tolist(), plain, strict=True))
 
 
@@ -182,13 +166,11 @@ def warnings_of(diagnostics: Diagnostics, *, has_work: bool = True) -> Iterator[
     quoted: Counter[str] = Counter()
     others: Counter[int] = Counter()
     for severity, plain in diagnostics:
-        if severity not in _SEVERITIES or _EMPTY_TABLE.fullmatch(plain):  # the tables show that
-            continue
-        if any(pattern.fullmatch(plain) for pattern in _QUOTED):
+        if any(pattern.fullmatch(plain) for pattern in _QUOTED) and severity in _SEVERITIES:
             quoted[plain] += 1
-        else:
+        elif severity in _SEVERITIES and not _EMPTY_TABLE.fullmatch(plain):
             others[severity] += 1
-    in_order = sorted(quoted, key=lambda text: not has_work and _CUDA not in text)
+    in_order = sorted(quoted, key=lambda text: not has_work and "CUDA" not in text)
     for text in in_order[_MOST_QUOTED:]:
         others[WARNING] += quoted.pop(text)
     for text in in_order[:_MOST_QUOTED]:
@@ -291,8 +273,6 @@ def devices_of(tables: Tables, host: str | None) -> Devices:
             _fill(devices.by_ordinal, (pid, ordinal), facts)
     for ordinal, product in products.items():
         _fill(devices.by_ordinal, (None, ordinal), DeviceFacts(product=product))
-    if not devices.by_gpu and not devices.by_ordinal:
-        devices.by_gpu = _gpus_in_json(tables)
     for row in _rows(tables, "TARGET_INFO_CUDA_DEVICE", _CUDA_DEVICE):
         gpu = row["gpuId"]
         if gpu == ABSENT:
@@ -301,23 +281,6 @@ def devices_of(tables: Tables, host: str | None) -> Devices:
         if ABSENT not in (gpu, row["cudaId"], row["pid"]):
             devices.gpus.setdefault((row["pid"], row["cudaId"]), gpu)
     return devices
-
-
-def _gpus_in_json(tables: Tables) -> dict[int, DeviceFacts]:
-    """Return the GPUs listed in a JSON text, which some exports without a table of GPUs have."""
-    words = [name[0].upper() + name[1:] for name in _FACTS]
-    gpus: dict[int, DeviceFacts] = {}
-    for _, text in _pairs_of(tables, "TARGET_INFO_SYSTEM_ENV", ("GpuInfo",))[:1]:
-        decoded = None
-        with suppress(*UNDECODABLE):
-            decoded = msgspec.json.decode(text)
-        entries = decoded.get("Gpus") if isinstance(decoded, dict) else None
-        for index, entry in enumerate(entries[:_MOST] if isinstance(entries, list) else ()):
-            if isinstance(entry, dict):
-                number = entry.get("Id")
-                number = number if type(number) is int else index
-                gpus[number] = _facts(entry.get("Name"), entry, words)
-    return gpus
 
 
 def _rows(tables: Tables, table: str, wanted: Wanted) -> list[dict[str, Any]]:
@@ -330,10 +293,7 @@ def _rows(tables: Tables, table: str, wanted: Wanted) -> list[dict[str, Any]]:
 
 
 def _places(rows: Sequence[Mapping[str, Any]], host: str | None) -> dict[int, str]:
-    """Return the place of each GPU, by number: its UUID, else machine and slot.
-
-    A UUID or slot that several GPUs share (parts of one GPU may) identifies none of them.
-    """
+    """Return what alone identifies each GPU by number: its UUID, else machine and slot."""
     names: dict[int, list[str]] = {}
     for row in rows:
         uuid, bus = row["uuid"] or "", row["busLocation"]
@@ -347,10 +307,7 @@ def _places(rows: Sequence[Mapping[str, Any]], host: str | None) -> dict[int, st
 
 
 def _facts(product: Any, row: Mapping[str, Any], columns: Sequence[str]) -> DeviceFacts:
-    """Return the facts of a GPU from a row; `columns` are named in the order of `_FACTS`.
-
-    0 means unknown, except for the minor version.
-    """
+    """Return the facts in a row, with `columns` in the order of `_FACTS`; 0 is unknown."""
     memory, major, minor, *others, clock = (whole_number(row.get(column)) for column in columns)
     is_version = 0 < major < _MOST_SMALL and 0 <= minor < _MOST_SMALL
     first, second = (major, minor) if is_version else (None, None)

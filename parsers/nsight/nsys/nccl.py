@@ -26,7 +26,6 @@ from traceflops.table.grouping import distinct
 _PAYLOAD: Final = Wanted(integers=("start", "globalTid", "jsonTextId"), texts=("jsonText",))
 _TABLE: Final = "NVTX_EVENTS"
 _OF_LAUNCHES: Final = ("process", "thread", "start_ns", "dur_ns", "correlation")
-_MOST_DOMAINS: Final = 64
 _COMMUNICATOR: Final = "communicator"
 _SIZE: Final = "message size"
 _RANKS: Final = "no. of ranks"
@@ -34,25 +33,20 @@ _RANK: Final = "rank"
 _WORDS: Final = (_COMMUNICATOR, _SIZE, _RANKS, _RANK)
 _PARTS: Final = (_COMMUNICATOR, _SIZE)
 """Words that may also be a part of a longer key."""
-_LONGEST: Final = 1 << 16
 _DEEPEST, _MOST_MEMBERS, _LONGEST_WORD = 4, 64, 64
 """Limits on payloads, which are made of a few short words."""
-
 Payload = Mapping[str, str]
 Key = tuple[int, int]
 """A thread and a start time, which identify a range."""
 
 
 def fill_nccl(reading: ReportReading, ranges: Sequence[Batch]) -> None:
-    """Fill in, in place, the collectives of kernels and the ranks of processes that payloads name.
-
-    `ranges` are those of NCCL, as `read_nvtx` returns them.
-    """
+    """Fill in collectives and ranks that payloads of NCCL's `ranges` name (see `read_nvtx`)."""
     count = sum(batch.count for batch in ranges)
     if not count:
         return
     domains = distinct(np.concatenate([batch["domainId"] for batch in ranges]))
-    of_nccl = Among("domainId", tuple(domains[domains != ABSENT].tolist()[:_MOST_DOMAINS]))
+    of_nccl = Among("domainId", tuple(domains[domains != ABSENT].tolist()[:64]))
     payloads = _payloads(reading, of_nccl) if of_nccl.values else {}
     if of_nccl.values and not payloads:
         # Payloads may be exported as bytes, which cannot be read without their schema.
@@ -131,7 +125,7 @@ def _payloads(reading: ReportReading, of_nccl: Among) -> dict[Key, Payload]:
     for key, text, id_ in with_payload:
         words: dict[str, str] = {}
         content = by_id.get(id_) or text or ""
-        if len(content) <= _LONGEST:
+        if len(content) <= (1 << 16):
             with suppress(*UNDECODABLE):
                 _collect(msgspec.json.decode(content), words, _DEEPEST)
         payloads[key] = words

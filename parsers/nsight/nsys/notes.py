@@ -107,10 +107,6 @@ _NOTES: Final = NoteTable(
 _WORK_TABLES: Final = ("KERNEL", "MEMCPY", "MEMSET", "GRAPH_TRACE")
 _OF_CUDA: Final = ("SYNCHRONIZATION", "CUDA_EVENT", "MEMORY_USAGE", "OVERHEAD")
 """Records that exist only if CUDA was traced."""
-_LAUNCH: Final = "GraphLaunch"
-_FAMILIES: Final = (CUPTI, "NVTX_")
-"""Prefixes of tables of records: those that are not read are listed."""
-_TIMES: Final = frozenset({"start", "timestamp"})
 _MOST_LISTED: Final = 20
 
 
@@ -156,8 +152,8 @@ def content_notes(
         key = "gpu-unknown ambiguous" if devices.ambiguous else "gpu-unknown"
         yield _NOTES.note(key, unknown)
     # Tables that were not read: those with times, which are of records, come first.
-    unused = reading.tables.unused(_FAMILIES)
-    timed = {name for name in unused if not _TIMES.isdisjoint(reading.tables.columns(name))}
+    unused = reading.tables.unused((CUPTI, "NVTX_"))
+    timed = {name for name in unused if {"start", "timestamp"} & reading.tables.columns(name)}
     in_order = sorted(unused, key=lambda name: name not in timed)
     if listed := [f"{name} ({unused[name]:,})" for name in in_order]:
         names = ", ".join(listed[:_MOST_LISTED]) + ", …" * (len(listed) > _MOST_LISTED)
@@ -205,12 +201,9 @@ def _have(column: pa.ChunkedArray, *texts: str) -> BoolArray:
 
 
 def _launches_without_work(tables: Mapping[str, pa.Table]) -> int:
-    """Return how many launches of graphs left no record of device work.
-
-    Calls of a process with the same correlation are one launch.
-    """
+    """Return how many launches of graphs (calls of one correlation) left no device work."""
     calls, activities = tables["calls"], tables["activities"]
-    launching = [name for name in names(calls["name"]) if _LAUNCH in name]
+    launching = [name for name in names(calls["name"]) if "GraphLaunch" in name]
     if not launching or not activities.num_rows:  # another note is on a report without any work
         return 0
     ids, done = (numbers(table["correlation"], ABSENT) for table in (calls, activities))

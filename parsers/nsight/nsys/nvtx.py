@@ -36,16 +36,12 @@ from traceflops.table.columns import (
     string_column,
 )
 
-_NAME: Final = "^(?P<name>.*?)(?:, (?:seq|op_id|sizes|input_op_ids) = |$)"
 _SEQUENCE: Final = ", seq = (?P<digits>[0-9]{0,18})"
 _ID: Final = ", op_id = (?P<digits>[0-9]{0,18})"
-_SIZES: Final = ", sizes = (?P<sizes>.*?)(?:, input_op_ids = |$)"
 _OPERATOR: Final = re.compile(r"[\w.]+::|\w*Backward\d*$")
 """Names of operators. Ranges of the program (`record_function`) have ids, too, but other names."""
 _BARE: Final = re.compile(r"[a-z_]\w*")
 _SIZES_TEXT: Final = re.compile(r"\[[\[\]\d, -]*\]")
-
-
 _UNNAMED: Final = "(unnamed range)"
 _TABLE: Final = "NVTX_EVENTS"
 _COLUMNS: Final = ("start", "end", "eventType", "globalTid", "textId", "domainId")
@@ -75,8 +71,8 @@ class OpTexts(NamedTuple):
 def op_texts(column: pa.Array) -> OpTexts:
     """Return a column of texts, parsed."""
     column = column.cast(pa.binary())  # a file may contain invalid UTF-8
-    name, names = _coded(_part(column, _NAME))
-    sizes, texts = _coded(_part(column, _SIZES))
+    name, names = _coded(_part(column, "^(?P<name>.*?)(?:, (?:seq|op_id|sizes|input_op_ids) = |$)"))
+    sizes, texts = _coded(_part(column, ", sizes = (?P<sizes>.*?)(?:, input_op_ids = |$)"))
     sequence, op_id = _number(column, _SEQUENCE), _number(column, _ID)
     # Before PyTorch 1.7 operators had no namespace (`mm, seq = 12`) and no id: add `aten::`.
     is_old = (op_id == ABSENT) & ((sequence != ABSENT) | (sizes >= 0))
@@ -216,10 +212,7 @@ class TextRows(NamedTuple):
 
 
 def text_rows(tables: Tables) -> Iterator[TextRows]:
-    """Yield the ranges and marks in batches, with their own texts.
-
-    Read fast while that works; else, or from where it fails, row by row.
-    """
+    """Yield ranges and marks with their own texts: fast while that works, else row by row."""
     done = 0  # rows read fast
     tables.asked.add(_TABLE)
     if isinstance(tables, Database) and "text" in tables.columns(_TABLE):

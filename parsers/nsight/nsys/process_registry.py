@@ -157,10 +157,8 @@ def _without(trace: Trace, column: str) -> Trace:
 _MOST: Final = 10_000
 """The most processes and devices that are distinguished; a report with more is damaged."""
 _MOST_STREAMS: Final = 100_000
-_MOST_CONTEXTS: Final = 1 << 31
 _NO_CONTEXT: Final = 0
 """Contexts count from 1."""
-_NO_RANK: Final = 2**62
 _UNKNOWN_DEVICE: Final = -1
 _WITH_DEVICE: Final = ("activities", "marks", "counters")
 _COLUMNS: Final = {
@@ -228,10 +226,7 @@ class ProcessRegistry(Struct):
     def place(
         self, process: IntArray, ordinals: IntArray, contexts: IntArray, streams: IntArray
     ) -> dict[str, IntArray]:
-        """Return the columns device and stream of rows, as preliminary numbers.
-
-        A stream's own number is unique only within a process and a context.
-        """
+        """Return device and stream; a stream is of a process and a context."""
 
         def number(device: int, context: int, stream: int) -> int:
             key = device, context, stream
@@ -240,7 +235,7 @@ class ProcessRegistry(Struct):
                 return ABSENT
             return self._streams.setdefault(key, len(self._streams))
 
-        is_context = (contexts > 0) & (contexts < _MOST_CONTEXTS)
+        is_context = (contexts > 0) & (contexts < (1 << 31))
         contexts = np.where(is_context, contexts, _NO_CONTEXT)
         device = self.of_devices(ordinals, process)
         return {"device": device, "stream": _by_rows(number, device, contexts, streams_of(streams))}
@@ -255,10 +250,7 @@ class ProcessRegistry(Struct):
 
     @property
     def _owners(self) -> dict[int, int]:
-        """The key of each process by preliminary number.
-
-        If there is only one process, rows that name none belong to it.
-        """
+        """The key of each process; if there is only one, rows without one belong to it."""
         named = [key for key in self.keys if key != ABSENT]
         only = named[0] if len(named) == 1 else ABSENT
         return {local: only if key == ABSENT else key for key, local in self.keys.items()}
@@ -325,7 +317,7 @@ class ProcessRegistry(Struct):
         nobody, ranks = self.keys.get(ABSENT), self.ranks.ranks
         pieces = [piece for table in _COLUMNS["process"] for _, piece in builder[table].pieces]
         order = [
-            (ranks.get(key, _NO_RANK), key == ABSENT, key, local)
+            (ranks.get(key, (2**62)), key == ABSENT, key, local)
             for local, key in self._owners.items()
         ]
         for _, is_nobody, key, local in sorted(order):

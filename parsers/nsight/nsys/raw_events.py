@@ -26,7 +26,6 @@ from traceflops.table.columns import (
 
 Numbers = tuple[tuple[int, str], ...]
 """Numbers of fields, each with a column of an export. A field that a message lacks is 0."""
-
 _CUPTI: Final = "CUPTI_ACTIVITY_KIND_"
 _TYPE: Final = 1
 _CALL, _WORK, _NVTX, _DIAGNOSTIC, _FAULT, _SAMPLE = 108, 107, 102, 110, 125, 104
@@ -78,22 +77,34 @@ _CLASSES: Final[Mapping[int, str]] = {
 """The table of a call by its class."""
 _CLASSES_PASSED: Final = frozenset({6, 7, 8, 9, 10, 11, 28, 29, 48, 102})
 """Unused classes: calls of libraries, and beginning and end of tracing one."""
-_RANGES: Final = (34, 39, 59, 60, 75)
+
+
+class _Plain(NamedTuple):
+    """Events that are a row of `table` each: their types, the field with the payload, its numbers.
+
+    Numbers in `maybe` are unknown, not 0, if a message lacks them; `text` is the field of a text.
+    """
+
+    table: str
+    types: tuple[int, ...]
+    payload: int
+    numbers: Numbers
+    maybe: tuple[str, ...] = ()
+    text: tuple[int, ...] = ()
+
+
 _OF_RANGE: Final = numbered("1 eventType 2 start 9 globalTid 10 end 12 textId 13 domainId")
-_TEXT: Final = 7
-_MAYBE: Final = frozenset({"textId", "end"})
-"""Numbers of a range that are unknown, not 0, if a message lacks them."""
-_WARNING: Final = 49
-_SEVERITY, _MESSAGE = 3, 4
-"""Fields of a warning."""
-_FAULTS: Final = 120
 _OF_FAULT: Final = numbered("1 start 2 end 3 deviceId 4 globalPid")
+_PLAIN: Final = (
+    _Plain("NVTX_EVENTS", (34, 39, 59, 60, 75), _NVTX, _OF_RANGE, ("textId", "end"), (7,)),
+    _Plain("DIAGNOSTIC_EVENT", (49,), _DIAGNOSTIC, numbered("3 severity"), text=(4,)),
+    _Plain("CUDA_UM_GPU_PAGE_FAULT_EVENTS", (120,), _FAULT, _OF_FAULT),
+)
 _SAMPLED: Final = 31
 _OF_SAMPLE: Final = numbered("1 start 11 globalTid")
 _FRAME, _OF_FRAME = 4, numbered("1 symbol 2 module")
 _PASSED: Final = frozenset({27, 28, 31, 41, 76})
 """Unused types: processes, modules, scheduling of the CPU, samples without one, ends of domains."""
-
 UNREAD: Final[Mapping[str, str]] = {
     "class 103": "CUDA overheads",
     "113": "CUDA graphs being made",
@@ -129,39 +140,27 @@ class Events(Struct):
         kind = np.where(columns.sound, columns.numbers[_TYPE], ABSENT)
         is_work = np.isin(kind, [*_WORKS]) & columns.has(_WORK)
         is_call = np.isin(kind, _CALLS) & columns.has(_CALL)
-        is_range = np.isin(kind, _RANGES) & columns.has(_NVTX)
-        is_warning = (kind == _WARNING) & columns.has(_DIAGNOSTIC)
+        # Types without use (samples of other kinds, too) and damaged events are not unread.
+        is_read = is_work | is_call | np.isin(kind, [*_PASSED]) | ~columns.sound
         if is_work.any():
             self._add_work(columns.part(_WORK, is_work), kind[is_work])
         if is_call.any():
             self._add_calls(columns.part(_CALL, is_call))
-        if is_range.any():
-            payloads = columns.part(_NVTX, is_range)
-            ranges = payloads.columns(_keys(_OF_RANGE), (_TEXT,))
-            texts = payloads.block.texts(ranges.begins[_TEXT], ranges.ends[_TEXT])
-            self._add_rows("NVTX_EVENTS", _named(ranges, _OF_RANGE, _MAYBE), ranges.sound, texts)
-        if is_warning.any():
-            payloads = columns.part(_DIAGNOSTIC, is_warning)
-            warnings = payloads.columns((_SEVERITY,), (_MESSAGE,))
-            texts = payloads.block.texts(warnings.begins[_MESSAGE], warnings.ends[_MESSAGE])
-            severity = _named(warnings, ((_SEVERITY, "severity"),))
-            self._add_rows("DIAGNOSTIC_EVENT", severity, warnings.sound, texts)
-        is_fault = (kind == _FAULTS) & columns.has(_FAULT)
-        if is_fault.any():
-            faults = columns.part(_FAULT, is_fault).columns(_keys(_OF_FAULT))
-            self._add_rows("CUDA_UM_GPU_PAGE_FAULT_EVENTS", _named(faults, _OF_FAULT), faults.sound)
+        for table, types, payload, numbers, maybe, text in _PLAIN:
+            rows = np.isin(kind, types) & columns.has(payload)
+            is_read |= rows
+            if rows.any():
+                payloads = columns.part(payload, rows)
+                read = payloads.columns(_keys(numbers), text)
+                texts = [payloads.block.texts(read.begins[n], read.ends[n]) for n in text]
+                self._add_rows(table, _named(read, numbers, maybe), read.sound, *texts)
         is_sample = (kind == _SAMPLED) & columns.has(_SAMPLE)
         if is_sample.any():
             self._add_samples(columns.part(_SAMPLE, is_sample))
-        # Not unread: types without use (samples of other kinds, too), faults, and damaged events.
-        passed = np.isin(kind, [*_PASSED]) | is_fault | ~columns.sound
-        self._count_unread(kind[~(is_work | is_call | is_range | is_warning | passed)])
+        self._count_unread(kind[~is_read])
 
     def _add_calls(self, payloads: Messages) -> None:
-        """Add calls to the tables of their classes; count those of unknown classes as unread.
-
-        Those of _CLASSES_PASSED have no use: they are neither added nor counted.
-        """
+        """Add calls to the tables of their classes; count those of unknown classes as unread."""
         calls = payloads.columns(_keys(_OF_CALL))
         of_calls = _named(calls, _OF_CALL)
         classes = of_calls["eventClass"]

@@ -22,7 +22,6 @@ from traceflops.table.columns import IntArray
 
 MAGIC: Final = b"NVIDIA Tegra Profiler Report"
 _VERSION: Final = re.compile(rb"[\x00-\x20]{0,16}([0-9][0-9A-Za-z@.\-]{0,60})")
-_LONGEST_VERSION: Final = 80
 _RAW: Final = "Raw Sampling Data"
 _OFFSETS: Final = "Sampling Data Offsets"
 CLOCKS: Final = "Time Conversion Data"
@@ -33,17 +32,12 @@ _PACKED_BY, _AT_TEXTS, _AT_SCHEMAS = 1, 2, 3
 """Fields of the section of offsets."""
 _EVENT_COUNT, _TEXT_COUNT = 1, 3
 """Fields of the message behind the head."""
-_CODEC: Final = "lz4"
 _TRAILER_BYTES: Final = 8 + len(_END)
 _MOST_BYTES: Final = 1 << 27
 """The largest size of an unpacked block, and of the head or the tail of the file."""
-_MOST_PARTS: Final = 1_000
-"""The most unknown parts behind the tail that are counted."""
 _MOST_PACKED: Final = 255
 """The largest ratio that LZ4 can reach; texts, such as long names of templates, come near it."""
-_MORE, _FULL, _LEAST_MATCH = 15, 255, 4
 _READ_BYTES: Final = 1 << 20
-_VARINT_BYTES: Final = 10
 _REPEATED: Final = 1
 _UNREADABLE: Final = (ValueError, OSError, EOFError)
 
@@ -96,7 +90,7 @@ class RawFile(Struct):
             offsets = dict(messages.fields(self.section(_OFFSETS)))
             texts, schemas = offsets.get(_AT_TEXTS), offsets.get(_AT_SCHEMAS)
             codec = messages.message_text(offsets.get(_PACKED_BY))
-            if codec != _CODEC or not isinstance(texts, int):
+            if codec != "lz4" or not isinstance(texts, int):
                 raise ValueError("packed in an unknown way")
             first = self._begin + len(_BEGIN)
             self._texts_at = min(first + texts, self._end)
@@ -170,12 +164,11 @@ class RawFile(Struct):
             parts = self._parts(*packed) if packed is not None else None
             # Behind a block without a readable size, only texts whose place is known can be read.
             is_last = packed is None and (of_texts or self._texts_at is None)
-            if is_last:
-                self.damaged += not self.is_cut and self.stream.tell() < self._end
-                parts = self._before_cut()
-            elif packed is None:  # where the next block of events begins is unknown: skip to texts
+            if packed is None and not is_last:  # the next block of events is unknown: skip to texts
                 self.stream.seek(self._texts_at or self._end)
-            self.damaged += parts is None and not is_last
+            # The block before a cut is incomplete, not damaged.
+            at_cut = is_last and (self.is_cut or self.stream.tell() >= self._end)
+            self.damaged += parts is None and not at_cut
             if parts is None:
                 self.texts_lost = self.texts_lost or (of_texts and texts < self.expected_texts)
             elif not of_texts:
@@ -187,27 +180,13 @@ class RawFile(Struct):
         self.texts_lost = self.texts_lost or texts < self.expected_texts
 
     def _is_of_texts(self) -> bool:
-        """Return whether the next block is of texts, by its offset or by the number of events."""
         if self._texts_at is not None:
             return self.stream.tell() >= self._texts_at
         return self.events >= self.expected_events
 
-    def _before_cut(self) -> Parts | None:
-        """Return the parts that can be read of a block cut off by the end of the file, or None."""
-        try:
-            _, plain = self._varint(), self._varint()
-            packed = self.stream.read(max(0, self._end - self.stream.tell()))
-            data = unpacked_before_cut(packed, min(plain, _MOST_BYTES))
-            _, begin_of_parts = messages.varint(data, 0)
-        except _UNREADABLE:
-            return None
-        begin, end, _ = messages.split(data, begin_of_parts, len(data), _REPEATED)
-        # In a whole file the block is damaged, and its parts may be wrong.
-        return Parts(data, begin, end) if len(begin) and self.is_cut else None
-
     def _varint(self) -> int:
         offset = self.stream.tell()
-        value, length = messages.varint(self.stream.read(min(_VARINT_BYTES, self._end - offset)), 0)
+        value, length = messages.varint(self.stream.read(min(10, self._end - offset)), 0)
         self.stream.seek(offset + length)
         return value
 
@@ -248,10 +227,7 @@ class RawFile(Struct):
         return Parts(data, begin, end) if is_whole and offset + size == len(data) else None
 
     def _read_tail(self) -> bool:
-        """Read the tail behind the texts; return whether there is one.
-
-        Some writers add parts of unknown meaning behind it, which are counted.
-        """
+        """Read the tail behind the texts; count unknown parts that some writers add behind it."""
         begin = self.stream.tell()
         try:
             threads, tail = self._counted(), self._counted()  # names of threads are not needed
@@ -267,7 +243,7 @@ class RawFile(Struct):
             return False
         self.tail = tail
         # The parts behind the tail may be packed or not: try both.
-        while not self.is_cut and self.unknown_parts < _MOST_PARTS:
+        while not self.is_cut and self.unknown_parts < 1_000:
             offset = self.stream.tell()
             if offset >= self._end:
                 break
@@ -302,47 +278,8 @@ def _unpacked(packed: bytes, plain: int) -> bytes | None:
     return data if plain == 1 else None  # a block of one byte cannot be checked so
 
 
-def unpacked_before_cut(packed: bytes, most: int) -> bytes:
-    """Return the content of an LZ4 block whose end is missing, at most `most` bytes.
-
-    The block is literals and matches in turn: a match repeats `size` bytes from `back` bytes ago.
-    """
-    data = bytearray()
-    offset = 0
-    try:
-        while offset < len(packed) and len(data) < most:
-            token = packed[offset]
-            size, offset = _size(packed, offset + 1, token >> 4)
-            data += packed[offset : offset + size]
-            offset += size
-            back = packed[offset] | packed[offset + 1] << 8
-            size, offset = _size(packed, offset + 2, token & 15)
-            if not 0 < back <= len(data):
-                break
-            size = min(size + _LEAST_MATCH, most)
-            repeated = data[len(data) - back :][:size]  # shorter than `size` if it overlaps itself
-            data += (repeated * -(-size // len(repeated)))[:size]
-    except IndexError:
-        pass  # the end of what is there
-    return bytes(data[:most])
-
-
-def _size(packed: bytes, offset: int, size: int) -> tuple[int, int]:
-    """Return a length in LZ4 and the offset behind it; from 15 on further bytes are added to it."""
-    if size == _MORE:
-        while packed[offset] == _FULL:
-            size += _FULL
-            offset += 1
-        size += packed[offset]
-        offset += 1
-    return size, offset
-
-
 def opened(source: ByteSource) -> RawFile:
-    """Return an open report with its first line read. Raises InputError if it cannot be read.
-
-    The source is told how many bytes it has.
-    """
+    """Return an open report with its first line read. Raises InputError if it cannot be read."""
     stream: IO[bytes] | None = None
     if source.path is not None:
         try:
@@ -361,7 +298,7 @@ def opened(source: ByteSource) -> RawFile:
     if unpadded.endswith(_END):  # else the zeros may belong to a file that is cut off
         size -= len(last) - len(unpadded)
     stream.seek(len(MAGIC))
-    version = _VERSION.match(stream.read(_LONGEST_VERSION))
+    version = _VERSION.match(stream.read(80))
     return RawFile(source, stream, size, version[1].decode() if version else "")
 
 

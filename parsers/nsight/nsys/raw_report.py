@@ -24,12 +24,8 @@ from traceflops.parsers.nsight.nsys.tables import Folder
 from traceflops.table.trace import Note
 from traceflops.units import several
 
-_CHUNK_BYTES: Final = 1 << 22
-"""How many bytes of events are parsed at once."""
 _STRINGS: Final = "StringIds"
 _OF_STRINGS: Final = pa.schema([("id", pa.int64()), ("value", pa.binary())])
-_NUL: Final = b"\0"
-"""It separates variables of an environment; no name contains it."""
 _OF_EVENTS: Final = frozenset(
     {
         *(f"CUPTI_ACTIVITY_KIND_{name}" for name in ("KERNEL", "MEMCPY", "MEMSET", "RUNTIME")),
@@ -67,11 +63,8 @@ _NOTES: Final = NoteTable(
         "report, and which is which is unknown. Only its export tells.",
     },
 )
-
-
 _MACHINE, _HARDWARE = 1, 2
 _OLD_GPU, _GPU, _NUMBERS = 1, 7, 9
-_MOST_GPUS: Final = 4_096
 _OF_GPU: Final = numbered(
     "1 id 11 totalMemory 13 clockRate 14 smCount 30 threadsPerWarp 15 cuDevice 41 computeMajor "
     "42 computeMinor"
@@ -82,12 +75,10 @@ _OF_OLD_GPU: Final = numbered(
     "22 computeCapabilityMajor 23 computeCapabilityMinor 24 deviceId 25 pid"
 )
 """GPUs as reports of 2020 and 2021 list them, by process."""
-_TEXTS_OF_OLD_GPU: Final = numbered("1 name")
 _OF_NUMBERS: Final = numbered("1 gpuId 2 cudaId 3 pid")
 _OFFSETS, _STARTED = 16, 17
 _SESSION, _UTC = 7, 9
 _PAIRS: Final = 2
-_MOST_DIGITS: Final = 20
 _LATEST: Final = 2**62
 _RECENT_NS: Final = 10**18
 """Today's times since 1970 are larger; times since the start of a machine are smaller."""
@@ -120,7 +111,7 @@ def report_of(source: ByteSource) -> Report:
             for block in file.blocks():
                 waiting.append(block)
                 waiting_bytes += len(block.data)
-                if waiting_bytes >= _CHUNK_BYTES:
+                if waiting_bytes >= 1 << 22:
                     events.add(joined(waiting))
                     waiting, waiting_bytes = [], 0
             if waiting:
@@ -187,7 +178,7 @@ def _texts(file: RawFile, columns: list[str]) -> Iterator[pa.RecordBatch]:
     for parts in file.texts:
         spans = zip(parts.begin.tolist(), parts.end.tolist(), strict=True)
         texts = [parts.data[begin:end] for begin, end in spans]
-        values = [None if _NUL in text else text for text in texts]
+        values = [None if b"\0" in text else text for text in texts]
         ids = pa.array(range(first, first + len(values)), pa.int64())
         first += len(values)
         batch = pa.RecordBatch.from_pydict({"id": ids, "value": pa.array(values, pa.binary())})
@@ -195,10 +186,7 @@ def _texts(file: RawFile, columns: list[str]) -> Iterator[pa.RecordBatch]:
 
 
 def _streams(file: RawFile) -> Iterator[dict[str, int]]:
-    """Yield the numbers of two texts: the name of a file to which the program wrote, and of what.
-
-    What it wrote is the next text.
-    """
+    """Yield the numbers of a file's name and of the next text: what the program wrote to it."""
     first = 0
     for parts in file.texts:
         for place, end in enumerate(parts.end.tolist()):
@@ -242,17 +230,14 @@ def _writer(version: str) -> str:
 def _target_tables(
     head: bytes, tail: bytes, clocks: bytes
 ) -> tuple[dict[str, list[pa.RecordBatch]], dict[str, int]]:
-    """Return tables of the GPUs, their ordinals in processes and the session's start; and counts.
-
-    The counts, by the codes of notes, are of unknown ordinals and of machines if there are several.
-    """
+    """Return tables of GPUs, ordinals and the session's start; counts by codes of notes."""
     machines, _ = parts_of(tail, _MACHINE)
     hardware = [part for machine in machines for part in parts_of(machine, _HARDWARE)[0]]
 
     def listed(key: int) -> list[dict[int, Any]]:
         """Return the messages in a field of the hardware of all machines."""
         parts = (part for own in hardware for part in parts_of(own, key)[0])
-        return [last_fields(part) for part in islice(parts, _MOST_GPUS)]
+        return [last_fields(part) for part in islice(parts, 4_096)]
 
     numbers = listed(_NUMBERS)
     # Field 3 is the pid. Which of 1 and 2 is the GPU's own number is unknown: a row is certain if
@@ -260,7 +245,7 @@ def _target_tables(
     pairs = {tuple(row.get(key, 0) for key in (3, 1, 2)) for row in numbers}
     certain = [row for row in numbers if (row.get(3, 0), row.get(2, 0), row.get(1, 0)) in pairs]
     origin = _origin(head, clocks)
-    old_gpus = [_row(gpu, _OF_OLD_GPU, _TEXTS_OF_OLD_GPU) for gpu in listed(_OLD_GPU)]
+    old_gpus = [_row(gpu, _OF_OLD_GPU, numbered("1 name")) for gpu in listed(_OLD_GPU)]
     rows = {
         "TARGET_INFO_GPU": [_row(gpu, _OF_GPU, _TEXTS_OF_GPU) for gpu in listed(_GPU)],
         "TARGET_INFO_CUDA_GPU": old_gpus,
@@ -282,10 +267,7 @@ def _row(message: Mapping[int, Any], numbers: Numbers, texts: Numbers = ()) -> d
 
 
 def _origin(head: bytes, clocks: bytes) -> int | None:
-    """Return when the session began in ns since 1970, None if it is unknown.
-
-    `head` has offsets between pairs of clocks, `clocks` (in newer files) times of two clocks.
-    """
+    """Return the session's start in ns since 1970 by offsets (`head`) or `clocks`, or None."""
     started, messages = 0, []
     try:
         for key, value in fields(head):
@@ -301,7 +283,7 @@ def _origin(head: bytes, clocks: bytes) -> int | None:
         # Fields 1 and 2 are the clocks, 5 is the difference, in digits of at most 64 bits.
         digits = message_text(offset.get(5))
         number = digits.removeprefix("-")
-        if number.isascii() and number.isdecimal() and len(number) <= _MOST_DIGITS:
+        if number.isascii() and number.isdecimal() and len(number) <= 20:
             edges.append((offset.get(1, 0), offset.get(2, 0), int(digits)))
     # What each clock shows when the session's clock shows 0, from clock to clock.
     times = {_SESSION: 0}

@@ -5,10 +5,8 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Sequence
-from itertools import islice
 from typing import Final
 
-import pyarrow as pa
 from msgspec.structs import replace
 
 from traceflops.errors import InputError, NotATrace
@@ -16,7 +14,7 @@ from traceflops.parsers.io.arrow_files import ArrowTable, open_arrow, open_parqu
 from traceflops.parsers.io.database_file import nothing_left
 from traceflops.parsers.io.database_rows import Database
 from traceflops.parsers.io.inputs import ByteSource
-from traceflops.parsers.io.notes import read_each, with_set_aside
+from traceflops.parsers.io.notes import printable, read_each, with_set_aside
 from traceflops.parsers.io.places import rank_in_name
 from traceflops.parsers.nsight.nsys import facts as report_facts
 from traceflops.parsers.nsight.nsys import timeline
@@ -34,29 +32,16 @@ from traceflops.parsers.shared.trace_builder import overflow_notes
 from traceflops.remedies import BEFORE_PASCAL, GENERATION
 from traceflops.table.trace import Source, SourceFile, Trace
 
-SQLITE: Final = "nsys-sqlite"
-RAW: Final = "nsys-rep"
-_FOLDER: Final = tuple(f"nsys-{kind}" for kind in ("parquet", "arrow"))
 _RECORDS: Final = ("activities", "calls", "ops", "marks", "counters")
 _PASCAL: Final = 6
 """The major compute capability from which Nsight Systems records GPUs."""
 _MOST_NAMED, _LONGEST_NAME = 5, 30
-_SEPARATORS: Final = re.compile(r"[/\\]")
 _NAMES: Final = re.compile(
     r"(?:CUPTI_ACTIVITY_KIND|TARGET_INFO|META_DATA|ENUM|NVTX|OSRT|CUDA|GPU|MPI|UCP|NET|CUBLAS|CUDNN"
     r"|ANALYSIS|SCHED|COMPOSITE|SAMPLING|DIAGNOSTIC|EXPORT_META)_[A-Z0-9_]+"
     r"|StringIds|PROFILER_OVERHEAD|PROCESSES|ThreadNames|ProcessStreams|GENERIC_EVENTS"
 )
 """Names of tables of reports; their files have the same names."""
-_BY_COLUMNS: Final[tuple[tuple[str, frozenset[str]], ...]] = (
-    ("CUPTI_ACTIVITY_KIND_KERNEL", frozenset({"start", "end", "gridX", "demangledName"})),
-    ("CUPTI_ACTIVITY_KIND_MEMCPY", frozenset({"start", "end", "bytes", "copyKind"})),
-    ("CUPTI_ACTIVITY_KIND_GRAPH_TRACE", frozenset({"start", "end", "streamId", "graphExecId"})),
-    ("CUPTI_ACTIVITY_KIND_SYNCHRONIZATION", frozenset({"start", "end", "syncType"})),
-    ("CUPTI_ACTIVITY_KIND_RUNTIME", frozenset({"start", "end", "correlationId", "returnValue"})),
-    ("NVTX_EVENTS", frozenset({"start", "eventType", "globalTid", "textId"})),
-)
-"""Columns by which a table is recognised if its file was renamed."""
 _WORK: Final = ("CUPTI_ACTIVITY_KIND_", "NVTX_EVENTS", "OSRT_API")
 _OPENERS: Final = {"Parquet": open_parquet, "Arrow": open_arrow}
 _INSTEAD: Final = {
@@ -73,13 +58,13 @@ _INSTEAD: Final = {
 
 def read_nsys(database: Database) -> Sequence[Trace]:
     """Return the trace in an SQLite export. Raises InputError if none can be read."""
-    return [trace_of_file(database, SQLITE)]
+    return [trace_of_file(database, "nsys-sqlite")]
 
 
 def read_raw(source: ByteSource) -> Trace:
     """Return the trace in a .nsys-rep file. Raises InputError if none can be read."""
     report = report_of(source)
-    trace = trace_of_file(report, RAW)
+    trace = trace_of_file(report, "nsys-rep")
     return replace(trace, notes=(*trace.notes, report.origin))
 
 
@@ -119,11 +104,10 @@ def trace_of(
     registry.settle(reading.builder)
     finished = timeline.with_kinds_of_calls(reading.builder.finish())
     diagnostics = report_facts.diagnostics_of(tables)
-    facts = {
-        **report_facts.facts_of(tables, diagnostics),
-        **_generation(finished["devices"]),
-        **streams.facts(texts),
-    }
+    facts = {**report_facts.facts_of(tables, diagnostics), **streams.facts(texts)}
+    majors = finished["devices"]["compute_major"].drop_null().to_pylist()
+    if min(majors, default=_PASCAL) < _PASCAL:
+        facts[GENERATION] = BEFORE_PASCAL
     if tables.damaged and not any(finished[name].num_rows for name in _RECORDS):
         raise nothing_left(tables.source.label, tables.notes(), "export or copy the report again")
     notes = (
@@ -141,7 +125,7 @@ def trace_of(
             facts=facts,
             event_counts=dict(sorted(reading.counts.items())),
             identities=report_facts.identities_of(tables, host),
-            kinds_apart=format_.startswith(_FOLDER),
+            kinds_apart=format_ in ("nsys-parquet", "nsys-arrow"),
         ),
         finished,
         (*tables.notes(), *(replace(note, file=name) for note in notes)),
@@ -149,37 +133,17 @@ def trace_of(
     )
 
 
-def _generation(devices: pa.Table) -> dict[str, str]:
-    """Return the fact that Nsight Systems cannot record some GPU, nothing where it can."""
-    majors = (major for major in devices["compute_major"].to_pylist() if major is not None)
-    return {GENERATION: BEFORE_PASCAL} if min(majors, default=_PASCAL) < _PASCAL else {}
-
-
-def table_of(name: str, columns: Sequence[str]) -> str | None:
-    """Return which table of a report a file has, by its name or columns; None if it has none."""
-    stem = name.partition(".")[0]
-    if _NAMES.fullmatch(stem):
-        return stem
-    return next((table for table, needed in _BY_COLUMNS if needed <= set(columns)), None)
-
-
 def read_tables(sources: Sequence[ByteSource], format_: str) -> list[Trace]:
-    """Return the traces in Parquet or Arrow files. Raises InputError if no file is known.
-
-    Files that cannot be read are set aside with a note.
-    """
+    """Return the traces in Parquet or Arrow files. Raises InputError if no file is known."""
 
     def opened(source: ByteSource) -> ArrowTable:
         """Return the table in a file. Raises NotATrace if it is not of a report or a recipe."""
         file = _OPENERS[format_](source)
-        if not is_of_recipe(file) and table_of(source.name, file.columns) is None:
-            names = (
-                "".join(c if c.isprintable() else "?" for c in n[:_LONGEST_NAME])
-                for n in file.columns
-            )
+        if not is_of_recipe(file) and not _NAMES.fullmatch(source.name.partition(".")[0]):
+            names = [printable(name, _LONGEST_NAME) for name in file.columns[:_MOST_NAMED]]
             raise NotATrace(
                 f"{source.path or source.label} is an unknown {format_} file (columns: "
-                f"{', '.join(islice(names, _MOST_NAMED))})",
+                f"{', '.join(names)})",
                 _INSTEAD[format_],
             )
         return file
@@ -195,19 +159,15 @@ def read_tables(sources: Sequence[ByteSource], format_: str) -> list[Trace]:
             if folder is None:
                 traces += read_recipes(group)
                 continue
-            tables: dict[str, ArrowTable] = {}  # of one report
-            for file in group:
-                # `opened` has let pass only known tables: "" never happens.
-                tables.setdefault(table_of(file.source.name, file.columns) or "", file)
+            # The tables of one report by name; of two files with the same table the first counts.
+            tables = {file.source.name.partition(".")[0]: file for file in reversed(group)}
             first = group[0].source
             if not any(table.startswith(_WORK) for table in tables):
-                raise NotATrace(
-                    f"no table of GPU operations among the files: {first.label}",
-                    "give the whole folder written by nsys export --type parquetdir or arrowdir",
-                )
+                hint = "give the whole folder written by nsys export --type parquetdir or arrowdir"
+                raise NotATrace(f"no table of GPU operations among the files: {first.label}", hint)
             used = [file.source for file in tables.values()]
             read = tuple(SourceFile(s.label, s.stored_bytes, s.stored_bytes) for s in used)
-            rank = rank_in_name(_SEPARATORS.split(first.folder.rstrip("/\\"))[-1])
+            rank = rank_in_name(re.split(r"[/\\]", first.folder.rstrip("/\\"))[-1])
             # All reports have files of the same names, so name the report after its folder, if the
             # user gave that. If the user gave files, the name of their folder stays private.
             name = first.label.rpartition("/")[0] or first.inside or first.label

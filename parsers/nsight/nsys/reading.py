@@ -20,11 +20,8 @@ from traceflops.table.grouping import distinct
 
 CUPTI: Final = "CUPTI_ACTIVITY_KIND_"
 GPU_PAGE_FAULTS: Final = "CUDA_UM_GPU_PAGE_FAULT_EVENTS"
-_NUL: Final = "\0"
-"""No name contains it; it separates the variables of an environment."""
 _IDS: Final = {"correlation": "correlationId", "graph": "graphId", "graph_node": "graphNodeId"}
 """By column of a trace, columns of a report in which 0 and below stand for none."""
-
 Columns: TypeAlias = dict[str, Array | int]
 Shown = Callable[[str], str]
 """Returns how a text is shown."""
@@ -33,7 +30,8 @@ Shown = Callable[[str], str]
 class ReportReading(Struct):
     """A report, the rows that were read of it, and counts of its records and of odd ones.
 
-    `callers` are ids of threads that call CUDA; `latest_ns` is the latest end of a record.
+    `calling` are ids of threads that call CUDA, per batch; `latest_ns` is the latest end of a
+    record.
     """
 
     tables: Tables
@@ -41,7 +39,7 @@ class ReportReading(Struct):
     builder: Gathered = field(default_factory=Gathered)
     odd: Counter[str] = field(default_factory=Counter)
     counts: Counter[str] = field(default_factory=Counter)
-    callers: list[IntArray] = field(default_factory=list)
+    calling: list[IntArray] = field(default_factory=list)
     latest_ns: int = ABSENT
     _unresolved: list[tuple[TableBuilder, Columns, str, Shown | None]] = field(default_factory=list)
 
@@ -51,11 +49,12 @@ class ReportReading(Struct):
             self.counts[table.removeprefix(CUPTI)] += batch.count
             yield batch
 
-    def timed(self, batch: Batch) -> Batch:
-        """Return the rows with a valid start, with `start_ns` and `dur_ns`; count odd ones.
+    def callers(self) -> IntArray:
+        """Return the ids of the threads that call CUDA."""
+        return distinct(np.concatenate([np.empty(0, np.int64), *self.calling]))
 
-        Times count from the start of the session and may be negative.
-        """
+    def timed(self, batch: Batch) -> Batch:
+        """Return the rows with a valid start, with `start_ns` and `dur_ns`; count odd ones."""
         is_time = np.abs(batch["start"]) < LIMIT_NS
         is_time &= batch["start"] != ABSENT  # abs(ABSENT), the smallest int64, is itself
         self.odd["no-time"] += batch.count - count_true(is_time)
@@ -131,5 +130,5 @@ def texts_of(tables: Tables, ids: Sequence[IntArray]) -> tuple[IntArray, list[st
     for batch in tables.batches("StringIds", columns) if len(wanted) else ():
         rows = batch.only(np.isin(batch["id"], wanted))
         text_ids.append(rows["id"])
-        texts += [None if text and _NUL in text else text for text in rows.texts["value"]]
+        texts += [None if text and "\0" in text else text for text in rows.texts["value"]]
     return np.concatenate(text_ids), texts

@@ -9,25 +9,35 @@ import numpy as np
 
 from traceflops.parsers.io.database_query import Among, Batch, Lookup, Wanted, by_distinct
 from traceflops.parsers.nsight.nsys.reading import ReportReading, texts_of
-from traceflops.table.columns import IntArray
-from traceflops.table.grouping import distinct, group_rows
+from traceflops.table.grouping import group_rows
 
 _CHAINS, _SAMPLES, _SWITCHES = "SAMPLING_CALLCHAINS", "COMPOSITE_EVENTS", "SCHED_EVENTS"
 _FRAME: Final = Wanted(integers=("id", "symbol", "module"))
 _ADDRESS: Final = re.compile(r"0x[0-9a-fA-F]+")
 _UNKNOWN: Final = "(unknown)"
-_OFF: Final = "(off the CPU)"
 _MOST: Final = 4_000_000
 
 
 def read_samples(reading: ReportReading) -> None:
     """Add at most _MOST samples of the threads that call CUDA, named by their innermost frame."""
-    callers = _callers(reading)
+    callers = reading.callers()
     innermost = reading.tables.whole(_CHAINS, _FRAME, (Among("stackDepth", (0,)),))
     if not innermost.count:
         return
     names = reading.builder["marks"].names
-    name_of = Lookup(innermost["id"], _names(reading, innermost))
+    # The name of a frame: library!function, or the part that is known.
+    columns = innermost["symbol"], innermost["module"]
+    text_ids, texts = texts_of(reading.tables, columns)
+    text_of = dict(zip(text_ids.tolist(), texts, strict=True))
+    group, first = group_rows(columns)
+
+    def named(frame: int, _: int) -> int:
+        symbol, module = (text_of.get(int(ids[first[frame]])) or "" for ids in columns)
+        function = "" if _ADDRESS.fullmatch(symbol) else symbol
+        parts = module.rpartition("/")[2], function
+        return names["name"]["!".join(filter(None, parts)) or _UNKNOWN]
+
+    name_of = Lookup(innermost["id"], by_distinct(group, named))
     count = 0
     for batch in reading.batches(_SAMPLES, ("id", "start", "globalTid")):
         rows = batch.only(np.isin(batch["globalTid"], callers))
@@ -45,7 +55,7 @@ def read_switches(reading: ReportReading) -> None:
     That is from being switched out to the next in. Records that are lost leave out a stretch, or
     join two.
     """
-    callers, names = _callers(reading), reading.builder["marks"].names
+    callers, names = reading.callers(), reading.builder["marks"].names
     kept = [
         rows.only(np.isin(rows["globalTid"], callers))
         for rows in reading.batches(_SWITCHES, ("start", "isSchedIn", "globalTid"))
@@ -65,26 +75,4 @@ def read_switches(reading: ReportReading) -> None:
     rows = reading.timed(Batch(len(begin), columns, {}))
     called = reading.builder["calls"].column("start_ns")  # not empty: these threads have called
     rows = rows.only((rows["start"] >= called.min()) & (rows["end"] <= called.max()))
-    reading.add("marks", rows, name=names["name"][_OFF], kind=names["kind"]["off_cpu"])
-
-
-def _callers(reading: ReportReading) -> IntArray:
-    """Return the threads that call CUDA, as reports number them."""
-    return distinct(np.concatenate([np.empty(0, np.int64), *reading.callers]))
-
-
-def _names(reading: ReportReading, frames: Batch) -> IntArray:
-    """Return the code of the name of each frame: library!function, or the part that is known."""
-    columns = frames["symbol"], frames["module"]
-    text_ids, texts = texts_of(reading.tables, columns)
-    text_of = dict(zip(text_ids.tolist(), texts, strict=True))
-    group, first = group_rows(columns)
-    coded = reading.builder["marks"].names["name"]
-
-    def named(frame: int, _: int) -> int:
-        symbol, module = (text_of.get(int(ids[first[frame]])) or "" for ids in columns)
-        function = "" if _ADDRESS.fullmatch(symbol) else symbol
-        parts = module.rpartition("/")[2], function
-        return coded["!".join(filter(None, parts)) or _UNKNOWN]
-
-    return by_distinct(group, named)
+    reading.add("marks", rows, name=names["name"]["(off the CPU)"], kind=names["kind"]["off_cpu"])

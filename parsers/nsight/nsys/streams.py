@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import builtins
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -24,10 +24,7 @@ from traceflops.table.trace import PROGRAM_ERROR
 STREAMS: Final = "ProcessStreams"
 OUTPUT, ERRORS = "_stdout.log", "_stderr.log"
 """How the names of the files end to which a program writes."""
-_MOST_READ: Final = 1 << 16
-_LAST_LINES: Final = 6
 _TRACEBACK: Final = "Traceback (most recent call last)"
-_IGNORED: Final = "Exception ignored in"
 _EXCEPTION: Final = re.compile(r"(?:\w+\.)*(\w+Error|\w*Exception|KeyboardInterrupt)(?::|$)")
 _WHO: Final = "accelerator|cuda|hip|gpu|runtime|fatal|internal|libomptarget|nccl|cublas|cudnn|mpi"
 _ERROR: Final = re.compile(
@@ -50,7 +47,6 @@ _FINISHED: Final = re.compile(
 )
 """A last line of a program that did its work: an error before it did not stop it."""
 _WARNING: Final = re.compile(r"\bwarn", re.IGNORECASE)
-_PYTHON, _UNKNOWN, _MISSING = "python", "unknown", "not-found"
 _CLASSES: Final = tuple(
     (name, re.compile(pattern, re.IGNORECASE))
     for name, pattern in (
@@ -95,22 +91,13 @@ class Streams(NamedTuple):
         return np.array([*self.files, *self.contents], np.int64)
 
     def facts(self, texts: Mapping[int, str | None]) -> dict[str, str]:
-        """Return the class of the error with which the program's output ends, if it does.
-
-        Of several processes, one whose output ends with an error is enough.
-        """
-        written = [
-            (texts.get(file) or "", texts.get(content) or "")
-            for file, content in zip(self.files, self.contents, strict=True)
-        ]
-        ends = (
-            error_of(text)
-            for ending in (ERRORS, OUTPUT)
-            for name, text in written
-            if name.endswith(ending)
-        )
-        found = next(filter(None, ends), None)
-        return {PROGRAM_ERROR: found} if found else {}
+        """Return the class of the error that ends any process's output, if there is one."""
+        for ending in (ERRORS, OUTPUT):
+            for file, content in zip(self.files, self.contents, strict=True):
+                is_of_kind = (texts.get(file) or "").endswith(ending)
+                if is_of_kind and (error := error_of(texts.get(content) or "")):
+                    return {PROGRAM_ERROR: error}
+        return {}
 
 
 def streams_of(tables: Tables) -> Streams:
@@ -121,44 +108,32 @@ def streams_of(tables: Tables) -> Streams:
 
 def error_of(written: str) -> str | None:
     """Return the class of the error with which a text ends, None if it ends with none."""
-    lines = [line for line in written[-_MOST_READ:].splitlines() if line.strip()]
-    begin = next(_errors(lines), None)
-    if begin is None:
-        return _MISSING if lines and _NOT_FOUND.search(lines[-1]) else None
-    if begin < len(lines) - 1 and _FINISHED.search(lines[-1]):
+    lines = [line for line in written[-(1 << 16) :].splitlines() if line.strip()]
+    raised, last = _raised(lines), len(lines) - 1
+    # The first of the last lines that tells of an error.
+    for begin in range(max(len(lines) - 6, 0), len(lines)):
+        line = lines[begin]
+        if begin == raised or (_ERROR.search(line) and not _WARNING.search(line)):
+            break
+    else:
+        return "not-found" if lines and _NOT_FOUND.search(lines[last]) else None
+    if begin < last and _FINISHED.search(lines[last]):
         return None  # it went on
-    told = "\n".join(lines[begin:])
-    own = next((name for name, pattern in _CLASSES if pattern.search(told)), None)
-    return own or _exception(lines[begin]) or _UNKNOWN
-
-
-def _errors(lines: Sequence[str]) -> Iterator[int]:
-    """Yield which of the last lines tell of an error."""
-    raised = _raised(lines)
-    for place in range(max(len(lines) - _LAST_LINES, 0), len(lines)):
-        line = lines[place]
-        if place == raised or (_ERROR.search(line) and not _WARNING.search(line)):
-            yield place
+    rest = "\n".join(lines[begin:])
+    own_class = next((name for name, pattern in _CLASSES if pattern.search(rest)), None)
+    if own_class is not None or (exception := _EXCEPTION.match(line)) is None:
+        return own_class or "unknown"
+    # Python's own exception by its name; "python" for one of a program.
+    own_type = getattr(builtins, exception[1], None)
+    is_own = isinstance(own_type, type) and issubclass(own_type, BaseException)
+    return exception[1] if is_own else "python"
 
 
 def _raised(lines: Sequence[str]) -> int | None:
-    """Return which line has the exception of Python's last traceback, None without any.
-
-    It is the first line that is not indented; exceptions in later lines are only text.
-    """
+    """Return the line with the exception of the last traceback: the first not indented."""
     begin = next((n for n in reversed(range(len(lines))) if _TRACEBACK in lines[n]), None)
-    if begin is None or _IGNORED in lines[max(begin - 1, 0)]:
+    if begin is None or "Exception ignored in" in lines[max(begin - 1, 0)]:
         return None
     after = range(begin + 1, len(lines))
-    place = next((n for n in after if not lines[n][0].isspace()), None)
-    return place if place is not None and _EXCEPTION.match(lines[place]) else None
-
-
-def _exception(line: str) -> str | None:
-    """Return the name of Python's exception in a line, "python" for one of a program, or None."""
-    raised = _EXCEPTION.match(line)
-    if raised is None:
-        return None
-    own = getattr(builtins, raised[1], None)
-    is_own = isinstance(own, type) and issubclass(own, BaseException)
-    return raised[1] if is_own else _PYTHON
+    raised = next((n for n in after if not lines[n][0].isspace()), None)
+    return raised if raised is not None and _EXCEPTION.match(lines[raised]) else None

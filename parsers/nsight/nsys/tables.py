@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Final, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -15,9 +15,6 @@ from traceflops.parsers.io.database_rows import Database
 from traceflops.parsers.io.inputs import ByteSource
 from traceflops.table.columns import ABSENT, Array, numbers
 from traceflops.table.trace import Note
-
-_MOST_NAMED: Final = 4
-_EXACT: Final = 2.0**53
 
 Condition = Among | Present
 
@@ -94,7 +91,7 @@ class Folder(Struct):
         """Return the note on damaged files, if there are any so far."""
         if not self._lost:
             return ()
-        listed = ", ".join(list(self._lost)[:_MOST_NAMED])
+        listed = ", ".join(list(self._lost)[:4])
         text = "Some files of the folder are damaged."
         used = f"Every row before the damage is used; rows are missing from {listed}."
         return (Note("dropped", "rows-lost", text, None, self.source.label, advice=used),)
@@ -110,10 +107,7 @@ def _column(rows: pa.RecordBatch, name: str) -> pa.Array:
 
 
 def integers(rows: pa.RecordBatch, name: str) -> Array:
-    """Return a column as int64, ABSENT for null. Exact floats and texts of digits are converted.
-
-    A column of integers with nulls may be stored as floats.
-    """
+    """Return a column as int64, ABSENT for null. Exact floats and texts of digits are converted."""
     column = _column(rows, name)
     if pa.types.is_dictionary(column.type):
         column = column.dictionary_decode()
@@ -125,7 +119,7 @@ def integers(rows: pa.RecordBatch, name: str) -> Array:
         return numbers(column.cast(pa.int64()), ABSENT)
     if pa.types.is_floating(kind):
         reals = _reals(column)
-        exact = (np.abs(reals) < _EXACT) & (reals == np.floor(reals))  # a NaN is not
+        exact = (np.abs(reals) < (2.0**53)) & (reals == np.floor(reals))  # a NaN is not
         return np.where(exact, np.where(exact, reals, 0.0).astype(np.int64), ABSENT)
     if pa.types.is_string(kind) or pa.types.is_large_string(kind):
         return np.array([whole_number(text) for text in column.to_pylist()], np.int64)

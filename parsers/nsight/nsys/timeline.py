@@ -61,11 +61,7 @@ _ALLOCATION: Final = Wanted(
 _METRIC: Final = Wanted(integers=("timestamp", "typeId", "metricId"), reals=("value",))
 _METRIC_NAME: Final = Wanted(integers=("typeId", "metricId"), texts=("metricName", "typeName"))
 _GPU_IN_NAME: Final = re.compile(r"\[(\d{1,4})\]$")
-_ON_HOST: Final = (0, 1)
 _MOST_KINDS, _MOST_VALUES = 256, 4_000_000
-_MOST_COPIES: Final = 5
-"""Copies of copies of a node are followed up to 2 to this power."""
-
 _EVENT, _WAIT_EVENT, _STREAM, _CONTEXT = enums.WAITS.values()
 _WAIT_OF: Final[Mapping[str, str]] = {
     **dict.fromkeys(("EventSynchronize", "EventQuery"), _EVENT),
@@ -77,10 +73,7 @@ _WAITING_CALL: Final = re.compile(rf"(?:cuda|cu)({'|'.join(_WAIT_OF)})(?:_ptsz|_
 
 
 def call_name(text: str) -> str:
-    """Return the name of a call without the API version in `cudaLaunchKernel_v7000`.
-
-    The versions of the driver API stay, since `cuMemAlloc_v2` is another function.
-    """
+    """Return a call's name without its API version; that of a driver call (`_v2`) is part of it."""
     return _API_VERSION.sub("", text)
 
 
@@ -168,7 +161,7 @@ def _columns(kind: str, reading: ReportReading, table: TableBuilder, rows: Batch
         labels = {number: f"graph {number}" for number in distinct(graph).tolist()}
         return {"name": _coded(names["name"], graph, labels | {ABSENT: "graph"}, None)}
     if kind == "RUNTIME":
-        reading.callers.append(distinct(rows["globalTid"]))  # threads that call CUDA
+        reading.calling.append(distinct(rows["globalTid"]))
         api = _coded(names["api"], rows["eventClass"], {enums.DRIVER: "driver"}, "runtime")
         return {"name": rows["nameId"], "api": api}
     if kind == "SYNCHRONIZATION":
@@ -202,12 +195,11 @@ _OF_COPIES: Final = (
 _OF_FILLS: Final = (*_SPAN, *_PLACE, "graphNodeId", "bytes", "memKind")
 _OF_CALLS: Final = (*_SPAN, "eventClass", "globalTid", "correlationId", "nameId")
 _OF_NODES: Final = (*_SPAN, "globalTid", "graphNodeId", "originalGraphNodeId")
-_OF_GRAPHS: Final = (*_SPAN, *_PLACE, "graphId", "graphExecId")
 _RECORD_KINDS: Final = (
     _RecordKind("KERNEL", "activities", "kernel", _OF_KERNELS, UNNAMED_KERNEL),
     _RecordKind("MEMCPY", "activities", "memcpy", _OF_COPIES),
     _RecordKind("MEMSET", "activities", "memset", _OF_FILLS),
-    _RecordKind("GRAPH_TRACE", "activities", "graph", _OF_GRAPHS),
+    _RecordKind("GRAPH_TRACE", "activities", "graph", (*_SPAN, *_PLACE, "graphId", "graphExecId")),
     _RecordKind("RUNTIME", "calls", "", _OF_CALLS, _UNNAMED, call_name),
     _RecordKind("SYNCHRONIZATION", "marks", "sync", (*_SPAN, *_PLACE, "syncType")),
     _RecordKind("CUDA_EVENT", "marks", "event", ("timestamp", *_PLACE)),
@@ -263,10 +255,7 @@ def read_page_faults(reading: ReportReading) -> None:
 
 
 def read_graph_nodes(reading: ReportReading) -> None:
-    """Add a mark for the creation of each graph node of processes with rows: when, which thread.
-
-    A node that is a copy (of a copy ...) of another has the time and thread of the original.
-    """
+    """Add marks of graph nodes' creation; a copy has the time and thread of its original."""
     table, names = "CUDA_GRAPH_NODE_EVENTS", reading.builder["marks"].names
     rows = reading.tables.whole(table, Wanted(integers=_OF_NODES))
     reading.counts[table] += rows.count
@@ -277,7 +266,7 @@ def read_graph_nodes(reading: ReportReading) -> None:
     original = enums.present(rows["originalGraphNodeId"])
     source = first_match(process, node, rows["start_ns"], process, original)  # row of the original
     source = np.where(source >= 0, source, np.arange(rows.count))
-    for _ in range(_MOST_COPIES):  # copies of copies: each step follows twice as many
+    for _ in range(5):  # copies of copies: each step follows twice as many
         source = source[source]
     made = {name: rows[name][source] for name in ("globalTid", "start_ns")}
     columns = {**made, "correlationId": node, "dur_ns": np.zeros_like(node)}
@@ -287,7 +276,7 @@ def read_graph_nodes(reading: ReportReading) -> None:
 
 def read_system_calls(reading: ReportReading) -> None:
     """Add operating system calls of the threads that call CUDA."""
-    callers = distinct(np.concatenate([np.empty(0, np.int64), *reading.callers]))
+    callers = reading.callers()
     kind = reading.builder["marks"].names["kind"]["system"]
     for batch in reading.batches("OSRT_API", (*_SPAN, "globalTid", "nameId")):
         rows = reading.timed(batch.only(np.isin(batch["globalTid"], callers)))
@@ -305,7 +294,7 @@ def read_memory(reading: ReportReading) -> None:
         usable &= batch["start"] != ABSENT
         rows = batch.only(usable)
         process = reading.registry.processes(enums.processes_of(rows["globalPid"]))
-        on_host = np.isin(rows["memKind"], _ON_HOST)
+        on_host = np.isin(rows["memKind"], (0, 1))
         change = np.where(
             rows["memoryOperationType"] == enums.ALLOCATED, rows["bytes"], -rows["bytes"]
         )

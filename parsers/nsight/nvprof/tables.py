@@ -61,7 +61,6 @@ _PUSHED, _STARTED = 59, 60
 _MIGRATIONS: Final = {1: 11, 2: 12, 8: 13}
 """The kind of copy that a kind of unified memory counter counts."""
 _FROM_DEVICE, _GPU_FAULT = 2, 4
-_MOST_PIDS: Final = 4_096
 _OF_GPU: Final = {
     "id": "id",
     "totalMemory": "globalMemorySize",
@@ -72,7 +71,6 @@ _OF_GPU: Final = {
     "clockRate": "coreClockRate",
 }
 _GPU: Final = Wanted(integers=(*_OF_GPU.values(), "name"), blobs=("uuid",))
-
 Numbers = dict[str, IntArray]
 Reader = Callable[[object], Iterator[pa.RecordBatch]]
 
@@ -129,10 +127,7 @@ class Nvprof(Folder, kw_only=True):
         return self.database.notes()
 
     def thread_ids(self, pids: IntArray, threads: IntArray) -> IntArray:
-        """Return ids of threads as an export has them: pid and a thread number of 24 bits.
-
-        The database's numbers have more bits: threads are numbered from 1; beyond the limit 0.
-        """
+        """Return ids as in exports: pid, and a number of 24 bits that is given here."""
 
         def number(thread: int, _: int) -> int:
             if thread not in self.own_threads and len(self.own_threads) < _MASK:
@@ -173,7 +168,7 @@ def nvprof_tables(database: Database) -> Nvprof:
     gpus = pa.RecordBatch.from_pydict(columns)
     add("TARGET_INFO_GPU", ("id",), lambda _: iter([gpus]))
     # Every process numbers the GPUs as the database does.
-    callers = tables.pids[:_MOST_PIDS]
+    callers = tables.pids[:4_096]
     ids, users = np.tile(gpus["id"], len(callers)), np.repeat(callers, len(gpus))
     ordinals = pa.RecordBatch.from_pydict({"gpuId": ids, "cudaId": ids, "pid": users})
     add("TARGET_INFO_CUDA_DEVICE", ("gpuId",), lambda _: iter([ordinals]))
@@ -210,6 +205,8 @@ def _work(tables: Nvprof, batch: Batch, named: Numbers) -> Numbers:
 
     Work from 0 to 0 is work that CUPTI could not time: its start is unknown.
     """
+    if "deviceId" not in named:  # of a wait: the device of its context
+        named = named | {"deviceId": tables.device_of(named["contextId"])}
     only = int(tables.pids[0]) & _MASK if len(tables.pids) == 1 else 0
     start = np.where((named["start"] == 0) & (named["end"] == 0), ABSENT, named["start"])
     return named | {"start": start, "globalPid": np.full(batch.count, only << THREAD_BITS)}
@@ -251,12 +248,6 @@ def _calls(api: str, tables: Nvprof, batch: Batch, named: Numbers) -> Numbers:
         "nameId": np.where(is_number, first_id + number, ABSENT),
         "eventClass": np.full(batch.count, list(_APIS).index(api)),
     }
-
-
-def _waits(tables: Nvprof, batch: Batch, named: Numbers) -> Numbers:
-    """Return the columns of waits, with the device of their context."""
-    device = tables.device_of(named["contextId"])
-    return _work(tables, batch, named | {"deviceId": device})
 
 
 def _owners(tables: Nvprof, batch: Batch) -> IntArray:
@@ -310,7 +301,6 @@ _BOTH: Final = {name: name for name in ("srcDeviceId", "dstDeviceId")}
 _FILL: Final = _WORK | {"bytes": "bytes", "memKind": "memoryKind"}
 _CALL: Final = _SPAN | {"correlationId": "correlationId"}
 _WAIT: Final = _CALL | {"contextId": "contextId", "streamId": "streamId", "syncType": "type"}
-_MIGRATION: Final = _SPAN | {"streamId": "streamId", "bytes": "value"}
 _PARTS: Final[Mapping[str, tuple[_TablePart, ...]]] = {
     f"{CUPTI}KERNEL": tuple(
         _TablePart(name, _KERNEL, _work) for name in ("CONCURRENT_KERNEL", "KERNEL", "CDP_KERNEL")
@@ -320,7 +310,7 @@ _PARTS: Final[Mapping[str, tuple[_TablePart, ...]]] = {
         _TablePart("MEMCPY2", _COPY | _BOTH, _copies),
         _TablePart(
             "UNIFIED_MEMORY_COUNTER",
-            _MIGRATION,
+            (_SPAN | {"streamId": "streamId", "bytes": "value"}),
             _migrations,
             ("counterKind", "srcId", "dstId", "processId"),
         ),
@@ -334,7 +324,7 @@ _PARTS: Final[Mapping[str, tuple[_TablePart, ...]]] = {
         _TablePart(api, _CALL, partial(_calls, api), ("cbid", "processId", "threadId"))
         for api in _APIS
     ),
-    f"{CUPTI}SYNCHRONIZATION": (_TablePart("SYNCHRONIZATION", _WAIT, _waits),),
+    f"{CUPTI}SYNCHRONIZATION": (_TablePart("SYNCHRONIZATION", _WAIT, _work),),
     f"{CUPTI}OVERHEAD": (
         _TablePart("OVERHEAD", _SPAN, _overheads, ("overheadKind", "objectKind"), ("objectId",)),
     ),
@@ -350,12 +340,9 @@ _PARTS: Final[Mapping[str, tuple[_TablePart, ...]]] = {
     ),
 }
 """The parts of each table of an export."""
-
-
 NVPROF: Final = "nvprof"
 _RECENT_NS: Final = 10**18
 """A time in ns that is later than this counts from 1970."""
-_WITH_THREADS: Final = ("calls", "ops", "marks")
 _NOTES: Final = NoteTable(
     dropped={
         "unified-memory": "{n} [counter|counters] of unified memory that [is|are] no [copy|copies] "
@@ -375,7 +362,7 @@ def read_nvprof(database: Database) -> Sequence[Trace]:
     sides = (tables.own_threads.values(), tables.own_threads)
     own_thread = Lookup(*(np.array(list(side), np.int64) for side in sides))
     changed: dict[str, pa.Table] = {}
-    for name in _WITH_THREADS:
+    for name in ("calls", "ops", "marks"):
         table = trace.table(name)
         changed[name] = with_numbers(table, "thread", own_thread(numbers(table["thread"], ABSENT)))
     # Times count from 1970, or are of an unknown clock (None).

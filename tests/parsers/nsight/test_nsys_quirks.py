@@ -132,21 +132,9 @@ def test_a_table_that_is_not_there_or_empty_costs_only_what_it_held(
 def test_a_report_without_gpus_says_so(tmp_path: Path) -> None:
     export = NsysFile()
     export.kernel(10, 20)
-    export.row("TARGET_INFO_SYSTEM_ENV", name="GpuInfo", value="{}")
     trace = made(tmp_path, export)
     assert rows(trace, "devices", "product") == [None]
     assert "--device" in note(trace, "gpu-unknown").text
-
-
-def test_gpus_listed_only_in_a_text_of_json(tmp_path: Path) -> None:
-    export = NsysFile()
-    export.kernel(10, 20)
-    text = '{"Gpus":[{"Id":0,"Name":"Tesla T4","TotalMemory":"15828320256","ClockRate":1590000000,'
-    text += '"SmCount":40,"ComputeMajor":7,"ComputeMinor":5,"ThreadsPerWarp":32}]}'
-    export.row("TARGET_INFO_SYSTEM_ENV", name="GpuInfo", value=text)
-    (device,) = made(tmp_path, export).devices.to_pylist()
-    assert (device["product"], device["memory_bytes"]) == ("Tesla T4", 15_828_320_256)
-    assert (device["sm_count"], device["compute_major"], device["compute_minor"]) == (40, 7, 5)
 
 
 def test_two_processes_may_call_different_gpus_by_one_number(tmp_path: Path) -> None:

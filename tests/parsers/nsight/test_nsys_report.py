@@ -34,7 +34,6 @@ from sample_traces.simulate import simulate
 from tests.conftest import examples, some
 from tests.privacy.test_environment import outputs
 from traceflops.errors import InputError, NotATrace
-from traceflops.parsers.nsight.nsys.raw_file import unpacked_before_cut
 
 WRITERS = ("2023", "2026")
 ALL = NsightOptions(ops=True, nccl="ranges", driver_calls=True, markers="all")
@@ -249,33 +248,6 @@ def test_cut_anywhere_it_is_read_up_to_the_cut(tmp_path: Path, writer: Any, tent
     if trace.activities.num_rows < whole.activities.num_rows:
         assert "work-lost" in codes(trace)
     tf.analyze(trace)
-
-
-@pytest.mark.parametrize("stored", [True, False])
-def test_within_a_block_every_event_before_the_cut_is_read(tmp_path: Path, stored: bool) -> None:
-    """Of so many equal events nearly all is said by repeating what came before."""
-    many = [kernel(place) for place in range(1, 400)]
-    whole = report_of(*many, stored=stored)
-    at = whole.index(block(many, stored=stored))
-    size = len(block(many, stored=stored))
-    read_so_far = 0
-    for part_of_it in (10, 25, 50, 75, 99):
-        trace = read(whole[: at + size * part_of_it // 100], tmp_path)
-        count = trace.activities.num_rows
-        assert trace.activities["start_ns"].to_pylist() == [100 * n for n in range(1, count + 1)]
-        assert 399 * part_of_it // 100 - 40 <= count > read_so_far
-        read_so_far = count
-    assert read_so_far < 399
-    assert {"input-cut", "work-lost", "names-lost"} <= codes(trace).keys()
-
-
-@given(data=st.binary(max_size=60).map(lambda data: data * 5), more=st.integers(0, 80))
-def test_the_beginning_of_a_packed_block_is_that_of_its_content(data: bytes, more: int) -> None:
-    packed = pa.Codec("lz4_raw").compress(data, asbytes=True)
-    for at in range(len(packed) + 1):
-        assert data.startswith(unpacked_before_cut(packed[:at], len(data)))
-    assert unpacked_before_cut(packed, len(data)) == data
-    assert len(unpacked_before_cut(packed + b"\xff" * more, 500)) <= 500
 
 
 def test_zeros_behind_the_end_are_no_cut(tmp_path: Path) -> None:
