@@ -63,8 +63,7 @@ CounterKey = tuple[int, str]
 the profiler sampled, by its name there."""
 _MOST_SAMPLED: Final = 6
 _FIRST_SAMPLED: Final = ("clock", "power", "temperature", "dram", "sm active")
-_LARGEST: Final = 2**53
-"""What a script counts exactly."""
+_LARGEST: Final = 2**53  # what a script counts exactly
 
 
 class Lane(Struct, frozen=True):
@@ -128,10 +127,7 @@ class _LaneRows(Struct, frozen=True, eq=False):
 def device_lanes(
     prepared: Prepared, device: int, origin_ns: int, devices: int, times: Times
 ) -> LaneGroup:
-    """Return the lanes of one device, of `devices` that share the room.
-
-    Only its longest streams are drawn. Times count from `origin_ns`.
-    """
+    """Return the lanes of a device's longest streams, of `devices` that share the room."""
     rows = prepared.accounts[device].rows
     process = int(prepared.trace.devices["process"][device].as_py())
     streams = _LaneRows("stream", times, rows.row, rows.columns.stream[rows.row]).by_track()

@@ -179,10 +179,7 @@ def without_folders(text: str) -> str:
 
 
 def without_frame_folders(text: str) -> str:
-    """Return a text that begins with a Python function's file, without the folders of that file.
-
-    Folders inside an installed package are kept.
-    """
+    """Return a Python function's name without its file's folders, except those in a package."""
     folders = _FRAME.match(text)
     if folders is None:
         return text
@@ -192,10 +189,7 @@ def without_frame_folders(text: str) -> str:
 
 
 def _last(path: str) -> str:
-    """Return the part of a path that is shown: below a library its path in it, else the last part.
-
-    The names of layers stay as they are.
-    """
+    """Return what is shown of a path: its last part, its path in a library, or a layer's name."""
     # A blank belongs to a folder's name, unless a file name ends before it: then text follows.
     file = _FILE.search(path)
     if file is not None and path.startswith("/"):

@@ -59,8 +59,7 @@ _QUOTING: Final = frozenset(
 """Notes whose wording quotes words of the recording, a folder or an error; they are hidden."""
 _NO_NAMES: Final = frozenset({"dtype", "attention_kernel", "checkpointing"})
 """Keys of a trace's own description whose values are words of libraries, not names."""
-_OF_KERNELS: Final = ("activities", "totals", "kernel_counters")
-"""Tables that name kernels."""
+_OF_KERNELS: Final = ("activities", "totals", "kernel_counters")  # tables that name kernels
 _PLURALS: Final = {
     "text of a note": "texts of notes",
     "text of a rule": "texts of rules",
@@ -105,10 +104,7 @@ class Redaction:
         return replace(trace, tables=tables, source=source, notes=tuple(notes), places=())
 
     def _source(self, source: Source) -> Source:
-        """Return the description of a recording with placeholders.
-
-        Clock, time zone, and the recorded names of host and user go: they tell where it was made.
-        """
+        """Return the source with placeholders, without what tells where the recording was made."""
         shown = self._shown
         return replace(
             source,

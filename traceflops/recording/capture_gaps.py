@@ -27,8 +27,7 @@ _TRACED: Final = How(
     is_clause=True,
 )
 _FIRST: Final = ("device records", "device work", "copies")
-_OF_CUDA: Final = ("device work", "calls")
-"""What tracing of CUDA records."""
+_OF_CUDA: Final = ("device work", "calls")  # what tracing of CUDA records
 _RECORDED: Final = {*_FIRST, "timeline", "calls", "steps", "collectives"}
 """What the command for everything records."""
 
