@@ -166,8 +166,8 @@ class Classifier:
             if looked_at is not None:
                 # Words such as "scan" tell the kind only of kernels of libraries (see BY_WORDS).
                 is_word = rule.id in BY_WORDS and rule.source == rule_files.BUILT_IN
-                told = _NOTHING if is_word and not self._by_words else rule
-                return _decision(told, looked_at or parts.head)
+                applied = _NOTHING if is_word and not self._by_words else rule
+                return _decision(applied, looked_at or parts.head)
         return _decision(recorded or _NOTHING, parts.head or parts.name)
 
     def _left_open(self, head: str) -> Iterator[Rule]:

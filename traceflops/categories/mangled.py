@@ -56,7 +56,7 @@ def readable(name: str) -> str:
             arguments.append(name[position : position + int(piece["length"])])
             position += int(piece["length"])
     # Namespaces of an argument that are also the function's own say nothing new.
-    shown = [one for one in arguments if one not in path and not one.startswith(_NO_NAMES)]
+    shown = [text for text in arguments if text not in path and not text.startswith(_NO_NAMES)]
     return f"{plain}<{', '.join(shown)}>" if shown else plain
 
 

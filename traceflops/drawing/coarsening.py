@@ -134,7 +134,7 @@ class Counter(Struct, frozen=True, eq=False):
 def together(some: Sequence[Boxes]) -> Boxes:
     """Return boxes of different lanes as one, in the order of the lanes."""
     columns = [
-        np.concatenate([np.empty(0, np.int64), *(getattr(one, name) for one in some)])
+        np.concatenate([np.empty(0, np.int64), *(getattr(boxes, name) for boxes in some)])
         for name in ("lane", "start_ns", "end_ns", "row", "part", "count", "busy_ns")
     ]
     order = np.argsort(columns[0], kind="stable")

@@ -342,7 +342,7 @@ def drawn_devices(prepared: Prepared, gaps: Sequence[Gap]) -> ChosenDevices:
     work = {}
     for device in prepared.accounts:
         used = [window.account.components for window in prepared.windows[device] if window.used]
-        own_ns = (one.compute_ns + one.memory_ns + one.other_ns + one.graph_ns for one in used)
+        own_ns = (part.compute_ns + part.memory_ns + part.other_ns + part.graph_ns for part in used)
         work[device] = sum(own_ns)
     ordered = sorted(work, key=lambda device: (-work[device], device))
     busiest, median = ordered[0], ordered[len(ordered) // 2]

@@ -130,7 +130,7 @@ def redacted(trace: Trace, hosts: Names | None = None) -> Trace:
 
 def _scrub_table(name: str, table: pa.Table, scrub: Scrub, hosts: Names | None) -> pa.Table:
     """Return a table with its texts scrubbed, and numbers in place of host names."""
-    for place, field in enumerate(table.schema):
+    for index, field in enumerate(table.schema):
         if not pa.types.is_dictionary(field.type) or not table.num_rows:
             continue
         column = table[field.name]
@@ -143,12 +143,12 @@ def _scrub_table(name: str, table: pa.Table, scrub: Scrub, hosts: Names | None) 
             # A number tells several hosts apart; a single host needs none.
             if hosts is None and len(counted) < 2:
                 made = pa.nulls(len(column), field.type)
-            table = table.set_column(place, field, made)
+            table = table.set_column(index, field, made)
             continue
         old = names(column)
         new = [scrub(text) for text in old]
         if new != old:
-            table = table.set_column(place, field, recoded(codes(column), new))
+            table = table.set_column(index, field, recoded(codes(column), new))
     return table
 
 

@@ -63,7 +63,7 @@ def rank_and_world() -> tuple[int, int]:
 
 def file_of_rank(target: str, rank: int, world: int) -> Path:
     """Return a rank's file: `trace.rank3.json.gz` (one rank: target) or FOLDER/rank3.json.gz."""
-    suffix = next((one for one in SUFFIXES if target.endswith(one)), None)
+    suffix = next((ending for ending in SUFFIXES if target.endswith(ending)), None)
     if suffix is None:
         return Path(target) / f"rank{rank}.json.gz"
     return Path(target if world == 1 else f"{target.removesuffix(suffix)}.rank{rank}{suffix}")
@@ -221,7 +221,7 @@ class Recorder:
         if self._stage == "recording":
             with self._never_raising():
                 each = list(map(int, lengths))
-                sums = f"sum={sum(each)}|sumsq={sum(one * one for one in each)}|count={len(each)}"
+                sums = f"sum={sum(each)}|sumsq={sum(n * n for n in each)}|count={len(each)}"
                 _annotation(f"traceflops.seqlens|{sums}").__exit__(None, None, None)
 
     # Going from step to step
