@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections import Counter as Counts
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import islice
-from typing import TYPE_CHECKING, Final, Literal
+from typing import Final, Literal
 
 import numpy as np
+import pyarrow as pa
 from msgspec import Struct
 
 from traceflops.attribution.host_events import is_of_library
@@ -28,15 +29,11 @@ from traceflops.table.columns import (
 )
 from traceflops.table.grouping import groups, in_order, joint_codes
 from traceflops.table.nesting import OpTree
+from traceflops.table.trace import Trace
+from traceflops.timeline.account import LinkedTrace
+from traceflops.timeline.intervals import Intervals
 from traceflops.timeline.records import WORK
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-
-    from traceflops.table.trace import Trace
-    from traceflops.timeline.account import LinkedTrace
-    from traceflops.timeline.intervals import Intervals
-    from traceflops.windows.prepared import Prepared
+from traceflops.windows.prepared import Prepared
 
 Kind = Literal["stream", "range", "frame", "op", "call"]
 TABLE_OF: Final[Mapping[Kind, str]] = {

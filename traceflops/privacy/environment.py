@@ -94,7 +94,12 @@ def redacted(trace: Trace, hosts: Names | None = None) -> Trace:
 
     def scrub(text: str) -> str:
         if "/" in text or "\\" in text:
-            text = without_folders(_HOME.sub("~", without_frame_folders(text)))
+            # A Python function's file loses its folders, except those in an installed package.
+            if (folders := _FRAME.match(text)) is not None:
+                library = _PACKAGES.match(folders.group())
+                own = folders.group()[library.end() :] if library is not None else ""
+                text = own + text[folders.end() :]
+            text = without_folders(_HOME.sub("~", text))
         if text.count(".") > 2:  # a quick test: an address has three dots
             text = _ADDRESS.sub("[address]", text)
         return identity.sub("[name]", text) if identity else text
@@ -176,16 +181,6 @@ def _scrub_value(value: object, scrub: Scrub) -> object:
 def without_folders(text: str) -> str:
     """Return a text with each absolute path cut to its last part, see `_last`."""
     return _PATH.sub(lambda path: _last(path.group()), text)
-
-
-def without_frame_folders(text: str) -> str:
-    """Return a Python function's name without its file's folders, except those in a package."""
-    folders = _FRAME.match(text)
-    if folders is None:
-        return text
-    library = _PACKAGES.match(folders.group())
-    own = folders.group()[library.end() :] if library is not None else ""
-    return own + text[folders.end() :]
 
 
 def _last(path: str) -> str:
