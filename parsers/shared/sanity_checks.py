@@ -78,18 +78,22 @@ def _after_later_work(trace: Trace) -> BoolArray:
     overlaps = (queue[1:] == queue[:-1]) & (start[rows[1:]] < end[rows[:-1]] - _CLOCKS_NS)
     if np.count_nonzero(overlaps) > max(1, _SLIP * len(late)):  # fewer are recording errors
         return late
-    never = np.iinfo(np.int64).max
     for _, members in groups(queue):
         ended = end[rows[members]]
-        # The `_LATER`th earliest end of the rows behind each: a round gives the next earliest.
-        candidates = least = ended
-        for _ in range(_LATER):
-            # Suffix minimum, shifted by one: of the rows behind each row.
-            least = np.append(np.minimum.accumulate(candidates[::-1])[::-1], never)[1:]
-            # If a row's value is the minimum from there on, it has been given: pass on the other.
-            candidates = np.maximum(candidates, least)
-        late[rows[members]] = least < ended - _CLOCKS_NS
+        late[rows[members]] = _end_of_later(ended) < ended - _CLOCKS_NS
     return late
+
+
+def _end_of_later(end: IntArray) -> IntArray:
+    """Return, per row, the `_LATER`th earliest end of the rows behind it, else the largest int."""
+    never = np.iinfo(np.int64).max
+    candidates = end  # in order of the start
+    for _ in range(_LATER):  # each round gives the next earliest end
+        # Suffix minimum, shifted by one: of the rows behind each row.
+        least = np.append(np.minimum.accumulate(candidates[::-1])[::-1], never)[1:]
+        # If a row's value is the minimum from there on, it has been given: pass on the other.
+        candidates = np.maximum(candidates, least)
+    return least
 
 
 def _after_waits(trace: Trace) -> BoolArray:

@@ -144,12 +144,12 @@ def processes_of(files: Sequence[TableFile]) -> list[Process]:
     for process in processes.values():
         if process.guid is not None:
             of_pid[process.pid].append(process)
-    for key, process in list(processes.items()):
+    for own_key, process in list(processes.items()):
         same_pid = of_pid[process.pid]
         if process.guid is None and len(same_pid) == 1:
             same_pid[0].parts += process.parts
             same_pid[0].names |= process.names
-            del processes[key]
+            del processes[own_key]
     # Rows without a process belong to the process of the files with the same name. If there are
     # several, or it is of another day, the rows get a process without a pid.
     named = list(processes.values())

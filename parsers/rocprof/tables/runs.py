@@ -230,9 +230,11 @@ def _leave_out_merged(files: Sequence[TableFile]) -> int:
     by_rank: defaultdict[int | None, list[tuple[TableFile, set[str], set[str]]]]
     by_rank = defaultdict(list)  # files with the names of their counters and kernels
     for file in files:
-        names = [names_in(file.parts.values(), name, COUNTERS) for name in ("counter", "name")]
-        if names[0]:
-            by_rank[file.place.rank].append((file, *names))
+        own_counters, own_kernels = (
+            names_in(file.parts.values(), column, COUNTERS) for column in ("counter", "name")
+        )
+        if own_counters:
+            by_rank[file.place.rank].append((file, own_counters, own_kernels))
     left_out = 0
     for of_rank in by_rank.values():
         _, counters, kernels = max(of_rank, key=lambda entry: len(entry[1]))
