@@ -146,6 +146,7 @@ class DispatchReader:
     """
 
     def __init__(self, reading: RunReading) -> None:
+        """Read the tables of kernels and counters."""
         self._reading = reading
         rows = reading.run.whole("info_kernel_symbol", _KERNEL)
         pairs = zip(rows.texts["display_name"], rows.texts["kernel_name"], strict=True)

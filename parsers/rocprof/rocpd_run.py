@@ -187,6 +187,7 @@ class RunReading(Gathered):
     """
 
     def __init__(self, run: RocpdRun) -> None:
+        """Read the tables that describe the run, and its events."""
         super().__init__()
         self.run = run
         self._file = run.database.source.label

@@ -352,6 +352,7 @@ class _Details:
     """The numbers in a stat such as `regs:32 grid:128,1,1`, for the events `row` of the stats."""
 
     def __init__(self, stats: Stats, name: str, row: IntArray) -> None:
+        """Parse each distinct text once."""
         codes, texts = stats.texts(name)
         self._code = codes[row]
         self._numbers: list[dict[str, list[int]]] = []

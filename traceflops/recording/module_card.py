@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from math import isfinite
 from typing import Any, Final
 
@@ -45,11 +46,16 @@ def words_of(model: Any, world: int, given: Mapping[str, object]) -> dict[str, o
         return words
     # A config tells most; without one that fits, the number of parameters is what is certain.
     params, config = _count(model, model.parameters()), _config(model)
-    if config is not None and _fits(config, params):
-        words["model"] = config
-    elif params is not None and _is_a_size(params):
-        words["params"] = params
-    else:
+    if config is not None:
+        with suppress(TraceflopsError):  # a family that is not known
+            counted = card_of_config(config, "config").counted
+            # More than half, and less than twice as many.
+            if params is None or counted < params * _FARTHEST < counted * _FARTHEST**2:
+                words["model"] = config
+    if "model" not in words and params is not None:
+        with suppress(TraceflopsError):  # a number that no description may have
+            words |= {"params": params} if bare_model(params).params == params else {}
+    if words.keys().isdisjoint(("model", "params")):
         return words
     if not _TRAINING & given.keys():
         words |= _adapters(model)  # refuses frozen parameters without adapters
@@ -88,14 +94,6 @@ def _count(module: Any, parameters: Iterator[Any]) -> int | None:
     return total
 
 
-def _is_a_size(params: int) -> bool:
-    """Return whether a description may have this number of parameters as its model."""
-    try:
-        return bare_model(params).params == params
-    except TraceflopsError:
-        return False
-
-
 def _config(module: Any) -> dict[str, object] | None:
     """Return the readable part of a module's Hugging Face config, or None without a config."""
     while True:
@@ -127,16 +125,6 @@ def _readable(config: Mapping[str, Any]) -> dict[str, object]:
     if isinstance(name := config.get("_name_or_path"), str) and name:
         kept["_name_or_path"] = name.replace("\\", "/").rstrip("/").rpartition("/")[2]
     return kept
-
-
-def _fits(config: Mapping[str, object], params: int | None) -> bool:
-    """Return whether a config is of a known family and agrees with the number of parameters."""
-    try:
-        counted = card_of_config(config, "config").counted
-    except TraceflopsError:  # a family that is not known
-        return False
-    # More than half, and less than twice as many.
-    return params is None or counted < params * _FARTHEST < counted * _FARTHEST**2
 
 
 def _adapters(module: Any) -> dict[str, object]:
