@@ -123,9 +123,12 @@ def policies(shown: Placeholders, step_mark: str | None) -> Mapping[tuple[str, s
 
     def policy_of(table: str, column: str) -> Policy:
         how, kind = _COLUMNS.get((table, column), (_BY_WORDS, "word"))
-        by_words, whole = partial(shown.partly, kind), partial(shown.whole, kind)
-        policy: Policy = {_BY_WORDS: by_words, _WHOLE: whole, _GONE: gone(kind)}[how]
-        harmless = _HARMLESS.get(column)
+        by_how: dict[str, Policy] = {
+            _BY_WORDS: partial(shown.partly, kind),
+            _WHOLE: partial(shown.whole, kind),
+            _GONE: gone(kind),
+        }
+        policy, harmless = by_how[how], _HARMLESS.get(column)
         return policy if harmless is None else _unless(harmless, policy)
 
     texts = [(t, c.name) for t, columns in TABLES.items() for c in columns if c.type == NAME_TYPE]
