@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from array import array
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import date
 from functools import lru_cache
 from typing import Final
@@ -49,8 +49,7 @@ _MOST: Final = {"mhz": 2e4, "w": 1e4, "c": 200.0, "percent": 100.0, "bytes": 1e9
 """The largest plausible cell for each unit of a counter ("bytes" are MiB in a cell)."""
 _NAMES: Final = (*_COUNTERS, Sampled.THROTTLE)
 _BLOCK_BYTES: Final = 1 << 20
-_MOST_MASK: Final = 2.0**53
-"""A double holds smaller masks exactly."""
+_MOST_MASK: Final = 2.0**53  # a double holds smaller masks exactly
 _IN_TURN: Final = 4
 """The mean gap between samples of one GPU is less than so many times the shortest."""
 _NVIDIA: Final = r"clocks_(throttle|event)_reasons\."
@@ -163,33 +162,28 @@ class _Samples(Struct):
         self.times, time_ns = time
         self.rows.extend((time_ns, self.gpus.setdefault(gpu, len(self.gpus))))
         for counter, column_lists in header.counters.items():
-            self.values.append(self._counter(counter, column_lists, cells))
-        self.values.append(self._throttle_mask(header, cells))
-
-    def _counter(
-        self, counter: Sampled, column_lists: Sequence[Sequence[int]], cells: Sequence[str]
-    ) -> float:
-        """Return the mean of the first list of columns in which a cell has a value, else NaN."""
-        most = _MOST[counter.rpartition("_")[2]]  # a counter's name ends with its unit
-        unit = 2**20 if counter == Sampled.MEMORY_USED else 1  # its cells are MiB
-        for columns in column_lists:
-            values = [self._cell(cells[n], _number, most) for n in columns]
-            if given := [value for value in values if not np.isnan(value)]:
-                return unit * sum(given) / len(given)
-        return np.nan
-
-    def _throttle_mask(self, header: _Header, cells: Sequence[str]) -> float:
-        """Return the bits of the throttle reasons of a row, NaN if no cell tells any."""
-        mask: int | None = None
+            most = _MOST[counter.rpartition("_")[2]]  # a counter's name ends with its unit
+            unit = 2**20 if counter == Sampled.MEMORY_USED else 1  # its cells are MiB
+            # The mean of the first list of columns in which a cell has a value, else NaN.
+            cell_values = (
+                [self._cell(cells[n], _number(cells[n]), most) for n in columns]
+                for columns in column_lists
+            )
+            given = ([value for value in some if not np.isnan(value)] for some in cell_values)
+            values = next(filter(None, given), [np.nan])
+            self.values.append(unit * sum(values) / len(values))
+        mask: int | None = None  # the bits of the throttle reasons; None if no cell tells any
         for n, bit in header.reasons.items():
-            value = self._cell(cells[n], _flag if bit else _hexadecimal, _MOST_MASK)
+            text = cells[n]
+            hexadecimal = float(int(text, 16)) if _MASK.fullmatch(text) else np.nan
+            value = _FLAGS.get(text.lower(), _number(text)) if bit else hexadecimal
+            value = self._cell(text, value, _MOST_MASK)
             if not np.isnan(value):
                 mask = (mask or 0) | (bit * (value > 0) if bit else int(value))
-        return np.nan if mask is None else mask
+        self.values.append(np.nan if mask is None else mask)
 
-    def _cell(self, text: str, read: Callable[[str], float], most: float) -> float:
-        """Return the value of a cell; NaN, counted as bad unless it says null, if above `most`."""
-        value = read(text)
+    def _cell(self, text: str, value: float, most: float) -> float:
+        """Return a cell's value; NaN if above `most`, counted as bad unless the cell says null."""
         if value <= most:
             return value
         self.bad += not _NULL.fullmatch(text.lower())
@@ -200,14 +194,6 @@ class _Samples(Struct):
 def _number(text: str) -> float:
     number = _NUMBER.fullmatch(text)
     return float(number[1]) if number else np.nan
-
-
-def _hexadecimal(text: str) -> float:
-    return float(int(text, 16)) if _MASK.fullmatch(text) else np.nan
-
-
-def _flag(text: str) -> float:
-    return _FLAGS.get(text.lower(), _number(text))
 
 
 def _time(text: str) -> tuple[str, int] | None:

@@ -382,11 +382,12 @@ UNKNOWN_FILES: Final = (
     ),
     OtherFile("a Neuron executable or profile (NEFF, NTFF)", _NEURON, suffixes=(".neff", ".ntff")),
     OtherFile(
-        "a rocprof table that lacks columns",
+        "a rocprof table that lacks columns or its header",
         "give the table as rocprof wrote it, or the whole folder",
         line=(
             rb'(?i)\s*"?(?:Kind|Domain|Index|Guid|Node_Id|Dispatch_Id|Correlation_Id)"?,'
             rb'|\s*"?Name"?,"?Calls"?,"?TotalDurationNs"?'
+            rb'|\s*"?(?:KERNEL_DISPATCH|MEMORY_COPY|(?:HIP|HSA|MARKER|RCCL)_[A-Z_]{1,40}_API)"?,'
         ),
     ),
     OtherFile(

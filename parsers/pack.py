@@ -24,10 +24,8 @@ from traceflops.table.trace import Trace
 
 _GENERATOR: Final = b'name="generator" content="traceflops '
 _IN_PAGE: Final = re.compile(rf'id="{packed.PAGE_PACK}">([^<]*)</script>'.encode())
-_MOST_BYTES: Final = 1 << 25
-"""A page has a few million bytes at most; this is more."""
-_END_BYTES: Final = 100
-"""The closing tag of a whole page is within so many bytes of its end."""
+_MOST_BYTES: Final = 1 << 25  # a page has a few million bytes at most; this is more
+_END_BYTES: Final = 100  # the closing tag of a whole page is within so many bytes of its end
 _STREAM: Final = b"\xff\xff\xff\xff"
 _UNFIT: Final = (*arrow_files.ARROW_UNREADABLE, msgspec.MsgspecError, RecursionError)
 _NOTES: Final = NoteTable(
@@ -47,10 +45,7 @@ TRACEFLOPS_PACK: Final = Format(
 
 
 def traces_in(source: ByteSource) -> list[Trace]:
-    """Return the undamaged traces in a pack, with a note if others are damaged or cut off.
-
-    Raises InputError if none is undamaged.
-    """
+    """Return the whole traces in a pack, with a note on others. Raises InputError if none is."""
     try:
         schema = pa.ipc.open_stream(pa.BufferReader(source.head())).schema
     except _UNFIT as error:
@@ -103,10 +98,7 @@ TRACEFLOPS_PAGE: Final = Format(
 
 
 def or_exported(format_: Format, opened: Callable[[ByteSource], arrow_files.ArrowTable]) -> Format:
-    """Return `format_`, extended to read the tables that `traceflops export` wrote.
-
-    `opened` opens a file of the format as an Arrow table; it raises InputError if it cannot.
-    """
+    """Return `format_`, extended to the tables of `traceflops export`, which `opened` opens."""
 
     def read(sources: Sequence[ByteSource], reading: Reading) -> list[Trace]:
         """Return one trace per exported folder, then the traces that `format_` reads."""
@@ -138,10 +130,7 @@ def or_exported(format_: Format, opened: Callable[[ByteSource], arrow_files.Arro
 
 
 def _of_tables(tables: Sequence[tuple[packed.Head, arrow_files.ArrowTable]]) -> Trace:
-    """Return the trace made of the exported tables in one folder, each with its head.
-
-    Damaged tables are left out, with a note. Raises InputError if the rest makes no trace.
-    """
+    """Return the trace of a folder's tables, with a note on damaged ones. Raises InputError."""
     kept: dict[str, pa.Table] = {}
     lost: list[ByteSource] = []
     for head, table in tables:

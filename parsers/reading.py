@@ -36,8 +36,7 @@ LOSSES = frozenset(
 )
 """Codes of the notes that say that part of an input was lost; `strict` refuses such an input."""
 
-_LONGEST: Final = 200
-"""The most characters of paths in a message."""
+_LONGEST: Final = 200  # the most characters of paths in a message
 _NOTES: Final = NoteTable(
     dropped={
         "not-a-trace": "{count} [file|files] in the folder skipped (no readable trace): {listed}.",
@@ -94,20 +93,9 @@ def read(
         for path in paths:
             yield from read_apart(path, strict=strict, limits=limits)
 
-    trace = _with_memory(trace, side_traces(snapshot_paths))
-    for samples in side_traces(sample_paths):
-        side_records.check_side(samples, side_records.GPU_SAMPLES)
-        trace = with_gpu_samples(trace, samples, zone)
-    return trace
-
-
-def _with_memory(trace: Trace, snapshots: Iterable[Trace]) -> Trace:
-    """Return a trace in which memory snapshots replace the memory counters of their GPUs.
-
-    Raises InputError if two snapshots are of the same GPU, or one is of no GPU of the trace.
-    """
+    # Memory snapshots replace the memory counters of their GPUs.
     covered_devices: set[int] = set()
-    for snapshot in snapshots:
+    for snapshot in side_traces(snapshot_paths):
         side_records.check_side(snapshot, side_records.MEMORY_SNAPSHOT)
         devices = side_records.same_devices(trace, snapshot)  # from the snapshot's to the trace's
         shift_ns = side_records.calendar_shift(trace, snapshot)
@@ -122,6 +110,9 @@ def _with_memory(trace: Trace, snapshots: Iterable[Trace]) -> Trace:
         ]
         bare = replace(bare, notes=(*bare.notes, *notes))
         trace = side_records.with_records(bare, snapshot, shift_ns, devices)
+    for samples in side_traces(sample_paths):
+        side_records.check_side(samples, side_records.GPU_SAMPLES)
+        trace = with_gpu_samples(trace, samples, zone)
     return trace
 
 
@@ -164,10 +155,7 @@ def file_hashes(paths: Paths) -> dict[str, str]:
 
 
 def _inputs(paths: Sequence[str | Path]) -> list[tuple[ByteSource, bool]]:
-    """Return the inputs that the paths stand for, each with whether the user named it itself.
-
-    An input that was not named (a file of a folder) may be skipped if it cannot be read.
-    """
+    """Return the inputs of paths, each with whether the user named it: others may be skipped."""
     inputs: list[tuple[ByteSource, bool]] = []
     for path in dict.fromkeys(paths):  # each path once
         sources, named = find_inputs(str(path))
@@ -221,17 +209,12 @@ class _Job(Struct):
                 is_empty &= not traces
                 yield from traces
         if is_empty:
-            raise self._no_traces()
-
-    def _no_traces(self) -> InputError:
-        """Return the error that there are no traces, with the reason for the first skipped file."""
-        folder = ", ".join(map(str, self.paths))[:_LONGEST] or "no file was given"
-        message = f"no traces in folder: {folder}"
-        if self.skipped:
-            _, first = self.skipped[0]
-            reason = first.message.replace(f"{folder}/", "")
-            return InputError(f"{message} ({reason})", first.hint)
-        return InputError(message, "give a folder of torch.profiler traces, one file per rank")
+            folder = ", ".join(map(str, self.paths))[:_LONGEST] or "no file was given"
+            reason, hint = "", "give a folder of torch.profiler traces, one file per rank"
+            if self.skipped:  # say why of the first one
+                _, first = self.skipped[0]
+                reason, hint = f" ({first.message.replace(f'{folder}/', '')})", first.hint
+            raise InputError(f"no traces in folder: {folder}{reason}", hint)
 
     @property
     def notes(self) -> tuple[Note, ...]:
@@ -306,10 +289,7 @@ def _read_input(source: ByteSource, reading: Reading) -> list[Trace] | Format:
 
 
 def _read(format_: Format, sources: Sequence[ByteSource], reading: Reading) -> list[Trace]:
-    """Return the traces in some inputs of a format, checked for impossible values.
-
-    Closes the inputs. The traces get a note for each input with unread bytes behind its end.
-    """
+    """Return the checked traces of inputs of a format, with notes on unread ends; close these."""
     try:
         traces = list(format_.read(sources, reading))
         # In reverse, since each note comes before those that are there.

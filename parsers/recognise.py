@@ -60,10 +60,7 @@ _NSYS_ABOUT: Final = (
 
 
 def _reader(tables: Tables) -> Callable[[Database], Sequence[Trace]] | None:
-    """Return the function that reads a database with these tables, None if none is known.
-
-    The first branch that fits counts. Readers are imported here, since most inputs need none.
-    """
+    """Return the function, imported now, that reads a database with these tables; None: unknown."""
     if tables >= {"rocpd_op", "rocpd_string"}:
         from traceflops.parsers.rocprof.rpd import read_rpd as read
     elif _any_begins(tables, "rocpd_"):
@@ -92,15 +89,11 @@ def _reader(tables: Tables) -> Callable[[Database], Sequence[Trace]] | None:
 
 
 def _read_databases(sources: Sequence[ByteSource], _: Reading) -> list[Trace]:
-    """Return the traces in all databases, without repetitions of the same run.
-
-    A database that cannot be read becomes a note. Raises InputError if none can be read.
-    """
+    """Return the traces in databases, passes joined. Raises InputError if none can be read."""
     from traceflops.parsers.io.database_file import placed
     from traceflops.parsers.io.database_rows import Database
 
     def traces_in(source: ByteSource) -> list[tuple[ByteSource, Trace]]:
-        """Return the traces in one database, each with its source."""
         with placed(source) as file, Database(source, file) as database:
             read = _reader(database.tables)
             if read is None:
@@ -127,10 +120,7 @@ def _read_databases(sources: Sequence[ByteSource], _: Reading) -> list[Trace]:
 
 
 def _unknown_database(database: Database) -> NotATrace:
-    """Return the error for a database that no reader knows.
-
-    If it has no tables, they may be in its write-ahead log, which must then be copied with it.
-    """
+    """Return the error for an unknown database; without tables, they may be in a lost log."""
     names = sorted(database.tables)
     if names:
         printable = [
@@ -219,7 +209,6 @@ def _installed_formats() -> tuple[Format, ...]:
 
 
 def _of_type(value: object, kind: type[T]) -> T:
-    """Return a value that a plugin gives. Raises TypeError if it is not a `kind`."""
     if not isinstance(value, kind):
         raise TypeError(f"it gives {type(value).__name__}, not {kind.__name__}")
     return value
@@ -250,27 +239,22 @@ def recognise(source: ByteSource) -> Format:
     if refused is None and (format_ := format_among(FORMATS)) is not None:
         return format_
     refused = refused or other_file(text, source.label, UNKNOWN_FILES)
-    what, hint = (refused.what, refused.hint) if refused is not None else _unknown(head)
-    raise NotATrace(f"{source.path or source.label} is {what}", hint)
-
-
-def _unknown(head: bytes) -> tuple[str, str]:
-    """Return a description of an input of unknown format, and a hint what to do.
-
-    The description shows nothing of the content, which may be secret.
-    """
+    path = source.path or source.label
+    if refused is not None:
+        raise NotATrace(f"{path} is {refused.what}", refused.hint)
     # Fewer bytes may be the beginning of anything.
     if len(head) >= _TELLING_BYTES and _SQLITE_MAGIC.startswith(head):
-        return (
-            f"the first {len(head)} bytes of an SQLite database",
+        raise NotATrace(
+            f"{path} is the first {len(head)} bytes of an SQLite database",
             "the rest is lost; copy the database again or record again",
         )
     try:  # incrementally: `head` may end within a character
         is_text = "\0" not in getincrementaldecoder("utf-8")().decode(head)
     except UnicodeDecodeError:
         is_text = False
-    return (
-        f"not a known trace ({'text' if is_text else 'binary data'})",
+    # Nothing of the content is shown, since it may be secret.
+    raise NotATrace(
+        f"{path} is not a known trace ({'text' if is_text else 'binary data'})",
         "give a torch.profiler trace (.json, .gz, .zst, .zip), a rocprof export (rocpd, CSV, "
         "JSON, pftrace), an nsys report or export (.nsys-rep, SQLite, parquetdir, nsys stats CSV), "
         "an ncu report or CSV page, or an XPlane file (.xplane.pb)",

@@ -29,8 +29,7 @@ _V1_KEY: Final = re.compile(r"Agent(\d{1,5})\.(.+)")
 _AMOUNT: Final = re.compile(r"(\d{1,15})(?:\(0x[0-9a-fA-F]+\))?(KB)?")
 _POOL: Final = re.compile(r"(MemoryProperties\.PoolInfo\.Pool\d+\.)Segment")
 _WORD: Final = re.compile("AMD|Instinct|Radeon|Graphics|PRO|Pro|AI|RX|VII")
-_NUMBERINGS: Final = ("logical", "node")
-"""What the number of an agent may be: its index in the list, or its node on the machine."""
+_JOINED_WORDS: Final = re.compile(rf"^(?!.* )(?:{_WORD.pattern})+")
 GAUGES: Final[Mapping[str, tuple[str, int]]] = {
     "device_gfx_clock": ("gpu.sm_clock_mhz", 1),
     "device_mem_clock": ("gpu.memory_clock_mhz", 1),
@@ -160,7 +159,8 @@ class Agents:
         matches = [match for text in texts if (match := _TEXT.fullmatch(text.strip()))]
         numbers = [int(match[2]) for match in matches if (match[1] or "").lower() in ("", "agent")]
         bare = any(match[1] is None for match in matches)
-        order = _NUMBERINGS[::-1] if bare else _NUMBERINGS
+        # Of both numberings, the likelier first.
+        order = ("node", "logical") if bare else ("logical", "node")
         for numbering in order:
             agents = self._by[numbering]
             if numbers and all(n in agents and agents[n].is_gpu for n in numbers):
@@ -187,10 +187,7 @@ class Agents:
 
 
 def gpus_of(header: Mapping[str, msgspec.Raw]) -> dict[int, DeviceFacts]:
-    """Return the facts of GPUs by their node in a header of rocprof's (v1) JSON.
-
-    It has the output of rocminfo, without blanks, as keys such as "Agent2.ComputeUnit".
-    """
+    """Return the facts of GPUs by node, from rocminfo's output in rocprof's (v1) JSON."""
     words = decoded(header.get("otherData", b"{}"), dict[str, Any]) or {}
     agents: defaultdict[int, dict[str, str]] = defaultdict(dict)  # by number, from 1
     for key, value in words.items():
@@ -203,11 +200,14 @@ def gpus_of(header: Mapping[str, msgspec.Raw]) -> dict[int, DeviceFacts]:
         if agent.get("DeviceType", "GPU" if name.startswith("gfx") else "") != "GPU":
             continue
         version = _GFX.fullmatch(name)
+        # AMDInstinctMI210 has lost its blanks: put one after each known word at its beginning.
+        product = agent.get("MarketingName", "")
+        product = _JOINED_WORDS.sub(lambda words: _WORD.sub(r"\g<0> ", words[0]), product)
         # The largest pool of global memory: pools may be views of the same memory.
         pools = [_POOL.fullmatch(key) for key, segment in agent.items() if segment == "GLOBAL"]
         sizes = [_value(agent.get(f"{pool[1]}Size"), _INT32 * 2**20) for pool in pools if pool]
         facts = {
-            "product_name": _with_blanks(agent.get("MarketingName", "")),
+            "product_name": product.strip(),
             "local_mem_size": max(filter(None, sizes), default=None),
             # As rocprofv3 writes it (90400 is 9.4.0); no fact uses the last part.
             "gfx_target_version": version and int(version[1]) * 10_000 + int(version[2], 16) * 100,
@@ -221,23 +221,10 @@ def gpus_of(header: Mapping[str, msgspec.Raw]) -> dict[int, DeviceFacts]:
     return gpus
 
 
-def _with_blanks(product: str) -> str:
-    """Return a product name with a blank after each leading known word: AMD Instinct MI210."""
-    if " " in product:
-        return product
-    parts = []
-    while (word := _WORD.match(product)) is not None:
-        parts.append(word[0])
-        product = product[word.end() :]
-    return " ".join(filter(None, (*parts, product)))
-
-
 def _value(text: str | None, below: int = _INT32) -> int | None:
     """Return a number, or a size such as 31309824(0x1ddc000)KB in bytes, if it is below `below`."""
     digits = _AMOUNT.fullmatch(text or "")
-    if digits is None:
-        return None
-    value = int(digits[1]) * (1024 if digits[2] else 1)
+    value = int(digits[1]) * (1024 if digits[2] else 1) if digits else below
     return value if value < below else None
 
 

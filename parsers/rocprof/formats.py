@@ -45,10 +45,7 @@ def _is_perfetto(head: bytes) -> bool:
 
 
 def _read(format_: str, sources: Sequence[ByteSource], reading: Reading) -> list[Trace]:
-    """Return the traces in files of the format with the name `format_`. Imports its reader.
-
-    Any other name than those below is that of rocprof (v1) JSON.
-    """
+    """Return the traces in files of the format with this name; loads its reader."""
     if format_ == "rocprof CSV":
         from traceflops.parsers.rocprof.tables.read import read_tables
 

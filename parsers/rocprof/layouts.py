@@ -236,45 +236,10 @@ def layout_of(names: Sequence[str]) -> Layout | None:
     return None
 
 
-_XYZ: Final = " ".join(f"{w}_Size_{axis}" for w in ("Workgroup", "Grid") for axis in "XYZ")
-_ENDS: Final = " Correlation_Id Start_Timestamp End_Timestamp"
-_API: Final = "Domain Function Process_Id Thread_Id" + _ENDS
-_V1_FIRST: Final = "Index KernelName gpu-id queue-id queue-index pid tid grd wgr lds scr "
-_V1_LAST: Final = " sig obj DispatchNs BeginNs EndNs CompleteNs"
-_V1_53: Final = _V1_FIRST + "arch_vgpr accum_vgpr sgpr wave_size" + _V1_LAST
-_V1_52: Final = _V1_FIRST + "vgpr sgpr fbar" + _V1_LAST
-_COUNTED: Final = (
-    "Correlation_Id Dispatch_Id Agent_Id Queue_Id Process_Id Thread_Id Grid_Size Kernel_Id"
-    " Kernel_Name Workgroup_Size LDS_Block_Size Scratch_Size VGPR_Count Accum_VGPR_Count"
-    " SGPR_Count Counter_Name Counter_Value Start_Timestamp End_Timestamp"
+_BEGINNINGS: Final = (
+    *("Kind", "Domain", "Correlation_Id", "Index", 'Pid"', "Pid,", "Guid", "GPU_ID", "Node_Id"),
+    *("Dispatch_ID", "dispatch_id", "Name"),
 )
-_KERNEL_70: Final = (
-    "Kind Agent_Id Queue_Id Stream_Id Thread_Id Dispatch_Id Kernel_Id Kernel_Name"
-    + _ENDS
-    + " LDS_Block_Size Scratch_Size VGPR_Count Accum_VGPR_Count SGPR_Count "
-    + _XYZ
-)
-_SIZES: Final = " Private_Segment_Size Group_Segment_Size "
-_KERNEL_63: Final = "Kind Agent_Id Queue_Id Thread_Id Dispatch_Id Kernel_Id Kernel_Name" + _ENDS
-_KERNEL_62: Final = "Kind Agent_Id Queue_Id Kernel_Id Kernel_Name" + _ENDS
-
-_KERNEL_DISPATCH: Final = {"Kind": "KERNEL_DISPATCH"}
-_MEMORY_COPY: Final = {"Kind": "MEMORY_COPY"}
-_HEX: Final = {"sig": "0x", "obj": "0x"}
-_HEADLESS: Final[tuple[tuple[str, Mapping[str, str]], ...]] = (
-    (_KERNEL_70, _KERNEL_DISPATCH),
-    (_KERNEL_63 + _SIZES + _XYZ, _KERNEL_DISPATCH),
-    (_KERNEL_62 + _SIZES + _XYZ, _KERNEL_DISPATCH),
-    ("Kind Direction Stream_Id Source_Agent_Id Destination_Agent_Id" + _ENDS, _MEMORY_COPY),
-    ("Kind Direction Source_Agent_Id Destination_Agent_Id" + _ENDS, _MEMORY_COPY),
-    *((_API, {"Domain": word}) for word in ("HIP_", "HSA_", "MARKER_", "RCCL_", "ROC")),
-    (_COUNTED, {"Agent_Id": "Agent "}),
-    (_V1_53 + " DurationNs", _HEX),
-    (_V1_53, _HEX),
-    (_V1_52, _HEX),
-)
-"""Tables recognised without a header, by a row: the columns, and how cells of some begin."""
-_JOINED: Final = ('Pid"', "Pid,", "Guid", "GPU_ID", "Node_Id", "Dispatch_ID", "dispatch_id", "Name")
 
 
 class RocprofTable(NamedTuple):
@@ -317,16 +282,4 @@ def _table_of(names: Sequence[str]) -> Plan | None:
     return Plan(len(names), fields, free, RocprofTable(layout, what, counters))
 
 
-def _table_with(row: Sequence[str]) -> Plan | None:
-    """Return which columns to read of a table without header, by a row; None if it is unknown."""
-    for columns, begins in _HEADLESS:
-        cells = dict(zip(columns.split(), row, strict=False))
-        fits = len(columns.split()) == len(row)
-        if fits and all(cells[name].startswith(word) for name, word in begins.items()):
-            return _table_of(columns.split())
-    return None
-
-
-ROCPROF_TABLES: Final = Tables(
-    frozenset({*_JOINED, *(columns.split()[0] for columns, _ in _HEADLESS)}), _table_of, _table_with
-)
+ROCPROF_TABLES: Final = Tables(frozenset(_BEGINNINGS), _table_of)

@@ -25,29 +25,6 @@ if TYPE_CHECKING:
     from traceflops.parsers.rocprof.tables.runs import TableRun
 
 
-COUNTERS_ONLY: Final = Note(
-    "missing",
-    "no-timeline",
-    "The files hold only hardware counters. Reading them serializes kernels, so there is no "
-    "timeline; give a run of rocprofv3 --kernel-trace beside it.",
-)
-TIMED_ONE_BY_ONE: Final = Note(
-    "assumed",
-    "timed-one-by-one",
-    "rocprof-compute runs kernels one by one, also to time them: idle time and overlap are not "
-    "those of a normal run.",
-)
-LAUNCH_IS_QUEUEING: Final = Note(
-    "assumed",
-    "launch-is-queueing",
-    "No API calls were recorded. Kernel launch time is taken as the time of queueing (DispatchNs).",
-)
-DEVICE_UNKNOWN: Final = Note(
-    "assumed",
-    "device-unknown",
-    "Some records name no GPU. They count for the only GPU, else for device 0.",
-)
-
 _LONG_NS: Final = 60 * 10**9
 _MOST_NAMED: Final = 8
 _ROUNDED: Final = ("start", "end", "dispatched", "completed")
@@ -76,6 +53,12 @@ NOTES: Final = NoteTable(
         "of the same launches come earlier in the files. Where values differ, the first counts.",
     },
     assumed={
+        "device-unknown": "Some records name no GPU. They count for the only GPU, else for "
+        "device 0.",
+        "timed-one-by-one": "rocprof-compute runs kernels one by one, also to time them: idle time "
+        "and overlap are not those of a normal run.",
+        "launch-is-queueing": "No API calls were recorded. Kernel launch time is taken as the time "
+        "of queueing (DispatchNs).",
         "runs-apart": "The folder holds several runs, separated by more than 10 s: they are shown "
         "separately.",
         "very-long": "{count} GPU [operation|operations] took a minute or more, the longest "
@@ -92,6 +75,8 @@ NOTES: Final = NoteTable(
         "siblings-not-read": "{count} [table|tables] of the same process beside this file not "
         "read: {listed}. Give the folder {folder} to read all.",
         "no-rows": "The file has no records.",
+        "no-timeline counters": "The files hold only hardware counters. Reading them serializes "
+        "kernels, so there is no timeline; give a run of rocprofv3 --kernel-trace beside it.",
         "no-timeline": (
             "The files hold only totals by name: no timeline, idle time or overlap.",
             f"Record with {ROCPROFV3} --output-format rocpd.",
@@ -133,17 +118,14 @@ def _digest(text: str) -> str:
 
 
 def link_notes(tables: Mapping[str, pa.Table], *, no_calls: str = _NO_CALLS) -> Iterator[Note]:
-    """Yield notes on device work without the call that launched it; there must be device work.
-
-    `no_calls` is the text of the note if there are no calls at all.
-    """
+    """Yield notes on device work, of which there is some, without the call that launched it."""
     activities, calls = tables["activities"], tables["calls"]
     total = activities.num_rows
     if not calls.num_rows:
         yield Note("missing", "no-calls", no_calls)
         return
     if names(calls["name"]) == [DISPATCH]:
-        yield LAUNCH_IS_QUEUEING
+        yield NOTES.note("launch-is-queueing")
         return
     # Work is linked if a call of its process has its correlation.
     work_ids, call_ids = (numbers(table["correlation"], ABSENT) for table in (activities, calls))
@@ -168,10 +150,7 @@ def link_notes(tables: Mapping[str, pa.Table], *, no_calls: str = _NO_CALLS) -> 
 def run_notes(
     run: TableRun, tables: Mapping[str, pa.Table], overflowed: Sequence[Note]
 ) -> Iterator[Note]:
-    """Yield the notes of a run: on its files, then on the whole run.
-
-    `tables` are those of its trace, `overflowed` the notes on columns with too many texts.
-    """
+    """Yield the notes of a run: on its files, on texts left out (`overflowed`), on all of it."""
     of_files = [(index, n) for index, file in enumerate(run.files) for n in file_notes(file)]
     yield from together(of_files, len(run.files))
     label = run.files[0].source.label
@@ -187,7 +166,7 @@ def run_notes(
         listed = ", ".join(map(str, run.passes_left_out[:_MOST_NAMED]))
         notes.append(NOTES.note("repeated-passes", len(run.passes_left_out), passes=listed))
     notes += NOTES.counted(odd, "merged-passes", "launcher", "host-copies")
-    notes += [DEVICE_UNKNOWN] if odd["device-unknown"] else []
+    notes += [NOTES.note("device-unknown")] if odd["device-unknown"] else []
     notes += NOTES.counted(odd, "instances-summed", "counters-written-twice")
     # What the run lacks as a whole, and what is strange about its times.
     if tables["activities"].num_rows:
@@ -198,9 +177,9 @@ def run_notes(
         if odd["counted-while-timed"]:
             notes.append(COUNTED_WHILE_TIMED)
         elif run.system:  # only rocprof-compute describes the system
-            notes.append(TIMED_ONE_BY_ONE)
+            notes.append(NOTES.note("timed-one-by-one"))
     elif tables["kernel_counters"].num_rows:
-        notes.append(COUNTERS_ONLY)
+        notes.append(NOTES.note("no-timeline counters"))
     else:
         only_totals = tables["totals"].num_rows and not tables["calls"].num_rows
         notes.append(NOTES.note("no-timeline" if only_totals else "no-device-work"))

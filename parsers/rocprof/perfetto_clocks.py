@@ -14,8 +14,7 @@ IDS: Final = 1 << 32
 """Ids in an era are smaller; `era * IDS + id` is a key for an id of an era."""
 _BOOT_CLOCK: Final = 6
 """The clock that counts from the start of the machine; all others are converted to it."""
-_FIRST_OWN_CLOCK: Final = 64
-"""The smallest number of a clock that belongs to a sequence."""
+_FIRST_OWN_CLOCK: Final = 64  # the smallest number of a clock that belongs to a sequence
 _CLOCK_NUMBER, _CLOCK_TIME, _CLOCK_COUNTS_ON, _CLOCK_UNIT = 1, 2, 3, 4
 
 
@@ -54,10 +53,7 @@ class Clocks:
                 self._ahead.setdefault(number, signed((now - time) % 2**64))
 
     def times(self, time: IntArray, clock: IntArray, era: IntArray) -> IntArray:
-        """Return the times of packets in ns since boot, ABSENT if time or clock are unknown.
-
-        `time`, `clock` and `era` have a value per packet, in the order of the file.
-        """
+        """Return packets' times in ns since boot, ABSENT if unknown; packets are in file order."""
         time = time.copy()
         for number, ahead in self._ahead.items():
             time[(clock == number) & (time != ABSENT)] += ahead

@@ -43,8 +43,7 @@ _ANNOTATION, _CATEGORY, _NAME = 4, 22, 23
 _BEGIN, _END, _INSTANT, _COUNTER = 1, 2, 3, 4
 _CATEGORIES, _NAMES, _ANNOTATIONS = 1, 2, 3
 _ANNOTATION_ID, _ANNOTATION_NAME, _TEXT, _VALUES = 1, 10, 6, (3, 4, 2, 7)
-_MOST_WANTED: Final = 64
-"""The most ids that an era may define for the names of wanted annotations."""
+_MOST_WANTED: Final = 64  # the most ids that an era may define for the names of wanted annotations
 TEXT: Final = 1 << 62
 """Added to the index of a text where the value of an annotation is a text, not a number."""
 
@@ -145,25 +144,7 @@ class Packets:
         packets = messages.columns(numbers, (*self._parts, _EVENT, _PACKED))
         self._odd["rows-lost"] += count_true(~packets.sound)
         self._odd["packets-packed"] += count_true(packets.has(_PACKED))
-        era = self._eras_of(packets)
-        for part, add in self._parts.items():
-            rows = np.flatnonzero(packets.has(part) & packets.sound)
-            texts = packets.block.texts(packets.begins[part][rows], packets.ends[part][rows])
-            for own_era, text in zip(era[rows].tolist(), texts, strict=True):
-                try:
-                    add(own_era, text or b"")
-                except ValueError:  # what precedes the damage is used
-                    self._odd["rows-lost"] += 1
-        is_event = packets.has(_EVENT) & packets.sound
-        packet = self._packets.count + np.flatnonzero(is_event)
-        columns = {"sequence": _SEQUENCE, "time": _TIME, "clock": _CLOCK}
-        columns_of_packets = {name: packets.numbers[number] for name, number in columns.items()}
-        self._packets.add(np.ones(len(era), np.bool_), era=era, **columns_of_packets)
-        if len(packet):
-            self._add_events(packets.part(_EVENT, is_event), packet, era[is_event])
-
-    def _eras_of(self, packets: Columns) -> IntArray:
-        """Return the era of each packet; count packets before which others were dropped."""
+        # The era is the same in each run of packets of one sequence without a cleared state.
         lost = packets.numbers[_LOST] == 1
         sequence, flags = packets.numbers[_SEQUENCE], packets.numbers[_FLAGS]
         cleared = (flags != ABSENT) & (flags & 1 == 1)
@@ -181,7 +162,22 @@ class Packets:
                 self._eras += 1
             eras.append(self._era_of[key])
         self._odd["packets-dropped"] += count_true(lost)
-        return np.repeat(np.array(eras, np.int64), np.diff(np.append(firsts, len(sequence))))
+        era = np.repeat(np.array(eras, np.int64), np.diff(np.append(firsts, len(sequence))))
+        for part, add in self._parts.items():
+            rows = np.flatnonzero(packets.has(part) & packets.sound)
+            texts = packets.block.texts(packets.begins[part][rows], packets.ends[part][rows])
+            for own_era, text in zip(era[rows].tolist(), texts, strict=True):
+                try:
+                    add(own_era, text or b"")
+                except ValueError:  # what precedes the damage is used
+                    self._odd["rows-lost"] += 1
+        is_event = packets.has(_EVENT) & packets.sound
+        packet = self._packets.count + np.flatnonzero(is_event)
+        columns = {"sequence": _SEQUENCE, "time": _TIME, "clock": _CLOCK}
+        columns_of_packets = {name: packets.numbers[number] for name, number in columns.items()}
+        self._packets.add(np.ones(len(era), np.bool_), era=era, **columns_of_packets)
+        if len(packet):
+            self._add_events(packets.part(_EVENT, is_event), packet, era[is_event])
 
     def _add_defaults(self, era: int, data: bytes) -> None:
         track = numbers_in(last_fields(data).get(_EVENT)).get(_ON, ABSENT)
@@ -242,10 +238,7 @@ class Packets:
             self._slices.add(is_slice, **category, **ids, **self._annotated(events, era))
 
     def _annotated(self, events: Columns, era: IntArray) -> dict[str, IntArray]:
-        """Return a column of values per wanted annotation: one value per event, ABSENT for none.
-
-        A text is its code in `texts` plus TEXT.
-        """
+        """Return a column per wanted annotation: per event its value, ABSENT, or TEXT + a code."""
         notes = events.each.columns((_ANNOTATION_ID, *_VALUES), (_ANNOTATION_NAME, _TEXT))
         # Which of the wanted each annotation is: by the id of its name, else by the name itself.
         ids = [
@@ -295,10 +288,7 @@ class Packets:
         return {"start": time, "end": end, "track": track, "era": era}
 
     def _rows(self, table: Table, events: dict[str, IntArray]) -> dict[str, Array]:
-        """Return the columns of a table, with those of their events and codes in place of ids.
-
-        A name or category is given as a code, or as an id that is valid in the era.
-        """
+        """Return the columns of a table and of its events, with codes in place of ids of names."""
         rows = table.take()
         if not rows:
             return {}
@@ -315,10 +305,7 @@ class Packets:
 
 
 def _codes(names: Names, messages: Columns, part: int, among: BoolArray) -> IntArray:
-    """Return the code in `names` of the text field `part` of each message.
-
-    It is ABSENT for messages without the field and for those that `among` does not mark.
-    """
+    """Return the codes in `names` of the field `part` of the messages in `among`, else ABSENT."""
     codes = np.full(len(among), ABSENT, np.int64)
     rows = np.flatnonzero(messages.has(part) & among)
     texts = messages.block.texts(messages.begins[part][rows], messages.ends[part][rows])

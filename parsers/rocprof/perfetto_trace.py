@@ -75,8 +75,7 @@ _AXES: Final = tuple(
 _ENDS: Final = {"CPU": HOST, "GPU": GPU}
 _NO_TRACK: Final = Track()
 _MOST_PARENTS: Final = 8
-_MOST_NAME: Final = 200
-"""The length of a text up to which a number is looked for in it."""
+_MOST_NAME: Final = 200  # the length of a text up to which a number is looked for in it
 _STOPPED_SHARE: Final = 0.1
 _STOPPED_NS: Final = 10**7
 _FULLER: Final = "The SQLite (rocpd) or JSON output of the same run"
@@ -130,7 +129,6 @@ class _Recording(Gathered):
     """The rows of a file. `is_sys` says that rocprof-sys wrote it."""
 
     def __init__(self, source: ByteSource) -> None:
-        """Prepare to read a file."""
         super().__init__()
         self.is_sys = False
         self._source = source
@@ -173,14 +171,24 @@ class _Recording(Gathered):
             self.counts[word] += part.count
             if word in _UNREAD:
                 self.odd[word] += part.count
-            elif word in _ADD and part.count:
-                _ADD[word](self, timed(part, self.odd), word)
+            if word in (*_UNREAD, "allocation") or not part.count:
+                continue
+            part = timed(part, self.odd)
+            if word == "kernel":
+                self._add_kernels(part)
+            elif word == "memcpy":
+                self._add_copies(part)
+            elif word == _MARK:
+                sinks.add_marks(self, **self._common("marks", part, sinks.UNNAMED, "thread"))
+            elif word == "scratch":  # its allocation is overhead: a queue waits for it
+                common = self._common("marks", part, sinks.UNNAMED, "thread", "stream")
+                sinks.add_overheads(self, **common, device=self._on_gpus(part))
+            else:
+                common = self._common("calls", part, sinks.UNNAMED, "thread", "correlation")
+                sinks.add_calls(self, **common, api=word)
 
     def _with_tracks(self, rows: dict[str, Array]) -> Batch:
-        """Return rows with process, thread, GPU and stream, as annotations or their tracks say.
-
-        Annotations come first. Rows of counters have no annotations: they get only process and GPU.
-        """
+        """Return rows with process, thread, GPU, stream: of annotations, else of their tracks."""
         uuid, tracks = rows["track"], self._packets.tracks
         any_pid = next((track.pid for track in tracks.values() if track.pid is not None), ABSENT)
 
@@ -193,7 +201,6 @@ class _Recording(Gathered):
             return any_pid if track.pid is None else track.pid
 
         def thread(uuid: int, _: int) -> int:
-            """Return the thread of a track, else the one in its name."""
             track = tracks.get(uuid, _NO_TRACK)
             return _number(_THREAD, track.name) if track.tid is None else track.tid
 
@@ -237,34 +244,18 @@ class _Recording(Gathered):
         self.odd["device-unknown json"] += count_true(gpu == ABSENT)
 
         def device(number: int, row: int) -> int:
-            """Return the device of a GPU; `row` is the first row that names it."""
             number = within_limit(self._known_gpus, max(number, -1), -1)
             return self.device(number, int(process[row]), number)
 
         return by_distinct(np.where(gpu == ABSENT, 0, gpu), device)
 
     def _common(self, table: str, rows: Batch, unnamed: str, *columns: str) -> dict[str, Any]:
-        """Return arguments for a sink: the rows, their names and processes, and `columns` of them.
-
-        `unnamed` is the name of rows without one.
-        """
+        """Return arguments of a sink: the rows, their names and processes, and `columns`."""
         names, texts = self[table].names["name"], [*self._packets.names, ""]
         name = by_distinct(rows["name"], lambda code, _: names[texts[code] or unnamed])
         return {"rows": rows, "name": name, **{c: rows[c] for c in ("process", *columns)}}
 
-    def _add_calls(self, rows: Batch, api: str) -> None:
-        common = self._common("calls", rows, sinks.UNNAMED, "thread", "correlation")
-        sinks.add_calls(self, **common, api=api)
-
-    def _add_marks(self, rows: Batch, _: str) -> None:
-        sinks.add_marks(self, **self._common("marks", rows, sinks.UNNAMED, "thread"))
-
-    def _add_scratch(self, rows: Batch, _: str) -> None:
-        """Add allocations of scratch memory, for which a queue waits, as overhead of the device."""
-        common = self._common("marks", rows, sinks.UNNAMED, "thread", "stream")
-        sinks.add_overheads(self, **common, device=self._on_gpus(rows))
-
-    def _add_kernels(self, rows: Batch, _: str) -> None:
+    def _add_kernels(self, rows: Batch) -> None:
         """Add kernels. Sizes by axis are in texts; rocprofv3 writes only products: unknown axes."""
         block, grid = (
             np.stack(
@@ -283,7 +274,7 @@ class _Recording(Gathered):
             shared_memory_bytes=rows["group_segment_size"],
         )
 
-    def _add_copies(self, rows: Batch, _: str) -> None:
+    def _add_copies(self, rows: Batch) -> None:
         """Add copies, except those within host memory, which are only counted.
 
         In rocprof-sys the GPU of a copy is unknown: its agents have other numbers than kernels'.
@@ -366,15 +357,6 @@ class _Recording(Gathered):
         # A program may end with some calls that launch nothing: only a long gap is a loss.
         if gap > max(_STOPPED_NS, _STOPPED_SHARE * np.ptp(called) if len(called) else 0):
             yield _NOTES.note("device-stopped", time=time_amount(gap))
-
-
-_ADD: Final[Mapping[str, Callable[[_Recording, Batch, str], None]]] = {
-    **dict.fromkeys(_APIS, _Recording._add_calls),
-    "kernel": _Recording._add_kernels,
-    "memcpy": _Recording._add_copies,
-    _MARK: _Recording._add_marks,
-    "scratch": _Recording._add_scratch,
-}
 
 
 def _first(*columns: IntArray) -> IntArray:

@@ -16,12 +16,10 @@ from traceflops.table.columns import ABSENT, Array, IntArray, count_true
 
 APIS: Final = ("hip", "hsa", "rccl", "rocdecode", "rocjpeg")
 MARK: Final = "mark"
-_MESSAGE: Final = "message"
-"""A mark whose text is not its name but the message of its event."""
+_MESSAGE: Final = "message"  # a mark whose text is not its name but the message of its event
 _SAMPLED: Final = "sampled"
 """A line of code that a sampling profiler saw; the program did not mark it."""
-_SYSTEM: Final = "system"
-"""Events of the driver: page faults, queue evictions."""
+_SYSTEM: Final = "system"  # events of the driver: page faults, queue evictions
 _KINDS: Final = (*APIS, MARK, _MESSAGE, _SAMPLED, _SYSTEM)
 _RCCL: Final = APIS.index("rccl")
 _CATEGORIES: Final = (
@@ -64,7 +62,6 @@ class HostReader:
     """
 
     def __init__(self, reading: RunReading, values: IntArray) -> None:
-        """Prepare to read; `values` are the ids of events that have values of counters."""
         self._reading = reading
         self._values = values
         self._call_name = reading.strings.coder(reading["calls"].names["name"], sinks.UNNAMED)
@@ -98,9 +95,22 @@ class HostReader:
 
     def _add(self, rows: Batch) -> None:
         """Add records as calls or marks; count those that are neither."""
-        reading = self._reading
+        reading, strings = self._reading, self._reading.strings
         category = reading.categories(rows["event_id"])
-        kind = self._kinds(category, rows["name_id"])
+
+        def by_category(key: int, _: int) -> int:
+            word = "" if key == ABSENT else (strings[key] or "").upper()
+            kind = next((kind for sign, kind in _CATEGORIES if sign.search(word)), MARK)
+            return _KINDS.index(kind) if word else _NO_KIND
+
+        # The kind, an index in _KINDS, by the category, else by the name.
+        kind = by_distinct(category, by_category)
+        unclear = kind == _NO_KIND
+        if unclear.any():
+            kind = kind.copy()
+            kind[unclear] = by_distinct(
+                rows["name_id"][unclear], lambda key, _: _KINDS.index(kind_by_name(strings[key]))
+            )
         for left_out in (_SAMPLED, _SYSTEM):
             reading.odd[left_out] += count_true(kind == _KINDS.index(left_out))
         rows = rows.with_numbers({"category": category, "kind": kind})
@@ -116,47 +126,20 @@ class HostReader:
         is_mark = np.isin(kind, [_KINDS.index(MARK), _KINDS.index(_MESSAGE)])
         marks = self._on_threads(rows.only(is_mark))
         if marks.count:
-            name = self._mark_names(marks)
+            name, names = self._mark_name(marks["name_id"]), self._reading["marks"].names["name"]
+            has_message = marks["kind"] == _KINDS.index(_MESSAGE)
+            category = np.where(has_message, marks["category"], ABSENT)
+            # The messages of a category are read together. More than _MOST_CATEGORIES are not real.
+            for key in np.unique(category[category != ABSENT]).tolist()[:_MOST_CATEGORIES]:
+                if key not in self._message_names:
+                    self._message_names[key] = self._reading.messages(key).coder(names, None)
+                of_category = category == key
+                message = self._message_names[key](marks["event_id"][of_category])
+                name[of_category] = np.where(message >= 0, message, name[of_category])
             process, thread = marks["process"], marks["thread"]
             sinks.add_marks(reading, marks, process=process, thread=thread, name=name)
 
-    def _kinds(self, category: IntArray, name_id: IntArray) -> IntArray:
-        """Return the kind of each record, an index in _KINDS: by its category, else its name.
-
-        Both are ids of strings; a category may be ABSENT.
-        """
-        strings = self._reading.strings
-
-        def by_category(key: int, _: int) -> int:
-            word = "" if key == ABSENT else (strings[key] or "").upper()
-            kind = next((kind for sign, kind in _CATEGORIES if sign.search(word)), MARK)
-            return _KINDS.index(kind) if word else _NO_KIND
-
-        kind = by_distinct(category, by_category)
-        unclear = kind == _NO_KIND
-        if unclear.any():
-            kind = kind.copy()
-            kind[unclear] = by_distinct(
-                name_id[unclear], lambda key, _: _KINDS.index(kind_by_name(strings[key]))
-            )
-        return kind
-
-    def _mark_names(self, marks: Batch) -> Array:
-        """Return the codes of the names of marks: the message of the event if it has one."""
-        name, names = self._mark_name(marks["name_id"]), self._reading["marks"].names["name"]
-        has_message = marks["kind"] == _KINDS.index(_MESSAGE)
-        category = np.where(has_message, marks["category"], ABSENT)
-        # The messages of a category are read together. More than _MOST_CATEGORIES are not real.
-        for key in np.unique(category[category != ABSENT]).tolist()[:_MOST_CATEGORIES]:
-            if key not in self._message_names:
-                self._message_names[key] = self._reading.messages(key).coder(names, None)
-            of_category = category == key
-            message = self._message_names[key](marks["event_id"][of_category])
-            name[of_category] = np.where(message >= 0, message, name[of_category])
-        return name
-
     def _on_threads(self, rows: Batch) -> Batch:
-        """Return rows with the numbers of their processes and threads."""
         process = self._reading.processes(rows["pid"])
         thread = self._reading.threads(rows["tid"])
         return rows.with_numbers({"process": process, "thread": thread})

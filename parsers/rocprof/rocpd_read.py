@@ -235,10 +235,7 @@ class DispatchReader:
         return bool(np.isin(dispatches["dispatch"], counted).all())
 
     def add_values_over_time(self, samples: Sequence[Batch]) -> None:
-        """Add the values in `others`, which were measured at some time, to the table of counters.
-
-        `samples` are the samples of their events, which have the times.
-        """
+        """Add the values in `others` to the counters, with the times of their `samples`."""
         if not samples:
             return
         reading, table = self._reading, self._reading["counters"]
@@ -288,10 +285,7 @@ def read_copies(reading: RunReading) -> None:
 
 
 def read_graphs(reading: RunReading) -> None:
-    """Add launches of graphs as one activity each, unless their kernels were recorded.
-
-    Launches that name no device are only counted.
-    """
+    """Add launches of graphs without recorded kernels; those without a device are only counted."""
     recorded = distinct(reading["activities"].column("correlation"))
     labels = reading["activities"].names["name"]
     for batch in reading.run.batches("graph_launch", Wanted(integers=_OF_GRAPH)):
@@ -312,10 +306,7 @@ def read_graphs(reading: RunReading) -> None:
 
 
 def _common(reading: RunReading, rows: Batch, agents: IntArray) -> dict[str, Any]:
-    """Return the columns of all activities: process, device, correlation, graph and its node.
-
-    `agents` are the ids of the agents that ran them.
-    """
+    """Return process, device (of these agents), correlation, graph and its node of activities."""
     process = reading.processes(rows["pid"])
     graph, node = (np.where(rows[ids] > 0, rows[ids], ABSENT) for ids in _GRAPH)  # 0: none
     return {

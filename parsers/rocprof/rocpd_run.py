@@ -56,8 +56,7 @@ _MOST_FACTS: Final = 1_000
 _GUID: Final = "guid"
 _DESCRIBING: Final = ("info_node", "info_process", "info_agent")
 """Small tables in which every run has a row."""
-_MOST_RUNS: Final = 64
-"""The most runs that may share tables, which are read once for each."""
+_MOST_RUNS: Final = 64  # the most runs that may share tables, which are read once for each
 
 
 class RocpdRun(NamedTuple):
@@ -144,10 +143,7 @@ def _guids(run: RocpdRun, tables: Iterable[str]) -> set[str]:
 
 
 def version_of(run: RocpdRun) -> tuple[str | None, tuple[Note, ...]]:
-    """Return the version of the schema as the database spells it, and notes on it.
-
-    Raises InputError if the schema is newer than what this reader supports.
-    """
+    """Return the schema's version as spelled, with notes. Raises InputError if it is too new."""
     rows = run.whole("metadata", Wanted(texts=("tag", "value")))
     facts = {
         tag: value
@@ -195,7 +191,22 @@ class RunReading(Gathered):
         super().__init__()
         self.run = run
         self._file = run.database.source.label
-        self._agents = _agents_of(run)
+        # The agents by id, with facts of the GPUs: names come before `extdata`.
+        agents: dict[int, _Agent] = {}
+        rows = run.whole("info_agent", _AGENT)
+        columns = [rows["id"].tolist(), rows["absolute_index"].tolist()]
+        columns += [rows.texts[name] for name in _AGENT.texts]
+        for agent, index, kind, name, product, extdata in islice(
+            zip(*columns, strict=True), _MOST_NUMBERED
+        ):
+            is_gpu, facts = kind == "GPU", NOTHING_KNOWN
+            if is_gpu:
+                words = decoded(extdata or b"", dict[str, Any]) or {}
+                words |= {"name": name} if name else {}
+                words |= {"product_name": product} if product else {}
+                facts = facts_of_agent(words)
+            agents[agent] = _Agent(agent if index == ABSENT else index, is_gpu, facts)
+        self._agents = agents
 
         # Processes, and the machines (nodes) on which they ran.
         nodes = run.whole("info_node", _NODE)
@@ -293,22 +304,3 @@ class RunReading(Gathered):
 
 class _EventData(msgspec.Struct):
     message: str
-
-
-def _agents_of(run: RocpdRun) -> dict[int, _Agent]:
-    """Return the agents of a run by id, with facts of the GPUs: names come before `extdata`."""
-    agents: dict[int, _Agent] = {}
-    rows = run.whole("info_agent", _AGENT)
-    columns = [rows["id"].tolist(), rows["absolute_index"].tolist()]
-    columns += [rows.texts[name] for name in _AGENT.texts]
-    for agent, index, kind, name, product, extdata in islice(
-        zip(*columns, strict=True), _MOST_NUMBERED
-    ):
-        is_gpu, facts = kind == "GPU", NOTHING_KNOWN
-        if is_gpu:
-            words = decoded(extdata or b"", dict[str, Any]) or {}
-            words |= {"name": name} if name else {}
-            words |= {"product_name": product} if product else {}
-            facts = facts_of_agent(words)
-        agents[agent] = _Agent(agent if index == ABSENT else index, is_gpu, facts)
-    return agents

@@ -67,7 +67,6 @@ class _RpdReading(Gathered):
     """The rows of one database."""
 
     def __init__(self, database: Database) -> None:
-        """Read the texts, to which the other tables refer by id."""
         super().__init__()
         self._database = database
         rows = database.whole("rocpd_string", _TEXT)
@@ -169,7 +168,6 @@ class _RpdReading(Gathered):
         process = rows["process"]
 
         def device(gpu: int, row: int) -> int:
-            """Return the device of a GPU; `row` is the first row that names it."""
             # -1 is the device of operations without a GPU, or beyond the limit of devices.
             gpu = within_limit(self._gpus, -1 if gpu == ABSENT else gpu, -1)
             return self.device(gpu, int(process[row]), gpu)

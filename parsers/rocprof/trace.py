@@ -14,8 +14,8 @@ from traceflops.parsers.io.database_file import nothing_left
 from traceflops.parsers.io.database_rows import Database
 from traceflops.parsers.io.inputs import ByteSource
 from traceflops.parsers.io.notes import NoteTable
-from traceflops.parsers.rocprof.notes import COUNTERS_ONLY, DEVICE_UNKNOWN, link_notes
 from traceflops.parsers.rocprof.notes import NOTES as RUN_NOTES
+from traceflops.parsers.rocprof.notes import link_notes
 from traceflops.parsers.rocprof.tables.parts import OutputPlace, place_of
 from traceflops.parsers.shared.sanity_checks import COUNTED_WHILE_TIMED, span_notes
 from traceflops.parsers.shared.sinks import UNNAMED_KERNEL
@@ -111,7 +111,7 @@ def trace_of(
     odd, kernels = recorded.odd, tables["activities"]["name"]
     all_notes += [*span_notes(odd), *NOTES.counted(odd, *_DROPPED)]
     all_notes += RUN_NOTES.counted(odd, "instances-summed")
-    all_notes += [DEVICE_UNKNOWN] if odd["device-unknown"] else []
+    all_notes += [RUN_NOTES.note("device-unknown")] if odd["device-unknown"] else []
     all_notes += NOTES.counted(odd, *_ASSUMED)
     labels = names(kernels)
     if UNNAMED_KERNEL in labels:
@@ -124,7 +124,9 @@ def trace_of(
         all_notes += link_notes(tables, **no_calls)
         all_notes += [COUNTED_WHILE_TIMED] if was_counted else []
     else:
-        all_notes.append(COUNTERS_ONLY if was_counted else NOTES.note(f"no-device-work {holder}"))
+        only_counters = RUN_NOTES.note("no-timeline counters")
+        no_work = NOTES.note(f"no-device-work {holder}")
+        all_notes.append(only_counters if was_counted else no_work)
     return Trace(
         source=replace(
             about,
@@ -144,10 +146,7 @@ def trace_of(
 
 
 def with_losses(database: Database, trace: Trace, label: Callable[[str], str] = str) -> Trace:
-    """Return the trace with notes on the damage of its database, in which `label` names tables.
-
-    Raises InputError if the damage left no records.
-    """
+    """Return the trace with notes on database damage. Raises InputError if nothing is left."""
     if database.damaged and not any(trace.table(name).num_rows for name in _RECORDS):
         again = "record or copy the database again"
         raise nothing_left(database.source.label, database.file.notes, again)
@@ -188,7 +187,6 @@ def without_repeated_passes(read: Iterable[tuple[ByteSource, Trace]]) -> list[Tr
 
 
 def _with_rows(table: str, passes: Mapping[int, Sequence[Trace]]) -> set[int]:
-    """Return the passes that have rows of a table."""
     return {n for n, traces in passes.items() if any(t.table(table).num_rows for t in traces)}
 
 

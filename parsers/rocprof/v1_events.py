@@ -169,10 +169,7 @@ def _counters(args: Sequence[Mapping[str, Any]]) -> dict[str, Array]:
 
 
 def _kind(event: V1Event) -> str:
-    """Return the kind of an event by its arguments and the section it is shown in.
-
-    Of each GPU there is a section from _FIRST_GPU on. OTHER events are left out.
-    """
+    """Return an event's kind by its arguments and its section, _FIRST_GPU or higher for a GPU."""
     args, section = event.args, integer(event.pid)
     if event.ph != "X" or args is None:
         # An arrow starts ("s") at a call, and steps ("t") or finishes ("f") at the work.

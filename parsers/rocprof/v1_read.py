@@ -20,7 +20,7 @@ from traceflops.parsers.rocprof.agents import gpus_of
 from traceflops.parsers.rocprof.notes import clock_of_folder
 from traceflops.parsers.rocprof.tables.parts import place_of
 from traceflops.parsers.rocprof.trace import NOTES, trace_of
-from traceflops.parsers.rocprof.v1_tables import Owners, V1Tables, without_markers
+from traceflops.parsers.rocprof.v1_tables import V1Tables, only_process, without_markers
 from traceflops.parsers.shared.sinks import UNNAMED
 from traceflops.table.columns import ABSENT, Array, IntArray, Names, count_true
 from traceflops.table.grouping import group_rows
@@ -111,15 +111,9 @@ def _add_all(tables: V1Tables, rows: defaultdict[str, v1_events.EventRows]) -> N
     only_gpu = min(tables.gpus) if len(tables.gpus) == 1 else 0
     # The index of the launching call in `all_calls`, per kind of work; -1 if unknown.
     call_of = _launching_calls(tables, rows)
-    all_calls = _together(rows, _APIS, ("thread", "bytes"))
-    # The process of each thread, by the work that it launched.
-    pids = _together(rows, _KINDS, ("pid",))["pid"]
-    votes = [(kernels.column("thread"), kernels.column("pid"))]
-    if call_of:
-        calls_of_work = np.concatenate([call_of[kind] for kind in _KINDS])
-        linked = calls_of_work >= 0
-        votes.append((all_calls["thread"][calls_of_work[linked]], pids[linked]))
-    tables.owners = Owners(np.append(kernels.column("pid"), pids), votes)
+    call_bytes = np.concatenate([rows[kind].column("bytes") for kind in _APIS])
+    pids = [rows[kind].column("pid") for kind in (v1_events.KERNEL, *_KINDS)]
+    tables.only_pid = only_process(np.concatenate(pids))
     if kernels.count:  # rows of results.csv, numbered in their order there
         batch, labels = _batch(kernels, np.arange(kernels.count)), _labels(kernels)
         if not have_work:  # else the same kernels are among the operations
@@ -131,7 +125,7 @@ def _add_all(tables: V1Tables, rows: defaultdict[str, v1_events.EventRows]) -> N
         tables.add_calls(calls, _labels(rows[kind]), _APIS[kind])
         offset += calls.count
     for kind in (kind for kind in _KINDS if rows[kind].count):
-        _add_work(tables, kind, rows[kind], only_gpu, call_of.get(kind), all_calls["bytes"])
+        _add_work(tables, kind, rows[kind], only_gpu, call_of.get(kind), call_bytes)
     if rows[v1_events.MARK].count:
         tables.add_marks(_batch(rows[v1_events.MARK]), _labels(rows[v1_events.MARK]))
     tables.sum_instances()
@@ -173,7 +167,6 @@ def _add_work(
 
 
 def _labels(rows: v1_events.EventRows) -> list[str]:
-    """Return the names of rows, by their codes."""
     return [name or UNNAMED for name in rows.names["name"]]
 
 
@@ -185,10 +178,7 @@ def _batch(rows: v1_events.EventRows, index: IntArray | None = None, **columns: 
 
 
 def _launching_calls(tables: V1Tables, rows: AllRows) -> dict[str, IntArray]:
-    """Return, by kind of work, the row among all calls of the call that launched each; -1: none.
-
-    The result is empty if the file has no arrows. Loose arrows are counted in `tables.odd`.
-    """
+    """Return, by kind of work, the row of each launching call, or -1; empty without arrows."""
     if not rows[v1_events.ARROW_FROM].count or not rows[v1_events.ARROW_TO].count:
         return {}
     names = Names()
@@ -208,7 +198,6 @@ def _launching_calls(tables: V1Tables, rows: AllRows) -> dict[str, IntArray]:
 
 
 def _together(rows: AllRows, kinds: Iterable[str], columns: Sequence[str]) -> dict[str, Array]:
-    """Return columns, each concatenated from the rows of several kinds."""
     return {name: np.concatenate([rows[kind].column(name) for kind in kinds]) for name in columns}
 
 
@@ -221,7 +210,18 @@ def _linked(
     leads from the middle of a call (in ROCm 3 and 4 from its end), or from the beginning of the
     work if that was sooner, to the beginning of the work; both in whole microseconds.
     """
-    origin, goal = _arrows(begins, ends)
+    # The two ends of each arrow: section, lane and time. Ids that recur link nothing.
+    sides = []
+    for ids in (begins["id"], ends["id"]):
+        distinct, row, count = np.unique(ids, return_index=True, return_counts=True)
+        once = (count == 1) & (distinct != ABSENT)
+        sides.append((distinct[once], row[once]))
+    (begin_ids, begin_row), (end_ids, end_row) = sides
+    _, of_begin, of_end = np.intersect1d(
+        begin_ids, end_ids, assume_unique=True, return_indices=True
+    )
+    origin = {name: begins[name][begin_row[of_begin]] for name in _SHOWN}
+    goal = {name: ends[name][end_row[of_end]] for name in _SHOWN}
     target = _in_order(goal, origin["shown_us"], work)
 
     # Calls from which the arrows come: try both rules, and keep the one that fits more arrows.
@@ -247,21 +247,6 @@ def _linked(
     loose = count_true(~is_linked)
     # Without links there may be no calls at all, which `_with_earlier` looks into.
     return (_with_earlier(call, work, calls) if is_linked.any() else call), loose
-
-
-def _arrows(begins: Columns, ends: Columns) -> tuple[dict[str, Array], dict[str, Array]]:
-    """Return the two ends of each arrow: section, lane and time. Ids that recur link nothing."""
-    sides = []
-    for ids in (begins["id"], ends["id"]):
-        distinct, row, count = np.unique(ids, return_index=True, return_counts=True)
-        once = (count == 1) & (distinct != ABSENT)
-        sides.append((distinct[once], row[once]))
-    (begin_ids, begin_row), (end_ids, end_row) = sides
-    _, of_begin, of_end = np.intersect1d(
-        begin_ids, end_ids, assume_unique=True, return_indices=True
-    )
-    origin = {name: begins[name][begin_row[of_begin]] for name in _SHOWN}
-    return origin, {name: ends[name][end_row[of_end]] for name in _SHOWN}
 
 
 def _with_earlier(call: IntArray, work: Columns, calls: Columns) -> IntArray:
@@ -347,5 +332,4 @@ def _on_one_axis(
 
 
 def _rows_of(columns: Columns, rows: Array) -> dict[str, Array]:
-    """Return the chosen rows (indices or a mask) of columns."""
     return {name: column[rows] for name, column in columns.items()}

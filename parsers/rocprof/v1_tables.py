@@ -21,62 +21,27 @@ from traceflops.parsers.rocprof.tables.counters import summed_instances
 from traceflops.parsers.rocprof.trace import trace_of, with_losses
 from traceflops.parsers.shared import sinks, trace_builder
 from traceflops.parsers.shared.sanity_checks import timed
-from traceflops.table.columns import ABSENT, Array, BoolArray, IntArray, Names, count_true
-from traceflops.table.grouping import distinct, joint_codes
+from traceflops.table.columns import ABSENT, Array, IntArray, Names, count_true
+from traceflops.table.grouping import distinct
 from traceflops.table.trace import Source, Trace
 
 _QUEUED: Final = "hsa_dispatch"
 """Not a call but the time at which a kernel of results.csv was queued."""
-_MARK_NS: Final = 1
-"""The length of the range as which rocprof writes an instant."""
+_MARK_NS: Final = 1  # the length of the range as which rocprof writes an instant
 
 Labels = Sequence[str]
 
 
-class Owners:
-    """Which process of a file each thread belongs to.
+def only_process(pids: IntArray) -> int:
+    """Return the process that all rows with a process name, ABSENT if they name several.
 
-    In ROCm 3 and 4 `pid` is a track of the viewer (ROCm/rocprofiler, bin/tblextr.py of rocm-3.10.x
-    and rocm-4.2.x): GPU operations name their process as `proc-id` (from 3.7), calls and ranges
-    only their thread. Later releases put the track into `__section`, the process into `pid`.
+    Rows without a process belong to it. In ROCm 3 and 4 `pid` is a track of the viewer
+    (ROCm/rocprofiler, bin/tblextr.py of rocm-3.10.x and rocm-4.2.x): GPU operations name their
+    process as `proc-id` (from 3.7), calls and ranges only their thread. Later releases put the
+    track into `__section`, the process into `pid`.
     """
-
-    def __init__(self, pids: IntArray, votes: Iterable[tuple[IntArray, IntArray]] = ()) -> None:
-        """Give each thread to the process that most of its votes name; a tie decides nothing.
-
-        `pids` are the processes of rows. `votes` are pairs of columns: a thread, and the process
-        of a GPU operation that it launched. A process's id is also that of its main thread.
-        """
-        main_threads = distinct(pids[pids != ABSENT])
-        self._only = int(main_threads[0]) if len(main_threads) == 1 else ABSENT
-        self._of_thread: dict[int, int] = {}
-        if len(main_threads) < 2:
-            return
-        sides = zip((main_threads, main_threads), *votes, strict=True)
-        threads, owners = map(np.concatenate, sides)
-        threads, owners = threads[owners != ABSENT], owners[owners != ABSENT]
-        pairs = joint_codes(threads, owners)
-        _, row, count = np.unique(pairs, return_index=True, return_counts=True)
-        # The pairs by thread, and of a thread by votes: its last one has most.
-        order = np.lexsort((count, threads[row]))
-        thread, pid, count = threads[row][order], owners[row][order], count[order]
-        same = thread[1:] == thread[:-1]
-        is_tie = np.append(False, same & (count[1:] == count[:-1]))
-        is_most, winner = np.append(~same, True), np.where(is_tie, ABSENT, pid)
-        self._of_thread = dict(zip(thread[is_most].tolist(), winner[is_most].tolist(), strict=True))
-        self._of_thread |= {pid: pid for pid in main_threads.tolist()}
-
-    def pids(self, pid: Array, thread: Array) -> IntArray:
-        """Return the process of each row: its own, or that of its thread; ABSENT if unknown.
-
-        Without processes of threads it is the only one of the file, if it has only one.
-        """
-        unknown = pid == ABSENT
-        if not self._of_thread or not unknown.any():
-            return np.where(unknown, self._only, pid)
-        threads, inverse = np.unique(thread, return_inverse=True)
-        owners = [self._of_thread.get(number, ABSENT) for number in threads.tolist()]
-        return np.where(unknown, np.array(owners, np.int64)[inverse], pid)
+    named = distinct(pids[pids != ABSENT])
+    return int(named[0]) if len(named) == 1 else ABSENT
 
 
 class V1Tables(trace_builder.Gathered):
@@ -88,13 +53,12 @@ class V1Tables(trace_builder.Gathered):
     """
 
     def __init__(self, file: str, listed: Mapping[int, trace_builder.DeviceFacts]) -> None:
-        """Begin without rows; `listed` are the facts of the GPUs in the file's list, by number."""
         super().__init__()
         self._pids = trace_builder.ProcessIds(self, file)
         self._listed = listed
         self.gpus: set[int] = set()
         self.open_devices: set[int] = set()
-        self.owners = Owners(np.empty(0, np.int64))
+        self.only_pid = ABSENT  # the process of rows that name none
 
     def add_kernels(self, rows: Batch, labels: Labels) -> Batch:
         """Add kernels, and the times at which they were queued; return the kernels with a time."""
@@ -135,10 +99,7 @@ class V1Tables(trace_builder.Gathered):
         sinks.add_marks(self, **self._of_host("marks", rows, labels), instant_ns=_MARK_NS)
 
     def add_counters(self, rows: Batch, labels: Labels, counters: Mapping[str, Array]) -> None:
-        """Add counters, a column of values per counter, of the kernels in `rows`.
-
-        A counter may have a column per instance (`TCC_HIT[3]`): these get the counter's name.
-        """
+        """Add counters, a column each, of the kernels in `rows`; TCC_HIT[3] is one of TCC_HIT."""
         table = self["kernel_counters"]
         for counter, values in counters.items():
             is_value = np.isfinite(values)
@@ -180,7 +141,8 @@ class V1Tables(trace_builder.Gathered):
         return {"process": process, "device": by_distinct(rows["gpu"], device)}
 
     def _process(self, rows: Batch) -> IntArray:
-        return self._pids.numbers(self.owners.pids(rows["pid"], rows["thread"]))
+        pid = rows["pid"]
+        return self._pids.numbers(np.where(pid == ABSENT, self.only_pid, pid))
 
     def _of_host(self, table: str, rows: Batch, labels: Labels) -> dict[str, Any]:
         process, name = self._process(rows), self._names(table, rows, labels)
@@ -217,8 +179,7 @@ _TELLING: Final = {
 }
 """A column of each table that tables of the same name by other tools lack."""
 _UNNAMED: Final = dict.fromkeys((*_KERNELS, "OPS", "COPY"), sinks.UNNAMED_KERNEL)
-_OF_HSA: Final = 1 << 40
-"""Added to ids of HSA, since HIP and HSA both number their calls from 1."""
+_OF_HSA: Final = 1 << 40  # added to ids of HSA, since HIP and HSA both number their calls from 1
 
 
 def read_v1_database(database: Database) -> Sequence[Trace]:
@@ -241,15 +202,17 @@ class _V1Reading(V1Tables):
     """The rows of one database. `_tracks`: its column `pid` is a track of the viewer."""
 
     def __init__(self, database: Database) -> None:
-        """Take a database; it does not list GPUs."""
         super().__init__(database.source.label, {})
         self._database = database
         self._tracks = not any("__section" in database.columns(table) for table in _TELLING)
 
     def read(self) -> None:
         """Add the rows of all tables. Kernels come from OPS or, if it has none, from KERN."""
-        if self._tracks:  # then calls name only their thread: see `Owners`
-            self.owners = self._owners()
+        if self._tracks:  # then calls and ranges name no process: see `only_process`
+            pids, wanted = [np.empty(0, np.int64)], Wanted(("pid", "proc-id"))
+            for table in (*_KERNELS, "OPS", "COPY"):
+                pids += [self._pid(table, rows) for rows in self._database.batches(table, wanted)]
+            self.only_pid = only_process(np.concatenate(pids))
         self._add_operations("OPS")
         timed_elsewhere = self["activities"].count > 0
         for table in _KERNELS:
@@ -271,10 +234,7 @@ class _V1Reading(V1Tables):
         self.sum_instances()
 
     def _batches(self, table: str, reals: Sequence[str] = ()) -> Iterator[tuple[Batch, list[str]]]:
-        """Yield the rows of a table with the columns that `V1Tables` takes, and their labels.
-
-        `reals` are further columns to read, of numbers with decimals.
-        """
+        """Yield a table's rows as `V1Tables` takes them, with columns `reals`; and their labels."""
         integers = (
             "Index",
             *(spelling for words in v1_events.NUMBERS.values() for spelling in words),
@@ -300,36 +260,6 @@ class _V1Reading(V1Tables):
             return batch["proc-id"]
         has_pid = table in _KERNELS or not self._tracks
         return batch["pid"] if has_pid else np.full(batch.count, ABSENT)
-
-    def _owners(self) -> Owners:
-        """Return which process each thread belongs to, by the operations that it launched."""
-        work = self._columns(("OPS", "COPY"))
-        kernels = self._columns(_KERNELS)
-        pids = np.concatenate([work["pid"], kernels["pid"]])
-        if len(distinct(pids[pids != ABSENT])) < 2:
-            return Owners(pids)
-        # A call launched the first operation with its number that begins after it: numbers are
-        # unique within a process only. `key` orders by number, then time.
-        calls, order = self._columns(("HIP",)), np.lexsort((work["start"], work["index"]))
-        index, start = work["index"][order], work["start"][order]
-        _, number = np.unique(np.concatenate([index, calls["index"]]), return_inverse=True)
-        times, rank = np.unique(np.concatenate([start, calls["start"]]), return_inverse=True)
-        key = number * len(times) + rank
-        after = np.searchsorted(key[: len(index)], key[len(index) :])
-        launched: BoolArray = after < len(index)
-        launched[launched] = index[after[launched]] == calls["index"][launched]
-        launches = calls["thread"][launched], work["pid"][order][after[launched]]
-        return Owners(pids, (launches, (kernels["thread"], kernels["pid"])))
-
-    def _columns(self, tables: Sequence[str]) -> dict[str, Array]:
-        """Return the columns pid, thread, index and start of the rows of some tables."""
-        words = {"pid": "pid", "thread": "tid", "index": "Index", "start": _BEGIN}
-        wanted = Wanted((*words.values(), "proc-id"))
-        parts = [(t, batch) for t in tables for batch in self._database.batches(t, wanted)]
-        columns = {name: [batch[word] for _, batch in parts] for name, word in words.items()}
-        columns["pid"] = [self._pid(table, batch) for table, batch in parts]
-        none = np.empty(0, np.int64)
-        return {name: np.concatenate([none, *pieces]) for name, pieces in columns.items()}
 
     def _add_operations(self, table: str) -> None:
         """Add kernels (of OPS), or copies and fills (of COPY), without barriers and doubles."""

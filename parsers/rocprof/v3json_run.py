@@ -80,11 +80,6 @@ def read_v3_json(source: ByteSource, pool: WorkerPool, block_bytes: int = BLOCK_
             f"no process: {source.label} ({v3json_tables.ROOT_KEY} holds no records)",
             "give the JSON written by rocprofv3 --output-format json",
         )
-    return recording.trace(source, _text_notes(source, document))
-
-
-def _text_notes(source: ByteSource, document: Document) -> list[Note]:
-    """Return the notes on damage of the text of a document that was read to its end."""
     damage, notes = document.damage, list[Note]()
     if source.cut:
         notes.append(input_cut(source.cut, damage))
@@ -103,14 +98,13 @@ def _text_notes(source: ByteSource, document: Document) -> list[Note]:
         code = "second-trace" if damage.another else "tail-unread"
         text = f"{several(damage.tail_bytes, 'byte')} after the end of the document not read."
         notes.append(Note("dropped", code, text, damage.tail_bytes))
-    return notes
+    return recording.trace(source, notes)
 
 
 class _Recording(v3json_tables.JsonRecorded):
     """The rows of all processes of a file, and their metadata."""
 
     def __init__(self) -> None:
-        """Begin without processes."""
         super().__init__()
         self._unreadable: Counter[str] = Counter()
         self._mended: Counter[str] = Counter()
@@ -119,10 +113,7 @@ class _Recording(v3json_tables.JsonRecorded):
         self._launchers: list[tuple[int, ProcessFacts]] = []
 
     def add(self, number: int, records: v3json_tables.ProcessRecords, file: str) -> None:
-        """Add the rows of the process `number`, all of whose lists were read.
-
-        A process without records is a launcher, which is kept apart.
-        """
+        """Add the rows of the process `number`; one without records is a launcher, kept apart."""
         metadata = records.metadata
         self._unreadable.update(records.unreadable)
         self._mended.update(records.mended)

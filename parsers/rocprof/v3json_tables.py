@@ -144,15 +144,11 @@ class ProcessRecords:
 
 
 _UNLISTED: Final = -1
-_KIND_BASE: Final = 1 << 20
-"""More than a kind has operations."""
+_KIND_BASE: Final = 1 << 20  # more than a kind has operations
 
 
 class JsonRecorded(Gathered):
-    """The rows of a file.
-
-    Unknown kernels and unlisted agents are used but not defined. `arguments` are by row of calls.
-    """
+    """The rows of a file, and what is used but not defined. `arguments` are by row of calls."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -188,8 +184,26 @@ class ProcessTables:
     def add_timeline(self) -> None:
         """Add everything that has a time: device work, calls, marks, overheads."""
         activities = self._recorded["activities"]
-        since = activities.count
-        self._add_dispatches()
+        since, kernel_names = activities.count, activities.names["name"]
+        for block in self._records.each("buffer_records.kernel_dispatch"):
+            rows = self._timed(block)
+            self._recorded.streams.update(np.unique(rows["stream"]).tolist())
+            sinks.add_work(
+                self._recorded,
+                rows,
+                "kernel",
+                process=self._number,
+                device=self._devices(rows["agent"]),
+                stream=rows["queue"],  # a stream of the trace is a queue; HIP's are only counted
+                name=self._kernel_names(rows["kernel"], kernel_names),
+                correlation=rows["correlation"],
+                graph=rows["graph"],
+                graph_node=rows["graph_node"],
+                grid=sinks.blocks_of(rows["grid"], rows["block"]),
+                block=rows["block"],
+                registers_per_thread=self._registers(rows["kernel"].astype(np.int64)),
+                shared_memory_bytes=rows["shared"],
+            )
         for block in self._records.each("buffer_records.memory_copy"):
             self._add_copies(block)
         for kind, api in APIS.items():
@@ -197,9 +211,18 @@ class ProcessTables:
                 self._add_calls(block, api)  # puts the sizes of copies into `_copy_sizes`
         calls, sizes = (np.concatenate(columns) for columns in zip(*self._copy_sizes, strict=True))
         fill_sizes(activities, since, calls, sizes)  # `_copy_sizes` begins with an empty pair
-        self._add_marks()
-        # A queue waits while its scratch memory is allocated: overhead, one of the kinds of marks.
+        # Ranges and marks of the program, named by their text, else by their operation.
         names = self._recorded["marks"].names["name"]
+        message = _texts(self._records.take("strings.marker_api"), "key").coder(names, None)
+        for block in self._records.each("buffer_records.marker_api"):
+            rows = self._timed(block)
+            name = message(rows["correlation"].astype(np.int64))
+            textless = name < 0
+            if textless.any():
+                name[textless] = self._operations(rows.only(textless), names, "(unknown mark {})")
+            columns: dict[str, Any] = {"process": self._number, "thread": rows["thread"]}
+            sinks.add_marks(self._recorded, rows, **columns, name=name)
+        # A queue waits while its scratch memory is allocated: overhead, one of the kinds of marks.
         for block in self._records.each("buffer_records.scratch_memory"):
             rows = self._timed(block)
             sinks.add_overheads(
@@ -211,42 +234,6 @@ class ProcessTables:
                 stream=rows["queue"],
                 name=self._operations(rows, names, "(unknown scratch operation {})"),
             )
-
-    def _add_dispatches(self) -> None:
-        """Add kernels with their grids (in blocks), registers, shared memory and launch."""
-        names = self._recorded["activities"].names["name"]
-        for block in self._records.each("buffer_records.kernel_dispatch"):
-            rows = self._timed(block)
-            self._recorded.streams.update(np.unique(rows["stream"]).tolist())
-            sinks.add_work(
-                self._recorded,
-                rows,
-                "kernel",
-                process=self._number,
-                device=self._devices(rows["agent"]),
-                stream=rows["queue"],  # a stream of the trace is a queue; HIP's are only counted
-                name=self._kernel_names(rows["kernel"], names),
-                correlation=rows["correlation"],
-                graph=rows["graph"],
-                graph_node=rows["graph_node"],
-                grid=sinks.blocks_of(rows["grid"], rows["block"]),
-                block=rows["block"],
-                registers_per_thread=self._registers(rows["kernel"].astype(np.int64)),
-                shared_memory_bytes=rows["shared"],
-            )
-
-    def _add_marks(self) -> None:
-        """Add ranges and marks of the program, named by their text, else by their operation."""
-        names = self._recorded["marks"].names["name"]
-        message = _texts(self._records.take("strings.marker_api"), "key").coder(names, None)
-        for block in self._records.each("buffer_records.marker_api"):
-            rows = self._timed(block)
-            name = message(rows["correlation"].astype(np.int64))
-            textless = name < 0
-            if textless.any():
-                name[textless] = self._operations(rows.only(textless), names, "(unknown mark {})")
-            columns: dict[str, Any] = {"process": self._number, "thread": rows["thread"]}
-            sinks.add_marks(self._recorded, rows, **columns, name=name)
 
     def add_counters(self) -> None:
         """Add counters: the sum of their instances, or the largest if they count the whole chip."""
@@ -359,10 +346,7 @@ class ProcessTables:
         return codes
 
     def _operations(self, rows: Batch, names: Names, unknown: str) -> Array:
-        """Return the codes in `names` of the operations of rows; kind and number identify one.
-
-        An unknown operation is named by `unknown`, formatted with its number.
-        """
+        """Return the codes of operations; `unknown`, with the number, names unknown ones."""
         kind, operation = rows["kind"], rows["operation"]
         # One number for both. Real ones are far below the limits, which keep damaged ones apart.
         both = np.clip(kind, -1, _KIND_BASE) * _KIND_BASE + np.clip(operation, -1, _KIND_BASE - 2)
@@ -380,16 +364,12 @@ def _texts(blocks: Sequence[RecordBlock], key: str) -> TextsById:
 
 
 def _column(blocks: Sequence[RecordBlock], name: str) -> IntArray:
-    """Return a column of all blocks of a list."""
     columns = [block.columns[name].astype(np.int64) for block in blocks]
     return np.concatenate([np.empty(0, np.int64), *columns])
 
 
 def _named(texts: TextsById, numbers: Array, names: Names, unknown: str) -> tuple[Array, IntArray]:
-    """Return the codes in `names` of the texts of numbers, and the numbers without a text.
-
-    A number without a text is named by `unknown`, formatted with the number.
-    """
+    """Return the codes of numbers' texts (`unknown` with the number if none), and those without."""
     wide = numbers.astype(np.int64)
     codes = texts.coder(names, None)(wide)
     missing = codes < 0

@@ -28,10 +28,8 @@ from traceflops.table.schema import TABLES
 from traceflops.table.trace import Note, Trace
 from traceflops.units import time_amount
 
-_MOST: Final = 2**53
-"""9 PB, or 104 days: a double below it is exact, and sums fit an int64."""
-_CHANGE: Final = "change_bytes"
-"""The end of the names of counters of bytes that may be negative."""
+_MOST: Final = 2**53  # 9 PB, or 104 days: a double below it is exact, and sums fit an int64
+_CHANGE: Final = "change_bytes"  # the end of the names of counters of bytes that may be negative
 _MUCH_OF_IT: Final = 0.1
 """If more of a process's lifetime is before or after device work, a note says so."""
 _NOTES: Final = NoteTable(
@@ -98,10 +96,7 @@ def without_impossible_amounts(trace: Trace) -> Trace:
 
 
 def _impossible(array: pa.ChunkedArray) -> BoolArray | None:
-    """Return which values are impossible, None if all are possible.
-
-    A list is impossible if any of its values is. `array` may not be all null.
-    """
+    """Return which values, or lists with one, are impossible; None if none is. Not all are null."""
     if pa.types.is_fixed_size_list(array.type):
         size = array.type.list_size
         parts = [  # the values of each chunk without its offset

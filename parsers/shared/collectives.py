@@ -79,9 +79,6 @@ SIZES: Final[Mapping[str, str | None]] = {
 }
 """Calls that make a communicator, and the argument that says how many ranks it has."""
 
-MAKE_MANY: Final = ("ncclCommInitAll",)
-"""Those of SIZES that make a communicator for each rank."""
-
 MADE: Final = ("newcomm", "comm", "comms")
 """The arguments of those calls that name the new communicator; the first one present counts."""
 
@@ -123,29 +120,19 @@ def amount(text: str | None) -> int | None:
 T = TypeVar("T")
 Arguments = Mapping[int, Mapping[str, str]]
 """By row of the calls: the text of each argument by its name."""
-
-_COLUMNS: Final = {
-    "collective": "name",
-    "collective_dtype": "data_type",
-    "collective_in_elements": "puts",
-    "collective_out_elements": "gets",
-    "collective_group": "group",
-    "collective_group_size": "ranks",
-}
-"""The columns of activities, and the facts that fill them."""
-_TEXTS: Final = ("name", "data_type", "group")
+_TEXTS: Final = ("collective", "collective_dtype", "collective_group")
 _RCCL_KERNEL: Final = re.compile(r"nccl|rccl|msccl|onerank", re.IGNORECASE)
 
 
 class _Facts(Struct, frozen=True):
-    """What is known of a collective: of one call, or of a kernel. Amounts are in elements."""
+    """What is known of a collective (of one call, or of a kernel), as columns of activities."""
 
-    name: str
-    data_type: str | None = None
-    puts: int | None = None
-    gets: int | None = None
-    ranks: int | None = None
-    group: str | None = None
+    collective: str
+    collective_dtype: str | None = None
+    collective_in_elements: int | None = None
+    collective_out_elements: int | None = None
+    collective_group_size: int | None = None
+    collective_group: str | None = None
 
 
 def fill_collectives(builder: Gathered, arguments: Arguments) -> int:
@@ -175,23 +162,16 @@ def fill_collectives(builder: Gathered, arguments: Arguments) -> int:
     )
     first = first_match(process, ids, begun, activities.column("process")[kernels], wanted)
     launch = np.append(rows, -1)[first]
-    calls = _Calls(call_table, launch)
-    scope = calls.scope_of(launch)
-    communicators = _communicators(calls, arguments)
     # The collective of each scope (calls that launch together) that has kernels.
-    facts: dict[int, _Facts] = {}
-    for number, launched in groups(scope):
-        members = calls.members.get(number, [])
-        moved = [calls.moved(row, arguments, communicators) for row in members]
-        common = _facts(moved, len(launched))
-        if common is not None:  # None: calls of several kinds
-            facts[number] = common
-    # Write the facts into the columns of the kernels.
-    filled = np.flatnonzero(np.isin(scope, list(facts)))
-    facts_of_kernels = [facts[number] for number in scope[filled].tolist()]
-    for column, fact in _COLUMNS.items() if facts_of_kernels else ():  # else all stays null
-        values = [getattr(of_kernel, fact) for of_kernel in facts_of_kernels]
-        if fact in _TEXTS:
+    calls = _Calls(call_table, launch, arguments)
+    scope = calls.scope_of(launch)
+    facts = {number: calls.facts_of(number, len(launched)) for number, launched in groups(scope)}
+    known = {number: of_scope for number, of_scope in facts.items() if of_scope is not None}
+    filled = np.flatnonzero(np.isin(scope, list(known)))
+    facts_of_kernels = [known[number] for number in scope[filled].tolist()]
+    for column in _Facts.__struct_fields__ if facts_of_kernels else ():  # else all stays null
+        values = [getattr(of_kernel, column) for of_kernel in facts_of_kernels]
+        if column in _TEXTS:
             codes = activities.names[column]
             values = [-1 if value is None else codes[value] for value in values]
         new = activities.column(column)
@@ -200,48 +180,28 @@ def fill_collectives(builder: Gathered, arguments: Arguments) -> int:
     return len(filled)
 
 
-def _communicators(calls: _Calls, arguments: Arguments) -> Mapping[int, _Communicators]:
-    """Return the communicators of each process: those that calls make, and those they use."""
-    communicators: defaultdict[int, _Communicators] = defaultdict(_Communicators)
-    for row in calls.rows.tolist():
-        name, given = calls.label(row), arguments.get(row, {})
-        own = communicators[calls.process(row)]
-        if name in SIZES:
-            size_argument = SIZES[name]
-            size = amount(given.get(size_argument)) if size_argument is not None else None
-            handle = next((given[made] for made in MADE if made in given), None)
-            own.sizes.setdefault(handle, set()).add(size)
-            own.made += (size or 1) if name in MAKE_MANY else 1  # MAKE_MANY: one for each rank
-        elif name in COLLECTIVES and given.get("comm"):
-            own.used.add(given["comm"])
-    return communicators
-
-
 class _Calls:
     """The outermost RCCL calls of each thread, and the scope of each.
 
     The calls of a scope launch together: a collective alone, or all of a group. A scope's number is
-    the row of that call, or of the call that ends the group. `members` are its collectives.
+    the row of that call, or of the call that ends the group. `_members` are its collectives.
     """
 
-    def __init__(self, table: TableBuilder, launch: IntArray) -> None:
-        """Find the RCCL calls in a table of calls, and the scopes of its threads.
+    def __init__(self, table: TableBuilder, launch: IntArray, arguments: Arguments) -> None:
+        """Find the RCCL calls in a table of calls, the scopes of its threads, the communicators.
 
         `launch` are the rows of the calls that launched kernels, -1 for unknown.
         """
         rows = np.flatnonzero(table.column("api") == table.names["api"]["rccl"])
+        self._arguments, self._process = arguments, table.column("process")
         self._thread = np.full(table.count, -1, dtype=np.int64)
         needed = np.union1d(rows, launch[launch >= 0])
-        self._thread[needed] = joint_codes(
-            table.column("process")[needed], table.column("thread")[needed]
-        )
+        self._thread[needed] = joint_codes(self._process[needed], table.column("thread")[needed])
         self._start = table.column("start_ns")
         self._end = self._start + table.column("dur_ns")
-        self._process = table.column("process")
-        self._name = table.column("name")
-        self.labels: list[str] = list(table.names["name"])
-        self.rows = rows
-        self.members: dict[int, list[int]] = {}
+        labels, name = list(table.names["name"]), table.column("name")
+        self._label = {row: labels[name[row]] for row in rows.tolist()}
+        self._members: defaultdict[int, list[int]] = defaultdict(list)
         self._by_thread: dict[int, tuple[IntArray, IntArray]] = {}
         for thread, places in groups(self._thread[rows]):
             # Only the outermost calls: each ends after all calls that began before it.
@@ -251,12 +211,25 @@ class _Calls:
             scope = self._scopes(outer)
             self._by_thread[thread] = outer, scope
             for row, number in zip(outer.tolist(), scope.tolist(), strict=True):
-                if number >= 0 and self.label(row) in COLLECTIVES:
-                    self.members.setdefault(number, []).append(row)
+                if number >= 0 and self._label[row] in COLLECTIVES:
+                    self._members[number].append(row)
+        # The communicators of each process: those that calls make, and those they use.
+        self._communicators: defaultdict[int, _Communicators] = defaultdict(_Communicators)
+        for row, label in self._label.items():
+            given, own = arguments.get(row, {}), self._communicators[int(self._process[row])]
+            if label in SIZES:
+                size_argument = SIZES[label]
+                size = amount(given.get(size_argument)) if size_argument is not None else None
+                handle = next((given[made] for made in MADE if made in given), None)
+                own.sizes.setdefault(handle, set()).add(size)
+                # ncclCommInitAll makes a communicator for each rank.
+                own.made += (size or 1) if label == "ncclCommInitAll" else 1
+            elif label in COLLECTIVES and given.get("comm"):
+                own.used.add(given["comm"])
 
     def _scopes(self, outer: IntArray) -> IntArray:
         """Return the scope of each outermost call of a thread, -1 for none. `outer` are rows."""
-        labels = [self.label(row) for row in outer.tolist()]
+        labels = [self._label[row] for row in outer.tolist()]
         opens = np.array([name == GROUP_START for name in labels], dtype=np.int64)
         ends = np.array([name == GROUP_END for name in labels], dtype=np.int64)
         depth = np.cumsum(opens - ends)
@@ -269,44 +242,49 @@ class _Calls:
         alone = np.where(ends == 1, -1, outer)
         return np.where(depth_before > 0, group, alone)
 
-    def label(self, row: int) -> str:
-        """Return the name of a call."""
-        return self.labels[int(self._name[row])]
-
-    def process(self, row: int) -> int:
-        """Return the process of a call."""
-        return int(self._process[row])
-
     def scope_of(self, launch: IntArray) -> IntArray:
         """Return the scope of the RCCL call in which each launch (a row of calls) lies, or -1."""
         scopes = np.full(len(launch), -1, dtype=np.int64)
         launched = np.flatnonzero(launch >= 0)
         for thread, members in groups(self._thread[launch[launched]]):
-            if thread not in self._by_thread:
-                continue
-            calls, scope = self._by_thread[thread]
-            start = self._start[launch[launched[members]]]
-            # The last outermost call that began before the launch; -1 for none.
-            last = np.searchsorted(self._start[calls], start, side="right") - 1
-            inside = (last >= 0) & (start <= self._end[calls[last]])
-            scopes[launched[members]] = np.where(inside, scope[last], -1)
+            if thread in self._by_thread:
+                calls, scope = self._by_thread[thread]
+                start = self._start[launch[launched[members]]]
+                # The last outermost call that began before the launch; -1 for none.
+                last = np.searchsorted(self._start[calls], start, side="right") - 1
+                inside = (last >= 0) & (start <= self._end[calls[last]])
+                scopes[launched[members]] = np.where(inside, scope[last], -1)
         return scopes
 
-    def moved(
-        self, row: int, arguments: Arguments, communicators: Mapping[int, _Communicators]
-    ) -> _Facts:
-        """Return the facts of one collective call, by the row of the call."""
-        kind = COLLECTIVES[self.label(row)]
-        given = arguments.get(row, {})
-        size = communicators[self.process(row)].ranks(given.get("comm"))
-        count = amount(given.get(kind.count)) if kind.count is not None else None
+    def facts_of(self, scope: int, kernels: int) -> _Facts | None:
+        """Return the facts of each of the `kernels` of a scope; None if its collective is unknown.
+
+        One kernel ran all calls of the scope; if there are as many kernels as calls, each ran one;
+        else amounts are unknown.
+        """
+        calls = []
+        for row in self._members[scope]:
+            kind, given = COLLECTIVES[self._label[row]], self._arguments.get(row, {})
+            size = self._communicators[int(self._process[row])].ranks(given.get("comm"))
+            count = amount(given.get(kind.count)) if kind.count is not None else None
+            sent, received = (kind.elements(n, count, size) for n in (kind.puts, kind.gets))
+            dtype, group = data_type(given.get("datatype")), given.get("group") or None
+            calls.append(_Facts(kind.name, dtype, sent, received, size, group))
+        kinds = {call.collective for call in calls}
+        if len(kinds) != 1 and kinds != {"send", "recv"}:
+            return None
+        puts = [call.collective_in_elements for call in calls]
+        gets = [call.collective_out_elements for call in calls]
+        if kernels == 1:
+            moves = _sum(puts), _sum(gets)
+        else:
+            moves = (_common(puts), _common(gets)) if kernels == len(calls) else (None, None)
         return _Facts(
-            kind.name,
-            data_type(given.get("datatype")),
-            kind.elements(kind.puts, count, size),
-            kind.elements(kind.gets, count, size),
-            size,
-            given.get("group") or None,
+            kinds.pop() if len(kinds) == 1 else EXCHANGE,
+            _common(call.collective_dtype for call in calls),
+            *moves,
+            _common(call.collective_group_size for call in calls),
+            _common(call.collective_group for call in calls),
         )
 
 
@@ -333,31 +311,6 @@ class _Communicators(Struct):
         if not self.used.isdisjoint(self.sizes) or len(self.used) > self.made:
             return None
         return _common(size for sizes in self.sizes.values() for size in sizes)
-
-
-def _facts(moved: Sequence[_Facts], kernels: int) -> _Facts | None:
-    """Return the facts of each kernel of a scope; None if its collective is unknown.
-
-    `moved` are the calls of the scope, `kernels` is how many kernels it launched. One kernel ran
-    all calls; if there are as many kernels as calls, each ran one; else amounts are unknown.
-    """
-    kinds = {call.name for call in moved}
-    if len(kinds) != 1 and kinds != {"send", "recv"}:
-        return None
-    puts, gets = [call.puts for call in moved], [call.gets for call in moved]
-    if kernels == 1:
-        moves = _sum(puts), _sum(gets)
-    elif kernels == len(moved):
-        moves = _common(puts), _common(gets)
-    else:
-        moves = None, None
-    return _Facts(
-        kinds.pop() if len(kinds) == 1 else EXCHANGE,
-        _common(call.data_type for call in moved),
-        *moves,
-        _common(call.ranks for call in moved),
-        _common(call.group for call in moved),
-    )
 
 
 def _common(values: Iterable[T | None]) -> T | None:

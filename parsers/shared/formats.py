@@ -12,10 +12,7 @@ from traceflops.table.trace import Trace
 
 
 class Reading(Struct, frozen=True):
-    """How inputs are read.
-
-    `pool` are the processes that read; `python_stacks`: keep Python frames (None: of small inputs).
-    """
+    """How inputs are read: by which processes, and with Python frames or not (None: if small)."""
 
     pool: WorkerPool
     python_stacks: bool | None = None

@@ -110,10 +110,7 @@ def _same_as_before(table: pa.Table) -> BoolArray:
 
 
 def _is_proof(table: pa.Table, name: str, repeated: BoolArray) -> bool:
-    """Return whether one of the `repeated` rows of the table `name` proves that records repeat.
-
-    A row proves it if it has an id and is so long that two events cannot give equal records.
-    """
+    """Return whether a repeated row has an id, and is too long to equal another event by chance."""
     if name not in _UNIQUE or not repeated.any():
         return False
     ids, start = numbers(table[_UNIQUE[name]], ABSENT), numbers(table["start_ns"])

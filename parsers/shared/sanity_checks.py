@@ -8,12 +8,10 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from itertools import pairwise
+from collections.abc import Iterator
 from typing import Final
 
 import numpy as np
-import pyarrow as pa
 
 from traceflops.errors import InputError
 from traceflops.parsers.io.database_query import Batch
@@ -27,8 +25,7 @@ from traceflops.table.patterns import WAITS_FOR_DEVICE
 from traceflops.table.trace import Note, Trace
 from traceflops.units import time_amount
 
-_CLOCKS_NS: Final = 50_000
-"""Times of one GPU are inconsistent by less than this."""
+_CLOCKS_NS: Final = 50_000  # times of one GPU are inconsistent by less than this
 _HOST_NS: Final = 10_000_000
 """Clocks of GPU and host differ by less than this, if they agree at all."""
 _LATER: Final = 3
@@ -88,12 +85,9 @@ def _after_later_work(trace: Trace) -> BoolArray:
 
 
 def _end_of_later(end: IntArray) -> IntArray:
-    """Return, per row, the `_LATER`th earliest end of the rows behind it.
-
-    It is the largest int if fewer rows follow. `end` is in order of the start.
-    """
+    """Return, per row, the `_LATER`th earliest end of the rows behind it, else the largest int."""
     never = np.iinfo(np.int64).max
-    candidates = end
+    candidates = end  # in order of the start
     for _ in range(_LATER):  # each round gives the next earliest end
         # Suffix minimum, shifted by one: of the rows behind each row.
         least = np.append(np.minimum.accumulate(candidates[::-1])[::-1], never)[1:]
@@ -137,18 +131,12 @@ COUNTED_WHILE_TIMED: Final = Note(
 """A note of readers of all tools that count and time in one run."""
 DAY_NS: Final = 86_400 * 10**9
 _UNSET_AWAY_NS: Final = 600 * 10**9
-_LONGEST_NS: Final = 2**53
-"""104 days; sums of times below it fit an int64."""
+_LONGEST_NS: Final = 2**53  # 104 days; sums of times below it fit an int64
 _RANGES: Final = ("activities", "calls", "ops", "marks")
 _MINUTE_NS: Final = 60 * 10**9
-_MUCH_LONGER: Final = 10
-_IN_ORDER: Final = ("pytorch",)
-"""Formats with the streams of the program. Others may have hardware queues instead, on which work
-of several streams overlaps."""
 _LONGEST_SHOWN: Final = 120
 _VERY_LONG: Final = "very-long"
-_A_SLIP: Final = 0.1
-"""A larger share of the records than this is no recording error."""
+_A_SLIP: Final = 0.1  # a larger share of the records than this is no recording error
 _NOTES: Final = NoteTable(
     repaired={
         "no-duration": "{n} [record|records] without an end: counted as 0 ns.",
@@ -194,10 +182,7 @@ def plausible(trace: Trace) -> Trace:
 
 
 def _without_impossible_times(trace: Trace) -> Trace:
-    """Return the trace without records that are far from the others in time, or far too long.
-
-    If too many are far away for a recording error, keep them and add a note.
-    """
+    """Return the trace without records far from the others in time (if few), or far too long."""
     tables = [trace.table(name) for name in _RANGES]
     edges = np.cumsum([0, *(table.num_rows for table in tables)])  # of each table in `start`
     if not edges[-1]:
@@ -219,12 +204,9 @@ def _without_impossible_times(trace: Trace) -> Trace:
         if is_by_clocks and recorded_calls(trace).any():
             return trace
         return amounts.with_notes(trace, [_NOTES.note("times-apart", int(far.sum()))])
-    # Too long: more than a day and the whole recording; or, in a stream, work that outlasts it.
-    long = ~far & (length > max(DAY_NS, high - low))
-    if _is_hang(long, start, length, edges.tolist()) or not _is_slip(long, of_device):
-        long[:] = False  # real, or too many for a recording error
-    if trace.source.format in _IN_ORDER:
-        long[of_device] |= ~far[of_device] & _outlasting(trace.activities, high - low)
+    long = ~far & (length > max(DAY_NS, high - low))  # too long
+    if not _is_slip(long, of_device):
+        long[:] = False  # too many for a recording error
     kept = ~(far | long)
     overrun = kept[of_device] & overrunning(trace)
     kept[of_device] &= ~overrun
@@ -243,58 +225,8 @@ def _without_impossible_times(trace: Trace) -> Trace:
     return amounts.with_notes(trace, notes, amounts.only_rows(trace.tables, keep))
 
 
-def _is_hang(long: BoolArray, start: IntArray, length: IntArray, edges: Sequence[int]) -> bool:
-    """Return whether the records marked in `long` are a real hang: the host waited for the device.
-
-    So it is if the longest record of the device and the longest of a host table share at least
-    half of the longer one's time. The arrays have the records of all tables, one table after the
-    other, the device's first; `edges` are the bounds of the tables in them.
-    """
-    if not long[: edges[1]].any():
-        return False
-    longest: list[tuple[int, int]] = []  # (start, length) per table with long records
-    for first, stop in pairwise(edges):
-        rows = first + np.flatnonzero(long[first:stop])
-        if len(rows):
-            row = rows[np.argmax(length[rows])]
-            longest.append((int(start[row]), int(length[row])))
-    device_start, device_ns = longest[0]
-    for host_start, host_ns in longest[1:]:
-        shared_ns = min(host_start + host_ns, device_start + device_ns) - max(
-            host_start, device_start
-        )
-        longer_ns = max(host_ns, device_ns)
-        # A record of more than 104 days (_LONGEST_NS) is no hang but an error.
-        if longer_ns <= _LONGEST_NS and 2 * shared_ns >= longer_ns:
-            return True
-    return False
-
-
-def _outlasting(activities: pa.Table, stretch_ns: int) -> BoolArray:
-    """Return which activities outlast the recording although later work of their stream began.
-
-    They last more than a minute and 10 times `stretch_ns`, the time in which records start. A
-    stream works in order, so after a real hang no work of it would begin. Nodes of a graph may run
-    side by side, and work without a stream cannot be judged: neither is returned.
-    """
-    length, start = numbers(activities["dur_ns"]), numbers(activities["start_ns"])
-    suspects = length > max(_MINUTE_NS, _MUCH_LONGER * stretch_ns)
-    for column, wanted in (("stream", True), ("graph", False), ("graph_node", False)):
-        suspects &= (numbers(activities[column], ABSENT) != ABSENT) == wanted
-    if not suspects.any():
-        return suspects
-    device, stream = numbers(activities["device"]), numbers(activities["stream"])
-    streams, row_stream = np.unique(joint_codes(device, stream), return_inverse=True)
-    last_start = np.full(len(streams), np.iinfo(np.int64).min)
-    np.maximum.at(last_start, row_stream, start)
-    return suspects & (last_start[row_stream] > start)
-
-
 def _is_slip(rows: BoolArray, of_device: slice) -> bool:
-    """Return whether marked rows are few enough for a recording error, and not all of the device.
-
-    `of_device` is the slice of the rows that are device work.
-    """
+    """Return whether marked rows are few enough for an error, and not all in `of_device`."""
     is_whole_device = bool(of_device.stop) and bool(rows[of_device].all())
     return int(rows.sum()) <= max(1, len(rows) * _A_SLIP) and not is_whole_device
 
@@ -319,10 +251,7 @@ def _main_stretch(starts: IntArray) -> tuple[int, int]:
 
 
 def _long_notes(trace: Trace) -> Iterator[Note]:
-    """Yield notes on at most three activities that are longer than all others of their device.
-
-    They are longer than the sum of the others, and than a minute.
-    """
+    """Yield notes on three activities at most that outlast a minute and all others of their GPU."""
     activities = trace.activities
     # The reader may have said so already, with the same code.
     if activities.num_rows < 2 or any(note.code == _VERY_LONG for note in trace.notes):
@@ -362,10 +291,7 @@ def span_notes(odd: Counter[str]) -> Iterator[Note]:
 
 
 def timed(rows: Batch, odd: Counter[str], start: str = "start", end: str = "end") -> Batch:
-    """Return the rows that have a valid start, with columns `start_ns` and `dur_ns` (see `spans`).
-
-    `start` and `end` are the names of the columns with the times in ns.
-    """
+    """Return the rows with a valid start, with `start_ns` and `dur_ns` (see `spans`)."""
     is_time, start_ns, dur_ns = spans(rows[start], rows[end], odd)
     kept = rows.only(is_time)
     return Batch(kept.count, {**kept.numbers, "start_ns": start_ns, "dur_ns": dur_ns}, kept.texts)

@@ -29,7 +29,6 @@ _WAY: Final = re.compile(
 )
 _PEER: Final = re.compile("peer", re.I)
 _INT31: Final = 2**31
-_SIZES: Final = frozenset({"grid", "block"})
 _LEAST: Final = {"registers_per_thread": 1, "shared_memory_bytes": 0, "bytes": 0}
 """The smallest possible value of each column of sizes; smaller ones become ABSENT."""
 
@@ -58,8 +57,10 @@ def add_work(
     (rows, 3). `direction` is an index in DIRECTIONS per row.
     """
     table = tables[into]
-    for name in _SIZES & columns.keys():
-        columns[name] = _sized(columns[name])
+    for name in {"grid", "block"} & columns.keys():
+        sizes = columns[name]
+        if not isinstance(sizes, int):
+            columns[name] = np.where(_are_sizes(sizes)[:, None], sizes, ABSENT)
     for name in _LEAST.keys() & columns.keys():
         columns[name] = at_least(_LEAST[name], columns[name])
     if direction is not None:
@@ -112,10 +113,7 @@ def direction_named(name: str) -> str | None:
 def add_queueing(
     tables: Builders, queued: IntArray, thread: IntArray, correlation: IntArray, process: Values
 ) -> None:
-    """Add a call of 0 ns, named DISPATCH, for each time in ns at which a kernel was queued.
-
-    `thread` and `correlation` have a value per kernel.
-    """
+    """Add a call of 0 ns, named DISPATCH, for each time in ns at which a kernel was queued."""
     if len(queued):
         times = {"start_ns": queued, "dur_ns": np.zeros(len(queued), np.int64)}
         add_calls(
@@ -150,12 +148,6 @@ def product_of(axes: Array) -> IntArray:
     # The product as floats cannot overflow, so it tells whether the one as int64 does.
     fits = (wide > 0).all(axis=1) & (wide.prod(axis=1, dtype=np.float64) < 2**62)
     return np.where(fits, wide.prod(axis=1), ABSENT)
-
-
-def _sized(sizes: Values) -> Values:
-    if isinstance(sizes, int) or (is_size := _are_sizes(sizes)).all():
-        return sizes
-    return np.where(is_size[:, None], sizes, ABSENT)
 
 
 def _are_sizes(sizes: Array) -> BoolArray:

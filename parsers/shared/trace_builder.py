@@ -16,10 +16,9 @@ from traceflops.table.columns import ABSENT, Array, BoolArray, IntArray
 from traceflops.table.grouping import distinct
 from traceflops.table.trace import Note
 
-_ACTIVITY_ORDER = ("start_ns", "device", "stream", "dur_ns", "correlation")
 _HOST_ORDER = ("start_ns", "thread", "dur_ns")
 _ORDERS: Mapping[str, tuple[str, ...]] = {
-    "activities": _ACTIVITY_ORDER,
+    "activities": ("start_ns", "device", "stream", "dur_ns", "correlation"),
     "calls": (*_HOST_ORDER, "correlation"),
     "ops": (*_HOST_ORDER, "external_id"),
     "marks": (*_HOST_ORDER, "python_id"),
@@ -27,8 +26,7 @@ _ORDERS: Mapping[str, tuple[str, ...]] = {
 }
 """The columns by which each table is sorted: its time, then others, so that ties are settled."""
 
-_MOST_TOLD_APART = 4_096
-"""The most processes or devices that are distinguished in a file."""
+_MOST_TOLD_APART = 4_096  # the most processes or devices that are distinguished in a file
 
 _UNORDERED = ("kernel_counters", "kernel_rules", "totals")
 
@@ -68,7 +66,6 @@ class Gathered:  # a stable name, see docs/extend.md
     """
 
     def __init__(self) -> None:
-        """Begin with empty tables, without processes and devices."""
         self.tables = {name: TableBuilder(name) for name in (*_ORDERS, *_UNORDERED)}
         self._processes: dict[Hashable, int] = {}
         self._process_facts: list[ProcessFacts] = []
@@ -81,7 +78,6 @@ class Gathered:  # a stable name, see docs/extend.md
         """The places of the devices of the finished tables, row by row."""
 
     def __getitem__(self, table: str) -> TableBuilder:
-        """Return the collector of a table."""
         return self.tables[table]
 
     def process(self, key: Hashable, facts: ProcessFacts) -> int:
@@ -110,10 +106,7 @@ class Gathered:  # a stable name, see docs/extend.md
         return self._devices[key]
 
     def finish(self) -> dict[str, pa.Table]:
-        """Return all tables. Devices without work are left out, the others renumbered.
-
-        A device that has only counters is kept if the file says anything about it.
-        """
+        """Return all tables; devices without work stay if they are counted and described."""
         used = distinct(self["activities"].column("device"))
         counted = set(distinct(self["kernel_counters"].column("device")).tolist())
         only_counted = counted - {*used.tolist(), ABSENT}
@@ -151,10 +144,7 @@ class ProcessIds:
 
 
 def within_limit(keys: set[int], key: int, other: int) -> int:
-    """Return `key`, or `other` if it is new and `keys` is full; add what is returned to `keys`.
-
-    A file with more than _MOST_TOLD_APART keys is damaged: they are not real.
-    """
+    """Return `key`, or `other` if it is new and `keys` is full (damage); add it to `keys`."""
     key = key if key in keys or len(keys) < _MOST_TOLD_APART else other
     keys.add(key)
     return key
@@ -168,10 +158,7 @@ def renumber_devices(table: TableBuilder, used: IntArray) -> None:
 
 
 def in_order_of_time(table: TableBuilder) -> pa.Table:
-    """Return the table sorted by time, and rows of equal time by the other columns of _ORDERS.
-
-    So the order does not depend on how the file was cut into blocks.
-    """
+    """Return the table in the order of _ORDERS, so independent of how the file was cut."""
     keys = _ORDERS[table.table]
     table.put_in_order(keys[0])
     time = table.column(keys[0])

@@ -28,11 +28,9 @@ _KEY, _VALUE, _VALUE_NAME, _DISPLAY_NAME = 1, 2, 2, 4
 _LINE_ID, _LINE_NAME, _LINE_START, _LINE_EVENTS = 1, 2, 3, 4
 _EVENT_NAME, _OFFSET, _DURATION, _EVENT_STATS, _OCCURRENCES = 1, 2, 3, 4, 5
 _STAT_NAME, _UNSIGNED, _SIGNED, _TEXT, _TEXT_REF = 1, 3, 4, 5, 7
-_MOST_BYTES: Final = 1 << 31
-"""The largest message of Protocol Buffers."""
+_MOST_BYTES: Final = 1 << 31  # the largest message of Protocol Buffers
 _MOST_PLANES: Final = 1_024
-_CHUNK: Final = 1 << 18
-"""How many events are decoded at once."""
+_CHUNK: Final = 1 << 18  # how many events are decoded at once
 _MOST_PS: Final = 2**62
 """So much time (also in ns) is damage; the sum of two such times fits into 64 bits."""
 _PS_A_NS: Final = 1_000
@@ -181,10 +179,7 @@ class Stats(Struct, frozen=True):
         return has
 
     def texts(self, name: str) -> tuple[IntArray, list[str]]:
-        """Return per event the index of the text of its stat `name`, -1 without; and the texts.
-
-        A text is spelled out, or is the name of another stat (a reference).
-        """
+        """Return per event the index of the text of its stat `name`, or -1; and the texts."""
         stats = np.flatnonzero(self._named(name))
         names, plane, columns = Names(), self._plane, self._columns
         spelled = plane.block.texts(columns.begins[_TEXT][stats], columns.ends[_TEXT][stats])
@@ -211,10 +206,7 @@ The column `row` is the index of an event in the stats; it stays valid if events
 
 
 def planes_of(source: ByteSource) -> tuple[tuple[Plane, ...], str | None, str, bool]:
-    """Return the planes of a file, the host and the last error in it, and whether it lacks a part.
-
-    Raises InputError if it is larger than a message can be.
-    """
+    """Return planes, host, last error, and whether a part lacks. Raises InputError if too large."""
     data = source.head(_MOST_BYTES + 1)
     if len(data) > _MOST_BYTES:
         raise InputError(

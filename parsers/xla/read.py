@@ -8,7 +8,6 @@ from functools import partial
 from typing import Any, Final
 
 import numpy as np
-import pyarrow as pa
 from msgspec.structs import replace
 
 from traceflops.errors import InputError, NotATrace
@@ -21,7 +20,7 @@ from traceflops.parsers.shared.formats import Format
 from traceflops.parsers.shared.sanity_checks import span_notes, timed
 from traceflops.parsers.xla.planes import Plane, Stats, planes_of
 from traceflops.remedies import FRAMEWORK, JAX, TENSORFLOW
-from traceflops.table.columns import ABSENT, Array, IntArray, Names, names
+from traceflops.table.columns import ABSENT, Array, IntArray, Names, count_true, names
 from traceflops.table.trace import NO_CUPTI, Source, SourceFile, Trace
 
 XPLANE_HEAD: Final = (
@@ -102,10 +101,7 @@ _NOTES: Final = NoteTable(
 
 
 def _trace(source: ByteSource, python_stacks: bool) -> Trace:
-    """Return the trace in a file. Raises InputError if it has neither GPUs nor other events.
-
-    Devices other than GPUs are named in a note.
-    """
+    """Return the trace in a file. Raises InputError if it has neither GPUs nor other events."""
     planes, host, error, is_cut = planes_of(source)
     recording = _XlaRecording(source, planes, host, python_stacks)
     is_other = [p.name.startswith("/device:") and not _GPU.match(p.name) for p in planes]
@@ -129,25 +125,21 @@ def _trace(source: ByteSource, python_stacks: bool) -> Trace:
         notes.append(_NOTES.note("planes-unread", len(others), listed=listed))
     notes = [replace(n, file=source.label) for n in (*notes, *span_notes(recording.odd))]
     tables = recording.finish()
+    # Which framework ran, by the ranges that only it has.
+    labels = names(tables["marks"]["name"])
+    frameworks = [name for name, mark in _OF_FRAMEWORK.items() if any(map(mark.match, labels))]
     about = Source(
         format="xplane",
         files=(SourceFile(source.label, source.stored_bytes, source.text_bytes),),
         tool="XLA profiler",
         origin_unix_ns=recording.origin_unix_ns,
         event_counts=dict(sorted((+recording.counts).items())),
-        facts=_framework(tables["marks"]),
+        facts={FRAMEWORK: frameworks[0]} if len(frameworks) == 1 else {},
         # TensorFlow adds a port; the host is hidden in both spellings.
         identities=tuple(filter(None, dict.fromkeys((host, (host or "").partition(":")[0])))),
     )
     overflowed = trace_builder.overflow_notes(recording.tables.values(), source.label)
     return Trace(about, tables, (*notes, *overflowed), recording.places)
-
-
-def _framework(marks: pa.Table) -> dict[str, str]:
-    """Return which framework ran, by the ranges that only it has; nothing where none tells."""
-    labels = names(marks["name"])
-    found = {one for one, mark in _OF_FRAMEWORK.items() if any(map(mark.match, labels))}
-    return {FRAMEWORK: found.pop()} if len(found) == 1 else {}
 
 
 class _XlaRecording(trace_builder.Gathered):
@@ -265,42 +257,34 @@ class _XlaRecording(trace_builder.Gathered):
         )
         if self._python_stacks:
             self._add_marks("python", plane, frames, thread=frames["thread"])
-        self._add_host_marks(plane, marks)
-        self._add_allocations(stats, memory)
-
-    def _add_host_marks(self, plane: Plane, marks: Batch) -> None:
-        """Add marks of the host; steps, StepTraceAnnotation(name, step_num=...), get a number."""
+        # Steps, StepTraceAnnotation(name, step_num=...), get a number. A name may be "train",
+        # "train_step" or "step 7": the number is that of `step_num`.
         mark_names = self["marks"].names["name"]
         name = np.array(plane.by_name(marks, lambda text: mark_names[text or sinks.UNNAMED]))
         is_step = marks["step_num"] != ABSENT
         steps = marks.only(is_step)
-        keyed = zip(steps["name"].tolist(), steps["step_num"].tolist(), strict=True)
-        # A name may be "train", "train_step" or "step 7": the number is that of `step_num`.
         words = (
-            (re.sub("(?i)[^a-z]|step", "", plane.event_names.get(k, "")[:_LONGEST_NAME]), n)
-            for k, n in keyed
+            (re.sub("(?i)[^a-z]|step", "", plane.event_names.get(key, "")[:_LONGEST_NAME]), number)
+            for key, number in zip(steps["name"].tolist(), steps["step_num"].tolist(), strict=True)
         )
         name[is_step] = mark_names.codes(f"{word} step {n}".strip() for word, n in words)
         sinks.add_marks(self, marks, process=self._process, thread=marks["thread"], name=name)
-
-    def _add_allocations(self, stats: Stats, memory: Batch) -> None:
-        """Add how much memory is allocated on GPUs, which the names of allocators tell."""
+        # How much memory is allocated on GPUs, which the names of allocators tell.
         code, texts = stats.texts("allocator_name")
         allocators = [*map(_ALLOCATOR.match, texts), None]  # the last: no name, code -1
         of_text = [self._gpus.get(int(gpu[1]), ABSENT) if gpu else ABSENT for gpu in allocators]
         device = np.array(of_text, np.int64)[code[memory["row"]]]
         held = stats.numbers("bytes_allocated")[memory["row"]]
         is_known = (device != ABSENT) & (held >= 0)
-        count = int(np.count_nonzero(is_known))
         self["counters"].add(
-            count,
+            count_true(is_known),
             process=self._process,
             device=device[is_known],
             name=self["counters"].names["name"]["device_memory.allocated_bytes"],
             time_ns=memory["start_ns"][is_known],
             value=held[is_known] * 1.0,
         )
-        self.counts["memory"] += count
+        self.counts["memory"] += count_true(is_known)
 
     def _add_marks(self, kind: str, plane: Plane, rows: Batch, **columns: Array | int) -> None:
         """Add marks of one kind, with readable names; `columns` are further ones."""

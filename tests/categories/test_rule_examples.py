@@ -51,7 +51,7 @@ def test_built_in_rules_obey_the_rules_for_rules() -> None:
     for rule in built_in():
         assert rule.category.sub in SUBS[rule.category.top]
         assert rule.because.isprintable() and 0 < len(rule.because) <= 200
-        for _, patterns in rule.conditions:
+        for patterns in rule.conditions.values():
             assert [check_pattern(pattern) for pattern in patterns] == [None] * len(patterns)
 
 

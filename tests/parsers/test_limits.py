@@ -6,7 +6,7 @@ import pytest
 from tests.build import launched, trace_of
 from traceflops.parsers.shared.amounts import without_impossible_amounts
 from traceflops.parsers.shared.repeats import without_repeats
-from traceflops.parsers.shared.sanity_checks import DAY_NS, overrunning, plausible
+from traceflops.parsers.shared.sanity_checks import overrunning
 
 
 @pytest.mark.parametrize("gap_ns", [0, 5_000])
@@ -30,18 +30,6 @@ def test_amounts_from_9_petabytes_on_are_impossible() -> None:
     found = without_impossible_amounts(trace_of(activities=rows))
     assert found.activities["bytes"].to_pylist() == [2**53 - 1, None, 0, None]
     assert [note.count for note in found.notes] == [2]
-
-
-@pytest.mark.parametrize(("later_ns", "kept"), [(0, 31), (2, 30)])
-def test_a_hang_is_one_where_device_and_host_share_half_of_it(later_ns: int, kept: int) -> None:
-    """A kernel of two days, and a call that begins a day later and lasts as long, or longer."""
-    kernels = [{"name": "k", "start_ns": 1_000 * at} for at in range(30)]
-    calls = [{"start_ns": 1_000 * at} for at in range(30)]
-    hung = {"name": "k", "start_ns": 0, "dur_ns": 2 * DAY_NS}
-    waits = {"start_ns": DAY_NS, "dur_ns": 2 * DAY_NS + later_ns}
-    found = plausible(trace_of(activities=[hung, *kernels], calls=[*calls, waits]))
-    assert found.activities.num_rows == kept
-    assert found.calls.num_rows == kept
 
 
 @pytest.mark.parametrize(("dur_ns", "rows"), [(3_000, 2), (2_999, 3)])

@@ -1,7 +1,7 @@
 """What a kernel is: name -> category, by rules that are data (`rules.toml`).
 
     kernel name      "void at::native::softmax_kernel<4, float>(float*)", demangled or not
-      | names.parse: head, namespace, words of the arguments
+      | classify.parse: head, namespace, words of the arguments
       v
     rules in order   the user's, those of packages, the built-in ones; the first match decides
       |

@@ -49,10 +49,7 @@ _POINT_TO_POINT = ("send", "recv", "isend", "irecv", "sendrecv")
 
 
 class Categorised(Struct, frozen=True):
-    """The category of each activity, and the rule that decided it.
-
-    `category` and `rule` have a code per activity: an index into `categories` and `rules`.
-    """
+    """Per activity the codes of its category and of the rule that decided it."""
 
     category: IntArray
     categories: tuple[Category, ...]

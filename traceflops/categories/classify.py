@@ -34,7 +34,6 @@ _OPENING = re.compile(r"[<(]")
 _BRACKET = re.compile(r"->|[<>()]")
 _CAMEL = re.compile(r"(?<=[a-z])(?=[A-Z])|(?<=[A-Z0-9])(?=[A-Z][a-z])")
 _ARGUMENT = re.compile(r"([A-Za-z_]\w*)(?:\)(\d+))?", re.ASCII)
-# Whatever of the Itanium grammar holds digits that are not the length of an identifier comes first.
 
 
 class Parts(Struct, frozen=True):
@@ -43,8 +42,7 @@ class Parts(Struct, frozen=True):
     name: str
     head: str
     namespace: str
-    arguments: str
-    """the identifiers of the arguments in both spellings, separated by spaces"""
+    arguments: str  # the identifiers in both spellings, separated by spaces
 
     def lower(self) -> Parts:
         """Return the parts in lower case."""
@@ -60,9 +58,9 @@ def parse(name: str) -> Parts:
     # _GLOBAL__N_1 is an anonymous namespace.
     path = [part for part in path if part and not part.startswith("_GLOBAL__N")]
     head = path[-1].strip()[:LONGEST_HEAD] if path else ""
-    return Parts(
-        text, head, "::".join(path[:-1])[:LONGEST_HEAD], spellings(arguments)[:LONGEST_ARGUMENTS]
-    )
+    both = dict.fromkeys(chain.from_iterable((words(i), i) for i in arguments))
+    namespace = "::".join(path[:-1])[:LONGEST_HEAD]
+    return Parts(text, head, namespace, " ".join(both)[:LONGEST_ARGUMENTS])
 
 
 def clean(name: str) -> str:
@@ -84,11 +82,6 @@ def both_spellings(identifier: str) -> str:
     """Return an identifier in snake case and, if that differs, as written; one per line."""
     snake = words(identifier)
     return snake if snake == identifier else f"{snake}\n{identifier}"
-
-
-def spellings(identifiers: list[str]) -> str:
-    """Return each distinct identifier in snake case and, if that differs, as written."""
-    return " ".join(dict.fromkeys(chain.from_iterable((words(i), i) for i in identifiers)))
 
 
 def _demangled(text: str) -> tuple[list[str], list[str]]:
@@ -119,7 +112,7 @@ def _demangled(text: str) -> tuple[list[str], list[str]]:
 
 UNKNOWN = Category("other", "other")
 _NOTHING = Rule(
-    rule_files.NO_RULE, UNKNOWN, "no rule matches this name", rule_files.BUILT_IN, conditions=()
+    rule_files.NO_RULE, UNKNOWN, "no rule matches this name", rule_files.BUILT_IN, conditions={}
 )
 
 BY_WORDS = frozenset({"reduction", "sort-scan"})
@@ -147,10 +140,7 @@ class Classifier:
         *,
         by_words: bool = True,
     ) -> None:
-        """Prepare rules; `own` come before `built_in`, `known` are recorded ones by kernel.
-
-        Without `by_words`, those of BY_WORDS decide nothing.
-        """
+        """Prepare rules, `own` first; `known` are recorded, by kernel. `by_words`: see BY_WORDS."""
         self._rules, self._known, self._by_words = (built_in, own), known, by_words
         self._blocks = (*_blocks(own, 1), *_blocks(built_in, _BLOCK))
         self._op_rules = tuple(rule for rule in (*own, *built_in) if rule.patterns("op"))
@@ -159,10 +149,7 @@ class Classifier:
         self.op = cache(self._op)
 
     def knowing(self, rules: Mapping[str, str], *, by_words: bool = True) -> Classifier:
-        """Return a classifier with recorded rules (id by kernel), tried after the user's.
-
-        Without `by_words`, what only words of BY_WORDS tell is unknown.
-        """
+        """Return a classifier with recorded rules (id by kernel), tried after the user's."""
         by_id = {rule.id: rule for rule in (*self._rules[0], _NOTHING)}
         known = {name: by_id[rule] for name, rule in rules.items() if rule in by_id}
         is_same = by_words and not known
@@ -179,8 +166,8 @@ class Classifier:
             if looked_at is not None:
                 # Words such as "scan" tell the kind only of kernels of libraries (see BY_WORDS).
                 is_word = rule.id in BY_WORDS and rule.source == rule_files.BUILT_IN
-                told = _NOTHING if is_word and not self._by_words else rule
-                return _decision(told, looked_at or parts.head)
+                applied = _NOTHING if is_word and not self._by_words else rule
+                return _decision(applied, looked_at or parts.head)
         return _decision(recorded or _NOTHING, parts.head or parts.name)
 
     def _left_open(self, head: str) -> Iterator[Rule]:
@@ -196,7 +183,7 @@ class Classifier:
                 if rule.patterns("head") and not rule.search("head", text if rule.case else lower):
                     continue
                 yield rule
-                if len(rule.conditions) == 1 and rule.conditions[0][0] == "head":
+                if rule.conditions.keys() == {"head"}:
                     return  # it has no other condition, so it applies
 
     def _op(self, name: str) -> Decision:
@@ -227,8 +214,7 @@ class _RuleBlock(Struct, frozen=True, dict=True):
     """Neighbouring rules; one search tells whether a head matches none of them."""
 
     rules: tuple[Rule, ...]
-    headless: tuple[Rule, ...]
-    """the rules of the block that do not look at the head"""
+    headless: tuple[Rule, ...]  # the rules of the block that do not look at the head
     head_patterns: tuple[str, ...]
 
     @cached_property
@@ -253,7 +239,7 @@ def _looked_at(rule: Rule, parts: Parts) -> str | None:
     Of several it is the last; a namespace is shown only for a rule without a pattern of heads.
     """
     shown = ""
-    for field, _ in rule.conditions:
+    for field in rule.conditions:
         if field == "head":
             continue
         text = parts.name[:_LONGEST_NAME] if field == "name" else getattr(parts, field)

@@ -15,19 +15,18 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import pairwise
 from typing import Final
 
 import numpy as np
 
-from traceflops.categories.mangled import readable
+from traceflops.categories.mangled import path_of, readable
 from traceflops.table.columns import IntArray
 
 _ENDINGS: Final = re.compile(r"(?:\s*\[clone [^\]]*\]|\.kd)+\s*$")
 _BLANKS: Final = re.compile(r"\s+(?=[^\w\s])|(?<=[^\w\s])\s+")
-_MANGLED: Final = re.compile(r"_ZN?[rVK]*(?=\d)")
-_BRACKETS: Final = {")": "(", ">": "<", "]": "["}
-"""By closing bracket the opening one."""
+_BRACKETS: Final = {")": "(", ">": "<", "]": "["}  # by closing bracket the opening one
 _NAMESPACES: Final = re.compile(
     r"(?:\b(?!T\d+::)\w+|<unnamed>|\(anonymous namespace\)|\{anonymous\})::"
 )
@@ -50,8 +49,7 @@ _ARGUMENTS: Final = re.compile(r"\([^()]*\)")
 _PARAMETER: Final = re.compile(r"\bT\d+\b")
 """Types that depend on template arguments, as NVIDIA's tools write them."""
 _LONGEST: Final = 4096
-_MOST: Final = 20_000
-"""A run with more names is compared only as written; a program has far fewer."""
+_MOST: Final = 20_000  # a run with more names is compared only as written; a program has far fewer
 
 _Named = dict[str, dict[int, str]]
 """By form of a name: the codes of names with that form, each with one such name."""
@@ -60,7 +58,6 @@ _Test = Callable[..., bool]
 """Returns whether two names of one form may be of one kernel; takes the form and both names."""
 
 _BRACKET: Final = re.compile(r"[<(]")
-_LENGTH: Final = re.compile(r"[1-9]\d{0,3}")
 _SIGN: Final = re.compile(r"[][<>(){} ]")
 _OPENING: Final = {"<": ">", "(": ")", "[": "]", "{": "}"}
 _NAMELESS: Final = "(anonymous namespace)"
@@ -124,7 +121,17 @@ def short_name(name: str) -> str:
     path = _mangled_path(text)
     if path:
         return path[-1]
-    end = _before_brackets(text)
+    # The name ends before all brackets of arguments, templates and [abi:...].
+    end, depth, opened = len(text), 0, ""
+    while end:
+        char = text[end - 1]
+        if not depth:
+            if char != " " and char not in _BRACKETS:
+                break
+            depth, opened = (1, char) if char != " " else (0, "")
+        else:
+            depth += (char == opened) - (char == _BRACKETS[opened])
+        end -= 1
     start = max(text.rfind(" ", 0, end), text.rfind(":", 0, end)) + 1
     return text[start:end]
 
@@ -144,20 +151,16 @@ def from_own_word(names: Sequence[str]) -> list[str]:
     return own if len(set(own)) == len(set(names)) else list(names)
 
 
-def spelled_name(name: str) -> str:
-    """Return a name in one spelling, whichever tool wrote it; const is left out."""
-    text = _ENDINGS.sub("", name.strip().strip('"'))
-    return text if len(text) > _LONGEST else _spelled(text)
+def spelled_name(name: str, *, bare: bool = False) -> str:
+    """Return a name in one spelling, whichever tool wrote it, without const.
 
-
-def bare_name(name: str) -> str:
-    """Return a name as `spelled_name` does, without namespaces; several kernels may share it."""
+    A `bare` one has no namespaces either; several kernels may share it.
+    """
     text = _ENDINGS.sub("", name.strip().strip('"'))
+    if len(text) > _LONGEST:
+        return text
     # First, while const is there: Nsight Compute takes that of `() const::[lambda` for a namespace.
-    return text if len(text) > _LONGEST else _spelled(_NAMESPACES.sub("", text))
-
-
-def _spelled(text: str) -> str:
+    text = _NAMESPACES.sub("", text) if bare else text
     for pattern, to in _SPELLINGS:
         text = pattern.sub(to, text)
     return _BLANKS.sub("", text).strip()
@@ -243,35 +246,14 @@ def _is_short_or_mangled(short: str, *names: str) -> bool:
 _FORMS: Final[tuple[tuple[Callable[[str], str], tuple[_Test, ...]], ...]] = (
     (spelled_name, ()),
     (lambda name: _without_arguments(spelled_name(name)), (_has_open,)),
-    (bare_name, (_has_bare,)),
-    (lambda name: _without_arguments(bare_name(name)), (_has_bare, _has_open)),
+    (partial(spelled_name, bare=True), (_has_bare,)),
+    (lambda name: _without_arguments(spelled_name(name, bare=True)), (_has_bare, _has_open)),
     (short_name, (_is_short_or_mangled,)),
 )
 """Forms in which names of one kernel are equal, and what else must hold for two such names."""
 
 
 def _mangled_path(text: str) -> list[str]:
-    """Return the namespaces and the name of a mangled function, [] if it is not mangled."""
-    begun = _MANGLED.match(text)
-    if begun is None:
-        return []
-    words, end = [], begun.end()
-    while (length := _LENGTH.match(text, end)) is not None:
-        end = length.end() + int(length.group())
-        words.append(text[length.end() : end])
-    return [_ANONYMOUS.get(word, word) for word in words] if end <= len(text) else []
-
-
-def _before_brackets(text: str) -> int:
-    """Return where a name ends, before all brackets of arguments, templates and [abi:...]."""
-    end, depth, opened = len(text), 0, ""
-    while end:
-        char = text[end - 1]
-        if not depth:
-            if char != " " and char not in _BRACKETS:
-                break
-            depth, opened = (1, char) if char != " " else (0, "")
-        else:
-            depth += (char == opened) - (char == _BRACKETS[opened])
-        end -= 1
-    return end
+    """Return the namespaces and the name of a mangled function, [] if it is not mangled or cut."""
+    path, end = path_of(text)
+    return [_ANONYMOUS.get(word, word) for word in path] if end <= len(text) else []

@@ -10,6 +10,7 @@ _PIECE: Final = re.compile(
     r"[ST][0-9A-Z]*_|DF\d+[_bx]|A\d+_|L[a-z](?P<minus>n?)(?P<value>\d+)E|(?P<length>\d{1,4})|.",
     re.ASCII | re.DOTALL,
 )
+_BEGUN: Final = re.compile(r"_ZN?[rVK]*")
 _ENUM_VALUE: Final = re.compile(r"E(\d+)E", re.ASCII)
 _NAMELESS: Final = "_GLOBAL__N"
 _NO_NAMES: Final = (_NAMELESS, "_cl")
@@ -18,11 +19,8 @@ _LONGEST: Final = 4096
 
 
 def mangled_parts(text: str) -> tuple[list[str], list[str]]:
-    """Return the nested name up to its template arguments, and all identifiers after it.
-
-    That of an enumeration gets its value: "Kind=3".
-    """
-    path, position = _path(text)
+    """Return the nested name up to its template arguments, and identifiers after it ("Kind=3")."""
+    path, position = path_of(text)
     arguments: list[str] = []
     while (piece := _PIECE.match(text, position)) is not None:
         position = piece.end()
@@ -43,7 +41,7 @@ def readable(name: str) -> str:
     """
     if not name.startswith("_Z") or len(name) > _LONGEST:
         return name
-    path, position = _path(name)
+    path, position = path_of(name)
     if not path or not all(path):
         return name
     plain = "::".join(part for part in path if not part.startswith(_NAMELESS))
@@ -58,14 +56,15 @@ def readable(name: str) -> str:
             arguments.append(name[position : position + int(piece["length"])])
             position += int(piece["length"])
     # Namespaces of an argument that are also the function's own say nothing new.
-    shown = [one for one in arguments if one not in path and not one.startswith(_NO_NAMES)]
+    shown = [text for text in arguments if text not in path and not text.startswith(_NO_NAMES)]
     return f"{plain}<{', '.join(shown)}>" if shown else plain
 
 
-def _path(text: str) -> tuple[list[str], int]:
+def path_of(text: str) -> tuple[list[str], int]:
     """Return the names of namespaces and function, and the position behind them."""
     path: list[str] = []
-    position = 3 if text.startswith("_ZN") else 2
+    begun = _BEGUN.match(text)
+    position = begun.end() if begun else len(text)
     while True:
         start = position + text.startswith("L", position)  # L: of internal linkage
         length = _PIECE.match(text, start)

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from traceflops.remedies import PYTORCH, XLA, family
 from traceflops.table.columns import codes, is_one_of, names
 from traceflops.table.grouping import distinct
 from traceflops.table.patterns import GRAPH_LAUNCH
-
-if TYPE_CHECKING:
-    from traceflops.table.trace import Trace
+from traceflops.table.trace import Trace
 
 _OF_PYTORCH: Final = re.compile(r"\bat::native::|_ZN2at6native")
 _OF_OPENACC: Final = re.compile(r"\w+_\d+_gpu(__red)?")

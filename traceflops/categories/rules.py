@@ -38,22 +38,17 @@ SUBS: Mapping[str, frozenset[str]] = MappingProxyType(
 class Category(Struct, frozen=True):
     """The kind of work that a kernel does."""
 
-    top: str
-    """compute, memory, communication or other"""
-    sub: str
-    """one of `SUBS[top]`"""
+    top: str  # compute, memory, communication or other
+    sub: str  # one of `SUBS[top]`
 
 
 class Decision(Struct, frozen=True):
     """A category and how it was found."""
 
     category: Category
-    rule: str
-    """id of the rule, or "none" where no rule applied"""
-    because: str
-    """the rule's one-line reason"""
-    looked_at: str
-    """the text that the rule matched against, such as the head identifier"""
+    rule: str  # id of the rule, or "none" where no rule applied
+    because: str  # the rule's one-line reason
+    looked_at: str  # the text that the rule matched against, such as the head identifier
     source: str
     """"built-in", the base name of the user's rule file, or the package that the rule is of"""
 
@@ -87,8 +82,8 @@ class Rule(Struct, frozen=True, dict=True):
     category: Category
     because: str
     source: str
-    conditions: tuple[tuple[str, tuple[str, ...]], ...]
-    """(place, alternatives); every condition must hold"""
+    conditions: Mapping[str, tuple[str, ...]]
+    """the alternatives looked for, by place; every condition must hold"""
     case: bool = False
 
     def search(self, place: str, text: str) -> re.Match[str] | None:
@@ -100,11 +95,7 @@ class Rule(Struct, frozen=True, dict=True):
 
     def patterns(self, place: str) -> tuple[str, ...]:
         """Return the alternatives that the rule looks for in a place; none if it does not look."""
-        return self._by_place.get(place, ())
-
-    @cached_property
-    def _by_place(self) -> dict[str, tuple[str, ...]]:
-        return dict(self.conditions)
+        return self.conditions.get(place, ())
 
     @cached_property
     def _compiled(self) -> dict[str, re.Pattern[str]]:
@@ -169,10 +160,7 @@ def installed() -> tuple[Rule, ...]:
 
 
 def _checked(document: dict[str, Any], where: str, source: str) -> tuple[Rule, ...]:
-    """Return the rules of a document. Raises UsageError for the first thing that is wrong in it.
-
-    `where` begins the message of an error; `source` is the file or package for the rules.
-    """
+    """Return the rules of a document of a `source`. Raises UsageError, beginning with `where`."""
     tables = document.get("rule")
     if document.keys() != {"rule"} or not isinstance(tables, list):
         unknown = sorted(document.keys() - {"rule"})
@@ -238,10 +226,7 @@ def check_pattern(pattern: str) -> str | None:
 
 
 def _text(path: Path, where: str) -> str:
-    """Return the text of a file. Raises UsageError if it is not readable or too large.
-
-    `where` names the file in messages.
-    """
+    """Return the text of a file. Raises UsageError if it is not readable or too large."""
     try:
         if not path.is_file():
             where = where.replace(repr(path.name), repr(str(path)))  # here the whole path helps
@@ -259,10 +244,7 @@ def _text(path: Path, where: str) -> str:
 def _document(
     text: str, where: str, parse_float: Callable[[str], object] = float
 ) -> dict[str, object]:
-    """Return the content of TOML. `where` begins the message of an error.
-
-    `parse_float` makes a number with decimals of its text.
-    """
+    """Return the content of TOML. Raises UsageError, beginning with `where`."""
     try:
         return tomllib.loads(text, parse_float=parse_float)
     except ValueError as error:  # TOMLDecodeError, or a number of thousands of digits
@@ -320,7 +302,7 @@ def _rule(table: dict[str, Any], source: str) -> Rule:
         category=Category(table["top"], table["sub"]),
         because=table["because"],
         source=source,
-        conditions=tuple((key, tuple(v) if isinstance(v, list) else (v,)) for key, v in given),
+        conditions={key: tuple(v) if isinstance(v, list) else (v,) for key, v in given},
         case=table.get("case", False),
     )
 

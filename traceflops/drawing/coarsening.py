@@ -15,8 +15,7 @@ from traceflops.table.columns import IntArray, SmallArray, WholeArray
 from traceflops.table.grouping import slices
 
 _AT_ONCE: Final = 1 << 18
-_LARGEST: Final = 63
-"""Bits of the largest number."""
+_LARGEST: Final = 63  # bits of the largest number
 
 
 class Times(Struct, frozen=True, eq=False):
@@ -135,7 +134,7 @@ class Counter(Struct, frozen=True, eq=False):
 def together(some: Sequence[Boxes]) -> Boxes:
     """Return boxes of different lanes as one, in the order of the lanes."""
     columns = [
-        np.concatenate([np.empty(0, np.int64), *(getattr(one, name) for one in some)])
+        np.concatenate([np.empty(0, np.int64), *(getattr(boxes, name) for boxes in some)])
         for name in ("lane", "start_ns", "end_ns", "row", "part", "count", "busy_ns")
     ]
     order = np.argsort(columns[0], kind="stable")
@@ -213,8 +212,19 @@ def _boxes(events: LaneEvents, first: IntArray) -> Boxes:
             lasting, begins = events.lasting_ns(within), first[low:high] - within.start
             busy[low:high] = np.add.reduceat(lasting, begins)
             counts = stop[low:high] - first[low:high]
-            index = _longest(events.part(within), lasting, begins, counts)
-            longest[low:high] = within.start + index
+            part, ranked = events.part(within), lasting
+            parts = int(part.max()) + 1
+            if parts > 1:  # the longest is one of the component that has most time in the box
+                box = np.repeat(np.arange(high - low), counts)
+                time = np.zeros((high - low) * parts, dtype=np.int64)
+                np.add.at(time, box * parts + part, lasting)
+                most = time.reshape(-1, parts).argmax(axis=1)
+                # Events of other components rank last, but not out: if all events of a box have no
+                # length, the chosen component may have none of them.
+                ranked = np.where(part == np.repeat(most, counts), lasting, -1)
+            most_ns = np.maximum.reduceat(ranked, begins)
+            places = np.flatnonzero(ranked == np.repeat(most_ns, counts))
+            longest[low:high] = within.start + places[np.searchsorted(places, begins)]
     return Boxes(
         np.full(len(first), events.lane),
         start,
@@ -224,23 +234,3 @@ def _boxes(events: LaneEvents, first: IntArray) -> Boxes:
         stop - first,
         busy,
     )
-
-
-def _longest(part: SmallArray, lasting: IntArray, first: IntArray, count: IntArray) -> IntArray:
-    """Return, per box, the longest event of the component that has the most time in it.
-
-    `part` and `lasting` are by event; `first` and `count` are the events of each box.
-    """
-    parts = int(part.max()) + 1
-    ranked = lasting
-    if parts > 1:
-        box = np.repeat(np.arange(len(first)), count)
-        time = np.zeros(len(first) * parts, dtype=np.int64)
-        np.add.at(time, box * parts + part, lasting)
-        most = time.reshape(-1, parts).argmax(axis=1)
-        # Events of other components rank last, but not out: if all events of a box have no length,
-        # the chosen component may have none of them.
-        ranked = np.where(part == np.repeat(most, count), lasting, -1)
-    longest = np.maximum.reduceat(ranked, first)
-    places = np.flatnonzero(ranked == np.repeat(longest, count))
-    return places[np.searchsorted(places, first)]

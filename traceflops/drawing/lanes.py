@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections import Counter as Counts
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import islice
-from typing import TYPE_CHECKING, Final, Literal
+from typing import Final, Literal
 
 import numpy as np
+import pyarrow as pa
 from msgspec import Struct
 
 from traceflops.attribution.host_events import is_of_library
@@ -26,17 +27,13 @@ from traceflops.table.columns import (
     names,
     numbers,
 )
-from traceflops.table.grouping import groups, in_order, joint_codes, slices
+from traceflops.table.grouping import groups, in_order, joint_codes
 from traceflops.table.nesting import OpTree
+from traceflops.table.trace import Trace
+from traceflops.timeline.account import LinkedTrace
+from traceflops.timeline.intervals import Intervals
 from traceflops.timeline.records import WORK
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-
-    from traceflops.table.trace import Trace
-    from traceflops.timeline.account import LinkedTrace
-    from traceflops.timeline.intervals import Intervals
-    from traceflops.windows.prepared import Prepared
+from traceflops.windows.prepared import Prepared
 
 Kind = Literal["stream", "range", "frame", "op", "call"]
 TABLE_OF: Final[Mapping[Kind, str]] = {
@@ -63,8 +60,7 @@ CounterKey = tuple[int, str]
 the profiler sampled, by its name there."""
 _MOST_SAMPLED: Final = 6
 _FIRST_SAMPLED: Final = ("clock", "power", "temperature", "dram", "sm active")
-_LARGEST: Final = 2**53
-"""What a script counts exactly."""
+_LARGEST: Final = 2**53  # what a script counts exactly
 
 
 class Lane(Struct, frozen=True):
@@ -96,42 +92,26 @@ class LaneGroup(Struct, frozen=True):
 
 
 class _LaneRows(Struct, frozen=True, eq=False):
-    """Rows of one table with their tracks; `depth` is the row that each is drawn in, if known.
-
-    With a depth, they are sorted by track and start; of equal starts, the longer comes first.
-    """
+    """Rows of one table with their tracks."""
 
     kind: Kind
     times: Times
     row: WholeArray
     track: IntArray
-    depth: WholeArray | None = None
 
     def of(self, which: IntArray | slice) -> _LaneRows:
         """Return some of the rows."""
-        depth = None if self.depth is None else self.depth[which]
-        return _LaneRows(self.kind, self.times, self.row[which], self.track[which], depth)
+        return _LaneRows(self.kind, self.times, self.row[which], self.track[which])
 
     def by_track(self) -> dict[int, _LaneRows]:
         """Return the rows of each track; they are not copied if tracks are in order."""
-        edges = np.flatnonzero(self.track[1:] != self.track[:-1]) + 1
-        first = self.track[np.append(0, edges)] if len(self.track) else self.track
-        if not (first[1:] > first[:-1]).all():
-            return {track: self.of(places) for track, places in groups(self.track)}
-        bounds = [0, *edges.tolist(), len(self.track)]
-        return {
-            track: self.of(slice(bounds[index], bounds[index + 1]))
-            for index, track in enumerate(first.tolist())
-        }
+        return {track: self.of(_run(places)) for track, places in groups(self.track)}
 
 
 def device_lanes(
     prepared: Prepared, device: int, origin_ns: int, devices: int, times: Times
 ) -> LaneGroup:
-    """Return the lanes of one device, of `devices` that share the room.
-
-    Only its longest streams are drawn. Times count from `origin_ns`.
-    """
+    """Return the lanes of a device's longest streams, of `devices` that share the room."""
     rows = prepared.accounts[device].rows
     process = int(prepared.trace.devices["process"][device].as_py())
     streams = _LaneRows("stream", times, rows.row, rows.columns.stream[rows.row]).by_track()
@@ -244,12 +224,6 @@ def _host_rows(linked: LinkedTrace, kind: Kind, near: Intervals) -> tuple[WholeA
     process: WholeArray = numbers(table["process"]).astype(np.int32)  # narrow: all are held at once
     thread = numbers(table["thread"], ABSENT)
     times = _times(table)
-    if kind == "op" and _nests(linked, times):  # the tree of ops tells order and depth already
-        tree = linked.op_tree
-        row, depth = tree.order.astype(np.int32), tree.depth().astype(np.int32)
-        if tree.in_order:  # it is the order of the rows, which then need no copy
-            return process, _LaneRows(kind, times, row, thread, depth)
-        return process[row], _LaneRows(kind, times, row, thread[row], depth)
     wanted = times.lasting_ns >= 0  # of unknown length nothing can be drawn
     if kind == "range":
         wanted &= is_one_of(table["kind"], _RANGE)
@@ -288,19 +262,6 @@ def _frames(table: pa.Table, times: Times, rows: WholeArray, near: Intervals) ->
     return rows[~is_wrapper | is_module[rows]]
 
 
-def _nests(linked: LinkedTrace, times: Times) -> bool:
-    """Return whether all ops have a length, and none ends after the op in which it starts."""
-    start, lasting = times.start_ns, times.lasting_ns
-    if not len(start) or int(lasting.min()) <= 0:
-        return False
-    parent = linked.op_tree.parent
-    for some in slices(len(start)):
-        above = np.where(parent[some] >= 0, parent[some], np.arange(some.start, some.stop))
-        if (start[above] + lasting[above] < start[some] + lasting[some]).any():
-            return False
-    return True
-
-
 def _group(
     tables: Sequence[Mapping[int, _LaneRows]],
     process: int,
@@ -320,14 +281,13 @@ def _group(
     for track in sorted(tracks):
         for rows in (by_track[track] for by_track in tables if track in by_track):
             kind, number = rows.kind, None if track == ABSENT else track
-            row, depth = rows.row, rows.depth
-            if depth is None:
-                # Sort by start, rows without length first, then the longest, as `stacked` wants.
-                start, lasting = rows.times.start_ns[row], rows.times.lasting_ns[row]
-                order = in_order(start, (lasting > 0).astype(np.int64), -(start + lasting))
-                if (order[1:] < order[:-1]).any():
-                    row, start, lasting = row[order], start[order], lasting[order]
-                depth = stacked(start, start + lasting)
+            row = rows.row
+            # Sort by start, rows without length first, then the longest, as `stacked` wants.
+            start, lasting = rows.times.start_ns[row], rows.times.lasting_ns[row]
+            order = in_order(start, (lasting > 0).astype(np.int64), -(start + lasting))
+            if (order[1:] < order[:-1]).any():
+                row, start, lasting = row[order], start[order], lasting[order]
+            depth = stacked(start, start + lasting)
             deeper = len(row)
             for lane in range(min(most_rows[kind], int(depth.max()) + 1)):
                 of_lane = row[_run(np.flatnonzero(depth == lane))]

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from itertools import accumulate
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
 from msgspec import Struct
@@ -30,11 +30,9 @@ from traceflops.drawing.lanes import (
 from traceflops.table.columns import IntArray, numbers
 from traceflops.timeline.intervals import Intervals
 from traceflops.timeline.records import WORK, Gap
+from traceflops.windows.prepared import Prepared
 from traceflops.windows.prepared import origins as origins_of
 from traceflops.windows.step_times import step_spread
-
-if TYPE_CHECKING:
-    from traceflops.windows.prepared import Prepared
 
 _MOST_DEVICES: Final = 8
 _MOST_HOSTS: Final = 4
@@ -342,7 +340,7 @@ def drawn_devices(prepared: Prepared, gaps: Sequence[Gap]) -> ChosenDevices:
     work = {}
     for device in prepared.accounts:
         used = [window.account.components for window in prepared.windows[device] if window.used]
-        own_ns = (one.compute_ns + one.memory_ns + one.other_ns + one.graph_ns for one in used)
+        own_ns = (part.compute_ns + part.memory_ns + part.other_ns + part.graph_ns for part in used)
         work[device] = sum(own_ns)
     ordered = sorted(work, key=lambda device: (-work[device], device))
     busiest, median = ordered[0], ordered[len(ordered) // 2]

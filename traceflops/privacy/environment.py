@@ -94,7 +94,12 @@ def redacted(trace: Trace, hosts: Names | None = None) -> Trace:
 
     def scrub(text: str) -> str:
         if "/" in text or "\\" in text:
-            text = without_folders(_HOME.sub("~", without_frame_folders(text)))
+            # A Python function's file loses its folders, except those in an installed package.
+            if (folders := _FRAME.match(text)) is not None:
+                library = _PACKAGES.match(folders.group())
+                own = folders.group()[library.end() :] if library is not None else ""
+                text = own + text[folders.end() :]
+            text = without_folders(_HOME.sub("~", text))
         if text.count(".") > 2:  # a quick test: an address has three dots
             text = _ADDRESS.sub("[address]", text)
         return identity.sub("[name]", text) if identity else text
@@ -130,7 +135,7 @@ def redacted(trace: Trace, hosts: Names | None = None) -> Trace:
 
 def _scrub_table(name: str, table: pa.Table, scrub: Scrub, hosts: Names | None) -> pa.Table:
     """Return a table with its texts scrubbed, and numbers in place of host names."""
-    for place, field in enumerate(table.schema):
+    for index, field in enumerate(table.schema):
         if not pa.types.is_dictionary(field.type) or not table.num_rows:
             continue
         column = table[field.name]
@@ -143,12 +148,12 @@ def _scrub_table(name: str, table: pa.Table, scrub: Scrub, hosts: Names | None) 
             # A number tells several hosts apart; a single host needs none.
             if hosts is None and len(counted) < 2:
                 made = pa.nulls(len(column), field.type)
-            table = table.set_column(place, field, made)
+            table = table.set_column(index, field, made)
             continue
         old = names(column)
         new = [scrub(text) for text in old]
         if new != old:
-            table = table.set_column(place, field, recoded(codes(column), new))
+            table = table.set_column(index, field, recoded(codes(column), new))
     return table
 
 
@@ -178,24 +183,8 @@ def without_folders(text: str) -> str:
     return _PATH.sub(lambda path: _last(path.group()), text)
 
 
-def without_frame_folders(text: str) -> str:
-    """Return a text that begins with a Python function's file, without the folders of that file.
-
-    Folders inside an installed package are kept.
-    """
-    folders = _FRAME.match(text)
-    if folders is None:
-        return text
-    library = _PACKAGES.match(folders.group())
-    own = folders.group()[library.end() :] if library is not None else ""
-    return own + text[folders.end() :]
-
-
 def _last(path: str) -> str:
-    """Return the part of a path that is shown: below a library its path in it, else the last part.
-
-    The names of layers stay as they are.
-    """
+    """Return what is shown of a path: its last part, its path in a library, or a layer's name."""
     # A blank belongs to a folder's name, unless a file name ends before it: then text follows.
     file = _FILE.search(path)
     if file is not None and path.startswith("/"):

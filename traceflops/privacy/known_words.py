@@ -23,56 +23,54 @@ from typing import Final
 from traceflops.categories.rules import PLACES, built_in
 
 _WORDS: Final = """
-abd abort absolute acceptable access accessor achieved action activities activity adapt address
-addresses adjoint afc afem ailk aiter algo algorithm algorithms aligna alignb alignc alik allclose
-allocated allocation allocator alltoall alpha ambiguous ampere analysis annotate annotation
-annotations anonymous antialias aot api arccos arccosh arch arcsin arcsinh arctan arctanh arithmetic
-arr arrive arrow asgd asinh assert asynchronous atanh aten atleast attr attribute attributes auto
-autocast autograd automatic autotune avail available awaitable axis backend backends backwardpass
-bail bailout bandwidth barriers base based bbs begin bessel bicubic bind binomial bitfield bits bjlk
-blackman blackwell bljk bonus bool broadcasted bsc bss bucket buffers bufs bulk busy byte bytecode
-bytecodes bytes cachemask cads calculator callback callbacks capability capture capturing center cga
-chalf change char chebyshev checkpoint choice cijk clamped class cleanup client clmp clock clr
-cluster clusters cnhw coalesced codegen collapse collect collection collectives collnet columns
-combination combinations commit comp compacted compatible compile compiler compiling complete
-composed compress compressed compression cond conditional configs configuration configure congruous
-consecutive const constrain container contains context contextlib contig convex coop cooperative
-copies copysign core corr corrcoef counter counting cov crow cshuffle csv cta ctx cufft cumulative
-cunn cupti cupy current cute cutensor cycle cycles dataloader ddp dead debug decltype decoder
-decomposer decorate decorators default defaults defined delete deleter dep dequantization dequantize
-descriptor destroy details determinism deterministic devices diagflat dict differentiable dilated
-dilation dims direct directcopy dirichlet disable dispatcher distance distributed divider divides
-division divisor divisors divmod dnn down dram draw driver dsplit dstack dto dtype dtypes dual dummy
-dump duration dyn edges ediv eff efficientzerotensor eigvals eigvalsh elapsed elf eligible else
-enable enabled encoder end engines enter entries enum epi equality equally erfcx error errors
-euclidean eval evaluate event events exact exchange exec executable execute exists exit exl expect
-expit export expr ext extension extra extractor fabs factorial failed fallback false fast fat
-features fence ffma fftfreq fftn fftshift filled finish fix fixed fixup flags flashinfer fliplr
-flipud floating flop flops flow flush fork forwardpass fragment frame free frexp fsdp fullgraph fun
-functorch fwdbwd gammainc gammaincc gammaln gcd gemmex gemmk generation generator genexpr getattr
-getitem ggml gguf gkgs gmma gradient grads graph graphics graphs greater green groups grp grvwa gsu
-gsuamb gtcx guard guards habana hamming handle handler hann hardshrink headeronly heads heaviside
-hermite heuristics hfft hfftn hhs hipblas hipblaslt hipcc histogramdd histograms history hit hits
-hmma hook hooks hopper hostfunc hpu hsa hsplit hspmm hss hto hub ifft ifftn ifftshift igamma igammac
-ihfft ihfftn ihip imma import inactive increment indexed indice inequality infer inference initial
-initialize initialized inlineable insert instancecheck instant instantiate instr instruction
-instrumentation integral intel inter interface interior intra inv invalid ipc irfft irfftn isclose
-isneginf isposinf isreal issued items iter iterate iteration ivalue jit jiterated join json jvp
-kaiser kepler kernels kgroups kind kineto kla kpack kvcache kwargs laguerre lambda lambdas laplacian
-large largek larger largest later launcher launches lazy lbfgs lbspp lcm ldexp lds ldsb leaf
-learnable legendre len lengths less level library lifetime light limit limits link list llm loader
-loading lock logaddexp logger lpnorm lrvw lut magic mainloop malloc managed manual mark marker math
-maxwell medium members mempool mesh meshgrid method metrics misaligned misses miwt mixed modf
-modifier modules more moveaxis moving mps msort mtia multigammaln multikernel multilabel multiple
-multiplicand multiplication multiplies multiprocessing multiprocessor multistage musa mutation
+abd abort acceptable access accessor achieved action activities activity adapt address addresses
+adjoint afc afem ailk aiter algo algorithm algorithms aligna alignb alignc alik allclose allocated
+allocation allocator alltoall alpha ambiguous ampere analysis annotate annotation annotations
+anonymous antialias aot api arccos arccosh arch arcsin arcsinh arctan arctanh arithmetic arr arrive
+arrow asgd asinh assert asynchronous atanh aten atleast attr attribute attributes auto autocast
+autograd automatic autotune avail available awaitable axis backend backends backwardpass bail
+bailout bandwidth barriers base based bbs begin bessel bicubic bind binomial bitfield bjlk blackman
+blackwell bljk bonus bool broadcasted bsc bss bucket buffers bufs bulk busy byte bytecode bytecodes
+bytes cachemask cads calculator callback callbacks capability capture capturing center cga chalf
+change char chebyshev checkpoint choice cijk clamped class cleanup client clmp clock clr cluster
+clusters cnhw coalesced codegen collapse collect collection collectives collnet columns combination
+combinations commit comp compacted compatible compile compiler compiling complete composed compress
+compressed compression cond conditional configs configuration configure congruous consecutive const
+constrain container contains context contextlib contig convex coop cooperative copies copysign core
+corr corrcoef counter counting cov crow cshuffle csv cta ctx cufft cumulative cunn cupti cupy
+current cute cutensor cycle cycles dataloader ddp dead debug decltype decoder decomposer decorate
+decorators default defaults defined delete deleter dep dequantization dequantize descriptor destroy
+details determinism deterministic devices diagflat dict differentiable dilated dilation dims direct
+directcopy dirichlet disable dispatcher distance distributed divider divisor divisors divmod dnn
+down dram driver dsplit dstack dto dtype dtypes dual dummy dump duration dyn edges ediv eff
+efficientzerotensor eigvals eigvalsh elapsed elf eligible else enable enabled encoder end engines
+enter entries enum epi equality equally erfcx error errors euclidean eval evaluate event events
+exact exchange exec executable execute exists exit exl expect expit export expr ext extension extra
+extractor fabs factorial failed fallback false fast fat features fence ffma fftfreq fftn fftshift
+filled finish fix fixed fixup flags flashinfer fliplr flipud floating flop flops flow flush fork
+forwardpass fragment frame free frexp fsdp fullgraph fun functorch fwdbwd gammainc gammaincc gammaln
+gcd gemmex gemmk generation generator genexpr getattr getitem ggml gguf gkgs gmma gradient grads
+graph graphics graphs greater green groups grp grvwa gsu gsuamb gtcx guard guards habana hamming
+handle handler hann hardshrink headeronly heads heaviside hermite heuristics hfft hfftn hhs hipblas
+hipblaslt hipcc histogramdd histograms history hit hits hmma hook hooks hopper hostfunc hpu hsa
+hsplit hspmm hss hto hub ifft ifftn ifftshift igamma igammac ihfft ihfftn ihip imma import inactive
+indexed indice inequality infer inference initial initialize initialized inlineable insert
+instancecheck instant instantiate instr instruction instrumentation integral intel inter interface
+interior intra inv invalid ipc irfft irfftn isclose isneginf isposinf isreal issued items iterate
+iteration ivalue jit jiterated join json jvp kaiser kepler kernels kgroups kind kineto kla kpack
+kvcache kwargs laguerre lambda lambdas laplacian large largek larger largest later launcher launches
+lazy lbfgs lbspp lcm ldexp lds ldsb leaf learnable legendre len lengths less level library lifetime
+light limit limits link list llm loader loading lock logaddexp logger lpnorm lrvw lut magic mainloop
+malloc managed manual mark marker math maxwell medium members mempool mesh meshgrid metrics
+misaligned misses miwt mixed modf modifier modules more moveaxis moving mps msort mtia multigammaln
+multikernel multilabel multiple multiplicand multiprocessing multiprocessor multistage musa mutation
 mvlgamma name named namedtuple names namespace nanquantile nbytes ncdhw ncu ndhwc ndtr ndtri nearest
-negative neighbor nepbs nested nextafter nhwck nhwckrsc ninf nlca nlcb nnn nnpack nnt nnz nocast
-node nodes noise noncausal nondeterministic nonfused nont nontype nope normalize nosplit notify npu
-nsc nsight nsp nsys ntn nts ntt nuclear nullptr number numel numeric nvls nvml nvrtc nvtx occupancy
-odd oddeven off offsetcalculator ogs omb onednn onll oom opaque opencl operation operator operators
-optim optimal optimized optional order osrt other out output outputs overall overhead overlap
-overloaded overrideable overrides pageable pair pairwise parameter parquet part pascal pass pat peak
-peek pgr
+neighbor nepbs nested nextafter nhwck nhwckrsc ninf nlca nlcb nnn nnpack nnt nnz nocast nodes noise
+noncausal nondeterministic nonfused nont nontype nope normalize nosplit notify npu nsc nsight nsp
+nsys ntn nts ntt nuclear nullptr number numel numeric nvls nvml nvrtc nvtx occupancy odd oddeven off
+offsetcalculator ogs omb onednn onll oom opaque opencl operation operator operators optim optimal
+optimized optional order osrt other out output outputs overall overhead overlap overloaded
+overrideable overrides pageable pair pairwise parameter parquet part pascal pass pat peak peek pgr
 phase physical pingpong pinned pinv pipeline pipelined pipes pitch plr point pointer points policy
 polygamma polynomial pools pop portable position precompiled predicate predicated preferred prefetch
 pregraph prepack prepacked prim primal primary prims print priority processing profile profiling
@@ -82,28 +80,27 @@ queue qweight raked ranges ranking ranks rate ratio ravel recipe recommended rec
 records recurrence recursive reduced reducer reentrant ref reference reformat reg region register
 registers reinterpret release renormalize rep replace replay reports representation request
 requested requests requires reserve reserved resource restrict result retain revert rfft rfftfreq
-rfftn ring rocm rocprof rocprofv roctracer roctx root rprop rrelu rules runtime safe same saturate
-saved sbtopk sched schedule scheduled schema scores scratch scripting sdp sections sectors selecting
-selector self semaphore semi seqk seqlen seqs sequence serialized server setattr setup sgemm sgl
-shape shapes shard sharded shardgrad share shared shifted shmem short side signbit signed siminit
-simt singleread sink sinks sliced sliding small smaller smallest smem smm snapshot softmin
-softshrink space sparsity spdiags spec special specialization specialized speed spill splitlines
-spsolve sqlite sqsk sqsq sqsqsk sspaddmm sss stages stall stalls stance standard stat statistics
-status stop streamk streams strict stride stridedb striding string struct structured style subalgo
-subclass subgraph summary support supported sustained svdvals svw swapdims swi sycl sym symbol
-symbolic symbols synchronize sys system systems tag tagging tail tanhshrink target template
-templates temporarily ten tensilelite tensorinv tensorop tensorrt tensors tensorsolve tex texture
-tfloat then theoretical thr threadblock threadblocks through throughput tid tiles tilesize time tlds
-tmem tnc tnn tnt tofloat tool traceable tracing train traits trans transformer transit transposed
-trapezoid trapz trilinear trim trt truncation tst ttn tts tuple turing typename types typing umma
-unchecked uncompacted units unity unload unlock unmap unnamed unpacked unregister unroll unrolled
-unshuffle unsigned unused unweighted unwrap upsampling usage use user utc utilisation utilization
-utils vander variant vectorize vectorized version virtual vllm void volatile volta vsmem vsplit
-vulkan vwa warpgroup warpgroupsize warps warpsize warpspecialized wavefront weighted wgm wgmxcc
-without worker workers workload world wrapper wrappers wsgra wsgrb xdl xla xlogy xpu xregs zerograd
-zerotensor zeta zip affinity aperture bottleneck chart conflicts counters cpi divergence
-hierarchical high imbalance instructions issue limiter numa nvlink pattern pc pipe pm roofline sol
-solfp topology uncoalesced
+rfftn ring rocm rocprof rocprofv roctracer roctx rprop rrelu rules runtime safe same saturate saved
+sbtopk sched schedule scheduled schema scores scratch scripting sdp sections sectors selecting
+selector self semaphore semi seqk seqlen seqs sequence serialized server setattr sgemm sgl shape
+shapes shard sharded shardgrad share shared shifted shmem short side signbit signed siminit simt
+singleread sink sinks sliced sliding small smaller smallest smem smm snapshot softmin softshrink
+space sparsity spdiags special specialization specialized speed spill splitlines spsolve sqlite sqsk
+sqsq sqsqsk sspaddmm sss stages stall stalls stance standard stat statistics status stop streamk
+streams strict stride stridedb striding string struct structured style subalgo subclass subgraph
+summary support supported sustained svdvals svw swapdims swi sycl sym symbol symbolic symbols
+synchronize sys system systems tag tagging tail tanhshrink target template templates temporarily ten
+tensilelite tensorinv tensorop tensorrt tensors tensorsolve tex texture tfloat then theoretical thr
+threadblock threadblocks through throughput tid tiles tilesize time tlds tmem tnc tnn tnt tofloat
+tool traceable tracing train traits trans transformer transit transposed trapezoid trapz trilinear
+trim trt truncation tst ttn tts tuple turing typename types typing umma unchecked uncompacted units
+unity unload unlock unmap unnamed unpacked unregister unroll unrolled unshuffle unsigned unused
+unweighted unwrap upsampling use user utc utilisation utilization utils vander variant vectorize
+vectorized version virtual vllm void volatile volta vsmem vsplit vulkan vwa warpgroup warpgroupsize
+warps warpsize warpspecialized wavefront weighted wgm wgmxcc without worker workers workload world
+wrapper wrappers wsgra wsgrb xdl xla xlogy xpu xregs zerograd zerotensor zeta zip affinity aperture
+bottleneck chart conflicts counters cpi divergence hierarchical high imbalance instructions issue
+limiter numa nvlink pattern pc pipe pm roofline sol solfp topology uncoalesced
 """
 """Words that the category rules do not have, in lower case; at last those of NVIDIA's rules."""
 
@@ -168,8 +165,7 @@ SHORT_WORDS: Final = frozenset(_SHORT.split())
 """Words of two letters that libraries use; any others may be initials."""
 
 _LARGE: Final = frozenset({2**31 - 1, 2**31, 2**32 - 1, 2**32, 2**63 - 1, 2**64 - 1})
-_DIGITS: Final = 8
-"""Numbers of more digits may be those of an account, a job or a telephone."""
+_DIGITS: Final = 8  # numbers of more digits may be those of an account, a job or a telephone
 
 _PIECE: Final = re.compile(
     rf"(?P<code>{'|'.join(_CODES)})|(?P<number>\d+)|"
@@ -219,51 +215,50 @@ case categories categorise category cause causes certain chakra changed characte
 checksum chip chooses chosen chrome claim clearly clocks closed closing code collected come comma
 command commas communicator communicators compared components computed computes concrete console
 content contradict contradicts control copied correctly correlation cost could counted counterpart
-counters cover covers created creation cut damage damaged database date day days decimal decimals
-declared deduced depend depends derivative describe describes description destination diagnostics
-did dies differ different differently differs digits direction directories directory disagree disk
-distinct docs document documents does domain download drop dropped dur durations during earlier
-early either elements emit emptied empties ends enough entries environment environments escape
-escaped est estimate estimated every everything exactly example exceed exception exclude executed
-execution explains exported exporter exports expression extended external fabric fact facts far
-fault faults fetch few fewer ff fields figure figures file files finding findings finished fit fits
-five flushed flushes folder folders follow follows form found four frames framework freeze further
-gap gaps gave gb gets ghz git give given gives gpus grbm guid gz gzip had hand happens hardware has
-have hdf header held here hfu hidden hide higher highest hold holds home how however html iconv
-identical identified idle ignored implausibly impossible inaccurate include included incomplete
-inconsistent individual inferred infinity information initialise inside install installed instances
-instead instruments integer interrupts involved its itself job jobs journal judge jumped keeps kept
-kinds know known knows labelled lacks largest lasted lasts latency latest launched launchers lay
-least leave leaves ledger let lfs libraries lie lies likely line lines linked links listed listing
-lists little lived locked lone longer longest look looked looks losses lost machine machines made
-many marked markers marks masks match matches may mbyte means meant meanwhile measured measurements
-merged message metric mfu microseconds middle might migration million minor minute missing model
-modulo mops most mostly moved ms much multiprocessors must mutually nanoseconds near nearby need
-needs neither nest never newer nic nine nor note notes nothing nowhere numbered numbers nvidia
-nvprof obj object objects occur often old older once opened opengl openmp operating option original
-os others otherwise outside over overlapping overlaps own package packet packets pages paired parent
-parented parquetdir parsers parts passed passes passive paths pause paused pci percent percentage
-perf perfetto permission pftrace pickle pid pieces pipelines place placeholders places plugin pmc
-possible possibly pragma prediction prefixed preset presets previous printed prints processes
-products prof profiled profiles program projected protobuf pushpop puts queued queueing quote quotes
-raise ran rar rates raw re read readable reading reads reason recomputation recording redact
-releases remain remains removed renumbered repaired repeated repeatedly repeats repetition replaced
-replayed replays report reported representative rerun resolution rest reuse reuses rocpd rolled room
-rootpage rounded rounds rpd running runs said samples saves saving say says scheduling scr second
-section see seems seen sees selected selection selects sent separate separated separately serializes
-served serving settings seven several shares shm shortened shorter show shown shows sig signs
-similar since six skipped smi so some somebody sound spaces span spans spreadsheet spreadsheets
-stacks stand stands started stay stays stdin steady steps still stopped stored streaming stretch
-successor such summaries summed sums supports surrogates switch syscall taken takes tar tell tells
-terminated text texts tflop th than that the their theirs them themselves there these they this
-those though thousand thousands threads threshold throttling tie tied ties timed timeline times
-timestamp tmpdir together told too took total totals traced traceflops traces traffic trailing
-transaction transactions treated truncate truncated trusted try ts twice typeof typically ucx
-unaffected uncategorized uncertain unchanged under understood unescaped unfinished unit unless
+cover covers created creation cut damage damaged database date day days decimal decimals declared
+deduced depend depends derivative describe describes description destination diagnostics did dies
+differ different differently differs digits direction directories directory disagree disk distinct
+docs document does domain download drop dropped dur durations during earlier early either elements
+emit emptied empties ends enough environment environments escape escaped est estimate estimated
+every everything exactly example exceed exception exclude executed execution explains exported
+exporter exports expression extended external fabric fact facts far fault faults fetch few fewer ff
+fields figure figures file files finding findings finished fit fits five flushed flushes folder
+folders follow follows form found four frames framework freeze further gap gaps gave gb gets ghz git
+give given gives grbm guid gz gzip had hand happens hardware has have hdf header held here hfu hide
+higher highest hold holds home how however html iconv identical identified idle ignored implausibly
+impossible inaccurate include included incomplete inconsistent individual inferred infinity
+information initialise inside install installed instances instead instruments integer interrupts
+involved its itself job jobs journal judge jumped keeps kept kinds know known knows labelled lacks
+lasted lasts latency latest launched launchers lay least leave leaves ledger let lfs libraries lie
+lies likely line lines linked links listed listing lists little lived locked lone longer longest
+look looked looks losses lost machine machines made many marked markers marks masks match matches
+may mbyte means meant meanwhile measured measurements merged message metric mfu microseconds middle
+might migration million minor minute missing model modulo mops most mostly moved ms much
+multiprocessors must mutually nanoseconds near nearby need needs neither nest never newer nic nine
+nor note notes nothing nowhere numbered nvidia nvprof obj object objects occur often old older once
+opened opengl openmp operating option original os others otherwise outside over overlapping overlaps
+own package packet packets pages paired parent parented parquetdir parsers parts passed passes
+passive paths pause paused pci percent percentage perf perfetto permission pftrace pickle pid pieces
+pipelines place placeholders places plugin pmc possible possibly pragma prediction prefixed preset
+presets previous printed prints processes products prof profiled profiles program projected protobuf
+pushpop puts queued queueing quote quotes raise ran rar rates raw re read readable reading reads
+reason recomputation recording redact releases remain remains removed renumbered repaired repeated
+repeatedly repeats repetition replaced replayed replays report reported representative rerun
+resolution rest reuse reuses rocpd rolled room rootpage rounded rounds rpd running runs said samples
+saves saving say says scheduling scr second section see seems seen sees selected selection selects
+sent separate separated separately serializes served serving settings seven several shares shm
+shortened shorter show shown shows sig signs similar since six skipped smi so some somebody sound
+spaces span spans spreadsheet spreadsheets stacks stand stands started stay stays stdin steady steps
+still stopped stored streaming stretch successor such summaries summed sums supports surrogates
+switch syscall taken takes tar tell tells terminated text texts tflop th than that the their theirs
+them themselves there these they this those though thousand thousands threads throttling ties timed
+timeline times timestamp tmpdir together told too took total totals traced traceflops traces traffic
+trailing transaction transactions treated truncate truncated trusted try ts twice typeof typically
+ucx unaffected uncategorized uncertain unchanged under understood unescaped unfinished unit unless
 unpacks unreadable unset unsupported until used useful users uses using utf valid verified versions
 very via waited waits wal warm warned warning warnings was waterfall wave ways web were what when
-whether which while who whole whose why wide will windows word words worked workgroup workitem works
-would writable writer writes written wrong wrote wsl xcc xz year years yet you zone zst zstd
+whether which while who whole whose why wide will windows word worked workgroup workitem works would
+writable writer writes written wrong wrote wsl xcc xz year years yet you zone zst zstd
 """
 
 _DESCRIPTIONS: Final = """
@@ -283,9 +278,8 @@ torch/utils/checkpoint.py NaN prof.export_chrome_trace SQ_INSTS_VALU_MFMA_MOPS_B
 docs/counters.md prof.step() rec.step() jax.profiler.StepTraceAnnotation("train"
 tf.profiler.experimental.Profile(FOLDER) tf.profiler.experimental.Trace()
 tf.profiler.experimental.Trace("train" tf.profiler.experimental.ProfilerOptions
-python_tracer_level=1 jax.profiler.ProfileOptions
-jax.profiler.TraceAnnotation() warmup=1 roctxProfilerResume() --selected-regions
-CUDA_VISIBLE_DEVICES torch.mps.profiler.profile() MPS
+python_tracer_level=1 jax.profiler.ProfileOptions jax.profiler.TraceAnnotation() warmup=1
+roctxProfilerResume() --selected-regions CUDA_VISIBLE_DEVICES torch.mps.profiler.profile() MPS
 """
 """Names in our own sentences that are no words."""
 

@@ -12,8 +12,7 @@ from traceflops.privacy import known_words
 from traceflops.table.columns import Names
 
 _TOKEN: Final = re.compile(r"(?:(?![\u2026\u00d7\u2192\u2013\u00b7])[A-Za-z0-9\u0080-\U0010ffff])+")
-_LONGEST: Final = 4_096
-"""Characters of a name that are read; the rest is dropped."""
+_LONGEST: Final = 4_096  # characters of a name that are read; the rest is dropped
 
 
 class Placeholders:

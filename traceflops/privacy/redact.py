@@ -10,8 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from functools import cache
-from typing import TYPE_CHECKING, Final, cast
+from typing import Final, cast
 
 import numpy as np
 import pyarrow as pa
@@ -36,9 +35,7 @@ from traceflops.table.trace import (
     Trace,
     note_of,
 )
-
-if TYPE_CHECKING:
-    from traceflops.timeline.aggregates import Untimed
+from traceflops.timeline.aggregates import Untimed
 
 _IN_QUOTES: Final = re.compile(r"(?<!\w)'[^']{1,2000}'|\"[^\"]{1,2000}\"|`[^`]{1,2000}`")
 _PATH: Final = re.compile(
@@ -59,8 +56,11 @@ _QUOTING: Final = frozenset(
 """Notes whose wording quotes words of the recording, a folder or an error; they are hidden."""
 _NO_NAMES: Final = frozenset({"dtype", "attention_kernel", "checkpointing"})
 """Keys of a trace's own description whose values are words of libraries, not names."""
-_OF_KERNELS: Final = ("activities", "totals", "kernel_counters")
-"""Tables that name kernels."""
+_OF_KERNELS: Final = ("activities", "totals", "kernel_counters")  # tables that name kernels
+_RULES_OF_RECORDS: Final = (
+    *("peer-copy", "migration", "too-many-names", "collective-metadata"),
+    *("kind-memcpy", "kind-memset", "kind-graph"),
+)
 _PLURALS: Final = {
     "text of a note": "texts of notes",
     "text of a rule": "texts of rules",
@@ -85,6 +85,7 @@ class Redaction:
     def __init__(self, placeholders: Placeholders, step_mark: str | None = None) -> None:
         self._shown = placeholders
         self._policies = policies(placeholders, step_mark)
+        self._known_rules = {*_RULES_OF_RECORDS, NO_RULE, *(rule.id for rule in built_in())}
 
     def trace(self, trace: Trace) -> Trace:
         """Return the trace with placeholders, and a note that counts them; no row is removed."""
@@ -105,10 +106,7 @@ class Redaction:
         return replace(trace, tables=tables, source=source, notes=tuple(notes), places=())
 
     def _source(self, source: Source) -> Source:
-        """Return the description of a recording with placeholders.
-
-        Clock, time zone, and the recorded names of host and user go: they tell where it was made.
-        """
+        """Return the source with placeholders, without what tells where the recording was made."""
         shown = self._shown
         return replace(
             source,
@@ -160,7 +158,7 @@ class Redaction:
 
     def rule(self, name: str) -> str:
         """Return the name of a category rule; the author's own rules are numbered."""
-        return name if name in _known_rules() else self._shown.whole("rule", name)
+        return name if name in self._known_rules else self._shown.whole("rule", name)
 
     def _renamed(self, rows: pa.Table, like: str) -> pa.Table:
         """Return rows with kernels and rules replaced; names by the policy of the table `like`."""
@@ -195,13 +193,6 @@ def removed(shown: Placeholders) -> Note:
     )
     count = sum(shown.changed.values())
     return note_of("dropped", "redacted", count=count, names=names or ("none",))
-
-
-@cache
-def _known_rules() -> frozenset[str]:
-    own = ("peer-copy", "migration", "too-many-names", "collective-metadata", NO_RULE)
-    kinds = ("kind-memcpy", "kind-memset", "kind-graph")
-    return frozenset((*(rule.id for rule in built_in()), *own, *kinds))
 
 
 def _described(value: object, shown: Placeholders, key: str = "") -> Iterator[object]:

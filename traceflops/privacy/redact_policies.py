@@ -54,39 +54,49 @@ _SUM: Final = re.compile(
 )
 """Words, with numbers, in the marks that serving engines and traceflops write."""
 
+_BY_WORDS, _WHOLE, _GONE = "by words", "whole", "gone"
+"""Of a text the words that no library uses are replaced, or all of it, or it is removed."""
 _COLLECTIVES: Final = ("activities", "ops")
-"""Tables with columns on the collective that a row belongs to."""
-
-_SHAPED: Final = (("ops", "input_dims"), ("ops", "input_strides"), ("marks", "input_dims"))
-"""Columns of shapes."""
-
-_BY_WORDS: Final = {
-    **dict.fromkeys(
-        (("kernel_counters", "name"), ("kernel_rules", "name"), ("calls", "kernel")), "kernel name"
-    ),
-    ("calls", "name"): "call name",
-    ("ops", "name"): "operator name",
-    **dict.fromkeys((("ops", "input_types"), ("marks", "input_types")), "type of an argument"),
-    ("ops", "concrete_inputs"): "argument",
-    ("marks", "sync_kind"): "kind of wait",
-    **{(table, "collective"): "collective" for table in _COLLECTIVES},
+_COLUMNS: Final[Mapping[tuple[str, str], tuple[str, str]]] = {
+    ("processes", "file"): (_WHOLE, "file"),
+    ("processes", "host"): (_GONE, "host name"),
+    ("devices", "architecture"): (_BY_WORDS, "product of a device"),
+    ("activities", "direction"): (_BY_WORDS, "direction of a copy"),
+    ("calls", "name"): (_BY_WORDS, "call name"),
+    ("calls", "kernel"): (_BY_WORDS, "kernel name"),
+    ("kernel_counters", "name"): (_BY_WORDS, "kernel name"),
+    ("kernel_rules", "name"): (_BY_WORDS, "kernel name"),
+    ("marks", "input_dims"): (_GONE, "shape of an argument"),
+    ("marks", "input_types"): (_BY_WORDS, "type of an argument"),
+    ("marks", "sync_kind"): (_BY_WORDS, "kind of wait"),
+    ("ops", "name"): (_BY_WORDS, "operator name"),
+    ("ops", "input_dims"): (_GONE, "shape of an argument"),
+    ("ops", "input_strides"): (_GONE, "shape of an argument"),
+    ("ops", "input_types"): (_BY_WORDS, "type of an argument"),
+    ("ops", "concrete_inputs"): (_BY_WORDS, "argument"),
+    ("ops", "generated_kernel"): (_GONE, "fact of a compiled kernel"),
+    **{(table, "collective"): (_BY_WORDS, "collective") for table in _COLLECTIVES},
+    **{(table, "collective_group"): (_WHOLE, "group") for table in _COLLECTIVES},
+    **{(table, "collective_description"): (_WHOLE, "group") for table in _COLLECTIVES},
+    **{(table, "collective_group_ranks"): (_GONE, "list of ranks") for table in _COLLECTIVES},
 }
-"""Columns in which the words that no library uses are replaced, and what a text in them is."""
-
-_GONE: Final = {
-    ("processes", "host"): "host name",
-    ("ops", "generated_kernel"): "fact of a compiled kernel",
-}
-"""Columns that are emptied, and what a text in them is."""
-
-_RULE_KIND: Final = re.compile(r"INF|OPT|WRN|ERR")
-_MODULE: Final = "nn.Module: "
-_INSTANCE: Final = re.compile(r"_\d{1,5}$")
-_RANKS: Final = re.compile(r"(?:\d{1,7}(?!\d)|[\s,\[\]().…-])*")
+"""How columns are redacted, and what a text in them is; in others, unknown words are replaced."""
 _GROUP: Final = re.compile(rf"(?:(?i:{'|'.join(GROUP_WORDS)}|\d{{1,8}})(?:[\s_:-]|\Z))*")
 _SHAPES: Final = re.compile(r"[\d\s,\[\]()x\"-]*|null")
-_DIRECTION: Final = re.compile(r"migration|(?:migration )?[HDPA]to[HDPA]")
-_ARCHITECTURE: Final = re.compile(r"(?:gfx|sm_?)[0-9a-f]{2,4}a?(?::(?:sramecc|xnack|tgsplit)[+-])*")
+_HARMLESS: Final[Mapping[str, re.Pattern[str]]] = {
+    "architecture": re.compile(r"(?:gfx|sm_?)[0-9a-f]{2,4}a?(?::(?:sramecc|xnack|tgsplit)[+-])*"),
+    "direction": re.compile(r"migration|(?:migration )?[HDPA]to[HDPA]"),
+    "kind": re.compile(r"INF|OPT|WRN|ERR"),
+    "input_dims": _SHAPES,
+    "input_strides": _SHAPES,
+    "collective_group": _GROUP,
+    "collective_description": _GROUP,
+    "collective_group_ranks": re.compile(r"(?:\d{1,7}(?!\d)|[\s,\[\]().…-])*"),
+}
+"""Texts of columns that stay."""
+
+_MODULE: Final = "nn.Module: "
+_INSTANCE: Final = re.compile(r"_\d{1,5}$")
 
 LEFT_OUT: Final = "…"
 """Stands for a word that is in no known product."""
@@ -106,50 +116,40 @@ _ESCAPE: Final = re.compile(r"\\[A-Za-z]")
 
 
 def policies(shown: Placeholders, step_mark: str | None) -> Mapping[tuple[str, str], Policies]:
-    """Return the policies of all columns of texts, by table and column; the last one applies."""
-    word = _always(partial(shown.partly, "word"))
-    texts = {
-        (table, column.name): word
-        for table, columns in TABLES.items()
-        for column in columns
-        if column.type == NAME_TYPE
-    }
-    by_words = {column: _always(partial(shown.partly, kind)) for column, kind in _BY_WORDS.items()}
+    """Return the policies of all columns of texts, by table and column."""
+
+    def gone(kind: str) -> Policy:
+        return lambda text: shown.count(kind, text)
+
+    def policy_of(table: str, column: str) -> Policy:
+        how, kind = _COLUMNS.get((table, column), (_BY_WORDS, "word"))
+        by_how: dict[str, Policy] = {
+            _BY_WORDS: partial(shown.partly, kind),
+            _WHOLE: partial(shown.whole, kind),
+            _GONE: gone(kind),
+        }
+        policy, harmless = by_how[how], _HARMLESS.get(column)
+        return policy if harmless is None else _unless(harmless, policy)
+
+    texts = [(t, c.name) for t, columns in TABLES.items() for c in columns if c.type == NAME_TYPE]
     op, kernel = partial(shown.partly, "operator name"), partial(shown.partly, "kernel name")
     marks = partial(_mark, shown, step_mark)
     in_total: dict[str, Policy] = {"call": partial(shown.partly, "call name")}
     in_total |= dict.fromkeys(("mark", "gpu_mark"), marks("annotation"))
-    direction = partial(shown.partly, "direction of a copy")
-    architecture = partial(shown.partly, "product of a device")
-    counter = _always(_counter(partial(shown.partly, "counter")))
-    group = _always(_unless(_GROUP, partial(shown.whole, "group")))
-    ranks = _always(_unless(_RANKS, partial(_gone, shown, "list of ranks")))
-    shapes = _always(_unless(_SHAPES, partial(_gone, shown, "shape of an argument")))
+    counter = _always(partial(_counter, shown))
     return {
-        **texts,
-        **by_words,
-        **{column: _always(partial(_gone, shown, kind)) for column, kind in _GONE.items()},
-        ("processes", "file"): _always(partial(shown.whole, "file")),
+        **{column: _always(policy_of(*column)) for column in (*texts, *_COLUMNS)},
         ("devices", "product"): _always(partial(product, shown)),
-        ("devices", "architecture"): _always(_unless(_ARCHITECTURE, architecture)),
-        ("activities", "direction"): _always(_unless(_DIRECTION, direction)),
         ("activities", "annotation"): _always(marks("annotation")),
         ("activities", "source"): _always(marks("python")),
         ("activities", "name"): lambda kind: op if kind == "op" else kernel,
         ("totals", "name"): lambda kind: in_total.get(kind or "", kernel),
         ("marks", "name"): marks,
-        ("kernel_rules", "kind"): _always(_unless(_RULE_KIND, partial(shown.partly, "word"))),
         ("kernel_rules", "text"): _always(partial(_rule, shown)),
         ("counters", "name"): counter,
-        ("counters", "stack"): _always(_stack(marks("python"), op)),
+        ("counters", "stack"): _always(partial(_stack, marks("python"), op)),
         ("kernel_counters", "counter"): counter,
-        **dict.fromkeys(_SHAPED, shapes),
-        **{(table, f"collective_{name}"): group for table in _COLLECTIVES for name in _GROUPED},
-        **{(table, "collective_group_ranks"): ranks for table in _COLLECTIVES},
     }
-
-
-_GROUPED: Final = ("group", "description")
 
 
 def _always(policy: Policy) -> Policies:
@@ -164,18 +164,10 @@ def _unless(harmless: re.Pattern[str], policy: Policy) -> Policy:
     return lambda text: text if harmless.fullmatch(text) else policy(text)
 
 
-def _stack(frame: Policy, op: Policy) -> Policy:
-    """Return a policy for stacks, "a < b < c": names with "(" are frames, others operators."""
-
-    def each(text: str) -> str:
-        parts = ((frame if "(" in part else op)(part) for part in text.split(" < "))
-        return " < ".join(filter(None, parts))
-
-    return each
-
-
-def _gone(shown: Placeholders, kind: str, text: str) -> None:
-    shown.count(kind, text)
+def _stack(frame: Policy, op: Policy, text: str) -> str:
+    """Return a stack, "a < b < c", redacted: names with "(" are frames, others operators."""
+    parts = ((frame if "(" in part else op)(part) for part in text.split(" < "))
+    return " < ".join(filter(None, parts))
 
 
 def _rule(shown: Placeholders, text: str) -> str | None:
@@ -220,17 +212,11 @@ def _module(shown: Placeholders, text: str) -> str:
     return shown.whole("module", name) + text[len(name) :]
 
 
-def _counter(policy: Policy) -> Policy:
-    """Return a policy that keeps the counters of known meaning, on which figures rest."""
-
-    def kept(text: str) -> str | None:
-        plain = counters.plain_counter(text)
-        is_known = (
-            plain in counters.counters_used() or counters.is_quantity(plain) or text in set(Sampled)
-        )
-        return text if is_known else policy(text)
-
-    return kept
+def _counter(shown: Placeholders, text: str) -> str:
+    """Return a counter's name, as it is if its meaning is known, since figures rest on it."""
+    plain = counters.plain_counter(text)
+    is_used = plain in counters.counters_used() or counters.is_quantity(plain)
+    return text if is_used or text in set(Sampled) else shown.partly("counter", text)
 
 
 def _annotation(shown: Placeholders, step_mark: str | None, text: str) -> str:

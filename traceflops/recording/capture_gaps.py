@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import re
 from typing import Final
 
 from msgspec import Struct
@@ -20,15 +20,13 @@ from traceflops.timeline.host_work import lacks_copies
 from traceflops.windows.device_records import launch_calls
 from traceflops.windows.steps import find_marked_steps
 
-_QUEUED: Final = "dispatch"
-"""The name of a call that only marks when a kernel was put into its queue."""
+_OF_COLLECTIVES: Final = re.compile("[nr]ccl", re.IGNORECASE)
 _TRACED: Final = How(
     "CUDA was traced but recorded nothing: profile the process that uses the GPU, while it does",
     is_clause=True,
 )
 _FIRST: Final = ("device records", "device work", "copies")
-_OF_CUDA: Final = ("device work", "calls")
-"""What tracing of CUDA records."""
+_OF_CUDA: Final = ("device work", "calls")  # what tracing of CUDA records
 _RECORDED: Final = {*_FIRST, "timeline", "calls", "steps", "collectives"}
 """What the command for everything records."""
 
@@ -59,8 +57,37 @@ def missing_from(trace: Trace) -> tuple[Missing, ...]:
 
 
 def _lacks(trace: Trace) -> dict[str, str]:
-    """Return what the trace lacks: by its code, what it is called among the remedies."""
-    codes = [code for code, is_lacking in _CHECKS.items() if is_lacking(trace)]
+    """Return what the trace lacks, in the order of reports: by code, its name in the remedies."""
+    work, calls, ops = trace.activities, trace.calls, trace.ops
+    is_untimed = bool(trace.totals.num_rows or trace.kernel_counters.num_rows)
+    is_empty, launches = not work.num_rows and not is_untimed, launch_calls(trace)
+    sizes = numbers(work["bytes"], ABSENT)[is_one_of(work["kind"], "memcpy")]
+    devices, ranks = trace.devices.to_pylist(), trace.processes["rank"]
+    lacking = {
+        "device-records": is_empty and launches > 0,
+        # The trace tells neither that work was launched nor that none was.
+        "device-work": is_empty and launches <= 0 and not launches_nothing(calls),
+        "timeline": not work.num_rows and is_untimed,
+        "copies": lacks_copies(trace),
+        "sizes-of-copies": len(sizes) > 0 and (sizes == ABSENT).all(),
+        "calls": not calls.num_rows,
+        # Calls are only the moments at which work was queued.
+        "calls-but-moments": calls.num_rows and is_one_of(calls["name"], "dispatch").all(),
+        # Kernels ran collectives, and no activity says which.
+        "collectives": work["collective"].null_count == work.num_rows
+        and matching(work["name"], _OF_COLLECTIVES.search).any(),
+        "operators": not ops.num_rows and of_pytorch(trace),
+        "shapes": ops.num_rows and ops["input_dims"].null_count == ops.num_rows,
+        "kernel-counters": not trace.kernel_counters.num_rows,
+        "steps": find_marked_steps(trace, None) is None and of_ml(trace),
+        "stacks": not is_one_of(trace.marks["kind"], "python", "module").any(),
+        # No device has a name or properties that tell its model.
+        "device": devices
+        and not any(row["product"] or match(SeenDevice.of(row)).row for row in devices),
+        "rank": len(ranks) and ranks.null_count == len(ranks),
+        "memory": not trace.counters.num_rows,
+    }
+    codes = [code for code, is_lacking in lacking.items() if is_lacking]
     return {code: code.removesuffix("-but-moments").replace("-", " ") for code in codes}
 
 
@@ -73,8 +100,8 @@ def how_to_record(trace: Trace) -> str | None:
 
 def _did_nothing(trace: Trace) -> bool:
     """Return whether the process did no work, which another command would not change."""
-    facts = trace.source.facts
-    return _no_work(trace) and (facts.get(CUDA_TRACE) == "true" or PROGRAM_ERROR in facts)
+    facts, has_work = trace.source.facts, trace.activities.num_rows > 0
+    return not has_work and (facts.get(CUDA_TRACE) == "true" or PROGRAM_ERROR in facts)
 
 
 def _counting(trace: Trace) -> str | None:
@@ -87,80 +114,3 @@ def _counting(trace: Trace) -> str | None:
     without = "" if family.counts_matrix_work else f"; {family.hardware} counts no matrix work"
     each = "in a separate run" if len(family.passes) == 1 else "each in a separate run"
     return f"{runs} ({each}{without})"
-
-
-def _all_null(table: str, column: str) -> Callable[[Trace], bool]:
-    """Return a test for whether a table has rows, but none with a value in the column."""
-
-    def test(trace: Trace) -> bool:
-        values = trace.table(table)[column]
-        return len(values) > 0 and values.null_count == len(values)
-
-    return test
-
-
-def _no_models(trace: Trace) -> bool:
-    """Return whether there are devices, and none has a name or properties that tell its model."""
-    rows = trace.devices.to_pylist()
-    named = any(row["product"] or match(SeenDevice.of(row)).row for row in rows)
-    return bool(rows) and not named
-
-
-def _no_work(trace: Trace) -> bool:
-    return not trace.activities.num_rows
-
-
-def _is_untimed(trace: Trace) -> bool:
-    return bool(trace.totals.num_rows or trace.kernel_counters.num_rows)
-
-
-def _no_collectives(trace: Trace) -> bool:
-    """Return whether kernels ran collectives, and no activity says which."""
-
-    def runs_one(name: str) -> bool:
-        text = name.lower()  # ten times as fast as a regular expression
-        return "nccl" in text or "rccl" in text
-
-    kinds = trace.activities["collective"]
-    is_silent = kinds.null_count == len(kinds)
-    return is_silent and bool(matching(trace.activities["name"], runs_one).any())
-
-
-def _no_device_work(trace: Trace) -> bool:
-    """Return whether the trace tells neither that work was launched nor that none was."""
-    has_calls = launch_calls(trace) > 0 or launches_nothing(trace.calls)
-    return _no_work(trace) and not _is_untimed(trace) and not has_calls
-
-
-def _no_sizes(trace: Trace) -> bool:
-    copies = is_one_of(trace.activities["kind"], "memcpy")
-    sizes = numbers(trace.activities["bytes"], ABSENT)[copies]
-    return len(sizes) > 0 and bool((sizes == ABSENT).all())
-
-
-def _has_only_moments(trace: Trace) -> bool:
-    """Return whether calls are recorded only as the moments at which work was queued."""
-    return trace.calls.num_rows > 0 and bool(is_one_of(trace.calls["name"], _QUEUED).all())
-
-
-_CHECKS: Final[Mapping[str, Callable[[Trace], bool]]] = {
-    "device-records": lambda trace: (
-        _no_work(trace) and not _is_untimed(trace) and launch_calls(trace) > 0
-    ),
-    "device-work": _no_device_work,
-    "timeline": lambda trace: _no_work(trace) and _is_untimed(trace),
-    "copies": lacks_copies,
-    "sizes-of-copies": _no_sizes,
-    "calls": lambda trace: not trace.calls.num_rows,
-    "calls-but-moments": _has_only_moments,
-    "collectives": _no_collectives,
-    "operators": lambda trace: not trace.ops.num_rows and of_pytorch(trace),
-    "shapes": _all_null("ops", "input_dims"),
-    "kernel-counters": lambda trace: not trace.kernel_counters.num_rows,
-    "steps": lambda trace: find_marked_steps(trace, None) is None and of_ml(trace),
-    "stacks": lambda trace: not is_one_of(trace.marks["kind"], "python", "module").any(),
-    "device": _no_models,
-    "rank": _all_null("processes", "rank"),
-    "memory": lambda trace: not trace.counters.num_rows,
-}
-"""Tests for what a trace may lack, by its code, in the order in which it is reported."""

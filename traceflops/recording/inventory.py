@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
 from msgspec import Struct
@@ -22,13 +22,11 @@ from traceflops.table.columns import is_one_of, matching, numbers
 from traceflops.table.grouping import distinct, groups
 from traceflops.table.schema import TABLES
 from traceflops.table.trace import Note, Source, Trace
+from traceflops.timeline.account import DeviceAccount
 from traceflops.timeline.intervals import Intervals
 from traceflops.windows.records import partition_text
 from traceflops.windows.selection import Selection
 from traceflops.windows.steps import find_marked_steps
-
-if TYPE_CHECKING:
-    from traceflops.timeline.account import DeviceAccount
 
 _PROPERTIES: Final = (
     *("type", "local_id", "product", "memory_bytes", "sm_count", "architecture", "clock_hz"),

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from math import isfinite
 from typing import Any, Final
 
@@ -45,11 +46,16 @@ def words_of(model: Any, world: int, given: Mapping[str, object]) -> dict[str, o
         return words
     # A config tells most; without one that fits, the number of parameters is what is certain.
     params, config = _count(model, model.parameters()), _config(model)
-    if config is not None and _fits(config, params):
-        words["model"] = config
-    elif params is not None and _is_a_size(params):
-        words["params"] = params
-    else:
+    if config is not None:
+        with suppress(TraceflopsError):  # a family that is not known
+            counted = card_of_config(config, "config").counted
+            # More than half, and less than twice as many.
+            if params is None or counted < params * _FARTHEST < counted * _FARTHEST**2:
+                words["model"] = config
+    if "model" not in words and params is not None:
+        with suppress(TraceflopsError):  # a number that no description may have
+            words |= {"params": params} if bare_model(params).params == params else {}
+    if words.keys().isdisjoint(("model", "params")):
         return words
     if not _TRAINING & given.keys():
         words |= _adapters(model)  # refuses frozen parameters without adapters
@@ -63,9 +69,9 @@ def words_of(model: Any, world: int, given: Mapping[str, object]) -> dict[str, o
 def plain(value: object) -> object:
     """Return a value as JSON for PyTorch, which escapes no text: `?` replaces what needs it."""
     if isinstance(value, Mapping):
-        return {plain(str(key)): plain(one) for key, one in value.items()}
+        return {plain(str(key)): plain(inner) for key, inner in value.items()}
     if isinstance(value, list | tuple):
-        return [plain(one) for one in value]
+        return [plain(inner) for inner in value]
     if value is None or isinstance(value, int) or (isinstance(value, float) and isfinite(value)):
         return value
     return _UNQUOTED.sub("?", str(value))
@@ -80,19 +86,12 @@ def _count(module: Any, parameters: Iterator[Any]) -> int | None:
     if any("_fsdp_wrapped_module" in part._modules for part in module.modules()):
         return None
     total = 0
-    for one in parameters:
-        if getattr(one, "tensor_model_parallel", False) or not one.is_floating_point():
+    for parameter in parameters:
+        is_part = getattr(parameter, "tensor_model_parallel", False)
+        if is_part or not parameter.is_floating_point():
             return None
-        total += int(getattr(one, "ds_numel", None) or one.numel())
+        total += int(getattr(parameter, "ds_numel", None) or parameter.numel())
     return total
-
-
-def _is_a_size(params: int) -> bool:
-    """Return whether a description may have this number of parameters as its model."""
-    try:
-        return bare_model(params).params == params
-    except TraceflopsError:
-        return False
 
 
 def _config(module: Any) -> dict[str, object] | None:
@@ -102,7 +101,7 @@ def _config(module: Any) -> dict[str, object] | None:
         if config is not None and callable(getattr(config, "to_dict", None)):
             return _readable(config.to_dict())
         # A wrapper has no config and one child under a known name.
-        inner = next((module._modules[one] for one in _WRAPPED if one in module._modules), None)
+        inner = next((module._modules[name] for name in _WRAPPED if name in module._modules), None)
         if inner is None or len(module._modules) > 1:
             return None
         module = inner
@@ -128,23 +127,13 @@ def _readable(config: Mapping[str, Any]) -> dict[str, object]:
     return kept
 
 
-def _fits(config: Mapping[str, object], params: int | None) -> bool:
-    """Return whether a config is of a known family and agrees with the number of parameters."""
-    try:
-        counted = card_of_config(config, "config").counted
-    except TraceflopsError:  # a family that is not known
-        return False
-    # More than half, and less than twice as many.
-    return params is None or counted < params * _FARTHEST < counted * _FARTHEST**2
-
-
 def _adapters(module: Any) -> dict[str, object]:
     """Return that only adapters are trained, if so. Raises UsageError if other parts are frozen."""
     named = list(module.named_parameters())
-    trained = [(name, one) for name, one in named if one.requires_grad]
+    trained = [(name, parameter) for name, parameter in named if parameter.requires_grad]
     if len(trained) == len(named):
         return {}
-    size = _count(module, (one for _, one in trained))
+    size = _count(module, (parameter for _, parameter in trained))
     if trained and size and all(_ADAPTER in name for name, _ in trained):
         return {"lora": {"params": size}}
     raise UsageError(

@@ -63,7 +63,7 @@ def rank_and_world() -> tuple[int, int]:
 
 def file_of_rank(target: str, rank: int, world: int) -> Path:
     """Return a rank's file: `trace.rank3.json.gz` (one rank: target) or FOLDER/rank3.json.gz."""
-    suffix = next((one for one in SUFFIXES if target.endswith(one)), None)
+    suffix = next((ending for ending in SUFFIXES if target.endswith(ending)), None)
     if suffix is None:
         return Path(target) / f"rank{rank}.json.gz"
     return Path(target if world == 1 else f"{target.removesuffix(suffix)}.rank{rank}{suffix}")
@@ -100,8 +100,7 @@ def _anonymous(block: bytes, unfinished: str | None) -> bytes:
     return block
 
 
-_COLD: Final = 2
-"""Steps at the beginning that are not timed: they take longer than others."""
+_COLD: Final = 2  # steps at the beginning that are not timed: they take longer than others
 
 
 class Overhead(Struct, frozen=True):
@@ -187,10 +186,7 @@ class Recorder:
         return self
 
     def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
-        """Save what a loop that ended early has recorded; without any step, warn.
-
-        A step that an error broke off counts as one: it may show why.
-        """
+        """Save what a loop that ended early recorded, even the step that failed; else warn."""
         if self._stage == "ended":
             return
         with self._never_raising():
@@ -225,7 +221,7 @@ class Recorder:
         if self._stage == "recording":
             with self._never_raising():
                 each = list(map(int, lengths))
-                sums = f"sum={sum(each)}|sumsq={sum(one * one for one in each)}|count={len(each)}"
+                sums = f"sum={sum(each)}|sumsq={sum(n * n for n in each)}|count={len(each)}"
                 _annotation(f"traceflops.seqlens|{sums}").__exit__(None, None, None)
 
     # Going from step to step
@@ -244,9 +240,25 @@ class Recorder:
                 self._unrecorded_ns = spent_ns // (self._wait - _COLD)
             self._warm_up()
         if self._done == self._first:
-            self._start()
+            # Begin to record, once the device is idle, with the metadata and the first step's mark.
+            self._expect_profiler(running=False)
+            self._idle_ns()
+            self._profiler.start_trace()
+            self._stage = "recording"
+            for key, value in self._metadata.items():
+                self._profiler.add_metadata_json(key, json.dumps(plain(value)))
+            self._since_ns = perf_counter_ns()
+            self._mark = _annotation(f"ProfilerStep#{self._done}")
         elif self._done == self._last:
-            self._finish()
+            # End the last step, add what recording cost to the metadata, and write the file.
+            self._mark.__exit__(None, None, None)
+            steps = self._last - self._first
+            recorded_ns = (self._idle_ns() - self._since_ns) // steps
+            own_ns = self._own_ns // (steps - 1) if steps > 1 else None  # `step` sums between steps
+            self.overhead = Overhead(self._unrecorded_ns, recorded_ns, own_ns)
+            cost = self._metadata["traceflops_recording"] | asdict(self.overhead)  # type: ignore[operator]
+            self._profiler.add_metadata_json("traceflops_recording", json.dumps(cost))
+            self._save()
         elif self._done > self._first:
             self._mark.__exit__(None, None, None)
             self._mark = _annotation(f"ProfilerStep#{self._done}")
@@ -300,28 +312,6 @@ class Recorder:
         if not is_distributed():  # else the profiler itself writes this
             metadata["distributedInfo"] = {"rank": rank, "world_size": world}
         self._metadata = metadata
-
-    def _start(self) -> None:
-        """Begin to record, once the device is idle, with the metadata and the first step's mark."""
-        self._expect_profiler(running=False)
-        self._idle_ns()
-        self._profiler.start_trace()
-        self._stage = "recording"
-        for key, value in self._metadata.items():
-            self._profiler.add_metadata_json(key, json.dumps(plain(value)))
-        self._since_ns = perf_counter_ns()
-        self._mark = _annotation(f"ProfilerStep#{self._done}")
-
-    def _finish(self) -> None:
-        """End the last step, add what recording cost to the metadata, and write the file."""
-        self._mark.__exit__(None, None, None)
-        steps = self._last - self._first
-        recorded_ns = (self._idle_ns() - self._since_ns) // steps
-        own_ns = self._own_ns // (steps - 1) if steps > 1 else None  # `step` sums between steps
-        self.overhead = Overhead(self._unrecorded_ns, recorded_ns, own_ns)
-        cost = self._metadata["traceflops_recording"] | asdict(self.overhead)  # type: ignore[operator]
-        self._profiler.add_metadata_json("traceflops_recording", json.dumps(cost))
-        self._save()
 
     def _save(self, unfinished: str | None = None) -> None:
         """Stop the profiler and write the file of this rank; see `write_trace`."""

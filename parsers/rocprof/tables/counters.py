@@ -22,8 +22,7 @@ from traceflops.table.grouping import group_rows
 _KEYS: Final = ("process", "repetition", "dispatch", "name", "counter")
 _MOST_HEADERS: Final = 1 << 20
 """More headers than a file can have, since a text is read only up to its 1000th header."""
-_LARGEST_EXACT: Final = 2.0**53
-"""Larger times in ns are not exact as doubles."""
+_LARGEST_EXACT: Final = 2.0**53  # larger times in ns are not exact as doubles
 _LARGEST_OF: Final = ("GRBM",)
 """Counters of the whole chip: each instance counts the same, so the largest is the value."""
 
@@ -48,10 +47,7 @@ def add_counters(cells: Cells, part: ProcessPart) -> None:
 
 
 def add_wide(cells: Cells, part: ProcessPart, counters: Mapping[str, tuple[str, ...]]) -> None:
-    """Add the rows of a table with a column per counter, or several: one per instance.
-
-    `counters` has the columns of each counter.
-    """
+    """Add the rows of a table with columns per counter (`counters`), one for each instance."""
     part.is_wide = True
     launch, names = _launch(cells, part), part[COUNTERS].names["counter"]
     for counter, words in counters.items():
@@ -69,6 +65,12 @@ def add_wide(cells: Cells, part: ProcessPart, counters: Mapping[str, tuple[str, 
 def _launch(cells: Cells, part: ProcessPart) -> dict[str, Array]:
     """Return the columns that a counter gets from its launch."""
     threads, block = cells["threads"], cells["block_threads"]
+    # Durations in ns while they were counted, ABSENT if not exact.
+    dur_ns = np.full(cells.count, ABSENT, np.int64)
+    begin, end = (cells.columns.get(role) for role in ("counted_from", "counted_to"))
+    if isinstance(begin, np.ndarray) and isinstance(end, np.ndarray):
+        is_known = (begin > 0) & (end > begin) & (end < _LARGEST_EXACT)
+        dur_ns[is_known] = np.rint(end[is_known] - begin[is_known])
     # Only rocprof v1 writes when a kernel was dispatched; there its number is the correlation, too.
     is_v1 = cells.has("dispatched")
     return {
@@ -79,25 +81,12 @@ def _launch(cells: Cells, part: ProcessPart) -> dict[str, Array]:
         # A launch has threads: 0 is a size that was not recorded.
         "threads": np.where(threads > 0, threads, ABSENT),
         "block_threads": np.where(block > 0, block, ABSENT),
-        "dur_ns": _durations(cells),
+        "dur_ns": dur_ns,
     }
 
 
-def _durations(cells: Cells) -> IntArray:
-    """Return the durations in ns of launches while they were counted, ABSENT if not exact."""
-    begin, end = (cells.columns.get(role) for role in ("counted_from", "counted_to"))
-    if begin is None or end is None or isinstance(begin, Texts) or isinstance(end, Texts):
-        return np.full(cells.count, ABSENT, np.int64)
-    is_known = (begin > 0) & (end > begin) & (end < _LARGEST_EXACT)
-    lasted = np.where(is_known, end, 0.0) - np.where(is_known, begin, 0.0)
-    return np.where(is_known, np.rint(lasted), ABSENT).astype(np.int64)
-
-
 def _add(cells: Cells, part: ProcessPart, columns: Mapping[str, Array | int]) -> None:
-    """Add rows of counters, if there are any.
-
-    Their piece also gets `instance` and the number of `headers` before, both for `counted_once`.
-    """
+    """Add rows of counters, if any; `instance` and `headers` are for `counted_once`."""
     if cells.count:
         start = cells["start"]
         part.counting.cover(start[start > 0])  # others are unknown
@@ -148,10 +137,7 @@ def _keys(table: TableBuilder) -> list[IntArray]:
 
 
 def summed_instances(table: TableBuilder) -> tuple[TableBuilder, int]:
-    """Return kernel counters with one row per launch and counter, and how many rows were merged.
-
-    The values of instances are added up, or the largest is taken (`takes_largest`).
-    """
+    """Return counters with one row per launch and counter, and how many instances were merged."""
     # Launches without a number may differ: each of their rows stays as it is.
     unnumbered = np.where(table.column("dispatch") == ABSENT, np.arange(table.count), 0)
     group, first = group_rows([*_keys(table), unnumbered])
@@ -171,11 +157,9 @@ def summed_instances(table: TableBuilder) -> tuple[TableBuilder, int]:
 DOMAIN_TOTALS: Final = "domains"
 """The table of sums of whole domains; together with sums by name they would count twice."""
 
-_NOTHING: Final = ""
-"""The kind of sums that belong to no table of the trace."""
+_NOTHING: Final = ""  # the kind of sums that belong to no table of the trace
 _UNCLEAR: Final = "?"
-_BARRIER: Final = "barrier"
-"""A packet in which a queue waits for another: no work."""
+_BARRIER: Final = "barrier"  # a packet in which a queue waits for another: no work
 
 _DOMAINS: Final = (
     (re.compile("KERNEL_DISPATCH|KERNELS"), "kernel"),
@@ -217,7 +201,17 @@ def add_totals(cells: Cells, part: ProcessPart) -> None:
     """Add sums of durations by name, or by domain, to the totals; barriers are only counted."""
     names = Names()
     name = cells.codes("name", names, "(unnamed)")
-    kinds, of_domains = _kinds_of_totals(list(names), part.file.source.label)
+    # The names are of domains if all look so and one is known; then unknown ones are left out. Else
+    # the kind of a name that does not tell it is that of the file's name, else that of most names.
+    texts, label = list(names), part.file.source.label
+    kinds = [next((k for sign, k in _DOMAINS if sign.fullmatch(t)), _UNCLEAR) for t in texts]
+    of_domains = all(map(_MAY_BE_DOMAIN.fullmatch, texts)) and any(k != _UNCLEAR for k in kinds)
+    other = _NOTHING
+    if not of_domains:
+        kinds = [next((k for sign, k in _NAMES if sign.match(t)), _UNCLEAR) for t in texts]
+        most = "call" if 2 * kinds.count("call") > len(kinds) else "kernel"
+        other = next((kind for sign, kind in _FILE if sign.search(label)), most)
+    kinds = [other if kind == _UNCLEAR else kind for kind in kinds]
     count, total = cells.numbers("calls"), cells.numbers("total")
     is_barrier = np.array([kind == _BARRIER for kind in kinds], np.bool_)[name]
     part.file.odd["barriers"] += int(np.maximum(count[is_barrier], 0).sum())
@@ -238,20 +232,3 @@ def add_totals(cells: Cells, part: ProcessPart) -> None:
         min_ns=cells.numbers("shortest")[rows],
         max_ns=cells.numbers("longest")[rows],
     )
-
-
-def _kinds_of_totals(texts: Sequence[str], label: str) -> tuple[list[str], bool]:
-    """Return the kind of each name in a table of sums, and whether the names are of domains.
-
-    They are if all look like domains, and at least one is known; then unknown ones are left out
-    (_NOTHING). Else the kind of a name that does not tell it is that of the file's name (`label`),
-    else that of most names.
-    """
-    kinds = [next((k for sign, k in _DOMAINS if sign.fullmatch(t)), _UNCLEAR) for t in texts]
-    of_domains = all(map(_MAY_BE_DOMAIN.fullmatch, texts)) and any(k != _UNCLEAR for k in kinds)
-    other = _NOTHING
-    if not of_domains:
-        kinds = [next((k for sign, k in _NAMES if sign.match(t)), _UNCLEAR) for t in texts]
-        most = "call" if 2 * kinds.count("call") > len(kinds) else "kernel"
-        other = next((kind for sign, kind in _FILE if sign.search(label)), most)
-    return [other if kind == _UNCLEAR else kind for kind in kinds], of_domains

@@ -24,7 +24,7 @@ COUNTERS: Final = "kernel_counters"
 _MOST_PROCESSES: Final = 4_096
 """The most processes of a file that are distinguished; a file with more is damaged."""
 _DIGITS_OF_INT64: Final = 19
-_BUILT_AS: Final = {"copies": "activities", "graphs": "activities", "domains": "totals"}
+BUILT_AS: Final = {"copies": "activities", "graphs": "activities", "domains": "totals"}
 _WORDS: Final = (
     *("kernel", "memory_copy", "memory_allocation", "scratch_memory", "graph_launch", "hip_event"),
     *("hip_runtime_api", "hip_compiler_api", "hip_api", "hip", "hsa_api", "hsa", "marker_api"),
@@ -160,7 +160,7 @@ class ProcessPart(Struct, eq=False):
     def __getitem__(self, name: str) -> TableBuilder:
         """Return the builder of a table; copies and graphs stay apart until they are resolved."""
         if name not in self.tables:
-            self.tables[name] = TableBuilder(_BUILT_AS.get(name, name))
+            self.tables[name] = TableBuilder(BUILT_AS.get(name, name))
         return self.tables[name]
 
     def has(self, *names: str) -> bool:

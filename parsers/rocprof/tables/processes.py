@@ -24,7 +24,6 @@ from traceflops.table.columns import ABSENT, IntArray
 _DAY_NS: Final = 86_400 * 10**9
 _STARTING_NS: Final = 10**6
 """A process takes longer than this to start: rows further apart are of two runs."""
-_WORK: Final = ("activities", "copies", "graphs")
 NAMED_BY: Final = ("activities", "copies", "calls", "marks", COUNTERS, "totals")
 """A process is named by its first file that has the first of these tables, else the second, ..."""
 
@@ -79,7 +78,7 @@ class Process(Struct, eq=False):
     @property
     def has_work(self) -> bool:
         """Whether it has times of device work."""
-        return self.has(*_WORK)
+        return self.has("activities", "copies", "graphs")
 
     @property
     def kernel_agents(self) -> frozenset[str]:
@@ -112,24 +111,11 @@ class Process(Struct, eq=False):
         ]
         self.others.append(other)
 
-    @property
-    def last_repetition(self) -> int:
-        """The number of the last repetition with counters, 0 if none has a number."""
-        return max((number or 0 for number, _, _ in self.counted), default=0)
-
-    def kernels(self) -> set[str]:
-        """Return the names of kernels that ran or were counted, without suffixes of descriptors."""
-        return set(map(kernel_name, names_in(self.all_parts, "name", "activities", COUNTERS)))
-
-    def counters(self) -> set[str]:
-        """Return the names of its counters."""
-        return names_in(self.all_parts, "counter", COUNTERS)
-
 
 def names_in(parts: Iterable[ProcessPart], column: str, *tables: str) -> set[str]:
-    """Return the distinct texts of a column in some tables of the parts."""
+    """Return the distinct texts of a column in some tables, without suffixes of descriptors."""
     names = [part[table].names[column] for part in parts for table in tables if part.has(table)]
-    return set().union(*names)
+    return set(map(kernel_name, set().union(*names)))
 
 
 def processes_of(files: Sequence[TableFile]) -> list[Process]:
@@ -153,7 +139,17 @@ def processes_of(files: Sequence[TableFile]) -> list[Process]:
         process.parts.append(part)
         process.names.add((output.key, output.rank))
 
-    _join_by_pid(processes)
+    # A process with only a pid is the one with a guid and this pid, if there is one of these.
+    of_pid: defaultdict[int | None, list[Process]] = defaultdict(list)
+    for process in processes.values():
+        if process.guid is not None:
+            of_pid[process.pid].append(process)
+    for own_key, process in list(processes.items()):
+        same_pid = of_pid[process.pid]
+        if process.guid is None and len(same_pid) == 1:
+            same_pid[0].parts += process.parts
+            same_pid[0].names |= process.names
+            del processes[own_key]
     # Rows without a process belong to the process of the files with the same name. If there are
     # several, or it is of another day, the rows get a process without a pid.
     named = list(processes.values())
@@ -169,23 +165,6 @@ def processes_of(files: Sequence[TableFile]) -> list[Process]:
                 candidates.append(owner)
             owner.parts.append(part)
     return sorted(processes.values(), key=lambda process: process.order)
-
-
-def _join_by_pid(processes: dict[Hashable, Process]) -> None:
-    """Join, in place, each process with only a pid to the process with this pid and a guid.
-
-    If several with a guid have this pid, the process stays.
-    """
-    of_pid: defaultdict[int | None, list[Process]] = defaultdict(list)
-    for process in processes.values():
-        if process.guid is not None:
-            of_pid[process.pid].append(process)
-    for key, process in list(processes.items()):
-        same_pid = of_pid[process.pid]
-        if process.guid is None and len(same_pid) == 1:
-            same_pid[0].parts += process.parts
-            same_pid[0].names |= process.names
-            del processes[key]
 
 
 def agents_listed(
@@ -216,13 +195,9 @@ class Devices:
         processes: Sequence[tuple[int, Process]],
         builder: Gathered,
     ) -> None:
-        """Number all devices that records name, in `builder`.
-
-        `lists` is what `agents_listed` returns; `processes` come with their numbers.
-        """
+        """Number in `builder` all devices that records name; `processes` have their numbers."""
 
         def listed_by(process: Process, otherwise: Agents) -> Agents:
-            """Return the agents that a file of the process lists."""
             names = [(process.place.run_pass, name) for name, _ in sorted(process.names, key=str)]
             keys = (key for key in (process.guid, *names) if key and key in lists)
             return next((lists[key] for key in keys), otherwise)

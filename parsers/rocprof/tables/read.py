@@ -21,6 +21,7 @@ from traceflops.parsers.rocprof.layouts import COMPUTE, ROCPROF_TABLES, RocprofT
 from traceflops.parsers.rocprof.notes import NOTES, clock_of_folder, file_notes, run_notes
 from traceflops.parsers.rocprof.tables import counters, work
 from traceflops.parsers.rocprof.tables.parts import (
+    BUILT_AS,
     COUNTERS,
     ProcessPart,
     TableFile,
@@ -197,14 +198,6 @@ _TIMELINES: Final[Mapping[str, str]] = {
     "mark": "marks",
 }
 """The table with the single records of each kind of totals."""
-_INTO: Final = {
-    "activities": "activities",
-    "copies": "activities",
-    "graphs": "activities",
-    "calls": "calls",
-    "marks": "marks",
-}
-"""The table of the trace into which the rows of each builder go."""
 _TOOLS: Final = {"v1": "rocprof", "v2": "rocprofv2", "v3": "rocprofv3", COMPUTE: "rocprof-compute"}
 
 
@@ -217,10 +210,7 @@ class Assembly(Gathered):
         self._host = host
 
     def trace(self) -> Trace:
-        """Add the rows of all processes; return the trace.
-
-        A process is named by its first file with a table of NAMED_BY, the first such table first.
-        """
+        """Add the rows of all processes; return the trace."""
         processes = []
         for index, process in enumerate(self._run.processes):
             named = (part for table in NAMED_BY for part in process.parts if part.has(table))
@@ -293,8 +283,9 @@ class Assembly(Gathered):
                 launch = graphs.column("correlation")
                 without_kernels = (launch == ABSENT) | ~np.isin(launch, np.concatenate(launched))
                 part.tables["graphs"] = chosen(graphs, without_kernels)
-            for name, into in _INTO.items():
+            for name in ("activities", "copies", "graphs", "calls", "marks"):
                 if name in part.tables:
+                    into = BUILT_AS.get(name, name)
                     self._absorb(part.tables.pop(name), into, process=number)
         # Totals only of kinds without single records; of domains only without totals by name.
         for name in ("totals", "domains"):

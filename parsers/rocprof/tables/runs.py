@@ -10,7 +10,6 @@ from typing import Final
 import numpy as np
 from msgspec import Struct, field
 
-from traceflops.characters import kernel_name
 from traceflops.parsers.rocprof.agents import Agents
 from traceflops.parsers.rocprof.tables.parts import COUNTERS, TableFile
 from traceflops.parsers.rocprof.tables.processes import (
@@ -85,11 +84,8 @@ def _in_folder(root: str, files: Sequence[TableFile]) -> list[TableRun]:
     # Without other times, use those in the rows of counters; rocprof-compute's are only means.
     times_are_beside = not is_workload and not any(process.has_work for process in processes)
     repeated = [n for n, others in passes.items() if _have_timeline(others, times_are_beside)]
-    if times_are_beside:
-        for process in processes:
-            any(
-                part.use_times_beside() for part in process.parts
-            )  # stops at the first that has any
+    for process in processes if times_are_beside else ():  # the first part of each that has any
+        any(part.use_times_beside() for part in process.parts)
     runs = _separated(root, processes, files)
     used = {file for run in runs for file in run.files}
     runs[0].files += [file for file in files if file not in used]  # so that every file is in a run
@@ -170,16 +166,22 @@ def _without_repetitions(processes: Sequence[Process]) -> list[Process]:
         # A group is as large as `main`: each process has a partner, so none is None.
         pairs = [(p, o) for p, o in _paired(main, others[i : i + len(main)]) if p is not None]
         if all(
-            process.kernels() & other.kernels()
-            and (process.has(*_TIMELINE) or other.counters() - process.counters())
+            names_in(process.all_parts, "name", "activities", COUNTERS)
+            & names_in(other.all_parts, "name", "activities", COUNTERS)
+            and (
+                process.has(*_TIMELINE)
+                or names_in(other.all_parts, "counter", COUNTERS)
+                - names_in(process.all_parts, "counter", COUNTERS)
+            )
             for process, other in pairs
         ):
-            if not any(process.last_repetition for process, _ in pairs):  # number the main run 1
+            repetitions = [n or 0 for process, _ in pairs for n, _, _ in process.counted]
+            if not any(repetitions):  # number the main run 1
+                repetitions = [1] * len(repetitions)
                 for process, _ in pairs:
                     process.counted = [(1, is_own, part) for _, is_own, part in process.counted]
-            number = max(process.last_repetition for process, _ in pairs) + 1
             for process, other in pairs:
-                process.join(other, number)
+                process.join(other, max(repetitions, default=0) + 1)
                 joined.append(other)
     return [process for process in processes if process not in joined]
 
@@ -192,10 +194,7 @@ def _separated(
     Processes without times belong to the only run or, if there are several, are a run of their own,
     the last one.
     """
-    timed = sorted(
-        (p for p in processes if p.stretch),
-        key=lambda process: (process.stretch.low, process.order),
-    )
+    timed = sorted((p for p in processes if p.stretch), key=lambda p: (p.stretch.low, p.order))
     groups: list[list[Process]] = []
     last_ns = 0  # the last time in the last group
     for process in timed:
@@ -225,20 +224,23 @@ def _separated(
 def _leave_out_merged(files: Sequence[TableFile]) -> int:
     """Drop, in place, counters of single passes that the merged table also has.
 
-    Return of how many files. The merged table of a rank has the most counters. A table is of a
+    Return from how many files. The merged table of a rank has the most counters. A table is of a
     pass if it has some of these counters, not the same ones, and only kernels of the merged table.
     """
-    by_rank: defaultdict[int | None, list[TableFile]] = defaultdict(list)
+    by_rank: defaultdict[int | None, list[tuple[TableFile, set[str], set[str]]]]
+    by_rank = defaultdict(list)  # files with the names of their counters and kernels
     for file in files:
-        if _names(file, "counter"):
-            by_rank[file.place.rank].append(file)
+        own_counters, own_kernels = (
+            names_in(file.parts.values(), column, COUNTERS) for column in ("counter", "name")
+        )
+        if own_counters:
+            by_rank[file.place.rank].append((file, own_counters, own_kernels))
     left_out = 0
     for of_rank in by_rank.values():
-        merged = max(of_rank, key=lambda file: len(_names(file, "counter")))
-        counters, kernels = _names(merged, "counter"), _names(merged, "name")
-        for file in of_rank:
-            own = _names(file, "counter")
-            if own == counters or not own & counters or not _names(file, "name") <= kernels:
+        _, counters, kernels = max(of_rank, key=lambda entry: len(entry[1]))
+        for file, own_counters, own_kernels in of_rank:
+            is_of_pass = own_counters != counters and own_counters & counters
+            if not is_of_pass or not own_kernels <= kernels:
                 continue
             left_out += 1
             for part in (part for part in file.parts.values() if part.has(COUNTERS)):
@@ -246,7 +248,3 @@ def _leave_out_merged(files: Sequence[TableFile]) -> int:
                 wanted = np.array([name not in counters for name in table.names["counter"]])
                 part.tables[COUNTERS] = chosen(table, wanted[table.column("counter")])
     return left_out
-
-
-def _names(file: TableFile, column: str) -> set[str]:
-    return set(map(kernel_name, names_in(file.parts.values(), column, COUNTERS)))

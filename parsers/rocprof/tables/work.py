@@ -57,10 +57,7 @@ def add_kernels(rows: Cells, part: ProcessPart) -> None:
 
 
 def add_copies(rows: Cells, part: ProcessPart, named: str = "direction") -> None:
-    """Add copies and fills, and the agents at their ends (`resolve_copies` decides on these later).
-
-    `named` is the column whose texts say the direction.
-    """
+    """Add copies and fills, named by a column; `resolve_copies` decides on their ends later."""
     rows = timed_rows(rows, part)
     if not rows.count:
         return

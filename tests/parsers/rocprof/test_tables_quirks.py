@@ -146,7 +146,6 @@ def clothes(file: str) -> dict[str, bytes]:
         "no line end at the end": file.rstrip().encode(),
         "semicolons": ";".join(file.split(",")).encode(),
         "tabs": "\t".join(file.split(",")).encode(),
-        "no header": body.encode(),
         "the header twice": f"{head}\n{file}".encode(),
         "two files one after the other": f"{file}{head}\n".encode(),
         "other case": (head.upper() + "\n" + body).encode(),
@@ -164,22 +163,12 @@ def test_a_table_in_other_clothes_is_the_same(kind: str, tmp_path: Path) -> None
     assert trace.activities.num_rows == 2
     assert trace.activities.to_pylist() == expected.activities.to_pylist()
     assert "rows-lost" not in codes(trace)
-    assert ("header-missing" in codes(trace)) == (kind == "no header")
 
 
-@pytest.mark.parametrize(
-    "file", [calls(call(5, 9, 3)), copies(copy(5, 9, "Agent 0", "Agent 4", "HOST_TO_DEVICE"))]
-)
-def test_other_tables_without_header(file: str, tmp_path: Path) -> None:
-    trace = read(tmp_path, {"x.csv": file.partition("\n")[2]})
-    assert trace.calls.num_rows + trace.activities.num_rows == 1
-    assert "header-missing" in codes(trace)
-
-
-def test_v1_without_header(tmp_path: Path) -> None:
-    file = table(V1 + TIMES + " DurationNs", [v1_row(0, 500, 600, DurationNs=100)], quoted=False)
-    trace = read(tmp_path, {"results.csv": file.partition("\n")[2]})
-    assert rows(trace, "activities", "start_ns", "dur_ns") == [(500, 100)]
+def test_a_table_without_its_header_is_refused(tmp_path: Path) -> None:
+    write(tmp_path, {"1_kernel_trace.csv": PLAIN.partition("\n")[2]})
+    with pytest.raises(InputError, match="lacks columns or its header"):
+        tf.read(tmp_path / "1_kernel_trace.csv")
 
 
 def test_times_that_a_spreadsheet_rounded_are_no_times(tmp_path: Path) -> None:

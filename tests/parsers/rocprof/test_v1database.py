@@ -266,29 +266,17 @@ def test_the_track_of_the_viewer_is_no_process(path: Path) -> None:
     assert not {note.code for note in trace.notes} & {"no-calls", "calls-missing"}
 
 
-def test_calls_belong_to_the_process_whose_work_they_launched(path: Path) -> None:
-    """The numbers of calls begin anew in each process; 70 launches from a thread of its own."""
-    write(
-        path,
-        HIP=(
-            OLD_CALL,
-            [old_call(0, 50, 1), old_call(100, 60, 1), old_call(200, 70, 2), old_call(300, 80, 9)],
-        ),
-        OPS=(
-            OLD_WORK,
-            [
-                old_work(12, 50, 1),
-                old_work(112, 60, 1, gpu=1),
-                old_work(212, 60, 2, gpu=1),
-                old_work(20, 50, 2),
-            ],
-        ),
-    )
+def test_calls_of_several_processes_belong_to_none(path: Path) -> None:
+    """Before ROCm 4.3 they name only their thread."""
+    calls = [old_call(0, 50, 1), old_call(100, 60, 1)]
+    work = [old_work(12, 50, 1), old_work(112, 60, 1, gpu=1)]
+    write(path, HIP=(OLD_CALL, calls), OPS=(OLD_WORK, work))
     trace = read(path)
     pids = rows(trace, "processes", "pid")
     called = [(thread, pids[p]) for thread, p in rows(trace, "calls", "thread", "process")]
-    assert called == [(50, 50), (60, 60), (70, 60), (80, None)]
+    assert called == [(50, None), (60, None)]
     assert sorted(rows(trace, "devices", "local_id")) == [0, 1]
+    assert "calls-of-unknown-process" in {note.code for note in trace.notes}
 
 
 def test_kernels_and_copies_of_hsa_before_rocm_4_3(path: Path) -> None:
@@ -305,18 +293,3 @@ def test_kernels_and_copies_of_hsa_before_rocm_4_3(path: Path) -> None:
     assert rows(trace, "processes", "pid") == [7]
     assert rows(trace, "activities", "kind", "correlation") == [("memcpy", None), ("kernel", 3)]
     assert "hsa_queue_create" in rows(trace, "calls", "name")
-
-
-def test_calls_belong_to_the_process_whose_kernels_their_thread_launched(path: Path) -> None:
-    """Kernels of two processes stand in A alone: there is no work with numbers of calls."""
-    kernels = [kernel(3), kernel(4, pid=9, tid=10)]
-    write(
-        path,
-        A=((*KERN, *TIMES), kernels),
-        HIP=(OLD_CALL, [old_call(0, 8, 1), old_call(100, 10, 1), old_call(200, 11, 2)]),
-    )
-    trace = read(path)
-    pids = rows(trace, "processes", "pid")
-    calls = rows(trace, "calls", "name", "thread", "process")
-    called = [(thread, pids[p]) for name, thread, p in calls if name == "hipLaunchKernel"]
-    assert called == [(8, 7), (10, 9), (11, None)]
