@@ -53,12 +53,12 @@ def installed_devices(make: Callable[[dict[str, Any]], T], taken: Collection[str
 
     Raises UsageError with what is wrong with a row, also if its id is `taken`.
     """
-    ids = {*taken}
+    ids, made = {*taken}, []
 
-    def rows_of(given: Any, where: str, package: str) -> list[T]:
-        """Return what `make` makes of the rows of one package; `where` names it in errors."""
+    def read(given: Any, where: str, package: str) -> None:
+        """Take in the rows of one package; `where` names it in errors."""
         document = toml_given(given, where)
-        rows, made = document.get("device"), []
+        rows = document.get("device")
         if document.keys() != {"device"} or not isinstance(rows, list):
             raise UsageError(f"{where}: it must be [[device]] tables and nothing else", "")
         for number, row in enumerate(rows, 1):
@@ -66,9 +66,9 @@ def installed_devices(make: Callable[[dict[str, Any]], T], taken: Collection[str
                 raise UsageError(f"{where}, device {number}: {problem}", "")
             ids.add(row["id"])
             made.append(make(row | {"source": f"{row['source']} (package {package})"}))
-        return made
 
-    return [*chain.from_iterable(loaded("devices", rows_of))]
+    loaded("devices", read)
+    return made
 
 
 def _problem(row: Any, taken: Collection[str]) -> str | None:

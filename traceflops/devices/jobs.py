@@ -28,18 +28,6 @@ from traceflops.units import several
 
 _RANKS_DIFFER_NS: Final = 3_600 * 10**9
 """Ranks of one world may be recorded one after the other, or by machines with wrong clocks."""
-_RUNS: Final = frozenset({"several-profiles", "runs-apart"})
-"""Codes of readers' notes that the file holds several runs."""
-_OF_ONE_JOB: Final = frozenset(
-    {
-        "clocks-not-aligned",
-        "files-of-different-times",
-        "rank-clash",
-        "rank-unknown",
-        "ranks-missing",
-    }
-)
-"""Codes of notes on files that do not fit together: not shown for several jobs."""
 _TIMED: Final = ("activities", "calls", "ops")
 _WHY: Final = ("model", "run", "tool", "world", "unranked", "rank", "time", "unrelated")
 """Why files are of several jobs, in the order in which reasons are told."""
@@ -70,7 +58,11 @@ def merge_jobs(traces: Sequence[Trace]) -> Trace:
     numbered = tuple(Job(number, tuple(members)) for number, members in enumerate(jobs, 1))
     trace = merging.merge(traces)
     # Of several jobs it is no wonder that times, clocks and ranks do not fit together.
-    notes = (note for note in trace.notes if note.code not in _OF_ONE_JOB)
+    of_one_job = {
+        *("clocks-not-aligned", "files-of-different-times", "rank-clash"),
+        *("rank-unknown", "ranks-missing"),
+    }
+    notes = (note for note in trace.notes if note.code not in of_one_job)
     why = tuple(fact(f"jobs-apart.{reason}") for reason in _WHY if reason in reasons)
     several_jobs = note_of("assumed", "several-jobs", count=len(jobs), why=why)
     return replace(trace, notes=(several_jobs, *notes), jobs=numbered)
@@ -184,7 +176,7 @@ class _Member:
         self.number, self.trace = number, trace
         self.name = min(file.name for file in trace.source.files)
         self.is_timed = bool(trace.activities.num_rows or trace.ops.num_rows)
-        self.is_apart = any(note.code in _RUNS for note in trace.notes)
+        self.is_apart = any(note.code in ("several-profiles", "runs-apart") for note in trace.notes)
         self.devices = frozenset(filter(None, merging.identities(trace)))
         self.models = merging.models_of(trace)
         self.ranks, self.world, self.hosts = (

@@ -19,8 +19,7 @@ from traceflops.table.trace import Trace, named
 
 MEMORY_SNAPSHOT: Final = "PyTorch memory snapshot"
 GPU_SAMPLES: Final = "GPU samples"
-SIDE_FORMATS: Final = (MEMORY_SNAPSHOT, GPU_SAMPLES)
-"""The formats of such records."""
+SIDE_FORMATS: Final = (MEMORY_SNAPSHOT, GPU_SAMPLES)  # the formats of such records
 _TIMES: Final = {"counters": "time_ns", "marks": "start_ns"}
 
 

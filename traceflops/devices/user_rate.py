@@ -12,10 +12,8 @@ from traceflops.errors import UsageError
 from traceflops.facts import Fact, fact
 from traceflops.units import decimal
 
-LARGEST_PEAK: Final = 100_000
-"""TFLOP/s that are taken; the largest rate of the table is 15,000."""
-NOT_A_PEAK: Final = ("int8",)
-"""Types whose rates count operations on integers, not FLOP."""
+LARGEST_PEAK: Final = 100_000  # TFLOP/s that are taken; the largest rate of the table is 15,000
+NOT_A_PEAK: Final = ("int8",)  # types whose rates count operations on integers, not FLOP
 _SPARSE: Final = (Fraction(19, 10), Fraction(21, 10))
 """A 2:4 sparse rate as multiple of the dense one, with what rounding on data sheets allows."""
 _USUAL_TYPES: Final = ("bf16", "fp16")

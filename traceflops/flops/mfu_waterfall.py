@@ -103,8 +103,7 @@ named UNSPLIT, before all of them.
 """
 _FAMILY_LINES: Final = {UNSPLIT: UNSPLIT, **dict(zip(FAMILIES, LINES, strict=False))}
 _LOSS_LINES: Final = {name: name for name in COMPONENTS} | {"compute": "inefficiency"}
-Peaks = Mapping[str, int]
-"""FLOP per ns by data type."""
+Peaks = Mapping[str, int]  # FLOP per ns by data type
 
 
 class Portion(Struct, frozen=True):

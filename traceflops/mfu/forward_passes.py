@@ -29,8 +29,7 @@ from traceflops.table.trace import Trace
 from traceflops.timeline.account import LinkedTrace
 from traceflops.windows.engine_passes import Kind, serving_marks
 
-ALWAYS: Final = 2**62
-"""Farther in time than any event."""
+ALWAYS: Final = 2**62  # farther in time than any event
 BATCHED: Final = frozenset({"aten::bmm", "aten::baddbmm", "aten::baddbmm_"})
 """Products of two results, as of unfused attention or rotary angles: there is no weight in them."""
 _LONGEST_NAME: Final = 4096
@@ -81,7 +80,13 @@ def _judged(
     tables = {rows for rows, _ in lookups}
     largest = max(tables, default=0)
     indices = [shape for rows, shape in lookups if rows == largest]
-    counts = {_counts(core) for core in cores}
+    # The sequences of an attention, and the queries and keys of all together.
+    counts = set()
+    for core in cores:
+        sequences, each = core.batch, core.batch
+        if core.documents is not None:  # its queries and keys are totals already
+            sequences, each = core.documents, 1
+        counts.add((sequences, core.queries * each, core.keys * each))
     # Attention has a cache if it is named, or if all of it had more keys than queries.
     if not (names_cache or (counts and all(keys > queries for _, queries, keys in counts))):
         return JudgedPass(None, NO_CACHE)
@@ -92,7 +97,7 @@ def _judged(
     common = next(iter(counts)) if len(counts) == 1 else (None, None, None)
     if has_one_query == {True}:
         return JudgedPass("decode", fact("pass.one-query"), *common)
-    if has_one_query == {False}:
+    if has_one_query:
         return JudgedPass("prefill", fact("pass.several-queries"), *common)
     # Token indices are sequences x tokens.
     if len(set(indices)) == 1 and len(indices[0]) == 2:
@@ -111,20 +116,13 @@ def _judged(
     return JudgedPass()
 
 
-def _counts(core: Core) -> tuple[int, int, int]:
-    """Return the sequences of an attention, and the queries and keys of all together."""
-    if core.documents is not None:
-        return core.documents, core.queries, core.keys
-    return core.batch, core.queries * core.batch, core.keys * core.batch
-
-
 def forward_passes(linked: LinkedTrace, attribution: Attribution) -> tuple[ForwardPass, ...]:
     """Return the passes of a trace; those of one process do not overlap."""
     if marked := annotated_passes(linked.trace):
         return marked
     passes = tuple(_between(linked.trace, attribution))
-    judged = _by_rules(linked, attribution, passes)
-    return tuple(replace(each, judged=kind) for each, kind in zip(passes, judged, strict=True))
+    judged = zip(passes, _by_rules(linked, attribution, passes), strict=True)
+    return tuple(replace(each, judged=kind) for each, kind in judged)
 
 
 def places_in(passes: tuple[ForwardPass, ...], process: IntArray, at_ns: IntArray) -> IntArray:
@@ -162,10 +160,7 @@ def annotated_passes(trace: Trace) -> tuple[ForwardPass, ...]:
 
 
 def _between(trace: Trace, attribution: Attribution) -> Iterator[ForwardPass]:
-    """Yield a pass from each look-up in the largest embedding to the next; else one pass.
-
-    Several look-ups before the next product begin one pass: some models have several tables.
-    """
+    """Yield a pass from each look-up in the largest embedding to the next; else one pass."""
     ops = trace.ops
     rows = np.flatnonzero(named(ops, _LOOKUP))
     tables = np.array([_table(trace, row)[0] for row in rows.tolist()], dtype=np.int64)
@@ -176,6 +171,7 @@ def _between(trace: Trace, attribution: Attribution) -> Iterator[ForwardPass]:
         times = np.sort(start[rows[is_lookup]])
         own_starts = np.sort(start[executed[process[executed] == number]])
         products_before = np.searchsorted(own_starts, times)
+        # Several look-ups before the next product begin one pass: models may have several tables.
         # The first look-up begins a pass (if there is one: the slice drops the True otherwise).
         is_first = np.append(True, products_before[1:] > products_before[:-1])[: len(times)]
         begins = times[is_first].tolist()

@@ -33,16 +33,8 @@ from traceflops.categories.rules import Category
 from traceflops.flops.ops.count import UNKNOWN
 from traceflops.flops.ops.work import Work, known_sum
 from traceflops.mfu.traced.uncounted import vector_ops
-from traceflops.table.columns import (
-    BoolArray,
-    FloatArray,
-    IntArray,
-    SmallArray,
-    codes,
-    is_one_of,
-    names,
-    numbers,
-)
+from traceflops.table import columns
+from traceflops.table.columns import BoolArray, FloatArray, IntArray, SmallArray, numbers
 from traceflops.table.grouping import extremes, ranked
 from traceflops.table.nesting import taken
 from traceflops.windows.prepared import Prepared
@@ -61,7 +53,7 @@ BOUND_FROM: Final = Fraction(1, 2)
 
 
 class NearerRoof(Struct, frozen=True):
-    """Which roof is nearer, and what says so: where FLOPs and bytes are from, or the category."""
+    """Which roof is nearer, and what says so: the source of FLOPs and bytes, or the category."""
 
     bound: Bound
     basis: Literal[WorkBasis, "category"]
@@ -146,9 +138,6 @@ def _ratio(amount: int | None, of: int | None) -> Fraction | None:
     return Fraction(amount, of) if amount is not None and of else None
 
 
-_Component = Literal["memory", "compute"]
-_COMPONENTS: Final[tuple[_Component, ...]] = ("memory", "compute")
-_LOOSE: Final = "list-types-not-recorded"
 Path = Literal["memory", "host", "peer"]
 """What bytes move over: the device's memory, the link to the host, or one to another device."""
 PATHS: Final[tuple[Path, ...]] = ("memory", "host", "peer")
@@ -196,11 +185,13 @@ def moved_bytes(prepared: Prepared, attribution: Attribution) -> MovedBytes:
     """Return the bytes that the ops and copies of a prepared trace moved."""
     work, activities = attribution.work, prepared.trace.activities
     # Copies and fills: their bytes by their own records, and the path of these.
-    is_memcpy, is_fill = (is_one_of(activities["kind"], kind) for kind in ("memcpy", "memset"))
+    is_memcpy, is_fill = (
+        columns.is_one_of(activities["kind"], kind) for kind in ("memcpy", "memset")
+    )
     is_copy = is_memcpy | is_fill
-    direction = codes(activities["direction"])
+    direction = columns.codes(activities["direction"])
     # An unknown direction tells neither a path nor how often the bytes moved (0: not known).
-    routes = [_ROUTES.get(name, (None, 0)) for name in names(activities["direction"])]
+    routes = [_ROUTES.get(name, (None, 0)) for name in columns.names(activities["direction"])]
     times = taken(np.array([n for _, n in routes], dtype=np.int64), direction, missing=0)
     times[is_fill] = 1  # written, not read
     route_paths = [UNKNOWN if path is None else PATHS.index(path) for path, _ in routes]
@@ -262,7 +253,6 @@ class RoofTime(Struct, frozen=True):
     needed_ns: int
 
     def __add__(self, other: RoofTime) -> RoofTime:
-        """Return the sum."""
         return RoofTime(*map(add, astuple(self), astuple(other)))
 
     @property
@@ -295,26 +285,21 @@ def roof_times(
 ) -> RoofTimes:
     """Return the time that FLOPs and bytes of the chosen windows need at the roofs."""
     items = _Items(prepared, moved, work)
-    memory, compute = (
-        sum((items.time(peaks, component) for peaks in devices), _NO_TIME)
-        for component in _COMPONENTS
-    )
-    return RoofTimes(memory, compute)
+    memory = (items.time(peaks, "memory") for peaks in devices)
+    compute = (items.time(peaks, "compute") for peaks in devices)
+    return RoofTimes(sum(memory, _NO_TIME), sum(compute, _NO_TIME))
 
 
 class _Items:
-    """Items with a roof of their own: an op with its activities, or an activity without op.
-
-    Ops are numbered first, then activities.
-    """
+    """Items with a roof of their own: an op with its activities, or an activity without op."""
 
     def __init__(
         self, prepared: Prepared, moved: MovedBytes, work: MeasuredWork | None = None
     ) -> None:
         """Read the bytes and paths by item, the FLOPs by op, and the item of each activity.
 
-        An item is an op, or an activity without one (numbered behind all ops). Bytes and FLOPs are
-        UNKNOWN if nothing tells them. An item is mixed if not all its activities do memory work.
+        Activities are numbered behind all ops. Bytes and FLOPs are UNKNOWN if nothing tells them.
+        An item is mixed if not all its activities do memory work.
         """
         self._prepared, self._work = prepared, work
         ops, count = len(moved.op_size), len(moved.unit)
@@ -322,7 +307,10 @@ class _Items:
         self._item: IntArray = np.where(moved.unit >= 0, moved.unit, ops + np.arange(count))
         of_ops = moved.attribution.work
         # Bytes of lists of tensors assume a data type: they are a guess, so take them as unknown.
-        loose = [isinstance(each, Work) and _LOOSE in each.notes for each in of_ops.works]
+        loose = [
+            isinstance(each, Work) and "list-types-not-recorded" in each.notes
+            for each in of_ops.works
+        ]
         is_loose = np.array(loose, dtype=np.bool_)[of_ops.place]
         self._size = np.concatenate([np.where(is_loose, UNKNOWN, moved.op_size), moved.size])
         self._path = np.concatenate([moved.op_path, moved.path])
@@ -334,7 +322,7 @@ class _Items:
         self._mixed = np.zeros(len(self._size), dtype=np.bool_)
         self._mixed[self._item[self._top != "memory"]] = True
 
-    def time(self, peaks: DevicePeaks, component: _Component) -> RoofTime:
+    def time(self, peaks: DevicePeaks, component: Literal["memory", "compute"]) -> RoofTime:
         """Return the time of a component of one device in its chosen windows."""
         account = self._prepared.accounts[peaks.device]
         rows = account.rows

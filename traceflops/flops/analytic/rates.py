@@ -21,8 +21,7 @@ from traceflops.units import decimal, exact_percent
 TERA = 10**12
 PUBLISHED = "published-tflops"
 NS_PER_S = 10**9
-LARGEST_PEAK = 10**8
-"""FLOP per nanosecond: 100 PFLOP/s, far above any device."""
+LARGEST_PEAK = 10**8  # FLOP per nanosecond: 100 PFLOP/s, far above any device
 DOUBTFUL = Fraction(1, 1000)
 TIME_HINT = "set --step-time or --tokens-per-s"
 
@@ -153,12 +152,6 @@ class Rate(DescribedWork, frozen=True):
         return fact("described.low-published", share=self.figure)
 
     @property
-    def terms(self) -> tuple[str, ...]:
-        """Return what the figure is of: convention, peak, and the time where there is one."""
-        time = (f"{decimal(self.seconds, 6)} s per step",) if self.is_counted else ()
-        return (self.convention, self.peak.text, *time)
-
-    @property
     def sentence(self) -> str:
         """Return the figure in words: metric, value, convention and peak."""
         return self.as_hfu if self.is_hfu else f"MFU {exact_percent(self.mfu)} {self._name}"
@@ -197,12 +190,15 @@ def rate_of(done: DescribedWork, peak: Peak | None) -> Rate | None:
 
 def check_possible(rate: Rate, card: ModelCard, run: Run, spec: DeviceSpec | None = None) -> None:
     """Raise InputError, with the likely reasons, if MFU or HFU is above 1."""
+    terms = f"{rate.convention}, {rate.peak.text}"
+    if rate.is_counted:
+        terms = f"{terms}, {decimal(rate.seconds, 6)} s per step"
     for metric, value in (("MFU", rate.mfu), ("HFU", rate.hfu)):
         if value > 1:
             beside = f"; MFU would be {exact_percent(rate.mfu)}" if metric == "HFU" else ""
             raise InputError(
                 f"{exact_percent(value)} of peak is impossible, so it is not an {metric} "
-                f"({', '.join(rate.terms)}){beside}",
+                f"({terms}){beside}",
                 f"likely: {'; '.join(reasons(value, rate, card, run, spec))}",
             )
 

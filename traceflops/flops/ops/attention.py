@@ -13,23 +13,14 @@ from typing import Final, Literal
 from msgspec import Struct
 from msgspec.structs import replace
 
+from traceflops.flops.ops import work
 from traceflops.flops.ops.arguments import Arguments, Tensor
 from traceflops.flops.ops.gemm import matrix_type
-from traceflops.flops.ops.work import (
-    CannotCount,
-    Core,
-    FlopsPart,
-    Kind,
-    NoteCode,
-    Work,
-    known_sum,
-    operands,
-)
+from traceflops.flops.ops.work import CannotCount, Core, FlopsPart, Kind, NoteCode, Work
 
 Order = Literal["heads-first", "tokens-first"]
 """[B, H, S, D], or [B, S, H, D] and [total, H, D] for packed sequences."""
-_STATISTICS_BYTES = 4
-"""A log-sum-exp per query and head, float."""
+_STATISTICS_BYTES = 4  # a log-sum-exp per query and head, float
 
 
 class Masking(Struct, frozen=True):
@@ -88,8 +79,7 @@ class Packing(Struct, frozen=True):
     paged: tuple[int, ...] = ()
 
 
-DENSE: Final = Packing()
-"""No packed sequences."""
+DENSE: Final = Packing()  # no packed sequences
 
 
 class Attention(Struct, frozen=True):
@@ -110,7 +100,7 @@ class Attention(Struct, frozen=True):
     def __call__(self, kind: Kind, args: Arguments) -> Work:
         """Return the work. Raises CannotCount if lengths are not recorded or shapes do not fit."""
         first = int(self.backward)  # the gradient of the output comes before these three
-        q, k, v = operands(args, first, first + 1, first + 2)
+        q, k, v = work.operands(args, first, first + 1, first + 2)
         if args.given(*self.packing.paged):  # the shapes of pages do not tell how many keys count
             raise CannotCount("not-in-trace")
         core = self._core(args, q, k, v)
@@ -138,7 +128,7 @@ class Attention(Struct, frozen=True):
             notes.append("variable-lengths")
         if bias is not None:
             notes.append("mask-tensor")
-        moved = known_sum(q.bytes, k.bytes, v.bytes, out.bytes, statistics, *beside)
+        moved = work.known_sum(q.bytes, k.bytes, v.bytes, out.bytes, statistics, *beside)
         return Work(
             kind,
             parts=tuple(parts),

@@ -20,8 +20,7 @@ from traceflops.flops.ops.arguments import Arguments, Shape, Tensor
 from traceflops.flops.ops.gemm import factor, matrix_type
 from traceflops.flops.ops.work import CannotCount, Correlation, FlopsPart, Kind, Work, known_sum
 
-Asked = tuple[bool, bool]
-"""Whether the gradients of the input and of the weight are computed."""
+Asked = tuple[bool, bool]  # whether the gradients of the input and of the weight are computed
 
 
 class Convolution(Struct, frozen=True):
@@ -156,10 +155,7 @@ class ConvolutionBackward(Struct, frozen=True):
 
 
 class OneGradient(Struct, frozen=True):
-    """One of the two gradients, by an op whose own arguments lack some of the shapes.
-
-    The op around it (`whole`) has them. `input` tells which gradient it is.
-    """
+    """One of both gradients (`input` tells which), by the shapes of the op around it (`whole`)."""
 
     whole: ConvolutionBackward
     input: bool

@@ -16,8 +16,7 @@ from traceflops.flops.ops.arguments import BOOL, FLOAT, Arguments, ElementType, 
 from traceflops.flops.ops.gemm import broadcast
 from traceflops.flops.ops.work import CannotCount, Kind, Work, known_sum, operands
 
-_OPTIMIZER_ELEMENT_BYTES = 2
-"""The smallest type that torch's fused optimizers take is of two bytes."""
+_OPTIMIZER_ELEMENT_BYTES = 2  # the smallest type that torch's fused optimizers take is of two bytes
 
 
 def view(kind: Kind, _args: Arguments) -> Work:
@@ -113,10 +112,7 @@ def rotary(kind: Kind, args: Arguments) -> Work:
 
 
 def into_cache(kind: Kind, args: Arguments) -> Work:
-    """Return the work of writing keys and values into slots of their caches.
-
-    The arguments are key, value, the caches of both, and the slots.
-    """
+    """Return the work of writing keys and values into slots of their caches."""
     key, value, *caches, slots = operands(args, 0, 1, 2, 3, 4)
     # Each row has a slot; padding may make either list longer, and the excess is not moved.
     rows = [
@@ -186,10 +182,7 @@ def lookup_backward(kind: Kind, args: Arguments) -> Work:
 
 
 def selection(kind: Kind, args: Arguments) -> Work:
-    """Return the work of copying slices of a tensor by their indices (index_select).
-
-    The second argument is the dimension, the third the indices.
-    """
+    """Return the work of copying slices of a tensor, along a dimension, by their indices."""
     tensor, index = operands(args, 0, 2)
     along = args.integer(1)
     if along is None:
@@ -252,10 +245,7 @@ def two_per_channel(args: Arguments) -> int:
 
 
 def two_per_group(args: Arguments) -> int:
-    """Return how many values mean and deviation of a group norm have: per sample and group.
-
-    Arguments 3 and 6 tell how many of these there are; unknown ones count as none.
-    """
+    """Return how many values mean and deviation of a group norm have: per sample and group."""
     samples, groups = args.integer(3), args.integer(6)
     return 2 * max(0, samples or 0) * max(0, groups or 0)
 

@@ -14,7 +14,7 @@ from traceflops.devices.device_facts import shown
 from traceflops.facts import fact
 from traceflops.mfu.budget import DevicePeaks, device_peaks
 from traceflops.mfu.counted.counter_work import CounterWork
-from traceflops.mfu.counted.joins import KNOWN, CrossCheck, Join, MeasuredWork
+from traceflops.mfu.counted.joins import KNOWN, Join, MeasuredWork
 from traceflops.mfu.counted.launches import ORIGINS, UNKNOWN
 from traceflops.table.columns import codes, numbers
 from traceflops.table.trace import Note, NoteKind, Trace, note_of
@@ -24,7 +24,6 @@ from traceflops.windows.prepared import Prepared
 _SEVERAL: Final = re.compile(r"[\d,]+ files")
 """What stands for the name of a recording of several files."""
 _MOST_NAMED: Final = 3
-_ASSUMED: Final = ("counters-rounded", "passes-uneven")
 SAME_RUN: Final = "counted-while-timed"
 """The code of what readers note where they see it; of a trace without notes its ids tell it."""
 _OF_TIMES: Final = frozenset(
@@ -37,10 +36,8 @@ _OF_TIMES: Final = frozenset(
 
 
 def counter_notes(work: CounterWork) -> Iterator[Note]:
-    """Yield notes on what is missing or assumed in the counters themselves.
-
-    Only the text of passes-uneven names the uneven kernels.
-    """
+    """Yield notes on what is missing or assumed in the counters themselves."""
+    # Only the text of passes-uneven names the uneven kernels.
     uneven = work.counted.uneven
     kernels = first_few([shown(name) for name in uneven], "more kernel")
     counts = {
@@ -51,51 +48,37 @@ def counter_notes(work: CounterWork) -> Iterator[Note]:
         "passes-uneven": len(uneven),
         "counters-without-xf32": work.uncounted.sum(),
     }
-    for code, count in ((code, int(count)) for code, count in counts.items() if count):
-        kind: NoteKind = "assumed" if code in _ASSUMED else "missing"
-        yield note_of(kind, code, count=count, uneven=kernels)
+    for code, count in counts.items():
+        is_assumed = code in ("counters-rounded", "passes-uneven")
+        if count:
+            kind: NoteKind = "assumed" if is_assumed else "missing"
+            yield note_of(kind, code, count=int(count), uneven=kernels)
 
 
 def join_notes(join: Join, launches: int) -> Iterator[Note]:
-    """Yield notes on how launches got their FLOPs; `launches` is how many the other run has."""
-    for note in _join_notes(join, launches):
-        yield replace(note, code=f"{join.origin}-{note.code}")
+    """Yield how the kernels of another recording were found in this one, and which were not.
 
-
-def _join_notes(join: Join, launches: int) -> Iterator[Note]:
-    """Yield how the kernels of another recording were found in this one, and which were not."""
+    `launches` is how many the other recording has.
+    """
     is_of_several = bool(join.file and _SEVERAL.fullmatch(join.file))
     file = shown(join.file) if join.file else None
     which = fact(f"work-from.{join.origin}{'-of' * is_of_several}", file=file)
+    notes = []
     # Is it the same program at all? That doubt concerns all of the time (share 1).
     if file and join.is_doubtful:
-        yield note_of("assumed", "unlike", share=1.0, which=which, found=Fraction(join.found))
-    if not join.launches:
-        return
-    yield note_of(
-        "assumed",
-        "joined",
-        count=join.known,
-        which=which,
-        all=join.launches,
-        of_time=exact_percent(join.share) if join.share is not None else "none",
-        ways=tuple(
-            fact(f"work-from.{p.how}", count=p.launches) for p in join.parts if p.how in KNOWN
-        ),
-    )
+        part = Fraction(join.found)
+        notes.append(note_of("assumed", "unlike", share=1.0, which=which, found=part))
+    if count := join.launches:
+        ways = (fact(f"work-from.{p.how}", count=p.launches) for p in join.parts if p.how in KNOWN)
+        time = exact_percent(join.share) if join.share is not None else "none"
+        facts = {"which": which, "all": count, "of_time": time, "ways": tuple(ways)}
+        notes.append(note_of("assumed", "joined", count=join.known, **facts))
     if count := join.count("ambiguous"):
-        yield note_of("missing", "ambiguous", count=count, which=which)
+        notes.append(note_of("missing", "ambiguous", count=count, which=which))
     if count := join.count("absent"):
-        yield note_of("missing", "absent", count=count, which=which, all=launches)
-
-
-def check_notes(check: CrossCheck | None) -> Iterator[Note]:
-    """Yield a note if counters and shapes differ by more than 2 %."""
-    if check is None or check.agree:
-        return
-    code = f"counters-differ-from-shapes{'.less' * (check.difference < 0)}"
-    apart, kernel = abs(check.difference), shown(check.kernel)
-    yield note_of("assumed", code, count=check.launches, apart=apart, kernel=kernel)
+        notes.append(note_of("missing", "absent", count=count, which=which, all=launches))
+    for note in notes:
+        yield replace(note, code=f"{join.origin}-{note.code}")
 
 
 def without_impossible_bytes(

@@ -21,14 +21,12 @@ from traceflops.devices.counter_formulas import Family, Formula
 from traceflops.mfu.counted.launches import UNKNOWN, UNSPLIT_LINE, Kind, LaunchWork, WorkPart
 from traceflops.mfu.counted.same_launches import FEW, CountedLaunches
 from traceflops.table.columns import BoolArray, FloatArray, IntArray
-from traceflops.table.grouping import exact_sums, group_rows
+from traceflops.table.grouping import exact_sums, extremes, group_rows
 
 BYTES_AGREE: Final = 0.02
 """Bytes of one launch differ from run to run with what the caches hold; up to here they agree."""
-XF32: Final = "tf32"
-"""The data type that AMD calls so, as it is called here."""
+XF32: Final = "tf32"  # the data type that AMD calls so, as it is called here
 _TOO_MUCH: Final = 2.0**62
-_FIGURES: Final = ("flops", "vector", "read", "written")
 
 
 class CounterWork(Struct, frozen=True):
@@ -57,12 +55,6 @@ class CounterWork(Struct, frozen=True):
     rounded: BoolArray
     disputed: BoolArray
 
-    @property
-    def size(self) -> IntArray:
-        """Return the bytes read and written at the fabric, or at the memory."""
-        both = (self.read >= 0) & (self.written >= 0)
-        return np.where(both, self.read + self.written, self.moved)
-
     def launch_work(self) -> LaunchWork:
         """Return the work of each launch, in the form that all sources share."""
         kind = np.full(self.counted.launches.count, UNKNOWN, dtype=np.int64)
@@ -81,8 +73,11 @@ class CounterWork(Struct, frozen=True):
                 )
                 for counts in zip(*(column[first].tolist() for column in columns), strict=True)
             )
+        # Bytes at the fabric, or at the memory.
+        has_both = (self.read >= 0) & (self.written >= 0)
+        size = np.where(has_both, self.read + self.written, self.moved)
         launches, vector = self.counted.launches, self.vector_flops
-        return LaunchWork("counters", launches, kind, kinds, self.size, vector)
+        return LaunchWork("counters", launches, kind, kinds, size, vector)
 
 
 class _Amount(NamedTuple):
@@ -126,14 +121,10 @@ def counter_work(
     xf32 = matrix[XF32].value if XF32 in matrix else np.full(1, UNKNOWN)
     uncounted = (total >= 0) & is_xf32 & (xf32 < 0)
     total = np.where(uncounted, UNKNOWN, total)
-    has_any, rounded, disputed = (
-        np.logical_or.reduce([nowhere, *columns])
-        for columns in (
-            [each.value >= 0 for each in matrix.values()],
-            [each.rounded for each in matrix.values()],
-            [each.disputed for each in matrix.values()],
-        )
-    )
+    has_any, rounded, disputed = nowhere, nowhere, nowhere
+    for each in matrix.values():
+        has_any, rounded = has_any | (each.value >= 0), rounded | each.rounded
+        disputed = disputed | each.disputed
     incomplete = (total < 0) & has_any & ~uncounted
     no_family = np.array([hardware is None for hardware in families], dtype=np.bool_)[family]
     return CounterWork(
@@ -251,10 +242,11 @@ def counted_kernels(work: CounterWork, units: IntArray) -> tuple[CountedKernel, 
     columns = (work.matrix_flops, work.vector_flops, work.read, work.written, work.busy, time_ns)
     sums = [_sums(group, len(first), column) for column in (*columns, capacity)]
     types = {dtype: _sums(group, len(first), column) for dtype, column in work.matrix.items()}
-    differ = {
-        name: _differs(group, len(first), column)
-        for name, column in zip(_FIGURES, columns, strict=False)
-    }
+    # In which groups figures differ by more than those of one launch may.
+    differ = {}
+    for name, column in zip(("flops", "vector", "read", "written"), columns, strict=False):
+        most, least = extremes(group, column, len(first))
+        differ[name] = (least >= 0) & (most - least > BYTES_AGREE * most)
     # Without any figure that is known here, show the counters themselves, if they are few.
     has_figures = any((column >= 0).any() for column in columns[:-1])
     own = work.counted.values if not has_figures and len(work.counted.values) <= FEW else {}
@@ -278,14 +270,6 @@ def counted_kernels(work: CounterWork, units: IntArray) -> tuple[CountedKernel, 
         reverse=True,
     )
     return tuple(rows)
-
-
-def _differs(group: IntArray, count: int, column: IntArray) -> list[bool]:
-    """Return in which groups values differ by more than those of one launch may."""
-    least, most = np.full(count, np.iinfo(np.int64).max), np.zeros(count, np.int64)
-    np.minimum.at(least, group, column)
-    np.maximum.at(most, group, column)
-    return list(map(bool, (least >= 0) & (most - least > BYTES_AGREE * most)))
 
 
 def _sums(group: IntArray, count: int, column: IntArray) -> list[int | None]:

@@ -80,8 +80,7 @@ _MOVES: Final = (
     ),
 )
 """Kernels beside products: bytes moved of each value of a row of an expert, and of a token."""
-WorkDone = tuple[Kind, int]
-"""What a launch did, and its bytes."""
+WorkDone = tuple[Kind, int]  # what a launch did, and its bytes
 
 
 def arguments(pair: Prepared, op: int) -> Arguments:

@@ -29,19 +29,10 @@ from msgspec import Struct
 from traceflops.attribution.op_kernels import Attribution
 from traceflops.categories.kernel_names import same_kernels
 from traceflops.devices.counter_formulas import Family
-from traceflops.mfu.counted import same_launches
+from traceflops.mfu.counted import launches, same_launches
 from traceflops.mfu.counted.counter_work import CountedKernel
 from traceflops.mfu.counted.kernel_speeds import KernelSpeed
-from traceflops.mfu.counted.launches import (
-    ORIGINS,
-    UNKNOWN,
-    Kind,
-    Launches,
-    LaunchWork,
-    Origin,
-    between,
-    common,
-)
+from traceflops.mfu.counted.launches import ORIGINS, UNKNOWN, Kind, Launches, LaunchWork, Origin
 from traceflops.mfu.traced.coverage import HOW, How, on_chosen_device
 from traceflops.table.columns import IntArray, codes, is_one_of, names
 from traceflops.table.grouping import exact_sum, exact_sums, extremes, group_rows
@@ -150,7 +141,7 @@ def _alike(work: LaunchWork, target: Launches, keys: same_launches.Pair) -> Matc
         kinds_of_key.setdefault(int(key[row]), []).append(work.kinds[int(work.kind[row])])
     new_kinds: list[Kind] = []
     for number, kinds in kinds_of_key.items():
-        shared = common(kinds) if is_pair else between(kinds)
+        shared = launches.common(kinds) if is_pair else launches.between(kinds)
         if shared is not None:
             kind[number] = len(work.kinds) + len(new_kinds)
             how[number] = HOW.index("alike" if is_pair else "between")
@@ -322,30 +313,19 @@ def by_own_shapes(prepared: Prepared, attribution: Attribution, counted: IntArra
 
 
 def cross_check(prepared: Prepared, shapes: Shaped, counted: IntArray) -> CrossCheck | None:
-    """Return how FLOPs by counters (-1: unknown) and by shapes compare; None if none has both.
-
-    `shapes` are the most and the least FLOPs of each activity. The comparison names the kernel
-    whose two sums differ most.
-    """
+    """Return how FLOPs by counters (-1: unknown) and by shapes compare; None if none has both."""
     most, least = shapes
     rows = np.flatnonzero((most >= 0) & (counted >= 0) & on_chosen_device(prepared))
     # Where both say 0 everywhere, agreement says nothing.
     if not len(rows) or not (most[rows].any() or counted[rows].any()):
         return None
-    label, name = names(prepared.trace.activities["name"]), codes(prepared.trace.activities["name"])
+    label, name = (read(prepared.trace.activities["name"]) for read in (names, codes))
     group, first = group_rows([name[rows]])
     by_counters, by_shapes = (
         exact_sums(group, values[rows], len(first)) for values in (counted, most)
     )
-    differences = [
-        abs(by_counter - by_shape)
-        for by_counter, by_shape in zip(by_counters, by_shapes, strict=True)
-    ]
+    pairs = zip(by_counters, by_shapes, strict=True)
+    differences = [abs(by_counter - by_shape) for by_counter, by_shape in pairs]
     worst = first[differences.index(max(differences))]
-    return CrossCheck(
-        len(rows),
-        sum(by_counters),
-        exact_sum(least[rows]),
-        sum(by_shapes),
-        label[int(name[rows[worst]])],
-    )
+    kernel, at_least = label[int(name[rows[worst]])], exact_sum(least[rows])
+    return CrossCheck(len(rows), sum(by_counters), at_least, sum(by_shapes), kernel)

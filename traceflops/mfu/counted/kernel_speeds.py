@@ -35,10 +35,8 @@ ROOFS: Final = {
 COMPUTING: Final = frozenset({"sm", "matrix", "vector"})
 _MOVING: Final = frozenset({"memory", "dram"})
 """The nearest roof is known where throughputs of both kinds are."""
-_NEAREST: Final = 0.9
-"""Nothing else can be much nearer than what is so near, known or not."""
-_MOST: Final = 1.05
-"""What a share can be: rounded, and of counters of several passes."""
+_NEAREST: Final = 0.9  # nothing else can be much nearer than what is so near, known or not
+_MOST: Final = 1.05  # what a share can be: rounded, and of counters of several passes
 _ACTIVE_ONLY: Final = "l1"
 """The throughput that is of the time in which SMs are active, not of all the time."""
 _SAME: Final = 0.005
@@ -50,8 +48,7 @@ _SHARES: Final = ("achieved_occupancy", "theoretical_occupancy", "active", *ROOF
 _OTHERS: Final = ("waves", "lanes", "excess", "shared_bytes", "spills")
 _PIPE: Final = "pipe."
 _LONGEST_NS: Final = 2.0**62
-_DIGITS: Final = 12
-"""So many digits hide rounding errors of floats: 2.0000000000000004 is 2."""
+_DIGITS: Final = 12  # so many digits hide rounding errors of floats: 2.0000000000000004 is 2
 
 
 class KernelRule(Struct, frozen=True):
@@ -167,18 +164,18 @@ def kernel_speeds(
             impossible += int(np.count_nonzero(is_wrong))
             values[name] = np.where(is_wrong, np.nan, values[name])
     groups = _Groups(counted, values, rules, units)
-    # Groups without any of these say nothing of speed: other counters were read.
-    rows = [
-        (row, cycles)
-        for row, cycles in zip(groups.rows(), groups.active_cycles().tolist(), strict=True)
-        if row.throughputs
-        or row.stalls
-        or row.rules
-        or (row.duration_ns, row.achieved_occupancy) != (None, None)
-    ]
-    rows.sort(key=lambda row: (-(row[0].duration_ns or 0), -row[1], row[0].name))
+    # In how many cycles AMD's devices were active, 0 where that is not known.
+    active = counted.values.get(_ACTIVE_CYCLES, np.zeros(counted.launches.count))
+    cycles = groups.sums(np.nan_to_num(active)).tolist()
+    rows = []
+    for row, active_cycles in zip(groups.rows(), cycles, strict=True):
+        is_timed = (row.duration_ns, row.achieved_occupancy) != (None, None)
+        # Groups without any of these say nothing of speed: other counters were read.
+        if row.throughputs or row.stalls or row.rules or is_timed:
+            rows.append((-(row.duration_ns or 0), -active_cycles, row.name, row))
+    rows.sort(key=lambda ranked: ranked[:3])
     notes = (note_of("dropped", "shares-impossible", count=impossible),) if impossible else ()
-    return tuple(row for row, _ in rows), notes
+    return tuple(row for *_, row in rows), notes
 
 
 def _cycle_shares(
@@ -225,21 +222,21 @@ class _Groups:
         duration = values.get("duration", np.full(launches.count, np.nan))
         # Drop impossible durations, so that all sums fit an int64.
         duration = np.where(duration < _LONGEST_NS / max(launches.count, 1), duration, np.nan)
-        self.duration_ns = self._sums(np.rint(duration))
+        self.duration_ns = self.sums(np.rint(duration))
         # Means are weighted by duration; in groups without one, all launches count alike.
         is_timed = self.duration_ns[self.group] > 0
         self.weight = np.where(is_timed, duration, 1.0)
 
     def rows(self) -> Iterator[KernelSpeed]:
         """Yield the groups in the order of their first launches."""
-        total = self._sums(self.weight)
-        means = {name: self._sums(v * self.weight) / total for name, v in self.values.items()}
+        total = self.sums(self.weight)
+        means = {name: self.sums(v * self.weight) / total for name, v in self.values.items()}
         limits = {name: value for name, value in means.items() if name.startswith(counters.LIMIT)}
         stalls, launches = self._stalls(), self.counted.launches
         # Registers are known if all launches of a group have the same number.
         registers = np.full(len(self.first), np.nan)
         if (value := self.values.get("registers")) is not None:
-            differs = self._sums((value != value[self.first][self.group]).astype(np.float64))
+            differs = self.sums((value != value[self.first][self.group]).astype(np.float64))
             registers = np.where(differs > 0, np.nan, value[self.first])
         for number, row in enumerate(self.first.tolist()):
             own = {name: _known(means, name, number) for name in (*_SHARES, *_OTHERS)}
@@ -251,16 +248,12 @@ class _Groups:
                 block=_axes(launches.block_axes[row]),
                 duration_ns=_whole(self.duration_ns[number]),
                 throughputs={name: share for name in ROOFS if (share := own[name]) is not None},
-                active=own["active"],
-                achieved_occupancy=own["achieved_occupancy"],
-                theoretical_occupancy=own["theoretical_occupancy"],
+                **{name: own[name] for name in (*_SHARES[:3], "lanes", "excess")},
                 limiters=_limiters(own, limits, number),
                 registers=_whole(registers[number]),
                 waves=self._waves(own["waves"], limits, number),
                 stalls=tuple(sorted(waiting, key=lambda stall: (-stall[1], stall[0]))),
                 pipe=_pipe(means, number),
-                lanes=own["lanes"],
-                excess=own["excess"],
                 shared_bytes=_whole(own["shared_bytes"]),
                 spills=_whole(own["spills"]),
                 rules=self.rules[number],
@@ -283,12 +276,7 @@ class _Groups:
         matches = (counters.FULL_WAVES.search(rule.text) for rule in self.rules[number])
         return next((float(match[1]) for match in matches if match), None)
 
-    def active_cycles(self) -> FloatArray:
-        """Return in how many cycles AMD's devices were active, 0 where that is not known."""
-        cycles = self.counted.values.get(_ACTIVE_CYCLES, np.zeros(len(self.group)))
-        return self._sums(np.nan_to_num(cycles))
-
-    def _sums(self, value: FloatArray) -> FloatArray:
+    def sums(self, value: FloatArray) -> FloatArray:
         """Return the sum of each group, NaN if one value is not known."""
         sums = np.bincount(self.group, weights=value, minlength=len(self.first))
         return sums.astype(np.float64)
@@ -308,9 +296,9 @@ class _Groups:
                 total = np.sum(list(named.values()), axis=0)
             if total is None:
                 return {}
-            is_enough = self._sums(total) >= spelling.least  # shares of fewer would be noise
-            cycles = np.where(is_enough, self._sums(total * self.weight), np.nan)
-            shares = {r: _ratio(self._sums(v * self.weight), cycles) for r, v in named.items()}
+            is_enough = self.sums(total) >= spelling.least  # shares of fewer would be noise
+            cycles = np.where(is_enough, self.sums(total * self.weight), np.nan)
+            shares = {r: _ratio(self.sums(v * self.weight), cycles) for r, v in named.items()}
             return {reason: share for reason, share in shares.items() if reason != _ISSUING}
         return {}
 

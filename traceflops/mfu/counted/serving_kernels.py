@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Final
 
 import numpy as np
@@ -46,8 +46,7 @@ from traceflops.table.trace import Note, note_of
 from traceflops.windows.prepared import Prepared
 
 _ATTENTION: Final = "model.attention.forward"
-_MOST: Final = 2**62
-"""Counts beyond it fit no int64: what has so many cannot be."""
+_MOST: Final = 2**62  # counts beyond it fit no int64: what has so many cannot be
 
 
 class _Cached(Struct, frozen=True):
@@ -112,18 +111,14 @@ def own_work(prepared: Prepared, attribution: Attribution) -> LaunchWork | None:
 def with_serving_kinds(pair: Prepared, work: LaunchWork, is_open: BoolArray) -> LaunchWork:
     """Return the work with that of serving kernels filled in; `is_open` says for which launches."""
     launches, tree = work.launches, pair.linked.op_tree
-    op = pair.linked.links.op_of_activity[launches.row]
-
-    def nearest(wanted: Callable[[str], object]) -> IntArray:
-        """Return, per op, the nearest op of such a name around it, itself included, or -1."""
-        return tree.nearest(matching(pair.trace.ops["name"], wanted))
-
+    op, name = pair.linked.links.op_of_activity[launches.row], pair.trace.ops["name"]
     # Products of experts, by the op that holds the layer.
-    layer = np.where(is_open, taken(nearest(EXPERTS.fullmatch), op), -1)
+    holds_layer = tree.nearest(matching(name, EXPERTS.fullmatch))
+    layer = np.where(is_open, taken(holds_layer, op), -1)
     done = expert_kinds(pair, launches, (each for each in groups(layer) if each[0] >= 0))
     # Attention on cached keys. If an op holds several of them, each has some of the keys: then
     # nothing is known.
-    cached = nearest(_cached)
+    cached = tree.nearest(matching(name, _cached))
     is_compute = compute_kernels(pair)[launches.row] & is_open
     attention = np.where(is_compute, taken(cached, op), -1)
     attentions = [each for each in groups(attention) if each[0] >= 0]

@@ -11,7 +11,7 @@ from msgspec import Struct
 from traceflops.attribution.datatypes import types_of_ops
 from traceflops.attribution.op_kernels import Attribution
 from traceflops.attribution.products import PRODUCT_ROLES, ProductRole, ProductRoles
-from traceflops.attribution.scopes import PHASES, Phase, Phases
+from traceflops.attribution.scopes import PHASES, Phases
 from traceflops.flops.ops.count import OpWork
 from traceflops.flops.ops.work import Core, FlopsPart, Kind, PartName, Work
 from traceflops.mfu.traced.coverage import NO_WINDOW, on_chosen_device
@@ -26,19 +26,16 @@ if TYPE_CHECKING:
 OPTIMIZER: Final = "overcompute.optimizer"
 """Products of an optimizer (Muon, Shampoo): executed, and no part of the model."""
 MASK: Final = "overcompute.mask"
+GRADIENTS: Final[tuple[ProductRole, ...]] = ("input_grad", "weight_grad", "gradient")
+
 _PRODUCT_LINES: Final[dict[ProductRole, str]] = {
-    "forward": "model.matmul.forward",
-    "input_grad": "model.matmul.input_grad",
-    "weight_grad": "model.matmul.weight_grad",
-    "gradient": "model.matmul.gradient",
+    **{role: f"model.matmul.{role}" for role in ("forward", *GRADIENTS)},
     "recompute": "recompute.matmul",
     "optimizer": OPTIMIZER,
 }
 _UNFUSED_LINES: Final[dict[ProductRole, str]] = {
     "forward": "model.attention.forward",
-    "input_grad": "model.attention.backward",
-    "weight_grad": "model.attention.backward",
-    "gradient": "model.attention.backward",
+    **dict.fromkeys(GRADIENTS, "model.attention.backward"),
     "recompute": "recompute.attention",
     "optimizer": OPTIMIZER,
 }
@@ -50,17 +47,13 @@ _FAMILIES: Final[dict[Kind, str]] = {
     "attention_backward": "attention",
 }
 _PART_LINES: Final[dict[PartName, str]] = {
-    "forward": "model.{}.forward",
-    "input_grad": "model.{}.input_grad",
-    "weight_grad": "model.{}.weight_grad",
-    "backward": "model.{}.backward",
+    **{part: f"model.{{}}.{part}" for part in ("forward", *GRADIENTS[:2], "backward")},
     "algorithmic": "algorithmic.{}",
     "mask": MASK,
 }
 RULES_USED: Final = ("", "R1", "R3")
 """By which rule a part got its line; none where the op itself tells."""
-Parts = list[tuple[str, str, FlopsPart]]
-"""Line, rule and FLOPs of each part of an op."""
+Parts = list[tuple[str, str, FlopsPart]]  # line, rule and FLOPs of each part of an op
 
 
 class Cell(Struct, frozen=True):
@@ -126,8 +119,7 @@ def _summed(
 ) -> Iterator[Cell]:
     """Yield a cell per distinct device, window, component, data type, line and rule.
 
-    `keys` are these columns, with the category in the place of its component. `flops` are the
-    columns to add up: the most, the least, those that may be of another line.
+    `keys` are these columns, with categories for components; `flops` the columns of a cell to add.
     """
     tops = prepared.linked.categorised.top()
     components = list(dict.fromkeys(tops))
@@ -228,8 +220,18 @@ def _parts(
     """
     work, name = works.works[work_number], PRODUCT_ROLES[role]
     assert isinstance(work, Work)  # only ops of known work are executed
-    if name == "none":
-        return [(*_part_line(work.kind, PHASES[phase], part), part) for part in work.parts]
+    if name == "none":  # it is no product
+        parts: Parts = []
+        for part in work.parts:
+            line, rule = _PART_LINES[part.name].format(_FAMILIES[work.kind]), ""
+            if PHASES[phase] == "optimizer":
+                line = OPTIMIZER
+            elif part.name == "forward" and PHASES[phase] in ("recompute", "backward"):
+                # A forward part in a backward phase is recomputation.
+                rule = "R1" if PHASES[phase] == "recompute" else "R3"
+                line = f"recompute.{_FAMILIES[work.kind]}"
+            parts.append((line, rule, part))
+        return parts
     # R1 and R3 tell roles where autograd does not ("").
     rule = "R3" if by_shapes else "R1" if name == "recompute" else ""
     (product,) = work.parts
@@ -246,14 +248,3 @@ def _parts(
             masked = FlopsPart("mask", hidden, hidden)
             return [(_UNFUSED_LINES[name], rule, model), (MASK, rule, masked)]
     return [(_PRODUCT_LINES[name] + logits * ".logits", rule, product)]
-
-
-def _part_line(kind: Kind, phase: Phase, part: FlopsPart) -> tuple[str, str]:
-    """Return (line, rule) of a part of an op that is no product."""
-    family = _FAMILIES[kind]
-    if phase == "optimizer":
-        return OPTIMIZER, ""
-    # A forward part in a backward phase is recomputation.
-    if part.name == "forward" and phase in ("recompute", "backward"):
-        return f"recompute.{family}", "R1" if phase == "recompute" else "R3"
-    return _PART_LINES[part.name].format(family), ""

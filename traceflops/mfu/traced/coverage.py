@@ -10,6 +10,7 @@ from msgspec import Struct
 
 from traceflops.table.columns import BoolArray, IntArray, numbers
 from traceflops.table.grouping import groups
+from traceflops.timeline.device_span import is_top
 from traceflops.timeline.host_work import ran_on_cpu
 from traceflops.timeline.intervals import Intervals
 from traceflops.windows.prepared import Prepared
@@ -21,8 +22,7 @@ Unknown FLOPs are taken to be the most they can be: peak x time of kernels witho
 """
 TOO_LITTLE: Final = Fraction(50, 100)
 """Below this share of the compute time there is no utilisation from the trace."""
-NO_WINDOW: Final = -1
-"""Outside the stretch of time that was chosen, or of a device that was not."""
+NO_WINDOW: Final = -1  # outside the time that was chosen, or of a device that was not
 How = Literal[
     "dispatch", "replay", "order", "step", "alike", "between", "ambiguous", "uncounted", "absent"
 ]
@@ -147,7 +147,5 @@ def _added_within(
 
 def compute_kernels(prepared: Prepared) -> BoolArray:
     """Return, per activity, whether it is a kernel of category compute; no op of a CPU is one."""
-    categorised = prepared.linked.categorised
-    top = np.array([category == "compute" for category in categorised.top()], dtype=np.bool_)
-    is_compute: BoolArray = top[categorised.category] & ~ran_on_cpu(prepared.trace)
-    return is_compute
+    is_compute = is_top(prepared.linked.categorised, "compute")
+    return np.asarray(is_compute & ~ran_on_cpu(prepared.trace))

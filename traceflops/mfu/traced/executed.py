@@ -8,7 +8,7 @@ counted FLOPs stand beside it.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from fractions import Fraction
 from functools import cached_property
 from typing import TYPE_CHECKING, Final
@@ -36,8 +36,6 @@ if TYPE_CHECKING:
 
 _LOSSES: Final = frozenset({"aten::cross_entropy_loss", "aten::_log_softmax"})
 """Ops that take logits first: rows x classes."""
-TRACE: Final = "trace"
-"""The convention of a ledger that was read from a trace: what was executed, by the op."""
 LINE_ORDER: Final = ("model", "recompute", "algorithmic", "overcompute", UNSPLIT)
 """Families of lines; those under `model` are F_model of the trace, all together F_executed.
 
@@ -92,7 +90,7 @@ class Executed(Struct, frozen=True, dict=True):
         for cell in self.used_cells:
             sums[cell.line] += cell.flops
         order = sorted(sums, key=lambda name: (LINE_ORDER.index(name.split(".")[0]), name))
-        return Ledger(TRACE, tuple(Line(name, sums[name]) for name in order if sums[name]))
+        return Ledger("trace", tuple(Line(name, sums[name]) for name in order if sums[name]))
 
     @property
     def model_flops(self) -> int:
@@ -154,15 +152,15 @@ def executed(
     if work is not None:
         cells = (*cells, *cells_of_kinds(prepared, work, windows))
         counted = counted | (work.kind >= 0)
-    return Executed(
-        cells,
-        compute_times(prepared, counted),
-        outside(prepared, attribution, work),
-        tuple(_notes(attribution, parts, phase)),
-        attribution,
-        phase,
-        work,
-    )
+    notes = [_UNTOLD] if attribution.untold else []
+    if doubtful := int((parts.flops != parts.at_least).sum()):
+        notes.append(note_of("assumed", "flops-between-bounds", count=doubtful))
+    if lost := int(attribution.has("lost").sum()):
+        notes.append(note_of("missing", "kernels-of-ops-missing", count=lost))
+    if phase.unconfirmed:
+        notes.append(note_of("assumed", "recompute-rules-disagree", count=phase.unconfirmed))
+    times, beside = compute_times(prepared, counted), outside(prepared, attribution, work)
+    return Executed(cells, times, beside, tuple(notes), attribution, phase, work)
 
 
 def parts_of(prepared: Prepared, attribution: Attribution) -> tuple[PartTable, Phases]:
@@ -181,7 +179,8 @@ def _logits(trace: Trace, attribution: Attribution, roles: ProductRoles) -> Bool
         shape = (read_shapes(texts[code]) or ((),))[0]
         if not isinstance(shape, Shapes) and len(shape) == 2:
             matrices.add(shape)
-    fits = [isinstance(s, Product) and (s.m, s.n) in matrices for s in work.signatures]
+    sizes = map(work.signature, range(len(work.works)))
+    fits = [isinstance(size, Product) and (size.m, size.n) in matrices for size in sizes]
     # Not of wrappers, whose work counts inside them, nor of unknown work.
     forward = roles.is_a("forward") & ~attribution.has("wrapper", "none")
     logits: BoolArray = forward & np.array(fits, dtype=np.bool_)[work.place]
@@ -194,15 +193,3 @@ def _logits(trace: Trace, attribution: Attribution, roles: ProductRoles) -> Bool
     is_same = taken(work.place, around) == work.place[rows]
     logits[rows] = is_same & (taken(1 * logits, around, 0) > 0)
     return logits
-
-
-def _notes(attribution: Attribution, parts: PartTable, phase: Phases) -> Iterator[Note]:
-    """Yield notes on what is assumed of the ops, and what is missing of them."""
-    if attribution.untold:
-        yield _UNTOLD
-    if doubtful := int((parts.flops != parts.at_least).sum()):
-        yield note_of("assumed", "flops-between-bounds", count=doubtful)
-    if lost := int(attribution.has("lost").sum()):
-        yield note_of("missing", "kernels-of-ops-missing", count=lost)
-    if phase.unconfirmed:
-        yield note_of("assumed", "recompute-rules-disagree", count=phase.unconfirmed)
