@@ -220,10 +220,7 @@ class Quantity(Struct, frozen=True):
 
 
 class Stalls(Struct, frozen=True):
-    """The spelling of the counters of why warps wait, one per reason.
-
-    They are parts of quantity `total`, or without one of their own sum, if that is `least` or more.
-    """
+    """Counters of why warps wait: parts of `total`, else of their own sum if that is `least`."""
 
     pattern: str
     total: str | None = None
@@ -236,10 +233,7 @@ class Stalls(Struct, frozen=True):
 
 
 class Cycles(Struct, frozen=True):
-    """A counter of cycles, added up over a part of all CUs.
-
-    `families` has how many such parts a CU has, by family; a count is worth `factor` cycles.
-    """
+    """Counts of `factor` cycles, added up over parts of all CUs; `families` have so many per CU."""
 
     id: str
     counter: str

@@ -49,10 +49,7 @@ class DeviceRow(TypedDict):
 
 
 def installed_devices(make: Callable[[dict[str, Any]], T], taken: Collection[str]) -> list[T]:
-    """Return what `make` makes of the rows that installed packages give.
-
-    Raises UsageError with what is wrong with a row, also if its id is `taken`.
-    """
+    """Return what `make` makes of packages' rows. Raises UsageError for a wrong or `taken` one."""
     ids, made = {*taken}, []
 
     def read(given: Any, where: str, package: str) -> None:
@@ -86,15 +83,14 @@ def _problem(row: Any, taken: Collection[str]) -> str | None:
     lists = (value if isinstance(value, list) else [value] for value in others)
     rates = chain(row.get("vector", {}).values(), row.get("matrix", {}).values())
     numbers = [n for n in (*chain(*lists), *rates) if isinstance(n, int | Decimal)]
+    is_odd = len(row["memory_gb"]) != len(row["memory_gbps"])
+    has_fitting = all(Decimal(n).is_finite() and 0 < n < _LARGEST for n in numbers)
     problems = {
         f"unknown key {min(unknown, default='')!r}": unknown,
         f"the id {row['id']!r} is taken": row["id"] in taken,
         "its id must be of a-z, 0-9 and -": not re.fullmatch("[a-z0-9-]{1,40}", row["id"]),
         "its pattern matches every name": re.search(row["pattern"], ""),
-        "memory_gb and memory_gbps must be as long": len(row["memory_gb"])
-        != len(row["memory_gbps"]),
-        "a number is not above 0, or too large": not all(
-            Decimal(n).is_finite() and 0 < n < _LARGEST for n in numbers
-        ),
+        "memory_gb and memory_gbps must be as long": is_odd,
+        "a number is not above 0, or too large": not has_fitting,
     }
     return next((text for text, is_wrong in problems.items() if is_wrong), None)

@@ -69,11 +69,9 @@ def merge_jobs(traces: Sequence[Trace]) -> Trace:
 
 
 def _of_one_job(traces: Sequence[Trace]) -> Trace:
-    """Return the trace of the files of one job, with a note if nothing says that they are.
-
-    Only timelines can be of other jobs unnoticed: sums and counters joined by what they share.
-    """
+    """Return the trace of the files of one job, with a note if nothing says that they are."""
     trace = merging.merge(traces)
+    # Only timelines can be of other jobs unnoticed: sums and counters joined by what they share.
     timed = [member for member in starmap(_Member, enumerate(traces)) if member.is_timed]
     if len(timed) < 2 or any(a.is_seen_with(b) for a, b in combinations(timed, 2)):
         return trace
@@ -93,10 +91,8 @@ def of_job(trace: Trace, number: int | None) -> Trace:
         return trace
     count = max(1, len(trace.jobs))
     if number > count:
-        raise UsageError(
-            f"there is no job {number}: the files belong to {several(count, 'job')}",
-            "traceflops info lists the jobs",
-        )
+        problem = f"there is no job {number}: the files belong to {several(count, 'job')}"
+        raise UsageError(problem, "traceflops info lists the jobs")
     if not trace.jobs:
         return trace
     job = trace.jobs[number - 1]
@@ -116,10 +112,8 @@ def is_undecided(trace: Trace) -> bool:
 def check_decided(trace: Trace, what: str) -> None:
     """Raise UsageError where a trace is of several jobs; `what` is possible only for one."""
     if is_undecided(trace):
-        raise UsageError(
-            f"{what} works on one job, but the files belong to {len(trace.jobs)}",
-            "choose one with --job N; traceflops info lists the jobs",
-        )
+        problem = f"{what} works on one job, but the files belong to {len(trace.jobs)}"
+        raise UsageError(problem, "choose one with --job N; traceflops info lists the jobs")
 
 
 def split(traces: Sequence[Trace]) -> tuple[list[list[Trace]], set[str]]:

@@ -145,25 +145,44 @@ def match(seen: SeenDevice) -> Match:
 def chosen(device_id: str | None, peak_tflops: float | None, seen: SeenDevice) -> Match:
     """Return the match, --device and --peak before the table. Raises UsageError for bad ones."""
     matched = match(seen)
-    if device_id is not None:
-        matched = _as_given(device_facts.asked_row(device_id), seen, matched)
-    return matched if peak_tflops is None else _with_rate(matched, given_rate(peak_tflops))
-
-
-def _as_given(spec: DeviceSpec, seen: SeenDevice, matched: Match) -> Match:
-    """Return the match with the row that the user chose; `matched` by the table may contradict."""
-    part, row = _part(spec, seen), _titled(spec)
-    # Units and memory of a part differ from the row's, which is no objection.
-    wrong = _objections(_checks(spec, seen)) if part is None else ()
-    # Another name, or other properties that fit one row, tell more than each property that differs.
-    if matched.how == "name" and matched.spec is not None and matched.spec.id != spec.id:
-        wrong = (quoted(seen.name),)
-    elif wrong and matched.confirmed and matched.spec is not None:
-        wrong = (fact("device.product-by-properties", product=matched.spec.product),)
-    against = fact("device.contradicted", row=row, seen=wrong) if wrong else None
-    why = against or fact("device.chosen", row=row, part=_share(part) if part is not None else None)
-    fitting, scaled = by_fingerprint(seen), part or spec.with_memory(seen.memory_bytes)
-    return Match(seen, scaled, "given", "high", True, fitting, why, contradicts=against)
+    if device_id is not None:  # the row that the user chose, and what contradicts it
+        asked = device_facts.asked_row(device_id)
+        part, title = _part(asked, seen), _titled(asked)
+        # Units and memory of a part differ from the row's, which is no objection.
+        wrong = _objections(_checks(asked, seen)) if part is None else ()
+        # Another name, or other properties that fit one row, tell more than each that differs.
+        if matched.how == "name" and matched.spec is not None and matched.spec.id != asked.id:
+            wrong = (quoted(seen.name),)
+        elif wrong and matched.confirmed and matched.spec is not None:
+            wrong = (fact("device.product-by-properties", product=matched.spec.product),)
+        against = fact("device.contradicted", row=title, seen=wrong) if wrong else None
+        share = _share(part) if part is not None else None
+        why = against or fact("device.chosen", row=title, part=share)
+        fitting, spec = by_fingerprint(seen), part or asked.with_memory(seen.memory_bytes)
+        matched = Match(seen, spec, "given", "high", True, fitting, why, contradicts=against)
+    if peak_tflops is None:
+        return matched
+    # One rate for all data types; the rest of a confirmed row stays.
+    rate, row = given_rate(peak_tflops), matched.spec if matched.confirmed else None
+    unknown = DeviceSpec(
+        id="given",
+        vendor="unknown",
+        product=shown(seen.name) if seen.name else "unnamed GPU",
+        arch="unknown",
+        compute=seen.compute,
+        units=seen.units if is_known(seen.units) else None,
+        dense={},
+        one_device_is="device",
+        confidence="U",
+        source="--peak",
+    )
+    dense, note = dict.fromkeys(peaks.DTYPES, rate), "one rate for all data types, set with --peak"
+    spec = replace(row or unknown, dense=dense, confidence="U", note=note)
+    spec = replace(spec, source="--peak", date=None)
+    named, doubt = (_titled(row), rate_doubt(row, rate)) if row is not None else (None, None)
+    why = fact("device.rate-given", rate=peaks.rate_text(rate), row=named, doubt=doubt)
+    given = replace(matched, spec=spec, how="given", confidence="high", confirmed=True)
+    return replace(given, why=why, options=None)
 
 
 def _checks(spec: DeviceSpec, seen: SeenDevice) -> Iterator[_Check]:
@@ -281,35 +300,6 @@ def _objections(checks: Iterator[_Check] | tuple[_Check, ...]) -> tuple[Value, .
         for seen, expected, agrees in checks
         if not agrees
     )
-
-
-def _with_rate(matched: Match, rate: int) -> Match:
-    """Return the match with one rate for all data types; the rest of a confirmed row stays."""
-    row, seen = matched.spec if matched.confirmed else None, matched.seen
-    unknown = DeviceSpec(
-        id="given",
-        vendor="unknown",
-        product=shown(seen.name) if seen.name else "unnamed GPU",
-        arch="unknown",
-        compute=seen.compute,
-        units=seen.units if is_known(seen.units) else None,
-        dense={},
-        one_device_is="device",
-        confidence="U",
-        source="--peak",
-    )
-    spec = replace(
-        row or unknown,
-        dense=dict.fromkeys(peaks.DTYPES, rate),
-        confidence="U",
-        source="--peak",
-        date=None,
-        note="one rate for all data types, set with --peak",
-    )
-    title, doubt = (_titled(row), rate_doubt(row, rate)) if row is not None else (None, None)
-    why = fact("device.rate-given", rate=peaks.rate_text(rate), row=title, doubt=doubt)
-    given = replace(matched, spec=spec, how="given", confidence="high", confirmed=True)
-    return replace(given, why=why, options=None)
 
 
 def _part(spec: DeviceSpec, seen: SeenDevice) -> DeviceSpec | None:

@@ -216,10 +216,7 @@ def _agreed(facts: Sequence[Mapping[str, _Value]]) -> dict[str, _Value]:
 
 
 def _file_notes(traces: Sequence[Trace], noun: str) -> list[Note]:
-    """Return the notes of the traces; one that several have is given once, with their number.
-
-    Notes on files are counted per file. That there is no timeline is noted only if none has one.
-    """
+    """Return the notes of the traces; one that several have is given once, with their number."""
     of_file: list[tables.Owned] = []
     of_trace: list[tables.Owned] = []
     is_timed = any(trace.activities.num_rows for trace in traces)

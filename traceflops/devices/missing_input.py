@@ -94,15 +94,13 @@ def other_counters(families: Sequence[Family | None]) -> MissingInput:
 
 
 def skipped(notes: Iterable[Note], operators: int) -> Fact | None:
-    """Return that records were skipped which may have been the work of a GPU, None if none were.
-
-    Fewer than one per _FEW `operators` are none of it: a program on a GPU launches more.
-    """
+    """Return that records which may have been a GPU's work were skipped, None if none were."""
     lost = (note for note in notes if note.code in _LOST)
     counts = [note.count if note.code in _RECORDS else None for note in lost]
     if None in counts:
         return fact("missing.skipped-some")
     count = sum(filter(None, counts))
+    # Fewer are none of it: a program on a GPU launches more.
     is_some = count and _FEW * count >= operators
     return fact("missing.skipped", count=count) if is_some else None
 

@@ -7,6 +7,7 @@ nanosecond (1 is 1 GB/s). An unknown rate is None; no other stands in for it, an
 from __future__ import annotations
 
 import datetime
+import math
 import re
 import tomllib
 from collections.abc import Iterator, Mapping
@@ -146,20 +147,12 @@ class DeviceSpec(Struct, frozen=True, kw_only=True):
         return replace(self, memories=fitting) if fitting else self
 
     def with_units(self, units: int) -> DeviceSpec:
-        """Return a part of the device: rates in proportion to its units, rounded down."""
-        if self.units is None or not 0 < units <= self.units:
-            raise ValueError(f"{self.id} has no part of {units} units")
-        dense = {dtype: rate * units // self.units for dtype, rate in self.dense.items()}
-        return replace(
-            self,
-            dense=dense,
-            part=self.part * Fraction(units, self.units),
-            units=units,
-            memories=(),  # memory and links of a part depend on how the device was split
-            link=None,
-            host_link=None,
-            one_device_is="part",
-        )
+        """Return a part of the device, whose units are known: rates in proportion, rounded down."""
+        share = Fraction(units, self.units or units)
+        dense = {dtype: math.floor(rate * share) for dtype, rate in self.dense.items()}
+        part = replace(self, dense=dense, part=self.part * share, units=units)
+        # Memory and links of a part depend on how the device was split.
+        return replace(part, memories=(), link=None, host_link=None, one_device_is="part")
 
 
 class Variant(Struct, frozen=True):
@@ -220,14 +213,14 @@ def _device(row: dict[str, Any]) -> DeviceSpec:
     rates = vector | {own_name.get(dtype, dtype): rate for dtype, rate in matrix.items()}
     sizes = zip(row["memory_gb"], row["memory_gbps"], strict=True)
     host = row.get("host_link")
-    gbps = document()["host_link"][host]["gbps"] if host else 0
+    host_gbps = document()["host_link"][host]["gbps"] if host else 0
     as_written = {name: row[name] for name in DeviceSpec.__struct_fields__ if name in row}
     read: dict[str, Any] = {
         "dense": {dtype: int(rates[dtype] * PER_TERA) for dtype in DTYPES if dtype in rates},
         "memories": tuple(Memory(None if gb == "shared" else gb, gbps) for gb, gbps in sizes),
         "compute": tuple(row["compute"]) if "compute" in row else None,
         "link": Fraction(row["link_gbps"]) if "link_gbps" in row else None,
-        "host_link": HostLink(host, Fraction(gbps)) if host else None,
+        "host_link": HostLink(host, Fraction(host_gbps)) if host else None,
     }
     return DeviceSpec(**as_written | read)
 

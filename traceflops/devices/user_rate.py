@@ -24,27 +24,21 @@ _SAME: Final = (Fraction(95, 100), Fraction(105, 100))
 """A rate as multiple of the table's that is taken to be equal."""
 _USUAL: Final = (Fraction(1, 2), Fraction(110, 100))
 """A rate as multiple of the table's that may be right: measured ones are lower, and clocks vary."""
-_UNITS_OF_MISTAKES: Final = (
-    *(("PFLOP/s", 1000.0), ("GFLOP/s", 1e-3), ("MFLOP/s", 1e-6), ("FLOP/s", 1e-12)),
-)
 
 
 def given_rate(tflops: float, option: str = "--peak") -> int:
     """Return a rate in TFLOP/s as FLOP per ns. Raises UsageError if it must be in another unit."""
     if not math.isfinite(tflops) or tflops <= 0:
-        raise UsageError(
-            f"{option} {tflops:g} is not a rate",
-            f"give TFLOP/s of one GPU, such as {option} 989.4",
-        )
+        hint = f"give TFLOP/s of one GPU, such as {option} 989.4"
+        raise UsageError(f"{option} {tflops:g} is not a rate", hint)
     if 1 <= tflops <= LARGEST_PEAK:
         return round(tflops * PER_TERA)
-    extent = "small" if tflops < 1 else "large"
-    rates = ((unit, tflops * factor) for unit, factor in _UNITS_OF_MISTAKES)
+    problem = f"{option} {tflops:g} TFLOP/s is too {'small' if tflops < 1 else 'large'} for a GPU"
+    units = {"PFLOP/s": 1000.0, "GFLOP/s": 1e-3, "MFLOP/s": 1e-6, "FLOP/s": 1e-12}
+    rates = ((unit, tflops * factor) for unit, factor in units.items())
     meant = (f"; for {u}, use {option} {rate:g}" for u, rate in rates if 1 <= rate <= LARGEST_PEAK)
     hint = next(meant, f", such as {option} 989.4")
-    raise UsageError(
-        f"{option} {tflops:g} TFLOP/s is too {extent} for a GPU", f"{option} is in TFLOP/s{hint}"
-    )
+    raise UsageError(problem, f"{option} is in TFLOP/s{hint}")
 
 
 def rate_doubt(spec: DeviceSpec, rate: int, dtypes: Collection[str] = ()) -> Fact | None:
@@ -84,11 +78,6 @@ def rate_doubt(spec: DeviceSpec, rate: int, dtypes: Collection[str] = ()) -> Fac
     is_usual = times[nearest] <= most and (times[nearest] >= least or not dtypes)
     if same is not None or is_usual:
         return None
-    return fact(
-        "peak-doubt.times",
-        rate=given,
-        times=decimal(times[nearest], 2),
-        nearest=nearest,
-        id=spec.id,
-        dense=rate_text(table[nearest]),
-    )
+    many, dense = decimal(times[nearest], 2), rate_text(table[nearest])
+    code = "peak-doubt.times"
+    return fact(code, rate=given, times=many, nearest=nearest, id=spec.id, dense=dense)

@@ -159,20 +159,15 @@ def peak_notes(done: Executed, devices: tuple[DevicePeaks, ...]) -> Iterator[Not
 
 def peaks_of(match: Match) -> dict[str, int]:
     """Return the known peaks of a device by data type of products, in FLOP per ns."""
-    peaks = {
-        dtype: next((peak for rate in rates if (peak := match.peak(rate)) is not None), None)
-        for dtype, rates in _RATES.items()
-    }
-    return {dtype: peak for dtype, peak in peaks.items() if peak is not None}
+    peaks = {dtype: [*map(match.peak, rates)] for dtype, rates in _RATES.items()}
+    known = {dtype: [peak for peak in each if peak is not None] for dtype, each in peaks.items()}
+    return {dtype: each[0] for dtype, each in known.items() if each}
 
 
 def device_budgets(
     prepared: Prepared, executed: Executed, peaks: Mapping[int, Peaks]
 ) -> tuple[DeviceBudget, ...]:
-    """Return a budget per device: its time in the chosen windows, and the FLOPs done in it.
-
-    `peaks` are by row of the table of devices, in FLOP per ns by data type.
-    """
+    """Return a budget per device: its time in the chosen windows, and the FLOPs done in it."""
     work: defaultdict[int, list[Portion]] = defaultdict(list)
     for cell in executed.cells:
         if cell.window is not None and prepared.windows[cell.device][cell.window].used:
@@ -182,15 +177,12 @@ def device_budgets(
     for time in executed.times:
         if prepared.windows[time.device][time.window].used:
             uncounted_ns[time.device] += time.uncounted_ns
-    return tuple(
-        DeviceBudget(
-            sum((w.account.components for w in windows if w.used), Components()).parts(),
-            uncounted_ns[device],
-            tuple(work[device]),
-            peaks.get(device, {}),
-        )
-        for device, windows in prepared.windows.items()
-    )
+    budgets = []
+    for device, windows in prepared.windows.items():
+        parts = sum((w.account.components for w in windows if w.used), Components()).parts()
+        done, rates = tuple(work[device]), peaks.get(device, {})
+        budgets.append(DeviceBudget(parts, uncounted_ns[device], done, rates))
+    return tuple(budgets)
 
 
 class ShareRange(Struct, frozen=True):
@@ -227,9 +219,9 @@ def count_bounds(
 ) -> tuple[Fraction, Fraction]:
     """Return by which factors the FLOPs of some cells may be less, and more, than counted.
 
-    A waterfall counts the upper bounds; and it takes what may be TF32 or FP32 as TF32: at the lower
-    peak of FP32, it would be more of the budget. Both are 1 if nothing is open. `peaks` are by row
-    of the table of devices, in FLOP per ns by data type.
+    A waterfall counts upper bounds, and what may be TF32 or FP32 as TF32: at the lower peak of FP32
+    it would be more of the budget. Both are 1 if nothing is open. `peaks` are by device (its row)
+    and data type.
     """
     flops: Counter[tuple[int, str]] = Counter()
     at_least: Counter[tuple[int, str]] = Counter()

@@ -116,15 +116,6 @@ def _judged(
     return JudgedPass()
 
 
-def forward_passes(linked: LinkedTrace, attribution: Attribution) -> tuple[ForwardPass, ...]:
-    """Return the passes of a trace; those of one process do not overlap."""
-    if marked := annotated_passes(linked.trace):
-        return marked
-    passes = tuple(_between(linked.trace, attribution))
-    judged = zip(passes, _by_rules(linked, attribution, passes), strict=True)
-    return tuple(replace(each, judged=kind) for each, kind in judged)
-
-
 def places_in(passes: tuple[ForwardPass, ...], process: IntArray, at_ns: IntArray) -> IntArray:
     """Return the index of the pass around each instant of a process, or -1."""
     if not passes:
@@ -190,12 +181,12 @@ def _table(trace: Trace, row: int) -> tuple[int, Shape]:
     return rows, sizes
 
 
-def _by_rules(
-    linked: LinkedTrace, attribution: Attribution, passes: tuple[ForwardPass, ...]
-) -> Iterator[JudgedPass]:
-    """Yield the kind of each pass, by what was executed in it."""
+def forward_passes(linked: LinkedTrace, attribution: Attribution) -> tuple[ForwardPass, ...]:
+    """Return the passes of a trace, by what was executed in them; those of a process are apart."""
     trace, call, work = linked.trace, linked.links.call_of_activity, attribution.work
-    ops = trace.ops
+    if marked := annotated_passes(trace):
+        return marked
+    ops, passes = trace.ops, tuple(_between(trace, attribution))
     # The passes in which an op, a Python frame or a launch is named after a cache.
     cached = []
     for table in (ops, trace.marks):
@@ -211,15 +202,16 @@ def _by_rules(
     with_weight = attribution.executed[~batched[attribution.executed]]
     executed = _by_pass(pass_of_op, with_weight, len(passes))
     lookups = _by_pass(pass_of_op, np.flatnonzero(named(ops, _LOOKUP)), len(passes))
+    judged = []
     for number, (ops_done, looked_up) in enumerate(zip(executed, lookups, strict=True)):
         works = [work.works[index] for index in distinct(work.place[ops_done]).tolist()]
         signatures = [each.signature for each in works if isinstance(each, Work)]
-        yield _judged(
-            [each for each in signatures if isinstance(each, Core)],
-            [each for each in signatures if isinstance(each, Product) and each.batch == 1],
-            [_table(trace, row) for row in looked_up.tolist()],
-            number in with_cache,
-        )
+        cores = [each for each in signatures if isinstance(each, Core)]
+        products = [each for each in signatures if isinstance(each, Product) and each.batch == 1]
+        tables = [_table(trace, row) for row in looked_up.tolist()]
+        kind = _judged(cores, products, tables, number in with_cache)
+        judged.append(replace(passes[number], judged=kind))
+    return tuple(judged)
 
 
 def _named_after_cache(table: pa.Table) -> BoolArray:

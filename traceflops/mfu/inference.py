@@ -172,16 +172,14 @@ def inference(
 
 def is_trained(prepared: Prepared) -> bool:
     """Return whether a trace shows a backward pass, an optimizer, or operators with gradients."""
-    # Autograd gives sequence numbers to operators with gradients alone.
     trace, categorised = prepared.trace, prepared.linked.categorised
+    # Autograd gives sequence numbers to operators with gradients alone.
+    if is_node(trace.ops).any() or (numbers(trace.ops["sequence"], ABSENT) != ABSENT).any():
+        return True
+    if any(label.startswith("Optimizer.") for label in names(trace.marks["name"])):
+        return True
     used = distinct(categorised.category).tolist()
-    categories = (categorised.categories[index] for index in used)
-    return bool(
-        is_node(trace.ops).any()
-        or (numbers(trace.ops["sequence"], ABSENT) != ABSENT).any()
-        or any(label.startswith("Optimizer.") for label in names(trace.marks["name"]))
-        or any(category.sub == "optimizer" for category in categories)
-    )
+    return any(categorised.categories[index].sub == "optimizer" for index in used)
 
 
 class _Done:

@@ -310,8 +310,17 @@ def _nothing_counted(prepared: Prepared, done: Executed, *, is_ml: bool) -> Miss
     `is_ml` says that the program is one of machine learning: only such a model can be described.
     """
     ops, work = prepared.trace.ops, done.work
-    if work is not None and work.joins:
-        return _nothing_joined(done, work, is_ml=is_ml)
+    none_known = MissingInput(fact("missing.none-known"), _largest_unknown(done))
+    if work is not None and work.joins:  # with a pair or counters of another run
+        if any(join.known for join in work.joins):  # kernels matched, and were known to do none
+            return missing_input.NO_MATRIX_WORK
+        has_flops = any(row.flops is not None for row in work.counted)
+        # Without a pair, the counters alone are to blame.
+        if not work.counted or has_flops or any(join.origin == "pair" for join in work.joins):
+            return none_known
+        if any(flops is not None for row in work.counted for flops in row.by_type.values()):
+            return missing_input.counters_incomplete(work.families, work.missing)
+        return missing_input.other_counters(work.families) if is_ml else missing_input.NOT_ML
     if not ops.num_rows and not (is_ml and _took_time(prepared, "compute")):  # nothing has a model
         none = missing_input.NONE_KNOWN if _took_time(prepared, "other") else missing_input.NO_MODEL
         return none if is_ml else missing_input.NOT_ML
@@ -328,7 +337,7 @@ def _nothing_counted(prepared: Prepared, done: Executed, *, is_ml: bool) -> Miss
         what = fact("missing.no-shapes" if ops.num_rows else "missing.no-operators")
         return MissingInput(what, fact(missing_input.NEXT_TIME, how=how) if how else None)
     if done.outside.unattributed:  # kernels computed, but none of known shapes
-        return MissingInput(fact("missing.none-known"), _largest_unknown(done))
+        return none_known
     has_other_steps = len(prepared.plan.choice.seen) > len(prepared.plan.choice.used)
     what = fact("missing.no-matrix-operator")
     return MissingInput(
@@ -343,21 +352,6 @@ def _took_time(prepared: Prepared, top: str) -> bool:
     """
     length = numbers(prepared.trace.activities["dur_ns"])
     return bool(length[is_top(prepared.linked.categorised, top)].any())
-
-
-def _nothing_joined(done: Executed, work: MeasuredWork, *, is_ml: bool) -> MissingInput:
-    """Return why the counters or the paired run that were given tell no FLOPs.
-
-    `work` has their joins with the trace; without a pair, its counters alone are to blame.
-    """
-    if any(join.known for join in work.joins):  # kernels matched, and were known to do none
-        return missing_input.NO_MATRIX_WORK
-    has_flops = any(row.flops is not None for row in work.counted)
-    if work.counted and not has_flops and not any(join.origin == "pair" for join in work.joins):
-        if all(flops is None for row in work.counted for flops in row.by_type.values()):
-            return missing_input.other_counters(work.families) if is_ml else missing_input.NOT_ML
-        return missing_input.counters_incomplete(work.families, work.missing)
-    return MissingInput(fact("missing.none-known"), _largest_unknown(done))
 
 
 def _without_capture(done: Executed) -> MissingInput | None:

@@ -34,7 +34,7 @@ from traceflops.flops.ops.count import UNKNOWN
 from traceflops.flops.ops.work import Work, known_sum
 from traceflops.mfu.traced.uncounted import vector_ops
 from traceflops.table import columns
-from traceflops.table.columns import BoolArray, FloatArray, IntArray, SmallArray, numbers
+from traceflops.table.columns import BoolArray, IntArray, SmallArray, numbers
 from traceflops.table.grouping import extremes, ranked
 from traceflops.table.nesting import taken
 from traceflops.windows.prepared import Prepared
@@ -339,7 +339,22 @@ class _Items:
         inside = np.bincount(index, alone, len(item)) * at_once
         flops_ns = np.zeros(len(item))
         if component == "compute":
-            flops_ns = np.minimum(self._flops_ns(item, peaks), whole_ns)
+            # What the FLOPs need at the peak of their type, NaN if that is not known.
+            peak = np.array([float(peaks.rates.get(dtype) or np.nan) for dtype in self._dtypes])
+            op = np.where(item < self._ops, item, UNKNOWN)
+            flops, needed = taken(self._flops, op), np.full(len(item), np.nan)
+            has_flops = flops >= 0
+            needed[has_flops] = flops[has_flops] / peak[self._dtype[op[has_flops]]]
+            if self._work is not None:
+                # Activities without an op: by what counters or a paired run tell.
+                of_kind = np.zeros(len(self._work.kinds) + 1)
+                of_kind[UNKNOWN] = np.nan
+                for _, dtype, most, _ in self._work.columns():
+                    of_type = float(peaks.rates.get(dtype) or np.nan)
+                    of_kind[:UNKNOWN] += np.where(most > 0, most / of_type, 0)
+                without_op = item >= self._ops
+                needed[without_op] = of_kind[self._work.kind[item[without_op] - self._ops]]
+            flops_ns = np.minimum(needed, whole_ns)
         # What the bytes need, NaN if they or the bandwidth of their path are unknown.
         rates = (peaks.bandwidth, peaks.host_bandwidth, None)  # in the order of PATHS
         rate = np.array([*(float(each) if each else np.nan for each in rates), np.nan])
@@ -350,28 +365,6 @@ class _Items:
             needed_ns[self._mixed[item]] = np.nan
         is_known = np.isfinite(needed_ns) & (whole_ns > 0)
         share = inside[is_known] / whole_ns[is_known]
-        return RoofTime(
-            round(float(inside[np.isfinite(flops_ns)].sum())),
-            round(float(inside[is_known].sum())),
-            round(float((flops_ns[is_known] * share).sum())),
-            round(float((needed_ns[is_known] * share).sum())),
-        )
-
-    def _flops_ns(self, item: IntArray, peaks: DevicePeaks) -> FloatArray:
-        """Return what the FLOPs of items need at the peak of their type; NaN if not known."""
-        peak = np.array([float(peaks.rates.get(dtype) or np.nan) for dtype in self._dtypes])
-        op = np.where(item < self._ops, item, UNKNOWN)
-        flops = taken(self._flops, op)
-        has_flops = flops >= 0
-        flops_ns = np.full(len(item), np.nan)
-        flops_ns[has_flops] = flops[has_flops] / peak[self._dtype[op[has_flops]]]
-        if self._work is not None:
-            # Activities without an op: by what counters or a paired run tell.
-            of_kind = np.zeros(len(self._work.kinds))
-            for _, dtype, most, _ in self._work.columns():
-                of_type = float(peaks.rates.get(dtype) or np.nan)
-                of_kind += np.where(most > 0, most / of_type, 0)
-            without_op = item >= self._ops
-            kind = self._work.kind[item[without_op] - self._ops]
-            flops_ns[without_op] = np.append(of_kind, np.nan)[kind]  # the last is of UNKNOWN
-        return flops_ns
+        times = (inside[np.isfinite(flops_ns)], inside[is_known])
+        needs = (flops_ns[is_known] * share, needed_ns[is_known] * share)
+        return RoofTime(*(round(float(column.sum())) for column in (*times, *needs)))

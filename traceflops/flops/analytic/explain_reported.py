@@ -112,14 +112,9 @@ class Explanation(Struct, frozen=True):
         else:
             honest = fact("reported.honest", figure=figure, mfu=rate.mfu if as_hfu else None)
         if not best.reproduces:
-            return fact(
-                "reported.nearest",
-                said=self.said,
-                best=best.text,
-                value=self.shown(best.value),
-                error=best.error,
-                honest=honest,
-            )
+            value, error = self.shown(best.value), best.error
+            figures = {"said": self.said, "best": best.text, "value": value, "error": error}
+            return fact("reported.nearest", **figures, honest=honest)
         certain = best.cost < FARFETCHED and len(best.conventions) <= CERTAIN
         others = sum(candidate.reproduces for candidate in self.candidates) - 1
         return fact(
@@ -152,10 +147,8 @@ def explain(
     """
     ways = [*_ways(card, run, peak, others, metric)]
     if not ways:
-        raise UsageError(
-            "this description does not allow any convention",
-            "give batch, sequence length, time, and a model card or parameter count",
-        )
+        hint = "give batch, sequence length, time, and a model card or parameter count"
+        raise UsageError("this description does not allow any convention", hint)
     explanations = []
     for reading in filter(None, (reported, reported.percent)):
         # Conventions with the same figure (as far as the digits tell) are one candidate, for each

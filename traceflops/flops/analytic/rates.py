@@ -8,7 +8,8 @@ from typing import Final
 
 from msgspec import Struct
 
-from traceflops.devices.peaks import PER_TERA, DeviceSpec
+from traceflops.devices.peaks import DeviceSpec
+from traceflops.devices.user_rate import LARGEST_PEAK
 from traceflops.errors import InputError, UsageError
 from traceflops.facts import Fact, fact
 from traceflops.flops.analytic.conventions import CONVENTIONS, convention
@@ -21,7 +22,6 @@ from traceflops.units import decimal, exact_percent
 TERA = 10**12
 PUBLISHED = "published-tflops"
 NS_PER_S = 10**9
-LARGEST_PEAK = 10**8  # FLOP per nanosecond: 100 PFLOP/s, far above any device
 DOUBTFUL = Fraction(1, 1000)
 TIME_HINT = "set --step-time or --tokens-per-s"
 
@@ -87,23 +87,11 @@ def is_of_unknown_basis(run: Run) -> bool:
 
 
 class Peak(Struct, frozen=True):
-    """The peak of one device in FLOP per ns (1,000 of them are 1 TFLOP/s), and its label.
-
-    `unlikely` is how far-fetched it is that this peak was used by mistake.
-    """
+    """A device's peak and its label; `unlikely` is how far-fetched its use by mistake is."""
 
     flops_per_ns: Fraction
     label: str = "given"
     unlikely: int = 0
-
-    def __post_init__(self) -> None:
-        """Refuse a peak that no device can have."""
-        if not 0 < self.flops_per_ns <= LARGEST_PEAK:
-            tflops = decimal(self.flops_per_ns / PER_TERA, 3)
-            raise UsageError(
-                f"a peak of {tflops} TFLOP/s per GPU is impossible",
-                "give the dense peak of one GPU in TFLOP/s, e.g. 989.5",
-            )
 
     @property
     def text(self) -> str:
@@ -206,7 +194,7 @@ def check_possible(rate: Rate, card: ModelCard, run: Run, spec: DeviceSpec | Non
 def check_speed(done: DescribedWork) -> None:
     """Raise InputError for more FLOP/s than any device can do, whatever the peak."""
     speed = done.tflops_per_device
-    if speed is not None and speed * PER_TERA > LARGEST_PEAK:
+    if speed is not None and speed > LARGEST_PEAK:
         raise InputError(
             f"{decimal(speed, 0)} TFLOP/s per GPU is more than any GPU can do "
             f"({done.ledger.convention})",

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from traceflops.errors import UsageError
 from traceflops.facts import Fact
 from traceflops.flops.analytic.lengths import Lengths, LengthSums, Sequences, sums_of
-from traceflops.flops.model.blocks import Linear, positive, require
+from traceflops.flops.model.blocks import Linear, require
 from traceflops.flops.model.card import ModelCard, PlacedLinear
 from traceflops.units import decimal, parse_share
 
@@ -190,7 +190,10 @@ class Run(Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         """Refuse counts below 1, contradictions, and sums that no lengths have."""
-        positive(self, *(name for name in COUNTS if getattr(self, name) is not None))
+        for name in COUNTS:
+            count = getattr(self, name)
+            problem = f"{name} is {count}"
+            require(count is None or count >= 1, problem, f"give a {name} of at least 1")
         no_tokens = any(length < 1 for length in self.documents)
         require(not no_tokens, "a document has no tokens", "give lengths of at least 1")
         both = "set --seq-sum and --seq-square-sum"

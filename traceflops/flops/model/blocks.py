@@ -31,10 +31,6 @@ class Mask(Struct, frozen=True):
     kind: MaskKind = "causal"
     size: int = 0
 
-    def __post_init__(self) -> None:
-        if self.kind in ("window", "chunk"):
-            positive(self, "size")
-
     def pairs(self, queries: int, cached: int = 0) -> int:
         """Return the attended pairs of one head: `queries` tokens after `cached` earlier ones."""
         # `Band(right=0)` is causal: no key to the right of the query.
@@ -54,13 +50,6 @@ def require(holds: bool, problem: str, hint: str) -> None:
     """Raise a UsageError unless something holds."""
     if not holds:
         raise UsageError(problem, hint)
-
-
-def positive(owner: object, *names: str) -> None:
-    """Raise UsageError for each named field of `owner` that is below 1."""
-    for name in names:
-        value = getattr(owner, name)
-        require(value >= 1, f"{name} is {value}", f"give a {name} of at least 1")
 
 
 CAUSAL = Mask()
@@ -129,7 +118,6 @@ class Attention(Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         """Refuse heads that do not share the key heads evenly."""
-        positive(self, "heads", "kv_heads", "head_dim")
         problem = f"{self.heads} heads are not a multiple of {self.kv_heads} kv_heads"
         hint = "kv_heads must divide heads (1 for multi-query, heads for multi-head attention)"
         require(self.heads % self.kv_heads == 0, problem, hint)
@@ -162,9 +150,6 @@ class LatentAttention(Struct, frozen=True, kw_only=True):
     value_dim: int
     mask: Mask = CAUSAL
     bias: bool = False
-
-    def __post_init__(self) -> None:
-        positive(self, "heads", "kv_rank", "nope_dim", "rope_dim", "value_dim")
 
     def linears(self, hidden: int, memory: int) -> Iterator[Linear]:
         """Yield the projections down to the ranks, up to the heads, and out.
@@ -203,9 +188,6 @@ class FeedForward(Struct, frozen=True, kw_only=True):
     glu: bool
     bias: bool = False
 
-    def __post_init__(self) -> None:
-        positive(self, "width")
-
     def linears(self, hidden: int) -> Iterator[Linear]:
         """Yield gate (where there is one), up and down."""
         return _mlp(self, "ffn", "", hidden, self.width)
@@ -231,7 +213,6 @@ class Experts(Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         """Refuse more chosen experts than there are, and fewer computed rows than needed."""
-        positive(self, "count", "topk", "width")
         problem = f"topk {self.topk} exceeds the {self.count} experts"
         require(self.topk <= self.count, problem, "topk must not exceed the number of experts")
         problem = f"capacity {float(self.capacity):g} is below 1 and would drop tokens"
@@ -307,7 +288,6 @@ class Conv(Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         """Refuse groups that do not divide the channels, and an input or output without size."""
-        positive(self, "groups", "count")
         named = f"convolution {self.name!r}"
         fits = all(channels % self.groups == 0 for channels in self.channels)
         problem = f"{named}: {self.groups} groups do not divide {self.channels}"

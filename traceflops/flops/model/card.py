@@ -186,11 +186,7 @@ class ModelCard(Struct, frozen=True, kw_only=True):
         return tuple(dict.fromkeys((*encoder, *groups, *(["conv"] if self.convs else ()))))
 
     def placed(self) -> tuple[PlacedLinear, ...]:
-        """Return every weight matrix, the encoder's first, then blocks, extras and heads.
-
-        MTP modules (stacks without a layer number) merge two hidden states, and use the output head
-        once more each.
-        """
+        """Return every weight matrix, the encoder's first, then blocks, extras and heads."""
         encoder = self.encoder.placed() if self.encoder is not None else ()
         placed = [replace(matrix, side="encoder") for matrix in encoder]
         memory = self.encoder.hidden if self.encoder is not None else self.hidden
@@ -202,6 +198,7 @@ class ModelCard(Struct, frozen=True, kw_only=True):
                     capacity = network.capacity
                 named = linear if layer is not None else replace(linear, group="mtp")
                 placed.append(PlacedLinear(named, count, layer, True, "decoder", capacity))
+        # MTP modules (stacks without a layer) merge two hidden states, and use the head, too.
         if self.mtp:
             merge = Linear("mtp_merge", 2 * self.hidden, self.hidden, "mtp")
             placed.append(PlacedLinear(merge, self.mtp))

@@ -23,7 +23,6 @@ from traceflops.flops.model.table import HINT, TomlTable
 
 MOST_LAYERS = 10_000
 MASKS = get_args(blocks.MaskKind)
-ONE_FOR_ALL = ("mask", "window_layers")  # what says of all layers what a pattern says of each
 BIASES = ("qkv", "out", "ffn", "router", "head")
 EVERY_BIAS = ("qkv", "out", "ffn", "router")  # what `bias = true` means: all matrices but the head
 SIZES = ("hidden", "layers", "heads", "kv_heads", "head_dim", "mla", "ffn", "glu", "experts")
@@ -197,7 +196,19 @@ class _Builder(Struct, frozen=True):
             kind: Mask(kind, size) for kind in kinds if (size := table.maybe(kind))
         }
         if "pattern" in table:
-            return self._pattern({"causal": Mask(), "full": Mask("full"), **by_kind})
+            words, layers = table.words("pattern", MASKS) or ("causal",), self._layers
+            if len(words) > layers:
+                problem = f"'pattern' has masks for {len(words)} layers, but there are {layers}"
+                table.refuse(problem, "give one mask per layer, or fewer to repeat")
+            for key in ("mask", "window_layers"):  # they say of all layers what a pattern does
+                if key in table:
+                    table.refuse(f"'pattern' and {key!r} exclude each other", "remove one of them")
+            for key in kinds:
+                if key in table and key not in words:
+                    table.refuse(f"{key!r} is set, but no layer of the pattern uses it", HINT)
+            masks = {"causal": Mask(), "full": Mask("full"), **by_kind}
+            named = islice(cycle(words), layers)
+            return tuple(masks[word] if word in masks else table.lacks(word) for word in named)
         if len(by_kind) > 1:
             hint = "set the mask of each layer in pattern"
             table.refuse("'window' and 'chunk' exclude each other", hint)
@@ -208,22 +219,6 @@ class _Builder(Struct, frozen=True):
         if count > self._layers:
             table.refuse(f"window_layers {count} exceeds layers {self._layers}", HINT)
         return (narrow or default,) * count + (default,) * (self._layers - count)
-
-    def _pattern(self, masks: Mapping[str, Mask]) -> tuple[Mask, ...]:
-        """Return the mask of every layer by the pattern of words, which repeats."""
-        table, layers = self.table, self._layers
-        words = table.words("pattern", MASKS) or ("causal",)
-        if len(words) > layers:
-            problem = f"'pattern' has masks for {len(words)} layers, but there are {layers}"
-            table.refuse(problem, "give one mask per layer, or fewer to repeat")
-        for key in ONE_FOR_ALL:
-            if key in table:
-                table.refuse(f"'pattern' and {key!r} exclude each other", "remove one of them")
-        for key in ("window", "chunk"):
-            if key in table and key not in words:
-                table.refuse(f"{key!r} is set, but no layer of the pattern uses it", HINT)
-        named = islice(cycle(words), layers)
-        return tuple(masks[word] if word in masks else table.lacks(word) for word in named)
 
     @property
     def _mixed(self) -> tuple[bool, ...]:

@@ -63,10 +63,7 @@ class Reconciliation(Struct, frozen=True):
 
     @property
     def host_mfu(self) -> Fraction | None:
-        """Return the described MFU over the host's step markers instead of device windows.
-
-        None if it is not known, or above 1: then the host ran ahead of the device.
-        """
+        """Return the described MFU over the host's step markers; None if unknown, or above 1."""
         if self._mfu is None or self.job.host_ns is None:
             return None
         mfu = self._mfu * self.job.window_ns / self.job.host_ns

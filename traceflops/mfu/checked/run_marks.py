@@ -54,15 +54,13 @@ class Mark(NamedTuple):
 
 
 def run_marks(trace: Trace) -> tuple[dict[int, list[Mark]], tuple[Note, ...]]:
-    """Return the usable marks of a trace by process, and a note on those that are ignored.
-
-    Only marks of the host count: the profiler repeats each on the timeline of the device.
-    """
+    """Return the usable marks of the host by process, and a note on those that are ignored."""
     labels = names(trace.marks["name"])
     ours = [code for code, label in enumerate(labels) if is_ours(label)]
     if not ours:
         return {}, ()
     label, device = codes(trace.marks["name"]), numbers(trace.marks["device"], ABSENT)
+    # The profiler repeats each mark on the timeline of the device.
     on_host = is_one_of(trace.marks["kind"], "annotation") & (device == ABSENT)
     rows = np.flatnonzero(np.isin(label, ours) & on_host)
     process, start = numbers(trace.marks["process"]), numbers(trace.marks["start_ns"])
@@ -113,18 +111,12 @@ def _read(label: str) -> tuple[str, Sums] | str:
     return kind, sums
 
 
-_ROUNDED: Final = Note(
-    "assumed",
-    "tokens-mean",
-    "The selected steps differ in their number of tokens; the rounded mean is used.",
-)
+_MEAN: Final = "The selected steps differ in their number of tokens; the rounded mean is used."
+_ROUNDED: Final = Note("assumed", "tokens-mean", _MEAN)
 
 
 class MarkedTokens(Struct, frozen=True):
-    """Tokens of one step of the whole job by its marks: the mean over the steps shown.
-
-    `values` are by kind and key: "tokens.real", "seqlens.sum".
-    """
+    """Tokens of one step of the whole job by kind and key of marks: means over the steps shown."""
 
     values: Mapping[str, Fraction]
     notes: tuple[Note, ...] = ()

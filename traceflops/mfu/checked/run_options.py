@@ -26,16 +26,10 @@ TOKEN_COUNTS = (
     *("encoder_seq", "cached"),
 )
 TRAINS = "no_forward_only"  # the flag that says that a run is no inference
-_OF_TRAINING = frozenset(
-    ("lora", "lora_rank", "lora_params", "frozen", "frozen_layers", "checkpointing")
-)
 
 
 class Words(Struct, frozen=True):
-    """Words that describe a run, with their values, and the flags that are set.
-
-    `dashed` says that they are options, so that messages write them with dashes.
-    """
+    """Words of a run with their values, and flags; `dashed`: messages write them as options."""
 
     values: Mapping[str, str]
     flags: frozenset[str] = field(default_factory=frozenset)
@@ -84,17 +78,16 @@ def run_settings(card: ModelCard, words: Words) -> dict[str, Any]:
     # not known.
     forward_only: bool | None = True
     if "forward_only" not in flags:
-        trains = TRAINS in flags or not _OF_TRAINING.isdisjoint({*values, *flags})
+        of_training = {"lora", "lora_rank", "lora_params", "frozen", "frozen_layers"}
+        of_training |= {TRAINS, "checkpointing"}
+        trains = not of_training.isdisjoint({*values, *flags})
         forward_only = False if trains else "cached" in values or None
     if "cached" in values and not forward_only:  # something says that it is training
         raise UsageError(f"{called('cached')} is for decoding", f"add {called('forward_only')}")
     if "encoder_seq" in values and card.encoder is None:
         raise UsageError(f"{card.name} has no encoder", f"remove {called('encoder_seq')}")
-    settings: dict[str, Any] = {
-        "devices": words.read("gpus", parse_count) or 1,
-        "dtype": values.get("dtype"),
-        "forward_only": forward_only,
-    }
+    settings: dict[str, Any] = {"dtype": values.get("dtype"), "forward_only": forward_only}
+    settings["devices"] = words.read("gpus", parse_count) or 1
     notes = []
     for word in TOKEN_COUNTS:
         if (count := words.read(word, parse_count)) is not None:

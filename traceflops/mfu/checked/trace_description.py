@@ -45,12 +45,8 @@ _SUMS: Final = frozenset(("seq_sum", "seq_square_sum", "sequences"))
 TOTALS: Final = frozenset(("tokens", "real_tokens"))
 _REPLACES: Final[Mapping[str, frozenset[str]]] = {
     "params": _MODEL,
-    "batch": PACKED | TOTALS,
-    "seq": PACKED | TOTALS,
+    **dict.fromkeys(("batch", "seq", "documents", "seq_sum", "seq_square_sum"), PACKED | TOTALS),
     "tokens": PACKED | TOTALS | {"batch"},
-    "documents": PACKED | TOTALS,
-    "seq_sum": PACKED | TOTALS,
-    "seq_square_sum": PACKED | TOTALS,
     "lora_rank": frozenset(("lora_params",)),
     "lora_params": frozenset(("lora_rank", "lora_targets")),
 }
@@ -217,10 +213,8 @@ def counts_of_step(prepared: Prepared) -> dict[str, int | None]:
 def card_and_run(description: Description) -> tuple[ModelCard, Run]:
     """Return the model and a step of its run. Raises UsageError if the words do not give these."""
     if description.card is None:
-        raise UsageError(
-            "unknown model: the trace's description names none",
-            "add --model NAME, --model config.json or --params 8e9",
-        )
+        hint = "add --model NAME, --model config.json or --params 8e9"
+        raise UsageError("unknown model: the trace's description names none", hint)
     card = run_options.adjusted(description.card, description.words)
     run = Run(**run_options.run_settings(card, description.words))
     if run.lora is not None:
@@ -237,10 +231,7 @@ class SelfDescribed(Struct, frozen=True):
 
 
 class NotDescribed(Struct, frozen=True):
-    """A trace without a usable description; `notes` say what was left out.
-
-    `problem` is why it cannot be used, None if no model is named.
-    """
+    """A trace without a usable description, and the `problem` (None: it names no model)."""
 
     notes: tuple[Note, ...]
     problem: TraceflopsError | None = None

@@ -41,11 +41,8 @@ from traceflops.table.trace import Note, Trace, note_of
 from traceflops.units import several
 from traceflops.windows.prepared import Prepared
 
-FOUND_PAIR: Final = Note(
-    "assumed",
-    "found",
-    "The capture of the graphs was found beside the trace; --pair takes another.",
-)
+_FOUND: Final = "The capture of the graphs was found beside the trace; --pair takes another."
+FOUND_PAIR: Final = Note("assumed", "found", _FOUND)
 """A note of a pair that nobody named: where it tells nothing, there is none."""
 _COLUMNS: Final = ("kind", "size", "vector", "how", "origin")
 """The columns of MeasuredWork that have a row per activity."""
@@ -188,15 +185,15 @@ def _useless_pair(pair: Trace, files: str) -> UsageError:
     with_shapes = pair.ops.num_rows - pair.ops["input_dims"].null_count
     calls = pair.calls.num_rows
     if with_shapes and calls and pair.calls["kernel"].null_count == calls:
-        return UsageError(
-            f"the --pair recording has {several(with_shapes, 'operator')} with shapes, but "
-            f"no kernels, and its launch calls name none: {files}",
-            "record it with GPU activity; HIP launch calls name kernels, CUDA launch calls do not",
+        has = f"{several(with_shapes, 'operator')} with shapes, but no kernels"
+        problem = f"the --pair recording has {has}, and its launch calls name none: {files}"
+        hint = (
+            "record it with GPU activity; HIP launch calls name kernels, CUDA launch calls do not"
         )
-    return UsageError(
-        f"the --pair recording has neither operator shapes nor kernel counters: {files}",
-        "use a PyTorch trace with shapes, or counters (rocprofv3 --pmc, ncu --csv --page raw)",
-    )
+        return UsageError(problem, hint)
+    problem = f"the --pair recording has neither operator shapes nor kernel counters: {files}"
+    hint = "use a PyTorch trace with shapes, or counters (rocprofv3 --pmc, ncu --csv --page raw)"
+    return UsageError(problem, hint)
 
 
 def _first_answers(launches: Launches, answers: Answers, activities: int) -> dict[str, IntArray]:
@@ -280,10 +277,7 @@ def _cross_checked(
 def _notes(
     trace: Trace, answers: Answers, joined: Sequence[Join], check: CrossCheck | None
 ) -> Iterator[Note]:
-    """Yield notes on serving kernels, on each join and its counters, and on bytes.
-
-    `joined` has one join for each source but the trace's own shapes (origin "shapes").
-    """
+    """Yield notes on serving kernels, on each join and its counters, and on bytes."""
     for source, matched in answers:
         if source.work.origin != "counters":  # counters tell no serving kernels
             own = source.work.origin == "shapes"
@@ -336,15 +330,8 @@ def _counted(trace: Trace, timed: tuple[str, ...], file: str | None) -> Source |
     own_units = units.astype(np.int64)[counted.device]
     rules = rules_by_launch(trace, counted)
     speeds, notes = kernel_speeds(counted, families, family, own_units, rules)
-    return Source(
-        work.launch_work(),
-        work,
-        counter_work.counted_kernels(work, own_units),
-        file,
-        is_own=file is None,
-        speeds=speeds,
-        notes=notes,
-    )
+    kernels, is_own = counter_work.counted_kernels(work, own_units), file is None
+    return Source(work.launch_work(), work, kernels, file, is_own, speeds=speeds, notes=notes)
 
 
 def _missing_counters(work: counter_work.CounterWork) -> Iterator[str]:

@@ -26,11 +26,9 @@ _SEVERAL: Final = re.compile(r"[\d,]+ files")
 _MOST_NAMED: Final = 3
 SAME_RUN: Final = "counted-while-timed"
 """The code of what readers note where they see it; of a trace without notes its ids tell it."""
-_OF_TIMES: Final = frozenset(
-    {
-        *("no-timeline", "no-calls", "no-device-work", "no-steps", "process-unknown"),
-        *("gpu-unknown", "rank-from-name", "rank-unknown"),
-    }
+_OF_TIMES: Final = (
+    *("no-timeline", "no-calls", "no-device-work", "no-steps", "process-unknown"),
+    *("gpu-unknown", "rank-from-name", "rank-unknown"),
 )
 """What a paired recording is not asked for, so that it is no matter."""
 
@@ -56,10 +54,7 @@ def counter_notes(work: CounterWork) -> Iterator[Note]:
 
 
 def join_notes(join: Join, launches: int) -> Iterator[Note]:
-    """Yield how the kernels of another recording were found in this one, and which were not.
-
-    `launches` is how many the other recording has.
-    """
+    """Yield how kernels of another recording (of so many `launches`) were found here, or not."""
     is_of_several = bool(join.file and _SEVERAL.fullmatch(join.file))
     file = shown(join.file) if join.file else None
     which = fact(f"work-from.{join.origin}{'-of' * is_of_several}", file=file)
@@ -127,16 +122,12 @@ def pair_notes(
     )
     if ours and theirs and not ours.keys() & theirs.keys():
         # A device that the table does not know is called by its architecture.
-        own, other = (
-            [arch if product == "unknown GPU" else product for arch, product in peaks_of.items()]
-            for peaks_of in (ours, theirs)
+        timed, paired = (
+            {shown(arch if name == "unknown GPU" else name): None for arch, name in each.items()}
+            for each in (ours, theirs)
         )
-        paired, timed = _shown(other), _shown(own)
-        yield note_of("assumed", "paired-other-device", share=1.0, paired=paired, timed=timed)
-
-
-def _shown(products: Sequence[str]) -> str:
-    return ", ".join(shown(product) for product in dict.fromkeys(products))
+        called = {"paired": ", ".join(paired), "timed": ", ".join(timed)}
+        yield note_of("assumed", "paired-other-device", share=1.0, **called)
 
 
 def architecture_of(trace: Trace, device: DevicePeaks) -> str | None:

@@ -17,7 +17,7 @@ from msgspec import Struct, field
 
 from traceflops.attribution.datatypes import float_type
 from traceflops.devices import counter_formulas as formulas
-from traceflops.devices.counter_formulas import Family, Formula
+from traceflops.devices.counter_formulas import Family
 from traceflops.mfu.counted.launches import UNKNOWN, UNSPLIT_LINE, Kind, LaunchWork, WorkPart
 from traceflops.mfu.counted.same_launches import FEW, CountedLaunches
 from traceflops.table.columns import BoolArray, FloatArray, IntArray
@@ -59,25 +59,21 @@ class CounterWork(Struct, frozen=True):
         """Return the work of each launch, in the form that all sources share."""
         kind = np.full(self.counted.launches.count, UNKNOWN, dtype=np.int64)
         rows = np.flatnonzero(self.matrix_flops >= 0)
-        kinds: tuple[Kind, ...] = ()
+        kinds: list[Kind] = []
         if len(rows) and self.matrix:
             # Launches with equal FLOPs of each data type are of one kind; a type that was not
             # counted (-1) has none.
             columns = [np.maximum(flops[rows], 0) for flops in self.matrix.values()]
             kind[rows], first = group_rows(columns)
-            kinds = tuple(
-                tuple(
-                    WorkPart(UNSPLIT_LINE, dtype, flops, flops)
-                    for dtype, flops in zip(self.matrix, counts, strict=True)
-                    if flops
-                )
-                for counts in zip(*(column[first].tolist() for column in columns), strict=True)
-            )
+            for counts in zip(*(column[first].tolist() for column in columns), strict=True):
+                of_types = zip(self.matrix, counts, strict=True)
+                parts = (WorkPart(UNSPLIT_LINE, dtype, n, n) for dtype, n in of_types if n)
+                kinds.append(tuple(parts))
         # Bytes at the fabric, or at the memory.
         has_both = (self.read >= 0) & (self.written >= 0)
         size = np.where(has_both, self.read + self.written, self.moved)
         launches, vector = self.counted.launches, self.vector_flops
-        return LaunchWork("counters", launches, kind, kinds, size, vector)
+        return LaunchWork("counters", launches, kind, tuple(kinds), size, vector)
 
 
 class _Amount(NamedTuple):
@@ -153,48 +149,38 @@ def _quantity(
     quantity: str,
     tolerance: float,
 ) -> _Amount:
-    """Return a quantity by launch: by the first formula of its family whose counters were read.
-
-    It is UNKNOWN if passes differ by more than the tolerance, a share.
-    """
+    """Return a quantity by launch: by the first formula of its family whose counters were read."""
     nowhere = np.zeros(len(family), dtype=np.bool_)
     total = _Amount(np.full(len(family), UNKNOWN), nowhere, nowhere)
     for number, hardware in enumerate(families):
         for formula in formulas.formulas_of(quantity, hardware):
-            if (by_formula := _computed(counted, formula, tolerance)) is not None:
-                is_new = (family == number) & (total.value < 0)
-                columns = zip(by_formula, total, strict=True)
-                total = _Amount(*(np.where(is_new, *column) for column in columns))
+            if not formula.terms.keys() <= counted.values.keys():
+                continue
+            terms = [(counted.values[name], factor) for name, factor in formula.terms.items()]
+            # 0 stands for values that are unknown or, next, too large for an int64.
+            is_read = reduce(np.logical_and, (~np.isnan(values) for values, _ in terms))
+            terms = [(np.where(is_read, values, 0.0), factor) for values, factor in terms]
+            is_read &= sum(values * abs(factor) for values, factor in terms) < _TOO_MUCH
+            terms = [(np.where(is_read, values, 0.0), factor) for values, factor in terms]
+            # Sum the whole parts as integers: only decimals are rounded.
+            whole = sum(np.floor(values).astype(np.int64) * factor for values, factor in terms)
+            decimals = ((values - np.floor(values)) * factor for values, factor in terms)
+            rest: FloatArray = sum(decimals, np.zeros(1))
+            value = whole + np.rint(rest).astype(np.int64)
+            has_decimals = reduce(np.logical_or, (v != np.floor(v) for v, _ in terms))
+            # A sum is unknown if passes differ by more than the tolerance, a share.
+            spreads = (counted.spread[name] > tolerance for name in formula.terms)
+            is_disputed = reduce(np.logical_or, spreads)
+            is_known = is_read & (value >= 0) & ~is_disputed
+            if formula.only_zero:  # what a count is worth is not known, but 0 is
+                is_known &= value == 0
+            is_new = (family == number) & (total.value < 0)
+            total = _Amount(
+                np.where(is_new, np.where(is_known, value, UNKNOWN), total.value),
+                np.where(is_new, has_decimals & is_known, total.rounded),
+                np.where(is_new, is_disputed & is_read, total.disputed),
+            )
     return total
-
-
-def _computed(counted: CountedLaunches, formula: Formula, agree: float) -> _Amount | None:
-    """Return the sum of a formula by launch; None if one of its counters was never read.
-
-    Where passes differ by more than `agree`, or a counter was not read, it is UNKNOWN.
-    """
-    if not formula.terms.keys() <= counted.values.keys():
-        return None
-    columns = [(counted.values[name], factor) for name, factor in formula.terms.items()]
-    # 0 stands for values that are unknown or, next, too large for an int64.
-    is_read = reduce(np.logical_and, (~np.isnan(values) for values, _ in columns))
-    columns = [(np.where(is_read, values, 0.0), factor) for values, factor in columns]
-    is_read &= sum(values * abs(factor) for values, factor in columns) < _TOO_MUCH
-    columns = [(np.where(is_read, values, 0.0), factor) for values, factor in columns]
-    # Sum the whole parts as integers: only decimals are rounded.
-    whole = sum(np.floor(values).astype(np.int64) * factor for values, factor in columns)
-    rest: FloatArray = sum(
-        ((values - np.floor(values)) * factor for values, factor in columns), np.zeros(1)
-    )
-    value = whole + np.rint(rest).astype(np.int64)
-    has_decimals = reduce(np.logical_or, (values != np.floor(values) for values, _ in columns))
-    is_disputed = reduce(np.logical_or, (counted.spread[name] > agree for name in formula.terms))
-    is_known = is_read & (value >= 0) & ~is_disputed
-    if formula.only_zero:  # what a count is worth is not known, but 0 is
-        is_known &= value == 0
-    return _Amount(
-        np.where(is_known, value, UNKNOWN), has_decimals & is_known, is_disputed & is_read
-    )
 
 
 # What counters say of kernels, added up by name: for runs without times, too.

@@ -53,10 +53,7 @@ Shaped = tuple[IntArray, IntArray]
 
 
 class Matched(Struct, frozen=True):
-    """What each launch did, as in LaunchWork, and `how` (a place in HOW) that is known.
-
-    `found` is the share of the other run's launches that this run has, too.
-    """
+    """What each launch did, `how` that is known, and which share of the other run was `found`."""
 
     how: IntArray
     kind: IntArray
@@ -151,10 +148,7 @@ def _alike(work: LaunchWork, target: Launches, keys: same_launches.Pair) -> Matc
 
 
 def _mean(key: IntArray, values: IntArray, count: int, agree: float) -> IntArray:
-    """Return the mean of each key; UNKNOWN if values differ by more than the share `agree`.
-
-    So is that of a key without values (most -1), or with an UNKNOWN one (least -1).
-    """
+    """Return the mean of each key; UNKNOWN if a value is, or if they differ by over `agree`."""
     most, least = extremes(key, values, count)
     agrees = (least >= 0) & (most >= 0) & (most - np.maximum(least, 0) <= agree * most)
     times = np.maximum(np.bincount(key, minlength=count), 1)
@@ -214,10 +208,7 @@ class Join(Struct, frozen=True):
 
 
 class CrossCheck(Struct, frozen=True):
-    """FLOPs of the launches that both counters and shapes tell; by shapes, `least` to `most`.
-
-    `kernel` is the name of the kernel in which the two differ most.
-    """
+    """FLOPs of launches by counters and by shapes, and the `kernel` in which these differ most."""
 
     launches: int
     counted: int
@@ -305,10 +296,9 @@ def by_own_shapes(prepared: Prepared, attribution: Attribution, counted: IntArra
     is_partly_counted[owner[is_owned & (counted < 0)]] = True
     has_all = is_owned & ~taken(is_partly_counted.astype(np.int64), owner, 1).astype(np.bool_)
     is_main = taken(attribution.main, owner) == np.arange(len(owner))
-    most, least = (
-        np.where(is_main, taken(work.of_ops(column), owner), 0)
-        for column in (work.flops, work.at_least)
-    )
+    most, least = (taken(work.of_ops(column), owner) for column in (work.flops, work.at_least))
+    # An op's other kernels have 0; -1 is not known.
+    most, least = np.where(is_main, most, 0), np.where(is_main, least, 0)
     return np.where(has_all, most, -1), np.where(has_all, least, -1)
 
 

@@ -155,7 +155,16 @@ def kernel_speeds(
         values["excess"] = 1 - _ratio(values["sectors.ideal"], values["sectors"])
     if {"shared.static", "shared.dynamic"} <= values.keys():
         values["shared_bytes"] = values["shared.static"] + values["shared.dynamic"]
-    values |= _cycle_shares(counted, families, family, units)
+    # Shares of active time in which parts of CUs were busy, of AMD's devices.
+    active_cycles = counted.values.get(_ACTIVE_CYCLES, np.zeros(counted.launches.count))
+    for part in counters.cycle_rows():
+        if part.counter in counted.values:
+            ids = [each.id if each is not None else "" for each in families]
+            per_unit = np.array([part.families.get(family_id, 0) for family_id in ids])[family]
+            capacity = np.where(units > 0, active_cycles * units * per_unit, 0.0)
+            share = _ratio(counted.values[part.counter] * part.factor, capacity)
+            if not np.isnan(share).all():
+                values[part.id] = share
     # Shares above 1 are impossible: drop them, with a note.
     impossible = 0
     for name in _SHARES:
@@ -164,38 +173,16 @@ def kernel_speeds(
             impossible += int(np.count_nonzero(is_wrong))
             values[name] = np.where(is_wrong, np.nan, values[name])
     groups = _Groups(counted, values, rules, units)
-    # In how many cycles AMD's devices were active, 0 where that is not known.
-    active = counted.values.get(_ACTIVE_CYCLES, np.zeros(counted.launches.count))
-    cycles = groups.sums(np.nan_to_num(active)).tolist()
     rows = []
-    for row, active_cycles in zip(groups.rows(), cycles, strict=True):
+    cycles = groups.sums(np.nan_to_num(active_cycles))  # 0 where they are not known
+    for row, of_group in zip(groups.rows(), cycles.tolist(), strict=True):
         is_timed = (row.duration_ns, row.achieved_occupancy) != (None, None)
         # Groups without any of these say nothing of speed: other counters were read.
         if row.throughputs or row.stalls or row.rules or is_timed:
-            rows.append((-(row.duration_ns or 0), -active_cycles, row.name, row))
+            rows.append((-(row.duration_ns or 0), -of_group, row.name, row))
     rows.sort(key=lambda ranked: ranked[:3])
     notes = (note_of("dropped", "shares-impossible", count=impossible),) if impossible else ()
     return tuple(row for *_, row in rows), notes
-
-
-def _cycle_shares(
-    counted: CountedLaunches,
-    families: Sequence[counters.Family | None],
-    family: IntArray,
-    units: IntArray,
-) -> dict[str, FloatArray]:
-    """Return the shares of active time in which parts of CUs were busy, of AMD's devices."""
-    if _ACTIVE_CYCLES not in counted.values:
-        return {}
-    shares: dict[str, FloatArray] = {}
-    for part in counters.cycle_rows():
-        if part.counter in counted.values:
-            ids = [each.id if each is not None else "" for each in families]
-            per_unit = np.array([part.families.get(family_id, 0) for family_id in ids])[family]
-            cycles = counted.values[_ACTIVE_CYCLES] * units * per_unit
-            capacity = np.where(units > 0, cycles, 0.0)
-            shares[part.id] = _ratio(counted.values[part.counter] * part.factor, capacity)
-    return {name: share for name, share in shares.items() if not np.isnan(share).all()}
 
 
 def _ratio(part: FloatArray, whole: FloatArray) -> FloatArray:
@@ -217,7 +204,21 @@ class _Groups:
         sizes = (launches.threads, launches.block, *launches.grid_axes.T, *launches.block_axes.T)
         self.counted, self.values, self.units = counted, values, units
         self.group, self.first = group_rows([launches.name, counted.device, *sizes])
-        self.rules = rules_together(rules, self.group, len(self.first))
+        # What rules say of each group, each message once, by its estimate. A rule may say several
+        # things of one launch: the n-th ones of all launches are one message.
+        messages: list[dict[tuple[object, ...], KernelRule]] = [{} for _ in self.first]
+        for number, of_launch in zip(self.group.tolist() if rules else (), rules, strict=True):
+            seen: Counter[tuple[object, ...]] = Counter()
+            for rule in of_launch:
+                subject = (rule.section, rule.rule, rule.kind)
+                key = (*subject, seen[subject])
+                seen[subject] += 1
+                others = messages[number].get(key, replace(rule, launches=0))
+                largest = max(others, rule, key=_estimate)
+                messages[number][key] = replace(largest, launches=others.launches + 1)
+        self.rules = [
+            tuple(sorted(each.values(), key=_estimate, reverse=True)) for each in messages
+        ]
         self.sizes = np.bincount(self.group, minlength=len(self.first))
         duration = values.get("duration", np.full(launches.count, np.nan))
         # Drop impossible durations, so that all sums fit an int64.
@@ -262,10 +263,7 @@ class _Groups:
     def _waves(
         self, counted: float | None, limits: Mapping[str, FloatArray], number: int
     ) -> float | None:
-        """Return how often the grid fills all SMs: as counted, by its size, or as a rule says.
-
-        `limits` are how many blocks fit on an SM, by what limits them and by group.
-        """
+        """Return how often the grid fills all SMs: as counted, by its size, or as a rule says."""
         if counted is not None:
             return counted
         row, launches = self.first[number], self.counted.launches
@@ -282,11 +280,9 @@ class _Groups:
         return sums.astype(np.float64)
 
     def _stalls(self) -> dict[str, FloatArray]:
-        """Return the share of a warp's cycles that each reason to wait has, by group.
-
-        Profilers spell these counters in several ways: the first spelling with a counter is used.
-        """
+        """Return the share of a warp's cycles that each reason to wait has, by group."""
         values = self.counted.values.items()
+        # Profilers spell these counters in several ways: the first one with a counter is used.
         for spelling in counters.stall_rows():
             named = {r: v for name, v in values if (r := spelling.reason(name)) is not None}
             if not named:
@@ -360,27 +356,6 @@ def rules_by_launch(trace: Trace, counted: CountedLaunches) -> list[tuple[Kernel
     rows = take_rows(trace.kernel_counters, counted.launches.row)
     keys = zip(*(rows[name].to_pylist() for name in ("process", "dispatch", "name")), strict=True)
     return [tuple(rules.get(key, ())) for key in keys]
-
-
-def rules_together(
-    of_launch: Sequence[tuple[KernelRule, ...]], group: IntArray, count: int
-) -> list[tuple[KernelRule, ...]]:
-    """Return what rules say of each group of launches, each message once, by its estimate.
-
-    `of_launch` and `group` are by launch; `count` is the number of groups. A rule may say several
-    things of one launch: the n-th ones of all launches are one message.
-    """
-    of_group: list[dict[tuple[object, ...], KernelRule]] = [{} for _ in range(count)]
-    for group_number, rules in zip(group.tolist() if of_launch else (), of_launch, strict=True):
-        seen: Counter[tuple[object, ...]] = Counter()
-        for rule in rules:
-            subject = (rule.section, rule.rule, rule.kind)
-            key = (*subject, seen[subject])
-            seen[subject] += 1
-            known = of_group[group_number].get(key, replace(rule, launches=0))
-            largest = max(known, rule, key=_estimate)
-            of_group[group_number][key] = replace(largest, launches=known.launches + 1)
-    return [tuple(sorted(known.values(), key=_estimate, reverse=True)) for known in of_group]
 
 
 def _estimate(rule: KernelRule) -> tuple[bool, float]:

@@ -62,10 +62,7 @@ class Launches(Struct, frozen=True):
 
 
 def launches_of(prepared: Prepared) -> Launches:
-    """Return the kernels on the chosen devices, by process and then in the order of launch.
-
-    Steps are numbered over all devices: those of the second follow those of the first.
-    """
+    """Return the kernels on the chosen devices, by process and then in the order of launch."""
     activities = prepared.trace.activities
     process, device = numbers(activities["process"]), numbers(activities["device"])
     is_kernel = on_chosen_device(prepared) & columns.is_one_of(activities["kind"], "kernel")
@@ -150,10 +147,7 @@ Kind = tuple[WorkPart, ...]  # all FLOPs of a launch; none for one that does no 
 
 
 class LaunchWork(Struct, frozen=True):
-    """Launches and what each did: `kind` is a place in `kinds`, UNKNOWN if it is not known.
-
-    `size` are bytes and `vector` FLOPs of vector units, UNKNOWN likewise.
-    """
+    """Launches, and the kind (a place in `kinds`), bytes and vector FLOPs of each, or UNKNOWN."""
 
     origin: Origin
     launches: Launches

@@ -192,10 +192,7 @@ def part_table(
     # Per part of an op: its row in `flat`, and which executed op.
     part_row, which = runs(begin[group], end[group])
     lines = tuple(dict.fromkeys(name for name, _, _ in flat))
-    figures = [
-        (lines.index(name), RULES_USED.index(rule), part.flops, part.at_least)
-        for name, rule, part in flat
-    ]
+    figures = [(lines.index(n), RULES_USED.index(r), p.flops, p.at_least) for n, r, p in flat]
     line, by_rule, flops, at_least = np.array(figures, dtype=np.int64).reshape(-1, 4).T
     # The role of a product is open, but not if it is part of an unfused attention.
     return PartTable(

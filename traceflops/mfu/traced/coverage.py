@@ -111,18 +111,15 @@ def compute_times(prepared: Prepared, counted: BoolArray) -> tuple[ComputeTime, 
         edges = [(window.start_ns, window.end_ns) for window in windows]
         low, high = np.array(edges, dtype=np.int64).reshape(-1, 2).T
         all_of_them, with_flops = (
-            (rows.start_ns[chosen_rows], rows.end_ns[chosen_rows])
-            for chosen_rows in (is_compute[rows.row], (is_compute & counted)[rows.row])
+            (rows.start_ns[own], rows.end_ns[own])
+            for own in (is_compute[rows.row], (is_compute & counted)[rows.row])
         )
         bare = Intervals.of(*all_of_them).subtract(Intervals.of(*with_flops))
-        figures = zip(
-            _added_within(*all_of_them, low, high),
-            _added_within(*with_flops, low, high),
-            bare.length_within(low, high).tolist(),
-            strict=True,
-        )
-        for number, (window, sums) in enumerate(zip(windows, figures, strict=True)):
-            times.append(ComputeTime(device, number, window.used, *sums))
+        sums = [_added_within(*spans, low, high) for spans in (all_of_them, with_flops)]
+        sums.append(bare.length_within(low, high).tolist())
+        for number, window in enumerate(windows):
+            of_window = [column[number] for column in sums]
+            times.append(ComputeTime(device, number, window.used, *of_window))
     return tuple(times)
 
 

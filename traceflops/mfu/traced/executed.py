@@ -17,7 +17,7 @@ import numpy as np
 from msgspec import Struct
 
 from traceflops.attribution.op_kernels import Attribution, attribute, named
-from traceflops.attribution.products import ProductRoles, product_roles
+from traceflops.attribution.products import product_roles
 from traceflops.attribution.scopes import Phases, phases
 from traceflops.flops.mfu_waterfall import UNSPLIT, Ledger, Line
 from traceflops.flops.ops.arguments import Shape, Shapes, read_shapes
@@ -28,7 +28,7 @@ from traceflops.mfu.traced.uncounted import Outside, outside
 from traceflops.table.columns import BoolArray, codes, names, numbers
 from traceflops.table.grouping import distinct
 from traceflops.table.nesting import taken
-from traceflops.table.trace import Note, Trace, note_of
+from traceflops.table.trace import Note, note_of
 from traceflops.windows.prepared import Prepared
 
 if TYPE_CHECKING:
@@ -165,15 +165,11 @@ def executed(
 
 def parts_of(prepared: Prepared, attribution: Attribution) -> tuple[PartTable, Phases]:
     """Return the FLOPs of all executed ops by ledger line, and the phase of each op."""
-    trace = prepared.trace
+    trace, tree, work = prepared.trace, attribution.tree, attribution.work
     phase = phases(trace, attribution)
     roles = product_roles(trace, attribution, phase)
-    return part_table(attribution, phase, roles, _logits(trace, attribution, roles)), phase
-
-
-def _logits(trace: Trace, attribution: Attribution, roles: ProductRoles) -> BoolArray:
-    """Return which ops compute logits, an input of a cross entropy, or a gradient of these."""
-    dims, tree, work = trace.ops["input_dims"], attribution.tree, attribution.work
+    # Which ops compute logits: an input of a cross entropy, or a gradient of these.
+    dims = trace.ops["input_dims"]
     texts, matrices = names(dims), set[Shape]()
     for code in distinct(codes(dims)[named(trace.ops, _LOSSES) & (codes(dims) >= 0)]).tolist():
         shape = (read_shapes(texts[code]) or ((),))[0]
@@ -192,4 +188,4 @@ def _logits(trace: Trace, attribution: Attribution, roles: ProductRoles) -> Bool
     around = taken(tree.nearest(attribution.has("duplicate")), tree.parent[rows])
     is_same = taken(work.place, around) == work.place[rows]
     logits[rows] = is_same & (taken(1 * logits, around, 0) > 0)
-    return logits
+    return part_table(attribution, phase, roles, logits), phase

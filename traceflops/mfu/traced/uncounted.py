@@ -25,10 +25,7 @@ REPLAYED: Final = "replayed"
 
 
 class NotCounted(Struct, frozen=True):
-    """Ops of one name that the ledger does not count: how many, and the FLOPs of their shapes.
-
-    `why` is their fate: cached, ghost, lost or duplicate.
-    """
+    """Ops of one name that are not counted (`why`: their fate), and the FLOPs of their shapes."""
 
     why: Fate
     op: str
