@@ -9,6 +9,7 @@ import pytest
 from tests.mfu.counting import BF16, MI300X, rocprof, timed
 from traceflops.analysis.recipe import analyze
 from traceflops.devices.device_facts import SeenDevice
+from traceflops.devices.matching import chosen
 from traceflops.devices.matching import match as matched
 from traceflops.mfu.budget import PeakOptions
 from traceflops.mfu.measurement import Measurement
@@ -137,4 +138,4 @@ def test_a_clock_alone_is_no_peak() -> None:
     strange = {**MI300X, "product": "AMD Instinct MI999", "architecture": "gfx999"}
     found = measured(strange)
     assert found.devices[0].rates == {}
-    assert found.devices[0].clock_note is None
+    assert chosen(None, None, SeenDevice.of(strange)).by_clock is None

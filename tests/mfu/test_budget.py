@@ -43,11 +43,9 @@ def test_a_clock_is_odd_below_95_and_above_130_percent_of_the_table(
 ) -> None:
     peak = 100_000
     match: Any = SimpleNamespace(
-        confirmed=True,
-        spec=SimpleNamespace(
-            peak=lambda _: peak, product="X", flops_per_clock=1_000, counted=lambda units: units
-        ),
-        seen=SimpleNamespace(clock_hz=10**9, units=percent, counted_units=lambda: "100 SMs"),
+        by_clock=Fraction(peak * percent, 100),
+        spec=SimpleNamespace(peak=lambda _: peak, product="X", flops_per_clock=1_024),
+        seen=SimpleNamespace(clock_hz=10**9, counted_units=lambda: "100 SMs"),
     )
     note = DevicePeaks(0, match, {}, None, False).clock_note
     assert (note is not None) is is_said

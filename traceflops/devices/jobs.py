@@ -173,10 +173,9 @@ class _Member:
         self.is_apart = any(note.code in ("several-profiles", "runs-apart") for note in trace.notes)
         self.devices = frozenset(filter(None, merging.identities(trace)))
         self.models = merging.models_of(trace)
-        self.ranks, self.world, self.hosts = (
-            frozenset(trace.processes[column].drop_null().to_pylist())
-            for column in ("rank", "world_size", "host")
-        )
+        columns = (trace.processes[name] for name in ("rank", "world_size", "host"))
+        sets = (frozenset(column.drop_null().to_pylist()) for column in columns)
+        self.ranks, self.world, self.hosts = sets
 
     @cached_property
     def span_ns(self) -> tuple[int, int] | None:
@@ -220,14 +219,14 @@ class _Member:
         if all(map(self.is_before_or_after, job.all)):
             return "time"
         # Without a timeline, nothing in common with any file of the job means another job.
-        related = any(
-            (self.is_timed and other.is_timed)
-            or family(self.trace.source.format) == family(other.trace.source.format)
-            or bool(self.devices & other.devices)
-            or self.has_kernels_of(other)
-            for other in job.all
-        )
-        return None if related else "unrelated"
+        own_family = family(self.trace.source.format)
+        for other in job.all:
+            if (self.is_timed and other.is_timed) or self.devices & other.devices:
+                return None
+            is_of_family = own_family == family(other.trace.source.format)
+            if is_of_family or self.has_kernels_of(other):
+                return None
+        return "unrelated"
 
     def is_before_or_after(self, other: _Member) -> bool:
         """Return whether it was recorded too long before or after another to be of its job."""

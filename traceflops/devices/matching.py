@@ -25,6 +25,9 @@ How = Literal["name", "fingerprint", "given"]
 Confidence = Literal["high", "medium", "low", "none"]
 _Check = tuple[str, str, bool]
 """A property that row and trace both have: what was seen, what the row says, whether they agree."""
+REFERENCE = ("bf16", "fp16")
+"""Data types: FLOP per clock in the table are for the first that a device has."""
+
 _SAME = Fraction(2, 1000)
 """Rates this close differ by rounding on data sheets: 181.0 and 181.05 for half an MI250."""
 _ASK: Final = fact("device.ask")  # the options that tell the rates of a device that is not known
@@ -90,6 +93,17 @@ class Match(Struct, frozen=True):
     def host_link(self) -> HostLink | None:
         """Return the link to the host; None if unknown or not confirmed."""
         return self._row.host_link if self._row is not None else None
+
+    @property
+    def by_clock(self) -> Fraction | None:
+        """Return units x clock x FLOP per clock in FLOP per ns if known: a check of the rate."""
+        spec, seen = self._row, self.seen
+        if spec is None or not spec.flops_per_clock or not any(map(spec.peak, REFERENCE)):
+            return None  # without a rate of REFERENCE there is none to check
+        if not (is_known(seen.units) and is_known(seen.clock_hz)):
+            return None
+        units = spec.counted(seen.units or 0)
+        return Fraction(units * spec.flops_per_clock * (seen.clock_hz or 0), 10**9)
 
     def why_no_peak(self, dtype: str) -> MissingInput | None:
         """Return why there is no rate for a data type, None if there is."""

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
-from itertools import accumulate, product
-from operator import itemgetter
+from itertools import product
 from typing import Final, TypeVar
 
 import numpy as np
@@ -128,12 +126,8 @@ def join(traces: Sequence[Trace], noun: str = FILE) -> Trace:
     for name, parts in moved.items():
         joined[name] = pa.concat_tables(parts).unify_dictionaries().combine_chunks()
     joined["devices"] = take_rows(joined["devices"], rows)
-    notes = [
-        *_difference_notes(ordered),
-        *different_times(ordered),
-        *_rank_notes(ordered),
-        *_file_notes(ordered, noun),
-    ]
+    notes = [*_difference_notes(ordered), *different_times(ordered)]
+    notes += [*_rank_notes(ordered), *_file_notes(ordered, noun)]
     notes.sort(key=lambda note: note.kind != "dropped")  # what was lost first
     places = [p for trace in ordered for p in trace.places or (None,) * trace.devices.num_rows]
     kept_places = tuple(places[row] for row in rows.tolist())
@@ -278,12 +272,13 @@ def different_times(traces: Sequence[Trace]) -> Iterator[Note]:
         start = numbers(activities["start_ns"])
         end = int((start + numbers(activities["dur_ns"])).max())
         spans.append((origin + int(start.min()), origin + end, trace.source.files[0].name))
-    spans.sort()
-    # Of the files before each one, that which ended last.
-    latest = accumulate(spans, partial(max, key=itemgetter(1)))
-    for (_, end, first), (begin, _, second) in zip(latest, spans[1:], strict=False):
-        if begin - end > CLOCKS_DIFFER_NS:
+    latest = (0, "")
+    for number, (begin, end, name) in enumerate(sorted(spans)):
+        pause_ns = begin - latest[0]
+        if number and pause_ns > CLOCKS_DIFFER_NS:
             how, code = fact("advice.files-of-different-times"), "files-of-different-times"
-            pause_ns = begin - end
-            yield note_of("assumed", code, advice=how, ns=pause_ns, first=first, second=second)
+            first = latest[1]
+            yield note_of("assumed", code, advice=how, ns=pause_ns, first=first, second=name)
             return
+        if not number or end > latest[0]:  # of the files before each one, that which ended last
+            latest = (end, name)

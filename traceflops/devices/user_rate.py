@@ -44,12 +44,10 @@ def given_rate(tflops: float, option: str = "--peak") -> int:
 def rate_doubt(spec: DeviceSpec, rate: int, dtypes: Collection[str] = ()) -> Fact | None:
     """Return why a peak given by hand may be wrong for a device, None if it seems right.
 
-    `rate` is in FLOP per nanosecond; `dtypes` are the data types that it is for, empty if unknown.
-    It is doubtful if it is
-
-    * the sparse rate of a type (twice the dense one), and not the dense rate of a usual type;
-    * or no rate of the table, and far above the nearest (or far below, if the types are known: else
-      it may be for a type that the table lacks).
+    `rate` is in FLOP per nanosecond, for some data types (`dtypes` empty: unknown). It is doubtful
+    as the sparse rate of a type (twice the dense one) that is not the dense rate of a usual type,
+    or far above the nearest rate of the table (or far below, for known types: else it may be for a
+    type that the table lacks).
     """
     table = {
         name: dense

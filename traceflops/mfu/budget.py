@@ -11,8 +11,8 @@ from typing import Final
 from msgspec import Struct
 
 from traceflops.attribution.datatypes import UNKNOWN_TYPE
-from traceflops.devices.device_facts import SeenDevice, is_known
-from traceflops.devices.matching import Match, chosen
+from traceflops.devices.device_facts import SeenDevice
+from traceflops.devices.matching import REFERENCE, Match, chosen
 from traceflops.devices.peaks import DTYPES, PER_TERA, find, rate_text
 from traceflops.devices.user_rate import rate_doubt
 from traceflops.facts import Fact, in_words
@@ -93,18 +93,13 @@ class DevicePeaks(Struct, frozen=True):
         That rate may be up to 5 % less than the peak, or 30 % more: peaks are stated for a clock
         that devices hold, while some report the highest clock they can boost to.
         """
-        spec, seen = self.match.spec, self.match.seen
+        rate, spec, seen = self.match.by_clock, self.match.spec, self.match.seen
         # A given rate replaces the table's, which alone is checked here.
-        if spec is None or not self.match.confirmed or self.given or not spec.flops_per_clock:
+        if rate is None or spec is None or self.given:
             return None
-        if not (is_known(seen.units) and is_known(seen.clock_hz)):
-            return None
-        # FLOP per clock in the table are of the first of these types that the device has.
-        dtype = next((dtype for dtype in ("bf16", "fp16") if spec.peak(dtype)), "")
-        if not (peak := spec.peak(dtype)):
-            return None
-        ghz, units = Fraction(seen.clock_hz or 0, 10**9), spec.counted(seen.units or 0)
-        rate = units * spec.flops_per_clock * ghz
+        # FLOP per clock in the table are of the first of REFERENCE that the device has.
+        dtype = next(dtype for dtype in REFERENCE if spec.peak(dtype))
+        peak = spec.peak(dtype) or 1
         excess = rate / peak - 1
         if -_CLOCKS_AGREE <= excess <= _BOOST:
             return None
@@ -112,7 +107,7 @@ class DevicePeaks(Struct, frozen=True):
             "assumed",
             f"peak-by-clock-differs{'.less' * (excess < 0)}",
             units=seen.counted_units(),
-            ghz=decimal(ghz, 3),
+            ghz=decimal(Fraction(seen.clock_hz or 0, 10**9), 3),
             product=spec.product,
             per_clock=spec.flops_per_clock,
             rate=decimal(rate / PER_TERA, 1),

@@ -222,10 +222,8 @@ def measure(
         rates = {device.device: device.rates for device in devices}
         budgets = budget.device_budgets(prepared, done, rates)
         fall = waterfall(budgets) if any(each.window_ns for each in budgets) else None
-    if fall is not None and fall.errors:  # the device is wrong, or FLOPs are
-        against = next(filter(None, (device.match.contradicts for device in devices)), None)
-        what = fact("missing.inconsistent", against=against, error=fall.errors[0])
-        lacks, fall = (MissingInput(what, fact("missing.likely")),), None
+    if fall is not None and fall.errors:
+        lacks, fall = (impossible(fall, devices),), None
     if fall is not None and done.unsplit_flops:  # the budget has a split, but MFU is unknown
         lacks = (missing_input.NOT_SPLIT,)
     moved = moved_bytes(prepared, done.attribution)
@@ -302,6 +300,13 @@ def why_no_figure(
                 match = device.match
                 lacks[ambiguous or match.why_no_peak(dtype) or match.lack] = None
         yield from lacks
+
+
+def impossible(fall: Waterfall, devices: tuple[DevicePeaks, ...]) -> MissingInput:
+    """Return why the figures of a waterfall are impossible: the device is wrong, or FLOPs are."""
+    against = next(filter(None, (device.match.contradicts for device in devices)), None)
+    what = fact("missing.inconsistent", against=against, error=fall.errors[0])
+    return MissingInput(what, fact("missing.likely"))
 
 
 def _nothing_counted(prepared: Prepared, done: Executed, *, is_ml: bool) -> MissingInput:

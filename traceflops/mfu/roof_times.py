@@ -278,10 +278,7 @@ NO_ROOFS: Final = RoofTimes(_NO_TIME, _NO_TIME)
 
 
 def roof_times(
-    prepared: Prepared,
-    moved: MovedBytes,
-    devices: Sequence[DevicePeaks],
-    work: MeasuredWork | None = None,
+    prepared: Prepared, moved: MovedBytes, devices: Sequence[DevicePeaks], work: MeasuredWork | None
 ) -> RoofTimes:
     """Return the time that FLOPs and bytes of the chosen windows need at the roofs."""
     items = _Items(prepared, moved, work)
@@ -293,9 +290,7 @@ def roof_times(
 class _Items:
     """Items with a roof of their own: an op with its activities, or an activity without op."""
 
-    def __init__(
-        self, prepared: Prepared, moved: MovedBytes, work: MeasuredWork | None = None
-    ) -> None:
+    def __init__(self, prepared: Prepared, moved: MovedBytes, work: MeasuredWork | None) -> None:
         """Read the bytes and paths by item, the FLOPs by op, and the item of each activity.
 
         Activities are numbered behind all ops. Bytes and FLOPs are UNKNOWN if nothing tells them.
@@ -307,10 +302,8 @@ class _Items:
         self._item: IntArray = np.where(moved.unit >= 0, moved.unit, ops + np.arange(count))
         of_ops = moved.attribution.work
         # Bytes of lists of tensors assume a data type: they are a guess, so take them as unknown.
-        loose = [
-            isinstance(each, Work) and "list-types-not-recorded" in each.notes
-            for each in of_ops.works
-        ]
+        rough = "list-types-not-recorded"
+        loose = [isinstance(each, Work) and rough in each.notes for each in of_ops.works]
         is_loose = np.array(loose, dtype=np.bool_)[of_ops.place]
         self._size = np.concatenate([np.where(is_loose, UNKNOWN, moved.op_size), moved.size])
         self._path = np.concatenate([moved.op_path, moved.path])

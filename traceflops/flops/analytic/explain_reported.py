@@ -15,7 +15,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from traceflops.errors import UsageError
-from traceflops.facts import Fact, fact, in_words
+from traceflops.facts import Fact, Value, fact, in_words
 from traceflops.flops.analytic.conventions import CONVENTIONS, Convention
 from traceflops.flops.analytic.rates import PUBLISHED, Peak, Rate, is_of_unknown_basis, raw_rate
 from traceflops.flops.analytic.run import FULL_CHECKPOINT, NO_CHECKPOINT, SELECTIVE, Checkpoint, Run
@@ -112,9 +112,9 @@ class Explanation(Struct, frozen=True):
         else:
             honest = fact("reported.honest", figure=figure, mfu=rate.mfu if as_hfu else None)
         if not best.reproduces:
-            value, error = self.shown(best.value), best.error
-            figures = {"said": self.said, "best": best.text, "value": value, "error": error}
-            return fact("reported.nearest", **figures, honest=honest)
+            value = self.shown(best.value)
+            figures: dict[str, Value] = {"value": value, "error": best.error, "honest": honest}
+            return fact("reported.nearest", said=self.said, best=best.text, **figures)
         certain = best.cost < FARFETCHED and len(best.conventions) <= CERTAIN
         others = sum(candidate.reproduces for candidate in self.candidates) - 1
         return fact(

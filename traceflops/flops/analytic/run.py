@@ -22,9 +22,9 @@ PARTS = (
     *("patch", "conv"),
 )
 """What can be frozen: everything, the encoder, or the weights of one sub-name of the ledger."""
-COUNTS = (
+TOKEN_COUNTS = (
     *("batch", "seq", "tokens", "real_tokens", "seq_sum", "seq_square_sum", "sequences"),
-    *("encoder_seq", "devices"),
+    "encoder_seq",
 )
 MEASURES = ("step_seconds", "tokens_per_s", "samples_per_s", "achieved")
 MOST_RECOMPUTED = 3
@@ -190,7 +190,7 @@ class Run(Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         """Refuse counts below 1, contradictions, and sums that no lengths have."""
-        for name in COUNTS:
+        for name in (*TOKEN_COUNTS, "devices"):
             count = getattr(self, name)
             problem = f"{name} is {count}"
             require(count is None or count >= 1, problem, f"give a {name} of at least 1")

@@ -17,7 +17,7 @@ from traceflops.facts import fact, in_words
 from traceflops.flops.model.blocks import Experts, require
 from traceflops.flops.model.card import ModelCard
 from traceflops.flops.model.card_table import build, parse_toml
-from traceflops.flops.model.families import FAMILIES, MTP_NOT_COUNTED, TIED, Family, Values
+from traceflops.flops.model.families import FAMILIES, MTP_NOT_COUNTED, TIED, Values
 from traceflops.flops.model.table import TomlTable
 
 LARGEST_FILE = 1024 * 1024
@@ -182,7 +182,7 @@ def card_of_config(config: Mapping[str, object], where: str) -> ModelCard:
     if not isinstance(kind, str):
         raise UsageError(f"{where}: 'model_type' is not text: {str(kind)[:40]!r}", hint)
     if kind in FAMILIES:
-        return _card_of_family(FAMILIES[kind], config, kind, where)
+        return _card_of_family(config, kind, where)
     if isinstance(text, Mapping) and "text_config" not in text:  # at most one level down
         # The text part may leave out its type: by convention it is that of the whole with "_text".
         usual = {"model_type": f"{kind}_text"} if f"{kind}_text" in FAMILIES else {}
@@ -193,10 +193,9 @@ def card_of_config(config: Mapping[str, object], where: str) -> ModelCard:
     raise UsageError(f"{where}: {problem}", hint)
 
 
-def _card_of_family(
-    family: Family, config: Mapping[str, object], kind: str, where: str
-) -> ModelCard:
+def _card_of_family(config: Mapping[str, object], kind: str, where: str) -> ModelCard:
     """Return the card of a config of model_type `kind`, with notes on assumed sizes."""
+    family = FAMILIES[kind]
     given = {key: value for key, value in config.items() if value is not None}
     # The class's default holds for sizes that the config does not mention; null means no size.
     assumed = {key: size for key, size in family.assumed.items() if key not in config}

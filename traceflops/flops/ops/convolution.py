@@ -156,22 +156,15 @@ def flops(geometry: Correlation) -> int:
     return 2 * geometry.batch * prod(visited) * prod(geometry.weight)
 
 
-def output_size(
-    input: Shape,
-    kernel: Shape,
-    stride: Shape,
-    padding: Shape,
-    dilation: Shape,
-    extra: Shape,
-    *,
-    transposed: bool,
-) -> Shape:
+def output_size(input: Shape, *steps: Shape, transposed: bool) -> Shape:
     """Return the spatial size of the output, one number per dimension; below 0 if there is none.
+
+    `steps` are kernel, stride, padding p, dilation and output padding, per dimension.
 
     forward     floor((in + 2 p - dilation (k - 1) - 1) / stride) + 1
     transposed  (in - 1) stride - 2 p + dilation (k - 1) + output padding + 1
     """
-    sizes = zip(input, kernel, stride, padding, dilation, extra, strict=True)
+    sizes = zip(input, *steps, strict=True)
     if transposed:
         return tuple((n - 1) * s - 2 * p + d * (k - 1) + more + 1 for n, k, s, p, d, more in sizes)
     return tuple((n + 2 * p - d * (k - 1) - 1) // s + 1 for n, k, s, p, d, _ in sizes)

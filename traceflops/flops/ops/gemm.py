@@ -152,14 +152,10 @@ def fused_experts(kind: Kind, args: Arguments) -> Work:
 
 
 def _work(
-    kind: Kind,
-    sizes: Product,
-    moved: Iterable[int | None],
-    dtype: str | None,
-    real_products: int = 1,
+    kind: Kind, sizes: Product, moved: Iterable[int | None], dtype: str | None, times: int = 1
 ) -> Work:
-    """Return the work of a product that is `real_products` real ones (4 if complex)."""
-    part = FlopsPart.exact("product", sizes.flops * real_products)
+    """Return the work of a product that is so many `times` a real one (4 if complex)."""
+    part = FlopsPart.exact("product", sizes.flops * times)
     return Work(kind, (part,), work.known_sum(*moved), dtype, sizes)
 
 

@@ -112,9 +112,7 @@ def host_time(prepared: Prepared) -> int | None:
     return total or None
 
 
-def peak_in_trace(
-    measured: Measurement, prepared: Prepared, dtype: str | None = None
-) -> PeakChoice:
+def peak_in_trace(measured: Measurement, prepared: Prepared, dtype: str | None) -> PeakChoice:
     """Return the peak of one device of the trace, or why there is none.
 
     If peaks differ between devices, it is their mean by chosen time. The data type is `dtype`, else

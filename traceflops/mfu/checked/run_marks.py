@@ -76,8 +76,9 @@ def run_marks(trace: Trace) -> tuple[dict[int, list[Mark]], tuple[Note, ...]]:
     if not refused:
         return dict(marks), ()
     first, more = next(iter(refused)), len(refused) - 1 or None
-    values = {"count": refused.total(), "first": first, "more": more, "shapes": _SHAPES}
-    return dict(marks), (note_of("dropped", "token-marks-left-out", **values),)
+    count, code = refused.total(), "token-marks-left-out"
+    note = note_of("dropped", code, count=count, first=first, more=more, shapes=_SHAPES)
+    return dict(marks), (note,)
 
 
 def is_ours(label: str) -> bool:
@@ -192,8 +193,8 @@ def marked_tokens(prepared: Prepared) -> MarkedTokens | None:
     sizes = {size for size in trace.processes["world_size"].to_pylist() if size}
     world = max(*sizes, count) if len(sizes) == 1 else count
     if world != count:
-        sizes_of_job = {"count": world - count, "known": count, "of": world}
-        notes.append(note_of("assumed", "tokens-of-some-ranks", **sizes_of_job))
+        missing, code = world - count, "tokens-of-some-ranks"
+        notes.append(note_of("assumed", code, count=missing, known=count, of=world))
     scale = Fraction(world, count)
     of_job = {key: scale * sum(values[key] for values in ranks) for key in sorted(common_keys)}
     return MarkedTokens(of_job, tuple(notes))

@@ -13,6 +13,7 @@ from msgspec import Struct, field
 
 from traceflops.errors import UsageError
 from traceflops.facts import fact
+from traceflops.flops.analytic import run
 from traceflops.flops.analytic.lengths import why_impossible
 from traceflops.flops.analytic.run import Lora, parse_checkpoint
 from traceflops.flops.model.blocks import require
@@ -21,10 +22,7 @@ from traceflops.flops.model.models import with_capacity, with_mtp, with_padded_v
 from traceflops.units import decimal_thousands, one_of, parse_count, parse_lengths, parse_rate
 
 T = TypeVar("T")
-TOKEN_COUNTS = (
-    *("batch", "seq", "tokens", "real_tokens", "seq_sum", "seq_square_sum", "sequences"),
-    *("encoder_seq", "cached"),
-)
+TOKEN_COUNTS = (*run.TOKEN_COUNTS, "cached")
 TRAINS = "no_forward_only"  # the flag that says that a run is no inference
 
 

@@ -104,11 +104,11 @@ def measured_work(
     columns = _first_answers(launches, answers, trace.activities.num_rows)
     for column in columns.values():
         column[is_owned] = UNKNOWN
-    joined = _joins(prepared, launches, answers, is_owned)
+    all_joins = _joins(prepared, launches, answers, is_owned)
     check = _cross_checked(prepared, attribution, launches, answers)
-    notes = [*_notes(trace, answers, joined, check)]
+    notes = [*_notes(trace, answers, all_joins, check)]
     if pair is not None:
-        notes += counter_notes.pair_notes(prepared, devices, pair)
+        notes += counter_notes.pair_notes(trace, devices, pair.trace)
     counters = [source.counters for source, _ in answers if source.counters is not None]
     bandwidth = given.bandwidth if given is not None else None
     if given is None:
@@ -120,7 +120,7 @@ def measured_work(
     measured = MeasuredWork(
         **columns,
         kinds=tuple(kind for _, matched in answers for kind in matched.kinds),
-        joins=tuple(joined),
+        joins=tuple(all_joins),
         counted=tuple(row for source, _ in answers for row in source.counted),
         speeds=tuple(row for source, _ in answers for row in source.speeds),
         families=tuple(dict.fromkeys(each for counter in counters for each in counter.families)),
@@ -144,32 +144,29 @@ def _joins(
     rows = launches.row
     is_wanted = (chosen_activities(prepared) & compute_kernels(prepared))[rows]
     dur_ns = numbers(prepared.trace.activities["dur_ns"])[rows]
-    joined = []
+    all_joins = []
     for source, matched in answers:
         if source.work.origin != "shapes":
             asked = is_wanted & ~is_owned[rows] if source.work.origin == "pair" else is_wanted
             times = [(how, dur_ns[asked & (matched.how == n)]) for n, how in enumerate(HOW)]
             parts = [joins.JoinedPart(how, len(ns), exact_sum(ns)) for how, ns in times if len(ns)]
-            joined.append(Join(source.work.origin, source.file, tuple(parts), matched.found))
-    return joined
+            all_joins.append(Join(source.work.origin, source.file, tuple(parts), matched.found))
+    return all_joins
 
 
 def _sources(
-    prepared: Prepared,
-    attribution: Attribution,
-    architectures: tuple[str, ...],
-    pair: Prepared | None,
+    prepared: Prepared, attribution: Attribution, timed: tuple[str, ...], pair: Prepared | None
 ) -> Iterator[Source]:
     """Yield the sources of work, shapes before counters. Raises UsageError for a useless pair."""
     own = own_work(prepared, attribution)
     if own is not None:
         yield Source(own, None, (), None, is_own=True)
-    counters = [_counted(prepared.trace, architectures, None)]
+    counters = [_counted(prepared.trace, timed, None)]
     if pair is not None:
         files = [file.name for file in pair.trace.source.files]
         name = files[0] if len(files) == 1 else f"{len(files)} files"
         shapes = paired_work(pair)
-        counters.append(_counted(pair.trace, architectures, name))
+        counters.append(_counted(pair.trace, timed, name))
         is_guess = FOUND_PAIR.code in {note.code for note in pair.trace.notes}
         if shapes is not None:
             # If this trace replays graphs, the pair recorded their capture.
@@ -275,7 +272,7 @@ def _cross_checked(
 
 
 def _notes(
-    trace: Trace, answers: Answers, joined: Sequence[Join], check: CrossCheck | None
+    trace: Trace, answers: Answers, all_joins: Sequence[Join], check: CrossCheck | None
 ) -> Iterator[Note]:
     """Yield notes on serving kernels, on each join and its counters, and on bytes."""
     for source, matched in answers:
@@ -286,7 +283,7 @@ def _notes(
     is_noted = any(note.code == same_run for note in trace.notes)  # the reader said it already
     others = (source for source, _ in answers if source.work.origin != "shapes")
     tools, with_bytes = set(), False
-    for source, join in zip(others, joined, strict=True):
+    for source, join in zip(others, all_joins, strict=True):
         yield from counter_notes.join_notes(join, source.work.launches.count)
         if join.count("dispatch") and not is_noted:
             yield note_of("assumed", same_run)

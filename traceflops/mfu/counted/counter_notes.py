@@ -63,11 +63,18 @@ def join_notes(join: Join, launches: int) -> Iterator[Note]:
     if file and join.is_doubtful:
         part = Fraction(join.found)
         notes.append(note_of("assumed", "unlike", share=1.0, which=which, found=part))
-    if count := join.launches:
-        ways = (fact(f"work-from.{p.how}", count=p.launches) for p in join.parts if p.how in KNOWN)
-        time = exact_percent(join.share) if join.share is not None else "none"
-        facts = {"which": which, "all": count, "of_time": time, "ways": tuple(ways)}
-        notes.append(note_of("assumed", "joined", count=join.known, **facts))
+    if join.launches:
+        known = [part for part in join.parts if part.how in KNOWN]
+        joined = note_of(
+            "assumed",
+            "joined",
+            count=join.known,
+            which=which,
+            all=join.launches,
+            of_time=exact_percent(join.share) if join.share is not None else "none",
+            ways=tuple(fact(f"work-from.{part.how}", count=part.launches) for part in known),
+        )
+        notes.append(joined)
     if count := join.count("ambiguous"):
         notes.append(note_of("missing", "ambiguous", count=count, which=which))
     if count := join.count("absent"):
@@ -107,18 +114,16 @@ def without_impossible_bytes(
     return replace(work, size=np.where(is_beyond, UNKNOWN, work.size), notes=(*work.notes, note))
 
 
-def pair_notes(
-    prepared: Prepared, devices: Sequence[DevicePeaks], pair: Prepared
-) -> Iterator[Note]:
+def pair_notes(trace: Trace, devices: Sequence[DevicePeaks], pair: Trace) -> Iterator[Note]:
     """Yield the notes of a paired recording as its own, and one if its device is another."""
-    for note in pair.trace.notes:
+    for note in pair.notes:
         if note.code not in _OF_TIMES:
             statement = f"Paired recording: {note.statement}"
             yield replace(note, code=f"paired-{note.code}", statement=statement)
-    others = device_peaks(pair.trace, range(pair.trace.devices.num_rows))
+    others = device_peaks(pair, range(pair.devices.num_rows))
     ours, theirs = (
-        {arch: peaks.product for peaks in peaks_of if (arch := architecture_of(trace, peaks))}
-        for trace, peaks_of in ((prepared.trace, devices), (pair.trace, others))
+        {arch: peaks.product for peaks in peaks_of if (arch := architecture_of(own, peaks))}
+        for own, peaks_of in ((trace, devices), (pair, others))
     )
     if ours and theirs and not ours.keys() & theirs.keys():
         # A device that the table does not know is called by its architecture.
@@ -126,8 +131,9 @@ def pair_notes(
             {shown(arch if name == "unknown GPU" else name): None for arch, name in each.items()}
             for each in (ours, theirs)
         )
-        called = {"paired": ", ".join(paired), "timed": ", ".join(timed)}
-        yield note_of("assumed", "paired-other-device", share=1.0, **called)
+        theirs_called, ours_called = ", ".join(paired), ", ".join(timed)
+        code = "paired-other-device"
+        yield note_of("assumed", code, share=1.0, paired=theirs_called, timed=ours_called)
 
 
 def architecture_of(trace: Trace, device: DevicePeaks) -> str | None:

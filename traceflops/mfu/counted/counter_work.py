@@ -6,7 +6,7 @@ its place. So is the work of matrix units only if every data type that the hardw
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from fractions import Fraction
 from functools import partial, reduce
 from math import isfinite
@@ -27,6 +27,7 @@ BYTES_AGREE: Final = 0.02
 """Bytes of one launch differ from run to run with what the caches hold; up to here they agree."""
 XF32: Final = "tf32"  # the data type that AMD calls so, as it is called here
 _TOO_MUCH: Final = 2.0**62
+Families = tuple[Family | None, ...]
 
 
 class CounterWork(Struct, frozen=True):
@@ -40,7 +41,7 @@ class CounterWork(Struct, frozen=True):
     """
 
     counted: CountedLaunches
-    families: tuple[Family | None, ...]
+    families: Families
     matrix: Mapping[str, IntArray]
     matrix_flops: IntArray
     vector_flops: IntArray
@@ -84,9 +85,7 @@ class _Amount(NamedTuple):
     disputed: BoolArray
 
 
-def counter_work(
-    counted: CountedLaunches, families: tuple[Family | None, ...], family: IntArray
-) -> CounterWork:
+def counter_work(counted: CountedLaunches, families: Families, family: IntArray) -> CounterWork:
     """Return the work by counters; `family` is the place of each launch's in `families`."""
     nowhere = np.zeros(counted.launches.count, dtype=np.bool_)
     amount = partial(_quantity, counted, families, family)
@@ -143,20 +142,16 @@ def counter_work(
 
 
 def _quantity(
-    counted: CountedLaunches,
-    families: Sequence[Family | None],
-    family: IntArray,
-    quantity: str,
-    tolerance: float,
+    counted: CountedLaunches, families: Families, family: IntArray, name: str, tolerance: float
 ) -> _Amount:
     """Return a quantity by launch: by the first formula of its family whose counters were read."""
     nowhere = np.zeros(len(family), dtype=np.bool_)
     total = _Amount(np.full(len(family), UNKNOWN), nowhere, nowhere)
     for number, hardware in enumerate(families):
-        for formula in formulas.formulas_of(quantity, hardware):
+        for formula in formulas.formulas_of(name, hardware):
             if not formula.terms.keys() <= counted.values.keys():
                 continue
-            terms = [(counted.values[name], factor) for name, factor in formula.terms.items()]
+            terms = [(counted.values[key], factor) for key, factor in formula.terms.items()]
             # 0 stands for values that are unknown or, next, too large for an int64.
             is_read = reduce(np.logical_and, (~np.isnan(values) for values, _ in terms))
             terms = [(np.where(is_read, values, 0.0), factor) for values, factor in terms]
@@ -169,7 +164,7 @@ def _quantity(
             value = whole + np.rint(rest).astype(np.int64)
             has_decimals = reduce(np.logical_or, (v != np.floor(v) for v, _ in terms))
             # A sum is unknown if passes differ by more than the tolerance, a share.
-            spreads = (counted.spread[name] > tolerance for name in formula.terms)
+            spreads = (counted.spread[key] > tolerance for key in formula.terms)
             is_disputed = reduce(np.logical_or, spreads)
             is_known = is_read & (value >= 0) & ~is_disputed
             if formula.only_zero:  # what a count is worth is not known, but 0 is

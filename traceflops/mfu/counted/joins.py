@@ -309,7 +309,7 @@ def cross_check(prepared: Prepared, shapes: Shaped, counted: IntArray) -> CrossC
     # Where both say 0 everywhere, agreement says nothing.
     if not len(rows) or not (most[rows].any() or counted[rows].any()):
         return None
-    label, name = (read(prepared.trace.activities["name"]) for read in (names, codes))
+    label, name = names(prepared.trace.activities["name"]), codes(prepared.trace.activities["name"])
     group, first = group_rows([name[rows]])
     by_counters, by_shapes = (
         exact_sums(group, values[rows], len(first)) for values in (counted, most)

@@ -16,9 +16,8 @@ from traceflops.mfu.traced.coverage import in_chosen_window, on_chosen_device, w
 from traceflops.table import columns
 from traceflops.table.builder import TableBuilder
 from traceflops.table.columns import ABSENT, UNKNOWN_SIZE, BoolArray, IntArray, axes, codes, numbers
-from traceflops.table.grouping import distinct
+from traceflops.table.grouping import distinct, places_in_runs
 from traceflops.table.links import recorded_calls
-from traceflops.table.nesting import taken
 from traceflops.table.trace import Trace, note_of
 from traceflops.windows.prepared import Prepared
 
@@ -104,11 +103,8 @@ def launches_of(prepared: Prepared) -> Launches:
 
 def rank_in_group(group: IntArray) -> IntArray:
     """Return how many rows of the same group stand before each row; groups are numbers from 0."""
-    order = np.argsort(group, kind="stable")
-    sizes = np.bincount(group[order]) if len(group) else np.zeros(0, dtype=np.int64)
-    first = np.cumsum(sizes) - sizes
-    ranks = np.empty(len(group), dtype=np.int64)
-    ranks[order] = np.arange(len(group)) - taken(first, group[order])
+    order, ranks = np.argsort(group, kind="stable"), np.empty(len(group), dtype=np.int64)
+    ranks[order] = places_in_runs(group[order])
     return ranks
 
 

@@ -45,7 +45,6 @@ from traceflops.table.nesting import taken
 from traceflops.table.trace import Note, note_of
 from traceflops.windows.prepared import Prepared
 
-_ATTENTION: Final = "model.attention.forward"
 _MOST: Final = 2**62  # counts beyond it fit no int64: what has so many cannot be
 
 
@@ -162,13 +161,10 @@ def _attention(pair: Prepared, launches: Launches, op: int, kernels: IntArray) -
     query_and_output = known_sum(q.bytes, q.like((*q.shape[:-1], v.shape[-1])).bytes)
     per_key = known_sum(*(tensor.like(tensor.shape[-2:]).bytes for tensor in (k, v)))
     has_bytes = not may_be_windowed and query_and_output is not None and bool(per_key)
-    part = WorkPart(
-        line=_ATTENTION,
-        dtype=matrix_type(q, k) or operand_type(launches.names[int(launches.name[kernels[0]])]),
-        flops=per_pair,
-        at_least=0 if may_be_windowed else per_pair,
-        cached=CachedKeys(query_and_output, per_key) if has_bytes else CachedKeys(),
-    )
+    dtype = matrix_type(q, k) or operand_type(launches.names[int(launches.name[kernels[0]])])
+    cached = CachedKeys(query_and_output, per_key) if has_bytes else CachedKeys()
+    least = 0 if may_be_windowed else per_pair
+    part = WorkPart("model.attention.forward", dtype, per_pair, least, cached)
     return dict.fromkeys(kernels.tolist(), ()) | {int(kernels[0]): (part,)}
 
 
@@ -197,9 +193,8 @@ def of_passes(prepared: Prepared, launches: Launches, matched: Matched) -> Match
 
     It becomes unknown if the pass does not tell them.
     """
-    cached_of = [
-        next((part.cached for part in kind if part.cached), None) for kind in matched.kinds
-    ]
+    all_cached = ([part.cached for part in kind if part.cached] for kind in matched.kinds)
+    cached_of = [each[0] if each else None for each in all_cached]
     is_cached = np.array([cached is not None for cached in cached_of] + [False], dtype=np.bool_)
     rows = np.flatnonzero(is_cached[matched.kind])
     passes = annotated_passes(prepared.trace)
@@ -242,9 +237,8 @@ def paired_work(pair: Prepared) -> LaunchWork | None:
     # If an op without matrix work launched one activity only, that moved its bytes.
     moved = moved_bytes(pair, attribution)
     is_alone = np.bincount(moved.unit[moved.unit >= 0], minlength=len(moved.op_size)) == 1
-    size_alone = taken(
-        np.where(is_alone, moved.op_size, UNKNOWN), moved.unit[launches.row], UNKNOWN
-    )
+    alone = np.where(is_alone, moved.op_size, UNKNOWN)
+    size_alone = taken(alone, moved.unit[launches.row], UNKNOWN)
     size = np.where(helps, 0, np.where(kind < 0, size_alone, size))
     work = LaunchWork("pair", launches, kind, (*kinds, ()), size, unknown)
     return with_serving_kinds(pair, work, kind < 0)

@@ -47,7 +47,10 @@ _FAMILIES: Final[dict[Kind, str]] = {
     "attention_backward": "attention",
 }
 _PART_LINES: Final[dict[PartName, str]] = {
-    **{part: f"model.{{}}.{part}" for part in ("forward", *GRADIENTS[:2], "backward")},
+    "forward": "model.{}.forward",
+    "input_grad": "model.{}.input_grad",
+    "weight_grad": "model.{}.weight_grad",
+    "backward": "model.{}.backward",
     "algorithmic": "algorithmic.{}",
     "mask": MASK,
 }
@@ -169,10 +172,8 @@ def part_table(
     rows = attribution.executed
     # The unfused attention (whose work has a part "mask") around an op, or around the forward op of
     # a gradient.
-    unfused = [
-        isinstance(each, Work) and any(part.name == "mask" for part in each.parts)
-        for each in work.works
-    ]
+    parts_of = [each.parts if isinstance(each, Work) else () for each in work.works]
+    unfused = [any(part.name == "mask" for part in parts) for parts in parts_of]
     nearest = tree.nearest(np.array(unfused, dtype=np.bool_)[work.place])
     around = taken(nearest, tree.parent[rows])
     of_forward = taken(nearest, taken(tree.parent, roles.forward[rows]))

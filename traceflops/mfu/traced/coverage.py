@@ -108,8 +108,8 @@ def compute_times(prepared: Prepared, counted: BoolArray) -> tuple[ComputeTime, 
     times = []
     for device, account in prepared.accounts.items():
         rows, windows = account.rows, prepared.windows[device]
-        edges = [(window.start_ns, window.end_ns) for window in windows]
-        low, high = np.array(edges, dtype=np.int64).reshape(-1, 2).T
+        low = np.array([window.start_ns for window in windows], dtype=np.int64)
+        high = np.array([window.end_ns for window in windows], dtype=np.int64)
         all_of_them, with_flops = (
             (rows.start_ns[own], rows.end_ns[own])
             for own in (is_compute[rows.row], (is_compute & counted)[rows.row])

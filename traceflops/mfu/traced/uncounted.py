@@ -66,9 +66,7 @@ class Outside(Struct, frozen=True):
         return sum(row.count for row in self.not_counted if row.why in why)
 
 
-def outside(
-    prepared: Prepared, attribution: Attribution, work: MeasuredWork | None = None
-) -> Outside:
+def outside(prepared: Prepared, attribution: Attribution, work: MeasuredWork | None) -> Outside:
     """Return what the ledger does not count; `work` tells kernels that shapes do not."""
     ops, of_ops = prepared.trace.ops, attribution.work
     labels = names(ops["name"])

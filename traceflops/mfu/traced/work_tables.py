@@ -78,10 +78,8 @@ def kernel_rows(
         activities = prepared.trace.activities
         labels, dur_ns = names(activities["name"]), numbers(activities["dur_ns"])
         measured = rows[work.origin[rows] >= 0]
-        rows_of_name = {
-            labels[code]: measured[places]
-            for code, places in groups(codes(activities["name"])[measured])
-        }
+        by_code = groups(codes(activities["name"])[measured])
+        rows_of_name = {labels[code]: measured[places] for code, places in by_code}
         for place, row in enumerate(table):
             if (launches := rows_of_name.get(row.name)) is not None:
                 table[place] = _added(row, work, launches, dur_ns[launches])
